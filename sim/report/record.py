@@ -1,0 +1,155 @@
+"""What an engine hands to a report: plain integers counted during one run, with no ratio and no unit conversion yet.
+
+Names of warp states are Nsight Compute's. A counter, level or unit that a machine lacks is absent from its mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+WARP_STATES = (
+    "selected",  # issued an instruction in this cycle
+    "not_selected",  # eligible, but another warp of the sub-core was chosen
+    "wait",  # fixed-latency dependency or stall count
+    "math_pipe_throttle",  # FP32, INT, MUFU or tensor pipe busy
+    "short_scoreboard",  # shared memory, MUFU or other on-chip result
+    "long_scoreboard",  # global or local memory result
+    "lg_throttle",  # queue of global and local memory instructions full
+    "mio_throttle",  # queue of shared-memory and special instructions full
+    "barrier",  # bar.sync
+    "mbarrier",  # waiting for the phase of an mbarrier
+    "gmma_wait",  # wgmma.wait_group
+    "tma_wait",  # cp.async(.bulk).wait_group, or TMA queue full
+    "membar",  # memory fence
+    "sleeping",  # nanosleep, or parked by setmaxnreg
+    "no_instruction",  # instruction fetch
+    "drain",  # finished, its stores still leave
+)
+"""Closed list of warp states in a kernel's `warp_state_cycles`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Residency of one kernel: what fits on one SM, what limits it, and what was reached on average."""
+
+    ctas_per_sm: int
+    warps_per_sm: int
+    limiter: str
+    """`registers`, `shared_memory`, `warps`, `ctas` or `grid`."""
+    max_warps_per_sm: int
+    achieved_warps_milli: int = 0
+    """Mean resident warps of an SM with work, times 1000."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One launch as the engine counted it."""
+
+    name: str
+    schedule: str
+    cycles: int
+    """Core-clock cycles from the launch's first CTA to its last store."""
+    clock_hz: int
+    """Mean core clock over those cycles."""
+    time_ps: int
+    """Device time of the kernel: what a profiler reports as its duration."""
+    grid: tuple[int, ...]
+    cluster: tuple[int, ...] = (1, 1, 1)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Monotonic counts. Known names: `macs`, `warp_instructions`, `ctas`, `events`, `memory_lines`, `<level>_read_bytes`,
+    `<level>_write_bytes`, `<level>_hits`, `<level>_misses` (levels: `smem`, `l1`, `dsmem`, `l2`, `dram`),
+    `<pipe>_busy_cycles` (summed over its instances), `smem_conflict_cycles`, `dram_row_hits`, `dram_row_misses`."""
+    warp_state_cycles: Mapping[str, int] = field(default_factory=dict)
+    """Warp-cycles by state (`WARP_STATES`); their sum is resident warps times cycles."""
+    issue_slots: Mapping[str, int] = field(default_factory=dict)
+    """Issue-slot cycles: `issued`, `no_warp`, or the state of the warp that became eligible first; sums to
+    sub-cores times cycles."""
+    occupancy: Occupancy | None = None
+    waves_milli: int = 0
+    """CTAs (or clusters' CTAs) divided by those that are resident at once, times 1000."""
+    tail_cycles: int = 0
+    """Cycles from the first SM that has no work left to the end."""
+    energy_fj: int = 0
+    launch_ps: Mapping[str, int] = field(default_factory=dict)
+    """Parts of the launch that belong to `time_ps`: `command`, `instruction_fetch`, `descriptor_fetch`, ..."""
+    throttle_reason: str | None = None
+    """`power`, `regulator` or `locked` when the clock stayed below boost; None at boost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One kernel that `schedule=auto` considered: a lower rank is better."""
+
+    schedule: str
+    estimate_cycles: int
+    simulated_cycles: int | None = None
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFigures:
+    """The figures of a machine that a report divides by. Peaks are at the boost clock."""
+
+    name: str
+    family: str
+    boost_hz: int
+    peak_ops_per_s: int
+    """Peak of the chosen dtype on the unit that the schedule uses, operations (2 per MAC) a second."""
+    dram_bytes_per_s: int
+    l2_bytes_per_s: int | None = None
+    sm_count: int | None = None
+    subcores_per_sm: int | None = None
+    power_limit_mw: int | None = None
+    static_power_mw: int = 0
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """The validated description, as plain data."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorStats:
+    """What the simulation itself cost. Only the counts are deterministic."""
+
+    version: str
+    warp_instructions: int
+    memory_lines: int
+    events: int
+    cpu_s: float
+    wall_s: float
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Outcome of check mode against the operator's NumPy reference."""
+
+    passed: bool
+    max_rel_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One operator on one machine."""
+
+    machine: MachineFigures
+    workload: str
+    """The operator as text, `gemm m=... n=...`."""
+    dtype: str
+    flops: int
+    macs: int
+    operand_bytes: int
+    """Bytes of all operands and results, each touched once."""
+    schedule: str
+    kernels: Sequence[KernelRecord]
+    scope: str = "kernel"
+    """What `time_ps` covers: `kernel`, `event`, `stream` or `host`."""
+    time_ps: int = 0
+    """Time in that scope."""
+    candidates: Sequence[Candidate] = ()
+    host_ps: Mapping[str, int] = field(default_factory=dict)
+    """Time outside kernels by cause: `framework`, `launch`, `gap`, `synchronise`, `copy`, ..."""
+    check: CheckResult | None = None
+    simulator: SimulatorStats | None = None
+    notes: Sequence[str] = ()
+    """Anything that a reader must know, one sentence each."""
