@@ -58,9 +58,10 @@ class KernelRecord:
     grid: tuple[int, ...]
     cluster: tuple[int, ...] = (1, 1, 1)
     counters: Mapping[str, int] = field(default_factory=dict)
-    """Monotonic counts. Known names: `macs`, `warp_instructions`, `ctas`, `events`, `memory_lines`, `<level>_read_bytes`,
-    `<level>_write_bytes`, `<level>_hits`, `<level>_misses` (levels: `smem`, `l1`, `dsmem`, `l2`, `dram`),
-    `<pipe>_busy_cycles` (summed over its instances), `smem_conflict_cycles`, `dram_row_hits`, `dram_row_misses`."""
+    """Monotonic counts. Known names: `macs`, `warp_instructions`, `ctas`, `events`, `memory_lines`,
+    `<level>_read_bytes`, `<level>_write_bytes`, `<level>_hits`, `<level>_misses` (levels: `smem`, `l1`, `dsmem`,
+    `l2`, `dram`), `<pipe>_busy_cycles` (summed over its instances), `smem_conflict_cycles`, `dram_row_hits`,
+    `dram_row_misses`."""
     warp_state_cycles: Mapping[str, int] = field(default_factory=dict)
     """Warp-cycles by state (`WARP_STATES`); their sum is resident warps times cycles."""
     issue_slots: Mapping[str, int] = field(default_factory=dict)

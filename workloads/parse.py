@@ -1,0 +1,49 @@
+"""Operators as text, `gemm m=8192 n=8192 k=8192 dtype=bf16`: on the command line, in files and in reference rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+
+from arch.errors import InputError
+from workloads.ops import Operator, operator_class
+
+
+def parse(text: str) -> Operator:
+    """The operator that `text` describes; InputError names the word that is wrong and the nearest right one."""
+    return parse_words(text.split())
+
+
+def parse_words(words: Iterable[str]) -> Operator:
+    """Like `parse`, from separate words, the operator's name first."""
+    word, *pairs = list(words) or [""]
+    if not word:
+        raise InputError("no operator given, such as: gemm m=4096 n=4096 k=4096 dtype=bf16")
+    cls = operator_class(word)
+    keys = {f.name: f for f in dataclasses.fields(cls)}
+    values: dict[str, int | str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if key not in keys:
+            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.3)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InputError(f"{word}: unknown key {key!r}, one of {', '.join(keys)}{hint}")
+        if not equals or not value:
+            raise InputError(f"{word}: {pair!r} has no value, write {key}=VALUE")
+        if key in values:
+            raise InputError(f"{word}: key {key} is given twice, as {values[key]} and {value}")
+        values[key] = _integer(word, key, value) if keys[key].metadata["kind"] == "extent" else value
+    required = [name for name, f in keys.items() if f.default is dataclasses.MISSING]
+    missing = [name for name in required if name not in values]
+    if missing:
+        raise InputError(f"{word}: {', '.join(missing)} missing, needed are {', '.join(required)}")
+    return cls(**values)
+
+
+def _integer(word: str, key: str, value: str) -> int:
+    """The integer that `value` spells."""
+    try:
+        return int(value)
+    except ValueError:
+        raise InputError(f"{word} {key}={value}: must be a whole number") from None
