@@ -1,0 +1,159 @@
+"""The jit decorator: fresh results after edits, no allocation, foreign functions untouched, every mode."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba.core import config
+from numba.core.errors import NumbaError
+
+from sim.engine import jit
+
+REPOSITORY = Path(jit.__file__).resolve().parents[2]
+jitted_only = pytest.mark.skipif(bool(config.DISABLE_JIT), reason="needs compiled code")
+
+
+def run_python(code: str, root: Path, **environment: str) -> str:
+    """Standard output of a fresh interpreter that imports from ``root``."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+    variables.update(PYTHONPATH=str(root), PYTHONDONTWRITEBYTECODE="1", **environment)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=variables, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def small_install(folder: Path) -> Path:
+    """A copy of the package that holds the decorator and one component with a helper in another file."""
+    engine = folder / "sim" / "engine"
+    shutil.copytree(REPOSITORY / "sim" / "engine", engine, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "sim" / "__init__.py").write_text("")
+    part = folder / "sim" / "part"
+    part.mkdir()
+    (part / "__init__.py").write_text("")
+    (part / "helper.py").write_text("from sim.engine.jit import kernel\n\n@kernel\ndef step(x):\n    return x + 1\n")
+    (part / "kernel.py").write_text(
+        "from sim.engine.jit import kernel\nfrom sim.part.helper import step\n\n"
+        "@kernel\ndef run(x):\n    return step(x) * 10\n"
+    )
+    return folder
+
+
+RUN = "from sim.part.kernel import run; print(run(1))"
+DIRECTORY = "from sim.engine.jit import cache_directory; print(cache_directory())"
+HITS = "from sim.part.kernel import run; run(1); print(sum(run.stats.cache_hits.values()))"
+
+
+def test_key_follows_every_kernel_source(tmp_path: Path) -> None:
+    root = small_install(tmp_path) / "sim"
+    before = jit.cache_key(jit.kernel_sources(root))
+    assert root / "part" / "helper.py" in jit.kernel_sources(root)
+    (root / "part" / "helper.py").write_text("x = 1\n")
+    assert jit.cache_key(jit.kernel_sources(root)) != before
+
+
+def test_key_follows_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = jit.cache_key([])
+    monkeypatch.setattr(config, "BOUNDSCHECK", 0 if config.BOUNDSCHECK else 1)
+    assert jit.cache_key([]) != before
+
+
+def test_edited_helper_gives_the_new_result(tmp_path: Path) -> None:
+    root = small_install(tmp_path)
+    assert run_python(RUN, root) == "20"
+    assert run_python(HITS, root) == "1"
+    helper = root / "sim" / "part" / "helper.py"
+    helper.write_text(helper.read_text().replace("x + 1", "x + 2"))
+    assert run_python(RUN, root) == "30"
+
+
+def test_bounds_check_and_disabled_jit_run_from_the_same_install(tmp_path: Path) -> None:
+    root = small_install(tmp_path)
+    assert run_python(RUN, root, NUMBA_DISABLE_JIT="1") == "20"
+    plain, checked = run_python(DIRECTORY, root), run_python(DIRECTORY, root, NUMBA_BOUNDSCHECK="1")
+    assert plain != checked
+    assert run_python(RUN, root, NUMBA_BOUNDSCHECK="1") == "20"
+
+
+def test_foreign_cached_function_keeps_its_directory(tmp_path: Path) -> None:
+    root = small_install(tmp_path)
+    (root / "foreign.py").write_text("import numba\n\n@numba.njit(cache=True)\ndef g(x):\n    return x + 5\n")
+    code = (
+        "import os; before = dict(os.environ); import sim.part.kernel, foreign; foreign.g(1)\n"
+        "assert before == dict(os.environ); print(foreign.g.stats.cache_path)"
+    )
+    assert Path(run_python(code, root)) == root / "__pycache__"
+
+
+def test_user_chosen_numba_cache_is_honoured(tmp_path: Path) -> None:
+    root = small_install(tmp_path / "install")
+    assert run_python(DIRECTORY, root, NUMBA_CACHE_DIR=str(tmp_path / "mine")).startswith(str(tmp_path / "mine"))
+
+
+def test_read_only_install_uses_the_user_cache_then_temporary_files(tmp_path: Path) -> None:
+    root = small_install(tmp_path / "install")
+    # A file where the directory should be refuses writes to everybody, the superuser included.
+    (root / "sim" / "__pycache__").write_text("")
+    (tmp_path / "tmp").mkdir()
+    home = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp")}
+    assert run_python(DIRECTORY, root, **home).startswith(str(tmp_path / "cache" / "tilewave"))
+    assert run_python(RUN, root, **home) == "20"
+    assert run_python(HITS, root, **home) == "1"
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    home["XDG_CACHE_HOME"] = str(blocked)
+    assert run_python(DIRECTORY, root, **home).startswith(str(tmp_path / "tmp"))
+    assert run_python(RUN, root, **home) == "20"
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs POSIX permissions")
+def test_directory_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    assert jit.usable_directory(tmp_path / "a", "k") is not None
+    (tmp_path / "a").chmod(0o777)
+    assert jit.usable_directory(tmp_path / "a", "k") is None
+
+
+def test_prune_removes_only_old_cache_directories(tmp_path: Path) -> None:
+    now_s = 1_000_000_000.0
+    ages_s = {f"kernels-{i}": i * 60.0 for i in range(12)} | {f"kernels-busy{i}": 3000.0 for i in range(8)}
+    ages_s |= {"kernels-week": 8 * 86400.0, "kernels-day": 86400.0, "kernels-mine": 9 * 86400.0, "other": 9 * 86400.0}
+    for name, age_s in ages_s.items():
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (now_s - age_s, now_s - age_s))
+    jit.prune(tmp_path, keep="kernels-mine", now_s=now_s)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == set(ages_s) - {"kernels-week", "kernels-day"}
+
+
+def test_damaged_cache_file_costs_a_compile_only(tmp_path: Path) -> None:
+    root = small_install(tmp_path)
+    run_python(RUN, root)
+    files = list(Path(run_python(DIRECTORY, root)).iterdir())
+    assert files
+    for path in files:
+        path.write_bytes(b"")
+    assert run_python(RUN, root) == "20"
+
+
+@jitted_only
+def test_allocation_in_a_kernel_is_a_compile_error() -> None:
+    @jit.kernel
+    def allocates(n):  # type: ignore[no-untyped-def]
+        return np.zeros(n)[0]
+
+    with pytest.raises(NumbaError, match="returning of array"):
+        allocates(3)
+
+
+@jitted_only
+def test_kernels_run_without_reference_counting() -> None:
+    @jit.kernel
+    def branchy(values, i):  # type: ignore[no-untyped-def]
+        if values[i] > 3:
+            return values[i]
+        return values[0]
+
+    assert branchy(np.arange(8), 5) == 5
+    assert "NRT_incref" not in next(iter(branchy.inspect_llvm().values()))
