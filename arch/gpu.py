@@ -1,0 +1,652 @@
+"""What a GPU is: the frozen description from which the engine of the GPU family is built.
+
+People type paths without units (`l2.size`, `dram.bandwidth`, `clock.boost`); the Python attributes carry them:
+`spec.l2.size_bytes`, `spec.dram.bandwidth_bytes_per_s`, `spec.clock.boost_hz`. Times inside an SM are in core cycles, other
+times in picoseconds, energies in femtojoules. Values of type `int` are exact; `float` stands where a rate or an average need
+not be whole (35.5 B/clk): round it once, when lowering to ticks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from arch.errors import InputError
+from arch.units import (
+    BYTES,
+    Bytes,
+    BytesPerCycle,
+    BytesPerSecond,
+    Cycles,
+    Femtojoules,
+    FemtojoulesPerByte,
+    FemtojoulesPerFlop,
+    Hertz,
+    MeanCycles,
+    Millivolts,
+    Milliwatts,
+    Picoseconds,
+    word,
+)
+
+WARP_SIZE = 32
+"""Threads in a warp, on every machine of the family."""
+
+Count = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+Architecture = Literal["volta", "turing", "ampere", "hopper"]
+Pipe = Literal["fma", "alu", "half", "xu", "tensor", "lsu"]
+"""Execution pipes, each per sub-core, but for `lsu`: the sub-cores of an SM share one, and its intervals are cycles of that one."""
+
+
+class Group(BaseModel):
+    """Base of every group of figures: frozen, unknown words refused, typed by people without the unit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=word, populate_by_name=True)
+
+
+class Gpc(Group):
+    """Graphics processing clusters: SMs that share a port to the L2; a thread-block cluster lives inside one."""
+
+    count: Count
+
+
+class Sm(Group):
+    """One streaming multiprocessor."""
+
+    count: Count = Field(description="SMs of the chip; spread over the GPCs as evenly as possible")
+    sub_cores: Count = Field(description="warp schedulers, each with its own pipes and registers")
+    max_warps: Count
+    max_ctas: Count
+    max_threads: Count
+    max_threads_per_cta: Count
+    registers: Count = Field(description="32-bit registers of an SM")
+    max_registers_per_thread: Count
+    register_granule: Count = Field(description="registers of a warp are allocated in multiples of this")
+    scheduler: Literal["gto", "lrr", "oldest"] = Field(
+        description="which eligible warp issues: greedy then oldest, loose round robin, oldest"
+    )
+    cta_launch_cycles: Cycles = Field(description="from a free slot to the first instruction of the next CTA")
+    instruction_cache_bytes: Bytes = Field(description="instructions that an SM holds without going to the L2")
+
+
+class Sync(Group):
+    """Barriers. A bar.sync of W warps costs barrier + W * barrier_per_warp cycles after the last arrival."""
+
+    barrier_cycles: Cycles
+    barrier_per_warp_cycles: Cycles
+    warp_sync_cycles: Cycles
+    mbarrier_arrive_cycles: Cycles | None = Field(default=None, description="Ampere and later")
+    mbarrier_wait_cycles: Cycles | None = Field(
+        default=None, description="from completion to the waiting warp's next issue"
+    )
+    cluster_sync_cycles: Cycles | None = Field(default=None, description="Hopper: arrive and wait of a whole cluster")
+
+
+class Shared(Group):
+    """Shared memory of an SM."""
+
+    max_per_sm_bytes: Bytes
+    max_per_cta_bytes: Bytes
+    reserved_per_cta_bytes: Bytes = Field(description="taken by the system from each resident CTA's share")
+    granule_bytes: Bytes = Field(description="allocations are multiples of this")
+    banks: Count = Field(description="banks of 4 bytes")
+    bandwidth_bytes_per_cycle: BytesPerCycle
+    load_latency_cycles: Cycles = Field(
+        description="dependent load without conflict; a pointer chase adds its address step"
+    )
+    store_latency_cycles: Cycles
+
+
+class L1(Group):
+    """The L1 data cache: what shared memory leaves of the SM's combined array."""
+
+    size_bytes: Bytes = Field(description="combined L1 and shared array")
+    ways: Count
+    line_bytes: Bytes
+    sector_bytes: Bytes
+    hit_latency_cycles: Cycles = Field(description="dependent load that hits, as a pointer chase measures it")
+    bandwidth_bytes_per_cycle: BytesPerCycle
+    miss_queue: Count = Field(description="lines that one SM may have in flight to the L2")
+
+
+class Port(Group):
+    """Links between SMs and the L2, in bytes a core cycle."""
+
+    read_bytes_per_cycle: BytesPerCycle = Field(description="L2 to one SM, each line requested by that SM alone")
+    receive_bytes_per_cycle: BytesPerCycle = Field(description="what an SM can take in with multicast")
+    write_bytes_per_cycle: BytesPerCycle = Field(description="one SM to the L2")
+    gpc_bytes_per_cycle: BytesPerCycle = Field(description="L2 to all SMs of one GPC")
+
+
+class CpAsync(Group):
+    """cp.async: global to shared memory without registers (Ampere and later)."""
+
+    latency_cycles: Cycles = Field(description="beyond that of a plain load from the same place")
+
+
+class Tma(Group):
+    """The tensor memory accelerator of an SM (Hopper)."""
+
+    issue_gap_cycles: Cycles = Field(description="between two line requests of one SM's engine")
+    latency_cycles: Cycles = Field(description="beyond that of a plain load from the same place")
+    max_in_flight_bytes: Bytes = Field(description="requested and not yet arrived, an SM")
+    max_multicast: Count = Field(description="CTAs that one load may fill")
+    multicast_latency_cycles: Cycles = Field(description="beyond that of a load for one CTA")
+
+
+class Dsmem(Group):
+    """Distributed shared memory: the SM-to-SM network inside a cluster (Hopper)."""
+
+    max_cluster: Count = Field(description="CTAs in a cluster, opt-in limit")
+    max_portable_cluster: Count = Field(description="CTAs in a cluster without opting in")
+    latency_cycles: Cycles = Field(description="dependent load from another SM of the cluster")
+    read_bytes_per_cycle: BytesPerCycle = Field(description="an SM, all SMs reading")
+    write_bytes_per_cycle: BytesPerCycle = Field(description="an SM, all SMs writing")
+
+
+class L2(Group):
+    """The L2 cache: partitions of slices, sectored, set-associative, write-back."""
+
+    size_bytes: Bytes
+    partitions: Literal[1, 2]
+    slices: Count = Field(description="of the whole chip")
+    ways: Count
+    line_bytes: Bytes
+    sector_bytes: Bytes
+    bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="read, one slice")
+    write_bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="written by SMs, one slice")
+    hit_latency_cycles: Cycles = Field(description="dependent load that hits in the SM's own partition")
+    far_latency_cycles: Cycles = Field(description="beyond hit_latency for a hit in the other partition")
+    link_bandwidth_bytes_per_cycle: BytesPerCycle | None = Field(
+        default=None, description="between the partitions, each direction; absent with one partition"
+    )
+    local_copies: bool = Field(description="a partition keeps copies of lines whose home is the other one")
+
+    @property
+    def sets(self) -> int:
+        """Sets of one slice; any whole number, not always a power of two."""
+        return self.size_bytes // (self.slices * self.ways * self.line_bytes)
+
+    @property
+    def slices_per_partition(self) -> int:
+        """Slices of one partition."""
+        return self.slices // self.partitions
+
+    @property
+    def granule_bytes(self) -> int:
+        """Sizes must be multiples of this: one set in every slice."""
+        return self.slices * self.ways * self.line_bytes
+
+
+class Dram(Group):
+    """External memory. `bandwidth` scales the data rate only; the timings stay."""
+
+    type: str
+    size_bytes: Bytes
+    bandwidth_bytes_per_s: BytesPerSecond = Field(description="peak of the data buses together")
+    overhead: Share = Field(description="share of the data bus that inline error correction and the like take")
+    channels: Count = Field(description="independent (pseudo-)channels")
+    banks: Count = Field(description="of one channel")
+    row_bytes: Bytes = Field(description="row buffer of one bank of one channel")
+    atom_bytes: Bytes = Field(description="one burst")
+    latency_ps: Picoseconds = Field(description="beyond an L2 hit, for a row that is open in an idle channel")
+    t_rcd_ps: Picoseconds = Field(description="activate to column command")
+    t_rp_ps: Picoseconds = Field(description="precharge to activate")
+    t_ras_ps: Picoseconds = Field(description="activate to precharge")
+    t_rc_ps: Picoseconds = Field(description="activate to activate, same bank")
+    t_faw_ps: Picoseconds = Field(description="window of at most four activates of a channel")
+    t_wtr_ps: Picoseconds = Field(description="end of write data to read command: bus idle when turning round")
+    t_rtw_ps: Picoseconds = Field(description="end of read data to write data: bus idle when turning round")
+    t_refi_ps: Picoseconds = Field(description="between two refreshes of the same bank")
+    t_rfc_ps: Picoseconds = Field(description="for which a bank under refresh is away")
+    write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")
+
+    @property
+    def channel_bandwidth_bytes_per_s(self) -> float:
+        """Usable data rate of one channel."""
+        return self.bandwidth_bytes_per_s * (1 - self.overhead) / self.channels
+
+
+class Clock(Group):
+    """Core and memory clocks, and the fast regulator's transient under a load above the power limit."""
+
+    boost_hz: Hertz = Field(description="highest core clock")
+    tensor_hz: Hertz = Field(
+        description="core clock behind the data sheet's tensor peak; what is sustained is the power model's"
+    )
+    base_hz: Hertz
+    memory_hz: Hertz = Field(description="for information: the data rate is dram.bandwidth")
+    onset_ps: Picoseconds = Field(description="run at full clock before the regulator reacts")
+    recovery_ps: Picoseconds = Field(
+        description="after which the clock settles on its sustained level, counted from the start"
+    )
+    undershoot: Share = Field(description="clock between onset and recovery, as a share of the sustained one")
+
+
+class TensorEnergy(Group):
+    """Energy of one operation (2 a multiply-add) on the tensor cores, by operand type; absent without such a unit."""
+
+    fp16_fj_per_flop: FemtojoulesPerFlop
+    bf16_fj_per_flop: FemtojoulesPerFlop | None = None
+    tf32_fj_per_flop: FemtojoulesPerFlop | None = None
+    fp8_fj_per_flop: FemtojoulesPerFlop | None = None
+    int8_fj_per_flop: FemtojoulesPerFlop | None = None
+
+
+class Energy(Group):
+    """Energy of one action at the reference clock's voltage, operands normally distributed."""
+
+    issue_fj: Femtojoules = Field(description="fetch, decode, schedule and register access of one warp instruction")
+    fma_fj: Femtojoules = Field(description="one 32-bit multiply-add of one lane")
+    tensor: TensorEnergy
+    shared_fj_per_byte: FemtojoulesPerByte
+    l1_fj_per_byte: FemtojoulesPerByte
+    l2_fj_per_byte: FemtojoulesPerByte = Field(description="L2 to SM, with the network between")
+    dram_fj_per_byte: FemtojoulesPerByte
+
+
+class Voltage(Group):
+    """A straight line of core voltage over clock: min at min_clock, max at max_clock, flat outside."""
+
+    min_mv: Millivolts
+    max_mv: Millivolts
+    min_clock_hz: Hertz
+    max_clock_hz: Hertz
+    reference_clock_hz: Hertz = Field(description="clock at which the energies hold; they scale with voltage squared")
+
+
+class DataFactor(Group):
+    """What operand data does to the energy of tensor and move actions; normally distributed data is 1."""
+
+    zeros: Share
+    uniform: Share
+    normal: Share
+
+
+class Power(Group):
+    """The board's limit and the energies from which the sustained clock follows."""
+
+    limit_mw: Milliwatts
+    static_mw: Milliwatts = Field(description="drawn whatever runs")
+    energy: Energy
+    voltage: Voltage
+    data: DataFactor
+
+
+class Launch(Group):
+    """Cost of launching kernels. Each part can be switched off by setting it to zero."""
+
+    kernel_ps: Picoseconds = Field(description="command processing until the first CTA starts")
+    setup_ps: Picoseconds = Field(description="further fixed cost of a large kernel that no measurement separates")
+    gap_stream_ps: Picoseconds = Field(description="start to start of dependent minimal kernels on a stream")
+    gap_graph_ps: Picoseconds = Field(description="start to start of dependent minimal kernels in a graph")
+    api_ps: Picoseconds = Field(description="launch call to kernel start on an idle device")
+    drain_ps: Picoseconds = Field(description="last CTA's end to the kernel's end, memory flush included")
+    cold_instruction: bool = Field(description="first CTAs fetch the kernel's instructions through the L2")
+    descriptor_fetch_cycles: Cycles = Field(description="first use of a tensor map by an SM (TMA)")
+
+
+class Link(Group):
+    """A link to the host or to other devices; bandwidth is of one direction."""
+
+    bandwidth_bytes_per_s: BytesPerSecond
+    latency_ps: Picoseconds
+
+
+class Host(Group):
+    """The host program."""
+
+    framework_overhead_ps: Picoseconds = Field(description="host time per operator in an eager framework")
+
+
+class Instruction(Group):
+    """One row of the instruction table: a warp instruction's pipe, issue interval and latency.
+
+    A shape such as `m64n*k16` stands for every n of 8 to 256 in steps of 8: its interval is that of n = 8, scaled with n
+    and never below the floor.
+    """
+
+    op: str
+    dtype: str
+    shape: str = ""
+    pipe: Pipe
+    interval_cycles: MeanCycles = Field(gt=0, description="cycles of the pipe between two warp instructions")
+    latency_cycles: MeanCycles = Field(
+        description="issue to dependent issue; of an n* row: completion after the last interval"
+    )
+    floor_cycles: MeanCycles = Field(default=0.0, description="least interval of an n* row")
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one warp (wgmma: warpgroup) instruction; 0 if the shape is no m-n-k shape."""
+        if self.op == "mma" and self.shape == "m8n8k4":
+            return 4 * 8 * 8 * 4  # four quad-pairs, each with a product of its own
+        match = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", self.shape)
+        return int(match[1]) * int(match[2]) * int(match[3]) if match else 0
+
+    def at(self, n: int) -> Instruction:
+        """Return the row of one n of an `n*` row: interval max(floor, n / 8 * interval), latency interval + tail."""
+        interval = max(self.floor_cycles, n / 8 * self.interval_cycles)
+        return self.model_copy(
+            update={
+                "shape": self.shape.replace("n*", f"n{n}"),
+                "interval_cycles": interval,
+                "latency_cycles": interval + self.latency_cycles,
+                "floor_cycles": 0.0,
+            }
+        )
+
+
+class GpuSpec(Group):
+    """One GPU, built by `arch.load.load_arch`; `sources` holds where each figure comes from, by path."""
+
+    DEFAULT_DTYPES: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"volta": "fp16", "turing": "fp16", "ampere": "bf16", "hopper": "bf16"}
+    )
+
+    name: str
+    family: Literal["gpu"]
+    title: str
+    notes: str = ""
+    architecture: Architecture
+    compute_capability: str = Field(pattern=r"^\d+\.\d$")
+    devices: Count = Field(description="GPUs of the machine, joined by links")
+    gpc: Gpc
+    sm: Sm
+    sync: Sync
+    shared: Shared
+    l1: L1
+    port: Port
+    cp_async: CpAsync | None = None
+    tma: Tma | None = None
+    dsmem: Dsmem | None = None
+    l2: L2
+    dram: Dram
+    clock: Clock
+    power: Power
+    launch: Launch
+    pcie: Link
+    link: Link | None = None
+    host: Host
+    instructions: tuple[Instruction, ...]
+
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    # ---- what follows from the figures ----
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Source of every figure, by path; figures set by the user say so."""
+        return MappingProxyType(self._sources)
+
+    @property
+    def sms_per_gpc(self) -> tuple[int, ...]:
+        """SMs of each GPC, spread as evenly as possible, larger ones first."""
+        whole, rest = divmod(self.sm.count, self.gpc.count)
+        return tuple(whole + (index < rest) for index in range(self.gpc.count))
+
+    @property
+    def default_dtype(self) -> str:
+        """Operand type used where a workload names none."""
+        return self.DEFAULT_DTYPES[self.architecture]
+
+    @property
+    def max_ctas_per_cluster(self) -> int:
+        """Largest cluster; 1 where the machine has none."""
+        return self.dsmem.max_cluster if self.dsmem else 1
+
+    def content_hash(self) -> str:
+        """SHA-256 of the figures, the same in every process; title, notes and sources do not count."""
+        figures = self.model_dump(mode="json", by_alias=True, exclude={"title", "notes"})
+        return hashlib.sha256(json.dumps(figures, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, str, str], Instruction]:
+        return {(row.op, row.dtype, row.shape): row for row in self.instructions}
+
+    def instruction(self, op: str, dtype: str, shape: str = "") -> Instruction:
+        """Return the row of a warp instruction, such as ("mma", "bf16", "m16n8k16") or ("wgmma", "bf16", "m64n128k16").
+
+        Raises InputError, with the nearest row, for an instruction that the machine does not have.
+        """
+        row = self._rows.get((op, dtype, shape))
+        if row is not None:
+            return row
+        match = re.fullmatch(r"(m\d+)n(\d+)(k\d+)", shape)
+        if match and (pattern := self._rows.get((op, dtype, f"{match[1]}n*{match[3]}"))):
+            n = int(match[2])
+            if 8 <= n <= 256 and n % 8 == 0:
+                return pattern.at(n)
+            nearest = min(256, max(8, round(n / 8) * 8))
+            raise InputError(
+                f"{self.name}: {op} {dtype} {shape}: n must be a multiple of 8 from 8 to 256, nearest: {nearest}"
+            )
+        wanted = ".".join(part for part in (op, dtype, shape) if part)
+        names = {".".join(part for part in key if part): key for key in self._rows}
+        # Rows of the same op come first: a wrong dtype or shape is likelier than a wrong op.
+        same_op = [name for name, key in names.items() if key[0] == op] or list(names)
+        close = difflib.get_close_matches(wanted, same_op, n=1, cutoff=0.0)
+        raise InputError(f"{self.name} has no instruction {wanted}; nearest: {close[0] if close else 'none'}")
+
+    def has_instruction(self, op: str, dtype: str, shape: str = "") -> bool:
+        """Say whether the machine has a warp instruction."""
+        try:
+            self.instruction(op, dtype, shape)
+        except InputError:
+            return False
+        return True
+
+    def tensor_flops_per_cycle(self, dtype: str) -> float:
+        """Peak tensor operations (2 a multiply-add) of the chip per core cycle; 0 where it has no such unit."""
+        best = 0.0
+        for row in self.instructions:
+            if row.dtype != dtype or row.pipe != "tensor":
+                continue
+            if row.op.startswith("wgmma"):  # one warpgroup instruction occupies the tensor cores of all sub-cores
+                full = row.at(256) if "n*" in row.shape else row
+                best = max(best, 2 * full.macs / full.interval_cycles)
+            else:
+                best = max(best, 2 * row.macs / row.interval_cycles * self.sm.sub_cores)
+        return best * self.sm.count
+
+    def vector_flops_per_cycle(self, dtype: str) -> float:
+        """Peak operations of the chip's vector pipes per core cycle: fp32 (FFMA), fp16 (HFMA2), int8 (DP4A); else 0."""
+        op, per_lane = {"fp32": ("ffma", 2), "fp16": ("hfma2", 4), "int8": ("dp4a", 8)}.get(dtype, ("", 0))
+        row = self._rows.get((op, dtype, ""))
+        return per_lane * WARP_SIZE / row.interval_cycles * self.sm.sub_cores * self.sm.count if row else 0.0
+
+    def peak_flops(self, dtype: str) -> float:
+        """Peak operations a second for operands of a type, as the data sheet counts them."""
+        return max(
+            self.tensor_flops_per_cycle(dtype) * self.clock.tensor_hz,
+            self.vector_flops_per_cycle(dtype) * self.clock.boost_hz,
+        )
+
+    # ---- rules between figures ----
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_sm(self)
+        _check_caches(self)
+        _check_dram(self)
+        _check_clock(self)
+        _check_instructions(self)
+        return self
+
+
+def _rule(holds: bool, path: str, text: str) -> None:
+    """Raise ValueError "path: text" where a rule between figures is broken; the loader adds file and line."""
+    if not holds:
+        raise ValueError(f"{path}: {text}")
+
+
+def _nearest_multiples(value: int, step: int) -> str:
+    below = max(step, value // step * step)
+    pair = dict.fromkeys((below, below + step))
+    return " or ".join(f"{size} B ({BYTES.format(size)})" for size in pair)
+
+
+def _check_sm(spec: GpuSpec) -> None:
+    sm, shared, l1 = spec.sm, spec.shared, spec.l1
+    _rule(
+        sm.count >= spec.gpc.count,
+        "sm.count",
+        f"{sm.count} SMs cannot fill {spec.gpc.count} GPCs; nearest: {spec.gpc.count}",
+    )
+    _rule(
+        sm.max_warps % sm.sub_cores == 0,
+        "sm.max_warps",
+        f"{sm.max_warps} is not a multiple of the {sm.sub_cores} sub-cores; "
+        f"nearest: {max(1, round(sm.max_warps / sm.sub_cores)) * sm.sub_cores}",
+    )
+    _rule(
+        sm.max_threads <= sm.max_warps * WARP_SIZE,
+        "sm.max_threads",
+        f"{sm.max_threads} is more than {sm.max_warps} warps hold; nearest: {sm.max_warps * WARP_SIZE}",
+    )
+    _rule(
+        sm.max_threads_per_cta <= sm.max_threads,
+        "sm.max_threads_per_cta",
+        f"{sm.max_threads_per_cta} is more than an SM holds; nearest: {sm.max_threads}",
+    )
+    _rule(
+        sm.registers % (sm.sub_cores * sm.register_granule) == 0,
+        "sm.registers",
+        f"{sm.registers} is not a multiple of sub_cores * register_granule = {sm.sub_cores * sm.register_granule}",
+    )
+    _rule(
+        shared.max_per_sm_bytes <= l1.size_bytes,
+        "shared.max_per_sm",
+        f"{BYTES.format(shared.max_per_sm_bytes)} is larger than the combined L1 array; at most l1.size = {BYTES.format(l1.size_bytes)}",
+    )
+    _rule(
+        shared.max_per_cta_bytes + shared.reserved_per_cta_bytes <= shared.max_per_sm_bytes,
+        "shared.max_per_cta",
+        f"{BYTES.format(shared.max_per_cta_bytes)} with the reserved {BYTES.format(shared.reserved_per_cta_bytes)} does not fit an SM; "
+        f"at most {BYTES.format(shared.max_per_sm_bytes - shared.reserved_per_cta_bytes)}",
+    )
+    _rule(shared.granule_bytes > 0, "shared.granule", "must be more than 0 B")
+
+
+def _check_caches(spec: GpuSpec) -> None:
+    for name, cache in (("l1", spec.l1), ("l2", spec.l2)):
+        _rule(
+            cache.sector_bytes > 0 and cache.line_bytes % cache.sector_bytes == 0,
+            f"{name}.sector",
+            f"{cache.sector_bytes} B does not divide the line of {cache.line_bytes} B; nearest: 32 B",
+        )
+        _rule(
+            cache.line_bytes > 0 and cache.line_bytes & (cache.line_bytes - 1) == 0,
+            f"{name}.line",
+            f"{cache.line_bytes} B is not a power of two; nearest: 128 B",
+        )
+    l2 = spec.l2
+    _rule(
+        l2.slices % l2.partitions == 0,
+        "l2.slices",
+        f"{l2.slices} slices do not divide into {l2.partitions} partitions; nearest: {l2.slices - 1} or {l2.slices + 1}",
+    )
+    _rule(
+        l2.size_bytes >= l2.granule_bytes and l2.size_bytes % l2.granule_bytes == 0,
+        "l2.size",
+        f"{BYTES.format(l2.size_bytes)} is not a multiple of slices * ways * line = {l2.slices} * {l2.ways} * {l2.line_bytes} B; "
+        f"nearest: {_nearest_multiples(l2.size_bytes, l2.granule_bytes)}",
+    )
+    if l2.partitions == 2:
+        _rule(
+            l2.link_bandwidth_bytes_per_cycle is not None,
+            "l2.link_bandwidth",
+            "is missing: two partitions need a link between them",
+        )
+    else:
+        _rule(not l2.local_copies, "l2.local_copies", "needs two partitions; nearest: false")
+    array = spec.l1.ways * spec.l1.line_bytes
+    _rule(
+        array > 0 and spec.l1.size_bytes >= array and spec.l1.size_bytes % array == 0,
+        "l1.size",
+        f"{BYTES.format(spec.l1.size_bytes)} is not a multiple of ways * line = {array} B; "
+        f"nearest: {_nearest_multiples(spec.l1.size_bytes, array)}",
+    )
+
+
+def _check_dram(spec: GpuSpec) -> None:
+    dram = spec.dram
+    _rule(
+        dram.channels % spec.l2.partitions == 0,
+        "dram.channels",
+        f"{dram.channels} channels do not divide into {spec.l2.partitions} L2 partitions; nearest: {dram.channels - 1} or {dram.channels + 1}",
+    )
+    _rule(
+        dram.atom_bytes in (32, 64),
+        "dram.atom",
+        f"{dram.atom_bytes} B is not a burst that the model has; nearest: 32 B or 64 B",
+    )
+    _rule(
+        dram.row_bytes > 0 and dram.row_bytes % dram.atom_bytes == 0,
+        "dram.row",
+        f"{dram.row_bytes} B is not a multiple of the atom; nearest: {_nearest_multiples(dram.row_bytes, dram.atom_bytes)}",
+    )
+    _rule(
+        dram.t_rc_ps >= dram.t_ras_ps + dram.t_rp_ps,
+        "dram.t_rc",
+        f"{dram.t_rc_ps / 1000:g} ns is less than t_ras + t_rp; nearest: {(dram.t_ras_ps + dram.t_rp_ps) / 1000:g} ns",
+    )
+    _rule(
+        dram.t_rfc_ps < dram.t_refi_ps,
+        "dram.t_rfc",
+        f"{dram.t_rfc_ps / 1000:g} ns is not less than t_refi = {dram.t_refi_ps / 1000:g} ns: a bank would never leave refresh",
+    )
+    _rule(dram.overhead < 1, "dram.overhead", "leaves no bandwidth: must be less than 1")
+    _rule(
+        dram.size_bytes > spec.l2.size_bytes,
+        "dram.size",
+        f"{BYTES.format(dram.size_bytes)} is not more than the L2's {BYTES.format(spec.l2.size_bytes)}",
+    )
+
+
+def _check_clock(spec: GpuSpec) -> None:
+    clock, voltage, power = spec.clock, spec.power.voltage, spec.power
+    for path, hertz in (("clock.tensor", clock.tensor_hz), ("clock.base", clock.base_hz)):
+        _rule(
+            hertz <= clock.boost_hz,
+            path,
+            f"{hertz / 1e9:g} GHz is above clock.boost; at most {clock.boost_hz / 1e9:g} GHz",
+        )
+    _rule(
+        clock.recovery_ps >= clock.onset_ps,
+        "clock.recovery",
+        f"is before clock.onset; nearest: {clock.onset_ps / 1e6:g} us",
+    )
+    _rule(clock.undershoot > 0, "clock.undershoot", "must be more than 0")
+    _rule(
+        voltage.max_mv >= voltage.min_mv,
+        "power.voltage.max",
+        f"is below power.voltage.min; at least {voltage.min_mv} mV",
+    )
+    _rule(
+        voltage.max_clock_hz > voltage.min_clock_hz,
+        "power.voltage.max_clock",
+        f"must be above power.voltage.min_clock = {voltage.min_clock_hz / 1e9:g} GHz",
+    )
+    _rule(
+        power.limit_mw > power.static_mw,
+        "power.limit",
+        f"{power.limit_mw / 1000:g} W is not above the static {power.static_mw / 1000:g} W: no clock could be sustained",
+    )
+
+
+def _check_instructions(spec: GpuSpec) -> None:
+    keys = {(row.op, row.dtype, row.shape) for row in spec.instructions}
+    _rule(len(keys) == len(spec.instructions), "instructions", "a row appears twice")
+    ffma = any(row.op == "ffma" for row in spec.instructions)
+    _rule(ffma, "instructions", "the table has no ffma row: the vector peak would be unknown")
