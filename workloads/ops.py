@@ -144,10 +144,12 @@ class Gemm(Operator):
                     f"gemm out={self.out}: {self.dtype} operands give a floating-point result, such as {right}"
                 )
 
-    @classmethod
-    def from_column_major(cls, m: int, n: int, k: int, ta: str = "N", tb: str = "N", **keys: Any) -> Self:
-        """The same multiply given in BLAS's column-major convention: C^T = B^T A^T, so operands change places."""
-        return cls(m=n, n=m, k=k, ta=tb, tb=ta, **keys)
+    def read_as_column_major(self) -> Self:
+        """The row-major multiply that does what these keys mean in BLAS's column-major convention.
+
+        C^T = B^T A^T, and a column-major matrix is its row-major transpose: m and n, ta and tb change places.
+        """
+        return dataclasses.replace(self, m=self.n, n=self.m, ta=self.tb, tb=self.ta)
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype`, `out` and `acc` filled in; `dtype` is used where the operator names none."""

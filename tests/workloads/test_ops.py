@@ -1,0 +1,249 @@
+"""Number formats against bit-level conversions, the GEMM against plain loops, and operators as text."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arch.errors import InputError
+from workloads.dtypes import DTYPES, default_accumulator, default_output, round_to
+from workloads.ops import DATA_KINDS, PLANNED, Gemm
+from workloads.parse import parse
+from workloads.silicon import SILICON_CSV, environment_of, operator_of, read_rows
+
+finite_fp32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+def truncated_fp32(values: np.ndarray, dropped_bits: int) -> np.ndarray:
+    """Round-to-nearest-even of fp32 bit patterns that lose their last bits: integer arithmetic only."""
+    bits: np.ndarray = np.asarray(values, dtype=np.float32).view(np.uint32).astype(np.int64)
+    odd = (bits >> dropped_bits) & 1
+    bits = (bits + (1 << (dropped_bits - 1)) - 1 + odd) >> dropped_bits << dropped_bits
+    return bits.astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+@given(st.lists(finite_fp32, min_size=1))
+def test_rounding_agrees_with_bit_patterns(values: list[float]) -> None:
+    x = np.array(values)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(round_to(x, "fp16"), x.astype(np.float16).astype(np.float64))
+        np.testing.assert_array_equal(round_to(x, "bf16"), truncated_fp32(x, 16))
+        np.testing.assert_array_equal(round_to(x, "tf32"), truncated_fp32(x, 13))
+
+
+@pytest.mark.parametrize(("name", "exponent_bits", "mantissa_bits"), [("fp8", 4, 3), ("fp8_e5m2", 5, 2)])
+def test_fp8_takes_the_nearest_of_all_its_values(name: str, exponent_bits: int, mantissa_bits: int) -> None:
+    bias = 2 ** (exponent_bits - 1) - 1
+    values = [m * 2.0 ** (1 - bias - mantissa_bits) for m in range(2**mantissa_bits)]  # zero and subnormals
+    for e, m in itertools.product(range(1, 2**exponent_bits), range(2**mantissa_bits)):
+        values.append((1 + m / 2**mantissa_bits) * 2.0 ** (e - bias))
+    values = [v for v in values if v <= DTYPES[name].largest]
+    np.testing.assert_array_equal(round_to(np.array(values), name), values)
+    for (i, low), high in zip(enumerate(values[:-1]), values[1:], strict=True):
+        middle = (low + high) / 2
+        assert round_to(np.array(np.nextafter(middle, 0)), name) == low
+        assert round_to(np.array(np.nextafter(middle, np.inf)), name) == high
+        assert round_to(np.array(middle), name) == (low if i % 2 == 0 else high), "a tie goes to the even mantissa"
+    np.testing.assert_array_equal(round_to(np.array([1e9, -1e9]), name), [values[-1], -values[-1]])
+
+
+def test_integers_round_to_even_and_saturate() -> None:
+    np.testing.assert_array_equal(round_to(np.array([0.5, 1.5, -2.5, 300.0, -300.0]), "int8"), [0, 2, -2, 127, -128])
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_rounding_twice_changes_nothing(name: str) -> None:
+    values = np.random.default_rng(1).standard_normal(500) * np.logspace(-12, 12, 500)
+    once = round_to(values, name)
+    np.testing.assert_array_equal(round_to(once, name), once)
+
+
+def test_nan_and_infinity_pass_through_floats() -> None:
+    out = round_to(np.array([np.nan, np.inf, -np.inf]), "bf16")
+    assert np.isnan(out[0])
+    assert out[1] == np.inf
+    assert out[2] == -np.inf
+
+
+@pytest.mark.parametrize("ta", ["N", "T"])
+@pytest.mark.parametrize("tb", ["N", "T"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8", "int8"])
+def test_gemm_reference_equals_plain_loops(ta: str, tb: str, dtype: str) -> None:
+    gemm = Gemm(m=3, n=4, k=5, batch=2, ta=ta, tb=tb, dtype=dtype)
+    a, b = gemm.inputs(seed=3, data="integers")
+    assert a.shape == gemm.a_shape
+    assert b.shape == gemm.b_shape
+    expected = np.zeros(gemm.c_shape)
+    for i, m, n, k in itertools.product(range(2), range(3), range(4), range(5)):
+        expected[i, m, n] += (a[i, m, k] if ta == "N" else a[i, k, m]) * (b[i, k, n] if tb == "N" else b[i, n, k])
+    np.testing.assert_array_equal(gemm.reference(a, b), expected)
+
+
+def test_int32_sums_wrap_as_registers_do() -> None:
+    k = 2**31 // 127**2 + 1
+    gemm = Gemm(m=1, n=1, k=k, dtype="int8")
+    ones = np.full((1, 1, k), 127)
+    assert gemm.reference(ones, ones.reshape(1, k, 1)).item() == k * 127**2 - 2**32
+
+
+def test_column_major_keys_describe_the_same_numbers() -> None:
+    given = Gemm(m=3, n=4, k=5, ta="T", tb="N", dtype="fp32")
+    rng = np.random.default_rng(0)
+    stored_a, stored_b = rng.standard_normal((5, 3)), rng.standard_normal((5, 4))  # column-major k x m and k x n
+    row_major = given.read_as_column_major()
+    # A column-major matrix read row by row is its transpose; operands change places.
+    result = row_major.reference(stored_b.T, stored_a.T)
+    np.testing.assert_allclose(result.T, stored_a.T @ stored_b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "bf16", "fp16", "fp8"])
+def test_tolerance_admits_rounding_and_refuses_a_wrong_element(dtype: str) -> None:
+    gemm = Gemm(m=16, n=16, k=64, dtype=dtype, out="fp32")
+    a, b = gemm.inputs(seed=5)
+    in_order = np.zeros((1, 16, 16), dtype=np.float32)
+    for k in range(64):
+        in_order += (a[:, :, k, None] * b[:, None, k, :]).astype(np.float32)
+    assert gemm.relative_error(in_order, a, b) <= gemm.tolerance
+    wrong = in_order.copy()
+    wrong[0, 3, 3] -= a[0, 3, 7] * b[0, 7, 3]
+    assert gemm.relative_error(wrong, a, b) > gemm.tolerance
+    wrong[0, 3, 3] = np.nan
+    assert gemm.relative_error(wrong, a, b) == np.inf
+
+
+@pytest.mark.parametrize("data", DATA_KINDS)
+@pytest.mark.parametrize("dtype", ["fp16", "int8"])
+def test_inputs_repeat_and_are_exact_in_their_format(data: str, dtype: str) -> None:
+    gemm = Gemm(m=8, n=8, k=8, dtype=dtype)
+    for first, second in zip(gemm.inputs(1, data), gemm.inputs(1, data), strict=True):
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_equal(first, round_to(first, dtype))
+    if data != "zeros":
+        assert (gemm.inputs(1, data)[0] != gemm.inputs(2, data)[0]).any()
+
+
+def test_work_and_bytes() -> None:
+    gemm = Gemm(m=10, n=20, k=30, batch=2, dtype="int8")
+    assert gemm.macs == 12000
+    assert gemm.flops == 24000
+    assert gemm.operand_bytes == 2 * (10 * 30 + 30 * 20 + 4 * 10 * 20)
+
+
+def test_defaults_follow_the_contract() -> None:
+    outputs = {name: default_output(name) for name in ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")}
+    expected = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "bf16", "int8": "int32"}
+    assert outputs == expected
+    assert [default_accumulator(name) for name in ("fp16", "int8", "fp64")] == ["fp32", "int32", "fp64"]
+    full = Gemm(m=1, n=1, k=1).with_defaults("bf16")
+    assert (full.dtype, full.out, full.acc) == ("bf16", "bf16", "fp32")
+    assert Gemm(m=1, n=1, k=1, dtype="int8").with_defaults("bf16").dtype == "int8"
+
+
+extents = st.integers(1, 2**31 - 1)
+
+
+@given(
+    st.builds(
+        Gemm,
+        m=extents,
+        n=extents,
+        k=extents,
+        batch=extents,
+        ta=st.sampled_from("NT"),
+        tb=st.sampled_from("NT"),
+        dtype=st.sampled_from([None, "bf16", "fp32"]),
+        out=st.sampled_from([None, "fp32"]),
+    )
+)
+def test_text_and_operator_are_inverse(gemm: Gemm) -> None:
+    assert parse(str(gemm)) == gemm
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "no operator"),
+        ("gem m=1 n=1 k=1", "did you mean gemm"),
+        ("gemm mm=3", "did you mean m?"),
+        ("gemm m=3 n=4", "k missing"),
+        ("gemm m=3.5 n=1 k=1", "m=3.5: must be a whole number"),
+        ("gemm m=0 n=1 k=1", "m=0: must be an integer from 1"),
+        ("gemm m=4294967296 n=1 k=1", "from 1 to 2147483647"),
+        ("gemm m=1 n=1 k=1 dtype=bf61", "did you mean bf16"),
+        ("gemm m=1 n=1 k=1 ta=X", "ta=X: must be one of N, T"),
+        ("gemm m=1 n=1 k=1 dtype=int8 acc=fp32", "summed in int32"),
+        ("gemm m=1 n=1 k=1 dtype=fp16 out=int8", "such as fp16"),
+        ("gemm m= n=1 k=1", "'m=' has no value"),
+        ("gemm m=1 m=2 n=1 k=1", "given twice"),
+        *((f"{word} rows=1", "not available in this version") for word in PLANNED),
+    ],
+)
+def test_wrong_text_is_one_clear_line(text: str, named: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse(text)
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_open_dtype_is_named_where_bytes_need_it() -> None:
+    with pytest.raises(InputError, match="dtype is not set"):
+        _ = Gemm(m=1, n=1, k=1).operand_bytes
+    with pytest.raises(InputError, match="did you mean uniform"):
+        Gemm(m=1, n=1, k=1, dtype="fp16").inputs(data="unifrom")
+
+
+def test_every_reference_row_is_an_operator_or_says_why_not() -> None:
+    rows = read_rows()
+    reasons = []
+    for row in rows:
+        try:
+            operator = operator_of(row)
+        except InputError as error:
+            reasons.append(str(error))
+            continue
+        assert operator.word == row.op
+        shape = dict(word.split("=") for word in row.shape.split())
+        assert operator.macs == int(shape.get("batch", 1)) * int(shape["m"]) * int(shape["n"]) * int(shape["k"])
+    assert sum(row.op == "gemm" for row in rows) == len(rows) - len(reasons)
+    assert all("not available in this version" in reason for reason in reasons)
+
+
+def test_environments_hold_for_sources_that_exist_and_name_no_shape() -> None:
+    sources = {row.source for row in read_rows()}
+    assert environment_of("xla_matmul_table").clock == "isolated"
+    assert all(environment_of(source) != environment_of("default") for source in sources)
+    assert environment_of("a source of somebody's own") == environment_of("default")
+
+
+def test_column_major_source_swaps_its_operands() -> None:
+    row = next(r for r in read_rows() if r.source == "deepbench" and r.op == "gemm" and "ta=T tb=N" in r.shape)
+    shape = dict(word.split("=") for word in row.shape.split())
+    gemm = operator_of(row)
+    assert isinstance(gemm, Gemm)
+    assert (gemm.m, gemm.n, gemm.ta, gemm.tb) == (int(shape["n"]), int(shape["m"]), "N", "T")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("time_us", "time_ms", "time_ms looks like it"),
+        (",kernel,0,", ",kernle,0,", "scope=kernle"),
+        (",72,", ",fast,", "time_us=fast"),
+        (",72,", ",0,", "more than 0"),
+    ],
+)
+def test_bad_reference_file_names_the_place(tmp_path, old: str, new: str, named: str) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "mine.csv"
+    head = "".join(SILICON_CSV.read_text().splitlines(keepends=True)[:2])
+    path.write_text(head.replace(old, new, 1))
+    with pytest.raises(InputError, match=named) as error:
+        read_rows(path)
+    assert str(path) in str(error.value)
+
+
+def test_rows_are_frozen_values() -> None:
+    row = read_rows()[0]
+    assert dataclasses.replace(row) == row

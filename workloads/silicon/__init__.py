@@ -1,0 +1,5 @@
+"""Measurements of real machines, and the stated environment of each source. The schema is in README.md here."""
+
+from workloads.silicon.rows import SILICON_CSV, Environment, Row, environment_of, operator_of, read_rows
+
+__all__ = ["SILICON_CSV", "Environment", "Row", "environment_of", "operator_of", "read_rows"]

@@ -1,0 +1,149 @@
+"""Reads rows of the silicon schema, says in which environment a source measured, and makes the operator of a row."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import difflib
+import functools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from arch.errors import InputError
+from workloads.ops import Gemm, Operator
+from workloads.parse import parse
+
+SILICON_CSV = Path(__file__).with_name("silicon.csv")
+"""The reference rows that travel with the project."""
+
+ENVIRONMENTS_YAML = Path(__file__).with_name("environments.yaml")
+
+SCOPES = ("kernel", "event", "stream", "host")
+L2_STATES = ("cold", "warm", "mixed", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement. time_us and overhead_us are in microseconds; `shape` is the operator's keys as text."""
+
+    machine: str
+    op: str
+    dtype: str
+    shape: str
+    schedule: str
+    time_us: float
+    scope: str
+    overhead_us: float
+    l2: str
+    quality: str
+    source: str
+    url: str
+
+    @property
+    def cold_l2(self) -> bool:
+        """Whether the L2 is flushed before the operator; `mixed` and `unknown` count as cold."""
+        return self.l2 != "warm"
+
+    def as_dict(self) -> dict[str, str | float]:
+        """The row by column."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """For people: `h100-sxm gemm bf16 m=... (vendor, xla_matmul_table)`."""
+        return f"{self.machine} {self.op} {self.dtype} {self.shape} ({self.schedule}, {self.source})"
+
+
+class Environment(BaseModel):
+    """How one source measured: what the simulator must assume beside the row itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clock: Literal["isolated", "sustained"]
+    """`isolated`: idle before each kernel, only the fast regulator acts; `sustained`: back to back, power-limited."""
+    power_limit_w: float | None = Field(default=None, gt=0)
+    """Board power limit in watts where it differs from the preset's."""
+    locked_clock_mhz: float | None = Field(default=None, gt=0)
+    """Core clock in MHz where the machine was locked to one."""
+    statistic: str
+    """What the source made of its repetitions."""
+    order: Literal["row", "column"] = "row"
+    """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
+    data: Literal["normal", "uniform", "zeros"] = "normal"
+    """Operand data."""
+    acc: Mapping[str, str] = Field(default_factory=dict)
+    """Accumulator by dtype where the source asked for another than the default."""
+    evidence: str
+    """Where each of these comes from."""
+
+
+def read_rows(path: str | Path = SILICON_CSV) -> list[Row]:
+    """Rows of a CSV file of the silicon schema, in its order; InputError names the file, line and column."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            header = list(reader.fieldnames or [])
+            missing = [column for column in Row.__dataclass_fields__ if column not in header]
+            if missing:
+                near = difflib.get_close_matches(missing[0], header, n=1)
+                hint = f"; {near[0]} looks like it" if near else ""
+                raise InputError(f"{path}: column {missing[0]} is missing{hint}")
+            return [_row(path, reader.line_num, record) for record in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as a CSV file: {error}") from None
+
+
+@functools.cache
+def _environments(path: Path = ENVIRONMENTS_YAML) -> dict[str, Environment]:
+    """All stated environments by source."""
+    table = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        return {source: Environment(**fields) for source, fields in table.items()}
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path}: {place}: {first['msg']}") from None
+
+
+def environment_of(source: str) -> Environment:
+    """The stated environment of a source; one that is not listed gets that of `default`."""
+    table = _environments()
+    return table.get(source, table["default"])
+
+
+def operator_of(row: Row) -> Operator:
+    """The operator that a row measured; InputError where this version does not have it."""
+    operator = parse(f"{row.op} {row.shape} dtype={row.dtype}")
+    environment = environment_of(row.source)
+    if isinstance(operator, Gemm):
+        operator = dataclasses.replace(operator, acc=environment.acc.get(row.dtype))
+        return operator.read_as_column_major() if environment.order == "column" else operator
+    return operator
+
+
+def _row(path: str | Path, line: int, record: Mapping[str, str | None]) -> Row:
+    """One checked row."""
+    text = {column: (record[column] or "").strip() for column in Row.__dataclass_fields__}
+    time_us = _number(path, line, "time_us", text.pop("time_us"))
+    overhead_us = _number(path, line, "overhead_us", text.pop("overhead_us") or "0")
+    if not time_us > 0:
+        raise InputError(f"{path}:{line}: time_us={time_us:g}: must be more than 0 microseconds")
+    for column, allowed in (("scope", SCOPES), ("l2", L2_STATES)):
+        if text[column] not in allowed:
+            raise InputError(f"{path}:{line}: {column}={text[column]}: must be one of {', '.join(allowed)}")
+    return Row(time_us=time_us, overhead_us=overhead_us, **text)
+
+
+def _number(path: str | Path, line: int, column: str, text: str) -> float:
+    """A finite number of microseconds, at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InputError(f"{path}:{line}: {column}={text}: must be a number of microseconds, at least 0")
+    return value
