@@ -535,16 +535,30 @@ class RoleBuilder:
         """`count` instructions of a fixed-latency opcode of the machine's table (ffma, fadd, hfma2, imad, alu, mufu, cvt, shfl, ...)."""
         self.op(opcode, count, **fields)
 
-    def mma(self, acc: View, a: View, b: View, *, shape: str, dtype: str, count: int, **fields: Any) -> None:
-        """`count` warp-level mma.sync of `shape`, together acc += a @ b for this warp's register tiles."""
-        self.op("mma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, compute=_matmul_into, **fields)
+    def mma(
+        self, acc: View, a: View, b: View, *, shape: str, dtype: str, count: int, accumulate: IntLike = 1, **fields: Any
+    ) -> None:
+        """`count` warp-level mma.sync of `shape`, together acc += a @ b for this warp's register tiles.
 
-    def wgmma(self, acc: View, a: View, b: View, *, shape: str, dtype: str, count: int, **fields: Any) -> None:
-        """`count` asynchronous wgmma of the warp's warpgroup; a is shared or registers, b shared. The views are this warp's part of a and acc.
-
-        To be preceded by `wgmma_fence` and followed by `wgmma_commit` and, some time later, `wgmma_wait`.
+        accumulate: 0 where the sum starts from zero (the first step of a loop: `accumulate=k > 0`).
         """
-        self.op("wgmma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, compute=_matmul_into, **fields)
+        value = as_expr(accumulate)
+        self.op(
+            "mma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, value=value, compute=_matmul_into, **fields
+        )
+
+    def wgmma(
+        self, acc: View, a: View, b: View, *, shape: str, dtype: str, count: int, accumulate: IntLike = 1, **fields: Any
+    ) -> None:
+        """`count` asynchronous wgmma of the warp's warpgroup; a is shared or registers, b shared.
+
+        The views are this warp's part of a and acc. accumulate: 0 where the sum starts from zero, as for `mma`. To be preceded by
+        `wgmma_fence` and followed by `wgmma_commit` and, some time later, `wgmma_wait`.
+        """
+        value = as_expr(accumulate)
+        self.op(
+            "wgmma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, value=value, compute=_matmul_into, **fields
+        )
 
     def wgmma_fence(self) -> None:
         """Orders register accesses before the following wgmma."""
