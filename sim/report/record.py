@@ -20,12 +20,13 @@ WARP_STATES = (
     "mio_throttle",  # queue of shared-memory and special instructions full
     "barrier",  # bar.sync
     "mbarrier",  # waiting for the phase of an mbarrier
-    "gmma_wait",  # wgmma.wait_group
-    "tma_wait",  # cp.async(.bulk).wait_group, or TMA queue full
+    "gmma",  # wgmma.wait_group
+    "cp_async",  # cp.async.wait_group
+    "tma_store",  # cp.async.bulk.wait_group, or TMA queue full
+    "cluster_barrier",  # barrier.cluster
     "membar",  # memory fence
     "sleeping",  # nanosleep, or parked by setmaxnreg
     "no_instruction",  # instruction fetch
-    "drain",  # finished, its stores still leave
 )
 """Closed list of warp states in a kernel's `warp_state_cycles`."""
 
@@ -103,7 +104,8 @@ class MachineFigures:
     sm_count: int | None = None
     subcores_per_sm: int | None = None
     power_limit_mw: int | None = None
-    static_power_mw: int = 0
+    instances: Mapping[str, int] = field(default_factory=dict)
+    """How many instances of each pipe the machine has: what `<pipe>_busy_cycles` is divided by."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """The validated description, as plain data."""
 
@@ -146,7 +148,7 @@ class RunRecord:
     scope: str = "kernel"
     """What `time_ps` covers: `kernel`, `event`, `stream` or `host`."""
     time_ps: int = 0
-    """Time in that scope."""
+    """Time in that scope; 0: that of the kernels alone."""
     candidates: Sequence[Candidate] = ()
     host_ps: Mapping[str, int] = field(default_factory=dict)
     """Time outside kernels by cause: `framework`, `launch`, `gap`, `synchronise`, `copy`, ..."""

@@ -1,0 +1,51 @@
+"""Pictures of reports. matplotlib is imported here and nowhere else; import this module only where one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from sim.report.figures import shares
+
+if TYPE_CHECKING:
+    from sim.report.report import Report
+
+
+def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
+    """Rooflines of all machines and a point a report: TFLOPS over operations per byte of external memory."""
+    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    intensities = [report.figures.intensity for report in reports]
+    ridges = [report.figures.ridge for report in reports]
+    x = np.geomspace(min(*intensities, *ridges) / 8, max(*intensities, *ridges) * 8, 200)
+    for report in reports:
+        machine, figures = report.record.machine, report.figures
+        roof = np.minimum(machine.peak_ops_per_s, x * machine.dram_bytes_per_s) * 1e-12
+        (line,) = ax.loglog(x, roof, label=f"{machine.name} {report.record.dtype}")
+        ax.plot(figures.intensity, figures.ops_per_s * 1e-12, "o", color=line.get_color())
+    ax.set(xlabel="operations a byte of external memory", ylabel="TFLOPS", title=reports[0].record.workload)
+    ax.grid(visible=True, which="both", alpha=0.2)
+    ax.legend()
+    return ax
+
+
+def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
+    """Share of warp-cycles by warp state, one bar a kernel."""
+    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    kernels = [kernel for kernel in report.record.kernels if any(kernel.warp_state_cycles.values())]
+    splits = [shares(kernel.warp_state_cycles) for kernel in kernels]
+    states = list(dict.fromkeys(state for split in splits for state in split))
+    left = np.zeros(len(kernels))
+    for state in states:
+        width = np.array([split.get(state, 0.0) for split in splits])
+        ax.barh([f"{i}: {kernel.name}" for i, kernel in enumerate(kernels)], width, left=left, label=state)
+        left += width
+    ax.set(
+        xlabel="share of warp-cycles", xlim=(0, 1), title=f"{report.record.workload} on {report.record.machine.name}"
+    )
+    if states:
+        ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax

@@ -1,0 +1,222 @@
+"""A report as sections of table rows, in the order in which Nsight Compute taught people to read, then in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.report.figures import Figures, hit_rates, level_bytes, shares, total
+
+if TYPE_CHECKING:
+    from sim.report.report import Report
+
+BAR_WIDTH = 30
+SMALLEST_STALL = 0.005
+"""Stall reasons below this share are summed up as `other`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One titled table: `rows` of equally many cells; `header` may be empty."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    header: tuple[str, ...] = ()
+
+
+def sections_of(report: Report) -> list[Section]:
+    """All sections of a report; those about which nothing was counted are left out."""
+    makers: tuple[Callable[[Report], Section], ...] = (
+        _headline,
+        _speed_of_light,
+        _roofline,
+        _stalls,
+        _memory,
+        _occupancy,
+        _clock,
+        _time_parts,
+        _kernels,
+        _candidates,
+        _verdict,
+    )
+    return [section for section in (make(report) for make in makers) if section.rows]
+
+
+def bar(share: float) -> str:
+    """A bar of `BAR_WIDTH` characters for a share of 0 to 1."""
+    filled = min(BAR_WIDTH, max(0, round(share * BAR_WIDTH)))
+    return "#" * filled + "." * (BAR_WIDTH - filled)
+
+
+def percent(share: float) -> str:
+    """`71.8 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def bytes_text(count: int) -> str:
+    """Bytes with a binary prefix: `1.50 GiB`."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1024
+    return f"{value:.2f} TiB"
+
+
+def time_text(ps: int) -> str:
+    """A time with three to four digits: `193.4 us`."""
+    us = ps * 1e-6
+    if us >= 1e6:
+        return f"{us * 1e-6:.3f} s"
+    if us >= 1e4:
+        return f"{us * 1e-3:.2f} ms"
+    return f"{us:.2f} us" if us < 100 else f"{us:.1f} us"
+
+
+def ops_text(ops_per_s: float) -> str:
+    """`710.2 TFLOPS`, or GFLOPS where small."""
+    return f"{ops_per_s * 1e-12:.1f} TFLOPS" if ops_per_s >= 1e11 else f"{ops_per_s * 1e-9:.2f} GFLOPS"
+
+
+def ghz_text(hz: int) -> str:
+    """`1.755 GHz`."""
+    return f"{hz * 1e-9:.3f} GHz"
+
+
+def words(name: str) -> str:
+    """A counter's or reason's name for people: `shared_memory` is `shared memory`."""
+    return name.replace("_", " ")
+
+
+def _headline(report: Report) -> Section:
+    run, figures = report.record, report.figures
+    rows = [
+        ("time", f"{time_text(figures.time_ps)} ({run.scope})"),
+        ("cycles", f"{figures.cycles:,} at {ghz_text(figures.clock_hz)}"),
+        ("achieved", f"{ops_text(figures.ops_per_s)}, {percent(figures.share_of_peak)} of peak"),
+        ("schedule", run.schedule),
+    ]
+    if run.check is not None:
+        outcome = "passed" if run.check.passed else "FAILED"
+        rows.append(("check", f"{outcome}, largest relative error {run.check.max_rel_error:.2e}"))
+    return Section(f"{run.workload} on {run.machine.name}", tuple(rows))
+
+
+def _speed_of_light(report: Report) -> Section:
+    reached = report.figures.speed_of_light()
+    return Section("Speed of light", tuple((name, percent(share), bar(share)) for name, share in reached.items()))
+
+
+def _roofline(report: Report) -> Section:
+    figures = report.figures
+    side = "compute" if figures.intensity >= figures.ridge else "memory"
+    roof = min(float(figures.machine.peak_ops_per_s), figures.intensity * figures.machine.dram_bytes_per_s)
+    return Section(
+        "Roofline",
+        (
+            ("intensity", f"{figures.intensity:.1f} operations a byte of external memory"),
+            ("ridge", f"{figures.ridge:.1f}, so the {side} roof is over it"),
+            (
+                "under its roof",
+                f"{ops_text(figures.ops_per_s)} of {ops_text(roof)} ({percent(figures.ops_per_s / roof)})",
+            ),
+        ),
+    )
+
+
+def _stalls(report: Report) -> Section:
+    rows = []
+    for unit, counts in (
+        ("warps", total(k.warp_state_cycles for k in report.record.kernels)),
+        ("issue", total(k.issue_slots for k in report.record.kernels)),
+    ):
+        if not any(counts.values()):
+            continue
+        split = shares(counts)
+        shown = {reason: share for reason, share in split.items() if share >= SMALLEST_STALL}
+        rest = sum(split.values()) - sum(shown.values())
+        if len(shown) < len(split):
+            shown["other"] = rest
+        rows += [(unit, words(reason), percent(share), bar(share)) for reason, share in shown.items()]
+    return Section("Stall stack (warps: share of warp-cycles; issue: share of issue slots)", tuple(rows))
+
+
+def _memory(report: Report) -> Section:
+    figures = report.figures
+    rates = hit_rates(figures.counters)
+    device_s = figures.device_ps * 1e-12
+    rows = []
+    for level, sides in level_bytes(figures.counters).items():
+        rate = rates.get("dram_row" if level == "dram" else level)
+        hits = "" if rate is None else percent(rate) + (" of rows" if level == "dram" else "")
+        bandwidth = f"{sum(sides.values()) / device_s * 1e-9:,.0f} GB/s"
+        rows.append((level, *(bytes_text(sides[s]) if s in sides else "" for s in ("read", "write")), bandwidth, hits))
+    return Section("Memory chart", tuple(rows), ("level", "read", "written", "rate", "hits"))
+
+
+def _occupancy(report: Report) -> Section:
+    kernel = max(report.record.kernels, key=lambda k: k.time_ps)
+    rows = []
+    if kernel.occupancy is not None:
+        o = kernel.occupancy
+        fits = f"{o.ctas_per_sm} CTAs an SM, {o.warps_per_sm} of {o.max_warps_per_sm} warps; limit: {words(o.limiter)}"
+        rows.append(("resident", fits))
+        if o.achieved_warps_milli:
+            rows.append(("achieved", f"{o.achieved_warps_milli / 1000:.1f} warps an SM"))
+    rows.append(("grid", " x ".join(map(str, kernel.grid)) + ", clusters of " + " x ".join(map(str, kernel.cluster))))
+    if kernel.waves_milli:
+        tail = percent(kernel.tail_cycles / kernel.cycles)
+        rows.append(("waves", f"{kernel.waves_milli / 1000:.2f}; tail {tail} of the cycles"))
+    return Section("Occupancy", tuple(rows))
+
+
+def _clock(report: Report) -> Section:
+    figures = report.figures
+    machine = figures.machine
+    reasons = sorted({words(k.throttle_reason) for k in figures.kernels if k.throttle_reason})
+    held = f", held by: {', '.join(reasons)}" if reasons else ""
+    rows = [("mean", f"{ghz_text(figures.clock_hz)} of {ghz_text(machine.boost_hz)} boost{held}")]
+    if figures.power_w is not None and figures.energy_j is not None:
+        limit = "" if machine.power_limit_mw is None else f" of {machine.power_limit_mw / 1000:.0f} W"
+        rows.append(("power", f"{figures.power_w:.0f} W{limit}; {figures.energy_j * 1000:.3g} mJ"))
+    return Section("Clock and power", tuple(rows))
+
+
+def _time_parts(report: Report) -> Section:
+    figures = report.figures
+    launch = total(k.launch_ps for k in figures.kernels)
+    parts = {"kernels": figures.device_ps - sum(launch.values())} | launch | dict(report.record.host_ps)
+    if len(parts) == 1:
+        return Section("Where the time went", ())
+    whole = sum(parts.values())
+    rows = tuple((words(name), time_text(ps), percent(ps / whole)) for name, ps in parts.items() if ps)
+    return Section("Where the time went", rows)
+
+
+def _kernels(report: Report) -> Section:
+    if len(report.record.kernels) < 2:
+        return Section("Kernels", ())
+    rows = tuple(
+        (k.name, f"{k.cycles:,}", time_text(k.time_ps), Figures.of_kernel(report.record, k).bound)
+        for k in report.record.kernels
+    )
+    return Section("Kernels", rows, ("name", "cycles", "time", "bound"))
+
+
+def _candidates(report: Report) -> Section:
+    candidates = report.record.candidates
+    if len(candidates) < 2:
+        return Section("Candidates", ())
+    rows = []
+    for c in candidates:
+        simulated = "" if c.simulated_cycles is None else f"{c.simulated_cycles:,}"
+        rows.append((c.schedule, f"{c.estimate_cycles:,}", simulated, "chosen" if c.chosen else ""))
+    return Section("Candidates", tuple(rows), ("schedule", "estimated cycles", "simulated", ""))
+
+
+def _verdict(report: Report) -> Section:
+    from sim.report.verdict import sentences
+
+    lines = [*sentences(report), *report.record.notes]
+    return Section("What bounds it", tuple((line,) for line in lines))

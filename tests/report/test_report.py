@@ -1,0 +1,259 @@
+"""Reports against hand calculations on a made-up machine with round figures, the schema, and the words."""
+
+import dataclasses
+import json
+from importlib import resources
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from sim.report.compare import Comparison, Unsupported
+from sim.report.figures import Figures, hit_rates, level_bytes, shares
+from sim.report.record import (
+    WARP_STATES,
+    Candidate,
+    CheckResult,
+    KernelRecord,
+    MachineFigures,
+    Occupancy,
+    RunRecord,
+    SimulatorStats,
+)
+from sim.report.render import aligned
+from sim.report.report import Report
+from sim.report.sections import bar, bytes_text, sections_of, time_text
+from sim.report.verdict import REMEDIES
+
+MACHINE = MachineFigures(
+    name="round",
+    family="gpu",
+    boost_hz=2_000_000_000,
+    peak_ops_per_s=100 * 10**12,
+    dram_bytes_per_s=10**12,
+    l2_bytes_per_s=4 * 10**12,
+    sm_count=10,
+    power_limit_mw=300_000,
+    instances={"tensor": 40},
+)
+
+KERNEL = KernelRecord(
+    name="mma_128x128x32",
+    schedule="mma",
+    cycles=100_000,
+    clock_hz=1_000_000_000,
+    time_ps=100_000_000,  # 100 us
+    grid=(20, 1, 1),
+    counters={
+        "macs": 2 * 10**9,
+        "l2_read_bytes": 60_000_000,
+        "l2_write_bytes": 20_000_000,
+        "l2_hits": 3,
+        "l2_misses": 1,
+        "dram_read_bytes": 30_000_000,
+        "dram_write_bytes": 10_000_000,
+        "tensor_busy_cycles": 40 * 80_000,
+    },
+    warp_state_cycles={"selected": 100, "long_scoreboard": 300, "barrier": 0, "wait": 100},
+    issue_slots={"issued": 1, "no_warp": 3},
+    occupancy=Occupancy(2, 16, "registers", 64, 12_500),
+    waves_milli=1000,
+    tail_cycles=10_000,
+    energy_fj=20 * 10**12,  # 20 mJ
+    launch_ps={"command": 2_000_000},
+    throttle_reason="power",
+)
+
+RUN = RunRecord(
+    machine=MACHINE,
+    workload="gemm m=1000 n=1000 k=2000 dtype=fp16",
+    dtype="fp16",
+    flops=4 * 10**9,
+    macs=2 * 10**9,
+    operand_bytes=10_000_000,
+    schedule="mma",
+    kernels=(KERNEL,),
+    candidates=(Candidate("mma", 90_000, chosen=True), Candidate("simt", 500_000, simulated_cycles=510_000)),
+    check=CheckResult(passed=True, max_rel_error=1e-4),
+    simulator=SimulatorStats("0.1.0", 1000, 200, 300, 0.5, 0.6, 10**8),
+)
+
+
+def changed(*, kernel: dict[str, Any] | None = None, **fields: Any) -> Report:
+    """A report on the made-up run with some fields changed."""
+    kernels = (dataclasses.replace(KERNEL, **(kernel or {})),)
+    return Report(dataclasses.replace(RUN, **{"kernels": kernels, **fields}))
+
+
+def validate_schema(document: dict[str, Any]) -> None:
+    schema = json.loads(resources.files("sim.report").joinpath("schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(json.loads(json.dumps(document)))
+
+
+def test_figures_by_hand() -> None:
+    document = Report(RUN).to_dict()
+    assert document["cycles"] == 100_000
+    assert document["time_us"] == pytest.approx(100)
+    assert document["tflops"] == pytest.approx(40)  # 4e9 in 100 us
+    assert document["percent_of_peak"] == pytest.approx(40)
+    assert document["bytes"]["dram"] == {"read": 30_000_000, "write": 10_000_000}
+    assert document["energy_j"] == pytest.approx(0.02)
+    assert document["power_w"] == pytest.approx(200)
+    assert document["stalls"] == {
+        "warps": {"long_scoreboard": 0.6, "selected": 0.2, "wait": 0.2},
+        "issue": {"no_warp": 0.75, "issued": 0.25},
+    }
+    gpu = document["gpu"]
+    assert gpu["intensity"] == pytest.approx(100)
+    assert gpu["hit_rates"] == {"l2": 0.75}
+    assert gpu["waves"] == 1.0
+    assert gpu["tail_fraction"] == pytest.approx(0.1)
+    assert gpu["occupancy"]["achieved"] == 12.5
+    # At half the boost clock: compute 40 of 50 TFLOPS, L2 80 of 200 MB, DRAM 40 of 100 MB; tensor pipe 80 of 100 k.
+    expected = {"compute": 0.8, "dram": 0.4, "l2": 0.4, "tensor pipe": 0.8}
+    assert gpu["speed_of_light"] == pytest.approx(expected)
+    assert document["bound"] == "compute"
+
+
+def test_several_kernels_sum_and_weigh_the_clock_by_cycles() -> None:
+    second = dataclasses.replace(KERNEL, name="reduce", cycles=300_000, clock_hz=2_000_000_000, time_ps=150_000_000)
+    figures = Figures.of_run(dataclasses.replace(RUN, kernels=(KERNEL, second)))
+    assert figures.cycles == 400_000
+    assert figures.clock_hz == 1_750_000_000
+    assert figures.time_ps == 250_000_000
+    assert figures.counters["macs"] == 4 * 10**9
+    assert figures.energy_j == pytest.approx(0.04)
+
+
+def test_schema_holds_for_full_and_bare_runs_and_refuses_wrong_ones() -> None:
+    full = Report(RUN).to_dict()
+    validate_schema(full)
+    two = dataclasses.replace(RUN, kernels=(KERNEL, KERNEL), host_ps={"framework": 5}, notes=("a note",))
+    validate_schema(Report(two).to_dict())
+    bare = KernelRecord("k", "simt", 10, 10**9, 10_000, (1,))
+    validate_schema(Report(dataclasses.replace(RUN, kernels=(bare,), check=None, simulator=None)).to_dict())
+    for key, value in (("cycles", 1.5), ("bound", "magic"), ("unheard_of", 1), ("family", "cpu")):
+        with pytest.raises(jsonschema.ValidationError):
+            validate_schema({**full, key: value})
+    del full["time_us"]
+    with pytest.raises(jsonschema.ValidationError, match="time_us"):
+        validate_schema(full)
+
+
+def test_what_was_not_counted_is_absent() -> None:
+    document = Report(RUN).to_dict()
+    assert set(document["bytes"]) == {"l2", "dram"}
+    bare = KernelRecord("k", "simt", 10, 10**9, 10_000, (1,))
+    document = Report(dataclasses.replace(RUN, kernels=(bare,), check=None, simulator=None)).to_dict()
+    assert document["bytes"] == {}
+    assert document["stalls"] == {}
+    assert not {"energy_j", "power_w", "check", "simulator", "host_us", "notes"} & set(document)
+    assert "occupancy" not in document["gpu"]
+
+
+def test_bound_names_the_unit_that_is_busy() -> None:
+    counters = dict(KERNEL.counters)
+    del counters["tensor_busy_cycles"]
+    small: dict[str, Any] = {"flops": 10**8}
+    assert changed().bound == "compute"
+    assert changed(kernel={"counters": {**counters, "dram_read_bytes": 80_000_000}}, **small).bound == "dram"
+    assert changed(kernel={"counters": {**counters, "l2_read_bytes": 180_000_000}}, **small).bound == "l2"
+    assert changed(kernel={"counters": counters}, **small).bound == "latency"
+    assert changed(time_ps=200_000_000, scope="host").bound == "overhead"
+    assert changed(time_ps=150_000_000, scope="host").bound == "compute"
+
+
+@pytest.mark.parametrize(
+    ("bound", "phrase"),
+    [("compute", "Arithmetic is busy: 80.0 %"), ("overhead", "51.0 % of the time"), ("latency", "No unit is near")],
+)
+def test_verdict_says_what_would_move_it(bound: str, phrase: str) -> None:
+    report = {
+        "compute": changed(),
+        "overhead": changed(time_ps=200_000_000),
+        "latency": changed(flops=10**8, kernel={"counters": {"dram_read_bytes": 1}}),
+    }[bound]
+    text = " ".join(str(report).split())
+    assert phrase in text
+    assert "would move it" in text
+
+
+def test_verdict_quotes_losses() -> None:
+    text = " ".join(str(changed()).split())
+    assert "60.0 % of their cycles in long scoreboard" in text
+    assert "The clock is 50.0 % below boost (power)" in text
+    assert "The tail, in which SMs run out of work, is 10.0 %" in text
+    assert "The tail" not in str(changed(kernel={"tail_cycles": 100}))
+
+
+def test_text_has_the_sections_in_order() -> None:
+    titles = [section.title.split(" (")[0] for section in sections_of(Report(RUN))]
+    assert titles[1:] == [
+        *("Speed of light", "Roofline", "Stall stack", "Memory chart", "Occupancy", "Clock and power"),
+        *("Where the time went", "Candidates", "What bounds it"),
+    ]
+    text = str(Report(RUN))
+    assert text.isascii()
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert "100.0 us (kernel)" in text
+    assert "2 CTAs an SM, 16 of 64 warps; limit: registers" in text
+
+
+def test_html_escapes_what_people_named() -> None:
+    html = changed(workload="<script>")._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_comparison_keeps_the_order_and_the_reasons() -> None:
+    comparison = Comparison(RUN.workload, [Report(RUN), Unsupported("t4", "t4 has no bf16"), changed(flops=10**8)])
+    document = comparison.to_dict()
+    assert [row["machine"] for row in document["rows"]] == ["round", "t4", "round"]
+    assert document["rows"][1]["reason"] == "t4 has no bf16"
+    validate_schema(document["rows"][0])
+    text = str(comparison)
+    assert "t4  t4 has no bf16" in text
+    assert text.splitlines()[1].split()[:4] == ["machine", "dtype", "time", "cycles"]
+    assert len(comparison.reports) == 2
+    everything_refused = Comparison(RUN.workload, [Unsupported("t4", "no")])
+    assert "Not run" in str(everything_refused)
+
+
+def test_pictures_draw_into_given_axes() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Rectangle
+
+    _, axes = plt.subplots(1, 2)
+    report = Report(RUN)
+    assert report.plot_roofline(ax=axes[0]) is axes[0]
+    (point,) = [line for line in axes[0].lines if line.get_marker() == "o"]
+    assert np.asarray(point.get_xydata()) == pytest.approx(np.array([[100, 40]]))
+    assert report.plot_stalls(ax=axes[1]) is axes[1]
+    assert sum(patch.get_width() for patch in axes[1].patches if isinstance(patch, Rectangle)) == pytest.approx(1)
+    compared = Comparison(RUN.workload, [report, changed(machine=dataclasses.replace(MACHINE, name="b"))])
+    assert len([line for line in compared.plot_roofline().lines if line.get_marker() == "o"]) == 2
+    plt.close("all")
+
+
+def test_pure_ratios() -> None:
+    assert shares({"b": 1, "a": 1, "none": 0}) == {"a": 0.5, "b": 0.5}
+    assert shares({}) == {}
+    assert level_bytes({"l2_read_bytes": 0}) == {"l2": {"read": 0}}
+    assert hit_rates({"l1_hits": 0, "l1_misses": 0, "l2_misses": 2}) == {"l2": 0.0}
+
+
+def test_units_for_people() -> None:
+    assert [bytes_text(n) for n in (10, 1536, 3 << 20, 5 << 40)] == ["10 B", "1.50 KiB", "3.00 MiB", "5.00 TiB"]
+    times = [time_text(ps) for ps in (1_234_000, 193_400_000, 43_090_000_000, 2 * 10**12)]
+    assert times == ["1.23 us", "193.4 us", "43.09 ms", "2.000 s"]
+    assert bar(0.5).count("#") * 2 == len(bar(0.5))
+    assert aligned([("a", "1"), ("bc", "23")]) == ["a    1", "bc  23"]
+
+
+def test_remedies_are_for_states_that_exist() -> None:
+    assert set(REMEDIES) < set(WARP_STATES)
