@@ -76,6 +76,7 @@ class Sm(Group):
         description="which eligible warp issues: greedy then oldest, loose round robin, oldest"
     )
     cta_launch_cycles: Cycles = Field(description="from a free slot to the first instruction of the next CTA")
+    address_interval_cycles: Cycles = Field(description="between two memory instructions of one sub-core")
     instruction_cache_bytes: Bytes = Field(description="instructions that an SM holds without going to the L2")
 
 
@@ -101,6 +102,7 @@ class Shared(Group):
     granule_bytes: Bytes = Field(description="allocations are multiples of this")
     banks: Count = Field(description="banks of 4 bytes")
     bandwidth_bytes_per_cycle: BytesPerCycle
+    return_bytes_per_cycle: BytesPerCycle = Field(description="loaded data into the registers of one sub-core")
     load_latency_cycles: Cycles = Field(
         description="dependent load without conflict; a pointer chase adds its address step"
     )
@@ -158,7 +160,7 @@ class L2(Group):
     """The L2 cache: partitions of slices, sectored, set-associative, write-back."""
 
     size_bytes: Bytes
-    partitions: Literal[1, 2]
+    partitions: Annotated[int, Field(ge=1, le=2)]
     slices: Count = Field(description="of the whole chip")
     ways: Count
     line_bytes: Bytes
@@ -205,8 +207,8 @@ class Dram(Group):
     t_ras_ps: Picoseconds = Field(description="activate to precharge")
     t_rc_ps: Picoseconds = Field(description="activate to activate, same bank")
     t_faw_ps: Picoseconds = Field(description="window of at most four activates of a channel")
-    t_wtr_ps: Picoseconds = Field(description="end of write data to read command: bus idle when turning round")
-    t_rtw_ps: Picoseconds = Field(description="end of read data to write data: bus idle when turning round")
+    t_wtr_ps: Picoseconds = Field(description="data bus idle between a write and a read")
+    t_rtw_ps: Picoseconds = Field(description="data bus idle between a read and a write")
     t_refi_ps: Picoseconds = Field(description="between two refreshes of the same bank")
     t_rfc_ps: Picoseconds = Field(description="for which a bank under refresh is away")
     write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")

@@ -1,0 +1,225 @@
+"""Loads machine descriptions: presets by name or files by path, inheritance, overrides, validation.
+
+`load_arch("h100-sxm", ["l2.size=60 MiB"])` returns a frozen spec. Everything that can be wrong with the input raises
+`arch.errors.InputError` with one line that says where.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec, Instruction
+from arch.preset_file import Figure, PresetFile, read, source_text
+from arch.units import Unit, word
+
+FAMILIES: dict[str, type[GpuSpec]] = {"gpu": GpuSpec}
+"""Spec of each machine family, by the word after `family:` in a preset."""
+
+PRESETS = Path(__file__).parent / "presets"
+
+Overrides = Mapping[str, str | int | float] | Sequence[str]
+
+
+def list_archs() -> list[str]:
+    """Return the names of the presets, sorted."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml") if not path.stem.startswith("_"))
+
+
+def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> GpuSpec:
+    """Load a preset by name, or a machine file by path (anything with a slash or ending in .yaml), and apply overrides.
+
+    Overrides are a mapping of paths to values or a sequence of "path=value"; text needs its unit ("60 MiB"), a number is in the base
+    unit that the attribute's name carries. Raises InputError.
+    """
+    path = _find(str(name_or_path), Path())
+    if isinstance(overrides, str):
+        overrides = [overrides]
+    chain = _chain(path)
+    table: dict[str, str] = {}
+    figures: dict[str, Figure] = {}
+    for file in chain:
+        table |= file.sources
+        figures |= file.figures
+    figures.setdefault("name", Figure(path.stem, "", "", path.name))
+    family = figures.get("family")
+    if family is None:
+        raise InputError(
+            f"{path.name}: family is missing; one of: {', '.join(FAMILIES)}, or name a base: {', '.join(list_archs())}"
+        )
+    if family.text not in FAMILIES:
+        raise InputError(
+            f"{family.where}: family {family.text!r} is unknown; nearest: {_nearest(str(family.text), FAMILIES)}"
+        )
+    model = FAMILIES[str(family.text)]
+    rows = {key.rpartition(".")[0] for key in figures if key.startswith("instructions.")}
+    for key, value in _pairs(overrides):
+        figures[key] = Figure(value, "", "", "override")
+        if key.startswith("instructions.") and key.rpartition(".")[0] not in rows:
+            raise InputError(f"override: {key} is no figure of {path.stem}; nearest: {_nearest(key, [*figures][:-1])}")
+    for key, figure in figures.items():
+        _check_word(model, key, figure.where)
+    return _build(model, figures, {key: _source(figure, table, key) for key, figure in figures.items()})
+
+
+def _find(name: str, folder: Path) -> Path:
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return folder / name
+    path = PRESETS / f"{name}.yaml"
+    if not path.is_file():
+        raise InputError(
+            f"unknown machine {name!r}; nearest: {_nearest(name, list_archs())} (all: {', '.join(list_archs())})"
+        )
+    return path
+
+
+def _chain(path: Path) -> list[PresetFile]:
+    """Return the file and its bases, the root base first."""
+    files: list[PresetFile] = []
+    seen: list[Path] = []
+    while True:
+        if path in seen:
+            raise InputError(
+                f"{path.name}: base leads back to itself: {' -> '.join(step.stem for step in [*seen, path])}"
+            )
+        seen.append(path)
+        files.append(_read_preset(path) if path.parent == PRESETS else read(path))
+        base = files[-1].base
+        if base is None:
+            return files[::-1]
+        try:
+            path = _find(base, path.parent)
+        except InputError as error:
+            raise InputError(f"{path.name}: base: {error}") from None
+
+
+@cache
+def _read_preset(path: Path) -> PresetFile:
+    return read(path)
+
+
+def _pairs(overrides: Overrides) -> Iterator[tuple[str, str | int | float]]:
+    if isinstance(overrides, Mapping):
+        yield from overrides.items()
+        return
+    for item in overrides:
+        path, equals, value = item.partition("=")
+        if not equals or not path.strip() or not value.strip():
+            raise InputError(f"override {item!r} is not of the form path=value, such as 'l2.size=60 MiB'")
+        yield path.strip(), value.strip().strip("\"'")
+
+
+class Leaf(NamedTuple):
+    """One figure that a spec can have: its field, the attributes that lead to it, and its unit (None for counts and words)."""
+
+    field: FieldInfo
+    attributes: tuple[str, ...]
+    unit: Unit | None
+
+
+@cache
+def leaves(model: type[BaseModel]) -> Mapping[str, Leaf]:
+    """Return every figure of a spec by the path that people type; instruction rows are not among them."""
+    found: dict[str, Leaf] = {}
+    for attribute, info in model.model_fields.items():
+        if attribute == "instructions":
+            continue
+        group = group_of(info.annotation)
+        if group is None:
+            found[word(attribute)] = Leaf(info, (attribute,), _unit(info))
+        else:
+            for path, leaf in leaves(group).items():
+                found[f"{word(attribute)}.{path}"] = leaf._replace(attributes=(attribute, *leaf.attributes))
+    return found
+
+
+def group_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the group behind a field's annotation, also where it is optional, or None for a figure."""
+    choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return next((choice for choice in choices if isinstance(choice, type) and issubclass(choice, BaseModel)), None)
+
+
+def _unit(info: FieldInfo) -> Unit | None:
+    candidates = [
+        *info.metadata,
+        *(entry for choice in get_args(info.annotation) for entry in getattr(choice, "__metadata__", ())),
+    ]
+    return next((entry for entry in candidates if isinstance(entry, Unit)), None)
+
+
+def _check_word(model: type[BaseModel], path: str, where: str) -> None:
+    if path.startswith("instructions."):
+        key, column = path.removeprefix("instructions.").rpartition(".")[::2]
+        columns = [word(name) for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]
+        if column not in columns:
+            raise InputError(
+                f"{where}: {column!r} is no column of an instruction row; nearest: {_nearest(column, columns)}"
+            )
+        if not 1 <= key.count(".") <= 2:
+            raise InputError(f"{where}: instruction row {key!r} must be named op.dtype or op.dtype.shape")
+    elif path not in leaves(model):
+        groups = [known for known in leaves(model) if known.startswith(f"{path}.")]
+        if groups:
+            raise InputError(f"{where}: {path} is a group, not a figure; it has: {', '.join(groups)}")
+        raise InputError(f"{where}: unknown figure {path!r}; nearest: {_nearest(path, leaves(model))}")
+
+
+def _nearest(name: str, names: Mapping[str, Any] | Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.0)
+    return close[0] if close else "none"
+
+
+def _source(figure: Figure, table: Mapping[str, str], path: str) -> str:
+    return "set by the user" if figure.where == "override" else source_text(figure, table, path)
+
+
+def _build(model: type[GpuSpec], figures: Mapping[str, Figure], sources: Mapping[str, str]) -> GpuSpec:
+    tree: dict[str, Any] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    for path, figure in figures.items():
+        if path.startswith("instructions."):
+            key, column = path.removeprefix("instructions.").rpartition(".")[::2]
+            row = rows.setdefault(key, dict(zip(("op", "dtype", "shape"), key.split("."), strict=False)))
+            row[column] = figure.text
+            continue
+        node = tree
+        *groups, last = path.split(".")
+        for name in groups:
+            node = node.setdefault(name, {})
+        node[last] = figure.text
+    try:
+        spec = model.model_validate(tree | {"instructions": list(rows.values())})
+    except ValidationError as error:
+        raise InputError(_one_line(error.errors()[0], figures, list(rows))) from None
+    spec._sources.update(sources)
+    return spec
+
+
+def _one_line(error: ErrorDetails, figures: Mapping[str, Figure], rows: Sequence[str]) -> str:
+    """Say in one line what pydantic found first: where, path, value, rule."""
+    location = [str(part) for part in error["loc"]]
+    reason = error["msg"].removeprefix("Value error, ")
+    if location[:1] == ["instructions"] and len(location) > 1:
+        location[1] = rows[int(location[1])]
+    path = ".".join(location)
+    if not path:  # a rule between figures: the message names the path itself
+        path, _, reason = reason.partition(": ")
+    figure = figures.get(path)
+    machine = figures["name"]
+    if error["type"] == "missing":
+        return f"{machine.where}: {path} is missing"
+    where = figure.where if figure else machine.where
+    value = f" = {figure.text}" if figure and location else ""
+    if error["type"] == "literal_error" and figure:
+        choices = [choice.strip(" '") for choice in str(error["ctx"]["expected"]).replace(" or ", ", ").split(",")]
+        reason = f"must be one of {', '.join(choices)}; nearest: {_nearest(str(figure.text), choices)}"
+    return f"{where}: {path}{value}: {reason[:1].lower() + reason[1:]}"

@@ -1,0 +1,150 @@
+"""Reads one machine file into figures by path, each with its text, its source and its line.
+
+A figure is written `word: value` or, with its source, `word: [value, source]` or `word: [value, source, remark]`; `source` is an id
+from the `sources:` table of the file or of its bases. `instructions:` is a table of rows
+`op.dtype.shape: [pipe, interval, latency, source, remark]` in cycles, or of mappings where a row needs more columns.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from arch.errors import InputError
+
+IDENTITY = ("name", "family", "title", "notes", "architecture")
+"""Words that name a machine; they are no figures and need no source."""
+
+_ROW_COLUMNS = ("pipe", "interval", "latency", "source", "remark")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One value as written, its source id and remark (empty if none), and where it stands ("h100-sxm.yaml line 12")."""
+
+    text: str | int | float
+    source: str
+    remark: str
+    where: str
+
+
+@dataclass
+class PresetFile:
+    """One file: its base, its source table and its figures by path."""
+
+    base: str | None = None
+    sources: dict[str, str] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+
+def read(path: Path) -> PresetFile:
+    """Read a machine file; raises InputError with file and line for anything that is not in the form above."""
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read machine file {path}: {getattr(error, 'strerror', None) or error}") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise InputError(f"{path.name} line {line}: not valid YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path.name}: not valid YAML: {error}") from None
+    reader = _Reader(path.name)
+    for key, node in reader.pairs(root, "the file"):
+        reader.top(key, node)
+    return reader.file
+
+
+class _Reader:
+    """Turns the nodes of one document into a PresetFile. All scalars stay text: the specs parse them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.file = PresetFile()
+
+    def where(self, node: yaml.Node) -> str:
+        return f"{self.name} line {node.start_mark.line + 1}"
+
+    def pairs(self, node: yaml.Node | None, what: str) -> Iterator[tuple[str, yaml.Node]]:
+        if not isinstance(node, yaml.MappingNode):
+            where = self.where(node) if node is not None else self.name
+            raise InputError(f"{where}: {what} must be a mapping of words to values, such as 'l2: {{size: 50 MiB}}'")
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            key = self.scalar(key_node, f"a word of {what}")
+            if key in seen:
+                raise InputError(
+                    f"{self.where(key_node)}: {key!r} is given twice in {what} (first on line {seen[key]})"
+                )
+            seen[key] = key_node.start_mark.line + 1
+            yield key, value_node
+
+    def scalar(self, node: yaml.Node, what: str) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise InputError(f"{self.where(node)}: {what} must be a single value")
+        return str(node.value)
+
+    def top(self, key: str, node: yaml.Node) -> None:
+        if key == "base":
+            self.file.base = self.scalar(node, key)
+        elif key == "sources":
+            self.file.sources = {ident: self.scalar(text, f"source {ident}") for ident, text in self.pairs(node, key)}
+        elif key == "instructions":
+            for row, columns in self.pairs(node, key):
+                self.row(row, columns)
+        else:
+            self.group(key, node)
+
+    def group(self, path: str, node: yaml.Node) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in self.pairs(node, path):
+                self.group(f"{path}.{key}", value)
+        elif isinstance(node, yaml.SequenceNode):
+            texts = [self.scalar(item, path) for item in node.value]
+            if not 2 <= len(texts) <= 3:
+                raise InputError(
+                    f"{self.where(node)}: {path} must be 'value', '[value, source]' or '[value, source, remark]'"
+                )
+            self.file.figures[path] = Figure(texts[0], texts[1], texts[2] if len(texts) == 3 else "", self.where(node))
+        else:
+            self.file.figures[path] = Figure(self.scalar(node, path), "", "", self.where(node))
+
+    def row(self, key: str, node: yaml.Node) -> None:
+        path = f"instructions.{key}"
+        if isinstance(node, yaml.SequenceNode):
+            texts = [self.scalar(item, path) for item in node.value]
+            if not 4 <= len(texts) <= 5:
+                raise InputError(
+                    f"{self.where(node)}: {path} must be [pipe, interval, latency, source] with a remark or without"
+                )
+            columns = dict(zip(_ROW_COLUMNS, texts, strict=False))
+        else:
+            columns = {word: self.scalar(value, f"{path}.{word}") for word, value in self.pairs(node, path)}
+        source, remark = columns.pop("source", ""), columns.pop("remark", "")
+        for word, text in columns.items():
+            # Columns of the table are in cycles; a unit may be written all the same.
+            unit = " cycles" if word != "pipe" and _is_number(text) else ""
+            self.file.figures[f"{path}.{word}"] = Figure(text + unit, source, remark, self.where(node))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def source_text(figure: Figure, table: Mapping[str, str], path: str) -> str:
+    """Return the full text of a figure's source; raises InputError with the nearest id for one that the table lacks."""
+    if not figure.source:
+        return f"stated in {figure.where}"
+    if figure.source not in table:
+        close = difflib.get_close_matches(figure.source, table, n=1, cutoff=0.0)
+        hint = f"; nearest: {close[0]}" if close else "; the file has no sources table"
+        raise InputError(f"{figure.where}: {path} names the unknown source {figure.source!r}{hint}")
+    text = table[figure.source]
+    return f"{text}; {figure.remark}" if figure.remark else text
