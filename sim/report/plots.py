@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -48,4 +48,20 @@ def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
     )
     if states:
         ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax
+
+
+def predicted_against_measured(points: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
+    """Simulated over measured time in microseconds, one colour a group, with lines at equality and at 10 % off."""
+    ax = ax or plt.subplots(figsize=(6, 6), layout="constrained")[1]
+    for label, pairs in points.items():
+        measured, predicted = zip(*pairs, strict=True)
+        ax.loglog(measured, predicted, ".", label=label, alpha=0.7)
+    if points:
+        times = [time for pairs in points.values() for pair in pairs for time in pair]
+        span = np.array([min(times) / 1.5, max(times) * 1.5])
+        for factor, style in ((1.0, "-"), (1.1, ":"), (1 / 1.1, ":")):
+            ax.plot(span, span * factor, style, color="0.4", linewidth=0.8)
+        ax.legend(fontsize="small")
+    ax.set(xlabel="measured, us", ylabel="simulated, us", aspect="equal")
     return ax
