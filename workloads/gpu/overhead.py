@@ -1,0 +1,70 @@
+"""Instructions beside the mathematics, as compilers emit them.
+
+Addresses, predicates, loop control, moves, conversions.
+
+Counts are per warp, from the machine code of CUTLASS GEMM kernels (sm_75 and sm_80: 2.x device::Gemm, 4.7.0; sm_90a:
+3.x collective builder, 4.7.0; nvcc 13.0), static counts along the hot path. Integer, logic, predicate and
+uniform-datapath instructions are `alu`, multiplies and moves on the multiply pipe are `imad`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.gpu.program import RoleBuilder
+
+Mix = tuple[tuple[str, int], ...]
+
+ALU, IMAD = "iadd", "imad"
+"""Rows of the instruction table that stand for the two classes."""
+INSTRUCTION_BYTES = 16
+"""Size of one machine instruction since Volta."""
+
+
+def mix(alu: int = 0, imad: int = 0) -> Mix:
+    """Further instructions of one op row; classes with none are left out."""
+    return tuple((name, count) for name, count in ((ALU, alu), (IMAD, imad)) if count > 0)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """alu and imad instructions of one warp in one section of a kernel."""
+
+    alu: int
+    imad: int = 0
+
+    @property
+    def mix(self) -> Mix:
+        """As the `mix` of an op."""
+        return mix(self.alu, self.imad)
+
+    def write(self, role: RoleBuilder) -> None:
+        """As an op of its own."""
+        role.run(ALU, self.alu, dtype="int32", mix=mix(imad=self.imad))
+
+
+# sm_90a, warp specialised: consumer k step has 46 instructions of which 4 HGMMA, 3 waits and arrivals.
+WGMMA_CTA_SETUP = Overhead(alu=185, imad=52)
+WGMMA_CONSUMER_TILE = Overhead(alu=72, imad=3)
+WGMMA_CONSUMER_STEP = Overhead(alu=36)
+WGMMA_PRODUCER_STEP = Overhead(alu=33, imad=3)
+WGMMA_EPILOGUE_TILE = Overhead(alu=100, imad=44)
+"""Once a tile; a subtile adds a fence, two barriers and its own address: WGMMA_EPILOGUE_SUBTILE."""
+WGMMA_EPILOGUE_SUBTILE = Overhead(alu=8)
+
+# sm_80 tensor op, 128x128x32: prologue 434, loop 162 (64 HMMA, 16 LDSM, 8 LDGSTS), epilogue 499.
+MMA_SETUP = Overhead(alu=250, imad=86)
+MMA_STEP = Overhead(alu=34, imad=2)
+MMA_PER_COPY = Overhead(alu=4)
+MMA_EPILOGUE = Overhead(alu=118, imad=31)
+
+# sm_75 tensor op, 128x128x32: prologue 313, loop 240 (128 HMMA, 16 LDSM, 8 LDG, 8 STS, 16 CS2R), epilogue 619.
+PREFETCH_SETUP = Overhead(alu=180, imad=54)
+PREFETCH_STEP = Overhead(alu=26, imad=2)
+PREFETCH_PER_COPY = Overhead(alu=4)
+
+# SIMT, 128x128x8: prologue 290, loop 625 (512 FFMA, 32 LDS, 8 LDG, 8 STS), epilogue 480 to 577.
+SIMT_SETUP = Overhead(alu=140, imad=49)
+SIMT_STEP = Overhead(alu=32)
+SIMT_PER_COPY = Overhead(alu=4)
+SIMT_EPILOGUE = Overhead(alu=160, imad=22)

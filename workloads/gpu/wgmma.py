@@ -1,0 +1,512 @@
+"""GEMM on Hopper.
+
+TMA loads by one producer warp, asynchronous wgmma by one or two consumer warpgroups (CUTLASS 3.x, warp specialised).
+
+Cooperative: both warpgroups share a tile, each has half of its rows. Ping-pong: each has a tile of its own, and they
+take turns, so that the epilogue of one hides behind the main loop of the other. CTAs of a cluster share operand
+tiles: each loads a part and multicasts it. The store of a tile drains while the next one is computed.
+
+wgmma reads 16-bit operands in either order but tf32, fp8 and int8 only with k contiguous. An operand in the other
+order goes through registers, which wgmma allows for its first operand only (CUTLASS: sm90_mma_tma_gmma_rs); `swap`
+exchanges the operands, computing the transpose of C.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.program import (
+    CLUSTER_RANK,
+    CTA_X,
+    WARP,
+    Expr,
+    IntLike,
+    Kernel,
+    KernelBuilder,
+    MBarrier,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    SharedTile,
+    View,
+    table,
+)
+from workloads.gpu import overhead
+from workloads.gpu.fixup import Fixup, Piece, owner_only, scratch
+from workloads.gpu.plan import Plan, Unit
+from workloads.gpu.problem import Operand, Problem, ceil_div, problem
+from workloads.ops import Gemm
+from workloads.registry import register
+
+WARPGROUP = 4
+"""Warps of a warpgroup."""
+BLOCK_ROWS = 64
+"""Rows of one wgmma."""
+WARP_ROWS = 16
+"""Rows of one wgmma that one warp of the warpgroup holds."""
+STEP_BYTES = 128
+"""Bytes of k in one stage: the width of the widest swizzle."""
+INSTRUCTION_K_BYTES = 32
+"""Bytes of k that one wgmma multiplies."""
+EPILOGUE_COLUMNS = 32
+"""Columns of an epilogue subtile (CUTLASS's choice for these tiles)."""
+
+
+@dataclass(frozen=True)
+class WgmmaConfig:
+    """Tile configuration.
+
+    tile_m, tile_n: output tile (of a warpgroup's turn), along the first and second operand of wgmma. cluster_m,
+    cluster_n: CTAs that share operands. stages: of the operand buffers. pingpong: see above. swap: the first operand
+    is B, the tile one of C transposed. persistent: CTAs take tile after tile. group: tiles done together along the
+    first direction. split: pieces of k a tile; stream_k: the tiles of the last wave are cut evenly over all CTAs.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    cluster_m: int = 1
+    cluster_n: int = 1
+    stages: int = 4
+    pingpong: bool = False
+    swap: bool = False
+    persistent: bool = True
+    group: int = 8
+    split: int = 1
+    stream_k: bool = False
+
+    schedule: ClassVar[str] = "wgmma"
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def warpgroups(self) -> int:
+        """Consumer warpgroups."""
+        return 2 if self.pingpong or self.tile_m >= 2 * BLOCK_ROWS else 1
+
+    @property
+    def blocks(self) -> int:
+        """64-row blocks of a tile that one warpgroup computes."""
+        return self.tile_m // BLOCK_ROWS if self.pingpong else self.tile_m // (BLOCK_ROWS * self.warpgroups)
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulator registers of a thread."""
+        return self.blocks * self.tile_n // 2
+
+    def __str__(self) -> str:
+        words = [f"wgmma {self.tile_m}x{self.tile_n}x{self.tile_k}"]
+        if self.cluster > 1:
+            words.append(f"cluster {self.cluster_m}x{self.cluster_n}")
+        words.append(f"stages {self.stages}")
+        words += ["pingpong"] if self.pingpong else []
+        words += ["swap"] if self.swap else []
+        words += [] if self.persistent else ["one-tile"]
+        words += [f"group {self.group}"] if self.group != 8 else []
+        words += [f"split {self.split}"] if self.split > 1 else []
+        words += ["stream-k"] if self.stream_k else []
+        return " ".join(words)
+
+
+def operands(p: Problem, config: WgmmaConfig) -> tuple[Operand, Operand]:
+    """First and second operand of wgmma."""
+    return (p.b, p.a) if config.swap else (p.a, p.b)
+
+
+def through_registers(p: Problem, config: WgmmaConfig) -> bool:
+    """Whether the first operand must go through registers because k is not contiguous."""
+    return DTYPE_BYTES[p.dtype] != 2 and not operands(p, config)[0].k_major
+
+
+def shared_bytes(p: Problem, config: WgmmaConfig) -> int:
+    """Shared memory of one CTA: operand stages, epilogue buffers, barriers, alignment."""
+    width = DTYPE_BYTES[p.dtype]
+    stage = (config.tile_m + config.tile_n) * config.tile_k * width
+    return config.stages * (stage + 2 * 8) + _epilogue_bytes(p, config) + 1024 + 64
+
+
+def max_stages(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
+    """Stages that fit beside the epilogue buffers."""
+    stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + 2 * 8
+    return (spec.shared.max_per_cta_bytes - _epilogue_bytes(p, config) - 1024 - 64) // stage
+
+
+def _epilogue_columns(config: WgmmaConfig) -> int:
+    return math.gcd(config.tile_n, EPILOGUE_COLUMNS)
+
+
+def _epilogue_stages(config: WgmmaConfig) -> int:
+    """Two buffers in turn if the subtiles of a tile are even in number, so that every tile starts with the first."""
+    return 2 if config.tile_n // _epilogue_columns(config) % 2 == 0 else 1
+
+
+def _epilogue_bytes(p: Problem, config: WgmmaConfig) -> int:
+    if p.c_vector_bytes < 16:
+        return 0
+    groups = 2 if config.pingpong else 1
+    return groups * config.tile_m * _epilogue_columns(config) * DTYPE_BYTES[p.out] * _epilogue_stages(config)
+
+
+def clusters_resident(spec: GpuSpec, size: int) -> int:
+    """Clusters of `size` CTAs, one CTA an SM, that the chip holds: a cluster lives inside one GPC."""
+    return sum(sms // size for sms in spec.sms_per_gpc)
+
+
+def plan(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> Plan:
+    """Tiles (of a cluster) and workers (clusters)."""
+    x, y = operands(p, config)
+    tiles_m = ceil_div(x.rows, config.tile_m * config.cluster_m)
+    tiles_n = ceil_div(y.rows, config.tile_n * config.cluster_n)
+    tiles, steps = tiles_m * tiles_n * p.batch, ceil_div(p.k, config.tile_k)
+    resident = max(1, clusters_resident(spec, config.cluster))
+    shared_tiles, workers = 0, min(tiles, resident) if config.persistent else tiles
+    if config.split > 1:
+        shared_tiles, workers = tiles, min(tiles * config.split, tiles * steps)
+    elif config.stream_k and tiles % resident:
+        # The last, partial wave and one full wave before it are cut evenly (Stream-K with two tiles; CUTLASS does the
+        # same).
+        shared_tiles = tiles if tiles < 2 * resident else tiles % resident + resident
+        workers = min(resident, shared_tiles * steps)
+    # Neighbours in time share operands best when groups run across the shorter side.
+    along_n = tiles_m < tiles_n
+    group = max(1, config.group // (config.cluster_n if along_n else config.cluster_m))
+    return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, group, along_n)
+
+
+def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    where = f"schedule={config}"
+    if spec.tma is None or spec.dsmem is None:
+        raise InputError(f"{where}: {spec.name} has no wgmma; its nearest schedule is mma")
+    x, y = operands(p, config)
+    width = DTYPE_BYTES[p.dtype]
+    step = INSTRUCTION_K_BYTES // width
+    if config.tile_m < BLOCK_ROWS or config.tile_m % (BLOCK_ROWS * (1 if config.pingpong else config.warpgroups)):
+        nearest = max(1, round(config.tile_m / BLOCK_ROWS)) * BLOCK_ROWS
+        raise InputError(f"{where}: tile m must be a multiple of {BLOCK_ROWS}, nearest: {nearest}")
+    if config.tile_k % (STEP_BYTES // width):
+        raise InputError(f"{where}: tile k must be a multiple of {STEP_BYTES // width} for {p.dtype}")
+    spec.instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n{config.tile_n}k{step}")
+    if config.accumulators > 128:
+        raise InputError(
+            f"{where}: {config.accumulators} accumulators a thread do not fit its registers, at most 128; "
+            f"nearest: tile n = {256 // config.blocks}"
+        )
+    if not 1 <= config.stages <= max_stages(p, config, spec):
+        raise InputError(
+            f"{where}: {shared_bytes(p, config)} B of shared memory, {spec.name} has "
+            f"{spec.shared.max_per_cta_bytes} B a CTA; "
+            f"nearest: stages = {max(1, max_stages(p, config, spec))}"
+        )
+    if config.cluster > spec.dsmem.max_portable_cluster or config.cluster > min(spec.sms_per_gpc):
+        raise InputError(f"{where}: clusters have at most {spec.dsmem.max_portable_cluster} CTAs on {spec.name}")
+    if config.tile_m % (8 * config.cluster_n) or config.tile_n % (8 * config.cluster_m):
+        raise InputError(f"{where}: a cluster's CTAs load whole groups of 8 rows each; nearest: cluster 1x1")
+    if config.split < 1 or (config.split > 1 and config.stream_k):
+        raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
+    for operand in (x, y):
+        if not operand.tma:
+            name, align = operand.tensor.name, operand.vector_bytes
+            raise InputError(f"{where}: rows of {name} start at multiples of {align} B, TMA needs 16 B; nearest: mma")
+    if width != 2 and not y.k_major:
+        hint = "swap" if x.k_major and not config.swap else "mma"
+        raise InputError(f"{where}: wgmma {p.dtype} needs k contiguous in {y.tensor.name}; nearest: {hint}")
+
+
+@register("gemm", "gpu", "wgmma")
+def build(op: Gemm, spec: GpuSpec, config: WgmmaConfig) -> Program:
+    """The program of `op` on `spec`. Raises InputError where `check` does."""
+    p = problem(op)
+    check(p, spec, config)
+    kernel = _Builder(p, spec, config)
+    tensors = [p.a.tensor, p.b.tensor, p.c]
+    if kernel.partials is not None:
+        tensors.append(kernel.partials)
+    return Program(f"{op}", tuple(tensors), (kernel.kernel(),), str(config), {"config": config})
+
+
+class _Builder:
+    """Writes the kernel; one method a role or a part of one."""
+
+    def __init__(self, p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
+        self.p, self.config = p, config
+        self.x, self.y = operands(p, config)
+        self.plan = plan(p, spec, config)
+        self.rs = through_registers(p, config)
+        c = config
+        self.k = KernelBuilder(
+            f"gemm_{c}".replace(" ", "_"), (self.plan.workers * c.cluster, 1, 1), (c.cluster, 1, 1),
+            code_bytes=_code_bytes(c), flags=self.plan.shared_tiles * c.cluster,
+        )  # fmt: skip
+        shape_x, shape_y = self.x.tile_shape(c.tile_m, c.tile_k), self.y.tile_shape(c.tile_n, c.tile_k)
+        self.sx = self.k.shared("x", shape_x, p.dtype, c.stages, swizzle_bytes=128)
+        self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
+        self.full = self.k.mbarrier("full", c.stages, 1)
+        readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
+        self.empty = self.k.mbarrier("empty", c.stages, readers * (c.cluster_m + c.cluster_n - 1))
+        self.turn: MBarrier | None = self.k.mbarrier("turn", 2, WARPGROUP) if c.pingpong else None
+        self.partials = scratch(self.plan, c.cluster, c.tile_m, c.tile_n, p.acc)
+        # One buffer for each group of warps that stores a tile together.
+        self.staging: list[SharedTile] = []
+        if p.c_vector_bytes == 16:
+            columns, swizzle = _epilogue_columns(c), 128
+            shape = (columns, c.tile_m) if c.swap else (c.tile_m, columns)
+            if not c.swap:
+                swizzle = min(128, columns * DTYPE_BYTES[p.out])
+            for group in range(2 if c.pingpong else 1):
+                tile = self.k.shared(
+                    f"staging{group}", shape, p.out, _epilogue_stages(c), swizzle if swizzle in (32, 64, 128) else 0
+                )
+                self.staging.append(tile)
+        self.worker = CTA_X // c.cluster if c.cluster > 1 else CTA_X
+        self.rank_m: IntLike = CLUSTER_RANK % c.cluster_m if c.cluster > 1 else 0
+        self.rank_n: IntLike = CLUSTER_RANK // c.cluster_m if c.cluster > 1 else 0
+
+    def kernel(self) -> Kernel:
+        """All roles, producer first."""
+        c = self.config
+        launch = 168 if c.warpgroups == 2 else min(255, 8 * ceil_div(c.accumulators + 90, 8))
+        with self.k.role("producer", WARPGROUP, 40 if c.warpgroups == 2 else launch) as r:
+            self._set_up(r, 40)
+            with r.when(WARP.equals(0)):
+                self._producer(r)
+        groups = 2 if c.pingpong else 1
+        warps = WARPGROUP if c.pingpong else WARPGROUP * c.warpgroups
+        for group in range(groups):
+            name = f"consumer{group}" if c.pingpong else "consumer"
+            with self.k.role(name, warps, 232 if c.warpgroups == 2 else launch) as r:
+                self._set_up(r, 232)
+                self._consumer(r, group, groups, warps)
+        return self.k.build(launch_registers=launch)
+
+    def _set_up(self, r: RoleBuilder, registers: int) -> None:
+        """Barriers are initialised by one warp; nobody uses them before all CTAs of the cluster know."""
+        overhead.WGMMA_CTA_SETUP.write(r)
+        if self.config.cluster > 1:
+            r.cluster_sync()
+        else:
+            r.bar_sync(0, WARPGROUP * (self.config.warpgroups + 1))
+        if self.config.warpgroups == 2:
+            r.setmaxnreg(registers)
+
+    # --- producer
+
+    def _rows(self, unit: Unit) -> tuple[Expr, Expr]:
+        """First row of this CTA's tile in the first and second operand."""
+        c = self.config
+        return (
+            (unit.tile.m * c.cluster_m + self.rank_m) * c.tile_m,
+            (unit.tile.n * c.cluster_n + self.rank_n) * c.tile_n,
+        )
+
+    def _producer(self, r: RoleBuilder) -> None:
+        c = self.config
+        stage_bytes = self.sx.stage_bytes + self.sy.stage_bytes
+        with self.plan.units(r, self.worker) as unit:
+            x_row, y_row = self._rows(unit)
+            with r.loop("k", unit.k_trips) as k:
+                step = unit.first + k
+                stage, depth = step % c.stages, (unit.k_begin + k) * c.tile_k
+                r.mbarrier_wait(self.empty, stage, step // c.stages - 1)
+                r.mbarrier_expect(self.full, stage, stage_bytes)
+                self._load(r, self.x, self.sx, unit, x_row, c.tile_m, depth, stage, self.rank_n, c.cluster_n)
+                self._load(r, self.y, self.sy, unit, y_row, c.tile_n, depth, stage, self.rank_m, c.cluster_m)
+                overhead.WGMMA_PRODUCER_STEP.write(r)
+        if c.cluster > 1:
+            # A CTA must not leave while others still arrive on its barriers.
+            done = self.plan.steps_done(self.worker)
+            with r.loop("drain", c.stages) as s:
+                r.mbarrier_wait(self.empty, (done + s) % c.stages, (done + s) // c.stages - 1)
+
+    def _load(
+        self, r: RoleBuilder, operand: Operand, tile: SharedTile, unit: Unit, row: Expr, rows: int, depth: Expr,
+        stage: Expr, share: IntLike, sharers: int,
+    ) -> None:  # fmt: skip
+        """One TMA load: this CTA's share of the tile, to all CTAs that use it."""
+        c = self.config
+        part = rows // sharers
+        offset = share * part
+        dst = operand.part(tile, stage, offset, part, 0, c.tile_k)
+        src = operand.box(unit.tile.batch, row + offset, part, depth, c.tile_k)
+        r.tma_load(dst, src, self.full, stage, None if sharers == 1 else self._mask(operand is self.x))
+
+    def _mask(self, along_n: bool) -> Expr:
+        """Ranks of the CTAs in this one's row (the same first operand) or column (the same second one)."""
+        c = self.config
+        values = []
+        for rank in range(c.cluster):
+            m, n = rank % c.cluster_m, rank // c.cluster_m
+            peers = [m + c.cluster_m * j for j in range(c.cluster_n)] if along_n else []
+            peers += [] if along_n else [i + c.cluster_m * n for i in range(c.cluster_m)]
+            values.append(sum(1 << peer for peer in peers))
+        return table(values, CLUSTER_RANK)
+
+    def _sources(self) -> Expr | None:
+        """Ranks of the CTAs that load into this one."""
+        c = self.config
+        if c.cluster == 1:
+            return None
+        values = []
+        for rank in range(c.cluster):
+            m, n = rank % c.cluster_m, rank // c.cluster_m
+            row = {m + c.cluster_m * j for j in range(c.cluster_n)}
+            column = {i + c.cluster_m * n for i in range(c.cluster_m)}
+            values.append(sum(1 << peer for peer in row | column))
+        return table(values, CLUSTER_RANK)
+
+    # --- consumer
+
+    def _consumer(self, r: RoleBuilder, group: int, groups: int, warps: int) -> None:
+        c = self.config
+        first_row = WARP % WARPGROUP * WARP_ROWS
+        if not c.pingpong and c.warpgroups == 2:
+            first_row = WARP // WARPGROUP * (BLOCK_ROWS * c.blocks) + first_row
+        pieces = [
+            Piece(RegisterTile(f"acc{i}", (WARP_ROWS, c.tile_n), self.p.acc), first_row + i * BLOCK_ROWS, 0)
+            for i in range(c.blocks)
+        ]
+        with self.plan.units(r, self.worker, group, groups) as unit:
+            if self.turn is not None:
+                r.mbarrier_wait(self.turn, unit.index % 2, (unit.index + 1) // 2 - 1)
+            self._main_loop(r, unit, pieces)
+            if self.turn is not None:
+                r.mbarrier_arrive(self.turn, (unit.index + 1) % 2)
+            r.wgmma_wait(0)
+            r.mbarrier_arrive(self.empty, (unit.first + unit.k_trips - 1) % c.stages, self._sources())
+            if self.partials is not None:
+                rank: IntLike = CLUSTER_RANK if c.cluster > 1 else 0
+                fixup = Fixup(self.partials, CTA_X, c.cluster, unit.tile_index * c.cluster + rank, warps)
+                fixup.store(r, unit, pieces)
+            with owner_only(r, unit):
+                if self.partials is not None:
+                    fixup.add(r, unit, pieces)
+                self._epilogue(r, unit, pieces, group, warps)
+        if self.staging:
+            with r.when(WARP.equals(0)):
+                r.bulk_wait(0, read=False)
+
+    def _main_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
+        """One group of wgmma stays in flight: a stage is released when the next one's group has been issued."""
+        c = self.config
+        overhead.WGMMA_CONSUMER_TILE.write(r)
+        self._step(r, unit.first, pieces, first=True)
+        with r.loop("k", unit.k_trips - 1, 1) as k:
+            step = unit.first + k
+            self._step(r, step, pieces, first=False)
+            r.wgmma_wait(1)
+            r.mbarrier_arrive(self.empty, (step - 1) % c.stages, self._sources())
+            overhead.WGMMA_CONSUMER_STEP.write(r)
+
+    def _step(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
+        c = self.config
+        stage = step % c.stages
+        r.mbarrier_wait(self.full, stage, step // c.stages)
+        views = [self._first_operand(r, stage, step, i, p) for i, p in enumerate(pieces)]
+        second = self.y.by_k(self.y.part(self.sy, stage, 0, c.tile_n, 0, c.tile_k))
+        k = INSTRUCTION_K_BYTES // DTYPE_BYTES[self.p.dtype]
+        shape, count = f"m{BLOCK_ROWS}n{c.tile_n}k{k}", c.tile_k // k
+        after = ("x",) if self.rs else ()
+        r.wgmma_fence()
+        for p, view in zip(pieces, views, strict=True):
+            # The first multiply of a tile ignores the accumulator (scale-d = 0): nothing clears it.
+            r.wgmma(
+                p.acc.whole, view, second, shape=shape, dtype=self.p.dtype, count=count, accumulate=int(not first),
+                after=after,
+            )  # fmt: skip
+        r.wgmma_commit()
+
+    def _first_operand(self, r: RoleBuilder, stage: Expr, step: Expr, block: int, p: Piece) -> View:
+        """This warp's rows of the first operand: in shared memory, or brought to registers in k-contiguous order."""
+        c = self.config
+        view = self.x.by_rows(self.x.part(self.sx, stage, p.row, WARP_ROWS, 0, c.tile_k))
+        if not self.rs:
+            return view
+        # Two fragments in turn: the group in flight still reads the other one.
+        fragment = RegisterTile(f"x{block}", (WARP_ROWS, 2 * c.tile_k), self.p.dtype)
+        dst = fragment[:, step % 2 * c.tile_k : c.tile_k]
+        words = WARP_ROWS * c.tile_k * DTYPE_BYTES[self.p.dtype] // 128
+        # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
+        permutes = 2 * words if DTYPE_BYTES[self.p.dtype] == 1 else 0
+        r.lds(dst, view, words, vector_bytes=4, into="x", mix=overhead.mix(alu=permutes))
+        return dst
+
+    # --- epilogue
+
+    def _epilogue(self, r: RoleBuilder, unit: Unit, pieces: list[Piece], group: int, warps: int) -> None:
+        overhead.WGMMA_EPILOGUE_TILE.write(r)
+        x_row, y_row = self._rows(unit)
+        if self.staging:
+            self._store_through_shared(r, unit, pieces, x_row, y_row, self.staging[group], group, warps)
+        else:
+            self._store_directly(r, unit, pieces, x_row, y_row)
+
+    def _scale_and_convert(self, r: RoleBuilder, values: int) -> None:
+        """alpha, and two values packed by one conversion; `values` of a thread."""
+        if self.p.acc == "fp32":
+            r.run("fmul", values, dtype="fp32")
+        if self.p.out != self.p.acc:
+            r.run("cvt", ceil_div(values, 2), dtype=self.p.out)
+
+    def _store_through_shared(
+        self, r: RoleBuilder, unit: Unit, pieces: list[Piece], x_row: Expr, y_row: Expr, staging: SharedTile,
+        group: int, warps: int,
+    ) -> None:  # fmt: skip
+        """Subtile by subtile: registers to shared memory, then one TMA store by an elected warp."""
+        c = self.config
+        columns = _epilogue_columns(c)
+        with r.loop("subtile", c.tile_n // columns) as s:
+            buffer = s % staging.stages
+            self._scale_and_convert(r, c.blocks * WARP_ROWS * columns // 32)
+            with r.when(WARP.equals(0)):
+                r.bulk_wait(staging.stages - 1)
+            r.bar_sync(1 + group, warps)
+            for p in pieces:
+                src = p.acc[:, s * columns : columns]
+                dst = staging[buffer, p.row : WARP_ROWS, 0:columns]
+                if c.swap:
+                    src, dst = src.T, staging[buffer, 0:columns, p.row : WARP_ROWS]
+                count = ceil_div(WARP_ROWS * columns * DTYPE_BYTES[self.p.out], 512)
+                # stmatrix.x4 writes 16 bytes a thread, transposed or not.
+                r.sts(dst, src, count, vector_bytes=16, mix=overhead.WGMMA_EPILOGUE_SUBTILE.mix)
+            r.fence_async()
+            r.bar_sync(1 + group, warps)
+            with r.when(WARP.equals(0)):
+                col = y_row + s * columns
+                box = (
+                    self.p.c[unit.tile.batch, col:columns, x_row : c.tile_m]  # type: ignore[misc]
+                    if c.swap
+                    else self.p.c[unit.tile.batch, x_row : c.tile_m, col:columns]  # type: ignore[misc]
+                )
+                r.tma_store(box, staging.stage(buffer))
+                r.bulk_commit()
+
+    def _store_directly(self, r: RoleBuilder, unit: Unit, pieces: list[Piece], x_row: Expr, y_row: Expr) -> None:
+        """Rows of C are not aligned for TMA: each thread stores the two neighbouring values that it holds, or one."""
+        c = self.config
+        width = DTYPE_BYTES[self.p.out]
+        vector = width if c.swap else max(width, min(self.p.c_vector_bytes, 2 * width))
+        for p in pieces:
+            self._scale_and_convert(r, WARP_ROWS * c.tile_n // 32)
+            row, count = x_row + p.row, ceil_div(WARP_ROWS * c.tile_n * width, 32 * vector)
+            if c.swap:
+                box = self.p.c[unit.tile.batch, y_row : c.tile_n, row:WARP_ROWS]  # type: ignore[misc]
+                r.stg(box, p.acc.whole.T, count, vector_bytes=vector)
+            else:
+                box = self.p.c[unit.tile.batch, row:WARP_ROWS, y_row : c.tile_n]  # type: ignore[misc]
+                r.stg(box, p.acc.whole, count, vector_bytes=vector)
+
+
+def _code_bytes(config: WgmmaConfig) -> int:
+    """Machine code: set-up, both roles, epilogue; the epilogue's subtiles are unrolled."""
+    subtiles = config.tile_n // _epilogue_columns(config)
+    values = config.blocks * config.tile_n // 2
+    instructions = 249 + 88 + 46 + 40 + 144 + values + values // 2 + 20 * subtiles
+    return 2 * instructions * overhead.INSTRUCTION_BYTES
