@@ -1,0 +1,83 @@
+"""The package as people get it: the wheel outside the checkout, and a command line that starts light."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+HEAVY = ("numpy", "numba", "llvmlite", "matplotlib", "simpy", "pydantic", "yaml")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Output of a command that must succeed, run where neither PYTHONPATH nor the checkout is seen."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy so that the checkout stays as it is."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("arch", "sim", "workloads"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    out = tmp_path_factory.mktemp("dist")
+    pip = (sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--no-index", "--no-build-isolation")
+    run(*pip, "--wheel-dir", out, copy, cwd=out)
+    (built,) = out.glob("tilewave-*.whl")
+    return built
+
+
+def test_wheel_carries_data_types_and_licence(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    data = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("arch", "sim", "workloads")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".yaml", ".csv", ".json", ".py") or path.name == "py.typed"
+    }
+    assert data - names == set()
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests", "scripts", "docs")) for name in names)
+
+
+@pytest.mark.slow
+def test_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
+    python = environment / "bin" / "python"
+    # Dependencies are borrowed from the environment of the tests: nothing is downloaded.
+    inside = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+    borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (inside / "borrowed.pth").write_text("\n".join(sorted(borrowed)) + "\n")
+    pip = (sys.executable, "-m", "pip", "--quiet", "--python", python)
+    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+
+    modules = run(python, "-c", "import arch, sim, workloads; print(arch.__file__, sim.__file__)", cwd=tmp_path)
+    assert all(Path(place).is_relative_to(inside) for place in modules.split())
+    assert "h100-sxm" in run(environment / "bin" / "tilewave", "archs", cwd=tmp_path)
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = "\n".join(
+        (
+            "import contextlib, io, sys",
+            "sys.argv = ['tilewave', '--help']",
+            "from sim.cli import main",
+            "text = io.StringIO()",
+            "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(text): main()",
+            "assert 'validate' in text.getvalue()",
+            f"print(*[name for name in {HEAVY!r} if name in sys.modules])",
+        )
+    )
+    assert run(sys.executable, "-c", code, cwd=ROOT).split() == []
