@@ -40,12 +40,12 @@ from arch.units import (
 WARP_SIZE = 32
 """Threads in a warp, on every machine of the family."""
 
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, le=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 Architecture = Literal["volta", "turing", "ampere", "hopper"]
 Pipe = Literal["fma", "alu", "half", "xu", "tensor", "lsu"]
-"""Execution pipes, each per sub-core, but for `lsu`: the sub-cores of an SM share one, and its intervals are cycles of that one."""
+"""Execution pipes, one each a sub-core, but `lsu`: an SM has one, and the intervals of its rows are cycles of that."""
 
 
 class Group(BaseModel):
@@ -329,6 +329,11 @@ class Instruction(Group):
     floor_cycles: MeanCycles = Field(default=0.0, description="least interval of an n* row")
 
     @property
+    def name(self) -> str:
+        """The row's name in a preset: op.dtype or op.dtype.shape."""
+        return ".".join(part for part in (self.op, self.dtype, self.shape) if part)
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulates of one warp (wgmma: warpgroup) instruction; 0 if the shape is no m-n-k shape."""
         if self.op == "mma" and self.shape == "m8n8k4":
@@ -434,7 +439,7 @@ class GpuSpec(Group):
                 f"{self.name}: {op} {dtype} {shape}: n must be a multiple of 8 from 8 to 256, nearest: {nearest}"
             )
         wanted = ".".join(part for part in (op, dtype, shape) if part)
-        names = {".".join(part for part in key if part): key for key in self._rows}
+        names = {row.name: key for key, row in self._rows.items()}
         # Rows of the same op come first: a wrong dtype or shape is likelier than a wrong op.
         same_op = [name for name, key in names.items() if key[0] == op] or list(names)
         close = difflib.get_close_matches(wanted, same_op, n=1, cutoff=0.0)
@@ -494,8 +499,7 @@ def _rule(holds: bool, path: str, text: str) -> None:
 
 def _nearest_multiples(value: int, step: int) -> str:
     below = max(step, value // step * step)
-    pair = dict.fromkeys((below, below + step))
-    return " or ".join(f"{size} B ({BYTES.format(size)})" for size in pair)
+    return f"{BYTES.format(below)} or {BYTES.format(below + step)}"
 
 
 def _check_sm(spec: GpuSpec) -> None:

@@ -38,8 +38,8 @@ def list_archs() -> list[str]:
 def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> GpuSpec:
     """Load a preset by name, or a machine file by path (anything with a slash or ending in .yaml), and apply overrides.
 
-    Overrides are a mapping of paths to values or a sequence of "path=value"; text needs its unit ("60 MiB"), a number is in the base
-    unit that the attribute's name carries. Raises InputError.
+    Overrides are a mapping of paths to values or a sequence of "path=value"; text needs its unit ("60 MiB"), a number is in
+    the base unit that the attribute's name carries. Raises InputError.
     """
     path = _find(str(name_or_path), Path())
     if isinstance(overrides, str):
@@ -61,11 +61,10 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> GpuSpec:
             f"{family.where}: family {family.text!r} is unknown; nearest: {_nearest(str(family.text), FAMILIES)}"
         )
     model = FAMILIES[str(family.text)]
-    rows = {key.rpartition(".")[0] for key in figures if key.startswith("instructions.")}
     for key, value in _pairs(overrides):
+        if key.startswith("instructions.") and key not in figures and not key.endswith(".floor"):
+            raise InputError(f"override: {key} is no figure of {path.stem}; nearest: {_nearest(key, figures)}")
         figures[key] = Figure(value, "", "", "override")
-        if key.startswith("instructions.") and key.rpartition(".")[0] not in rows:
-            raise InputError(f"override: {key} is no figure of {path.stem}; nearest: {_nearest(key, [*figures][:-1])}")
     for key, figure in figures.items():
         _check_word(model, key, figure.where)
     return _build(model, figures, {key: _source(figure, table, key) for key, figure in figures.items()})
@@ -222,4 +221,5 @@ def _one_line(error: ErrorDetails, figures: Mapping[str, Figure], rows: Sequence
     if error["type"] == "literal_error" and figure:
         choices = [choice.strip(" '") for choice in str(error["ctx"]["expected"]).replace(" or ", ", ").split(",")]
         reason = f"must be one of {', '.join(choices)}; nearest: {_nearest(str(figure.text), choices)}"
-    return f"{where}: {path}{value}: {reason[:1].lower() + reason[1:]}"
+    reason = reason.replace("Input should", "must").split(", unable to parse")[0]
+    return f"{where}: {path}{value}: {reason}"

@@ -1,7 +1,8 @@
 """Quantities as people write them ("50 MiB", "3.35 TB/s", "45 ns"), turned into numbers of one base unit.
 
 Text always needs its unit; a bare number that comes from Python is taken in the base unit that the attribute's name
-carries. SI and IEC prefixes are kept apart: 1 kB is 1000 bytes, 1 KiB is 1024, and "KB", which is used for both, is refused.
+carries. SI and IEC prefixes are kept apart: 1 kB is 1000 bytes, 1 KiB is 1024, and "KB", which is used for both, is
+refused.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
 _SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+# Above this no figure makes sense, and int64 arithmetic on it would be at risk.
+_MAX = 2**53
 _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """One kind of quantity: each spelling of its units with the factor to the base unit, and the spellings that are printed."""
+    """One kind of quantity: the spellings of its units with their factors to the base unit, and those printed."""
 
     example: str
     factors: dict[str, Fraction]
     printed: tuple[str, ...]
 
     def parse(self, value: object) -> Fraction:
-        """Return the value in the base unit, exactly; raise ValueError, with the reason, for text without a known unit."""
+        """Return the value in the base unit, exactly; raise ValueError with the reason for any other text."""
         if isinstance(value, bool) or not isinstance(value, str | int | float | Fraction):
             raise ValueError(f"{value!r} is not a quantity: write for example {self.example!r}")
         if not isinstance(value, str):
@@ -48,17 +51,14 @@ class Unit:
         raise ValueError(f"{unit!r} in {value!r} is not a unit of this quantity: write for example {hint!r}")
 
     def format(self, value: float | Fraction) -> str:
-        """Write a value of the base unit with the largest unit that leaves a short number of at least one."""
+        """Write a value of the base unit with the largest unit in which it is a short number of at least one."""
         exact = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
-        fitting = [unit for unit in self.printed if abs(exact) >= self.factors[unit]] or [self.printed[-1]]
-        unit = min(
-            fitting, key=lambda candidate: (len(_short(exact / self.factors[candidate])) > 6, fitting.index(candidate))
-        )
-        return f"{_short(exact / self.factors[unit])} {unit}".rstrip()
-
-
-def _short(number: Fraction) -> str:
-    return f"{float(number):.10g}"
+        texts = [
+            (f"{float(exact / self.factors[unit]):.10g}", unit) for unit in self.printed if exact >= self.factors[unit]
+        ]
+        short = [text for text in texts if len(text[0]) <= 8]
+        number, unit = (short or texts[-1:] or [(f"{float(exact):.10g}", self.printed[-1])])[0]
+        return f"{number} {unit}"
 
 
 def _prefixed(unit: str, prefixes: dict[str, int], scale: Fraction | int = 1) -> dict[str, Fraction]:
@@ -70,7 +70,7 @@ _CYCLE_WORDS = ("clk", "cycle")
 _TIMES = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": 10**12}
 _PICO, _NANO = Fraction(1000), Fraction(10**6)  # a picojoule and a nanojoule in femtojoules
 
-BYTES = Unit("50 MiB", _BYTE_UNITS, ("GiB", "GB", "MiB", "KiB", "B"))
+BYTES = Unit("50 MiB", _BYTE_UNITS, ("GiB", "GB", "MiB", "MB", "KiB", "kB", "B"))
 BYTES_PER_S = Unit("3.35 TB/s", {f"{u}/s": f for u, f in _BYTE_UNITS.items()}, ("TB/s", "GB/s", "MB/s", "B/s"))
 BYTES_PER_CYCLE = Unit("64 B/clk", {f"B/{word}": Fraction(1) for word in _CYCLE_WORDS}, ("B/clk",))
 CYCLES = Unit("265 cycles", {word: Fraction(1) for word in ("cycles", "cycle", "clk")}, ("cycles",))
@@ -114,23 +114,25 @@ def _schema(unit: Unit) -> WithJsonSchema:
 
 # Annotated types of the specs. Integers except where a figure is a rate or an average that need not be whole: a lowering
 # rounds those once, to ticks or to bytes per tick, and engines never add them up.
-Bytes = Annotated[int, BeforeValidator(_to_int(BYTES)), Field(ge=0), BYTES, _schema(BYTES)]
-BytesPerSecond = Annotated[int, BeforeValidator(_to_int(BYTES_PER_S)), Field(gt=0), BYTES_PER_S, _schema(BYTES_PER_S)]
-BytesPerCycle = Annotated[
-    float, BeforeValidator(_to_float(BYTES_PER_CYCLE)), Field(gt=0), BYTES_PER_CYCLE, _schema(BYTES_PER_CYCLE)
+Bytes = Annotated[int, BeforeValidator(_to_int(BYTES)), Field(ge=0, le=_MAX), BYTES, _schema(BYTES)]
+BytesPerSecond = Annotated[
+    int, BeforeValidator(_to_int(BYTES_PER_S)), Field(gt=0, le=_MAX), BYTES_PER_S, _schema(BYTES_PER_S)
 ]
-Cycles = Annotated[int, BeforeValidator(_to_int(CYCLES)), Field(ge=0), CYCLES, _schema(CYCLES)]
-MeanCycles = Annotated[float, BeforeValidator(_to_float(CYCLES)), Field(ge=0), CYCLES, _schema(CYCLES)]
-Hertz = Annotated[int, BeforeValidator(_to_int(HERTZ)), Field(ge=10**6), HERTZ, _schema(HERTZ)]
-Picoseconds = Annotated[int, BeforeValidator(_to_int(TIME)), Field(ge=0), TIME, _schema(TIME)]
-Milliwatts = Annotated[int, BeforeValidator(_to_int(POWER)), Field(ge=0), POWER, _schema(POWER)]
-Millivolts = Annotated[int, BeforeValidator(_to_int(VOLTAGE)), Field(gt=0), VOLTAGE, _schema(VOLTAGE)]
-Femtojoules = Annotated[int, BeforeValidator(_to_int(ENERGY)), Field(ge=0), ENERGY, _schema(ENERGY)]
+BytesPerCycle = Annotated[
+    float, BeforeValidator(_to_float(BYTES_PER_CYCLE)), Field(gt=0, le=_MAX), BYTES_PER_CYCLE, _schema(BYTES_PER_CYCLE)
+]
+Cycles = Annotated[int, BeforeValidator(_to_int(CYCLES)), Field(ge=0, le=_MAX), CYCLES, _schema(CYCLES)]
+MeanCycles = Annotated[float, BeforeValidator(_to_float(CYCLES)), Field(ge=0, le=_MAX), CYCLES, _schema(CYCLES)]
+Hertz = Annotated[int, BeforeValidator(_to_int(HERTZ)), Field(ge=10**6, le=10**12), HERTZ, _schema(HERTZ)]
+Picoseconds = Annotated[int, BeforeValidator(_to_int(TIME)), Field(ge=0, le=_MAX), TIME, _schema(TIME)]
+Milliwatts = Annotated[int, BeforeValidator(_to_int(POWER)), Field(ge=0, le=_MAX), POWER, _schema(POWER)]
+Millivolts = Annotated[int, BeforeValidator(_to_int(VOLTAGE)), Field(gt=0, le=_MAX), VOLTAGE, _schema(VOLTAGE)]
+Femtojoules = Annotated[int, BeforeValidator(_to_int(ENERGY)), Field(ge=0, le=_MAX), ENERGY, _schema(ENERGY)]
 FemtojoulesPerByte = Annotated[
-    int, BeforeValidator(_to_int(ENERGY_PER_BYTE)), Field(ge=0), ENERGY_PER_BYTE, _schema(ENERGY_PER_BYTE)
+    int, BeforeValidator(_to_int(ENERGY_PER_BYTE)), Field(ge=0, le=_MAX), ENERGY_PER_BYTE, _schema(ENERGY_PER_BYTE)
 ]
 FemtojoulesPerFlop = Annotated[
-    int, BeforeValidator(_to_int(ENERGY_PER_FLOP)), Field(ge=0), ENERGY_PER_FLOP, _schema(ENERGY_PER_FLOP)
+    int, BeforeValidator(_to_int(ENERGY_PER_FLOP)), Field(ge=0, le=_MAX), ENERGY_PER_FLOP, _schema(ENERGY_PER_FLOP)
 ]
 
 # A path is what people type; the attribute adds the unit. `word` turns one into the other.

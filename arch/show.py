@@ -1,0 +1,110 @@
+"""Shows machine descriptions: rows with sources, one line a machine, and a JSON schema for editors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, TypeAdapter
+
+from arch.gpu import GpuSpec, Instruction
+from arch.load import FAMILIES, Leaf, group_of, leaves
+from arch.units import BYTES, BYTES_PER_S, HERTZ, POWER, word
+
+
+class Row(NamedTuple):
+    """One figure: the path that people type, its value in people's units, and where it comes from."""
+
+    path: str
+    value: str
+    source: str
+
+
+def describe(spec: GpuSpec) -> list[Row]:
+    """Return every figure of a machine, in the order of the description; figures that the machine lacks are left out."""
+    rows = []
+    for path, leaf in leaves(type(spec)).items():
+        value: Any = spec
+        for attribute in leaf.attributes:
+            value = getattr(value, attribute, None)
+        if value is not None and value != "":
+            rows.append(Row(path, _value(leaf, value), spec.sources.get(path, "")))
+    for row in spec.instructions:
+        path = f"instructions.{row.name}"
+        rows.append(Row(path, _instruction(row), spec.sources.get(f"{path}.interval", "")))
+    return rows
+
+
+def summary(spec: GpuSpec) -> str:
+    """Return a machine's main figures in one line."""
+    dtype = spec.default_dtype
+    return (
+        f"{spec.sm.count} SMs at {HERTZ.format(spec.clock.boost_hz)}, L2 {BYTES.format(spec.l2.size_bytes)}, "
+        f"{BYTES.format(spec.dram.size_bytes)} {spec.dram.type} at {BYTES_PER_S.format(spec.dram.bandwidth_bytes_per_s)}, "
+        f"{spec.peak_flops(dtype) / 1e12:.0f} {dtype} TFLOPS, {POWER.format(spec.power.limit_mw)}"
+    )
+
+
+def json_schema(family: str = "gpu") -> dict[str, Any]:
+    """Return the JSON schema of a machine file of a family; editors complete and check presets with it."""
+    schema = _group_schema(FAMILIES[family])
+    schema["properties"] |= {
+        "base": {"type": "string", "description": "preset or file whose figures hold where this file has none"},
+        "sources": {"type": "object", "additionalProperties": {"type": "string"}, "description": "source texts by id"},
+        "instructions": {
+            "type": "object",
+            "description": "rows op.dtype.shape: [pipe, interval, latency, source, remark] in cycles",
+            "additionalProperties": {"anyOf": [{"type": "array", "minItems": 4, "maxItems": 5}, _row_schema()]},
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"tilewave machine ({family})",
+        **schema,
+    }
+
+
+def _value(leaf: Leaf, value: Any) -> str:
+    if leaf.unit is not None:
+        return leaf.unit.format(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _instruction(row: Instruction) -> str:
+    if "n*" in row.shape:
+        return (
+            f"{row.pipe}, interval {row.interval_cycles:g} cycles each 8 columns, at least {row.floor_cycles:g}; "
+            f"tail {row.latency_cycles:g} cycles"
+        )
+    return f"{row.pipe}, interval {row.interval_cycles:g} cycles, latency {row.latency_cycles:g} cycles"
+
+
+def _group_schema(model: type[BaseModel]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for attribute, info in model.model_fields.items():
+        if attribute == "instructions":
+            continue
+        group = group_of(info.annotation)
+        properties[word(attribute)] = _group_schema(group) if group else _figure_schema(info)
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _figure_schema(info: Any) -> dict[str, Any]:
+    annotation: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+    value = TypeAdapter(annotation).json_schema()
+    sourced = {
+        "type": "array",
+        "prefixItems": [value, {"type": "string"}, {"type": "string"}],
+        "minItems": 2,
+        "maxItems": 3,
+    }
+    return {"anyOf": [value, sourced]} | ({"description": info.description} if info.description else {})
+
+
+def _row_schema() -> dict[str, Any]:
+    columns: dict[str, Any] = {word(name): {} for name in Instruction.model_fields if name not in ("op", "dtype", "shape")}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": columns | {"source": {"type": "string"}, "remark": {"type": "string"}},
+        "required": ["pipe", "interval", "latency"],
+    }
