@@ -14,9 +14,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from arch.dtypes import DTYPE_BYTES, round_to
 from arch.errors import InputError
-from workloads.dtypes import Array, default_accumulator, default_output, dtype_of, round_to
+from workloads.dtypes import default_accumulator, default_output, epsilon, format_of, is_integer
+
+Array = NDArray[Any]
 
 MAX_EXTENT = 2**31 - 1
 """Largest extent of one dimension: coordinates in kernels are 32-bit."""
@@ -134,11 +138,11 @@ class Gemm(Operator):
         """Checks the fields and that the number formats go together."""
         super().__post_init__()
         if self.dtype is not None:
-            integer = dtype_of(self.dtype).is_integer
-            if self.acc is not None and dtype_of(self.acc).is_integer != integer:
+            integer = is_integer(self.dtype)
+            if self.acc is not None and is_integer(self.acc) != integer:
                 right = default_accumulator(self.dtype)
                 raise InputError(f"gemm acc={self.acc}: {self.dtype} operands are summed in {right}")
-            if self.out is not None and dtype_of(self.out).is_integer and not integer:
+            if self.out is not None and is_integer(self.out) and not integer:
                 right = default_output(self.dtype)
                 raise InputError(
                     f"gemm out={self.out}: {self.dtype} operands give a floating-point result, such as {right}"
@@ -184,7 +188,7 @@ class Gemm(Operator):
         dtype, out, _ = self._formats()
         elements_in = self.batch * self.k * (self.m + self.n)
         elements_out = self.batch * self.m * self.n
-        return elements_in * dtype_of(dtype).bytes_per_element + elements_out * dtype_of(out).bytes_per_element
+        return elements_in * DTYPE_BYTES[dtype] + elements_out * DTYPE_BYTES[out]
 
     def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, Array]:
         """A and B as stored (`a_shape`, `b_shape`), values exact in `dtype`; the same for the same seed everywhere."""
@@ -196,7 +200,7 @@ class Gemm(Operator):
         """C of shape `c_shape`, from A and B as stored: exact sums, rounded once to `acc` and once to `out`."""
         dtype, out, acc = self._formats()
         a, b = self._logical(*operands)
-        if dtype_of(dtype).is_integer:
+        if is_integer(dtype):
             total = np.matmul(a.astype(np.int64), b.astype(np.int64))
             return round_to(_wrap(total, acc), out)
         return round_to(round_to(np.matmul(a, b), acc), out)
@@ -214,7 +218,7 @@ class Gemm(Operator):
     def tolerance(self) -> float:
         """One rounding to `out` and up to k roundings to `acc`, on both sides of the comparison."""
         _, out, acc = self._formats()
-        return dtype_of(out).epsilon + (self.k + 1) * dtype_of(acc).epsilon
+        return epsilon(out) + (self.k + 1) * epsilon(acc)
 
     def _formats(self) -> tuple[str, str, str]:
         """(dtype, out, acc) with defaults; InputError while `dtype` is open."""
@@ -239,7 +243,7 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, d
         near = difflib.get_close_matches(str(data), DATA_KINDS, n=1, cutoff=0.0)[0]
         raise InputError(f"data={data}: unknown kind of data, one of {', '.join(DATA_KINDS)}; did you mean {near}?")
     scale = 1.0
-    if dtype_of(dtype).is_integer and data in ("normal", "uniform"):
+    if is_integer(dtype) and data in ("normal", "uniform"):
         scale = 32.0 if data == "normal" else 127.0
     match data:
         case "normal":
@@ -268,7 +272,7 @@ def operator_class(word: str) -> type[Operator]:
 
 def _wrap(values: Array, acc: str) -> Array:
     """Integer sums as a register of the accumulator's width holds them (two's complement)."""
-    bits = 8 * dtype_of(acc).bytes_per_element
+    bits = 8 * DTYPE_BYTES[acc]
     return (values + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
 
 
@@ -283,4 +287,4 @@ def _check(word: str, key: str, value: Any, meta: Mapping[str, Any]) -> None:
                 raise InputError(f"{word} {key}={value}: must be one of {', '.join(meta['choices'])}")
         case "dtype":
             if value is not None:
-                dtype_of(value, f"{word} {key}")
+                format_of(value, f"{word} {key}")

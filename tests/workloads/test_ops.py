@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arch.dtypes import FORMATS, round_to
 from arch.errors import InputError
-from workloads.dtypes import DTYPES, default_accumulator, default_output, round_to
+from workloads.dtypes import default_accumulator, default_output
 from workloads.ops import DATA_KINDS, PLANNED, Gemm
 from workloads.parse import parse
 from workloads.silicon import SILICON_CSV, environment_of, operator_of, read_rows
@@ -40,7 +41,7 @@ def test_fp8_takes_the_nearest_of_all_its_values(name: str, exponent_bits: int, 
     values = [m * 2.0 ** (1 - bias - mantissa_bits) for m in range(2**mantissa_bits)]  # zero and subnormals
     for e, m in itertools.product(range(1, 2**exponent_bits), range(2**mantissa_bits)):
         values.append((1 + m / 2**mantissa_bits) * 2.0 ** (e - bias))
-    values = [v for v in values if v <= DTYPES[name].largest]
+    values = [v for v in values if v <= FORMATS[name].largest]
     np.testing.assert_array_equal(round_to(np.array(values), name), values)
     for (i, low), high in zip(enumerate(values[:-1]), values[1:], strict=True):
         middle = (low + high) / 2
@@ -54,7 +55,7 @@ def test_integers_round_to_even_and_saturate() -> None:
     np.testing.assert_array_equal(round_to(np.array([0.5, 1.5, -2.5, 300.0, -300.0]), "int8"), [0, 2, -2, 127, -128])
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", FORMATS)
 def test_rounding_twice_changes_nothing(name: str) -> None:
     values = np.random.default_rng(1).standard_normal(500) * np.logspace(-12, 12, 500)
     once = round_to(values, name)
