@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from arch.dtypes import FORMATS, round_to
 from arch.errors import InputError
 from workloads.dtypes import default_accumulator, default_output
-from workloads.ops import DATA_KINDS, PLANNED, Gemm
+from workloads.ops import DATA_KINDS, MODULES, PLANNED, Gemm, operator_class
 from workloads.parse import parse
 from workloads.silicon import SILICON_CSV, environment_of, operator_of, read_rows
 
@@ -187,6 +188,25 @@ def test_wrong_text_is_one_clear_line(text: str, named: str) -> None:
         parse(text)
     assert named in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_readme_lists_every_key_with_its_meaning() -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    listed = [[cell.strip() for cell in line.split("|")[1:-1]] for line in readme.splitlines() if line.startswith("| ")]
+    for word in MODULES:
+        rows = {
+            key: (default, meaning) for op, key, default, meaning in (r for r in listed if len(r) == 4) if op == word
+        }
+        keys = dataclasses.fields(operator_class(word))
+        assert list(rows) == [f.name for f in keys]
+        for f in keys:
+            default, meaning = rows[f.name]
+            assert f.metadata["help"].partition(";")[0] == meaning
+            assert (default == "needed") == (f.default is dataclasses.MISSING)
+            if f.default is None:
+                assert f.metadata["help"].endswith("default: " + default)
+            elif f.default is not dataclasses.MISSING:
+                assert default == str(f.default)
 
 
 def test_open_dtype_is_named_where_bytes_need_it() -> None:
