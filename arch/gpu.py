@@ -1,9 +1,9 @@
 """What a GPU is: the frozen description from which the engine of the GPU family is built.
 
 People type paths without units (`l2.size`, `dram.bandwidth`, `clock.boost`); the Python attributes carry them:
-`spec.l2.size_bytes`, `spec.dram.bandwidth_bytes_per_s`, `spec.clock.boost_hz`. Times inside an SM are in core cycles, other
-times in picoseconds, energies in femtojoules. Values of type `int` are exact; `float` stands where a rate or an average need
-not be whole (35.5 B/clk): round it once, when lowering to ticks.
+`spec.l2.size_bytes`, `spec.dram.bandwidth_bytes_per_s`, `spec.clock.boost_hz`. Times inside an SM are in core cycles,
+other times in picoseconds, energies in femtojoules. Values of type `int` are exact; `float` stands where a rate or an
+average need not be whole (35.5 B/clk): round it once, when lowering to ticks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from arch.errors import InputError
+from arch.gpu_rules import WARP_SIZE, check
 from arch.units import (
-    BYTES,
     Bytes,
     BytesPerCycle,
     BytesPerSecond,
@@ -36,9 +36,6 @@ from arch.units import (
     Picoseconds,
     word,
 )
-
-WARP_SIZE = 32
-"""Threads in a warp, on every machine of the family."""
 
 Count = Annotated[int, Field(gt=0, le=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -223,9 +220,7 @@ class Clock(Group):
     """Core and memory clocks, and the fast regulator's transient under a load above the power limit."""
 
     boost_hz: Hertz = Field(description="highest core clock")
-    tensor_hz: Hertz = Field(
-        description="core clock behind the data sheet's tensor peak; what is sustained is the power model's"
-    )
+    tensor: Share = Field(description="clock behind the data sheet's tensor peak, as a share of boost")
     base_hz: Hertz
     memory_hz: Hertz = Field(description="for information: the data rate is dram.bandwidth")
     onset_ps: Picoseconds = Field(description="run at full clock before the regulator reacts")
@@ -233,6 +228,11 @@ class Clock(Group):
         description="after which the clock settles on its sustained level, counted from the start"
     )
     undershoot: Share = Field(description="clock between onset and recovery, as a share of the sustained one")
+
+    @property
+    def tensor_hz(self) -> int:
+        """Core clock behind the data sheet's tensor peak; what is sustained under load is the power model's."""
+        return round(self.boost_hz * self.tensor)
 
 
 class TensorEnergy(Group):
@@ -314,8 +314,8 @@ class Host(Group):
 class Instruction(Group):
     """One row of the instruction table: a warp instruction's pipe, issue interval and latency.
 
-    A shape such as `m64n*k16` stands for every n of 8 to 256 in steps of 8: its interval is that of n = 8, scaled with n
-    and never below the floor.
+    A shape such as `m64n*k16` stands for every n of 8 to 256 in steps of 8: its interval is that of n = 8, scaled with
+    n and never below the floor.
     """
 
     op: str
@@ -483,176 +483,5 @@ class GpuSpec(Group):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _check_sm(self)
-        _check_caches(self)
-        _check_dram(self)
-        _check_clock(self)
-        _check_instructions(self)
+        check(self)
         return self
-
-
-def _rule(holds: bool, path: str, text: str) -> None:
-    """Raise ValueError "path: text" where a rule between figures is broken; the loader adds file and line."""
-    if not holds:
-        raise ValueError(f"{path}: {text}")
-
-
-def _nearest_multiples(value: int, step: int) -> str:
-    below = max(step, value // step * step)
-    return f"{BYTES.format(below)} or {BYTES.format(below + step)}"
-
-
-def _check_sm(spec: GpuSpec) -> None:
-    sm, shared, l1 = spec.sm, spec.shared, spec.l1
-    _rule(
-        sm.count >= spec.gpc.count,
-        "sm.count",
-        f"{sm.count} SMs cannot fill {spec.gpc.count} GPCs; nearest: {spec.gpc.count}",
-    )
-    _rule(
-        sm.max_warps % sm.sub_cores == 0,
-        "sm.max_warps",
-        f"{sm.max_warps} is not a multiple of the {sm.sub_cores} sub-cores; "
-        f"nearest: {max(1, round(sm.max_warps / sm.sub_cores)) * sm.sub_cores}",
-    )
-    _rule(
-        sm.max_threads <= sm.max_warps * WARP_SIZE,
-        "sm.max_threads",
-        f"{sm.max_threads} is more than {sm.max_warps} warps hold; nearest: {sm.max_warps * WARP_SIZE}",
-    )
-    _rule(
-        sm.max_threads_per_cta <= sm.max_threads,
-        "sm.max_threads_per_cta",
-        f"{sm.max_threads_per_cta} is more than an SM holds; nearest: {sm.max_threads}",
-    )
-    _rule(
-        sm.registers % (sm.sub_cores * sm.register_granule) == 0,
-        "sm.registers",
-        f"{sm.registers} is not a multiple of sub_cores * register_granule = {sm.sub_cores * sm.register_granule}",
-    )
-    _rule(
-        shared.max_per_sm_bytes <= l1.size_bytes,
-        "shared.max_per_sm",
-        f"{BYTES.format(shared.max_per_sm_bytes)} is larger than the combined L1 array; at most l1.size = {BYTES.format(l1.size_bytes)}",
-    )
-    _rule(
-        shared.max_per_cta_bytes + shared.reserved_per_cta_bytes <= shared.max_per_sm_bytes,
-        "shared.max_per_cta",
-        f"{BYTES.format(shared.max_per_cta_bytes)} with the reserved {BYTES.format(shared.reserved_per_cta_bytes)} does not fit an SM; "
-        f"at most {BYTES.format(shared.max_per_sm_bytes - shared.reserved_per_cta_bytes)}",
-    )
-    _rule(shared.granule_bytes > 0, "shared.granule", "must be more than 0 B")
-
-
-def _check_caches(spec: GpuSpec) -> None:
-    for name, cache in (("l1", spec.l1), ("l2", spec.l2)):
-        _rule(
-            cache.sector_bytes > 0 and cache.line_bytes % cache.sector_bytes == 0,
-            f"{name}.sector",
-            f"{cache.sector_bytes} B does not divide the line of {cache.line_bytes} B; nearest: 32 B",
-        )
-        _rule(
-            cache.line_bytes > 0 and cache.line_bytes & (cache.line_bytes - 1) == 0,
-            f"{name}.line",
-            f"{cache.line_bytes} B is not a power of two; nearest: 128 B",
-        )
-    l2 = spec.l2
-    _rule(
-        l2.slices % l2.partitions == 0,
-        "l2.slices",
-        f"{l2.slices} slices do not divide into {l2.partitions} partitions; nearest: {l2.slices - 1} or {l2.slices + 1}",
-    )
-    _rule(
-        l2.size_bytes >= l2.granule_bytes and l2.size_bytes % l2.granule_bytes == 0,
-        "l2.size",
-        f"{BYTES.format(l2.size_bytes)} is not a multiple of slices * ways * line = {l2.slices} * {l2.ways} * {l2.line_bytes} B; "
-        f"nearest: {_nearest_multiples(l2.size_bytes, l2.granule_bytes)}",
-    )
-    if l2.partitions == 2:
-        _rule(
-            l2.link_bandwidth_bytes_per_cycle is not None,
-            "l2.link_bandwidth",
-            "is missing: two partitions need a link between them",
-        )
-    else:
-        _rule(not l2.local_copies, "l2.local_copies", "needs two partitions; nearest: false")
-    array = spec.l1.ways * spec.l1.line_bytes
-    _rule(
-        array > 0 and spec.l1.size_bytes >= array and spec.l1.size_bytes % array == 0,
-        "l1.size",
-        f"{BYTES.format(spec.l1.size_bytes)} is not a multiple of ways * line = {array} B; "
-        f"nearest: {_nearest_multiples(spec.l1.size_bytes, array)}",
-    )
-
-
-def _check_dram(spec: GpuSpec) -> None:
-    dram = spec.dram
-    _rule(
-        dram.channels % spec.l2.partitions == 0,
-        "dram.channels",
-        f"{dram.channels} channels do not divide into {spec.l2.partitions} L2 partitions; nearest: {dram.channels - 1} or {dram.channels + 1}",
-    )
-    _rule(
-        dram.atom_bytes in (32, 64),
-        "dram.atom",
-        f"{dram.atom_bytes} B is not a burst that the model has; nearest: 32 B or 64 B",
-    )
-    _rule(
-        dram.row_bytes > 0 and dram.row_bytes % dram.atom_bytes == 0,
-        "dram.row",
-        f"{dram.row_bytes} B is not a multiple of the atom; nearest: {_nearest_multiples(dram.row_bytes, dram.atom_bytes)}",
-    )
-    _rule(
-        dram.t_rc_ps >= dram.t_ras_ps + dram.t_rp_ps,
-        "dram.t_rc",
-        f"{dram.t_rc_ps / 1000:g} ns is less than t_ras + t_rp; nearest: {(dram.t_ras_ps + dram.t_rp_ps) / 1000:g} ns",
-    )
-    _rule(
-        dram.t_rfc_ps < dram.t_refi_ps,
-        "dram.t_rfc",
-        f"{dram.t_rfc_ps / 1000:g} ns is not less than t_refi = {dram.t_refi_ps / 1000:g} ns: a bank would never leave refresh",
-    )
-    _rule(dram.overhead < 1, "dram.overhead", "leaves no bandwidth: must be less than 1")
-    _rule(
-        dram.size_bytes > spec.l2.size_bytes,
-        "dram.size",
-        f"{BYTES.format(dram.size_bytes)} is not more than the L2's {BYTES.format(spec.l2.size_bytes)}",
-    )
-
-
-def _check_clock(spec: GpuSpec) -> None:
-    clock, voltage, power = spec.clock, spec.power.voltage, spec.power
-    for path, hertz in (("clock.tensor", clock.tensor_hz), ("clock.base", clock.base_hz)):
-        _rule(
-            hertz <= clock.boost_hz,
-            path,
-            f"{hertz / 1e9:g} GHz is above clock.boost; at most {clock.boost_hz / 1e9:g} GHz",
-        )
-    _rule(
-        clock.recovery_ps >= clock.onset_ps,
-        "clock.recovery",
-        f"is before clock.onset; nearest: {clock.onset_ps / 1e6:g} us",
-    )
-    _rule(clock.undershoot > 0, "clock.undershoot", "must be more than 0")
-    _rule(
-        voltage.max_mv >= voltage.min_mv,
-        "power.voltage.max",
-        f"is below power.voltage.min; at least {voltage.min_mv} mV",
-    )
-    _rule(
-        voltage.max_clock_hz > voltage.min_clock_hz,
-        "power.voltage.max_clock",
-        f"must be above power.voltage.min_clock = {voltage.min_clock_hz / 1e9:g} GHz",
-    )
-    _rule(
-        power.limit_mw > power.static_mw,
-        "power.limit",
-        f"{power.limit_mw / 1000:g} W is not above the static {power.static_mw / 1000:g} W: no clock could be sustained",
-    )
-
-
-def _check_instructions(spec: GpuSpec) -> None:
-    keys = {(row.op, row.dtype, row.shape) for row in spec.instructions}
-    _rule(len(keys) == len(spec.instructions), "instructions", "a row appears twice")
-    ffma = any(row.op == "ffma" for row in spec.instructions)
-    _rule(ffma, "instructions", "the table has no ffma row: the vector peak would be unknown")

@@ -38,8 +38,8 @@ def list_archs() -> list[str]:
 def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> GpuSpec:
     """Load a preset by name, or a machine file by path (anything with a slash or ending in .yaml), and apply overrides.
 
-    Overrides are a mapping of paths to values or a sequence of "path=value"; text needs its unit ("60 MiB"), a number is in
-    the base unit that the attribute's name carries. Raises InputError.
+    Overrides are a mapping of paths to values or a sequence of "path=value"; text needs its unit ("60 MiB"), a number
+    is in the base unit that the attribute's name carries. Raises InputError.
     """
     path = _find(str(name_or_path), Path())
     if isinstance(overrides, str):
@@ -118,7 +118,7 @@ def _pairs(overrides: Overrides) -> Iterator[tuple[str, str | int | float]]:
 
 
 class Leaf(NamedTuple):
-    """One figure that a spec can have: its field, the attributes that lead to it, and its unit (None for counts and words)."""
+    """One figure that a spec can have: its field, the attributes that lead to it, its unit (None: count or word)."""
 
     field: FieldInfo
     attributes: tuple[str, ...]

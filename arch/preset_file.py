@@ -1,7 +1,7 @@
 """Reads one machine file into figures by path, each with its text, its source and its line.
 
-A figure is written `word: value` or, with its source, `word: [value, source]` or `word: [value, source, remark]`; `source` is
-an id from the `sources:` table of the file or of its bases. `instructions:` is a table of rows
+A figure is written `word: value` or, with its source, `word: [value, source]` or `word: [value, source, remark]`, where
+source is an id from the `sources:` table of the file or of its bases. `instructions:` is a table of rows
 `op.dtype.shape: [pipe, interval, latency, source, remark]` in cycles, or of mappings where a row needs more columns.
 """
 

@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 
 def describe(spec: GpuSpec) -> list[Row]:
-    """Return every figure of a machine, in the order of the description; figures that the machine lacks are left out."""
+    """Return every figure of a machine in the order of the description, without those that the machine lacks."""
     rows = []
     for path, leaf in leaves(type(spec)).items():
         value: Any = spec
@@ -39,7 +39,8 @@ def summary(spec: GpuSpec) -> str:
     dtype = spec.default_dtype
     return (
         f"{spec.sm.count} SMs at {HERTZ.format(spec.clock.boost_hz)}, L2 {BYTES.format(spec.l2.size_bytes)}, "
-        f"{BYTES.format(spec.dram.size_bytes)} {spec.dram.type} at {BYTES_PER_S.format(spec.dram.bandwidth_bytes_per_s)}, "
+        f"{BYTES.format(spec.dram.size_bytes)} {spec.dram.type} at "
+        f"{BYTES_PER_S.format(spec.dram.bandwidth_bytes_per_s)}, "
         f"{spec.peak_flops(dtype) / 1e12:.0f} {dtype} TFLOPS, {POWER.format(spec.power.limit_mw)}"
     )
 
@@ -101,7 +102,8 @@ def _figure_schema(info: Any) -> dict[str, Any]:
 
 
 def _row_schema() -> dict[str, Any]:
-    columns: dict[str, Any] = {word(name): {} for name in Instruction.model_fields if name not in ("op", "dtype", "shape")}
+    names = [name for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]
+    columns: dict[str, Any] = {word(name): {} for name in names}
     return {
         "type": "object",
         "additionalProperties": False,

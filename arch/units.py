@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -51,14 +52,20 @@ class Unit:
         raise ValueError(f"{unit!r} in {value!r} is not a unit of this quantity: write for example {hint!r}")
 
     def format(self, value: float | Fraction) -> str:
-        """Write a value of the base unit with the largest unit in which it is a short number of at least one."""
+        """Write a value of the base unit exactly, with the largest unit in which it is a short number."""
         exact = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
-        texts = [
-            (f"{float(exact / self.factors[unit]):.10g}", unit) for unit in self.printed if exact >= self.factors[unit]
-        ]
+        texts = [(_decimal(exact / self.factors[unit]), unit) for unit in self.printed if exact >= self.factors[unit]]
         short = [text for text in texts if len(text[0]) <= 8]
-        number, unit = (short or texts[-1:] or [(f"{float(exact):.10g}", self.printed[-1])])[0]
+        number, unit = (short or texts[-1:] or [(_decimal(exact), self.printed[-1])])[0]
         return f"{number} {unit}"
+
+
+def _decimal(number: Fraction) -> str:
+    """Write a number with every digit; one without a finite decimal as the nearest float."""
+    if number.denominator == 1:
+        return str(number.numerator)
+    digits = Decimal(number.numerator) / Decimal(number.denominator)
+    return f"{digits.normalize():f}" if Fraction(digits) == number else repr(float(number))
 
 
 def _prefixed(unit: str, prefixes: dict[str, int], scale: Fraction | int = 1) -> dict[str, Fraction]:
@@ -112,8 +119,8 @@ def _schema(unit: Unit) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [text, {"type": "number", "minimum": 0}]})
 
 
-# Annotated types of the specs. Integers except where a figure is a rate or an average that need not be whole: a lowering
-# rounds those once, to ticks or to bytes per tick, and engines never add them up.
+# Annotated types of the specs. Integers except where a figure is a rate or an average that need not be whole: a
+# lowering rounds those once, to ticks or to bytes per tick, and engines never add them up.
 Bytes = Annotated[int, BeforeValidator(_to_int(BYTES)), Field(ge=0, le=_MAX), BYTES, _schema(BYTES)]
 BytesPerSecond = Annotated[
     int, BeforeValidator(_to_int(BYTES_PER_S)), Field(gt=0, le=_MAX), BYTES_PER_S, _schema(BYTES_PER_S)

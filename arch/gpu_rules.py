@@ -1,0 +1,129 @@
+"""Rules between the figures of a GPU: what the model cannot take is refused, with the nearest right value.
+
+Each rule raises ValueError "path: reason"; the loader turns it into one line with the file and the line of that figure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arch.units import BYTES, HERTZ, POWER, TIME
+
+if TYPE_CHECKING:
+    from arch.gpu import GpuSpec
+
+WARP_SIZE = 32
+"""Threads in a warp, on every machine of the family."""
+
+
+def check(spec: GpuSpec) -> None:
+    """Raise ValueError for the first rule that the spec breaks."""
+    _check_sm(spec)
+    _check_shared(spec)
+    _check_caches(spec)
+    _check_dram(spec)
+    _check_clock_and_power(spec)
+    _check_instructions(spec)
+
+
+def _rule(holds: bool, path: str, reason: str) -> None:
+    if not holds:
+        raise ValueError(f"{path}: {reason}")
+
+
+def _nearest_multiples(value: int, step: int) -> str:
+    below = max(step, value // step * step)
+    return f"{BYTES.format(below)} or {BYTES.format(below + step)}"
+
+
+def _check_sm(spec: GpuSpec) -> None:
+    sm, gpcs = spec.sm, spec.gpc.count
+    _rule(sm.count >= gpcs, "sm.count", f"{sm.count} SMs cannot fill {gpcs} GPCs; nearest: {gpcs}")
+    warps = max(1, round(sm.max_warps / sm.sub_cores)) * sm.sub_cores
+    reason = f"{sm.max_warps} is not a multiple of the {sm.sub_cores} sub-cores; nearest: {warps}"
+    _rule(sm.max_warps == warps, "sm.max_warps", reason)
+    threads = sm.max_warps * WARP_SIZE
+    reason = f"{sm.max_threads} threads are more than {sm.max_warps} warps hold; nearest: {threads}"
+    _rule(sm.max_threads <= threads, "sm.max_threads", reason)
+    reason = f"{sm.max_threads_per_cta} is more than an SM holds; nearest: {sm.max_threads}"
+    _rule(sm.max_threads_per_cta <= sm.max_threads, "sm.max_threads_per_cta", reason)
+    step = sm.sub_cores * sm.register_granule
+    registers = max(1, round(sm.registers / step)) * step
+    reason = f"{sm.registers} is not a multiple of sub_cores * register_granule = {step}; nearest: {registers}"
+    _rule(sm.registers == registers, "sm.registers", reason)
+
+
+def _check_shared(spec: GpuSpec) -> None:
+    shared, array = spec.shared, spec.l1.size_bytes
+    reason = f"{BYTES.format(shared.max_per_sm_bytes)} is larger than the combined array; at most l1.size = "
+    _rule(shared.max_per_sm_bytes <= array, "shared.max_per_sm", reason + BYTES.format(array))
+    room = shared.max_per_sm_bytes - shared.reserved_per_cta_bytes
+    reason = f"{BYTES.format(shared.max_per_cta_bytes)} does not fit an SM beside what is reserved; at most "
+    _rule(shared.max_per_cta_bytes <= room, "shared.max_per_cta", reason + BYTES.format(max(0, room)))
+    _rule(shared.granule_bytes > 0, "shared.granule", "must be more than 0 B; nearest: 128 B")
+
+
+def _check_caches(spec: GpuSpec) -> None:
+    for name, cache in (("l1", spec.l1), ("l2", spec.l2)):
+        line, sector = cache.line_bytes, cache.sector_bytes
+        reason = f"{line} B is not a power of two; nearest: 128 B"
+        _rule(line > 0 and line & (line - 1) == 0, f"{name}.line", reason)
+        reason = f"{sector} B does not divide the line of {line} B; nearest: 32 B"
+        _rule(sector > 0 and line % sector == 0, f"{name}.sector", reason)
+    l1, l2 = spec.l1, spec.l2
+    step = l1.ways * l1.line_bytes
+    reason = (
+        f"{BYTES.format(l1.size_bytes)} is not a multiple of ways * line = {l1.ways} * {l1.line_bytes} B; nearest: "
+    )
+    whole = l1.size_bytes >= step and l1.size_bytes % step == 0
+    _rule(whole, "l1.size", reason + _nearest_multiples(l1.size_bytes, step))
+
+    pair = f"{l2.slices - l2.slices % l2.partitions or l2.partitions}"
+    reason = f"{l2.slices} slices do not divide into {l2.partitions} partitions; nearest: {pair}"
+    _rule(l2.slices % l2.partitions == 0, "l2.slices", reason)
+    parts = f"{l2.slices} * {l2.ways} * {l2.line_bytes} B"
+    reason = f"{BYTES.format(l2.size_bytes)} is not a multiple of slices * ways * line = {parts}; nearest: "
+    whole = l2.size_bytes >= l2.granule_bytes and l2.size_bytes % l2.granule_bytes == 0
+    _rule(whole, "l2.size", reason + _nearest_multiples(l2.size_bytes, l2.granule_bytes))
+    linked = l2.partitions == 1 or l2.link_bandwidth_bytes_per_cycle is not None
+    _rule(linked, "l2.link_bandwidth", "is missing: two partitions need a link between them")
+    _rule(l2.partitions == 2 or not l2.local_copies, "l2.local_copies", "needs two partitions; nearest: false")
+
+
+def _check_dram(spec: GpuSpec) -> None:
+    dram, partitions = spec.dram, spec.l2.partitions
+    even = dram.channels - dram.channels % partitions or partitions
+    reason = f"{dram.channels} channels do not divide into {partitions} L2 partitions; nearest: {even}"
+    _rule(dram.channels % partitions == 0, "dram.channels", reason)
+    reason = f"{dram.atom_bytes} B is not a burst that the model has; nearest: 32 B or 64 B"
+    _rule(dram.atom_bytes in (32, 64), "dram.atom", reason)
+    reason = f"{dram.row_bytes} B is not a multiple of the atom; nearest: "
+    whole = dram.row_bytes > 0 and dram.row_bytes % dram.atom_bytes == 0
+    _rule(whole, "dram.row", reason + _nearest_multiples(dram.row_bytes, dram.atom_bytes))
+    cycle = dram.t_ras_ps + dram.t_rp_ps
+    reason = f"{TIME.format(dram.t_rc_ps)} is less than t_ras + t_rp; nearest: {TIME.format(cycle)}"
+    _rule(dram.t_rc_ps >= cycle, "dram.t_rc", reason)
+    reason = f"{TIME.format(dram.t_rfc_ps)} is not less than t_refi = {TIME.format(dram.t_refi_ps)}"
+    _rule(dram.t_rfc_ps < dram.t_refi_ps, "dram.t_rfc", reason + ": a bank would never leave refresh")
+    _rule(dram.overhead < 1, "dram.overhead", "leaves no bandwidth; must be less than 1")
+    reason = f"{BYTES.format(dram.size_bytes)} is not more than l2.size = {BYTES.format(spec.l2.size_bytes)}"
+    _rule(dram.size_bytes > spec.l2.size_bytes, "dram.size", reason)
+
+
+def _check_clock_and_power(spec: GpuSpec) -> None:
+    clock, power, voltage = spec.clock, spec.power, spec.power.voltage
+    _rule(clock.tensor > 0, "clock.tensor", "must be more than 0")
+    reason = f"{TIME.format(clock.recovery_ps)} is before clock.onset; nearest: {TIME.format(clock.onset_ps)}"
+    _rule(clock.recovery_ps >= clock.onset_ps, "clock.recovery", reason)
+    _rule(clock.undershoot > 0, "clock.undershoot", "must be more than 0")
+    reason = f"{voltage.max_mv} mV is below power.voltage.min; at least {voltage.min_mv} mV"
+    _rule(voltage.max_mv >= voltage.min_mv, "power.voltage.max", reason)
+    reason = f"must be above power.voltage.min_clock = {HERTZ.format(voltage.min_clock_hz)}"
+    _rule(voltage.max_clock_hz > voltage.min_clock_hz, "power.voltage.max_clock", reason)
+    reason = f"{POWER.format(power.limit_mw)} is not above power.static = {POWER.format(power.static_mw)}"
+    _rule(power.limit_mw > power.static_mw, "power.limit", reason + ": no clock could be sustained")
+
+
+def _check_instructions(spec: GpuSpec) -> None:
+    has_ffma = any(row.name == "ffma.fp32" for row in spec.instructions)
+    _rule(has_ffma, "instructions", "the table has no row ffma.fp32: the vector peak would be unknown")
