@@ -1,7 +1,7 @@
 """Number formats: the names used everywhere, their size in memory, and rounding to them.
 
-Sources: IEEE 754-2019 (fp16, fp32); OCP 8-bit Floating Point Specification 1.0 (E4M3, E5M2); NVIDIA PTX ISA, "Alternate floating point data
-formats" (bf16, tf32) and `cvt` (conversions to fp8 and integers saturate).
+Sources: IEEE 754-2019 (fp16, fp32); OCP 8-bit Floating Point Specification 1.0 (E4M3, E5M2); NVIDIA PTX ISA,
+"Alternate floating point data formats" (bf16, tf32) and `cvt` (conversions to fp8 and integers saturate).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 class Format(NamedTuple):
     """One number format.
 
-    bytes: size in memory. significand_bits: with the hidden bit, 0 for integers. min_exponent: the smallest normal number is
-    2**min_exponent. largest: greatest finite value. saturates: what is too large becomes `largest`, not infinity.
+    bytes: size in memory. significand_bits: with the hidden bit, 0 for integers. min_exponent: the smallest normal
+    number is 2**min_exponent. largest: greatest finite value. saturates: what is too large becomes `largest`, not
+    infinity.
     """
 
     bytes: int
@@ -45,8 +46,8 @@ DTYPE_BYTES: dict[str, int] = {name: fmt.bytes for name, fmt in FORMATS.items()}
 def round_to(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:
     """`values` (any shape, real) rounded to nearest, ties to even, in `dtype`; float64 of the same shape.
 
-    NaN stays NaN in every format, integers included, so that it can mark what was never written. Too large a value becomes infinity, or the
-    largest finite one where the format's conversion saturates.
+    NaN stays NaN in every format, integers included, so that it can mark what was never written. Too large a value
+    becomes infinity, or the largest finite one where the format's conversion saturates.
     """
     fmt = FORMATS[dtype]
     exact = np.asarray(values, dtype=np.float64)

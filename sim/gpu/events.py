@@ -1,7 +1,7 @@
 """The event log: what the engine tells the interpreter, one int64 row of eight columns per executed op.
 
-An op with count n is one row. Rows come in any order; control flow (`Loop`, `Assign`) is not logged. Times are ticks of the core clock on one
-axis for all kernels of a program.
+An op with count n is one row. Rows come in any order; control flow (`Loop`, `Assign`) is not logged. Times are ticks
+of the core clock on one axis for all kernels of a program.
 """
 
 from __future__ import annotations

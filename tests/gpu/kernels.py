@@ -1,0 +1,138 @@
+"""Small kernels in the tile language that the tests of its readers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sim.gpu.program import (
+    CLUSTER_RANK,
+    CTA_X,
+    CTA_Y,
+    WARP,
+    GlobalTensor,
+    KernelBuilder,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+def matrix(name: str, rows: int, columns: int, dtype: str, role: str = "input") -> GlobalTensor:
+    """A row-major matrix."""
+    return GlobalTensor(name, (rows, columns), dtype, (columns, 1), role)
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    """Small integers as floats: exact in every format and in every order of summation."""
+    return np.random.default_rng(seed).integers(-4, 5, size=shape).astype(np.float64)
+
+
+def tma_copy(rows: int = 200, columns: int = 64, stages: int = 2) -> Program:
+    """Copies a matrix through shared memory with TMA, 32 rows at a time, two CTAs, one warp."""
+    x, y = matrix("x", rows, columns, "fp32"), matrix("y", rows, columns, "fp32", "output")
+    b = KernelBuilder("tma_copy", (2, 1, 1))
+    tile = b.shared("tile", (32, columns), "fp32", stages)
+    full = b.mbarrier("full", stages, 1)
+    blocks = -(-rows // 32)
+    with b.role("copy", warps=1, registers=32) as r:
+        with r.loop("i", (blocks - CTA_X + 1) // 2) as i:
+            stage, at = i % stages, (2 * i + CTA_X) * 32
+            r.bulk_wait(stages - 1)
+            r.mbarrier_expect(full, stage, 32 * columns * 4)
+            r.tma_load(tile.stage(stage), x[at:32, :], full, stage)
+            r.mbarrier_wait(full, stage, i // stages)
+            r.tma_store(y[at:32, :], tile.stage(stage))
+            r.bulk_commit()
+        r.bulk_wait(0)
+    return Program("copy", (x, y), (b.build(),), "tma")
+
+
+def wgmma_gemm(
+    m: int = 256,
+    n: int = 256,
+    k: int = 256,
+    *,
+    stages: int = 3,
+    cluster: int = 1,
+    dtype: str = "bf16",
+    out: str = "bf16",
+) -> Program:
+    """C = A B with one producer warp and two consumer warpgroups, tiles of 128x128x64; clusters multicast B."""
+    tm, tn, tk = 128, 128, 64
+    a, bt = matrix("a", m, k, dtype), matrix("b", k, n, dtype)
+    c = matrix("c", m, n, out, "output")
+    kernel = KernelBuilder("wgmma_gemm", (-(-m // tm), -(-n // tn), 1), (cluster, 1, 1))
+    sa = kernel.shared("sa", (tm, tk), dtype, stages, swizzle_bytes=128)
+    sb = kernel.shared("sb", (tk, tn), dtype, stages, swizzle_bytes=128)
+    sc = kernel.shared("sc", (tm, tn), out)
+    full = kernel.mbarrier("full", stages, 1)
+    empty = kernel.mbarrier("empty", stages, 2 * cluster)
+    steps = -(-k // tk)
+    everyone = (1 << cluster) - 1
+    element = 1 if dtype in ("fp8", "int8") else 2
+    rows, columns = CTA_X * tm, CTA_Y * tn
+    acc_type = "int32" if dtype == "int8" else "fp32"
+
+    def start(r: RoleBuilder) -> None:
+        if cluster > 1:
+            r.cluster_sync()
+        else:
+            r.bar_sync(0, 12)
+
+    with kernel.role("producer", warps=4, registers=40) as p:
+        start(p)
+        with p.when(WARP.equals(0)), p.loop("k", steps) as i:
+            stage = i % stages
+            p.mbarrier_wait(empty, stage, i // stages - 1)
+            p.mbarrier_expect(full, stage, (tm * tk + tk * tn) * element)
+            p.tma_load(sa.stage(stage), a[rows:tm, i * tk : tk], full, stage)
+            if cluster == 1:
+                p.tma_load(sb.stage(stage), bt[i * tk : tk, columns:tn], full, stage)
+            else:
+                part = tk // cluster
+                p.tma_load(
+                    sb[stage, CLUSTER_RANK * part : part, :],
+                    bt[i * tk + CLUSTER_RANK * part : part, columns:tn],
+                    full,
+                    stage,
+                    multicast=everyone,
+                )
+        if cluster > 1:
+            p.cluster_sync()
+    with kernel.role("consumer", warps=8, registers=232) as r:
+        start(r)
+        acc = RegisterTile("acc", (16, tn), acc_type)
+        mine = WARP * 16
+        with r.loop("k", steps) as i:
+            stage = i % stages
+            r.mbarrier_wait(full, stage, i // stages)
+            r.wgmma_fence()
+            r.wgmma(
+                acc.whole,
+                sa[stage, mine:16, :],
+                sb.stage(stage),
+                shape="m64n128k16",
+                dtype=dtype,
+                count=tk // 16,
+                accumulate=i > 0,
+            )
+            r.wgmma_commit()
+            r.wgmma_wait(0)
+            with r.when((WARP % 4).equals(0)):
+                r.mbarrier_arrive(empty, stage, cluster=everyone if cluster > 1 else None)
+        out_tile = RegisterTile("out", (16, tn), out)
+        r.run("cvt", 32, dst=out_tile.whole, srcs=(acc.whole,), compute=lambda _, x: x)
+        r.sts(sc[0, mine:16, :], out_tile.whole, 8)
+        r.fence_async()
+        r.bar_sync(1, 8)
+        with r.when(WARP.equals(0)):
+            r.tma_store(c[rows:tm, columns:tn], sc.stage())
+            r.bulk_commit()
+            r.bulk_wait(0)
+        if cluster > 1:
+            r.cluster_sync()
+    return Program("gemm", (a, bt, c), (kernel.build(),), "wgmma")
