@@ -92,9 +92,13 @@ def _check_caches(spec: GpuSpec) -> None:
 
 def _check_dram(spec: GpuSpec) -> None:
     dram, partitions = spec.dram, spec.l2.partitions
-    even = dram.channels - dram.channels % partitions or partitions
-    reason = f"{dram.channels} channels do not divide into {partitions} L2 partitions; nearest: {even}"
-    _rule(dram.channels % partitions == 0, "dram.channels", reason)
+    # A slice talks to channels of its own, or a channel to slices of its own.
+    slices = spec.l2.slices
+    shared = [count for count in range(partitions, slices) if slices % count == 0 and count % partitions == 0]
+    whole = max(1, round(dram.channels / slices)) * slices
+    nearest = min([*shared, whole], key=lambda count: abs(count - dram.channels))
+    reason = f"{dram.channels} channels do not divide evenly among {slices} L2 slices, nor they among them; nearest: "
+    _rule(dram.channels == nearest, "dram.channels", f"{reason}{nearest}")
     reason = f"{dram.atom_bytes} B is not a burst that the model has; nearest: 32 B or 64 B"
     _rule(dram.atom_bytes in (32, 64), "dram.atom", reason)
     reason = f"{dram.row_bytes} B is not a multiple of the atom; nearest: "

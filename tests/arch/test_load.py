@@ -180,6 +180,7 @@ WRONG = [
     ("sm.registers=65537", "sm.registers", "nearest: 65536"),
     ("sm.scheduler=gtp", "must be one of gto, lrr, oldest", "nearest: gto"),
     ("dram.channels=161", "dram.channels", "nearest: 160"),
+    ("dram.channels=33", "dram.channels", "nearest: 40"),
     ("dram.atom=48 B", "dram.atom", "32 B or 64 B"),
     ("dram.row=1000 B", "dram.row", "nearest: 992 B or 1 KiB"),
     ("dram.t_rc=10 ns", "dram.t_rc", "nearest: 47 ns"),
