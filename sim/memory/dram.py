@@ -1,0 +1,152 @@
+"""External memory of any family: channels with a data bus, banks with open rows, buffered writes, refresh.
+
+Here are the figures (`DramSpec`, integers in ticks), the state and the lowering; `dram_kernel.py` says how time passes.
+A channel is what has a data bus of its own: a pseudo-channel of HBM, a 16-bit channel of GDDR6, a 64-bit one of DDR3.
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from sim.engine.clock import bytes_per_cycle, ps_to_ticks, transfer_ticks
+
+BATCHES = 4
+"""Row batches that the controller remembers for each bank, so that later requests of a pending row join it."""
+
+BANK_WORDS = 2 + 3 * BATCHES
+"""Words of a bank: tick of the next activate, newest batch, then (row, column ready, open until) for each batch."""
+
+BUS_FREE, WRITING, ACTIVATE_FREE, PENDING_ATOMS, PENDING_WRITES, LAST_DRAINED, DRAINED_BEFORE = range(7)
+"""Words of a channel: bus booked until, bus direction, next activate, write buffer, ends of the last two drains."""
+
+CHANNEL_WORDS = 8
+
+
+class DramFigures(Protocol):
+    """What a machine description says about its memory (for example `arch.gpu.Dram`)."""
+
+    @property
+    def channels(self) -> int: ...
+    @property
+    def banks(self) -> int: ...
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def atom_bytes(self) -> int: ...
+    @property
+    def channel_bandwidth_bytes_per_s(self) -> float: ...
+    @property
+    def latency_ps(self) -> int: ...
+    @property
+    def t_rcd_ps(self) -> int: ...
+    @property
+    def t_rp_ps(self) -> int: ...
+    @property
+    def t_ras_ps(self) -> int: ...
+    @property
+    def t_rc_ps(self) -> int: ...
+    @property
+    def t_faw_ps(self) -> int: ...
+    @property
+    def t_wtr_ps(self) -> int: ...
+    @property
+    def t_rtw_ps(self) -> int: ...
+    @property
+    def t_refi_ps(self) -> int: ...
+    @property
+    def t_rfc_ps(self) -> int: ...
+    @property
+    def write_batch(self) -> int: ...
+
+
+class DramSpec(NamedTuple):
+    """Figures of the memory; times in ticks. A unit is what callers address: the line of the cache in front."""
+
+    channels: int
+    banks: int
+    units_per_row: int
+    atom_bytes: int
+    burst: int
+    """Bus time of one atom."""
+    latency: int
+    """From a request to the end of its first burst's way back, row open, channel idle."""
+    rcd: int
+    rp: int
+    ras: int
+    rc: int
+    activate_gap: int
+    """A quarter of tFAW: activates of a channel keep this distance, which keeps any five of them tFAW apart."""
+    wtr: int
+    rtw: int
+    refi: int
+    rfc: int
+    write_batch: int
+    """Atoms that a channel collects before it writes them."""
+
+
+class DramState(NamedTuple):
+    """Calendars of channels (`CHANNEL_WORDS` each), of banks (`BANK_WORDS` each), and the write buffers' bank and row."""
+
+    channel: NDArray[np.int64]
+    bank: NDArray[np.int64]
+    pending: NDArray[np.int64]
+
+
+def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
+    """Figures in ticks of a core clock, for requests of at most `unit_bytes`.
+
+    Raises InputError where a row does not hold whole units.
+    """
+    if dram.row_bytes % unit_bytes:
+        below = max(unit_bytes, dram.row_bytes // unit_bytes * unit_bytes)
+        raise InputError(
+            f"dram.row={dram.row_bytes} B: must be a multiple of the cache line ({unit_bytes} B): "
+            f"{below} or {below + unit_bytes}"
+        )
+    rate = bytes_per_cycle(Fraction(dram.channel_bandwidth_bytes_per_s), clock_hz)
+    return DramSpec(
+        channels=dram.channels,
+        banks=dram.banks,
+        units_per_row=dram.row_bytes // unit_bytes,
+        atom_bytes=dram.atom_bytes,
+        burst=transfer_ticks(dram.atom_bytes, rate),
+        latency=ps_to_ticks(dram.latency_ps, clock_hz),
+        rcd=ps_to_ticks(dram.t_rcd_ps, clock_hz),
+        rp=ps_to_ticks(dram.t_rp_ps, clock_hz),
+        ras=ps_to_ticks(dram.t_ras_ps, clock_hz),
+        rc=ps_to_ticks(dram.t_rc_ps, clock_hz),
+        activate_gap=-(-ps_to_ticks(dram.t_faw_ps, clock_hz) // 4),
+        wtr=ps_to_ticks(dram.t_wtr_ps, clock_hz),
+        rtw=ps_to_ticks(dram.t_rtw_ps, clock_hz),
+        refi=ps_to_ticks(dram.t_refi_ps, clock_hz),
+        rfc=ps_to_ticks(dram.t_rfc_ps, clock_hz),
+        write_batch=dram.write_batch,
+    )
+
+
+def new_dram_state(spec: DramSpec) -> DramState:
+    """State at tick 0: buses idle, every row closed, write buffers empty."""
+    state = DramState(
+        channel=np.zeros(spec.channels * CHANNEL_WORDS, np.int64),
+        bank=np.zeros(spec.channels * spec.banks * BANK_WORDS, np.int64),
+        pending=np.zeros(spec.channels * (spec.write_batch + 1) * 2, np.int64),
+    )
+    settle_dram(state)
+    return state
+
+
+def settle_dram(state: DramState) -> None:
+    """Bring every calendar to tick 0 and close every row; buffered writes stay."""
+    words = state.channel.reshape(-1, CHANNEL_WORDS)
+    words[:, _calendar_words(words.shape[1], (PENDING_ATOMS, PENDING_WRITES))] = 0
+    banks = state.bank.reshape(-1, BANK_WORDS)
+    banks[:] = 0
+    banks[:, 2::3] = -1
+
+
+def _calendar_words(count: int, others: Iterable[int]) -> list[int]:
+    return [word for word in range(count) if word not in set(others)]

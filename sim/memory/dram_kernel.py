@@ -1,0 +1,142 @@
+"""How time passes in external memory. All ticks are int64; calls book resources and return at once.
+
+A channel's data bus is booked from the arrival of a request: its controller reorders, so a request whose bank is busy does
+not hold up the bus for others. A bank serves batches: requests of one row that arrive while the row is pending or open
+join it (first ready, first come), the others queue behind it with precharge and activate. A row without requests closes
+after tRAS. Writes are posted: a channel collects a batch, turns its bus round, and writes it.
+"""
+
+from sim.engine.jit import kernel
+from sim.memory.counters import MemoryCounter
+from sim.memory.dram import (
+    ACTIVATE_FREE,
+    BANK_WORDS,
+    BATCHES,
+    BUS_FREE,
+    CHANNEL_WORDS,
+    DRAINED_BEFORE,
+    LAST_DRAINED,
+    PENDING_ATOMS,
+    PENDING_WRITES,
+    WRITING,
+)
+from sim.memory.hashing import rotate
+
+_READ_BYTES = int(MemoryCounter.DRAM_READ_BYTES)
+_WRITE_BYTES = int(MemoryCounter.DRAM_WRITE_BYTES)
+_ROW_HITS = int(MemoryCounter.DRAM_ROW_HITS)
+_ROW_MISSES = int(MemoryCounter.DRAM_ROW_MISSES)
+_ROW_CONFLICTS = int(MemoryCounter.DRAM_ROW_CONFLICTS)
+_TURN_ROUNDS = int(MemoryCounter.DRAM_TURN_ROUNDS)
+_REFRESH_WAITS = int(MemoryCounter.DRAM_REFRESH_WAITS)
+
+
+@kernel
+def open_row(spec, state, counters, t, channel, bank, row):
+    """Find or make the batch of a row for a request at tick t; returns the index of the batch's words in `state.bank`.
+
+    `state.bank[i + 1]` is then the tick from which columns of the row can be read.
+    """
+    base = (channel * spec.banks + bank) * BANK_WORDS
+    for batch in range(BATCHES):
+        i = base + 2 + 3 * batch
+        if state.bank[i] == row and t <= state.bank[i + 2]:
+            counters[_ROW_HITS] += 1
+            return i
+    activate = max(t, state.channel[channel * CHANNEL_WORDS + ACTIVATE_FREE])
+    state.channel[channel * CHANNEL_WORDS + ACTIVATE_FREE] = activate + spec.activate_gap
+    if state.bank[base] > activate:
+        activate = state.bank[base]
+        counters[_ROW_CONFLICTS] += 1
+    else:
+        counters[_ROW_MISSES] += 1
+    if spec.rfc > 0:
+        # Banks are refreshed one after the other, evenly over the interval; the first refresh comes one interval in.
+        since_first = activate - (bank + 1) * spec.refi // spec.banks
+        if since_first >= 0 and since_first % spec.refi < spec.rfc:
+            activate += spec.rfc - since_first % spec.refi
+            counters[_REFRESH_WAITS] += 1
+    batch = state.bank[base + 1] + 1
+    if batch == BATCHES:
+        batch = 0
+    state.bank[base + 1] = batch
+    i = base + 2 + 3 * batch
+    state.bank[i] = row
+    state.bank[i + 1] = activate + spec.rcd
+    state.bank[i + 2] = activate + spec.ras
+    state.bank[base] = max(activate + spec.rc, activate + spec.ras + spec.rp)
+    return i
+
+
+@kernel
+def use_row(spec, state, base, i, end):
+    """Keep the row of batch i open until its data end at tick `end`; only the newest batch can move the next activate."""
+    if end > state.bank[i + 2] and i == base + 2 + 3 * state.bank[base + 1]:
+        state.bank[i + 2] = end
+        if end + spec.rp > state.bank[base]:
+            state.bank[base] = end + spec.rp
+
+
+@kernel
+def dram_read(spec, state, counters, t, channel, unit, atoms):
+    """Read atoms of one unit (its index within the channel) at tick t; returns the tick at which all of them are back."""
+    row = unit // spec.units_per_row
+    bank = rotate(row % spec.banks, row // spec.banks, spec.banks)
+    word = channel * CHANNEL_WORDS
+    free = state.channel[word + BUS_FREE]
+    if state.channel[word + WRITING] != 0:
+        state.channel[word + WRITING] = 0
+        free += spec.wtr
+        counters[_TURN_ROUNDS] += 1
+    busy = atoms * spec.burst
+    bus_end = max(free, t) + busy
+    state.channel[word + BUS_FREE] = bus_end
+    i = open_row(spec, state, counters, t, channel, bank, row)
+    end = max(bus_end, max(t, state.bank[i + 1]) + busy)
+    use_row(spec, state, (channel * spec.banks + bank) * BANK_WORDS, i, end)
+    counters[_READ_BYTES] += atoms * spec.atom_bytes
+    return end - spec.burst + spec.latency
+
+
+@kernel
+def dram_write(spec, state, counters, t, channel, unit, atoms):
+    """Post atoms of one unit at tick t; returns the tick at which the write buffer takes them.
+
+    The buffer holds two batches: one that fills while the other is written.
+    """
+    word = channel * CHANNEL_WORDS
+    accepted = max(t, state.channel[word + DRAINED_BEFORE])
+    row = unit // spec.units_per_row
+    waiting = state.channel[word + PENDING_WRITES]
+    slot = (channel * (spec.write_batch + 1) + waiting) * 2
+    state.pending[slot] = rotate(row % spec.banks, row // spec.banks, spec.banks)
+    state.pending[slot + 1] = row
+    state.channel[word + PENDING_WRITES] = waiting + 1
+    state.channel[word + PENDING_ATOMS] += atoms
+    counters[_WRITE_BYTES] += atoms * spec.atom_bytes
+    if state.channel[word + PENDING_ATOMS] >= spec.write_batch:
+        drain_writes(spec, state, counters, accepted, channel)
+    return accepted
+
+
+@kernel
+def drain_writes(spec, state, counters, t, channel):
+    """Write a channel's buffered batch: book its bus with the turn-round, and the banks of its rows."""
+    word = channel * CHANNEL_WORDS
+    free = state.channel[word + BUS_FREE]
+    if state.channel[word + WRITING] == 0:
+        state.channel[word + WRITING] = 1
+        free += spec.rtw
+        counters[_TURN_ROUNDS] += 1
+    end = max(free, t) + state.channel[word + PENDING_ATOMS] * spec.burst
+    state.channel[word + BUS_FREE] = end
+    for write in range(state.channel[word + PENDING_WRITES]):
+        slot = (channel * (spec.write_batch + 1) + write) * 2
+        bank = state.pending[slot]
+        i = open_row(spec, state, counters, t, channel, bank, state.pending[slot + 1])
+        last = max(end, state.bank[i + 1] + spec.burst)
+        use_row(spec, state, (channel * spec.banks + bank) * BANK_WORDS, i, last)
+    state.channel[word + PENDING_WRITES] = 0
+    state.channel[word + PENDING_ATOMS] = 0
+    state.channel[word + DRAINED_BEFORE] = state.channel[word + LAST_DRAINED]
+    state.channel[word + LAST_DRAINED] = end

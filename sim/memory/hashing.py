@@ -1,0 +1,43 @@
+"""How addresses spread: exact division by constants, and permutations that balance any run and break up any stride.
+
+Products stay below 2**63, so jitted code and plain Python give the same values. A permutation rotates each block of
+`count` consecutive items by a hash of the block's number: every aligned block meets each target exactly once, and
+items a power of two apart fall as if drawn at random.
+"""
+
+from sim.engine.jit import kernel
+
+DIVIDEND_BITS = 31
+"""Dividends of `divide` are below 2**31."""
+
+_MASK = 0xFFFFFFFF
+_FIRST = 0x5BD1E995
+_SECOND = 0x2C1B3C6D
+
+
+def reciprocal(divisor: int) -> tuple[int, int]:
+    """Multiplier and shift with which `divide` divides exactly by `divisor` (1 to 2**31)."""
+    shift = DIVIDEND_BITS + (divisor - 1).bit_length()
+    return (1 << shift) // divisor + 1, shift
+
+
+@kernel(inline=True)
+def divide(x, multiplier, shift):
+    """Quotient of x (0 to 2**31 - 1) by the divisor that `reciprocal` prepared."""
+    return (x * multiplier) >> shift
+
+
+@kernel(inline=True)
+def mix(x):
+    """Hash of x (32 bits) to 32 bits."""
+    h = (x * _FIRST) & _MASK
+    h ^= h >> 16
+    h = (h * _SECOND) & _MASK
+    return h ^ (h >> 15)
+
+
+@kernel(inline=True)
+def rotate(remainder, block, count):
+    """Where item `remainder` of a block of `count` goes: 0 to count - 1, a rotation by the hash of the block's number."""
+    place = remainder + ((mix(block) * count) >> 32)
+    return place - count if place >= count else place

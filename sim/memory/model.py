@@ -1,0 +1,209 @@
+"""The memory system beyond the SM's port: figures of a machine in ticks, state, and what happens to it between kernels.
+
+Typical use::
+
+    spec = lower_memory(gpu, clock_hz)
+    state = new_memory_state(spec)
+    tick = l2_read(spec, state, t, partition, address >> 7, 0b1111)
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from arch.gpu import L2
+from sim.engine.clock import TICKS_PER_CYCLE, transfer_ticks
+from sim.memory.counters import MemoryCounter
+from sim.memory.dram import DramFigures, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
+from sim.memory.hashing import DIVIDEND_BITS, reciprocal
+from sim.memory.kernel import DIRTY_SHIFT, READY_SHIFT, VALID, read_lines, write_lines
+
+LINE_BYTES = 128
+SECTOR_BYTES = 32
+MAX_WAYS = 31
+
+
+class Machine(Protocol):
+    """The parts of a machine description that the memory system reads (for example `arch.gpu.GpuSpec`)."""
+
+    @property
+    def l2(self) -> L2: ...
+    @property
+    def dram(self) -> DramFigures: ...
+
+
+class MemorySpec(NamedTuple):
+    """Figures of the memory system; times in ticks, latencies as a whole load sees them."""
+
+    partitions: int
+    slices: int
+    slices_per_partition: int
+    sets: int
+    """Of one slice."""
+    ways: int
+    all_ways: int
+    """Mask of one bit a way."""
+    slice_multiplier: int
+    slice_shift: int
+    set_multiplier: int
+    set_shift: int
+    local_copies: int
+    sector_bytes: int
+    hit_latency: int
+    """Hit in the SM's own partition."""
+    far_latency: int
+    """Hit in the other partition, everything included."""
+    read_sector: int
+    """Time of a slice's port for one sector read."""
+    write_sector: int
+    link_sector: int
+    channel_multiplier: int
+    channel_shift: int
+    atoms_of_sectors: int
+    """DRAM atoms that each 4-bit mask of sectors touches, as nibbles."""
+    dram: DramSpec
+
+
+class MemoryState(NamedTuple):
+    """Contents and calendars, all C-contiguous.
+
+    tags: int32 [slices * sets * ways], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
+    referenced: int32 [slices * sets], one bit a way. read_free, write_free: int64 [slices]. link_free: int64 [2], by
+    the partition that receives. scratch: int64 [2], second results of kernels. counters: int64 [len(MemoryCounter)].
+    """
+
+    tags: NDArray[np.int32]
+    lines: NDArray[np.int64]
+    referenced: NDArray[np.int32]
+    read_free: NDArray[np.int64]
+    write_free: NDArray[np.int64]
+    link_free: NDArray[np.int64]
+    scratch: NDArray[np.int64]
+    dram: DramState
+    counters: NDArray[np.int64]
+
+
+def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
+    """Figures of a machine's L2 and DRAM in ticks of its core clock.
+
+    Raises InputError for a geometry that the model cannot take.
+    """
+    l2, dram = machine.l2, machine.dram
+    _check(machine)
+    slice_multiplier, slice_shift = reciprocal(l2.slices)
+    set_multiplier, set_shift = reciprocal(l2.sets)
+    channel_multiplier, channel_shift = reciprocal(dram.channels)
+    link = l2.link_bandwidth_bytes_per_cycle
+    return MemorySpec(
+        partitions=l2.partitions,
+        slices=l2.slices,
+        slices_per_partition=l2.slices_per_partition,
+        sets=l2.sets,
+        ways=l2.ways,
+        all_ways=(1 << l2.ways) - 1,
+        slice_multiplier=slice_multiplier,
+        slice_shift=slice_shift,
+        set_multiplier=set_multiplier,
+        set_shift=set_shift,
+        local_copies=int(l2.local_copies and l2.partitions == 2),
+        sector_bytes=l2.sector_bytes,
+        hit_latency=l2.hit_latency_cycles * TICKS_PER_CYCLE,
+        far_latency=(l2.hit_latency_cycles + l2.far_latency_cycles) * TICKS_PER_CYCLE,
+        read_sector=transfer_ticks(l2.sector_bytes, l2.bandwidth_bytes_per_cycle),
+        write_sector=transfer_ticks(l2.sector_bytes, l2.write_bandwidth_bytes_per_cycle),
+        link_sector=transfer_ticks(l2.sector_bytes, link) if link else 0,
+        channel_multiplier=channel_multiplier,
+        channel_shift=channel_shift,
+        atoms_of_sectors=_atoms_of_sectors(dram.atom_bytes // l2.sector_bytes),
+        dram=lower_dram(dram, l2.line_bytes, clock_hz),
+    )
+
+
+def _check(machine: Machine) -> None:
+    l2, dram = machine.l2, machine.dram
+    if (l2.line_bytes, l2.sector_bytes) != (LINE_BYTES, SECTOR_BYTES):
+        raise InputError(f"l2.line={l2.line_bytes} B, l2.sector={l2.sector_bytes} B: the L2 model takes 128 B and 32 B")
+    if l2.ways > MAX_WAYS:
+        raise InputError(f"l2.ways={l2.ways}: the L2 model takes 1 to {MAX_WAYS}; the nearest is {MAX_WAYS}")
+    if dram.atom_bytes not in (32, 64, 128):
+        raise InputError(f"dram.atom={dram.atom_bytes} B: must be 32, 64 or 128 B behind an L2 of 32 B sectors")
+
+
+def _atoms_of_sectors(sectors_per_atom: int) -> int:
+    table = 0
+    for mask in range(16):
+        table |= len({sector // sectors_per_atom for sector in range(4) if mask >> sector & 1}) << (4 * mask)
+    return table
+
+
+def new_memory_state(spec: MemorySpec) -> MemoryState:
+    """State at tick 0 with an empty cache."""
+    count = spec.slices * spec.sets
+    return MemoryState(
+        tags=_aligned(count * spec.ways, np.int32, -1),
+        lines=_aligned(count * spec.ways, np.int64, 0),
+        referenced=np.zeros(count, np.int32),
+        read_free=np.zeros(spec.slices, np.int64),
+        write_free=np.zeros(spec.slices, np.int64),
+        link_free=np.zeros(2, np.int64),
+        scratch=np.zeros(2, np.int64),
+        dram=new_dram_state(spec.dram),
+        counters=np.zeros(len(MemoryCounter), np.int64),
+    )
+
+
+def _aligned(count: int, dtype: type, value: int) -> NDArray:
+    """A filled array that starts at a host cache line, so that the tags of a set lie in as few as possible."""
+    raw = np.empty(count * np.dtype(dtype).itemsize + 64, np.uint8)
+    skip = -raw.ctypes.data % 64
+    array = raw[skip : skip + count * np.dtype(dtype).itemsize].view(dtype)
+    array[:] = value
+    return array
+
+
+def flush(state: MemoryState) -> None:
+    """Empty the cache without cost in time or counts, as before a cold run; DRAM's write buffers keep what they hold."""
+    state.tags[:] = -1
+    state.lines[:] = 0
+    state.referenced[:] = 0
+
+
+def settle(state: MemoryState) -> None:
+    """Bring all calendars to tick 0, as between kernels: contents stay, nothing is in flight, rows are closed."""
+    state.lines[:] &= (1 << READY_SHIFT) - 1
+    for calendar in (state.read_free, state.write_free, state.link_free):
+        calendar[:] = 0
+    settle_dram(state.dram)
+
+
+def warm(spec: MemorySpec, state: MemoryState, first_line: int, count: int, dirty: bool = False) -> None:
+    """Bring `count` lines into the cache as if every partition had read (dirty: the first had written) them before.
+
+    Costs no time and counts nothing; all calendars stand at tick 0 afterwards.
+    """
+    counters = state.counters.copy()
+    for partition in range(1 if dirty else spec.partitions):
+        if dirty:
+            write_lines(spec, state, 0, 0, partition, first_line, count)
+        else:
+            read_lines(spec, state, 0, 0, partition, first_line, count, VALID)
+    state.counters[:] = counters
+    settle(state)
+
+
+def resident_lines(state: MemoryState) -> int:
+    """Lines in the cache, copies counted."""
+    return int(np.count_nonzero(state.tags >= 0))
+
+
+def dirty_sectors(state: MemoryState) -> int:
+    """Sectors in the cache that DRAM does not have."""
+    masks = (state.lines[state.tags >= 0] >> DIRTY_SHIFT) & VALID
+    return int(sum(np.count_nonzero(masks >> sector & 1) for sector in range(4)))
+
+
+def address_limit_bytes() -> int:
+    """Bytes that line numbers can address."""
+    return LINE_BYTES << DIVIDEND_BITS
