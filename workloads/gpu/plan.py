@@ -149,7 +149,7 @@ class Plan:
         self, role: RoleBuilder, worker: Expr, first: int = 0, stride: int = 1, name: str = "unit"
     ) -> Iterator[Unit]:
         """Writes the loop over the pieces `first`, `first + stride`, ... of a worker."""
-        if self.workers == self.tiles and not self.shared_tiles:
+        if stride == 1 and self.workers == self.tiles and not self.shared_tiles:
             yield self.unit(worker, Const(0))
             return
         pieces = self.pieces(worker)

@@ -138,11 +138,6 @@ def problem(op: Gemm) -> Problem:
     return Problem(full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"))
 
 
-def product(_: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """A tile's first multiply: the accumulator's old content does not count."""
-    return a @ b
-
-
 def multiply_add(acc: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """acc + a @ b."""
     return acc + a @ b

@@ -1,0 +1,475 @@
+"""The GEMM main loop of Volta to Ampere: every warp copies its share of the operands and multiplies (CUTLASS 2.x).
+
+Two ways of copying: `ldg` fetches the next k step to registers while the current one is multiplied and stores it to
+the other of two shared buffers (Volta, Turing, and operands whose rows are not aligned); `cp.async` keeps
+`stages` - 1 steps in flight past the registers (Ampere). Within a step the fragments of the next part are read from
+shared memory while the current part is multiplied.
+
+What multiplies is an `Inner` (`workloads.gpu.mma`, `workloads.gpu.simt`).
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.program import (
+    CTA_X,
+    WARP,
+    Const,
+    Expr,
+    IntLike,
+    Kernel,
+    KernelBuilder,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    SharedTile,
+    View,
+)
+from workloads.gpu import overhead
+from workloads.gpu.fixup import Fixup, Piece, owner_only, scratch
+from workloads.gpu.overhead import Overhead
+from workloads.gpu.plan import Plan, Unit
+from workloads.gpu.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div
+from workloads.ops import Gemm
+
+WARP_SIZE = 32
+
+
+@dataclass(frozen=True)
+class ThreadblockConfig:
+    """Tile configuration.
+
+    tile_*: output tile and k step of a CTA. warp_m, warp_n: output tile of a warp. stages: shared buffers of an
+    operand. copy: `ldg` or `cp.async`. group: tiles done together along one direction. split: pieces of k a tile;
+    stream_k: the tiles of the last wave are cut evenly over all CTAs.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    warp_m: int
+    warp_n: int
+    stages: int = 2
+    copy: str = "ldg"
+    group: int = 8
+    split: int = 1
+    stream_k: bool = False
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA."""
+        return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulator registers of a thread."""
+        return self.warp_m * self.warp_n // WARP_SIZE
+
+    def words(self, schedule: str) -> str:
+        """The configuration as people write it."""
+        words = [f"{schedule} {self.tile_m}x{self.tile_n}x{self.tile_k} warp {self.warp_m}x{self.warp_n}"]
+        words.append(f"{self.copy} stages {self.stages}")
+        words += [f"group {self.group}"] if self.group != 8 else []
+        words += [f"split {self.split}"] if self.split > 1 else []
+        words += ["stream-k"] if self.stream_k else []
+        return " ".join(words)
+
+
+class Inner(Protocol):
+    """What a warp does with a part of a k step that is in shared memory."""
+
+    part_k: int
+    """Elements of k of one part."""
+    step: Overhead
+    """Instructions of a k step beside loads, stores and multiplies."""
+    per_copy: Overhead
+    """Further ones for each copy instruction."""
+    setup: Overhead
+    """Before the main loop."""
+    epilogue: Overhead
+    """After it."""
+    extra_registers: int
+    """Registers of a thread beside accumulators, fragments and prefetched elements."""
+    held_values: int
+    """Neighbouring values of a row of the result that one thread holds."""
+
+    def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
+        """Shape, swizzle and padding in bytes of an operand's shared tile."""
+        ...
+
+    def transposed(self, operand: Operand) -> bool:
+        """Whether the shared tile holds the operand in the other order than global memory."""
+        ...
+
+    def store_bytes(self, operand: Operand) -> int:
+        """Bytes a thread writes at once when it stores an operand from registers to shared memory."""
+        ...
+
+    def clear(self, r: RoleBuilder, acc: RegisterTile) -> None:
+        """Zeroes the accumulators, where the multiply cannot start from zero by itself."""
+        ...
+
+    def load(self, r: RoleBuilder, dst: RegisterTile, src: View) -> None:
+        """Fragment `dst` (rows by k) from a part of a shared tile, given as rows by k."""
+        ...
+
+    def multiply(
+        self, r: RoleBuilder, acc: RegisterTile, a: RegisterTile, b: RegisterTile, accumulate: IntLike
+    ) -> None:
+        """acc += a (rows by k) times b (rows by k) transposed; `accumulate` is 0 where acc starts from zero."""
+        ...
+
+
+def resident_ctas(spec: GpuSpec, warps: int, registers: int, shared_bytes: int) -> int:
+    """CTAs that the chip holds at once; 0 where not even one fits an SM."""
+    granule = spec.sm.register_granule
+    per_cta = ceil_div(registers * WARP_SIZE, granule) * granule * warps
+    step = spec.shared.granule_bytes
+    shared = ceil_div(shared_bytes + spec.shared.reserved_per_cta_bytes, step) * step
+    if shared_bytes > spec.shared.max_per_cta_bytes:
+        return 0
+    limits = (
+        spec.sm.max_warps // warps, spec.sm.registers // per_cta, spec.sm.max_ctas,
+        spec.shared.max_per_sm_bytes // shared if shared else spec.sm.max_ctas,
+    )  # fmt: skip
+    return min(limits) * spec.sm.count
+
+
+def fragment_registers(p: Problem, config: ThreadblockConfig, part_k: int) -> int:
+    """Registers of a thread for two sets of fragments."""
+    width = DTYPE_BYTES[p.dtype]
+    return 2 * ceil_div((config.warp_m + config.warp_n) * part_k * width, 4 * WARP_SIZE)
+
+
+def prefetch_registers(p: Problem, config: ThreadblockConfig) -> int:
+    """Registers of a thread that hold the next k step on its way to shared memory."""
+    if config.copy != "ldg":
+        return 0
+    step = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype]
+    return ceil_div(step, 4 * WARP_SIZE * config.warps)
+
+
+def registers(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
+    """Registers of a thread."""
+    fragments = fragment_registers(p, config, inner.part_k)
+    return config.accumulators + fragments + prefetch_registers(p, config) + inner.extra_registers
+
+
+def operand_bytes(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
+    """Shared memory of one CTA."""
+    total = 0
+    for operand, rows in ((p.a, config.tile_m), (p.b, config.tile_n)):
+        shape, _, pad = inner.shared_shape(operand, rows, config.tile_k)
+        total += shape[0] * (shape[1] * DTYPE_BYTES[p.dtype] + pad) * config.stages
+    return total
+
+
+def plan(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> Plan:
+    """Tiles and CTAs."""
+    tiles_m, tiles_n = ceil_div(p.m, config.tile_m), ceil_div(p.n, config.tile_n)
+    tiles, steps = tiles_m * tiles_n * p.batch, ceil_div(p.k, config.tile_k)
+    workers, shared_tiles = tiles, 0
+    if config.split > 1:
+        shared_tiles, workers = tiles, min(tiles * config.split, tiles * steps)
+    elif config.stream_k:
+        resident = resident_ctas(spec, config.warps, registers(p, config, inner), operand_bytes(p, config, inner))
+        if tiles % resident:
+            # The last, partial wave and one full wave before it are cut evenly (CUTLASS, two-tile stream-K).
+            shared_tiles = tiles if tiles < 2 * resident else tiles % resident + resident
+            workers = min(resident, shared_tiles * steps)
+    return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, config.group, tiles_m < tiles_n)
+
+
+def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, where: str) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
+        if warp < 1 or tile < 1 or tile % warp:
+            nearest = max(1, round(tile / max(1, warp))) * max(1, warp)
+            raise InputError(f"{where}: tile {name} = {tile} is no multiple of the warp's {warp}; nearest: {nearest}")
+    # Fragments of two parts take turns, so that the first part of a step always finds the same registers.
+    pair = 2 * inner.part_k
+    if config.tile_k < 1 or config.tile_k % pair:
+        nearest = max(1, round(config.tile_k / pair)) * pair
+        raise InputError(f"{where}: tile k = {config.tile_k} must be a multiple of {pair}, nearest: {nearest}")
+    if config.copy not in ("ldg", "cp.async"):
+        raise InputError(f"{where}: copy {config.copy} is unknown; one of ldg, cp.async")
+    if config.copy == "cp.async" and spec.cp_async is None:
+        raise InputError(f"{where}: {spec.name} has no cp.async; nearest: ldg stages 2")
+    if config.copy == "ldg" and config.stages != 2:
+        raise InputError(f"{where}: copies through registers use two buffers; nearest: stages 2")
+    if config.copy == "cp.async" and config.stages < 2:
+        raise InputError(f"{where}: stages {config.stages}: at least 2")
+    if config.copy == "cp.async":
+        for operand in (p.a, p.b):
+            if operand.vector_bytes < 4:
+                raise InputError(
+                    f"{where}: rows of {operand.tensor.name} start at multiples of {operand.vector_bytes} B, "
+                    "cp.async copies 4 B or more; nearest: ldg stages 2"
+                )
+            if inner.transposed(operand):
+                raise InputError(f"{where}: cp.async cannot transpose {operand.tensor.name}; nearest: ldg stages 2")
+    if config.split < 1 or (config.split > 1 and config.stream_k):
+        raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
+    threads = config.warps * WARP_SIZE
+    if threads > spec.sm.max_threads_per_cta:
+        raise InputError(f"{where}: {threads} threads a CTA, {spec.name} has {spec.sm.max_threads_per_cta}")
+    used = registers(p, config, inner)
+    if used > spec.sm.max_registers_per_thread:
+        raise InputError(
+            f"{where}: {used} registers a thread, {spec.name} has {spec.sm.max_registers_per_thread}; "
+            "nearest: smaller warp tiles"
+        )
+    size = operand_bytes(p, config, inner)
+    if size > spec.shared.max_per_cta_bytes:
+        fits = spec.shared.max_per_cta_bytes // (size // config.stages)
+        raise InputError(
+            f"{where}: {size} B of shared memory, {spec.name} has {spec.shared.max_per_cta_bytes} B a CTA; "
+            f"nearest: stages {fits}"
+        )
+    if resident_ctas(spec, config.warps, used, size) < 1:
+        raise InputError(f"{where}: one CTA does not fit an SM of {spec.name}; nearest: smaller tiles")
+
+
+def build(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, op: Gemm) -> Program:
+    """The program of one kernel; `check` has passed."""
+    writer = _Writer(p, spec, config, inner)
+    tensors = [p.a.tensor, p.b.tensor, p.c]
+    if writer.partials is not None:
+        tensors.append(writer.partials)
+    return Program(str(op), tuple(tensors), (writer.kernel(),), str(config), {"config": config})
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A warp's share of copying one operand: `rows` rows of memory each by `warps` warps; registers for `ldg`."""
+
+    operand: Operand
+    tile: SharedTile
+    extent: int  # rows of the operand in the CTA's tile
+    rows: int  # rows of memory a warp
+    columns: int
+    warps: int
+    count: int
+    buffer: RegisterTile
+
+
+class _Writer:
+    """Writes the kernel; one method a part of it."""
+
+    def __init__(self, p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> None:
+        self.p, self.spec, self.config, self.inner = p, spec, config, inner
+        self.plan = plan(p, spec, config, inner)
+        c = config
+        self.registers = registers(p, c, inner)
+        self.k = KernelBuilder(
+            f"gemm_{c}".replace(" ", "_"), (self.plan.workers, 1, 1), code_bytes=self._code_bytes(),
+            flags=self.plan.shared_tiles,
+        )  # fmt: skip
+        self.copies = (self._copy("a", p.a, c.tile_m), self._copy("b", p.b, c.tile_n))
+        self.acc = RegisterTile("acc", (c.warp_m, c.warp_n), p.acc)
+        self.fragments = [
+            (
+                RegisterTile(f"a{i}", (c.warp_m, inner.part_k), p.dtype),
+                RegisterTile(f"b{i}", (c.warp_n, inner.part_k), p.dtype),
+            )
+            for i in range(2)
+        ]
+        self.partials = scratch(self.plan, 1, c.tile_m, c.tile_n, p.acc)
+        self.parts = c.tile_k // inner.part_k
+        across = c.tile_m // c.warp_m
+        self.row, self.col = WARP % across * c.warp_m, WARP // across * c.warp_n
+
+    def _code_bytes(self) -> int:
+        """Machine code: set-up, the unrolled k step, epilogue."""
+        c, parts = self.config, self.config.tile_k // self.inner.part_k
+        multiplies = c.warp_m * c.warp_n * c.tile_k // (WARP_SIZE * 64)
+        instructions = 500 + parts * 20 + multiplies * 2 + 6 * c.accumulators
+        return instructions * overhead.INSTRUCTION_BYTES
+
+    def _copy(self, name: str, operand: Operand, extent: int) -> _Copy:
+        c = self.config
+        shape, swizzle, pad = self.inner.shared_shape(operand, extent, c.tile_k)
+        tile = self.k.shared(name, shape, self.p.dtype, c.stages, swizzle, pad)
+        memory_rows, columns = operand.tile_shape(extent, c.tile_k)
+        # All warps share the rows; fewer do where there are fewer rows than warps.
+        warps = c.warps
+        while memory_rows % warps:
+            warps -= 1
+        rows = memory_rows // warps
+        count = ceil_div(rows * columns * DTYPE_BYTES[operand.dtype], WARP_SIZE * operand.vector_bytes)
+        buffer = RegisterTile(f"next_{name}", (rows, columns), operand.dtype)
+        return _Copy(operand, tile, extent, rows, columns, warps, count, buffer)
+
+    def kernel(self) -> Kernel:
+        """One role: all warps do the same."""
+        with self.k.role("warps", self.config.warps, self.registers) as r:
+            self.inner.setup.write(r)
+            with self.plan.units(r, CTA_X) as unit:
+                self._main_loop(r, unit)
+                pieces = [Piece(self.acc, self.row, self.col)]
+                if self.partials is not None:
+                    fixup = Fixup(self.partials, CTA_X, 1, unit.tile_index, self.config.warps)
+                    fixup.store(r, unit, pieces)
+                with owner_only(r, unit):
+                    if self.partials is not None:
+                        fixup.add(r, unit, pieces)
+                    self._epilogue(r, unit)
+                if self.plan.shared_tiles:
+                    # The next tile's copies overwrite buffers that slower warps still use.
+                    r.bar_sync(0, self.config.warps)
+        return self.k.build()
+
+    # --- copying
+
+    def _source(self, copy: _Copy, unit: Unit, depth: Expr) -> View:
+        first = (unit.tile.m if copy.operand is self.p.a else unit.tile.n) * copy.extent
+        share = WARP * copy.rows
+        if copy.operand.k_major:
+            return copy.operand.tensor[unit.tile.batch, first + share : copy.rows, depth : copy.columns]  # type: ignore[misc]
+        return copy.operand.tensor[unit.tile.batch, depth + share : copy.rows, first : copy.columns]  # type: ignore[misc]
+
+    def _target(self, copy: _Copy, stage: Expr) -> View:
+        """This warp's share of the shared tile, in the order of global memory."""
+        share = WARP * copy.rows
+        if self.inner.transposed(copy.operand):
+            return copy.tile[stage, 0 : copy.columns, share : copy.rows].T  # type: ignore[misc]
+        return copy.tile[stage, share : copy.rows, 0 : copy.columns]  # type: ignore[misc]
+
+    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr) -> None:
+        """Starts the copies of k step `k` of this piece, to registers or (cp.async) to buffer `stage`."""
+        depth = (unit.k_begin + k) * self.config.tile_k
+        for copy in self.copies:
+            src = self._source(copy, unit, depth)
+            mix = overhead.mix(alu=self.inner.per_copy.alu * copy.count)
+            with self._copying(r, copy):
+                if self.config.copy == "cp.async":
+                    r.cp_async(
+                        self._target(copy, stage), src, copy.count, vector_bytes=copy.operand.vector_bytes, mix=mix
+                    )
+                else:
+                    name = copy.buffer.name
+                    r.ldg(
+                        copy.buffer.whole, src, copy.count, into=name, vector_bytes=copy.operand.vector_bytes, mix=mix
+                    )
+
+    def _stash(self, r: RoleBuilder, stage: Expr) -> None:
+        """Registers to buffer `stage`."""
+        for copy in self.copies:
+            vector = self.inner.store_bytes(copy.operand)
+            count = ceil_div(copy.rows * copy.columns * DTYPE_BYTES[copy.operand.dtype], WARP_SIZE * vector)
+            with self._copying(r, copy):
+                r.sts(
+                    self._target(copy, stage), copy.buffer.whole, count, vector_bytes=vector, after=(copy.buffer.name,)
+                )
+
+    def _copying(self, r: RoleBuilder, copy: _Copy) -> AbstractContextManager[None]:
+        return nullcontext() if copy.warps == self.config.warps else r.when(copy.warps > WARP)
+
+    # --- main loop
+
+    def _load_fragments(self, r: RoleBuilder, part: int, stage: Expr) -> None:
+        depth, k = part * self.inner.part_k, self.inner.part_k
+        for copy, fragment, row in zip(self.copies, self.fragments[part % 2], (self.row, self.col), strict=True):
+            rows = fragment.shape[0]
+            k_major = copy.operand.k_major != self.inner.transposed(copy.operand)
+            if k_major:
+                view = copy.tile[stage, row:rows, depth:k]  # type: ignore[misc]
+            else:
+                view = copy.tile[stage, depth:k, row:rows].T  # type: ignore[misc]
+            self.inner.load(r, fragment, view)
+
+    def _main_loop(self, r: RoleBuilder, unit: Unit) -> None:
+        """Prologue: the first steps on their way, the first fragments read. Then one k step a trip."""
+        c, last = self.config, self.parts - 1
+        asynchronous = c.copy == "cp.async"
+        if asynchronous:
+            for s in range(c.stages - 1):
+                with r.when(unit.k_trips > s):
+                    self._fetch(r, unit, Const(s), Const(s))
+                r.cp_commit()
+            r.cp_wait(c.stages - 2)
+        else:
+            self._fetch(r, unit, Const(0), Const(0))
+            self._stash(r, Const(0))
+        self.inner.clear(r, self.acc)
+        r.bar_sync(0, c.warps)
+        self._load_fragments(r, 0, Const(0))
+        with r.loop("k", unit.k_trips) as k:
+            stage = k % c.stages
+            following = (k + 1) % c.stages
+            ahead = k + (c.stages - 1) if asynchronous else k + 1
+            for part in range(self.parts):
+                if part == last:
+                    if not asynchronous:
+                        with r.when(k + 1 < unit.k_trips):
+                            self._stash(r, following)
+                    else:
+                        r.cp_commit()
+                        r.cp_wait(c.stages - 2)
+                    r.bar_sync(0, c.warps)
+                self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
+                if part == 0:
+                    with r.when(ahead < unit.k_trips):
+                        self._fetch(r, unit, ahead, ahead % c.stages)
+                a, b = self.fragments[part % 2]
+                self.inner.multiply(r, self.acc, a, b, accumulate=k > 0 if part == 0 else 1)
+            self.inner.step.write(r)
+
+    # --- epilogue
+
+    def _epilogue(self, r: RoleBuilder, unit: Unit) -> None:
+        c, p = self.config, self.p
+        self.inner.epilogue.write(r)
+        values = c.accumulators
+        if p.acc == "fp32":
+            r.run("fmul", values, dtype="fp32")
+        convert = 0
+        if p.out != p.acc:
+            # Packed conversions take two values; the older units, on the transcendental pipe, one.
+            packed = 1 if self.spec.instruction("cvt", p.out).pipe == "xu" else 2
+            convert = ceil_div(values, packed)
+            r.run("cvt", convert, dtype=p.out)
+        row, col = unit.tile.m * c.tile_m + self.row, unit.tile.n * c.tile_n + self.col
+        width = DTYPE_BYTES[p.out]
+        region = self._staging()
+        if region is None:
+            vector = max(width, min(p.c_vector_bytes, self.inner.held_values * width))
+            count = ceil_div(c.warp_m * c.warp_n * width, WARP_SIZE * vector)
+            box = p.c[unit.tile.batch, row : c.warp_m, col : c.warp_n]  # type: ignore[misc]
+            r.stg(box, self.acc.whole, count, vector_bytes=vector)
+        else:
+            r.bar_sync(0, c.warps)
+            self._store_through_shared(r, unit, region, row, col)
+
+    def _staging(self) -> tuple[int, int] | None:
+        """Rows and columns that a warp can turn in its own part of the first operand's buffer; None: store directly.
+
+        Only 2-byte results gain: threads that hold two neighbouring 4-byte ones fill 32 B sectors by themselves.
+        """
+        c, tile = self.config, self.copies[0].tile
+        if DTYPE_BYTES[self.p.out] != 2 or tile.dtype != self.p.out:
+            return None
+        rows = tile.shape[0] // c.warps
+        return (math.gcd(rows, c.warp_m), math.gcd(tile.shape[1], c.warp_n)) if rows else None
+
+    def _store_through_shared(self, r: RoleBuilder, unit: Unit, region: tuple[int, int], row: Expr, col: Expr) -> None:
+        """Box by box: fragments to shared memory, whole rows back, 16 bytes a thread to global memory."""
+        c, p, tile = self.config, self.p, self.copies[0].tile
+        rows, cols = region
+        box_bytes = rows * cols * DTYPE_BYTES[p.out]
+        staging = tile[0, WARP * (tile.shape[0] // c.warps) : rows, 0:cols]  # type: ignore[misc]
+        out = RegisterTile("out", (rows, cols), p.out)
+        vector = min(MAX_VECTOR_BYTES, p.c_vector_bytes)
+        for i in range(0, c.warp_m, rows):
+            for j in range(0, c.warp_n, cols):
+                r.sts(staging, self.acc[i:rows, j:cols], ceil_div(box_bytes, WARP_SIZE * 4), vector_bytes=4)
+                r.lds(out.whole, staging, ceil_div(box_bytes, WARP_SIZE * MAX_VECTOR_BYTES), vector_bytes=16)
+                box = p.c[unit.tile.batch, row + i : rows, col + j : cols]  # type: ignore[misc]
+                r.stg(box, out.whole, ceil_div(box_bytes, WARP_SIZE * vector), vector_bytes=vector)
