@@ -1,0 +1,74 @@
+"""Energy of a kernel: action counts times the preset's energy per action, scaled with voltage, plus static power.
+
+All sums are integers in femtojoules. The clock at which the board's limit is met follows from the same figures.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from arch.gpu import GpuSpec
+from sim.gpu.layout import Counter
+from sim.memory.counters import MemoryCounter
+
+
+class EnergyModel:
+    """Energies of a chip. data: "zeros", "uniform" or "normal" operands; tensor and move actions scale with it."""
+
+    def __init__(self, spec: GpuSpec, data: str = "normal") -> None:
+        self.spec = spec
+        energy = spec.power.energy
+        factor = {"zeros": spec.power.data.zeros, "uniform": spec.power.data.uniform, "normal": spec.power.data.normal}[data]
+        self._per_action = np.zeros(Counter.WIDTH + len(MemoryCounter), dtype=np.int64)
+        self._factor_ppm = int(factor * 1_000_000)
+
+        def put(index: int, femtojoules: float, moves_data: bool) -> None:
+            self._per_action[index] += int(femtojoules * (factor if moves_data else 1))
+
+        put(Counter.INSTRUCTIONS, energy.issue_fj, False)
+        put(Counter.MACS_VECTOR, energy.fma_fj, True)
+        put(Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte, True)
+        put(Counter.SHARED_WRITE_BYTES, energy.shared_fj_per_byte, True)
+        put(Counter.L1_READ_SECTORS, 32 * energy.l1_fj_per_byte, True)
+        put(Counter.PORT_RECEIVE_BYTES, energy.l2_fj_per_byte, True)
+        put(Counter.PORT_WRITE_BYTES, energy.l2_fj_per_byte, True)
+        put(Counter.WIDTH + MemoryCounter.DRAM_READ_BYTES, energy.dram_fj_per_byte, True)
+        put(Counter.WIDTH + MemoryCounter.DRAM_WRITE_BYTES, energy.dram_fj_per_byte, True)
+        self._tensor_fj = 0
+
+    def set_tensor_dtype(self, dtype: str) -> None:
+        """Operand type of the tensor-core work that follows."""
+        tensor = self.spec.power.energy.tensor
+        per_flop = getattr(tensor, f"{dtype}_fj_per_flop", None) or tensor.fp16_fj_per_flop
+        self._per_action[Counter.MACS_TENSOR] = int(2 * per_flop * self._factor_ppm) // 1_000_000
+
+    def voltage_mv(self, clock_hz: int) -> int:
+        """Core voltage at a clock: the preset's line, flat outside."""
+        v = self.spec.power.voltage
+        clock = min(max(clock_hz, v.min_clock_hz), v.max_clock_hz)
+        return v.min_mv + (v.max_mv - v.min_mv) * (clock - v.min_clock_hz) // max(1, v.max_clock_hz - v.min_clock_hz)
+
+    def window_fj(self, actions: np.ndarray, window_ps: int, clock_hz: int) -> int:
+        """Energy of a window: `actions` counted in it, static power for its `window_ps` (1 mW ps = 1 fJ / 1000)."""
+        dynamic = int((actions * self._per_action).sum())
+        voltage, reference = self.voltage_mv(clock_hz), self.voltage_mv(self.spec.power.voltage.reference_clock_hz)
+        return dynamic * voltage * voltage // (reference * reference) + self.spec.power.static_mw * window_ps // 1000
+
+    def sustained_hz(self, clock_hz: int, window_ps: int, energy_fj: int, limit_mw: int, highest_hz: int) -> int:
+        """Highest clock, at most `highest_hz`, at which the work of this window would stay within `limit_mw`; its time scales with the clock."""
+        static_fj = self.spec.power.static_mw * window_ps // 1000
+        dynamic_fj = max(energy_fj - static_fj, 0)
+        budget_mw = limit_mw - self.spec.power.static_mw
+        now_mw = dynamic_fj * 1000 // window_ps
+        low, high = 210_000_000, highest_hz
+        now_v = self.voltage_mv(clock_hz)
+        while high - low > 5_000_000:
+            middle = (low + high) // 2
+            v = self.voltage_mv(middle)
+            if now_mw * v * v // (now_v * now_v) * (middle // 1_000_000) // (clock_hz // 1_000_000) <= budget_mw:
+                low = middle
+            else:
+                high = middle
+        return high if high == highest_hz else low
+
+

@@ -1,0 +1,265 @@
+"""One GPU as a host program sees it: a device with memory that persists, on which kernels are built and advanced.
+
+`Device` owns what outlives a kernel (L2 contents, DRAM rows). `Device.build` lowers a kernel and places its first wave; `Launch.advance`
+goes on to a tick and returns, so that a host model can interleave devices; `Launch.run` goes to the end, returning to the regulator at
+its boundaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from arch.gpu import GpuSpec
+from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
+from sim.gpu import kernel as native
+from sim.gpu import layout as lay
+from sim.gpu.clocking import FixedClock, Regulator
+from sim.gpu.energy import EnergyModel
+from sim.gpu.layout import Block, C, Counter, GpuState, M, P, Q, Reason, S, W, X
+from sim.gpu.lower import Occupancy, lower_kernel, occupancy
+from sim.gpu.program import Kernel
+from sim.memory.counters import MemoryCounter
+from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
+
+_LOG_ROWS = 1 << 16
+
+
+class DeadlockError(RuntimeError):
+    """No event is left and warps still wait: a program that synchronises wrongly. The message names what each waits for."""
+
+
+@dataclass
+class KernelResult:
+    """What one kernel did.
+
+    ticks: from launch to the end, drain included, at 256 a core cycle. time_ps: the same in picoseconds, clock changes included. warp_states
+    and issue_slots are in ticks and sum to warp residency and to sub-cores x ticks.
+    """
+
+    kernel: Kernel
+    occupancy: Occupancy
+    ticks: int
+    time_ps: int
+    energy_fj: int
+    counters: dict[str, int]
+    memory: dict[str, int]
+    warp_states: dict[str, int]
+    issue_slots: dict[str, int]
+    clock_hz: int
+    clocks: list[tuple[int, int]] = field(default_factory=list)  # (time in ps, Hz) at each change
+    events: np.ndarray | None = None
+
+
+class Device:
+    """A GPU with its memory system. clock: the regulator; exact, log, cold_launch: see `lower_kernel`."""
+
+    def __init__(
+        self,
+        spec: GpuSpec,
+        *,
+        regulator: Regulator | None = None,
+        exact: bool = False,
+        log: bool = False,
+        cold_launch: bool = True,
+        data: str = "normal",
+    ) -> None:
+        self.spec = spec
+        self.regulator = regulator or FixedClock(spec.clock.boost_hz)
+        self.exact, self.log, self.cold_launch = exact, log, cold_launch
+        self.energy = EnergyModel(spec, data)
+        self._memory_specs = {self.regulator.clock_hz: lower_memory(spec, self.regulator.clock_hz)}
+        self.memory = new_memory_state(self.memory_spec(self.regulator.clock_hz))
+        self._kernels = 0
+
+    def memory_spec(self, clock_hz: int) -> MemorySpec:
+        """The memory system lowered for a core clock."""
+        if clock_hz not in self._memory_specs:
+            self._memory_specs[clock_hz] = lower_memory(self.spec, clock_hz)
+        return self._memory_specs[clock_hz]
+
+    def flush_l2(self) -> None:
+        """Empties the L2, as before a cold run."""
+        flush(self.memory)
+
+    def build(self, kernel: Kernel, addresses: Mapping[str, int], *, launch_ps: int | None = None) -> Launch:
+        """Lowers `kernel` and places its first CTAs after `launch_ps` (default: the preset's kernel and setup cost)."""
+        number = self._kernels % 64
+        self._kernels += 1
+        return Launch(self, kernel, addresses, number, launch_ps)
+
+    def run(
+        self,
+        kernel: Kernel,
+        addresses: Mapping[str, int],
+        progress: Callable[[float], None] | None = None,
+        *,
+        launch_ps: int | None = None,
+        drain_ps: int | None = None,
+    ) -> KernelResult:
+        """Builds and runs a kernel to its end. progress: called with the share of CTAs done."""
+        return self.build(kernel, addresses, launch_ps=launch_ps).run(progress, drain_ps)
+
+
+class Launch:
+    """One kernel on its way: `build` has been done, `advance` goes on."""
+
+    def __init__(
+        self, device: Device, kernel: Kernel, addresses: Mapping[str, int], number: int, launch_ps: int | None
+    ) -> None:
+        self.device, self.kernel = device, kernel
+        spec = device.spec
+        self.occupancy = occupancy(kernel, spec)
+        self.clock_hz = device.regulator.clock_hz
+        self.p, self.program = lower_kernel(
+            kernel, addresses, spec, exact=device.exact, log=device.log, cold_launch=device.cold_launch, number=number
+        )
+        launch_ps = spec.launch.kernel_ps + spec.launch.setup_ps if launch_ps is None else launch_ps
+        self.p[P.LAUNCH_START] = ps_to_ticks(launch_ps, self.clock_hz)
+        self.state = new_state(self.p, spec, self.occupancy, _LOG_ROWS if device.log else 0)
+        self.ctas = kernel.ctas
+        self._memory_before = device.memory.counters.copy()
+        settle(device.memory)
+        native.start(self.p, self.program, self.state, self._memory_spec, device.memory)
+
+    @property
+    def _memory_spec(self) -> MemorySpec:
+        return self.device.memory_spec(self.clock_hz)
+
+    def advance(self, until: int) -> int:
+        """Processes events up to tick `until`; returns the tick of the next one, -1 when the kernel has ended."""
+        tick = native.advance(self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
+        if tick < 0 and (self.state.x[X.LIVE] > 0 or self.state.x[X.NEXT_CLUSTER] < self.p[P.CLUSTERS]):
+            raise DeadlockError(self._waiting())
+        return int(tick)
+
+    def run(self, progress: Callable[[float], None] | None = None, drain_ps: int | None = None) -> KernelResult:
+        """Goes to the end of the kernel, returning to the regulator at its boundaries; see `Device.run`."""
+        regulator, x = self.device.regulator, self.state.x
+        time_ps, tick, energy_fj = 0, 0, 0
+        clocks = [(0, self.clock_hz)]
+        window = regulator.window_ps
+        step = ps_to_ticks(window, self.clock_hz) if window else 1 << 40
+        before = self._actions()
+        while True:
+            following = self.advance(tick + step)
+            if following < 0:
+                break
+            tick += step
+            time_ps += window
+            now = self._actions()
+            spent = self.device.energy.window_fj(now - before, window, self.clock_hz)
+            energy_fj += spent
+            before = now
+            clock_hz = regulator.step(window, spent)
+            if clock_hz != self.clock_hz:
+                self.clock_hz = clock_hz
+                clocks.append((time_ps, clock_hz))
+                step = ps_to_ticks(window, clock_hz)
+            if progress is not None:
+                progress(1 - (x[X.LIVE] + int(self.p[P.CLUSTERS] - x[X.NEXT_CLUSTER]) * self.kernel.cluster_size) / self.ctas)
+        drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
+        end = max(int(x[X.END]), int(x[X.LAST_STORE]))
+        rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz)
+        energy_fj += self.device.energy.window_fj(self._actions() - before, max(rest_ps, 0), self.clock_hz)
+        regulator.step(max(rest_ps, 0) + drain_ps, 0)
+        time_ps += rest_ps + drain_ps
+        end += ps_to_ticks(drain_ps, self.clock_hz)
+        return self._result(end, time_ps, energy_fj, clocks)
+
+    # ---- results
+
+    def _actions(self) -> np.ndarray:
+        """Counters of SMs and memory, one after the other: what the energy model multiplies."""
+        return np.concatenate([self.state.counters, self.device.memory.counters - self._memory_before])
+
+    def _result(self, end: int, time_ps: int, energy_fj: int, clocks: list[tuple[int, int]]) -> KernelResult:
+        state, p = self.state, self.p
+        slots = state.slots.copy()
+        cursors = state.subs[:, S.CURSOR]
+        slots[Reason.NO_WARP] += int((end - cursors).clip(min=0).sum())
+        slots[Reason.SELECTED] += int((end - cursors).clip(max=0).sum())
+        memory = self.device.memory.counters - self._memory_before
+        mean_hz = end * PS_PER_S // (TICKS_PER_CYCLE * max(time_ps, 1))
+        events = None
+        if p[P.LOG]:
+            if state.x[X.LOG] > len(state.log):
+                raise MemoryError(f"the event log of kernel {self.kernel.name} holds {len(state.log)} rows, {state.x[X.LOG]} needed")
+            events = state.log[: state.x[X.LOG]].copy()
+        return KernelResult(
+            kernel=self.kernel,
+            occupancy=self.occupancy,
+            ticks=end,
+            time_ps=time_ps,
+            energy_fj=energy_fj,
+            counters={c.name.lower(): int(state.counters[c]) for c in Counter if c.name != "WIDTH"},
+            memory={c.name.lower(): int(memory[c]) for c in MemoryCounter},
+            warp_states={r.name.lower(): int(state.warp_states[r]) for r in Reason},
+            issue_slots={r.name.lower(): int(slots[r]) for r in Reason},
+            clock_hz=int(mean_hz),
+            clocks=clocks,
+            events=events,
+        )
+
+    def _waiting(self) -> str:
+        """What the parked warps of the first live CTA wait for."""
+        state, p = self.state, self.p
+        lines = []
+        for slot in np.flatnonzero(state.ctas[:, C.ACTIVE] == 1)[:1]:
+            row = state.ctas[slot]
+            for w in range(row[C.FIRST_WARP], row[C.FIRST_WARP] + p[P.WARPS_PER_CTA]):
+                warp = state.warps[w]
+                if warp[W.BLOCK]:
+                    name = Block(warp[W.BLOCK]).name.lower()
+                    lines.append(f"warp {warp[W.WARP]} at {name} {warp[W.BLOCK_A]} for {warp[W.BLOCK_B]}")
+            where = f"CTA ({row[C.X]}, {row[C.Y]}, {row[C.Z]})"
+            return f"kernel {self.kernel.name} deadlocks: {where}: " + "; ".join(lines)
+        return f"kernel {self.kernel.name} deadlocks: clusters are left and no SM can take one"
+
+
+def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, log_rows: int) -> GpuState:
+    """A chip with nothing on it yet."""
+    sms, subs = int(p[P.SMS]), int(p[P.SMS] * p[P.SUB_CORES])
+    warps, ctas = sms * held.warps, sms * held.ctas
+    components = warps + 2 * sms
+    if components > native.ID_MASK:
+        raise ValueError(f"{components} warps and queues exceed the {native.ID_MASK} that event keys can name")
+    rows = np.zeros((sms, M.WIDTH), dtype=np.int64)
+    rows[:, M.FREE_CTAS] = held.ctas
+    gpc = np.repeat(np.arange(spec.gpc.count), spec.sms_per_gpc)
+    rows[:, M.GPC] = gpc
+    rows[:, M.PARTITION] = gpc * spec.l2.partitions // spec.gpc.count
+    lines = int(p[P.L1_SETS] * p[P.L1_WAYS])
+
+    def zeros(*shape: int) -> np.ndarray:
+        return np.zeros(shape, dtype=np.int64)
+
+    return GpuState(
+        heap=zeros(components + 1),
+        new=zeros(components + 1),
+        x=zeros(X.WIDTH),
+        warps=zeros(warps, W.WIDTH),
+        subs=zeros(subs, S.WIDTH),
+        sms=rows,
+        gpcs=zeros(spec.gpc.count),
+        ctas=zeros(ctas, C.WIDTH),
+        bars=zeros(ctas * int(p[P.BARRIERS]), lay.B.WIDTH),
+        named=zeros(ctas, 16, 2),
+        queues=zeros(2 * sms, lay.TMA_QUEUE, Q.WIDTH),
+        queue_at=zeros(2 * sms, 3),
+        in_flight=zeros(sms, int(p[P.TMA_IN_FLIGHT])),
+        misses=zeros(sms, int(p[P.MISS_QUEUE])),
+        l1_tags=np.full((sms, lines), -1, dtype=np.int64),
+        l1_ready=zeros(sms, lines),
+        l1_valid=zeros(sms, lines),
+        l1_used=zeros(sms, lines),
+        flags=zeros(max(1, int(p[P.FLAGS])), 2),
+        flag_waiters=zeros(warps),
+        stack=zeros(64),
+        counters=zeros(Counter.WIDTH),
+        warp_states=zeros(len(Reason)),
+        slots=zeros(len(Reason)),
+        log=zeros(log_rows, 8),
+    )

@@ -1,0 +1,1392 @@
+"""The GPU engine: warps, sub-cores, shared memory, TMA, barriers and the CTA scheduler of a whole chip, event by event.
+
+Everything here is compiled. Times are int64 ticks. Each warp and each TMA queue has at most one event in the heap; its key is
+(tick, priority, component), so that simultaneous events have one order. A warp's event runs ops until the warp waits for
+something that has not been booked yet (it is parked and woken by whoever books it) or until another component is due first.
+"""
+
+from sim.engine.jit import kernel
+from sim.gpu.layout import (
+    N_PIPES,
+    N_RING,
+    N_SCOREBOARDS,
+    N_TILES,
+    TMA_QUEUE,
+    X_ADD,
+    X_AND,
+    X_CONST,
+    X_DIV,
+    X_EQ,
+    X_LT,
+    X_MAX,
+    X_MIN,
+    X_MOD,
+    X_MUL,
+    X_SHL,
+    X_SUB,
+    X_TABLE,
+    X_VAR,
+    X_XOR,
+    B,
+    Block,
+    Box,
+    C,
+    Col,
+    Counter,
+    Kind,
+    M,
+    P,
+    Q,
+    Reason,
+    S,
+    W,
+    X,
+)
+from sim.memory.kernel import l2_read, l2_reduce, l2_write
+
+ID_BITS = 16
+TIME_SHIFT = ID_BITS + 6  # six bits of priority
+ID_MASK = (1 << ID_BITS) - 1
+FAR = 1 << 62
+CHUNK = 16  # lines a long transfer issues in one event
+PARKED = -1
+TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
+
+# --------------------------------------------------------------------------------------------------------------------------- heap
+
+
+@kernel(inline=True)
+def _sift_down(heap, n, key):
+    """Puts `key` at the root's place of a binary heap of n keys."""
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= n:
+            break
+        if child + 1 < n and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= key:
+            break
+        heap[i] = heap[child]
+        i = child
+    heap[i] = key
+
+
+@kernel(inline=True)
+def _sift_up(heap, n, key):
+    """Adds `key` to a binary heap of n keys."""
+    i = n
+    while i > 0:
+        parent = (i - 1) >> 1
+        if heap[parent] <= key:
+            break
+        heap[i] = heap[parent]
+        i = parent
+    heap[i] = key
+
+
+@kernel(inline=True)
+def _schedule(new, x, tick, priority, component):
+    """Announces an event; it enters the heap when the current one is done."""
+    new[x[X.NEW]] = (tick << TIME_SHIFT) | (priority << ID_BITS) | component
+    x[X.NEW] += 1
+
+
+# -------------------------------------------------------------------------------------------------------------------- expressions
+
+
+@kernel
+def _evaluate(prog, ctas, warps, stack, w, e):
+    """Value of expression `e` for warp `w`."""
+    lo = prog.expr_at[e]
+    hi = prog.expr_at[e + 1]
+    expr = prog.expr
+    if hi == lo + 1 and expr[lo, 0] == X_CONST:
+        return expr[lo, 1]
+    n = 0
+    for i in range(lo, hi):
+        op = expr[i, 0]
+        arg = expr[i, 1]
+        if op == X_CONST:
+            stack[n] = arg
+            n += 1
+        elif op == X_VAR:
+            if arg >= 0:
+                stack[n] = warps[w, W.VARS + arg]
+            elif arg == -5:
+                stack[n] = warps[w, W.ROLE_WARP]
+            else:
+                stack[n] = ctas[warps[w, W.CTA], C.X - arg - 1]
+            n += 1
+        elif op == X_TABLE:
+            stack[n - 1] = prog.tables[arg + stack[n - 1]]
+        else:
+            b = stack[n - 1]
+            a = stack[n - 2]
+            n -= 1
+            if op == X_ADD:
+                r = a + b
+            elif op == X_SUB:
+                r = a - b
+            elif op == X_MUL:
+                r = a * b
+            elif op == X_DIV:
+                r = a // b
+            elif op == X_MOD:
+                r = a % b
+            elif op == X_XOR:
+                r = a ^ b
+            elif op == X_AND:
+                r = a & b
+            elif op == X_SHL:
+                r = a << b
+            elif op == X_LT:
+                r = 1 if a < b else 0
+            elif op == X_EQ:
+                r = 1 if a == b else 0
+            elif op == X_MIN:
+                r = min(a, b)
+            else:  # X_MAX
+                r = max(a, b)
+            stack[n - 1] = r
+    return stack[0]
+
+
+@kernel
+def _locate_box(prog, ctas, warps, stack, w, box):
+    """Resolves a box of a global tensor for warp `w` and starts its walk: address, rows, bytes a row, stride; clipped at the tensor's edges."""
+    boxes = prog.boxes
+    rows = 1
+    row_stride = 0
+    row_bytes = 0
+    address = boxes[box, Box.BASE]
+    element = boxes[box, Box.ELEMENT]
+    for d in range(boxes[box, Box.DIMS]):
+        at = Box.EXPR0 + 4 * d
+        offset = _evaluate(prog, ctas, warps, stack, w, boxes[box, at])
+        stride = boxes[box, at + 1]
+        shape = boxes[box, at + 2]
+        extent = boxes[box, at + 3]
+        lo = max(offset, 0)
+        n = min(offset + extent, shape) - lo
+        if n < 0:
+            n = 0
+        address += lo * stride
+        if d == boxes[box, Box.COL_DIM]:
+            row_bytes = n * element
+        elif d == boxes[box, Box.ROW_DIM]:
+            rows = n
+            row_stride = stride
+        elif n == 0:
+            rows = 0
+    if row_bytes == 0:
+        rows = 0
+    if rows > 1 and row_stride == row_bytes:  # dense: one long row
+        row_bytes *= rows
+        rows = 1
+    warps[w, W.BASE] = address
+    warps[w, W.ROWS] = rows
+    warps[w, W.ROW_BYTES] = row_bytes
+    warps[w, W.ROW_STRIDE] = row_stride
+    warps[w, W.ROW] = 0
+    warps[w, W.OFFSET] = 0
+
+
+@kernel(inline=True)
+def _sector_mask(address, end):
+    """Mask of the 32 B sectors of one line that [address, end) touches; the line is that of `address`."""
+    first = (address >> 5) & 3
+    last = ((end - 1) >> 5) & 3
+    return ((1 << (last + 1)) - 1) & ~((1 << first) - 1)
+
+
+@kernel(inline=True)
+def _full_mask(address, end):
+    """Mask of the sectors of one line of which [address, end) covers every byte."""
+    first = ((address + 31) >> 5) - ((address >> 7) << 2)
+    last = (end >> 5) - ((address >> 7) << 2)
+    return ((1 << last) - 1) & ~((1 << first) - 1) if last > first else 0
+
+
+@kernel(inline=True)
+def _sectors(mask):
+    """Number of sectors in a mask."""
+    return (mask & 1) + ((mask >> 1) & 1) + ((mask >> 2) & 1) + ((mask >> 3) & 1)
+
+
+# ------------------------------------------------------------------------------------------------------------------- accounting
+
+
+@kernel(inline=True)
+def _account(st, w, tick, reason):
+    """Books warp `w`'s time up to `tick` on `reason`."""
+    d = tick - st.warps[w, W.ACCOUNTED]
+    if d > 0:
+        st.warp_states[reason] += d
+        st.warps[w, W.ACCOUNTED] = tick
+    st.warps[w, W.REASON] = reason
+
+
+@kernel(inline=True)
+def _issue_slots(st, w, s, t, busy, end):
+    """Books `busy` issue-slot ticks of warp `w` on sub-core `s` within [t, end); idle slots before it go to the warp's reason."""
+    subs = st.subs
+    cursor = subs[s, S.CURSOR]
+    if t > cursor:
+        st.slots[st.warps[w, W.REASON]] += t - cursor
+        cursor = t
+        subs[s, S.IDLE] = 0
+    if end > cursor:
+        st.slots[Reason.MATH_PIPE_THROTTLE] += end - cursor
+        subs[s, S.IDLE] += end - cursor
+        cursor = end
+    idle = subs[s, S.IDLE]
+    take = min(idle, busy)
+    st.slots[Reason.MATH_PIPE_THROTTLE] -= take
+    subs[s, S.IDLE] = idle - take
+    st.slots[Reason.SELECTED] += busy
+    subs[s, S.CURSOR] = cursor + busy - take
+    subs[s, S.LAST_WARP] = w
+    st.x[X.SEQUENCE] += 1
+    st.warps[w, W.ISSUED] = st.x[X.SEQUENCE]
+
+
+@kernel(inline=True)
+def _priority(p, st, w):
+    """Rank of warp `w` among warps that are due at the same tick, 0 first: the policy of the warp scheduler."""
+    s = st.warps[w, W.SUB]
+    if p[P.POLICY] == 1:  # loose round robin: the least recently issued
+        return 63 - min(62, (st.x[X.SEQUENCE] - st.warps[w, W.ISSUED]) >> 3)
+    if p[P.POLICY] == 0 and st.subs[s, S.LAST_WARP] == w:  # greedy
+        return 0
+    return 62 - min(61, st.sms[st.warps[w, W.SM], M.NEWEST] - st.warps[w, W.ORDER])
+
+
+@kernel
+def _log(st, w, op, t0, t1, t2, value):
+    """One row of the event log (`sim.gpu.events.Event`, the kernel's number is filled in afterwards)."""
+    n = st.x[X.LOG]
+    st.x[X.LOG] = n + 1
+    if n < st.log.shape[0]:
+        log = st.log
+        log[n, 0] = 0
+        log[n, 1] = st.ctas[st.warps[w, W.CTA], C.LINEAR]
+        log[n, 2] = st.warps[w, W.WARP]
+        log[n, 3] = op
+        log[n, 4] = t0
+        log[n, 5] = t1
+        log[n, 6] = t2
+        log[n, 7] = value
+
+
+# ------------------------------------------------------------------------------------------------------------------------- memory
+
+
+@kernel
+def _port_read(p, sms, gpcs, counters, ms, mem, sm, t, line, mask):
+    """A line read from SM `sm` through its unicast read path; returns the tick at which the data leaves the crossbar for the SM."""
+    n = _sectors(mask)
+    begin = max(t, sms[sm, M.READ_FREE])
+    sms[sm, M.READ_FREE] = begin + n * p[P.READ_TICKS]
+    gpc = sms[sm, M.GPC]
+    port = max(begin, gpcs[gpc])
+    gpcs[gpc] = port + n * p[P.GPC_TICKS]
+    counters[Counter.PORT_READ_BYTES] += 32 * n
+    counters[Counter.LINES] += 1
+    return l2_read(ms, mem, port, sms[sm, M.PARTITION], line, mask)
+
+
+@kernel(inline=True)
+def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
+    """Delivery of a line into SM `sm`: the receive port delivers in the order of arrival, so its work is booked from the request."""
+    n = _sectors(mask)
+    free = max(sms[sm, M.RECEIVE_FREE], t_request + p[P.NEAR_LATENCY] - 4 * p[P.RECEIVE_TICKS]) + n * p[P.RECEIVE_TICKS]
+    sms[sm, M.RECEIVE_FREE] = free
+    counters[Counter.PORT_RECEIVE_BYTES] += 32 * n
+    return max(t_data, free)
+
+
+@kernel
+def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
+    """[address, end) of one line written (or reduced) from SM `sm`; returns the tick of its acknowledgement."""
+    line = address >> 7
+    mask = _sector_mask(address, end)
+    n = _sectors(mask)
+    begin = max(t, sms[sm, M.WRITE_FREE])
+    sms[sm, M.WRITE_FREE] = begin + n * p[P.WRITE_TICKS]
+    counters[Counter.PORT_WRITE_BYTES] += 32 * n
+    counters[Counter.LINES] += 1
+    if reduce:
+        return l2_reduce(ms, mem, begin, sms[sm, M.PARTITION], line, mask)
+    return l2_write(ms, mem, begin, sms[sm, M.PARTITION], line, mask, _full_mask(address, end))
+
+
+@kernel
+def _l1_read(p, st, ms, mem, sm, t, line, mask):
+    """A line read by the LSU of `sm` through L1; returns the tick at which the data can be used."""
+    tags, ready, valid = st.l1_tags, st.l1_ready, st.l1_valid
+    ways = p[P.L1_WAYS]
+    base = ((line ^ (line >> 7)) % p[P.L1_SETS]) * ways
+    n = _sectors(mask)
+    st.counters[Counter.L1_READ_SECTORS] += n
+    way = -1
+    victim = 0
+    oldest = FAR
+    for i in range(ways):
+        if tags[sm, base + i] == line:
+            way = i
+            break
+        used = st.l1_used[sm, base + i]
+        if used < oldest:
+            oldest = used
+            victim = i
+    at = base + way
+    if way >= 0:
+        st.l1_used[sm, at] = t
+        if (valid[sm, at] & mask) == mask:
+            st.counters[Counter.L1_HIT_SECTORS] += n
+            return max(t + p[P.L1_HIT], ready[sm, at])
+    else:
+        at = base + victim
+        tags[sm, at] = line
+        valid[sm, at] = 0
+        ready[sm, at] = 0
+        st.l1_used[sm, at] = t
+    missing = mask & ~valid[sm, at]
+    k = st.sms[sm, M.MISS_HEAD] % p[P.MISS_QUEUE]
+    begin = max(t, st.misses[sm, k])
+    data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, begin, line, missing)
+    data = _port_receive(p, st.sms, st.counters, sm, begin, data, missing)
+    st.misses[sm, k] = data
+    st.sms[sm, M.MISS_HEAD] += 1
+    valid[sm, at] |= missing
+    ready[sm, at] = max(ready[sm, at], data)
+    return ready[sm, at]
+
+
+# ----------------------------------------------------------------------------------------------------------------------- barriers
+
+
+@kernel(inline=True)
+def _park(st, w, block, a, b, op, issued):
+    """Notes what warp `w` waits for; whoever provides it calls `_wake`."""
+    st.warps[w, W.BLOCK] = block
+    st.warps[w, W.BLOCK_A] = a
+    st.warps[w, W.BLOCK_B] = b
+    st.warps[w, W.BLOCK_OP] = op
+    st.warps[w, W.T_ISSUE] = issued
+
+
+@kernel
+def _wake(p, st, w, tick, reason, now):
+    """Puts parked warp `w` back: it goes on at `tick`, its wait is booked on `reason`."""
+    tick = max(tick, now)
+    st.warps[w, W.BLOCK] = Block.NONE
+    if p[P.LOG] == 1 and st.warps[w, W.BLOCK_OP] >= 0:
+        _log(st, w, st.warps[w, W.BLOCK_OP], st.warps[w, W.T_ISSUE], tick, tick, 0)
+    _account(st, w, tick, reason)
+    _schedule(st.new, st.x, tick, _priority(p, st, w), w)
+
+
+@kernel
+def _barrier_settle(p, prog, st, slot, b, now):
+    """Completes the phase of mbarrier `b` of CTA slot `slot` if nothing is outstanding, and wakes who waits for it."""
+    row = slot * p[P.BARRIERS] + b
+    bars = st.bars
+    if bars[row, B.PENDING] != 0 or bars[row, B.BYTES] != 0:
+        return
+    bars[row, B.PHASE] += 1
+    bars[row, B.DONE] = bars[row, B.TIME]
+    bars[row, B.TIME] = 0
+    bars[row, B.PENDING] = prog.barrier_arrivals[b]
+    if bars[row, B.WAITERS] == 0:
+        return
+    first = st.ctas[slot, C.FIRST_WARP]
+    for w in range(first, first + p[P.WARPS_PER_CTA]):
+        if st.warps[w, W.BLOCK] == Block.MBARRIER and st.warps[w, W.BLOCK_A] == b:
+            if bars[row, B.PHASE] > st.warps[w, W.BLOCK_B]:
+                bars[row, B.WAITERS] -= 1
+                _wake(p, st, w, bars[row, B.DONE] + p[P.WAIT_LATENCY], Reason.MBARRIER, now)
+
+
+@kernel
+def _barrier_arrive(p, prog, st, slot, b, arrivals, size_bytes, tick, now):
+    """`arrivals` arrivals and a change of the outstanding bytes of an mbarrier, effective at `tick`."""
+    row = slot * p[P.BARRIERS] + b
+    bars = st.bars
+    bars[row, B.PENDING] -= arrivals
+    bars[row, B.BYTES] += size_bytes
+    bars[row, B.TIME] = max(bars[row, B.TIME], tick)
+    _barrier_settle(p, prog, st, slot, b, now)
+
+
+@kernel(inline=True)
+def _peer(st, slot, rank):
+    """CTA slot of cluster rank `rank` as seen from `slot`, or -1 where that CTA has ended."""
+    other = st.ctas[slot, C.PEERS + rank]
+    if st.ctas[other, C.ACTIVE] == 1 and st.ctas[other, C.CLUSTER] == st.ctas[slot, C.CLUSTER]:
+        return other
+    return -1
+
+
+# ---------------------------------------------------------------------------------------------------------------------------- TMA
+
+
+@kernel
+def _tma_enqueue(p, st, w, op, which, bar, mask, size_bytes, reduce, now):
+    """Gives the box that warp `w` has located to a queue of its SM's TMA (0 loads, 1 stores). False: the queue is full."""
+    sm = st.warps[w, W.SM]
+    q = which * p[P.SMS] + sm
+    n = st.queue_at[q, 1]
+    if n >= TMA_QUEUE:
+        return False
+    i = (st.queue_at[q, 0] + n) % TMA_QUEUE
+    e = st.queues
+    e[q, i, Q.WARP] = w
+    e[q, i, Q.OP] = op
+    for c in range(6):
+        e[q, i, Q.BASE + c] = st.warps[w, W.BASE + c]
+    e[q, i, Q.BAR] = bar
+    e[q, i, Q.MASK] = mask
+    e[q, i, Q.BYTES] = size_bytes
+    e[q, i, Q.T_ISSUE] = now
+    e[q, i, Q.T_READ] = now
+    e[q, i, Q.T_DONE] = now
+    e[q, i, Q.GROUP] = st.warps[w, W.BULK_N]
+    e[q, i, Q.CTA] = st.warps[w, W.CTA]
+    e[q, i, Q.REDUCE] = reduce
+    st.queue_at[q, 1] = n + 1
+    st.counters[Counter.TMA_BOXES] += 1
+    if n == 0:
+        begin = max(now, st.queue_at[q, 2])
+        if which == 0:
+            begin = max(begin, st.sms[sm, M.DESCRIPTORS])
+        _schedule(st.new, st.x, begin, 32, p[P.SMS] * p[P.WARPS_PER_SM] + q)
+    return True
+
+
+@kernel
+def _tma_loads(p, prog, st, ms, mem, sm, t):
+    """Up to CHUNK lines of the loads queued at the TMA of `sm`; returns the tick of its next event, PARKED if the queue is empty."""
+    q = sm
+    e = st.queues
+    i = st.queue_at[q, 0]
+    slot = e[q, i, Q.CTA]
+    mask = e[q, i, Q.MASK]
+    rows = e[q, i, Q.ROWS]
+    row_bytes = e[q, i, Q.ROW_BYTES]
+    row = e[q, i, Q.ROW]
+    offset = e[q, i, Q.OFFSET]
+    done = e[q, i, Q.T_DONE]
+    ranks = st.ctas[slot, C.RANK]
+    free = max(t, st.queue_at[q, 2])
+    ring = p[P.TMA_IN_FLIGHT]
+    lines = 0
+    while row < rows and lines < CHUNK:
+        k = st.sms[sm, M.TMA_HEAD] % ring
+        begin = max(free, st.in_flight[sm, k])
+        if begin > t + TMA_SLACK:
+            e[q, i, Q.ROW] = row
+            e[q, i, Q.OFFSET] = offset
+            e[q, i, Q.T_DONE] = done
+            st.queue_at[q, 2] = free
+            return begin
+        address = e[q, i, Q.BASE] + row * e[q, i, Q.ROW_STRIDE] + offset
+        end = min(e[q, i, Q.BASE] + row * e[q, i, Q.ROW_STRIDE] + row_bytes, ((address >> 7) + 1) << 7)
+        sectors = _sector_mask(address, end)
+        begin = max(begin, st.sms[sm, M.READ_FREE])
+        data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, begin, address >> 7, sectors)
+        if mask < 0:
+            data = _port_receive(p, st.sms, st.counters, sm, begin, data, sectors)
+            st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
+        else:
+            latest = data
+            for rank in range(8):
+                if (mask >> rank) & 1:
+                    other = st.ctas[slot, C.PEERS + rank] // p[P.CTAS_PER_SM]
+                    latest = max(latest, _port_receive(p, st.sms, st.counters, other, begin, data, sectors))
+                    st.sms[other, M.BACKGROUND_FREE] = max(st.sms[other, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
+            data = latest
+        data += p[P.TMA_LATENCY]
+        st.in_flight[sm, k] = data
+        st.sms[sm, M.TMA_HEAD] += 1
+        done = max(done, data)
+        free = begin + p[P.TMA_GAP]
+        offset += end - address
+        if offset >= row_bytes:
+            row += 1
+            offset = 0
+        lines += 1
+    st.queue_at[q, 2] = free
+    e[q, i, Q.ROW] = row
+    e[q, i, Q.OFFSET] = offset
+    e[q, i, Q.T_DONE] = done
+    if row < rows:
+        return free
+    # The box is complete: bytes arrive on the barrier of each receiving CTA. Clipped parts are written as zeros, so all bytes count.
+    bar = e[q, i, Q.BAR]
+    size_bytes = e[q, i, Q.BYTES]
+    if p[P.LOG] == 1:
+        _log(st, e[q, i, Q.WARP], e[q, i, Q.OP], e[q, i, Q.T_ISSUE], done, done, 0)
+    if mask < 0:
+        _barrier_arrive(p, prog, st, slot, bar, 0, -size_bytes, done, t)
+    else:
+        for rank in range(8):
+            if (mask >> rank) & 1:
+                other = slot if rank == ranks else _peer(st, slot, rank)
+                if other >= 0:
+                    _barrier_arrive(p, prog, st, other, bar, 0, -size_bytes, done, t)
+    st.queue_at[q, 0] = (i + 1) % TMA_QUEUE
+    st.queue_at[q, 1] -= 1
+    if st.queue_at[q, 1] > 0:
+        return free
+    return PARKED
+
+
+@kernel
+def _tma_stores(p, st, ms, mem, sm, t):
+    """Up to CHUNK lines of the stores queued at the TMA of `sm`; returns the tick of its next event, PARKED if the queue is empty."""
+    q = p[P.SMS] + sm
+    e = st.queues
+    i = st.queue_at[q, 0]
+    rows = e[q, i, Q.ROWS]
+    row_bytes = e[q, i, Q.ROW_BYTES]
+    row = e[q, i, Q.ROW]
+    offset = e[q, i, Q.OFFSET]
+    done = e[q, i, Q.T_DONE]
+    free = max(t, st.queue_at[q, 2])
+    lines = 0
+    while row < rows and lines < CHUNK:
+        begin = max(free, st.sms[sm, M.WRITE_FREE])
+        if begin > t + TMA_SLACK:
+            break
+        address = e[q, i, Q.BASE] + row * e[q, i, Q.ROW_STRIDE] + offset
+        end = min(e[q, i, Q.BASE] + row * e[q, i, Q.ROW_STRIDE] + row_bytes, ((address >> 7) + 1) << 7)
+        st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
+        done = max(done, _port_write(p, st.sms, st.counters, ms, mem, sm, begin, address, end, e[q, i, Q.REDUCE]))
+        st.counters[Counter.GLOBAL_WRITE_BYTES] += end - address
+        free = begin + p[P.TMA_GAP]
+        offset += end - address
+        if offset >= row_bytes:
+            row += 1
+            offset = 0
+        lines += 1
+    st.queue_at[q, 2] = free
+    e[q, i, Q.ROW] = row
+    e[q, i, Q.OFFSET] = offset
+    e[q, i, Q.T_DONE] = done
+    if row < rows:
+        return max(free, st.sms[sm, M.WRITE_FREE])
+    w = e[q, i, Q.WARP]
+    read = free + p[P.TMA_LATENCY]
+    st.x[X.LAST_STORE] = max(st.x[X.LAST_STORE], done)
+    warps = st.warps
+    warps[w, W.STORES] = max(warps[w, W.STORES], done)
+    warps[w, W.TICKET] -= 1
+    group = e[q, i, Q.GROUP]
+    warps[w, W.BULK_RING + group % N_RING] = max(warps[w, W.BULK_RING + group % N_RING], read)
+    warps[w, W.BULK_RING2 + group % N_RING] = max(warps[w, W.BULK_RING2 + group % N_RING], done)
+    if p[P.LOG] == 1:
+        _log(st, w, e[q, i, Q.OP], e[q, i, Q.T_ISSUE], read, done, 0)
+    st.queue_at[q, 0] = (i + 1) % TMA_QUEUE
+    st.queue_at[q, 1] -= 1
+    if warps[w, W.BLOCK] == Block.BULK:
+        # It waits for all groups up to BLOCK_B; stores of one warp finish in order.
+        more = st.queue_at[q, 1] > 0 and warps[w, W.TICKET] > 0
+        pending = False
+        if more:
+            for j in range(st.queue_at[q, 1]):
+                k = (st.queue_at[q, 0] + j) % TMA_QUEUE
+                if e[q, k, Q.WARP] == w and e[q, k, Q.GROUP] <= warps[w, W.BLOCK_B]:
+                    pending = True
+                    break
+        if not pending:
+            ring = W.BULK_RING if warps[w, W.BLOCK_A] == 1 else W.BULK_RING2
+            _wake(p, st, w, warps[w, ring + warps[w, W.BLOCK_B] % N_RING], Reason.TMA_STORE, t)
+    if st.queue_at[q, 1] > 0:
+        return free
+    return PARKED
+
+
+# ------------------------------------------------------------------------------------------------------------------ CTA scheduler
+
+
+@kernel
+def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
+    """Places CTA `rank` of `cluster` on SM `sm`; its peers are written afterwards. Returns its slot."""
+    slot = sm * p[P.CTAS_PER_SM]
+    while st.ctas[slot, C.ACTIVE] == 1:
+        slot += 1
+    sms = st.sms
+    sms[sm, M.FREE_CTAS] -= 1
+    if sms[sm, M.WARM] == 0:  # cold instruction fetch through L2, a few lines ahead of the program counter
+        done = t
+        line = 0
+        while line < p[P.CODE_LINES]:
+            batch = done
+            for _ in range(p[P.FETCH_LINES]):
+                if line < p[P.CODE_LINES]:
+                    data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, batch, p[P.CODE_BASE] + line, 15)
+                    done = max(done, data)
+                    line += 1
+        sms[sm, M.WARM] = max(done, 1)
+        tick = t
+        for d in range(p[P.DESCRIPTORS]):
+            tick = max(tick, _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, p[P.CODE_BASE] - 1 - d, 15))
+        sms[sm, M.DESCRIPTORS] = tick
+    begin = max(t, sms[sm, M.LAUNCH_FREE]) + p[P.CTA_LAUNCH]
+    sms[sm, M.LAUNCH_FREE] = begin
+    ctas = st.ctas
+    grid_x = p[P.GRID_X] // p[P.CLUSTER_X]
+    grid_y = p[P.GRID_Y] // p[P.CLUSTER_Y]
+    cx = cluster % grid_x
+    cy = (cluster // grid_x) % grid_y
+    cz = cluster // (grid_x * grid_y)
+    rx = rank % p[P.CLUSTER_X]
+    ry = (rank // p[P.CLUSTER_X]) % p[P.CLUSTER_Y]
+    rz = rank // (p[P.CLUSTER_X] * p[P.CLUSTER_Y])
+    x = cx * p[P.CLUSTER_X] + rx
+    y = cy * p[P.CLUSTER_Y] + ry
+    z = cz * p[P.CLUSTER_Z] + rz
+    ctas[slot, C.ACTIVE] = 1
+    ctas[slot, C.X] = x
+    ctas[slot, C.Y] = y
+    ctas[slot, C.Z] = z
+    ctas[slot, C.RANK] = rank
+    ctas[slot, C.LEFT] = p[P.WARPS_PER_CTA]
+    ctas[slot, C.LINEAR] = x + p[P.GRID_X] * (y + p[P.GRID_Y] * z)
+    ctas[slot, C.SYNC_COUNT] = 0
+    ctas[slot, C.SYNC_TIME] = 0
+    ctas[slot, C.TILES] = 0
+    ctas[slot, C.CLUSTER] = cluster
+    first = sm * p[P.WARPS_PER_SM] + (slot - sm * p[P.CTAS_PER_SM]) * p[P.WARPS_PER_CTA]
+    ctas[slot, C.FIRST_WARP] = first
+    order = st.x[X.ORDER]
+    st.x[X.ORDER] = order + 1
+    sms[sm, M.NEWEST] = order
+    for b in range(p[P.BARRIERS]):
+        row = slot * p[P.BARRIERS] + b
+        st.bars[row, B.PENDING] = prog.barrier_arrivals[b]
+        st.bars[row, B.BYTES] = 0
+        st.bars[row, B.PHASE] = 0
+        st.bars[row, B.TIME] = 0
+        st.bars[row, B.DONE] = 0
+        st.bars[row, B.WAITERS] = 0
+    for b in range(16):
+        st.named[slot, b, 0] = 0
+        st.named[slot, b, 1] = 0
+    go = max(begin, sms[sm, M.WARM])
+    st.counters[Counter.CTAS] += 1
+    for i in range(p[P.WARPS_PER_CTA]):
+        w = first + i
+        s = sm * p[P.SUB_CORES] + i % p[P.SUB_CORES]
+        for c in range(W.WIDTH):
+            st.warps[w, c] = 0
+        st.warps[w, W.PC] = prog.warp_entry[i, 0]
+        st.warps[w, W.ROLE_WARP] = prog.warp_entry[i, 1]
+        st.warps[w, W.WARP] = i
+        st.warps[w, W.CTA] = slot
+        st.warps[w, W.SM] = sm
+        st.warps[w, W.SUB] = s
+        st.warps[w, W.ORDER] = order
+        st.warps[w, W.ACCOUNTED] = begin
+        if st.subs[s, S.RESIDENT] == 0 and begin > st.subs[s, S.CURSOR]:
+            st.slots[Reason.NO_WARP] += begin - st.subs[s, S.CURSOR]
+            st.subs[s, S.CURSOR] = begin
+            st.subs[s, S.IDLE] = 0
+        st.subs[s, S.RESIDENT] += 1
+        _account(st, w, go, Reason.NO_INSTRUCTION)
+        _schedule(st.new, st.x, go, 32, w)
+    for i in range(p[P.CLUSTER_X] * p[P.CLUSTER_Y] * p[P.CLUSTER_Z]):
+        ctas[slot, C.PEERS + i] = slot
+    return slot
+
+
+@kernel
+def _launch(p, prog, st, ms, mem, t):
+    """Places as many waiting clusters as fit: the emptiest SMs first, all CTAs of a cluster inside one GPC."""
+    size = p[P.CLUSTER_X] * p[P.CLUSTER_Y] * p[P.CLUSTER_Z]
+    sms = st.sms
+    n = p[P.SMS]
+    while st.x[X.NEXT_CLUSTER] < p[P.CLUSTERS]:
+        cluster = st.x[X.NEXT_CLUSTER]
+        if size == 1:
+            best = -1
+            most = 0
+            for sm in range(n):
+                if sms[sm, M.FREE_CTAS] > most:
+                    most = sms[sm, M.FREE_CTAS]
+                    best = sm
+            if best < 0:
+                return
+            _start_cta(p, prog, st, ms, mem, best, cluster, 0, t)
+        else:
+            # The GPC with the most room; a cluster takes its emptiest SMs.
+            best = -1
+            most = 0
+            sm = 0
+            while sm < n:
+                gpc = sms[sm, M.GPC]
+                room = 0
+                while sm < n and sms[sm, M.GPC] == gpc:
+                    room += sms[sm, M.FREE_CTAS]
+                    sm += 1
+                if room >= size and room > most:
+                    most = room
+                    best = gpc
+            if best < 0:
+                return
+            for rank in range(size):
+                chosen = -1
+                most = 0
+                for sm in range(n):
+                    if sms[sm, M.GPC] == best and sms[sm, M.FREE_CTAS] > most:
+                        most = sms[sm, M.FREE_CTAS]
+                        chosen = sm
+                st.stack[rank] = _start_cta(p, prog, st, ms, mem, chosen, cluster, rank, t)
+            for rank in range(size):
+                for other in range(size):
+                    st.ctas[st.stack[rank], C.PEERS + other] = st.stack[other]
+        st.x[X.NEXT_CLUSTER] = cluster + 1
+        st.x[X.LIVE] += size
+
+
+@kernel
+def _exit(p, prog, st, ms, mem, w, t):
+    """Warp `w` ends; the last one frees its CTA and lets the next in."""
+    _account(st, w, t, Reason.WAIT)
+    s = st.warps[w, W.SUB]
+    st.subs[s, S.RESIDENT] -= 1
+    if st.subs[s, S.RESIDENT] == 0 and t > st.subs[s, S.CURSOR]:
+        st.slots[st.warps[w, W.REASON]] += t - st.subs[s, S.CURSOR]
+        st.subs[s, S.CURSOR] = t
+        st.subs[s, S.IDLE] = 0
+    slot = st.warps[w, W.CTA]
+    st.ctas[slot, C.LEFT] -= 1
+    st.ctas[slot, C.END] = max(st.ctas[slot, C.END], t)
+    st.x[X.END] = max(st.x[X.END], t)
+    if st.ctas[slot, C.LEFT] == 0:
+        st.ctas[slot, C.ACTIVE] = 0
+        st.sms[st.warps[w, W.SM], M.FREE_CTAS] += 1
+        st.x[X.LIVE] -= 1
+        _launch(p, prog, st, ms, mem, t)
+
+
+# -------------------------------------------------------------------------------------------------------------------------- warps
+
+
+@kernel(inline=True)
+def _issue_run(p, prog, st, w, s, t, pc, n, total):
+    """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
+
+    Returns (start, tick of the next instruction of this warp). start > t: nothing was booked, the warp has to come back at start.
+    """
+    code, subs = prog.code, st.subs
+    pipe = code[pc, Col.PIPE]
+    interval = code[pc, Col.INTERVAL]
+    free = subs[s, S.PIPE_FREE + pipe]
+    if free > t:
+        _account(st, w, free, Reason.MATH_PIPE_THROTTLE)
+        return free, free
+    done = total - st.warps[w, W.LEFT]
+    slots = code[pc, Col.ISSUE]
+    if n != total:
+        slots = slots * (done + n) // total - slots * done // total
+    cycle = p[P.CYCLE]
+    busy = slots * cycle
+    duration = n * interval
+    if p[P.MAX_RUN] == 1:
+        free = subs[s, S.ISSUE_FREE]
+        if free > t:
+            _account(st, w, free, Reason.NOT_SELECTED)
+            return free, free
+        subs[s, S.ISSUE_FREE] = t + busy
+        duration = max(duration, busy)
+    else:
+        density = 0
+        earliest = FAR
+        for q in range(N_PIPES):
+            f = subs[s, S.PIPE_FREE + q]
+            if f > t:
+                density += subs[s, S.DENSITY + q]
+                earliest = min(earliest, f)
+        if density > 240:  # the slots of running ops leave nothing
+            _account(st, w, earliest, Reason.NOT_SELECTED)
+            return earliest, earliest
+        duration = max(duration, busy * 256 // (256 - density))
+    for k in range(2):
+        ticks = code[pc, Col.MIX_TICKS0 + 2 * k]
+        if ticks > 0:
+            if n != total:
+                ticks = ticks * (done + n) // total - ticks * done // total
+            q = code[pc, Col.MIX_PIPE0 + 2 * k]
+            f = max(subs[s, S.PIPE_FREE + q], t) + ticks
+            if q != pipe:
+                subs[s, S.PIPE_FREE + q] = f
+                subs[s, S.DENSITY + q] = 0
+            duration = max(duration, f - t)
+    subs[s, S.PIPE_FREE + pipe] = t + duration
+    subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
+    following = max(t + duration - interval + cycle, t + busy)
+    _issue_slots(st, w, s, t, busy, following)
+    st.warp_states[Reason.SELECTED] += busy
+    st.warps[w, W.ACCOUNTED] = t + busy
+    _account(st, w, following, Reason.MATH_PIPE_THROTTLE)
+    st.counters[Counter.INSTRUCTIONS] += slots
+    st.counters[code[pc, Col.COUNTER]] += n
+    st.counters[Counter.INST_OTHER] += slots - n
+    return t, following
+
+
+@kernel(inline=True)
+def _issue_one(p, st, w, s, t):
+    """Issues one control instruction; returns the tick after it."""
+    cycle = p[P.CYCLE]
+    _issue_slots(st, w, s, t, cycle, t + cycle)
+    st.warp_states[Reason.SELECTED] += cycle
+    st.warps[w, W.ACCOUNTED] = t + cycle
+    st.warps[w, W.REASON] = Reason.WAIT
+    st.counters[Counter.INSTRUCTIONS] += 1
+    st.counters[Counter.INST_OTHER] += 1
+    return t + cycle
+
+
+@kernel(inline=True)
+def _set_ready(st, w, slot, tick, reason):
+    st.warps[w, W.READY + slot] = tick
+    st.warps[w, W.READY_REASON + slot] = reason
+
+
+@kernel(inline=True)
+def _set_tile(st, w, tile, first, last, reason):
+    """Register tile `tile`: when its first and its last element can be read."""
+    _set_ready(st, w, N_SCOREBOARDS + tile, last, reason)
+    _set_ready(st, w, N_SCOREBOARDS + N_TILES + tile, first, reason)
+
+
+@kernel
+def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
+    """LDG, STG, RED and cp.async: as many instructions of row `pc` as fit one event. Returns the tick at which to come back.
+
+    When the row is finished the program counter moves on; else the warp comes back for the rest.
+    """
+    code, warps, sms = prog.code, st.warps, st.sms
+    total = code[pc, Col.COUNT]
+    sm = warps[w, W.SM]
+    cycle = p[P.CYCLE]
+    queue = p[P.LG_QUEUE]
+    if warps[w, W.LEFT] == 0:
+        _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
+        warps[w, W.LEFT] = total
+        warps[w, W.T_ISSUE] = t
+        warps[w, W.T_DONE] = t
+    busy = sms[sm, M.LSU_FREE]
+    if kind == Kind.STG or kind == Kind.RED:
+        busy = max(busy, sms[sm, M.WRITE_FREE])
+    if busy > t + queue:
+        _account(st, w, busy - queue, Reason.LG_THROTTLE)
+        return busy - queue
+    left = warps[w, W.LEFT]
+    row_bytes = warps[w, W.ROW_BYTES]
+    rows = warps[w, W.ROWS]
+    # Bytes of the (clipped) box that one instruction moves.
+    share = (rows * row_bytes + total - 1) // total
+    n = 0
+    lines = 0
+    lsu = max(sms[sm, M.LSU_FREE], t)
+    done = warps[w, W.T_DONE]
+    row = warps[w, W.ROW]
+    offset = warps[w, W.OFFSET]
+    while n < left and lines < CHUNK:
+        moved = 0
+        n += 1
+        touched = 0
+        while row < rows and moved < share:
+            address = warps[w, W.BASE] + row * warps[w, W.ROW_STRIDE] + offset
+            end = min(warps[w, W.BASE] + row * warps[w, W.ROW_STRIDE] + row_bytes, ((address >> 7) + 1) << 7)
+            end = min(end, address + share - moved)
+            mask = _sector_mask(address, end)
+            touched += 1
+            at = lsu + touched * cycle - cycle
+            if kind == Kind.LDG:
+                done = max(done, _l1_read(p, st, ms, mem, sm, at, address >> 7, mask))
+                st.counters[Counter.GLOBAL_READ_BYTES] += end - address
+            elif kind == Kind.CP_ASYNC:
+                k = sms[sm, M.MISS_HEAD] % p[P.MISS_QUEUE]
+                begin = max(at, st.misses[sm, k])
+                data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, begin, address >> 7, mask)
+                data = _port_receive(p, sms, st.counters, sm, begin, data, mask) + p[P.CP_ASYNC_LATENCY]
+                st.misses[sm, k] = data
+                sms[sm, M.MISS_HEAD] += 1
+                sms[sm, M.SHARED_FREE] = max(sms[sm, M.SHARED_FREE], t) + p[P.SHARED_TICKS]
+                st.counters[Counter.GLOBAL_READ_BYTES] += end - address
+                done = max(done, data)
+            else:
+                red = 1 if kind == Kind.RED else 0
+                done = max(done, _port_write(p, sms, st.counters, ms, mem, sm, at, address, end, red))
+                st.counters[Counter.GLOBAL_WRITE_BYTES] += end - address
+            moved += end - address
+            offset += end - address
+            if offset >= row_bytes:
+                row += 1
+                offset = 0
+        lines += max(touched, 1)
+        lsu += max(touched, 1) * cycle
+    warps[w, W.ROW] = row
+    warps[w, W.OFFSET] = offset
+    warps[w, W.T_DONE] = done
+    sms[sm, M.LSU_FREE] = lsu
+    slots = code[pc, Col.ISSUE]
+    slots = slots * (total - left + n) // total - slots * (total - left) // total
+    busy = slots * cycle
+    after = t + max(busy, n * code[pc, Col.INTERVAL])
+    _issue_slots(st, w, s, t, busy, t + busy)
+    st.warp_states[Reason.SELECTED] += busy
+    warps[w, W.ACCOUNTED] = t + busy
+    _account(st, w, after, Reason.LG_THROTTLE)
+    st.counters[Counter.INSTRUCTIONS] += slots
+    st.counters[Counter.INST_GLOBAL] += n
+    st.counters[Counter.INST_OTHER] += slots - n
+    warps[w, W.LEFT] = left - n
+    if left > n:
+        return after
+    warps[w, W.PC] = pc + 1
+    if kind == Kind.LDG:
+        if code[pc, Col.SLOT] >= 0:
+            _set_ready(st, w, code[pc, Col.SLOT], done, Reason.LONG_SCOREBOARD)
+        if code[pc, Col.TILE] >= 0:
+            _set_tile(st, w, code[pc, Col.TILE], done, done, Reason.LONG_SCOREBOARD)
+    elif kind == Kind.CP_ASYNC:
+        warps[w, W.CP_LAST] = max(warps[w, W.CP_LAST], done)
+    else:
+        warps[w, W.STORES] = max(warps[w, W.STORES], done)
+        st.x[X.LAST_STORE] = max(st.x[X.LAST_STORE], done)
+    if p[P.LOG] == 1:
+        read = done if kind == Kind.CP_ASYNC or kind == Kind.LDG else after
+        _log(st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], read, done, 0)
+    return after
+
+
+@kernel
+def _step(p, prog, st, ms, mem, w, t, limit):
+    """Runs warp `w` from tick `t` until it waits. Returns the tick of its next event, PARKED if somebody else has to wake it."""
+    code, warps, x = prog.code, st.warps, st.x
+    s = warps[w, W.SUB]
+    sm = warps[w, W.SM]
+    slot = warps[w, W.CTA]
+    cycle = p[P.CYCLE]
+    log = p[P.LOG] == 1
+    checked = t
+    while True:
+        if t != checked or x[X.NEW] > 0:
+            if x[X.NEW] > 0 or ((t << TIME_SHIFT) | (32 << ID_BITS) | w) >= limit:
+                return t  # another component is due first, or has become due
+            checked = t
+        pc = warps[w, W.PC]
+        kind = code[pc, Col.KIND]
+        if kind <= Kind.ASSIGN:
+            if kind == Kind.NEXT:
+                warps[w, W.VARS + code[pc, Col.VAR2]] -= 1
+                if warps[w, W.VARS + code[pc, Col.VAR2]] > 0:
+                    warps[w, W.VARS + code[pc, Col.VAR]] += _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA])
+                    warps[w, W.PC] = code[pc, Col.JUMP]
+                else:
+                    warps[w, W.PC] = pc + 1
+            elif kind == Kind.LOOP:
+                trips = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+                if trips > 0:
+                    warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA])
+                    warps[w, W.VARS + code[pc, Col.VAR2]] = trips
+                    warps[w, W.PC] = pc + 1
+                else:
+                    warps[w, W.PC] = code[pc, Col.JUMP]
+            else:
+                warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+                warps[w, W.PC] = pc + 1
+            continue
+
+        mask = code[pc, Col.WAIT_MASK]
+        if mask != 0 and warps[w, W.LEFT] == 0:
+            need = t
+            why = 0
+            i = 0
+            while mask != 0:
+                if mask & 1:
+                    r = warps[w, W.READY + i]
+                    if r > need:
+                        need = r
+                        why = warps[w, W.READY_REASON + i]
+                mask >>= 1
+                i += 1
+            if need > t:
+                _account(st, w, need, why)
+                t = need
+                continue
+
+        if kind == Kind.RUN or kind == Kind.SHARED:
+            total = code[pc, Col.COUNT]
+            if kind == Kind.SHARED:
+                queued = st.sms[sm, M.SHARED_FREE]
+                if queued > t + p[P.MIO_QUEUE]:
+                    _account(st, w, queued - p[P.MIO_QUEUE], Reason.MIO_THROTTLE)
+                    t = queued - p[P.MIO_QUEUE]
+                    continue
+            fresh = warps[w, W.LEFT] == 0
+            if fresh:
+                warps[w, W.LEFT] = total
+            n = min(warps[w, W.LEFT], p[P.MAX_RUN])
+            start, following = _issue_run(p, prog, st, w, s, t, pc, n, total)
+            if start > t:
+                if fresh:
+                    warps[w, W.LEFT] = 0
+                # Contended: the policy decides who goes first at that tick.
+                _schedule(st.new, x, start, _priority(p, st, w), w)
+                return PARKED
+            interval = code[pc, Col.INTERVAL]
+            latency = code[pc, Col.LATENCY]
+            if fresh:
+                warps[w, W.T_ISSUE] = t
+            if kind == Kind.SHARED:
+                begin = max(st.sms[sm, M.SHARED_FREE], t)
+                work = n * code[pc, Col.SHARED]
+                st.sms[sm, M.SHARED_FREE] = begin + work
+                st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + work
+                st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.BYTES]
+                st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.VALUE]
+                last = max(begin + work, following) + latency
+                first = last
+                reason = Reason.SHORT_SCOREBOARD
+            else:
+                first = warps[w, W.T_ISSUE] + latency
+                last = following - cycle + latency
+                reason = Reason.WAIT
+                if code[pc, Col.MACS] > 0:
+                    st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.MACS]
+                    st.counters[Counter.TENSOR_TICKS] += n * interval * (1 if code[pc, Col.EXTRA] == Counter.MACS_TENSOR else 0)
+            warps[w, W.LEFT] -= n
+            t = following
+            if warps[w, W.LEFT] > 0:
+                continue
+            if code[pc, Col.SLOT] >= 0:
+                _set_ready(st, w, code[pc, Col.SLOT], last, reason)
+            if code[pc, Col.TILE] >= 0:
+                _set_tile(st, w, code[pc, Col.TILE], first, last, reason)
+            if log:
+                _log(st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], following, last, 0)
+            warps[w, W.PC] = pc + 1
+
+        elif kind == Kind.WGMMA:
+            n = code[pc, Col.COUNT]
+            end = max(t, st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]]) + n * code[pc, Col.INTERVAL]
+            # Operands stream from shared memory; its array is shared with TMA and the LSU.
+            shared = max(st.sms[sm, M.BACKGROUND_FREE], t) + n * code[pc, Col.SHARED]
+            st.sms[sm, M.BACKGROUND_FREE] = shared
+            end = max(end, shared)
+            st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]] = end
+            st.subs[s, S.DENSITY + code[pc, Col.PIPE]] = 0
+            done = end + code[pc, Col.LATENCY]
+            warps[w, W.WG_LAST] = max(warps[w, W.WG_LAST], done)
+            busy = code[pc, Col.ISSUE] * cycle
+            _issue_slots(st, w, s, t, busy, t + busy)
+            st.warp_states[Reason.SELECTED] += busy
+            warps[w, W.ACCOUNTED] = t + busy
+            warps[w, W.REASON] = Reason.WAIT
+            st.counters[Counter.INSTRUCTIONS] += code[pc, Col.ISSUE]
+            st.counters[Counter.INST_TENSOR] += n
+            st.counters[Counter.INST_OTHER] += code[pc, Col.ISSUE] - n
+            st.counters[Counter.MACS_TENSOR] += n * code[pc, Col.MACS]
+            st.counters[Counter.TENSOR_TICKS] += n * code[pc, Col.INTERVAL]
+            st.counters[Counter.SHARED_READ_BYTES] += n * code[pc, Col.BYTES]
+            if log:
+                _log(st, w, code[pc, Col.OP], t, end, done, 0)
+            t += busy
+            warps[w, W.PC] = pc + 1
+
+        elif kind == Kind.MBAR_WAIT:
+            b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+            phase = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+            row = slot * p[P.BARRIERS] + b
+            issued = t
+            t = _issue_one(p, st, w, s, t)
+            warps[w, W.PC] = pc + 1
+            if st.bars[row, B.PHASE] <= phase:
+                st.bars[row, B.WAITERS] += 1
+                _park(st, w, Block.MBARRIER, b, phase, code[pc, Col.OP], issued)
+                return PARKED
+            if st.bars[row, B.PHASE] == phase + 1 and st.bars[row, B.DONE] + p[P.WAIT_LATENCY] > t:
+                t = st.bars[row, B.DONE] + p[P.WAIT_LATENCY]
+                _account(st, w, t, Reason.MBARRIER)
+            if log:
+                _log(st, w, code[pc, Col.OP], issued, t, t, 0)
+
+        elif kind == Kind.MBAR_ARRIVE or kind == Kind.MBAR_EXPECT:
+            b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+            t = _issue_one(p, st, w, s, t)
+            if log:
+                _log(st, w, code[pc, Col.OP], t, t, t, 0)
+            warps[w, W.PC] = pc + 1
+            if kind == Kind.MBAR_EXPECT:
+                size_bytes = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+                _barrier_arrive(p, prog, st, slot, b, 1, size_bytes, t, t)
+            elif code[pc, Col.MASK] < 0:
+                _barrier_arrive(p, prog, st, slot, b, 1, 0, t + p[P.ARRIVE_LATENCY], t)
+            else:
+                ranks = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.MASK])
+                for rank in range(8):
+                    if (ranks >> rank) & 1:
+                        other = _peer(st, slot, rank)
+                        if other == slot:
+                            _barrier_arrive(p, prog, st, slot, b, 1, 0, t + p[P.ARRIVE_LATENCY], t)
+                        elif other >= 0:
+                            _barrier_arrive(p, prog, st, other, b, 1, 0, t + p[P.REMOTE_ARRIVE], t)
+
+        elif kind == Kind.TMA_LOAD:
+            b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+            ranks = -1
+            if code[pc, Col.MASK] >= 0:
+                ranks = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.MASK])
+            _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
+            if not _tma_enqueue(p, st, w, code[pc, Col.OP], 0, b, ranks, code[pc, Col.BYTES], 0, t):
+                # The queue drains one box at a time; look again after the head's next event.
+                tick = max(t + 64 * cycle, st.queue_at[sm, 2])
+                _account(st, w, tick, Reason.LG_THROTTLE)
+                t = tick
+                continue
+            st.counters[Counter.GLOBAL_READ_BYTES] += warps[w, W.ROWS] * warps[w, W.ROW_BYTES]
+            t = _issue_one(p, st, w, s, t)
+            warps[w, W.PC] = pc + 1
+
+        elif kind == Kind.TMA_STORE or kind == Kind.TMA_REDUCE:
+            _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
+            reduce = 1 if kind == Kind.TMA_REDUCE else 0
+            if not _tma_enqueue(p, st, w, code[pc, Col.OP], 1, -1, -1, code[pc, Col.BYTES], reduce, t):
+                tick = max(t + 64 * cycle, st.queue_at[p[P.SMS] + sm, 2])
+                _account(st, w, tick, Reason.LG_THROTTLE)
+                t = tick
+                continue
+            warps[w, W.TICKET] += 1
+            t = _issue_one(p, st, w, s, t)
+            warps[w, W.PC] = pc + 1
+
+        elif kind == Kind.LDG or kind == Kind.STG or kind == Kind.RED or kind == Kind.CP_ASYNC:
+            t = _global_access(p, prog, st, ms, mem, w, s, t, pc, kind)
+
+        elif kind == Kind.EXIT:
+            if warps[w, W.TICKET] > 0:  # bulk stores must have read shared memory before the CTA goes
+                _park(st, w, Block.BULK, 1, warps[w, W.BULK_N], -1, t)
+                return PARKED
+            _exit(p, prog, st, ms, mem, w, t)
+            return PARKED
+
+        else:
+            tick = _sync_op(p, prog, st, w, s, t, pc, kind)
+            if tick == PARKED:
+                return PARKED
+            t = tick
+
+
+@kernel
+def _sync_op(p, prog, st, w, s, t, pc, kind):
+    """Groups, named barriers, cluster barriers, tile counters and flags. Returns the tick after it, PARKED if the warp has to wait."""
+    code, warps, x = prog.code, st.warps, st.x
+    slot = warps[w, W.CTA]
+    cycle = p[P.CYCLE]
+    op = code[pc, Col.OP]
+    log = p[P.LOG] == 1
+    warps[w, W.PC] = pc + 1
+    issued = t
+    t = _issue_one(p, st, w, s, t)
+
+    if kind == Kind.WGMMA_COMMIT:
+        warps[w, W.WG_RING + warps[w, W.WG_N] % N_RING] = warps[w, W.WG_LAST]
+        warps[w, W.WG_N] += 1
+    elif kind == Kind.WGMMA_WAIT:
+        n = warps[w, W.WG_N] - code[pc, Col.VALUE]
+        if n > 0:
+            tick = warps[w, W.WG_RING + (n - 1) % N_RING]
+            if tick > t:
+                _account(st, w, tick, Reason.GMMA)
+                t = tick
+    elif kind == Kind.CP_COMMIT:
+        warps[w, W.CP_RING + warps[w, W.CP_N] % N_RING] = warps[w, W.CP_LAST]
+        warps[w, W.CP_N] += 1
+    elif kind == Kind.CP_WAIT:
+        n = warps[w, W.CP_N] - code[pc, Col.VALUE]
+        if n > 0:
+            tick = warps[w, W.CP_RING + (n - 1) % N_RING]
+            if tick > t:
+                _account(st, w, tick, Reason.CP_ASYNC)
+                t = tick
+    elif kind == Kind.CP_ARRIVE:
+        b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        _barrier_arrive(p, prog, st, slot, b, 1, 0, max(t, warps[w, W.CP_LAST]) + p[P.ARRIVE_LATENCY], t)
+    elif kind == Kind.BULK_COMMIT:
+        warps[w, W.BULK_N] += 1
+        group = warps[w, W.BULK_N] % N_RING
+        warps[w, W.BULK_RING + group] = 0
+        warps[w, W.BULK_RING2 + group] = 0
+    elif kind == Kind.BULK_WAIT or kind == Kind.BULK_WAIT_READ:
+        group = warps[w, W.BULK_N] - 1 - code[pc, Col.VALUE]
+        if group >= 0:
+            pending = False
+            q = p[P.SMS] + warps[w, W.SM]
+            if warps[w, W.TICKET] > 0:
+                for j in range(st.queue_at[q, 1]):
+                    k = (st.queue_at[q, 0] + j) % TMA_QUEUE
+                    if st.queues[q, k, Q.WARP] == w and st.queues[q, k, Q.GROUP] <= group:
+                        pending = True
+                        break
+            if pending:
+                _park(st, w, Block.BULK, 1 if kind == Kind.BULK_WAIT_READ else 0, group, op, issued)
+                return PARKED
+            ring = W.BULK_RING if kind == Kind.BULK_WAIT_READ else W.BULK_RING2
+            tick = warps[w, ring + group % N_RING]
+            if tick > t:
+                _account(st, w, tick, Reason.TMA_STORE)
+                t = tick
+    elif kind == Kind.BAR_SYNC:
+        b = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        expected = code[pc, Col.VALUE]
+        named = st.named
+        named[slot, b, 0] += 1
+        named[slot, b, 1] = max(named[slot, b, 1], t)
+        if named[slot, b, 0] < expected:
+            _park(st, w, Block.BAR_SYNC, b, 0, op, issued)
+            return PARKED
+        tick = named[slot, b, 1] + p[P.BARRIER_LATENCY] + expected * p[P.BARRIER_PER_WARP]
+        named[slot, b, 0] = 0
+        named[slot, b, 1] = 0
+        first = st.ctas[slot, C.FIRST_WARP]
+        for other in range(first, first + p[P.WARPS_PER_CTA]):
+            if warps[other, W.BLOCK] == Block.BAR_SYNC and warps[other, W.BLOCK_A] == b:
+                _wake(p, st, other, tick, Reason.BARRIER, t)
+        _account(st, w, tick, Reason.BARRIER)
+        t = tick
+    elif kind == Kind.CLUSTER_SYNC:
+        size = p[P.CLUSTER_X] * p[P.CLUSTER_Y] * p[P.CLUSTER_Z]
+        root = st.ctas[slot, C.PEERS]
+        ctas = st.ctas
+        ctas[root, C.SYNC_COUNT] += 1
+        ctas[root, C.SYNC_TIME] = max(ctas[root, C.SYNC_TIME], t)
+        if ctas[root, C.SYNC_COUNT] < size * p[P.WARPS_PER_CTA]:
+            _park(st, w, Block.CLUSTER, 0, 0, op, issued)
+            return PARKED
+        tick = ctas[root, C.SYNC_TIME] + p[P.CLUSTER_LATENCY]
+        ctas[root, C.SYNC_COUNT] = 0
+        ctas[root, C.SYNC_TIME] = 0
+        for rank in range(size):
+            first = ctas[ctas[slot, C.PEERS + rank], C.FIRST_WARP]
+            for other in range(first, first + p[P.WARPS_PER_CTA]):
+                if other != w and warps[other, W.BLOCK] == Block.CLUSTER:
+                    _wake(p, st, other, tick, Reason.CLUSTER_BARRIER, t)
+        _account(st, w, tick, Reason.CLUSTER_BARRIER)
+        t = tick
+    elif kind == Kind.NEXT_TILE:
+        n = warps[w, W.TILES]
+        warps[w, W.TILES] = n + 1
+        if n >= st.ctas[slot, C.TILES]:
+            at = C.TILE_RING + 2 * (n % N_RING)
+            st.ctas[slot, at] = x[X.TILE_COUNTER]
+            st.ctas[slot, at + 1] = t + p[P.ATOMIC_LATENCY]
+            x[X.TILE_COUNTER] += 1
+            st.ctas[slot, C.TILES] = n + 1
+        at = C.TILE_RING + 2 * (n % N_RING)
+        value = st.ctas[slot, at]
+        if st.ctas[slot, at + 1] > t:
+            _account(st, w, st.ctas[slot, at + 1], Reason.LONG_SCOREBOARD)
+            t = st.ctas[slot, at + 1]
+        warps[w, W.VARS + code[pc, Col.VAR]] = value
+        if log:
+            _log(st, w, op, issued, t, t, value)
+        return t
+    elif kind == Kind.FLAG_ADD:
+        f = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        first = st.ctas[slot, C.FIRST_WARP]
+        visible = t
+        for other in range(first, first + p[P.WARPS_PER_CTA]):
+            visible = max(visible, warps[other, W.STORES])
+        if visible > t:
+            _account(st, w, visible, Reason.MEMBAR)
+            t = visible
+        st.flags[f, 0] += 1
+        st.flags[f, 1] = max(st.flags[f, 1], t + p[P.ATOMIC_LATENCY])
+        i = 0
+        while i < x[X.FLAG_WAITERS]:
+            other = st.flag_waiters[i]
+            if warps[other, W.BLOCK_A] == f and st.flags[f, 0] >= warps[other, W.BLOCK_B]:
+                x[X.FLAG_WAITERS] -= 1
+                st.flag_waiters[i] = st.flag_waiters[x[X.FLAG_WAITERS]]
+                tick = st.flags[f, 1] + p[P.ATOMIC_LATENCY] // 2
+                _wake(p, st, other, tick, Reason.SLEEPING, t)
+            else:
+                i += 1
+    elif kind == Kind.FLAG_WAIT:
+        f = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        value = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+        if st.flags[f, 0] < value:
+            _park(st, w, Block.FLAG, f, value, op, issued)
+            st.flag_waiters[x[X.FLAG_WAITERS]] = w
+            x[X.FLAG_WAITERS] += 1
+            return PARKED
+        tick = max(t + p[P.ATOMIC_LATENCY], st.flags[f, 1])
+        _account(st, w, tick, Reason.LONG_SCOREBOARD)
+        t = tick
+    if log:
+        _log(st, w, op, issued, t, t, 0)
+    return t
+
+
+# ---------------------------------------------------------------------------------------------------------------------- main loop
+
+
+@kernel
+def start(p, prog, st, ms, mem):
+    """Launches the first wave of CTAs."""
+    _launch(p, prog, st, ms, mem, p[P.LAUNCH_START])
+    _flush_new(st)
+
+
+@kernel(inline=True)
+def _flush_new(st):
+    """Moves announced events into the heap."""
+    x = st.x
+    for i in range(x[X.NEW]):
+        _sift_up(st.heap, x[X.HEAP], st.new[i])
+        x[X.HEAP] += 1
+    x[X.NEW] = 0
+
+
+@kernel
+def advance(p, prog, st, ms, mem, until):
+    """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
+    heap, x = st.heap, st.x
+    warps = p[P.SMS] * p[P.WARPS_PER_SM]
+    border = (until + 1) << TIME_SHIFT
+    while x[X.HEAP] > 0:
+        key = heap[0]
+        if key >= border:
+            return key >> TIME_SHIFT
+        n = x[X.HEAP]
+        t = key >> TIME_SHIFT
+        component = key & ID_MASK
+        x[X.NOW] = t
+        st.counters[Counter.EVENTS] += 1
+        if component < warps:
+            limit = border
+            if n > 1:
+                limit = min(limit, heap[1])
+            if n > 2:
+                limit = min(limit, heap[2])
+            tick = _step(p, prog, st, ms, mem, component, t, limit)
+        elif component < warps + p[P.SMS]:
+            tick = _tma_loads(p, prog, st, ms, mem, component - warps, t)
+        else:
+            tick = _tma_stores(p, st, ms, mem, component - warps - p[P.SMS], t)
+        if tick == PARKED:
+            x[X.HEAP] = n - 1
+            if n > 1:
+                _sift_down(heap, n - 1, heap[n - 1])
+        else:
+            _sift_down(heap, n, (tick << TIME_SHIFT) | (32 << ID_BITS) | component)
+        _flush_new(st)
+    return -1

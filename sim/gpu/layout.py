@@ -1,0 +1,438 @@
+"""Columns of the engine's integer tables: rows of the lowered program, rows of the state, counters.
+
+Kernels index plain 2-D int64 arrays by these names; one row holds everything that is touched together.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+# ------------------------------------------------------------------------------------------------------------------ lowered program
+
+
+class Kind(IntEnum):
+    """What the engine does for a row of the lowered program."""
+
+    LOOP = 0
+    NEXT = 1
+    ASSIGN = 2
+    EXIT = 3
+    RUN = 4  # fixed latency instructions, mma.sync included
+    SHARED = 5  # lds, sts, ldmatrix
+    LDG = 6
+    STG = 7
+    RED = 8
+    CP_ASYNC = 9
+    CP_COMMIT = 10
+    CP_WAIT = 11
+    CP_ARRIVE = 12
+    TMA_LOAD = 13
+    TMA_STORE = 14
+    TMA_REDUCE = 15
+    BULK_COMMIT = 16
+    BULK_WAIT = 17
+    BULK_WAIT_READ = 18
+    MBAR_WAIT = 19
+    MBAR_EXPECT = 20
+    MBAR_ARRIVE = 21
+    BAR_SYNC = 22
+    CLUSTER_SYNC = 23
+    NEXT_TILE = 24
+    FLAG_ADD = 25
+    FLAG_WAIT = 26
+    WGMMA = 27
+    WGMMA_COMMIT = 28
+    WGMMA_WAIT = 29
+    NOTE = 30  # takes an issue slot, nothing else
+
+
+class Col(IntEnum):
+    """Columns of the code table (int64). Expressions are indices into the expression table."""
+
+    KIND = 0
+    OP = 1  # number of the op in the kernel's enumeration, for the event log
+    COUNT = 2  # warp instructions of the opcode itself
+    PIPE = 3
+    INTERVAL = 4  # ticks one instruction holds its pipe
+    LATENCY = 5  # ticks to the first result
+    WAIT_MASK = 6  # bits of the warp's ready slots to wait for
+    SLOT = 7  # ready slot written, -1 none
+    ISSUE = 8  # issue slots, those of the mix included
+    STAGE = 9  # expression
+    ARG = 10  # expression: phase, bytes, flag value, loop trips, assigned value
+    MASK = 11  # expression: multicast mask, -1 none
+    BAR = 12  # first mbarrier of the array
+    BOX = 13  # global box, -1 none
+    SHARED = 14  # ticks of the shared-memory data path an instruction
+    MIX_PIPE0 = 15
+    MIX_TICKS0 = 16
+    MIX_PIPE1 = 17
+    MIX_TICKS1 = 18
+    JUMP = 19  # target row
+    VAR = 20  # variable written
+    VAR2 = 21  # hidden trip counter of a loop
+    VALUE = 22
+    BYTES = 23
+    EXTRA = 24  # loop start or step expression; flags
+    MACS = 25  # multiply-accumulates of one instruction
+    COUNTER = 26  # counter of the opcode's instructions
+    TILE = 27  # register tile written, -1 none
+    WIDTH = 28
+
+
+class Box(IntEnum):
+    """Columns of the box table: a box of a global tensor as addresses."""
+
+    BASE = 0  # byte address of the tensor
+    ELEMENT = 1  # bytes
+    ROW_DIM = 2  # dimension whose extent gives rows, -1 for one row
+    COL_DIM = 3  # contiguous dimension
+    DIMS = 4
+    EXPR0 = 5  # four groups of (offset expression, stride in bytes, shape, extent)
+    WIDTH = 21
+
+
+# Expression bytecode: postfix, two columns (operator, argument).
+X_CONST, X_VAR, X_ADD, X_SUB, X_MUL, X_DIV, X_MOD, X_XOR, X_AND, X_SHL, X_LT, X_EQ, X_MIN, X_MAX, X_TABLE = range(15)
+
+# ---------------------------------------------------------------------------------------------------------------------------- state
+
+N_SCOREBOARDS = 8
+N_TILES = 12  # register tiles a role
+N_READY = 32  # per warp: scoreboards, then tiles (last element ready), then tiles (first element ready)
+N_VARS = 32
+N_RING = 8  # groups of cp.async, wgmma, bulk stores in flight
+
+
+class W(IntEnum):
+    """Columns of a warp's row."""
+
+    PC = 0
+    ACCOUNTED = 1  # ticks accounted so far
+    REASON = 2  # last waiting reason since the previous issue
+    CTA = 3
+    SM = 4
+    SUB = 5
+    LEFT = 6  # instructions left of the row in progress, 0 when none
+    LINE = 7  # lines of the box done by the row in progress
+    BLOCK = 8  # what a parked warp waits for (Block)
+    BLOCK_A = 9
+    BLOCK_B = 10
+    STORES = 11  # latest acknowledgement of its stores
+    WG_LAST = 12
+    WG_N = 13  # committed groups
+    CP_LAST = 14
+    CP_N = 15
+    BULK_READ = 16
+    BULK_DONE = 17
+    BULK_N = 18
+    TILES = 19  # next_tile calls
+    ORDER = 20  # launch order of its CTA, for age
+    ISSUED = 21  # sequence number of its last issue
+    ROLE_WARP = 22
+    WARP = 23  # number in its CTA
+    TICKET = 24  # TMA tickets: copies given to the engine and not yet finished
+    T_ISSUE = 25
+    T_DONE = 26
+    BASE = 27
+    ROWS = 28
+    ROW_BYTES = 29
+    ROW_STRIDE = 30
+    ROW = 31
+    OFFSET = 32
+    BLOCK_OP = 33  # op of the wait in progress, -1 if it is not logged
+    READY = 40
+    READY_REASON = 72
+    VARS = 104
+    WG_RING = 136
+    CP_RING = 144
+    BULK_RING = 152  # read done
+    BULK_RING2 = 160  # visible
+    WIDTH = 168
+
+
+class Block(IntEnum):
+    """What a parked warp waits for."""
+
+    NONE = 0
+    MBARRIER = 1
+    BAR_SYNC = 2
+    CLUSTER = 3
+    FLAG = 4
+    BULK = 5
+    TILE = 6
+
+
+N_PIPES = 12
+
+
+class S(IntEnum):
+    """Columns of a sub-core's row."""
+
+    PIPE_FREE = 0
+    DENSITY = 12
+    CURSOR = 24  # slots accounted up to here
+    IDLE = 25  # idle slot ticks inside the running ops that others may still use
+    IDLE_REASON = 26
+    RESIDENT = 27
+    LAST_WARP = 28
+    ISSUE_FREE = 29
+    WIDTH = 30
+
+
+class M(IntEnum):
+    """Columns of an SM's row."""
+
+    SHARED_FREE = 0
+    BACKGROUND_FREE = 1  # wgmma and TMA traffic on the shared-memory array
+    READ_FREE = 2
+    RECEIVE_FREE = 3
+    WRITE_FREE = 4
+    LSU_FREE = 5
+    PARTITION = 6
+    GPC = 7
+    FREE_CTAS = 8
+    NEWEST = 9  # launch order of its newest CTA
+    MISS_HEAD = 12
+    TMA_HEAD = 13
+    WARM = 14  # tick at which its instruction cache holds the kernel
+    LAUNCH_FREE = 15
+    DESCRIPTORS = 16  # tick at which the TMA descriptors have arrived
+    WIDTH = 17
+
+
+class C(IntEnum):
+    """Columns of a CTA slot's row."""
+
+    ACTIVE = 0
+    X = 1
+    Y = 2
+    Z = 3
+    RANK = 4
+    LEFT = 5  # warps that have not exited
+    FIRST_WARP = 6
+    LINEAR = 7
+    SYNC_COUNT = 8  # warps arrived at cluster_sync (kept at rank 0)
+    SYNC_TIME = 9
+    TILES = 10  # tiles fetched
+    END = 11
+    CLUSTER = 12  # number of its cluster in the launch
+    TILE_RING = 16  # value, time
+    PEERS = 32
+    WIDTH = 48
+
+
+class B(IntEnum):
+    """Columns of an mbarrier's row."""
+
+    PENDING = 0
+    BYTES = 1
+    PHASE = 2  # phases completed
+    TIME = 3  # latest arrival of the current phase
+    DONE = 4  # when the last phase completed
+    WAITERS = 5
+    WIDTH = 6
+
+
+class Q(IntEnum):
+    """Columns of an entry in a TMA queue."""
+
+    WARP = 0
+    OP = 1
+    BASE = 2
+    ROWS = 3
+    ROW_BYTES = 4
+    ROW_STRIDE = 5
+    ROW = 6
+    OFFSET = 7
+    BAR = 8  # barrier's number in the CTA, -1 for stores
+    MASK = 9
+    BYTES = 10
+    T_ISSUE = 11
+    T_READ = 12
+    T_DONE = 13
+    GROUP = 14
+    CTA = 15
+    SEQ = 16  # the CTA's launch order, so that a reused slot is told apart
+    REDUCE = 17
+    WIDTH = 18
+
+
+TMA_QUEUE = 64
+
+
+class X(IntEnum):
+    """Scalars of the engine."""
+
+    HEAP = 0
+    NEW = 1  # events that wait to enter the heap
+    NEXT_CLUSTER = 2
+    LIVE = 3
+    LOG = 4
+    SEQUENCE = 5
+    LAST_STORE = 6
+    TILE_COUNTER = 7
+    NOW = 8
+    END = 9
+    ORDER = 10
+    FLAG_WAITERS = 11
+    LIMIT = 12
+    SM_CURSOR = 13
+    FAULT = 14
+    WIDTH = 16
+
+
+class Reason(IntEnum):
+    """Why a warp did not issue (Nsight Compute's warp states) or an issue slot stayed empty."""
+
+    SELECTED = 0
+    WAIT = 1
+    MATH_PIPE_THROTTLE = 2
+    MIO_THROTTLE = 3
+    LG_THROTTLE = 4
+    SHORT_SCOREBOARD = 5
+    LONG_SCOREBOARD = 6
+    BARRIER = 7
+    MBARRIER = 8
+    GMMA = 9
+    TMA_STORE = 10
+    CP_ASYNC = 11
+    NOT_SELECTED = 12
+    MEMBAR = 13
+    CLUSTER_BARRIER = 14
+    NO_INSTRUCTION = 15
+    SLEEPING = 16
+    NO_WARP = 17
+
+
+class Counter(IntEnum):
+    """What the SMs count; the memory system has its own counters."""
+
+    INSTRUCTIONS = 0
+    MACS_TENSOR = 1
+    MACS_VECTOR = 2
+    SHARED_READ_BYTES = 3
+    SHARED_WRITE_BYTES = 4
+    SHARED_CONFLICT_TICKS = 5
+    L1_READ_SECTORS = 6
+    L1_HIT_SECTORS = 7
+    PORT_READ_BYTES = 8
+    PORT_RECEIVE_BYTES = 9
+    PORT_WRITE_BYTES = 10
+    TMA_BOXES = 11
+    TENSOR_TICKS = 12
+    EVENTS = 13
+    LINES = 14
+    CTAS = 15
+    INST_FMA = 16
+    INST_ALU = 17
+    INST_FP16 = 18
+    INST_MUFU = 19
+    INST_TENSOR = 20
+    INST_SHARED = 21
+    INST_GLOBAL = 22
+    INST_OTHER = 23
+    GLOBAL_READ_BYTES = 24
+    GLOBAL_WRITE_BYTES = 25
+    WARP_TICKS = 26
+    WIDTH = 27
+
+
+class GpuProgram(NamedTuple):
+    """A lowered kernel."""
+
+    code: np.ndarray  # (rows, Col.WIDTH) int64
+    expr: np.ndarray  # (words, 2) int64
+    expr_at: np.ndarray  # (expressions + 1,) int64
+    tables: np.ndarray  # (n,) int64: constant tables, one after the other
+    boxes: np.ndarray  # (boxes, Box.WIDTH) int64
+    warp_entry: np.ndarray  # (warps a CTA, 2) int64: first row, number in its role
+    barrier_arrivals: np.ndarray  # (mbarriers a CTA,) int64
+
+
+class P(IntEnum):
+    """Machine and launch figures of one kernel: indices into the parameter array (ticks unless the name says otherwise)."""
+
+    SMS = 0
+    SUB_CORES = 1
+    WARPS_PER_SM = 2
+    CTAS_PER_SM = 3
+    WARPS_PER_CTA = 4
+    REGISTERS_PER_CTA = 5
+    SHARED_PER_CTA = 6
+    GRID_X = 7
+    GRID_Y = 8
+    GRID_Z = 9
+    CLUSTER_X = 10
+    CLUSTER_Y = 11
+    CLUSTER_Z = 12
+    CLUSTERS = 13
+    BARRIERS = 14
+    MAX_RUN = 15  # instructions a run issues in one event; 1 is `--exact`
+    POLICY = 16  # 0 gto, 1 lrr, 2 oldest
+    CYCLE = 17  # ticks
+    READ_TICKS = 18  # ticks a 32 B sector on the unicast read path of an SM
+    RECEIVE_TICKS = 19
+    WRITE_TICKS = 20
+    GPC_TICKS = 21
+    L1_SETS = 22
+    L1_WAYS = 23
+    L1_HIT = 24
+    L1_SECTOR_TICKS = 25
+    MISS_QUEUE = 26
+    NEAR_LATENCY = 27
+    TMA_GAP = 28
+    TMA_LATENCY = 29
+    TMA_IN_FLIGHT = 30
+    CP_ASYNC_LATENCY = 31
+    SHARED_TICKS = 32  # ticks a 128 B wavefront
+    MIO_QUEUE = 33  # ticks of queued shared-memory work an SM accepts
+    LG_QUEUE = 34
+    BARRIER_LATENCY = 35
+    BARRIER_PER_WARP = 36
+    ARRIVE_LATENCY = 37
+    WAIT_LATENCY = 38
+    CLUSTER_LATENCY = 39
+    ATOMIC_LATENCY = 40
+    GMMA_TAIL = 41
+    CTA_LAUNCH = 42
+    LAUNCH_START = 43
+    CODE_LINES = 44
+    CODE_BASE = 45
+    FETCH_LINES = 46  # instruction lines fetched ahead in one go
+    DESCRIPTORS = 47
+    LOG = 48  # 1: events are logged
+    FLAGS = 49
+    REMOTE_ARRIVE = 50  # until an arrival on another CTA's mbarrier is seen there
+    WIDTH = 51
+
+
+class GpuState(NamedTuple):
+    """Everything that changes while a kernel runs."""
+
+    heap: np.ndarray
+    new: np.ndarray
+    x: np.ndarray
+    warps: np.ndarray
+    subs: np.ndarray
+    sms: np.ndarray
+    gpcs: np.ndarray
+    ctas: np.ndarray
+    bars: np.ndarray
+    named: np.ndarray  # (cta slots, 16, 2): arrived, latest time
+    queues: np.ndarray  # (2 * sms, TMA_QUEUE, Q.WIDTH): loads, then stores
+    queue_at: np.ndarray  # (2 * sms, 3): head, length, free tick
+    in_flight: np.ndarray  # (sms, ring) completion ticks of TMA lines
+    misses: np.ndarray  # (sms, ring)
+    l1_tags: np.ndarray
+    l1_ready: np.ndarray
+    l1_valid: np.ndarray
+    l1_used: np.ndarray  # tick of the last use
+    flags: np.ndarray  # (flags, 2): value, latest time
+    flag_waiters: np.ndarray
+    stack: np.ndarray
+    counters: np.ndarray
+    warp_states: np.ndarray
+    slots: np.ndarray
+    log: np.ndarray
