@@ -762,7 +762,8 @@ class _Replay:
             ):
                 if other is flight:
                     break
-                if other.write and other.warp is warp and other.land and other.box.overlaps(flight.box):
+                mine = other.warp is warp and other.agent.kind is Agent.WARP
+                if mine and other.land and other.box.overlaps(flight.box):
                     other.land()
         clipped = box.clipped()
         memory = self._memory(warp, box, cta)

@@ -1,12 +1,13 @@
 """The tile language: the vocabulary in which GPU kernels are written.
 
-A `Kernel` is built once per launch by a plain function of (problem, machine, tile configuration). It names global tensors, shared tiles,
-barriers and roles; a role's body is `Op`s, `Loop`s and `Assign`s. Loops stay symbolic: bounds and coordinates are integer expressions over
-CTA coordinates, loop variables and warp numbers. One object, three readers: the lowering (`sim.gpu.lower`), the interpreter
-(`sim.gpu.interpret`) and the listing (`sim.gpu.listing`).
+A `Kernel` is built once per launch by a plain function of (problem, machine, tile configuration). It names global
+tensors, shared tiles, barriers and roles; a role's body is `Op`s, `Loop`s and `Assign`s. Loops stay symbolic: bounds
+and coordinates are integer expressions over CTA coordinates, loop variables and warp numbers. One object, three
+readers: the lowering (`sim.gpu.lower`), the interpreter (`sim.gpu.interpret`) and the listing (`sim.gpu.listing`).
 
-An op never carries a cost. It says what is done (opcode, how many warp instructions, on which tiles); intervals and latencies come from the
-machine's instruction table. Opcodes are PTX's, names of tiles and pipelines follow ThunderKittens and CUTLASS.
+An op never carries a cost. It says what is done (opcode, how many warp instructions, on which tiles); intervals and
+latencies come from the machine's instruction table. Opcodes are PTX's, names of tiles and pipelines follow
+ThunderKittens and CUTLASS.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 
-# --------------------------------------------------------------------------------------------------------------------- expressions
+# -------------------------------------------------------------------------------------------------------- expressions
 
 
 class Expr:
@@ -62,8 +63,14 @@ class Expr:
     def __xor__(self, other: IntLike) -> Expr:
         return _binary("^", self, other)
 
+    def __rxor__(self, other: IntLike) -> Expr:
+        return _binary("^", other, self)
+
     def __and__(self, other: IntLike) -> Expr:
         return _binary("&", self, other)
+
+    def __rand__(self, other: IntLike) -> Expr:
+        return _binary("&", other, self)
 
     def __lshift__(self, other: IntLike) -> Expr:
         return _binary("<<", self, other)
@@ -208,15 +215,15 @@ def evaluate(expr: Expr, env: dict[str, int]) -> int:
 CTA_X, CTA_Y, CTA_Z, CLUSTER_RANK, WARP = Var("cta_x"), Var("cta_y"), Var("cta_z"), Var("cluster_rank"), Var("warp")
 BUILTIN_VARS = ("cta_x", "cta_y", "cta_z", "cluster_rank", "warp")
 
-# ------------------------------------------------------------------------------------------------------------------------- buffers
+# ------------------------------------------------------------------------------------------------------------ buffers
 
 
 @dataclass(frozen=True)
 class GlobalTensor:
     """A tensor in device memory.
 
-    shape: elements per dimension. strides: elements per step of each dimension; exactly one of the last two is 1 (the contiguous one).
-    role: "input", "output" or "scratch". align_bytes: alignment of its first element.
+    shape: elements per dimension. strides: elements per step of each dimension; exactly one of the last two is 1 (the
+    contiguous one). role: "input", "output" or "scratch". align_bytes: alignment of its first element.
     """
 
     name: str
@@ -232,7 +239,7 @@ class GlobalTensor:
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
         return (last + 1) * DTYPE_BYTES[self.dtype]
 
-    def __getitem__(self, index: tuple[Any, ...]) -> View:
+    def __getitem__(self, index: Any) -> View:
         return _view(self, index)
 
 
@@ -240,8 +247,8 @@ class GlobalTensor:
 class SharedTile:
     """A tile in shared memory: `stages` copies of `shape`.
 
-    swizzle_bytes: 0, 32, 64 or 128, the XOR pattern of TMA and ldmatrix; pad_bytes: added to each row instead. The contiguous dimension is
-    the last one.
+    swizzle_bytes: 0, 32, 64 or 128, the XOR pattern of TMA and ldmatrix; pad_bytes: added to each row instead. The
+    contiguous dimension is the last one.
     """
 
     name: str
@@ -286,7 +293,7 @@ class RegisterTile:
     shape: tuple[int, ...]
     dtype: str
 
-    def __getitem__(self, index: tuple[Any, ...]) -> View:
+    def __getitem__(self, index: Any) -> View:
         return _view(self, index)
 
     @property
@@ -300,7 +307,10 @@ Buffer = GlobalTensor | SharedTile | RegisterTile
 
 @dataclass(frozen=True)
 class View:
-    """A box of a buffer: offsets (expressions) and extents (integers) per dimension; `transposed` swaps the last two for the reader."""
+    """A box of a buffer: offsets (expressions) and extents (integers) per dimension.
+
+    transposed: the reader sees the last two dimensions swapped.
+    """
 
     buffer: Buffer
     stage: Expr
@@ -327,7 +337,7 @@ class View:
         return f"{self.buffer.name}[{stage}{box}]" + (".T" if self.transposed else "")
 
 
-def _view(buffer: Buffer, index: tuple[Any, ...], stage: Expr = Const(0)) -> View:
+def _view(buffer: Buffer, index: Any, stage: Expr = Const(0)) -> View:
     """A view from `offset:extent` slices; a bare integer or expression means extent 1, `:` the whole dimension."""
     if not isinstance(index, tuple):
         index = (index,)
@@ -348,25 +358,26 @@ def _view(buffer: Buffer, index: tuple[Any, ...], stage: Expr = Const(0)) -> Vie
 
 @dataclass(frozen=True)
 class MBarrier:
-    """An array of `stages` mbarriers in shared memory; a phase completes after `arrivals` arrivals and all expected bytes."""
+    """`stages` mbarriers in shared memory; a phase completes after `arrivals` arrivals and all expected bytes."""
 
     name: str
     stages: int
     arrivals: int
 
 
-# ---------------------------------------------------------------------------------------------------------------------- statements
+# --------------------------------------------------------------------------------------------------------- statements
 
 
 @dataclass(frozen=True)
 class Op:
     """One row of a program: `count` warp instructions of one opcode on tiles.
 
-    dst, srcs: views (a store's dst is global). barrier, stage, phase: the mbarrier used (phase n is complete when the barrier has completed
-    n + 1 phases). value: opcode-specific integer expression (bytes expected, groups left, flag value, destination variable...). after: names
-    of scoreboards waited for before issue; into: the scoreboard that its completion signals. mix: further (opcode, count) instructions issued
-    with it on other pipes (addresses, predicates, moves). vector_bytes: bytes a thread of a global or shared access. multicast: mask of
-    cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs)`.
+    dst, srcs: views (a store's dst is global). barrier, stage, phase: the mbarrier used (phase n is complete when the
+    barrier has completed n + 1 phases). value: opcode-specific integer expression (bytes expected, groups left, flag
+    value, whether mma accumulates, ...). after: names of scoreboards waited for before issue; into: the scoreboard that
+    its completion signals. mix: further (opcode, count) instructions issued with it on other pipes (addresses,
+    predicates, moves). vector_bytes: bytes a thread of a global or shared access. multicast: mask of cluster ranks.
+    compute: NumPy meaning `new_dst = compute(old_dst, *srcs)`.
     """
 
     opcode: str
@@ -425,8 +436,8 @@ class Kernel:
     """One launch: grid of CTAs in clusters, the roles of a CTA, and its shared memory.
 
     grid, cluster: CTAs in x, y, z. launch_registers: registers a thread at launch (what occupancy counts).
-    code_bytes: size of its machine code (for the cold instruction fetch); flags: number of 32-bit global semaphores (zero at launch);
-    tiles: upper bound that `next_tile` counts to.
+    code_bytes: size of its machine code (for the cold instruction fetch); flags: number of 32-bit global semaphores
+    (zero at launch); descriptors: TMA descriptors that it reads.
     """
 
     name: str
@@ -467,7 +478,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Program:
-    """What one operator runs on one machine: tensors in device memory and kernels launched one after the other on a stream."""
+    """What one operator runs on one machine: tensors in device memory, kernels launched one after the other."""
 
     name: str
     tensors: tuple[GlobalTensor, ...]
@@ -485,7 +496,7 @@ class Program:
         return out
 
 
-# ------------------------------------------------------------------------------------------------------------------------- builder
+# ------------------------------------------------------------------------------------------------------------ builder
 
 
 class RoleBuilder:
@@ -532,7 +543,7 @@ class RoleBuilder:
     # --- arithmetic on registers
 
     def run(self, opcode: str, count: int, **fields: Any) -> None:
-        """`count` instructions of a fixed-latency opcode of the machine's table (ffma, fadd, hfma2, imad, alu, mufu, cvt, shfl, ...)."""
+        """`count` instructions of a fixed-latency opcode of the machine's table (ffma, hfma2, imad, alu, mufu, ...)."""
         self.op(opcode, count, **fields)
 
     def mma(
@@ -552,8 +563,8 @@ class RoleBuilder:
     ) -> None:
         """`count` asynchronous wgmma of the warp's warpgroup; a is shared or registers, b shared.
 
-        The views are this warp's part of a and acc. accumulate: 0 where the sum starts from zero, as for `mma`. To be preceded by
-        `wgmma_fence` and followed by `wgmma_commit` and, some time later, `wgmma_wait`.
+        The views are this warp's part of a and acc. accumulate: 0 where the sum starts from zero, as for `mma`. To be
+        preceded by `wgmma_fence` and followed by `wgmma_commit` and, some time later, `wgmma_wait`.
         """
         value = as_expr(accumulate)
         self.op(
@@ -618,8 +629,10 @@ class RoleBuilder:
 
     # --- TMA
 
-    def tma_load(self, dst: View, src: View, barrier: MBarrier, stage: IntLike, multicast: IntLike | None = None) -> None:
-        """One bulk tensor copy, box `src` of a global tensor into a shared tile; completes by bytes on `barrier[stage]`.
+    def tma_load(
+        self, dst: View, src: View, barrier: MBarrier, stage: IntLike, multicast: IntLike | None = None
+    ) -> None:
+        """One bulk tensor copy, box `src` of a global tensor to a shared tile; completes by bytes on `barrier[stage]`.
 
         multicast: mask of cluster ranks that all receive it, each on its own barrier.
         """
@@ -627,7 +640,7 @@ class RoleBuilder:
         self.op("tma_load", dst=dst, srcs=(src,), barrier=barrier, stage=as_expr(stage), multicast=mask, compute=_copy)
 
     def tma_store(self, dst: View, src: View, *, add: bool = False) -> None:
-        """One bulk tensor store (or reduction at the L2) from a shared tile; group it with `bulk_commit`, `bulk_wait`."""
+        """One bulk tensor store (or reduction at the L2) from a shared tile, grouped by `bulk_commit`, `bulk_wait`."""
         self.op("tma_reduce" if add else "tma_store", dst=dst, srcs=(src,), compute=_add_into if add else _copy)
 
     def bulk_commit(self) -> None:
@@ -635,7 +648,7 @@ class RoleBuilder:
         self.op("bulk_commit")
 
     def bulk_wait(self, left: int, *, read: bool = True) -> None:
-        """Waits until at most `left` groups of bulk stores are pending; `read`: until their shared source has been read."""
+        """Waits until at most `left` groups of bulk stores are pending; `read`: until their source has been read."""
         self.op("bulk_wait_read" if read else "bulk_wait", value=Const(left))
 
     def fence_async(self) -> None:
@@ -658,7 +671,7 @@ class RoleBuilder:
         self.op("mbarrier_arrive", barrier=barrier, stage=as_expr(stage), multicast=mask)
 
     def bar_sync(self, barrier: int, warps: int) -> None:
-        """bar.sync: waits for `warps` warps of the CTA on named barrier `barrier` (0-15); 0 with all warps is __syncthreads."""
+        """bar.sync: waits for `warps` warps of the CTA on named barrier `barrier` (0-15); 0 is __syncthreads."""
         self.op("bar_sync", stage=as_expr(barrier), value=Const(warps))
 
     def cluster_sync(self) -> None:
@@ -722,7 +735,7 @@ class KernelBuilder:
 
     @contextmanager
     def role(self, name: str, warps: int, registers: int) -> Iterator[RoleBuilder]:
-        """`with kernel.role("consumer", warps=8, registers=232) as r:`; roles take warps in the order of their declaration."""
+        """`with kernel.role("consumer", warps=8, registers=232) as r:`; roles take warps in order of declaration."""
         builder = RoleBuilder(self, name, warps, registers)
         yield builder
         self._roles.append(builder)
@@ -733,8 +746,8 @@ class KernelBuilder:
         for r in self._roles:
             roles.append(Role(r.name, r.warps, r.registers, tuple(r._bodies[0])))
         registers = launch_registers or max(r.registers for r in roles)
-        tensors = {op.srcs[0].buffer for role in roles for op in walk(role.body) if op.opcode == "tma_load"}
-        tensors |= {op.dst.buffer for role in roles for op in walk(role.body) if op.opcode.startswith("tma_") and op.dst}
+        copies = [op for role in roles for op in walk(role.body) if op.opcode.startswith("tma_")]
+        tensors = {op.srcs[0].buffer if op.opcode == "tma_load" or op.dst is None else op.dst.buffer for op in copies}
         kernel = Kernel(
             self.name, self.grid, self.cluster, tuple(roles), tuple(self._shared), tuple(self._barriers), registers,
             self.code_bytes, self.flags, descriptors=sum(isinstance(t, GlobalTensor) for t in tensors),
@@ -774,7 +787,7 @@ def _check(kernel: Kernel) -> None:
                 raise InputError(f"{where}: waits for scoreboard {sorted(missing)[0]}, which no op signals")
 
 
-# --------------------------------------------------------------------------------------------------------------- meanings in NumPy
+# -------------------------------------------------------------------------------------------------- meanings in NumPy
 
 
 def _copy(_: np.ndarray, src: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from sim.gpu.program import (
     CTA_X,
     CTA_Y,
     WARP,
+    Expr,
     GlobalTensor,
     KernelBuilder,
     Program,
@@ -136,3 +137,102 @@ def wgmma_gemm(
         if cluster > 1:
             r.cluster_sync()
     return Program("gemm", (a, bt, c), (kernel.build(),), "wgmma")
+
+
+def mma_gemm(m: int = 96, n: int = 64, k: int = 96, stages: int = 2, b_transposed: bool = False) -> Program:
+    """C = A B with four warps, cp.async in `stages` stages, ldmatrix and mma.sync; tiles of 64x64x32."""
+    tm, tn, tk = 64, 64, 32
+    a, c = matrix("a", m, k, "fp16"), matrix("c", m, n, "fp32", "output")
+    b = GlobalTensor("b", (k, n), "fp16", (1, k) if b_transposed else (n, 1))
+    kernel = KernelBuilder("mma_gemm", (-(-m // tm), -(-n // tn), 1))
+    sa = kernel.shared("sa", (tm, tk), "fp16", stages)
+    sb = kernel.shared("sb", (tk, tn), "fp16", stages)
+    steps = -(-k // tk)
+    rows, columns = CTA_X * tm, CTA_Y * tn
+    fa, fb = RegisterTile("fa", (16, tk), "fp16"), RegisterTile("fb", (tk, tn), "fp16")
+    acc = RegisterTile("acc", (16, tn), "fp32")
+    with kernel.role("warps", warps=4, registers=128) as r:
+
+        def fill(step: Expr) -> None:
+            with r.when(step < steps):
+                r.cp_async(sa[step % stages, WARP * 16 : 16, :], a[rows + WARP * 16 : 16, step * tk : tk], 2)
+                r.cp_async(sb[step % stages, WARP * 8 : 8, :], b[step * tk + WARP * 8 : 8, columns:tn], 2)
+            r.cp_commit()
+
+        with r.loop("s", stages - 1) as s:
+            fill(s)
+        with r.loop("k", steps) as i:
+            r.cp_wait(stages - 2)
+            r.bar_sync(0, 4)
+            fill(i + (stages - 1))
+            r.ldmatrix(fa.whole, sa[i % stages, WARP * 16 : 16, :], 2, into="fragments")
+            r.ldmatrix(fb.whole, sb.stage(i % stages), 8, into="fragments")
+            r.mma(
+                acc.whole,
+                fa.whole,
+                fb.whole,
+                shape="m16n8k16",
+                dtype="fp16",
+                count=16,
+                accumulate=i > 0,
+                after=("fragments",),
+            )
+        r.stg(c[rows + WARP * 16 : 16, columns:tn], acc.whole, 16)
+    return Program("gemm", (a, b, c), (kernel.build(),), "mma")
+
+
+def split_sum(columns: int = 64, parts: int = 4) -> Program:
+    """Sums the rows of x in `parts` CTAs: each stores a partial sum, the last adds them up when a semaphore says so."""
+    x = matrix("x", parts, columns, "fp32")
+    partial = matrix("partial", parts, columns, "fp32", "scratch")
+    y = matrix("y", 1, columns, "fp32", "output")
+    kernel = KernelBuilder("split_sum", (parts, 1, 1), flags=1)
+    row, total = RegisterTile("row", (1, columns), "fp32"), RegisterTile("total", (1, columns), "fp32")
+    everything = RegisterTile("everything", (parts, columns), "fp32")
+    with kernel.role("warps", warps=1, registers=64) as r:
+        r.ldg(row.whole, x[CTA_X:1, :], 1, into="row")
+        r.run("fadd", 1, dst=row.whole, srcs=(row.whole,), compute=lambda _, v: 2 * v, after=("row",))
+        r.stg(partial[CTA_X:1, :], row.whole, 1)
+        r.flag_add(0)
+        with r.when(CTA_X.equals(parts - 1)):
+            r.flag_wait(0, parts)
+            r.ldg(everything.whole, partial[:, :], parts, into="all")
+            r.run(
+                "fadd",
+                parts,
+                dst=total.whole,
+                srcs=(everything.whole,),
+                compute=lambda _, v: v.sum(axis=0, keepdims=True),
+                after=("all",),
+            )
+            r.stg(y[:, :], total.whole, 1)
+    return Program("sum", (x, partial, y), (kernel.build(),), "split")
+
+
+def two_kernels(n: int = 64) -> Program:
+    """y = x + x by atomics: one kernel clears y, two CTAs of the next add to it."""
+    x, y = matrix("x", 1, n, "fp32"), matrix("y", 1, n, "fp32", "output")
+    zero, value = RegisterTile("zero", (1, n), "fp32"), RegisterTile("value", (1, n), "fp32")
+    clear = KernelBuilder("clear", (1, 1, 1))
+    with clear.role("warps", warps=1, registers=32) as r:
+        r.run("alu", 1, dst=zero.whole, compute=np.zeros_like)
+        r.stg(y[:, :], zero.whole, 1)
+    add = KernelBuilder("add", (2, 1, 1))
+    with add.role("warps", warps=1, registers=32) as r:
+        r.ldg(value.whole, x[:, :], 1, into="value")
+        r.red(y[:, :], value.whole, 1, after=("value",))
+    return Program("twice", (x, y), (clear.build(), add.build()), "atomics")
+
+
+def dynamic_copy(tiles: int = 5, columns: int = 32) -> Program:
+    """Copies rows; two CTAs of two warps take the rows from a dynamic scheduler."""
+    x, y = matrix("x", tiles, columns, "fp32"), matrix("y", tiles, columns, "fp32", "output")
+    kernel = KernelBuilder("dynamic_copy", (2, 1, 1))
+    half = columns // 2
+    value = RegisterTile("value", (1, half), "fp32")
+    with kernel.role("warps", warps=2, registers=32) as r, r.loop("i", tiles):
+        tile = r.next_tile("tile")
+        with r.when(tile < tiles):
+            r.ldg(value.whole, x[tile:1, WARP * half : half], 1, into="value")
+            r.stg(y[tile:1, WARP * half : half], value.whole, 1, after=("value",))
+    return Program("copy", (x, y), (kernel.build(),), "dynamic")
