@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from sim.engine.clock import bytes_per_cycle, ps_to_ticks, transfer_ticks
+from sim.memory.hashing import reciprocal
 
 BATCHES = 4
 """Row batches that the controller remembers for each bank, so that later requests of a pending row join it."""
@@ -30,37 +31,68 @@ class DramFigures(Protocol):
     """What a machine description says about its memory (for example `arch.gpu.Dram`)."""
 
     @property
-    def channels(self) -> int: ...
+    def channels(self) -> int:
+        """Channels, each with a data bus of its own."""
+
     @property
-    def banks(self) -> int: ...
+    def banks(self) -> int:
+        """Banks of one channel."""
+
     @property
-    def row_bytes(self) -> int: ...
+    def row_bytes(self) -> int:
+        """Row buffer of one bank."""
+
     @property
-    def atom_bytes(self) -> int: ...
+    def atom_bytes(self) -> int:
+        """Data of one burst."""
+
     @property
-    def channel_bandwidth_bytes_per_s(self) -> float: ...
+    def channel_bandwidth_bytes_per_s(self) -> float:
+        """Usable data rate of one channel."""
+
     @property
-    def latency_ps(self) -> int: ...
+    def latency_ps(self) -> int:
+        """Of a request whose row is open in an idle channel."""
+
     @property
-    def t_rcd_ps(self) -> int: ...
+    def t_rcd_ps(self) -> int:
+        """Activate to column command."""
+
     @property
-    def t_rp_ps(self) -> int: ...
+    def t_rp_ps(self) -> int:
+        """Precharge to activate."""
+
     @property
-    def t_ras_ps(self) -> int: ...
+    def t_ras_ps(self) -> int:
+        """Activate to precharge."""
+
     @property
-    def t_rc_ps(self) -> int: ...
+    def t_rc_ps(self) -> int:
+        """Activate to activate of one bank."""
+
     @property
-    def t_faw_ps(self) -> int: ...
+    def t_faw_ps(self) -> int:
+        """Window of at most four activates of a channel."""
+
     @property
-    def t_wtr_ps(self) -> int: ...
+    def t_wtr_ps(self) -> int:
+        """Bus idle from writes to reads."""
+
     @property
-    def t_rtw_ps(self) -> int: ...
+    def t_rtw_ps(self) -> int:
+        """Bus idle from reads to writes."""
+
     @property
-    def t_refi_ps(self) -> int: ...
+    def t_refi_ps(self) -> int:
+        """Between two refreshes of a bank."""
+
     @property
-    def t_rfc_ps(self) -> int: ...
+    def t_rfc_ps(self) -> int:
+        """For which a bank under refresh is away."""
+
     @property
-    def write_batch(self) -> int: ...
+    def write_batch(self) -> int:
+        """Bursts that a channel writes before it turns back to reads."""
 
 
 class DramSpec(NamedTuple):
@@ -68,7 +100,11 @@ class DramSpec(NamedTuple):
 
     channels: int
     banks: int
-    units_per_row: int
+    row_multiplier: int
+    row_shift: int
+    """Divide a unit's index by the units in a row (see `hashing.divide`)."""
+    bank_multiplier: int
+    bank_shift: int
     atom_bytes: int
     burst: int
     """Bus time of one atom."""
@@ -84,12 +120,14 @@ class DramSpec(NamedTuple):
     rtw: int
     refi: int
     rfc: int
+    refresh_gap: int
+    """Between refreshes of neighbouring banks."""
     write_batch: int
     """Atoms that a channel collects before it writes them."""
 
 
 class DramState(NamedTuple):
-    """Calendars of channels (`CHANNEL_WORDS` each), of banks (`BANK_WORDS` each), and the write buffers' bank and row."""
+    """Calendars of channels (`CHANNEL_WORDS` each) and banks (`BANK_WORDS` each); bank and row of buffered writes."""
 
     channel: NDArray[np.int64]
     bank: NDArray[np.int64]
@@ -107,11 +145,16 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
             f"dram.row={dram.row_bytes} B: must be a multiple of the cache line ({unit_bytes} B): "
             f"{below} or {below + unit_bytes}"
         )
+    row_multiplier, row_shift = reciprocal(dram.row_bytes // unit_bytes)
+    bank_multiplier, bank_shift = reciprocal(dram.banks)
     rate = bytes_per_cycle(Fraction(dram.channel_bandwidth_bytes_per_s), clock_hz)
     return DramSpec(
         channels=dram.channels,
         banks=dram.banks,
-        units_per_row=dram.row_bytes // unit_bytes,
+        row_multiplier=row_multiplier,
+        row_shift=row_shift,
+        bank_multiplier=bank_multiplier,
+        bank_shift=bank_shift,
         atom_bytes=dram.atom_bytes,
         burst=transfer_ticks(dram.atom_bytes, rate),
         latency=ps_to_ticks(dram.latency_ps, clock_hz),
@@ -124,6 +167,7 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         rtw=ps_to_ticks(dram.t_rtw_ps, clock_hz),
         refi=ps_to_ticks(dram.t_refi_ps, clock_hz),
         rfc=ps_to_ticks(dram.t_rfc_ps, clock_hz),
+        refresh_gap=ps_to_ticks(dram.t_refi_ps, clock_hz) // dram.banks,
         write_batch=dram.write_batch,
     )
 

@@ -1,9 +1,9 @@
 """How time passes in external memory. All ticks are int64; calls book resources and return at once.
 
-A channel's data bus is booked from the arrival of a request: its controller reorders, so a request whose bank is busy does
-not hold up the bus for others. A bank serves batches: requests of one row that arrive while the row is pending or open
-join it (first ready, first come), the others queue behind it with precharge and activate. A row without requests closes
-after tRAS. Writes are posted: a channel collects a batch, turns its bus round, and writes it.
+A channel's data bus is booked from the arrival of a request: its controller reorders, so a request whose bank is busy
+does not hold up the bus for others. A bank serves batches: requests of one row that arrive while the row is pending or
+open join it (first ready, first come), the others queue behind it with precharge and activate. A row without requests
+closes after tRAS. Writes are posted: a channel collects a batch, turns its bus round, and writes it.
 """
 
 from sim.engine.jit import kernel
@@ -20,7 +20,7 @@ from sim.memory.dram import (
     PENDING_WRITES,
     WRITING,
 )
-from sim.memory.hashing import rotate
+from sim.memory.hashing import divide, rotate
 
 _READ_BYTES = int(MemoryCounter.DRAM_READ_BYTES)
 _WRITE_BYTES = int(MemoryCounter.DRAM_WRITE_BYTES)
@@ -31,7 +31,20 @@ _TURN_ROUNDS = int(MemoryCounter.DRAM_TURN_ROUNDS)
 _REFRESH_WAITS = int(MemoryCounter.DRAM_REFRESH_WAITS)
 
 
-@kernel
+@kernel(inline=True)
+def row_of(spec, unit):
+    """Row, over all banks of a channel, that holds a unit."""
+    return divide(unit, spec.row_multiplier, spec.row_shift)
+
+
+@kernel(inline=True)
+def bank_of(spec, row):
+    """Bank of a row: consecutive rows lie in different banks."""
+    group = divide(row, spec.bank_multiplier, spec.bank_shift)
+    return rotate(row - group * spec.banks, group, spec.banks)
+
+
+@kernel(inline=True)
 def open_row(spec, state, counters, t, channel, bank, row):
     """Find or make the batch of a row for a request at tick t; returns the index of the batch's words in `state.bank`.
 
@@ -52,9 +65,10 @@ def open_row(spec, state, counters, t, channel, bank, row):
         counters[_ROW_MISSES] += 1
     if spec.rfc > 0:
         # Banks are refreshed one after the other, evenly over the interval; the first refresh comes one interval in.
-        since_first = activate - (bank + 1) * spec.refi // spec.banks
-        if since_first >= 0 and since_first % spec.refi < spec.rfc:
-            activate += spec.rfc - since_first % spec.refi
+        since_first = activate - (bank + 1) * spec.refresh_gap
+        left = spec.rfc - since_first % spec.refi
+        if since_first >= 0 and left > 0:
+            activate += left
             counters[_REFRESH_WAITS] += 1
     batch = state.bank[base + 1] + 1
     if batch == BATCHES:
@@ -68,20 +82,20 @@ def open_row(spec, state, counters, t, channel, bank, row):
     return i
 
 
-@kernel
+@kernel(inline=True)
 def use_row(spec, state, base, i, end):
-    """Keep the row of batch i open until its data end at tick `end`; only the newest batch can move the next activate."""
+    """Keep the row of batch i open until its data end at tick `end`; only the newest moves the next activate."""
     if end > state.bank[i + 2] and i == base + 2 + 3 * state.bank[base + 1]:
         state.bank[i + 2] = end
         if end + spec.rp > state.bank[base]:
             state.bank[base] = end + spec.rp
 
 
-@kernel
+@kernel(inline=True)
 def dram_read(spec, state, counters, t, channel, unit, atoms):
-    """Read atoms of one unit (its index within the channel) at tick t; returns the tick at which all of them are back."""
-    row = unit // spec.units_per_row
-    bank = rotate(row % spec.banks, row // spec.banks, spec.banks)
+    """Read atoms of one unit (its index within the channel) at tick t; returns the tick at which all are back."""
+    row = row_of(spec, unit)
+    bank = bank_of(spec, row)
     word = channel * CHANNEL_WORDS
     free = state.channel[word + BUS_FREE]
     if state.channel[word + WRITING] != 0:
@@ -106,10 +120,10 @@ def dram_write(spec, state, counters, t, channel, unit, atoms):
     """
     word = channel * CHANNEL_WORDS
     accepted = max(t, state.channel[word + DRAINED_BEFORE])
-    row = unit // spec.units_per_row
+    row = row_of(spec, unit)
     waiting = state.channel[word + PENDING_WRITES]
     slot = (channel * (spec.write_batch + 1) + waiting) * 2
-    state.pending[slot] = rotate(row % spec.banks, row // spec.banks, spec.banks)
+    state.pending[slot] = bank_of(spec, row)
     state.pending[slot + 1] = row
     state.channel[word + PENDING_WRITES] = waiting + 1
     state.channel[word + PENDING_ATOMS] += atoms

@@ -38,6 +38,6 @@ def mix(x):
 
 @kernel(inline=True)
 def rotate(remainder, block, count):
-    """Where item `remainder` of a block of `count` goes: 0 to count - 1, a rotation by the hash of the block's number."""
+    """Where item `remainder` of a block of `count` goes (0 to count - 1): rotated by the hash of the block's number."""
     place = remainder + ((mix(block) * count) >> 32)
     return place - count if place >= count else place

@@ -2,7 +2,10 @@
 
 A request names its line (byte address >> 7), the sectors it wants (4-bit mask) and the partition of the SM that asks.
 `t` is the tick at which the load issues; latencies are whole-load latencies, so an unloaded near hit returns at
-t + hit latency. Calls book slices, link and DRAM in the order of the calls; times should be (almost) in order.
+t + hit latency. Calls book slices, link and DRAM in the order of the calls; times should be (almost) in order. Each
+resource on a request's way is booked from t on, and the answer waits for the last of them: booking one after the other
+would leave holes in every calendar behind a busy one. So the busiest resource sets the rate, exactly; waits at two
+resources count as the longer one, not as their sum.
 
 Reads look in the SM's own partition first. Where a line's home is the other partition and local copies are kept, a miss
 goes over the link to the home slice and leaves a copy behind; writes and atomics go to the home and drop the copy.
@@ -64,10 +67,10 @@ def home_slice(spec, line, block):
 
 
 @kernel(inline=True)
-def set_of(spec, block):
-    """Set of a block's lines; the same in each slice."""
+def set_of(spec, block, slice_index):
+    """Number of a line's set, counted so that the slices of one block lie side by side in the host's memory."""
     group = divide(block, spec.set_multiplier, spec.set_shift)
-    return rotate(block - group * spec.sets, group, spec.sets)
+    return rotate(block - group * spec.sets, group, spec.sets) * spec.slices + slice_index
 
 
 @kernel(inline=True)
@@ -104,7 +107,7 @@ def channel_of(spec, slice_index, block):
     return (channel << 32) | group
 
 
-@kernel
+@kernel(inline=True)
 def fetch(spec, state, t, slice_index, block, sectors):
     """Read sectors of a home line from DRAM at tick t; returns the tick at which they are there, as seen by the SM."""
     place = channel_of(spec, slice_index, block)
@@ -112,11 +115,11 @@ def fetch(spec, state, t, slice_index, block, sectors):
     return dram_read(spec.dram, state.dram, state.counters, t, place >> 32, place & 0xFFFFFFFF, atoms)
 
 
-@kernel
+@kernel(inline=True)
 def allocate(spec, state, t, line, base, cache_set):
     """Make room for a line; returns its index in `state.tags`. A dirty victim goes to DRAM.
 
-    `state.scratch[0]` is then the tick at which DRAM's write buffer has taken the victim (t if there was nothing to do).
+    `state.scratch[0]` is then the tick at which DRAM's write buffer has taken the victim, t if there was nothing to do.
     """
     bits = state.referenced[cache_set]
     way = 0
@@ -145,13 +148,13 @@ def allocate(spec, state, t, line, base, cache_set):
 def look_up(spec, state, t, line, block, slice_index, sectors, latency):
     """Book a slice's port for a read at tick t and look for the line; `latency` is that of a hit as the SM sees it.
 
-    Returns (whether all sectors are there, tick of the start, tick of the answer, index of the line or -1).
+    Returns (whether all sectors are there, tick of the answer as far as the slice goes, index of the line or -1).
     """
     n = count_sectors(sectors)
     start = max(t, state.read_free[slice_index])
     state.read_free[slice_index] = start + n * spec.read_sector
     answer = start + latency + (n - 1) * spec.read_sector
-    cache_set = slice_index * spec.sets + set_of(spec, block)
+    cache_set = set_of(spec, block, slice_index)
     base = cache_set * spec.ways
     i = find(spec, state, line, base)
     if i >= 0:
@@ -163,55 +166,55 @@ def look_up(spec, state, t, line, block, slice_index, sectors, latency):
             if ready > answer:
                 state.counters[_MERGED] += n
                 answer = ready
-            return True, start, answer, i
-    return False, start, answer, i
+            return True, answer, i
+    return False, answer, i
 
 
 @kernel
-def read_from_dram(spec, state, start, answer, i, line, block, home, sectors, latency):
+def read_from_dram(spec, state, t, answer, i, line, block, home, sectors, latency):
     """Complete a read at the home slice that found line i (-1: none) without all its sectors."""
     if i < 0:
-        cache_set = home * spec.sets + set_of(spec, block)
-        i = allocate(spec, state, start, line, cache_set * spec.ways, cache_set)
+        cache_set = set_of(spec, block, home)
+        i = allocate(spec, state, t, line, cache_set * spec.ways, cache_set)
         answer = max(answer, state.scratch[0])
     word = state.lines[i]
     missing = sectors & ~word
     misses = count_sectors(missing)
     state.counters[_READ_HIT] += count_sectors(sectors) - misses
     state.counters[_READ_MISS] += misses
-    answer = max(answer, word >> READY_SHIFT, fetch(spec, state, start, home, block, missing) + latency)
+    answer = max(answer, word >> READY_SHIFT, fetch(spec, state, t, home, block, missing) + latency)
     state.lines[i] = (answer << READY_SHIFT) | (word & WORD_MASKS) | missing
     return answer
 
 
 @kernel
-def read_from_home(spec, state, start, answer, i, line, block, own, home, partition, sectors):
+def read_from_home(spec, state, t, answer, i, line, block, own, home, partition, sectors):
     """Complete a read at a slice that keeps a copy (line i, -1: none yet) with what it lacks from the home slice."""
     if i < 0:
-        cache_set = own * spec.sets + set_of(spec, block)
-        i = allocate(spec, state, start, line, cache_set * spec.ways, cache_set)
+        cache_set = set_of(spec, block, own)
+        i = allocate(spec, state, t, line, cache_set * spec.ways, cache_set)
         answer = max(answer, state.scratch[0])
     word = state.lines[i]
     missing = sectors & ~word
     misses = count_sectors(missing)
     state.counters[_READ_HIT] += count_sectors(sectors) - misses
     state.counters[_FAR_READ] += misses
-    start = cross_link(spec, state, start, partition, misses)
-    complete, start, there, j = look_up(spec, state, start, line, block, home, missing, spec.far_latency)
+    there = cross_link(spec, state, t, partition, misses) + spec.far_latency
+    complete, far, j = look_up(spec, state, t, line, block, home, missing, spec.far_latency)
     if not complete:
-        there = read_from_dram(spec, state, start, there, j, line, block, home, missing, spec.far_latency)
-    answer = max(answer, word >> READY_SHIFT, there)
+        far = read_from_dram(spec, state, t, far, j, line, block, home, missing, spec.far_latency)
+    answer = max(answer, word >> READY_SHIFT, there, far)
     state.lines[i] = (answer << READY_SHIFT) | (word & VALID) | missing
     return answer
 
 
-@kernel
+@kernel(inline=True)
 def cross_link(spec, state, t, direction, n):
-    """Carry n sectors over the link towards partition `direction`; returns the tick of the start."""
-    start = max(t, state.link_free[direction])
-    state.link_free[direction] = start + n * spec.link_sector
+    """Carry n sectors over the link towards partition `direction`; returns the tick of the last one's start."""
+    end = max(t, state.link_free[direction]) + n * spec.link_sector
+    state.link_free[direction] = end
     state.counters[_LINK_BYTES] += n * spec.sector_bytes
-    return start
+    return end - spec.link_sector
 
 
 @kernel(inline=True)
@@ -226,28 +229,30 @@ def l2_read(spec, state, t, partition, line, sectors):
     home = home_slice(spec, line, block)
     slice_index = home
     latency = spec.hit_latency
+    crossed = 0
     if spec.partitions == 2 and (home >= spec.slices_per_partition) != (partition == 1):
         if spec.local_copies != 0:
             slice_index = home + (2 * partition - 1) * spec.slices_per_partition
         else:
-            t = cross_link(spec, state, t, partition, n)
-            state.counters[_FAR_READ] += n
             latency = spec.far_latency
-    complete, start, answer, i = look_up(spec, state, t, line, block, slice_index, sectors, latency)
+            crossed = cross_link(spec, state, t, partition, n) + latency
+            state.counters[_FAR_READ] += n
+    complete, answer, i = look_up(spec, state, t, line, block, slice_index, sectors, latency)
+    answer = max(answer, crossed)
     if complete:
         return answer
     if slice_index == home:
-        return read_from_dram(spec, state, start, answer, i, line, block, home, sectors, latency)
-    return read_from_home(spec, state, start, answer, i, line, block, slice_index, home, partition, sectors)
+        return read_from_dram(spec, state, t, answer, i, line, block, home, sectors, latency)
+    return read_from_home(spec, state, t, answer, i, line, block, slice_index, home, partition, sectors)
 
 
-@kernel
+@kernel(inline=True)
 def drop_copy(spec, state, line, block, slice_index):
     """Drop the copy that the other partition may hold of a line that is being written."""
     other = slice_index + spec.slices_per_partition
     if other >= spec.slices:
         other -= spec.slices
-    cache_set = other * spec.sets + set_of(spec, block)
+    cache_set = set_of(spec, block, other)
     base = cache_set * spec.ways
     i = find(spec, state, line, base)
     if i >= 0:
@@ -267,35 +272,34 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time):
     block = block_of(spec, line)
     slice_index = home_slice(spec, line, block)
     latency = spec.hit_latency
-    start = t
+    crossed = t
     if spec.partitions == 2:
         home = 1 if slice_index >= spec.slices_per_partition else 0
         if home != partition:
             latency = spec.far_latency
             state.counters[_FAR_WRITE] += n
-            start = cross_link(spec, state, start, home, n)
+            crossed = cross_link(spec, state, t, home, n)
         if spec.local_copies != 0:
             drop_copy(spec, state, line, block, slice_index)
-    start = max(start, state.write_free[slice_index])
-    state.write_free[slice_index] = start + n * sector_time
-    answer = start + latency + (n - 1) * sector_time
-    cache_set = slice_index * spec.sets + set_of(spec, block)
+    end = max(t, state.write_free[slice_index]) + n * sector_time
+    state.write_free[slice_index] = end
+    answer = max(crossed, end - sector_time) + latency
+    cache_set = set_of(spec, block, slice_index)
     base = cache_set * spec.ways
     i = find(spec, state, line, base)
     if i >= 0:
         touch(spec, state, cache_set, i - base)
     else:
-        i = allocate(spec, state, start, line, base, cache_set)
+        i = allocate(spec, state, t, line, base, cache_set)
         # A full write buffer holds up the slice's port, and with it everybody who writes there.
-        waited = state.scratch[0] - start
-        state.write_free[slice_index] += waited
-        answer += waited
+        state.write_free[slice_index] = max(end, state.scratch[0])
+        answer = max(answer, state.scratch[0] + latency)
     word = state.lines[i]
     there = word >> READY_SHIFT
     missing = needed & ~word
     if missing & VALID:
         state.counters[_FETCH] += count_sectors(missing)
-        there = max(there, fetch(spec, state, start, slice_index, block, missing) + latency)
+        there = max(there, fetch(spec, state, t, slice_index, block, missing) + latency)
     state.lines[i] = (there << READY_SHIFT) | (word & WORD_MASKS) | sectors | (sectors << DIRTY_SHIFT)
     state.scratch[1] = max(answer, there)
     return answer
@@ -305,8 +309,8 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time):
 def l2_write(spec, state, t, partition, line, sectors, full):
     """Write to sectors of a line at tick t; returns the tick of the acknowledgement as the SM sees it.
 
-    full: those of `sectors` that are written in all their bytes; others are fetched unless present, which the writer does
-    not wait for.
+    full: those of `sectors` that are written in all their bytes; others are fetched unless present, for which the
+    writer does not wait.
     """
     state.counters[_WRITE] += count_sectors(sectors)
     return modify(spec, state, t, partition, line, sectors, sectors & ~full, spec.write_sector)

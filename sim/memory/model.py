@@ -29,9 +29,12 @@ class Machine(Protocol):
     """The parts of a machine description that the memory system reads (for example `arch.gpu.GpuSpec`)."""
 
     @property
-    def l2(self) -> L2: ...
+    def l2(self) -> L2:
+        """The cache."""
+
     @property
-    def dram(self) -> DramFigures: ...
+    def dram(self) -> DramFigures:
+        """The external memory."""
 
 
 class MemorySpec(NamedTuple):
@@ -164,7 +167,7 @@ def _aligned(count: int, dtype: type, value: int) -> NDArray:
 
 
 def flush(state: MemoryState) -> None:
-    """Empty the cache without cost in time or counts, as before a cold run; DRAM's write buffers keep what they hold."""
+    """Empty the cache without cost in time or counts, as before a cold run; DRAM's write buffers keep their content."""
     state.tags[:] = -1
     state.lines[:] = 0
     state.referenced[:] = 0
