@@ -223,7 +223,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, log_rows: int) -> G
     """A chip with nothing on it yet."""
     sms, subs = int(p[P.SMS]), int(p[P.SMS] * p[P.SUB_CORES])
     warps, ctas = sms * held.warps, sms * held.ctas
-    components = warps + 2 * sms
+    components = warps + 3 * sms
     if components > native.ID_MASK:
         raise ValueError(f"{components} warps and queues exceed the {native.ID_MASK} that event keys can name")
     rows = np.zeros((sms, M.WIDTH), dtype=np.int64)

@@ -283,14 +283,18 @@ def _log(st, w, op, t0, t1, t2, value):
 
 
 @kernel
-def _port_read(p, sms, gpcs, counters, ms, mem, sm, t, line, mask):
-    """A line read from SM `sm` through its unicast read path; returns the tick at which the data leaves the crossbar for the SM."""
+def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask):
+    """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves the crossbar.
+
+    now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no hole before it.
+    """
     n = _sectors(mask)
     begin = max(t, sms[sm, M.READ_FREE])
     sms[sm, M.READ_FREE] = begin + n * p[P.READ_TICKS]
     gpc = sms[sm, M.GPC]
-    port = max(begin, gpcs[gpc])
-    gpcs[gpc] = port + n * p[P.GPC_TICKS]
+    free = max(now, gpcs[gpc])
+    gpcs[gpc] = free + n * p[P.GPC_TICKS]
+    port = max(begin, free)
     counters[Counter.PORT_READ_BYTES] += 32 * n
     counters[Counter.LINES] += 1
     return l2_read(ms, mem, port, sms[sm, M.PARTITION], line, mask)
@@ -322,7 +326,7 @@ def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
 
 
 @kernel
-def _l1_read(p, st, ms, mem, sm, t, line, mask):
+def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
     """A line read by the LSU of `sm` through L1; returns the tick at which the data can be used."""
     tags, ready, valid = st.l1_tags, st.l1_ready, st.l1_valid
     ways = p[P.L1_WAYS]
@@ -355,7 +359,7 @@ def _l1_read(p, st, ms, mem, sm, t, line, mask):
     missing = mask & ~valid[sm, at]
     k = st.sms[sm, M.MISS_HEAD] % p[P.MISS_QUEUE]
     begin = max(t, st.misses[sm, k])
-    data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, begin, line, missing)
+    data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, now, begin, line, missing)
     data = _port_receive(p, st.sms, st.counters, sm, begin, data, missing)
     st.misses[sm, k] = data
     st.sms[sm, M.MISS_HEAD] += 1
@@ -495,7 +499,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
         end = min(e[q, i, Q.BASE] + row * e[q, i, Q.ROW_STRIDE] + row_bytes, ((address >> 7) + 1) << 7)
         sectors = _sector_mask(address, end)
         begin = max(begin, st.sms[sm, M.READ_FREE])
-        data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, begin, address >> 7, sectors)
+        data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, sectors)
         if mask < 0:
             data = _port_receive(p, st.sms, st.counters, sm, begin, data, sectors)
             st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
@@ -619,21 +623,9 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
         slot += 1
     sms = st.sms
     sms[sm, M.FREE_CTAS] -= 1
-    if sms[sm, M.WARM] == 0:  # cold instruction fetch through L2, a few lines ahead of the program counter
-        done = t
-        line = 0
-        while line < p[P.CODE_LINES]:
-            batch = done
-            for _ in range(p[P.FETCH_LINES]):
-                if line < p[P.CODE_LINES]:
-                    data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, batch, p[P.CODE_BASE] + line, 15)
-                    done = max(done, data)
-                    line += 1
-        sms[sm, M.WARM] = max(done, 1)
-        tick = t
-        for d in range(p[P.DESCRIPTORS]):
-            tick = max(tick, _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, p[P.CODE_BASE] - 1 - d, 15))
-        sms[sm, M.DESCRIPTORS] = tick
+    if sms[sm, M.WARM] == 0:
+        sms[sm, M.WARM] = 1
+        _schedule(st.new, st.x, t, 32, p[P.SMS] * (p[P.WARPS_PER_SM] + 2) + sm)
     begin = max(t, sms[sm, M.LAUNCH_FREE]) + p[P.CTA_LAUNCH]
     sms[sm, M.LAUNCH_FREE] = begin
     ctas = st.ctas
@@ -675,7 +667,6 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
     for b in range(16):
         st.named[slot, b, 0] = 0
         st.named[slot, b, 1] = 0
-    go = max(begin, sms[sm, M.WARM])
     st.counters[Counter.CTAS] += 1
     for i in range(p[P.WARPS_PER_CTA]):
         w = first + i
@@ -695,11 +686,42 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
             st.subs[s, S.CURSOR] = begin
             st.subs[s, S.IDLE] = 0
         st.subs[s, S.RESIDENT] += 1
-        _account(st, w, go, Reason.NO_INSTRUCTION)
-        _schedule(st.new, st.x, go, 32, w)
+        st.warps[w, W.REASON] = Reason.NO_INSTRUCTION
+        if sms[sm, M.WARM] == 2:
+            _schedule(st.new, st.x, begin, 32, w)
+        else:
+            _park(st, w, Block.FETCH, 0, 0, -1, begin)
     for i in range(p[P.CLUSTER_X] * p[P.CLUSTER_Y] * p[P.CLUSTER_Z]):
         ctas[slot, C.PEERS + i] = slot
     return slot
+
+
+@kernel
+def _fetch_code(p, st, ms, mem, sm, t):
+    """Cold instruction fetch of one SM through the L2: the next lines ahead of its program counter, the tensor maps with the first.
+
+    Returns the tick of the next batch; after the last one the waiting warps start and it returns PARKED.
+    """
+    sms = st.sms
+    done = t
+    line = sms[sm, M.FETCHED]
+    if line == 0:
+        for d in range(p[P.DESCRIPTORS]):
+            data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] - 1 - d, 15)
+            sms[sm, M.DESCRIPTORS] = max(sms[sm, M.DESCRIPTORS], data)
+    if line < p[P.CODE_LINES]:
+        last = min(line + p[P.FETCH_LINES], p[P.CODE_LINES])
+        while line < last:
+            done = max(done, _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] + line, 15))
+            line += 1
+        sms[sm, M.FETCHED] = line
+        return done
+    sms[sm, M.WARM] = 2
+    first = sm * p[P.WARPS_PER_SM]
+    for w in range(first, first + p[P.WARPS_PER_SM]):
+        if st.warps[w, W.BLOCK] == Block.FETCH:
+            _wake(p, st, w, max(t, st.warps[w, W.T_ISSUE]), Reason.NO_INSTRUCTION, t)
+    return PARKED
 
 
 @kernel
@@ -909,12 +931,12 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
             touched += 1
             at = lsu + touched * cycle - cycle
             if kind == Kind.LDG:
-                done = max(done, _l1_read(p, st, ms, mem, sm, at, address >> 7, mask))
+                done = max(done, _l1_read(p, st, ms, mem, sm, t, at, address >> 7, mask))
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
             elif kind == Kind.CP_ASYNC:
                 k = sms[sm, M.MISS_HEAD] % p[P.MISS_QUEUE]
                 begin = max(at, st.misses[sm, k])
-                data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, begin, address >> 7, mask)
+                data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, mask)
                 data = _port_receive(p, sms, st.counters, sm, begin, data, mask) + p[P.CP_ASYNC_LATENCY]
                 st.misses[sm, k] = data
                 sms[sm, M.MISS_HEAD] += 1
@@ -1380,8 +1402,10 @@ def advance(p, prog, st, ms, mem, until):
             tick = _step(p, prog, st, ms, mem, component, t, limit)
         elif component < warps + p[P.SMS]:
             tick = _tma_loads(p, prog, st, ms, mem, component - warps, t)
-        else:
+        elif component < warps + 2 * p[P.SMS]:
             tick = _tma_stores(p, st, ms, mem, component - warps - p[P.SMS], t)
+        else:
+            tick = _fetch_code(p, st, ms, mem, component - warps - 2 * p[P.SMS], t)
         if tick == PARKED:
             x[X.HEAP] = n - 1
             if n > 1:

@@ -161,7 +161,7 @@ class Block(IntEnum):
     CLUSTER = 3
     FLAG = 4
     BULK = 5
-    TILE = 6
+    FETCH = 6
 
 
 N_PIPES = 12
@@ -196,10 +196,11 @@ class M(IntEnum):
     NEWEST = 9  # launch order of its newest CTA
     MISS_HEAD = 12
     TMA_HEAD = 13
-    WARM = 14  # tick at which its instruction cache holds the kernel
+    WARM = 14  # 0 cold, 1 fetching, 2: its instruction cache holds the kernel
     LAUNCH_FREE = 15
     DESCRIPTORS = 16  # tick at which the TMA descriptors have arrived
-    WIDTH = 17
+    FETCHED = 17  # instruction lines asked for so far
+    WIDTH = 18
 
 
 class C(IntEnum):
