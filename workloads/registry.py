@@ -13,7 +13,7 @@ Builder = Callable[[Any, Any, Any], Any]
 """`build(op, spec, config) -> Program`."""
 
 MODULES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "simt")),
+    ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "simt", "gemv")),
 }
 """Modules whose import registers the schedules of (operator, family)."""
 

@@ -15,6 +15,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.gpu.program import IntLike, Program, RegisterTile, RoleBuilder, View
 from workloads.gpu import overhead, threadblock
+from workloads.gpu.estimate import Figures, Work
 from workloads.gpu.problem import Operand, Problem, ceil_div, problem
 from workloads.gpu.threadblock import ThreadblockConfig
 from workloads.ops import Gemm
@@ -66,7 +67,8 @@ class TensorCore:
         self.dtype, self.shape = dtype, shape_of(spec, dtype)
         self.ldmatrix = spec.has_instruction("ldmatrix", "b16", "x4")
         self.quad_pairs = self.shape == "m8n8k4"
-        self.macs = spec.instruction("mma", dtype, self.shape).macs
+        row = spec.instruction("mma", dtype, self.shape)
+        self.macs, self.interval = row.macs, row.interval_cycles
         k = int(self.shape.rpartition("k")[2])
         # Fragments are read for at least 16 bytes of k: one row of an 8x8 matrix of 16-bit elements.
         self.part_k = max(k, 16 // DTYPE_BYTES[dtype])
@@ -84,6 +86,10 @@ class TensorCore:
     def transposed(self, operand: Operand) -> bool:
         """Never: fragments can be read in either order."""
         return False
+
+    def fragment_bytes(self, warp_m: int, warp_n: int, depth: int) -> int:
+        """Each element once, on Volta in two quad-pairs."""
+        return (warp_m + warp_n) * depth * DTYPE_BYTES[self.dtype] * (2 if self.quad_pairs else 1)
 
     def store_bytes(self, operand: Operand) -> int:
         """As loaded."""
@@ -139,3 +145,9 @@ def build(op: Gemm, spec: GpuSpec, config: MmaConfig) -> Program:
     p = problem(op)
     check(p, spec, config)
     return threadblock.build(p, spec, config, inner(p, spec, config), op)
+
+
+def work(p: Problem, f: Figures, c: MmaConfig, core: TensorCore, resident: int) -> Work:
+    """Counts for the estimate."""
+    interval = c.warp_m * c.warp_n * c.tile_k / core.macs * core.interval
+    return threadblock.work(p, f, c, core, resident, interval)

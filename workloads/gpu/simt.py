@@ -15,6 +15,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.gpu.program import IntLike, Program, RegisterTile, RoleBuilder, View
 from workloads.gpu import overhead, threadblock
+from workloads.gpu.estimate import Figures, Work
 from workloads.gpu.problem import Operand, Problem, ceil_div, multiply_add, problem, zeros
 from workloads.gpu.threadblock import WARP_SIZE, ThreadblockConfig
 from workloads.ops import Gemm
@@ -51,7 +52,9 @@ class Vector:
         if (dtype, acc) not in OPCODES or not spec.has_instruction(OPCODES[dtype, acc][0], dtype):
             takes = [f"{d} summed in {a}" for (d, a), (o, _) in OPCODES.items() if spec.has_instruction(o, d)]
             raise InputError(f"schedule=simt: {spec.name} has {', '.join(takes)}, not {dtype} summed in {acc}")
-        self.opcode, self.macs = OPCODES[dtype, acc]
+        self.opcode, self.lane_macs = OPCODES[dtype, acc]
+        self.macs = WARP_SIZE * self.lane_macs
+        self.interval = spec.instruction(self.opcode, dtype).interval_cycles
         self.dtype = dtype
         # Half a k step: the other half's fragments are read meanwhile.
         self.part_k = max(1, config.tile_k // 2)
@@ -63,6 +66,10 @@ class Vector:
     def transposed(self, operand: Operand) -> bool:
         """Whether k is contiguous in memory."""
         return operand.k_major
+
+    def fragment_bytes(self, warp_m: int, warp_n: int, depth: int) -> int:
+        """Every thread its own rows and columns."""
+        return WARP_SIZE * (warp_m // THREADS_M + warp_n // THREADS_N) * depth * DTYPE_BYTES[self.dtype]
 
     def store_bytes(self, operand: Operand) -> int:
         """As loaded, but element by element (DP4A: word by word, its four k together) where it is transposed."""
@@ -86,7 +93,7 @@ class Vector:
         self, r: RoleBuilder, acc: RegisterTile, a: RegisterTile, b: RegisterTile, accumulate: IntLike
     ) -> None:
         """The outer products of half a k step."""
-        count = ceil_div(acc.shape[0] * acc.shape[1] * self.part_k, WARP_SIZE * self.macs)
+        count = ceil_div(acc.shape[0] * acc.shape[1] * self.part_k, self.macs)
         r.run(self.opcode, count, dtype=self.dtype, dst=acc.whole, srcs=(a.whole, b.whole.T), compute=multiply_add)
 
 
@@ -112,3 +119,9 @@ def build(op: Gemm, spec: GpuSpec, config: SimtConfig) -> Program:
     p = problem(op)
     check(p, spec, config)
     return threadblock.build(p, spec, config, inner(p, spec, config), op)
+
+
+def work(p: Problem, f: Figures, c: SimtConfig, vector: Vector, resident: int) -> Work:
+    """Counts for the estimate."""
+    interval = c.warp_m * c.warp_n * c.tile_k / vector.macs * vector.interval
+    return threadblock.work(p, f, c, vector, resident, interval)

@@ -33,6 +33,7 @@ from sim.gpu.program import (
     View,
 )
 from workloads.gpu import overhead
+from workloads.gpu.estimate import Figures, Work, round_shape, transfer
 from workloads.gpu.fixup import Fixup, Piece, owner_only, scratch
 from workloads.gpu.overhead import Overhead
 from workloads.gpu.plan import Plan, Unit
@@ -97,6 +98,8 @@ class Inner(Protocol):
     """After it."""
     extra_registers: int
     """Registers of a thread beside accumulators, fragments and prefetched elements."""
+    macs: int
+    """Multiply-accumulates of one warp instruction."""
     held_values: int
     """Neighbouring values of a row of the result that one thread holds."""
 
@@ -106,6 +109,10 @@ class Inner(Protocol):
 
     def transposed(self, operand: Operand) -> bool:
         """Whether the shared tile holds the operand in the other order than global memory."""
+        ...
+
+    def fragment_bytes(self, warp_m: int, warp_n: int, depth: int) -> int:
+        """Bytes that one warp reads from shared memory in `depth` of k."""
         ...
 
     def store_bytes(self, operand: Operand) -> int:
@@ -473,3 +480,47 @@ class _Writer:
                 r.lds(out.whole, staging, ceil_div(box_bytes, WARP_SIZE * MAX_VECTOR_BYTES), vector_bytes=16)
                 box = p.c[unit.tile.batch, row + i : rows, col + j : cols]  # type: ignore[misc]
                 r.stg(box, out.whole, ceil_div(box_bytes, WARP_SIZE * vector), vector_bytes=vector)
+
+
+def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: int, interval: float) -> Work:
+    """Counts for the estimate; `interval`: cycles of a sub-core's pipe for one k step of one warp."""
+    width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
+    steps = ceil_div(p.k, c.tile_k)
+    tiles_m, tiles_n = ceil_div(p.m, c.tile_m), ceil_div(p.n, c.tile_n)
+    tiles = tiles_m * tiles_n * p.batch
+    per_sub_core = ceil_div(c.warps, f.sub_cores)
+    step_bytes = (c.tile_m + c.tile_n) * c.tile_k * width
+    fragment_bytes = c.warps * inner.fragment_bytes(c.warp_m, c.warp_n, c.tile_k)
+    copies = step_bytes // (WARP_SIZE * c.warps * min(p.a.vector_bytes, p.b.vector_bytes))
+    issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + copies * (2 + inner.per_copy.alu)
+    busy = max(int(per_sub_core * interval), per_sub_core * issue, transfer(fragment_bytes + step_bytes, f.shared_rate))
+    bubble = f.barrier + f.barrier_per_warp * c.warps + f.shared_latency
+    asynchronous = c.copy == "cp.async"
+    store_bytes = c.tile_m * c.tile_n * out_width
+    # About 8 instructions per 32 values (CUTLASS: 499 for 64x64 and a warp).
+    epilogue = c.tile_m * c.tile_n * 4 // 32 // f.sub_cores * 4 // max(1, min(4, c.warps)) + 4 * bubble
+    side_m, side_n = round_shape(tiles_m, tiles_n, c.group, min(resident, tiles))
+    return Work(
+        tiles=tiles,
+        steps=steps,
+        ctas=tiles * min(c.split, steps),
+        resident=resident,
+        persistent=False,
+        busy=busy,
+        # What comes through registers is asked for when a step begins and must be there before it ends.
+        bubble=bubble if asynchronous else bubble + max(0, f.l2_latency - busy),
+        unicast_bytes=step_bytes,
+        received_bytes=step_bytes,
+        requested_bytes=step_bytes,
+        ahead=c.stages - 1,
+        latency=f.load_latency,
+        epilogue=epilogue,
+        overlapped=False,
+        store_bytes=store_bytes,
+        cuts=min(c.split, steps),
+        stream=c.stream_k and tiles % resident > 0,
+        partial_bytes=c.tile_m * c.tile_n * 4,
+        operand_bytes=p.batch * p.k * (p.m + p.n) * width,
+        round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
+        result_bytes=p.batch * p.m * p.n * out_width,
+    )

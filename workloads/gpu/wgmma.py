@@ -37,6 +37,7 @@ from sim.gpu.program import (
     table,
 )
 from workloads.gpu import overhead
+from workloads.gpu.estimate import MILLI, Figures, Work, round_shape
 from workloads.gpu.fixup import Fixup, Piece, owner_only, scratch
 from workloads.gpu.plan import Plan, Unit
 from workloads.gpu.problem import Operand, Problem, ceil_div, problem
@@ -510,3 +511,73 @@ def _code_bytes(config: WgmmaConfig) -> int:
     values = config.blocks * config.tile_n // 2
     instructions = 249 + 88 + 46 + 40 + 144 + values + values // 2 + 20 * subtiles
     return 2 * instructions * overhead.INSTRUCTION_BYTES
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Issue of wgmma on a machine for one format: cycles of eight columns, least cycles."""
+
+    eight_columns: float
+    floor: float
+
+    @classmethod
+    def of(cls, spec: GpuSpec, dtype: str) -> Rates | None:
+        """None where the machine has no such instruction."""
+        shape = f"m{BLOCK_ROWS}n*k{INSTRUCTION_K_BYTES // DTYPE_BYTES[dtype]}"
+        if not spec.has_instruction("wgmma", dtype, shape):
+            return None
+        row = spec.instruction("wgmma", dtype, shape)
+        return cls(row.interval_cycles, row.floor_cycles)
+
+
+def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
+    """Counts for the estimate, per CTA."""
+    x, y = operands(p, c)
+    width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
+    steps = ceil_div(p.k, c.tile_k)
+    cluster_tiles = ceil_div(x.rows, c.tile_m * c.cluster_m) * ceil_div(y.rows, c.tile_n * c.cluster_n) * p.batch
+    tiles = cluster_tiles * c.cluster
+    resident = sum(sms // c.cluster for sms in f.sms_per_gpc) * c.cluster
+    # Both operands of an instruction also pass the shared memory's port.
+    operand_rows = c.tile_n + (0 if through_registers(p, c) else BLOCK_ROWS)
+    interval = max(
+        c.tile_n * rates.eight_columns / 8, rates.floor, operand_rows * INSTRUCTION_K_BYTES * MILLI / f.shared_rate
+    )
+    instructions = c.tile_m // BLOCK_ROWS * (c.tile_k * width // INSTRUCTION_K_BYTES)
+    x_bytes, y_bytes = c.tile_m * c.tile_k * width, c.tile_n * c.tile_k * width
+    values = c.tile_m * c.tile_n
+    store_bytes = values * out_width
+    # Four warp schedulers share an epilogue of about 4 instructions per 32 values (CUTLASS: 495 for 64x256 and a warp).
+    subtiles = c.tile_n // _epilogue_columns(c)
+    epilogue = values // 32 + subtiles * 2 * (f.barrier + f.barrier_per_warp * WARPGROUP * c.warpgroups)
+    side_m, side_n = _round_shape(p, c, min(resident, tiles))
+    return Work(
+        tiles=tiles,
+        steps=steps,
+        ctas=tiles * min(c.split, steps),
+        resident=resident,
+        persistent=c.persistent,
+        busy=int(instructions * interval),
+        bubble=0,
+        unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
+        received_bytes=x_bytes + y_bytes,
+        requested_bytes=x_bytes // c.cluster_n + y_bytes // c.cluster_m,
+        ahead=max(1, c.stages - 1),
+        latency=f.load_latency + f.tma_latency,
+        epilogue=epilogue,
+        overlapped=c.pingpong,
+        store_bytes=store_bytes,
+        cuts=min(c.split, steps),
+        stream=c.stream_k and tiles % resident > 0,
+        partial_bytes=values * 4,
+        operand_bytes=p.batch * p.k * (p.m + p.n) * width,
+        round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
+        result_bytes=p.batch * p.m * p.n * out_width,
+    )
+
+
+def _round_shape(p: Problem, c: WgmmaConfig, ctas: int) -> tuple[int, int]:
+    """Tiles along the first and second operand that one round of CTAs covers in grouped order."""
+    x, y = operands(p, c)
+    tiles_m, tiles_n = ceil_div(x.rows, c.tile_m), ceil_div(y.rows, c.tile_n)
+    return round_shape(tiles_m, tiles_n, c.group, ctas)
