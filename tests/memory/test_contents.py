@@ -1,0 +1,176 @@
+"""Contents of the L2 against a plain-Python twin, conservation of sectors, every mode of the compiler, determinism."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.memory.counters import MemoryCounter
+from sim.memory.kernel import VALID, block_of, home_slice, l2_read, l2_reduce, l2_write, set_of
+from sim.memory.model import (
+    MemorySpec,
+    MemoryState,
+    dirty_sectors,
+    flush,
+    lower_memory,
+    new_memory_state,
+    resident_lines,
+    settle,
+    warm,
+)
+from tests.memory.machines import CLOCK_HZ, tiny
+from tests.memory.twin import CacheTwin
+
+MACHINES = {
+    "one partition": {"partitions": 1, "local_copies": False},
+    "copies": {"partitions": 2, "local_copies": True},
+    "no copies": {"partitions": 2, "local_copies": False},
+    "odd geometry": {"partitions": 2, "local_copies": True, "slices": 6, "ways": 6, "sets": 3},
+}
+SPECS = {name: lower_memory(tiny(**l2), CLOCK_HZ) for name, l2 in MACHINES.items()}
+
+requests = st.lists(
+    st.tuples(
+        st.sampled_from(["read", "write", "reduce"]),
+        st.integers(0, 1),
+        st.integers(0, 200) | st.integers(2**31 - 200, 2**31 - 1),
+        st.integers(1, VALID),
+        st.integers(0, VALID),
+    ),
+    max_size=400,
+)
+
+
+def members(mask: int) -> set[int]:
+    return {sector for sector in range(4) if mask >> sector & 1}
+
+
+def run(spec: MemorySpec, state: MemoryState, steps: list[tuple[str, int, int, int, int]]) -> list[int]:
+    """Answers of a list of requests, issued ten cycles apart."""
+    answers = []
+    for k, (kind, partition, line, sectors, full) in enumerate(steps):
+        t, partition = k * 2560, partition % spec.partitions
+        if kind == "read":
+            answers.append(int(l2_read(spec, state, t, partition, line, sectors)))
+        elif kind == "write":
+            answers.append(int(l2_write(spec, state, t, partition, line, sectors, sectors & full)))
+        else:
+            answers.append(int(l2_reduce(spec, state, t, partition, line, sectors)))
+    return answers
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@given(steps=requests)
+@settings(max_examples=60)
+def test_contents_match_the_twin(name: str, steps: list[tuple[str, int, int, int, int]]) -> None:
+    spec = SPECS[name]
+
+    def place(line: int) -> tuple[int, int]:
+        block = int(block_of(spec, line))
+        home = int(home_slice(spec, line, block))
+        return home, int(set_of(spec, block, home)) // spec.slices
+
+    state = new_memory_state(spec)
+    run(spec, state, steps)
+    twin = CacheTwin(place, spec.partitions, spec.slices, spec.ways, bool(spec.local_copies))
+    for kind, partition, line, sectors, full in steps:
+        if kind == "read":
+            twin.read(partition % spec.partitions, line, members(sectors))
+        else:
+            twin.write(partition % spec.partitions, line, members(sectors), members(full), kind == "reduce")
+    counts = {c.name: int(state.counters[c]) for c in MemoryCounter}
+    expected = {name: twin.counts[name] for name in counts if name.startswith("L2") and "MERGED" not in name}
+    assert {name: counts[name] for name in expected} == expected
+    assert counts["DRAM_READ_BYTES"] == 32 * twin.counts["DRAM_READ_SECTORS"]
+    assert counts["DRAM_WRITE_BYTES"] == 32 * counts["L2_WRITE_BACK_SECTORS"]
+    assert counts["L2_READ_SECTORS"] == counts["L2_READ_HIT_SECTORS"] + counts["L2_READ_MISS_SECTORS"]
+    assert (resident_lines(state), dirty_sectors(state)) == (twin.lines(), twin.dirty())
+
+
+@given(steps=requests)
+@settings(max_examples=30)
+def test_no_answer_beats_the_unloaded_latency(steps: list[tuple[str, int, int, int, int]]) -> None:
+    spec = SPECS["copies"]
+    for k, answer in enumerate(run(spec, new_memory_state(spec), steps)):
+        assert answer >= k * 2560 + spec.hit_latency
+
+
+def trace() -> list[tuple[str, int, int, int, int]]:
+    rng = np.random.default_rng(7)
+    kinds = ["read", "read", "write", "reduce"]
+    return [
+        (
+            kinds[int(rng.integers(4))],
+            int(rng.integers(2)),
+            int(rng.integers(300)),
+            int(rng.integers(1, 16)),
+            int(rng.integers(16)),
+        )
+        for _ in range(1500)
+    ]
+
+
+SCRIPT = """
+from tests.memory.test_contents import *
+spec = SPECS["copies"]
+state = new_memory_state(spec)
+print(run(spec, state, trace()), state.counters.tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    "mode", ["NUMBA_DISABLE_JIT", "PYTHONHASHSEED", pytest.param("NUMBA_BOUNDSCHECK", marks=pytest.mark.slow)]
+)
+def test_same_answers_in_a_fresh_process_and_in_every_mode(mode: str) -> None:
+    spec = SPECS["copies"]
+    state = new_memory_state(spec)
+    expected = f"{run(spec, state, trace())} {state.counters.tolist()}"
+    root = Path(__file__).resolve().parents[2]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+    environment |= {mode: "1", "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=root, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == expected
+
+
+def fill(spec: MemorySpec) -> tuple[MemoryState, int]:
+    state = new_memory_state(spec)
+    lines = spec.slices * spec.sets * spec.ways // (2 if spec.local_copies else 1)
+    return state, lines
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_run_of_lines_as_large_as_the_capacity_fits_exactly(name: str) -> None:
+    spec = SPECS[name]
+    state, lines = fill(spec)
+    warm(spec, state, 0, lines)
+    assert resident_lines(state) == spec.slices * spec.sets * spec.ways
+    run(spec, state, [("read", p, line, VALID, 0) for line in range(lines) for p in range(spec.partitions)])
+    assert state.counters[MemoryCounter.L2_READ_MISS_SECTORS] == 0
+
+
+def test_warm_costs_no_time_and_counts_nothing() -> None:
+    spec = SPECS["copies"]
+    state, _ = fill(spec)
+    warm(spec, state, 0, 20, dirty=True)
+    assert dirty_sectors(state) == 80
+    assert not state.counters.any()
+    assert l2_read(spec, state, 0, 1, 0, 1) in (spec.hit_latency, spec.far_latency)
+
+
+def test_flush_empties_and_settle_keeps() -> None:
+    spec = SPECS["one partition"]
+    state, _ = fill(spec)
+    cold = l2_read(spec, state, 10_000, 0, 5, VALID)
+    settle(state)
+    assert l2_read(spec, state, 0, 0, 5, 1) == spec.hit_latency
+    flush(state)
+    settle(state)
+    assert resident_lines(state) == 0
+    assert l2_read(spec, state, 10_000, 0, 5, VALID) == cold

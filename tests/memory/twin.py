@@ -1,0 +1,98 @@
+"""A slow twin of the L2's contents in plain Python: which sectors are where, what is fetched, evicted, written back.
+
+It shares no code with the kernels and keeps no time. Where a line belongs (home slice and set) is given from outside.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Place = Callable[[int], tuple[int, int]]
+"""From a line to its home slice and its set within a slice."""
+
+
+@dataclass
+class Way:
+    """One line of one slice."""
+
+    line: int | None = None
+    referenced: bool = False
+    valid: set[int] = field(default_factory=set)
+    dirty: set[int] = field(default_factory=set)
+
+
+class CacheTwin:
+    """Contents of all slices; `counts` uses the names of `MemoryCounter`, and "DRAM_READ_SECTORS"."""
+
+    def __init__(self, place: Place, partitions: int, slices: int, ways: int, copies: bool) -> None:
+        self.place, self.partitions, self.slices, self.copies = place, partitions, slices, copies and partitions == 2
+        self.ways = ways
+        self.sets: dict[tuple[int, int], list[Way]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def read(self, partition: int, line: int, sectors: set[int]) -> None:
+        home, index = self.place(line)
+        self.counts["L2_READ_SECTORS"] += len(sectors)
+        missing = sectors
+        if self._partition(home) != partition:
+            if self.copies:
+                own = (home + self.slices // 2) % self.slices
+                copy = self._find_or_allocate(own, index, line)
+                missing = sectors - copy.valid
+                copy.valid |= sectors
+                self.counts["L2_READ_HIT_SECTORS"] += len(sectors) - len(missing)
+                if not missing:
+                    return
+            self.counts["L2_FAR_READ_SECTORS"] += len(missing)
+            self.counts["L2_LINK_BYTES"] += 32 * len(missing)
+        there = self._find_or_allocate(home, index, line)
+        fetched = missing - there.valid
+        there.valid |= missing
+        self.counts["L2_READ_HIT_SECTORS"] += len(missing) - len(fetched)
+        self.counts["L2_READ_MISS_SECTORS"] += len(fetched)
+        self.counts["DRAM_READ_SECTORS"] += len(fetched)
+
+    def write(self, partition: int, line: int, sectors: set[int], full: set[int], reduce: bool = False) -> None:
+        home, index = self.place(line)
+        self.counts["L2_REDUCE_SECTORS" if reduce else "L2_WRITE_SECTORS"] += len(sectors)
+        if self._partition(home) != partition:
+            self.counts["L2_FAR_WRITE_SECTORS"] += len(sectors)
+            self.counts["L2_LINK_BYTES"] += 32 * len(sectors)
+        if self.copies:
+            for way in self._set((home + self.slices // 2) % self.slices, index):
+                if way.line == line:
+                    way.line, way.referenced, way.valid = None, False, set()
+                    self.counts["L2_INVALIDATIONS"] += 1
+        there = self._find_or_allocate(home, index, line)
+        fetched = (sectors if reduce else sectors - full) - there.valid
+        self.counts["L2_FETCH_SECTORS"] += len(fetched)
+        self.counts["DRAM_READ_SECTORS"] += len(fetched)
+        there.valid |= sectors
+        there.dirty |= sectors
+
+    def dirty(self) -> int:
+        return sum(len(way.dirty) for ways in self.sets.values() for way in ways)
+
+    def lines(self) -> int:
+        return sum(way.line is not None for ways in self.sets.values() for way in ways)
+
+    def _partition(self, home: int) -> int:
+        return home * self.partitions // self.slices
+
+    def _set(self, slice_index: int, index: int) -> list[Way]:
+        return self.sets.setdefault((slice_index, index), [Way() for _ in range(self.ways)])
+
+    def _find_or_allocate(self, slice_index: int, index: int, line: int) -> Way:
+        ways = self._set(slice_index, index)
+        chosen = next((way for way in ways if way.line == line), None)
+        if chosen is None:
+            chosen = next(way for way in ways if not way.referenced)
+            if chosen.line is not None:
+                self.counts["L2_EVICTIONS"] += 1
+                self.counts["L2_WRITE_BACK_SECTORS"] += len(chosen.dirty)
+            chosen.line, chosen.valid, chosen.dirty = line, set(), set()
+        chosen.referenced = True
+        if all(way.referenced for way in ways):
+            for way in ways:
+                way.referenced = way is chosen
+        return chosen
