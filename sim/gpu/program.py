@@ -466,14 +466,20 @@ class Kernel:
         """CTAs of a cluster."""
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of one CTA: tiles aligned to 128 B (1024 B where swizzled), 8 bytes a barrier."""
-        total = 0
+    def shared_offsets(self) -> dict[SharedTile, int]:
+        """First byte of each shared tile, aligned to 128 B (1024 B where swizzled)."""
+        at, out = 0, {}
         for tile in self.shared:
             align = 1024 if tile.swizzle_bytes else 128
-            total = -(-total // align) * align + tile.size_bytes
-        return total + sum(8 * b.stages for b in self.barriers)
+            out[tile] = -(-at // align) * align
+            at = out[tile] + tile.size_bytes
+        return out
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of one CTA: its tiles, 8 bytes a barrier."""
+        end = max((at + tile.size_bytes for tile, at in self.shared_offsets().items()), default=0)
+        return end + sum(8 * b.stages for b in self.barriers)
 
 
 @dataclass(frozen=True)
