@@ -1,0 +1,176 @@
+"""Blocked at t - 1, ready at t: the timing table of external memory, one constraint at a time."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.memory.counters import MemoryCounter
+from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state, settle_dram
+from sim.memory.dram_kernel import bank_of, dram_read, dram_write
+from tests.memory.machines import CLOCK_HZ, tiny
+
+NS = TICKS_PER_CYCLE
+"""Ticks of a nanosecond at the tests' clock."""
+
+UNITS_PER_ROW = 8
+
+
+class Memory:
+    """One channel set with its state; times in ns."""
+
+    def __init__(self, **changes: Any) -> None:
+        figures = {
+            "latency_ps": 100_000, "t_rcd_ps": 14_000, "t_rp_ps": 15_000, "t_ras_ps": 33_000, "t_rc_ps": 50_000,
+            "t_faw_ps": 4_000, "t_wtr_ps": 9_000, "t_rtw_ps": 5_000, "t_refi_ps": 3_900_000, "t_rfc_ps": 0,
+        }  # fmt: skip
+        self.spec: DramSpec = lower_dram(tiny(dram=figures | changes).dram, 128, CLOCK_HZ)
+        self.state: DramState = new_dram_state(self.spec)
+        self.counters = np.zeros(len(MemoryCounter), np.int64)
+
+    def read(self, t_ns: float, unit: int, atoms: int = 1, channel: int = 0) -> float:
+        return self._ns(dram_read(self.spec, self.state, self.counters, int(t_ns * NS), channel, unit, atoms))
+
+    def write(self, t_ns: float, unit: int, atoms: int = 1, channel: int = 0) -> float:
+        return self._ns(dram_write(self.spec, self.state, self.counters, int(t_ns * NS), channel, unit, atoms))
+
+    def unit(self, bank: int, nth: int = 0) -> int:
+        """First unit of the n-th row of a bank."""
+        rows = [row for row in range(4096) if bank_of(self.spec, row) == bank]
+        return rows[nth] * UNITS_PER_ROW
+
+    def count(self, name: str) -> int:
+        return int(self.counters[MemoryCounter[name]])
+
+    @staticmethod
+    def _ns(ticks: int) -> float:
+        return int(ticks) / NS
+
+
+TICK_NS = 1 / NS
+
+
+def test_closed_and_open_row() -> None:
+    memory = Memory()
+    assert memory.read(0, memory.unit(3)) == 114
+    assert memory.read(20, memory.unit(3) + 1) == 120
+    assert (memory.count("DRAM_ROW_MISSES"), memory.count("DRAM_ROW_HITS")) == (1, 1)
+
+
+def test_row_closes_after_tras_without_requests() -> None:
+    memory = Memory()
+    memory.read(0, memory.unit(3))
+    assert memory.read(33, memory.unit(3)) == 133
+    memory = Memory()
+    memory.read(0, memory.unit(3))
+    assert memory.read(33 + TICK_NS, memory.unit(3)) == 50 + 14 + 100  # opened again, tRC after the first
+
+
+def test_bus_moves_one_burst_after_the_other() -> None:
+    memory = Memory()
+    memory.read(0, memory.unit(3), 4)  # the bus is booked from 0 to 4 ns, although the row opens later
+    memory.read(0, memory.unit(4), 4)
+    assert memory.read(100, memory.unit(5), 4) == 100 + 14 + 3 + 100
+    busy = [memory.read(200, memory.unit(6), 4) for _ in range(20)]
+    assert busy[-1] == 200 + 20 * 4 - 1 + 100
+    assert memory.read(279, memory.unit(6)) == 280 + 100
+    assert memory.read(281, memory.unit(6)) == 281 + 100
+
+
+def test_row_cycle_of_one_bank() -> None:
+    memory = Memory()
+    memory.read(0, memory.unit(3))
+    assert memory.read(50 - TICK_NS, memory.unit(3, 1)) == 50 + 14 + 100
+    assert memory.count("DRAM_ROW_CONFLICTS") == 1
+    memory = Memory()
+    memory.read(0, memory.unit(3))
+    assert memory.read(50, memory.unit(3, 1)) == 50 + 14 + 100
+    assert memory.count("DRAM_ROW_CONFLICTS") == 0
+
+
+def test_precharge_waits_for_the_last_data_of_the_row() -> None:
+    memory = Memory(t_rc_ps=20_000, t_ras_ps=20_000)
+    memory.read(0, memory.unit(3))
+    memory.read(19, memory.unit(3), 4)  # data until 23
+    assert memory.read(19, memory.unit(3, 1)) == 23 + 15 + 14 + 100
+
+
+def test_requests_join_a_pending_row_before_it_opens() -> None:
+    memory = Memory()
+    memory.read(0, memory.unit(3))
+    memory.read(1, memory.unit(3, 1))  # opens at 50
+    assert memory.read(2, memory.unit(3, 1) + 1) == 50 + 14 + 100
+    assert memory.count("DRAM_ROW_HITS") == 1
+
+
+def test_a_busy_bank_does_not_hold_up_another() -> None:
+    memory = Memory()
+    memory.read(0, memory.unit(3))
+    memory.read(0, memory.unit(3, 1))
+    assert memory.read(2, memory.unit(4)) == 2 + 14 + 100
+
+
+def test_five_activates_need_the_four_activate_window() -> None:
+    memory = Memory(t_faw_ps=40_000)
+    answers = [memory.read(0, memory.unit(bank)) for bank in range(5)]
+    assert answers[4] == 40 + 14 + 100
+    assert memory.read(50 - TICK_NS, memory.unit(5)) == 50 + 14 + 100
+    assert memory.read(60, memory.unit(6)) == 60 + 14 + 100
+
+
+def test_bank_under_refresh_is_away_and_its_neighbour_is_not() -> None:
+    memory = Memory(t_refi_ps=1_600_000, t_rfc_ps=80_000)
+    first = 100 * 4  # bank 3 of 16 is refreshed at 4 * tREFI / 16
+    assert memory.read(first - TICK_NS, memory.unit(3)) == first - TICK_NS + 114
+    for t_ns in (first, first + 80 - TICK_NS, first + 1600):
+        memory = Memory(t_refi_ps=1_600_000, t_rfc_ps=80_000)
+        assert memory.read(t_ns, memory.unit(3)) == first + (1680 if t_ns > 1000 else 80) + 114
+        assert memory.count("DRAM_REFRESH_WAITS") == 1
+    assert memory.read(first + 1680, memory.unit(5, 1)) == first + 1680 + 114
+    memory = Memory(t_refi_ps=1_600_000, t_rfc_ps=80_000)
+    assert memory.read(first + 80, memory.unit(3)) == first + 80 + 114
+
+
+def test_bus_turns_round_for_a_batch_of_writes_and_back() -> None:
+    memory = Memory(write_batch=8)
+    memory.read(0, memory.unit(3), 4)  # bus until 4
+    for k in range(7):
+        memory.write(0, memory.unit(4) + k)
+    assert memory.count("DRAM_TURN_ROUNDS") == 0
+    memory.write(0, memory.unit(4) + 7)  # tRTW: data from 9 to 17
+    assert memory.read(9, memory.unit(5)) == 17 + 9 + 100  # tWTR
+    assert memory.count("DRAM_TURN_ROUNDS") == 2
+    memory = Memory(write_batch=8)
+    for k in range(8):
+        memory.write(0, memory.unit(4) + k)  # tRTW from an idle bus: data from 5 to 13
+    assert memory.read(22 + TICK_NS, memory.unit(5)) == 22 + TICK_NS + 14 + 100
+
+
+def test_write_buffer_takes_two_batches() -> None:
+    memory = Memory(write_batch=8)
+    accepted = [memory.write(0, memory.unit(4) + k % 8) for k in range(25)]
+    assert accepted[:16] == [0.0] * 16
+    assert accepted[16:24] == [13.0] * 8  # the first batch: tRTW and 8 bursts
+    assert accepted[24] == 21.0
+
+
+@pytest.mark.parametrize("write_batch", [8, 32])
+def test_channels_are_independent(write_batch: int) -> None:
+    memory = Memory(write_batch=write_batch)
+    for k in range(64):
+        memory.write(0, memory.unit(4) + k, channel=1)
+        memory.read(0, memory.unit(4) + k, channel=1)
+    assert memory.read(0, memory.unit(3), channel=0) == 114
+    assert memory.count("DRAM_WRITE_BYTES") == 64 * 32
+
+
+def test_settling_closes_rows_and_keeps_buffered_writes() -> None:
+    memory = Memory(write_batch=8)
+    for k in range(7):
+        memory.write(1000, memory.unit(4) + k)
+    memory.read(1000, memory.unit(3), 4)
+    settle_dram(memory.state)
+    assert memory.read(0, memory.unit(3)) == 114
+    memory.write(0, memory.unit(4))
+    assert memory.count("DRAM_TURN_ROUNDS") == 1
