@@ -382,7 +382,8 @@ def test_rounding_is_to_a_nearest_value_of_the_format(values: list[float], dtype
     exact = np.array(values)
     rounded = round_to(exact, dtype)
     np.testing.assert_array_equal(round_to(rounded, dtype), rounded)
-    np.testing.assert_array_equal(round_to(-exact, dtype)[rounded < 100], -rounded[rounded < 100])
+    small = np.abs(exact) < 100
+    np.testing.assert_array_equal(round_to(-exact, dtype)[small], -rounded[small])
     fmt = FORMATS[dtype]
     inside = (np.abs(exact) < fmt.largest) & (np.abs(exact) >= 2.0**fmt.min_exponent)
     relative = 2.0**-fmt.significand_bits if fmt.significand_bits else 0.5

@@ -69,6 +69,6 @@ def test_costs_are_those_of_the_machine() -> None:
 
 
 def test_bank_conflicts_are_printed() -> None:
-    """Rows of 64 bytes without a swizzle: every other row of an 8x8 matrix is in the same banks, so it takes 4 waves."""
+    """Rows of 64 bytes without a swizzle: every other row of an 8x8 matrix is in the same banks: 4 waves."""
     text = listing(mma_gemm(), load_arch("a100-sxm4-80gb"))
     assert "16 wavefronts (4 without conflicts)" in _line(text, "ldmatrix", "sa[")
