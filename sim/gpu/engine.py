@@ -122,7 +122,6 @@ class Launch:
         self.ctas = kernel.ctas
         self._memory_before = device.memory.counters.copy()
         settle(device.memory)
-        native.start(self.p, self.program, self.state, self._memory_spec, device.memory)
 
     @property
     def _memory_spec(self) -> MemorySpec:

@@ -5,7 +5,7 @@ Everything here is compiled. Times are int64 ticks. Each warp and each TMA queue
 something that has not been booked yet (it is parked and woken by whoever books it) or until another component is due first.
 """
 
-from sim.engine.jit import kernel
+from sim.engine.jit import inner, kernel
 from sim.gpu.layout import (
     N_PIPES,
     N_RING,
@@ -55,7 +55,7 @@ TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
 # --------------------------------------------------------------------------------------------------------------------------- heap
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _sift_down(heap, n, key):
     """Puts `key` at the root's place of a binary heap of n keys."""
     i = 0
@@ -72,7 +72,7 @@ def _sift_down(heap, n, key):
     heap[i] = key
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _sift_up(heap, n, key):
     """Adds `key` to a binary heap of n keys."""
     i = n
@@ -85,7 +85,7 @@ def _sift_up(heap, n, key):
     heap[i] = key
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _schedule(new, x, tick, priority, component):
     """Announces an event; it enters the heap when the current one is done."""
     new[x[X.NEW]] = (tick << TIME_SHIFT) | (priority << ID_BITS) | component
@@ -95,7 +95,7 @@ def _schedule(new, x, tick, priority, component):
 # -------------------------------------------------------------------------------------------------------------------- expressions
 
 
-@kernel
+@inner
 def _evaluate(prog, ctas, warps, stack, w, e):
     """Value of expression `e` for warp `w`."""
     lo = prog.expr_at[e]
@@ -152,7 +152,7 @@ def _evaluate(prog, ctas, warps, stack, w, e):
     return stack[0]
 
 
-@kernel
+@inner
 def _locate_box(prog, ctas, warps, stack, w, box):
     """Resolves a box of a global tensor for warp `w` and starts its walk: address, rows, bytes a row, stride; clipped at the tensor's edges."""
     boxes = prog.boxes
@@ -192,7 +192,7 @@ def _locate_box(prog, ctas, warps, stack, w, box):
     warps[w, W.OFFSET] = 0
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _sector_mask(address, end):
     """Mask of the 32 B sectors of one line that [address, end) touches; the line is that of `address`."""
     first = (address >> 5) & 3
@@ -200,7 +200,7 @@ def _sector_mask(address, end):
     return ((1 << (last + 1)) - 1) & ~((1 << first) - 1)
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _full_mask(address, end):
     """Mask of the sectors of one line of which [address, end) covers every byte."""
     first = ((address + 31) >> 5) - ((address >> 7) << 2)
@@ -208,7 +208,7 @@ def _full_mask(address, end):
     return ((1 << last) - 1) & ~((1 << first) - 1) if last > first else 0
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _sectors(mask):
     """Number of sectors in a mask."""
     return (mask & 1) + ((mask >> 1) & 1) + ((mask >> 2) & 1) + ((mask >> 3) & 1)
@@ -217,7 +217,7 @@ def _sectors(mask):
 # ------------------------------------------------------------------------------------------------------------------- accounting
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _account(st, w, tick, reason):
     """Books warp `w`'s time up to `tick` on `reason`."""
     d = tick - st.warps[w, W.ACCOUNTED]
@@ -227,7 +227,7 @@ def _account(st, w, tick, reason):
     st.warps[w, W.REASON] = reason
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _issue_slots(st, w, s, t, busy, end):
     """Books `busy` issue-slot ticks of warp `w` on sub-core `s` within [t, end); idle slots before it go to the warp's reason."""
     subs = st.subs
@@ -251,7 +251,7 @@ def _issue_slots(st, w, s, t, busy, end):
     st.warps[w, W.ISSUED] = st.x[X.SEQUENCE]
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _priority(p, st, w):
     """Rank of warp `w` among warps that are due at the same tick, 0 first: the policy of the warp scheduler."""
     s = st.warps[w, W.SUB]
@@ -262,7 +262,7 @@ def _priority(p, st, w):
     return 62 - min(61, st.sms[st.warps[w, W.SM], M.NEWEST] - st.warps[w, W.ORDER])
 
 
-@kernel
+@inner
 def _log(st, w, op, t0, t1, t2, value):
     """One row of the event log (`sim.gpu.events.Event`, the kernel's number is filled in afterwards)."""
     n = st.x[X.LOG]
@@ -282,7 +282,7 @@ def _log(st, w, op, t0, t1, t2, value):
 # ------------------------------------------------------------------------------------------------------------------------- memory
 
 
-@kernel
+@inner
 def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask):
     """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves the crossbar.
 
@@ -300,7 +300,7 @@ def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask):
     return l2_read(ms, mem, port, sms[sm, M.PARTITION], line, mask)
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
     """Delivery of a line into SM `sm`: the receive port delivers in the order of arrival, so its work is booked from the request."""
     n = _sectors(mask)
@@ -310,7 +310,7 @@ def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
     return max(t_data, free)
 
 
-@kernel
+@inner
 def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
     """[address, end) of one line written (or reduced) from SM `sm`; returns the tick of its acknowledgement."""
     line = address >> 7
@@ -325,7 +325,7 @@ def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
     return l2_write(ms, mem, begin, sms[sm, M.PARTITION], line, mask, _full_mask(address, end))
 
 
-@kernel
+@inner
 def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
     """A line read by the LSU of `sm` through L1; returns the tick at which the data can be used."""
     tags, ready, valid = st.l1_tags, st.l1_ready, st.l1_valid
@@ -371,7 +371,7 @@ def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
 # ----------------------------------------------------------------------------------------------------------------------- barriers
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _park(st, w, block, a, b, op, issued):
     """Notes what warp `w` waits for; whoever provides it calls `_wake`."""
     st.warps[w, W.BLOCK] = block
@@ -381,7 +381,7 @@ def _park(st, w, block, a, b, op, issued):
     st.warps[w, W.T_ISSUE] = issued
 
 
-@kernel
+@inner
 def _wake(p, st, w, tick, reason, now):
     """Puts parked warp `w` back: it goes on at `tick`, its wait is booked on `reason`."""
     tick = max(tick, now)
@@ -392,7 +392,7 @@ def _wake(p, st, w, tick, reason, now):
     _schedule(st.new, st.x, tick, _priority(p, st, w), w)
 
 
-@kernel
+@inner
 def _barrier_settle(p, prog, st, slot, b, now):
     """Completes the phase of mbarrier `b` of CTA slot `slot` if nothing is outstanding, and wakes who waits for it."""
     row = slot * p[P.BARRIERS] + b
@@ -413,7 +413,7 @@ def _barrier_settle(p, prog, st, slot, b, now):
                 _wake(p, st, w, bars[row, B.DONE] + p[P.WAIT_LATENCY], Reason.MBARRIER, now)
 
 
-@kernel
+@inner
 def _barrier_arrive(p, prog, st, slot, b, arrivals, size_bytes, tick, now):
     """`arrivals` arrivals and a change of the outstanding bytes of an mbarrier, effective at `tick`."""
     row = slot * p[P.BARRIERS] + b
@@ -424,7 +424,7 @@ def _barrier_arrive(p, prog, st, slot, b, arrivals, size_bytes, tick, now):
     _barrier_settle(p, prog, st, slot, b, now)
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _peer(st, slot, rank):
     """CTA slot of cluster rank `rank` as seen from `slot`, or -1 where that CTA has ended."""
     other = st.ctas[slot, C.PEERS + rank]
@@ -436,7 +436,7 @@ def _peer(st, slot, rank):
 # ---------------------------------------------------------------------------------------------------------------------------- TMA
 
 
-@kernel
+@inner
 def _tma_enqueue(p, st, w, op, which, bar, mask, size_bytes, reduce, now):
     """Gives the box that warp `w` has located to a queue of its SM's TMA (0 loads, 1 stores). False: the queue is full."""
     sm = st.warps[w, W.SM]
@@ -469,7 +469,7 @@ def _tma_enqueue(p, st, w, op, which, bar, mask, size_bytes, reduce, now):
     return True
 
 
-@kernel
+@inner
 def _tma_loads(p, prog, st, ms, mem, sm, t):
     """Up to CHUNK lines of the loads queued at the TMA of `sm`; returns the tick of its next event, PARKED if the queue is empty."""
     q = sm
@@ -547,7 +547,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     return PARKED
 
 
-@kernel
+@inner
 def _tma_stores(p, st, ms, mem, sm, t):
     """Up to CHUNK lines of the stores queued at the TMA of `sm`; returns the tick of its next event, PARKED if the queue is empty."""
     q = p[P.SMS] + sm
@@ -615,7 +615,7 @@ def _tma_stores(p, st, ms, mem, sm, t):
 # ------------------------------------------------------------------------------------------------------------------ CTA scheduler
 
 
-@kernel
+@inner
 def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
     """Places CTA `rank` of `cluster` on SM `sm`; its peers are written afterwards. Returns its slot."""
     slot = sm * p[P.CTAS_PER_SM]
@@ -696,7 +696,7 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
     return slot
 
 
-@kernel
+@inner
 def _fetch_code(p, st, ms, mem, sm, t):
     """Cold instruction fetch of one SM through the L2: the next lines ahead of its program counter, the tensor maps with the first.
 
@@ -724,7 +724,7 @@ def _fetch_code(p, st, ms, mem, sm, t):
     return PARKED
 
 
-@kernel
+@inner
 def _launch(p, prog, st, ms, mem, t):
     """Places as many waiting clusters as fit: the emptiest SMs first, all CTAs of a cluster inside one GPC."""
     size = p[P.CLUSTER_X] * p[P.CLUSTER_Y] * p[P.CLUSTER_Z]
@@ -773,7 +773,7 @@ def _launch(p, prog, st, ms, mem, t):
         st.x[X.LIVE] += size
 
 
-@kernel
+@inner
 def _exit(p, prog, st, ms, mem, w, t):
     """Warp `w` ends; the last one frees its CTA and lets the next in."""
     _account(st, w, t, Reason.WAIT)
@@ -797,7 +797,7 @@ def _exit(p, prog, st, ms, mem, w, t):
 # -------------------------------------------------------------------------------------------------------------------------- warps
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _issue_run(p, prog, st, w, s, t, pc, n, total):
     """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
 
@@ -860,7 +860,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     return t, following
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _issue_one(p, st, w, s, t):
     """Issues one control instruction; returns the tick after it."""
     cycle = p[P.CYCLE]
@@ -873,20 +873,20 @@ def _issue_one(p, st, w, s, t):
     return t + cycle
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _set_ready(st, w, slot, tick, reason):
     st.warps[w, W.READY + slot] = tick
     st.warps[w, W.READY_REASON + slot] = reason
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def _set_tile(st, w, tile, first, last, reason):
     """Register tile `tile`: when its first and its last element can be read."""
     _set_ready(st, w, N_SCOREBOARDS + tile, last, reason)
     _set_ready(st, w, N_SCOREBOARDS + N_TILES + tile, first, reason)
 
 
-@kernel
+@inner
 def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     """LDG, STG, RED and cp.async: as many instructions of row `pc` as fit one event. Returns the tick at which to come back.
 
@@ -989,7 +989,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     return after
 
 
-@kernel
+@inner
 def _step(p, prog, st, ms, mem, w, t, limit):
     """Runs warp `w` from tick `t` until it waits. Returns the tick of its next event, PARKED if somebody else has to wake it."""
     code, warps, x = prog.code, st.warps, st.x
@@ -1207,7 +1207,7 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             t = tick
 
 
-@kernel
+@inner
 def _sync_op(p, prog, st, w, s, t, pc, kind):
     """Groups, named barriers, cluster barriers, tile counters and flags. Returns the tick after it, PARKED if the warp has to wait."""
     code, warps, x = prog.code, st.warps, st.x
@@ -1361,14 +1361,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
 # ---------------------------------------------------------------------------------------------------------------------- main loop
 
 
-@kernel
-def start(p, prog, st, ms, mem):
-    """Launches the first wave of CTAs."""
-    _launch(p, prog, st, ms, mem, p[P.LAUNCH_START])
-    _flush_new(st)
-
-
-@kernel(inline=True)
+@inner(inline=True)
 def _flush_new(st):
     """Moves announced events into the heap."""
     x = st.x
@@ -1382,6 +1375,10 @@ def _flush_new(st):
 def advance(p, prog, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
     heap, x = st.heap, st.x
+    if x[X.STARTED] == 0:
+        x[X.STARTED] = 1
+        _launch(p, prog, st, ms, mem, p[P.LAUNCH_START])
+        _flush_new(st)
     warps = p[P.SMS] * p[P.WARPS_PER_SM]
     border = (until + 1) << TIME_SHIFT
     while x[X.HEAP] > 0:

@@ -280,7 +280,7 @@ class X(IntEnum):
     FLAG_WAITERS = 11
     LIMIT = 12
     SM_CURSOR = 13
-    FAULT = 14
+    STARTED = 14
     WIDTH = 16
 
 

@@ -6,7 +6,7 @@ open join it (first ready, first come), the others queue behind it with precharg
 closes after tRAS. Writes are posted: a channel collects a batch, turns its bus round, and writes it.
 """
 
-from sim.engine.jit import kernel
+from sim.engine.jit import inner, kernel
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import (
     ACTIVATE_FREE,
@@ -31,7 +31,7 @@ _TURN_ROUNDS = int(MemoryCounter.DRAM_TURN_ROUNDS)
 _REFRESH_WAITS = int(MemoryCounter.DRAM_REFRESH_WAITS)
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def row_of(spec, unit):
     """Row, over all banks of a channel, that holds a unit."""
     return divide(unit, spec.row_multiplier, spec.row_shift)
@@ -44,7 +44,7 @@ def bank_of(spec, row):
     return rotate(row - group * spec.banks, group, spec.banks)
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def open_row(spec, state, counters, t, channel, bank, row):
     """Find or make the batch of a row for a request at tick t; returns the index of the batch's words in `state.bank`.
 
@@ -82,7 +82,7 @@ def open_row(spec, state, counters, t, channel, bank, row):
     return i
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def use_row(spec, state, base, i, end):
     """Keep the row of batch i open until its data end at tick `end`; only the newest moves the next activate."""
     if end > state.bank[i + 2] and i == base + 2 + 3 * state.bank[base + 1]:
@@ -133,7 +133,7 @@ def dram_write(spec, state, counters, t, channel, unit, atoms):
     return accepted
 
 
-@kernel
+@inner
 def drain_writes(spec, state, counters, t, channel):
     """Write a channel's buffered batch: book its bus with the turn-round, and the banks of its rows."""
     word = channel * CHANNEL_WORDS

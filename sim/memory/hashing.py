@@ -22,13 +22,13 @@ def reciprocal(divisor: int) -> tuple[int, int]:
 
 
 @kernel(inline=True)
-def divide(x, multiplier, shift):
+def divide(x: int, multiplier: int, shift: int) -> int:
     """Quotient of x (0 to 2**31 - 1) by the divisor that `reciprocal` prepared."""
     return (x * multiplier) >> shift
 
 
 @kernel(inline=True)
-def mix(x):
+def mix(x: int) -> int:
     """Hash of x (32 bits) to 32 bits."""
     h = (x * _FIRST) & _MASK
     h ^= h >> 16
@@ -37,7 +37,7 @@ def mix(x):
 
 
 @kernel(inline=True)
-def rotate(remainder, block, count):
+def rotate(remainder: int, block: int, count: int) -> int:
     """Where item `remainder` of a block of `count` goes (0 to count - 1): rotated by the hash of the block's number."""
     place = remainder + ((mix(block) * count) >> 32)
     return place - count if place >= count else place

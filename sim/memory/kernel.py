@@ -17,7 +17,7 @@ sets this gives the hit rates beyond capacity that a pointer chase measures on V
 
 import numpy as np
 
-from sim.engine.jit import kernel
+from sim.engine.jit import inner, kernel
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import dram_read, dram_write
 from sim.memory.hashing import divide, rotate
@@ -50,7 +50,7 @@ _WRITE_BACK = int(MemoryCounter.L2_WRITE_BACK_SECTORS)
 _INVALIDATIONS = int(MemoryCounter.L2_INVALIDATIONS)
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def count_sectors(mask):
     """Sectors in a 4-bit mask."""
     return (_BITS >> (mask << 2)) & 7
@@ -75,7 +75,7 @@ def set_of(spec, block, slice_index):
     return rotate(block - group * spec.sets, group, spec.sets) * spec.slices + slice_index
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def find(spec, state, line, base):
     """Index of the line in `state.tags` among the ways that start at base, or -1."""
     found = -1
@@ -85,7 +85,7 @@ def find(spec, state, line, base):
     return found
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def touch(spec, state, cache_set, way):
     """Set the reference bit of a way; when all are set, clear the others."""
     bit = 1 << way
@@ -109,7 +109,7 @@ def channel_of(spec, slice_index, block):
     return (channel << 32) | group
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def fetch(spec, state, t, slice_index, block, sectors):
     """Read sectors of a home line from DRAM at tick t; returns the tick at which they are there, as seen by the SM."""
     place = channel_of(spec, slice_index, block)
@@ -117,7 +117,7 @@ def fetch(spec, state, t, slice_index, block, sectors):
     return dram_read(spec.dram, state.dram, state.counters, t, place >> 32, place & 0xFFFFFFFF, atoms)
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def allocate(spec, state, t, line, base, cache_set):
     """Make room for a line; returns its index in `state.tags`. A dirty victim goes to DRAM.
 
@@ -146,7 +146,7 @@ def allocate(spec, state, t, line, base, cache_set):
     return i
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def look_up(spec, state, t, line, block, slice_index, sectors, latency):
     """Book a slice's port for a read at tick t and look for the line; `latency` is that of a hit as the SM sees it.
 
@@ -172,7 +172,7 @@ def look_up(spec, state, t, line, block, slice_index, sectors, latency):
     return False, answer, i
 
 
-@kernel
+@inner
 def read_from_dram(spec, state, t, answer, i, line, block, home, sectors, latency):
     """Complete a read at the home slice that found line i (-1: none) without all its sectors."""
     if i < 0:
@@ -189,7 +189,7 @@ def read_from_dram(spec, state, t, answer, i, line, block, home, sectors, latenc
     return answer
 
 
-@kernel
+@inner
 def read_from_home(spec, state, t, answer, i, line, block, own, home, partition, sectors):
     """Complete a read at a slice that keeps a copy (line i, -1: none yet) with what it lacks from the home slice."""
     if i < 0:
@@ -210,7 +210,7 @@ def read_from_home(spec, state, t, answer, i, line, block, own, home, partition,
     return answer
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def cross_link(spec, state, t, direction, n):
     """Carry n sectors over the link towards partition `direction`; returns the tick of the last one's start."""
     end = max(t, state.link_free[direction]) + n * spec.link_sector
@@ -248,7 +248,7 @@ def l2_read(spec, state, t, partition, line, sectors):
     return read_from_home(spec, state, t, answer, i, line, block, slice_index, home, partition, sectors)
 
 
-@kernel(inline=True)
+@inner(inline=True)
 def drop_copy(spec, state, line, block, slice_index):
     """Drop the copy that the other partition may hold of a line that is being written."""
     other = slice_index + spec.slices_per_partition
@@ -264,7 +264,7 @@ def drop_copy(spec, state, line, block, slice_index):
         state.counters[_INVALIDATIONS] += 1
 
 
-@kernel
+@inner
 def modify(spec, state, t, partition, line, sectors, needed, sector_time):
     """Change sectors at the home slice, whose content is needed first for those in `needed`.
 

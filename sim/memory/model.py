@@ -161,7 +161,7 @@ def _aligned(count: int, dtype: type, value: int) -> NDArray:
     """A filled array that starts at a host cache line, so that the tags of a set lie in as few as possible."""
     raw = np.empty(count * np.dtype(dtype).itemsize + 64, np.uint8)
     skip = -raw.ctypes.data % 64
-    array = raw[skip : skip + count * np.dtype(dtype).itemsize].view(dtype)
+    array: NDArray = raw[skip : skip + count * np.dtype(dtype).itemsize].view(dtype)
     array[:] = value
     return array
 
