@@ -1,0 +1,94 @@
+"""Every GEMM schedule computes what NumPy does, in a random legal order of execution, without a violation."""
+
+from __future__ import annotations
+
+import pytest
+
+from arch.gpu import GpuSpec
+from arch.load import load_arch
+from sim.gpu.interpret import interpret
+from workloads.gpu.choose import Config
+from workloads.gpu.gemv import GemvConfig
+from workloads.gpu.mma import MmaConfig
+from workloads.gpu.simt import SimtConfig
+from workloads.gpu.wgmma import WgmmaConfig
+from workloads.ops import Gemm
+from workloads.registry import build
+
+from tests.reference.gpu_executor import execute  # isort: skip
+
+
+@pytest.fixture(scope="module")
+def machines() -> dict[str, GpuSpec]:
+    return {name: load_arch(name) for name in ("h100-sxm", "a100-sxm4-80gb", "v100-sxm2", "t4")}
+
+
+def gemm(dtype: str, m: int, n: int, k: int, layout: str = "NN", **keys: int | str) -> Gemm:
+    return Gemm(m=m, n=n, k=k, ta=layout[0], tb=layout[1], dtype=dtype, **keys)  # type: ignore[arg-type]
+
+
+WGMMA: list[tuple[Gemm, WgmmaConfig]] = [
+    (gemm("bf16", 256, 256, 256), WgmmaConfig(128, 128, 64, stages=3)),
+    (gemm("bf16", 200, 136, 200, "NT"), WgmmaConfig(128, 128, 64, 2, 1, 3)),
+    (gemm("fp16", 300, 264, 136), WgmmaConfig(128, 64, 64, 2, 2, 2)),
+    (gemm("fp16", 264, 72, 136, "TN"), WgmmaConfig(64, 64, 64, 4, 1, 3)),
+    (gemm("bf16", 256, 264, 64), WgmmaConfig(256, 64, 64, stages=2)),
+    (gemm("bf16", 200, 136, 200, "TN", batch=2), WgmmaConfig(64, 64, 64, stages=3, pingpong=True)),
+    (gemm("bf16", 256, 128, 128, "TT"), WgmmaConfig(64, 32, 64, 1, 2, 3, pingpong=True)),
+    (gemm("bf16", 24, 200, 72), WgmmaConfig(64, 24, 64, stages=3, swap=True)),
+    (gemm("tf32", 128, 96, 72, "NT"), WgmmaConfig(128, 32, 32, stages=3)),
+    (gemm("tf32", 128, 96, 72, "NN"), WgmmaConfig(128, 32, 32, stages=3, swap=True)),
+    (gemm("fp8", 128, 96, 144, "NT"), WgmmaConfig(128, 32, 128, stages=3)),
+    (gemm("int8", 128, 96, 144, "NN"), WgmmaConfig(64, 32, 128, stages=3, swap=True)),
+    (gemm("bf16", 128, 100, 128, "NT"), WgmmaConfig(64, 64, 64, stages=3)),
+    (gemm("bf16", 128, 64, 512), WgmmaConfig(64, 64, 64, stages=3, split=3)),
+    (gemm("bf16", 128, 264, 512), WgmmaConfig(64, 64, 64, 1, 2, 3, stream_k=True)),
+    (gemm("bf16", 128, 128, 256), WgmmaConfig(64, 64, 64, stages=2, persistent=False)),
+]
+MMA: list[tuple[str, Gemm, MmaConfig]] = [
+    ("a100-sxm4-80gb", gemm("fp16", 128, 128, 128), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
+    ("a100-sxm4-80gb", gemm("bf16", 100, 136, 200, "NT"), MmaConfig(64, 64, 32, 32, 32, 4, "cp.async")),
+    ("a100-sxm4-80gb", gemm("tf32", 100, 68, 100, "TN"), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
+    ("a100-sxm4-80gb", gemm("int8", 64, 64, 200, "NT"), MmaConfig(64, 64, 64, 32, 32, 3, "cp.async")),
+    ("a100-sxm4-80gb", gemm("int8", 64, 64, 200, "TN"), MmaConfig(64, 64, 64, 32, 32, 3, "cp.async")),
+    ("a100-sxm4-80gb", gemm("bf16", 65, 67, 99), MmaConfig(64, 64, 32, 32, 32, 2, "ldg")),
+    ("a100-sxm4-80gb", gemm("bf16", 65, 72, 500, batch=2), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async", split=3)),
+    ("a100-sxm4-80gb", gemm("bf16", 65, 72, 512), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async", stream_k=True)),
+    ("a100-sxm4-80gb", gemm("fp16", 64, 64, 64, out="fp32"), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
+    ("h100-sxm", gemm("bf16", 128, 72, 96, "TT"), MmaConfig(64, 64, 64, 32, 32, 3, "cp.async")),
+    ("t4", gemm("fp16", 65, 72, 100), MmaConfig(64, 64, 32, 32, 32)),
+    ("t4", gemm("int8", 65, 72, 100, "NT"), MmaConfig(64, 64, 64, 32, 32)),
+    ("t4", gemm("fp16", 64, 64, 320, "TT"), MmaConfig(64, 64, 32, 32, 32, split=4)),
+    ("v100-sxm2", gemm("fp16", 65, 72, 100, "TN"), MmaConfig(64, 64, 32, 32, 32)),
+    ("v100-sxm2", gemm("fp16", 128, 64, 100, "NT"), MmaConfig(64, 64, 32, 64, 32)),
+]
+SIMT: list[tuple[str, Gemm, SimtConfig]] = [
+    *(("t4", gemm("fp32", 130, 66, 20, a + b), SimtConfig(64, 64, 8, 32, 32)) for a in "NT" for b in "NT"),
+    ("v100-sxm2", gemm("fp32", 130, 66, 20, batch=2), SimtConfig(128, 64, 8, 32, 32)),
+    ("v100-sxm2", gemm("fp16", 130, 66, 20, acc="fp16"), SimtConfig(64, 64, 8, 32, 32)),
+    ("t4", gemm("int8", 130, 68, 64), SimtConfig(64, 64, 32, 32, 32)),
+    ("a100-sxm4-80gb", gemm("fp32", 128, 64, 20, "TN"), SimtConfig(64, 64, 8, 32, 32, 3, "cp.async", split=2)),
+    ("h100-sxm", gemm("fp32", 64, 64, 100), SimtConfig(64, 64, 8, 32, 32, stream_k=True)),
+]
+GEMV: list[tuple[str, Gemm, GemvConfig]] = [
+    *(("a100-sxm4-80gb", gemm("fp16", 1, 264, 200, a + b, batch=2), GemvConfig(4, 4, 2)) for a in "NT" for b in "NT"),
+    *(("h100-sxm", gemm("fp32", 200, 1, 77, a + b), GemvConfig(4, 4, 2)) for a in "NT" for b in "NT"),
+    ("t4", gemm("int8", 1, 264, 200, "NT"), GemvConfig(4, 4, 2)),
+]
+CASES: list[tuple[str, Gemm, Config]] = [*(("h100-sxm", op, c) for op, c in WGMMA), *MMA, *SIMT, *GEMV]
+
+
+def _identity(case: tuple[str, Gemm, Config]) -> str:
+    machine, op, config = case
+    return f"{machine}: {op}: {config}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=_identity)
+def test_computes_what_numpy_does(case: tuple[str, Gemm, Config], machines: dict[str, GpuSpec]) -> None:
+    machine, op, config = case
+    program = build(op, machines[machine], config)
+    a, b = op.inputs(seed=1, data="integers")
+    result = interpret(program, execute(program, seed=2), {"A": a, "B": b})
+    assert result.violations == []
+    # Small integers add up without rounding, so that only the last conversion may round.
+    assert op.relative_error(result.outputs["C"], a, b) == 0

@@ -1,0 +1,259 @@
+"""Micro-benchmark kernels: each isolates one figure of a machine, as the published benchmarks of `scripts/microbench.csv` do.
+
+Every function returns a `Program` of one or two kernels. Latencies are read from dependent chains, rates from loops;
+both as the difference of two lengths, so that launch, warm-up and tail drop out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from arch.errors import InputError
+from arch.gpu import WARP_SIZE, GpuSpec
+from sim.gpu.program import (
+    CTA_X,
+    WARP,
+    Expr,
+    GlobalTensor,
+    IntLike,
+    Kernel,
+    KernelBuilder,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    Var,
+    table,
+)
+from workloads.gpu.overhead import mix
+
+_SMALL_CODE = 512
+"""Bytes of machine code of a micro-benchmark: a handful of instructions."""
+_ELEMENT = 8  # bytes: streams and chases move one double a thread
+STREAMS: dict[str, tuple[int, int]] = {"init": (0, 1), "read": (1, 0), "scale": (1, 1), "triad": (2, 1)}
+"""Arrays that each streaming kernel loads and stores."""
+
+
+def vector(name: str, elements: int, role: str = "input") -> GlobalTensor:
+    """A vector of doubles in device memory."""
+    return GlobalTensor(name, (elements,), "fp64", (1,), role)
+
+
+def _program(name: str, tensors: Sequence[GlobalTensor], *kernels: Kernel) -> Program:
+    return Program(name, tuple(tensors), kernels, "micro")
+
+
+# ---------------------------------------------------------------------------------------------------------- latencies
+
+
+def chase_length(footprint_bytes: int, stride_bytes: int) -> int:
+    """Elements of a chase: the nearest number without prime factors above 7, for which `_walk` has a full period."""
+    wanted = max(1, round(footprint_bytes / stride_bytes))
+
+    def smooth(n: int) -> bool:
+        for prime in (2, 3, 5, 7):
+            while n % prime == 0:
+                n //= prime
+        return n == 1
+
+    return next(n for d in range(wanted) for n in (wanted + d, wanted - d) if smooth(n))
+
+
+def _walk(r: RoleBuilder, length: int, at: Expr) -> None:
+    """at = (a * at + c) mod length: visits all places in a scattered order (Hull and Dobell: a - 1 holds every prime)."""
+    a = 1 + 420 * max(1, round(0.618 * length / 420))
+    c = next(c for c in range(round(0.382 * length) | 1, 3 * length + 12) if math.gcd(c, 210) == 1)
+    r.assign("at", (at * (a % length) + c) % length)
+
+
+def _load_chain(r: RoleBuilder, x: GlobalTensor, element: IntLike) -> None:
+    """One load of a double by one thread, after the one before."""
+    value = RegisterTile("value", (1,), "fp64")
+    r.ldg(value.whole, x[element:1], 1, into="chase", after=("chase",), vector_bytes=_ELEMENT)
+
+
+def pointer_chase(footprint_bytes: int, loads: int, stride_bytes: int = 64) -> Program:
+    """`loads` dependent loads of one warp over a footprint, one element every `stride_bytes`, in scattered order."""
+    length = chase_length(footprint_bytes, stride_bytes)
+    step = stride_bytes // _ELEMENT
+    x = vector("x", length * step)
+    kernel = KernelBuilder("chase", (1, 1, 1), code_bytes=_SMALL_CODE)
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.assign("at", 0)
+        with r.loop("i", loads):
+            _load_chain(r, x, Var("at") * step)
+            _walk(r, length, Var("at"))
+    return _program("pointer_chase", [x], kernel.build())
+
+
+def chase_lines(lines: Sequence[int], total_lines: int, warm_cta: int) -> Program:
+    """Two kernels: CTA `warm_cta` of one an SM reads the lines, then the first SM chases once through them.
+
+    lines: numbers of 128 B lines of a tensor of `total_lines`; with lines whose home is the other L2 partition the
+    chase meets far hits only.
+    """
+    x = vector("x", total_lines * 16)
+    order = tuple(lines)
+    warm = KernelBuilder("warm", (warm_cta + 1, 1, 1), code_bytes=_SMALL_CODE)
+    with warm.role("warp", warps=1, registers=32) as r, r.when(CTA_X.equals(warm_cta)), r.loop("i", len(order)) as i:
+        _load_chain(r, x, table(order, i) * 16)
+    chase = KernelBuilder("chase", (1, 1, 1), code_bytes=_SMALL_CODE)
+    with chase.role("warp", warps=1, registers=32) as r, r.loop("i", len(order)) as i:
+        _load_chain(r, x, table(order, i) * 16)
+    return _program("chase_lines", [x], warm.build(), chase.build())
+
+
+def shared_chase(loads: int, ways: int = 1) -> Program:
+    """`loads` dependent 4 B loads from shared memory, each with `ways`-way bank conflicts (1 to 32, a power of two)."""
+    kernel = KernelBuilder("shared_chase", (1, 1, 1), code_bytes=_SMALL_CODE)
+    tile = kernel.shared("tile", (WARP_SIZE, ways), "fp32")
+    value = RegisterTile("value", (1, WARP_SIZE), "fp32")
+    with kernel.role("warp", warps=1, registers=32) as r, r.loop("i", loads):
+        r.lds(value.whole, tile[0, :, 0:1].T, 1, into="chase", after=("chase",), vector_bytes=4)
+    return _program("shared_chase", [], kernel.build())
+
+
+def ldmatrix_chain(loads: int) -> Program:
+    """`loads` dependent ldmatrix.x4 without bank conflicts."""
+    kernel = KernelBuilder("ldmatrix_chain", (1, 1, 1), code_bytes=_SMALL_CODE)
+    tile = kernel.shared("tile", (64, 64), "fp16", swizzle_bytes=128)
+    value = RegisterTile("value", (16, 16), "fp16")
+    with kernel.role("warp", warps=1, registers=32) as r, r.loop("i", loads):
+        r.ldmatrix(value.whole, tile[0, 0:16, 0:16], 1, into="chase", after=("chase",))
+    return _program("ldmatrix_chain", [], kernel.build())
+
+
+def chain(opcode: str, dtype: str, length: int) -> Program:
+    """`length` instructions of a vector opcode, each dependent on the one before."""
+    kernel = KernelBuilder("chain", (1, 1, 1), code_bytes=_SMALL_CODE)
+    value = RegisterTile("value", (1, WARP_SIZE), "fp32")
+    with kernel.role("warp", warps=1, registers=32) as r, r.loop("i", length):
+        r.run(opcode, 1, dtype=dtype, dst=value.whole, srcs=(value.whole,))
+    return _program("chain", [], kernel.build())
+
+
+def barriers(warps: int, trips: int) -> Program:
+    """`trips` bar.sync of a CTA of `warps` warps."""
+    kernel = KernelBuilder("barriers", (1, 1, 1), code_bytes=_SMALL_CODE)
+    with kernel.role("warps", warps=warps, registers=32) as r, r.loop("i", trips):
+        r.bar_sync(0, warps)
+    return _program("barriers", [], kernel.build())
+
+
+def null(ctas: int) -> Program:
+    """A kernel that does nothing, as `__global__ void null() {}`."""
+    kernel = KernelBuilder("null", (ctas, 1, 1), code_bytes=128)
+    with kernel.role("warp", warps=1, registers=16):
+        pass
+    return _program("null", [], kernel.build())
+
+
+# ------------------------------------------------------------------------------------------------------- tensor cores
+
+
+def mma_loop(dtype: str, shape: str, trips: int, independent: int = 1, warps: int = 1, ctas: int = 1) -> Program:
+    """`trips` times `independent` mma.sync into as many accumulators; 1 is a dependent chain."""
+    kernel = KernelBuilder("mma_loop", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    a, b = RegisterTile("a", (16, 16), "fp16"), RegisterTile("b", (16, 8), "fp16")
+    acc = RegisterTile("acc", (16, 8 * independent), "fp32")
+    with kernel.role("warps", warps=warps, registers=128) as r, r.loop("i", trips):
+        r.mma(acc.whole, a.whole, b.whole, shape=shape, dtype=dtype, count=independent)
+    return _program("mma_loop", [], kernel.build())
+
+
+def wgmma_loop(dtype: str, shape: str, trips: int, groups: int, *, wait: bool, registers: bool = False) -> Program:
+    """`trips` wgmma by each of `groups` warpgroups; wait: each is awaited before the next. registers: A from them.
+
+    `shape` is m64n*k* with n of 8 to 256.
+    """
+    n, k = (int(part) for part in shape.removeprefix("m64n").split("k"))
+    element = {"tf32": "fp32", "fp8": "fp8", "int8": "int8"}.get(dtype, dtype)
+    kernel = KernelBuilder("wgmma_loop", (1, 1, 1), code_bytes=_SMALL_CODE)
+    b = kernel.shared("b", (k, n), element)
+    shared_a = kernel.shared("a", (64, k), element)
+    a = RegisterTile("fragments", (16, k), element)
+    acc = RegisterTile("acc", (16, n), "fp32")
+    with kernel.role("warpgroups", warps=4 * groups, registers=168) as r:
+        r.wgmma_fence()
+        with r.loop("i", trips):
+            source = a.whole if registers else shared_a[0, (WARP % 4) * 16 : 16, :]
+            r.wgmma(acc.whole, source, b.stage(), shape=shape, dtype=dtype, count=1)
+            r.wgmma_commit()
+            if wait:
+                r.wgmma_wait(0)
+        r.wgmma_wait(0)
+    return _program("wgmma_loop", [], kernel.build())
+
+
+# --------------------------------------------------------------------------------------------------------- bandwidths
+
+
+def stream(op: str, spec: GpuSpec, threads: int, ctas: int, repeat: int = 1) -> Program:
+    """`op` of STREAMS on doubles, one element a thread, `threads` a CTA, two CTAs an SM forced by shared memory.
+
+    repeat: CTA i works on part i mod (ctas / repeat), so that the same data are met `repeat` times.
+    """
+    if op not in STREAMS:
+        raise InputError(f"stream {op}: must be one of {', '.join(STREAMS)}")
+    if threads % WARP_SIZE or ctas % repeat:
+        raise InputError(f"stream: {threads} threads must be warps of {WARP_SIZE}, {ctas} CTAs a multiple of {repeat}")
+    loads, stores = STREAMS[op]
+    parts = ctas // repeat
+    inputs = [vector(name, parts * threads) for name in ("b", "c")[:loads]]
+    outputs = [vector("a", parts * threads, "output")][:stores]
+    kernel = KernelBuilder(f"stream_{op}", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    half = spec.shared.max_per_sm_bytes // 2 - spec.shared.reserved_per_cta_bytes
+    kernel.shared("spoiler", (min(half, spec.shared.max_per_cta_bytes),), "int8")
+    with kernel.role("warps", warps=threads // WARP_SIZE, registers=32) as r:
+        # Thread and block index, bounds test, addresses: S2R, S2R, IMAD, ISETP, EXIT, IMAD.WIDE for each array.
+        position = RegisterTile("position", (1, WARP_SIZE), "int32")
+        r.run("imad", 1, dtype="int32", dst=position.whole, mix=mix(alu=4, imad=loads + stores))
+        at = (CTA_X % parts) * threads + WARP * WARP_SIZE
+        values = [RegisterTile(x.name, (WARP_SIZE,), "fp64") for x in inputs]
+        for x, value in zip(inputs, values, strict=True):
+            r.ldg(value.whole, x[at:WARP_SIZE], 1, into=x.name, vector_bytes=_ELEMENT)
+        result = RegisterTile("result", (WARP_SIZE,), "fp64")
+        # The arithmetic on doubles is one instruction; the read kernel compares instead.
+        r.run("fmul", 1, dtype="fp32", dst=result.whole, after=tuple(x.name for x in inputs))
+        for y in outputs:
+            r.stg(y[at:WARP_SIZE], result.whole, 1, vector_bytes=_ELEMENT)
+    return _program(f"stream_{op}", [*inputs, *outputs], kernel.build())
+
+
+def footprint_read(parts: int, ctas: int, loads: int = 32, unroll: int = 4) -> Program:
+    """CTAs of 1024 threads, each `loads` loads of a double a thread, CTA i over part i mod `parts` of one footprint.
+
+    A part is 8 KiB of every 8 KiB * parts block: `loads` such pieces a CTA, `loads` * 8 KiB * parts in all.
+    """
+    threads = 1024
+    x = vector("x", parts * threads * loads)
+    kernel = KernelBuilder("footprint_read", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    with kernel.role("warps", warps=threads // WARP_SIZE, registers=32) as r:
+        _sum_loop(r, x, (CTA_X % parts) * threads + WARP * WARP_SIZE, parts * threads, loads, unroll)
+    return _program("footprint_read", [x], kernel.build())
+
+
+def private_read(elements: int, sweeps: int, ctas: int, unroll: int = 32) -> Program:
+    """One CTA of 256 threads an SM, each sweeping `sweeps` times over the same `elements` floats, 4 B a thread."""
+    threads = 256
+    x = GlobalTensor("x", (elements,), "fp32", (1,))
+    pieces = elements // threads
+    inner = max(n for n in range(1, unroll + 1) if pieces % n == 0)
+    kernel = KernelBuilder("private_read", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    # Nothing else shares the SM: the benchmark launches one CTA for each.
+    with kernel.role("warps", warps=threads // WARP_SIZE, registers=64) as r, r.loop("sweep", sweeps):
+        _sum_loop(r, x, WARP * WARP_SIZE, threads, pieces, inner)
+    return _program("private_read", [x], kernel.build())
+
+
+def _sum_loop(r: RoleBuilder, x: GlobalTensor, first: Expr, step: int, loads: int, unroll: int) -> None:
+    """Sums x[first + i * step + lane] for i in range(loads), `unroll` loads in flight a warp."""
+    width = 8 if x.dtype == "fp64" else 4
+    total = RegisterTile("total", (1, WARP_SIZE), "fp32")
+    with r.loop("i", loads // unroll) as i:
+        boards = [f"load{u % 8}" for u in range(unroll)]
+        for u in range(unroll):
+            value = RegisterTile(f"value{u % 8}", (WARP_SIZE,), x.dtype)
+            at = first + (i * unroll + u) * step
+            r.ldg(value.whole, x[at:WARP_SIZE], 1, into=boards[u], vector_bytes=width)
+        r.run("fadd", unroll, dtype="fp32", dst=total.whole, srcs=(total.whole,), after=tuple(dict.fromkeys(boards)))
