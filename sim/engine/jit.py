@@ -210,7 +210,8 @@ def inner(function: None = None, *, inline: bool = False) -> Callable[[F], F]: .
 def inner(function: Any = None, *, inline: bool = False) -> Any:
     """Compile a function that only kernels call: a kernel without the entry from Python.
 
-    The code that unpacks Python arguments is larger than many kernels; without it a cold compile takes two thirds of the time.
+    The code that unpacks Python arguments is larger than many kernels; without it a cold compile takes two thirds of
+    the time.
     """
     if function is None:
         return functools.partial(inner, inline=inline)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from sim.memory.model import (
 from tests.memory.machines import CLOCK_HZ, tiny
 from tests.memory.twin import CacheTwin
 
-MACHINES = {
+MACHINES: dict[str, dict[str, Any]] = {
     "one partition": {"partitions": 1, "local_copies": False},
     "copies": {"partitions": 2, "local_copies": True},
     "no copies": {"partitions": 2, "local_copies": False},
