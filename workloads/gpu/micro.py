@@ -1,4 +1,4 @@
-"""Micro-benchmark kernels: each isolates one figure of a machine, as the published benchmarks of `scripts/microbench.csv` do.
+"""Micro-benchmark kernels: each isolates one figure of a machine, as the benchmarks of `scripts/microbench.csv` do.
 
 Every function returns a `Program` of one or two kernels. Latencies are read from dependent chains, rates from loops;
 both as the difference of two lengths, so that launch, warm-up and tail drop out.
@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 
 from arch.errors import InputError
-from arch.gpu import WARP_SIZE, GpuSpec
+from arch.gpu import GpuSpec
+from arch.gpu_rules import WARP_SIZE
 from sim.gpu.program import (
     CTA_X,
     WARP,
@@ -60,7 +61,7 @@ def chase_length(footprint_bytes: int, stride_bytes: int) -> int:
 
 
 def _walk(r: RoleBuilder, length: int, at: Expr) -> None:
-    """at = (a * at + c) mod length: visits all places in a scattered order (Hull and Dobell: a - 1 holds every prime)."""
+    """at = (a * at + c) mod length: all places in a scattered order (Hull and Dobell: a - 1 holds every prime)."""
     a = 1 + 420 * max(1, round(0.618 * length / 420))
     c = next(c for c in range(round(0.382 * length) | 1, 3 * length + 12) if math.gcd(c, 210) == 1)
     r.assign("at", (at * (a % length) + c) % length)
