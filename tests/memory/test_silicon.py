@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numba.core import config
 
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
@@ -9,6 +10,8 @@ from sim.engine.jit import kernel
 from sim.memory.counters import MemoryCounter
 from sim.memory.kernel import VALID, l2_read, l2_write
 from sim.memory.model import MemorySpec, MemoryState, lower_memory, new_memory_state, warm
+
+pytestmark = pytest.mark.skipif(bool(getattr(config, "DISABLE_JIT", 0)), reason="millions of requests: compiled only")
 
 SIXTEEN_LINES = 16
 
