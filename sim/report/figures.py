@@ -106,7 +106,7 @@ class Figures:
 
     @property
     def share_of_peak(self) -> float:
-        """`ops_per_s` over the peak at boost clock."""
+        """`ops_per_s` over the data sheet's peak."""
         return self.ops_per_s / self.machine.peak_ops_per_s
 
     @property
@@ -139,7 +139,8 @@ class Figures:
         """Share of its peak that each unit reached while kernels ran: compute at the mean clock, memories, pipes."""
         device_s = self.device_ps * 1e-12
         clock_ratio = self.clock_hz / self.machine.boost_hz
-        found = {"compute": self.flops / (self.machine.peak_ops_per_s * clock_ratio * device_s)}
+        peak_ratio = self.clock_hz / (self.machine.peak_hz or self.machine.boost_hz)
+        found = {"compute": self.flops / (self.machine.peak_ops_per_s * peak_ratio * device_s)}
         moved = {level: sum(sides.values()) for level, sides in level_bytes(self.counters).items()}
         if "dram" in moved:
             found["dram"] = moved["dram"] / (self.machine.dram_bytes_per_s * device_s)

@@ -77,7 +77,7 @@ class KernelRecord:
     launch_ps: Mapping[str, int] = field(default_factory=dict)
     """Parts of the launch that belong to `time_ps`: `command`, `instruction_fetch`, `descriptor_fetch`, ..."""
     throttle_reason: str | None = None
-    """`power`, `regulator` or `locked` when the clock stayed below boost; None at boost."""
+    """`power`, `regulator`, `tensor_clock` or `locked` when the clock stayed below boost; None at boost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +92,20 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class MachineFigures:
-    """The figures of a machine that a report divides by. Peaks are at the boost clock."""
+    """The figures of a machine that a report divides by. Peaks are at the boost clock, but see `peak_hz`."""
 
     name: str
     family: str
     boost_hz: int
     peak_ops_per_s: int
-    """Peak of the chosen dtype on the unit that the schedule uses, operations (2 per MAC) a second."""
+    """Peak of the chosen dtype, operations (2 per MAC) a second, as the data sheet counts them."""
     dram_bytes_per_s: int
     l2_bytes_per_s: int | None = None
     sm_count: int | None = None
     subcores_per_sm: int | None = None
     power_limit_mw: int | None = None
+    peak_hz: int = 0
+    """Core clock behind `peak_ops_per_s`; 0: boost."""
     instances: Mapping[str, int] = field(default_factory=dict)
     """How many instances of each pipe the machine has: what `<pipe>_busy_cycles` is divided by."""
     spec: Mapping[str, Any] = field(default_factory=dict)

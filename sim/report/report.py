@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ class Report:
     @property
     def time_us(self) -> float:
         """Time in the record's scope, microseconds."""
-        return self.figures.time_ps * 1e-6
+        return self.figures.time_ps / 1e6
 
     @property
     def tflops(self) -> float:
@@ -63,9 +64,10 @@ class Report:
             "kernels": [self._kernel_dict(kernel) for kernel in run.kernels],
         }
         if run.host_ps:
-            result["host_us"] = {name: ps * 1e-6 for name, ps in run.host_ps.items()}
+            result["host_us"] = {name: ps / 1e6 for name, ps in run.host_ps.items()}
         if run.check is not None:
-            result["check"] = asdict(run.check)
+            error = run.check.max_rel_error
+            result["check"] = {"passed": run.check.passed, "max_rel_error": error if math.isfinite(error) else None}
         if run.notes:
             result["notes"] = list(run.notes)
         if run.simulator is not None:
@@ -111,7 +113,7 @@ def _measured(figures: Figures, macs: int) -> dict[str, Any]:
     result = {
         "cycles": figures.cycles,
         "clock_hz": figures.clock_hz,
-        "time_us": figures.time_ps * 1e-6,
+        "time_us": figures.time_ps / 1e6,
         "flops": figures.flops,
         "macs": macs,
         "tflops": figures.ops_per_s * 1e-12,
@@ -146,7 +148,7 @@ def _family(figures: Figures) -> dict[str, Any]:
             "hit_rates": hit_rates(figures.counters),
             "speed_of_light": figures.speed_of_light(),
             "intensity": figures.intensity,
-            "launch_us": {name: ps * 1e-6 for name, ps in total(k.launch_ps for k in figures.kernels).items()},
+            "launch_us": {name: ps / 1e6 for name, ps in total(k.launch_ps for k in figures.kernels).items()},
             "counters": dict(figures.counters),
             "throttle_reason": kernel.throttle_reason,
         }

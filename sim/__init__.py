@@ -1,0 +1,31 @@
+"""How time passes: engines, memory, host, reports, command line. The public interface is `simulate` and `compare`.
+
+Names are loaded on first use, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim.api import compare, simulate, simulate_row
+    from sim.report.compare import Comparison
+    from sim.report.report import Report
+
+_HOMES = {
+    "Comparison": "report.compare",
+    "Report": "report.report",
+    "compare": "api",
+    "simulate": "api",
+    "simulate_row": "api",
+}
+
+__all__ = ["Comparison", "Report", "compare", "simulate", "simulate_row"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sim' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"sim.{_HOMES[name]}"), name)

@@ -1,0 +1,216 @@
+"""One host thread, streams, and the device that serves them, in SimPy: int64 picoseconds on one axis.
+
+What happens to a launch, and which figure of the machine it costs:
+
+- the host thread is busy for the call (`Host.host_call_ps`; in an eager framework `host.framework_overhead` on top),
+  and the command reaches the device `launch.api` after the call began;
+- the device's front end processes it for `launch.kernel`, one command at a time; it works ahead by one kernel, so that
+  on a busy stream this hides behind the kernel before;
+- its CTAs start when that is done, and when the kernel before it in its stream has ended and been handed over: minimal
+  kernels of a stream then start `launch.gap_stream` apart, those of one graph `launch.gap_graph` apart;
+- its execution is its duration less `launch.kernel`, which the duration includes.
+
+An event (a time stamp) waits for the work before it, and the front end does not work ahead past it. A copy pays the
+PCIe link's latency once and then its bandwidth; each direction has an engine of its own. Kernels of different streams
+run one at a time, in the order in which they became ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import simpy
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+
+PS_PER_S = 10**12
+DIRECTIONS = ("h2d", "d2h")
+
+Process = Generator[simpy.Event, Any, None]
+
+
+@dataclass
+class Kernel:
+    """A kernel as the host sees it.
+
+    work: picoseconds since its launch at which its simulation returned, rising, the last one being its duration
+    (`launch.kernel` included); an iterator is asked only when the device gets there, so that an engine can be advanced
+    in quanta.
+    """
+
+    name: str
+    work: Iterable[int]
+
+
+@dataclass
+class Span:
+    """When one command was called by the host, started and ended on the device, in picoseconds; -1: not yet."""
+
+    name: str
+    called_ps: int
+    start_ps: int = -1
+    end_ps: int = -1
+
+
+@dataclass
+class _Command:
+    """One entry of a stream's queue. gap_ps: start to start of minimal kernels; done fires at its end."""
+
+    span: Span
+    done: simpy.Event
+    kernel: Kernel | None = None
+    gap_ps: int = 0
+    copy: tuple[str, int] | None = None
+    arrives_ps: int = 0
+
+
+@dataclass
+class Stream:
+    """A queue of commands that run in order. Made by `Host.stream`; `spans` are those of its commands so far."""
+
+    name: str
+    queue: simpy.Store
+    ready: simpy.Store
+    last: simpy.Event
+    spans: list[Span] = field(default_factory=list)
+
+
+class Host:
+    """A host thread with its streams on one device. eager: every launch costs the framework's overhead too."""
+
+    def __init__(self, spec: GpuSpec, *, eager: bool = False) -> None:
+        self.spec = spec
+        self.env = simpy.Environment()
+        self.eager = eager
+        self._front_end = simpy.Resource(self.env)
+        self._device = simpy.Resource(self.env)
+        self._copies = {direction: simpy.Resource(self.env) for direction in DIRECTIONS}
+        self._streams = 0
+
+    @property
+    def host_call_ps(self) -> int:
+        """For how long one launch call keeps the thread; a slower host would show as a longer gap on its stream."""
+        launch = self.spec.launch
+        return min(launch.api_ps, launch.gap_stream_ps) + (self.spec.host.framework_overhead_ps if self.eager else 0)
+
+    @property
+    def now_ps(self) -> int:
+        """The host thread's clock."""
+        return int(self.env.now)
+
+    def stream(self) -> Stream:
+        """A new stream."""
+        self._streams += 1
+        # One kernel ahead: the front end blocks on the second.
+        ready = simpy.Store(self.env, capacity=1)
+        stream = Stream(f"stream {self._streams}", simpy.Store(self.env), ready, self.env.event().succeed())
+        self.env.process(self._process_commands(stream))
+        self.env.process(self._execute(stream))
+        return stream
+
+    # ---- what a host program yields from
+
+    def launch(self, stream: Stream, kernel: Kernel) -> Process:
+        """Calls a kernel on a stream; the thread goes on when the call returns."""
+        self._put(stream, kernel.name, kernel=kernel, gap_ps=self.spec.launch.gap_stream_ps)
+        yield self.env.timeout(self.host_call_ps)
+
+    def launch_graph(self, stream: Stream, kernels: Iterable[Kernel]) -> Process:
+        """Calls a graph, a chain of dependent kernels, in one launch."""
+        for kernel in kernels:
+            self._put(stream, kernel.name, kernel=kernel, gap_ps=self.spec.launch.gap_graph_ps)
+        yield self.env.timeout(self.host_call_ps)
+
+    def record(self, stream: Stream, name: str = "event") -> Span:
+        """Puts an event on a stream, at no cost for the thread; its span's `end_ps` is the time stamp."""
+        return self._put(stream, name).span
+
+    def copy(self, stream: Stream, direction: str, size_bytes: int) -> Process:
+        """Calls an asynchronous copy, `h2d` or `d2h`."""
+        if direction not in DIRECTIONS:
+            raise InputError(f"copy direction {direction}: must be one of {', '.join(DIRECTIONS)}")
+        if size_bytes < 1:
+            raise InputError(f"copy of {size_bytes} bytes: must be at least 1")
+        self._put(stream, f"copy_{direction}", copy=(direction, size_bytes))
+        yield self.env.timeout(self.host_call_ps)
+
+    def synchronise(self, stream: Stream) -> Process:
+        """Waits until the stream is idle; the word comes over the link to the host."""
+        yield stream.last
+        yield self.env.timeout(self.spec.pcie.latency_ps)
+
+    def run(self, program: Process) -> int:
+        """Runs a host program to its end and the device until it is idle; picoseconds of the program's end."""
+        process = self.env.process(program)
+        self.env.run(process)
+        end_ps = self.now_ps
+        self.env.run()
+        return end_ps
+
+    # ---- the device
+
+    def _put(
+        self,
+        stream: Stream,
+        name: str,
+        *,
+        kernel: Kernel | None = None,
+        gap_ps: int = 0,
+        copy: tuple[str, int] | None = None,
+    ) -> _Command:
+        span = Span(name, self.now_ps)
+        command = _Command(span, self.env.event(), kernel, gap_ps, copy, self.now_ps + self.spec.launch.api_ps)
+        stream.queue.put(command)
+        stream.spans.append(span)
+        stream.last = command.done
+        return command
+
+    def _process_commands(self, stream: Stream) -> Process:
+        """The front end's side of a stream: processes commands in order and hands them on."""
+        while True:
+            command: _Command = yield stream.queue.get()
+            if command.arrives_ps > self.now_ps:
+                yield self.env.timeout(command.arrives_ps - self.now_ps)
+            if command.kernel is not None:
+                with self._front_end.request() as turn:
+                    yield turn
+                    yield self.env.timeout(self.spec.launch.kernel_ps)
+            yield stream.ready.put(command)
+            if command.kernel is None and command.copy is None:
+                yield command.done
+
+    def _execute(self, stream: Stream) -> Process:
+        """The execution side: one command after the other."""
+        free_ps = None  # end of the work that the next kernel depends on
+        while True:
+            command: _Command = yield stream.ready.get()
+            if command.kernel is not None:
+                if free_ps is not None:
+                    hand_over = max(command.gap_ps - self.spec.launch.drain_ps, 0)
+                    yield self.env.timeout(max(free_ps + hand_over - self.now_ps, 0))
+                with self._device.request() as turn:
+                    yield turn
+                    yield from self._run_kernel(command.span, command.kernel)
+            elif command.copy is not None:
+                yield from self._run_copy(command.span, *command.copy)
+            else:
+                command.span.start_ps = self.now_ps
+            command.span.end_ps = free_ps = self.now_ps
+            command.done.succeed()
+
+    def _run_kernel(self, span: Span, kernel: Kernel) -> Process:
+        """Lets the time of a kernel pass, from the start of its CTAs."""
+        span.start_ps = self.now_ps
+        launch_ps = span.start_ps - self.spec.launch.kernel_ps
+        for elapsed_ps in kernel.work:
+            yield self.env.timeout(max(launch_ps + elapsed_ps - self.now_ps, 0))
+
+    def _run_copy(self, span: Span, direction: str, size_bytes: int) -> Process:
+        pcie = self.spec.pcie
+        with self._copies[direction].request() as turn:
+            yield turn
+            span.start_ps = self.now_ps
+            yield self.env.timeout(pcie.latency_ps + -(-size_bytes * PS_PER_S // pcie.bandwidth_bytes_per_s))
