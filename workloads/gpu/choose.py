@@ -108,6 +108,11 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
     formats = [d for d in DTYPE_BYTES if _units(spec, d)]
+    if _units(spec, p.dtype) == ["wgmma"] and schedule in ("auto", "wgmma"):
+        try:
+            wgmma.check(p, spec, WgmmaConfig(64, 64, wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype], stages=2))
+        except InputError as error:
+            return error
     if schedule == "auto" or p.dtype not in formats:
         return InputError(f"gemm dtype={p.dtype}: {spec.name} multiplies {', '.join(formats)}")
     return InputError(f"schedule={schedule}: {spec.name} runs {p.op} with {', '.join(_units(spec, p.dtype))}")

@@ -33,6 +33,10 @@ class Overhead:
     alu: int
     imad: int = 0
 
+    def plus(self, other: Overhead, times: int) -> Overhead:
+        """Both together, the other one `times` times."""
+        return Overhead(self.alu + times * other.alu, self.imad + times * other.imad)
+
     @property
     def mix(self) -> Mix:
         """As the `mix` of an op."""
@@ -46,7 +50,9 @@ class Overhead:
 # sm_90a, warp specialised: consumer k step has 46 instructions of which 4 HGMMA, 3 waits and arrivals.
 WGMMA_CTA_SETUP = Overhead(alu=185, imad=52)
 WGMMA_CONSUMER_TILE = Overhead(alu=72, imad=3)
-WGMMA_CONSUMER_STEP = Overhead(alu=36)
+WGMMA_CONSUMER_STEP = Overhead(alu=32)
+WGMMA_PAIR = Overhead(alu=3)
+"""Descriptor arithmetic of two wgmma of a k step, on top of WGMMA_CONSUMER_STEP (56 instructions with 8, 46 with 4)."""
 WGMMA_PRODUCER_STEP = Overhead(alu=33, imad=3)
 WGMMA_EPILOGUE_TILE = Overhead(alu=100, imad=44)
 """Once a tile; a subtile adds a fence, two barriers and its own address: WGMMA_EPILOGUE_SUBTILE."""
@@ -54,14 +60,14 @@ WGMMA_EPILOGUE_SUBTILE = Overhead(alu=8)
 
 # sm_80 tensor op, 128x128x32: prologue 434, loop 162 (64 HMMA, 16 LDSM, 8 LDGSTS), epilogue 499.
 MMA_SETUP = Overhead(alu=250, imad=86)
-MMA_STEP = Overhead(alu=34, imad=2)
-MMA_PER_COPY = Overhead(alu=4)
+MMA_STEP = Overhead(alu=29, imad=2)
+MMA_PER_COPY = Overhead(alu=5)
 MMA_EPILOGUE = Overhead(alu=118, imad=31)
 
 # sm_75 tensor op, 128x128x32: prologue 313, loop 240 (128 HMMA, 16 LDSM, 8 LDG, 8 STS, 16 CS2R), epilogue 619.
 PREFETCH_SETUP = Overhead(alu=180, imad=54)
-PREFETCH_STEP = Overhead(alu=26, imad=2)
-PREFETCH_PER_COPY = Overhead(alu=4)
+PREFETCH_STEP = Overhead(alu=13, imad=2)
+PREFETCH_PER_COPY = Overhead(alu=8)
 
 # SIMT, 128x128x8: prologue 290, loop 625 (512 FFMA, 32 LDS, 8 LDG, 8 STS), epilogue 480 to 577.
 SIMT_SETUP = Overhead(alu=140, imad=49)

@@ -328,7 +328,7 @@ class _Writer:
                     if self.partials is not None:
                         fixup.add(r, unit, pieces)
                     self._epilogue(r, unit)
-                if self.plan.shared_tiles:
+                if self.config.stream_k:
                     # The next tile's copies overwrite buffers that slower warps still use.
                     r.bar_sync(0, self.config.warps)
         return self.k.build()

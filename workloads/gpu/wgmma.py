@@ -404,7 +404,8 @@ class _Builder:
             self._step(r, step, pieces, first=False)
             r.wgmma_wait(1)
             r.mbarrier_arrive(self.empty, (step - 1) % c.stages, self._sources())
-            overhead.WGMMA_CONSUMER_STEP.write(r)
+            pairs = c.blocks * c.tile_k * DTYPE_BYTES[self.p.dtype] // (2 * INSTRUCTION_K_BYTES)
+            overhead.WGMMA_CONSUMER_STEP.plus(overhead.WGMMA_PAIR, pairs).write(r)
 
     def _step(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
         c = self.config

@@ -1,0 +1,160 @@
+"""The choice of a GEMM kernel: valid, repeatable, sensible; and what a person is told who asks for the impossible."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.load import load_arch
+from workloads.gpu.choose import Config, choose, parse
+from workloads.gpu.gemv import GemvConfig
+from workloads.gpu.mma import MmaConfig
+from workloads.gpu.problem import problem
+from workloads.gpu.simt import SimtConfig
+from workloads.gpu.wgmma import WgmmaConfig
+from workloads.ops import Gemm
+from workloads.registry import build, schedules
+
+MACHINES: dict[str, GpuSpec] = {name: load_arch(name) for name in ("h100-sxm", "a100-sxm4-80gb", "v100-sxm2", "t4")}
+FORMATS = {
+    "h100-sxm": ("bf16", "fp16", "tf32", "fp8", "int8", "fp32"),
+    "a100-sxm4-80gb": ("bf16", "fp16", "tf32", "int8", "fp32"),
+    "v100-sxm2": ("fp16", "fp32", "int8"),
+    "t4": ("fp16", "int8", "fp32"),
+}
+
+
+def test_all_schedules_are_registered() -> None:
+    assert schedules("gemm", "gpu") == ("gemv", "mma", "simt", "wgmma")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([(name, dtype) for name, dtypes in FORMATS.items() for dtype in dtypes]),
+    st.tuples(*(st.integers(1, 700) for _ in range(3))),
+    st.sampled_from(["NN", "NT", "TN", "TT"]),
+    st.integers(1, 3),
+)
+def test_whatever_is_chosen_can_be_built(
+    machine: tuple[str, str], sizes: tuple[int, int, int], layout: str, batch: int
+) -> None:
+    spec = MACHINES[machine[0]]
+    m, n, k = sizes
+    op = Gemm(m=m, n=n, k=k, ta=layout[0], tb=layout[1], batch=batch, dtype=machine[1])
+    if machine == ("h100-sxm", "fp8") and not choosable(op, spec):
+        return
+    choice = choose(op, spec)
+    assert choice.config == choice.candidates[0][0]
+    times = [time for _, time in choice.candidates]
+    assert times == sorted(times)
+    for config, _ in choice.candidates[:3]:
+        program = build(op, spec, config)
+        assert program.schedule == str(config)
+
+
+def choosable(op: Gemm, spec: GpuSpec) -> bool:
+    """fp8 has no other unit than wgmma, which takes aligned rows and at most one operand without contiguous k."""
+    p = problem(op)
+    return p.a.tma and p.b.tma and (p.a.k_major or p.b.k_major)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    op = Gemm(m=1000, n=1000, k=1000, dtype="bf16")
+    first, second = (choose(op, load_arch("h100-sxm")) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_large_products_use_the_tensor_cores_with_large_tiles(machine: str) -> None:
+    config = choose(Gemm(m=8192, n=8192, k=8192, dtype="fp16"), MACHINES[machine]).config
+    assert isinstance(config, WgmmaConfig if machine == "h100-sxm" else MmaConfig)
+    assert config.tile_m * config.tile_n >= 128 * 128
+    assert config.split == 1
+
+
+def test_few_outputs_with_a_deep_sum_are_cut_along_k() -> None:
+    for machine in MACHINES:
+        config = choose(Gemm(m=256, n=256, k=65536, dtype="fp16"), MACHINES[machine]).config
+        assert isinstance(config, (WgmmaConfig, MmaConfig))
+        assert config.split > 1
+
+
+def test_vectors_stream() -> None:
+    config = choose(Gemm(m=1, n=4096, k=4096, tb="T", dtype="fp16"), MACHINES["a100-sxm4-80gb"]).config
+    assert isinstance(config, GemvConfig)
+
+
+def test_unaligned_rows_are_loaded_through_registers() -> None:
+    config = choose(Gemm(m=1001, n=1001, k=1001, dtype="bf16"), MACHINES["h100-sxm"]).config
+    assert isinstance(config, MmaConfig)
+    assert config.copy == "ldg"
+
+
+def test_a_faster_machine_takes_less_time() -> None:
+    op = Gemm(m=4096, n=4096, k=4096, dtype="fp16")
+    base = choose(op, MACHINES["h100-sxm"]).candidates[0][1]
+    fewer = choose(op, load_arch("h100-sxm", {"sm.count": 64})).candidates[0][1]
+    assert fewer > 1.5 * base
+    slower = choose(Gemm(m=4096, n=64, k=8192, dtype="fp16"), load_arch("h100-sxm", {"dram.bandwidth": "0.5 TB/s"}))
+    usual = choose(Gemm(m=4096, n=64, k=8192, dtype="fp16"), MACHINES["h100-sxm"])
+    assert slower.candidates[0][1] > 2 * usual.candidates[0][1]
+
+
+CONFIGS: list[tuple[str, Config]] = [
+    ("wgmma 128x256x64 cluster 2x1 stages 4", WgmmaConfig(128, 256, 64, 2, 1, 4)),
+    ("wgmma 64x256x64 stages 4 pingpong swap", WgmmaConfig(64, 256, 64, stages=4, pingpong=True, swap=True)),
+    ("wgmma 64x256x64 stages 4 group 4", WgmmaConfig(64, 256, 64, stages=4, group=4)),
+    ("wgmma 128x128x64 stages 4 one-tile split 2", WgmmaConfig(128, 128, 64, stages=4, persistent=False, split=2)),
+    ("mma 128x128x32 warp 64x64 cp.async stages 4", MmaConfig(128, 128, 32, 64, 64, 4, "cp.async")),
+    ("mma 128x128x32 warp 64x64 ldg stages 2 stream-k", MmaConfig(128, 128, 32, 64, 64, 2, "ldg", stream_k=True)),
+    ("simt 64x64x8 warp 32x32 ldg stages 2 split 4", SimtConfig(64, 64, 8, 32, 32, split=4)),
+    ("gemv warps 4 rows 2 unroll 8", GemvConfig(4, 2, 8)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "config"), CONFIGS)
+def test_configurations_are_printed_and_read(text: str, config: Config) -> None:
+    assert str(config) == text
+    p = problem(Gemm(m=512, n=512, k=512, dtype="fp16"))
+    assert parse(text, p, MACHINES["h100-sxm"]) == config
+
+
+def test_what_a_configuration_leaves_out_is_filled_in() -> None:
+    op = Gemm(m=512, n=512, k=512, dtype="bf16")
+    config = choose(op, MACHINES["h100-sxm"], "wgmma 128x256").config
+    assert config == WgmmaConfig(128, 256, 64, stages=4)
+
+
+WRONG: list[tuple[str, Gemm, str, str]] = [
+    ("t4", Gemm(m=64, n=64, k=64, dtype="bf16"), "auto", "dtype=bf16"),
+    ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="tf32"), "mma", "tf32"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma", "schedule=wgmma: a100-sxm4-80gb"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 128x128x64 stages 3", "no wgmma"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgma", "one of auto, wgmma"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 128x256x64 stages 9", "nearest: stages = 4"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 100x256x64 stages 4", "nearest: 128"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 256x256x64 stages 2", "accumulators"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 128x100x64 stages 2", "multiple of 8"),
+    ("h100-sxm", Gemm(m=64, n=65, k=64, dtype="bf16"), "wgmma 64x64x64 stages 2", "TMA needs 16 B"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="tf32"), "wgmma 64x64x32 stages 2", "nearest: swap"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 64x64x64 turbo", "turbo"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 64x64x64 stages many", "needs a number"),
+    ("h100-sxm", Gemm(m=64, n=64, k=65, dtype="fp8"), "auto", "TMA needs 16 B"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, ta="T", dtype="fp8"), "auto", "needs k contiguous in"),
+    ("t4", Gemm(m=64, n=64, k=64, dtype="fp16"), "mma 64x64x32 warp 32x32 cp.async stages 3", "no cp.async"),
+    ("t4", Gemm(m=64, n=64, k=64, dtype="fp16"), "mma 64x64x32 warp 48x32", "nearest"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "mma 128x256x64 warp 64x64 stages 9", "nearest: stages 3"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "mma 256x256x32 warp 128x128 stages 2", "registers"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "gemv warps 4", "m = 1 or n = 1"),
+]
+
+
+@pytest.mark.parametrize(("machine", "op", "schedule", "part"), WRONG)
+def test_errors_say_what_is_wrong(machine: str, op: Gemm, schedule: str, part: str) -> None:
+    with pytest.raises(InputError) as error:
+        choose(op, MACHINES[machine], schedule)
+    assert part in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,83 @@
+"""Every wait of the GEMM kernels matters: leaving one out is noticed, or it is listed here with the reason why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from arch.load import load_arch
+from sim.gpu.program import Program
+from workloads.gpu.choose import Config
+from workloads.gpu.gemv import GemvConfig
+from workloads.gpu.mma import MmaConfig
+from workloads.gpu.simt import SimtConfig
+from workloads.gpu.wgmma import WgmmaConfig
+from workloads.ops import Gemm
+from workloads.registry import build
+
+from tests.reference.gpu_executor import execute  # isort: skip
+from tests.reference.mutation import assert_mutants_caught  # isort: skip
+
+FENCE = "no register that wgmma reads or writes is touched by anything else between two k steps"
+TURN = "keeps the two warpgroups from multiplying at the same time, which is slower but not wrong"
+
+SMALL = {"sm.count": 2, "gpc.count": 1}
+TINY = {"sm.count": 1, "gpc.count": 1}
+
+Case = tuple[str, dict[str, int], Gemm, Config, dict[str, str]]
+CASES: dict[str, Case] = {
+    "cooperative": (
+        "h100-sxm", SMALL, Gemm(m=256, n=128, k=192, dtype="bf16"), WgmmaConfig(128, 128, 64, stages=2),
+        {"consumer/9 wgmma_fence": FENCE},
+    ),
+    "cluster": (
+        "h100-sxm", SMALL, Gemm(m=256, n=256, k=192, dtype="bf16"), WgmmaConfig(64, 128, 64, 2, 1, 2),
+        {"consumer/8 wgmma_fence": FENCE},
+    ),
+    "pingpong": (
+        "h100-sxm", SMALL, Gemm(m=256, n=256, k=192, dtype="bf16"), WgmmaConfig(64, 128, 64, stages=2, pingpong=True),
+        {f"consumer{i}/3 mbarrier_wait": TURN for i in (0, 1)} | {f"consumer{i}/10 wgmma_fence": FENCE for i in (0, 1)},
+    ),
+    "operand through registers": (
+        "h100-sxm", SMALL, Gemm(m=128, n=128, k=128, dtype="tf32"), WgmmaConfig(64, 128, 32, stages=2, swap=True), {},
+    ),
+    "wgmma split": (
+        "h100-sxm", SMALL, Gemm(m=128, n=128, k=512, dtype="bf16"), WgmmaConfig(128, 128, 64, stages=2, split=2),
+        {"consumer/9 wgmma_fence": FENCE},
+    ),
+    "cp.async": (
+        "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=192, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16, 3, "cp.async"), {},
+    ),
+    "cp.async split": (
+        "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=384, dtype="fp16"),
+        MmaConfig(64, 32, 32, 32, 16, 3, "cp.async", split=2), {},
+    ),
+    "cp.async stream-K": (
+        "a100-sxm4-80gb", TINY, Gemm(m=384, n=128, k=192, dtype="fp16"),
+        MmaConfig(128, 128, 32, 64, 64, 3, "cp.async", stream_k=True), {},
+    ),
+    "ldg": ("t4", {}, Gemm(m=64, n=64, k=128, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16), {}),
+    "simt": ("t4", {}, Gemm(m=64, n=64, k=32, dtype="fp32"), SimtConfig(64, 32, 8, 32, 16), {}),
+    "gemv along rows": ("t4", {}, Gemm(m=1, n=64, k=32, dtype="fp32"), GemvConfig(2, 2, 2), {}),
+    "gemv along k": ("t4", {}, Gemm(m=1, n=64, k=300, tb="T", dtype="fp32"), GemvConfig(2, 2, 2), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_wait_matters(name: str) -> None:
+    machine, overrides, op, config, redundant = CASES[name]
+    program = build(op, load_arch(machine, overrides), config)
+    a, b = op.inputs(seed=1, data="integers")
+    expected = {"C": op.reference(a, b)}
+
+    def case() -> tuple[Program, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        return program, {"A": a, "B": b}, expected
+
+    def simulate(mutant: Program) -> NDArray[np.int64]:
+        return execute(mutant, seed=2)
+
+    excused = {f"{program.kernels[0].name}/{what}": why for what, why in redundant.items()}
+    assert assert_mutants_caught(case, simulate, excused) > 0
