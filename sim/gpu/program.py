@@ -780,7 +780,14 @@ def _check(kernel: Kernel) -> None:
     if kernel.warps > 32:
         raise InputError(f"kernel {kernel.name}: {kernel.warps} warps a CTA; at most 32 (1024 threads)")
     shared, barriers = set(kernel.shared), set(kernel.barriers)
+    first_warp = 0
     for role in kernel.roles:
+        if (first_warp % 4 or role.warps % 4) and any(op.opcode == "wgmma" for op in walk(role.body)):
+            raise InputError(
+                f"kernel {kernel.name}, role {role.name}: wgmma needs whole warpgroups, four warps from a multiple of "
+                f"four on; the role has warps {first_warp} to {first_warp + role.warps - 1}"
+            )
+        first_warp += role.warps
         signalled = {op.into for op in walk(role.body) if op.into}
         for op in walk(role.body):
             where = f"kernel {kernel.name}, role {role.name}, {op.opcode}"

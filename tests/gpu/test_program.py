@@ -124,6 +124,18 @@ def test_kernel_refuses_what_it_does_not_declare() -> None:
         _role_of(KernelBuilder("k", (1, 1, 1)), warps=33).build()
 
 
+def test_wgmma_needs_whole_warpgroups() -> None:
+    k = KernelBuilder("k", (1, 1, 1))
+    tile = k.shared("tile", (64, 64), "bf16")
+    acc = RegisterTile("acc", (16, 64), "fp32")
+    with k.role("producer", 1, 32) as r:
+        r.run("alu", 1)
+    with k.role("consumer", 4, 32) as r:
+        r.wgmma(acc.whole, tile[0, 0:16, :], tile.stage(), shape="m64n64k16", dtype="bf16", count=4)
+    with pytest.raises(InputError, match=r"role consumer: wgmma needs whole warpgroups.*has warps 1 to 4"):
+        k.build()
+
+
 def _role_of(builder: KernelBuilder, warps: int = 1) -> KernelBuilder:
     with builder.role("r", warps, 32) as r:
         r.run("ffma", 1)
