@@ -626,8 +626,8 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
     if sms[sm, M.WARM] == 0:
         sms[sm, M.WARM] = 1
         _schedule(st.new, st.x, t, 32, p[P.SMS] * (p[P.WARPS_PER_SM] + 2) + sm)
-    begin = max(t, sms[sm, M.LAUNCH_FREE]) + p[P.CTA_LAUNCH]
-    sms[sm, M.LAUNCH_FREE] = begin
+    begin = max(t + p[P.CTA_LAUNCH], sms[sm, M.LAUNCH_FREE])
+    sms[sm, M.LAUNCH_FREE] = begin + p[P.WARPS_PER_CTA] * p[P.WARP_LAUNCH]
     ctas = st.ctas
     grid_x = p[P.GRID_X] // p[P.CLUSTER_X]
     grid_y = p[P.GRID_Y] // p[P.CLUSTER_Y]

@@ -406,7 +406,8 @@ class P(IntEnum):
     LOG = 48  # 1: events are logged
     FLAGS = 49
     REMOTE_ARRIVE = 50  # until an arrival on another CTA's mbarrier is seen there
-    WIDTH = 51
+    WARP_LAUNCH = 51  # between the first instructions of two CTAs of an SM, a warp
+    WIDTH = 52
 
 
 class GpuState(NamedTuple):

@@ -91,6 +91,9 @@ _SYNC = {
 _QUEUE_CYCLES = 64
 #: Instructions of an op that issue in one event under loose round robin, so that warps of equal rank alternate.
 _ROUND_ROBIN_RUN = 8
+#: An SM sets up one warp of a new CTA after the other. From gpu-benches' stream kernels: a CTA of 4 warps takes 5 to 12 cycles longer
+#: from slot to slot than one of 1 warp (init, A100 and H100 PCIe).
+_WARP_LAUNCH_CYCLES = 3
 _CODE_BASE_LINE = (1 << 20) // 128
 
 
@@ -499,6 +502,7 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.REMOTE_ARRIVE: cycles_to_ticks(spec.dsmem.latency_cycles) if spec.dsmem else 0,
         P.ATOMIC_LATENCY: cycles_to_ticks(spec.l2.hit_latency_cycles),
         P.CTA_LAUNCH: cycles_to_ticks(spec.sm.cta_launch_cycles),
+        P.WARP_LAUNCH: cycles_to_ticks(_WARP_LAUNCH_CYCLES),
         P.LAUNCH_START: ps_to_ticks(spec.launch.kernel_ps + spec.launch.setup_ps, spec.clock.boost_hz),
         P.CODE_LINES: -(-kernel.code_bytes // spec.l1.line_bytes) if cold_launch and spec.launch.cold_instruction else 0,
         P.CODE_BASE: _CODE_BASE_LINE + 1024 * number,
