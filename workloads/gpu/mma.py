@@ -7,6 +7,7 @@ each quad-pair its own copy.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +30,8 @@ SHAPES = {
 }
 """Shapes of mma by operand format, the best first; a machine has some of them."""
 
+BLOCK_BYTES = 128
+"""Widest row of a permuted block: all banks of shared memory once."""
 MATRIX_BYTES = 512
 """What one ldmatrix.x4 reads: four 8x8 matrices of 16-bit elements."""
 
@@ -78,10 +81,12 @@ class TensorCore:
             self.setup = overhead.PREFETCH_SETUP
 
     def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
-        """In the order of memory; rows are permuted (XOR) so that fragments come without bank conflicts."""
-        shape = operand.tile_shape(rows, depth)
-        row_bytes = shape[1] * DTYPE_BYTES[self.dtype]
-        return shape, next((s for s in (128, 64, 32) if row_bytes % s == 0), 0), 0
+        """In the order of memory, in blocks of 128 B with permuted rows (XOR): fragments come without conflicts."""
+        memory_rows, columns = operand.tile_shape(rows, depth)
+        width = DTYPE_BYTES[self.dtype]
+        block_bytes = math.gcd(columns * width, BLOCK_BYTES)
+        blocks = columns * width // block_bytes
+        return (blocks * memory_rows, block_bytes // width), block_bytes if block_bytes >= 32 else 0, 0
 
     def transposed(self, operand: Operand) -> bool:
         """Never: fragments can be read in either order."""
@@ -98,19 +103,21 @@ class TensorCore:
     def clear(self, r: RoleBuilder, acc: RegisterTile) -> None:
         """Nothing: the first multiply starts from zero."""
 
-    def load(self, r: RoleBuilder, dst: RegisterTile, src: View) -> None:
+    def load(self, r: RoleBuilder, dst: View, src: View, k_major: bool) -> None:
         """ldmatrix where it can deliver the fragment: k contiguous, or 16-bit elements (transposed); else LDS."""
         width = DTYPE_BYTES[self.dtype]
-        size = dst.shape[0] * dst.shape[1] * width
+        size = dst.size_bytes
+        if self.ldmatrix and not self.quad_pairs and (k_major or width == 2):
+            r.ldmatrix(dst if k_major else dst.T, src, ceil_div(size, MATRIX_BYTES))
+            return
         if self.quad_pairs:
             # Each element is in two quad-pairs.
-            r.lds(dst.whole, src, ceil_div(2 * size, 32 * 16), vector_bytes=16)
-        elif self.ldmatrix and (not src.transposed or width == 2):
-            r.ldmatrix(dst.whole, src, ceil_div(size, MATRIX_BYTES))
+            count, vector, mix = ceil_div(2 * size, 32 * 16), 16, overhead.mix()
         else:
             # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
-            words = ceil_div(size, 32 * 4)
-            r.lds(dst.whole, src, words, vector_bytes=4, mix=overhead.mix(alu=2 * words if width == 1 else 0))
+            count, vector = ceil_div(size, 32 * 4), 4
+            mix = overhead.mix(alu=2 * count if width == 1 else 0)
+        r.lds(dst if k_major else dst.T, src, count, vector_bytes=vector, mix=mix)
 
     def multiply(
         self, r: RoleBuilder, acc: RegisterTile, a: RegisterTile, b: RegisterTile, accumulate: IntLike

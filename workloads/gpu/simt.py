@@ -82,12 +82,13 @@ class Vector:
         count = ceil_div(acc.shape[0] * acc.shape[1], 2 * WARP_SIZE)
         r.run(overhead.ALU, count, dtype="int32", dst=acc.whole, compute=zeros)
 
-    def load(self, r: RoleBuilder, dst: RegisterTile, src: View) -> None:
+    def load(self, r: RoleBuilder, dst: View, src: View, k_major: bool) -> None:
         """Each thread its rows of every k; threads in one row or column of the warp read the same words."""
-        rows, depth = dst.shape
-        threads = THREADS_M if dst.name.startswith("a") else THREADS_N
+        rows, depth = dst.extents
+        threads = THREADS_M if dst.buffer.name.startswith("a") else THREADS_N
         thread_bytes = max(1, rows // threads) * depth * DTYPE_BYTES[self.dtype]
-        r.lds(dst.whole, src, ceil_div(thread_bytes, VECTOR_BYTES), vector_bytes=VECTOR_BYTES)
+        count = ceil_div(thread_bytes, VECTOR_BYTES)
+        r.lds(dst if k_major else dst.T, src, count, vector_bytes=VECTOR_BYTES)
 
     def multiply(
         self, r: RoleBuilder, acc: RegisterTile, a: RegisterTile, b: RegisterTile, accumulate: IntLike

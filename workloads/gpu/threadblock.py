@@ -123,8 +123,8 @@ class Inner(Protocol):
         """Zeroes the accumulators, where the multiply cannot start from zero by itself."""
         ...
 
-    def load(self, r: RoleBuilder, dst: RegisterTile, src: View) -> None:
-        """Fragment `dst` (rows by k) from a part of a shared tile, given as rows by k."""
+    def load(self, r: RoleBuilder, dst: View, src: View, k_major: bool) -> None:
+        """Fragment `dst` (rows by k) from a part of a shared tile, which is rows by k if `k_major`, else k by rows."""
         ...
 
     def multiply(
@@ -255,16 +255,34 @@ def build(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, op
 
 @dataclass(frozen=True)
 class _Copy:
-    """A warp's share of copying one operand: `rows` rows of memory each by `warps` warps; registers for `ldg`."""
+    """Copying of one operand.
+
+    The shared tile holds `memory_rows` rows of memory, side by side in blocks of `columns`. Each of `warps` warps
+    copies `pieces` boxes of `rows` rows of one block, with `count` instructions each; `buffer` holds them for `ldg`.
+    extent: rows of the operand in the CTA's tile.
+    """
 
     operand: Operand
     tile: SharedTile
-    extent: int  # rows of the operand in the CTA's tile
-    rows: int  # rows of memory a warp
+    extent: int
+    memory_rows: int
+    blocks: int
     columns: int
     warps: int
+    pieces: int
+    rows: int
     count: int
     buffer: RegisterTile
+
+    def share(self, piece: int) -> Expr:
+        """First row of this warp's box number `piece`, blocks one below the other."""
+        return (WARP * self.pieces + piece) * self.rows
+
+    def place(self, row: IntLike, column: IntLike) -> tuple[IntLike, IntLike]:
+        """Row and column of the shared tile for an element given in rows and columns of memory."""
+        if self.blocks == 1:
+            return row, column
+        return column // self.columns * self.memory_rows + row, column % self.columns
 
 
 class _Writer:
@@ -305,14 +323,18 @@ class _Writer:
         shape, swizzle, pad = self.inner.shared_shape(operand, extent, c.tile_k)
         tile = self.k.shared(name, shape, self.p.dtype, c.stages, swizzle, pad)
         memory_rows, columns = operand.tile_shape(extent, c.tile_k)
-        # All warps share the rows; fewer do where there are fewer rows than warps.
+        blocks = 1
+        if not self.inner.transposed(operand):
+            blocks, columns = columns // shape[1], shape[1]
+        # All warps share the rows; fewer do where there are fewer rows than warps. A box stays within its block.
         warps = c.warps
-        while memory_rows % warps:
+        while memory_rows * blocks % warps:
             warps -= 1
-        rows = memory_rows // warps
+        each = memory_rows * blocks // warps
+        rows = math.gcd(each, memory_rows)
         count = ceil_div(rows * columns * DTYPE_BYTES[operand.dtype], WARP_SIZE * operand.vector_bytes)
-        buffer = RegisterTile(f"next_{name}", (rows, columns), operand.dtype)
-        return _Copy(operand, tile, extent, rows, columns, warps, count, buffer)
+        buffer = RegisterTile(f"next_{name}", (each, columns), operand.dtype)
+        return _Copy(operand, tile, extent, memory_rows, blocks, columns, warps, each // rows, rows, count, buffer)
 
     def kernel(self) -> Kernel:
         """One role: all warps do the same."""
@@ -335,16 +357,21 @@ class _Writer:
 
     # --- copying
 
-    def _source(self, copy: _Copy, unit: Unit, depth: Expr) -> View:
+    def _source(self, copy: _Copy, unit: Unit, depth: Expr, piece: int) -> View:
         first = (unit.tile.m if copy.operand is self.p.a else unit.tile.n) * copy.extent
-        share = WARP * copy.rows
+        share: Expr = copy.share(piece)
+        row, column = (
+            (share % copy.memory_rows, share // copy.memory_rows * copy.columns) if copy.blocks > 1 else (share, 0)
+        )
         if copy.operand.k_major:
-            return copy.operand.tensor[unit.tile.batch, first + share : copy.rows, depth : copy.columns]  # type: ignore[misc]
-        return copy.operand.tensor[unit.tile.batch, depth + share : copy.rows, first : copy.columns]  # type: ignore[misc]
+            row, column = first + row, depth + column
+        else:
+            row, column = depth + row, first + column
+        return copy.operand.tensor[unit.tile.batch, row : copy.rows, column : copy.columns]  # type: ignore[misc]
 
-    def _target(self, copy: _Copy, stage: Expr) -> View:
-        """This warp's share of the shared tile, in the order of global memory."""
-        share = WARP * copy.rows
+    def _target(self, copy: _Copy, stage: Expr, piece: int) -> View:
+        """The same box of the shared tile, in the order of global memory."""
+        share = copy.share(piece)
         if self.inner.transposed(copy.operand):
             return copy.tile[stage, 0 : copy.columns, share : copy.rows].T  # type: ignore[misc]
         return copy.tile[stage, share : copy.rows, 0 : copy.columns]  # type: ignore[misc]
@@ -353,18 +380,16 @@ class _Writer:
         """Starts the copies of k step `k` of this piece, to registers or (cp.async) to buffer `stage`."""
         depth = (unit.k_begin + k) * self.config.tile_k
         for copy in self.copies:
-            src = self._source(copy, unit, depth)
             mix = overhead.mix(alu=self.inner.per_copy.alu * copy.count)
+            vector = copy.operand.vector_bytes
             with self._copying(r, copy):
-                if self.config.copy == "cp.async":
-                    r.cp_async(
-                        self._target(copy, stage), src, copy.count, vector_bytes=copy.operand.vector_bytes, mix=mix
-                    )
-                else:
-                    name = copy.buffer.name
-                    r.ldg(
-                        copy.buffer.whole, src, copy.count, into=name, vector_bytes=copy.operand.vector_bytes, mix=mix
-                    )
+                for piece in range(copy.pieces):
+                    src = self._source(copy, unit, depth, piece)
+                    if self.config.copy == "cp.async":
+                        r.cp_async(self._target(copy, stage, piece), src, copy.count, vector_bytes=vector, mix=mix)
+                    else:
+                        dst = copy.buffer[piece * copy.rows : copy.rows, :]
+                        r.ldg(dst, src, copy.count, into=copy.buffer.name, vector_bytes=vector, mix=mix)
 
     def _stash(self, r: RoleBuilder, stage: Expr) -> None:
         """Registers to buffer `stage`."""
@@ -372,9 +397,10 @@ class _Writer:
             vector = self.inner.store_bytes(copy.operand)
             count = ceil_div(copy.rows * copy.columns * DTYPE_BYTES[copy.operand.dtype], WARP_SIZE * vector)
             with self._copying(r, copy):
-                r.sts(
-                    self._target(copy, stage), copy.buffer.whole, count, vector_bytes=vector, after=(copy.buffer.name,)
-                )
+                for piece in range(copy.pieces):
+                    src = copy.buffer[piece * copy.rows : copy.rows, :]
+                    after = (copy.buffer.name,) if piece == 0 else ()
+                    r.sts(self._target(copy, stage, piece), src, count, vector_bytes=vector, after=after)
 
     def _copying(self, r: RoleBuilder, copy: _Copy) -> AbstractContextManager[None]:
         return nullcontext() if copy.warps == self.config.warps else r.when(copy.warps > WARP)
@@ -385,12 +411,14 @@ class _Writer:
         depth, k = part * self.inner.part_k, self.inner.part_k
         for copy, fragment, row in zip(self.copies, self.fragments[part % 2], (self.row, self.col), strict=True):
             rows = fragment.shape[0]
-            k_major = copy.operand.k_major != self.inner.transposed(copy.operand)
-            if k_major:
-                view = copy.tile[stage, row:rows, depth:k]  # type: ignore[misc]
-            else:
-                view = copy.tile[stage, depth:k, row:rows].T  # type: ignore[misc]
-            self.inner.load(r, fragment, view)
+            if copy.operand.k_major != self.inner.transposed(copy.operand):
+                at, column = copy.place(row, depth)
+                self.inner.load(r, fragment.whole, copy.tile[stage, at:rows, column:k], True)  # type: ignore[misc]
+                continue
+            width = math.gcd(rows, copy.tile.shape[1])
+            for i in range(0, rows, width):
+                at, column = copy.place(depth, row + i)
+                self.inner.load(r, fragment[i:width, :], copy.tile[stage, at:k, column:width], False)  # type: ignore[misc]
 
     def _main_loop(self, r: RoleBuilder, unit: Unit) -> None:
         """Prologue: the first steps on their way, the first fragments read. Then one k step a trip."""

@@ -211,6 +211,8 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         raise InputError(f"{where}: clusters have at most {spec.dsmem.max_portable_cluster} CTAs on {spec.name}")
     if config.tile_m % (8 * config.cluster_n) or config.tile_n % (8 * config.cluster_m):
         raise InputError(f"{where}: a cluster's CTAs load whole groups of 8 rows each; nearest: cluster 1x1")
+    if through_registers(p, config) and config.tile_m // config.cluster_n % WARP_ROWS:
+        raise InputError(f"{where}: CTAs of a cluster load whole groups of {WARP_ROWS} rows each; nearest: cluster 1x1")
     if config.split < 1 or (config.split > 1 and config.stream_k):
         raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
     for operand in (x, y):
@@ -248,7 +250,13 @@ class _Builder:
             code_bytes=_code_bytes(c), flags=self.plan.shared_tiles * c.cluster,
         )  # fmt: skip
         shape_x, shape_y = self.x.tile_shape(c.tile_m, c.tile_k), self.y.tile_shape(c.tile_n, c.tile_k)
-        self.sx = self.k.shared("x", shape_x, p.dtype, c.stages, swizzle_bytes=128)
+        # What threads read lies in blocks of at most 128 B, as TMA's swizzle has them (wgmma's own reads never
+        # conflict).
+        self.block = math.gcd(c.tile_m // c.cluster_n, STEP_BYTES // DTYPE_BYTES[p.dtype])
+        if self.rs:
+            shape_x = (c.tile_m // self.block * c.tile_k, self.block)
+        swizzle_x = self.block * DTYPE_BYTES[p.dtype] if self.rs else 128
+        self.sx = self.k.shared("x", shape_x, p.dtype, c.stages, swizzle_x if swizzle_x in (32, 64, 128) else 0)
         self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
         self.full = self.k.mbarrier("full", c.stages, 1)
         readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
@@ -331,10 +339,17 @@ class _Builder:
         self, r: RoleBuilder, operand: Operand, tile: SharedTile, unit: Unit, row: Expr, rows: int, depth: Expr,
         stage: Expr, share: IntLike, sharers: int,
     ) -> None:  # fmt: skip
-        """One TMA load: this CTA's share of the tile, to all CTAs that use it."""
+        """This CTA's share of the tile, to all CTAs that use it: one TMA load, or one a block."""
         c = self.config
         part = rows // sharers
         offset = share * part
+        if operand is self.x and self.rs:
+            for i in range(0, part, self.block):
+                at = (offset + i) // self.block * c.tile_k
+                src = operand.box(unit.tile.batch, row + (offset + i), self.block, depth, c.tile_k)
+                mask = None if sharers == 1 else self._mask(True)
+                r.tma_load(tile[stage, at : c.tile_k, :], src, self.full, stage, mask)  # type: ignore[misc]
+            return
         dst = operand.part(tile, stage, offset, part, 0, c.tile_k)
         src = operand.box(unit.tile.batch, row + offset, part, depth, c.tile_k)
         r.tma_load(dst, src, self.full, stage, None if sharers == 1 else self._mask(operand is self.x))
@@ -428,16 +443,17 @@ class _Builder:
     def _first_operand(self, r: RoleBuilder, stage: Expr, step: Expr, block: int, p: Piece) -> View:
         """This warp's rows of the first operand: in shared memory, or brought to registers in k-contiguous order."""
         c = self.config
-        view = self.x.by_rows(self.x.part(self.sx, stage, p.row, WARP_ROWS, 0, c.tile_k))
         if not self.rs:
-            return view
+            return self.x.by_rows(self.x.part(self.sx, stage, p.row, WARP_ROWS, 0, c.tile_k))
         # Two fragments in turn: the group in flight still reads the other one.
         fragment = RegisterTile(f"x{block}", (WARP_ROWS, 2 * c.tile_k), self.p.dtype)
         dst = fragment[:, step % 2 * c.tile_k : c.tile_k]
+        at, column = p.row // self.block * c.tile_k, p.row % self.block
+        view = self.sx[stage, at : c.tile_k, column:WARP_ROWS]  # type: ignore[misc]
         words = WARP_ROWS * c.tile_k * DTYPE_BYTES[self.p.dtype] // 128
         # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
         permutes = 2 * words if DTYPE_BYTES[self.p.dtype] == 1 else 0
-        r.lds(dst, view, words, vector_bytes=4, into="x", mix=overhead.mix(alu=permutes))
+        r.lds(dst.T, view, words, vector_bytes=4, into="x", mix=overhead.mix(alu=permutes))
         return dst
 
     # --- epilogue
