@@ -58,7 +58,7 @@ def shape_of(spec: GpuSpec, dtype: str) -> str:
 class TensorCore:
     """`Inner` of warp-level mma."""
 
-    held_values = 2
+    held_values, shares = 2, 2
     step, per_copy, setup, epilogue = (
         overhead.MMA_STEP,
         overhead.MMA_PER_COPY,
@@ -119,12 +119,10 @@ class TensorCore:
             mix = overhead.mix(alu=2 * count if width == 1 else 0)
         r.lds(dst if k_major else dst.T, src, count, vector_bytes=vector, mix=mix)
 
-    def multiply(
-        self, r: RoleBuilder, acc: RegisterTile, a: RegisterTile, b: RegisterTile, accumulate: IntLike
-    ) -> None:
+    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike) -> None:
         """All mma of the warp tile for one part of the k step."""
-        count = ceil_div(acc.shape[0] * acc.shape[1] * self.part_k, self.macs)
-        r.mma(acc.whole, a.whole, b.whole.T, shape=self.shape, dtype=self.dtype, count=count, accumulate=accumulate)
+        count = ceil_div(acc.extents[0] * acc.extents[1] * self.part_k, self.macs)
+        r.mma(acc, a, b.T, shape=self.shape, dtype=self.dtype, count=count, accumulate=accumulate)
 
 
 def inner(p: Problem, spec: GpuSpec, config: MmaConfig) -> TensorCore:

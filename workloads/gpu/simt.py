@@ -46,7 +46,7 @@ class Vector:
     step, per_copy = overhead.SIMT_STEP, overhead.SIMT_PER_COPY
     setup, epilogue = overhead.SIMT_SETUP, overhead.SIMT_EPILOGUE
     extra_registers = 33
-    held_values = 4
+    held_values, shares = 4, 1
 
     def __init__(self, spec: GpuSpec, dtype: str, acc: str, config: ThreadblockConfig) -> None:
         if (dtype, acc) not in OPCODES or not spec.has_instruction(OPCODES[dtype, acc][0], dtype):
@@ -90,12 +90,10 @@ class Vector:
         count = ceil_div(thread_bytes, VECTOR_BYTES)
         r.lds(dst if k_major else dst.T, src, count, vector_bytes=VECTOR_BYTES)
 
-    def multiply(
-        self, r: RoleBuilder, acc: RegisterTile, a: RegisterTile, b: RegisterTile, accumulate: IntLike
-    ) -> None:
+    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike) -> None:
         """The outer products of half a k step."""
-        count = ceil_div(acc.shape[0] * acc.shape[1] * self.part_k, self.macs)
-        r.run(self.opcode, count, dtype=self.dtype, dst=acc.whole, srcs=(a.whole, b.whole.T), compute=multiply_add)
+        count = ceil_div(acc.extents[0] * acc.extents[1] * self.part_k, self.macs)
+        r.run(self.opcode, count, dtype=self.dtype, dst=acc, srcs=(a, b.T), compute=multiply_add)
 
 
 def inner(p: Problem, spec: GpuSpec, config: SimtConfig) -> Vector:

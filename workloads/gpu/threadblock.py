@@ -100,6 +100,8 @@ class Inner(Protocol):
     """Registers of a thread beside accumulators, fragments and prefetched elements."""
     macs: int
     """Multiply-accumulates of one warp instruction."""
+    shares: int
+    """Parts of a warp tile's columns that are multiplied one after the other, with the loads in the middle."""
     held_values: int
     """Neighbouring values of a row of the result that one thread holds."""
 
@@ -127,9 +129,7 @@ class Inner(Protocol):
         """Fragment `dst` (rows by k) from a part of a shared tile, which is rows by k if `k_major`, else k by rows."""
         ...
 
-    def multiply(
-        self, r: RoleBuilder, acc: RegisterTile, a: RegisterTile, b: RegisterTile, accumulate: IntLike
-    ) -> None:
+    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike) -> None:
         """acc += a (rows by k) times b (rows by k) transposed; `accumulate` is 0 where acc starts from zero."""
         ...
 
@@ -313,9 +313,10 @@ class _Writer:
 
     def _code_bytes(self) -> int:
         """Machine code: set-up, the unrolled k step, epilogue."""
-        c, parts = self.config, self.config.tile_k // self.inner.part_k
-        multiplies = c.warp_m * c.warp_n * c.tile_k // (WARP_SIZE * 64)
-        instructions = 500 + parts * 20 + multiplies * 2 + 6 * c.accumulators
+        c = self.config
+        multiplies = c.warp_m * c.warp_n * c.tile_k // self.inner.macs
+        # CUTLASS: 434 + 162 + 499 for 128x128x32, 515 + 273 + 499 for 128x256x64 (sm_80), 313 + 240 + 619 (sm_75).
+        instructions = 450 + multiplies + 35 * (c.tile_k // self.inner.part_k) + 4 * c.accumulators
         return instructions * overhead.INSTRUCTION_BYTES
 
     def _copy(self, name: str, operand: Operand, extent: int) -> _Copy:
@@ -441,21 +442,35 @@ class _Writer:
             following = (k + 1) % c.stages
             ahead = k + (c.stages - 1) if asynchronous else k + 1
             for part in range(self.parts):
-                if part == last:
-                    if not asynchronous:
-                        with r.when(k + 1 < unit.k_trips):
-                            self._stash(r, following)
-                    else:
-                        r.cp_commit()
-                        r.cp_wait(c.stages - 2)
-                    r.bar_sync(0, c.warps)
-                self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
-                if part == 0:
-                    with r.when(ahead < unit.k_trips):
-                        self._fetch(r, unit, ahead, ahead % c.stages)
-                a, b = self.fragments[part % 2]
-                self.inner.multiply(r, self.acc, a, b, accumulate=k > 0 if part == 0 else 1)
+                # Compilers spread loads and the barrier between the multiplies, which need neither.
+                for share in range(self.inner.shares):
+                    if share == self.inner.shares // 2:
+                        if part == last:
+                            self._hand_over(r, unit, k, following)
+                        self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
+                        if part == 0:
+                            with r.when(ahead < unit.k_trips):
+                                self._fetch(r, unit, ahead, ahead % c.stages)
+                    self._multiply(r, part, share, k > 0 if part == 0 else Const(1))
             self.inner.step.write(r)
+
+    def _hand_over(self, r: RoleBuilder, unit: Unit, k: Expr, following: Expr) -> None:
+        """The next step's operands are in buffer `following`, for all warps to see."""
+        c = self.config
+        if c.copy == "cp.async":
+            r.cp_commit()
+            r.cp_wait(c.stages - 2)
+        else:
+            with r.when(k + 1 < unit.k_trips):
+                self._stash(r, following)
+        r.bar_sync(0, c.warps)
+
+    def _multiply(self, r: RoleBuilder, part: int, share: int, accumulate: Expr) -> None:
+        """One share of the columns of the warp tile."""
+        a, b = self.fragments[part % 2]
+        columns = self.config.warp_n // self.inner.shares
+        at = share * columns
+        self.inner.multiply(r, self.acc[:, at:columns], a.whole, b[at:columns, :], accumulate)
 
     # --- epilogue
 
