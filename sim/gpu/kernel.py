@@ -875,8 +875,16 @@ def _issue_one(p, st, w, s, t):
 
 @inner(inline=True)
 def _set_ready(st, w, slot, tick, reason):
+    """Ready slot `slot`: when what was issued last into it can be used."""
     st.warps[w, W.READY + slot] = tick
     st.warps[w, W.READY_REASON + slot] = reason
+
+
+@inner(inline=True)
+def _add_ready(st, w, slot, tick, reason):
+    """Scoreboard `slot` counts what is in flight: it is ready when the last of several ops has completed, in whatever order."""
+    if tick > st.warps[w, W.READY + slot]:
+        _set_ready(st, w, slot, tick, reason)
 
 
 @inner(inline=True)
@@ -929,7 +937,8 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
             end = min(end, address + share - moved)
             mask = _sector_mask(address, end)
             touched += 1
-            at = lsu + touched * cycle - cycle
+            at = lsu
+            lsu += max(cycle, _sectors(mask) * p[P.L1_SECTOR_TICKS])
             if kind == Kind.LDG:
                 done = max(done, _l1_read(p, st, ms, mem, sm, t, at, address >> 7, mask))
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
@@ -953,7 +962,8 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 row += 1
                 offset = 0
         lines += max(touched, 1)
-        lsu += max(touched, 1) * cycle
+        if touched == 0:  # wholly outside the tensor: predicated off
+            lsu += cycle
     warps[w, W.ROW] = row
     warps[w, W.OFFSET] = offset
     warps[w, W.T_DONE] = done
@@ -975,7 +985,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     warps[w, W.PC] = pc + 1
     if kind == Kind.LDG:
         if code[pc, Col.SLOT] >= 0:
-            _set_ready(st, w, code[pc, Col.SLOT], done, Reason.LONG_SCOREBOARD)
+            _add_ready(st, w, code[pc, Col.SLOT], done, Reason.LONG_SCOREBOARD)
         if code[pc, Col.TILE] >= 0:
             _set_tile(st, w, code[pc, Col.TILE], done, done, Reason.LONG_SCOREBOARD)
     elif kind == Kind.CP_ASYNC:
@@ -1090,7 +1100,7 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             if warps[w, W.LEFT] > 0:
                 continue
             if code[pc, Col.SLOT] >= 0:
-                _set_ready(st, w, code[pc, Col.SLOT], last, reason)
+                _add_ready(st, w, code[pc, Col.SLOT], last, reason)
             if code[pc, Col.TILE] >= 0:
                 _set_tile(st, w, code[pc, Col.TILE], first, last, reason)
             if log:

@@ -380,7 +380,7 @@ class P(IntEnum):
     L1_SETS = 22
     L1_WAYS = 23
     L1_HIT = 24
-    L1_SECTOR_TICKS = 25
+    L1_SECTOR_TICKS = 25  # ticks a 32 B sector on the data path of the L1
     MISS_QUEUE = 26
     NEAR_LATENCY = 27
     TMA_GAP = 28

@@ -484,6 +484,7 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.GPC_TICKS: transfer_ticks(32, spec.port.gpc_bytes_per_cycle),
         P.L1_SETS: max(1, l1_bytes // (spec.l1.ways * spec.l1.line_bytes)),
         P.L1_WAYS: spec.l1.ways,
+        P.L1_SECTOR_TICKS: transfer_ticks(32, spec.l1.bandwidth_bytes_per_cycle),
         P.L1_HIT: cycles_to_ticks(spec.l1.hit_latency_cycles),
         P.MISS_QUEUE: spec.l1.miss_queue,
         P.NEAR_LATENCY: cycles_to_ticks(spec.l2.hit_latency_cycles),
