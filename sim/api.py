@@ -206,14 +206,7 @@ def simulate_row(row: Row) -> RowResult:
     kinds = schedules(op.word, spec.family)
     if row.schedule != "vendor" and row.schedule not in kinds:
         raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
-    environment = environment_of(row.source)
-    conditions = Conditions(
-        l2="cold" if row.cold_l2 else "warm",
-        clock=environment.clock,
-        clock_hz=round(environment.locked_clock_mhz * 1_000_000) if environment.locked_clock_mhz else None,
-        limit_mw=round(environment.power_limit_w * 1000) if environment.power_limit_w else None,
-        data=environment.data,
-    )
+    conditions = conditions_of(row)
     choice = choose(op, spec, "auto" if row.schedule == "vendor" else row.schedule)
     announce_compile()
     config, estimate_ps = choice.candidates[0]
@@ -223,6 +216,18 @@ def simulate_row(row: Row) -> RowResult:
     time_ps = scope_ps(spec, [result.time_ps for result in run.results], scope)
     cycles = sum(-(-result.ticks // TICKS_PER_CYCLE) for result in run.results)
     return RowResult(run.program.schedule, cycles, time_ps)
+
+
+def conditions_of(row: Row) -> Conditions:
+    """What a row's source states about how it measured."""
+    environment = environment_of(row.source)
+    return Conditions(
+        l2="cold" if row.cold_l2 else "warm",
+        clock=environment.clock,
+        clock_hz=round(environment.locked_clock_mhz * 1_000_000) if environment.locked_clock_mhz else None,
+        limit_mw=round(environment.power_limit_w * 1000) if environment.power_limit_w else None,
+        data=environment.data,
+    )
 
 
 def program_listing(
@@ -458,7 +463,7 @@ def _events(program: Program, spec: GpuSpec, conditions: Conditions) -> np.ndarr
             return np.concatenate(logs)
         if needed > _MAX_LOG_ROWS:
             raise InputError(
-                f"check: {program.name} with {program.schedule} logs {needed} events, more than the {_MAX_LOG_ROWS} that fit in "
-                f"{BYTES.format(64 * _MAX_LOG_ROWS)}; a smaller problem runs the same code"
+                f"check: {program.name} with {program.schedule} logs {needed} events, more than the {_MAX_LOG_ROWS} "
+                f"that fit in {BYTES.format(64 * _MAX_LOG_ROWS)}; a smaller problem runs the same code"
             )
         rows = needed

@@ -1,6 +1,7 @@
 """The command line: `tilewave run | compare | archs | validate`.
 
-Exit codes: 0 fine, 1 a failed check or a row on which the simulator broke, 2 bad input (one line on stderr), 130 Ctrl-C.
+Exit codes: 0 fine, 1 a failed check or a row on which the simulator broke, 2 bad input (one line on stderr), 130 after
+Ctrl-C.
 Everything heavy is imported by the command that needs it.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="tilewave",
-        description="Replays a workload, warp instruction by warp instruction, on a described machine, and says how many "
-        "cycles it took and why.",
+        description="Replays a workload, warp instruction by warp instruction, on a described machine, and says how "
+        "many cycles it took and why.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
@@ -287,12 +287,5 @@ def _save(figure: Figure, path: Path) -> None:
         raise InputError(f"--plot {path}: cannot be written: {error.strerror}") from None
 
 
-def _entry() -> NoReturn:
-    """The console script: a second Ctrl-C while the first is being handled ends the process at once."""
-    code = main()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(code)
-
-
 if __name__ == "__main__":
-    _entry()
+    sys.exit(main())

@@ -13,9 +13,10 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -273,14 +274,15 @@ def validate(
     # The longest measured first, so that no core is left with a long row at the end.
     order = sorted(todo, key=lambda key: -todo[key].time_us)
     failed: set[str] = set()
-    for key, answer, broke in _answers({key: todo[key] for key in order}, simulate, workers):
-        answers[key] = answer
-        if broke:
-            failed.add(key)
-        if kept and isinstance(answer, RowResult):
-            kept.put(key, answer)
-        if progress:
-            progress(sum(k in answers for k in keys), len(keys))
+    with contextlib.closing(_answers({key: todo[key] for key in order}, simulate, workers)) as found_answers:
+        for key, answer, broke in found_answers:
+            answers[key] = answer
+            if broke:
+                failed.add(key)
+            if kept and isinstance(answer, RowResult):
+                kept.put(key, answer)
+            if progress:
+                progress(sum(k in answers for k in keys), len(keys))
     outcomes: list[Outcome] = []
     skipped: list[Missing] = []
     broken: list[Missing] = []
@@ -300,21 +302,31 @@ def default_fingerprint(row: Row) -> str:
 
 def _answers(
     todo: Mapping[str, Row], simulate: Simulate, workers: int | None
-) -> Iterator[tuple[str, RowResult | Missing, bool]]:
+) -> Generator[tuple[str, RowResult | Missing, bool], None, None]:
     """Key, answer and whether the simulator broke, for every row, in the order in which they finish."""
     count = min(workers or os.cpu_count() or 1, len(todo))
     if count <= 1:
         for key, row in todo.items():
             yield key, *_outcome(row, functools.partial(simulate, row))
         return
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_end_on_interrupt)
     try:
         futures: dict[Future[RowResult], str] = {pool.submit(simulate, row): key for key, row in todo.items()}
         for future in as_completed(futures):
             key = futures[future]
             yield key, *_outcome(todo[key], future.result)
+    except BaseException:  # the reader has stopped: a row in progress may take minutes more
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_on_interrupt() -> None:
+    """In a worker: Ctrl-C on the terminal reaches every process; this one ends in silence, the first one reports."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _outcome(row: Row, get: Callable[[], RowResult]) -> tuple[RowResult | Missing, bool]:

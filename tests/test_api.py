@@ -1,0 +1,256 @@
+"""The library end to end on small shapes: what comes out, under which conditions, and what is refused."""
+
+import dataclasses
+import importlib
+import json
+from importlib import resources
+from typing import Any
+
+import jsonschema
+import pytest
+
+from arch import InputError, list_archs, load_arch
+from sim import compare, simulate, simulate_row
+from sim.gpu.interpret import CheckResult as Replay
+from workloads.ops import Gemm
+from workloads.silicon import Row, read_rows
+
+api: Any = importlib.import_module("sim.api")
+
+SCHEMA = json.loads(resources.files("sim.report").joinpath("schema.json").read_text(encoding="utf-8"))
+A100 = "a100-sxm4-80gb"
+SMALL = "gemm m=256 n=256 k=256 dtype=bf16"
+MMA = "mma 64x64x32 warp 32x32 stages 3"
+
+
+def without_cost(report: Any) -> dict[str, Any]:
+    """A report without what the simulation itself cost."""
+    document: dict[str, Any] = report.to_dict()
+    del document["simulator"]
+    return document
+
+
+@pytest.mark.parametrize(
+    ("machine", "workload"),
+    [
+        ("h100-sxm", SMALL),
+        (A100, SMALL),
+        ("v100-sxm2", "gemm m=256 n=256 k=256 dtype=fp16"),
+        ("t4", "gemm m=256 n=128 k=64 dtype=fp32"),
+    ],
+)
+def test_a_report_says_what_the_operator_needed(machine: str, workload: str) -> None:
+    report = simulate(workload, machine)
+    document = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    jsonschema.validate(document, SCHEMA)
+    assert document["machine"] == machine
+    assert document["workload"] == workload
+    (kernel,) = document["kernels"]
+    # These shapes are whole tiles: every multiply is one that the result needs.
+    assert kernel["macs"] == document["macs"] == report.record.macs
+    assert document["bytes"]["dram"]["read"] >= 256 * 64 * 2
+    assert document["simulator"]["warp_instructions"] > 0
+    for split in document["stalls"].values():
+        assert sum(split.values()) == pytest.approx(1)
+    spec = load_arch(machine)
+    slots = sum(report.record.kernels[0].issue_slots.values())
+    sub_cores = spec.sm.count * spec.sm.sub_cores
+    assert sub_cores * (report.cycles - 1) <= slots <= sub_cores * report.cycles
+    assert report.time_us * 1e-6 * report.figures.clock_hz == pytest.approx(report.cycles, rel=1e-3)
+    assert 0 < document["percent_of_peak"] < 100
+
+
+def test_text_and_objects_are_the_same_question() -> None:
+    by_object = simulate(Gemm(m=256, n=256, k=256, dtype="bf16"), load_arch(A100))
+    assert without_cost(by_object) == without_cost(simulate(SMALL, A100))
+
+
+def test_default_dtype_is_the_machines() -> None:
+    assert simulate("gemm m=64 n=64 k=64", A100).record.dtype == "bf16"
+    assert simulate("gemm m=64 n=64 k=64", "t4").record.dtype == "fp16"
+
+
+OPERANDS = 2 * 256 * 256 * 2
+"""Bytes of A and B in `SMALL`."""
+
+
+def test_a_warm_cache_reads_no_operands_from_dram() -> None:
+    cold, warm = (simulate(SMALL, A100, l2=state) for state in ("cold", "warm"))
+    assert cold.figures.counters["dram_read_bytes"] >= OPERANDS
+    # The rest is code, which a launch reads anew.
+    assert warm.figures.counters["dram_read_bytes"] <= cold.figures.counters["dram_read_bytes"] - OPERANDS
+    assert warm.cycles < cold.cycles
+
+
+def test_operands_of_a_long_run_are_warm_without_running_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_SETTLED_PS", 0)
+    assert simulate(SMALL, A100, l2="warm").figures.counters["dram_read_bytes"] < OPERANDS // 4
+
+
+def test_a_locked_clock_is_the_clock() -> None:
+    report = simulate(SMALL, A100, clock="1 GHz")
+    assert report.figures.clock_hz == pytest.approx(10**9, rel=1e-4)
+    assert report.record.kernels[0].throttle_reason == "locked"
+    assert simulate(SMALL, A100, clock="1").cycles == report.cycles
+
+
+def test_scopes_order_as_they_cover_more() -> None:
+    times = [simulate(SMALL, A100, scope=scope).time_us for scope in ("kernel", "event", "host")]
+    assert times == sorted(times)
+    assert len(set(times)) == 3
+
+
+def test_overrides_of_the_machine_count() -> None:
+    workload = "gemm m=512 n=512 k=512 dtype=bf16"
+    slow = simulate(workload, A100, set=["dram.bandwidth=100 GB/s"])
+    assert slow.cycles > 1.5 * simulate(workload, A100).cycles
+
+
+def test_exact_issues_singly_and_counts_the_same() -> None:
+    runs, exact = (simulate(SMALL, A100, schedule=MMA, exact=flag) for flag in (False, True))
+    assert exact.cycles == pytest.approx(runs.cycles, rel=0.02)
+    for name in ("macs", "warp_instructions", "smem_read_bytes", "l2_read_bytes"):
+        assert exact.figures.counters[name] == runs.figures.counters[name], name
+
+
+def test_tune_takes_the_fastest_and_reports_the_others() -> None:
+    report = simulate(SMALL, "h100-sxm", tune=True)
+    simulated = [c for c in report.record.candidates if c.simulated_cycles is not None]
+    assert len(simulated) == api.TUNED
+    (chosen,) = [c for c in simulated if c.chosen]
+    assert chosen.schedule == report.record.schedule
+    assert chosen.simulated_cycles == min(c.simulated_cycles or 0 for c in simulated) == report.cycles
+
+
+def test_a_schedule_can_be_named_as_it_prints() -> None:
+    report = simulate(SMALL, A100)
+    assert simulate(SMALL, A100, schedule=report.record.schedule).cycles == report.cycles
+
+
+def test_the_schedule_computes() -> None:
+    report = simulate(SMALL, A100, schedule=MMA, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+    assert 0 < report.record.check.max_rel_error < 1e-2
+    assert without_cost(report)["cycles"] == simulate(SMALL, A100, schedule=MMA).cycles
+
+
+@pytest.mark.parametrize(("wrong", "says"), [("value", "relative error"), ("race", "unordered")])
+def test_a_wrong_result_and_a_violation_fail_the_check(monkeypatch: pytest.MonkeyPatch, wrong: str, says: str) -> None:
+    def interpret(*arguments: Any) -> Replay:
+        replay = api_interpret(*arguments)
+        if wrong == "race":
+            return Replay(replay.outputs, ["an unordered access"])
+        outputs = {name: array.copy() for name, array in replay.outputs.items()}
+        outputs["C"][0, 7, 9] = float("nan")
+        return Replay(outputs, replay.violations)
+
+    api_interpret = api.interpret
+    monkeypatch.setattr(api, "interpret", interpret)
+    report = simulate("gemm m=64 n=64 k=64 dtype=bf16", A100, schedule=MMA, check=True)
+    assert report.record.check is not None
+    assert not report.record.check.passed
+    assert any(says in note for note in report.record.notes)
+    jsonschema.validate(json.loads(json.dumps(report.to_dict(), allow_nan=False)), SCHEMA)
+
+
+def test_the_event_log_grows_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = "gemm m=64 n=64 k=64 dtype=bf16"
+    monkeypatch.setattr(api, "_LOG_ROWS", 16)
+    report = simulate(workload, A100, schedule=MMA, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+    monkeypatch.setattr(api, "_MAX_LOG_ROWS", 32)
+    with pytest.raises(InputError, match="a smaller problem"):
+        simulate(workload, A100, schedule=MMA, check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workload": "gemm m=200000 n=200000 k=200000 dtype=fp16", "machine": "t4"}, "dram.size = 1[56]"),
+        ({"machine": "h100"}, "unknown machine 'h100'"),
+        ({"workload": "gem m=1 n=1 k=1"}, "did you mean gemm"),
+        ({"l2": "hot"}, "l2=hot: must be one of cold, warm"),
+        ({"scope": "kernels"}, "did you mean kernel"),
+        ({"clock": "fast"}, "clock=fast"),
+        ({"clock": "3 GHz"}, r"nearest: 1.41 GHz"),
+        ({"data": "random"}, "data=random"),
+        ({"schedule": "wgmma"}, "wgmma"),
+        ({"schedule": "mna"}, "schedule=mna"),
+        ({"set": ["sm.cont=3"]}, "sm.count"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], says: str
+) -> None:
+    def run(*arguments: Any) -> None:
+        raise AssertionError("ran")
+
+    monkeypatch.setattr(api, "_run", run)
+    with pytest.raises(InputError, match=says) as caught:
+        simulate(**{"workload": SMALL, "machine": A100, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_overrides_go_with_a_name() -> None:
+    with pytest.raises(InputError, match="load_arch"):
+        simulate(SMALL, load_arch(A100), set=["sm.count=10"])
+
+
+def test_comparison_keeps_a_row_for_what_cannot_run() -> None:
+    comparison = compare("gemm m=256 n=256 k=256 dtype=fp8 tb=T", [A100, "h100-sxm"])
+    refused, ran = comparison.to_dict()["rows"]
+    assert refused["machine"] == A100
+    assert "fp8" in refused["reason"]
+    jsonschema.validate(ran, SCHEMA)
+
+
+def test_comparison_runs_each_schedule() -> None:
+    comparison = compare(SMALL, [A100], ["mma", "simt"])
+    kinds = [row["schedule"].split()[0] if "schedule" in row else "" for row in comparison.to_dict()["rows"]]
+    assert kinds[0] == "mma"
+    assert len(kinds) == 2
+
+
+def row(**columns: Any) -> Row:
+    """A small reference row."""
+    plain = Row(A100, "gemm", "bf16", "m=256 n=256 k=256", "vendor", 9.0, "kernel", 0.0, "cold", "A", "none", "url")
+    return dataclasses.replace(plain, **columns)
+
+
+def test_a_row_runs_in_its_scope_and_state() -> None:
+    kernel = simulate_row(row())
+    assert kernel.cycles == simulate(SMALL, A100, clock="sustained").cycles
+    assert simulate_row(row(scope="event")).time_ps > kernel.time_ps
+    # A row of this scope states its own overhead, which is added to the kernels' time.
+    assert simulate_row(row(scope="host", overhead_us=5.0)) == kernel
+    assert simulate_row(row(l2="warm")).time_ps < kernel.time_ps
+    assert simulate_row(row(l2="mixed")) == kernel
+
+
+def test_a_row_runs_in_its_sources_environment() -> None:
+    locked = row(source="triton_docs_a100")
+    assert api.conditions_of(locked) == api.Conditions(clock="sustained", clock_hz=990_000_000)
+    assert api.conditions_of(row(source="xla_matmul_table", l2="mixed")) == api.Conditions(clock="isolated")
+    result = simulate_row(locked)
+    assert (result.cycles - 1) / result.time_ps <= 990_000_000 / 10**12
+
+
+def test_rows_that_cannot_run_say_why() -> None:
+    for columns, says in (
+        ({"schedule": "triton"}, "triton"),
+        ({"machine": "b200"}, "b200"),
+        ({"op": "softmax", "shape": "rows=1 cols=1"}, "softmax"),
+    ):
+        with pytest.raises(InputError, match=says):
+            simulate_row(row(**columns))
+
+
+def test_every_packaged_row_is_a_question_that_can_be_asked() -> None:
+    # Column-major sources, accumulators and machines are resolved without running.
+    specs = {name: load_arch(name) for name in list_archs()}
+    for packaged in read_rows():
+        if packaged.op == "gemm" and packaged.machine in specs:
+            operator = api._operator(api.operator_of(packaged), specs[packaged.machine])
+            assert operator.macs > 0

@@ -1,0 +1,270 @@
+"""The command line end to end: what is printed where, exit codes, files, interruption, the same result everywhere."""
+
+import csv
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from sim.cli import main
+from sim.progress import Progress
+from workloads.silicon import Row
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = json.loads(resources.files("sim.report").joinpath("schema.json").read_text(encoding="utf-8"))
+A100 = "a100-sxm4-80gb"
+SMALL = ("gemm", "m=256", "n=256", "k=256", "dtype=bf16")
+MMA = "mma 64x64x32 warp 32x32 stages 3"
+ON_A100 = (*SMALL, "--arch", A100, "--schedule", MMA)
+
+
+def fresh(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = (sys.executable, "-m", "sim.cli", *arguments)
+    variables = {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+
+
+def test_run_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *ON_A100, "--check"]) == 0
+    out, err = capsys.readouterr()
+    for words in ("on a100-sxm4-80gb", "cycles", "Speed of light", "Stall stack", "What bounds it", "check     passed"):
+        assert words in out
+    assert "tilewave: " not in err.replace("tilewave: compiling", "")
+
+
+def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *ON_A100, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, SCHEMA)
+    assert document["schedule"].startswith("mma 64x64x32")
+
+
+def test_listing_prints_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *ON_A100, "--listing"]) == 0
+    out = capsys.readouterr().out
+    assert "kernel gemm_mma_64x64x32" in out
+    assert "ldmatrix" in out
+
+
+def test_compare_prints_rows_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    fp8 = ("gemm", "m=256", "n=256", "k=256", "dtype=fp8", "tb=T")
+    assert main(["compare", *fp8, "--arch", A100, "h100-sxm"]) == 0
+    out = capsys.readouterr().out
+    assert "Not run" in out
+    assert "What bounds it: h100-sxm" in out
+    assert main(["compare", *fp8, "--arch", A100]) == 2
+
+
+def test_a_failed_check_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    api: Any = importlib.import_module("sim.api")
+    monkeypatch.setattr(api.Gemm, "relative_error", lambda *_: 1.0)
+    assert main(["run", *ON_A100, "--check"]) == 1
+    assert "check     FAILED" in capsys.readouterr().out
+
+
+def test_archs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["archs"]) == 0
+    assert "h100-sxm" in capsys.readouterr().out
+    assert main(["archs", "h100-sxm", "--set", "l2.size=60 MiB"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("l2.size"))
+    assert line.split()[1:3] == ["60", "MiB"]
+    assert "set by the user" in line
+    assert main(["archs", "t4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"]["sm.count"]["value"] == "40"
+    assert main(["archs", "--json"]) == 0
+    assert "t4" in json.loads(capsys.readouterr().out)
+    assert main(["archs", "--schema"]) == 0
+    assert "properties" in json.loads(capsys.readouterr().out)
+
+
+WRONG = [
+    ((), "COMMAND"),
+    (("rum",), "rum"),
+    (("run", *SMALL), "--arch"),
+    (("run", "--arch", A100), "OP k=v"),
+    (("run", *SMALL, "--arch", "a100"), "a100-"),
+    (("run", *SMALL, "--arch", "no/such.yaml"), "no/such.yaml"),
+    (("run", "gemn", "m=1", "n=1", "k=1", "--arch", A100), "did you mean gemm"),
+    (("run", "gemm", "m=1", "n=1", "--arch", A100), "k missing"),
+    (("run", "gemm", "m=-1", "n=1", "k=1", "--arch", A100), "m=-1"),
+    (("run", "gemm", "m=x", "n=1", "k=1", "--arch", A100), "whole number"),
+    (("run", "gemm", "m=1", "n=1", "k=1", "dtype=bf61", "--arch", A100), "did you mean bf16"),
+    (("run", "softmax", "rows=1", "cols=1", "--arch", A100), "not available in this version"),
+    (("run", *SMALL, "--arch", A100, "--set", "l2.size"), "path=value"),
+    (("run", *SMALL, "--arch", A100, "--set", "l2.size=60"), "unit"),
+    (("run", *SMALL, "--arch", A100, "--set", "l2.szie=60 MiB"), "l2.size"),
+    (("run", *SMALL, "--arch", A100, "--schedule", "wgmma"), "wgmma"),
+    (("run", *SMALL, "--arch", A100, "--clock", "9 GHz"), "nearest"),
+    (("run", *SMALL, "--arch", A100, "--plot", "picture.txt"), ".png"),
+    (("run", *SMALL, "--arch", A100, "--plot", "no/such/folder/p.png"), "no folder"),
+    (("run", *SMALL, "--arch", A100, "--force"), "--plot"),
+    (("run", "gemm", "m=300000", "n=300000", "k=300000", "--arch", "t4"), "dram.size"),
+    (("run", *SMALL, "--arch", A100, "--jsn"), "--jsn"),
+    (("archs", "h100"), "h100-"),
+    (("archs", "--set", "sm.count=1"), "NAME"),
+    (("validate", "--reference", "no.csv"), "no.csv"),
+    (("validate", "--arch", "h100"), "nearest"),
+    (("validate", "--workers", "0"), "at least 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG, ids=[" ".join(case[0]) or "nothing" for case in WRONG])
+def test_bad_input_is_one_line(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("tilewave: ")
+    assert says in line
+
+
+def test_pictures_are_drawn_and_never_overwritten_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "run.png"
+    assert main(["run", *ON_A100, "--plot", str(picture)]) == 0
+    drawn = picture.read_bytes()
+    assert drawn.startswith(b"\x89PNG")
+    picture.write_text("mine")
+    assert main(["compare", *SMALL, "--arch", A100, "--plot", str(picture)]) == 2
+    assert picture.read_text() == "mine"
+    assert main(["compare", *SMALL, "--arch", A100, "--plot", str(picture), "--force"]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "--force overwrites it" in capsys.readouterr().err
+
+
+def test_interrupt_is_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(self: Progress, share: float) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "__call__", interrupted)
+    assert main(["run", *SMALL, "--arch", "h100-sxm"]) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1] == "tilewave: interrupted"
+
+
+def test_interrupt_ends_the_workers_of_a_validation(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "\n".join(
+            (
+                "import dataclasses, os, signal, time",
+                "from sim.validate import RowResult, validate",
+                "from workloads.silicon import read_rows",
+                "def simulate(row):",
+                "    if row.shape != 'm=1': time.sleep(3600)",
+                "    return RowResult('s', 1, 1)",
+                "if __name__ == '__main__':",
+                "    first = read_rows()[0]",
+                "    rows = [dataclasses.replace(first, shape=f'm={i}', time_us=9 - i) for i in (1, 2, 3)]",
+                "    def progress(done, of): os.kill(os.getpid(), signal.SIGINT)",
+                "    try: validate(rows, simulate, workers=2, progress=progress)",
+                "    except KeyboardInterrupt: print('ended')",
+            )
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        (sys.executable, script), env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.stdout, done.stderr) == ("ended\n", "")
+
+
+def test_progress_is_for_terminals_and_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen:
+        def __init__(self, terminal: bool) -> None:
+            self.terminal, self.text = terminal, ""
+
+        def isatty(self) -> bool:
+            return self.terminal
+
+        def write(self, text: str) -> None:
+            self.text += text
+
+        def flush(self) -> None:
+            pass
+
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def shown(terminal: bool, seconds: float) -> str:
+        screen: Any = Screen(terminal)
+        clock[0] = 0.0
+        with Progress("work", screen) as progress:
+            clock[0] = seconds
+            progress(0.5)
+        return str(screen.text)
+
+    assert shown(True, 0.5) == shown(False, 5) == ""
+    assert "work [###############...............]  50 %" in shown(True, 5)
+    assert shown(True, 5).endswith(" \r")
+
+
+def reference(path: Path, shapes: tuple[str, ...]) -> str:
+    """A file of reference rows."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(Row.__dataclass_fields__))
+        writer.writeheader()
+        for shape in shapes:
+            row = Row(A100, "gemm", "bf16", shape, "vendor", 10.0, "event", 0.0, "warm", "A", "made_up", "url")
+            writer.writerow(row.as_dict())
+        writer.writerow({**row.as_dict(), "op": "softmax", "shape": "rows=1 cols=1"})
+    return str(path)
+
+
+@pytest.mark.slow
+def test_the_same_input_gives_the_same_cycles_everywhere(tmp_path: Path) -> None:
+    runs = [
+        fresh("run", *SMALL, "--arch", "h100-sxm", "--clock", "sustained", "--json", PYTHONHASHSEED=seed)
+        for seed in ("1", "2")
+    ]
+    documents = [json.loads(run.stdout) for run in runs]
+    for document in documents:
+        del document["simulator"]
+    assert documents[0] == documents[1]
+
+    rows = reference(tmp_path / "rows.csv", ("m=64 n=64 k=64", "m=128 n=64 k=256", "m=64 n=96 k=64"))
+    validated = [
+        fresh(
+            "validate",
+            "--reference",
+            rows,
+            "--json",
+            "--workers",
+            str(workers),
+            "--store",
+            str(tmp_path / f"{workers}"),
+        )
+        for workers in (1, 2)
+    ]
+    assert [run.returncode for run in validated] == [0, 0]
+    assert validated[0].stdout == validated[1].stdout
+    document = json.loads(validated[0].stdout)
+    assert (len(document["rows"]), len(document["skipped"]), document["failed"]) == (3, 1, [])
+
+
+def test_validate_prints_groups_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = reference(tmp_path / "rows.csv", ("m=64 n=64 k=64", "m=128 n=64 k=256"))
+    store, picture = str(tmp_path / "store"), tmp_path / "v.png"
+    arguments = ["validate", "--reference", rows, "--workers", "1", "--store", store, "--plot", str(picture)]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "Simulated against measured: 2 rows" in out
+    assert "Skipped: 1 rows" in out
+    assert picture.exists()
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("tilewave 0.")
