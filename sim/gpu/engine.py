@@ -256,6 +256,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, log_rows: int) -> G
         l1_used=zeros(sms, lines),
         flags=zeros(max(1, int(p[P.FLAGS])), 2),
         flag_waiters=zeros(warps),
+        code_ready=zeros(spec.gpc.count, max(1, int(p[P.CODE_LINES]))),
         stack=zeros(64),
         counters=zeros(Counter.WIDTH),
         warp_states=zeros(len(Reason)),

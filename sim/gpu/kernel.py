@@ -587,9 +587,12 @@ def _tma_stores(p, st, ms, mem, sm, t):
     warps = st.warps
     warps[w, W.STORES] = max(warps[w, W.STORES], done)
     warps[w, W.TICKET] -= 1
-    group = e[q, i, Q.GROUP]
-    warps[w, W.BULK_RING + group % N_RING] = max(warps[w, W.BULK_RING + group % N_RING], read)
-    warps[w, W.BULK_RING2 + group % N_RING] = max(warps[w, W.BULK_RING2 + group % N_RING], done)
+    # A group is complete when it and all before it are: running maxima.
+    group = e[q, i, Q.GROUP] % N_RING
+    warps[w, W.BULK_READ] = max(warps[w, W.BULK_READ], read)
+    warps[w, W.BULK_DONE] = max(warps[w, W.BULK_DONE], done)
+    warps[w, W.BULK_RING + group] = warps[w, W.BULK_READ]
+    warps[w, W.BULK_RING2 + group] = warps[w, W.BULK_DONE]
     if p[P.LOG] == 1:
         _log(st, w, e[q, i, Q.OP], e[q, i, Q.T_ISSUE], read, done, 0)
     st.queue_at[q, 0] = (i + 1) % TMA_QUEUE
@@ -698,8 +701,9 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
 
 @inner
 def _fetch_code(p, st, ms, mem, sm, t):
-    """Cold instruction fetch of one SM through the L2: the next lines ahead of its program counter, the tensor maps with the first.
+    """Cold instruction fetch of one SM: the next lines ahead of its program counter, the tensor maps with the first.
 
+    SMs of a GPC share an instruction cache, so that a line comes from the L2 once a GPC.
     Returns the tick of the next batch; after the last one the waiting warps start and it returns PARKED.
     """
     sms = st.sms
@@ -711,8 +715,11 @@ def _fetch_code(p, st, ms, mem, sm, t):
             sms[sm, M.DESCRIPTORS] = max(sms[sm, M.DESCRIPTORS], data)
     if line < p[P.CODE_LINES]:
         last = min(line + p[P.FETCH_LINES], p[P.CODE_LINES])
+        gpc = sms[sm, M.GPC]
         while line < last:
-            done = max(done, _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] + line, 15))
+            if st.code_ready[gpc, line] == 0:
+                st.code_ready[gpc, line] = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] + line, 15)
+            done = max(done, st.code_ready[gpc, line])
             line += 1
         sms[sm, M.FETCHED] = line
         return done
@@ -1085,8 +1092,11 @@ def _step(p, prog, st, ms, mem, w, t, limit):
                 st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + work
                 st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.BYTES]
                 st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.VALUE]
-                last = max(begin + work, following) + latency
+                end = max(begin + work, following)
+                last = end + latency
                 first = last
+                if code[pc, Col.EXTRA] == Counter.SHARED_WRITE_BYTES:
+                    warps[w, W.SHARED_WRITTEN] = max(warps[w, W.SHARED_WRITTEN], last)
                 reason = Reason.SHORT_SCOREBOARD
             else:
                 first = warps[w, W.T_ISSUE] + latency
@@ -1254,9 +1264,6 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         _barrier_arrive(p, prog, st, slot, b, 1, 0, max(t, warps[w, W.CP_LAST]) + p[P.ARRIVE_LATENCY], t)
     elif kind == Kind.BULK_COMMIT:
         warps[w, W.BULK_N] += 1
-        group = warps[w, W.BULK_N] % N_RING
-        warps[w, W.BULK_RING + group] = 0
-        warps[w, W.BULK_RING2 + group] = 0
     elif kind == Kind.BULK_WAIT or kind == Kind.BULK_WAIT_READ:
         group = warps[w, W.BULK_N] - 1 - code[pc, Col.VALUE]
         if group >= 0:
@@ -1281,7 +1288,8 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         expected = code[pc, Col.VALUE]
         named = st.named
         named[slot, b, 0] += 1
-        named[slot, b, 1] = max(named[slot, b, 1], t)
+        # The barrier orders shared memory: a warp has arrived when its stores have been made.
+        named[slot, b, 1] = max(named[slot, b, 1], max(t, warps[w, W.SHARED_WRITTEN]))
         if named[slot, b, 0] < expected:
             _park(st, w, Block.BAR_SYNC, b, 0, op, issued)
             return PARKED
@@ -1363,6 +1371,10 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         tick = max(t + p[P.ATOMIC_LATENCY], st.flags[f, 1])
         _account(st, w, tick, Reason.LONG_SCOREBOARD)
         t = tick
+    elif kind == Kind.FENCE:
+        if warps[w, W.SHARED_WRITTEN] > t:
+            _account(st, w, warps[w, W.SHARED_WRITTEN], Reason.MEMBAR)
+            t = warps[w, W.SHARED_WRITTEN]
     if log:
         _log(st, w, op, issued, t, t, 0)
     return t

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     WGMMA_COMMIT = 28
     WGMMA_WAIT = 29
     NOTE = 30  # takes an issue slot, nothing else
+    FENCE = 31  # waits for the warp's shared-memory stores
 
 
 class Col(IntEnum):
@@ -142,6 +143,7 @@ class W(IntEnum):
     ROW = 31
     OFFSET = 32
     BLOCK_OP = 33  # op of the wait in progress, -1 if it is not logged
+    SHARED_WRITTEN = 34  # when its latest shared-memory stores have been made
     READY = 40
     READY_REASON = 72
     VARS = 104
@@ -433,6 +435,7 @@ class GpuState(NamedTuple):
     l1_used: np.ndarray  # tick of the last use
     flags: np.ndarray  # (flags, 2): value, latest time
     flag_waiters: np.ndarray
+    code_ready: np.ndarray  # (gpcs, code lines) tick at which a GPC's instruction cache holds a line, 0 not yet asked for
     stack: np.ndarray
     counters: np.ndarray
     warp_states: np.ndarray

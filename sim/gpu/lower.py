@@ -83,12 +83,13 @@ _SYNC = {
     "wgmma_commit": Kind.WGMMA_COMMIT,
     "wgmma_wait": Kind.WGMMA_WAIT,
     "wgmma_fence": Kind.NOTE,
-    "fence_async": Kind.NOTE,
+    "fence_async": Kind.FENCE,
     "setmaxnreg": Kind.NOTE,
 }
 #: Work that the shared-memory and load/store queues of an SM hold before a warp stalls on them, in cycles of their data path.
-#: Assumption: 16 entries of a 4-wavefront access, the depth that FlashGPU-Sim and Accel-Sim configurations use for the MIO queue.
-_QUEUE_CYCLES = 64
+#: Assumption: 16 accesses of four wavefronts a sub-core. Compilers spread loads between arithmetic so that the queues do not stall a
+#: warp; an op stands for loads so spread, so the queue is deeper than the 4 to 8 entries that single instructions see.
+_QUEUE_CYCLES = 256
 #: Instructions of an op that issue in one event under loose round robin, so that warps of equal rank alternate.
 _ROUND_ROBIN_RUN = 8
 #: An SM sets up one warp of a new CTA after the other. From gpu-benches' stream kernels: a CTA of 4 warps takes 5 to 12 cycles longer
@@ -517,6 +518,7 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
     return p
 
 
-#: Instruction lines of 128 B that an SM fetches ahead in one go (2 KiB): an assumption, sequential prefetch of the instruction caches.
-_FETCH_LINES = 16
+#: Instruction lines of 128 B that an SM fetches ahead in one go (4 KiB): sequential prefetch of the instruction caches.
+#: Calibrated on the shortest xla_matmul_table bf16 rows of h100-sxm.
+_FETCH_LINES = 32
 __all__ = ["Occupancy", "find_row", "lower_kernel", "occupancy", "shared_row", "walk", "SharedTile"]
