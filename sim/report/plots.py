@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from sim.report.figures import shares
+from sim.report.sections import SMALLEST_STALL, words
 
 if TYPE_CHECKING:
     from sim.report.report import Report
@@ -27,25 +29,32 @@ def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
         (line,) = ax.loglog(x, roof, label=f"{machine.name} {report.record.dtype}")
         ax.plot(figures.intensity, figures.ops_per_s * 1e-12, "o", color=line.get_color())
     ax.set(xlabel="operations a byte of external memory", ylabel="TFLOPS", title=reports[0].record.workload)
-    ax.grid(visible=True, which="both", alpha=0.2)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    ax.grid(visible=True, alpha=0.2)
     ax.legend()
     return ax
 
 
 def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
-    """Share of warp-cycles by warp state, one bar a kernel."""
+    """Share of warp-cycles by warp state, one bar a kernel; states below `SMALLEST_STALL` everywhere are `other`."""
     ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
     kernels = [kernel for kernel in report.record.kernels if any(kernel.warp_state_cycles.values())]
     splits = [shares(kernel.warp_state_cycles) for kernel in kernels]
-    states = list(dict.fromkeys(state for split in splits for state in split))
+    states = list(dict.fromkeys(s for split in splits for s, share in split.items() if share >= SMALLEST_STALL))
     left = np.zeros(len(kernels))
-    for state in states:
+    colours = plt.get_cmap("tab20")
+    for i, state in enumerate(states):
         width = np.array([split.get(state, 0.0) for split in splits])
-        ax.barh([f"{i}: {kernel.name}" for i, kernel in enumerate(kernels)], width, left=left, label=state)
+        ax.barh(range(len(kernels)), width, 0.5, left=left, label=words(state), color=colours(i))
         left += width
-    ax.set(
-        xlabel="share of warp-cycles", xlim=(0, 1), title=f"{report.record.workload} on {report.record.machine.name}"
-    )
+    if len(kernels) and left.min() < 1:
+        ax.barh(range(len(kernels)), 1 - left, 0.5, left=left, label="other", color="0.8")
+    title = f"warp states on {report.record.machine.name}"
+    ax.set(xlabel="share of warp-cycles", xlim=(0, 1), ylim=(-1, len(kernels)), title=title)
+    ax.set_yticks(range(len(kernels)), [f"kernel {i}" for i in range(len(kernels))])
     if states:
         ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return ax

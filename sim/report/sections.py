@@ -148,6 +148,8 @@ def _memory(report: Report) -> Section:
     device_s = figures.device_ps * 1e-12
     rows = []
     for level, sides in level_bytes(figures.counters).items():
+        if not any(sides.values()):
+            continue
         rate = rates.get("dram_row" if level == "dram" else level)
         hits = "" if rate is None else percent(rate) + (" of rows" if level == "dram" else "")
         bandwidth = f"{sum(sides.values()) / device_s * 1e-9:,.0f} GB/s"

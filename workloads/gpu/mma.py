@@ -58,7 +58,7 @@ def shape_of(spec: GpuSpec, dtype: str) -> str:
 class TensorCore:
     """`Inner` of warp-level mma."""
 
-    held_values, shares = 2, 2
+    held_values = 2
     step, per_copy, setup, epilogue = (
         overhead.MMA_STEP,
         overhead.MMA_PER_COPY,

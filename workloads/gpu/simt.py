@@ -46,7 +46,7 @@ class Vector:
     step, per_copy = overhead.SIMT_STEP, overhead.SIMT_PER_COPY
     setup, epilogue = overhead.SIMT_SETUP, overhead.SIMT_EPILOGUE
     extra_registers = 33
-    held_values, shares = 4, 1
+    held_values = 4
 
     def __init__(self, spec: GpuSpec, dtype: str, acc: str, config: ThreadblockConfig) -> None:
         if (dtype, acc) not in OPCODES or not spec.has_instruction(OPCODES[dtype, acc][0], dtype):

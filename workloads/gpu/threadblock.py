@@ -100,8 +100,6 @@ class Inner(Protocol):
     """Registers of a thread beside accumulators, fragments and prefetched elements."""
     macs: int
     """Multiply-accumulates of one warp instruction."""
-    shares: int
-    """Parts of a warp tile's columns that are multiplied one after the other, with the loads in the middle."""
     held_values: int
     """Neighbouring values of a row of the result that one thread holds."""
 
@@ -442,16 +440,14 @@ class _Writer:
             following = (k + 1) % c.stages
             ahead = k + (c.stages - 1) if asynchronous else k + 1
             for part in range(self.parts):
-                # Compilers spread loads and the barrier between the multiplies, which need neither.
-                for share in range(self.inner.shares):
-                    if share == self.inner.shares // 2:
-                        if part == last:
-                            self._hand_over(r, unit, k, following)
-                        self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
-                        if part == 0:
-                            with r.when(ahead < unit.k_trips):
-                                self._fetch(r, unit, ahead, ahead % c.stages)
-                    self._multiply(r, part, share, k > 0 if part == 0 else Const(1))
+                if part == last:
+                    self._hand_over(r, unit, k, following)
+                self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
+                if part == 0:
+                    with r.when(ahead < unit.k_trips):
+                        self._fetch(r, unit, ahead, ahead % c.stages)
+                a, b = self.fragments[part % 2]
+                self.inner.multiply(r, self.acc.whole, a.whole, b.whole, k > 0 if part == 0 else 1)
             self.inner.step.write(r)
 
     def _hand_over(self, r: RoleBuilder, unit: Unit, k: Expr, following: Expr) -> None:
@@ -464,13 +460,6 @@ class _Writer:
             with r.when(k + 1 < unit.k_trips):
                 self._stash(r, following)
         r.bar_sync(0, c.warps)
-
-    def _multiply(self, r: RoleBuilder, part: int, share: int, accumulate: Expr) -> None:
-        """One share of the columns of the warp tile."""
-        a, b = self.fragments[part % 2]
-        columns = self.config.warp_n // self.inner.shares
-        at = share * columns
-        self.inner.multiply(r, self.acc[:, at:columns], a.whole, b[at:columns, :], accumulate)
 
     # --- epilogue
 

@@ -37,7 +37,7 @@ from sim.gpu.program import (
     table,
 )
 from workloads.gpu import overhead
-from workloads.gpu.estimate import MILLI, Figures, Work, round_shape
+from workloads.gpu.estimate import MILLI, Figures, Work, round_shape, transfer
 from workloads.gpu.fixup import Fixup, Piece, owner_only, scratch
 from workloads.gpu.plan import Plan, Unit
 from workloads.gpu.problem import Operand, Problem, ceil_div, problem
@@ -575,7 +575,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         resident=resident,
         persistent=c.persistent,
         busy=int(instructions * interval),
-        bubble=0,
+        bubble=_fragment_cycles(p, f, c),
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
         requested_bytes=x_bytes // c.cluster_n + y_bytes // c.cluster_m,
@@ -591,6 +591,14 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width,
     )
+
+
+def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig) -> int:
+    """Cycles in which a warp brings its part of the first operand to registers; 0 if wgmma reads it by itself."""
+    if not through_registers(p, c):
+        return 0
+    fragment_bytes = c.blocks * WARP_ROWS * c.tile_k * DTYPE_BYTES[p.dtype]
+    return f.shared_latency + transfer(fragment_bytes * WARPGROUP, f.shared_rate)
 
 
 def _round_shape(p: Problem, c: WgmmaConfig, ctas: int) -> tuple[int, int]:
