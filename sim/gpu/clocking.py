@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from arch.gpu import GpuSpec
-from sim.gpu.energy import EnergyModel
+from sim.gpu.energy import EnergyModel, Spent
 
 
 class Regulator(Protocol):
@@ -18,8 +18,8 @@ class Regulator(Protocol):
     clock_hz: int
     window_ps: int  # 0: never asked in the middle of a kernel
 
-    def step(self, window_ps: int, energy_fj: int) -> int:
-        """Clock in Hz after a window of `window_ps` that spent `energy_fj` at the current clock."""
+    def step(self, spent: Spent) -> int:
+        """Clock in Hz after a window that spent `spent` at the current clock."""
         ...
 
 
@@ -30,7 +30,7 @@ class FixedClock:
     clock_hz: int
     window_ps: int = 0
 
-    def step(self, window_ps: int, energy_fj: int) -> int:
+    def step(self, spent: Spent) -> int:
         """The same clock."""
         return self.clock_hz
 
@@ -38,39 +38,37 @@ class FixedClock:
 class PowerRegulator:
     """The board's power limit on a chip with a fast regulator.
 
-    sustained: the chip has been busy for long (a benchmark's loop), so the clock follows the limit from the first window on. Otherwise
-    the kernel starts on an idle chip: it runs at `clock.tensor` until `clock.onset`, then undershoots, and is on its sustained level
-    after `clock.recovery`; a kernel whose power stays below the limit never leaves the starting clock.
+    On a chip that was idle before (`sustained` false) it acts after `clock.onset`, first with an undershoot, from `clock.recovery` on
+    exactly; on a chip that has been busy for long (a benchmark's loop) from the start. A kernel that stays below it runs at `clock.boost`.
     """
 
-    WINDOW_PS = 5_000_000  # 5 us: a few windows within the published onset of 55 us
+    WINDOW_PS = 2_000_000  # 2 us: fine against the published onset of 55 us
+    STEP_HZ = 15_000_000  # the hardware's clock table
+    LOWEST_HZ = 210_000_000
 
-    def __init__(self, spec: GpuSpec, *, sustained: bool, limit_mw: int | None = None, locked_hz: int | None = None) -> None:
+    def __init__(
+        self, spec: GpuSpec, *, sustained: bool, limit_mw: int | None = None, highest_hz: int | None = None
+    ) -> None:
         self.spec, self.sustained = spec, sustained
         self.limit_mw = limit_mw or spec.power.limit_mw
-        self.start_hz = min(locked_hz or spec.clock.tensor_hz, spec.clock.boost_hz)
-        self.model = EnergyModel(spec, "normal")
-        self.clock_hz = self.start_hz
+        self.highest_hz = min(highest_hz or spec.clock.boost_hz, spec.clock.boost_hz)
+        self.model = EnergyModel(spec)
+        self.clock_hz = self.highest_hz
         self.window_ps = self.WINDOW_PS
         self.elapsed_ps = 0
-        self.level_hz = self.start_hz
 
-    def step(self, window_ps: int, energy_fj: int) -> int:
-        """See `Regulator.step`; an idle window brings an isolated chip back to its starting clock."""
-        self.elapsed_ps += window_ps
-        if energy_fj > 0 and window_ps > 0:
-            level = self.model.sustained_hz(self.clock_hz, window_ps, energy_fj, self.limit_mw, self.start_hz)
-            # Half of the way each window: power in one window swings with waves and tails.
-            self.level_hz = (self.level_hz + level) // 2
+    def step(self, spent: Spent) -> int:
+        """See `Regulator.step`."""
+        self.elapsed_ps += spent.window_ps
+        if spent.window_ps < self.WINDOW_PS:
+            return self.clock_hz
         clock = self.spec.clock
-        if self.sustained:
-            self.clock_hz = self.level_hz
-        elif self.elapsed_ps < clock.onset_ps:
-            self.clock_hz = self.start_hz
-        elif self.elapsed_ps < clock.recovery_ps and self.level_hz < self.start_hz:
-            self.clock_hz = int(self.level_hz * int(clock.undershoot * 1000)) // 1000
-        else:
-            self.clock_hz = self.level_hz
-        # Steps of 15 MHz, as the hardware's clock table has them.
-        self.clock_hz = max(self.clock_hz // 15_000_000 * 15_000_000, 210_000_000)
+        level = self.highest_hz
+        if self.sustained or self.elapsed_ps >= clock.onset_ps:
+            level = self.model.sustained_hz(self.clock_hz, spent, self.limit_mw, self.highest_hz)
+            if not self.sustained and self.elapsed_ps < clock.recovery_ps and level < self.highest_hz:
+                level = level * round(clock.undershoot * 1000) // 1000
+        # Half of the way up: power swings from window to window with waves and tails; down at once.
+        level = min(level, (self.clock_hz + level) // 2) if level > self.clock_hz else level
+        self.clock_hz = max(level // self.STEP_HZ * self.STEP_HZ, self.LOWEST_HZ)
         return self.clock_hz

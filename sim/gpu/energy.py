@@ -5,11 +5,27 @@ All sums are integers in femtojoules. The clock at which the board's limit is me
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from arch.gpu import GpuSpec
 from sim.gpu.layout import Counter
 from sim.memory.counters import MemoryCounter
+
+
+class Spent(NamedTuple):
+    """Energy of a window of `window_ps` by where it goes, in femtojoules."""
+
+    core_fj: int
+    memory_fj: int
+    static_fj: int
+    window_ps: int
+
+    @property
+    def total_fj(self) -> int:
+        """All of it."""
+        return self.core_fj + self.memory_fj + self.static_fj
 
 
 class EnergyModel:
@@ -30,11 +46,14 @@ class EnergyModel:
         put(Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte, True)
         put(Counter.SHARED_WRITE_BYTES, energy.shared_fj_per_byte, True)
         put(Counter.L1_READ_SECTORS, 32 * energy.l1_fj_per_byte, True)
-        put(Counter.PORT_RECEIVE_BYTES, energy.l2_fj_per_byte, True)
+        put(Counter.PORT_READ_BYTES, energy.l2_fj_per_byte, True)  # a multicast line is read and sent once
         put(Counter.PORT_WRITE_BYTES, energy.l2_fj_per_byte, True)
         put(Counter.WIDTH + MemoryCounter.DRAM_READ_BYTES, energy.dram_fj_per_byte, True)
         put(Counter.WIDTH + MemoryCounter.DRAM_WRITE_BYTES, energy.dram_fj_per_byte, True)
-        self._tensor_fj = 0
+        # Memory has its own supply: its energy does not scale with the core's voltage.
+        self._memory_rail = np.zeros(len(self._per_action), dtype=bool)
+        self._memory_rail[Counter.WIDTH + MemoryCounter.DRAM_READ_BYTES] = True
+        self._memory_rail[Counter.WIDTH + MemoryCounter.DRAM_WRITE_BYTES] = True
 
     def set_tensor_dtype(self, dtype: str) -> None:
         """Operand type of the tensor-core work that follows."""
@@ -48,27 +67,35 @@ class EnergyModel:
         clock = min(max(clock_hz, v.min_clock_hz), v.max_clock_hz)
         return v.min_mv + (v.max_mv - v.min_mv) * (clock - v.min_clock_hz) // max(1, v.max_clock_hz - v.min_clock_hz)
 
-    def window_fj(self, actions: np.ndarray, window_ps: int, clock_hz: int) -> int:
-        """Energy of a window: `actions` counted in it, static power for its `window_ps` (1 mW ps = 1 fJ / 1000)."""
-        dynamic = int((actions * self._per_action).sum())
+    def window_fj(self, actions: np.ndarray, window_ps: int, clock_hz: int) -> Spent:
+        """Energy of a window: `actions` counted in it and static power for its `window_ps` (1 mW over 1 ps is 1 fJ)."""
+        energies = actions * self._per_action
+        memory = int(energies[self._memory_rail].sum())
+        core = int(energies.sum()) - memory
         voltage, reference = self.voltage_mv(clock_hz), self.voltage_mv(self.spec.power.voltage.reference_clock_hz)
-        return dynamic * voltage * voltage // (reference * reference) + self.spec.power.static_mw * window_ps // 1000
+        return Spent(
+            core * voltage * voltage // (reference * reference), memory, self.spec.power.static_mw * window_ps, window_ps
+        )
 
-    def sustained_hz(self, clock_hz: int, window_ps: int, energy_fj: int, limit_mw: int, highest_hz: int) -> int:
-        """Highest clock, at most `highest_hz`, at which the work of this window would stay within `limit_mw`; its time scales with the clock."""
-        static_fj = self.spec.power.static_mw * window_ps // 1000
-        dynamic_fj = max(energy_fj - static_fj, 0)
-        budget_mw = limit_mw - self.spec.power.static_mw
-        now_mw = dynamic_fj * 1000 // window_ps
-        low, high = 210_000_000, highest_hz
+    def sustained_hz(self, clock_hz: int, spent: Spent, limit_mw: int, highest_hz: int) -> int:
+        """Highest clock, at most `highest_hz`, at which the work of a window at `clock_hz` would stay within `limit_mw`.
+
+        Its time scales with the clock, core energy with voltage squared.
+        """
         now_v = self.voltage_mv(clock_hz)
+
+        def power_mw(candidate_hz: int) -> int:
+            v = self.voltage_mv(candidate_hz)
+            dynamic = spent.core_fj * v * v // (now_v * now_v) + spent.memory_fj
+            return (dynamic * (candidate_hz // 1_000_000) // (clock_hz // 1_000_000) + spent.static_fj) // spent.window_ps
+
+        low, high = 210_000_000, highest_hz
+        if power_mw(high) <= limit_mw:
+            return high
         while high - low > 5_000_000:
             middle = (low + high) // 2
-            v = self.voltage_mv(middle)
-            if now_mw * v * v // (now_v * now_v) * (middle // 1_000_000) // (clock_hz // 1_000_000) <= budget_mw:
+            if power_mw(middle) <= limit_mw:
                 low = middle
             else:
                 high = middle
-        return high if high == highest_hz else low
-
-
+        return low

@@ -25,6 +25,7 @@ from sim.memory.counters import MemoryCounter
 from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
 
 _LOG_ROWS = 1 << 16
+_CODE_SLOTS = 64  # places for machine code below the tensors
 
 
 class DeadlockError(RuntimeError):
@@ -72,7 +73,7 @@ class Device:
         self.energy = EnergyModel(spec, data)
         self._memory_specs = {self.regulator.clock_hz: lower_memory(spec, self.regulator.clock_hz)}
         self.memory = new_memory_state(self.memory_spec(self.regulator.clock_hz))
-        self._kernels = 0
+        self._code: dict[str, int] = {}
 
     def memory_spec(self, clock_hz: int) -> MemorySpec:
         """The memory system lowered for a core clock."""
@@ -86,8 +87,7 @@ class Device:
 
     def build(self, kernel: Kernel, addresses: Mapping[str, int], *, launch_ps: int | None = None) -> Launch:
         """Lowers `kernel` and places its first CTAs after `launch_ps` (default: the preset's kernel and setup cost)."""
-        number = self._kernels % 64
-        self._kernels += 1
+        number = self._code.setdefault(kernel.name, len(self._code) % _CODE_SLOTS)
         return Launch(self, kernel, addresses, number, launch_ps)
 
     def run(
@@ -150,9 +150,9 @@ class Launch:
             time_ps += window
             now = self._actions()
             spent = self.device.energy.window_fj(now - before, window, self.clock_hz)
-            energy_fj += spent
+            energy_fj += spent.total_fj
             before = now
-            clock_hz = regulator.step(window, spent)
+            clock_hz = regulator.step(spent)
             if clock_hz != self.clock_hz:
                 self.clock_hz = clock_hz
                 clocks.append((time_ps, clock_hz))
@@ -162,8 +162,9 @@ class Launch:
         drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
         end = max(int(x[X.END]), int(x[X.LAST_STORE]))
         rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz)
-        energy_fj += self.device.energy.window_fj(self._actions() - before, max(rest_ps, 0), self.clock_hz)
-        regulator.step(max(rest_ps, 0) + drain_ps, 0)
+        spent = self.device.energy.window_fj(self._actions() - before, max(rest_ps, 0) + drain_ps, self.clock_hz)
+        energy_fj += spent.total_fj
+        regulator.step(spent)
         time_ps += rest_ps + drain_ps
         end += ps_to_ticks(drain_ps, self.clock_hz)
         return self._result(end, time_ps, energy_fj, clocks)
