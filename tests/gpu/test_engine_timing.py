@@ -129,14 +129,16 @@ def test_an_mbarrier_wait_ends_with_the_phase(hopper: GpuSpec, late: str) -> Non
         r.mbarrier_wait(barrier, 0, 0)
         r.run("ffma", 1)
     result = run(hopper, kernel.build())
-    arrived = column(result, 1, Event.T_ISSUE)[0] + hopper.sync.mbarrier_arrive_cycles
+    arrive, resume = hopper.sync.mbarrier_arrive_cycles, hopper.sync.mbarrier_wait_cycles
+    assert arrive is not None and resume is not None
+    arrived = column(result, 1, Event.T_ISSUE)[0] + arrive
     waits = column(result, 3, Event.T_ISSUE, warp=1)[0]
     goes_on = column(result, 4, Event.T_ISSUE, warp=1)[0]
     if late == "arrival":
         assert waits < arrived
-        assert goes_on == arrived + hopper.sync.mbarrier_wait_cycles
+        assert goes_on == arrived + resume
     else:
-        assert waits > arrived + hopper.sync.mbarrier_wait_cycles
+        assert waits > arrived + resume
         assert goes_on == waits + 1
 
 
@@ -204,8 +206,9 @@ def test_a_tma_load_completes_on_its_barrier_by_bytes(hopper: GpuSpec) -> None:
         r.mbarrier_wait(full, 0, 0)
         r.run("ffma", 1)
     result = run(hopper, kernel.build(), X)
-    landed = column(result, 1, Event.T_DONE)[0]
-    assert column(result, 3, Event.T_ISSUE) == [landed + hopper.sync.mbarrier_wait_cycles]
+    landed, resume = column(result, 1, Event.T_DONE)[0], hopper.sync.mbarrier_wait_cycles
+    assert resume is not None
+    assert column(result, 3, Event.T_ISSUE) == [landed + resume]
 
 
 def test_a_store_ends_the_kernel_when_memory_has_it(ampere: GpuSpec) -> None:
