@@ -247,8 +247,8 @@ def _issue_slots(st, w, s, t, busy, end):
     st.slots[Reason.SELECTED] += busy
     subs[s, S.CURSOR] = cursor + busy - take
     subs[s, S.LAST_WARP] = w
-    st.x[X.SEQUENCE] += 1
-    st.warps[w, W.ISSUED] = st.x[X.SEQUENCE]
+    subs[s, S.SEQUENCE] += 1
+    st.warps[w, W.ISSUED] = subs[s, S.SEQUENCE]
 
 
 @inner(inline=True)
@@ -256,7 +256,7 @@ def _priority(p, st, w):
     """Rank of warp `w` among warps that are due at the same tick, 0 first: the policy of the warp scheduler."""
     s = st.warps[w, W.SUB]
     if p[P.POLICY] == 1:  # loose round robin: the least recently issued
-        return 63 - min(62, (st.x[X.SEQUENCE] - st.warps[w, W.ISSUED]) >> 3)
+        return 63 - min(62, st.subs[s, S.SEQUENCE] - st.warps[w, W.ISSUED])
     if p[P.POLICY] == 0 and st.subs[s, S.LAST_WARP] == w:  # greedy
         return 0
     return 62 - min(61, st.sms[st.warps[w, W.SM], M.NEWEST] - st.warps[w, W.ORDER])

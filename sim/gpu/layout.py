@@ -130,7 +130,7 @@ class W(IntEnum):
     BULK_N = 18
     TILES = 19  # next_tile calls
     ORDER = 20  # launch order of its CTA, for age
-    ISSUED = 21  # sequence number of its last issue
+    ISSUED = 21  # sequence number of its last issue, of its sub-core
     ROLE_WARP = 22
     WARP = 23  # number in its CTA
     TICKET = 24  # TMA tickets: copies given to the engine and not yet finished
@@ -176,7 +176,7 @@ class S(IntEnum):
     DENSITY = 12
     CURSOR = 24  # slots accounted up to here
     IDLE = 25  # idle slot ticks inside the running ops that others may still use
-    IDLE_REASON = 26
+    SEQUENCE = 26  # issues so far
     RESIDENT = 27
     LAST_WARP = 28
     ISSUE_FREE = 29
@@ -273,7 +273,6 @@ class X(IntEnum):
     NEXT_CLUSTER = 2
     LIVE = 3
     LOG = 4
-    SEQUENCE = 5
     LAST_STORE = 6
     TILE_COUNTER = 7
     NOW = 8

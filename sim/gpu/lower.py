@@ -110,7 +110,7 @@ class Occupancy:
 def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     """CTAs of `kernel` an SM can hold. Raises InputError if not even one fits."""
     granule = spec.sm.register_granule
-    registers = -(-kernel.launch_registers * WARP_SIZE // granule) * granule * kernel.warps
+    registers = -(-kernel.launch_registers * WARP_SIZE // granule) * granule
     shared = kernel.shared_bytes
     step = spec.shared.granule_bytes
     shared_total = -(-(shared + spec.shared.reserved_per_cta_bytes) // step) * step
@@ -130,7 +130,8 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
         )
     limits = {
         "warps": spec.sm.max_warps // kernel.warps,
-        "registers": spec.sm.registers // registers,
+        # A sub-core holds whole warps: its quarter of the registers is not shared with the others.
+        "registers": spec.sm.registers // spec.sm.sub_cores // registers * spec.sm.sub_cores // kernel.warps,
         "shared memory": spec.shared.max_per_sm_bytes // shared_total if shared_total else spec.sm.max_ctas,
         "CTA slots": spec.sm.max_ctas,
     }

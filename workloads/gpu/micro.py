@@ -239,11 +239,10 @@ def private_read(elements: int, sweeps: int, ctas: int, unroll: int = 32) -> Pro
     threads = 256
     x = GlobalTensor("x", (elements,), "fp32", (1,))
     pieces = elements // threads
-    inner = max(n for n in range(1, unroll + 1) if pieces % n == 0)
     kernel = KernelBuilder("private_read", (ctas, 1, 1), code_bytes=_SMALL_CODE)
     # Nothing else shares the SM: the benchmark launches one CTA for each.
     with kernel.role("warps", warps=threads // WARP_SIZE, registers=64) as r, r.loop("sweep", sweeps):
-        _sum_loop(r, x, WARP * WARP_SIZE, threads, pieces, inner)
+        _sum_loop(r, x, WARP * WARP_SIZE, threads, pieces, unroll)
     return _program("private_read", [x], kernel.build())
 
 
@@ -251,10 +250,45 @@ def _sum_loop(r: RoleBuilder, x: GlobalTensor, first: Expr, step: int, loads: in
     """Sums x[first + i * step + lane] for i in range(loads), `unroll` loads in flight a warp."""
     width = 8 if x.dtype == "fp64" else 4
     total = RegisterTile("total", (1, WARP_SIZE), "fp32")
-    with r.loop("i", loads // unroll) as i:
-        boards = [f"load{u % 8}" for u in range(unroll)]
-        for u in range(unroll):
+
+    def batch(start: IntLike, count: int) -> None:
+        boards = [f"load{u % 8}" for u in range(count)]
+        for u in range(count):
             value = RegisterTile(f"value{u % 8}", (WARP_SIZE,), x.dtype)
-            at = first + (i * unroll + u) * step
+            at = first + (start + u) * step
             r.ldg(value.whole, x[at:WARP_SIZE], 1, into=boards[u], vector_bytes=width)
-        r.run("fadd", unroll, dtype="fp32", dst=total.whole, srcs=(total.whole,), after=tuple(dict.fromkeys(boards)))
+        r.run("fadd", count, dtype="fp32", dst=total.whole, srcs=(total.whole,), after=tuple(dict.fromkeys(boards)))
+
+    with r.loop("i", loads // unroll) as i:
+        batch(i * unroll, unroll)
+    if loads % unroll:
+        batch(loads // unroll * unroll, loads % unroll)
+
+
+def shared_read(loads: int, ctas: int, warps: int = 16) -> Program:
+    """`loads` independent 16 B a thread loads from shared memory by each of `warps` warps."""
+    kernel = KernelBuilder("shared_read", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    tile = kernel.shared("tile", (1, WARP_SIZE * 4), "fp32")
+    value = RegisterTile("value", (1, WARP_SIZE * 4), "fp32")
+    with kernel.role("warps", warps=warps, registers=64) as r, r.loop("i", loads // 8):
+        r.lds(value.whole, tile.stage(), 8, into="loads", after=("loads",), vector_bytes=16)
+    return _program("shared_read", [], kernel.build())
+
+
+def scale(elements: int, threads: int = 256) -> Program:
+    """Two kernels, a = c * b and b = c * a, on doubles, one element a thread."""
+    x, y = vector("b", elements), vector("a", elements, "output")
+
+    def one(name: str, source: GlobalTensor, target: GlobalTensor) -> Kernel:
+        kernel = KernelBuilder(name, (-(-elements // threads), 1, 1), code_bytes=_SMALL_CODE)
+        with kernel.role("warps", warps=threads // WARP_SIZE, registers=32) as r:
+            position = RegisterTile("position", (1, WARP_SIZE), "int32")
+            r.run("imad", 1, dtype="int32", dst=position.whole, mix=mix(alu=4, imad=2))
+            value = RegisterTile("value", (WARP_SIZE,), "fp64")
+            at = CTA_X * threads + WARP * WARP_SIZE
+            r.ldg(value.whole, source[at:WARP_SIZE], 1, into="x", vector_bytes=_ELEMENT)
+            r.run("fmul", 1, dtype="fp32", dst=value.whole, after=("x",))
+            r.stg(target[at:WARP_SIZE], value.whole, 1, vector_bytes=_ELEMENT)
+        return kernel.build()
+
+    return _program("scale", [x, y], one("there", x, y), one("back", y, x))

@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+"""Replays published micro-benchmarks on the engine and prints simulated against measured.
+
+    scripts/microbench.py [--arch NAME ...] [--probe NAME ...] [--all] [--json]
+
+Measurements: `scripts/microbench.csv` and the memory probes that travel with the project; each row names its source.
+Limits: 5 % for latencies, 8 % for rates. Exit code 1 if a row is beyond its limit, 2 for wrong input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.load import load_arch
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.gpu.clocking import FixedClock
+from sim.gpu.engine import Device, KernelResult
+from sim.gpu.program import Program
+from sim.host.model import Host, Kernel, Process
+from sim.host.scopes import scope_ps
+from sim.memory.kernel import block_of, home_slice
+from sim.memory.model import lower_memory
+from workloads import silicon
+from workloads.gpu import micro
+
+ROOT = Path(__file__).resolve().parent
+PROBES_CSV = Path(silicon.__file__).with_name("memory_probes.csv")
+MACHINES = ("v100-sxm2", "t4", "a100-sxm4-40gb", "a100-sxm4-80gb", "h100-pcie", "h100-sxm")
+_DEVICES = {"V100": "v100-sxm2", "A100-40GB": "a100-sxm4-40gb", "A100-80GB": "a100-sxm4-80gb", "H100-PCIe": "h100-pcie"}
+_CLOCK_MHZ = {"v100-sxm2": 1380, "a100-sxm4-40gb": 1410, "a100-sxm4-80gb": 1410, "h100-pcie": 1755}
+"""Core clock that the pointer chase of the same suite reports for the same machines."""
+_CHASE_KIB: tuple[int, ...] = (16, 95, 160, 1029, 4333, 7684, 14983, 29207, 42767, 56926, 206295)
+_THREADS: tuple[int, ...] = (32, 128, 256, 512, 1024)
+_SHARED_KIB: tuple[int, ...] = (3072, 11264, 18432)
+LIMITS = {"cycles": 5.0, "us": 5.0}
+RATE_LIMIT = 8.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement: what was measured, at which size, and where it is published."""
+
+    machine: str
+    probe: str
+    at: str
+    value: float
+    unit: str
+    clock_mhz: int
+    source: str
+
+    @property
+    def number(self) -> int:
+        """The leading number of `at`: KiB, threads, warps, ways or elements."""
+        return int("".join(c for c in self.at.split()[0].split("=")[-1] if c.isdigit()))
+
+
+def rows(every: bool) -> Iterator[Row]:
+    """The measurements; every: all sizes of the memory probes, not a selection."""
+    with (ROOT / "microbench.csv").open(newline="") as file:
+        for line in csv.DictReader(file):
+            yield Row(**{**line, "value": float(line["value"]), "clock_mhz": int(line["clock_mhz"])})  # type: ignore[arg-type]
+    with PROBES_CSV.open(newline="") as file:
+        for line in csv.DictReader(file):
+            machine, probe = _DEVICES.get(line["device"]), line["op"]
+            if machine is None or line["metric"] not in ("bandwidth", "latency_cycles"):
+                continue
+            shape = dict(word.split("=") for word in line["shape"].split())
+            if probe == "pointer_chase":
+                probe, size, unit, chosen = "chase", shape["footprint_kib"], "KiB", _CHASE_KIB
+            elif probe.removeprefix("stream_") in micro.STREAMS:
+                size, unit, chosen = shape["block"], "threads", _THREADS
+            elif probe == "shared_footprint_read" and int(shape["footprint_kib"]) % 256 == 0:
+                size, unit, chosen = shape["footprint_kib"], "KiB", _SHARED_KIB
+            else:
+                continue
+            if every or int(size) in chosen:
+                source = f"{line['source_id']} {line['url'].rsplit('/', 1)[-1]}"
+                yield Row(
+                    machine, probe, f"{size} {unit}", float(line["value"]), line["unit"], _CLOCK_MHZ[machine], source
+                )
+
+
+# ------------------------------------------------------------------------------------------------------------- probes
+
+
+class Bench:
+    """Runs the kernels of one machine at one clock."""
+
+    def __init__(self, spec: GpuSpec, clock_hz: int) -> None:
+        self.spec, self.clock_hz = spec, clock_hz
+
+    def device(self) -> Device:
+        """A fresh chip whose code is in its caches, as after a benchmark's first call."""
+        return Device(self.spec, regulator=FixedClock(self.clock_hz), cold_launch=False)
+
+    def ticks(self, program: Program) -> int:
+        """Ticks of a program's only kernel, launch and drain left out."""
+        return self.run(program).ticks
+
+    def run(self, program: Program) -> KernelResult:
+        """Its kernels one after the other on a fresh chip; the result of the last."""
+        device = self.device()
+        addresses = program.addresses()
+        return [device.run(k, addresses, launch_ps=0, drain_ps=0) for k in program.kernels][-1]
+
+    def cycles(self, build: Callable[[int], Program], trips: int = 200, warm: int = 200) -> float:
+        """Cycles of one trip: the difference of a long and a short run."""
+        return (self.ticks(build(warm + trips)) - self.ticks(build(warm))) / (TICKS_PER_CYCLE * trips)
+
+    def rate(self, build: Callable[[int], Program], short: int, long: int, size_per_count: float) -> float:
+        """`size_per_count` a second, between a run of `short` and one of `long`."""
+        ticks = self.ticks(build(long)) - self.ticks(build(short))
+        return (long - short) * size_per_count * self.clock_hz * TICKS_PER_CYCLE / ticks
+
+    # ---- one method a probe
+
+    def chase(self, row: Row) -> float:
+        """Cycles of a dependent load over a footprint in KiB, after three laps where it may stay in the L2."""
+        footprint, l2 = row.number * 1024, self.spec.l2.size_bytes
+        length = micro.chase_length(footprint, 64)
+        laps = 3 * length if footprint < 2 * l2 else 4096
+        loads = min(max(length, 2048), 50_000)
+        return self.cycles(lambda n: micro.pointer_chase(footprint, n), loads, laps)
+
+    def far(self, row: Row) -> float:
+        """Cycles of a load that hits in the other partition of the L2."""
+        memory = lower_memory(self.spec, self.clock_hz)
+        candidates = range(8000)
+        first = next(iter(micro.chase_lines([0], 8000, 1).addresses().values())) >> 7
+        # A stride that is coprime to the range scatters the lines.
+        scattered = [(i * 3571) % len(candidates) for i in candidates]
+        far = [
+            line
+            for line in scattered
+            if home_slice(memory, first + line, block_of(memory, first + line)) >= memory.slices_per_partition
+        ]
+        warm_cta = self.spec.sm.count - 1
+        half = len(far) // 2
+        programs = [micro.chase_lines(far[:n], len(candidates), warm_cta) for n in (half, 2 * half)]
+        short, long = (self.ticks(program) for program in programs)
+        return (long - short) / (TICKS_PER_CYCLE * half)
+
+    def shared_chase(self, row: Row) -> float:
+        """Cycles of a dependent load from shared memory."""
+        return self.cycles(lambda n: micro.shared_chase(n, row.number))
+
+    def ldmatrix(self, row: Row) -> float:
+        """Cycles of a dependent ldmatrix.x4."""
+        return self.cycles(micro.ldmatrix_chain)
+
+    def barrier(self, row: Row) -> float:
+        """Cycles of a bar.sync."""
+        return self.cycles(lambda n: micro.barriers(row.number, n))
+
+    def chain(self, row: Row) -> float:
+        """Cycles of a dependent vector instruction."""
+        opcode, dtype = row.at.split(".")
+        return self.cycles(lambda n: micro.chain(opcode, dtype, n))
+
+    def mma_latency(self, row: Row) -> float:
+        """Cycles of a dependent mma.sync."""
+        dtype, shape = row.at.split(".")
+        return self.cycles(lambda n: micro.mma_loop(dtype, shape, n))
+
+    def mma_rate(self, row: Row) -> float:
+        """TFLOPS of independent mma.sync, eight warps an SM."""
+        dtype, shape = row.at.split(".")
+        ctas, independent, warps = self.spec.sm.count, 16, 8
+        flops = 2 * self.spec.instruction("mma", dtype, shape).macs * ctas * independent * warps
+        return self.rate(lambda n: micro.mma_loop(dtype, shape, n, independent, warps, ctas), 100, 300, flops) / 1e12
+
+    def wgmma_interval(self, row: Row) -> float:
+        """Cycles between independent wgmma with both operands in shared memory."""
+        dtype, shape = row.at.split(".")
+        return self.cycles(lambda n: micro.wgmma_loop(dtype, shape, n, 1, wait=False))
+
+    def wgmma_rs_interval(self, row: Row) -> float:
+        """Cycles between independent wgmma with the first operand in registers."""
+        dtype, shape = row.at.split(".")
+        return self.cycles(lambda n: micro.wgmma_loop(dtype, shape, n, 1, wait=False, registers=True))
+
+    def stream(self, row: Row) -> float:
+        """GB/s of a streaming kernel with two CTAs an SM."""
+        op, threads = row.probe.removeprefix("stream_"), row.number
+        loads, stores = micro.STREAMS[op]
+        wave = 2 * self.spec.sm.count
+        # Stores reach their steady state when the L2 is full of dirty lines.
+        fill = int(1.25 * self.spec.l2.size_bytes / (8 * threads * stores)) if stores and threads > 128 else 0
+        short = max(10 * wave, fill)
+        long = short + max(20 * wave, 32_000_000 // (8 * threads) if threads > 128 else 0)
+        size = 8 * threads * (loads + stores)
+        return self.rate(lambda n: micro.stream(op, self.spec, threads, n), short, long, size) / 1e9
+
+    def shared_footprint_read(self, row: Row) -> float:
+        """GB/s of all SMs reading one footprint in KiB, two CTAs of 1024 threads an SM (as many as fit)."""
+        wave = self.spec.sm.max_threads // 1024 * self.spec.sm.count
+        build = lambda n: micro.footprint_read(row.number // 256, n)  # noqa: E731
+        return self.rate(build, 3 * wave, 6 * wave, 32 * 8192) / 1e9
+
+    def sm_private_read(self, row: Row) -> float:
+        """GB/s of all SMs, one CTA each, sweeping a buffer in KiB."""
+        elements, sms = row.number * 256, self.spec.sm.count
+        sweeps = max(2, 512 // row.number)
+        build = lambda n: micro.private_read(elements, n, sms)  # noqa: E731
+        return self.rate(build, sweeps, 2 * sweeps, 4 * elements * sms) / 1e9
+
+    def shared_read(self, row: Row) -> float:
+        """GB/s of all SMs from shared memory."""
+        sms = self.spec.sm.count
+        return self.rate(lambda n: micro.shared_read(n, sms), 800, 1600, 16 * 32 * 16 * sms) / 1e9
+
+    def null(self, row: Row) -> float:
+        """Microseconds of an empty kernel, without what only large kernels pay."""
+        program = micro.null(self.spec.sm.count)
+        result = self.device().run(program.kernels[0], {}, launch_ps=self.spec.launch.kernel_ps)
+        return result.time_ps / 1e6
+
+    def _scale_ps(self, elements: int) -> int:
+        """Duration of one of many a = c * b, b = c * a; the caches are as the ones before left them."""
+        device, program = self.device(), micro.scale(elements)
+        addresses = program.addresses()
+        launch_ps = self.spec.launch.kernel_ps
+        times = [device.run(k, addresses, launch_ps=launch_ps).time_ps for k in program.kernels * 2]
+        return times[-1]
+
+    def repeat_stream(self, row: Row) -> float:
+        """Microseconds a kernel of back-to-back dependent launches on a stream."""
+        return scope_ps(self.spec, [self._scale_ps(row.number)], "stream") / 1e6
+
+    def repeat_graph(self, row: Row) -> float:
+        """Microseconds a kernel of a graph of dependent launches."""
+        duration = self._scale_ps(row.number)
+        host, calls = Host(self.spec), 64
+        stream = host.stream()
+
+        def program() -> Process:
+            yield from host.launch_graph(stream, [Kernel("scale", (duration,)) for _ in range(calls)])
+            yield from host.synchronise(stream)
+
+        host.run(program())
+        ends = [span.end_ps for span in stream.spans]
+        return (ends[-1] - ends[calls // 2]) / (calls - 1 - calls // 2) / 1e6
+
+
+def simulate(row: Row) -> float:
+    """What the engine gives for a row, in its unit."""
+    bench = Bench(load_arch(row.machine), row.clock_mhz * 1_000_000)
+    name = "stream" if row.probe.removeprefix("stream_") in micro.STREAMS else row.probe
+    return float(getattr(bench, name)(row))
+
+
+# ------------------------------------------------------------------------------------------------------------- output
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row with its simulated value; deviation and limit in per cent."""
+
+    row: Row
+    simulated: float
+
+    @property
+    def deviation(self) -> float:
+        """Simulated against measured."""
+        return 100 * (self.simulated / self.row.value - 1)
+
+    @property
+    def limit(self) -> float:
+        """Allowed deviation."""
+        return LIMITS.get(self.row.unit, RATE_LIMIT)
+
+    @property
+    def within(self) -> bool:
+        """Whether it is."""
+        return abs(self.deviation) <= self.limit
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            **asdict(self.row),
+            "simulated": round(self.simulated, 3),
+            "deviation_percent": round(self.deviation, 2),
+            "within": self.within,
+        }
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--arch", nargs="+", default=list(MACHINES), metavar="NAME")
+    parser.add_argument("--probe", nargs="+", metavar="NAME", help="names, or their beginnings")
+    parser.add_argument("--all", action="store_true", help="every size of the memory probes (slow)")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    try:
+        for name in options.arch:
+            load_arch(name)
+    except InputError as error:
+        print(f"microbench: {error}", file=sys.stderr)
+        return 2
+    prefixes = tuple(options.probe) if options.probe else ("",)
+    chosen = [row for row in rows(options.all) if row.machine in options.arch and row.probe.startswith(prefixes)]
+    if not chosen:
+        print(f"microbench: no measurement of {', '.join(options.arch)} for {options.probe}", file=sys.stderr)
+        return 2
+    chosen.sort(key=lambda row: options.arch.index(row.machine))
+    outcomes, begin = [], time.perf_counter()
+    if not options.json:
+        print(f"{'machine':15} {'probe':22} {'at':16} {'simulated':>10} {'measured':>10} {'':7} {'off':>7}  source")
+    for row in chosen:
+        outcome = Outcome(row, simulate(row))
+        outcomes.append(outcome)
+        if not options.json:
+            flag = " " if outcome.within else "*"
+            print(
+                f"{row.machine:15} {row.probe:22} {row.at:16} {outcome.simulated:10.1f} {row.value:10.1f} {row.unit:7}"
+                f"{outcome.deviation:+7.1f}%{flag} {row.source}",
+                flush=True,
+            )
+    good = sum(outcome.within for outcome in outcomes)
+    if options.json:
+        print(json.dumps([outcome.as_dict() for outcome in outcomes], indent=1))
+    else:
+        seconds = time.perf_counter() - begin
+        print(f"{good} of {len(outcomes)} rows within 5 % (cycles, us) or 8 % (rates); {seconds:.0f} s. * beyond")
+    return 0 if good == len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Which CTAs an SM holds, where CTAs go and in which order, and which warp issues."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.load import load_arch
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.gpu.engine import Device
+from sim.gpu.events import Event
+from sim.gpu.layout import C, M
+from sim.gpu.lower import occupancy
+from sim.gpu.program import CTA_X, WARP, Kernel, KernelBuilder, RegisterTile, table
+from tests.gpu.conftest import column, cycles, run
+
+VALUE = RegisterTile("value", (1, 32), "fp32")
+
+
+def plain(ctas: int = 1, warps: int = 8, registers: int = 32, shared_bytes: int = 0) -> Kernel:
+    kernel = KernelBuilder("plain", (ctas, 1, 1))
+    if shared_bytes:
+        kernel.shared("tile", (shared_bytes,), "int8")
+    with kernel.role("warps", warps=warps, registers=registers) as r:
+        r.run("ffma", 1)
+    return kernel.build()
+
+
+# Registers a thread -> warps an SM for CTAs of 256 threads: NVIDIA's occupancy calculator, 64 K registers, 64 warps.
+REGISTER_TABLE = {
+    32: 64,
+    33: 48,
+    40: 48,
+    41: 40,
+    48: 40,
+    49: 32,
+    64: 32,
+    65: 24,
+    80: 24,
+    81: 16,
+    128: 16,
+    129: 8,
+    255: 8,
+}
+
+
+@pytest.mark.parametrize(("registers", "warps"), REGISTER_TABLE.items())
+@pytest.mark.parametrize("machine", ["v100-sxm2", "a100-sxm4-80gb", "h100-sxm"])
+def test_registers_limit_occupancy_in_steps(machine: str, registers: int, warps: int) -> None:
+    assert occupancy(plain(registers=registers), load_arch(machine)).warps == warps
+
+
+@pytest.mark.parametrize(
+    ("machine", "shared_kib", "ctas"),
+    [
+        ("v100-sxm2", 48, 2),
+        ("v100-sxm2", 49, 1),
+        ("a100-sxm4-80gb", 81, 2),  # 164 KiB less 1 KiB a CTA
+        ("a100-sxm4-80gb", 82, 1),
+        ("h100-sxm", 113, 2),  # 228 KiB less 1 KiB a CTA
+        ("h100-sxm", 114, 1),
+        ("t4", 32, 2),
+        ("t4", 33, 1),
+    ],
+)
+def test_shared_memory_limits_occupancy(machine: str, shared_kib: int, ctas: int) -> None:
+    held = occupancy(plain(warps=4, shared_bytes=shared_kib * 1024), load_arch(machine))
+    assert (held.ctas, held.limiter) == (ctas, "shared memory")
+
+
+def test_warps_and_slots_limit_occupancy() -> None:
+    t4 = load_arch("t4")
+    assert occupancy(plain(warps=1), t4).ctas == 16
+    assert occupancy(plain(warps=32), t4).ctas == 1
+    assert occupancy(plain(warps=4), load_arch("h100-sxm")).ctas == 16
+    assert occupancy(plain(warps=1), load_arch("h100-sxm")).ctas == 32
+
+
+def test_warps_of_a_sub_core_share_its_registers() -> None:
+    """104 registers a thread: 3328 a warp, four warps in the 16384 of a sub-core although 19 would fit 65536."""
+    assert occupancy(plain(warps=1, registers=104), load_arch("a100-sxm4-80gb")).ctas == 16
+
+
+@pytest.mark.parametrize(("kernel", "text"), [(plain(registers=256), "255"), (plain(shared_bytes=300_000), "232448")])
+def test_what_does_not_fit_is_refused(kernel: Kernel, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        occupancy(kernel, load_arch("h100-sxm"))
+
+
+def test_one_register_over_a_step_costs_a_wave(ampere: GpuSpec) -> None:
+    """CTAs that only meet at barriers do not slow each other down: four at once, or three and then one."""
+
+    def kernel(registers: int) -> Kernel:
+        builder = KernelBuilder("waves", (8, 1, 1))
+        with builder.role("warps", warps=8, registers=registers) as r, r.loop("i", 500):
+            r.bar_sync(0, 8)
+        return builder.build()
+
+    one, two = cycles(run(ampere, kernel(64))), cycles(run(ampere, kernel(65)))
+    launch, barrier = ampere.sm.cta_launch_cycles, ampere.sync.barrier_cycles + 8 * ampere.sync.barrier_per_warp_cycles
+    cta = launch + 500 * (barrier + 1)  # 1: the issue of the barrier itself
+    assert one == cta + 3 * 8 * 3  # the SM sets up three CTAs before the fourth, 3 cycles a warp
+    assert two == 2 * cta
+
+
+def test_ctas_start_in_linear_order_on_the_emptiest_sm(hopper: GpuSpec) -> None:
+    device = Device(hopper, cold_launch=False)
+    launch = device.build(plain(ctas=6, warps=4, registers=128), {}, launch_ps=0)
+    launch.advance(0)
+    ctas = launch.state.ctas
+    per_sm = launch.occupancy.ctas
+    placed = [[int(row[C.LINEAR]) for row in ctas[sm * per_sm : (sm + 1) * per_sm] if row[C.ACTIVE]] for sm in (0, 1)]
+    assert placed == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_later_ctas_take_the_first_slot_that_is_free(hopper: GpuSpec) -> None:
+    """List scheduling by hand: 20 CTAs of different lengths on 2 SMs that hold one each."""
+    lengths = [37, 400, 12, 250, 90, 61, 333, 5, 180, 77, 140, 260, 31, 92, 111, 205, 17, 66, 300, 45]
+    builder = KernelBuilder("list", (len(lengths), 1, 1))
+    builder.shared("tile", (200_000,), "int8")
+    with builder.role("warp", warps=1, registers=32) as r, r.loop("i", table(lengths, CTA_X)):
+        r.run("ffma", 1, dst=VALUE.whole, srcs=(VALUE.whole,))
+    result = run(hopper, builder.build())
+    latency, launch = hopper.instruction("ffma", "fp32").latency_cycles, hopper.sm.cta_launch_cycles
+    free = [0.0, 0.0]
+    for cta, length in enumerate(lengths):
+        begin = heapq.heappop(free) + launch
+        assert column(result, 0, Event.T_ISSUE, cta=cta)[0] == begin
+        # The last instruction has issued when its CTA ends: nothing waits for its result.
+        heapq.heappush(free, begin + (length - 1) * latency + 1)
+    assert cycles(result) == max(free)
+
+
+def test_the_ctas_of_a_cluster_share_a_gpc() -> None:
+    spec = load_arch("h100-sxm", {"sm.count": 13, "gpc.count": 3})
+    builder = KernelBuilder("clusters", (12, 1, 1), (4, 1, 1))
+    builder.shared("tile", (200_000,), "int8")
+    with builder.role("warp", warps=1, registers=32) as r:
+        r.cluster_sync()
+    launch = Device(spec, cold_launch=False).build(builder.build(), {}, launch_ps=0)
+    launch.advance(0)
+    sms = launch.state.sms
+    gpcs: dict[int, set[int]] = {}
+    for sm, row in enumerate(launch.state.ctas):
+        if row[C.ACTIVE]:
+            gpcs.setdefault(int(row[C.CLUSTER]), set()).add(int(sms[sm, M.GPC]))
+    assert [len(g) for g in gpcs.values()] == [1, 1, 1]
+    assert set.union(*gpcs.values()) == {0, 1, 2}
+    assert launch.run().counters["ctas"] == 12
+
+
+def test_persistent_ctas_take_each_tile_once_and_in_order_of_time(hopper: GpuSpec) -> None:
+    tiles = 24
+    builder = KernelBuilder("persistent", (2, 1, 1))
+    with builder.role("warp", warps=1, registers=32) as r, r.loop("i", tiles + 1):
+        tile = r.next_tile("tile")
+        with r.when(tile < tiles):
+            r.run("ffma", 40, dst=VALUE.whole)
+        with r.when(tile.equals(3)):
+            r.run("ffma", 4000, dst=VALUE.whole)
+    result = run(hopper, builder.build())
+    taken = [column(result, 0, Event.VALUE, cta=cta) for cta in (0, 1)]
+    assert sorted(tile for cta in taken for tile in cta if tile < tiles) == list(range(tiles))
+    assert all(cta == sorted(cta) for cta in taken)
+    # The CTA that met the long tile leaves the rest to the other.
+    busy = next(cta for cta in taken if 3 in cta)
+    assert [tile for tile in busy if tile < tiles][-1] <= 5 or len([tile for tile in busy if tile < tiles]) < tiles // 2
+
+
+@pytest.mark.parametrize("policy", ["gto", "lrr", "oldest"])
+def test_the_policy_decides_who_issues(policy: str) -> None:
+    """Two warps of one sub-core, each with 20 independent instructions of one pipe: greedy finishes one warp first."""
+    spec = load_arch("a100-sxm4-80gb", {"sm.count": 1, "gpc.count": 1, "sm.scheduler": policy})
+    builder = KernelBuilder("policy", (1, 1, 1))
+    with builder.role("warps", warps=5, registers=32) as r, r.when((WARP % 4).equals(0)), r.loop("i", 20):
+        r.run("ffma", 1)
+    result = run(spec, builder.build(), exact=True)
+    finished = {warp: column(result, 0, Event.T_ISSUE, warp)[-1] for warp in (0, 4)}
+    begun = min(column(result, 0, Event.T_ISSUE, warp)[0] for warp in (0, 4))
+    gap = abs(finished[0] - finished[4])
+    assert max(finished.values()) - begun == 39 * 2  # the pipe is never idle, whoever goes first
+    if policy == "lrr":
+        assert gap == 2
+    else:
+        assert gap == 20 * 2
+
+
+def test_launch_ticks_are_whole_cycles_of_the_clock(hopper: GpuSpec) -> None:
+    result = run(hopper, plain())
+    assert result.ticks % TICKS_PER_CYCLE == 0

@@ -1,0 +1,221 @@
+"""Blocked at t - 1, ready at t: every kind of dependency releases its warp at exactly the tick that the figures say."""
+
+from __future__ import annotations
+
+import pytest
+
+from arch.gpu import GpuSpec
+from sim.gpu.events import Event
+from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, RegisterTile
+from tests.gpu.conftest import column, run
+
+VALUE = RegisterTile("value", (1, 32), "fp32")
+OTHER = RegisterTile("other", (1, 32), "fp32")
+X = GlobalTensor("x", (4096,), "fp32", (1,))
+
+
+def one_warp(name: str = "test") -> KernelBuilder:
+    return KernelBuilder(name, (1, 1, 1))
+
+
+@pytest.mark.parametrize("opcode", ["ffma", "imad", "iadd", "ex2", "hfma2"])
+@pytest.mark.parametrize("fill", [0, 1, 3, 4, 30])
+def test_a_fixed_latency_holds_the_dependent_instruction_and_nothing_else(
+    ampere: GpuSpec, opcode: str, fill: int
+) -> None:
+    """`fill` independent instructions of another pipe fit between the two before they delay the second."""
+    row = next(r for r in ampere.instructions if r.op == opcode)
+    filler = "iadd" if row.pipe != "alu" else "ffma"
+    interval = next(r for r in ampere.instructions if r.op == filler).interval_cycles
+    kernel = one_warp()
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.run(opcode, 1, dst=VALUE.whole)
+        if fill:
+            r.run(filler, fill, dst=OTHER.whole)
+        r.run(opcode, 1, srcs=(VALUE.whole,))
+    result = run(ampere, kernel.build())
+    first, second = column(result, 0, Event.T_ISSUE)[0], column(result, 2 if fill else 1, Event.T_ISSUE)[0]
+    # The filler starts one issue slot after the first instruction; its last instruction issues and the next may follow.
+    assert second - first == max(row.latency_cycles, 1 + (fill - 1) * interval + 1 if fill else row.interval_cycles)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_scoreboard_releases_its_waiter_when_the_load_is_there(ampere: GpuSpec, wait: bool) -> None:
+    kernel = one_warp()
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.ldg(VALUE.whole, X[0:32], 1, into="x", vector_bytes=4)
+        r.run("ffma", 1, dst=OTHER.whole, after=("x",) if wait else ())
+        r.run("ffma", 1, after=("x",))
+    result = run(ampere, kernel.build(), X)
+    load = column(result, 0, Event.T_DONE)[0]
+    assert column(result, 0, Event.T_ISSUE)[0] + 300 < load
+    if wait:
+        assert column(result, 1, Event.T_ISSUE) == [load]
+        assert column(result, 2, Event.T_ISSUE) == [load + 2]
+    else:
+        assert column(result, 1, Event.T_ISSUE)[0] < column(result, 0, Event.T_ISSUE)[0] + 8
+        assert column(result, 2, Event.T_ISSUE) == [load]
+
+
+def test_a_scoreboard_waits_for_the_slowest_of_its_loads(ampere: GpuSpec) -> None:
+    """The first load misses everywhere, the second hits in L1 and returns before it."""
+    kernel = one_warp()
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.ldg(VALUE.whole, X[0:32], 1, into="warm", vector_bytes=4)
+        r.run("ffma", 1, after=("warm",))
+        r.ldg(VALUE.whole, X[2048:32], 1, into="x", vector_bytes=4)
+        r.ldg(OTHER.whole, X[0:32], 1, into="x", vector_bytes=4)
+        r.run("ffma", 1, after=("x",))
+    result = run(ampere, kernel.build(), X)
+    slow, fast = column(result, 2, Event.T_DONE)[0], column(result, 3, Event.T_DONE)[0]
+    assert fast + 100 < slow
+    assert column(result, 4, Event.T_ISSUE) == [slow]
+
+
+def test_a_dependent_shared_load_takes_the_latency_of_the_table(ampere: GpuSpec) -> None:
+    kernel = one_warp()
+    tile = kernel.shared("tile", (1, 32), "fp32")
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.lds(VALUE.whole, tile.stage(), 1, vector_bytes=4)
+        r.run("ffma", 1, srcs=(VALUE.whole,))
+    result = run(ampere, kernel.build())
+    latency = ampere.instruction("lds", "b32").latency_cycles
+    assert column(result, 1, Event.T_ISSUE)[0] - column(result, 0, Event.T_ISSUE)[0] == latency
+
+
+@pytest.mark.parametrize("shape", ["m16n8k16", "m16n8k8"])
+def test_a_dependent_mma_waits_for_its_accumulator_an_independent_one_for_the_pipe(ampere: GpuSpec, shape: str) -> None:
+    row = ampere.instruction("mma", "fp16", shape)
+    a = RegisterTile("a", (16, 16), "fp16")
+    accumulators = [RegisterTile(f"acc{i}", (16, 8), "fp32") for i in range(2)]
+    kernel = one_warp()
+    with kernel.role("warp", warps=1, registers=64) as r:
+        for acc in (accumulators[0], accumulators[0], accumulators[1]):
+            r.mma(acc.whole, a.whole, a.whole, shape=shape, dtype="fp16", count=1)
+    result = run(ampere, kernel.build())
+    first, dependent, independent = (column(result, op, Event.T_ISSUE)[0] for op in range(3))
+    assert dependent - first == pytest.approx(row.latency_cycles, abs=1 / 256)
+    assert independent - dependent == row.interval_cycles
+
+
+@pytest.mark.parametrize("warps", [2, 4, 8])
+def test_bar_sync_releases_everybody_after_the_last_arrival(ampere: GpuSpec, warps: int) -> None:
+    kernel = one_warp()
+    with kernel.role("warps", warps=warps, registers=32) as r:
+        with r.when(WARP.equals(warps - 1)):
+            r.run("ffma", 100)
+        r.bar_sync(0, warps)
+        r.run("ffma", 1)
+    result = run(ampere, kernel.build())
+    last = max(column(result, 1, Event.T_ISSUE, warp)[0] for warp in range(warps)) + 1  # the arrival itself issues
+    release = last + ampere.sync.barrier_cycles + warps * ampere.sync.barrier_per_warp_cycles
+    # Warps of one sub-core go on one after the other.
+    interval = ampere.instruction("ffma", "fp32").interval_cycles
+    released = sorted(column(result, 2, Event.T_ISSUE, warp)[0] for warp in range(warps))
+    assert released == sorted(release + (warp // 4) * interval for warp in range(warps))
+
+
+@pytest.mark.parametrize("late", ["arrival", "wait"])
+def test_an_mbarrier_wait_ends_with_the_phase(hopper: GpuSpec, late: str) -> None:
+    """Whoever comes late: a wait that finds its phase complete costs its issue slot only."""
+    kernel = one_warp()
+    barrier = kernel.mbarrier("barrier", 1, 1)
+    delay = {"arrival": 0, "wait": 1}[late]
+    with kernel.role("arrives", warps=1, registers=32) as r:
+        r.run("ffma", 200 if delay == 0 else 1)
+        r.mbarrier_arrive(barrier, 0)
+    with kernel.role("waits", warps=1, registers=32) as r:
+        r.run("ffma", 200 if delay == 1 else 1)
+        r.mbarrier_wait(barrier, 0, 0)
+        r.run("ffma", 1)
+    result = run(hopper, kernel.build())
+    arrive, resume = hopper.sync.mbarrier_arrive_cycles, hopper.sync.mbarrier_wait_cycles
+    assert arrive is not None and resume is not None
+    arrived = column(result, 1, Event.T_ISSUE)[0] + arrive
+    waits = column(result, 3, Event.T_ISSUE, warp=1)[0]
+    goes_on = column(result, 4, Event.T_ISSUE, warp=1)[0]
+    if late == "arrival":
+        assert waits < arrived
+        assert goes_on == arrived + resume
+    else:
+        assert waits > arrived + resume
+        assert goes_on == waits + 1
+
+
+@pytest.mark.parametrize("n", [8, 64, 256])
+def test_wgmma_wait_ends_with_the_last_group_but_those_left(hopper: GpuSpec, n: int) -> None:
+    shape = f"m64n{n}k16"
+    row = hopper.instruction("wgmma", "bf16", shape)
+    kernel = one_warp()
+    a, b = kernel.shared("a", (64, 16), "bf16"), kernel.shared("b", (16, n), "bf16")
+    acc = RegisterTile("acc", (16, n), "fp32")
+    with kernel.role("warpgroup", warps=4, registers=168) as r:
+        for _ in range(2):
+            r.wgmma(acc.whole, a[0, WARP * 16 : 16, :], b.stage(), shape=shape, dtype="bf16", count=1)
+            r.wgmma_commit()
+        r.wgmma_wait(1)
+        r.run("ffma", 1)
+        r.wgmma_wait(0)
+        r.run("ffma", 1)
+    result = run(hopper, kernel.build())
+    start = column(result, 0, Event.T_ISSUE)[0]
+    first, second = start + row.latency_cycles, start + row.interval_cycles + row.latency_cycles
+    assert column(result, 5, Event.T_ISSUE) == [first]
+    assert column(result, 7, Event.T_ISSUE) == [max(second, first + 2)]
+
+
+def test_cp_async_wait_ends_with_the_group(ampere: GpuSpec) -> None:
+    kernel = one_warp()
+    tile = kernel.shared("tile", (2, 128), "fp32")
+    with kernel.role("warp", warps=1, registers=32) as r:
+        for i in range(2):
+            r.cp_async(tile[0, i, :], X[2048 * i : 128], 1)
+            r.cp_commit()
+        r.cp_wait(1)
+        r.run("ffma", 1)
+        r.cp_wait(0)
+        r.run("ffma", 1)
+    result = run(ampere, kernel.build(), X)
+    done = [column(result, op, Event.T_DONE)[0] for op in (0, 2)]
+    assert column(result, 5, Event.T_ISSUE) == [done[0]]
+    assert column(result, 7, Event.T_ISSUE) == [max(done[1], done[0] + 2)]  # groups complete in order
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_bulk_wait_ends_when_the_source_is_read_or_the_store_is_done(hopper: GpuSpec, read: bool) -> None:
+    kernel = one_warp()
+    tile = kernel.shared("tile", (1024,), "fp32")
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.tma_store(X[0:1024], tile.stage())
+        r.bulk_commit()
+        r.bulk_wait(0, read=read)
+        r.run("ffma", 1)
+    result = run(hopper, kernel.build(), X)
+    has_read, is_done = column(result, 0, Event.T_READ)[0], column(result, 0, Event.T_DONE)[0]
+    assert has_read < is_done
+    assert column(result, 3, Event.T_ISSUE) == [has_read if read else is_done]
+
+
+def test_a_tma_load_completes_on_its_barrier_by_bytes(hopper: GpuSpec) -> None:
+    kernel = one_warp()
+    tile = kernel.shared("tile", (1024,), "fp32")
+    full = kernel.mbarrier("full", 1, 1)
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.mbarrier_expect(full, 0, 4096)
+        r.tma_load(tile.stage(), X[0:1024], full, 0)
+        r.mbarrier_wait(full, 0, 0)
+        r.run("ffma", 1)
+    result = run(hopper, kernel.build(), X)
+    landed, resume = column(result, 1, Event.T_DONE)[0], hopper.sync.mbarrier_wait_cycles
+    assert resume is not None
+    assert column(result, 3, Event.T_ISSUE) == [landed + resume]
+
+
+def test_a_store_ends_the_kernel_when_memory_has_it(ampere: GpuSpec) -> None:
+    """The last warp exits at once; the kernel ends with the acknowledgement."""
+    kernel = one_warp()
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.stg(X[0:32], VALUE.whole, 1, vector_bytes=4)
+    result = run(ampere, kernel.build(), X)
+    assert result.ticks / 256 == column(result, 0, Event.T_DONE)[0]
+    assert column(result, 0, Event.T_DONE)[0] - column(result, 0, Event.T_ISSUE)[0] >= ampere.l2.hit_latency_cycles
