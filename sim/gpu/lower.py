@@ -13,7 +13,8 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
-from arch.gpu import WARP_SIZE, GpuSpec, Instruction
+from arch.gpu import GpuSpec, Instruction
+from arch.gpu_rules import WARP_SIZE
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, ps_to_ticks, transfer_ticks
 from sim.gpu import layout as lay
 from sim.gpu.banks import access_waves, ldmatrix_waves
