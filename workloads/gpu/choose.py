@@ -191,13 +191,16 @@ def _splits(work: Work) -> Iterator[int]:
         yield split
 
 
-def _with_cuts(config: Config, work: Work) -> Iterator[tuple[Config, Work]]:
-    """A configuration, its splits and, where the last wave is partial, its stream-K variant."""
+def _with_cuts(config: Config, work: Work, stream_k: bool) -> Iterator[tuple[Config, Work]]:
+    """A configuration, its splits and, where the last wave is partial, its stream-K variant.
+
+    Libraries have stream-K kernels for Ampere and later (Osama et al. 2023), older machines only split.
+    """
     yield config, work
     for split in _splits(work):
         cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
         yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
-    if work.ctas > work.resident and work.ctas % work.resident:
+    if stream_k and work.ctas > work.resident and work.ctas % work.resident:
         yield (
             dataclasses.replace(config, stream_k=True),  # type: ignore[call-arg, arg-type]
             dataclasses.replace(work, stream=True),
@@ -228,7 +231,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 if stages < 2:
                     continue
                 config = dataclasses.replace(config, stages=stages)
-                yield from _with_cuts(config, wgmma.work(p, f, config, rates))
+                yield from _with_cuts(config, wgmma.work(p, f, config, rates), True)
 
 
 def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
@@ -244,7 +247,7 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
             )  # fmt: skip
             resident = _resident(p, spec, config, core)
             if resident:
-                yield from _with_cuts(config, mma.work(p, f, config, core, resident))
+                yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.cp_async is not None)
 
 
 def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
@@ -253,7 +256,7 @@ def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Co
         vector = simt.inner(p, spec, config)
         resident = _resident(p, spec, config, vector)
         if resident:
-            yield from _with_cuts(config, simt.work(p, f, config, vector, resident))
+            yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.cp_async is not None)
 
 
 # ---------------------------------------------------------------------------------------------- configurations as text

@@ -135,7 +135,8 @@ def estimate_ps(w: Work, f: Figures) -> int:
     if w.stream:
         rounds, full, rest = 1, 0, min(w.resident, w.ctas)
         steps = ceil_div(w.tiles * w.steps, rest)
-        tiles_each = max(1, w.tiles // rest)
+        # A cut line of tiles leaves most workers with a piece more than they have whole tiles.
+        tiles_each = w.tiles // rest + 1
     else:
         full, rest = divmod(w.ctas, w.resident)
         rounds = full + (rest > 0)
@@ -152,7 +153,7 @@ def estimate_ps(w: Work, f: Figures) -> int:
         # One CTA stores its part, the owner sees the flag, fetches the parts and adds them.
         peers = 1 if w.stream else w.cuts - 1
         exchange = transfer(w.partial_bytes, f.write_rate) + transfer(peers * w.partial_bytes, f.read_rate)
-        cycles += exchange + 3 * f.l2_latency
+        cycles += exchange * ceil_div(min(w.ctas, w.resident), f.sms) + 3 * f.l2_latency
     dram = w.operand_bytes
     if w.operand_bytes > f.l2_bytes:
         dram = max(dram, rounds * w.round_bytes)

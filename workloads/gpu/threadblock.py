@@ -526,11 +526,14 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     copies = step_bytes // (WARP_SIZE * c.warps * min(p.a.vector_bytes, p.b.vector_bytes))
     issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + copies * (2 + inner.per_copy.alu)
     busy = max(int(per_sub_core * interval), per_sub_core * issue, transfer(fragment_bytes + step_bytes, f.shared_rate))
-    bubble = f.barrier + f.barrier_per_warp * c.warps + f.shared_latency
+    # After the barrier all warps read their first fragments at once, and none multiplies before it has its own.
+    first_fragments = transfer(fragment_bytes * inner.part_k // c.tile_k, f.shared_rate)
+    barrier = f.barrier + f.barrier_per_warp * c.warps + f.shared_latency
+    bubble = barrier + first_fragments
     asynchronous = c.copy == "cp.async"
     store_bytes = c.tile_m * c.tile_n * out_width
     # About 8 instructions per 32 values (CUTLASS: 499 for 64x64 and a warp).
-    epilogue = c.tile_m * c.tile_n * 4 // 32 // f.sub_cores * 4 // max(1, min(4, c.warps)) + 4 * bubble
+    epilogue = c.tile_m * c.tile_n * 4 // 32 // f.sub_cores * 4 // max(1, min(4, c.warps)) + barrier
     side_m, side_n = round_shape(tiles_m, tiles_n, c.group, min(resident, tiles))
     return Work(
         tiles=tiles,
@@ -540,7 +543,7 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         persistent=False,
         busy=busy,
         # What comes through registers is asked for when a step begins and must be there before it ends.
-        bubble=bubble if asynchronous else bubble + max(0, f.l2_latency - busy),
+        bubble=bubble if asynchronous else bubble + max(0, f.load_latency - busy),
         unicast_bytes=step_bytes,
         received_bytes=step_bytes,
         requested_bytes=step_bytes,
