@@ -79,7 +79,7 @@ class Conditions:
             assert self.clock_hz is not None
             return FixedClock(self.clock_hz, _WINDOW_PS)
         sustained = self.clock == "sustained"
-        return PowerRegulator(spec, sustained=sustained, limit_mw=self.limit_mw, locked_hz=self.clock_hz)
+        return PowerRegulator(spec, sustained=sustained, limit_mw=self.limit_mw, highest_hz=self.clock_hz)
 
 
 @dataclass(frozen=True)

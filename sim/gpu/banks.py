@@ -1,7 +1,7 @@
 """Shared-memory bank conflicts: wavefronts of an instruction, computed from the tile's layout and swizzle.
 
-32 banks of 4 B. Accesses of 8 B a thread are served in two phases (half warps), of 16 B in four (quarter warps); threads that read
-the same word share it. ldmatrix reads each 8x8 matrix as eight rows of 16 B in one phase.
+32 banks of 4 B. Accesses of 8 B a thread are served in two phases (half warps), of 16 B in four (quarter warps);
+threads that read the same word share it. ldmatrix reads each 8x8 matrix as eight rows of 16 B in one phase.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ WARP = 32
 
 
 def swizzle(address: int, swizzle_bytes: int) -> int:
-    """Byte address after the XOR pattern of TMA and ldmatrix layouts: 16 B chunks permuted by the 128 B line's number."""
+    """Byte address after the XOR pattern of TMA and ldmatrix layouts.
+
+    16 B chunks permuted by the 128 B line's number.
+    """
     lines = swizzle_bytes // 16
     if lines < 2:
         return address
@@ -44,7 +47,10 @@ def ldmatrix_waves(view: View, matrices: int = 4) -> int:
 
 
 def access_waves(view: View, vector_bytes: int) -> int:
-    """Wavefronts of one LDS or STS of `vector_bytes` a thread; threads walk the rows of `view` (its columns where transposed)."""
+    """Wavefronts of one LDS or STS of `vector_bytes` a thread.
+
+    Threads walk the rows of `view` (its columns where transposed).
+    """
     tile = view.buffer
     assert isinstance(tile, SharedTile)
     element = DTYPE_BYTES[tile.dtype]

@@ -1,6 +1,7 @@
 """The core clock while kernels run: a fixed clock, or a regulator that holds the board's power limit.
 
-A regulator is asked at the end of each window, with the energy spent in it, for the clock of the next; its state lives across kernels.
+A regulator is asked at the end of each window, with the energy spent in it, for the clock of the next; its state
+lives across kernels.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class FixedClock:
 class PowerRegulator:
     """The board's power limit on a chip with a fast regulator.
 
-    On a chip that was idle before (`sustained` false) it acts after `clock.onset`, first with an undershoot, from `clock.recovery` on
-    exactly; on a chip that has been busy for long (a benchmark's loop) from the start. A kernel that stays below it runs at `clock.boost`.
+    On a chip that was idle before (`sustained` false) it acts after `clock.onset`, first with an undershoot, from
+    `clock.recovery` on exactly; on a chip that has been busy for long (a benchmark's loop) from the start. A kernel
+    that stays below it runs at `clock.boost`.
     """
 
     WINDOW_PS = 2_000_000  # 2 us: fine against the published onset of 55 us

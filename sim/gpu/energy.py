@@ -34,7 +34,9 @@ class EnergyModel:
     def __init__(self, spec: GpuSpec, data: str = "normal") -> None:
         self.spec = spec
         energy = spec.power.energy
-        factor = {"zeros": spec.power.data.zeros, "uniform": spec.power.data.uniform, "normal": spec.power.data.normal}[data]
+        factor = {"zeros": spec.power.data.zeros, "uniform": spec.power.data.uniform, "normal": spec.power.data.normal}[
+            data
+        ]
         self._per_action = np.zeros(Counter.WIDTH + len(MemoryCounter), dtype=np.int64)
         self._factor_ppm = int(factor * 1_000_000)
 
@@ -74,11 +76,15 @@ class EnergyModel:
         core = int(energies.sum()) - memory
         voltage, reference = self.voltage_mv(clock_hz), self.voltage_mv(self.spec.power.voltage.reference_clock_hz)
         return Spent(
-            core * voltage * voltage // (reference * reference), memory, self.spec.power.static_mw * window_ps, window_ps
+            core * voltage * voltage // (reference * reference),
+            memory,
+            self.spec.power.static_mw * window_ps,
+            window_ps,
         )
 
     def sustained_hz(self, clock_hz: int, spent: Spent, limit_mw: int, highest_hz: int) -> int:
-        """Highest clock, at most `highest_hz`, at which the work of a window at `clock_hz` would stay within `limit_mw`.
+        """Highest clock, at most `highest_hz`, at which the work of a window at `clock_hz` would stay within
+        `limit_mw`.
 
         Its time scales with the clock, core energy with voltage squared.
         """
@@ -87,7 +93,9 @@ class EnergyModel:
         def power_mw(candidate_hz: int) -> int:
             v = self.voltage_mv(candidate_hz)
             dynamic = spent.core_fj * v * v // (now_v * now_v) + spent.memory_fj
-            return (dynamic * (candidate_hz // 1_000_000) // (clock_hz // 1_000_000) + spent.static_fj) // spent.window_ps
+            return (
+                dynamic * (candidate_hz // 1_000_000) // (clock_hz // 1_000_000) + spent.static_fj
+            ) // spent.window_ps
 
         low, high = 210_000_000, highest_hz
         if power_mw(high) <= limit_mw:

@@ -1,8 +1,8 @@
 """One GPU as a host program sees it: a device with memory that persists, on which kernels are built and advanced.
 
-`Device` owns what outlives a kernel (L2 contents, DRAM rows). `Device.build` lowers a kernel and places its first wave; `Launch.advance`
-goes on to a tick and returns, so that a host model can interleave devices; `Launch.run` goes to the end, returning to the regulator at
-its boundaries.
+`Device` owns what outlives a kernel (L2 contents, DRAM rows). `Device.build` lowers a kernel and places its first
+wave; `Launch.advance` goes on to a tick and returns, so that a host model can interleave devices; `Launch.run` goes
+to the end, returning to the regulator at its boundaries.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ _CODE_SLOTS = 64  # places for machine code below the tensors
 
 
 class DeadlockError(RuntimeError):
-    """No event is left and warps still wait: a program that synchronises wrongly. The message names what each waits for."""
+    """No event is left and warps still wait: a program that synchronises wrongly.
+
+    The message names what each waits for.
+    """
 
 
 @dataclass
 class KernelResult:
     """What one kernel did.
 
-    ticks: from launch to the end, drain included, at 256 a core cycle. time_ps: the same in picoseconds, clock changes included. warp_states
-    and issue_slots are in ticks and sum to warp residency and to sub-cores x ticks.
+    ticks: from launch to the end, drain included, at 256 a core cycle. time_ps: the same in picoseconds, clock
+    changes included. warp_states and issue_slots are in ticks and sum to warp residency and to sub-cores x ticks.
     """
 
     kernel: Kernel
@@ -158,7 +161,9 @@ class Launch:
                 clocks.append((time_ps, clock_hz))
                 step = ps_to_ticks(window, clock_hz)
             if progress is not None:
-                progress(1 - (x[X.LIVE] + int(self.p[P.CLUSTERS] - x[X.NEXT_CLUSTER]) * self.kernel.cluster_size) / self.ctas)
+                progress(
+                    1 - (x[X.LIVE] + int(self.p[P.CLUSTERS] - x[X.NEXT_CLUSTER]) * self.kernel.cluster_size) / self.ctas
+                )
         drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
         end = max(int(x[X.END]), int(x[X.LAST_STORE]))
         rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz)
@@ -186,7 +191,9 @@ class Launch:
         events = None
         if p[P.LOG]:
             if state.x[X.LOG] > len(state.log):
-                raise MemoryError(f"the event log of kernel {self.kernel.name} holds {len(state.log)} rows, {state.x[X.LOG]} needed")
+                raise MemoryError(
+                    f"the event log of kernel {self.kernel.name} holds {len(state.log)} rows, {state.x[X.LOG]} needed"
+                )
             events = state.log[: state.x[X.LOG]].copy()
         return KernelResult(
             kernel=self.kernel,

@@ -1,8 +1,9 @@
-"""The GPU engine: warps, sub-cores, shared memory, TMA, barriers and the CTA scheduler of a whole chip, event by event.
+"""The GPU engine: warps, sub-cores, shared memory, TMA, barriers and the CTA scheduler of a whole chip.
 
-Everything here is compiled. Times are int64 ticks. Each warp and each TMA queue has at most one event in the heap; its key is
-(tick, priority, component), so that simultaneous events have one order. A warp's event runs ops until the warp waits for
-something that has not been booked yet (it is parked and woken by whoever books it) or until another component is due first.
+Everything here is compiled. Times are int64 ticks. Each warp and each TMA queue has at most one event in the heap; its
+key is (tick, priority, component), so that simultaneous events have one order. A warp's event runs ops until the warp
+waits for something that has not been booked yet (it is parked and woken by whoever books it) or until another component
+is due first.
 """
 
 from sim.engine.jit import inner, kernel
@@ -18,7 +19,6 @@ from sim.gpu.layout import (
     X_DIV,
     X_EQ,
     X_LT,
-    X_MAX,
     X_MIN,
     X_MOD,
     X_MUL,
@@ -52,7 +52,7 @@ CHUNK = 16  # lines a long transfer issues in one event
 PARKED = -1
 TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
 
-# --------------------------------------------------------------------------------------------------------------------------- heap
+# ---- heap
 
 
 @inner(inline=True)
@@ -92,7 +92,7 @@ def _schedule(new, x, tick, priority, component):
     x[X.NEW] += 1
 
 
-# -------------------------------------------------------------------------------------------------------------------- expressions
+# ---- expressions
 
 
 @inner
@@ -154,7 +154,10 @@ def _evaluate(prog, ctas, warps, stack, w, e):
 
 @inner
 def _locate_box(prog, ctas, warps, stack, w, box):
-    """Resolves a box of a global tensor for warp `w` and starts its walk: address, rows, bytes a row, stride; clipped at the tensor's edges."""
+    """Resolves a box of a global tensor for warp `w` and starts its walk: address, rows, bytes a row, stride.
+
+    Clipped at the tensor's edges.
+    """
     boxes = prog.boxes
     rows = 1
     row_stride = 0
@@ -214,7 +217,7 @@ def _sectors(mask):
     return (mask & 1) + ((mask >> 1) & 1) + ((mask >> 2) & 1) + ((mask >> 3) & 1)
 
 
-# ------------------------------------------------------------------------------------------------------------------- accounting
+# ---- accounting
 
 
 @inner(inline=True)
@@ -229,7 +232,10 @@ def _account(st, w, tick, reason):
 
 @inner(inline=True)
 def _issue_slots(st, w, s, t, busy, end):
-    """Books `busy` issue-slot ticks of warp `w` on sub-core `s` within [t, end); idle slots before it go to the warp's reason."""
+    """Books `busy` issue-slot ticks of warp `w` on sub-core `s` within [t, end).
+
+    Idle slots before it go to the warp's reason.
+    """
     subs = st.subs
     cursor = subs[s, S.CURSOR]
     if t > cursor:
@@ -279,14 +285,16 @@ def _log(st, w, op, t0, t1, t2, value):
         log[n, 7] = value
 
 
-# ------------------------------------------------------------------------------------------------------------------------- memory
+# ---- memory
 
 
 @inner
 def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask):
-    """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves the crossbar.
+    """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves
+    the crossbar.
 
-    now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no hole before it.
+    now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no
+    hole before it.
     """
     n = _sectors(mask)
     begin = max(t, sms[sm, M.READ_FREE])
@@ -302,7 +310,10 @@ def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask):
 
 @inner(inline=True)
 def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
-    """Delivery of a line into SM `sm`: the receive port delivers in the order of arrival, so its work is booked from the request."""
+    """Delivery of a line into SM `sm`.
+
+    The receive port delivers in the order of arrival, so its work is booked from the request.
+    """
     n = _sectors(mask)
     free = max(sms[sm, M.RECEIVE_FREE], t_request + p[P.NEAR_LATENCY] - 4 * p[P.RECEIVE_TICKS]) + n * p[P.RECEIVE_TICKS]
     sms[sm, M.RECEIVE_FREE] = free
@@ -368,7 +379,7 @@ def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
     return ready[sm, at]
 
 
-# ----------------------------------------------------------------------------------------------------------------------- barriers
+# ---- barriers
 
 
 @inner(inline=True)
@@ -407,10 +418,10 @@ def _barrier_settle(p, prog, st, slot, b, now):
         return
     first = st.ctas[slot, C.FIRST_WARP]
     for w in range(first, first + p[P.WARPS_PER_CTA]):
-        if st.warps[w, W.BLOCK] == Block.MBARRIER and st.warps[w, W.BLOCK_A] == b:
-            if bars[row, B.PHASE] > st.warps[w, W.BLOCK_B]:
-                bars[row, B.WAITERS] -= 1
-                _wake(p, st, w, bars[row, B.DONE] + p[P.WAIT_LATENCY], Reason.MBARRIER, now)
+        waits = st.warps[w, W.BLOCK] == Block.MBARRIER and st.warps[w, W.BLOCK_A] == b
+        if waits and bars[row, B.PHASE] > st.warps[w, W.BLOCK_B]:
+            bars[row, B.WAITERS] -= 1
+            _wake(p, st, w, bars[row, B.DONE] + p[P.WAIT_LATENCY], Reason.MBARRIER, now)
 
 
 @inner
@@ -433,12 +444,15 @@ def _peer(st, slot, rank):
     return -1
 
 
-# ---------------------------------------------------------------------------------------------------------------------------- TMA
+# ---- TMA
 
 
 @inner
 def _tma_enqueue(p, st, w, op, which, bar, mask, size_bytes, reduce, now):
-    """Gives the box that warp `w` has located to a queue of its SM's TMA (0 loads, 1 stores). False: the queue is full."""
+    """Gives the box that warp `w` has located to a queue of its SM's TMA (0 loads, 1 stores).
+
+    False: the queue is full.
+    """
     sm = st.warps[w, W.SM]
     q = which * p[P.SMS] + sm
     n = st.queue_at[q, 1]
@@ -471,7 +485,10 @@ def _tma_enqueue(p, st, w, op, which, bar, mask, size_bytes, reduce, now):
 
 @inner
 def _tma_loads(p, prog, st, ms, mem, sm, t):
-    """Up to CHUNK lines of the loads queued at the TMA of `sm`; returns the tick of its next event, PARKED if the queue is empty."""
+    """Up to CHUNK lines of the loads queued at the TMA of `sm`.
+
+    Returns the tick of its next event, PARKED if the queue is empty.
+    """
     q = sm
     e = st.queues
     i = st.queue_at[q, 0]
@@ -527,7 +544,8 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     e[q, i, Q.T_DONE] = done
     if row < rows:
         return free
-    # The box is complete: bytes arrive on the barrier of each receiving CTA. Clipped parts are written as zeros, so all bytes count.
+    # The box is complete: bytes arrive on the barrier of each receiving CTA. Clipped parts are written as zeros, so
+    # all bytes count.
     bar = e[q, i, Q.BAR]
     size_bytes = e[q, i, Q.BYTES]
     if p[P.LOG] == 1:
@@ -549,7 +567,10 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
 
 @inner
 def _tma_stores(p, st, ms, mem, sm, t):
-    """Up to CHUNK lines of the stores queued at the TMA of `sm`; returns the tick of its next event, PARKED if the queue is empty."""
+    """Up to CHUNK lines of the stores queued at the TMA of `sm`.
+
+    Returns the tick of its next event, PARKED if the queue is empty.
+    """
     q = p[P.SMS] + sm
     e = st.queues
     i = st.queue_at[q, 0]
@@ -615,7 +636,7 @@ def _tma_stores(p, st, ms, mem, sm, t):
     return PARKED
 
 
-# ------------------------------------------------------------------------------------------------------------------ CTA scheduler
+# ---- CTA scheduler
 
 
 @inner
@@ -718,7 +739,9 @@ def _fetch_code(p, st, ms, mem, sm, t):
         gpc = sms[sm, M.GPC]
         while line < last:
             if st.code_ready[gpc, line] == 0:
-                st.code_ready[gpc, line] = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] + line, 15)
+                st.code_ready[gpc, line] = _port_read(
+                    p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] + line, 15
+                )
             done = max(done, st.code_ready[gpc, line])
             line += 1
         sms[sm, M.FETCHED] = line
@@ -801,14 +824,15 @@ def _exit(p, prog, st, ms, mem, w, t):
         _launch(p, prog, st, ms, mem, t)
 
 
-# -------------------------------------------------------------------------------------------------------------------------- warps
+# ---- warps
 
 
 @inner(inline=True)
 def _issue_run(p, prog, st, w, s, t, pc, n, total):
     """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
 
-    Returns (start, tick of the next instruction of this warp). start > t: nothing was booked, the warp has to come back at start.
+    Returns (start, tick of the next instruction of this warp). start > t: nothing was booked, the warp has to come
+    back at start.
     """
     code, subs = prog.code, st.subs
     pipe = code[pc, Col.PIPE]
@@ -889,7 +913,10 @@ def _set_ready(st, w, slot, tick, reason):
 
 @inner(inline=True)
 def _add_ready(st, w, slot, tick, reason):
-    """Scoreboard `slot` counts what is in flight: it is ready when the last of several ops has completed, in whatever order."""
+    """Scoreboard `slot` counts what is in flight.
+
+    It is ready when the last of several ops has completed, in whatever order.
+    """
     if tick > st.warps[w, W.READY + slot]:
         _set_ready(st, w, slot, tick, reason)
 
@@ -903,7 +930,8 @@ def _set_tile(st, w, tile, first, last, reason):
 
 @inner
 def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
-    """LDG, STG, RED and cp.async: as many instructions of row `pc` as fit one event. Returns the tick at which to come back.
+    """LDG, STG, RED and cp.async: as many instructions of row `pc` as fit one event. Returns the tick at which to
+    come back.
 
     When the row is finished the program counter moves on; else the warp comes back for the rest.
     """
@@ -1008,7 +1036,10 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
 
 @inner
 def _step(p, prog, st, ms, mem, w, t, limit):
-    """Runs warp `w` from tick `t` until it waits. Returns the tick of its next event, PARKED if somebody else has to wake it."""
+    """Runs warp `w` from tick `t` until it waits.
+
+    Returns the tick of its next event, PARKED if somebody else has to wake it.
+    """
     code, warps, x = prog.code, st.warps, st.x
     s = warps[w, W.SUB]
     sm = warps[w, W.SM]
@@ -1027,14 +1058,18 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             if kind == Kind.NEXT:
                 warps[w, W.VARS + code[pc, Col.VAR2]] -= 1
                 if warps[w, W.VARS + code[pc, Col.VAR2]] > 0:
-                    warps[w, W.VARS + code[pc, Col.VAR]] += _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA])
+                    warps[w, W.VARS + code[pc, Col.VAR]] += _evaluate(
+                        prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA]
+                    )
                     warps[w, W.PC] = code[pc, Col.JUMP]
                 else:
                     warps[w, W.PC] = pc + 1
             elif kind == Kind.LOOP:
                 trips = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
                 if trips > 0:
-                    warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA])
+                    warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(
+                        prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA]
+                    )
                     warps[w, W.VARS + code[pc, Col.VAR2]] = trips
                     warps[w, W.PC] = pc + 1
                 else:
@@ -1104,7 +1139,9 @@ def _step(p, prog, st, ms, mem, w, t, limit):
                 reason = Reason.WAIT
                 if code[pc, Col.MACS] > 0:
                     st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.MACS]
-                    st.counters[Counter.TENSOR_TICKS] += n * interval * (1 if code[pc, Col.EXTRA] == Counter.MACS_TENSOR else 0)
+                    st.counters[Counter.TENSOR_TICKS] += (
+                        n * interval * (1 if code[pc, Col.EXTRA] == Counter.MACS_TENSOR else 0)
+                    )
             warps[w, W.LEFT] -= n
             t = following
             if warps[w, W.LEFT] > 0:
@@ -1229,10 +1266,12 @@ def _step(p, prog, st, ms, mem, w, t, limit):
 
 @inner
 def _sync_op(p, prog, st, w, s, t, pc, kind):
-    """Groups, named barriers, cluster barriers, tile counters and flags. Returns the tick after it, PARKED if the warp has to wait."""
+    """Groups, named barriers, cluster barriers, tile counters and flags.
+
+    Returns the tick after it, PARKED if the warp has to wait.
+    """
     code, warps, x = prog.code, st.warps, st.x
     slot = warps[w, W.CTA]
-    cycle = p[P.CYCLE]
     op = code[pc, Col.OP]
     log = p[P.LOG] == 1
     warps[w, W.PC] = pc + 1
@@ -1371,16 +1410,15 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         tick = max(t + p[P.ATOMIC_LATENCY], st.flags[f, 1])
         _account(st, w, tick, Reason.LONG_SCOREBOARD)
         t = tick
-    elif kind == Kind.FENCE:
-        if warps[w, W.SHARED_WRITTEN] > t:
-            _account(st, w, warps[w, W.SHARED_WRITTEN], Reason.MEMBAR)
-            t = warps[w, W.SHARED_WRITTEN]
+    elif kind == Kind.FENCE and warps[w, W.SHARED_WRITTEN] > t:
+        _account(st, w, warps[w, W.SHARED_WRITTEN], Reason.MEMBAR)
+        t = warps[w, W.SHARED_WRITTEN]
     if log:
         _log(st, w, op, issued, t, t, 0)
     return t
 
 
-# ---------------------------------------------------------------------------------------------------------------------- main loop
+# ---- main loop
 
 
 @inner(inline=True)

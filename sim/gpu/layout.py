@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# ------------------------------------------------------------------------------------------------------------------ lowered program
+# ---- lowered program
 
 
 class Kind(IntEnum):
@@ -97,7 +97,7 @@ class Box(IntEnum):
 # Expression bytecode: postfix, two columns (operator, argument).
 X_CONST, X_VAR, X_ADD, X_SUB, X_MUL, X_DIV, X_MOD, X_XOR, X_AND, X_SHL, X_LT, X_EQ, X_MIN, X_MAX, X_TABLE = range(15)
 
-# ---------------------------------------------------------------------------------------------------------------------------- state
+# ---- state
 
 N_SCOREBOARDS = 8
 N_TILES = 12  # register tiles a role
@@ -354,7 +354,10 @@ class GpuProgram(NamedTuple):
 
 
 class P(IntEnum):
-    """Machine and launch figures of one kernel: indices into the parameter array (ticks unless the name says otherwise)."""
+    """Machine and launch figures of one kernel.
+
+    Indices into the parameter array (ticks unless the name says otherwise).
+    """
 
     SMS = 0
     SUB_CORES = 1
@@ -434,7 +437,7 @@ class GpuState(NamedTuple):
     l1_used: np.ndarray  # tick of the last use
     flags: np.ndarray  # (flags, 2): value, latest time
     flag_waiters: np.ndarray
-    code_ready: np.ndarray  # (gpcs, code lines) tick at which a GPC's instruction cache holds a line, 0 not yet asked for
+    code_ready: np.ndarray  # (gpcs, code lines): tick at which a GPC's instruction cache holds it, 0 not asked for
     stack: np.ndarray
     counters: np.ndarray
     warp_states: np.ndarray

@@ -1,7 +1,7 @@
 """From a kernel and a machine to the engine's integer tables.
 
-`lower_kernel` looks up the cost of every op in the machine's instruction table, turns expressions into bytecode and views of global
-tensors into boxes of addresses. `occupancy` says how many CTAs an SM holds and what limits it.
+`lower_kernel` looks up the cost of every op in the machine's instruction table, turns expressions into bytecode and
+views of global tensors into boxes of addresses. `occupancy` says how many CTAs an SM holds and what limits it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,10 @@ from sim.gpu.program import (
     Op,
     RegisterTile,
     Role,
-    SharedTile,
     Statement,
     Table,
     Var,
     View,
-    walk,
 )
 
 PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": 4, "lsu": 5}
@@ -87,14 +85,16 @@ _SYNC = {
     "fence_async": Kind.FENCE,
     "setmaxnreg": Kind.NOTE,
 }
-#: Work that the shared-memory and load/store queues of an SM hold before a warp stalls on them, in cycles of their data path.
-#: Assumption: 16 accesses of four wavefronts a sub-core. Compilers spread loads between arithmetic so that the queues do not stall a
-#: warp; an op stands for loads so spread, so the queue is deeper than the 4 to 8 entries that single instructions see.
+#: Work that the shared-memory and load/store queues of an SM hold before a warp stalls on them, in cycles of their
+#: data path.
+#: Assumption: 16 accesses of four wavefronts a sub-core. Compilers spread loads between arithmetic so that the queues
+#: do not stall a warp; an op stands for loads so spread, so the queue is deeper than the 4 to 8 entries that single
+#: instructions see.
 _QUEUE_CYCLES = 256
 #: Instructions of an op that issue in one event under loose round robin, so that warps of equal rank alternate.
 _ROUND_ROBIN_RUN = 8
-#: An SM sets up one warp of a new CTA after the other. From gpu-benches' stream kernels: a CTA of 4 warps takes 5 to 12 cycles longer
-#: from slot to slot than one of 1 warp (init, A100 and H100 PCIe).
+#: An SM sets up one warp of a new CTA after the other. From gpu-benches' stream kernels: a CTA of 4 warps takes 5 to
+#: 12 cycles longer from slot to slot than one of 1 warp (init, A100 and H100 PCIe).
 _WARP_LAUNCH_CYCLES = 3
 _CODE_BASE_LINE = (1 << 20) // 128
 
@@ -127,7 +127,8 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
         )
     if kernel.cluster_size > spec.max_ctas_per_cluster:
         raise InputError(
-            f"kernel {kernel.name} has clusters of {kernel.cluster_size} CTAs; {spec.name} allows {spec.max_ctas_per_cluster}"
+            f"kernel {kernel.name} has clusters of {kernel.cluster_size} CTAs; "
+            f"{spec.name} allows {spec.max_ctas_per_cluster}"
         )
     limits = {
         "warps": spec.sm.max_warps // kernel.warps,
@@ -141,7 +142,9 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     if ctas < 1:
         raise InputError(f"kernel {kernel.name}: one CTA exceeds the {limiter} of an SM of {spec.name}")
     if kernel.cluster_size > max(spec.sms_per_gpc) * ctas:
-        raise InputError(f"kernel {kernel.name}: a cluster of {kernel.cluster_size} CTAs does not fit a GPC of {spec.name}")
+        raise InputError(
+            f"kernel {kernel.name}: a cluster of {kernel.cluster_size} CTAs does not fit a GPC of {spec.name}"
+        )
     return Occupancy(ctas, ctas * kernel.warps, limiter)
 
 
@@ -294,9 +297,12 @@ class _Lowering:
             columns["tile"] = self._slot(self.tiles, op.dst.buffer, lay.N_TILES, "register tiles")
         columns |= self._mix(op)
         if op.opcode in _GLOBAL:
-            row = find_row(self.spec, "stg" if op.opcode in ("stg", "red") else "ldg", f"b{8 * max(4, op.vector_bytes)}")
+            row = find_row(
+                self.spec, "stg" if op.opcode in ("stg", "red") else "ldg", f"b{8 * max(4, op.vector_bytes)}"
+            )
             self._row(
-                _GLOBAL[op.opcode], box=self._box(op.dst if op.opcode in ("stg", "red") else op.srcs[0]), pipe=PIPES[row.pipe],
+                _GLOBAL[op.opcode], box=self._box(op.dst if op.opcode in ("stg", "red") else op.srcs[0]),
+                pipe=PIPES[row.pipe],
                 interval=cycles_to_ticks(self.spec.sm.address_interval_cycles), **columns,
             )  # fmt: skip
         elif op.opcode in _TMA:
@@ -354,7 +360,8 @@ class _Lowering:
             interval = max(interval, cycles_to_ticks(self.spec.sm.address_interval_cycles))
         self._row(
             Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=cycles_to_ticks(row.latency_cycles), macs=macs,
-            extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe], **columns,
+            extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe],
+            **columns,
         )  # fmt: skip
 
     def _shared(self, op: Op, columns: dict[str, int]) -> None:
@@ -362,12 +369,15 @@ class _Lowering:
         store = op.opcode in ("sts", "stmatrix")
         cycle = TICKS_PER_CYCLE
         width = 16 if op.opcode in ("ldmatrix", "stmatrix") else op.vector_bytes
-        # A conflicting wavefront costs one cycle of the data path and, seen by one warp, one more of latency (23/25/29/37 for 1/2/4/8-way).
+        # A conflicting wavefront costs one cycle of the data path and, seen by one warp, one more of latency
+        # (23/25/29/37 for 1/2/4/8-way).
         latency = cycles_to_ticks(row.latency_cycles) - base * cycle + (waves - base) * cycle
         self._row(
-            Kind.SHARED, pipe=PIPES["lsu"], interval=cycles_to_ticks(self.spec.sm.address_interval_cycles), latency=max(latency, 0),
+            Kind.SHARED, pipe=PIPES["lsu"], interval=cycles_to_ticks(self.spec.sm.address_interval_cycles),
+            latency=max(latency, 0),
             shared=waves * self.shared_ticks, value=(waves - base) * self.shared_ticks, bytes=WARP_SIZE * width,
-            extra=Counter.SHARED_WRITE_BYTES if store else Counter.SHARED_READ_BYTES, counter=Counter.INST_SHARED, **columns,
+            extra=Counter.SHARED_WRITE_BYTES if store else Counter.SHARED_READ_BYTES, counter=Counter.INST_SHARED,
+            **columns,
         )  # fmt: skip
 
     def _wgmma(self, op: Op, columns: dict[str, int]) -> None:
@@ -434,9 +444,11 @@ def lower_kernel(
     cold_launch: bool = True,
     number: int = 0,
 ) -> tuple[np.ndarray, GpuProgram]:
-    """Parameters and tables of one launch. addresses: byte address of each tensor. number: position in the program (its code's address).
+    """Parameters and tables of one launch. addresses: byte address of each tensor. number: position in the program
+    (its code's address).
 
-    exact: every instruction issues in an event of its own. cold_launch: instructions and descriptors are fetched through the L2.
+    exact: every instruction issues in an event of its own. cold_launch: instructions and descriptors are fetched
+    through the L2.
     Raises InputError for a kernel that the machine cannot run.
     """
     lowering = _Lowering(kernel, addresses, spec)
@@ -508,7 +520,9 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.CTA_LAUNCH: cycles_to_ticks(spec.sm.cta_launch_cycles),
         P.WARP_LAUNCH: cycles_to_ticks(_WARP_LAUNCH_CYCLES),
         P.LAUNCH_START: ps_to_ticks(spec.launch.kernel_ps + spec.launch.setup_ps, spec.clock.boost_hz),
-        P.CODE_LINES: -(-kernel.code_bytes // spec.l1.line_bytes) if cold_launch and spec.launch.cold_instruction else 0,
+        P.CODE_LINES: -(-kernel.code_bytes // spec.l1.line_bytes)
+        if cold_launch and spec.launch.cold_instruction
+        else 0,
         P.CODE_BASE: _CODE_BASE_LINE + 1024 * number,
         P.FETCH_LINES: _FETCH_LINES,
         P.DESCRIPTORS: kernel.descriptors if cold_launch and spec.launch.descriptor_fetch_cycles else 0,
@@ -523,4 +537,3 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
 #: Instruction lines of 128 B that an SM fetches ahead in one go (4 KiB): sequential prefetch of the instruction caches.
 #: Calibrated on the shortest xla_matmul_table bf16 rows of h100-sxm.
 _FETCH_LINES = 32
-__all__ = ["Occupancy", "find_row", "lower_kernel", "occupancy", "shared_row", "walk", "SharedTile"]
