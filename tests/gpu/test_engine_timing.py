@@ -130,7 +130,8 @@ def test_an_mbarrier_wait_ends_with_the_phase(hopper: GpuSpec, late: str) -> Non
         r.run("ffma", 1)
     result = run(hopper, kernel.build())
     arrive, resume = hopper.sync.mbarrier_arrive_cycles, hopper.sync.mbarrier_wait_cycles
-    assert arrive is not None and resume is not None
+    assert arrive is not None
+    assert resume is not None
     arrived = column(result, 1, Event.T_ISSUE)[0] + arrive
     waits = column(result, 3, Event.T_ISSUE, warp=1)[0]
     goes_on = column(result, 4, Event.T_ISSUE, warp=1)[0]
