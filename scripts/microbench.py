@@ -194,7 +194,7 @@ class Bench:
         loads, stores = micro.STREAMS[op]
         wave = 2 * self.spec.sm.count
         # Stores reach their steady state when the L2 is full of dirty lines.
-        fill = int(1.25 * self.spec.l2.size_bytes / (8 * threads * stores)) if stores and threads > 128 else 0
+        fill = int(1.25 * self.spec.l2.size_bytes / (8 * threads * stores)) if stores else 0
         short = max(10 * wave, fill)
         long = short + max(20 * wave, 32_000_000 // (8 * threads) if threads > 128 else 0)
         size = 8 * threads * (loads + stores)

@@ -1,0 +1,142 @@
+"""What moves cycles, and by exactly how much: each test adds one thing and compares with a calculation by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from arch.gpu import GpuSpec
+from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+from tests.gpu.conftest import cycles, run
+from workloads.gpu import micro
+
+TRIPS = 64
+
+
+def compute(ffma: int, warps: int = 8, trips: int = TRIPS) -> Program:
+    """A loop of `ffma` independent FFMA in each warp."""
+    kernel = KernelBuilder("compute", (1, 1, 1))
+    with kernel.role("warps", warps=warps, registers=32) as r, r.loop("i", trips):
+        r.run("ffma", ffma)
+    return Program("compute", (), (kernel.build(),), "test")
+
+
+@pytest.mark.parametrize("machine", ["ampere", "hopper", "volta"])
+@pytest.mark.parametrize("ffma", [1, 8, 63])
+def test_one_more_ffma_costs_its_interval_every_trip(request: pytest.FixtureRequest, machine: str, ffma: int) -> None:
+    """Two warps a sub-core keep the pipe busy, so a trip grows by two intervals."""
+    spec: GpuSpec = request.getfixturevalue(machine)
+    interval = spec.instruction("ffma", "fp32").interval_cycles
+    one, more = (cycles(run(spec, compute(n))) for n in (ffma, ffma + 1))
+    assert more - one == pytest.approx(2 * interval * TRIPS, abs=2 * interval)
+
+
+def test_another_pipe_takes_slots_but_no_pipe_time(ampere: GpuSpec) -> None:
+    """FFMA issue every second cycle on this machine; ALU instructions fit into the slots between."""
+
+    def kernel(alu: int) -> Program:
+        builder = KernelBuilder("two_pipes", (1, 1, 1))
+        with builder.role("warps", warps=4, registers=32) as r, r.loop("i", TRIPS):
+            r.run("ffma", 16, mix=(("iadd", alu),) if alu else ())
+        return Program("two_pipes", (), (builder.build(),), "test")
+
+    none, half, full, over = (cycles(run(ampere, kernel(alu))) for alu in (0, 8, 16, 24))
+    assert none == half == pytest.approx(full, abs=2)
+    # 24 ALU instructions hold their own pipe for 48 cycles, against 32 of the FFMA.
+    assert over - none == pytest.approx(16 * TRIPS, abs=17)
+
+
+@pytest.mark.parametrize("ways", [1, 2, 4, 8])
+def test_one_more_lds_costs_its_wavefronts(ampere: GpuSpec, ways: int) -> None:
+    """16 warps keep the shared-memory array busy; one more load a trip is `ways` cycles for each of them."""
+
+    def kernel(loads: int) -> Program:
+        builder = KernelBuilder("lds", (1, 1, 1))
+        tile = builder.shared("tile", (32, ways), "fp32")
+        value = RegisterTile("value", (1, 32), "fp32")
+        with builder.role("warps", warps=16, registers=32) as r, r.loop("i", TRIPS):
+            r.lds(value.whole, tile[0, :, 0:1].T, loads, into="loads", vector_bytes=4)
+        return Program("lds", (), (builder.build(),), "test")
+
+    few, more = (cycles(run(ampere, kernel(loads))) for loads in (8, 9))
+    assert more - few == pytest.approx(16 * ways * TRIPS, rel=0.02)
+
+
+def test_a_worse_swizzle_multiplies_the_wavefronts(ampere: GpuSpec) -> None:
+    """Rows of 128 B: eight rows of an ldmatrix start in one bank without a swizzle, in two groups of four with 32 B."""
+
+    def kernel(swizzle_bytes: int) -> Program:
+        builder = KernelBuilder("swizzle", (1, 1, 1))
+        tile = builder.shared("tile", (64, 64), "fp16", swizzle_bytes=swizzle_bytes)
+        value = RegisterTile("value", (16, 16), "fp16")
+        with builder.role("warps", warps=16, registers=32) as r, r.loop("i", TRIPS):
+            r.ldmatrix(value.whole, tile[0, 0:16, 0:16], 4, into="loads")
+        return Program("swizzle", (), (builder.build(),), "test")
+
+    none, half, full = (run(ampere, kernel(swizzle)) for swizzle in (0, 64, 128))
+    wavefronts = 16 * TRIPS * 4 * 4  # warps, trips, instructions, matrices
+    for result, ways in ((full, 1), (half, 2), (none, 8)):
+        assert cycles(result) == pytest.approx(wavefronts * ways + ampere.sm.cta_launch_cycles, rel=0.02)
+        assert result.counters["shared_conflict_ticks"] == wavefronts * (ways - 1) * 256
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_stages_hide_latency_until_the_rate_is_reached(hopper: GpuSpec, stages: int) -> None:
+    """A load-and-consume loop with `stages` buffers: a step takes the loop's latency over the stages, or the work."""
+    steps, work = 96, 300
+
+    def kernel(count: int, trips: int) -> Program:
+        builder = KernelBuilder("stages", (1, 1, 1))
+        x = GlobalTensor("x", (16 * 1024,), "fp32", (1,))
+        tile = builder.shared("tile", (256,), "fp32", count)
+        full, empty = builder.mbarrier("full", count, 1), builder.mbarrier("empty", count, 1)
+        value = RegisterTile("value", (1, 32), "fp32")
+        with builder.role("producer", warps=1, registers=32) as r, r.loop("i", trips) as i:
+            r.mbarrier_wait(empty, i % count, i // count - 1)
+            r.mbarrier_expect(full, i % count, 1024)
+            r.tma_load(tile.stage(i % count), x[(i % 64) * 256 : 256], full, i % count)
+        with builder.role("consumer", warps=1, registers=32) as r, r.loop("i", trips) as i:
+            r.mbarrier_wait(full, i % count, i // count)
+            r.run("ffma", work, dst=value.whole)
+            r.mbarrier_arrive(empty, i % count)
+        return Program("stages", (x,), (builder.build(),), "test")
+
+    # The second half of the steps reads what the first half brought into the L2.
+    step = (cycles(run(hopper, kernel(stages, 64 + steps))) - cycles(run(hopper, kernel(stages, 64)))) / steps
+    assert hopper.tma is not None
+    assert hopper.sync.mbarrier_wait_cycles is not None
+    assert hopper.sync.mbarrier_arrive_cycles is not None
+    waits = 2 * hopper.sync.mbarrier_wait_cycles + hopper.sync.mbarrier_arrive_cycles
+    near = hopper.l2.hit_latency_cycles + hopper.tma.latency_cycles
+    low = (near + waits + work) / stages
+    high = (near + hopper.l2.far_latency_cycles + waits + work + 40) / stages
+    consumer = work + hopper.instruction("ffma", "fp32").interval_cycles
+    assert max(low, consumer) <= step <= max(high, consumer + 6)
+
+
+def test_the_chip_shares_what_it_has(ampere: GpuSpec) -> None:
+    """Two SMs read from L2 at twice the rate of one: the port of each is the limit."""
+
+    def rate(ctas: int) -> float:
+        short, long = (cycles(run(ampere, micro.private_read(64 * 1024, sweeps, ctas))) for sweeps in (2, 6))
+        return 4 * 64 * 1024 * 4 * ctas / (long - short)
+
+    one, two = rate(1), rate(2)
+    assert two == pytest.approx(2 * one, rel=0.05)
+    assert one <= ampere.port.read_bytes_per_cycle * 1.001
+
+
+def test_a_deeper_loop_costs_what_its_body_costs(ampere: GpuSpec) -> None:
+    """Control flow itself is free: the loop's own instructions are written as ops by those who know them."""
+
+    def kernel(outer: int, inner: int) -> Program:
+        builder = KernelBuilder("nest", (1, 1, 1))
+        value = RegisterTile("value", (1, 32), "fp32")
+        with builder.role("warps", warps=1, registers=32) as r, r.loop("i", outer), r.loop("j", inner):
+            r.run("ffma", 1, dst=value.whole, srcs=(value.whole,))
+            with r.when(WARP.equals(1)):
+                r.run("ffma", 1000)
+        return Program("nest", (), (builder.build(),), "test")
+
+    assert (
+        cycles(run(ampere, kernel(1, 60))) == cycles(run(ampere, kernel(60, 1))) == cycles(run(ampere, kernel(6, 10)))
+    )
