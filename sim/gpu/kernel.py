@@ -694,7 +694,7 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
     st.counters[Counter.CTAS] += 1
     for i in range(p[P.WARPS_PER_CTA]):
         w = first + i
-        s = sm * p[P.SUB_CORES] + i % p[P.SUB_CORES]
+        s = sm * p[P.SUB_CORES] + w % p[P.WARPS_PER_SM] % p[P.SUB_CORES]
         for c in range(W.WIDTH):
             st.warps[w, c] = 0
         st.warps[w, W.PC] = prog.warp_entry[i, 0]
@@ -827,6 +827,32 @@ def _exit(p, prog, st, ms, mem, w, t):
 # ---- warps
 
 
+@inner
+def _issue_time(subs, s, t, busy):
+    """Ticks in which `busy` ticks of issue slots fit beside the ops that already run on sub-core `s` at tick `t`.
+
+    Each of those takes its share of the slots (`S.DENSITY`, in 256ths) until its pipe is free.
+    """
+    left = busy
+    now = t
+    while True:
+        rate = 256
+        following = FAR
+        for q in range(N_PIPES):
+            f = subs[s, S.PIPE_FREE + q]
+            if f > now:
+                rate -= subs[s, S.DENSITY + q]
+                if subs[s, S.DENSITY + q] > 0:
+                    following = min(following, f)
+        if following == FAR:
+            return now + left - t
+        if rate > 0:
+            if left * 256 <= rate * (following - now):
+                return now + (left * 256 + rate - 1) // rate - t
+            left -= rate * (following - now) >> 8
+        now = following
+
+
 @inner(inline=True)
 def _issue_run(p, prog, st, w, s, t, pc, n, total):
     """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
@@ -866,18 +892,20 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
         if density > 240:  # the slots of running ops leave nothing
             _account(st, w, earliest, Reason.NOT_SELECTED)
             return earliest, earliest
-        duration = max(duration, busy * 256 // (256 - density))
+        duration = max(duration, _issue_time(subs, s, t, busy) if density > 0 else busy)
     for k in range(2):
         ticks = code[pc, Col.MIX_TICKS0 + 2 * k]
         if ticks > 0:
             if n != total:
                 ticks = ticks * (done + n) // total - ticks * done // total
             q = code[pc, Col.MIX_PIPE0 + 2 * k]
-            f = max(subs[s, S.PIPE_FREE + q], t) + ticks
-            if q != pipe:
+            if q == pipe:
+                duration = max(duration, n * interval + ticks)
+            else:
+                f = max(subs[s, S.PIPE_FREE + q], t) + ticks
                 subs[s, S.PIPE_FREE + q] = f
                 subs[s, S.DENSITY + q] = 0
-            duration = max(duration, f - t)
+                duration = max(duration, f - t)
     subs[s, S.PIPE_FREE + pipe] = t + duration
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
     following = max(t + duration - interval + cycle, t + busy)
