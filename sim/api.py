@@ -226,7 +226,7 @@ def conditions_of(row: Row) -> Conditions:
         clock=environment.clock,
         clock_hz=round(environment.locked_clock_mhz * 1_000_000) if environment.locked_clock_mhz else None,
         limit_mw=round(environment.power_limit_w * 1000) if environment.power_limit_w else None,
-        data=environment.data,
+        data=environment.data_of(row.dtype),
     )
 
 
