@@ -879,6 +879,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     cycle = p[P.CYCLE]
     busy = slots * cycle
     duration = n * interval
+    alone = duration  # of the pipe; the rest of the duration it waits for slots and for the other pipes of the mix
     if p[P.MAX_RUN] == 1:
         free = subs[s, S.ISSUE_FREE]
         if free > t:
@@ -905,13 +906,14 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
                 ticks = ticks * (done + n) // total - ticks * done // total
             q = code[pc, Col.MIX_PIPE0 + 2 * k]
             if q == pipe:
-                duration = max(duration, n * interval + ticks)
+                alone = n * interval + ticks
+                duration = max(duration, alone)
             else:
                 f = max(subs[s, S.PIPE_FREE + q], t) + ticks
                 subs[s, S.PIPE_FREE + q] = f
                 subs[s, S.DENSITY + q] = 0
                 duration = max(duration, f - t)
-    subs[s, S.PIPE_FREE + pipe] = t + duration
+    subs[s, S.PIPE_FREE + pipe] = t + (alone if p[P.MAX_RUN] == 1 else duration)
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
     following = max(t + duration - interval + cycle, t + busy)
     _issue_slots(st, w, s, t, busy, following)
@@ -1141,7 +1143,8 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             fresh = warps[w, W.LEFT] == 0
             if fresh:
                 warps[w, W.LEFT] = total
-            n = min(warps[w, W.LEFT], p[P.MAX_RUN])
+            # The array of shared memory serves all sub-cores in turn: its instructions issue one by one.
+            n = 1 if kind == Kind.SHARED else min(warps[w, W.LEFT], p[P.MAX_RUN])
             start, following = _issue_run(p, prog, st, w, s, t, pc, n, total)
             if start > t:
                 if fresh:
