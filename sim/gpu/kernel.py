@@ -341,6 +341,27 @@ def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
 
 
 @inner
+def _replace_first(heaps, i, tick):
+    """Replaces the earliest tick of heap `i`: an entry that becomes free is taken until `tick`.
+
+    Misses come back in any order, so that one that waits for DRAM holds up no others.
+    """
+    heap = heaps[i]
+    size = heap.shape[0]
+    hole = 0
+    child = 1
+    while child < size:
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= tick:
+            break
+        heap[hole] = heap[child]
+        hole = child
+        child = 2 * hole + 1
+    heap[hole] = tick
+
+
+@inner
 def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
     """A line read by the LSU of `sm` through L1; returns the tick at which the data can be used."""
     tags, ready, valid = st.l1_tags, st.l1_ready, st.l1_valid
@@ -372,12 +393,10 @@ def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
         ready[sm, at] = 0
         st.l1_used[sm, at] = t
     missing = mask & ~valid[sm, at]
-    k = st.sms[sm, M.MISS_HEAD] % p[P.MISS_QUEUE]
-    begin = max(t, st.misses[sm, k])
+    begin = max(t, st.misses[sm, 0])
     data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, now, begin, line, missing)
     data = _port_receive(p, st.sms, st.counters, sm, begin, data, missing)
-    st.misses[sm, k] = data
-    st.sms[sm, M.MISS_HEAD] += 1
+    _replace_first(st.misses, sm, data)
     valid[sm, at] |= missing
     ready[sm, at] = max(ready[sm, at], data)
     return ready[sm, at]
@@ -1013,12 +1032,10 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 done = max(done, _l1_read(p, st, ms, mem, sm, t, at, address >> 7, mask))
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
             elif kind == Kind.CP_ASYNC:
-                k = sms[sm, M.MISS_HEAD] % p[P.MISS_QUEUE]
-                begin = max(at, st.misses[sm, k])
+                begin = max(at, st.misses[sm, 0])
                 data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, mask)
                 data = _port_receive(p, sms, st.counters, sm, begin, data, mask) + p[P.CP_ASYNC_LATENCY]
-                st.misses[sm, k] = data
-                sms[sm, M.MISS_HEAD] += 1
+                _replace_first(st.misses, sm, data)
                 sms[sm, M.SHARED_FREE] = max(sms[sm, M.SHARED_FREE], t) + p[P.SHARED_TICKS]
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
                 done = max(done, data)
