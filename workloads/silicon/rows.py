@@ -82,6 +82,8 @@ class Environment(BaseModel):
     """Operand data by dtype where it differs."""
     acc: Mapping[str, str] = Field(default_factory=dict)
     """Accumulator by dtype where the source asked for another than the default."""
+    beta: Literal["0", "1"] = "0"
+    """Whether its multiplies add to what C holds."""
     evidence: str
     """Where each of these comes from."""
 
@@ -129,7 +131,7 @@ def operator_of(row: Row) -> Operator:
     operator = parse(f"{row.op} {row.shape} dtype={row.dtype}")
     environment = environment_of(row.source)
     if isinstance(operator, Gemm):
-        operator = dataclasses.replace(operator, acc=environment.acc.get(row.dtype))
+        operator = dataclasses.replace(operator, acc=environment.acc.get(row.dtype), beta=environment.beta)
         return operator.read_as_column_major() if environment.order == "column" else operator
     return operator
 
