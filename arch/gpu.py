@@ -327,11 +327,19 @@ class Instruction(Group):
         description="issue to dependent issue; of an n* row: completion after the last interval"
     )
     floor_cycles: MeanCycles = Field(default=0.0, description="least interval of an n* row")
+    stall_cycles: MeanCycles = Field(
+        default=0.0, description="further cycles between instructions in practice; peak rates do not count them"
+    )
 
     @property
     def name(self) -> str:
         """The row's name in a preset: op.dtype or op.dtype.shape."""
         return ".".join(part for part in (self.op, self.dtype, self.shape) if part)
+
+    @property
+    def cadence_cycles(self) -> float:
+        """Cycles of the pipe that one of many warp instructions takes in practice."""
+        return self.interval_cycles + self.stall_cycles
 
     @property
     def macs(self) -> int:

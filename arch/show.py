@@ -76,7 +76,8 @@ def _instruction(row: Instruction) -> str:
             f"{row.pipe}, interval {row.interval_cycles:g} cycles each 8 columns, at least {row.floor_cycles:g}; "
             f"tail {row.latency_cycles:g} cycles"
         )
-    return f"{row.pipe}, interval {row.interval_cycles:g} cycles, latency {row.latency_cycles:g} cycles"
+    stall = f" and {row.stall_cycles:g} of stall" if row.stall_cycles else ""
+    return f"{row.pipe}, interval {row.interval_cycles:g} cycles{stall}, latency {row.latency_cycles:g} cycles"
 
 
 def _group_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 32 banks of 4 B. Accesses of 8 B a thread are served in two phases (half warps), of 16 B in four (quarter warps);
 threads that read the same word share it. Where threads read the same vector pair by pair (as in the outer product of
 a SIMT GEMM), the registers of a pair return packed and each phase serves twice the threads: LDS.128 takes two
-wavefronts instead of four (NVIDIA staff, forums.developer.nvidia.com/t/77228, for compute capability 7.0 to 7.5).
-ldmatrix reads each 8x8 matrix as eight rows of 16 B in one phase.
+wavefronts instead of four (NVIDIA staff, forums.developer.nvidia.com/t/77228, for compute capability 7.0 to 7.5;
+later ones are assumed alike). ldmatrix reads each 8x8 matrix as eight rows of 16 B in one phase.
 """
 
 from __future__ import annotations

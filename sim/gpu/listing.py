@@ -114,8 +114,8 @@ def _cost(op: Op, spec: GpuSpec) -> str:
     if op.opcode in _SHARED_OPS:
         row, least, waves = shared_row(spec, op)
         conflicts = f", {waves} wavefronts ({least} without conflicts)" if waves != least else ""
-        return f"{row.pipe} every {row.interval_cycles:g}, latency {row.latency_cycles:g}{conflicts}"
+        return f"{row.pipe} every {row.cadence_cycles:g}, latency {row.latency_cycles:g}{conflicts}"
     if not any(row.op == op.opcode for row in spec.instructions):
         return ""
     row = find_row(spec, op.opcode, op.dtype, op.shape)
-    return f"{row.pipe} every {row.interval_cycles:g}, latency {row.latency_cycles:g}"
+    return f"{row.pipe} every {row.cadence_cycles:g}, latency {row.latency_cycles:g}"

@@ -355,7 +355,7 @@ class _Lowering:
     def _run(self, op: Op, columns: dict[str, int]) -> None:
         row = find_row(self.spec, op.opcode, op.dtype, op.shape)
         macs = row.macs if op.opcode == "mma" else _VECTOR_MACS.get(op.opcode, 0)
-        interval = cycles_to_ticks(row.interval_cycles)
+        interval = cycles_to_ticks(row.cadence_cycles)
         if row.pipe == "lsu":  # one pipe an SM; a sub-core issues to it through its own address unit
             interval = max(interval, cycles_to_ticks(self.spec.sm.address_interval_cycles))
         self._row(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from arch.gpu import GpuSpec
-from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+from sim.gpu.banks import access_waves
+from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile, SharedTile
 from tests.gpu.conftest import cycles, run
 from workloads.gpu import micro
 
@@ -140,3 +141,13 @@ def test_a_deeper_loop_costs_what_its_body_costs(ampere: GpuSpec) -> None:
     assert (
         cycles(run(ampere, kernel(1, 60))) == cycles(run(ampere, kernel(60, 1))) == cycles(run(ampere, kernel(6, 10)))
     )
+
+
+@pytest.mark.parametrize(
+    ("vector_bytes", "sharers", "waves"),
+    [(16, 1, 4), (16, 4, 2), (16, 8, 2), (8, 1, 2), (8, 2, 1), (4, 8, 1)],
+)
+def test_pairs_that_read_the_same_vector_return_together(vector_bytes: int, sharers: int, waves: int) -> None:
+    """NVIDIA's rule for compute capability 7.0 to 7.5: such LDS.128 take 2 wavefronts instead of 4."""
+    tile = SharedTile("s", (8, 128), "fp32")
+    assert access_waves(tile[0, 0:8, 0:128], vector_bytes, sharers) == waves

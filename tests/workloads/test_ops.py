@@ -268,3 +268,12 @@ def test_bad_reference_file_names_the_place(tmp_path, old: str, new: str, named:
 def test_rows_are_frozen_values() -> None:
     row = read_rows()[0]
     assert dataclasses.replace(row) == row
+
+
+def test_deepbench_multiplies_zeros_except_in_fp32_and_adds_to_c() -> None:
+    environment = environment_of("deepbench")
+    assert [environment.data_of(dtype) for dtype in ("fp16", "int8", "fp32")] == ["zeros", "zeros", "uniform"]
+    row = next(r for r in read_rows() if r.source == "deepbench" and r.op == "gemm" and r.dtype == "fp16")
+    gemm = operator_of(row)
+    assert isinstance(gemm, Gemm)
+    assert (gemm.beta, gemm.acc) == ("1", "fp16")

@@ -71,7 +71,7 @@ class TensorCore:
         self.ldmatrix = spec.has_instruction("ldmatrix", "b16", "x4")
         self.quad_pairs = self.shape == "m8n8k4"
         row = spec.instruction("mma", dtype, self.shape)
-        self.macs, self.interval = row.macs, row.interval_cycles
+        self.macs, self.interval = row.macs, row.cadence_cycles
         k = int(self.shape.rpartition("k")[2])
         # Fragments are read for at least 16 bytes of k: one row of an 8x8 matrix of 16-bit elements.
         self.part_k = max(k, 16 // DTYPE_BYTES[dtype])

@@ -61,12 +61,16 @@ MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("t4", gemm("fp16", 64, 64, 320, "TT"), MmaConfig(64, 64, 32, 32, 32, split=4)),
     ("v100-sxm2", gemm("fp16", 65, 72, 100, "TN"), MmaConfig(64, 64, 32, 32, 32)),
     ("v100-sxm2", gemm("fp16", 128, 64, 100, "NT"), MmaConfig(64, 64, 32, 64, 32)),
+    ("v100-sxm2", gemm("fp16", 128, 64, 320, acc="fp16"), MmaConfig(64, 64, 32, 32, 32, split=2)),
+    ("v100-sxm2", gemm("fp16", 65, 72, 100, beta="1"), MmaConfig(64, 64, 32, 64, 32)),
+    ("t4", gemm("fp16", 64, 64, 320, "TT", acc="fp16", beta="1"), MmaConfig(64, 64, 32, 32, 32, split=4)),
 ]
 SIMT: list[tuple[str, Gemm, SimtConfig]] = [
     *(("t4", gemm("fp32", 130, 66, 20, a + b), SimtConfig(64, 64, 8, 32, 32)) for a in "NT" for b in "NT"),
     ("v100-sxm2", gemm("fp32", 130, 66, 20, batch=2), SimtConfig(128, 64, 8, 32, 32)),
     ("v100-sxm2", gemm("fp16", 130, 66, 20, acc="fp16"), SimtConfig(64, 64, 8, 32, 32)),
     ("t4", gemm("int8", 130, 68, 64), SimtConfig(64, 64, 32, 32, 32)),
+    ("t4", gemm("fp32", 130, 66, 20, beta="1"), SimtConfig(64, 64, 8, 32, 32)),
     ("a100-sxm4-80gb", gemm("fp32", 128, 64, 20, "TN"), SimtConfig(64, 64, 8, 32, 32, 3, "cp.async", split=2)),
     ("h100-sxm", gemm("fp32", 64, 64, 100), SimtConfig(64, 64, 8, 32, 32, stream_k=True)),
 ]
@@ -87,8 +91,8 @@ def _identity(case: tuple[str, Gemm, Config]) -> str:
 def test_computes_what_numpy_does(case: tuple[str, Gemm, Config], machines: dict[str, GpuSpec]) -> None:
     machine, op, config = case
     program = build(op, machines[machine], config)
-    a, b = op.inputs(seed=1, data="integers")
-    result = interpret(program, execute(program, seed=2), {"A": a, "B": b})
+    operands = op.inputs(seed=1, data="integers")
+    result = interpret(program, execute(program, seed=2), dict(zip("ABC", operands, strict=False)))
     assert result.violations == []
     # Small integers add up without rounding, so that only the last conversion may round.
-    assert op.relative_error(result.outputs["C"], a, b) == 0
+    assert op.relative_error(result.outputs["C"], *operands) == 0
