@@ -229,7 +229,7 @@ def conditions_of(row: Row) -> Conditions:
         clock=environment.clock,
         clock_hz=round(environment.locked_clock_mhz * 1_000_000) if environment.locked_clock_mhz else None,
         limit_mw=round(environment.power_limit_w * 1000) if environment.power_limit_w else None,
-        data=environment.data,
+        data=environment.data_of(row.dtype),
     )
 
 
@@ -447,6 +447,8 @@ def _check(op: Gemm, spec: GpuSpec, program: Program, conditions: Conditions) ->
     """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
     operands = op.inputs(seed=0)
     tensors = [tensor for tensor in program.tensors if tensor.role == "input"]
+    if op.adds:
+        tensors += [tensor for tensor in program.tensors if tensor.role == "output"]
     inputs = {tensor.name: array for tensor, array in zip(tensors, operands, strict=True)}
     replay = interpret(program, _events(program, spec, conditions), inputs)
     (output,) = (tensor for tensor in program.tensors if tensor.role == "output")

@@ -119,7 +119,7 @@ class Operator:
 class Gemm(Operator):
     """C[b, m, n] = sum over k of A[b, m, k] B[b, k, n]; all operands are row-major (the last index is contiguous).
 
-    `ta=T` stores A as [b, k, m], `tb=T` stores B as [b, n, k].
+    `ta=T` stores A as [b, k, m], `tb=T` stores B as [b, n, k]. `beta=1` adds the sum to what C holds, as in BLAS.
     """
 
     word: ClassVar[str] = "gemm"
@@ -133,6 +133,7 @@ class Gemm(Operator):
     dtype: str | None = number_format("of A and B; default: the machine's")
     out: str | None = number_format("of C; default: the input's, tf32 to fp32, int8 to int32, fp8 to bf16")
     acc: str | None = number_format("of the sums; default: fp32, int32 for integers")
+    beta: str = choice("0", ("0", "1"), help="1: the result is added to what C holds")
 
     def __post_init__(self) -> None:
         """Checks the fields and that the number formats go together."""
@@ -163,6 +164,11 @@ class Gemm(Operator):
         )
 
     @property
+    def adds(self) -> bool:
+        """Whether C is read."""
+        return self.beta == "1"
+
+    @property
     def macs(self) -> int:
         """batch * m * n * k."""
         return self.batch * self.m * self.n * self.k
@@ -184,41 +190,48 @@ class Gemm(Operator):
 
     @property
     def operand_bytes(self) -> int:
-        """Bytes of A, B and C."""
+        """Bytes of A, B and C, which `beta=1` reads and writes."""
         dtype, out, _ = self._formats()
         elements_in = self.batch * self.k * (self.m + self.n)
-        elements_out = self.batch * self.m * self.n
+        elements_out = self.batch * self.m * self.n * (2 if self.adds else 1)
         return elements_in * DTYPE_BYTES[dtype] + elements_out * DTYPE_BYTES[out]
 
-    def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, Array]:
-        """A and B as stored (`a_shape`, `b_shape`), values exact in `dtype`; the same for the same seed everywhere."""
-        dtype = self._formats()[0]
+    def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
+        """A and B as stored (`a_shape`, `b_shape`), with `beta=1` C too, values exact in their formats.
+
+        They are the same for the same seed everywhere.
+        """
+        dtype, out, _ = self._formats()
         rng = np.random.Generator(np.random.PCG64(seed))
-        return random_array(rng, self.a_shape, dtype, data), random_array(rng, self.b_shape, dtype, data)
+        shapes = [(self.a_shape, dtype), (self.b_shape, dtype), *([(self.c_shape, out)] if self.adds else [])]
+        return tuple(random_array(rng, shape, kind, data) for shape, kind in shapes)
 
     def reference(self, *operands: Array) -> Array:
-        """C of shape `c_shape`, from A and B as stored: exact sums, rounded once to `acc` and once to `out`."""
+        """C of shape `c_shape`, from the operands as stored: exact sums, rounded once to `acc` and once to `out`."""
         dtype, out, acc = self._formats()
         a, b = self._logical(*operands)
+        before = operands[2] if self.adds else 0
         if is_integer(dtype):
-            total = np.matmul(a.astype(np.int64), b.astype(np.int64))
+            total = np.matmul(a.astype(np.int64), b.astype(np.int64)) + np.asarray(before, dtype=np.int64)
             return round_to(_wrap(total, acc), out)
-        return round_to(round_to(np.matmul(a, b), acc), out)
+        return round_to(round_to(np.matmul(a, b) + before, acc), out)
 
     def relative_error(self, result: Array, *operands: Array) -> float:
-        """Largest |C - reference| over the matching element of |A| |B| (Higham, Accuracy and Stability, 3.5)."""
+        """Largest |C - reference| over the matching element of |A| |B| + |C| (Higham, Accuracy and Stability, 3.5)."""
         a, b = self._logical(*operands)
         expected = self.reference(*operands)
         scale = np.matmul(np.abs(a), np.abs(b)).astype(np.float64)
+        if self.adds:
+            scale += np.abs(operands[2])
         error = np.abs(np.asarray(result, dtype=np.float64).reshape(expected.shape) - expected)
         relative = np.divide(error, scale, out=np.where(error == 0, 0.0, np.inf), where=scale > 0)
         return float(np.nan_to_num(relative, nan=np.inf).max())
 
     @property
     def tolerance(self) -> float:
-        """One rounding to `out` and up to k roundings to `acc`, on both sides of the comparison."""
+        """One rounding to `out` and up to k roundings to `acc` (with C one more), on both sides of the comparison."""
         _, out, acc = self._formats()
-        return epsilon(out) + (self.k + 1) * epsilon(acc)
+        return epsilon(out) + (self.k + 2 if self.adds else self.k + 1) * epsilon(acc)
 
     def _formats(self) -> tuple[str, str, str]:
         """(dtype, out, acc) with defaults; InputError while `dtype` is open."""
@@ -229,7 +242,7 @@ class Gemm(Operator):
 
     def _logical(self, *operands: Array) -> tuple[Array, Array]:
         """A as [b, m, k] and B as [b, k, n], whatever their storage."""
-        a, b = operands
+        a, b = operands[:2]
         return (a.swapaxes(-1, -2) if self.ta == "T" else a), (b.swapaxes(-1, -2) if self.tb == "T" else b)
 
 

@@ -1,7 +1,10 @@
 """Shared-memory bank conflicts: wavefronts of an instruction, computed from the tile's layout and swizzle.
 
 32 banks of 4 B. Accesses of 8 B a thread are served in two phases (half warps), of 16 B in four (quarter warps);
-threads that read the same word share it. ldmatrix reads each 8x8 matrix as eight rows of 16 B in one phase.
+threads that read the same word share it. Where threads read the same vector pair by pair (as in the outer product of
+a SIMT GEMM), the registers of a pair return packed and each phase serves twice the threads: LDS.128 takes two
+wavefronts instead of four (NVIDIA staff, forums.developer.nvidia.com/t/77228, for compute capability 7.0 to 7.5).
+ldmatrix reads each 8x8 matrix as eight rows of 16 B in one phase.
 """
 
 from __future__ import annotations
@@ -46,10 +49,10 @@ def ldmatrix_waves(view: View, matrices: int = 4) -> int:
     return matrices * _degree(words)
 
 
-def access_waves(view: View, vector_bytes: int) -> int:
+def access_waves(view: View, vector_bytes: int, sharers: int = 1) -> int:
     """Wavefronts of one LDS or STS of `vector_bytes` a thread.
 
-    Threads walk the rows of `view` (its columns where transposed).
+    Threads walk the rows of `view` (its columns where transposed), `sharers` of them abreast.
     """
     tile = view.buffer
     assert isinstance(tile, SharedTile)
@@ -60,10 +63,10 @@ def access_waves(view: View, vector_bytes: int) -> int:
     total = rows * per_row
     threads = []
     for thread in range(WARP):
-        i = thread % total
+        i = thread // sharers % total
         row, vector = (i % rows, i // rows) if view.transposed else (i // per_row, i % per_row)
         first = _address(tile, row, vector * width)
         threads.append([(first + 4 * w) // 4 for w in range(max(1, width // 4))])
-    group = WARP // max(1, width // 4)
+    group = WARP // max(1, width // 4 // (2 if sharers > 1 else 1))
     phases = [threads[i : i + group] for i in range(0, WARP, group)]
     return sum(_degree([word for t in phase for word in t]) for phase in phases)

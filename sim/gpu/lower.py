@@ -167,7 +167,7 @@ def shared_row(spec: GpuSpec, op: Op) -> tuple[Instruction, int, int]:
         return row, 4, ldmatrix_waves(view)
     bits = 8 * max(4, op.vector_bytes)
     row = find_row(spec, op.opcode, f"b{bits}")
-    return row, max(1, bits // 32), access_waves(view, op.vector_bytes)
+    return row, max(1, bits // 32), access_waves(view, op.vector_bytes, op.sharers)
 
 
 class _Expressions:
@@ -375,7 +375,7 @@ class _Lowering:
         self._row(
             Kind.SHARED, pipe=PIPES["lsu"], interval=cycles_to_ticks(self.spec.sm.address_interval_cycles),
             latency=max(latency, 0),
-            shared=waves * self.shared_ticks, value=(waves - base) * self.shared_ticks, bytes=WARP_SIZE * width,
+            shared=waves * self.shared_ticks, value=max(0, waves - base) * self.shared_ticks, bytes=WARP_SIZE * width,
             extra=Counter.SHARED_WRITE_BYTES if store else Counter.SHARED_READ_BYTES, counter=Counter.INST_SHARED,
             **columns,
         )  # fmt: skip

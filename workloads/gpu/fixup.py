@@ -16,6 +16,8 @@ from workloads.gpu.problem import MAX_VECTOR_BYTES, add, ceil_div
 
 CHUNK_COLUMNS = 32
 """Columns that an owner fetches at once: bounds the registers of the partial sum."""
+ADDS = {"fp32": ("fadd", 1), "int32": ("iadd", 1), "fp16": ("hfma2", 2)}
+"""By accumulator: what adds two of them, and how many a lane adds at once."""
 
 
 def scratch(plan: Plan, ctas_per_worker: int, tile_m: int, tile_n: int, dtype: str) -> GlobalTensor | None:
@@ -70,13 +72,13 @@ class Fixup:
                 rows, cols = p.acc.shape
                 width = min(CHUNK_COLUMNS, cols)
                 part = RegisterTile("part", (rows, width), p.acc.dtype)
-                opcode = "iadd" if p.acc.dtype == "int32" else "fadd"
+                opcode, lane_adds = ADDS[p.acc.dtype]
                 for c in range(0, cols, width):
                     count = _vectors(rows * width, p.acc.dtype)
                     box = self._box(slot, p, c, width)
                     r.ldg(part.whole, box, count, into="part", vector_bytes=MAX_VECTOR_BYTES)
                     r.run(
-                        opcode, ceil_div(rows * width, 32), dtype=p.acc.dtype,
+                        opcode, ceil_div(rows * width, 32 * lane_adds), dtype=p.acc.dtype,
                         dst=p.acc[:, c:width], srcs=(part.whole,), compute=add, after=("part", *self.ready),
                     )  # fmt: skip
 

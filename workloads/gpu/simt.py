@@ -68,8 +68,8 @@ class Vector:
         return operand.k_major
 
     def fragment_bytes(self, warp_m: int, warp_n: int, depth: int) -> int:
-        """Every thread its own rows and columns."""
-        return WARP_SIZE * (warp_m // THREADS_M + warp_n // THREADS_N) * depth * DTYPE_BYTES[self.dtype]
+        """Every thread its own rows and columns; pairs that read the same return together, at twice the rate."""
+        return WARP_SIZE // 2 * (warp_m // THREADS_M + warp_n // THREADS_N) * depth * DTYPE_BYTES[self.dtype]
 
     def store_bytes(self, operand: Operand) -> int:
         """As loaded, but element by element (DP4A: word by word, its four k together) where it is transposed."""
@@ -85,10 +85,11 @@ class Vector:
     def load(self, r: RoleBuilder, dst: View, src: View, k_major: bool) -> None:
         """Each thread its rows of every k; threads in one row or column of the warp read the same words."""
         rows, depth = dst.extents
-        threads = THREADS_M if dst.buffer.name.startswith("a") else THREADS_N
+        is_a = dst.buffer.name.startswith("a")
+        threads, sharers = (THREADS_M, THREADS_N) if is_a else (THREADS_N, THREADS_M)
         thread_bytes = max(1, rows // threads) * depth * DTYPE_BYTES[self.dtype]
         count = ceil_div(thread_bytes, VECTOR_BYTES)
-        r.lds(dst if k_major else dst.T, src, count, vector_bytes=VECTOR_BYTES)
+        r.lds(dst if k_major else dst.T, src, count, vector_bytes=VECTOR_BYTES, sharers=sharers)
 
     def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike) -> None:
         """The outer products of half a k step."""

@@ -34,10 +34,10 @@ from sim.gpu.program import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.estimate import Figures, Work, round_shape, transfer
-from workloads.gpu.fixup import Fixup, Piece, owner_only, scratch
+from workloads.gpu.fixup import ADDS, CHUNK_COLUMNS, Fixup, Piece, owner_only, scratch
 from workloads.gpu.overhead import Overhead
 from workloads.gpu.plan import Plan, Unit, stream_tiles
-from workloads.gpu.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div
+from workloads.gpu.problem import MAX_VECTOR_BYTES, Operand, Problem, add, ceil_div
 from workloads.ops import Gemm
 
 WARP_SIZE = 32
@@ -462,9 +462,28 @@ class _Writer:
 
     # --- epilogue
 
+    def _add_result(self, r: RoleBuilder, row: Expr, col: Expr, unit: Unit) -> None:
+        """beta = 1: what C holds is fetched a few columns at a time and added, as CUTLASS's epilogues do."""
+        c, p = self.config, self.p
+        width = min(CHUNK_COLUMNS, c.warp_n)
+        old = RegisterTile("old", (c.warp_m, width), p.out)
+        opcode, lane_adds = ADDS[p.acc]
+        elements = c.warp_m * width
+        count = ceil_div(elements * DTYPE_BYTES[p.out], WARP_SIZE * p.c_vector_bytes)
+        for j in range(0, c.warp_n, width):
+            box = p.c[unit.tile.batch, row : c.warp_m, col + j : width]  # type: ignore[misc]
+            r.ldg(old.whole, box, count, into="old", vector_bytes=p.c_vector_bytes)
+            r.run(
+                opcode, ceil_div(elements, WARP_SIZE * lane_adds), dtype=p.acc,
+                dst=self.acc[:, j:width], srcs=(old.whole,), compute=add, after=("old",),
+            )  # fmt: skip
+
     def _epilogue(self, r: RoleBuilder, unit: Unit) -> None:
         c, p = self.config, self.p
         self.inner.epilogue.write(r)
+        row, col = unit.tile.m * c.tile_m + self.row, unit.tile.n * c.tile_n + self.col
+        if p.op.adds:
+            self._add_result(r, row, col, unit)
         values = c.accumulators
         if p.acc == "fp32":
             r.run("fmul", values, dtype="fp32")
@@ -474,7 +493,6 @@ class _Writer:
             packed = 1 if self.spec.instruction("cvt", p.out).pipe == "xu" else 2
             convert = ceil_div(values, packed)
             r.run("cvt", convert, dtype=p.out)
-        row, col = unit.tile.m * c.tile_m + self.row, unit.tile.n * c.tile_n + self.col
         width = DTYPE_BYTES[p.out]
         region = self._staging()
         if region is None:
@@ -531,8 +549,10 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     bubble = barrier + first_fragments
     asynchronous = c.copy == "cp.async"
     store_bytes = c.tile_m * c.tile_n * out_width
-    # About 8 instructions per 32 values (CUTLASS: 499 for 64x64 and a warp).
+    # About 8 instructions per 32 values (CUTLASS: 499 for 64x64 and a warp). With beta = 1, C is read first.
     epilogue = c.tile_m * c.tile_n * 4 // 32 // f.sub_cores * 4 // max(1, min(4, c.warps)) + barrier
+    if p.op.adds:
+        epilogue += f.load_latency + transfer(store_bytes, f.read_rate)
     side_m, side_n = round_shape(tiles_m, tiles_n, c.group, min(resident, tiles))
     return Work(
         tiles=tiles,
@@ -556,5 +576,5 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         partial_bytes=c.tile_m * c.tile_n * 4,
         operand_bytes=p.batch * p.k * (p.m + p.n) * width,
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
-        result_bytes=p.batch * p.m * p.n * out_width,
+        result_bytes=p.batch * p.m * p.n * out_width * (2 if p.op.adds else 1),
     )

@@ -185,6 +185,8 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
     where = f"schedule={config}"
     if spec.tma is None or spec.dsmem is None:
         raise InputError(f"{where}: {spec.name} has no wgmma; its nearest schedule is mma")
+    if p.op.adds:
+        raise InputError(f"{where}: beta=1 is not available; nearest: mma")
     x, y = operands(p, config)
     width = DTYPE_BYTES[p.dtype]
     step = INSTRUCTION_K_BYTES // width

@@ -58,6 +58,9 @@ class Row:
         return f"{self.machine} {self.op} {self.dtype} {self.shape} ({self.schedule}, {self.source})"
 
 
+Data = Literal["normal", "uniform", "zeros"]
+
+
 class Environment(BaseModel):
     """How one source measured: what the simulator must assume beside the row itself."""
 
@@ -73,12 +76,20 @@ class Environment(BaseModel):
     """What the source made of its repetitions."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
-    data: Literal["normal", "uniform", "zeros"] = "normal"
+    data: Data = "normal"
     """Operand data."""
+    data_by_dtype: Mapping[str, Data] = Field(default_factory=dict)
+    """Operand data by dtype where it differs."""
     acc: Mapping[str, str] = Field(default_factory=dict)
     """Accumulator by dtype where the source asked for another than the default."""
+    beta: Literal["0", "1"] = "0"
+    """Whether its multiplies add to what C holds."""
     evidence: str
     """Where each of these comes from."""
+
+    def data_of(self, dtype: str) -> Data:
+        """Operand data of the source's rows of `dtype`."""
+        return self.data_by_dtype.get(dtype, self.data)
 
 
 def read_rows(path: str | Path = SILICON_CSV) -> list[Row]:
@@ -120,7 +131,7 @@ def operator_of(row: Row) -> Operator:
     operator = parse(f"{row.op} {row.shape} dtype={row.dtype}")
     environment = environment_of(row.source)
     if isinstance(operator, Gemm):
-        operator = dataclasses.replace(operator, acc=environment.acc.get(row.dtype))
+        operator = dataclasses.replace(operator, acc=environment.acc.get(row.dtype), beta=environment.beta)
         return operator.read_as_column_major() if environment.order == "column" else operator
     return operator
 
