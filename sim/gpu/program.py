@@ -376,7 +376,8 @@ class Op:
     barrier has completed n + 1 phases). value: opcode-specific integer expression (bytes expected, groups left, flag
     value, whether mma accumulates, ...). after: names of scoreboards waited for before issue; into: the scoreboard that
     its completion signals. mix: further (opcode, count) instructions issued with it on other pipes (addresses,
-    predicates, moves). vector_bytes: bytes a thread of a global or shared access. multicast: mask of cluster ranks.
+    predicates, moves). spread: the compiler places the independent instructions that follow between those of this op,
+    as `ptxas` does with loads and multiplies; they issue in the slots that it leaves. vector_bytes: bytes a thread of a global or shared access. multicast: mask of cluster ranks.
     compute: NumPy meaning `new_dst = compute(old_dst, *srcs)`.
     """
 
@@ -393,6 +394,7 @@ class Op:
     after: tuple[str, ...] = ()
     into: str = ""
     mix: tuple[tuple[str, int], ...] = ()
+    spread: bool = False
     vector_bytes: int = 16
     multicast: Expr | None = None
     var: str = ""
