@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,10 @@ from sim.gpu.events import EVENT_COLUMNS, Event
 from sim.gpu.interpret import interpret
 from sim.gpu.layout import X
 from sim.gpu.listing import listing
+from sim.gpu.program import Kernel as GpuKernel
 from sim.gpu.program import Program
+from sim.host.model import Host, Process
+from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import SCOPES, scope_ps
 from sim.memory.model import LINE_BYTES
 from sim.memory.model import warm as warm_lines
@@ -365,13 +368,27 @@ def _warm(program: Program, device: Device) -> None:
 
 
 def _launch(program: Program, device: Device, progress: Progress | None) -> _Run:
+    """The program's kernels on one stream of the host model, which advances the device window by window."""
     addresses = program.addresses()
-    launches, results = [], []
-    for i, kernel in enumerate(program.kernels):
+    launches: list[Launch] = []
+    host = Host(device.spec)
+    stream = host.stream()
+
+    def work(i: int, kernel: GpuKernel) -> Iterator[int]:
         launch = device.build(kernel, addresses)
-        results.append(launch.run(_part(progress, i, len(program.kernels))))
         launches.append(launch)
-    return _Run(program, launches, results)
+        for time_ps in launch.windows():
+            if progress is not None:
+                progress((i + launch.share_done) / len(program.kernels))
+            yield time_ps
+
+    def calls() -> Process:
+        for i, kernel in enumerate(program.kernels):
+            yield from host.launch(stream, HostKernel(kernel.name, work(i, kernel)))
+        yield from host.synchronise(stream)
+
+    host.run(calls())
+    return _Run(program, launches, [launch.result for launch in launches])
 
 
 def _part(progress: Progress | None, i: int, count: int) -> Progress | None:

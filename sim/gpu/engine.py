@@ -7,7 +7,7 @@ to the end, returning to the regulator at its boundaries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,7 @@ from sim.memory.counters import MemoryCounter
 from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
 
 _LOG_ROWS = 1 << 16
+_WHOLE_KERNEL_TICKS = 1 << 40
 _CODE_SLOTS = 64  # places for machine code below the tensors
 
 
@@ -97,17 +98,18 @@ class Device:
         self,
         kernel: Kernel,
         addresses: Mapping[str, int],
-        progress: Callable[[float], None] | None = None,
         *,
         launch_ps: int | None = None,
         drain_ps: int | None = None,
     ) -> KernelResult:
-        """Builds and runs a kernel to its end. progress: called with the share of CTAs done."""
-        return self.build(kernel, addresses, launch_ps=launch_ps).run(progress, drain_ps)
+        """Builds and runs a kernel to its end."""
+        return self.build(kernel, addresses, launch_ps=launch_ps).run(drain_ps)
 
 
 class Launch:
-    """One kernel on its way: `build` has been done, `advance` goes on."""
+    """One kernel on its way: `build` has been done, `advance` goes on; `result` is there after `windows` or `run`."""
+
+    result: KernelResult
 
     def __init__(
         self, device: Device, kernel: Kernel, addresses: Mapping[str, int], number: int, launch_ps: int | None
@@ -122,7 +124,6 @@ class Launch:
         launch_ps = spec.launch.kernel_ps + spec.launch.setup_ps if launch_ps is None else launch_ps
         self.p[P.LAUNCH_START] = ps_to_ticks(launch_ps, self.clock_hz)
         self.state = new_state(self.p, spec, self.occupancy, _LOG_ROWS if device.log else 0)
-        self.ctas = kernel.ctas
         self._memory_before = device.memory.counters.copy()
         settle(device.memory)
 
@@ -137,18 +138,19 @@ class Launch:
             raise DeadlockError(self._waiting())
         return int(tick)
 
-    def run(self, progress: Callable[[float], None] | None = None, drain_ps: int | None = None) -> KernelResult:
-        """Goes to the end of the kernel, returning to the regulator at its boundaries; see `Device.run`."""
+    def windows(self, drain_ps: int | None = None) -> Iterator[int]:
+        """Goes to the end of the kernel, a window of the regulator at a time: for host models that interleave devices.
+
+        Yields the time since the launch in ps at the end of each window, at last the kernel's whole time; `result`
+        is there afterwards. drain_ps: from the last CTA's end to the kernel's (default: the preset's).
+        """
         regulator, x = self.device.regulator, self.state.x
         time_ps, tick, energy_fj = 0, 0, 0
         clocks = [(0, self.clock_hz)]
         window = regulator.window_ps
-        step = ps_to_ticks(window, self.clock_hz) if window else 1 << 40
+        step = ps_to_ticks(window, self.clock_hz) if window else _WHOLE_KERNEL_TICKS
         before = self._actions()
-        while True:
-            following = self.advance(tick + step)
-            if following < 0:
-                break
+        while self.advance(tick + step) >= 0:
             tick += step
             time_ps += window
             now = self._actions()
@@ -160,19 +162,28 @@ class Launch:
                 self.clock_hz = clock_hz
                 clocks.append((time_ps, clock_hz))
                 step = ps_to_ticks(window, clock_hz)
-            if progress is not None:
-                progress(
-                    1 - (x[X.LIVE] + int(self.p[P.CLUSTERS] - x[X.NEXT_CLUSTER]) * self.kernel.cluster_size) / self.ctas
-                )
+            yield time_ps
         drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
         end = max(int(x[X.END]), int(x[X.LAST_STORE]))
-        rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz)
-        spent = self.device.energy.window_fj(self._actions() - before, max(rest_ps, 0) + drain_ps, self.clock_hz)
-        energy_fj += spent.total_fj
+        rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz) + drain_ps
+        spent = self.device.energy.window_fj(self._actions() - before, max(rest_ps, 0), self.clock_hz)
         regulator.step(spent)
-        time_ps += rest_ps + drain_ps
+        time_ps += rest_ps
         end += ps_to_ticks(drain_ps, self.clock_hz)
-        return self._result(end, time_ps, energy_fj, clocks)
+        self.result = self._result(end, time_ps, energy_fj + spent.total_fj, clocks)
+        yield time_ps
+
+    @property
+    def share_done(self) -> float:
+        """Share of the CTAs that have ended."""
+        waiting = int(self.p[P.CLUSTERS] - self.state.x[X.NEXT_CLUSTER]) * self.kernel.cluster_size
+        return 1 - (int(self.state.x[X.LIVE]) + waiting) / self.kernel.ctas
+
+    def run(self, drain_ps: int | None = None) -> KernelResult:
+        """Goes to the end of the kernel in one go; see `windows`."""
+        for _ in self.windows(drain_ps):
+            pass
+        return self.result
 
     # ---- results
 

@@ -57,27 +57,31 @@ TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
 
 @inner(inline=True)
 def _sift_down(heap, n, key):
-    """Puts `key` at the root's place of a binary heap of n keys."""
+    """Puts `key` at the place of the root of a heap of n keys, each with four children (near in the host cache)."""
     i = 0
     while True:
-        child = 2 * i + 1
+        child = 4 * i + 1
         if child >= n:
             break
-        if child + 1 < n and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= key:
+        least = heap[child]
+        last = min(child + 4, n)
+        for j in range(child + 1, last):
+            if heap[j] < least:
+                least = heap[j]
+                child = j
+        if least >= key:
             break
-        heap[i] = heap[child]
+        heap[i] = least
         i = child
     heap[i] = key
 
 
 @inner(inline=True)
 def _sift_up(heap, n, key):
-    """Adds `key` to a binary heap of n keys."""
+    """Adds `key` to a heap of n keys."""
     i = n
     while i > 0:
-        parent = (i - 1) >> 1
+        parent = (i - 1) >> 2
         if heap[parent] <= key:
             break
         heap[i] = heap[parent]
@@ -337,6 +341,27 @@ def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
 
 
 @inner
+def _replace_first(heaps, i, tick):
+    """Replaces the earliest tick of heap `i`: an entry that becomes free is taken until `tick`.
+
+    Misses come back in any order, so that one that waits for DRAM holds up no others.
+    """
+    heap = heaps[i]
+    size = heap.shape[0]
+    hole = 0
+    child = 1
+    while child < size:
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= tick:
+            break
+        heap[hole] = heap[child]
+        hole = child
+        child = 2 * hole + 1
+    heap[hole] = tick
+
+
+@inner
 def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
     """A line read by the LSU of `sm` through L1; returns the tick at which the data can be used."""
     tags, ready, valid = st.l1_tags, st.l1_ready, st.l1_valid
@@ -368,12 +393,10 @@ def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
         ready[sm, at] = 0
         st.l1_used[sm, at] = t
     missing = mask & ~valid[sm, at]
-    k = st.sms[sm, M.MISS_HEAD] % p[P.MISS_QUEUE]
-    begin = max(t, st.misses[sm, k])
+    begin = max(t, st.misses[sm, 0])
     data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, now, begin, line, missing)
     data = _port_receive(p, st.sms, st.counters, sm, begin, data, missing)
-    st.misses[sm, k] = data
-    st.sms[sm, M.MISS_HEAD] += 1
+    _replace_first(st.misses, sm, data)
     valid[sm, at] |= missing
     ready[sm, at] = max(ready[sm, at], data)
     return ready[sm, at]
@@ -730,9 +753,10 @@ def _fetch_code(p, st, ms, mem, sm, t):
     sms = st.sms
     done = t
     line = sms[sm, M.FETCHED]
+    whole = _sector_mask(line << 7, (line + 1) << 7)
     if line == 0:
         for d in range(p[P.DESCRIPTORS]):
-            data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] - 1 - d, 15)
+            data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] - 1 - d, whole)
             sms[sm, M.DESCRIPTORS] = max(sms[sm, M.DESCRIPTORS], data)
     if line < p[P.CODE_LINES]:
         last = min(line + p[P.FETCH_LINES], p[P.CODE_LINES])
@@ -740,7 +764,7 @@ def _fetch_code(p, st, ms, mem, sm, t):
         while line < last:
             if st.code_ready[gpc, line] == 0:
                 st.code_ready[gpc, line] = _port_read(
-                    p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] + line, 15
+                    p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] + line, whole
                 )
             done = max(done, st.code_ready[gpc, line])
             line += 1
@@ -771,7 +795,7 @@ def _launch(p, prog, st, ms, mem, t):
                     best = sm
             if best < 0:
                 return
-            _start_cta(p, prog, st, ms, mem, best, cluster, 0, t)
+            _start_cta(p, prog, st, ms, mem, best, cluster, size - 1, t)
         else:
             # The GPC with the most room; a cluster takes its emptiest SMs.
             best = -1
@@ -1009,12 +1033,10 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 done = max(done, _l1_read(p, st, ms, mem, sm, t, at, address >> 7, mask))
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
             elif kind == Kind.CP_ASYNC:
-                k = sms[sm, M.MISS_HEAD] % p[P.MISS_QUEUE]
-                begin = max(at, st.misses[sm, k])
+                begin = max(at, st.misses[sm, 0])
                 data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, mask)
                 data = _port_receive(p, sms, st.counters, sm, begin, data, mask) + p[P.CP_ASYNC_LATENCY]
-                st.misses[sm, k] = data
-                sms[sm, M.MISS_HEAD] += 1
+                _replace_first(st.misses, sm, data)
                 sms[sm, M.SHARED_FREE] = max(sms[sm, M.SHARED_FREE], t) + p[P.SHARED_TICKS]
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
                 done = max(done, data)
@@ -1484,10 +1506,8 @@ def advance(p, prog, st, ms, mem, until):
         st.counters[Counter.EVENTS] += 1
         if component < warps:
             limit = border
-            if n > 1:
-                limit = min(limit, heap[1])
-            if n > 2:
-                limit = min(limit, heap[2])
+            for i in range(1, min(n, 5)):
+                limit = min(limit, heap[i])
             tick = _step(p, prog, st, ms, mem, component, t, limit)
         elif component < warps + p[P.SMS]:
             tick = _tma_loads(p, prog, st, ms, mem, component - warps, t)

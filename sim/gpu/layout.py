@@ -197,7 +197,6 @@ class M(IntEnum):
     GPC = 7
     FREE_CTAS = 8
     NEWEST = 9  # launch order of its newest CTA
-    MISS_HEAD = 12
     TMA_HEAD = 13
     WARM = 14  # 0 cold, 1 fetching, 2: its instruction cache holds the kernel
     LAUNCH_FREE = 15
@@ -431,7 +430,7 @@ class GpuState(NamedTuple):
     queues: np.ndarray  # (2 * sms, TMA_QUEUE, Q.WIDTH): loads, then stores
     queue_at: np.ndarray  # (2 * sms, 3): head, length, free tick
     in_flight: np.ndarray  # (sms, ring) completion ticks of TMA lines
-    misses: np.ndarray  # (sms, ring)
+    misses: np.ndarray  # (sms, entries) completion ticks of L1 misses, a heap for each SM
     l1_tags: np.ndarray
     l1_ready: np.ndarray
     l1_valid: np.ndarray

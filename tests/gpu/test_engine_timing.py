@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
+import random
+
+import numpy as np
 import pytest
 
 from arch.gpu import GpuSpec
 from sim.gpu.events import Event
+from sim.gpu.kernel import _replace_first
 from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, RegisterTile
 from tests.gpu.conftest import column, run
 
@@ -70,6 +75,21 @@ def test_a_scoreboard_waits_for_the_slowest_of_its_loads(ampere: GpuSpec) -> Non
     slow, fast = column(result, 2, Event.T_DONE)[0], column(result, 3, Event.T_DONE)[0]
     assert fast + 100 < slow
     assert column(result, 4, Event.T_ISSUE) == [slow]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64])
+def test_the_next_miss_takes_the_entry_that_is_free_first(size: int) -> None:
+    """Entries come free in the order of their ticks, whatever the order in which they were taken."""
+    random.seed(size)
+    replace_first = getattr(_replace_first, "py_func", _replace_first)
+    heaps, model = np.zeros((2, size), dtype=np.int64), [0] * size
+    for _ in range(500):
+        tick = random.randrange(1000)
+        replace_first(heaps, 1, tick)
+        heapq.heapreplace(model, tick)
+        assert heaps[1, 0] == model[0]
+    assert sorted(heaps[1]) == sorted(model)
+    assert not heaps[0].any()
 
 
 def test_a_dependent_shared_load_takes_the_latency_of_the_table(ampere: GpuSpec) -> None:

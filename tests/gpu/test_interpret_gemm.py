@@ -109,12 +109,7 @@ def engine_log(program: Program, machine: str) -> Array:
     return np.concatenate(logs)
 
 
-#: Known gaps of the engine: `bar_sync` does not wait until the warp's own `sts` are visible (one cycle too early), and
-#: `bulk_wait` looks at its newest group only, though an older one may end later.
-EPILOGUE = pytest.mark.xfail(strict=True, reason="bar_sync passes before the warp's sts are visible")
-
-
-@pytest.mark.parametrize("case", [pytest.param(c, marks=EPILOGUE if c.startswith("wgmma") else ()) for c in CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_what_the_engine_simulates_computes_the_product(case: str) -> None:
     program, inputs, expected = build(case)
     result = interpret(program, engine_log(program, CASES[case][2]), inputs)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import isqrt
 
 from arch.gpu import GpuSpec
+from workloads.gpu.plan import stream_tiles
 from workloads.gpu.problem import ceil_div
 
 PS_PER_S = 10**12
@@ -42,6 +43,7 @@ class Figures:
     gpc_rate: int
     l2_rate: int
     l2_bytes: int
+    l2_reach: int
     dram_rate: int
 
 
@@ -73,6 +75,7 @@ def figures(spec: GpuSpec) -> Figures:
         gpc_rate=int(spec.port.gpc_bytes_per_cycle * MILLI),
         l2_rate=int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * MILLI),
         l2_bytes=spec.l2.size_bytes,
+        l2_reach=spec.l2.size_bytes // (spec.l2.partitions if spec.l2.local_copies else 1),
         dram_rate=int(usable * MILLI / hz),
     )
 
@@ -157,6 +160,11 @@ def estimate_ps(w: Work, f: Figures) -> int:
     dram = w.operand_bytes
     if w.operand_bytes > f.l2_bytes:
         dram = max(dram, rounds * w.round_bytes)
+    if w.stream and w.operand_bytes > f.l2_reach:
+        # Cut pieces are at all depths at once: what they read has been used before, but long ago, and is still in the
+        # L2 for the part of the operands that it holds (each partition copies of its own).
+        cut = stream_tiles(w.tiles, w.resident) * w.steps * w.requested_bytes
+        dram = max(dram, cut * (w.operand_bytes - f.l2_reach) // w.operand_bytes)
     cycles = max(cycles, w.latency + transfer(dram + w.result_bytes, f.dram_rate))
     return f.fixed_ps + cycles * PS_PER_S // f.clock_hz + w.extra_ps
 

@@ -46,6 +46,16 @@ class Unit:
     peers: Expr
 
 
+def stream_tiles(tiles: int, resident: int) -> int:
+    """Tiles that stream-K cuts among `resident` workers; 0 if whole tiles fill all waves.
+
+    The last, partial wave and one full wave before it are cut evenly (two-tile stream-K, as in CUTLASS): no piece is
+    smaller than a tile, and the whole tiles that follow share operands in time.
+    """
+    rest = tiles % resident
+    return min(tiles, rest + resident) if rest else 0
+
+
 def _where(condition: Expr, yes: IntLike, no: IntLike) -> Expr:
     """`yes` where the condition is 1, else `no`."""
     return condition * yes + (1 - condition) * no

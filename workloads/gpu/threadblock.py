@@ -36,7 +36,7 @@ from workloads.gpu import overhead
 from workloads.gpu.estimate import Figures, Work, round_shape, transfer
 from workloads.gpu.fixup import Fixup, Piece, owner_only, scratch
 from workloads.gpu.overhead import Overhead
-from workloads.gpu.plan import Plan, Unit
+from workloads.gpu.plan import Plan, Unit, stream_tiles
 from workloads.gpu.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div
 from workloads.ops import Gemm
 
@@ -188,9 +188,8 @@ def plan(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> 
         shared_tiles, workers = tiles, min(tiles * config.split, tiles * steps)
     elif config.stream_k:
         resident = resident_ctas(spec, config.warps, registers(p, config, inner), operand_bytes(p, config, inner))
-        if tiles % resident:
-            # The last, partial wave and one full wave before it are cut evenly (CUTLASS, two-tile stream-K).
-            shared_tiles = tiles if tiles < 2 * resident else tiles % resident + resident
+        shared_tiles = stream_tiles(tiles, resident)
+        if shared_tiles:
             workers = min(resident, shared_tiles * steps)
     return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, config.group, tiles_m < tiles_n)
 

@@ -39,7 +39,7 @@ from sim.gpu.program import (
 from workloads.gpu import overhead
 from workloads.gpu.estimate import MILLI, Figures, Work, round_shape, transfer
 from workloads.gpu.fixup import Fixup, Piece, owner_only, scratch
-from workloads.gpu.plan import Plan, Unit
+from workloads.gpu.plan import Plan, Unit, stream_tiles
 from workloads.gpu.problem import Operand, Problem, ceil_div, problem
 from workloads.ops import Gemm
 from workloads.registry import register
@@ -172,9 +172,7 @@ def plan(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> Plan:
     if config.split > 1:
         shared_tiles, workers = tiles, min(tiles * config.split, tiles * steps)
     elif config.stream_k and tiles % resident:
-        # The last, partial wave and one full wave before it are cut evenly (Stream-K with two tiles; CUTLASS does the
-        # same).
-        shared_tiles = tiles if tiles < 2 * resident else tiles % resident + resident
+        shared_tiles = stream_tiles(tiles, resident)
         workers = min(resident, shared_tiles * steps)
     # Neighbours in time share operands best when groups run across the shorter side.
     along_n = tiles_m < tiles_n

@@ -93,6 +93,18 @@ def test_unaligned_rows_are_loaded_through_registers() -> None:
     assert config.copy == "ldg"
 
 
+def test_the_estimate_knows_that_cut_tiles_do_not_share_operands_in_time() -> None:
+    """H100: A and B take 84 MB, a partition of the L2 holds 25 MiB; 256 tiles read 48 KiB in each of 64 steps."""
+    op = Gemm(1024, 4096, 2048, batch=2).with_defaults("tf32")
+    spec = load_arch("h100-sxm")
+    config = "mma 128x256x32 warp 64x64 cp.async stages 3"
+    whole, cut = (choose(op, spec, config + tail).candidates[0][1] for tail in ("", " stream-k"))
+    operand_bytes = 2 * 2048 * (1024 + 4096) * 4
+    read = 256 * 64 * 48 * 2**10 * (1 - 25 * 2**20 / operand_bytes)
+    assert cut > whole
+    assert cut > read / 3.352e12 * 1e12
+
+
 def test_a_faster_machine_takes_less_time() -> None:
     op = Gemm(m=4096, n=4096, k=4096, dtype="fp16")
     base = choose(op, MACHINES["h100-sxm"]).candidates[0][1]
