@@ -1161,8 +1161,7 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             fresh = warps[w, W.LEFT] == 0
             if fresh:
                 warps[w, W.LEFT] = total
-            # The array of shared memory serves all sub-cores in turn: its instructions issue one by one.
-            n = 1 if kind == Kind.SHARED else min(warps[w, W.LEFT], p[P.MAX_RUN])
+            n = min(warps[w, W.LEFT], p[P.MAX_RUN])
             start, issued, following = _issue_run(p, prog, st, w, s, t, pc, n, total)
             if start > t:
                 if fresh:

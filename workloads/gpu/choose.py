@@ -194,7 +194,8 @@ def _splits(work: Work) -> Iterator[int]:
 def _with_cuts(config: Config, work: Work, stream_k: bool) -> Iterator[tuple[Config, Work]]:
     """A configuration, its splits and, where the last wave is partial, its stream-K variant.
 
-    Libraries have stream-K kernels for Ampere and later (Osama et al. 2023), older machines only split.
+    Libraries have stream-K kernels for Hopper (Osama et al. 2023); those of the machines before it are older and only
+    split.
     """
     yield config, work
     for split in _splits(work):
@@ -227,6 +228,10 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 if tile_m % (8 * cluster_n) or tile_n % (8 * cluster_m):
                     continue
                 config = WgmmaConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, 4, pingpong=pingpong, swap=swap)
+                # Libraries ship kernels that bring an operand to registers without clusters: traces of cuBLAS name
+                # tf32 ..._nt_n_tilesize128x128x32_warpgroupsize1x1x1, but ..._tn_n_tilesize128x128x32_cgasize1x2x1.
+                if config.cluster > 1 and wgmma.through_registers(p, config):
+                    continue
                 stages = min(12, wgmma.max_stages(p, config, spec))
                 if stages < 2:
                     continue
@@ -247,7 +252,7 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
             )  # fmt: skip
             resident = _resident(p, spec, config, core)
             if resident:
-                yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.cp_async is not None)
+                yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.tma is not None)
 
 
 def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
@@ -256,7 +261,7 @@ def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Co
         vector = simt.inner(p, spec, config)
         resident = _resident(p, spec, config, vector)
         if resident:
-            yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.cp_async is not None)
+            yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.tma is not None)
 
 
 # ---------------------------------------------------------------------------------------------- configurations as text

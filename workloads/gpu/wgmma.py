@@ -489,9 +489,12 @@ class _Builder:
                 dst = staging[buffer, p.row : WARP_ROWS, 0:columns]
                 if c.swap:
                     src, dst = src.T, staging[buffer, 0:columns, p.row : WARP_ROWS]
-                count = ceil_div(WARP_ROWS * columns * DTYPE_BYTES[self.p.out], 512)
-                # stmatrix.x4 writes 16 bytes a thread, transposed or not.
-                r.sts(dst, src, count, vector_bytes=16, mix=overhead.WGMMA_EPILOGUE_SUBTILE.mix)
+                width = DTYPE_BYTES[self.p.out]
+                # stmatrix.x4 writes 16 bytes a thread, transposed or not. It takes no 4-byte values: of those a thread
+                # stores the two neighbours of a row that it holds, or each alone where rows are columns.
+                vector = 16 if width < 4 else width if c.swap else 2 * width
+                count = ceil_div(WARP_ROWS * columns * width, 32 * vector)
+                r.sts(dst, src, count, vector_bytes=vector, mix=overhead.WGMMA_EPILOGUE_SUBTILE.mix)
             r.fence_async()
             r.bar_sync(1 + group, warps)
             with r.when(WARP.equals(0)):

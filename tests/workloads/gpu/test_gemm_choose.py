@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
-from workloads.gpu.choose import Config, choose, parse
+from workloads.gpu.choose import Config, _wgmma_candidates, choose, parse
+from workloads.gpu.estimate import figures
 from workloads.gpu.gemv import GemvConfig
 from workloads.gpu.mma import MmaConfig
 from workloads.gpu.problem import problem
@@ -103,6 +104,15 @@ def test_the_estimate_knows_that_cut_tiles_do_not_share_operands_in_time() -> No
     read = 256 * 64 * 48 * 2**10 * (1 - 25 * 2**20 / operand_bytes)
     assert cut > whole
     assert cut > read / 3.352e12 * 1e12
+
+
+def test_kernels_that_bring_an_operand_to_registers_have_no_clusters() -> None:
+    """wgmma reads tf32 only with k contiguous: B of row-major times row-major goes through registers."""
+    spec = MACHINES["h100-sxm"]
+    for tb, clusters in (("N", {1}), ("T", {1, 2, 4})):
+        p = problem(Gemm(4096, 4096, 4096, tb=tb).with_defaults("tf32"))
+        found = {c.cluster for c, _ in _wgmma_candidates(p, spec, figures(spec)) if isinstance(c, WgmmaConfig)}
+        assert found == clusters
 
 
 def test_a_faster_machine_takes_less_time() -> None:

@@ -98,6 +98,16 @@ def test_multicast_divides_what_is_asked_from_memory() -> None:
     assert asked[2, 2] == {"A": one["A"] // 2, "B": one["B"] // 2}
 
 
+@pytest.mark.parametrize(("out", "swap", "vector_bytes"), [("bf16", False, 16), ("fp32", False, 8), ("fp32", True, 4)])
+def test_the_epilogue_stores_to_shared_memory_what_a_thread_holds(out: str, swap: bool, vector_bytes: int) -> None:
+    """stmatrix for 2-byte values; of 4-byte ones two neighbours of a row, which lie apart where C is transposed."""
+    op = Gemm(m=128, n=128, k=64, dtype="bf16", out=out)
+    config = WgmmaConfig(128, 128, 64, stages=2, swap=swap)
+    stores = [i for i in instances(build(op, MACHINES["h100-sxm"], config)) if i.op.opcode == "sts"]
+    assert {i.op.vector_bytes for i in stores} == {vector_bytes}
+    assert sum(i.op.count * 32 * vector_bytes for i in stores) == op.m * op.n * DTYPE_BYTES[out]
+
+
 # Instructions of one warp in one trip of the k loop, from the machine code of CUTLASS kernels (4.7.0, nvcc 13.0):
 # machine, configuration, total, of which: tensor or FMA, fragment loads, copies, stores to shared memory.
 FP16_128 = {"mma": 64, "ldmatrix": 16, "cp_async": 8}
