@@ -935,7 +935,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     subs[s, S.PIPE_FREE + pipe] = t + (alone if p[P.MAX_RUN] == 1 else duration)
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
     end = max(t + duration - interval + cycle, t + busy)
-    following = t + busy if code[pc, Col.SPREAD] == 1 and p[P.MAX_RUN] != 1 else end
+    following = t + busy if code[pc, Col.SPREAD] == 1 else end
     _issue_slots(st, w, s, t, busy, following)
     st.warp_states[Reason.SELECTED] += busy
     st.warps[w, W.ACCOUNTED] = t + busy
@@ -1161,7 +1161,8 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             fresh = warps[w, W.LEFT] == 0
             if fresh:
                 warps[w, W.LEFT] = total
-            n = min(warps[w, W.LEFT], p[P.MAX_RUN])
+            # A spread op is one run in every mode: single issue would need the order that the compiler gave it.
+            n = warps[w, W.LEFT] if code[pc, Col.SPREAD] == 1 else min(warps[w, W.LEFT], p[P.MAX_RUN])
             start, issued, following = _issue_run(p, prog, st, w, s, t, pc, n, total)
             if start > t:
                 if fresh:
