@@ -129,6 +129,6 @@ def test_runs_agree_with_single_issue(steps: list[Step], trips: int, warps: int,
 def test_shipped_kernels_agree_with_single_issue(
     machine: str, make: Callable[..., Program], op: Gemm, config: Any
 ) -> None:
-    """Beside the spread multiplies of simt, of which two warps a sub-core take turns, its other ops get slots sooner."""
+    """Beside spread multiplies of simt, where two warps a sub-core take turns, its other ops get slots sooner."""
     spec = load_arch(machine, {"sm.count": 2, "gpc.count": 1})
     compare(spec, make(op, spec, config), slack_cycles=2500 if isinstance(config, SimtConfig) else 0)
