@@ -378,7 +378,8 @@ class Op:
     its completion signals. mix: further (opcode, count) instructions issued with it on other pipes (addresses,
     predicates, moves). spread: the compiler places the independent instructions that follow between those of this op,
     as `ptxas` does with loads and multiplies; they issue in the slots that it leaves. vector_bytes: bytes a thread of a
-    global or shared access. multicast: mask of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs)`.
+    global or shared access. multicast: mask of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst,
+    *srcs)`.
     """
 
     opcode: str

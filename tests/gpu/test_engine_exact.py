@@ -2,7 +2,7 @@
 
 Random programs have one warp a sub-core, one an SM where they use shared memory: where several warps contend for a
 pipe or for the array, a run keeps it to its end, while single issue lets the warps alternate. `docs/validation.md` has
-the figures. Shipped kernels run as they are, with all their warps.
+the figures. Shipped kernels run as they are, with all their warps; that of Volta with one CTA an SM, as two take turns.
 """
 
 from __future__ import annotations
@@ -129,6 +129,5 @@ def test_runs_agree_with_single_issue(steps: list[Step], trips: int, warps: int,
 def test_shipped_kernels_agree_with_single_issue(
     machine: str, make: Callable[..., Program], op: Gemm, config: Any
 ) -> None:
-    """Beside the spread multiplies of simt, of which two warps a sub-core take turns, its other ops get slots sooner."""
     spec = load_arch(machine, {"sm.count": 2, "gpc.count": 1})
-    compare(spec, make(op, spec, config), slack_cycles=2500 if isinstance(config, SimtConfig) else 0)
+    compare(spec, make(op, spec, config))

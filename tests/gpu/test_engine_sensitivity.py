@@ -145,7 +145,7 @@ def test_a_deeper_loop_costs_what_its_body_costs(ampere: GpuSpec) -> None:
 def test_what_follows_a_spread_op_issues_between_its_instructions(ampere: GpuSpec) -> None:
     """32 mma hold their pipe for 256 cycles but take 32 slots: loads after them are hidden if spread, else they add."""
 
-    def took(spread: bool) -> int:
+    def took(spread: bool) -> float:
         kernel = KernelBuilder("spread", (1, 1, 1))
         tile = kernel.shared("tile", (32, 64), "fp16", swizzle_bytes=128)
         a, b = RegisterTile("a", (16, 64), "fp16"), RegisterTile("b", (16, 64), "fp16")
