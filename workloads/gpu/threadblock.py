@@ -41,8 +41,6 @@ from workloads.gpu.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div
 from workloads.ops import Gemm
 
 WARP_SIZE = 32
-TAIL_COLUMNS = 8
-"""Columns of a warp tile that are multiplied just before the barrier of a k step: one mma wide."""
 
 
 @dataclass(frozen=True)
@@ -450,7 +448,7 @@ class _Writer:
                     self._multiply(r, part, 0, c.warp_n, accumulate, spread=True, mix=self.inner.step.mix)
                 elif part == last - 1:
                     # What waits at the barrier cannot multiply: nothing of this part is left to do there.
-                    self._multiply(r, part, 0, c.warp_n - TAIL_COLUMNS, accumulate, spread=True)
+                    self._multiply(r, part, 0, c.warp_n // 2, accumulate, spread=True)
                 else:
                     self._multiply(r, part, 0, c.warp_n, accumulate, spread=True)
                 self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
@@ -458,7 +456,7 @@ class _Writer:
                     with r.when(ahead < unit.k_trips):
                         self._fetch(r, unit, ahead, ahead % c.stages)
                 if part == last - 1:
-                    self._multiply(r, part, c.warp_n - TAIL_COLUMNS, c.warp_n, accumulate)
+                    self._multiply(r, part, c.warp_n // 2, c.warp_n, accumulate)
 
     def _multiply(self, r: RoleBuilder, part: int, begin: int, end: int, accumulate: Expr, **fields: Any) -> None:
         """Columns `begin` to `end` of the warp tile, one part of a k step."""
