@@ -135,7 +135,8 @@ def test_wgmma_interval_is_half_of_n_with_a_floor() -> None:
 def test_volta_warp_mma_is_four_quad_pair_products() -> None:
     row = load_arch("v100-sxm2").instruction("mma", "fp16", "m8n8k4")
     assert row.macs == 4 * 8 * 8 * 4
-    assert row.macs / row.interval_cycles == 128  # 1024 operations a clock an SM
+    # The sheet's 1024 operations a clock an SM, of which back-to-back HMMA reach 109.6 / 119.
+    assert row.macs / row.interval_cycles == pytest.approx(128 * 109.6 / 119, rel=0.01)
 
 
 @pytest.mark.parametrize(

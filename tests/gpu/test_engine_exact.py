@@ -2,7 +2,7 @@
 
 Random programs have one warp a sub-core, one an SM where they use shared memory: where several warps contend for a
 pipe or for the array, a run keeps it to its end, while single issue lets the warps alternate. `docs/validation.md` has
-the figures. Shipped kernels run as they are, with all their warps.
+the figures. Shipped kernels run as they are, with all their warps; that of Volta with one CTA an SM, as two take turns.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def test_runs_agree_with_single_issue(steps: list[Step], trips: int, warps: int,
             Gemm(m=512, n=256, k=512, dtype="bf16"),
             MmaConfig(128, 128, 32, 64, 64, stages=3, copy="cp.async"),
         ),
-        ("v100-sxm2", mma.build, Gemm(m=512, n=512, k=256, dtype="fp16"), MmaConfig(128, 128, 32, 64, 64)),
+        ("v100-sxm2", mma.build, Gemm(m=256, n=128, k=1024, dtype="fp16"), MmaConfig(128, 128, 32, 64, 64)),
         ("a100-sxm4-80gb", simt.build, Gemm(m=256, n=256, k=256, dtype="fp32"), SimtConfig(128, 128, 8, 32, 64)),
     ],
     ids=["wgmma", "wgmma ping-pong", "mma cp.async", "mma ldg", "simt"],
@@ -129,6 +129,5 @@ def test_runs_agree_with_single_issue(steps: list[Step], trips: int, warps: int,
 def test_shipped_kernels_agree_with_single_issue(
     machine: str, make: Callable[..., Program], op: Gemm, config: Any
 ) -> None:
-    """Beside spread multiplies of simt, where two warps a sub-core take turns, its other ops get slots sooner."""
     spec = load_arch(machine, {"sm.count": 2, "gpc.count": 1})
-    compare(spec, make(op, spec, config), slack_cycles=2500 if isinstance(config, SimtConfig) else 0)
+    compare(spec, make(op, spec, config))
