@@ -881,8 +881,8 @@ def _issue_time(subs, s, t, busy):
 def _issue_run(p, prog, st, w, s, t, pc, n, total):
     """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
 
-    Returns (start, tick of the next instruction of this warp). start > t: nothing was booked, the warp has to come
-    back at start.
+    Returns (start, tick after the last of them, tick of the next instruction of this warp). start > t: nothing was
+    booked, the warp has to come back at start.
     """
     code, subs = prog.code, st.subs
     pipe = code[pc, Col.PIPE]
@@ -890,7 +890,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     free = subs[s, S.PIPE_FREE + pipe]
     if free > t:
         _account(st, w, free, Reason.MATH_PIPE_THROTTLE)
-        return free, free
+        return free, free, free
     done = total - st.warps[w, W.LEFT]
     slots = code[pc, Col.ISSUE]
     if n != total:
@@ -903,7 +903,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
         free = subs[s, S.ISSUE_FREE]
         if free > t:
             _account(st, w, free, Reason.NOT_SELECTED)
-            return free, free
+            return free, free, free
         subs[s, S.ISSUE_FREE] = t + busy
         duration = max(duration, busy)
     else:
@@ -916,7 +916,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
                 earliest = min(earliest, f)
         if density > 240:  # the slots of running ops leave nothing
             _account(st, w, earliest, Reason.NOT_SELECTED)
-            return earliest, earliest
+            return earliest, earliest, earliest
         duration = max(duration, _issue_time(subs, s, t, busy) if density > 0 else busy)
     for k in range(2):
         ticks = code[pc, Col.MIX_TICKS0 + 2 * k]
@@ -934,7 +934,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
                 duration = max(duration, f - t)
     subs[s, S.PIPE_FREE + pipe] = t + (alone if p[P.MAX_RUN] == 1 else duration)
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
-    following = max(t + duration - interval + cycle, t + busy)
+    end = max(t + duration - interval + cycle, t + busy)
+    following = t + busy if code[pc, Col.SPREAD] == 1 else end
     _issue_slots(st, w, s, t, busy, following)
     st.warp_states[Reason.SELECTED] += busy
     st.warps[w, W.ACCOUNTED] = t + busy
@@ -942,7 +943,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     st.counters[Counter.INSTRUCTIONS] += slots
     st.counters[code[pc, Col.COUNTER]] += n
     st.counters[Counter.INST_OTHER] += slots - n
-    return t, following
+    return t, end, following
 
 
 @inner(inline=True)
@@ -1160,8 +1161,9 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             fresh = warps[w, W.LEFT] == 0
             if fresh:
                 warps[w, W.LEFT] = total
-            n = min(warps[w, W.LEFT], p[P.MAX_RUN])
-            start, following = _issue_run(p, prog, st, w, s, t, pc, n, total)
+            # A spread op is one run in every mode: single issue would need the order that the compiler gave it.
+            n = warps[w, W.LEFT] if code[pc, Col.SPREAD] == 1 else min(warps[w, W.LEFT], p[P.MAX_RUN])
+            start, issued, following = _issue_run(p, prog, st, w, s, t, pc, n, total)
             if start > t:
                 if fresh:
                     warps[w, W.LEFT] = 0
@@ -1179,7 +1181,7 @@ def _step(p, prog, st, ms, mem, w, t, limit):
                 st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + work
                 st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.BYTES]
                 st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.VALUE]
-                end = max(begin + work, following)
+                end = max(begin + work, issued)
                 last = end + latency
                 first = last
                 if code[pc, Col.EXTRA] == Counter.SHARED_WRITE_BYTES:
@@ -1187,7 +1189,7 @@ def _step(p, prog, st, ms, mem, w, t, limit):
                 reason = Reason.SHORT_SCOREBOARD
             else:
                 first = warps[w, W.T_ISSUE] + latency
-                last = following - cycle + latency
+                last = issued - cycle + latency
                 reason = Reason.WAIT
                 if code[pc, Col.MACS] > 0:
                     st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.MACS]
@@ -1203,7 +1205,7 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             if code[pc, Col.TILE] >= 0:
                 _set_tile(st, w, code[pc, Col.TILE], first, last, reason)
             if log:
-                _log(st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], following, last, 0)
+                _log(st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], issued, last, 0)
             warps[w, W.PC] = pc + 1
 
         elif kind == Kind.WGMMA:

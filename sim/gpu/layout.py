@@ -79,7 +79,8 @@ class Col(IntEnum):
     MACS = 25  # multiply-accumulates of one instruction
     COUNTER = 26  # counter of the opcode's instructions
     TILE = 27  # register tile written, -1 none
-    WIDTH = 28
+    SPREAD = 28  # 1: the ops that follow issue between the instructions of this one
+    WIDTH = 29
 
 
 class Box(IntEnum):

@@ -361,6 +361,7 @@ class _Lowering:
         self._row(
             Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=cycles_to_ticks(row.latency_cycles), macs=macs,
             extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe],
+            spread=int(op.spread),
             **columns,
         )  # fmt: skip
 

@@ -374,11 +374,12 @@ class Op:
 
     dst, srcs: views (a store's dst is global). barrier, stage, phase: the mbarrier used (phase n is complete when the
     barrier has completed n + 1 phases). value: opcode-specific integer expression (bytes expected, groups left, flag
-    value, whether mma accumulates, ...). after: names of scoreboards waited for before issue; into: the scoreboard
-    that its completion signals. mix: further (opcode, count) instructions issued with it on other pipes (addresses,
-    predicates, moves). vector_bytes: bytes a thread of a global or shared access. sharers: neighbouring threads that
-    read the same vector of shared memory. multicast: mask of cluster ranks.
-    compute: NumPy meaning `new_dst = compute(old_dst, *srcs)`.
+    value, whether mma accumulates, ...). after: names of scoreboards waited for before issue; into: the scoreboard that
+    its completion signals. mix: further (opcode, count) instructions issued with it on other pipes (addresses,
+    predicates, moves). spread: the compiler places the independent instructions that follow between those of this op,
+    as `ptxas` does with loads and multiplies; they issue in the slots that it leaves. vector_bytes: bytes a thread of a
+    global or shared access. sharers: neighbouring threads that read the same vector of shared memory. multicast: mask
+    of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs)`.
     """
 
     opcode: str
@@ -394,6 +395,7 @@ class Op:
     after: tuple[str, ...] = ()
     into: str = ""
     mix: tuple[tuple[str, int], ...] = ()
+    spread: bool = False
     vector_bytes: int = 16
     sharers: int = 1
     multicast: Expr | None = None

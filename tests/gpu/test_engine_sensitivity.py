@@ -151,3 +151,23 @@ def test_pairs_that_read_the_same_vector_return_together(vector_bytes: int, shar
     """NVIDIA's rule for compute capability 7.0 to 7.5: such LDS.128 take 2 wavefronts instead of 4."""
     tile = SharedTile("s", (8, 128), "fp32")
     assert access_waves(tile[0, 0:8, 0:128], vector_bytes, sharers) == waves
+
+
+def test_what_follows_a_spread_op_issues_between_its_instructions(ampere: GpuSpec) -> None:
+    """32 mma hold their pipe for 256 cycles but take 32 slots: loads after them are hidden if spread, else they add."""
+
+    def took(spread: bool) -> float:
+        kernel = KernelBuilder("spread", (1, 1, 1))
+        tile = kernel.shared("tile", (32, 64), "fp16", swizzle_bytes=128)
+        a, b = RegisterTile("a", (16, 64), "fp16"), RegisterTile("b", (16, 64), "fp16")
+        acc = RegisterTile("acc", (16, 64), "fp32")
+        with kernel.role("warps", warps=1, registers=64) as r, r.loop("i", 16):
+            for old, new in ((a, b), (b, a)):
+                r.mma(acc.whole, old.whole, old.whole, shape="m16n8k16", dtype="fp16", count=32, spread=spread)
+                r.ldmatrix(new.whole, tile[0, 0:16, 0:16], 16)
+        return cycles(run(ampere, Program("spread", (), (kernel.build(),), "test")))
+
+    hidden, exposed = took(True), took(False)
+    assert hidden == pytest.approx(32 * 256, rel=0.1)
+    # The first load issues 7 cycles before the pipe is free; then come 15 more, 4 cycles apart.
+    assert exposed - hidden >= 32 * (15 * 4 - 7)

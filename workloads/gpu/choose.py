@@ -194,7 +194,8 @@ def _splits(work: Work) -> Iterator[int]:
 def _with_cuts(config: Config, work: Work, stream_k: bool) -> Iterator[tuple[Config, Work]]:
     """A configuration, its splits and, where the last wave is partial, its stream-K variant.
 
-    Libraries have stream-K kernels for Ampere and later (Osama et al. 2023), older machines only split.
+    Libraries have stream-K kernels for Hopper (Osama et al. 2023); those of the machines before it are older and only
+    split.
     """
     yield config, work
     for split in _splits(work):
@@ -251,7 +252,7 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
             )  # fmt: skip
             resident = _resident(p, spec, config, core)
             if resident:
-                yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.cp_async is not None)
+                yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.tma is not None)
 
 
 def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
@@ -260,7 +261,7 @@ def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Co
         vector = simt.inner(p, spec, config)
         resident = _resident(p, spec, config, vector)
         if resident:
-            yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.cp_async is not None)
+            yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.tma is not None)
 
 
 # ---------------------------------------------------------------------------------------------- configurations as text

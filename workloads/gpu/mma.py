@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
@@ -119,10 +119,10 @@ class TensorCore:
             mix = overhead.mix(alu=2 * count if width == 1 else 0)
         r.lds(dst if k_major else dst.T, src, count, vector_bytes=vector, mix=mix)
 
-    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike) -> None:
+    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike, **fields: Any) -> None:
         """All mma of the warp tile for one part of the k step."""
         count = ceil_div(acc.extents[0] * acc.extents[1] * self.part_k, self.macs)
-        r.mma(acc, a, b.T, shape=self.shape, dtype=self.dtype, count=count, accumulate=accumulate)
+        r.mma(acc, a, b.T, shape=self.shape, dtype=self.dtype, count=count, accumulate=accumulate, **fields)
 
 
 def inner(p: Problem, spec: GpuSpec, config: MmaConfig) -> TensorCore:

@@ -8,7 +8,7 @@ takes 512 FFMA and 32 LDS.128 (CUTLASS 4.7.0, nvcc 13.0).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
@@ -91,10 +91,10 @@ class Vector:
         count = ceil_div(thread_bytes, VECTOR_BYTES)
         r.lds(dst if k_major else dst.T, src, count, vector_bytes=VECTOR_BYTES, sharers=sharers)
 
-    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike) -> None:
+    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike, **fields: Any) -> None:
         """The outer products of half a k step."""
         count = ceil_div(acc.extents[0] * acc.extents[1] * self.part_k, self.macs)
-        r.run(self.opcode, count, dtype=self.dtype, dst=acc, srcs=(a, b.T), compute=multiply_add)
+        r.run(self.opcode, count, dtype=self.dtype, dst=acc, srcs=(a, b.T), compute=multiply_add, **fields)
 
 
 def inner(p: Problem, spec: GpuSpec, config: SimtConfig) -> Vector:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
@@ -127,8 +127,11 @@ class Inner(Protocol):
         """Fragment `dst` (rows by k) from a part of a shared tile, which is rows by k if `k_major`, else k by rows."""
         ...
 
-    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike) -> None:
-        """acc += a (rows by k) times b (rows by k) transposed; `accumulate` is 0 where acc starts from zero."""
+    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike, **fields: Any) -> None:
+        """acc += a (rows by k) times b (rows by k) transposed; `accumulate` is 0 where acc starts from zero.
+
+        fields: further ones of the op.
+        """
         ...
 
 
@@ -439,15 +442,27 @@ class _Writer:
             following = (k + 1) % c.stages
             ahead = k + (c.stages - 1) if asynchronous else k + 1
             for part in range(self.parts):
+                accumulate = k > 0 if part == 0 else Const(1)
                 if part == last:
                     self._hand_over(r, unit, k, following)
+                    self._multiply(r, part, 0, c.warp_n, accumulate, spread=True, mix=self.inner.step.mix)
+                elif part == last - 1:
+                    # What waits at the barrier cannot multiply: nothing of this part is left to do there.
+                    self._multiply(r, part, 0, c.warp_n // 2, accumulate, spread=True)
+                else:
+                    self._multiply(r, part, 0, c.warp_n, accumulate, spread=True)
                 self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
                 if part == 0:
                     with r.when(ahead < unit.k_trips):
                         self._fetch(r, unit, ahead, ahead % c.stages)
-                a, b = self.fragments[part % 2]
-                self.inner.multiply(r, self.acc.whole, a.whole, b.whole, k > 0 if part == 0 else 1)
-            self.inner.step.write(r)
+                if part == last - 1:
+                    self._multiply(r, part, c.warp_n // 2, c.warp_n, accumulate)
+
+    def _multiply(self, r: RoleBuilder, part: int, begin: int, end: int, accumulate: Expr, **fields: Any) -> None:
+        """Columns `begin` to `end` of the warp tile, one part of a k step."""
+        a, b = self.fragments[part % 2]
+        columns = end - begin
+        self.inner.multiply(r, self.acc[:, begin:columns], a.whole, b[begin:columns, :], accumulate, **fields)
 
     def _hand_over(self, r: RoleBuilder, unit: Unit, k: Expr, following: Expr) -> None:
         """The next step's operands are in buffer `following`, for all warps to see."""
