@@ -53,7 +53,7 @@ class FakeBench:
 
 
 def test_columns_are_those_of_the_schema() -> None:
-    assert measure.SCHEMA == tuple(f.name for f in dataclasses.fields(Row))
+    assert tuple(f.name for f in dataclasses.fields(Row)) == measure.SCHEMA
 
 
 def test_every_known_device_has_a_machine_description() -> None:
