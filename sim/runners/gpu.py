@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -182,7 +183,7 @@ def compile_kernels() -> None:
 def announce_compile() -> bool:
     """Says on stderr, once, that kernels are being compiled where no earlier run has left them in the cache."""
     global _announced
-    if _announced or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" or any(cache_directory().glob("*advance*.nbi")):
+    if _announced or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" or _compiled():
         return False
     _announced = True
     print("tilewave: compiling kernels, once, about 40 s", file=sys.stderr, flush=True)
@@ -190,6 +191,12 @@ def announce_compile() -> bool:
 
 
 _announced = False
+
+
+def _compiled() -> bool:
+    """Whether an earlier run has left the engine in the compile cache."""
+    kernels = Path(__file__).parents[1] / "gpu" / "kernel.py"
+    return any(cache_directory(kernels).glob("*advance*.nbi"))
 
 
 # ---------------------------------------------------------------------------------------------- what was asked for
