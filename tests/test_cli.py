@@ -66,8 +66,8 @@ def test_compare_prints_rows_and_reasons(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_failed_check_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    api: Any = importlib.import_module("sim.api")
-    monkeypatch.setattr(api.Gemm, "relative_error", lambda *_: 1.0)
+    gpu: Any = importlib.import_module("sim.runners.gpu")
+    monkeypatch.setattr(gpu.Gemm, "relative_error", lambda *_: 1.0)
     assert main(["run", *ON_A100, "--check"]) == 1
     assert "check     FAILED" in capsys.readouterr().out
 
