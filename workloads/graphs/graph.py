@@ -123,7 +123,7 @@ class GraphBuilder:
         given = [(value.size, value.dtype) for value in operands]
         wanted = [(math.prod(operand.shape), operand.dtype) for operand in expected]
         if given != wanted:
-            names = ", ".join(f"{operand.name} of {size} {kind}" for operand, (size, kind) in zip(expected, wanted))
+            names = ", ".join(f"{o.name} of {math.prod(o.shape)} {o.dtype}" for o in expected)
             raise InputError(f"graph {self.name}, {label}: {op} takes {names}; given are {given}")
         number = len(self._steps)
         results = tuple(
