@@ -19,6 +19,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.validate", PACKAGES),
     ("sim.study", PACKAGES),
     ("sim.trace", PACKAGES),
+    ("sim.runners", PACKAGES),
     ("sim.report", ("arch", "sim.report")),
     ("sim.engine", ("arch", "sim.engine")),
     ("sim.memory", ("arch", "sim.engine", "sim.memory")),
