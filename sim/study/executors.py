@@ -10,12 +10,13 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
 from arch.errors import InputError
+from sim.runners import runner
 from sim.study.case import Answer, Case, run_case
 
 EXECUTORS = ("local", "dask")
@@ -168,17 +169,17 @@ def check_executor(name: str, scheduler: str | None) -> None:
         raise InputError("--scheduler goes with --executor dask")
 
 
-def make_executor(name: str, *, workers: int | None, scheduler: str | None, cases: int) -> Executor:
-    """The executor that a person asked for; `cases`: how many there will be at most."""
+def make_executor(name: str, *, workers: int | None, scheduler: str | None, cases: Sequence[Case]) -> Executor:
+    """The executor that a person asked for; `cases`: those that it will run."""
     check_executor(name, scheduler)
     if scheduler is not None:
         return Dask(scheduler)
-    from sim.api import compile_kernels
-
-    count = min(workers or os.cpu_count() or 1, cases)
+    count = min(workers or os.cpu_count() or 1, len(cases))
     if count <= 1:
         return Inline()
-    compile_kernels()  # once here, not once in every process
+    for family in dict.fromkeys(case.machine.family for case in cases):
+        # Once here, not once in every process.
+        getattr(runner(family), "compile_kernels", lambda: None)()
     return Processes(count)
 
 

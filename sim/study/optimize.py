@@ -16,7 +16,7 @@ from arch.errors import InputError
 from sim.report.render import as_html, as_text
 from sim.report.sections import Section
 from sim.study.axes import Axis, Base, Point, axes_of, point_at
-from sim.study.case import Answer
+from sim.study.case import Answer, Case
 from sim.study.executors import Executor, check_executor, make_executor
 from sim.study.expressions import Constraint, Expression, check_names, machine_names
 from sim.study.runner import Progress
@@ -153,7 +153,7 @@ def optimize(
     sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
     study = optuna.create_study(directions=["minimize"] * len(goals), sampler=sampler)
 
-    def make(cases: int) -> Executor:
+    def make(cases: Sequence[Case]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
     done: list[Trial] = []

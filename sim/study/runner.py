@@ -26,14 +26,14 @@ Progress = Callable[[int, int], None]
 
 def run_cases(
     cases: Sequence[Case],
-    executor: Callable[[int], Executor],
+    executor: Callable[[Sequence[Case]], Executor],
     *,
     store: ResultStore | None = None,
     progress: Progress | None = None,
 ) -> list[Answer]:
     """The answer of every case, in order.
 
-    executor: makes one for a number of cases to simulate; not called if there are none. progress: called with the
+    executor: makes one for the cases to simulate; not called if there are none. progress: called with the
     numbers of cases simulated and to be simulated. Results do not depend on either, nor on what the store held.
     """
     keys = [case.key for case in cases]
@@ -48,7 +48,7 @@ def run_cases(
         else:
             answers[key] = Answer(report=known, code=code_hash())
     if todo:
-        made = executor(len(todo))
+        made = executor(list(todo.values()))
         with contextlib.ExitStack() as stack:
             stack.push(lambda kind, *_: made.close(abort=kind is not None))
             _simulate(todo, made, store, answers, progress)

@@ -187,7 +187,7 @@ def sensitivity(
     machine = load_arch(arch, set)
     text = str(parse(workload))
 
-    def make(cases: int) -> Executor:
+    def make(cases: Sequence[Case]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
     base = Point({}, Case.of(text, machine, schedule, **options))

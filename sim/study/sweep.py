@@ -17,7 +17,7 @@ from sim.fingerprint import code_hash
 from sim.report.render import as_html, as_text
 from sim.report.sections import Section, percent, time_text
 from sim.study.axes import Base, Point, axes_of, numeric, points
-from sim.study.case import Answer
+from sim.study.case import Answer, Case
 from sim.study.executors import Executor, check_executor, make_executor
 from sim.study.runner import Progress, run_cases
 from sim.study.store import ResultStore, default_store
@@ -229,7 +229,7 @@ def sweep(
     base, axes = axes_of(Base(workload, archs, tuple(set), schedule, options), axes_words)
     found = points(base, axes)
 
-    def make(cases: int) -> Executor:
+    def make(cases: Sequence[Case]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
     answers, kept = run_points(found, make, store, progress)
@@ -241,7 +241,7 @@ def sweep(
 
 def run_points(
     found: Sequence[Point],
-    make: Callable[[int], Executor],
+    make: Callable[[Sequence[Case]], Executor],
     store: Path | ResultStore | None,
     progress: Progress | None,
 ) -> tuple[list[Answer], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ def cycles(answers: Any) -> list[int]:
     return [answer.report["cycles"] for answer in answers]
 
 
-def never(cases: int) -> Executor:
-    raise AssertionError(f"{cases} cases are run again")
+def never(cases: Sequence[Case]) -> Executor:
+    raise AssertionError(f"{len(cases)} cases are run again")
 
 
 def test_nothing_is_run_twice(folder: Path, store: ResultStore) -> None:
@@ -134,4 +134,4 @@ def test_options_of_executors_are_checked() -> None:
         ({"name": "local", "scheduler": "tcp://127.0.0.1:1"}, "--executor dask"),
     ):
         with pytest.raises(InputError, match=words):
-            make_executor(**options, workers=1, cases=3)  # type: ignore[arg-type]
+            make_executor(**options, workers=1, cases=[])  # type: ignore[arg-type]
