@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from arch.errors import InputError
+from sim.study import cli as study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,6 +99,7 @@ def _parser() -> Parser:
     validate.add_argument("--store", metavar="FILE", help="where results are kept; default: in the user's cache")
     _add_output(validate)
     validate.set_defaults(command=_validate)
+    study.add_commands(commands)
     return parser
 
 
