@@ -40,6 +40,7 @@ def sectors(row: int) -> int:
 def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     """Sectors of a tile, then a multiply by the length of its rows."""
     from matplotlib import pyplot
+    from matplotlib.patches import Patch
 
     claims = [Claim(f"lines of a tile, rows of {row}", sectors(row), "", lines, 0) for row, lines in ((12, 4), (13, 7))]
     base = 512 if quick else 2048
@@ -53,6 +54,8 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     colours = ["tab:blue" if n % 8 == 0 else "tab:orange" for n in reports]
     axes.bar([str(n) for n in reports], [report.tflops for report in reports.values()], color=colours)
+    handles = [Patch(color="tab:blue", label="rows of whole 16-byte vectors"), Patch(color="tab:orange", label="other")]
+    axes.legend(handles=handles, loc="lower right")
     axes.set(xlabel="N = K: elements of a row", ylabel="TFLOPS", title=f"fp16 multiply on {MACHINE}, M = {base}")
     axes.tick_params(axis="x", labelrotation=90)
     return claims, figure
