@@ -198,7 +198,7 @@ class OnlineSoftmax:
         top, new_top, total = self.top.whole, self.new_top.whole, self.total.whole
         scores, scale = self.scores.whole, self.scale.whole
         before = () if first else (top,)
-        r.run("fmnmx", n + (0 if first else 2 * lines), dtype="fp32", dst=new_top, srcs=(scores, *before), compute=maxima)
+        r.run("fmnmx", n - (lines if first else 0), dtype="fp32", dst=new_top, srcs=(scores, *before), compute=maxima)
         # The four threads of a row agree on its maximum.
         r.run("shfl", 2 * lines, dst=new_top, srcs=(new_top,), compute=_same, mix=(("fmnmx", 2 * lines),))
         if not first:
@@ -257,5 +257,3 @@ def _same(value: Array, *_: Array) -> Array:
 def width(p: AttentionProblem) -> int:
     """Bytes of an element of Q, K and V."""
     return DTYPE_BYTES[p.dtype]
-
-

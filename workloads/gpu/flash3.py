@@ -109,7 +109,7 @@ def build(op: Attention, spec: GpuSpec, config: Flash3Config) -> Program:
 def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
     where = f"schedule={config}"
-    if spec.tma is None or not spec.has_instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n*k{_step(p)}"):
+    if spec.tma is None or not spec.has_instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n*k{step_k(p)}"):
         raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
     if config.block_m not in (64, 128, 192):
         raise InputError(f"{where}: a tile has 64, 128 or 192 queries, one warpgroup each 64; nearest: 128")
@@ -119,7 +119,7 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         raise InputError(f"{where}: 1, 2 or 4 CTAs share keys, whole groups of 8 rows each; nearest: cluster 1")
 
 
-def _step(p: AttentionProblem) -> int:
+def step_k(p: AttentionProblem) -> int:
     """Depth of one wgmma."""
     return INSTRUCTION_K_BYTES // width(p)
 
@@ -254,11 +254,10 @@ class _Builder:
             last = t.blocks.end - t.blocks.trips
             self._load(r, t, Var("done") + t.blocks.trips - 1, last, self.sv, self.v_full, self.v_empty)
         if c.cluster > 1:
-            # A CTA stays until its peers have handed back what it sent them.
+            # A CTA stays until its peers have handed back what it sent them, the values last.
             with r.loop("drain", minimum(Var("done"), c.stages)) as i:
                 step = Var("done") - 1 - i
-                for empty in (self.k_empty, self.v_empty):
-                    r.mbarrier_wait(empty, step % c.stages, step // c.stages)
+                r.mbarrier_wait(self.v_empty, step % c.stages, step // c.stages)
 
     def _load(
         self, r: RoleBuilder, t: _Tile, step: Expr, block: Expr, tile: SharedTile, full: MBarrier, empty: MBarrier
@@ -328,18 +327,18 @@ class _Builder:
         r.wgmma_fence()
         r.wgmma(
             s.scores.whole, self.sq[0, self._own_row : WARP_ROWS, :], self.sk.stage(stage).T,  # type: ignore[misc]
-            shape=f"m{BLOCK_ROWS}n{self.c.block_n}k{_step(self.p)}", dtype=self.p.dtype, count=d // _step(self.p),
-            accumulate=0, mix=overhead.mix(alu=2 * d // _step(self.p)),
+            shape=f"m{BLOCK_ROWS}n{self.c.block_n}k{step_k(self.p)}", dtype=self.p.dtype, count=d // step_k(self.p),
+            accumulate=0, mix=overhead.mix(alu=2 * d // step_k(self.p)),
         )  # fmt: skip
         r.wgmma_commit()
 
     def _outputs(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, first: IntLike) -> None:
         """acc + P V of one block, in flight. first: whether it is the first of the tile."""
-        stage, n = step % self.c.stages, self.c.block_n // _step(self.p)
+        stage, n = step % self.c.stages, self.c.block_n // step_k(self.p)
         r.mbarrier_wait(self.v_full, stage, step // self.c.stages)
         r.wgmma(
             s.acc.whole, s.weights.whole, self.sv.stage(stage),
-            shape=f"m{BLOCK_ROWS}n{self.p.op.head_dim}k{_step(self.p)}", dtype=self.p.dtype, count=n,
+            shape=f"m{BLOCK_ROWS}n{self.p.op.head_dim}k{step_k(self.p)}", dtype=self.p.dtype, count=n,
             accumulate=1 - first, mix=overhead.mix(alu=2 * n),
         )  # fmt: skip
         r.wgmma_commit()
