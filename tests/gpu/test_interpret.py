@@ -473,8 +473,9 @@ def test_an_arrival_without_waiting_counts_and_a_loop_runs_while_its_condition_h
         w.lds(row.whole, shared.stage(), 1, vector_bytes=4)
         w.stg(x[:], row.whole, 1, vector_bytes=4)
     program = Program("turns", (x,), (builder.build(),), "")
-    result = Device(load_arch("t4"), log=True).run(program.kernels[0], program.addresses())
-    for events in (execute(program, seed=3), result.events):
+    logged = Device(load_arch("t4"), log=True).run(program.kernels[0], program.addresses()).events
+    assert logged is not None
+    for events in (execute(program, seed=3), logged):
         check = interpret(program, events, {})
         assert check.violations == []
         np.testing.assert_array_equal(check.outputs["x"], [0, 10, 20, 30])

@@ -72,7 +72,7 @@ class AttentionProblem:
             return 0
         return self.op.window - 1 if self.op.window else None
 
-    def seen(self, rows: Array, columns: Array) -> NDArray[np.bool_]:
+    def seen(self, rows: NDArray[np.integer], columns: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which of keys `columns` each of queries `rows` sees."""
         own = rows[:, None] + self.shift
         visible = np.broadcast_to(columns[None, :] < self.op.keys, (len(rows), len(columns)))

@@ -121,7 +121,7 @@ def test_every_wait_matters(name: str, machines: dict[str, GpuSpec]) -> None:
 
 @st.composite
 def problems(draw: st.DrawFn) -> AttentionProblem:
-    keys = {"causal": draw(st.sampled_from("01")), "window": draw(st.sampled_from([0, 1, 5, 40, 100]))}
+    keys: dict[str, Any] = {"causal": draw(st.sampled_from("01")), "window": draw(st.sampled_from([0, 1, 5, 40, 100]))}
     return problem(attention(draw(st.integers(1, 300)), draw(st.integers(1, 300)), **keys))
 
 
