@@ -360,7 +360,8 @@ def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions)
     by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
     # Operands beyond the inputs are results that the operator adds to.
     inputs = {
-        tensor.name: array for tensor, array in zip([*by_role["input"], *by_role["output"]], stored, strict=False)
+        tensor.name: array.reshape(tensor.shape)
+        for tensor, array in zip([*by_role["input"], *by_role["output"]], stored, strict=False)
     }
     replay = interpret(program, _events(program, spec, conditions), inputs)
     error = op.largest_error([replay.outputs[tensor.name] for tensor in by_role["output"]], *operands)
