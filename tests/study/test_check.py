@@ -202,7 +202,9 @@ def test_other_wrong_input(project: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_machine_files_are_found_from_the_configuration(project: Path) -> None:
     (project / "deep").mkdir()
-    (project / "deep" / "mine.yaml").write_text('base: t4\ntitle: mine\nsm.count: [10, "assumption: mine"]\n')
+    (project / "deep" / "mine.yaml").write_text(
+        "base: t4\ntitle: mine\nsources: {guess: a guess}\nsm.count: [10, guess]\n"
+    )
     (project / "deep" / "tilewave.toml").write_text(
         "[[case]]\nname='a'\narch='mine.yaml'\nworkload='gemm m=64 n=64 k=64'\n"
     )
