@@ -163,6 +163,10 @@ class _Section:
             case "collective":
                 value = inputs["value"]
                 return {"out": np.broadcast_to(value.sum(axis=0, keepdims=True), value.shape)}
+            case "timed":
+                shape = stage.outputs["out"].out.shape if stage.outputs else ()
+                zeros = np.zeros((self._devices(), *shape))
+                return {"out": next(iter(inputs.values()), zeros)}
         carried = self.carried[number]
         for name, carry in stage.carry.items():
             if firing == 0 or _moves(counters, firing - 1, len(carry.per)):

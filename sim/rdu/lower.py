@@ -33,6 +33,7 @@ _KINDS = {
     "store": Kind.STORE,
     "gather": Kind.GATHER,
     "collective": Kind.COLLECTIVE,
+    "timed": Kind.COMPUTE,
 }
 
 
@@ -250,13 +251,24 @@ def _place_stages(
     at = 0
     for i in place.order_of(sizes, edges):
         units = grid.pcus[at : at + sizes[i]]
-        # Parts of a tile's columns lie along columns of the mesh, parts of its rows across.
-        found[i] = units[np.lexsort((units[:, 0], units[:, 1]))]
+        found[i] = _embedded(units, stages[i])
         at += sizes[i]
     for i, stage in enumerate(stages):
         if not len(found[i]):  # memory and collectives: generators at the edges
             found[i] = grid.generators[: max(1, _generators(stage, len(grid.generators)))]
     return found
+
+
+def _embedded(units: Ints, stage: Stage) -> Ints:
+    """Units so that number row * col_par + column of a division over PCUs lies in its row and column of the region.
+
+    Parts of a tile's rows are bands across the region; within a band, parts of its columns go from left to right.
+    """
+    parts = stage.row_par * stage.col_par
+    array, rest = units[:parts], units[parts:]
+    array = array[np.lexsort((array[:, 1], array[:, 0]))]
+    bands = [array[i : i + stage.col_par] for i in range(0, parts, stage.col_par)]
+    return np.concatenate([*(band[np.lexsort((band[:, 0], band[:, 1]))] for band in bands), rest])
 
 
 def _generators(stage: Stage, count: int) -> int:
@@ -275,8 +287,8 @@ def _place_buffer(grid: Grid, free: Ints, count: int, reader: Ints, producer: In
 def _readers(units: Ints, stage: Stage, port: PortCost) -> Ints:
     """A reader's units in the order in which parts of a tile go to them."""
     parts = stage.row_par * stage.col_par
-    if port.spread == "rows" and len(units) >= parts:
-        return np.concatenate([units[i : parts : stage.row_par] for i in range(stage.row_par)])
+    if port.spread == "columns" and len(units) >= parts:
+        return np.concatenate([units[i : parts : stage.col_par] for i in range(stage.col_par)])
     return units
 
 
@@ -301,10 +313,10 @@ def _flows(
     parts = reader.row_par * reader.col_par
     first = used[:parts]
     if port.spread == "rows":
-        groups = [first[i :: reader.row_par] for i in range(reader.row_par)]
+        groups = [first[i * reader.col_par : (i + 1) * reader.col_par] for i in range(reader.row_par)]
         return into, place.spread_flow(pmus, groups, port.read_bytes)
     if port.spread == "columns":
-        groups = [first[i * reader.row_par : (i + 1) * reader.row_par] for i in range(reader.col_par)]
+        groups = [first[i :: reader.col_par] for i in range(reader.col_par)]
         return into, place.spread_flow(pmus, groups, port.read_bytes)
     return into, place.even_flow(pmus, first, port.read_bytes)
 

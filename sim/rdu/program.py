@@ -389,7 +389,7 @@ class Read:
         return tuple(shape)
 
 
-Kind = Literal["compute", "load", "store", "gather", "collective"]
+Kind = Literal["compute", "load", "store", "gather", "collective", "timed"]
 
 
 @dataclass(eq=False)
@@ -408,14 +408,14 @@ class Stage:
     tensor: Tensor | None = None
     origin: tuple[Index, ...] = ()
     tile: Shape = ()
-    units: int = 1
-    """Address generators of a load, store or gather."""
+    units: int = 0
+    """Address generators of a load, store or gather; 0: all."""
     rows: Array | None = None
     """Row numbers that a gather fetches, one row a firing: timing needs them before the numbers flow."""
     fill: float = 0.0
     """What a load puts where its tile is outside the tensor."""
     interval_cycles: int | None = None
-    """Of a stage whose firing takes a known time (a collective)."""
+    """Of a stage whose firing takes a known time (a collective, a timed one)."""
     latency_cycles: int = 0
 
     @property
@@ -451,7 +451,7 @@ class Section:
         tile: Shape,
         over: Sequence[Counter],
         *,
-        units: int = 1,
+        units: int = 0,
         fill: float = 0.0,
         collect: Sequence[Counter] | None = None,
         axis: int = -1,
@@ -467,7 +467,7 @@ class Section:
         return self._output(stage, "out", Out(token, tensor.dtype, tuple(over), _tuple(collect), axis))
 
     def gather(
-        self, name: str, tensor: Tensor, index: Output | Read, rows: Array, over: Sequence[Counter], *, units: int = 1
+        self, name: str, tensor: Tensor, index: Output | Read, rows: Array, over: Sequence[Counter], *, units: int = 0
     ) -> Output:
         """Fetches the row of `tensor` whose number comes as a token (extent 1 x 1), one a firing.
 
@@ -490,7 +490,7 @@ class Section:
         value: Output | Read,
         over: Sequence[Counter],
         *,
-        units: int = 1,
+        units: int = 0,
     ) -> None:
         """Writes one tile a firing; what is outside the tensor is left out."""
         read = value.read() if isinstance(value, Output) else value
@@ -536,11 +536,37 @@ class Section:
     ) -> Output:
         """Sums tiles over all devices; the time is that of the links (see `sim.link`)."""
         read = value.read() if isinstance(value, Output) else value
+        out = Out(read.shape, read.output.out.dtype, tuple(over))
+        return self._known(name, "collective", over, {"value": read}, out, interval_cycles, latency_cycles)
+
+    def timed(
+        self,
+        name: str,
+        over: Sequence[Counter],
+        inputs: Mapping[str, Output | Read],
+        out: Out,
+        *,
+        interval_cycles: int,
+        latency_cycles: int = 0,
+    ) -> Output:
+        """A stage that hands its first input on (or zeros) in a known time: for experiments with pipelines."""
+        return self._known(name, "timed", over, inputs, out, interval_cycles, latency_cycles)
+
+    def _known(
+        self,
+        name: str,
+        kind: Kind,
+        over: Sequence[Counter],
+        inputs: Mapping[str, Output | Read],
+        out: Out,
+        interval_cycles: int,
+        latency_cycles: int,
+    ) -> Output:
         stage = self._add(
-            Stage(name, "collective", tuple(over), interval_cycles=interval_cycles, latency_cycles=latency_cycles)
+            Stage(name, kind, tuple(over), interval_cycles=interval_cycles, latency_cycles=latency_cycles)
         )
-        output = self._output(stage, "out", Out(read.shape, read.output.out.dtype, tuple(over)))
-        self._connect(stage, {"value": read})
+        output = self._output(stage, "out", out)
+        self._connect(stage, inputs)
         return output
 
     def loop(self, first: Tensor, out: Out) -> Output:
@@ -610,6 +636,9 @@ class Section:
         indices = tuple(
             Index(at) if isinstance(at, int) else at * 1 if isinstance(at, Counter) else at for at in origin
         )
+        for counter in (counter for index in indices for counter, _ in index.terms):
+            if counter not in over:
+                raise InputError(f"{name}: its origin uses counter {counter.name}, which is not in ({_names(over)})")
         return self._add(Stage(name, kind, tuple(over), tensor=tensor, origin=indices, tile=tile, units=units))
 
 
@@ -619,6 +648,8 @@ class Call:
 
     section: Section
     times: int = 1
+    prefetch_bytes: int = 0
+    """What must come from DDR to HBM before it starts; earlier launches hide it."""
 
 
 @dataclass(frozen=True)
