@@ -27,6 +27,7 @@ from arch.units import (
     Picoseconds,
 )
 
+
 class Clock(Group):
     """The core clock of tiles and network."""
 

@@ -2,8 +2,8 @@
 
 A matrix product uses PCUs as output-stationary arrays: `lanes` rows by `stages` columns of cells, `macs` steps of k a
 cycle. Everything else is SIMD: a chain of PCUs, each with up to `stages` operations and at most one of the tail's
-functions at its end, through which vectors of `lanes` elements stream. Chains, arrays and buffers all work at once, so a
-firing takes as long as the slowest of them.
+functions at its end, through which vectors of `lanes` elements stream. Chains, arrays and buffers all work at once, so
+a firing takes as long as the slowest of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PortCost:
 
 @dataclass
 class StageCost:
-    """Units and cycles of one stage. busy cycles of a firing: `interval_cycles`; first in to first out: `latency_cycles`."""
+    """Units and cycles of one stage: a firing is busy for `interval_cycles`, and `latency_cycles` deep."""
 
     pcus: int = 0
     array_pcus: int = 0
@@ -75,10 +75,9 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
     return cost
 
 
-def array_cycles(rows: int, columns: int, k: int, spec: RduSpec, row_par: int, col_par: int) -> int:
-    """Cycles of a product [rows, k] x [k, columns] on row_par x col_par arrays."""
-    blocks = -(-(-(-rows // spec.pcu.lanes)) // row_par) * -(-(-(-columns // spec.pcu.stages)) // col_par)
-    return blocks * -(-k // spec.pcu.macs)
+def ceil_div(a: int, b: int) -> int:
+    """The quotient, rounded up."""
+    return -(-a // b)
 
 
 def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
@@ -99,8 +98,8 @@ def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
         # Each block streams its rows and columns anew: nothing but the sums stays in an array.
         again_left, again_right = rounds[1:] if straight <= crossed else rounds[:0:-1]
     else:  # inner products over the lanes
-        cycles = -(-(-(-m * batch // row_par) * -(-n // col_par)) * -(-k // spec.pcu.lanes))
-        again_left, again_right = -(-n // col_par), -(-(m * batch) // row_par)
+        cycles = ceil_div(m * batch, row_par) * ceil_div(n, col_par) * ceil_div(k, spec.pcu.lanes)
+        again_left, again_right = ceil_div(n, col_par), ceil_div(m * batch, row_par)
     cost.interval_cycles = max(cost.interval_cycles, cycles)
     cost.array_pcus = max(cost.array_pcus, row_par * col_par)
     for operand, again, spread in ((left, again_left, "rows"), (right, again_right, "columns")):
@@ -112,9 +111,9 @@ def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
 
 def _blocks(m: int, n: int, batch: int, spec: RduSpec, row_par: int, col_par: int) -> tuple[int, int, int]:
     """(blocks that the busiest array works through, times the rows' operand is streamed, times the columns' is)."""
-    down = -(-(batch * -(-m // spec.pcu.lanes)) // row_par)
-    across = -(-(-(-n // spec.pcu.stages)) // col_par)
-    return down * across, across, -(-down // batch)
+    down = ceil_div(batch * ceil_div(m, spec.pcu.lanes), row_par)
+    across = ceil_div(ceil_div(n, spec.pcu.stages), col_par)
+    return down * across, across, ceil_div(down, batch)
 
 
 def _chain(stage: Stage, spec: RduSpec) -> list[tuple[int, int, int]]:

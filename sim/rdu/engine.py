@@ -10,7 +10,8 @@ from arch.rdu import RduSpec
 from sim.memory.counters import MemoryCounter
 from sim.rdu.kernel import advance
 from sim.rdu.layout import Q, Reason, S, X
-from sim.rdu.lower import Configuration, EngineState, Ints, lower_section
+from sim.rdu.lower import Configuration, EngineState, lower_section
+from sim.rdu.place import Ints
 from sim.rdu.program import Read, Section
 
 FAR = 1 << 50
@@ -102,7 +103,8 @@ class Run:
 
     def _deadlock(self) -> Deadlock:
         reads = [units.read for units in self.configuration.channels]
-        full, empty = [], []
+        full: list[Read] = []
+        empty: list[Read] = []
         for s, row in enumerate(self.state.stage):
             if row[S.PARKED] >= 0:
                 read = reads[int(row[S.PARKED])]
@@ -155,4 +157,3 @@ def _runs(section: Section, spec: RduSpec, addresses: Mapping[str, int], read: R
     except Deadlock:
         return False
     return True
-

@@ -60,9 +60,7 @@ def run_launches(
     def prefetch() -> Process:
         for launch, event in zip(launches, ready, strict=True):
             if launch.prefetch_bytes:
-                yield env.timeout(
-                    memory.latency_ps + launch.prefetch_bytes * PS_PER_S // memory.bandwidth_bytes_per_s
-                )
+                yield env.timeout(memory.latency_ps + launch.prefetch_bytes * PS_PER_S // memory.bandwidth_bytes_per_s)
             event.succeed()
 
     def wait(part: str, time_ps: int) -> Process:
@@ -92,5 +90,3 @@ def run_launches(
     env.run(env.process(sequence()))
     timeline.total_ps = int(env.now)
     return timeline
-
-

@@ -50,7 +50,7 @@ class Replay:
 
 
 def interpret(program: Program, logs: Mapping[int, Array], inputs: Mapping[str, Array]) -> Replay:
-    """Replays a program. logs: the event log of each section by its identity (`id`). inputs: by tensor, [devices, ...]."""
+    """Replays a program. logs: event log of each section by its identity (`id`). inputs: by tensor, [devices, ...]."""
     arrays: dict[str, Array] = {}
     for tensor in program.tensors:
         if tensor.name in inputs:
@@ -199,7 +199,8 @@ class _Section:
         return tuple(slice(o, min(o + t, n)) for o, t, n in zip(origin, stage.tile, shape, strict=True))
 
     def _gather(self, stage: Stage, firing: int, index: Array) -> Array:
-        assert stage.tensor is not None and stage.rows is not None
+        assert stage.tensor is not None
+        assert stage.rows is not None
         wanted = int(index.reshape(-1)[0]) if np.isfinite(index).all() else -1
         if wanted != stage.rows[firing]:
             self._violate(f"{stage.name}: row {wanted} was asked for, row {stage.rows[firing]} was timed")
@@ -245,7 +246,8 @@ def _node(node: Node, found: list[Array], inputs: Mapping[str, Array], values: M
             half = args[0].shape[-1] // 2
             return np.concatenate([-args[0][..., half:], args[0][..., :half]], axis=-1)
         case "causal":
-            return _causal(args[0], *node.attrs, values)
+            rows_from, columns_from, window = node.attrs
+            return _causal(args[0], rows_from, columns_from, window, values)
     return round_to(_FUNCTIONS[node.op](*args), "fp32")
 
 

@@ -113,7 +113,7 @@ def _try(state, s, t):
             state.reasons[s, _NO_ROOM] += wait
         elif source >= 0:
             kind = stage[state.channel[source, Q.PRODUCER], S.KIND]
-            if kind == _LOAD or kind == _GATHER:
+            if kind in (_LOAD, _GATHER):
                 state.reasons[s, _MEMORY] += wait
             elif kind == _COLLECTIVE:
                 state.reasons[s, _NETWORK] += wait
@@ -330,7 +330,7 @@ def advance(spec, state, until):
         if at > t:
             _push(state, at, s)
             continue
-        if kind == _COMPUTE or kind == _COLLECTIVE:
+        if kind in (_COMPUTE, _COLLECTIVE):
             _compute(spec, state, s, t)
         else:
             _begin_transfer(spec, state, s, t)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,14 +147,14 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
         channels.append(ChannelUnits(read, units, port.read_bytes, write, 0, 0))
     loads = [[place.link_bytes(grid, flow) for flow in pair] for pair in flows]
     channels = [
-        ChannelUnits(c.read, c.pmus, c.read_bytes, c.write_bytes, round(out_of.sum()), round(into.sum()))
-        for c, (into, out_of) in zip(channels, loads, strict=True)
+        ChannelUnits(c.read, c.pmus, c.read_bytes, c.write_bytes, round(to_reader.sum()), round(to_buffer.sum()))
+        for c, (to_buffer, to_reader) in zip(channels, loads, strict=True)
     ]
     emits = [len(walk(read.output.out.over)) for read in reads]
     reads_of = [len(firings[number[id(read.reader)]]) for read in reads]
     total = np.zeros((4, grid.rows, grid.columns))
-    for (into, out_of), written, taken in zip(loads, emits, reads_of, strict=True):
-        total += into * written + out_of * taken
+    for (to_buffer, to_reader), written, taken in zip(loads, emits, reads_of, strict=True):
+        total += to_buffer * written + to_reader * taken
     engine = EngineSpec(
         lower_dram(spec.main_memory, UNIT_BYTES, spec.clock.boost_hz),
         lower_dram(spec.ddr, UNIT_BYTES, spec.clock.boost_hz),
@@ -465,7 +465,7 @@ def requests(stage: Stage, firings: Ints, base: int) -> tuple[Ints, Ints]:
         ).astype(np.int64)
     values = {counter: firings[:, i] for i, counter in enumerate(stage.over)}
     origin = [np.broadcast_to(np.asarray(index.at(values), np.int64), len(firings)) for index in stage.origin]
-    extent = [
+    extent: list[Ints] = [
         np.clip(tensor.shape[d] - origin[d], 0, stage.tile[d]).astype(np.int64) for d in range(len(tensor.shape))
     ]
     # Trailing dimensions that every tile takes whole make one run.
@@ -475,15 +475,18 @@ def requests(stage: Stage, firings: Ints, base: int) -> tuple[Ints, Ints]:
     counts = np.ones(len(firings), np.int64)
     for d in range(run_from):
         counts *= extent[d]
-    run = extent[run_from] * strides[run_from]
-    counts[run == 0] = 0
+    runs = extent[run_from] * strides[run_from]
+    counts[runs == 0] = 0
     which = np.repeat(np.arange(len(firings)), counts)
     rest = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-    address = base + sum(origin[d] * strides[d] for d in range(len(tensor.shape)))[which]
+    start = np.full(len(firings), base, np.int64)
+    for d in range(len(tensor.shape)):
+        start += origin[d] * strides[d]
+    address = start[which]
     for d in range(run_from - 1, -1, -1):
         address += rest % extent[d][which] * strides[d]
         rest = rest // extent[d][which]
-    return counts, np.column_stack([address, run[which]]).astype(np.int64)
+    return counts, np.column_stack([address, runs[which]]).astype(np.int64)
 
 
 def _link_ticks_per_byte(spec: RduSpec, grid: Grid) -> NDArray[np.float64]:
@@ -521,6 +524,6 @@ def _initial_ticks(spec: RduSpec, read: Read) -> Ints:
 
 
 def _copy(state: EngineState) -> EngineState:
-    return EngineState(
-        *(value.copy() if isinstance(value, np.ndarray) else type(value)(*(a.copy() for a in value)) for value in state)
-    )
+    arrays: dict[str, Any] = {n: value.copy() for n, value in state._asdict().items() if isinstance(value, np.ndarray)}
+    memories: dict[str, Any] = {n: DramState(*(a.copy() for a in getattr(state, n))) for n in ("hbm", "ddr")}
+    return state._replace(**arrays, **memories)

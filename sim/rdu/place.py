@@ -43,7 +43,8 @@ def grid_of(spec: RduSpec) -> Grid:
     rows, columns = spec.mesh.rows, spec.columns
     order = [(r if c % 2 == 0 else rows - 1 - r, c) for c in range(columns) for r in range(rows)]
     total = spec.pcu.count + spec.pmu.count
-    pcus, pmus = [], []
+    pcus: list[tuple[int, int]] = []
+    pmus: list[tuple[int, int]] = []
     for i, unit in enumerate(order[:total]):
         is_pcu = (i + 1) * spec.pcu.count // total > i * spec.pcu.count // total
         (pcus if is_pcu else pmus).append(unit)
@@ -116,9 +117,8 @@ def spread_flow(sources: Ints, parts: Sequence[Ints], size_bytes: int) -> Flow:
     """A tile cut in parts, each sent to all units of its part."""
     count = max(len(sources), len(parts))
     index = np.arange(count)
-    return Flow(
-        sources[index * len(sources) // count], [parts[i * len(parts) // count] for i in index], size_bytes / count
-    )
+    chosen = [parts[i * len(parts) // count] for i in range(count)]
+    return Flow(sources[index * len(sources) // count], chosen, size_bytes / count)
 
 
 def link_bytes(grid: Grid, flow: Flow) -> NDArray[np.float64]:

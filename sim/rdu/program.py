@@ -337,8 +337,8 @@ class Output:
     ) -> Read:
         """How a stage reads it. depth: tokens. piece: (axis, counter), the part of the token that a firing sees.
 
-        transposed: the last two dimensions exchanged by the buffer's addresses. stride: elements from one lane's word to
-        the next, which banks may not like. stream: a FIFO, read once and in order. pmus: memory units; default: what
+        transposed: the last two dimensions exchanged by the buffer's addresses. stride: elements from one lane's word
+        to the next, which banks may not like. stream: a FIFO, read once and in order. pmus: memory units; default: what
         size and rate need.
         """
         return Read(self, depth, piece, transposed, stride, stream, pmus)
@@ -613,8 +613,8 @@ class Section:
             prefix = read.output.out.token_over
             if stage.over[: len(prefix)] != prefix:
                 raise InputError(
-                    f"{stage.name}: reads tokens over ({_names(prefix)}), with which its own nest ({_names(stage.over)})"
-                    " must begin"
+                    f"{stage.name}: reads tokens over ({_names(prefix)}), with which its own nest "
+                    f"({_names(stage.over)}) must begin"
                 )
             if read.depth < 1:
                 raise InputError(f"{read.output.stage.name} -> {stage.name}: depth={read.depth} must be at least 1")

@@ -107,8 +107,8 @@ def bound(figures: Figures) -> str:
         case "overhead":
             share = percent(figures.overhead_ps / figures.time_ps)
             return (
-                f"Launches take {time_text(figures.overhead_ps)} ({share} of the time): fusing sections, kernel looping "
-                "or hardware orchestration would move it, a faster chip would not."
+                f"Launches take {time_text(figures.overhead_ps)} ({share} of the time): fusing sections, kernel "
+                "looping or hardware orchestration would move it, a faster chip would not."
             )
         case "hbm" | "ddr" as level:
             rate = figures.external_bytes_per_s * 1e-12
@@ -119,15 +119,15 @@ def bound(figures: Figures) -> str:
         case "compute":
             busy = max(reached["compute"], reached.get("pcu pipe", 0.0))
             return (
-                f"Arithmetic is busy: {percent(busy)} of the PCUs' cycles at {ghz_text(figures.clock_hz)}. More clock or "
-                "more PCUs would move it; more memory bandwidth would not."
+                f"Arithmetic is busy: {percent(busy)} of the PCUs' cycles at {ghz_text(figures.clock_hz)}. More clock "
+                "or more PCUs would move it; more memory bandwidth would not."
             )
     best = max(reached, key=lambda name: reached[name])
     slowest = _slowest(_longest(figures).own)
     return (
         f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])}). The slowest stage is "
-        f"{slowest.name}, busy {percent(slowest.cycles['busy'] / max(sum(slowest.cycles.values()), 1))} of the time: more "
-        "PCUs for it, deeper buffers or more tiles in flight would move it."
+        f"{slowest.name}, busy {percent(slowest.cycles['busy'] / max(sum(slowest.cycles.values()), 1))} of the time: "
+        "more PCUs for it, deeper buffers or more tiles in flight would move it."
     )
 
 

@@ -122,7 +122,8 @@ class KernelRecord:
     warp-cycles by state (`WARP_STATES`), and `issue`, issue-slot cycles: `issued`, `no_warp`, or the state of the warp
     that became eligible first."""
     own: Any = None
-    """What only the machine's family has: a `GpuLaunch`, an `RduSection`; of other families what their report module reads."""
+    """What only the machine's family has: a `GpuLaunch`, an `RduSection`;
+    of other families what their report module reads."""
     energy_fj: int = 0
     launch_ps: Mapping[str, int] = field(default_factory=dict)
     """Parts of the launch that belong to `time_ps`: `command`, `instruction_fetch`, `descriptor_fetch`, ..."""

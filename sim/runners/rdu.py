@@ -121,7 +121,9 @@ def run_program(program: Program, spec: RduSpec, progress: Progress | None = Non
     return ProgramRun(program, results, records, timeline.total_ps)
 
 
-def check_program(op: Operator, done: ProgramRun, operands: Sequence[Any] | None = None) -> tuple[CheckResult, list[str]]:
+def check_program(
+    op: Operator, done: ProgramRun, operands: Sequence[Any] | None = None
+) -> tuple[CheckResult, list[str]]:
     """Replays the program with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
     program = done.program
     operands = op.inputs(seed=0) if operands is None else operands
@@ -171,5 +173,3 @@ def _candidates(choice: Choice, runs: Sequence[ProgramRun], best: int) -> list[C
         )
         for i, (config, estimate) in enumerate(choice.candidates)
     ]
-
-

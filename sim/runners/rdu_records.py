@@ -128,9 +128,7 @@ def counters(result: SectionResult, spec: RduSpec, devices: int = 1) -> dict[str
         if reader.kind == "collective":
             out = units.read.output.out
             collective += math.prod(out.shape) * DTYPE_BYTES[out.dtype] * len(walk(reader.over))
-    busy = sum(
-        int(row[Reason.BUSY]) * cost.pcus for row, cost in zip(result.reasons, configuration.costs, strict=True)
-    )
+    busy = sum(int(row[Reason.BUSY]) * cost.pcus for row, cost in zip(result.reasons, configuration.costs, strict=True))
     found = {
         "macs": macs,
         "lane_operations": lane_operations,

@@ -12,14 +12,14 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.engine import SectionResult, run_section
 from sim.rdu.program import Counter, Out, Output, Section
 
-SMALL = {
+SMALL: dict[str, str | int | float] = {
     "pcu.count": 32,
     "pmu.count": 32,
     "mesh.rows": 8,
     "agcu.count": 4,
     "dies.count": 1,
 }
-SILENT = {"mesh.hop": 0, "mesh.control": 0, "pmu.latency": 0, "mesh.vector": "4096 B/clk"}
+SILENT: dict[str, str | int | float] = {"mesh.hop": 0, "mesh.control": 0, "pmu.latency": 0, "mesh.vector": "4096 B/clk"}
 
 
 @pytest.fixture(scope="session")

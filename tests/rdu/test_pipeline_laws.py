@@ -17,9 +17,7 @@ from tests.rdu.conftest import SILENT, SMALL, cycles, pipeline, run
 
 
 @given(st.lists(st.integers(64, 900), min_size=1, max_size=6), st.integers(1, 30), st.integers(0, 50))
-def test_metapipeline_takes_fill_then_the_slowest_stage_then_drain(
-    times: list[int], tokens: int, latency: int
-) -> None:
+def test_metapipeline_takes_fill_then_the_slowest_stage_then_drain(times: list[int], tokens: int, latency: int) -> None:
     spec = load_arch("sn40l", SMALL | SILENT)
     section, _ = pipeline(times, tokens, depth=2 + (latency > 0), latency=latency)
     expected = sum(times) + len(times) * latency + (tokens - 1) * max(times)
@@ -140,9 +138,12 @@ def test_a_fifo_that_does_not_hold_the_row_deadlocks_and_is_named(silent: RduSpe
 
 def test_what_does_not_fit_says_what_would(small: RduSpec) -> None:
     section, i = Section("big"), Counter("i", 4)
-    x = section.load("load", Tensor("x", (4, 4096, 4096), "bf16"), (i, 0, 0), (1, 4096, 4096), (i,), shape=(4096, 4096))
+    tensor = Tensor("x", (4, 4096, 4096), "bf16")
+    x = section.load("load", tensor, (i, 0, 0), (1, 4096, 4096), (i,), shape=(4096, 4096))
     section.stage("relu", (i,), {"x": x}, lambda x: x.maximum(0.0), Out((4096, 4096), "bf16", (i,)), row_par=40)
-    with pytest.raises(InputError, match=r"needs 40 PCUs, sn40l has pcu.count = 32; most, 40, in relu: .* = 32 instead"):
+    with pytest.raises(
+        InputError, match=r"needs 40 PCUs, sn40l has pcu.count = 32; most, 40, in relu: .* = 32 instead"
+    ):
         run(section, small)
     section.stages[1].row_par = 32
     with pytest.raises(InputError, match=r"needs 128 PMUs .*pmu.count = 32 of 512 KiB; most, 128, in load -> relu"):

@@ -18,7 +18,7 @@ from arch.rdu import RduSpec
 from arch.units import BYTES
 from sim.rdu.program import Call, Carry, Counter, Index, Out, Program, Read, Section, Tensor, Value
 from workloads.ops import Gemm
-from workloads.rdu.select import check_dtype, pick
+from workloads.rdu.select import ceil_div, check_dtype, pick
 
 SHOWN = 6
 _FORM = re.compile(r"metapipeline (\d+)x(\d+)x(\d+) par (\d+)x(\d+) over ([mn])")
@@ -70,19 +70,20 @@ def _parse(text: str) -> GemmConfig | None:
 def tile_cycles(rows: int, columns: int, k: int, spec: RduSpec, row_par: int, col_par: int, dtype: str) -> int:
     """Cycles of a product of tiles on row_par x col_par PCUs, as arrays where they multiply the format."""
     if not (spec.pcu.systolic and dtype in spec.array_dtypes):
-        return -(-rows // row_par) * -(-columns // col_par) * -(-k // spec.pcu.lanes)
+        return ceil_div(rows, row_par) * ceil_div(columns, col_par) * ceil_div(k, spec.pcu.lanes)
 
     def blocks(m: int, n: int, down: int, across: int) -> int:
-        return -(-(-(-m // spec.pcu.lanes)) // down) * -(-(-(-n // spec.pcu.stages)) // across)
+        return ceil_div(ceil_div(m, spec.pcu.lanes), down) * ceil_div(ceil_div(n, spec.pcu.stages), across)
 
-    return min(blocks(rows, columns, row_par, col_par), blocks(columns, rows, col_par, row_par)) * -(-k // spec.pcu.macs)
+    rounds = min(blocks(rows, columns, row_par, col_par), blocks(columns, rows, col_par, row_par))
+    return rounds * ceil_div(k, spec.pcu.macs)
 
 
 def estimate(op: Gemm, spec: RduSpec, c: GemmConfig) -> int:
     """Cycles: the busier of arithmetic and memory, the first panels, the last tile. Exact integers, for ranking."""
     width = DTYPE_BYTES[str(op.dtype)]
     out = DTYPE_BYTES[str(op.out)]
-    tiles_m, tiles_n, tiles_k = -(-op.m // c.m), -(-op.n // c.n), -(-op.k // c.k)
+    tiles_m, tiles_n, tiles_k = ceil_div(op.m, c.m), ceil_div(op.n, c.n), ceil_div(op.k, c.k)
     compute = tile_cycles(c.m, c.n, c.k, spec, c.row_par, c.col_par, str(op.dtype))
     needed, given = _crowding(spec, c, width)
     compute = compute * needed // given
@@ -105,7 +106,7 @@ def _crowding(spec: RduSpec, c: GemmConfig, width: int) -> tuple[int, int]:
     link = round(spec.mesh.vector_bytes_per_cycle)
     if spec.dies.count > 1 and c.row_par * c.col_par * spec.dies.count > spec.pcu.count:
         link = min(link, spec.dies.bandwidth_bytes_per_s // (spec.mesh.rows * spec.clock.boost_hz))
-    stream = -(-c.row_par // spec.mesh.rows) * spec.pcu.lanes * spec.pcu.macs * width
+    stream = ceil_div(c.row_par, spec.mesh.rows) * spec.pcu.lanes * spec.pcu.macs * width
     return max(stream, link), link
 
 
@@ -157,8 +158,8 @@ def add_gemm(section: Section, op: Gemm, c: GemmConfig) -> None:
     b = Tensor("b", op.b_shape, str(op.dtype))
     result = Tensor("c", op.c_shape, str(op.out), "output")
     batch = Counter("batch", op.batch)
-    m, n = Counter("m", -(-op.m // c.m)), Counter("n", -(-op.n // c.n))
-    k = Counter("k", -(-op.k // c.k))
+    m, n = Counter("m", ceil_div(op.m, c.m)), Counter("n", ceil_div(op.n, c.n))
+    k = Counter("k", ceil_div(op.k, c.k))
     first, second = (m, n) if c.outer == "m" else (n, m)
     nest: tuple[Counter, ...] = (batch, first, second)
     a_over: tuple[Counter, ...] = (batch, m) if c.outer == "m" else nest

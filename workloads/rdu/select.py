@@ -47,6 +47,11 @@ def build(op: Operator, spec: RduSpec, config: Any) -> Program:
     return program
 
 
+def ceil_div(a: int, b: int) -> int:
+    """The quotient, rounded up."""
+    return -(-a // b)
+
+
 def pick(word: str, schedule: str, ranked: Sequence[tuple[Any, int]], parse: Callable[[str], Any] | None = None) -> Any:
     """Those of `ranked` that a schedule asks for: all (`auto`), one kind, or one configuration as it prints."""
     if schedule == "auto":
