@@ -37,6 +37,10 @@ _KINDS = {
 }
 
 
+_STEP = 7
+"""Stride over a band's units; prime to the usual numbers of rows and columns."""
+
+
 class EngineSpec(NamedTuple):
     """Figures of the machine that the engine needs, in ticks."""
 
@@ -130,7 +134,10 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     costs = [stage_cost(stage, spec) for stage in stages]
     number = {id(stage): i for i, stage in enumerate(stages)}
     firings = [walk(stage.over) for stage in stages]
-    pmus = [_pmus(read, costs[number[id(read.output.stage)]], costs[number[id(read.reader)]], spec) for read in reads]
+    pmus = _share_pmus(
+        [_pmus(read, costs[number[id(read.output.stage)]], costs[number[id(read.reader)]], spec) for read in reads],
+        spec.pmu.count,
+    )
     _fits(section, spec, stages, costs, reads, pmus)
     grid = place.grid_of(spec)
     pcus = _place_stages(grid, stages, costs, reads, number)
@@ -139,7 +146,7 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     for read, count in zip(reads, pmus, strict=True):
         producer, reader = number[id(read.output.stage)], number[id(read.reader)]
         port = costs[reader].ports[read.port]
-        near = _readers(pcus[reader], stages[reader], port)
+        near = _readers(pcus[reader], stages[reader], port, count)
         units = _place_buffer(grid, free, count, near, pcus[producer])
         into, out_of = _flows(grid, read, stages[producer], stages[reader], pcus[producer], pcus[reader], units, port)
         flows.append((into, out_of))
@@ -177,25 +184,37 @@ def bank_conflict(read: Read, spec: RduSpec) -> int:
     return spec.pmu.banks // banks
 
 
-def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec) -> int:
-    """PMUs of a buffer: what its size and the rates at both ends need; none for a stream that FIFOs hold."""
+def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:
+    """PMUs of each buffer from (what its size needs, what its rate would like): less than liked where they run out."""
+    least = sum(size for size, _ in needs)
+    liked = sum(max(need) for need in needs)
+    if liked <= count or least >= count:
+        return [max(need) if liked <= count else need[0] for need in needs]
+    return [size + max(rate - size, 0) * (count - least) // (liked - least) for size, rate in needs]
+
+
+def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec) -> tuple[int, int]:
+    """PMUs that a buffer needs for its size, and would like for the rates at both ends; none where FIFOs hold it."""
+    size = -(-read.depth * read.token_bytes // spec.pmu.size_bytes)
     if read.pmus is not None:
-        return max(read.pmus, -(-read.depth * read.token_bytes // spec.pmu.size_bytes))
+        return max(read.pmus, size), 0
     if read.stream and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
-        return 0
+        return 0, 0
     rate = Fraction(spec.pmu.bandwidth_bytes_per_cycle)
     write_bytes = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
-    read_bytes = reader.ports[read.port].read_bytes
-    sizes = [-(-read.depth * read.token_bytes // spec.pmu.size_bytes)]
+    port = reader.ports[read.port]
     if producer.pcus:
-        sizes.append(math.ceil(Fraction(write_bytes) / rate / producer.interval_cycles))
-    else:
-        # What an address generator brings arrives at its own rate.
-        sizes.append(math.ceil(spec.agcu.bandwidth_bytes_per_cycle * spec.agcu.count / rate / 2))
-        sizes[-1] = min(sizes[-1], max(1, -(-write_bytes // 4096)))
+        likes = [math.ceil(Fraction(write_bytes) / rate / producer.interval_cycles)]
+    else:  # what address generators bring: as fast as memory can, but a PMU for no less than a page
+        memory = bytes_per_cycle(spec.main_memory.bandwidth_bytes_per_s, spec.clock.boost_hz)
+        likes = [min(math.ceil(memory / rate), -(-write_bytes // 4096))]
     if reader.pcus:
-        sizes.append(math.ceil(Fraction(read_bytes) / rate / reader.interval_cycles))
-    return max(sizes)
+        likes.append(math.ceil(Fraction(port.read_bytes) / rate / reader.interval_cycles))
+    if reader.pcus * spec.dies.count > spec.pcu.count and port.spread != "even":
+        # Half of what all of the array needs then comes from each die, and half crosses.
+        assert read.reader is not None
+        likes.append(spec.dies.count * (read.reader.row_par if port.spread == "rows" else read.reader.col_par))
+    return size, max(likes)
 
 
 def _fits(
@@ -280,16 +299,24 @@ def _place_buffer(grid: Grid, free: Ints, count: int, reader: Ints, producer: In
     near = reader if not _at_edge(grid, reader) else producer
     if _at_edge(grid, near):
         near = grid.pmus[:1]
-    index = np.arange(count) * len(near) // max(count, 1)
+    index = np.arange(count) * len(near) // max(count, 1)  # as it is where there is one for each
     return grid.pmus[place.nearest_free(free, near[index].astype(np.float64), grid)]
 
 
-def _readers(units: Ints, stage: Stage, port: PortCost) -> Ints:
-    """A reader's units in the order in which parts of a tile go to them."""
+def _readers(units: Ints, stage: Stage, port: PortCost, count: int) -> Ints:
+    """For each of `count` PMUs a unit that it should be near: one of those that read its part, here and there.
+
+    A part that many units read lies in a band across the mesh; its PMUs are spread along it, so that what fills them
+    does not all come through the same links.
+    """
     parts = stage.row_par * stage.col_par
-    if port.spread == "columns" and len(units) >= parts:
-        return np.concatenate([units[i : parts : stage.col_par] for i in range(stage.col_par)])
-    return units
+    if port.spread == "even" or len(units) < parts or not count:
+        return units[np.arange(count) * len(units) // max(count, 1)]
+    bands = [units[i * stage.col_par : (i + 1) * stage.col_par] for i in range(stage.row_par)]
+    if port.spread == "columns":
+        bands = [units[i : parts : stage.col_par] for i in range(stage.col_par)]
+    chosen = [bands[j * len(bands) // count] for j in range(count)]
+    return np.array([band[(_STEP * j) % len(band)] for j, band in enumerate(chosen)])
 
 
 def _at_edge(grid: Grid, units: Ints) -> bool:

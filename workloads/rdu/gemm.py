@@ -116,31 +116,38 @@ def _candidates(op: Gemm, spec: RduSpec) -> Iterator[GemmConfig]:
     room = spec.pmu.count * spec.pmu.size_bytes * 9 // 10
     arrays = spec.pcu.systolic and op.dtype in spec.array_dtypes
     down, across = (spec.pcu.lanes, spec.pcu.stages) if arrays else (1, 1)
-    column = max(1, spec.mesh.rows * spec.pcu.count // (spec.pcu.count + spec.pmu.count))
     for k in _k_cuts(op.k):
         found = False
         budget = spec.pcu.count // (2 if k < op.k else 1) // (2 if op.adds else 1)
-        for row_par in _pars(column, budget):
-            for col_par in (budget // row_par, budget // row_par // 2, budget // row_par // 4):
-                for blocks_m in (1, 2, 4, 8, 16):
-                    for blocks_n in (1, 2, 4, 8, 16, 32):
-                        m, n = down * row_par * blocks_m, across * col_par * blocks_n
-                        if col_par < 1 or (blocks_m > 1 and m >= 2 * op.m) or (blocks_n > 1 and n >= 2 * op.n):
-                            continue
-                        m, n = min(m, op.m), min(n, op.n)
-                        size = 2 * ((m + n) * k * width + m * n * out * (2 if op.adds else 1))
-                        if size <= room:
-                            found = True
-                            for outer in ("m", "n") if op.m > m and op.n > n else ("m",):
-                                yield GemmConfig(m, n, k, row_par, col_par, outer)
+        for row_par, col_par in divisions(spec, budget):
+            for blocks_m in (1, 2, 4, 8, 16):
+                for blocks_n in (1, 2, 4, 8, 16, 32):
+                    m, n = down * row_par * blocks_m, across * col_par * blocks_n
+                    if (blocks_m > 1 and m >= 2 * op.m) or (blocks_n > 1 and n >= 2 * op.n):
+                        continue
+                    m, n = min(m, op.m), min(n, op.n)
+                    size = 2 * ((m + n) * k * width + m * n * out * (2 if op.adds else 1))
+                    if size <= room:
+                        found = True
+                        for outer in ("m", "n") if op.m > m and op.n > n else ("m",):
+                            yield GemmConfig(m, n, k, row_par, col_par, outer)
         if found:
             return
 
 
-def _pars(column: int, budget: int) -> list[int]:
-    """Parts of a tile's rows: PCUs of a column of the mesh, its divisors and multiples, and powers of two."""
-    options = {column, 2 * column, *(d for d in range(1, column) if column % d == 0), *(2**i for i in range(9))}
-    return sorted(p for p in options if p <= budget)
+def divisions(spec: RduSpec, budget: int) -> list[tuple[int, int]]:
+    """(row_par, col_par) whose bands fill whole rows of a region of the mesh, at most `budget` PCUs.
+
+    A region is as high as the mesh and some columns wide; a band is one or several of its rows. Other divisions would
+    do, but their columns lie askew and share links.
+    """
+    wide = max(1, spec.columns * spec.pcu.count // (spec.pcu.count + spec.pmu.count))
+    found = set()
+    for high in (spec.mesh.rows, spec.mesh.rows // 2, spec.mesh.rows // 4):
+        for rows in range(1, high + 1):
+            if high % rows == 0:
+                found |= {(high // rows, width * rows) for width in range(1, wide + 1)}
+    return sorted(pair for pair in found if pair[0] * pair[1] <= budget)
 
 
 def _k_cuts(k: int) -> Iterator[int]:
