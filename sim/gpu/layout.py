@@ -81,7 +81,8 @@ class Col(IntEnum):
     COUNTER = 26  # counter of the opcode's instructions
     TILE = 27  # register tile written, -1 none
     SPREAD = 28  # 1: the ops that follow issue between the instructions of this one
-    WIDTH = 29
+    REGISTERS = 29  # ticks for which all instructions of the row keep the tensor core from the register file
+    WIDTH = 30
 
 
 class Box(IntEnum):
@@ -169,6 +170,7 @@ class Block(IntEnum):
 
 
 N_PIPES = 12
+TENSOR_PIPE = 4
 
 
 class S(IntEnum):
@@ -182,7 +184,9 @@ class S(IntEnum):
     RESIDENT = 27
     LAST_WARP = 28
     ISSUE_FREE = 29
-    WIDTH = 30
+    REGISTER_END = 30  # until then vector instructions take a share of the register file
+    REGISTER_RATE = 31  # that share, in 256ths
+    WIDTH = 32
 
 
 class M(IntEnum):
