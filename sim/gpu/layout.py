@@ -65,7 +65,7 @@ class Col(IntEnum):
     MASK = 11  # expression: multicast mask, -1 none
     BAR = 12  # first mbarrier of the array
     BOX = 13  # global box, -1 none
-    SHARED = 14  # ticks of the shared-memory data path an instruction
+    SHARED = 14  # ticks of the shared-memory data path an instruction (RUN: of all loads of the op)
     MIX_PIPE0 = 15
     MIX_TICKS0 = 16
     MIX_PIPE1 = 17
@@ -80,7 +80,8 @@ class Col(IntEnum):
     COUNTER = 26  # counter of the opcode's instructions
     TILE = 27  # register tile written, -1 none
     SPREAD = 28  # 1: the ops that follow issue between the instructions of this one
-    WIDTH = 29
+    LOADS = 29  # shared-memory loads between the instructions of a RUN
+    WIDTH = 30
 
 
 class Box(IntEnum):
@@ -100,6 +101,8 @@ X_CONST, X_VAR, X_ADD, X_SUB, X_MUL, X_DIV, X_MOD, X_XOR, X_AND, X_SHL, X_LT, X_
 
 # ---- state
 
+ID_BITS = 16  # of an event's key: the component
+TIME_SHIFT = ID_BITS + 6  # the tick, above six bits of priority
 N_SCOREBOARDS = 8
 N_TILES = 12  # register tiles a role
 N_READY = 32  # per warp: scoreboards, then tiles (last element ready), then tiles (first element ready)
@@ -202,7 +205,8 @@ class M(IntEnum):
     LAUNCH_FREE = 15
     DESCRIPTORS = 16  # tick at which the TMA descriptors have arrived
     FETCHED = 17  # instruction lines asked for so far
-    WIDTH = 18
+    MISS_HEAD = 18  # entry of the miss queue that was taken longest ago
+    WIDTH = 19
 
 
 class C(IntEnum):
@@ -411,7 +415,8 @@ class P(IntEnum):
     FLAGS = 49
     REMOTE_ARRIVE = 50  # until an arrival on another CTA's mbarrier is seen there
     WARP_LAUNCH = 51  # between the first instructions of two CTAs of an SM, a warp
-    WIDTH = 52
+    AHEAD = 52  # key difference by which accesses of memory may go ahead of other components
+    WIDTH = 53
 
 
 class GpuState(NamedTuple):
@@ -430,11 +435,10 @@ class GpuState(NamedTuple):
     queues: np.ndarray  # (2 * sms, TMA_QUEUE, Q.WIDTH): loads, then stores
     queue_at: np.ndarray  # (2 * sms, 3): head, length, free tick
     in_flight: np.ndarray  # (sms, ring) completion ticks of TMA lines
-    misses: np.ndarray  # (sms, entries) completion ticks of L1 misses, a heap for each SM
-    l1_tags: np.ndarray
-    l1_ready: np.ndarray
-    l1_valid: np.ndarray
-    l1_used: np.ndarray  # tick of the last use
+    misses: np.ndarray  # (sms, entries) completion ticks of L1 misses
+    l1_tags: np.ndarray  # (sms * sets, ways) int32
+    l1_lines: np.ndarray  # (sms * sets, ways): mask of valid sectors, ready tick from bit 4
+    l1_victim: np.ndarray  # (sms * sets,): the way that is replaced next, in turn
     flags: np.ndarray  # (flags, 2): value, latest time
     flag_waiters: np.ndarray
     code_ready: np.ndarray  # (gpcs, code lines): tick at which a GPC's instruction cache holds it, 0 not asked for

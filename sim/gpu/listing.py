@@ -91,6 +91,7 @@ def _op(op: Op) -> str:
     words += [f"{op.vector_bytes} B a thread"] if _in_memory(op.dst, *op.srcs) and op.vector_bytes != 16 else []
     words += ["with " + " ".join(f"{name} x{n}" for name, n in op.mix)] if op.mix else []
     words += ["spread"] if op.spread else []
+    words += [f"loading by {' and '.join(f'{load.opcode} x{load.count}' for load in op.loads)}"] if op.loads else []
     words += [f"after {', '.join(op.after)}"] if op.after else []
     words += [f"into {op.into}"] if op.into else []
     return " ".join(words)

@@ -96,6 +96,8 @@ _ROUND_ROBIN_RUN = 8
 #: An SM sets up one warp of a new CTA after the other. From gpu-benches' stream kernels: a CTA of 4 warps takes 5 to
 #: 12 cycles longer from slot to slot than one of 1 warp (init, A100 and H100 PCIe).
 _WARP_LAUNCH_CYCLES = 3
+#: How far accesses of memory may be booked before what other warps do earlier: about one access to L1.
+_AHEAD_CYCLES = 32
 _CODE_BASE_LINE = (1 << 20) // 128
 
 
@@ -168,6 +170,11 @@ def shared_row(spec: GpuSpec, op: Op) -> tuple[Instruction, int, int]:
     bits = 8 * max(4, op.vector_bytes)
     row = find_row(spec, op.opcode, f"b{bits}")
     return row, max(1, bits // 32), access_waves(view, op.vector_bytes, op.sharers)
+
+
+def _mixed(op: Op) -> tuple[tuple[str, int], ...]:
+    """Instructions issued with an op and with its loads."""
+    return op.mix + tuple(item for load in op.loads for item in load.mix)
 
 
 class _Expressions:
@@ -285,7 +292,7 @@ class _Lowering:
         for name in op.after:
             self._scoreboard(name)
         columns: dict[str, int] = {"op": self.op_number, "count": op.count, "wait_mask": self._waits(op)}
-        columns["issue"] = op.count + sum(n for _, n in op.mix)
+        columns["issue"] = op.count + sum(n for _, n in _mixed(op)) + sum(load.count for load in op.loads)
         columns["stage"] = self._expr(op.stage)
         if op.barrier is not None:
             columns["bar"] = self.first_barrier[op.barrier.name]
@@ -339,7 +346,7 @@ class _Lowering:
     def _mix(self, op: Op) -> dict[str, int]:
         """Pipe time of the instructions issued with an op, on at most two further pipes (the busiest)."""
         ticks: dict[int, int] = {}
-        for name, count in op.mix:
+        for name, count in _mixed(op):
             row = find_row(self.spec, name)
             if row.pipe == "lsu":
                 continue  # issue slots only: the SM's queue is booked by memory ops
@@ -361,9 +368,20 @@ class _Lowering:
         self._row(
             Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=cycles_to_ticks(row.latency_cycles), macs=macs,
             extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe],
-            spread=int(op.spread),
-            **columns,
+            spread=int(op.spread), **self._loads(op), **columns,
         )  # fmt: skip
+
+    def _loads(self, op: Op) -> dict[str, int]:
+        """What the loads between the instructions of an op take of shared memory, all together."""
+        columns = {"loads": 0, "shared": 0, "value": 0, "bytes": 0}
+        for load in op.loads:
+            _, base, waves = shared_row(self.spec, load)
+            width = 16 if load.opcode == "ldmatrix" else load.vector_bytes
+            columns["loads"] += load.count
+            columns["shared"] += load.count * waves * self.shared_ticks
+            columns["value"] += load.count * max(0, waves - base) * self.shared_ticks
+            columns["bytes"] += load.count * WARP_SIZE * width
+        return columns
 
     def _shared(self, op: Op, columns: dict[str, int]) -> None:
         row, base, waves = shared_row(self.spec, op)
@@ -527,6 +545,7 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.CODE_BASE: _CODE_BASE_LINE + 1024 * number,
         P.FETCH_LINES: _FETCH_LINES,
         P.DESCRIPTORS: kernel.descriptors if cold_launch and spec.launch.descriptor_fetch_cycles else 0,
+        P.AHEAD: 0 if exact else (_AHEAD_CYCLES * cycle) << lay.TIME_SHIFT,
         P.LOG: int(log),
         P.FLAGS: kernel.flags,
     }
