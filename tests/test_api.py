@@ -252,5 +252,5 @@ def test_every_packaged_row_is_a_question_that_can_be_asked() -> None:
     specs = {name: load_arch(name) for name in list_archs()}
     for packaged in read_rows():
         if packaged.op == "gemm" and packaged.machine in specs:
-            operator = gpu._operator(gpu.operator_of(packaged), specs[packaged.machine])
+            operator = gpu.operator_on(gpu.operator_of(packaged), specs[packaged.machine])
             assert operator.macs > 0

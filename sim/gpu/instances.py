@@ -68,6 +68,7 @@ class Instance:
     phase: int
     value: int
     mask: int | None
+    indices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ def _instance(number: int, op: Op, env: dict[str, int], where: str) -> Instance:
             0 if op.phase is None else evaluate(op.phase, env),
             evaluate(op.value, env),
             None if op.multicast is None else evaluate(op.multicast, env),
+            tuple(evaluate(e, env) for e in op.indices),
         )
     except KeyError as missing:
         raise InputError(f"{where}, {op.opcode}: variable {missing} is used before it is set") from None

@@ -789,7 +789,7 @@ class _Replay:
             result = np.full(box.shape, np.nan)
         else:
             operands = [v.astype(memory.dtype, copy=False) for v in values if v is not None]
-            result = np.asarray(op.compute(_matrix(old, box.transposed), *operands))
+            result = np.asarray(op.compute(_matrix(old, box.transposed), *operands, *instance.indices))
         if box.transposed and result.ndim >= 2:
             result = np.swapaxes(result, -1, -2)
         if result.size != old.size:

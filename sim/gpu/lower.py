@@ -160,6 +160,12 @@ def find_row(spec: GpuSpec, opcode: str, dtype: str = "", shape: str = "") -> In
     return spec.instruction(opcode, dtype, shape)  # raises, with the nearest name
 
 
+def mixed_row(spec: GpuSpec, name: str) -> Instruction:
+    """The row of an instruction of a mix, `opcode` or `opcode.dtype`."""
+    opcode, _, dtype = name.partition(".")
+    return find_row(spec, opcode, dtype)
+
+
 def shared_row(spec: GpuSpec, op: Op) -> tuple[Instruction, int, int]:
     """Row, wavefronts without conflicts, wavefronts with the tile's conflicts of one shared-memory instruction."""
     view = op.dst if op.opcode in ("sts", "stmatrix") else op.srcs[0]
@@ -347,7 +353,7 @@ class _Lowering:
         """Pipe time of the instructions issued with an op, on at most two further pipes (the busiest)."""
         ticks: dict[int, int] = {}
         for name, count in _mixed(op):
-            row = find_row(self.spec, name)
+            row = mixed_row(self.spec, name)
             if row.pipe == "lsu":
                 continue  # issue slots only: the SM's queue is booked by memory ops
             pipe = PIPES[row.pipe]
@@ -365,8 +371,13 @@ class _Lowering:
         interval = cycles_to_ticks(row.cadence_cycles)
         if row.pipe == "lsu":  # one pipe an SM; a sub-core issues to it through its own address unit
             interval = max(interval, cycles_to_ticks(self.spec.sm.address_interval_cycles))
+        latency = cycles_to_ticks(row.latency_cycles)
+        if op.chain > 1:
+            # What one step waits for; the op's own issue covers a part of the chain.
+            step = latency + sum(cycles_to_ticks(mixed_row(self.spec, name).latency_cycles) for name, _ in op.mix)
+            latency = max(step, op.chain * step - (op.count - 1) * interval)
         self._row(
-            Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=cycles_to_ticks(row.latency_cycles), macs=macs,
+            Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=latency, macs=macs,
             extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe],
             spread=int(op.spread), **self._loads(op), **columns,
         )  # fmt: skip

@@ -381,7 +381,9 @@ class Op:
     (`lds`, `ldmatrix`, without dst) that bring this op's shared sources to registers and issue evenly between its
     instructions, as in a software-pipelined loop. vector_bytes: bytes a thread of a global or shared access. sharers:
     neighbouring threads that read the same vector of shared memory. multicast: mask of cluster ranks. compute: NumPy
-    meaning `new_dst = compute(old_dst, *srcs)`.
+    meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices: integer expressions that `compute` gets as numbers,
+    such as the coordinates that a mask compares. chain: steps of which each waits for the one before, as the shuffles of
+    a reduction do; the instructions and their mix are shared out over them.
     """
 
     opcode: str
@@ -404,6 +406,8 @@ class Op:
     multicast: Expr | None = None
     var: str = ""
     compute: Callable[..., np.ndarray] | None = None
+    indices: tuple[Expr, ...] = ()
+    chain: int = 1
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +35,9 @@ from sim.records import kernel_record, machine_figures
 from sim.report.record import Candidate, CheckResult, RunRecord
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.validate import RowResult
-from workloads.gpu.choose import Choice, Config, choose
-from workloads.ops import Gemm, Operator
+from workloads.gpu.select import Choice, choose
+from workloads.graphs import Graph, GraphOperator
+from workloads.ops import CopyH2D, Gemm, Operator
 from workloads.registry import build, schedules
 from workloads.silicon import Row, environment_of, operator_of
 
@@ -92,27 +94,31 @@ class _Run:
         return sum(result.time_ps for result in self.results)
 
 
-def run(asked: Operator, spec: GpuSpec, options: Options, progress: Progress | None) -> RunRecord:
+def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Progress | None) -> RunRecord:
     """Simulates the chosen candidate, or the best few, and reports the fastest."""
-    op = _operator(asked, spec)
+    if isinstance(asked, Graph | GraphOperator | CopyH2D):
+        from sim.runners import gpu_graph
+
+        return gpu_graph.run(asked, spec, options, progress)
+    op = operator_on(asked, spec)
     one_of("scope", options.scope, SCOPES)
-    conditions = _conditions(spec, options)
+    conditions = conditions_asked(spec, options)
     cost = Cost()
     choice = choose(op, spec, options.schedule)
     tried = choice.candidates[: TUNED if options.tune else 1]
     announce_compile()
     runs: list[_Run] = []
     for i, (config, estimate_ps) in enumerate(tried):
-        program = _program(op, spec, config)
+        program = program_of(op, spec, config)
         runs.append(_run(program, spec, conditions, estimate_ps, str(op.dtype), part(progress, i, len(tried))))
     best = min(range(len(runs)), key=lambda i: runs[i].time_ps)
     chosen = runs[best]
     records = [
-        kernel_record(launch, result, chosen.program.schedule, _throttle_reason(spec, conditions, result))
+        kernel_record(launch, result, chosen.program.schedule, throttle_reason(spec, conditions, result))
         for launch, result in zip(chosen.launches, chosen.results, strict=True)
     ]
     time_ps = scope_ps(spec, [record.time_ps for record in records], options.scope)
-    outcome, notes = _check(op, spec, chosen.program, conditions) if options.check else (None, [])
+    outcome, notes = check(op, spec, chosen.program, conditions) if options.check else (None, [])
     # The counts are those of the timed run.
     counts = {
         name: sum(record.counters[name] for record in records)
@@ -139,14 +145,14 @@ def run(asked: Operator, spec: GpuSpec, options: Options, progress: Progress | N
 
 def listing(asked: Operator, spec: GpuSpec, schedule: str) -> str:
     """The program that `run` would run, as text with the cost of each instruction."""
-    op = _operator(asked, spec)
-    return program_listing(_program(op, spec, choose(op, spec, schedule).config), spec)
+    op = operator_on(asked, spec)
+    return program_listing(program_of(op, spec, choose(op, spec, schedule).config), spec)
 
 
 def row(row: Row) -> RowResult:
     """Simulates a row of reference data in its source's environment."""
     spec = load_arch(row.machine)
-    op = _operator(operator_of(row), spec)
+    op = operator_on(operator_of(row), spec)
     kinds = schedules(op.word, spec.family)
     if row.schedule != "vendor" and row.schedule not in kinds:
         raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
@@ -154,7 +160,7 @@ def row(row: Row) -> RowResult:
     choice = choose(op, spec, "auto" if row.schedule == "vendor" else row.schedule)
     announce_compile()
     config, estimate_ps = choice.candidates[0]
-    run = _run(_program(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
+    run = _run(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
     # A `host` row states its own overhead, which is added to the kernels' time.
     scope = "kernel" if row.scope == "host" else row.scope
     time_ps = scope_ps(spec, [result.time_ps for result in run.results], scope)
@@ -202,7 +208,7 @@ def _compiled() -> bool:
 # ---------------------------------------------------------------------------------------------- what was asked for
 
 
-def _operator(asked: Operator, spec: GpuSpec) -> Gemm:
+def operator_on(asked: Operator, spec: GpuSpec) -> Operator:
     """The operator with its formats filled in; InputError where it does not fit the machine's memory."""
     op = asked.with_defaults(spec.default_dtype)
     if op.operand_bytes > spec.dram.size_bytes:
@@ -210,12 +216,11 @@ def _operator(asked: Operator, spec: GpuSpec) -> Gemm:
             f"{op}: operands and result take {BYTES.format(op.operand_bytes)}, {spec.name} has dram.size = "
             f"{BYTES.format(spec.dram.size_bytes)}; a smaller problem, a narrower dtype or a larger machine fits"
         )
-    if not isinstance(op, Gemm):
-        raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: gemm")
     return op
 
 
-def _conditions(spec: GpuSpec, options: Options) -> Conditions:
+def conditions_asked(spec: GpuSpec, options: Options) -> Conditions:
+    """What the options ask for."""
     l2, clock, data, exact = options.l2, options.clock, options.data, options.exact
     one_of("l2", l2, L2_STATES)
     one_of("data", data, DATA)
@@ -237,7 +242,7 @@ def _conditions(spec: GpuSpec, options: Options) -> Conditions:
     return Conditions(l2, "locked", clock_hz, None, data, exact)
 
 
-def _program(op: Gemm, spec: GpuSpec, config: Config) -> Program:
+def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
     """The program; InputError where operands, results and scratch together do not fit the device memory."""
     program: Program = build(op, spec, config)
     addresses = program.addresses()
@@ -318,7 +323,7 @@ def _launch(program: Program, device: Device, progress: Progress | None) -> _Run
 # ---------------------------------------------------------------------------------------------------- reporting
 
 
-def _throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult) -> str | None:
+def throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult) -> str | None:
     """Why the clock was below boost."""
     highest_hz = max(hz for _, hz in result.clocks)
     if conditions.clock == "locked":
@@ -348,16 +353,18 @@ def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[_Run], best: int) 
 # ---------------------------------------------------------------------------------------------------- checking
 
 
-def _check(op: Gemm, spec: GpuSpec, program: Program, conditions: Conditions) -> tuple[CheckResult, list[str]]:
+def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions) -> tuple[CheckResult, list[str]]:
     """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
     operands = op.inputs(seed=0)
-    tensors = [tensor for tensor in program.tensors if tensor.role == "input"]
-    if op.adds:
-        tensors += [tensor for tensor in program.tensors if tensor.role == "output"]
-    inputs = {tensor.name: array for tensor, array in zip(tensors, operands, strict=True)}
+    stored = [array for array, operand in zip(operands, op.operands, strict=True) if operand.stored]
+    by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
+    # Operands beyond the inputs are results that the operator adds to.
+    inputs = {
+        tensor.name: array.reshape(tensor.shape)
+        for tensor, array in zip([*by_role["input"], *by_role["output"]], stored, strict=False)
+    }
     replay = interpret(program, _events(program, spec, conditions), inputs)
-    (output,) = (tensor for tensor in program.tensors if tensor.role == "output")
-    error = op.relative_error(replay.outputs[output.name], *operands)
+    error = op.largest_error([replay.outputs[tensor.name] for tensor in by_role["output"]], *operands)
     passed = error <= op.tolerance and not replay.violations
     notes = [f"Check: {violation}." for violation in replay.violations]
     if not error <= op.tolerance:
