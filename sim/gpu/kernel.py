@@ -10,12 +10,10 @@ import numpy as np
 
 from sim.engine.jit import inner, kernel
 from sim.gpu.layout import (
-    ID_BITS,
     N_PIPES,
     N_RING,
     N_SCOREBOARDS,
     N_TILES,
-    TIME_SHIFT,
     TMA_QUEUE,
     X_ADD,
     X_AND,
@@ -48,6 +46,8 @@ from sim.gpu.layout import (
 )
 from sim.memory.kernel import l2_read, l2_reduce, l2_write
 
+ID_BITS = 16
+TIME_SHIFT = ID_BITS + 6  # six bits of priority
 ID_MASK = (1 << ID_BITS) - 1
 FAR = 1 << 62
 CHUNK = 16  # lines a long transfer issues in one event
@@ -1112,11 +1112,10 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
 
 
 @inner
-def _step(p, prog, st, ms, mem, w, t, limit, border):
-    """Runs warp `w` from tick `t` until it waits, or until an event before `limit` is due.
+def _step(p, prog, st, ms, mem, w, t, limit):
+    """Runs warp `w` from tick `t` until it waits.
 
-    It stops at `border` only where that does not change the order of events. Returns the tick of its next event, PARKED
-    if somebody else has to wake it.
+    Returns the tick of its next event, PARKED if somebody else has to wake it.
     """
     code, warps, x = prog.code, st.warps, st.x
     s = warps[w, W.SUB]
@@ -1126,17 +1125,12 @@ def _step(p, prog, st, ms, mem, w, t, limit, border):
     log = p[P.LOG] == 1
     checked = t
     while True:
+        if t != checked or x[X.NEW] > 0:
+            if x[X.NEW] > 0 or ((t << TIME_SHIFT) | (32 << ID_BITS) | w) >= limit:
+                return t  # another component is due first, or has become due
+            checked = t
         pc = warps[w, W.PC]
         kind = code[pc, Col.KIND]
-        if t != checked or x[X.NEW] > 0:
-            # Another component is due first, or has become due. Accesses of memory may go a little ahead of it: in
-            # their pipe they wait for each other only, and the queues before it are longer than that.
-            due = (t << TIME_SHIFT) | (32 << ID_BITS) | w
-            if x[X.NEW] > 0 or due >= limit + (0 if kind == Kind.RUN else p[P.AHEAD]):
-                return t
-            if border <= due < limit:
-                return t
-            checked = t
         if kind <= Kind.ASSIGN:
             if kind == Kind.NEXT:
                 warps[w, W.VARS + code[pc, Col.VAR2]] -= 1
@@ -1536,10 +1530,10 @@ def advance(p, prog, st, ms, mem, until):
         x[X.NOW] = t
         st.counters[Counter.EVENTS] += 1
         if component < warps:
-            limit = FAR
+            limit = border
             for i in range(1, min(n, 5)):
                 limit = min(limit, heap[i])
-            tick = _step(p, prog, st, ms, mem, component, t, limit, border)
+            tick = _step(p, prog, st, ms, mem, component, t, limit)
         elif component < warps + p[P.SMS]:
             tick = _tma_loads(p, prog, st, ms, mem, component - warps, t)
         elif component < warps + 2 * p[P.SMS]:

@@ -101,8 +101,6 @@ X_CONST, X_VAR, X_ADD, X_SUB, X_MUL, X_DIV, X_MOD, X_XOR, X_AND, X_SHL, X_LT, X_
 
 # ---- state
 
-ID_BITS = 16  # of an event's key: the component
-TIME_SHIFT = ID_BITS + 6  # the tick, above six bits of priority
 N_SCOREBOARDS = 8
 N_TILES = 12  # register tiles a role
 N_READY = 32  # per warp: scoreboards, then tiles (last element ready), then tiles (first element ready)
@@ -415,8 +413,7 @@ class P(IntEnum):
     FLAGS = 49
     REMOTE_ARRIVE = 50  # until an arrival on another CTA's mbarrier is seen there
     WARP_LAUNCH = 51  # between the first instructions of two CTAs of an SM, a warp
-    AHEAD = 52  # key difference by which accesses of memory may go ahead of other components
-    WIDTH = 53
+    WIDTH = 52
 
 
 class GpuState(NamedTuple):

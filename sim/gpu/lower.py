@@ -96,8 +96,6 @@ _ROUND_ROBIN_RUN = 8
 #: An SM sets up one warp of a new CTA after the other. From gpu-benches' stream kernels: a CTA of 4 warps takes 5 to
 #: 12 cycles longer from slot to slot than one of 1 warp (init, A100 and H100 PCIe).
 _WARP_LAUNCH_CYCLES = 3
-#: How far accesses of memory may be booked before what other warps do earlier: about one access to L1.
-_AHEAD_CYCLES = 32
 _CODE_BASE_LINE = (1 << 20) // 128
 
 
@@ -556,7 +554,6 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.CODE_BASE: _CODE_BASE_LINE + 1024 * number,
         P.FETCH_LINES: _FETCH_LINES,
         P.DESCRIPTORS: kernel.descriptors if cold_launch and spec.launch.descriptor_fetch_cycles else 0,
-        P.AHEAD: 0 if exact else (_AHEAD_CYCLES * cycle) << lay.TIME_SHIFT,
         P.LOG: int(log),
         P.FLAGS: kernel.flags,
     }

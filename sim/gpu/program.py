@@ -382,8 +382,8 @@ class Op:
     instructions, as in a software-pipelined loop. vector_bytes: bytes a thread of a global or shared access. sharers:
     neighbouring threads that read the same vector of shared memory. multicast: mask of cluster ranks. compute: NumPy
     meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices: integer expressions that `compute` gets as numbers,
-    such as the coordinates that a mask compares. chain: steps of which each waits for the one before, as the shuffles of
-    a reduction do; the instructions and their mix are shared out over them.
+    such as the coordinates that a mask compares. chain: steps of which each waits for the one before, as the shuffles
+    of a reduction do; the instructions and their mix are shared out over them.
     """
 
     opcode: str
