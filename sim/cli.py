@@ -80,7 +80,11 @@ def _parser() -> Parser:
     archs.add_argument("name", nargs="?", metavar="NAME", help="preset or machine file")
     archs.add_argument("--set", nargs="+", action="extend", default=[], metavar="P=V", help="overrides of the machine")
     archs.add_argument("--json", action="store_true", help="JSON instead of text")
-    archs.add_argument("--schema", action="store_true", help="JSON schema of machine files, for editors")
+    archs.add_argument(
+        "--schema",
+        action="store_true",
+        help="JSON schema of machine files of NAME's family (default: gpu), for editors",
+    )
     archs.set_defaults(command=_archs)
 
     validate = commands.add_parser("validate", help="simulated against measured times", allow_abbrev=False)
@@ -186,10 +190,10 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _archs(options: argparse.Namespace) -> int:
-    from arch import describe, json_schema, list_archs, load_arch, summary
+    from arch import describe, json_schema, list_archs, load_arch
 
     if options.schema:
-        print(_json(json_schema()))
+        print(_json(json_schema(load_arch(options.name, options.set).family if options.name else "gpu")))
         return FINE
     if options.name:
         spec = load_arch(options.name, options.set)
@@ -204,7 +208,7 @@ def _archs(options: argparse.Namespace) -> int:
         return FINE
     if options.set:
         raise InputError("archs: --set needs a NAME, such as tilewave archs h100-sxm --set sm.count=114")
-    machines = {name: summary(load_arch(name)) for name in list_archs()}
+    machines = {name: load_arch(name).summary for name in list_archs()}
     if options.json:
         print(_json(machines))
     else:
@@ -215,8 +219,9 @@ def _archs(options: argparse.Namespace) -> int:
 
 def _validate(options: argparse.Namespace) -> int:
     picture = _picture(options)
-    from sim.api import compile_kernels, simulate_row
+    from sim.api import simulate_row
     from sim.progress import Progress
+    from sim.runners.gpu import compile_kernels
     from sim.validate import default_store, select, validate
     from workloads.silicon import SILICON_CSV, read_rows
 

@@ -17,6 +17,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.api", PACKAGES),
     ("sim.cli", PACKAGES),
     ("sim.validate", PACKAGES),
+    ("sim.runners", PACKAGES),
     ("sim.report", ("arch", "sim.report")),
     ("sim.engine", ("arch", "sim.engine")),
     ("sim.memory", ("arch", "sim.engine", "sim.memory")),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sim.report.families import family
 from sim.report.figures import Figures, hit_rates, level_bytes, shares, total
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def sections_of(report: Report) -> list[Section]:
         _roofline,
         _stalls,
         _memory,
-        _occupancy,
+        *family(report.record.machine.family).SECTIONS,
         _clock,
         _time_parts,
         _kernels,
@@ -111,7 +112,7 @@ def _speed_of_light(report: Report) -> Section:
 def _roofline(report: Report) -> Section:
     figures = report.figures
     side = "compute" if figures.intensity >= figures.ridge else "memory"
-    roof = min(float(figures.machine.peak_ops_per_s), figures.intensity * figures.machine.dram_bytes_per_s)
+    roof = min(float(figures.machine.peak_ops_per_s), figures.intensity * figures.external_bytes_per_s)
     return Section(
         "Roofline",
         (
@@ -127,19 +128,14 @@ def _roofline(report: Report) -> Section:
 
 def _stalls(report: Report) -> Section:
     rows = []
-    for unit, counts in (
-        ("warps", total(k.warp_state_cycles for k in report.record.kernels)),
-        ("issue", total(k.issue_slots for k in report.record.kernels)),
-    ):
-        if not any(counts.values()):
-            continue
+    for unit, counts in report.figures.stalls.items():
         split = shares(counts)
         shown = {reason: share for reason, share in split.items() if share >= SMALLEST_STALL}
         rest = sum(split.values()) - sum(shown.values())
         if len(shown) < len(split):
             shown["other"] = rest
-        rows += [(unit, words(reason), percent(share), bar(share)) for reason, share in shown.items()]
-    return Section("Stall stack (warps: share of warp-cycles; issue: share of issue slots)", tuple(rows))
+        rows += [(words(unit), words(reason), percent(share), bar(share)) for reason, share in shown.items()]
+    return Section(family(report.record.machine.family).STALL_TITLE, tuple(rows))
 
 
 def _memory(report: Report) -> Section:
@@ -153,24 +149,10 @@ def _memory(report: Report) -> Section:
         rate = rates.get("dram_row" if level == "dram" else level)
         hits = "" if rate is None else percent(rate) + (" of rows" if level == "dram" else "")
         bandwidth = f"{sum(sides.values()) / device_s * 1e-9:,.0f} GB/s"
-        rows.append((level, *(bytes_text(sides[s]) if s in sides else "" for s in ("read", "write")), bandwidth, hits))
+        rows.append(
+            (words(level), *(bytes_text(sides[s]) if s in sides else "" for s in ("read", "write")), bandwidth, hits)
+        )
     return Section("Memory chart", tuple(rows), ("level", "read", "written", "rate", "hits"))
-
-
-def _occupancy(report: Report) -> Section:
-    kernel = max(report.record.kernels, key=lambda k: k.time_ps)
-    rows = []
-    if kernel.occupancy is not None:
-        o = kernel.occupancy
-        fits = f"{o.ctas_per_sm} CTAs an SM, {o.warps_per_sm} of {o.max_warps_per_sm} warps; limit: {words(o.limiter)}"
-        rows.append(("resident", fits))
-        if o.achieved_warps_milli:
-            rows.append(("achieved", f"{o.achieved_warps_milli / 1000:.1f} warps an SM"))
-    rows.append(("grid", " x ".join(map(str, kernel.grid)) + ", clusters of " + " x ".join(map(str, kernel.cluster))))
-    if kernel.waves_milli:
-        tail = percent(kernel.tail_cycles / kernel.cycles)
-        rows.append(("waves", f"{kernel.waves_milli / 1000:.2f}; tail {tail} of the cycles"))
-    return Section("Occupancy", tuple(rows))
 
 
 def _clock(report: Report) -> Section:

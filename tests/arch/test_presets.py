@@ -9,7 +9,7 @@ import yaml
 from arch.gpu import GpuSpec
 from arch.load import PRESETS, leaves, list_archs, load_arch
 from arch.preset_file import IDENTITY, read
-from arch.show import describe, json_schema, summary
+from arch.show import describe, json_schema
 
 KINDS = ("vendor: ", "measured: ", "derived: ", "model: ", "assumed: ", "calibrated on ")
 ALL = list_archs()
@@ -108,7 +108,7 @@ def test_description_rebuilds_the_machine(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_summary_is_one_line_with_the_main_figures(name: str) -> None:
-    line = summary(load_arch(name))
+    line = load_arch(name).summary
     assert "\n" not in line
     assert "SMs" in line
     assert "TFLOPS" in line
