@@ -16,13 +16,14 @@ from sim.report.report import Report
 from sim.runners import runner
 from sim.runners.options import Options, Progress, part
 from sim.validate import RowResult
+from workloads.graphs import Graph
 from workloads.ops import Operator
 from workloads.parse import parse
 from workloads.silicon import Row
 
 
 def simulate(
-    workload: Operator | str,
+    workload: Operator | Graph | str,
     machine: MachineSpec | str,
     *,
     schedule: str = "auto",
@@ -36,12 +37,13 @@ def simulate(
     tune: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Simulates one operator on one machine.
+    """Simulates one operator, or one graph of operators, on one machine.
 
-    workload: an operator, or its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`). machine: a description, or a preset's
-    name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole configuration as reports print it. set:
-    overrides of the machine, `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every
-    instruction issues singly. l2: `cold`, or `warm` after an untimed run. scope: what the time covers
+    workload: an operator, its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`) or a graph (`workloads.graphs`). machine:
+    a description, or a preset's name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole configuration
+    as reports print it; of graphs `eager`, `graph`, `fused`, `fused_graph`. set: overrides of the machine,
+    `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every instruction issues
+    singly. l2: `cold`, or `warm` after an untimed run. scope: what the time covers
     (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy for long), or a locked
     clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the power model. tune: simulate
     the best few candidates and take the fastest. progress: called with the share done, 0 to 1.
@@ -112,7 +114,7 @@ def program_listing(
     return str(runner(spec.family).listing(op, spec, schedule))
 
 
-def _simulate(op: Operator, spec: MachineSpec, options: Options, progress: Progress | None) -> Report:
+def _simulate(op: Operator | Graph, spec: MachineSpec, options: Options, progress: Progress | None) -> Report:
     family = runner(spec.family)
     for name in options.beyond(family.OPTIONS):
         raise InputError(f"{name}={getattr(options, name)}: means nothing on {spec.name}, leave it out")

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from arch.errors import InputError
+from sim.study import cli as study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from sim.report.report import Report
 
 FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 PICTURES = (".png", ".svg", ".pdf")
@@ -65,6 +68,7 @@ def _parser() -> Parser:
     run.add_argument("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
     _add_conditions(run)
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
+    run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     _add_output(run)
     run.set_defaults(command=_run)
 
@@ -95,6 +99,7 @@ def _parser() -> Parser:
     validate.add_argument("--store", metavar="FILE", help="where results are kept; default: in the user's cache")
     _add_output(validate)
     validate.set_defaults(command=_validate)
+    study.add_commands(commands)
     return parser
 
 
@@ -162,7 +167,10 @@ def _run(options: argparse.Namespace) -> int:
         return FINE
     with Progress(text) as progress:
         report = simulate(text, options.arch, schedule=options.schedule, progress=progress, **_conditions(options))
-    print(_json(report.to_dict()) if options.json else report)
+    if options.profile:
+        _print_profile(report, options.json)
+    else:
+        print(_json(report.to_dict()) if options.json else report)
     if picture:
         pyplot = _pyplot()
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.5), layout="constrained")
@@ -170,6 +178,15 @@ def _run(options: argparse.Namespace) -> int:
         report.plot_stalls(right)
         _save(figure, picture)
     return _outcome([report.to_dict()])
+
+
+def _print_profile(report: Report, as_json: bool) -> None:
+    from sim.report.render import as_text
+    from sim.report.sections import profile_section
+
+    if not report.record.operators:
+        raise InputError(f"--profile: {report.record.workload} is one operator; graphs are bert_layer and llama")
+    print(_json(report.to_dict()["profile"]) if as_json else as_text([profile_section(report.record)]))
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
         bandwidths={
             "l2": int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * spec.clock.boost_hz),
             "dram": spec.dram.bandwidth_bytes_per_s,
+            "pcie": spec.pcie.bandwidth_bytes_per_s,
         },
         clocked=("l2",),
         power_limit_mw=spec.power.limit_mw,
@@ -76,7 +77,11 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
             tail_cycles=_tail_ticks(launch) // TICKS_PER_CYCLE,
         ),
         energy_fj=result.energy_fj,
-        launch_ps={"command": timing.kernel_ps, "setup": timing.setup_ps, "drain": timing.drain_ps},
+        launch_ps={
+            "command": timing.kernel_ps,
+            "setup": launch.launch_ps - timing.kernel_ps,
+            "drain": timing.drain_ps,
+        },
         throttle_reason=throttle_reason,
     )
 

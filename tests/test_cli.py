@@ -99,7 +99,7 @@ WRONG = [
     (("run", "gemm", "m=-1", "n=1", "k=1", "--arch", A100), "m=-1"),
     (("run", "gemm", "m=x", "n=1", "k=1", "--arch", A100), "whole number"),
     (("run", "gemm", "m=1", "n=1", "k=1", "dtype=bf61", "--arch", A100), "did you mean bf16"),
-    (("run", "bert_layer", "--arch", A100), "not available in this version"),
+    (("run", "bert_layer", "sequence=8", "--arch", A100), "did you mean seq?"),
     (("run", *SMALL, "--arch", A100, "--set", "l2.size"), "path=value"),
     (("run", *SMALL, "--arch", A100, "--set", "l2.size=60"), "unit"),
     (("run", *SMALL, "--arch", A100, "--set", "l2.szie=60 MiB"), "l2.size"),

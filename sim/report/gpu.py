@@ -109,6 +109,12 @@ def bound(figures: Figures) -> str:
                 f"The L2 is busy: {percent(reached['l2'])} of its bandwidth. Larger tiles or multicast in clusters "
                 "would move it."
             )
+        case "pcie":
+            rate = figures.machine.bandwidths["pcie"] * 1e-9
+            return (
+                f"The link to the host is busy: {percent(reached['pcie'])} of {rate:.1f} GB/s. Copying less, or "
+                "copying while kernels run, would move it; a faster chip would not."
+            )
         case "compute":
             pipes = {name: share for name, share in reached.items() if name.endswith(" pipe")}
             busiest = max(pipes, key=lambda name: pipes[name], default="compute")

@@ -97,6 +97,22 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """One call of an operator, as a profiler of a framework shows it."""
+
+    name: str
+    kind: str
+    """Class of the operator by how it moves data: `contraction`, `normalisation`, `elementwise`, `copy`."""
+    workload: str
+    """The operator as text."""
+    host_ps: int
+    """For how long the call kept the host's thread."""
+    kernels: int
+    device_ps: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFigures:
     """The figures of a machine that a report divides by. Peaks are at the boost clock, but see `peak_hz`."""
 
@@ -165,5 +181,7 @@ class RunRecord:
     """Time outside kernels by cause: `framework`, `launch`, `gap`, `synchronise`, `copy`, ..."""
     check: CheckResult | None = None
     simulator: SimulatorStats | None = None
+    operators: Sequence[OperatorTime] = ()
+    """The operators of a graph, in the order of their calls."""
     notes: Sequence[str] = ()
     """Anything that a reader must know, one sentence each."""

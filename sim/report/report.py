@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.report.families import family
 from sim.report.figures import Figures, level_bytes, shares
+from sim.report.profile import profile
 from sim.report.record import KernelRecord, RunRecord
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Report:
             **_measured(figures, run.macs),
             "kernels": [self._kernel_dict(kernel) for kernel in run.kernels],
         }
+        if run.operators:
+            result["profile"] = [entry.to_dict() for entry in profile(run)]
         if run.host_ps:
             result["host_us"] = {name: ps / 1e6 for name, ps in run.host_ps.items()}
         if run.check is not None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from sim.report.families import family
 from sim.report.figures import Figures, hit_rates, level_bytes, shares, total
+from sim.report.profile import classes, profile
+from sim.report.record import RunRecord
 
 if TYPE_CHECKING:
     from sim.report.report import Report
@@ -37,6 +39,8 @@ def sections_of(report: Report) -> list[Section]:
         *family(report.record.machine.family).SECTIONS,
         _clock,
         _time_parts,
+        _profile,
+        _classes,
         _kernels,
         _candidates,
         _verdict,
@@ -111,6 +115,8 @@ def _speed_of_light(report: Report) -> Section:
 
 def _roofline(report: Report) -> Section:
     figures = report.figures
+    if not figures.flops:
+        return Section("Roofline", ())
     side = "compute" if figures.intensity >= figures.ridge else "memory"
     roof = min(float(figures.machine.peak_ops_per_s), figures.intensity * figures.external_bytes_per_s)
     return Section(
@@ -178,14 +184,45 @@ def _time_parts(report: Report) -> Section:
     return Section("Where the time went", rows)
 
 
+def _profile(report: Report) -> Section:
+    if not report.record.operators:
+        return Section("Profile", ())
+    return profile_section(report.record)
+
+
+def _classes(report: Report) -> Section:
+    by_kind = classes(report.record)
+    if len(by_kind) < 2:
+        return Section("Operator classes", ())
+    rows = tuple(
+        (kind, percent(entry.flop_share), percent(entry.device_share), time_text(entry.device_ps))
+        for kind, entry in by_kind.items()
+    )
+    return Section("Operator classes", rows, ("class", "operations", "device time", ""))
+
+
 def _kernels(report: Report) -> Section:
-    if len(report.record.kernels) < 2:
+    if len(report.record.kernels) < 2 or report.record.operators:
         return Section("Kernels", ())
     rows = tuple(
         (k.name, f"{k.cycles:,}", time_text(k.time_ps), Figures.of_kernel(report.record, k).bound)
         for k in report.record.kernels
     )
     return Section("Kernels", rows, ("name", "cycles", "time", "bound"))
+
+
+def profile_section(run: RunRecord) -> Section:
+    """Time by operator, as a framework's profiler prints it."""
+    rows = tuple(
+        (
+            entry.name, str(entry.calls), str(entry.kernels),
+            time_text(entry.host_ps), percent(entry.host_share),
+            time_text(entry.device_ps), percent(entry.device_share), time_text(entry.device_ps // entry.calls),
+        )
+        for entry in profile(run)
+    )  # fmt: skip
+    header = ("operator", "calls", "kernels", "host", "host %", "device", "device %", "device a call")
+    return Section("Profile", rows, header)
 
 
 def _candidates(report: Report) -> Section:

@@ -36,7 +36,8 @@ from sim.report.record import Candidate, CheckResult, RunRecord
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.validate import RowResult
 from workloads.gpu.select import Choice, choose
-from workloads.ops import Gemm, Operator
+from workloads.graphs import Graph, GraphOperator
+from workloads.ops import CopyH2D, Gemm, Operator
 from workloads.registry import build, schedules
 from workloads.silicon import Row, environment_of, operator_of
 
@@ -93,8 +94,12 @@ class _Run:
         return sum(result.time_ps for result in self.results)
 
 
-def run(asked: Operator, spec: GpuSpec, options: Options, progress: Progress | None) -> RunRecord:
+def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Progress | None) -> RunRecord:
     """Simulates the chosen candidate, or the best few, and reports the fastest."""
+    if isinstance(asked, Graph | GraphOperator | CopyH2D):
+        from sim.runners import gpu_graph
+
+        return gpu_graph.run(asked, spec, options, progress)
     op = operator_on(asked, spec)
     one_of("scope", options.scope, SCOPES)
     conditions = conditions_asked(spec, options)
@@ -355,7 +360,8 @@ def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions)
     by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
     # Operands beyond the inputs are results that the operator adds to.
     inputs = {
-        tensor.name: array for tensor, array in zip([*by_role["input"], *by_role["output"]], stored, strict=False)
+        tensor.name: array.reshape(tensor.shape)
+        for tensor, array in zip([*by_role["input"], *by_role["output"]], stored, strict=False)
     }
     replay = interpret(program, _events(program, spec, conditions), inputs)
     error = op.largest_error([replay.outputs[tensor.name] for tensor in by_role["output"]], *operands)

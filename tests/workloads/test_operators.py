@@ -144,9 +144,9 @@ def test_a_chain_runs_from_left_to_right_and_rounds_where_it_goes_through_memory
 
 def test_dropout_keeps_what_its_mask_says_and_its_backward_form_reads_it() -> None:
     forward = Pointwise(n=1000, chain="dropout", dtype="fp32")
-    x, random = forward.inputs()
-    y, mask = forward.references(x, random)
-    assert set(mask) == {0.0, 1.0}
+    (x,) = forward.inputs()
+    y, mask = forward.references(x)
+    assert 0.85 < mask.mean() < 0.9
     np.testing.assert_array_equal(y, np.where(mask == 1, round_to(x / 0.875, "fp32"), 0))
     np.testing.assert_array_equal(Pointwise(n=1000, chain="dropout_backward", dtype="fp32").reference(x, mask), y)
 

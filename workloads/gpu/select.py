@@ -10,7 +10,11 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from workloads.ops import Operator
 
-CHOOSERS: dict[str, str] = {"gemm": "workloads.gpu.choose"}
+CHOOSERS: dict[str, str] = {
+    "gemm": "workloads.gpu.choose",
+    "pointwise": "workloads.gpu.pointwise",
+    "attention": "workloads.gpu.attention_choose",
+}
 """By operator, the module whose `choose(op, spec, schedule)` ranks the configurations that a GPU can run."""
 
 

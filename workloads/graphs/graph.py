@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from workloads.graphs.memory import plan
-from workloads.ops.base import Operator
+from workloads.ops.base import Operand, Operator
 
 KINDS = ("contraction", "normalisation", "elementwise", "copy")
 """Classes of operators by how they move data: sums of products; reductions and what rests on them; element by element;
@@ -85,6 +84,15 @@ class Graph:
                 lives[name] = (lives[name][0], end)
         return plan(first_address, self.sizes_bytes, self.inputs, lives)
 
+    def __str__(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
+    def lasting_bytes(self) -> int:
+        """Bytes of what exists before the graph or stays after it."""
+        return sum(self.sizes_bytes[name] for name in dict.fromkeys((*self.inputs, *self.outputs)))
+
     @property
     def flops(self) -> int:
         """Operations of all operators."""
@@ -112,37 +120,37 @@ class GraphBuilder:
         self._inputs.append(name)
         return self._value(name, size, dtype)
 
-    def call(self, label: str, op: Operator, *operands: Value) -> Value:
-        """Calls an operator that has one result."""
-        (result,) = self.calls(label, op, *operands)
+    def empty(self, name: str, size: int, dtype: str) -> Value:
+        """A tensor that calls fill part by part, with `into`."""
+        return self._value(f"{len(self._steps)}.{name}", size, dtype)
+
+    def call(self, label: str, op: Operator, *operands: Value, into: Value | None = None) -> Value:
+        """Calls an operator that has one result. into: where the result goes, default: a tensor of its own."""
+        (result,) = self.calls(label, op, *operands, into=None if into is None else (into,))
         return result
 
-    def calls(self, label: str, op: Operator, *operands: Value) -> tuple[Value, ...]:
-        """Calls an operator; its results, in its order. InputError where operands do not fit it."""
-        expected = [operand for operand in op.operands if operand.stored]
-        given = [(value.size, value.dtype) for value in operands]
-        wanted = [(math.prod(operand.shape), operand.dtype) for operand in expected]
-        if given != wanted:
-            names = ", ".join(f"{o.name} of {math.prod(o.shape)} {o.dtype}" for o in expected)
-            raise InputError(f"graph {self.name}, {label}: {op} takes {names}; given are {given}")
-        number = len(self._steps)
-        results = tuple(
-            self._value(f"{number}.{label}.{result.name}", math.prod(result.shape), result.dtype)
-            for result in op.results
-        )
-        self._steps.append(Step(label, op, operands, results))
-        return results
+    def calls(
+        self, label: str, op: Operator, *operands: Value, into: tuple[Value, ...] | None = None
+    ) -> tuple[Value, ...]:
+        """Calls an operator; its results, in its order. InputError where operands or results do not fit it."""
+        self._fit(label, op, "takes", operands, [operand for operand in op.operands if operand.stored])
+        if into is None:
+            number = len(self._steps)
+            into = tuple(
+                self._value(f"{number}.{label}.{result.name}", math.prod(result.shape), result.dtype)
+                for result in op.results
+            )
+        self._fit(label, op, "gives", into, op.results)
+        self._steps.append(Step(label, op, operands, into))
+        return into
 
-    def inplace(self, label: str, op: Operator, *operands: Value) -> Value:
-        """Calls an operator that writes its one result over its first operand."""
-        self.calls(label, op, *operands)
-        step = self._steps.pop()
-        (result,) = step.results
-        del self._sizes[result.buffer]
-        if (result.size, result.dtype) != (operands[0].size, operands[0].dtype):
-            raise InputError(f"graph {self.name}, {label}: {op} cannot write over an operand of another size")
-        self._steps.append(Step(label, op, operands, (operands[0],)))
-        return operands[0]
+    def _fit(self, label: str, op: Operator, does: str, values: Sequence[Value], expected: Sequence[Operand]) -> None:
+        """InputError where values are not what an operator takes or gives."""
+        wanted = [(math.prod(operand.shape), operand.dtype) for operand in expected]
+        given = [(value.size, value.dtype) for value in values]
+        if given != wanted:
+            right = ", ".join(f"{o.name} of {math.prod(o.shape)} {o.dtype}" for o in expected)
+            raise InputError(f"graph {self.name}, {label}: {op} {does} {right}; there are {given}")
 
     def build(self, *outputs: Value) -> Graph:
         """The graph; `outputs` stay in memory."""
@@ -173,10 +181,5 @@ class GraphOperator(Operator):
 
     @property
     def operand_bytes(self) -> int:
-        """Bytes of device memory that the graph takes."""
-        first = 0
-        return self.graph(fused=False).addresses(first)[1]
-
-    def inputs(self, seed: int = 0, data: str = "normal") -> Sequence[Any]:  # type: ignore[override]
-        """Not made here: operands of a graph belong to its operators."""
-        raise NotImplementedError
+        """Bytes of what exists before the graph or stays after it."""
+        return self.graph(fused=False).lasting_bytes

@@ -4,6 +4,7 @@ A new operator is a class in a module of this package, imported below; its field
 """
 
 import difflib
+import importlib
 from collections.abc import Mapping
 
 from arch.errors import InputError
@@ -16,17 +17,19 @@ from workloads.ops.pointwise import FUNCTIONS, Pointwise
 from workloads.ops.rowwise import LayerNorm, LayerNormBackward, RmsNorm, RowOperator, Softmax, SoftmaxBackward
 
 __all__ = [
-    "DATA_KINDS", "FUNCTIONS", "MAX_EXTENT", "PLANNED", "AllReduce", "Array", "Attention", "Conv2d", "CopyH2D", "Gemm",
+    "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllReduce", "Array", "Attention", "Conv2d", "CopyH2D", "Gemm",
     "LayerNorm", "LayerNormBackward", "Matvec", "Operand", "Operator", "Pointwise", "RmsNorm", "RowOperator", "Softmax",
     "SoftmaxBackward", "Sum", "Transpose", "operator_class", "operator_words", "random_array", "short_words",
 ]  # fmt: skip
 
-PLANNED = ("bert_layer", "llama")
-"""Graphs of operators, which later versions will take; this one answers that they are not available."""
+GRAPHS = {"bert_layer": "workloads.graphs.bert", "llama": "workloads.graphs.llama"}
+"""Words of graphs of operators, and the module whose import registers each."""
 
 
 def operator_words() -> tuple[str, ...]:
     """Words of all operators, without the short words of single pointwise functions."""
+    for module in GRAPHS.values():
+        importlib.import_module(module)
     return tuple(REGISTRY)
 
 
@@ -36,13 +39,14 @@ def short_words(word: str) -> Mapping[str, str]:
 
 
 def operator_class(word: str) -> type[Operator]:
-    """The operator called `word`; InputError says whether it is unknown (nearest name) or not in this version."""
+    """The operator called `word`; InputError names the nearest if there is none."""
+    if word in GRAPHS:
+        importlib.import_module(GRAPHS[word])
     if word in REGISTRY:
         return REGISTRY[word]
     if word in FUNCTIONS:
         return Pointwise
-    if word in PLANNED:
-        raise InputError(f"operator {word} is not available in this version; available: {', '.join(REGISTRY)}")
-    near = difflib.get_close_matches(word, [*REGISTRY, *FUNCTIONS, *PLANNED], n=1, cutoff=0.5)
+    known = operator_words()
+    near = difflib.get_close_matches(word, [*known, *FUNCTIONS], n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise InputError(f"unknown operator {word}, one of {', '.join(REGISTRY)}{hint}")
+    raise InputError(f"unknown operator {word}, one of {', '.join(known)}{hint}")

@@ -38,12 +38,19 @@ KEEP = 0.875
 """Share of elements that dropout keeps: 1 - p, exact in every format."""
 
 
+def kept(index: Array) -> Array:
+    """Whether dropout keeps element `index`: a fixed hash of its number stands for the counter-based generator."""
+    x = (np.asarray(index, dtype=np.int64) + 1) * 0x9E3779B1 & 0xFFFFFFFF
+    x = (x ^ x >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    return np.asarray((x ^ x >> 13) & 7) != 0
+
+
 class Function(NamedTuple):
     """One elementwise function.
 
     apply(x, *others): its meaning in NumPy; x is what runs through the chain. others: further operands, each "full" (n
-    elements), "column" (`cols` elements, the same for every row), "mask" (n bytes) or "random" (n fp32 numbers, 0 to 1,
-    that the kernel makes itself). flops: arithmetic operations an element, one for each call of the mathematics
+    elements), "column" (`cols` elements, the same for every row), "mask" (n bytes) or "index" (the element's number,
+    which is not in memory). flops: arithmetic operations an element, one for each call of the mathematics
     library. positive: defined for positive operands only. starts: it takes no x. mask: it also writes n bytes.
     """
 
@@ -108,7 +115,7 @@ FUNCTIONS: dict[str, Function] = {
     "mul": Function(lambda x, y: x * y, others=("full",)),
     "triad": Function(lambda x, y: x + SCALE * y, others=("full",), flops=2),
     "bias": Function(lambda x, b: x + b, others=("column",)),
-    "dropout": Function(lambda x, u: np.where(u < KEEP, x / KEEP, 0.0), others=("random",), flops=1, mask=True),
+    "dropout": Function(lambda x, i: np.where(kept(i), x / KEEP, 0.0), others=("index",), flops=1, mask=True),
     "dropout_backward": Function(lambda dy, m: np.where(m != 0, dy / KEEP, 0.0), others=("mask",)),
     "relu_backward": Function(lambda dy, x: np.where(x > 0, dy, 0.0), others=("full",)),
     "silu_backward": Function(_silu_backward, others=("full",), flops=8),
@@ -206,8 +213,8 @@ class Pointwise(Operator):
                         given.append(Operand(label, (self.cols or 1,), dtype))
                     case "mask":
                         given.append(Operand(label, (self.n,), "int8"))
-                    case "random":
-                        given.append(Operand(label, (self.n,), "fp32", stored=False))
+                    case "index":
+                        pass
                     case _:
                         given.append(Operand(label, (self.n,), dtype))
         return tuple(given)
@@ -219,13 +226,11 @@ class Pointwise(Operator):
         return (y, Operand("mask", (self.n,), "int8")) if any(FUNCTIONS[f].mask for f in self.functions) else (y,)
 
     def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
-        """As in the base; positive where the chain's first function needs it, masks 0 or 1, random numbers 0 to 1."""
+        """As in the base; positive where the chain's first function needs it, masks 0 or 1."""
         arrays = list(super().inputs(seed, data))
         rng = np.random.Generator(np.random.PCG64(seed + 1))
         for i, operand in enumerate(self.operands):
-            if not operand.stored:
-                arrays[i] = round_to(rng.uniform(0.0, 1.0, operand.shape), "fp32")
-            elif operand.dtype == "int8" and operand.name.startswith("dropout_backward"):
+            if operand.dtype == "int8" and operand.name.startswith("dropout_backward"):
                 arrays[i] = (rng.uniform(0.0, 1.0, operand.shape) < KEEP).astype(np.float64)
         if FUNCTIONS[self.functions[0]].positive:
             arrays[0] = round_to(np.abs(arrays[0]) + 0.125, self.chosen_dtype)
@@ -269,13 +274,18 @@ class Pointwise(Operator):
                 at = others_at
             name = self.functions[number]
             function = FUNCTIONS[name]
-            others = given[at : at + len(function.others)]
-            at += len(function.others)
+            others: list[Array] = []
+            for kind in function.others:
+                if kind == "index":
+                    others.append(np.arange(self.n))
+                else:
+                    others.append(given[at])
+                    at += 1
             if "column" in function.others:
                 others = [np.tile(others[0], self.n // others[0].size)]
             value = function.apply(*([] if function.starts else [growth * value]), *others)
             if function.mask:
-                mask = (others[0] < KEEP).astype(np.float64)
+                mask = kept(others[0]).astype(np.float64)
             if rounded and call < last:
                 value = round_to(value, self.chosen_dtype)
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (self.n,)), mask
