@@ -52,7 +52,9 @@ class Memory:
 
     def write_host(self, i: WriteHostMemory) -> None:
         """Unified buffer to host memory."""
-        rows(self.host, i.host, i.rows, i.row_bytes, i.host_pitch)[:] = rows(self.ub, i.ub, i.rows, i.row_bytes, i.pitch)
+        rows(self.host, i.host, i.rows, i.row_bytes, i.host_pitch)[:] = rows(
+            self.ub, i.ub, i.rows, i.row_bytes, i.pitch
+        )
 
     def call_host(self, work: HostWork) -> None:
         """A piece of work of the host."""
@@ -75,7 +77,9 @@ class Memory:
         else:
             wide = i.bits // 8
             left = rows(self.ub, i.ub + first * wide, i.rows, depth * wide, i.pitch).copy().view(SIGNED[i.bits])
-        products = (left.astype(np.int64) @ self.tile(address, i.unsigned)[:depth]) << i.shift
+        # Sums stay far below 2**53, so that floating point is exact, and fast.
+        sums = left.astype(np.float64) @ self.tile(address, i.unsigned)[:depth].astype(np.float64)
+        products = sums.astype(np.int64) << i.shift
         target = self.acc[i.array][i.acc : i.acc + i.rows]
         base = target.astype(np.int64) if i.accumulate or step else 0
         target[:] = (products + base).astype(np.uint64).astype(np.uint32).view(np.int32)

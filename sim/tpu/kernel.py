@@ -35,11 +35,11 @@ WEIGHTS_STAY, OUTPUTS_STAY = 0, 1
 class PeState(NamedTuple):
     """Registers [rows, columns] and operands of one run.
 
-    weights: [tiles, rows, columns]; where outputs stay [passes, 1, columns]. inputs: [passes of all tiles, rows]. Tile t
-    streams passes first[t] to first[t + 1]. flag: the first pass of a tile; where outputs stay the last. dest, bits: by
-    pass (where outputs stay by tile), accumulator row, and by how many bits its sums count more. column: by tile, first
-    accumulator column. column_tile, row_tile: by lane, the tile that its edge feeds. out_pass, out_tile: by column, what
-    leaves next.
+    weights: [tiles, rows, columns]; where outputs stay [passes, 1, columns]. inputs: [passes of all tiles, rows]. Tile
+    t streams passes first[t] to first[t + 1]. flag: the first pass of a tile; where outputs stay the last. dest, bits:
+    by pass (where outputs stay by tile), accumulator row, and by how many bits its sums count more. column: by tile,
+    first accumulator column. column_tile, row_tile: by lane, the tile that its edge feeds. out_pass, out_tile: by
+    column, what leaves next.
     """
 
     control: NDArray
@@ -96,11 +96,11 @@ def _control(s, overlap, stay):
             passes = s.first[tile + 1] - s.first[tile] if stay == WEIGHTS_STAY else rows
             x[EXPECTED] += passes * columns
             empty = False
-    if stay == WEIGHTS_STAY and x[SHIFT_START] < 0 and x[SHADOW_TILE] < 0 and x[SHIFT_TILE] < tiles:
-        if x[SHIFT_TILE] == x[NEXT_TILE] and (overlap or empty):
-            x[SHIFT_START] = t
-            s.shift_at[x[SHIFT_TILE]] = t
-            x[SHIFT_TILE] += 1
+    free = stay == WEIGHTS_STAY and x[SHIFT_START] < 0 and x[SHADOW_TILE] < 0
+    if free and x[SHIFT_TILE] == x[NEXT_TILE] and x[SHIFT_TILE] < tiles and (overlap or empty):
+        x[SHIFT_START] = t
+        s.shift_at[x[SHIFT_TILE]] = t
+        x[SHIFT_TILE] += 1
     if x[STREAM_TILE] >= 0:
         x[STREAM_PASS] += 1
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import simpy
@@ -43,12 +43,11 @@ NON_MATRIX = (
     "activation",  # the activation unit reads accumulators on whose results the next layer depends
     "raw",  # an explicit synchronisation waits for what the activation unit writes
     "input",  # data from the host
-    "output",  # data to the host, before new data may come
+    "output",  # data to the host, before new data may come or at the end
     "host",  # work of the host between two transfers
     "accumulators",  # accumulators are still being read
     "unified_buffer",  # its port
     "instruction",  # no instruction has arrived
-    "finished",  # nothing left to do
 )
 """Closed list of what the matrix unit waits for besides weights."""
 
@@ -64,7 +63,8 @@ UNIT_CAUSES = (
 """Closed list of what other units spend their time on."""
 
 
-class Wait(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Wait:
     """An interlock of the hardware: the `count`-th instruction of a unit must have ended. cause: of the wait."""
 
     unit: str
@@ -210,7 +210,11 @@ class Machine:
         env.run()
         self._refuse_deadlock()
         ticks = max([int(env.now), *(unit.ends[-1] for unit in self.units.values() if unit.ends)])
-        for unit in self.units.values():
+        for name, unit in self.units.items():
+            if name.startswith("matrix"):
+                unit.spend("drain", min(ticks, unit.ends[-1] if unit.ends else 0))
+                unit.spend("activation", min(ticks, self._activation_read))
+                unit.spend("output", ticks)
             unit.spend("finished", ticks)
         return Result(
             ticks=ticks,
@@ -400,7 +404,7 @@ class Machine:
         env, timing, spec = self.env, self.timing, self.spec
         overlap, outputs_stay = spec.array.overlap_weights, spec.array.dataflow == "os"
         if i.switch:
-            fresh = not outputs_stay or step == 0
+            fresh = not outputs_stay or not (step or i.accumulate)
             if not overlap and fresh and array.last_sum > env.now:
                 yield env.timeout(array.last_sum - int(env.now))
                 unit.spend("drain")

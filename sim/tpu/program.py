@@ -114,8 +114,8 @@ class MatrixMultiply(Instruction):
 
     depth: elements of a row. `repeat` times, each time the next `array.rows` elements with the next weight tile
     (`switch=1`; 0: the tile that is in the array). accumulate: the first time adds to the accumulators, later ones
-    always do. bits: of an activation, 8 or 16. unsigned, shift: weights are 0 to 255, products count 2**shift: lower and
-    upper half of 16-bit weights.
+    always do. bits: of an activation, 8 or 16. unsigned, shift: weights are 0 to 255, products count 2**shift: lower
+    and upper half of 16-bit weights.
     columns: those with weights. With an output-stationary array `rows` are rows of the array and the depth streams.
     """
 

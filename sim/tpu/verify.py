@@ -140,7 +140,9 @@ def verify(program: Program, spec: TpuSpec) -> None:
         if not i.unit:
             continue
         if i.unit not in index:
-            raise wrong(number, i, f"{spec.name} has array.count = {spec.array.count}, so arrays 0 to {spec.array.count - 1}")
+            raise wrong(
+                number, i, f"{spec.name} has array.count = {spec.array.count}, so arrays 0 to {spec.array.count - 1}"
+            )
         unit = index[i.unit]
         _check_fields(number, i, program, spec)
         if isinstance(i, ReadWeights):
@@ -167,10 +169,12 @@ def verify(program: Program, spec: TpuSpec) -> None:
                 if tiles[i.array] < 0:
                     raise wrong(number, i, "takes a weight tile that no read_weights before it fetches")
                 if i.accumulate and not rows[i.array, area].all():
-                    raise wrong(number, i, f"adds to accumulators {_first(~rows[i.array, area]) + i.acc}, never written")
+                    raise wrong(
+                        number, i, f"adds to accumulators {_first(~rows[i.array, area]) + i.acc}, never written"
+                    )
                 rows[i.array, area] = True
             elif not rows[i.array, area].all():
-                raise wrong(number, i, f"reads accumulators {_first(~rows[i.array, area]) + i.acc}, never written")
+                raise wrong(number, i, f"reads accumulator {_first(~rows[i.array, area]) + i.acc}, never written")
         _check_buffer(number, i, unit, issued[unit] + 1, names, buffer, order)
         issued[unit] += 1
         order.known[unit, unit] = issued[unit]
@@ -186,9 +190,9 @@ def _need(
 
 
 def _buffer(program: Program, spec: TpuSpec, count: int) -> _Buffer:
-    """The map, as coarse as the program's areas allow."""
+    """The map, as coarse as the program's addresses and pitches allow: every area starts with a granule of its own."""
     areas = [area for i in program.instructions for area in (*reads(i), *writes(i))]
-    numbers = {n for area in areas for n in (area.address, area.width, area.pitch if area.rows > 1 else 0)}
+    numbers = {n for area in areas for n in (area.address, area.pitch if area.rows > 1 else 0)}
     granule = max(1, int(np.gcd.reduce(sorted(numbers))) if numbers else 1)
     size = -(-spec.unified_buffer.size_bytes // granule)
     shape = (size,)
@@ -210,7 +214,9 @@ def _check_buffer(
         if late.any():
             writer = names[int(by[_first(late)])]
             raise wrong(
-                number, i, f"may read what {writer} has not written yet; missing: sync waiter={names[unit]} after={writer}"
+                number,
+                i,
+                f"may read what {writer} has not written yet; missing: sync waiter={names[unit]} after={writer}",
             )
         buffer.read[unit][where] = mine
     for area in writes(i):
@@ -233,7 +239,7 @@ def _check_fields(number: int, i: Instruction, program: Program, spec: TpuSpec) 
         if area.rows < 1 or area.width < 1:
             raise wrong(number, i, "rows and columns must be at least 1")
         if area.rows > 1 and area.pitch < area.width:
-            raise wrong(number, i, f"pitch {area.pitch} is less than a row of {area.width} bytes; nearest: {area.width}")
+            raise wrong(number, i, f"pitch={area.pitch}: a row has {area.width} bytes; nearest: {area.width}")
         if area.end > size:
             raise wrong(number, i, f"ends at byte {area.end} of the unified buffer, unified_buffer.size is {size}")
     match i:
@@ -272,7 +278,7 @@ def _check_fields(number: int, i: Instruction, program: Program, spec: TpuSpec) 
         case WriteHostMemory() | ReadHostMemory():
             end = i.host + (i.rows - 1) * i.host_pitch + i.row_bytes
             if end > program.host_bytes:
-                raise wrong(number, i, f"ends at byte {end} of host memory, of which the program has {program.host_bytes}")
+                raise wrong(number, i, f"ends at byte {end} of host memory, the program has {program.host_bytes}")
 
 
 def _first(mask: NDArray[np.bool_]) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
@@ -73,3 +75,23 @@ def block_rows(spec: TpuSpec, rows: int, whole: bool) -> int:
     limit = spec.accumulators.rows if whole else max(1, spec.accumulators.rows // 2)
     blocks = -(-rows // limit)
     return -(-rows // blocks)
+
+
+_MODULES = {
+    "gemm": "gemm",
+    "matvec": "gemm",
+    "conv2d": "conv",
+    "softmax": "rows",
+    "attention": "attention",
+    "inference": "inference",
+}
+"""Module that lists the candidates of each operator."""
+
+
+def candidates(op: Any, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
+    """Candidates of an operator with the estimate of their cycles, the best first; InputError where there are none."""
+    if op.word not in _MODULES:
+        raise InputError(f"operator {op.word} has no schedule on machines of family {spec.family}")
+    module = import_module(f"workloads.tpu.{_MODULES[op.word]}")
+    found: list[tuple[Config, int]] = module.candidates(op, spec, schedule)
+    return found

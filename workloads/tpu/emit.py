@@ -134,27 +134,29 @@ class Emitter:
         self,
         weights: Weights,
         n: int,
-        rows: int,
-        multiply: Callable[[int, int, int], MatrixMultiply],
+        multiply: Callable[[int, int], MatrixMultiply],
         acc: int,
         array: int,
         before: Callable[[int], None] | None = None,
     ) -> None:
-        """One column of tiles times `rows` rows: reads the tiles and multiplies.
+        """One column of tiles: reads the tiles and multiplies.
 
-        multiply: `(step, repeat, shift) -> instruction` for `repeat` tiles from `step` on, of which accumulators, array
-        and flags are filled in here. before: called ahead of each tile, where its activations must be waited for.
+        multiply: `(step, repeat) -> instruction` for `repeat` tiles from `step` on, of which accumulators, array and
+        flags are filled in here. before: called ahead of each tile, where its activations must be waited for.
         """
         self.add(ReadWeights(weights.tile(n), weights.deep * weights.planes, array))
         for plane in range(weights.planes):
-            pieces = [(step, 1) for step in range(weights.deep)] if before and not plane else [(0, weights.deep)]
-            for step, repeat in pieces:
-                if before and not plane:
-                    before(step)
-                made = multiply(step, repeat, 8 * plane)
-                self.add(_finish(made, acc, array, weights.columns_of(n), accumulate=bool(plane or step)))
-                if weights.planes == 2 and not plane:
-                    self.instructions[-1] = _unsigned(self.instructions[-1])
+            waits = before if plane == 0 else None
+            for step, repeat in [(step, 1) for step in range(weights.deep)] if waits else [(0, weights.deep)]:
+                if waits:
+                    waits(step)
+                self.add(
+                    replace(
+                        multiply(step, repeat), acc=acc, array=array, columns=weights.columns_of(n),
+                        accumulate=int(plane > 0 or step > 0), shift=8 * plane,
+                        unsigned=int(plane == 0 and weights.planes == 2),
+                    )
+                )  # fmt: skip
 
     def activate(
         self, acc: int, rows: int, columns: int, ub: int, pitch: int, bits: int, array: int, function: str = "identity",
@@ -162,15 +164,6 @@ class Emitter:
     ) -> None:  # fmt: skip
         """Accumulators to the unified buffer."""
         self.add(Activate(acc, rows, columns, ub, pitch, function, bits, shift, array))
-
-
-def _finish(made: MatrixMultiply, acc: int, array: int, columns: int, accumulate: bool) -> MatrixMultiply:
-    return replace(made, acc=acc, array=array, columns=columns, accumulate=int(accumulate))
-
-
-def _unsigned(made: Instruction) -> Instruction:
-    assert isinstance(made, MatrixMultiply)
-    return replace(made, unsigned=1)
 
 
 BITS = {"int8": 8, "int16": 16, "int32": 32}

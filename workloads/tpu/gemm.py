@@ -7,7 +7,8 @@ stay in the array, weights and inputs change places and the product is computed 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,9 +69,9 @@ def build(op: Gemm | Matvec, spec: TpuSpec, config: Config) -> Program:
     result = e.host(p.batch * p.rows * p.columns * p.out_bits // 8)
     weights = [e.weights(p.depth, p.columns, p.planes) for _ in range(p.batch)]
     block = _fitting_block(e, p, config)
-    steps = [(b, first, min(block, p.rows - first)) for b in range(p.batch) for first in range(0, p.rows, block)]
-    buffers = [e.ub(block * _pitch(spec, p)) for _ in range(min(2, len(steps)))]
-    _stream(e, p, steps, buffers, left, result, weights, config)
+    blocks = [(b, first, min(block, p.rows - first)) for b in range(p.batch) for first in range(0, p.rows, block)]
+    buffers = [e.ub(block * _pitch(spec, p)) for _ in range(min(2, len(blocks)))]
+    _Stream(e, p, blocks, buffers, left, result).emit(weights)
     swapped = _stays_left(op, spec)
 
     def fill(memory: Any, operands: Sequence[NDArray[Any]]) -> None:
@@ -88,85 +89,92 @@ def build(op: Gemm | Matvec, spec: TpuSpec, config: Config) -> Program:
     return Program(op.word, str(config), e.instructions, e.host_bytes, e.weight_bytes, fill, results)
 
 
-def _stream(
-    e: Emitter, p: Product, steps: list[tuple[int, int, int]], buffers: list[int], left: int, result: int,
-    weights: list[Weights], config: Config,
-) -> None:  # fmt: skip
-    """All blocks: (batch, first row, rows). Two buffers hold a block and the next; results go out one column late."""
-    spec, wide = e.spec, p.bits // 8
-    out_bytes = p.out_bits // 8
-    pitch, out_pitch = _pitch(spec, p), spec.array.columns * out_bytes
-    block = max(rows for _, _, rows in steps)
-    ring = [e.ub(block * out_pitch) for _ in range(2 * spec.array.count)]
-    limit = spec.accumulators.rows
-    pending: list[WriteHostMemory] = []
-    written = 0
+@dataclass
+class _Stream:
+    """Writes all blocks. Two buffers hold a block and the next; results leave one column of tiles late, so that a slot
+    of the ring is free again when it is needed."""
 
-    def fetch(number: int, step: int) -> None:
-        """Elements of one depth tile of a block from the host."""
-        b, first, rows = steps[number]
-        start = step * spec.array.rows
-        depth = min(spec.array.rows, p.depth - start)
-        host = left + ((b * p.rows + first) * p.depth + start) * wide
-        target = buffers[number % len(buffers)] + start * wide
-        e.add(ReadHostMemory(host, target, rows, depth * wide, p.depth * wide, pitch))
+    e: Emitter
+    p: Product
+    blocks: list[tuple[int, int, int]]
+    """Batch, first row and rows of each."""
+    buffers: list[int]
+    left: int
+    result: int
 
-    def flush() -> None:
-        if pending:
-            e.sync("host_write", "activation")
-            e.add(pending.pop())
+    def __post_init__(self) -> None:
+        array = self.e.spec.array
+        self.wide, self.out_bytes = self.p.bits // 8, self.p.out_bits // 8
+        self.pitch, self.out_pitch = _pitch(self.e.spec, self.p), array.columns * self.out_bytes
+        largest = max(rows for _, _, rows in self.blocks)
+        self.ring = [self.e.ub(largest * self.out_pitch) for _ in range(2 * array.count)]
+        self.pending: list[WriteHostMemory] = []
+        self.columns = 0
 
-    for number, (b, first, rows) in enumerate(steps):
-        area = weights[b]
-        source = buffers[number % len(buffers)]
-        if number:
-            e.sync("host_read", *e.matrices)
+    def emit(self, weights: list[Weights]) -> None:
+        """All blocks; weights: of each batch."""
+        for number, (batch, first, rows) in enumerate(self.blocks):
+            if number:
+                self.e.sync("host_read", *self.e.matrices)
+            for n in range(weights[batch].wide):
+                self.column(weights[batch], number, n)
+                if n == 0 and number + 1 < len(self.blocks):
+                    for step in range(weights[batch].deep):
+                        self.fetch(number + 1, step)
+                self.drain(weights[batch], n, batch, first, rows)
+        self.flush()
 
-        def multiply(step: int, repeat: int, shift: int, source: int = source, rows: int = rows, area: Weights = area) -> MatrixMultiply:
-            start = step * spec.array.rows
-            depth = min(repeat * spec.array.rows, p.depth - start)
-            return MatrixMultiply(
-                source + start * wide, pitch, rows, depth, area.width, 0, bits=p.bits, shift=shift, repeat=repeat
-            )
+    def column(self, area: Weights, number: int, n: int) -> None:
+        """One column of tiles; where outputs stay, for each block of as many rows as the array has."""
+        e, rows = self.e, self.blocks[number][2]
+        array = n % e.spec.array.count
+        acc = self.acc = e.accumulators(array, rows, e.spec.accumulators.rows)
+        height = e.spec.array.rows if e.spec.array.dataflow == "os" else rows
 
-        for n in range(area.wide):
-            array = n % spec.array.count
+        def before(step: int) -> None:
+            if number == 0 and n == 0:
+                self.fetch(0, step)
+            e.sync(f"matrix{array}", "host_read")
 
-            def before(step: int, number: int = number, array: int = array) -> None:
-                if number == 0 and n == 0:
-                    fetch(0, step)
-                e.sync(f"matrix{array}", "host_read")
-
+        for row in range(0, rows, height):
+            multiply = partial(self.multiply, area, number, row, min(height, rows - row))
             # The first column on each array waits for the block's activations, tile by tile.
-            acc = e.accumulators(array, rows, limit)
-            _fold(e, area, n, rows, multiply, acc, array, before if n < spec.array.count else None)
-            if n == 0 and number + 1 < len(steps):
-                for step in range(area.deep):
-                    fetch(number + 1, step)
-            e.sync("activation", "host_write")
-            flush()
-            slot = ring[written % len(ring)]
-            written += 1
-            columns = area.columns_of(n)
-            e.activate(acc, rows, columns, slot, out_pitch, p.out_bits, array)
-            host = result + ((b * p.rows + first) * p.columns + n * area.width) * out_bytes
-            pending.append(WriteHostMemory(slot, host, rows, columns * out_bytes, out_pitch, p.columns * out_bytes))
-    flush()
+            e.column(area, n, multiply, acc + row, array, before if n < e.spec.array.count and row == 0 else None)
 
+    def multiply(self, area: Weights, number: int, row: int, rows: int, step: int, repeat: int) -> MatrixMultiply:
+        """Rows of a block times `repeat` tiles of a column."""
+        height = self.e.spec.array.rows
+        start = step * height
+        source = self.buffers[number % len(self.buffers)] + row * self.pitch + start * self.wide
+        depth = min(repeat * height, self.p.depth - start)
+        return MatrixMultiply(source, self.pitch, rows, depth, area.width, 0, bits=self.p.bits, repeat=repeat)
 
-def _fold(e: Emitter, area: Weights, n: int, rows: int, multiply: Any, acc: int, array: int, before: Any) -> None:
-    """One column of tiles; where outputs stay, for each block of as many rows as the array has."""
-    if e.spec.array.dataflow != "os":
-        e.column(area, n, rows, multiply, acc, array, before)
-        return
-    for first in range(0, rows, e.spec.array.rows):
-        count = min(e.spec.array.rows, rows - first)
+    def fetch(self, number: int, step: int) -> None:
+        """What one tile multiplies of a block, from the host."""
+        batch, first, rows = self.blocks[number]
+        start = step * self.e.spec.array.rows
+        depth = min(self.e.spec.array.rows, self.p.depth - start)
+        host = self.left + ((batch * self.p.rows + first) * self.p.depth + start) * self.wide
+        target = self.buffers[number % len(self.buffers)] + start * self.wide
+        self.e.add(ReadHostMemory(host, target, rows, depth * self.wide, self.p.depth * self.wide, self.pitch))
 
-        def part(step: int, repeat: int, shift: int, first: int = first, count: int = count) -> MatrixMultiply:
-            made: MatrixMultiply = multiply(step, repeat, shift)
-            return replace(made, ub=made.ub + first * made.pitch, rows=count)
+    def drain(self, area: Weights, n: int, batch: int, first: int, rows: int) -> None:
+        """Sums to the buffer, and the column before to the host."""
+        self.e.sync("activation", "host_write")
+        self.flush()
+        slot = self.ring[self.columns % len(self.ring)]
+        self.columns += 1
+        width = area.columns_of(n)
+        self.e.activate(self.acc, rows, width, slot, self.out_pitch, self.p.out_bits, n % self.e.spec.array.count)
+        host = self.result + ((batch * self.p.rows + first) * self.p.columns + n * area.width) * self.out_bytes
+        row_bytes, host_pitch = width * self.out_bytes, self.p.columns * self.out_bytes
+        self.pending.append(WriteHostMemory(slot, host, rows, row_bytes, self.out_pitch, host_pitch))
 
-        e.column(area, n, count, part, acc + first, array, before if first == 0 else None)
+    def flush(self) -> None:
+        """Sends what the last column left."""
+        if self.pending:
+            self.e.sync("host_write", "activation")
+            self.e.add(self.pending.pop())
 
 
 def _fitting_block(e: Emitter, p: Product, config: Config) -> int:
