@@ -14,6 +14,7 @@ from sim.gpu.layout import (
     N_RING,
     N_SCOREBOARDS,
     N_TILES,
+    N_VECTOR_PIPES,
     TMA_QUEUE,
     X_ADD,
     X_AND,
@@ -918,6 +919,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
             if n != total:
                 ticks = ticks * (done + n) // total - ticks * done // total
             q = code[pc, Col.MIX_PIPE0 + 2 * k]
+            if q < N_VECTOR_PIPES:
+                st.counters[Counter.FMA_TICKS + q] += ticks
             if q == pipe:
                 alone = n * interval + ticks
                 duration = max(duration, alone)
@@ -937,6 +940,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     st.counters[Counter.INSTRUCTIONS] += slots
     st.counters[code[pc, Col.COUNTER]] += n
     st.counters[Counter.INST_OTHER] += slots - n
+    if pipe < N_VECTOR_PIPES:
+        st.counters[Counter.FMA_TICKS + pipe] += n * interval
     if code[pc, Col.LOADS] > 0:
         served = _stream_loads(st, w, t, code, pc, done, n, total)
         # They are issued ahead of the multiplies that need them: within the row, only a full queue holds it up.

@@ -43,7 +43,7 @@ from sim.gpu.program import (
 from workloads.gpu import overhead
 from workloads.gpu.estimate import Figures, Work, round_shape, transfer
 from workloads.gpu.fixup import ADDS, CHUNK_COLUMNS, Fixup, Piece, owner_only, scratch
-from workloads.gpu.overhead import Overhead
+from workloads.gpu.overhead import Mix, Overhead
 from workloads.gpu.plan import Plan, Tile, Unit, stream_tiles
 from workloads.gpu.problem import MAX_VECTOR_BYTES, Operand, Problem, add, ceil_div, multiply_add
 from workloads.ops import Gemm
@@ -327,6 +327,11 @@ def _streamed_product(a: Sequence[_Piece], b: Sequence[_Piece]) -> Callable[...,
     return compute
 
 
+def _times(mix: Mix, times: int) -> Mix:
+    """The instructions of a mix so many times."""
+    return tuple((name, count * times) for name, count in mix)
+
+
 class _Writer:
     """Writes the kernel; one method a part of it."""
 
@@ -579,10 +584,12 @@ class _Writer:
             for copy, row, rows in zip(self.copies, (self.row, self.col), (c.warp_m, c.warp_n), strict=True)
         )
         views, loads = [], []
-        for copy, pieces in zip(self.copies, (a, b), strict=True):
+        for copy, row, pieces in zip(self.copies, (self.row, self.col), (a, b), strict=True):
             k_major = self._shared_k_major(copy)
             views += [piece.view if k_major else piece.view.T for piece in pieces]
-            loads += [self.inner.load(piece.view, k_major) for piece in pieces]
+            for part in self._pieces(copy, row, pieces[-1].row + pieces[-1].rows, 0, part_k, stage):
+                load = self.inner.load(part.view, k_major)
+                loads.append(replace(load, count=load.count * (self.parts - 1), mix=_times(load.mix, self.parts - 1)))
         registers = [tile.whole for tile in self.fragments[0]] if held else []
         self.inner.multiply(
             r, self.acc.whole, (*views, *registers), depth + (part_k if held else 0), Const(int(held)),
