@@ -33,6 +33,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 # Who may import an optional dependency: by extra.
 EXTRAS = {
     "dask": ("sim.study.executors",),
+    "dev": ("sim.study.pytest_plugin",),  # imported by pytest alone
     "optimize": ("sim.study.optimize",),
     "parquet": ("sim.study.sweep",),
 }

@@ -113,9 +113,7 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     """CTAs of `kernel` an SM can hold. Raises InputError if not even one fits."""
     granule = spec.sm.register_granule
     registers = -(-kernel.launch_registers * WARP_SIZE // granule) * granule
-    shared = kernel.shared_bytes
-    step = spec.shared.granule_bytes
-    shared_total = -(-(shared + spec.shared.reserved_per_cta_bytes) // step) * step
+    shared, shared_total = kernel.shared_bytes, _shared_of_cta(kernel, spec)
     if shared > spec.shared.max_per_cta_bytes:
         raise InputError(
             f"kernel {kernel.name} needs {shared} B of shared memory a CTA; "
@@ -147,6 +145,12 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
             f"kernel {kernel.name}: a cluster of {kernel.cluster_size} CTAs does not fit a GPC of {spec.name}"
         )
     return Occupancy(ctas, ctas * kernel.warps, limiter)
+
+
+def _shared_of_cta(kernel: Kernel, spec: GpuSpec) -> int:
+    """Bytes of the combined array that a resident CTA takes, the system's share included."""
+    step = spec.shared.granule_bytes
+    return -(-(kernel.shared_bytes + spec.shared.reserved_per_cta_bytes) // step) * step
 
 
 def find_row(spec: GpuSpec, opcode: str, dtype: str = "", shape: str = "") -> Instruction:
@@ -488,7 +492,8 @@ def lower_kernel(
 def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_launch: bool, number: int) -> np.ndarray:
     held = occupancy(kernel, spec)
     cycle = cycles_to_ticks(1)
-    l1_bytes = max(spec.l1.size_bytes - held.ctas * kernel.shared_bytes, spec.l1.ways * spec.l1.line_bytes)
+    # The driver leaves to shared memory what as many CTAs as fit need, also where the grid has fewer.
+    l1_bytes = max(spec.l1.size_bytes - held.ctas * _shared_of_cta(kernel, spec), spec.l1.ways * spec.l1.line_bytes)
     tma, sync = spec.tma, spec.sync
     p = np.zeros(P.WIDTH, dtype=np.int64)
     values = {
