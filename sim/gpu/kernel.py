@@ -12,6 +12,7 @@ from sim.gpu.layout import (
     N_RING,
     N_SCOREBOARDS,
     N_TILES,
+    N_VECTOR_PIPES,
     TMA_QUEUE,
     X_ADD,
     X_AND,
@@ -924,6 +925,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
             if n != total:
                 ticks = ticks * (done + n) // total - ticks * done // total
             q = code[pc, Col.MIX_PIPE0 + 2 * k]
+            if q < N_VECTOR_PIPES:
+                st.counters[Counter.FMA_TICKS + q] += ticks
             if q == pipe:
                 alone = n * interval + ticks
                 duration = max(duration, alone)
@@ -943,6 +946,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     st.counters[Counter.INSTRUCTIONS] += slots
     st.counters[code[pc, Col.COUNTER]] += n
     st.counters[Counter.INST_OTHER] += slots - n
+    if pipe < N_VECTOR_PIPES:
+        st.counters[Counter.FMA_TICKS + pipe] += n * interval
     return t, end, following
 
 

@@ -339,7 +339,15 @@ class Counter(IntEnum):
     GLOBAL_READ_BYTES = 24
     GLOBAL_WRITE_BYTES = 25
     WARP_TICKS = 26
-    WIDTH = 27
+    # Time of each vector pipe, in the order of `lower.PIPES`, summed over sub-cores; mixed instructions count too.
+    FMA_TICKS = 27
+    ALU_TICKS = 28
+    HALF_TICKS = 29
+    MUFU_TICKS = 30
+    WIDTH = 31
+
+
+N_VECTOR_PIPES = 4
 
 
 class GpuProgram(NamedTuple):
