@@ -220,15 +220,16 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 if tile_m % (8 * cluster_n) or tile_n % (8 * cluster_m):
                     continue
                 config = WgmmaConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, 4, pingpong=pingpong, swap=swap)
-                # Libraries ship kernels that bring an operand to registers without clusters: traces of cuBLAS name
+                # Kernels that bring an operand to registers come without clusters and stream-K: traces of cuBLAS name
                 # tf32 ..._nt_n_tilesize128x128x32_warpgroupsize1x1x1, but ..._tn_n_tilesize128x128x32_cgasize1x2x1.
-                if config.cluster > 1 and wgmma.through_registers(p, config):
+                plain = wgmma.through_registers(p, config)
+                if config.cluster > 1 and plain:
                     continue
                 stages = min(12, wgmma.max_stages(p, config, spec))
                 if stages < 2:
                     continue
                 config = dataclasses.replace(config, stages=stages)
-                yield from _with_cuts(config, wgmma.work(p, f, config, rates), True)
+                yield from _with_cuts(config, wgmma.work(p, f, config, rates), not plain)
 
 
 def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
