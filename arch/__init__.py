@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from arch.errors import InputError
     from arch.gpu import GpuSpec
     from arch.load import list_archs, load_arch
-    from arch.show import describe, json_schema, summary
+    from arch.show import describe, json_schema
+    from arch.spec import MachineSpec
 
 _HOMES = {
     "InputError": "errors",
@@ -20,10 +21,10 @@ _HOMES = {
     "load_arch": "load",
     "describe": "show",
     "json_schema": "show",
-    "summary": "show",
+    "MachineSpec": "spec",
 }
 
-__all__ = ["GpuSpec", "InputError", "describe", "json_schema", "list_archs", "load_arch", "summary"]
+__all__ = ["GpuSpec", "InputError", "MachineSpec", "describe", "json_schema", "list_archs", "load_arch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,19 +9,22 @@ average need not be whole (35.5 B/clk): round it once, when lowering to ticks.
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from arch.errors import InputError
 from arch.gpu_rules import WARP_SIZE, check
+from arch.spec import Count, Group, MachineSpec, Share
 from arch.units import (
+    BYTES,
+    BYTES_PER_S,
+    HERTZ,
+    POWER,
     Bytes,
     BytesPerCycle,
     BytesPerSecond,
@@ -34,21 +37,11 @@ from arch.units import (
     Millivolts,
     Milliwatts,
     Picoseconds,
-    word,
 )
-
-Count = Annotated[int, Field(gt=0, le=2**31)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 Architecture = Literal["volta", "turing", "ampere", "hopper"]
 Pipe = Literal["fma", "alu", "half", "xu", "tensor", "lsu"]
 """Execution pipes, one each a sub-core, but `lsu`: an SM has one, and the intervals of its rows are cycles of that."""
-
-
-class Group(BaseModel):
-    """Base of every group of figures: frozen, unknown words refused, typed by people without the unit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=word, populate_by_name=True)
 
 
 class Gpc(Group):
@@ -362,17 +355,14 @@ class Instruction(Group):
         )
 
 
-class GpuSpec(Group):
-    """One GPU, built by `arch.load.load_arch`; `sources` holds where each figure comes from, by path."""
+class GpuSpec(MachineSpec):
+    """One GPU."""
 
     DEFAULT_DTYPES: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"volta": "fp16", "turing": "fp16", "ampere": "bf16", "hopper": "bf16"}
     )
 
-    name: str
     family: Literal["gpu"]
-    title: str
-    notes: str = ""
     architecture: Architecture
     compute_capability: str = Field(pattern=r"^\d+\.\d$")
     devices: Count = Field(description="GPUs of the machine, joined by links")
@@ -395,14 +385,7 @@ class GpuSpec(Group):
     host: Host
     instructions: tuple[Instruction, ...]
 
-    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
-
     # ---- what follows from the figures ----
-
-    @property
-    def sources(self) -> Mapping[str, str]:
-        """Source of every figure, by path; figures set by the user say so."""
-        return MappingProxyType(self._sources)
 
     @property
     def sms_per_gpc(self) -> tuple[int, ...]:
@@ -420,10 +403,16 @@ class GpuSpec(Group):
         """Largest cluster; 1 where the machine has none."""
         return self.dsmem.max_cluster if self.dsmem else 1
 
-    def content_hash(self) -> str:
-        """SHA-256 of the figures, the same in every process; title, notes and sources do not count."""
-        figures = self.model_dump(mode="json", by_alias=True, exclude={"title", "notes"})
-        return hashlib.sha256(json.dumps(figures, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    @property
+    def summary(self) -> str:
+        """The main figures in one line."""
+        dtype = self.default_dtype
+        return (
+            f"{self.sm.count} SMs at {HERTZ.format(self.clock.boost_hz)}, L2 {BYTES.format(self.l2.size_bytes)}, "
+            f"{BYTES.format(self.dram.size_bytes)} {self.dram.type} at "
+            f"{BYTES_PER_S.format(self.dram.bandwidth_bytes_per_s)}, "
+            f"{self.peak_flops(dtype) / 1e12:.0f} {dtype} TFLOPS, {POWER.format(self.power.limit_mw)}"
+        )
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str, str], Instruction]:

@@ -20,9 +20,11 @@ from pydantic_core import ErrorDetails
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.preset_file import Figure, PresetFile, read, source_text
+from arch.rdu import RduSpec
+from arch.spec import MachineSpec
 from arch.units import Unit, word
 
-FAMILIES: dict[str, type[GpuSpec]] = {"gpu": GpuSpec}
+FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "rdu": RduSpec}
 """Spec of each machine family, by the word after `family:` in a preset."""
 
 PRESETS = Path(__file__).parent / "presets"
@@ -35,8 +37,10 @@ def list_archs() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml") if not path.stem.startswith("_"))
 
 
-def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> GpuSpec:
+def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
     """Load a preset by name, or a machine file by path (anything with a slash or ending in .yaml), and apply overrides.
+
+    The result is the spec of the family that the file names: a `GpuSpec`, or another `MachineSpec`.
 
     Overrides are a mapping of paths to values or a sequence of "path=value"; text needs its unit ("60 MiB"), a number
     is in the base unit that the attribute's name carries. Raises InputError.
@@ -125,6 +129,11 @@ class Leaf(NamedTuple):
     unit: Unit | None
 
 
+def has_instructions(model: type[BaseModel]) -> bool:
+    """Say whether machines of a family have a table of instructions."""
+    return "instructions" in model.model_fields
+
+
 @cache
 def leaves(model: type[BaseModel]) -> Mapping[str, Leaf]:
     """Return every figure of a spec by the path that people type; instruction rows are not among them."""
@@ -156,7 +165,7 @@ def _unit(info: FieldInfo) -> Unit | None:
 
 
 def _check_word(model: type[BaseModel], path: str, where: str) -> None:
-    if path.startswith("instructions."):
+    if path.startswith("instructions.") and has_instructions(model):
         key, column = path.removeprefix("instructions.").rpartition(".")[::2]
         columns = [word(name) for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]
         if column not in columns:
@@ -181,7 +190,7 @@ def _source(figure: Figure, table: Mapping[str, str], path: str) -> str:
     return "set by the user" if figure.where == "override" else source_text(figure, table, path)
 
 
-def _build(model: type[GpuSpec], figures: Mapping[str, Figure], sources: Mapping[str, str]) -> GpuSpec:
+def _build(model: type[MachineSpec], figures: Mapping[str, Figure], sources: Mapping[str, str]) -> MachineSpec:
     tree: dict[str, Any] = {}
     rows: dict[str, dict[str, Any]] = {}
     for path, figure in figures.items():
@@ -195,8 +204,10 @@ def _build(model: type[GpuSpec], figures: Mapping[str, Figure], sources: Mapping
         for name in groups:
             node = node.setdefault(name, {})
         node[last] = figure.text
+    if has_instructions(model):
+        tree["instructions"] = list(rows.values())
     try:
-        spec = model.model_validate(tree | {"instructions": list(rows.values())})
+        spec = model.model_validate(tree)
     except ValidationError as error:
         raise InputError(_one_line(error.errors()[0], figures, list(rows))) from None
     spec._sources.update(sources)

@@ -1,4 +1,4 @@
-"""Shows machine descriptions: rows with sources, one line a machine, and a JSON schema for editors."""
+"""Shows machine descriptions: rows with sources, and a JSON schema for editors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter
 
-from arch.gpu import GpuSpec, Instruction
-from arch.load import FAMILIES, Leaf, group_of, leaves
-from arch.units import BYTES, BYTES_PER_S, HERTZ, POWER, word
+from arch.gpu import Instruction
+from arch.load import FAMILIES, Leaf, group_of, has_instructions, leaves
+from arch.spec import MachineSpec
+from arch.units import word
 
 
 class Row(NamedTuple):
@@ -19,7 +20,7 @@ class Row(NamedTuple):
     source: str
 
 
-def describe(spec: GpuSpec) -> list[Row]:
+def describe(spec: MachineSpec) -> list[Row]:
     """Return every figure of a machine in the order of the description, without those that the machine lacks."""
     rows = []
     for path, leaf in leaves(type(spec)).items():
@@ -28,21 +29,10 @@ def describe(spec: GpuSpec) -> list[Row]:
             value = getattr(value, attribute, None)
         if value is not None and value != "":
             rows.append(Row(path, _value(leaf, value), spec.sources.get(path, "")))
-    for row in spec.instructions:
+    for row in getattr(spec, "instructions", ()):
         path = f"instructions.{row.name}"
         rows.append(Row(path, _instruction(row), spec.sources.get(f"{path}.interval", "")))
     return rows
-
-
-def summary(spec: GpuSpec) -> str:
-    """Return a machine's main figures in one line."""
-    dtype = spec.default_dtype
-    return (
-        f"{spec.sm.count} SMs at {HERTZ.format(spec.clock.boost_hz)}, L2 {BYTES.format(spec.l2.size_bytes)}, "
-        f"{BYTES.format(spec.dram.size_bytes)} {spec.dram.type} at "
-        f"{BYTES_PER_S.format(spec.dram.bandwidth_bytes_per_s)}, "
-        f"{spec.peak_flops(dtype) / 1e12:.0f} {dtype} TFLOPS, {POWER.format(spec.power.limit_mw)}"
-    )
 
 
 def json_schema(family: str = "gpu") -> dict[str, Any]:
@@ -51,12 +41,13 @@ def json_schema(family: str = "gpu") -> dict[str, Any]:
     schema["properties"] |= {
         "base": {"type": "string", "description": "preset or file whose figures hold where this file has none"},
         "sources": {"type": "object", "additionalProperties": {"type": "string"}, "description": "source texts by id"},
-        "instructions": {
+    }
+    if has_instructions(FAMILIES[family]):
+        schema["properties"]["instructions"] = {
             "type": "object",
             "description": "rows op.dtype.shape: [pipe, interval, latency, source, remark] in cycles",
             "additionalProperties": {"anyOf": [{"type": "array", "minItems": 4, "maxItems": 5}, _row_schema()]},
-        },
-    }
+        }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"tilewave machine ({family})",

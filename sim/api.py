@@ -1,107 +1,30 @@
 """The program as a library: `simulate` one operator on one machine, `compare` several, `simulate_row` for validation.
 
-Here, and in the command line, what is computed (`workloads`) meets how time passes (`sim`).
+What a family of machines does with an operator is in `sim.runners`.
 """
 
 from __future__ import annotations
 
-import difflib
-import math
-import os
-import resource
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import replace
 
 from arch.errors import InputError
-from arch.gpu import GpuSpec
 from arch.load import load_arch
-from arch.units import BYTES, HERTZ
-from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
-from sim.engine.jit import cache_directory
-from sim.gpu.clocking import FixedClock, PowerRegulator, Regulator
-from sim.gpu.engine import Device, KernelResult, Launch
-from sim.gpu.events import EVENT_COLUMNS, Event
-from sim.gpu.interpret import interpret
-from sim.gpu.layout import X
-from sim.gpu.listing import listing
-from sim.gpu.program import Kernel as GpuKernel
-from sim.gpu.program import Program
-from sim.host.model import Host, Process
-from sim.host.model import Kernel as HostKernel
-from sim.host.scopes import SCOPES, scope_ps
-from sim.memory.model import LINE_BYTES
-from sim.memory.model import warm as warm_lines
-from sim.records import kernel_record, machine_figures, version
+from arch.spec import MachineSpec
 from sim.report.compare import Comparison, Unsupported
-from sim.report.record import Candidate, CheckResult, KernelRecord, RunRecord, SimulatorStats
 from sim.report.report import Report
+from sim.runners import runner
+from sim.runners.options import Options, Progress, part
 from sim.validate import RowResult
-from workloads.gpu.choose import Choice, Config, choose
-from workloads.ops import Gemm, Operator
+from workloads.graphs import Graph
+from workloads.ops import Operator
 from workloads.parse import parse
-from workloads.registry import build, schedules
-from workloads.silicon import Row, environment_of, operator_of
-
-L2_STATES = ("cold", "warm")
-CLOCKS = ("isolated", "sustained")
-DATA = ("normal", "uniform", "zeros")
-
-TUNED = 4
-"""Candidates that `tune` simulates, the best by estimate."""
-
-_WINDOW_PS = PowerRegulator.WINDOW_PS
-_SETTLED_PS = 40 * _WINDOW_PS
-"""A kernel that is longer meets its sustained clock on its own; a shorter one is repeated first."""
-_SETTLING_RUNS = 8
-
-_LOG_ROWS = 1 << 18
-_MAX_LOG_ROWS = 1 << 23
-"""Event log of a check: 64 bytes a row, 512 MiB at most."""
-
-Progress = Callable[[float], None]
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """Under which a run happens. clock_hz: locked there; limit_mw: board limit where it is not the preset's."""
-
-    l2: str = "cold"
-    clock: str = "isolated"
-    clock_hz: int | None = None
-    limit_mw: int | None = None
-    data: str = "normal"
-    exact: bool = False
-
-    def regulator(self, spec: GpuSpec) -> Regulator:
-        """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
-        if self.clock == "locked":
-            assert self.clock_hz is not None
-            return FixedClock(self.clock_hz, _WINDOW_PS)
-        sustained = self.clock == "sustained"
-        return PowerRegulator(spec, sustained=sustained, limit_mw=self.limit_mw, highest_hz=self.clock_hz)
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A program that has run: one launch and one result a kernel."""
-
-    program: Program
-    launches: Sequence[Launch]
-    results: Sequence[KernelResult]
-
-    @property
-    def time_ps(self) -> int:
-        """Device time of its kernels."""
-        return sum(result.time_ps for result in self.results)
+from workloads.silicon import Row
 
 
 def simulate(
-    workload: Operator | str,
-    machine: GpuSpec | str,
+    workload: Operator | Graph | str,
+    machine: MachineSpec | str,
     *,
     schedule: str = "auto",
     set: Sequence[str] = (),
@@ -114,61 +37,27 @@ def simulate(
     tune: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Simulates one operator on one machine.
+    """Simulates one operator, or one graph of operators, on one machine.
 
-    workload: an operator, or its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`). machine: a description, or a preset's
-    name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole configuration as reports print it. set:
-    overrides of the machine, `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every
-    instruction issues singly. l2: `cold`, or `warm` after an untimed run. scope: what the time covers
+    workload: an operator, its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`) or a graph (`workloads.graphs`). machine:
+    a description, or a preset's name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole configuration
+    as reports print it; of graphs `eager`, `graph`, `fused`, `fused_graph`. set: overrides of the machine,
+    `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every instruction issues
+    singly. l2: `cold`, or `warm` after an untimed run. scope: what the time covers
     (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy for long), or a locked
     clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the power model. tune: simulate
     the best few candidates and take the fastest. progress: called with the share done, 0 to 1.
-    Raises InputError before anything runs.
+    Raises InputError before anything runs, also for an option that means nothing on the machine.
     """
     spec = _machine(machine, set)
-    op = _operator(workload, spec)
-    _one_of("scope", scope, SCOPES)
-    conditions = _conditions(spec, l2, clock, data, exact)
-    started = time.process_time(), time.perf_counter()
-    choice = choose(op, spec, schedule)
-    tried = choice.candidates[: TUNED if tune else 1]
-    announce_compile()
-    runs: list[_Run] = []
-    for i, (config, estimate_ps) in enumerate(tried):
-        program = _program(op, spec, config)
-        runs.append(_run(program, spec, conditions, estimate_ps, str(op.dtype), _part(progress, i, len(tried))))
-    best = min(range(len(runs)), key=lambda i: runs[i].time_ps)
-    run = runs[best]
-    records = [
-        kernel_record(launch, result, run.program.schedule, _throttle_reason(spec, conditions, result))
-        for launch, result in zip(run.launches, run.results, strict=True)
-    ]
-    time_ps = scope_ps(spec, [record.time_ps for record in records], scope)
-    outcome, notes = _check(op, spec, run.program, conditions) if check else (None, [])
-    return Report(
-        RunRecord(
-            machine=machine_figures(spec, str(op.dtype)),
-            workload=str(workload) if isinstance(workload, Operator) else str(parse(workload)),
-            dtype=str(op.dtype),
-            flops=op.flops,
-            macs=op.macs,
-            operand_bytes=op.operand_bytes,
-            schedule=run.program.schedule,
-            kernels=records,
-            scope=scope,
-            time_ps=time_ps,
-            candidates=_candidates(choice, spec, runs, best),
-            host_ps={"host": rest} if (rest := time_ps - run.time_ps) > 0 else {},
-            check=outcome,
-            simulator=_stats(records, *started),
-            notes=notes,
-        )
-    )
+    op = parse(workload) if isinstance(workload, str) else workload
+    options = Options(schedule, check, exact, l2, scope, clock, data, tune)
+    return _simulate(op, spec, options, progress)
 
 
 def compare(
     workload: Operator | str,
-    machines: Sequence[GpuSpec | str],
+    machines: Sequence[MachineSpec | str],
     schedules: Sequence[str] = ("auto",),
     *,
     set: Sequence[str] = (),
@@ -183,306 +72,76 @@ def compare(
 ) -> Comparison:
     """Simulates one operator on several machines, with each schedule; options as in `simulate`.
 
-    A machine that cannot run it is a row with the reason. Raises InputError for an unknown machine or operator.
+    A machine that cannot run it, or lacks a figure that `set` overrides, is a row with the reason; an option that means
+    nothing on a machine is noted in its report. Raises InputError for an unknown machine or operator.
     """
     op = parse(workload) if isinstance(workload, str) else workload
-    specs = [_machine(machine, set) for machine in machines]
+    specs = _machines(machines, set)
+    options = Options("auto", check, exact, l2, scope, clock, data, tune)
     pairs = [(spec, schedule) for spec in specs for schedule in schedules]
     rows: list[Report | Unsupported] = []
     for i, (spec, schedule) in enumerate(pairs):
+        if isinstance(spec, Unsupported):
+            rows.append(spec)
+            continue
+        known = runner(spec.family).OPTIONS
         try:
-            rows.append(
-                simulate(
-                    op, spec, schedule=schedule, l2=l2, scope=scope, clock=clock, data=data, tune=tune, exact=exact,
-                    check=check, progress=_part(progress, i, len(pairs)),
-                )
-            )  # fmt: skip
+            report = _simulate(op, spec, replace(options, schedule=schedule).only(known), part(progress, i, len(pairs)))
         except InputError as error:
             rows.append(Unsupported(spec.name, str(error)))
+            continue
+        notes = [f"The option {name} means nothing on {spec.name}." for name in options.beyond(known)]
+        rows.append(Report(replace(report.record, notes=[*report.record.notes, *notes])))
     return Comparison(str(op), rows)
 
 
 def simulate_row(row: Row) -> RowResult:
     """Simulates a row of reference data in its source's environment. Raises InputError where it cannot be run."""
-    spec = load_arch(row.machine)
-    op = _operator(operator_of(row), spec)
-    kinds = schedules(op.word, spec.family)
-    if row.schedule != "vendor" and row.schedule not in kinds:
-        raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
-    conditions = conditions_of(row)
-    choice = choose(op, spec, "auto" if row.schedule == "vendor" else row.schedule)
-    announce_compile()
-    config, estimate_ps = choice.candidates[0]
-    run = _run(_program(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
-    # A `host` row states its own overhead, which is added to the kernels' time.
-    scope = "kernel" if row.scope == "host" else row.scope
-    time_ps = scope_ps(spec, [result.time_ps for result in run.results], scope)
-    cycles = sum(-(-result.ticks // TICKS_PER_CYCLE) for result in run.results)
-    return RowResult(run.program.schedule, cycles, time_ps)
-
-
-def conditions_of(row: Row) -> Conditions:
-    """What a row's source states about how it measured."""
-    environment = environment_of(row.source)
-    return Conditions(
-        l2="cold" if row.cold_l2 else "warm",
-        clock=environment.clock,
-        clock_hz=round(environment.locked_clock_mhz * 1_000_000) if environment.locked_clock_mhz else None,
-        limit_mw=round(environment.power_limit_w * 1000) if environment.power_limit_w else None,
-        data=environment.data_of(row.dtype),
-    )
+    family = load_arch(row.machine).family
+    simulate_one = getattr(runner(family), "row", None)
+    if simulate_one is None:
+        raise InputError(f"{row.machine}: rows of measured times cannot be run on machines of family {family}")
+    result: RowResult = simulate_one(row)
+    return result
 
 
 def program_listing(
-    workload: Operator | str, machine: GpuSpec | str, *, schedule: str = "auto", set: Sequence[str] = ()
+    workload: Operator | str, machine: MachineSpec | str, *, schedule: str = "auto", set: Sequence[str] = ()
 ) -> str:
     """The program that `simulate` would run, as text with the cost of each instruction."""
     spec = _machine(machine, set)
-    op = _operator(workload, spec)
-    return listing(_program(op, spec, choose(op, spec, schedule).config), spec)
+    op = parse(workload) if isinstance(workload, str) else workload
+    return str(runner(spec.family).listing(op, spec, schedule))
 
 
-def compile_kernels() -> None:
-    """Makes the compiled kernels ready for this and other processes, by running something small if need be."""
-    if announce_compile():
-        simulate("gemm m=64 n=64 k=64 dtype=fp16", "t4")
+def _simulate(op: Operator | Graph, spec: MachineSpec, options: Options, progress: Progress | None) -> Report:
+    family = runner(spec.family)
+    for name in options.beyond(family.OPTIONS):
+        raise InputError(f"{name}={getattr(options, name)}: means nothing on {spec.name}, leave it out")
+    return Report(family.run(op, spec, options, progress))
 
 
-def announce_compile() -> bool:
-    """Says on stderr, once, that kernels are being compiled where no earlier run has left them in the cache."""
-    global _announced
-    if _announced or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" or any(cache_directory().glob("*advance*.nbi")):
-        return False
-    _announced = True
-    print("tilewave: compiling kernels, once, about 40 s", file=sys.stderr, flush=True)
-    return True
+def _machines(machines: Sequence[MachineSpec | str], overrides: Sequence[str]) -> list[MachineSpec | Unsupported]:
+    """The machines of a comparison; one that lacks an overridden figure which another has is a reason."""
+    found: list[MachineSpec | Unsupported] = []
+    errors = []
+    for machine in machines:
+        plain = _machine(machine, ())
+        try:
+            found.append(_machine(machine, overrides))
+        except InputError as error:
+            errors.append(error)
+            found.append(Unsupported(plain.name, str(error)))
+    if len(errors) == len(found):
+        raise errors[0]
+    return found
 
 
-_announced = False
-
-
-# ---------------------------------------------------------------------------------------------- what was asked for
-
-
-def _machine(machine: GpuSpec | str, overrides: Sequence[str]) -> GpuSpec:
+def _machine(machine: MachineSpec | str, overrides: Sequence[str]) -> MachineSpec:
     if isinstance(machine, str):
-        return load_arch(machine, overrides)
+        spec: MachineSpec = load_arch(machine, overrides)
+        return spec
     if overrides:
         right = f"load_arch({machine.name!r}, {list(overrides)})"
         raise InputError(f"set: overrides go with a machine's name; make the description with {right}")
     return machine
-
-
-def _operator(workload: Operator | str, spec: GpuSpec) -> Gemm:
-    """The operator with its formats filled in; InputError where it does not fit the machine's memory."""
-    op = (parse(workload) if isinstance(workload, str) else workload).with_defaults(spec.default_dtype)
-    if op.operand_bytes > spec.dram.size_bytes:
-        raise InputError(
-            f"{op}: operands and result take {BYTES.format(op.operand_bytes)}, {spec.name} has dram.size = "
-            f"{BYTES.format(spec.dram.size_bytes)}; a smaller problem, a narrower dtype or a larger machine fits"
-        )
-    if not isinstance(op, Gemm):
-        raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: gemm")
-    return op
-
-
-def _conditions(spec: GpuSpec, l2: str, clock: str, data: str, exact: bool) -> Conditions:
-    _one_of("l2", l2, L2_STATES)
-    _one_of("data", data, DATA)
-    if clock in CLOCKS:
-        return Conditions(l2, clock, None, None, data, exact)
-    try:
-        text = f"{float(clock)} GHz"
-    except ValueError:
-        text = clock
-    try:
-        clock_hz = round(HERTZ.parse(text))
-    except ValueError:
-        raise InputError(f"clock={clock}: must be {', '.join(CLOCKS)} or a clock such as 1.41 GHz") from None
-    lowest, highest = 100_000_000, spec.clock.boost_hz
-    if not lowest <= clock_hz <= highest:
-        nearest = HERTZ.format(min(max(clock_hz, lowest), highest))
-        limits = f"{HERTZ.format(lowest)} to {HERTZ.format(highest)}"
-        raise InputError(f"clock={clock}: {spec.name} takes {limits}, nearest: {nearest}")
-    return Conditions(l2, "locked", clock_hz, None, data, exact)
-
-
-def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.0)[0]
-        raise InputError(f"{option}={value}: must be one of {', '.join(allowed)}; did you mean {near}?")
-
-
-def _program(op: Gemm, spec: GpuSpec, config: Config) -> Program:
-    """The program; InputError where operands, results and scratch together do not fit the device memory."""
-    program: Program = build(op, spec, config)
-    addresses = program.addresses()
-    end = max(addresses[tensor.name] + tensor.size_bytes for tensor in program.tensors)
-    if end > spec.dram.size_bytes:
-        raise InputError(
-            f"{op} with {program.schedule}: tensors and scratch take {BYTES.format(end)}, {spec.name} has "
-            f"dram.size = {BYTES.format(spec.dram.size_bytes)}"
-        )
-    return program
-
-
-# ---------------------------------------------------------------------------------------------------- running
-
-
-def _run(
-    program: Program, spec: GpuSpec, conditions: Conditions, estimate_ps: int, dtype: str, progress: Progress | None
-) -> _Run:
-    """Runs all kernels once, timed, after what the conditions ask for. estimate_ps: rough time of the program."""
-    device = Device(spec, regulator=conditions.regulator(spec), exact=conditions.exact, data=conditions.data)
-    device.energy.set_tensor_dtype(dtype)
-    warm, short = conditions.l2 == "warm", estimate_ps < _SETTLED_PS
-    if short and conditions.clock == "sustained":
-        _repeat_until_settled(program, device, warm)
-    elif short and warm:
-        _launch(program, device, None)
-        device.regulator = conditions.regulator(spec)
-    elif warm:
-        _warm(program, device)
-    return _launch(program, device, progress)
-
-
-def _repeat_until_settled(program: Program, device: Device, warm: bool) -> None:
-    """Repeats a short program until its clock stays: the chip has been busy with it for long."""
-    for _ in range(_SETTLING_RUNS):
-        before_hz = device.regulator.clock_hz
-        _launch(program, device, None)
-        if not warm:
-            device.flush_l2()
-        if device.regulator.clock_hz == before_hz:
-            return
-
-
-def _warm(program: Program, device: Device) -> None:
-    """Leaves in the L2 what a run before would: operands, then what it wrote last."""
-    addresses = program.addresses()
-    spec = device.memory_spec(device.regulator.clock_hz)
-    for tensor in sorted(program.tensors, key=lambda t: t.role != "input"):
-        first = addresses[tensor.name] // LINE_BYTES
-        last = (addresses[tensor.name] + tensor.size_bytes - 1) // LINE_BYTES
-        warm_lines(spec, device.memory, first, last - first + 1, dirty=tensor.role != "input")
-
-
-def _launch(program: Program, device: Device, progress: Progress | None) -> _Run:
-    """The program's kernels on one stream of the host model, which advances the device window by window."""
-    addresses = program.addresses()
-    launches: list[Launch] = []
-    host = Host(device.spec)
-    stream = host.stream()
-
-    def work(i: int, kernel: GpuKernel) -> Iterator[int]:
-        launch = device.build(kernel, addresses)
-        launches.append(launch)
-        for time_ps in launch.windows():
-            if progress is not None:
-                progress((i + launch.share_done) / len(program.kernels))
-            yield time_ps
-
-    def calls() -> Process:
-        for i, kernel in enumerate(program.kernels):
-            yield from host.launch(stream, HostKernel(kernel.name, work(i, kernel)))
-        yield from host.synchronise(stream)
-
-    host.run(calls())
-    return _Run(program, launches, [launch.result for launch in launches])
-
-
-def _part(progress: Progress | None, i: int, count: int) -> Progress | None:
-    """Progress of part `i` of `count` equal ones."""
-    return None if progress is None else lambda share: progress((i + share) / count)
-
-
-# ---------------------------------------------------------------------------------------------------- reporting
-
-
-def _throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult) -> str | None:
-    """Why the clock was below boost."""
-    highest_hz = max(hz for _, hz in result.clocks)
-    if conditions.clock == "locked":
-        return "locked" if highest_hz < spec.clock.boost_hz else None
-    start_hz = min(conditions.clock_hz or spec.clock.tensor_hz, spec.clock.boost_hz)
-    if result.clock_hz < 0.99 * start_hz:
-        return "power" if conditions.clock == "sustained" else "regulator"
-    if conditions.clock_hz:
-        return "locked"
-    return "tensor_clock" if start_hz < spec.clock.boost_hz else None
-
-
-def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[_Run], best: int) -> list[Candidate]:
-    """What was considered, in the order of the estimate; simulated ones with what came out."""
-    simulated = [sum(-(-result.ticks // TICKS_PER_CYCLE) for result in run.results) for run in runs]
-    return [
-        Candidate(
-            schedule=str(config),
-            estimate_cycles=estimate_ps * spec.clock.tensor_hz // PS_PER_S,
-            simulated_cycles=simulated[i] if i < len(simulated) else None,
-            chosen=i == best,
-        )
-        for i, (config, estimate_ps) in enumerate(choice.candidates)
-    ]
-
-
-def _stats(records: Sequence[KernelRecord], cpu_started_s: float, wall_started_s: float) -> SimulatorStats:
-    """What the simulation cost; the counts are those of the timed run."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return SimulatorStats(
-        version=version(),
-        warp_instructions=sum(record.counters["warp_instructions"] for record in records),
-        memory_lines=sum(record.counters["memory_lines"] for record in records),
-        events=sum(record.counters["events"] for record in records),
-        cpu_s=time.process_time() - cpu_started_s,
-        wall_s=time.perf_counter() - wall_started_s,
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- checking
-
-
-def _check(op: Gemm, spec: GpuSpec, program: Program, conditions: Conditions) -> tuple[CheckResult, list[str]]:
-    """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
-    operands = op.inputs(seed=0)
-    tensors = [tensor for tensor in program.tensors if tensor.role == "input"]
-    if op.adds:
-        tensors += [tensor for tensor in program.tensors if tensor.role == "output"]
-    inputs = {tensor.name: array for tensor, array in zip(tensors, operands, strict=True)}
-    replay = interpret(program, _events(program, spec, conditions), inputs)
-    (output,) = (tensor for tensor in program.tensors if tensor.role == "output")
-    error = op.relative_error(replay.outputs[output.name], *operands)
-    passed = error <= op.tolerance and not replay.violations
-    notes = [f"Check: {violation}." for violation in replay.violations]
-    if not error <= op.tolerance:
-        notes.append(f"Check: relative error {error:.2e}, rounding alone explains {op.tolerance:.2e}.")
-    return CheckResult(passed, error if math.isfinite(error) else math.inf), notes
-
-
-def _events(program: Program, spec: GpuSpec, conditions: Conditions) -> np.ndarray:
-    """The event log of all kernels of a program, shape (rows, 8); InputError if it would be too large."""
-    rows = _LOG_ROWS
-    while True:
-        device = Device(spec, regulator=conditions.regulator(spec), exact=conditions.exact, log=True)
-        logs = []
-        needed = 0
-        for number, kernel in enumerate(program.kernels):
-            launch = device.build(kernel, program.addresses())
-            launch.state = launch.state._replace(log=np.zeros((rows, EVENT_COLUMNS), dtype=np.int64))
-            try:
-                events = launch.run().events
-            except MemoryError:
-                needed = max(needed, int(launch.state.x[X.LOG]))
-                continue
-            assert events is not None
-            events[:, Event.KERNEL] = number
-            logs.append(events)
-        if not needed:
-            return np.concatenate(logs)
-        if needed > _MAX_LOG_ROWS:
-            raise InputError(
-                f"check: {program.name} with {program.schedule} logs {needed} events, more than the {_MAX_LOG_ROWS} "
-                f"that fit in {BYTES.format(64 * _MAX_LOG_ROWS)}; a smaller problem runs the same code"
-            )
-        rows = needed

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from arch.errors import InputError
+from sim.study import cli as study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from sim.report.report import Report
 
 FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 PICTURES = (".png", ".svg", ".pdf")
@@ -65,6 +68,7 @@ def _parser() -> Parser:
     run.add_argument("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
     _add_conditions(run)
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
+    run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     _add_output(run)
     run.set_defaults(command=_run)
 
@@ -80,7 +84,11 @@ def _parser() -> Parser:
     archs.add_argument("name", nargs="?", metavar="NAME", help="preset or machine file")
     archs.add_argument("--set", nargs="+", action="extend", default=[], metavar="P=V", help="overrides of the machine")
     archs.add_argument("--json", action="store_true", help="JSON instead of text")
-    archs.add_argument("--schema", action="store_true", help="JSON schema of machine files, for editors")
+    archs.add_argument(
+        "--schema",
+        action="store_true",
+        help="JSON schema of machine files of NAME's family (default: gpu), for editors",
+    )
     archs.set_defaults(command=_archs)
 
     validate = commands.add_parser("validate", help="simulated against measured times", allow_abbrev=False)
@@ -91,6 +99,7 @@ def _parser() -> Parser:
     validate.add_argument("--store", metavar="FILE", help="where results are kept; default: in the user's cache")
     _add_output(validate)
     validate.set_defaults(command=_validate)
+    study.add_commands(commands)
     return parser
 
 
@@ -158,7 +167,10 @@ def _run(options: argparse.Namespace) -> int:
         return FINE
     with Progress(text) as progress:
         report = simulate(text, options.arch, schedule=options.schedule, progress=progress, **_conditions(options))
-    print(_json(report.to_dict()) if options.json else report)
+    if options.profile:
+        _print_profile(report, options.json)
+    else:
+        print(_json(report.to_dict()) if options.json else report)
     if picture:
         pyplot = _pyplot()
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.5), layout="constrained")
@@ -166,6 +178,15 @@ def _run(options: argparse.Namespace) -> int:
         report.plot_stalls(right)
         _save(figure, picture)
     return _outcome([report.to_dict()])
+
+
+def _print_profile(report: Report, as_json: bool) -> None:
+    from sim.report.render import as_text
+    from sim.report.sections import profile_section
+
+    if not report.record.operators:
+        raise InputError(f"--profile: {report.record.workload} is one operator; graphs are bert_layer and llama")
+    print(_json(report.to_dict()["profile"]) if as_json else as_text([profile_section(report.record)]))
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -186,10 +207,10 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _archs(options: argparse.Namespace) -> int:
-    from arch import describe, json_schema, list_archs, load_arch, summary
+    from arch import describe, json_schema, list_archs, load_arch
 
     if options.schema:
-        print(_json(json_schema()))
+        print(_json(json_schema(load_arch(options.name, options.set).family if options.name else "gpu")))
         return FINE
     if options.name:
         spec = load_arch(options.name, options.set)
@@ -204,7 +225,7 @@ def _archs(options: argparse.Namespace) -> int:
         return FINE
     if options.set:
         raise InputError("archs: --set needs a NAME, such as tilewave archs h100-sxm --set sm.count=114")
-    machines = {name: summary(load_arch(name)) for name in list_archs()}
+    machines = {name: load_arch(name).summary for name in list_archs()}
     if options.json:
         print(_json(machines))
     else:
@@ -215,8 +236,9 @@ def _archs(options: argparse.Namespace) -> int:
 
 def _validate(options: argparse.Namespace) -> int:
     picture = _picture(options)
-    from sim.api import compile_kernels, simulate_row
+    from sim.api import simulate_row
     from sim.progress import Progress
+    from sim.runners.gpu import compile_kernels
     from sim.validate import default_store, select, validate
     from workloads.silicon import SILICON_CSV, read_rows
 

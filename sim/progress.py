@@ -1,4 +1,4 @@
-"""A line of progress on a terminal, for anything that takes more than a second; silent elsewhere."""
+"""A line of progress with the time left on a terminal, for anything that takes more than a second; silent elsewhere."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Progress:
         self._drawn_s = now_s
         filled = round(min(max(share, 0.0), 1.0) * _WIDTH)
         line = f"{self.label} [{'#' * filled}{'.' * (_WIDTH - filled)}] {100 * share:3.0f} %"
+        if 0 < share < 1:
+            line += f", {_clock((now_s - self._started_s) * (1 - share) / share)} left"
         self._stream.write("\r" + line.ljust(self._drawn))
         self._stream.flush()
         self._drawn = len(line)
@@ -44,3 +46,10 @@ class Progress:
         if self._drawn:
             self._stream.write("\r" + " " * self._drawn + "\r")
             self._stream.flush()
+
+
+def _clock(seconds: float) -> str:
+    """`0:42`, or `1:02:03` from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
 
 import numpy as np
 
@@ -11,20 +10,12 @@ from arch.gpu import GpuSpec
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine import KernelResult, Launch
 from sim.gpu.layout import C, P
-from sim.report.record import KernelRecord, MachineFigures, Occupancy
+from sim.report.record import GpuLaunch, KernelRecord, MachineFigures, Occupancy
 
 SECTOR_BYTES = 32
 
 _PIPES = {"fma": "inst_fma", "alu": "inst_alu", "half": "inst_fp16"}
 """Counter of each vector pipe's instructions."""
-
-
-def version() -> str:
-    """Version of the installed program; `0+unknown` where it is not installed."""
-    try:
-        return metadata.version("tilewave")
-    except metadata.PackageNotFoundError:
-        return "0+unknown"
 
 
 def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
@@ -38,10 +29,12 @@ def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
         boost_hz=spec.clock.boost_hz,
         peak_ops_per_s=int(max(tensor, vector)),
         peak_hz=spec.clock.tensor_hz if tensor >= vector else spec.clock.boost_hz,
-        dram_bytes_per_s=spec.dram.bandwidth_bytes_per_s,
-        l2_bytes_per_s=int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * spec.clock.boost_hz),
-        sm_count=spec.sm.count,
-        subcores_per_sm=spec.sm.sub_cores,
+        bandwidths={
+            "l2": int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * spec.clock.boost_hz),
+            "dram": spec.dram.bandwidth_bytes_per_s,
+            "pcie": spec.pcie.bandwidth_bytes_per_s,
+        },
+        clocked=("l2",),
         power_limit_mw=spec.power.limit_mw,
         instances=dict.fromkeys(("tensor", *_PIPES), sub_cores),
         spec=spec.model_dump(mode="json", by_alias=True),
@@ -65,22 +58,30 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
         cycles=cycles,
         clock_hz=result.clock_hz,
         time_ps=result.time_ps,
-        grid=kernel.grid,
-        cluster=kernel.cluster,
         counters=counters(result, spec),
-        warp_state_cycles=to_cycles({k: v for k, v in result.warp_states.items() if k != "no_warp"}),
-        issue_slots=to_cycles(slots),
-        occupancy=Occupancy(
-            ctas_per_sm=held.ctas,
-            warps_per_sm=held.warps,
-            limiter=held.limiter.replace(" ", "_"),
-            max_warps_per_sm=spec.sm.max_warps,
-            achieved_warps_milli=1000 * warp_ticks // (result.ticks * busy_sms),
+        stalls={
+            "warps": to_cycles({k: v for k, v in result.warp_states.items() if k != "no_warp"}),
+            "issue": to_cycles(slots),
+        },
+        own=GpuLaunch(
+            grid=kernel.grid,
+            cluster=kernel.cluster,
+            occupancy=Occupancy(
+                ctas_per_sm=held.ctas,
+                warps_per_sm=held.warps,
+                limiter=held.limiter.replace(" ", "_"),
+                max_warps_per_sm=spec.sm.max_warps,
+                achieved_warps_milli=1000 * warp_ticks // (result.ticks * busy_sms),
+            ),
+            waves_milli=1000 * kernel.ctas // resident,
+            tail_cycles=_tail_ticks(launch) // TICKS_PER_CYCLE,
         ),
-        waves_milli=1000 * kernel.ctas // resident,
-        tail_cycles=_tail_ticks(launch) // TICKS_PER_CYCLE,
         energy_fj=result.energy_fj,
-        launch_ps={"command": timing.kernel_ps, "setup": timing.setup_ps, "drain": timing.drain_ps},
+        launch_ps={
+            "command": timing.kernel_ps,
+            "setup": launch.launch_ps - timing.kernel_ps,
+            "drain": timing.drain_ps,
+        },
         throttle_reason=throttle_reason,
     )
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
 from arch.load import load_arch
+from sim.fingerprint import code_hash
 from sim.report.render import as_html, as_text
 from sim.report.sections import Section
 from workloads.silicon import Row, environment_of
@@ -297,7 +298,7 @@ def validate(
 
 def default_fingerprint(row: Row) -> str:
     """Hash of the machine's description and of every source file that a simulated time can depend on."""
-    return _machine_hash(row.machine) + _code_hash()
+    return _machine_hash(row.machine) + code_hash()
 
 
 def _answers(
@@ -354,19 +355,6 @@ def _machine_hash(machine: str) -> str:
     except InputError:
         content = machine
     return hashlib.sha256(content.encode()).hexdigest()
-
-
-@functools.cache
-def _code_hash() -> str:
-    """Hash of the simulator's own Python files; presets count through `_machine_hash`, reports not at all."""
-    here = Path(__file__).resolve().parent
-    digest = hashlib.sha256()
-    for root in (here.parent / "arch", here, here.parent / "workloads"):
-        for path in sorted(root.rglob("*.py")):
-            name = path.relative_to(root.parent).as_posix()
-            if not name.startswith("sim/report/") and name not in ("sim/validate.py", "sim/cli.py"):
-                digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def _group(key: tuple[str, str, str, str], outcomes: Sequence[Outcome]) -> Group:

@@ -15,7 +15,7 @@ from sim.gpu.interpret import CheckResult as Replay
 from workloads.ops import Gemm
 from workloads.silicon import Row, read_rows
 
-api: Any = importlib.import_module("sim.api")
+gpu: Any = importlib.import_module("sim.runners.gpu")
 
 SCHEMA = json.loads(resources.files("sim.report").joinpath("schema.json").read_text(encoding="utf-8"))
 A100 = "a100-sxm4-80gb"
@@ -53,7 +53,7 @@ def test_a_report_says_what_the_operator_needed(machine: str, workload: str) -> 
     for split in document["stalls"].values():
         assert sum(split.values()) == pytest.approx(1)
     spec = load_arch(machine)
-    slots = sum(report.record.kernels[0].issue_slots.values())
+    slots = sum(report.record.kernels[0].stalls["issue"].values())
     sub_cores = spec.sm.count * spec.sm.sub_cores
     assert sub_cores * (report.cycles - 1) <= slots <= sub_cores * report.cycles
     assert report.time_us * 1e-6 * report.figures.clock_hz == pytest.approx(report.cycles, rel=1e-3)
@@ -83,7 +83,7 @@ def test_a_warm_cache_reads_no_operands_from_dram() -> None:
 
 
 def test_operands_of_a_long_run_are_warm_without_running_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "_SETTLED_PS", 0)
+    monkeypatch.setattr(gpu, "_SETTLED_PS", 0)
     assert simulate(SMALL, A100, l2="warm").figures.counters["dram_read_bytes"] < OPERANDS // 4
 
 
@@ -116,7 +116,7 @@ def test_exact_issues_singly_and_counts_the_same() -> None:
 def test_tune_takes_the_fastest_and_reports_the_others() -> None:
     report = simulate(SMALL, "h100-sxm", tune=True)
     simulated = [c for c in report.record.candidates if c.simulated_cycles is not None]
-    assert len(simulated) == api.TUNED
+    assert len(simulated) == gpu.TUNED
     (chosen,) = [c for c in simulated if c.chosen]
     assert chosen.schedule == report.record.schedule
     assert chosen.simulated_cycles == min(c.simulated_cycles or 0 for c in simulated) == report.cycles
@@ -138,15 +138,15 @@ def test_the_schedule_computes() -> None:
 @pytest.mark.parametrize(("wrong", "says"), [("value", "relative error"), ("race", "unordered")])
 def test_a_wrong_result_and_a_violation_fail_the_check(monkeypatch: pytest.MonkeyPatch, wrong: str, says: str) -> None:
     def interpret(*arguments: Any) -> Replay:
-        replay = api_interpret(*arguments)
+        replay = original(*arguments)
         if wrong == "race":
             return Replay(replay.outputs, ["an unordered access"])
         outputs = {name: array.copy() for name, array in replay.outputs.items()}
         outputs["C"][0, 7, 9] = float("nan")
         return Replay(outputs, replay.violations)
 
-    api_interpret = api.interpret
-    monkeypatch.setattr(api, "interpret", interpret)
+    original = gpu.interpret
+    monkeypatch.setattr(gpu, "interpret", interpret)
     report = simulate("gemm m=64 n=64 k=64 dtype=bf16", A100, schedule=MMA, check=True)
     assert report.record.check is not None
     assert not report.record.check.passed
@@ -156,11 +156,11 @@ def test_a_wrong_result_and_a_violation_fail_the_check(monkeypatch: pytest.Monke
 
 def test_the_event_log_grows_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = "gemm m=64 n=64 k=64 dtype=bf16"
-    monkeypatch.setattr(api, "_LOG_ROWS", 16)
+    monkeypatch.setattr(gpu, "_LOG_ROWS", 16)
     report = simulate(workload, A100, schedule=MMA, check=True)
     assert report.record.check is not None
     assert report.record.check.passed
-    monkeypatch.setattr(api, "_MAX_LOG_ROWS", 32)
+    monkeypatch.setattr(gpu, "_MAX_LOG_ROWS", 32)
     with pytest.raises(InputError, match="a smaller problem"):
         simulate(workload, A100, schedule=MMA, check=True)
 
@@ -187,7 +187,7 @@ def test_bad_input_is_refused_before_anything_runs(
     def run(*arguments: Any) -> None:
         raise AssertionError("ran")
 
-    monkeypatch.setattr(api, "_run", run)
+    monkeypatch.setattr(gpu, "_run", run)
     with pytest.raises(InputError, match=says) as caught:
         simulate(**{"workload": SMALL, "machine": A100, **options})
     assert "\n" not in str(caught.value)
@@ -231,8 +231,8 @@ def test_a_row_runs_in_its_scope_and_state() -> None:
 
 def test_a_row_runs_in_its_sources_environment() -> None:
     limited = row(source="triton_docs_a100")
-    assert api.conditions_of(limited) == api.Conditions(clock="isolated", limit_mw=320_000)
-    assert api.conditions_of(row(source="xla_matmul_table", l2="mixed")) == api.Conditions(clock="isolated")
+    assert gpu.conditions_of(limited) == gpu.Conditions(clock="isolated", limit_mw=320_000)
+    assert gpu.conditions_of(row(source="xla_matmul_table", l2="mixed")) == gpu.Conditions(clock="isolated")
     result = simulate_row(limited)
     assert (result.cycles - 1) / result.time_ps <= 1_410_000_000 / 10**12
 
@@ -252,5 +252,5 @@ def test_every_packaged_row_is_a_question_that_can_be_asked() -> None:
     specs = {name: load_arch(name) for name in list_archs()}
     for packaged in read_rows():
         if packaged.op == "gemm" and packaged.machine in specs:
-            operator = api._operator(api.operator_of(packaged), specs[packaged.machine])
+            operator = gpu.operator_on(gpu.operator_of(packaged), specs[packaged.machine])
             assert operator.macs > 0

@@ -66,8 +66,8 @@ def test_compare_prints_rows_and_reasons(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_failed_check_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    api: Any = importlib.import_module("sim.api")
-    monkeypatch.setattr(api.Gemm, "relative_error", lambda *_: 1.0)
+    gpu: Any = importlib.import_module("sim.runners.gpu")
+    monkeypatch.setattr(gpu.Gemm, "relative_error", lambda *_: 1.0)
     assert main(["run", *ON_A100, "--check"]) == 1
     assert "check     FAILED" in capsys.readouterr().out
 
@@ -99,7 +99,7 @@ WRONG = [
     (("run", "gemm", "m=-1", "n=1", "k=1", "--arch", A100), "m=-1"),
     (("run", "gemm", "m=x", "n=1", "k=1", "--arch", A100), "whole number"),
     (("run", "gemm", "m=1", "n=1", "k=1", "dtype=bf61", "--arch", A100), "did you mean bf16"),
-    (("run", "softmax", "rows=1", "cols=1", "--arch", A100), "not available in this version"),
+    (("run", "bert_layer", "sequence=8", "--arch", A100), "did you mean seq?"),
     (("run", *SMALL, "--arch", A100, "--set", "l2.size"), "path=value"),
     (("run", *SMALL, "--arch", A100, "--set", "l2.size=60"), "unit"),
     (("run", *SMALL, "--arch", A100, "--set", "l2.szie=60 MiB"), "l2.size"),

@@ -17,14 +17,26 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.api", PACKAGES),
     ("sim.cli", PACKAGES),
     ("sim.validate", PACKAGES),
+    ("sim.study", PACKAGES),
+    ("sim.trace", PACKAGES),
+    ("sim.runners", PACKAGES),
     ("sim.report", ("arch", "sim.report")),
     ("sim.engine", ("arch", "sim.engine")),
     ("sim.memory", ("arch", "sim.engine", "sim.memory")),
     ("sim.host", ("arch", "sim.engine", "sim.host")),
     ("sim.gpu", ("arch", "sim.engine", "sim.memory", "sim.gpu")),
+    ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.rdu")),
     ("sim", ("arch", "sim")),
     ("workloads", ("arch", "workloads", "sim.*.program")),
 )
+
+# Who may import an optional dependency: by extra.
+EXTRAS = {
+    "dask": ("sim.study.executors",),
+    "dev": ("sim.study.pytest_plugin",),  # imported by pytest alone
+    "optimize": ("sim.study.optimize",),
+    "parquet": ("sim.study.sweep",),
+}
 
 # Kernel files are njit functions over integers: no descriptions, no events of the host, no pictures.
 NOT_IN_KERNELS = {"pydantic", "simpy", "yaml", "matplotlib"}
@@ -75,6 +87,9 @@ def test_only_declared_dependencies_are_imported(path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {name.partition(">")[0] for name in project["dependencies"]}
     declared = declared - {"pyyaml"} | {"yaml", "pydantic_core", "llvmlite"}  # the last two come with their parents
+    for extra, users in EXTRAS.items():
+        if module_name(path) in users:
+            declared |= {name.partition(">")[0] for name in project["optional-dependencies"][extra]}
     named = imported(path.read_text(encoding="utf-8"), module_name(path), path.name == "__init__.py")
     foreign = {name.split(".")[0] for name in named} - set(PACKAGES) - set(sys.stdlib_module_names)
     assert foreign <= declared

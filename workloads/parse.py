@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable
 
 from arch.errors import InputError
-from workloads.ops import Operator, operator_class
+from workloads.ops import Operator, operator_class, short_words
 
 
 def parse(text: str) -> Operator:
@@ -22,7 +22,7 @@ def parse_words(words: Iterable[str]) -> Operator:
         raise InputError("no operator given, such as: gemm m=4096 n=4096 k=4096 dtype=bf16")
     cls = operator_class(word)
     keys = {f.name: f for f in dataclasses.fields(cls)}
-    values: dict[str, int | str] = {}
+    values: dict[str, int | str] = dict(short_words(word))
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if key not in keys:
@@ -33,7 +33,7 @@ def parse_words(words: Iterable[str]) -> Operator:
             raise InputError(f"{word}: {pair!r} has no value, write {key}=VALUE")
         if key in values:
             raise InputError(f"{word}: key {key} is given twice, as {values[key]} and {value}")
-        values[key] = _integer(word, key, value) if keys[key].metadata["kind"] == "extent" else value
+        values[key] = _integer(word, key, value) if keys[key].metadata["kind"] in ("extent", "count") else value
     required = [name for name, f in keys.items() if f.default is dataclasses.MISSING]
     missing = [name for name in required if name not in values]
     if missing:

@@ -14,6 +14,8 @@ Builder = Callable[[Any, Any, Any], Any]
 
 MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "simt", "gemv")),
+    ("pointwise", "gpu"): ("workloads.gpu.pointwise",),
+    ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2"),
 }
 """Modules whose import registers the schedules of (operator, family)."""
 

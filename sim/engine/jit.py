@@ -7,7 +7,7 @@ Every function of a kernel file is made with :func:`kernel`. It is ``numba.njit`
 - ``error_model="numpy"``: no test for a zero divisor in front of each division;
 - a compile cache of its own. ``cache=True`` alone keys a function by its own file only and returns an old result after
   a helper in another file changed. Here the cache directory carries the hash of every source that a kernel can depend
-  on, of the versions below it, and of the modes that change the generated code.
+  on (its file and what that imports of ours), of the versions below it, and of the modes that change the code.
 
 Nothing outside these functions is touched: neither the environment nor numba's configuration, so the jitted functions
 of a program that imports us keep their own cache directories.
@@ -20,6 +20,7 @@ import inspect
 import os
 import pickle
 import platform
+import re
 import shutil
 import stat
 import sys
@@ -41,10 +42,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 """The ``sim`` package: kernels live below it."""
 
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+(\([^)]*\)|[^\n]*))?", re.MULTILINE)
 _DIRECTORY_PREFIX = "kernels-"
 _KEEP_UNUSED_S = 7 * 24 * 3600
 _KEEP_ALWAYS_S = 3600
-_KEEP_COUNT = 16
+_KEEP_COUNT = 64
 _CODE_MODES = (
     "BOUNDSCHECK",
     "OPT",
@@ -57,14 +59,29 @@ _CODE_MODES = (
 )
 
 
-def kernel_sources(root: Path = PACKAGE_ROOT) -> list[Path]:
-    """Files that compiled kernels can depend on, in a fixed order.
+def kernel_sources(file: Path) -> list[Path]:
+    """Files that the kernels of a file can depend on, in a fixed order: itself and, over all steps, what it imports.
 
-    The rule: every Python file of each folder that holds a ``kernel.py`` (constants and enums that numba freezes into
-    the code live beside it), and every Python file of ``engine``.
+    numba freezes helpers, constants and enums into the code; all come in by an import of the project's packages.
     """
-    folders = {path.parent for path in root.rglob("kernel.py")} | {root / "engine"}
-    return sorted(path for folder in folders for path in folder.glob("*.py"))
+    found = {file}
+    waiting = [file]
+    while waiting:
+        new = set(_imported_files(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return sorted(found)
+
+
+@functools.cache
+def _imported_files(file: Path) -> tuple[Path, ...]:
+    """Files of the project that a file imports by name, packages' own files included."""
+    names: set[str] = set()
+    for module, what in _IMPORT.findall(file.read_text(encoding="utf-8")):
+        names |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", what))}
+    paths = (PACKAGE_ROOT.parent.joinpath(*name.split(".")) for name in names)
+    candidates = (path for stem in paths for path in (stem.with_suffix(".py"), stem / "__init__.py"))
+    return tuple(sorted(path for path in candidates if path.is_file() and path != file))
 
 
 def cache_key(sources: Iterable[Path]) -> str:
@@ -116,7 +133,7 @@ def usable_directory(root: Path, name: str) -> Path | None:
 
 
 def prune(root: Path, keep: str, now_s: float | None = None) -> None:
-    """Remove cache directories of other keys: unused for a week, or beyond the 16 newest and unused for an hour.
+    """Remove cache directories of other keys: unused for a week, or beyond the 64 newest and unused for an hour.
 
     The hour protects another version of the program that runs right now.
     """
@@ -129,10 +146,10 @@ def prune(root: Path, keep: str, now_s: float | None = None) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-@functools.lru_cache(maxsize=1)
-def cache_directory() -> Path:
-    """The directory in which this process keeps compiled kernels."""
-    name = _DIRECTORY_PREFIX + cache_key(kernel_sources())
+@functools.cache
+def cache_directory(file: Path) -> Path:
+    """The directory in which this process keeps the compiled kernels of a file."""
+    name = _DIRECTORY_PREFIX + cache_key(kernel_sources(file))
     for root in cache_roots():
         fresh = not (root / name).exists()
         path = usable_directory(root, name)
@@ -153,7 +170,7 @@ class _KernelLocator(_CacheLocator):
         self._module = function.__module__
 
     def get_cache_path(self) -> str:
-        return str(cache_directory())
+        return str(cache_directory(self._file))
 
     def get_source_stamp(self) -> str:
         return hashlib.sha256(self._file.read_bytes()).hexdigest()

@@ -121,8 +121,8 @@ class Launch:
         self.p, self.program = lower_kernel(
             kernel, addresses, spec, exact=device.exact, log=device.log, cold_launch=device.cold_launch, number=number
         )
-        launch_ps = spec.launch.kernel_ps + spec.launch.setup_ps if launch_ps is None else launch_ps
-        self.p[P.LAUNCH_START] = ps_to_ticks(launch_ps, self.clock_hz)
+        self.launch_ps = spec.launch.kernel_ps + spec.launch.setup_ps if launch_ps is None else launch_ps
+        self.p[P.LAUNCH_START] = ps_to_ticks(self.launch_ps, self.clock_hz)
         self.state = new_state(self.p, spec, self.occupancy, _LOG_ROWS if device.log else 0)
         self._memory_before = device.memory.counters.copy()
         settle(device.memory)

@@ -68,6 +68,7 @@ class Instance:
     phase: int
     value: int
     mask: int | None
+    indices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,11 @@ def _run(body: Sequence[Statement], number: int, env: dict[str, int], where: str
         elif isinstance(statement, Assign):
             env[statement.var] = evaluate(statement.value, env)
         else:
+            if statement.again:
+                while evaluate(statement.trips, env):
+                    yield from _run(statement.body, number, env, where)
+                number += _ops(statement.body)
+                continue
             trips, at, step = (evaluate(e, env) for e in (statement.trips, statement.start, statement.step))
             for _ in range(trips):
                 if statement.var:
@@ -157,6 +163,7 @@ def _instance(number: int, op: Op, env: dict[str, int], where: str) -> Instance:
             0 if op.phase is None else evaluate(op.phase, env),
             evaluate(op.value, env),
             None if op.multicast is None else evaluate(op.multicast, env),
+            tuple(evaluate(e, env) for e in op.indices),
         )
     except KeyError as missing:
         raise InputError(f"{where}, {op.opcode}: variable {missing} is used before it is set") from None

@@ -75,6 +75,7 @@ _SYNC = {
     "mbarrier_expect": Kind.MBAR_EXPECT,
     "mbarrier_arrive": Kind.MBAR_ARRIVE,
     "bar_sync": Kind.BAR_SYNC,
+    "bar_arrive": Kind.BAR_ARRIVE,
     "cluster_sync": Kind.CLUSTER_SYNC,
     "next_tile": Kind.NEXT_TILE,
     "flag_add": Kind.FLAG_ADD,
@@ -112,9 +113,7 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     """CTAs of `kernel` an SM can hold. Raises InputError if not even one fits."""
     granule = spec.sm.register_granule
     registers = -(-kernel.launch_registers * WARP_SIZE // granule) * granule
-    shared = kernel.shared_bytes
-    step = spec.shared.granule_bytes
-    shared_total = -(-(shared + spec.shared.reserved_per_cta_bytes) // step) * step
+    shared, shared_total = kernel.shared_bytes, _shared_of_cta(kernel, spec)
     if shared > spec.shared.max_per_cta_bytes:
         raise InputError(
             f"kernel {kernel.name} needs {shared} B of shared memory a CTA; "
@@ -148,6 +147,12 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     return Occupancy(ctas, ctas * kernel.warps, limiter)
 
 
+def _shared_of_cta(kernel: Kernel, spec: GpuSpec) -> int:
+    """Bytes of the combined array that a resident CTA takes, the system's share included."""
+    step = spec.shared.granule_bytes
+    return -(-(kernel.shared_bytes + spec.shared.reserved_per_cta_bytes) // step) * step
+
+
 def find_row(spec: GpuSpec, opcode: str, dtype: str = "", shape: str = "") -> Instruction:
     """The instruction-table row of an opcode; without a dtype the first row of that name."""
     if dtype or shape:
@@ -156,6 +161,12 @@ def find_row(spec: GpuSpec, opcode: str, dtype: str = "", shape: str = "") -> In
         if row.op == opcode:
             return row
     return spec.instruction(opcode, dtype, shape)  # raises, with the nearest name
+
+
+def mixed_row(spec: GpuSpec, name: str) -> Instruction:
+    """The row of an instruction of a mix, `opcode` or `opcode.dtype`."""
+    opcode, _, dtype = name.partition(".")
+    return find_row(spec, opcode, dtype)
 
 
 def shared_row(spec: GpuSpec, op: Op) -> tuple[Instruction, int, int]:
@@ -272,6 +283,8 @@ class _Lowering:
                 row = self._row(Kind.LOOP, arg=trips, extra=start, var=var, var2=hidden)
                 inside = len(self.code)
                 self._body(statement.body)
+                if statement.again:  # the trip counter is what the condition says now, one of it taken by NEXT
+                    self._row(Kind.ASSIGN, arg=self._expr(statement.trips + 1), var=hidden)
                 self._row(Kind.NEXT, extra=self._expr(statement.step), var=var, var2=hidden, jump=inside)
                 row[Col.JUMP] = len(self.code)
             elif isinstance(statement, Assign):
@@ -340,7 +353,7 @@ class _Lowering:
         """Pipe time of the instructions issued with an op, on at most two further pipes (the busiest)."""
         ticks: dict[int, int] = {}
         for name, count in op.mix:
-            row = find_row(self.spec, name)
+            row = mixed_row(self.spec, name)
             if row.pipe == "lsu":
                 continue  # issue slots only: the SM's queue is booked by memory ops
             pipe = PIPES[row.pipe]
@@ -358,8 +371,13 @@ class _Lowering:
         interval = cycles_to_ticks(row.cadence_cycles)
         if row.pipe == "lsu":  # one pipe an SM; a sub-core issues to it through its own address unit
             interval = max(interval, cycles_to_ticks(self.spec.sm.address_interval_cycles))
+        latency = cycles_to_ticks(row.latency_cycles)
+        if op.chain > 1:
+            # What one step waits for; the op's own issue covers a part of the chain.
+            step = latency + sum(cycles_to_ticks(mixed_row(self.spec, name).latency_cycles) for name, _ in op.mix)
+            latency = max(step, op.chain * step - (op.count - 1) * interval)
         self._row(
-            Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=cycles_to_ticks(row.latency_cycles), macs=macs,
+            Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=latency, macs=macs,
             extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe],
             spread=int(op.spread),
             **columns,
@@ -474,7 +492,8 @@ def lower_kernel(
 def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_launch: bool, number: int) -> np.ndarray:
     held = occupancy(kernel, spec)
     cycle = cycles_to_ticks(1)
-    l1_bytes = max(spec.l1.size_bytes - held.ctas * kernel.shared_bytes, spec.l1.ways * spec.l1.line_bytes)
+    # The driver leaves to shared memory what as many CTAs as fit need, also where the grid has fewer.
+    l1_bytes = max(spec.l1.size_bytes - held.ctas * _shared_of_cta(kernel, spec), spec.l1.ways * spec.l1.line_bytes)
     tma, sync = spec.tma, spec.sync
     p = np.zeros(P.WIDTH, dtype=np.int64)
     values = {

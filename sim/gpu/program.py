@@ -379,7 +379,9 @@ class Op:
     predicates, moves). spread: the compiler places the independent instructions that follow between those of this op,
     as `ptxas` does with loads and multiplies; they issue in the slots that it leaves. vector_bytes: bytes a thread of a
     global or shared access. sharers: neighbouring threads that read the same vector of shared memory. multicast: mask
-    of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs)`.
+    of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices: integer expressions
+    that `compute` gets as numbers, such as the coordinates that a mask compares. chain: steps of which each waits for
+    the one before, as the shuffles of a reduction do; the instructions and their mix are shared out over them.
     """
 
     opcode: str
@@ -401,17 +403,23 @@ class Op:
     multicast: Expr | None = None
     var: str = ""
     compute: Callable[..., np.ndarray] | None = None
+    indices: tuple[Expr, ...] = ()
+    chain: int = 1
 
 
 @dataclass(frozen=True)
 class Loop:
-    """`for var in range(start, start + trips * step, step)`; a guard is a loop of 0 or 1 trips."""
+    """`for var in range(start, start + trips * step, step)`; a guard is a loop of 0 or 1 trips.
+
+    again: `trips` is a condition that is evaluated before each trip, and the loop ends when it is 0.
+    """
 
     var: str
     trips: Expr
     start: Expr
     step: Expr
     body: tuple[Statement, ...]
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -536,6 +544,14 @@ class RoleBuilder:
         yield
         body = tuple(self._bodies.pop())
         self._bodies[-1].append(Loop("", as_expr(condition), Const(0), Const(1), body))
+
+    @contextmanager
+    def loop_while(self, condition: IntLike) -> Iterator[None]:
+        """Runs the body again and again as long as `condition` is 1: for counters that the body sets."""
+        self._bodies.append([])
+        yield
+        body = tuple(self._bodies.pop())
+        self._bodies[-1].append(Loop("", as_expr(condition), Const(0), Const(1), body, again=True))
 
     def assign(self, var: str, value: IntLike) -> Var:
         """Sets the counter `var`; returns it for use in expressions."""
@@ -680,9 +696,13 @@ class RoleBuilder:
         mask = None if cluster is None else as_expr(cluster)
         self.op("mbarrier_arrive", barrier=barrier, stage=as_expr(stage), multicast=mask)
 
-    def bar_sync(self, barrier: int, warps: int) -> None:
+    def bar_sync(self, barrier: IntLike, warps: int) -> None:
         """bar.sync: waits for `warps` warps of the CTA on named barrier `barrier` (0-15); 0 is __syncthreads."""
         self.op("bar_sync", stage=as_expr(barrier), value=Const(warps))
+
+    def bar_arrive(self, barrier: IntLike, warps: int) -> None:
+        """bar.arrive: counts as one of the `warps` warps of named barrier `barrier` and does not wait."""
+        self.op("bar_arrive", stage=as_expr(barrier), value=Const(warps))
 
     def cluster_sync(self) -> None:
         """barrier.cluster arrive and wait by all warps of all CTAs of the cluster."""

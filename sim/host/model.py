@@ -2,8 +2,8 @@
 
 What happens to a launch, and which figure of the machine it costs:
 
-- the host thread is busy for the call (`Host.host_call_ps`; in an eager framework `host.framework_overhead` on top),
-  and the command reaches the device `launch.api` after the call began;
+- the host thread is busy for the call (`Host.host_call_ps`), and the command reaches the device `launch.api` after the
+  call began; an eager framework keeps the thread busy for `host.framework_overhead` an operator before it calls;
 - the device's front end processes it for `launch.kernel`, one command at a time; it works ahead by one kernel, so that
   on a busy stream this hides behind the kernel before;
 - its CTAs start when that is done, and when the kernel before it in its stream has ended and been handed over: minimal
@@ -45,6 +45,30 @@ class Kernel:
     work: Iterable[int]
 
 
+@dataclass(frozen=True)
+class Copy:
+    """A copy over PCIe, `h2d` or `d2h`, between pinned memory of the host and the device."""
+
+    direction: str
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        """Checks both."""
+        if self.direction not in DIRECTIONS:
+            raise InputError(f"copy direction {self.direction}: must be one of {', '.join(DIRECTIONS)}")
+        if self.size_bytes < 1:
+            raise InputError(f"copy of {self.size_bytes} bytes: must be at least 1")
+
+    @property
+    def name(self) -> str:
+        """What its span is called."""
+        return f"copy_{self.direction}"
+
+    def duration_ps(self, spec: GpuSpec) -> int:
+        """From its start to its end, on a free link."""
+        return spec.pcie.latency_ps + -(-self.size_bytes * PS_PER_S // spec.pcie.bandwidth_bytes_per_s)
+
+
 @dataclass
 class Span:
     """When one command was called by the host, started and ended on the device, in picoseconds; -1: not yet."""
@@ -63,7 +87,7 @@ class _Command:
     done: simpy.Event
     kernel: Kernel | None = None
     gap_ps: int = 0
-    copy: tuple[str, int] | None = None
+    copy: Copy | None = None
     arrives_ps: int = 0
 
 
@@ -79,12 +103,11 @@ class Stream:
 
 
 class Host:
-    """A host thread with its streams on one device. eager: every launch costs the framework's overhead too."""
+    """A host thread with its streams on one device."""
 
-    def __init__(self, spec: GpuSpec, *, eager: bool = False) -> None:
+    def __init__(self, spec: GpuSpec) -> None:
         self.spec = spec
         self.env = simpy.Environment()
-        self.eager = eager
         self._front_end = simpy.Resource(self.env)
         self._device = simpy.Resource(self.env)
         self._copies = {direction: simpy.Resource(self.env) for direction in DIRECTIONS}
@@ -94,7 +117,7 @@ class Host:
     def host_call_ps(self) -> int:
         """For how long one launch call keeps the thread; a slower host would show as a longer gap on its stream."""
         launch = self.spec.launch
-        return min(launch.api_ps, launch.gap_stream_ps) + (self.spec.host.framework_overhead_ps if self.eager else 0)
+        return min(launch.api_ps, launch.gap_stream_ps)
 
     @property
     def now_ps(self) -> int:
@@ -113,15 +136,22 @@ class Host:
 
     # ---- what a host program yields from
 
+    def dispatch(self) -> Process:
+        """What an eager framework does for one operator before it launches anything."""
+        yield self.env.timeout(self.spec.host.framework_overhead_ps)
+
     def launch(self, stream: Stream, kernel: Kernel) -> Process:
         """Calls a kernel on a stream; the thread goes on when the call returns."""
         self._put(stream, kernel.name, kernel=kernel, gap_ps=self.spec.launch.gap_stream_ps)
         yield self.env.timeout(self.host_call_ps)
 
-    def launch_graph(self, stream: Stream, kernels: Iterable[Kernel]) -> Process:
-        """Calls a graph, a chain of dependent kernels, in one launch."""
-        for kernel in kernels:
-            self._put(stream, kernel.name, kernel=kernel, gap_ps=self.spec.launch.gap_graph_ps)
+    def launch_graph(self, stream: Stream, nodes: Iterable[Kernel | Copy]) -> Process:
+        """Calls a graph, a chain of dependent kernels and copies, in one launch."""
+        for node in nodes:
+            if isinstance(node, Kernel):
+                self._put(stream, node.name, kernel=node, gap_ps=self.spec.launch.gap_graph_ps)
+            else:
+                self._put(stream, node.name, copy=node)
         yield self.env.timeout(self.host_call_ps)
 
     def record(self, stream: Stream, name: str = "event") -> Span:
@@ -130,11 +160,8 @@ class Host:
 
     def copy(self, stream: Stream, direction: str, size_bytes: int) -> Process:
         """Calls an asynchronous copy, `h2d` or `d2h`."""
-        if direction not in DIRECTIONS:
-            raise InputError(f"copy direction {direction}: must be one of {', '.join(DIRECTIONS)}")
-        if size_bytes < 1:
-            raise InputError(f"copy of {size_bytes} bytes: must be at least 1")
-        self._put(stream, f"copy_{direction}", copy=(direction, size_bytes))
+        copy = Copy(direction, size_bytes)
+        self._put(stream, copy.name, copy=copy)
         yield self.env.timeout(self.host_call_ps)
 
     def synchronise(self, stream: Stream) -> Process:
@@ -159,7 +186,7 @@ class Host:
         *,
         kernel: Kernel | None = None,
         gap_ps: int = 0,
-        copy: tuple[str, int] | None = None,
+        copy: Copy | None = None,
     ) -> _Command:
         span = Span(name, self.now_ps)
         command = _Command(span, self.env.event(), kernel, gap_ps, copy, self.now_ps + self.spec.launch.api_ps)
@@ -195,7 +222,7 @@ class Host:
                     yield turn
                     yield from self._run_kernel(command.span, command.kernel)
             elif command.copy is not None:
-                yield from self._run_copy(command.span, *command.copy)
+                yield from self._run_copy(command.span, command.copy)
             else:
                 command.span.start_ps = self.now_ps
             command.span.end_ps = free_ps = self.now_ps
@@ -208,9 +235,8 @@ class Host:
         for elapsed_ps in kernel.work:
             yield self.env.timeout(max(launch_ps + elapsed_ps - self.now_ps, 0))
 
-    def _run_copy(self, span: Span, direction: str, size_bytes: int) -> Process:
-        pcie = self.spec.pcie
-        with self._copies[direction].request() as turn:
+    def _run_copy(self, span: Span, copy: Copy) -> Process:
+        with self._copies[copy.direction].request() as turn:
             yield turn
             span.start_ps = self.now_ps
-            yield self.env.timeout(pcie.latency_ps + -(-size_bytes * PS_PER_S // pcie.bandwidth_bytes_per_s))
+            yield self.env.timeout(copy.duration_ps(self.spec))

@@ -1,83 +1,163 @@
-"""What a benchmark's clock covers: the time of one operator by scope, measured on the host model as benchmarks measure.
+"""What a benchmark's clock covers: the time of operators by scope, measured on the host model as benchmarks measure.
 
-- `kernel`: device time of its kernels alone, as a profiler adds it up; command processing included.
-- `event`: between two device events around the call on a busy stream: the kernels and their hand-overs.
+- `kernel`: device time of kernels and copies alone, as a profiler adds it up; command processing included.
+- `event`: between two device events around the calls on a busy stream: the kernels and their hand-overs.
 - `stream`: mean of back-to-back calls; what the host can hide is hidden, up to the launch gap.
-- `host`: host clock around call and synchronise on an idle device.
+- `host`: host clock around calls and synchronise on an idle device.
+
+An operator, or a sequence of them, is called in one of three ways (`FORMS`): `direct` from a program that launches
+kernels itself, `eager` by a framework that dispatches each operator, `graph` as one graph launch of all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from arch.gpu import GpuSpec
-from sim.host.model import Host, Kernel, Process
+from sim.host.model import Copy, Host, Kernel, Process, Span, Stream
 
 SCOPES = ("kernel", "event", "stream", "host")
+FORMS = ("direct", "eager", "graph")
 
 _WARM_UP_CALLS = 4
 _TIMED_CALLS = 4
 
 
+@dataclass(frozen=True)
+class Call:
+    """One operator as the host calls it.
+
+    kernels_ps: durations of the kernels that it launches, launch included. copy: what it copies instead.
+    """
+
+    name: str
+    kernels_ps: tuple[int, ...] = ()
+    copy: Copy | None = None
+
+    def device_ps(self, spec: GpuSpec) -> int:
+        """Device time as a profiler shows it."""
+        return sum(self.kernels_ps) + (self.copy.duration_ps(spec) if self.copy else 0)
+
+    def commands(self) -> list[Kernel | Copy]:
+        """What goes onto the stream."""
+        kernels: list[Kernel | Copy] = [Kernel(self.name, (duration_ps,)) for duration_ps in self.kernels_ps]
+        return [*kernels, self.copy] if self.copy else kernels
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """One call on a busy host and stream, picoseconds since the sequence's first.
+
+    host_ps: for how long it kept the host's thread. spans: its commands.
+    """
+
+    name: str
+    called_ps: int
+    host_ps: int
+    spans: tuple[Span, ...]
+
+
 def scope_ps(spec: GpuSpec, durations_ps: Sequence[int], scope: str) -> int:
     """Time of one operator whose kernels take `durations_ps` (launch included), in one of `SCOPES`; picoseconds."""
+    return calls_ps(spec, [Call("operator", tuple(durations_ps))], scope)
+
+
+def calls_ps(spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "direct") -> int:
+    """Time of a sequence of operators, in one of `SCOPES`, called in one of `FORMS`; picoseconds."""
     match scope:
         case "kernel":
-            return sum(durations_ps)
+            return sum(call.device_ps(spec) for call in calls)
         case "event":
-            return _event_ps(spec, durations_ps)
+            return _event_ps(spec, calls, form)
         case "stream":
-            return _stream_ps(spec, durations_ps)
+            return _stream_ps(spec, calls, form)
         case "host":
-            return _host_ps(spec, durations_ps)
+            return _host_ps(spec, calls, form)
         case _:
             raise ValueError(f"scope {scope}: must be one of {', '.join(SCOPES)}")
 
 
-def _calls(host: Host, durations_ps: Sequence[int]) -> list[Kernel]:
-    return [Kernel(f"kernel {i}", (duration,)) for i, duration in enumerate(durations_ps)]
+def call_times(spec: GpuSpec, calls: Sequence[Call], form: str) -> list[CallTime]:
+    """When each call of one run of the sequence was made and what its commands did, on an idle device."""
+    host = Host(spec)
+    stream = host.stream()
+    found: list[CallTime] = []
+
+    def program() -> Process:
+        if form == "graph":
+            yield from _issue(host, stream, calls, form)
+            return
+        for call in calls:
+            called_ps = host.now_ps
+            yield from _issue(host, stream, [call], form)
+            found.append(CallTime(call.name, called_ps, host.now_ps - called_ps, ()))
+
+    host.run(program())
+    if form == "graph":  # the one launch is the first operator's
+        found = [CallTime(call.name, 0, 0 if i else host.host_call_ps, ()) for i, call in enumerate(calls)]
+    spans = iter(stream.spans)
+    counts = [len(call.commands()) for call in calls]
+    return [
+        CallTime(time.name, time.called_ps, time.host_ps, tuple(next(spans) for _ in range(count)))
+        for time, count in zip(found, counts, strict=True)
+    ]
 
 
-def _event_ps(spec: GpuSpec, durations_ps: Sequence[int]) -> int:
+def _issue(host: Host, stream: Stream, calls: Sequence[Call], form: str) -> Process:
+    """The host program of one run of the sequence."""
+    if form == "graph":
+        yield from host.launch_graph(stream, [command for call in calls for command in call.commands()])
+        return
+    for call in calls:
+        if form == "eager":
+            yield from host.dispatch()
+        for command in call.commands():
+            if isinstance(command, Kernel):
+                yield from host.launch(stream, command)
+            else:
+                yield from host.copy(stream, command.direction, command.size_bytes)
+
+
+def _event_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
     """Something long runs before, so that everything is queued when the first event is reached."""
     host = Host(spec)
     stream = host.stream()
     stamps = []
 
     def program() -> Process:
-        busy_ps = host.host_call_ps * (len(durations_ps) + 2) + spec.launch.api_ps
+        launches = sum(len(call.commands()) for call in calls) + 2
+        busy_ps = host.host_call_ps * launches + spec.launch.api_ps + spec.host.framework_overhead_ps * len(calls)
         yield from host.launch(stream, Kernel("before", (busy_ps,)))
         stamps.append(host.record(stream))
-        for kernel in _calls(host, durations_ps):
-            yield from host.launch(stream, kernel)
+        yield from _issue(host, stream, calls, form)
         stamps.append(host.record(stream))
 
     host.run(program())
     return stamps[1].end_ps - stamps[0].end_ps
 
 
-def _stream_ps(spec: GpuSpec, durations_ps: Sequence[int]) -> int:
+def _stream_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
     host = Host(spec)
     stream = host.stream()
 
     def program() -> Process:
         for _ in range(_WARM_UP_CALLS + _TIMED_CALLS):
-            for kernel in _calls(host, durations_ps):
-                yield from host.launch(stream, kernel)
+            yield from _issue(host, stream, calls, form)
         yield from host.synchronise(stream)
 
     host.run(program())
-    ends = [span.end_ps for span in stream.spans[len(durations_ps) - 1 :: len(durations_ps)]]
+    commands = sum(len(call.commands()) for call in calls)
+    ends = [span.end_ps for span in stream.spans[commands - 1 :: commands]]
     return (ends[-1] - ends[_WARM_UP_CALLS - 1]) // _TIMED_CALLS
 
 
-def _host_ps(spec: GpuSpec, durations_ps: Sequence[int]) -> int:
+def _host_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
     host = Host(spec)
     stream = host.stream()
 
     def program() -> Process:
-        for kernel in _calls(host, durations_ps):
-            yield from host.launch(stream, kernel)
+        yield from _issue(host, stream, calls, form)
         yield from host.synchronise(stream)
 
     return host.run(program())

@@ -68,7 +68,7 @@ class Comparison:
 
 _HEADER = (
     *("machine", "dtype", "time", "cycles", "clock", "TFLOPS", "of peak", "bound"),
-    *("ops/byte", "ridge", "external", "energy", "schedule"),
+    *("ops/byte", "ridge", "external", "energy", "pJ/op", "schedule"),
 )
 
 
@@ -88,5 +88,6 @@ def _cells(report: Report) -> tuple[str, ...]:
         f"{figures.ridge:.1f}",
         bytes_text(figures.external_bytes),
         "" if figures.energy_j is None else f"{figures.energy_j * 1000:.3g} mJ",
+        "" if figures.joules_per_op is None else f"{figures.joules_per_op * 1e12:.3g}",
         run.schedule,
     )

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 from sim.report.record import KernelRecord, MachineFigures, RunRecord
 
-LEVELS = ("smem", "dsmem", "l1", "l2", "dram")
-"""Memory levels in the order of a memory chart."""
+LEVELS = (
+    *("accumulators", "unified_buffer", "pmu", "smem", "dsmem", "l1", "l2"),
+    *("dram", "hbm", "ddr", "link", "pcie"),
+)
+"""Memory levels of all families in the order of a memory chart: from the units outwards."""
 
 LATENCY_BOUND_BELOW = 0.6
 """Where no unit reaches this share of its peak the run waits on latencies (Nsight Compute, Speed Of Light section)."""
@@ -58,8 +61,8 @@ def hit_rates(counters: Mapping[str, int]) -> dict[str, float]:
 class Figures:
     """What a report says about one kernel, or about several run one after the other.
 
-    time_ps: in the record's scope. device_ps: of the kernels alone. External memory is DRAM, or the operands' own bytes
-    where no DRAM traffic was counted.
+    time_ps: in the record's scope. device_ps: of the kernels alone. External memory is what the machine names so, or
+    the operands' own bytes where no traffic to it was counted.
     """
 
     machine: MachineFigures
@@ -75,13 +78,14 @@ class Figures:
         kernels = tuple(run.kernels)
         counters = total(k.counters for k in kernels)
         time_ps = run.time_ps or sum(k.time_ps for k in kernels)
-        return cls(run.machine, kernels, run.flops, time_ps, _external(counters, run.operand_bytes), counters)
+        external = _external(run.machine, counters, run.operand_bytes)
+        return cls(run.machine, kernels, run.flops, time_ps, external, counters)
 
     @classmethod
     def of_kernel(cls, run: RunRecord, kernel: KernelRecord) -> Figures:
         """Figures of one of its kernels; operations are those that it executed, padding included."""
         flops = 2 * kernel.counters["macs"] if "macs" in kernel.counters else run.flops if len(run.kernels) == 1 else 0
-        external = _external(kernel.counters, run.operand_bytes)
+        external = _external(run.machine, kernel.counters, run.operand_bytes)
         return cls(run.machine, (kernel,), flops, kernel.time_ps, external, kernel.counters)
 
     @property
@@ -117,7 +121,24 @@ class Figures:
     @property
     def ridge(self) -> float:
         """Operations per byte at which the machine's two roofs meet."""
-        return self.machine.peak_ops_per_s / self.machine.dram_bytes_per_s
+        return self.machine.peak_ops_per_s / self.external_bytes_per_s
+
+    @property
+    def external_bytes_per_s(self) -> int:
+        """Bandwidth of external memory, all its levels together."""
+        return sum(self.machine.bandwidths[level] for level in self.machine.external)
+
+    @property
+    def joules_per_op(self) -> float | None:
+        """Energy of one operation; None where no energy was counted."""
+        return None if self.energy_j is None or not self.flops else self.energy_j / self.flops
+
+    @property
+    def stalls(self) -> dict[str, dict[str, int]]:
+        """Cycles of all kernels by unit and by what they were spent on; units without any are left out."""
+        units = dict.fromkeys(unit for k in self.kernels for unit in k.stalls)
+        summed = {unit: total(k.stalls[unit] for k in self.kernels if unit in k.stalls) for unit in units}
+        return {unit: counts for unit, counts in summed.items() if any(counts.values())}
 
     @property
     def energy_j(self) -> float | None:
@@ -142,10 +163,10 @@ class Figures:
         peak_ratio = self.clock_hz / (self.machine.peak_hz or self.machine.boost_hz)
         found = {"compute": self.flops / (self.machine.peak_ops_per_s * peak_ratio * device_s)}
         moved = {level: sum(sides.values()) for level, sides in level_bytes(self.counters).items()}
-        if "dram" in moved:
-            found["dram"] = moved["dram"] / (self.machine.dram_bytes_per_s * device_s)
-        if "l2" in moved and self.machine.l2_bytes_per_s:
-            found["l2"] = moved["l2"] / (self.machine.l2_bytes_per_s * clock_ratio * device_s)
+        for level in reversed(LEVELS):
+            if level in moved and level in self.machine.bandwidths:
+                ratio = clock_ratio if level in self.machine.clocked else 1.0
+                found[level] = moved[level] / (self.machine.bandwidths[level] * ratio * device_s)
         for pipe, count in self.machine.instances.items():
             busy = self.counters.get(f"{pipe}_busy_cycles", 0)
             if busy:
@@ -154,17 +175,18 @@ class Figures:
 
     @property
     def bound(self) -> str:
-        """`compute`, `dram`, `l2`, `overhead` or `latency`: what holds the run back."""
+        """`compute`, a memory level, `overhead` or `latency`: what holds the run back."""
         if self.overhead_ps >= OVERHEAD_BOUND_FROM * self.time_ps:
             return "overhead"
         reached = self.speed_of_light()
         busiest_pipe = max((v for name, v in reached.items() if name.endswith(" pipe")), default=0.0)
-        units = {name: reached[name] for name in ("compute", "dram", "l2") if name in reached}
+        units = {name: share for name, share in reached.items() if not name.endswith(" pipe")}
         units["compute"] = max(units["compute"], busiest_pipe)
         unit = max(units, key=lambda name: units[name])
         return unit if units[unit] >= LATENCY_BOUND_BELOW else "latency"
 
 
-def _external(counters: Mapping[str, int], operand_bytes: int) -> int:
-    """Bytes of external memory: counted DRAM traffic, else the operands touched once."""
-    return sum(level_bytes(counters).get("dram", {}).values()) or operand_bytes
+def _external(machine: MachineFigures, counters: Mapping[str, int], operand_bytes: int) -> int:
+    """Bytes of external memory: counted traffic, else the operands touched once."""
+    moved = level_bytes(counters)
+    return sum(sum(moved[level].values()) for level in machine.external if level in moved) or operand_bytes

@@ -25,7 +25,7 @@ def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
     x = np.geomspace(min(*intensities, *ridges) / 8, max(*intensities, *ridges) * 8, 200)
     for report in reports:
         machine, figures = report.record.machine, report.figures
-        roof = np.minimum(machine.peak_ops_per_s, x * machine.dram_bytes_per_s) * 1e-12
+        roof = np.minimum(machine.peak_ops_per_s, x * figures.external_bytes_per_s) * 1e-12
         (line,) = ax.loglog(x, roof, label=f"{machine.name} {report.record.dtype}")
         ax.plot(figures.intensity, figures.ops_per_s * 1e-12, "o", color=line.get_color())
     ax.set(xlabel="operations a byte of external memory", ylabel="TFLOPS", title=reports[0].record.workload)
@@ -39,10 +39,14 @@ def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
 
 
 def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
-    """Share of warp-cycles by warp state, one bar a kernel; states below `SMALLEST_STALL` everywhere are `other`."""
+    """What the first unit's cycles were spent on (of a GPU: its warps'), one bar a kernel.
+
+    Reasons below `SMALLEST_STALL` everywhere are `other`.
+    """
     ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
-    kernels = [kernel for kernel in report.record.kernels if any(kernel.warp_state_cycles.values())]
-    splits = [shares(kernel.warp_state_cycles) for kernel in kernels]
+    unit = next(iter(report.figures.stalls), "")
+    kernels = [kernel for kernel in report.record.kernels if any(kernel.stalls.get(unit, {}).values())]
+    splits = [shares(kernel.stalls[unit]) for kernel in kernels]
     states = list(dict.fromkeys(s for split in splits for s, share in split.items() if share >= SMALLEST_STALL))
     left = np.zeros(len(kernels))
     colours = plt.get_cmap("tab20")
@@ -52,8 +56,8 @@ def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
         left += width
     if len(kernels) and left.min() < 1:
         ax.barh(range(len(kernels)), 1 - left, 0.5, left=left, label="other", color="0.8")
-    title = f"warp states on {report.record.machine.name}"
-    ax.set(xlabel="share of warp-cycles", xlim=(0, 1), ylim=(-1, len(kernels)), title=title)
+    title = f"stalls of the {words(unit)} on {report.record.machine.name}" if unit else "no stalls counted"
+    ax.set(xlabel=f"share of cycles ({words(unit)})", xlim=(0, 1), ylim=(-1, len(kernels)), title=title)
     ax.set_yticks(range(len(kernels)), [f"kernel {i}" for i in range(len(kernels))])
     if states:
         ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))

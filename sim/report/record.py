@@ -1,6 +1,6 @@
 """What an engine hands to a report: plain integers counted during one run, with no ratio and no unit conversion yet.
 
-Names of warp states are Nsight Compute's. A counter, level or unit that a machine lacks is absent from its mapping.
+A counter, level or unit that a machine lacks is absent from its mapping. Names of warp states are Nsight Compute's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WARP_STATES = (
     "sleeping",  # nanosleep, or parked by setmaxnreg
     "no_instruction",  # instruction fetch
 )
-"""Closed list of warp states in a kernel's `warp_state_cycles`."""
+"""Closed list of warp states of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +45,85 @@ class Occupancy:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelRecord:
-    """One launch as the engine counted it."""
+class GpuLaunch:
+    """What only a launch on a GPU has."""
 
-    name: str
-    schedule: str
-    cycles: int
-    """Core-clock cycles from the launch's first CTA to its last store."""
-    clock_hz: int
-    """Mean core clock over those cycles."""
-    time_ps: int
-    """Device time of the kernel: what a profiler reports as its duration."""
     grid: tuple[int, ...]
     cluster: tuple[int, ...] = (1, 1, 1)
-    counters: Mapping[str, int] = field(default_factory=dict)
-    """Monotonic counts. Known names: `macs`, `warp_instructions`, `ctas`, `events`, `memory_lines`,
-    `<level>_read_bytes`, `<level>_write_bytes`, `<level>_hits`, `<level>_misses` (levels: `smem`, `l1`, `dsmem`,
-    `l2`, `dram`), `<pipe>_busy_cycles` (summed over its instances), `smem_conflict_cycles`, `dram_row_hits`,
-    `dram_row_misses`."""
-    warp_state_cycles: Mapping[str, int] = field(default_factory=dict)
-    """Warp-cycles by state (`WARP_STATES`); their sum is resident warps times cycles."""
-    issue_slots: Mapping[str, int] = field(default_factory=dict)
-    """Issue-slot cycles: `issued`, `no_warp`, or the state of the warp that became eligible first; sums to
-    sub-cores times cycles."""
     occupancy: Occupancy | None = None
     waves_milli: int = 0
     """CTAs (or clusters' CTAs) divided by those that are resident at once, times 1000."""
     tail_cycles: int = 0
     """Cycles from the first SM that has no work left to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RduStage:
+    """One stage of a section. cycles: by reason; they sum to the section's."""
+
+    name: str
+    kind: str
+    pcus: int
+    firings: int
+    interval_cycles: int
+    cycles: Mapping[str, int]
+    units: Sequence[tuple[int, int]] = ()
+    """(row, column) of its PCUs on the mesh."""
+
+
+@dataclass(frozen=True, slots=True)
+class RduBuffer:
+    """One channel's buffer. units: (row, column) of its PMUs."""
+
+    name: str
+    depth: int
+    token_bytes: int
+    pmus: int
+    units: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RduSection:
+    """What only a section on a dataflow machine has: stages, buffers, where they stand, when they fired."""
+
+    name: str
+    stages: Sequence[RduStage]
+    buffers: Sequence[RduBuffer]
+    grid: tuple[int, int]
+    pcus: int
+    pcu_count: int
+    pmus: int
+    pmu_count: int
+    sram_bytes: int
+    busiest_link_share: float
+    link_wait_cycles: int
+    log: Sequence[tuple[int, int, int]] = ()
+    """(stage, first cycle, end) of firings."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One launch (of a program, of a section) as the engine counted it."""
+
+    name: str
+    schedule: str
+    cycles: int
+    """Core-clock cycles from the start of its first piece of work to its last store."""
+    clock_hz: int
+    """Mean core clock over those cycles."""
+    time_ps: int
+    """Device time of the kernel: what a profiler reports as its duration."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Monotonic counts. Known names: `macs`, `events`, `<level>_read_bytes`, `<level>_write_bytes`, `<level>_hits`,
+    `<level>_misses` (levels: `sim.report.figures.LEVELS`), `<pipe>_busy_cycles` (summed over its instances); of a GPU
+    `warp_instructions`, `ctas`, `memory_lines`, `smem_conflict_cycles`, `dram_row_hits`, `dram_row_misses`."""
+    stalls: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By unit, cycles by what they were spent on; a unit's counts sum to its instances times cycles. Of a GPU: `warps`,
+    warp-cycles by state (`WARP_STATES`), and `issue`, issue-slot cycles: `issued`, `no_warp`, or the state of the warp
+    that became eligible first."""
+    own: Any = None
+    """What only the machine's family has: a `GpuLaunch`, an `RduSection`;
+    of other families what their report module reads."""
     energy_fj: int = 0
     launch_ps: Mapping[str, int] = field(default_factory=dict)
     """Parts of the launch that belong to `time_ps`: `command`, `instruction_fetch`, `descriptor_fetch`, ..."""
@@ -91,6 +142,22 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """One call of an operator, as a profiler of a framework shows it."""
+
+    name: str
+    kind: str
+    """Class of the operator by how it moves data: `contraction`, `normalisation`, `elementwise`, `copy`."""
+    workload: str
+    """The operator as text."""
+    host_ps: int
+    """For how long the call kept the host's thread."""
+    kernels: int
+    device_ps: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFigures:
     """The figures of a machine that a report divides by. Peaks are at the boost clock, but see `peak_hz`."""
 
@@ -99,10 +166,12 @@ class MachineFigures:
     boost_hz: int
     peak_ops_per_s: int
     """Peak of the chosen dtype, operations (2 per MAC) a second, as the data sheet counts them."""
-    dram_bytes_per_s: int
-    l2_bytes_per_s: int | None = None
-    sm_count: int | None = None
-    subcores_per_sm: int | None = None
+    bandwidths: Mapping[str, int]
+    """Peak bytes a second by memory level; a level without a figure is absent."""
+    external: tuple[str, ...] = ("dram",)
+    """Levels outside the chip: what the roofline counts as memory."""
+    clocked: tuple[str, ...] = ()
+    """Levels whose bandwidth moves with the core clock; their figure is at boost."""
     power_limit_mw: int | None = None
     peak_hz: int = 0
     """Core clock behind `peak_ops_per_s`; 0: boost."""
@@ -117,12 +186,13 @@ class SimulatorStats:
     """What the simulation itself cost. Only the counts are deterministic."""
 
     version: str
-    warp_instructions: int
-    memory_lines: int
     events: int
     cpu_s: float
     wall_s: float
     peak_memory_bytes: int
+    warp_instructions: int | None = None
+    memory_lines: int | None = None
+    instructions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,5 +226,7 @@ class RunRecord:
     """Time outside kernels by cause: `framework`, `launch`, `gap`, `synchronise`, `copy`, ..."""
     check: CheckResult | None = None
     simulator: SimulatorStats | None = None
+    operators: Sequence[OperatorTime] = ()
+    """The operators of a graph, in the order of their calls."""
     notes: Sequence[str] = ()
     """Anything that a reader must know, one sentence each."""

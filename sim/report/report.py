@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sim.report.figures import Figures, hit_rates, level_bytes, shares, total
+from sim.report.families import family
+from sim.report.figures import Figures, level_bytes, shares
+from sim.report.profile import profile
 from sim.report.record import KernelRecord, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 """Version of schema.json; the first number changes when a key changes its meaning or goes."""
 
 
@@ -45,7 +47,7 @@ class Report:
 
     @property
     def bound(self) -> str:
-        """`compute`, `dram`, `l2`, `overhead` or `latency`."""
+        """`compute`, a memory level, `overhead` or `latency`."""
         return self.figures.bound
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,6 +65,8 @@ class Report:
             **_measured(figures, run.macs),
             "kernels": [self._kernel_dict(kernel) for kernel in run.kernels],
         }
+        if run.operators:
+            result["profile"] = [entry.to_dict() for entry in profile(run)]
         if run.host_ps:
             result["host_us"] = {name: ps / 1e6 for name, ps in run.host_ps.items()}
         if run.check is not None:
@@ -71,9 +75,9 @@ class Report:
         if run.notes:
             result["notes"] = list(run.notes)
         if run.simulator is not None:
-            cpu_s = run.simulator.cpu_s
-            rate = {"warp_instructions_per_cpu_s": run.simulator.warp_instructions / cpu_s} if cpu_s else {}
-            result["simulator"] = {**asdict(run.simulator), **rate}
+            cpu_s, warp_instructions = run.simulator.cpu_s, run.simulator.warp_instructions
+            rate = {"warp_instructions_per_cpu_s": warp_instructions / cpu_s} if cpu_s and warp_instructions else {}
+            result["simulator"] = {**_without_none(asdict(run.simulator)), **rate}
         return result
 
     def _kernel_dict(self, kernel: KernelRecord) -> dict[str, Any]:
@@ -88,7 +92,7 @@ class Report:
         return roofline([self], ax)
 
     def plot_stalls(self, ax: Axes | None = None) -> Axes:
-        """Draws the stack of warp states, one bar a kernel."""
+        """Draws what the cycles of one unit (of a GPU: warps) were spent on, one bar a kernel."""
         from sim.report.plots import stall_stack
 
         return stall_stack(self, ax)
@@ -120,55 +124,12 @@ def _measured(figures: Figures, macs: int) -> dict[str, Any]:
         "percent_of_peak": 100 * figures.share_of_peak,
         "bound": figures.bound,
         "bytes": level_bytes(figures.counters),
-        "stalls": {
-            unit: shares(counts)
-            for unit, counts in (
-                ("warps", total(k.warp_state_cycles for k in figures.kernels)),
-                ("issue", total(k.issue_slots for k in figures.kernels)),
-            )
-            if any(counts.values())
-        },
+        "stalls": {unit: shares(counts) for unit, counts in figures.stalls.items()},
         "energy_j": figures.energy_j,
         "power_w": figures.power_w,
-        figures.machine.family: _family(figures),
+        figures.machine.family: _without_none(family(figures.machine.family).details(figures)),
     }
     return _without_none(result)
-
-
-def _family(figures: Figures) -> dict[str, Any]:
-    """What only a GPU has. Of several kernels, launch shape and occupancy are those of the longest."""
-    kernel = max(figures.kernels, key=lambda k: k.time_ps)
-    return _without_none(
-        {
-            "grid": list(kernel.grid),
-            "cluster": list(kernel.cluster),
-            "waves": kernel.waves_milli / 1000,
-            "tail_fraction": kernel.tail_cycles / kernel.cycles,
-            "occupancy": occupancy_dict(kernel),
-            "hit_rates": hit_rates(figures.counters),
-            "speed_of_light": figures.speed_of_light(),
-            "intensity": figures.intensity,
-            "launch_us": {name: ps / 1e6 for name, ps in total(k.launch_ps for k in figures.kernels).items()},
-            "counters": dict(figures.counters),
-            "throttle_reason": kernel.throttle_reason,
-        }
-    )
-
-
-def occupancy_dict(kernel: KernelRecord) -> dict[str, Any] | None:
-    """Residency of a kernel: what fits, what limits it, what was achieved on average."""
-    if kernel.occupancy is None:
-        return None
-    occupancy = kernel.occupancy
-    result = {
-        "ctas_per_sm": occupancy.ctas_per_sm,
-        "warps_per_sm": occupancy.warps_per_sm,
-        "max_warps_per_sm": occupancy.max_warps_per_sm,
-        "limiter": occupancy.limiter,
-    }
-    if occupancy.achieved_warps_milli:
-        return {**result, "achieved": occupancy.achieved_warps_milli / 1000}
-    return result
 
 
 def _without_none(mapping: dict[str, Any]) -> dict[str, Any]:

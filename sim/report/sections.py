@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sim.report.families import family
 from sim.report.figures import Figures, hit_rates, level_bytes, shares, total
+from sim.report.profile import classes, profile
+from sim.report.record import RunRecord
 
 if TYPE_CHECKING:
     from sim.report.report import Report
@@ -33,9 +36,11 @@ def sections_of(report: Report) -> list[Section]:
         _roofline,
         _stalls,
         _memory,
-        _occupancy,
+        *family(report.record.machine.family).SECTIONS,
         _clock,
         _time_parts,
+        _profile,
+        _classes,
         _kernels,
         _candidates,
         _verdict,
@@ -110,8 +115,10 @@ def _speed_of_light(report: Report) -> Section:
 
 def _roofline(report: Report) -> Section:
     figures = report.figures
+    if not figures.flops:
+        return Section("Roofline", ())
     side = "compute" if figures.intensity >= figures.ridge else "memory"
-    roof = min(float(figures.machine.peak_ops_per_s), figures.intensity * figures.machine.dram_bytes_per_s)
+    roof = min(float(figures.machine.peak_ops_per_s), figures.intensity * figures.external_bytes_per_s)
     return Section(
         "Roofline",
         (
@@ -127,19 +134,14 @@ def _roofline(report: Report) -> Section:
 
 def _stalls(report: Report) -> Section:
     rows = []
-    for unit, counts in (
-        ("warps", total(k.warp_state_cycles for k in report.record.kernels)),
-        ("issue", total(k.issue_slots for k in report.record.kernels)),
-    ):
-        if not any(counts.values()):
-            continue
+    for unit, counts in report.figures.stalls.items():
         split = shares(counts)
         shown = {reason: share for reason, share in split.items() if share >= SMALLEST_STALL}
         rest = sum(split.values()) - sum(shown.values())
         if len(shown) < len(split):
             shown["other"] = rest
-        rows += [(unit, words(reason), percent(share), bar(share)) for reason, share in shown.items()]
-    return Section("Stall stack (warps: share of warp-cycles; issue: share of issue slots)", tuple(rows))
+        rows += [(words(unit), words(reason), percent(share), bar(share)) for reason, share in shown.items()]
+    return Section(family(report.record.machine.family).STALL_TITLE, tuple(rows))
 
 
 def _memory(report: Report) -> Section:
@@ -153,24 +155,10 @@ def _memory(report: Report) -> Section:
         rate = rates.get("dram_row" if level == "dram" else level)
         hits = "" if rate is None else percent(rate) + (" of rows" if level == "dram" else "")
         bandwidth = f"{sum(sides.values()) / device_s * 1e-9:,.0f} GB/s"
-        rows.append((level, *(bytes_text(sides[s]) if s in sides else "" for s in ("read", "write")), bandwidth, hits))
+        rows.append(
+            (words(level), *(bytes_text(sides[s]) if s in sides else "" for s in ("read", "write")), bandwidth, hits)
+        )
     return Section("Memory chart", tuple(rows), ("level", "read", "written", "rate", "hits"))
-
-
-def _occupancy(report: Report) -> Section:
-    kernel = max(report.record.kernels, key=lambda k: k.time_ps)
-    rows = []
-    if kernel.occupancy is not None:
-        o = kernel.occupancy
-        fits = f"{o.ctas_per_sm} CTAs an SM, {o.warps_per_sm} of {o.max_warps_per_sm} warps; limit: {words(o.limiter)}"
-        rows.append(("resident", fits))
-        if o.achieved_warps_milli:
-            rows.append(("achieved", f"{o.achieved_warps_milli / 1000:.1f} warps an SM"))
-    rows.append(("grid", " x ".join(map(str, kernel.grid)) + ", clusters of " + " x ".join(map(str, kernel.cluster))))
-    if kernel.waves_milli:
-        tail = percent(kernel.tail_cycles / kernel.cycles)
-        rows.append(("waves", f"{kernel.waves_milli / 1000:.2f}; tail {tail} of the cycles"))
-    return Section("Occupancy", tuple(rows))
 
 
 def _clock(report: Report) -> Section:
@@ -196,14 +184,45 @@ def _time_parts(report: Report) -> Section:
     return Section("Where the time went", rows)
 
 
+def _profile(report: Report) -> Section:
+    if not report.record.operators:
+        return Section("Profile", ())
+    return profile_section(report.record)
+
+
+def _classes(report: Report) -> Section:
+    by_kind = classes(report.record)
+    if len(by_kind) < 2:
+        return Section("Operator classes", ())
+    rows = tuple(
+        (kind, percent(entry.flop_share), percent(entry.device_share), time_text(entry.device_ps))
+        for kind, entry in by_kind.items()
+    )
+    return Section("Operator classes", rows, ("class", "operations", "device time", ""))
+
+
 def _kernels(report: Report) -> Section:
-    if len(report.record.kernels) < 2:
+    if len(report.record.kernels) < 2 or report.record.operators:
         return Section("Kernels", ())
     rows = tuple(
         (k.name, f"{k.cycles:,}", time_text(k.time_ps), Figures.of_kernel(report.record, k).bound)
         for k in report.record.kernels
     )
     return Section("Kernels", rows, ("name", "cycles", "time", "bound"))
+
+
+def profile_section(run: RunRecord) -> Section:
+    """Time by operator, as a framework's profiler prints it."""
+    rows = tuple(
+        (
+            entry.name, str(entry.calls), str(entry.kernels),
+            time_text(entry.host_ps), percent(entry.host_share),
+            time_text(entry.device_ps), percent(entry.device_share), time_text(entry.device_ps // entry.calls),
+        )
+        for entry in profile(run)
+    )  # fmt: skip
+    header = ("operator", "calls", "kernels", "host", "host %", "device", "device %", "device a call")
+    return Section("Profile", rows, header)
 
 
 def _candidates(report: Report) -> Section:

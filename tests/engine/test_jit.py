@@ -43,16 +43,35 @@ def small_install(folder: Path) -> Path:
 
 
 RUN = "from sim.part.kernel import run; print(run(1))"
-DIRECTORY = "from sim.engine.jit import cache_directory; print(cache_directory())"
+DIRECTORY = (
+    "import sim.part.kernel as k; from pathlib import Path; from sim.engine.jit import cache_directory; "
+    "print(cache_directory(Path(k.__file__)))"
+)
 HITS = "from sim.part.kernel import run; run(1); print(sum(run.stats.cache_hits.values()))"
 
 
-def test_key_follows_every_kernel_source(tmp_path: Path) -> None:
-    root = small_install(tmp_path) / "sim"
-    before = jit.cache_key(jit.kernel_sources(root))
-    assert root / "part" / "helper.py" in jit.kernel_sources(root)
-    (root / "part" / "helper.py").write_text("x = 1\n")
-    assert jit.cache_key(jit.kernel_sources(root)) != before
+def test_sources_are_what_a_file_imports_over_all_steps() -> None:
+    sources = {str(path.relative_to(REPOSITORY)) for path in jit.kernel_sources(REPOSITORY / "sim/gpu/kernel.py")}
+    assert {"sim/gpu/kernel.py", "sim/gpu/layout.py", "sim/memory/dram_kernel.py", "sim/engine/jit.py"} <= sources
+    assert not {"sim/gpu/lower.py", "sim/gpu/program.py", "sim/api.py"} & sources
+
+
+def test_multi_line_and_module_imports_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "PACKAGE_ROOT", tmp_path / "sim")
+    (tmp_path / "sim" / "part").mkdir(parents=True)
+    for name in ("a", "b", "c", "d", "unused"):
+        (tmp_path / "sim" / "part" / f"{name}.py").write_text("")
+    main = tmp_path / "sim" / "part" / "kernel.py"
+    main.write_text("import sim.part.a\nfrom sim.part import (\n    b,\n    c as other,\n)\nfrom sim.part.d import X\n")
+    assert {path.stem for path in jit.kernel_sources(main)} == {"kernel", "a", "b", "c", "d"}
+
+
+def test_key_follows_the_sources(tmp_path: Path) -> None:
+    path = tmp_path / "helper.py"
+    path.write_text("x = 1\n")
+    before = jit.cache_key([path])
+    path.write_text("x = 2\n")
+    assert jit.cache_key([path]) != before
 
 
 def test_key_follows_modes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +135,8 @@ def test_directory_that_others_can_write_is_refused(tmp_path: Path) -> None:
     assert jit.usable_directory(tmp_path / "a", "k") is None
 
 
-def test_prune_removes_only_old_cache_directories(tmp_path: Path) -> None:
+def test_prune_removes_only_old_cache_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "_KEEP_COUNT", 16)
     now_s = 1_000_000_000.0
     ages_s = {f"kernels-{i}": i * 60.0 for i in range(12)} | {f"kernels-busy{i}": 3000.0 for i in range(8)}
     ages_s |= {"kernels-week": 8 * 86400.0, "kernels-day": 86400.0, "kernels-mine": 9 * 86400.0, "other": 9 * 86400.0}

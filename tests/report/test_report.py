@@ -11,10 +11,12 @@ import pytest
 
 from sim.report.compare import Comparison, Unsupported
 from sim.report.figures import Figures, hit_rates, level_bytes, shares
+from sim.report.gpu import REMEDIES
 from sim.report.record import (
     WARP_STATES,
     Candidate,
     CheckResult,
+    GpuLaunch,
     KernelRecord,
     MachineFigures,
     Occupancy,
@@ -24,16 +26,14 @@ from sim.report.record import (
 from sim.report.render import aligned
 from sim.report.report import Report
 from sim.report.sections import bar, bytes_text, sections_of, time_text
-from sim.report.verdict import REMEDIES
 
 MACHINE = MachineFigures(
     name="round",
     family="gpu",
     boost_hz=2_000_000_000,
     peak_ops_per_s=100 * 10**12,
-    dram_bytes_per_s=10**12,
-    l2_bytes_per_s=4 * 10**12,
-    sm_count=10,
+    bandwidths={"dram": 10**12, "l2": 4 * 10**12},
+    clocked=("l2",),
     power_limit_mw=300_000,
     instances={"tensor": 40},
 )
@@ -44,7 +44,6 @@ KERNEL = KernelRecord(
     cycles=100_000,
     clock_hz=1_000_000_000,
     time_ps=100_000_000,  # 100 us
-    grid=(20, 1, 1),
     counters={
         "macs": 2 * 10**9,
         "l2_read_bytes": 60_000_000,
@@ -55,11 +54,11 @@ KERNEL = KernelRecord(
         "dram_write_bytes": 10_000_000,
         "tensor_busy_cycles": 40 * 80_000,
     },
-    warp_state_cycles={"selected": 100, "long_scoreboard": 300, "barrier": 0, "wait": 100},
-    issue_slots={"issued": 1, "no_warp": 3},
-    occupancy=Occupancy(2, 16, "registers", 64, 12_500),
-    waves_milli=1000,
-    tail_cycles=10_000,
+    stalls={
+        "warps": {"selected": 100, "long_scoreboard": 300, "barrier": 0, "wait": 100},
+        "issue": {"issued": 1, "no_warp": 3},
+    },
+    own=GpuLaunch((20, 1, 1), (1, 1, 1), Occupancy(2, 16, "registers", 64, 12_500), 1000, tail_cycles=10_000),
     energy_fj=20 * 10**12,  # 20 mJ
     launch_ps={"command": 2_000_000},
     throttle_reason="power",
@@ -76,7 +75,7 @@ RUN = RunRecord(
     kernels=(KERNEL,),
     candidates=(Candidate("mma", 90_000, chosen=True), Candidate("simt", 500_000, simulated_cycles=510_000)),
     check=CheckResult(passed=True, max_rel_error=1e-4),
-    simulator=SimulatorStats("0.1.0", 1000, 200, 300, 0.5, 0.6, 10**8),
+    simulator=SimulatorStats("0.1.0", 300, 0.5, 0.6, 10**8, 1000, 200),
 )
 
 
@@ -132,7 +131,7 @@ def test_schema_holds_for_full_and_bare_runs_and_refuses_wrong_ones() -> None:
     validate_schema(full)
     two = dataclasses.replace(RUN, kernels=(KERNEL, KERNEL), host_ps={"framework": 5}, notes=("a note",))
     validate_schema(Report(two).to_dict())
-    bare = KernelRecord("k", "simt", 10, 10**9, 10_000, (1,))
+    bare = KernelRecord("k", "simt", 10, 10**9, 10_000, own=GpuLaunch((1,)))
     validate_schema(Report(dataclasses.replace(RUN, kernels=(bare,), check=None, simulator=None)).to_dict())
     for key, value in (("cycles", 1.5), ("bound", "magic"), ("unheard_of", 1), ("family", "cpu")):
         with pytest.raises(jsonschema.ValidationError):
@@ -145,7 +144,7 @@ def test_schema_holds_for_full_and_bare_runs_and_refuses_wrong_ones() -> None:
 def test_what_was_not_counted_is_absent() -> None:
     document = Report(RUN).to_dict()
     assert set(document["bytes"]) == {"l2", "dram"}
-    bare = KernelRecord("k", "simt", 10, 10**9, 10_000, (1,))
+    bare = KernelRecord("k", "simt", 10, 10**9, 10_000, own=GpuLaunch((1,)))
     document = Report(dataclasses.replace(RUN, kernels=(bare,), check=None, simulator=None)).to_dict()
     assert document["bytes"] == {}
     assert document["stalls"] == {}
@@ -185,7 +184,7 @@ def test_verdict_quotes_losses() -> None:
     assert "60.0 % of their cycles in long scoreboard" in text
     assert "The clock is 50.0 % below boost (power)" in text
     assert "The tail, in which SMs run out of work, is 10.0 %" in text
-    assert "The tail" not in str(changed(kernel={"tail_cycles": 100}))
+    assert "The tail" not in str(changed(kernel={"own": GpuLaunch((1,), tail_cycles=100)}))
 
 
 def test_text_has_the_sections_in_order() -> None:

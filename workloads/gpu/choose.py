@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
@@ -19,6 +18,7 @@ from workloads.gpu.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemv import GemvConfig
 from workloads.gpu.mma import MmaConfig
 from workloads.gpu.problem import Problem, problem
+from workloads.gpu.select import Choice
 from workloads.gpu.simt import SimtConfig
 from workloads.gpu.wgmma import WgmmaConfig
 from workloads.ops import Gemm
@@ -60,14 +60,6 @@ SIMT_STEP_BYTES = 32
 """Bytes of k in one buffer: 8 fp32."""
 
 GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The configuration to run, and the best candidates with their estimated times in picoseconds, best first."""
-
-    config: Config
-    candidates: list[tuple[Config, int]]
 
 
 def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:

@@ -1,0 +1,57 @@
+"""What every description of a machine has: a name, figures in groups, and where each figure comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from arch.units import word
+
+Count = Annotated[int, Field(gt=0, le=2**31)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Group(BaseModel):
+    """Base of every group of figures: frozen, unknown words refused, typed by people without the unit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=word, populate_by_name=True)
+
+
+class MachineSpec(Group):
+    """Base of the machines of all families, built by `arch.load.load_arch`."""
+
+    name: str
+    family: str
+    title: str
+    notes: str = ""
+
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Source of every figure, by path; figures set by the user say so."""
+        return MappingProxyType(self._sources)
+
+    @property
+    def default_dtype(self) -> str:
+        """Operand type used where a workload names none."""
+        raise NotImplementedError
+
+    @property
+    def summary(self) -> str:
+        """The main figures in one line."""
+        raise NotImplementedError
+
+    def peak_flops(self, dtype: str) -> float:
+        """Peak operations (2 a multiply-add) a second for operands of a type, as the data sheet counts them."""
+        raise NotImplementedError
+
+    def content_hash(self) -> str:
+        """SHA-256 of the figures, the same in every process; title, notes and sources do not count."""
+        figures = self.model_dump(mode="json", by_alias=True, exclude={"title", "notes"})
+        return hashlib.sha256(json.dumps(figures, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,581 @@
+#!/usr/bin/env python3
+"""Measures operators on a real GPU through PyTorch and writes rows of the reference schema of tilewave.
+
+    python measure_gpu.py --out rows.csv                                  # the default set, cold and warm L2
+    python measure_gpu.py --out rows.csv --op gemm softmax --dtype bf16
+    python measure_gpu.py --out rows.csv "gemm m=4096 n=4096 k=4096" "attention batch=4 heads=16 seq=4096 head_dim=128"
+    tilewave validate --reference rows.csv                                # simulated against measured
+
+The file needs nothing but PyTorch, so it can be copied to the machine with the GPU. It changes no setting of the card
+(no clocks, no power limit, no persistence), holds at most `--memory-limit` of its memory, ends by `--time-limit`, and
+writes every row as soon as it has it, so it may be stopped at any time.
+
+How it measures. Operands are normal random numbers. `cold`: every call takes the next of several sets of operands and
+results, which together exceed the L2 several times or serve one batch only, and before each batch something larger than
+the L2 is read. `warm`: the same set each time. A batch of calls is queued behind a
+kernel that only waits, so that the host is out of the way; device events around each call give one time each
+(scope `event`), or events around the whole batch give the mean call (scope `stream`). The median of all batches is
+written, with the 10th and 90th percentile beside it. The core clock, power and temperature are read by nvidia-smi
+while more of the same calls run. On the CPU (`--device cpu`, to try the script) calls are timed by the host's clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+SCHEMA = (
+    *("machine", "op", "dtype", "shape", "schedule", "time_us", "scope", "overhead_us", "l2", "quality", "source"),
+    "url",
+)
+"""Columns of the reference schema, in its order."""
+
+CARD = ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
+"""What nvidia-smi is asked for, MHz, watts and degrees Celsius."""
+
+EXTRA = ("samples", "p10_us", "p90_us", "sets", "device", "driver", "cuda", "torch", "date", *CARD)
+"""Columns that follow the schema's; readers of the schema ignore them."""
+
+PRESETS = {
+    "Tesla T4": "t4",
+    "Tesla V100-SXM2-16GB": "v100-sxm2",
+    "Tesla V100-SXM2-32GB": "v100-sxm2-32gb",
+    "NVIDIA A100-SXM4-40GB": "a100-sxm4-40gb",
+    "NVIDIA A100-SXM4-80GB": "a100-sxm4-80gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA H100 80GB HBM3": "h100-sxm",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H200": "h200-sxm",
+    "NVIDIA H20": "h20",
+    "NVIDIA H800": "h800-sxm",
+    "NVIDIA GH200 480GB": "gh200-96gb",
+}
+"""Name of a machine description by the name that the driver gives the device."""
+
+DTYPE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+TORCH_DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+UNARY = ("scale", "gelu", "silu", "exp", "sin", "sqrt", "log", "sigmoid")
+KEYS: dict[str, dict[str, int | str | None]] = {
+    "gemm": {"m": None, "n": None, "k": None, "batch": 1, "ta": "N", "tb": "N"},
+    "softmax": {"rows": None, "cols": None},
+    "layernorm": {"rows": None, "cols": None},
+    "rmsnorm": {"rows": None, "cols": None},
+    "transpose": {"rows": None, "cols": None},
+    "sum": {"n": None},
+    "copy": {"n": None},
+    "fill": {"n": None},
+    "add": {"n": None},
+    **{word: {"n": None} for word in UNARY},
+    "attention": {
+        **{"batch": None, "heads": None, "kv_heads": 0, "seq": 0, "seq_q": 0, "seq_k": 0, "head_dim": None},
+        "causal": 0,
+    },
+}
+"""Keys of each operator with their defaults; None: must be given. 0 in attention: as `heads` or `seq`."""
+
+ATTENTION_SCHEDULES = {"flash2": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "unfused": "MATH"}
+"""Schedule names of the schema and PyTorch's backend of each."""
+
+POINTWISE_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 27)
+DEFAULT_SET = (
+    *(f"gemm m={n} n={n} k={n}" for n in (256, 512, 1024, 2048, 4096, 8192)),
+    *(f"gemm m={m} n=4096 k=4096" for m in (1, 16, 64, 128)),
+    "gemm m=1024 n=1024 k=64 batch=64",
+    "gemm m=4096 n=4096 k=4096 tb=T",
+    *(f"softmax rows=16384 cols={cols}" for cols in (128, 512, 1024, 4096, 16384)),
+    *(f"{norm} rows=16384 cols={cols}" for norm in ("layernorm", "rmsnorm") for cols in (1024, 4096, 8192)),
+    *(f"{word} n={n}" for word in ("copy", "add", "scale", "gelu", "exp") for n in POINTWISE_SIZES),
+    *(f"sum n={n}" for n in (1 << 20, 1 << 27)),
+    "transpose rows=8192 cols=8192",
+    *(
+        f"attention batch={16384 // seq} heads=16 seq={seq} head_dim=128 causal={causal}"
+        for seq in (1024, 4096, 16384)
+        for causal in (0, 1)
+    ),
+)
+
+ROTATION = 4
+"""Sets of operands of a cold measurement exceed the L2 by this factor, unless each is used only once a batch."""
+
+FLUSH = 2
+"""What is read before a cold batch exceeds the L2 by this factor."""
+
+CALLS = 32
+"""Calls of one batch."""
+
+WAIT_CYCLES = 200_000
+"""Core cycles of the waiting kernel a queued call: more than the host takes for any call here."""
+
+
+class Refusal(Exception):
+    """Something that a person can put right; the message says how."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator to measure."""
+
+    op: str
+    dtype: str
+    keys: dict[str, Any]
+
+    @property
+    def shape(self) -> str:
+        """The shape column: keys that differ from their defaults, and those without one."""
+        keys, found = KEYS[self.op], self.keys
+        return " ".join(f"{key}={value}" for key, value in found.items() if keys[key] is None or value != keys[key])
+
+    @property
+    def extents(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of operands and result."""
+        k = self.keys
+        match self.op:
+            case "gemm":
+                a = (k["m"], k["k"]) if k["ta"] == "N" else (k["k"], k["m"])
+                b = (k["k"], k["n"]) if k["tb"] == "N" else (k["n"], k["k"])
+                return tuple((k["batch"], *shape) for shape in (a, b, (k["m"], k["n"])))
+            case "attention":
+                q = (k["batch"], k["heads"], k["seq_q"], k["head_dim"])
+                kv = (k["batch"], k["kv_heads"], k["seq_k"], k["head_dim"])
+                return (q, kv, kv, q)
+            case "transpose":
+                return ((k["rows"], k["cols"]), (k["cols"], k["rows"]))
+            case "sum":
+                return ((k["n"],), (1,))
+            case "add":
+                return ((k["n"],),) * 3
+            case "fill":
+                return ((k["n"],),)
+            case "softmax" | "layernorm" | "rmsnorm":
+                return ((k["rows"], k["cols"]),) * 2
+            case _:
+                return ((k["n"],),) * 2
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one set of operands and result."""
+        return DTYPE_BYTES[self.dtype] * sum(math.prod(shape) for shape in self.extents)
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.shape} {self.dtype}"
+
+
+def parse_case(text: str, dtype: str) -> Case:
+    """The case of `OP key=value ...`; a `dtype=` in the text wins."""
+    word, *pairs = text.split() or [""]
+    if word not in KEYS:
+        raise Refusal(f"unknown operator {word!r}, one of {', '.join(KEYS)}")
+    keys: dict[str, Any] = dict(KEYS[word])
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        if key == "dtype":
+            dtype = value
+        elif key not in keys:
+            raise Refusal(f"{word}: unknown key {key!r}, one of {', '.join(keys)}, dtype")
+        elif key in ("ta", "tb"):
+            if value not in ("N", "T"):
+                raise Refusal(f"{word} {pair}: must be N or T")
+            keys[key] = value
+        else:
+            least = 0 if key == "causal" else 1
+            if not value.isdigit() or int(value) < least:
+                raise Refusal(f"{word} {pair}: must be a whole number of at least {least}")
+            keys[key] = int(value)
+    if word == "attention":
+        seq = keys.pop("seq")
+        keys["kv_heads"] = keys["kv_heads"] or keys["heads"]
+        keys["seq_q"], keys["seq_k"] = keys["seq_q"] or seq or None, keys["seq_k"] or seq or None
+        if keys["causal"] and keys["seq_q"] != keys["seq_k"]:
+            raise Refusal(f"{text}: PyTorch's causal mask starts at the first key; make seq_q and seq_k equal")
+    missing = [key for key, value in keys.items() if value is None]
+    if missing:
+        raise Refusal(f"{text}: {', '.join(missing)} missing")
+    if dtype not in DTYPE_BYTES or (dtype == "tf32" and word != "gemm"):
+        allowed = [name for name in DTYPE_BYTES if name != "tf32" or word == "gemm"]
+        raise Refusal(f"{text}: dtype {dtype} must be one of {', '.join(allowed)}")
+    return Case(word, dtype, keys)
+
+
+def cases_of(workloads: Sequence[str], ops: Sequence[str], dtypes: Sequence[str]) -> list[Case]:
+    """What to measure: `workloads`, or the default set, in each of `dtypes`, only operators `ops` if any are given."""
+    found: list[Case] = []
+    for text in workloads or DEFAULT_SET:
+        word = text.split()[0] if text.split() else ""
+        if ops and word not in ops:
+            continue
+        for dtype in dtypes:
+            if dtype == "tf32" and word != "gemm":
+                continue
+            case = parse_case(text, dtype)
+            if case not in found:
+                found.append(case)
+    if not found:
+        raise Refusal(f"no workload is left; operators are {', '.join(KEYS)}")
+    return found
+
+
+def rotation(case: Case, l2: str, l2_bytes: int, memory_bytes: int) -> int:
+    """Sets of operands that take turns; Refusal where the memory limit does not hold what is needed."""
+    wanted = 1 if l2 == "warm" else min(CALLS, 1 + -(-ROTATION * l2_bytes // case.size_bytes))
+    # One set more for results that are made anew while the old ones are still held, and workspace of the library.
+    need = (wanted + 1) * case.size_bytes + FLUSH * l2_bytes
+    if need > memory_bytes:
+        raise Refusal(f"{case} {l2} needs {need / 2**30:.1f} GiB, --memory-limit is {memory_bytes / 2**30:.1f} GiB")
+    return wanted
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of `values` lie, by linear interpolation."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def machine_of(device: str) -> str:
+    """Name of the machine description of a device; of one that has none, its own name, which `validate` then skips."""
+    return PRESETS.get(device, device.lower().replace(" ", "-"))
+
+
+# ---------------------------------------------------------------------------------------------------- PyTorch
+
+
+def operation(torch: Any, device: Any, case: Case, schedule: str) -> Callable[[list[Any]], Any]:
+    """The call that is measured. It takes one set of tensors, the last of which is for the result.
+
+    Where PyTorch offers no `out`, the call makes its result anew, and the caller holds it.
+    """
+    functional = torch.nn.functional
+    match case.op:
+        case "gemm":
+            turned = [case.keys["ta"] == "T", case.keys["tb"] == "T"]
+            single = case.keys["batch"] == 1
+
+            def gemm(tensors: list[Any]) -> Any:
+                a, b = (t.mT if turn else t for t, turn in zip(tensors, turned, strict=False))
+                c = tensors[2]
+                return torch.mm(a[0], b[0], out=c[0]) if single else torch.bmm(a, b, out=c)
+
+            return gemm
+        case "softmax":
+            return lambda t: torch.softmax(t[0], -1, out=t[1])
+        case "layernorm" | "rmsnorm":
+            cols = (case.keys["cols"],)
+            weight = torch.ones(cols, dtype=getattr(torch, TORCH_DTYPES[case.dtype]), device=device)
+            bias = torch.zeros_like(weight)
+            if case.op == "layernorm":
+                return lambda t: functional.layer_norm(t[0], cols, weight, bias)
+            return lambda t: functional.rms_norm(t[0], cols, weight)
+        case "transpose":
+            return lambda t: t[1].copy_(t[0].mT)
+        case "sum":
+            return lambda t: torch.sum(t[0])
+        case "copy":
+            return lambda t: t[1].copy_(t[0])
+        case "fill":
+            return lambda t: t[0].fill_(1.0)
+        case "add":
+            return lambda t: torch.add(t[0], t[1], out=t[2])
+        case "scale":
+            return lambda t: torch.mul(t[0], 1.5, out=t[1])
+        case "gelu" | "silu":
+            function = getattr(functional, case.op)
+            return lambda t: function(t[0])
+        case "attention":
+            from torch.nn.attention import SDPBackend, sdpa_kernel
+
+            backend = getattr(SDPBackend, ATTENTION_SCHEDULES[schedule])
+            options: dict[str, Any] = {"is_causal": bool(case.keys["causal"])}
+            if case.keys["kv_heads"] != case.keys["heads"]:
+                options["enable_gqa"] = True
+
+            def attention(t: list[Any]) -> Any:
+                with sdpa_kernel(backend):
+                    return functional.scaled_dot_product_attention(t[0], t[1], t[2], **options)
+
+            return attention
+        case _:
+            function = getattr(torch, case.op)
+            return lambda t: function(t[0], out=t[1])
+
+
+class Rotation:
+    """Sets of tensors that take turns, so that a call does not find in the L2 what the call before left there.
+
+    flush: a tensor that is read before each batch, which leaves the L2 full of clean lines; None for a warm L2.
+    """
+
+    def __init__(
+        self, torch: Any, device: Any, case: Case, call: Callable[[list[Any]], Any], sets: int, flush: Any
+    ) -> None:
+        dtype = getattr(torch, TORCH_DTYPES[case.dtype])
+        self._call = call
+        self._sets = [[torch.randn(shape, device=device).to(dtype) for shape in case.extents] for _ in range(sets)]
+        if case.op in ("sqrt", "log"):
+            for tensors in self._sets:
+                tensors[0].abs_()
+        self._results: list[Any] = [None] * sets
+        self._turn = 0
+        self._flush = flush
+
+    def begin(self) -> None:
+        """What comes before a batch."""
+        if self._flush is not None:
+            self._flush.sum()
+
+    def __call__(self) -> None:
+        """One call on the next set."""
+        self._results[self._turn] = self._call(self._sets[self._turn])
+        self._turn = (self._turn + 1) % len(self._sets)
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+
+def cuda_batch(torch: Any, calls: Rotation, scope: str) -> list[float]:
+    """Times of one batch of calls in microseconds: each call's for `event`, the mean one for `stream`."""
+    for cycles in (WAIT_CYCLES * CALLS * 4**i for i in range(4)):
+        stamps = [torch.cuda.Event(enable_timing=True) for _ in range(CALLS + 1 if scope == "event" else 2)]
+        calls.begin()
+        torch.cuda._sleep(cycles)  # PyTorch's own benchmarks fill the stream with it
+        stamps[0].record()
+        for i in range(CALLS):
+            calls()
+            if scope == "event":
+                stamps[i + 1].record()
+        if scope == "stream":
+            stamps[1].record()
+        ahead = not stamps[0].query()
+        torch.cuda.synchronize()
+        if not ahead:  # the host was slower than the wait, and the device may have run dry
+            continue
+        if scope == "stream":
+            return [1000 * stamps[0].elapsed_time(stamps[1]) / CALLS]
+        return [1000 * a.elapsed_time(b) for a, b in itertools.pairwise(stamps)]
+    raise Refusal("the host is too slow to keep the device busy; something else runs on it")
+
+
+def cpu_batch(calls: Rotation) -> list[float]:
+    """Times of a batch of calls by the host's clock, microseconds."""
+    times = []
+    calls.begin()
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        calls()
+        times.append(1e6 * (time.perf_counter() - begin))
+    return times
+
+
+def read_card(uuid: str) -> dict[str, str]:
+    """Clocks, power, temperature and driver version of the card now; nothing if nvidia-smi does not answer."""
+    names = ("driver_version", *CARD)
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits", "-i", uuid]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(names, (field.strip() for field in answer.strip().split(",")), strict=False))
+
+
+@dataclass
+class Bench:
+    """One device under measurement."""
+
+    torch: Any
+    device: Any
+    machine: str
+    name: str
+    uuid: str
+    l2_bytes: int
+    memory_bytes: int
+    source: str
+    case_s: float
+    deadline_s: float
+
+    def rows(self, case: Case, l2: str, scope: str) -> Iterable[dict[str, Any]]:
+        """A row for each way in which PyTorch runs the case; says on stderr what cannot be measured."""
+        schedules = {"gemm": ("vendor",), "attention": tuple(ATTENTION_SCHEDULES)}.get(case.op, ("torch",))
+        for schedule in schedules:
+            if time.monotonic() > self.deadline_s:
+                return
+            try:
+                yield self._row(case, schedule, l2, scope)
+            except Refusal as error:
+                _say(f"skipped: {error}")
+            except RuntimeError as error:  # PyTorch: a backend that does not take the case, or no memory
+                _say(f"skipped: {case} {schedule}: {str(error).splitlines()[0]}")
+            finally:
+                if self.device.type == "cuda":
+                    self.torch.cuda.empty_cache()
+
+    def _row(self, case: Case, schedule: str, l2: str, scope: str) -> dict[str, Any]:
+        torch, cuda = self.torch, self.device.type == "cuda"
+        sets = rotation(case, l2, self.l2_bytes, self.memory_bytes)
+        torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
+        flush = torch.ones(FLUSH * self.l2_bytes // 4, device=self.device) if l2 == "cold" else None
+        calls = Rotation(torch, self.device, case, operation(torch, self.device, case, schedule), sets, flush)
+        for _ in range(max(3, min(len(calls), CALLS))):
+            calls()
+        times: list[float] = []
+        end_s = min(time.monotonic() + self.case_s, self.deadline_s)
+        while not times or time.monotonic() < end_s:
+            times += cuda_batch(torch, calls, scope) if cuda else cpu_batch(calls)
+        card: dict[str, str] = {}
+        if cuda:
+            # More of the same while nvidia-smi looks, for at most a second or so of device time.
+            for _ in range(max(1, min(2000, int(1e6 / percentile(times, 0.5))))):
+                calls()
+            card = read_card(self.uuid)
+            torch.cuda.synchronize()
+        return {
+            "machine": self.machine,
+            "op": case.op,
+            "dtype": case.dtype,
+            "shape": case.shape,
+            "schedule": schedule,
+            "time_us": f"{percentile(times, 0.5):.4g}",
+            "scope": scope if cuda else "host",
+            "overhead_us": 0,
+            "l2": l2,
+            "quality": "A",
+            "source": self.source,
+            "url": "",
+            "samples": len(times),
+            "p10_us": f"{percentile(times, 0.1):.4g}",
+            "p90_us": f"{percentile(times, 0.9):.4g}",
+            "sets": sets,
+            "device": self.name,
+            "driver": card.pop("driver_version", ""),
+            "cuda": torch.version.cuda or "",
+            "torch": torch.__version__,
+            "date": time.strftime("%Y-%m-%d"),
+            **card,
+        }
+
+
+def open_device(options: argparse.Namespace) -> Bench:
+    """The device that was asked for; Refusal where there is no PyTorch or no such device."""
+    try:
+        import torch
+    except ImportError:
+        raise Refusal("PyTorch is not installed; install it for your GPU as pytorch.org says") from None
+    deadline_s = time.monotonic() + options.time_limit
+    limit = options.memory_limit * 2**30 if options.memory_limit else None
+    shared = {"torch": torch, "source": options.source, "case_s": options.case_time, "deadline_s": deadline_s}
+    if options.device == "cpu":
+        return Bench(
+            device=torch.device("cpu"), machine=options.machine or "cpu", name="CPU", uuid="",
+            l2_bytes=32 * 2**20, memory_bytes=int(limit or 2**30), **shared,
+        )  # fmt: skip
+    if not torch.cuda.is_available():
+        build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+        raise Refusal(
+            f"PyTorch {torch.__version__} (built with {build}) finds no CUDA device; a GPU, its driver and a CUDA "
+            "build are needed, and --device cpu tries the script without them"
+        )
+    device = torch.device(options.device)
+    if (device.index or 0) >= torch.cuda.device_count():
+        raise Refusal(f"--device {options.device}: there are {torch.cuda.device_count()} devices, counted from cuda:0")
+    torch.cuda.set_device(device)
+    figures = torch.cuda.get_device_properties(device)
+    free, _ = torch.cuda.mem_get_info()
+    uuid = str(getattr(figures, "uuid", ""))
+    return Bench(
+        device=device, machine=options.machine or machine_of(figures.name), name=figures.name,
+        uuid=uuid if uuid.startswith("GPU-") else f"GPU-{uuid}", l2_bytes=figures.L2_cache_size,
+        memory_bytes=min(int(limit or min(8 * 2**30, free // 2)), free), **shared,
+    )  # fmt: skip
+
+
+def _say(text: str) -> None:
+    print(f"measure_gpu: {text}", file=sys.stderr, flush=True)
+
+
+def write_rows(bench: Bench, cases: Sequence[Case], states: Sequence[str], scope: str, file: TextIO) -> int:
+    """Measures every case in each state of the L2 and writes its rows as they come; how many were written."""
+    writer = csv.DictWriter(file, [*SCHEMA, *EXTRA], restval="")
+    writer.writeheader()
+    written = 0
+    for i, case in enumerate(cases):
+        if time.monotonic() > bench.deadline_s:
+            _say(f"--time-limit is over: {len(cases) - i} of {len(cases)} cases are left out")
+            break
+        for l2 in states:
+            for row in bench.rows(case, l2, scope):
+                writer.writerow(row)
+                file.flush()
+                written += 1
+                _say(f"{case} {row['schedule']} {l2}: {row['time_us']} us")
+    return written
+
+
+def _positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; 0 when there are rows, 2 for wrong input or no device, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("workload", nargs="*", metavar="WORKLOAD", help='such as "gemm m=64 n=64 k=64"; default: a set of all kinds')
+    add("--out", metavar="FILE", help="CSV to write, default: stdout; must not exist")
+    add("--op", nargs="+", default=[], choices=tuple(KEYS), metavar="OP", help=f"only these: {', '.join(KEYS)}")
+    dtypes = tuple(DTYPE_BYTES)
+    add("--dtype", nargs="+", default=["bf16"], choices=dtypes, metavar="D", help="bf16 (default), fp16, fp32, tf32")
+    states = ("cold", "warm")
+    add("--l2", nargs="+", default=states, choices=states, metavar="L2", help="cold, warm, default both")
+    add("--scope", default="event", choices=("event", "stream"), help="event (default): each call; stream: mean call")
+    add("--device", default="cuda:0", metavar="DEVICE", help="cuda:0 (default), cuda:1, ..., cpu")
+    add("--machine", metavar="NAME", help="machine column; default: the description that fits the device's name")
+    add("--source", default="measure_gpu", metavar="NAME", help="source column, default measure_gpu")
+    add("--case-time", type=_positive, default=0.5, metavar="S", help="seconds of timed calls a row, default 0.5")
+    add("--time-limit", type=_positive, default=900.0, metavar="S", help="seconds in all, default 900")
+    add("--memory-limit", type=_positive, metavar="GIB", help="device memory, default: 8, at most half the free")
+    options = parser.parse_args(arguments)
+    try:
+        cases = cases_of(options.workload, options.op, options.dtype)
+        bench = open_device(options)
+        if bench.machine not in PRESETS.values() and options.device != "cpu":
+            _say(f"no machine description fits {bench.name}: validate will skip these rows; --machine NAME sets one")
+        if options.out and os.path.exists(options.out):
+            raise Refusal(f"--out {options.out}: the file exists")
+        try:
+            file = open(options.out, "w", newline="", encoding="utf-8") if options.out else sys.stdout  # noqa: SIM115
+        except OSError as error:
+            raise Refusal(f"--out {options.out}: cannot be written: {error.strerror}") from None
+        try:
+            written = write_rows(bench, cases, options.l2, options.scope, file)
+        finally:
+            if options.out:
+                file.close()
+        if not written:
+            raise Refusal("nothing could be measured; the lines above say why")
+        return 0
+    except Refusal as error:
+        _say(str(error))
+        return 2
+    except KeyboardInterrupt:
+        _say("interrupted; the rows so far are kept")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,290 @@
+"""Runs a graph of operators on a GPU: its kernels one after the other on one device, in the form that is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.units import BYTES
+from sim.engine.clock import PS_PER_S
+from sim.gpu.engine import Device, KernelResult, Launch
+from sim.gpu.program import Kernel as GpuKernel
+from sim.gpu.program import Program
+from sim.host.model import Copy, Host, Process
+from sim.host.model import Kernel as HostKernel
+from sim.host.scopes import SCOPES, Call, call_times, calls_ps
+from sim.records import kernel_record, machine_figures
+from sim.report.record import CheckResult, GpuLaunch, KernelRecord, OperatorTime, RunRecord
+from sim.runners import gpu
+from sim.runners.options import Cost, Options, Progress, one_of
+from workloads.gpu.select import choose
+from workloads.graphs import Graph, GraphBuilder, GraphOperator, Step, Value
+from workloads.ops import CopyH2D, Operator
+from workloads.registry import build
+
+FORMS = {
+    "eager": (False, "eager"),
+    "graph": (False, "graph"),
+    "fused": (True, "eager"),
+    "fused_graph": (True, "graph"),
+}
+"""Schedules of a graph: whether neighbouring element-by-element operators are one kernel, and how the host calls it."""
+
+_SETTLING_RUNS = 4
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A step with its program (None: a copy) and the address of each of the program's tensors."""
+
+    step: Step
+    program: Program | None
+    addresses: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A step that has run: its kernels' launches and results, or the time of its copy."""
+
+    planned: _Planned
+    launches: list[Launch]
+    copy_ps: int = 0
+
+    @property
+    def results(self) -> list[KernelResult]:
+        return [launch.result for launch in self.launches]
+
+
+def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Progress | None) -> RunRecord:
+    """Simulates every kernel once, in order, on one device, then the host that calls them.
+
+    asked: a graph, an operator that is one, or a copy from the host.
+    """
+    form = "eager" if options.schedule == "auto" else options.schedule
+    one_of("schedule", form, tuple(FORMS))
+    one_of("scope", options.scope, SCOPES)
+    fused, calling = FORMS[form]
+    conditions = gpu.conditions_asked(spec, options)
+    cost = Cost()
+    graph = asked if isinstance(asked, Graph) else _graph(asked.with_defaults(spec.default_dtype), fused)
+    dtype = _dtype(graph, spec)
+    planned = plan(graph, spec)
+    gpu.announce_compile()
+    device = Device(spec, regulator=conditions.regulator(spec), exact=conditions.exact, data=conditions.data)
+    if conditions.clock == "sustained":
+        _settle(planned, device, conditions.l2 == "warm")
+    elif conditions.l2 == "warm":
+        _launch(planned, device, None)
+        device.regulator = conditions.regulator(spec)
+    done = _launch(planned, device, progress)
+    calls = [_call(entry) for entry in done]
+    time_ps = calls_ps(spec, calls, options.scope, calling)
+    records = [_records(entry, spec, conditions) for entry in done]
+    hosts = [time.host_ps for time in call_times(spec, calls, calling)]
+    operators = [
+        _operator_time(entry.planned.step, found, host_ps)
+        for entry, found, host_ps in zip(done, records, hosts, strict=True)
+    ]
+    kernels = [record for found in records for record in found]
+    outcome, notes = _check(planned, spec, conditions) if options.check else (None, [])
+    counts = {
+        name: sum(record.counters.get(name, 0) for record in kernels)
+        for name in ("events", "warp_instructions", "memory_lines")
+    }
+    rest = time_ps - sum(record.time_ps for record in kernels)
+    return RunRecord(
+        machine=machine_figures(spec, dtype),
+        workload=str(asked),
+        dtype=dtype,
+        flops=graph.flops,
+        macs=graph.macs,
+        operand_bytes=graph.lasting_bytes,
+        schedule=f"{form}: {len(graph.steps)} operators, {len(kernels)} kernels and copies",
+        kernels=kernels,
+        scope=options.scope,
+        time_ps=time_ps,
+        host_ps={"host": rest} if rest > 0 else {},
+        check=outcome,
+        simulator=cost.stats(**counts),
+        operators=operators,
+        notes=notes,
+    )
+
+
+def _graph(op: Operator, fused: bool) -> Graph:
+    """The graph that an operator is; of a copy, the copy alone."""
+    if isinstance(op, GraphOperator):
+        return op.graph(fused)
+    builder = GraphBuilder(op.word)
+    return builder.build(*builder.calls(op.word, op))
+
+
+def _operator_time(step: Step, kernels: Sequence[KernelRecord], host_ps: int) -> OperatorTime:
+    """One line of the profile."""
+    device_ps = sum(record.time_ps for record in kernels)
+    return OperatorTime(step.label, step.kind, str(step.op), host_ps, len(kernels), device_ps, step.op.flops)
+
+
+def plan(graph: Graph, spec: GpuSpec) -> list[_Planned]:
+    """Kernels and addresses of all steps; InputError where one cannot run or they do not fit the device memory."""
+    addresses, end = graph.addresses()
+    planned = []
+    for step in graph.steps:
+        if isinstance(step.op, CopyH2D):
+            planned.append(_Planned(step, None, {}))
+            continue
+        program = build(step.op, spec, choose(step.op, spec).config)
+        placed, step_end = _place(step, program, addresses, end)
+        if step_end > spec.dram.size_bytes:
+            raise InputError(
+                f"{graph.name}: tensors and scratch take {BYTES.format(step_end)} at {step.label}, {spec.name} has "
+                f"dram.size = {BYTES.format(spec.dram.size_bytes)}; smaller batches or a larger machine fit"
+            )
+        planned.append(_Planned(step, program, placed))
+    return planned
+
+
+def _place(step: Step, program: Program, addresses: dict[str, int], free: int) -> tuple[dict[str, int], int]:
+    """Address of each tensor of a step's program, and the end of all; scratch begins at `free`."""
+
+    def at(value: Value) -> int:
+        return addresses[value.buffer] + value.offset_bytes
+
+    places = {"input": [at(value) for value in step.operands], "output": [at(value) for value in step.results]}
+    placed, end = {}, free
+    for tensor in program.tensors:
+        if places.get(tensor.role):
+            placed[tensor.name] = places[tensor.role].pop(0)
+            continue
+        if tensor.role == "input":
+            raise ValueError(f"{step.label}: the program of {step.op} has more inputs than the operator")
+        end = -(-end // tensor.align_bytes) * tensor.align_bytes
+        placed[tensor.name] = end
+        end += tensor.size_bytes
+    return placed, end
+
+
+def _dtype(graph: Graph, spec: GpuSpec) -> str:
+    """The number format of most of a graph's operations; where there are none, of its first operator."""
+    counts: dict[str, int] = {}
+    for step in graph.steps:
+        dtype = step.op.dtype
+        if dtype is not None:
+            counts[dtype] = counts.get(dtype, 0) + step.op.flops
+    return max(counts, key=lambda name: counts[name], default=spec.default_dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- running
+
+
+def _settle(planned: list[_Planned], device: Device, warm: bool) -> None:
+    """Repeats the graph until its clock stays: the chip has been busy with it for long."""
+    for _ in range(_SETTLING_RUNS):
+        before_hz = device.regulator.clock_hz
+        _launch(planned, device, None)
+        if not warm:
+            device.flush_l2()
+        if device.regulator.clock_hz == before_hz:
+            return
+
+
+def _launch(planned: list[_Planned], device: Device, progress: Progress | None) -> list[_Done]:
+    """All steps on one stream of the host model, which advances the device window by window; the L2 stays as it is
+    from kernel to kernel."""
+    host = Host(device.spec)
+    stream = host.stream()
+    done = [
+        _Done(entry, [], _copy(entry).duration_ps(device.spec) if entry.program is None else 0) for entry in planned
+    ]
+    total = sum(max(entry.step.op.flops, 1) for entry in planned)
+
+    def work(entry: _Done, kernel: GpuKernel, before: int, share: float) -> Iterator[int]:
+        step = entry.planned.step
+        if step.op.dtype is not None:
+            device.energy.set_tensor_dtype(step.op.dtype)
+        # Only the first kernel finds an idle device that has to be set up.
+        first = all(not other.launches for other in done)
+        launch_ps = None if first else device.spec.launch.kernel_ps
+        launch = device.build(kernel, entry.planned.addresses, launch_ps=launch_ps)
+        entry.launches.append(launch)
+        for time_ps in launch.windows():
+            if progress is not None:
+                progress((before + (share + launch.share_done) * max(step.op.flops, 1)) / total)
+            yield time_ps
+
+    def calls() -> Process:
+        before = 0
+        for entry in done:
+            program = entry.planned.program
+            if program is None:
+                copy = _copy(entry.planned)
+                yield from host.copy(stream, copy.direction, copy.size_bytes)
+                continue
+            count = len(program.kernels)
+            for i, kernel in enumerate(program.kernels):
+                yield from host.launch(stream, HostKernel(kernel.name, work(entry, kernel, before, i / count)))
+            before += max(entry.planned.step.op.flops, 1)
+        yield from host.synchronise(stream)
+
+    host.run(calls())
+    return done
+
+
+def _copy(entry: _Planned) -> Copy:
+    op = entry.step.op
+    assert isinstance(op, CopyH2D)
+    return Copy("h2d", op.bytes)
+
+
+def _call(entry: _Done) -> Call:
+    """What the host calls for a step."""
+    copy = _copy(entry.planned) if entry.planned.program is None else None
+    return Call(entry.planned.step.label, tuple(result.time_ps for result in entry.results), copy)
+
+
+# ---------------------------------------------------------------------------------------------------- reporting
+
+
+def _records(entry: _Done, spec: GpuSpec, conditions: gpu.Conditions) -> list[KernelRecord]:
+    """One record a kernel, named after the operator too."""
+    step, program = entry.planned.step, entry.planned.program
+    if program is None:
+        return [_copy_record(entry, spec)]
+    return [
+        dataclasses.replace(record, name=f"{step.label}: {record.name}")
+        for launch in entry.launches
+        for record in [
+            kernel_record(launch, launch.result, program.schedule, gpu.throttle_reason(spec, conditions, launch.result))
+        ]
+    ]
+
+
+def _copy_record(entry: _Done, spec: GpuSpec) -> KernelRecord:
+    """A copy beside kernels: cycles are those that the core's clock would count meanwhile."""
+    copy = _copy(entry.planned)
+    return KernelRecord(
+        name=f"{entry.planned.step.label}: {copy.name}",
+        schedule="pcie",
+        cycles=entry.copy_ps * spec.clock.boost_hz // PS_PER_S,
+        clock_hz=spec.clock.boost_hz,
+        time_ps=entry.copy_ps,
+        counters={"pcie_read_bytes": copy.size_bytes},
+        own=GpuLaunch((1, 1, 1)),
+    )
+
+
+def _check(planned: list[_Planned], spec: GpuSpec, conditions: gpu.Conditions) -> tuple[CheckResult, list[str]]:
+    """Checks every operator of the graph on its own; the worst."""
+    passed, worst, notes = True, 0.0, []
+    for entry in planned:
+        if entry.program is None:
+            continue
+        outcome, found = gpu.check(entry.step.op, spec, entry.program, conditions)
+        passed = passed and outcome.passed
+        worst = max(worst, outcome.max_rel_error if math.isfinite(outcome.max_rel_error) else math.inf)
+        notes += [f"{entry.step.label}: {note}" for note in found]
+    return CheckResult(passed, worst), notes

@@ -1,0 +1,170 @@
+"""Results on disk, by the hash of everything that they depend on.
+
+One SQLite file in write-ahead mode: several processes share it, a result is there whole or not at all, whatever
+happens to the process or the disk in the middle of writing it. What is read back is checked against its own hash. A
+result that cannot be written is a warning, never the end of a study.
+
+A *claim* says that somebody is at work on a key, so that two studies at once do not simulate the same thing. It lapses
+when its owner stops renewing it, or at once if the owner was a process of this machine that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import sqlite3
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from arch.errors import InputError
+
+FORMAT = 1
+"""Version of the file's tables."""
+
+CLAIM_S = 60.0
+"""A claim that has not been renewed for so long is void."""
+
+_BUSY_TIMEOUT_S = 30.0
+_TABLES = """
+create table if not exists results (
+    key text primary key, document blob not null, digest blob not null, made_at real not null
+) without rowid;
+create table if not exists claims (key text primary key, owner text not null, until real not null) without rowid;
+"""
+
+
+def default_store() -> Path:
+    """Results file in the user's cache directory."""
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(root) / "tilewave" / "results.sqlite"
+
+
+class ResultStore:
+    """Results by key; safe for any number of processes. Use as a context manager, or `close` it."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the store at `path`, made if needed; InputError if that is impossible."""
+        self.path = path
+        self.trouble = ""
+        """Why results are not being kept, once that has happened."""
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+            self._db.execute("pragma journal_mode = wal")
+            self._db.execute("pragma synchronous = normal")
+            version = self._db.execute("pragma user_version").fetchone()[0]
+            if version not in (0, FORMAT):
+                raise InputError(
+                    f"--store {path}: has format {version}, this version reads {FORMAT}; name another file"
+                )
+            self._db.executescript(f"begin immediate; {_TABLES} pragma user_version = {FORMAT}; commit;")
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(f"--store {path}: cannot be used as a results file ({error}); name another file") from None
+
+    def __enter__(self) -> ResultStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives up all claims and closes the file."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("delete from claims where owner = ?", (self._owner,))
+        self._db.close()
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The document under `key`; None if there is none, or if what is there is damaged."""
+        try:
+            row = self._db.execute("select document, digest from results where key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            self._warn(error)
+            return None
+        if row is None or hashlib.sha256(row[0]).digest() != row[1]:
+            return None
+        found: dict[str, Any] = json.loads(zlib.decompress(row[0]))
+        return found
+
+    def put(self, key: str, document: Mapping[str, Any]) -> bool:
+        """Keeps a document and ends the claim on its key; False, and `trouble` says why, if that is impossible."""
+        content = zlib.compress(json.dumps(document, allow_nan=False).encode())
+        row = (key, content, hashlib.sha256(content).digest(), time.time())
+        try:
+            self._db.execute("begin immediate")
+            self._db.execute("insert or replace into results values (?, ?, ?, ?)", row)
+            self._db.execute("delete from claims where key = ?", (key,))
+            self._db.execute("commit")
+        except sqlite3.Error as error:
+            self._roll_back()
+            self._warn(error)
+            return False
+        return True
+
+    def claim(self, key: str) -> bool:
+        """Whether this study may work on `key`: nobody else is at it. Without a working file everybody may."""
+        try:
+            self._db.execute("begin immediate")
+            held = self._db.execute("select owner, until from claims where key = ?", (key,)).fetchone()
+            free = held is None or held[0] == self._owner or held[1] < time.time() or _gone(held[0])
+            if free:
+                self._db.execute("insert or replace into claims values (?, ?, ?)", self._row(key))
+            self._db.execute("commit")
+        except sqlite3.Error as error:
+            self._roll_back()
+            self._warn(error)
+            return True
+        return free
+
+    def renew(self, keys: Iterable[str]) -> None:
+        """Keeps claims from lapsing."""
+        self._change("insert or replace into claims values (?, ?, ?)", [self._row(key) for key in keys])
+
+    def release(self, key: str) -> None:
+        """Gives up a claim."""
+        self._change("delete from claims where key = ? and owner = ?", [(key, self._owner)])
+
+    def count(self) -> int:
+        """Number of results kept."""
+        return int(self._db.execute("select count(*) from results").fetchone()[0])
+
+    def _row(self, key: str) -> tuple[str, str, float]:
+        return key, self._owner, time.time() + CLAIM_S
+
+    def _change(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        """Several rows in one transaction; what cannot be written is let go."""
+        try:
+            self._db.execute("begin immediate")
+            self._db.executemany(statement, rows)
+            self._db.execute("commit")
+        except sqlite3.Error as error:
+            self._roll_back()
+            self._warn(error)
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("rollback")
+
+    def _warn(self, error: sqlite3.Error) -> None:
+        self.trouble = self.trouble or f"results are not kept in {self.path}: {error}"
+
+
+def _gone(owner: str) -> bool:
+    """Whether an owner was a process of this machine that has ended."""
+    host, pid, _ = owner.rsplit(":", 2)
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,137 @@
+"""Running the cases of a study: nothing twice, dying workers, rivals, versions. Stand-ins do the work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim.study import case as case_module
+from sim.study.case import Case
+from sim.study.executors import Executor, Inline, Processes, make_executor
+from sim.study.runner import run_cases
+from sim.study.store import ResultStore
+from tests.study import work
+
+MACHINE = load_arch("t4")
+CASES = [Case.of(f"gemm m={m}", MACHINE) for m in range(1, 9)]
+EXPECTED = [len(case.workload) for case in CASES]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(work.FOLDER, str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ResultStore]:
+    with ResultStore(tmp_path / "r.sqlite") as opened:
+        yield opened
+
+
+def ran(folder: Path) -> list[str]:
+    """Workloads that were worked on, in order."""
+    path = folder / "ran"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def cycles(answers: Any) -> list[int]:
+    return [answer.report["cycles"] for answer in answers]
+
+
+def never(cases: Sequence[Case]) -> Executor:
+    raise AssertionError(f"{len(cases)} cases are run again")
+
+
+def test_nothing_is_run_twice(folder: Path, store: ResultStore) -> None:
+    shown: list[tuple[int, int]] = []
+    first = run_cases([*CASES, *CASES], lambda n: Inline(work.noted), store=store, progress=lambda *p: shown.append(p))
+    assert cycles(first) == EXPECTED * 2
+    assert ran(folder) == [case.workload for case in CASES]
+    assert shown[0] == (0, 8)
+    assert shown[-1] == (8, 8)
+    assert cycles(run_cases(CASES, never, store=store)) == EXPECTED
+
+
+def test_an_interrupted_study_goes_on_where_it_stopped(folder: Path, store: ResultStore) -> None:
+    def stops(case: Case) -> Any:
+        if "m=4" in case.workload:
+            raise KeyboardInterrupt
+        return work.noted(case)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_cases(CASES, lambda n: Inline(stops), store=store)
+    assert cycles(run_cases(CASES, lambda n: Inline(work.noted), store=store)) == EXPECTED
+    assert ran(folder) == [case.workload for case in CASES]
+
+
+def test_a_dying_process_costs_nothing(folder: Path, store: ResultStore) -> None:
+    assert cycles(run_cases(CASES, lambda n: Processes(2, work.dies_once), store=store)) == EXPECTED
+    assert set(ran(folder)) == {case.workload for case in CASES}
+
+
+def test_a_case_that_kills_its_process_fails_alone(folder: Path, store: ResultStore) -> None:
+    answers = run_cases(CASES, lambda n: Processes(2, work.dies_always), store=store)
+    assert [bool(answer.failed) for answer in answers] == [" m=3" in case.workload for case in CASES]
+    assert "died" in answers[2].failed
+
+
+def test_concurrent_studies_share_the_work(folder: Path, tmp_path: Path) -> None:
+    found: list[list[int]] = []
+
+    def study(cases: list[Case]) -> None:
+        with ResultStore(tmp_path / "r.sqlite") as store:
+            found.append(cycles(run_cases(cases, lambda n: Inline(work.noted), store=store)))
+            assert store.trouble == ""
+
+    ResultStore(tmp_path / "r.sqlite").close()
+    studies = [threading.Thread(target=study, args=(CASES,)) for _ in range(3)]
+    for thread in studies:
+        thread.start()
+    for thread in studies:
+        thread.join()
+    assert found == [EXPECTED] * 3
+    assert sorted(ran(folder)) == sorted(case.workload for case in CASES)
+
+
+def test_a_worker_of_another_version_is_refused(store: ResultStore) -> None:
+    with pytest.raises(InputError, match="another version"):
+        run_cases(CASES, lambda n: Inline(work.other_version), store=store)
+    assert store.count() == 0
+
+
+def test_another_version_does_not_see_the_results(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_cases(CASES[:1], lambda n: Inline(work.answer_of), store=store)
+    key = CASES[0].key
+    monkeypatch.setattr(case_module, "code_hash", lambda: "f" * 64)
+    assert CASES[0].key != key
+    assert store.get(CASES[0].key) is None
+
+
+def test_the_key_is_of_all_that_matters_and_of_nothing_else() -> None:
+    case = Case.of("gemm m=1 n=1 k=1", MACHINE, l2="cold")
+    assert case == Case.of("gemm m=1 n=1 k=1", MACHINE)
+    others = [
+        replace(case, workload="gemm m=2 n=1 k=1"),
+        replace(case, schedule="mma"),
+        Case.of("gemm m=1 n=1 k=1", MACHINE, l2="warm"),
+        replace(case, machine=load_arch("t4", ["sm.count=39"])),
+    ]
+    assert len({case.key, *(other.key for other in others)}) == 5
+    assert replace(case, machine=load_arch("t4", ["title=another"])).key == case.key
+
+
+def test_options_of_executors_are_checked() -> None:
+    for options, words in (
+        ({"name": "dask", "scheduler": None}, "--scheduler ADDRESS"),
+        ({"name": "local", "scheduler": "tcp://127.0.0.1:1"}, "--executor dask"),
+    ):
+        with pytest.raises(InputError, match=words):
+            make_executor(**options, workers=1, cases=[])  # type: ignore[arg-type]

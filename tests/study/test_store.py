@@ -1,0 +1,160 @@
+"""The result store under everything that goes wrong: killed writers, full disks, damage, rivals."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from arch.errors import InputError
+from sim.study import store as module
+from sim.study.store import ResultStore
+
+WRITER = """
+import sys
+from pathlib import Path
+from sim.study.store import ResultStore
+store = ResultStore(Path(sys.argv[1]))
+print("ready", flush=True)
+for i in range(1_000_000):
+    store.put(f"{sys.argv[2]}-{i}", {"i": i, "text": [str(j * i) for j in range(4000)]})
+"""
+
+
+def document(i: int) -> dict[str, object]:
+    return {"i": i, "text": [str(j * i) for j in range(4000)]}
+
+
+def test_what_is_kept_comes_back_in_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "results.sqlite"
+    with ResultStore(path) as store:
+        assert store.get("a") is None
+        assert store.put("a", {"cycles": 2**60, "share": 0.1})
+    with ResultStore(path) as store:
+        assert store.get("a") == {"cycles": 2**60, "share": 0.1}
+        assert store.count() == 1
+
+
+def test_killed_writers_leave_whole_results_only(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    for round_ in range(4):
+        writers = [
+            subprocess.Popen([sys.executable, "-c", WRITER, str(path), f"{round_}-{n}"], stdout=subprocess.PIPE)
+            for n in range(2)
+        ]
+        for writer in writers:
+            assert writer.stdout
+            writer.stdout.readline()
+        time.sleep(0.05 + 0.06 * round_)
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+            writer.communicate()
+    database = sqlite3.connect(path)
+    assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
+    keys = [key for (key,) in database.execute("select key from results")]
+    database.close()
+    assert len(keys) > 8
+    with ResultStore(path) as store:
+        assert all(store.get(key) == document(int(key.rsplit("-", 1)[1])) for key in keys)
+        assert store.put("after", {"fine": True})
+
+
+def full(path: Path) -> None:
+    """Fills the store until the disk (a limit on the size of files) is full, goes on, and checks itself."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+    store = ResultStore(path)
+    kept = [store.put(f"k{i}", document(i)) for i in range(200)]
+    assert kept[0]
+    assert not kept[-1]
+    assert "not kept" in store.trouble
+    assert store.get("k0") == document(0)
+    assert store.claim("k-new")
+
+
+def test_a_full_disk_costs_results_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    process = multiprocessing.get_context("fork").Process(target=full, args=(path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    with ResultStore(path) as store:
+        assert 0 < store.count() < 200
+        for i in range(store.count()):
+            assert store.get(f"k{i}") == document(i)
+        assert store.put("now there is room", {})
+
+
+def test_full_database_is_reported_once(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / "r.sqlite") as store:
+        store._db.execute("pragma max_page_count = 12")
+        kept = [store.put(str(i), document(i)) for i in range(50)]
+        assert not kept[-1]
+        assert "full" in store.trouble
+        assert store.get("0") == document(0)
+
+
+def test_a_damaged_result_is_no_result(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    with ResultStore(path) as store:
+        store.put("a", {"cycles": 1})
+        store._db.execute("update results set document = substr(document, 1, length(document) - 2) || x'0000'")
+        assert store.get("a") is None
+        store.put("a", {"cycles": 2})
+        assert store.get("a") == {"cycles": 2}
+
+
+def test_files_that_are_no_store_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database at all, but a text that is long enough to be read as one\n" * 40)
+    with pytest.raises(InputError, match="not a database"):
+        ResultStore(tmp_path / "text")
+    assert (tmp_path / "text").read_text().startswith("no database")
+    with pytest.raises(InputError, match="--store"):
+        ResultStore(tmp_path)
+    with pytest.raises(InputError, match="--store"):
+        ResultStore(tmp_path / "text" / "below")
+    database = sqlite3.connect(tmp_path / "newer")
+    database.execute("pragma user_version = 99")
+    database.close()
+    with pytest.raises(InputError, match="format 99"):
+        ResultStore(tmp_path / "newer")
+
+
+def test_claims_keep_rivals_away_until_they_lapse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.sqlite"
+    with ResultStore(path) as mine, ResultStore(path) as other:
+        assert mine.claim("a")
+        assert mine.claim("a")
+        assert not other.claim("a")
+        mine.put("a", {})
+        assert other.claim("a")
+        other.release("a")
+        assert mine.claim("b")
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + module.CLAIM_S + 1)
+        assert other.claim("b")
+        assert not mine.claim("b")
+
+
+def test_the_claims_of_a_dead_process_are_void(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    code = "import sys, os; from pathlib import Path; from sim.study.store import ResultStore; "
+    code += "print(ResultStore(Path(sys.argv[1])).claim('a'), flush=True); os._exit(0)"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+    with ResultStore(path) as store:
+        assert store._db.execute("select count(*) from claims").fetchone() == (1,)
+        assert store.claim("a")
+
+
+def test_default_place_follows_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert module.default_store() == tmp_path / "tilewave" / "results.sqlite"
+    assert os.access(tmp_path, os.W_OK)

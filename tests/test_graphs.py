@@ -1,0 +1,132 @@
+"""Graphs on a GPU: kernels in order on one device, the L2 carried over, forms of calling, profiles and errors."""
+
+import json
+from importlib import resources
+from typing import Any
+
+import jsonschema
+import pytest
+
+from arch.errors import InputError
+from sim.api import simulate
+from sim.cli import main
+from sim.report.report import Report
+from workloads.graphs import Graph, GraphBuilder
+from workloads.ops import CopyH2D, Gemm
+
+MACHINE = "a100-sxm4-80gb"
+SIZE = 256
+
+
+def chain(length: int, copies: bool = False) -> Graph:
+    """x times w, times w, and so on."""
+    g = GraphBuilder(f"chain of {length}")
+    op = Gemm(m=SIZE, n=SIZE, k=SIZE, dtype="fp16").with_defaults("fp16")
+    x, w = (g.tensor(name, SIZE * SIZE, "fp16") for name in "xw")
+    if copies:
+        g.calls("copy", CopyH2D(bytes=1 << 20))
+    for i in range(length):
+        x = g.call(f"mm{i % 2}", op, x, w)
+    return g.build(x)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return simulate(chain(3, copies=True), MACHINE, scope="stream", check=True)
+
+
+def test_the_l2_keeps_what_the_kernel_before_left(report: Report) -> None:
+    copy, first, second, third = report.to_dict()["kernels"]
+    assert copy["bound"] == "pcie"
+    # Two matrices are new to the first kernel, none to the others.
+    assert first["bytes"]["dram"]["read"] >= 2 * 2 * SIZE * SIZE
+    for later in (second, third):
+        assert later["bytes"]["dram"]["read"] < 2 * SIZE * SIZE
+        assert later["time_us"] < first["time_us"]
+    assert "setup" in first["gpu"]["launch_us"]
+    assert second["gpu"]["launch_us"]["setup"] == 0
+
+
+def test_the_report_follows_the_schema_and_sums_up(report: Report) -> None:
+    document = report.to_dict()
+    schema = json.loads((resources.files("sim.report") / "schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(document, schema)
+    assert document["check"]["passed"]
+    assert document["flops"] == 3 * 2 * SIZE**3
+    profile = {entry["operator"]: entry for entry in document["profile"]}
+    assert {name: entry["calls"] for name, entry in profile.items()} == {"mm0": 2, "mm1": 1, "copy": 1}
+    assert sum(entry["device_us"] for entry in profile.values()) == pytest.approx(
+        sum(kernel["time_us"] for kernel in document["kernels"])
+    )
+    assert sum(entry["device_share"] for entry in profile.values()) == pytest.approx(1)
+    assert sum(entry["host_share"] for entry in profile.values()) == pytest.approx(1)
+    text = str(report)
+    assert "Operator classes" in text
+    assert "contraction" in text
+
+
+def test_a_graph_launch_saves_the_framework_and_moves_no_cycle() -> None:
+    eager, graph = (simulate(chain(6), MACHINE, schedule=form, scope="stream") for form in ("eager", "graph"))
+    assert [k.cycles for k in eager.record.kernels] == [k.cycles for k in graph.record.kernels]
+    assert graph.record.time_ps < eager.record.time_ps
+    assert sum(o.host_ps for o in graph.record.operators) < sum(o.host_ps for o in eager.record.operators) / 5
+
+
+def test_a_slow_framework_bounds_small_operators() -> None:
+    slow = simulate(chain(4), MACHINE, set=["host.framework_overhead=40 us"], scope="stream")
+    assert slow.bound == "overhead"
+    assert slow.record.time_ps >= 4 * 40_000_000
+    assert "overhead" not in simulate(chain(4), MACHINE, scope="kernel").bound
+
+
+def test_warm_runs_find_the_first_operands_in_the_l2() -> None:
+    cold, warm = (simulate(chain(2), MACHINE, l2=l2).to_dict() for l2 in ("cold", "warm"))
+    assert warm["bytes"]["dram"]["read"] < cold["bytes"]["dram"]["read"] / 10
+
+
+def test_it_is_deterministic() -> None:
+    one, two = (simulate(chain(2), MACHINE, clock="sustained").to_dict() for _ in range(2))
+    for document in (one, two):
+        del document["simulator"]
+    assert one == two
+
+
+def test_a_copy_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    size = 10**9
+    report = simulate(f"copy_h2d bytes={size}", MACHINE)
+    pcie = report.to_dict()["gpu"]["speed_of_light"]["pcie"]
+    assert report.bound == "pcie"
+    assert 0.99 < pcie < 1
+    assert main(["run", "copy_h2d", f"bytes={size}", "--arch", MACHINE]) == 0
+    assert "The link to the host is busy" in capsys.readouterr().out.replace("\n  ", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"schedule": "eagr"}, "schedule=eagr: must be one of eager, graph, fused, fused_graph; did you mean eager?"),
+        ({"scope": "wall"}, "scope=wall: must be one of"),
+    ],
+)
+def test_wrong_input_is_one_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        simulate(chain(2), MACHINE, **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_a_graph_must_fit_the_memory() -> None:
+    g = GraphBuilder("large")
+    op = Gemm(m=8192, n=8192, k=8192, dtype="fp16").with_defaults("fp16")
+    x = g.tensor("x", 8192 * 8192, "fp16")
+    graph = g.build(g.call("mm", op, x, x))
+    with pytest.raises(InputError, match=r"large: tensors and scratch take 2\d\d(\.\d)? MiB at mm, .* smaller batches"):
+        simulate(graph, MACHINE, set=["dram.size=200 MiB"])
+
+
+def test_profiles_are_of_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "gemm", "m=64", "n=64", "k=64", "--arch", MACHINE, "--profile"]
+    assert main(command) == 2
+    assert "--profile: gemm m=64 n=64 k=64 is one operator" in capsys.readouterr().err
+    assert main(["run", "copy_h2d", "bytes=100000", "--arch", MACHINE, "--profile", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert (entry["operator"], entry["kind"], entry["calls"]) == ("copy_h2d", "copy", 1)

@@ -1,0 +1,89 @@
+"""Elementwise kernels: what they compute, what they move, how fast they can be."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim.api import simulate
+from workloads.gpu.functions import COSTS
+from workloads.gpu.lanes import instruction
+from workloads.ops import FUNCTIONS
+from workloads.parse import parse
+
+CHECKED = (
+    ("add n=5000 dtype=fp32", "a100-sxm4-80gb", "torch"),
+    ("add n=1 dtype=fp16", "t4", "fused"),
+    ("pointwise n=6000 chain=bias+gelu+dropout+add cols=600 dtype=bf16", "h100-sxm", "fused"),
+    ("pointwise n=3000 chain=cos+cos repeat=2 fused=0 dtype=fp16", "t4", "torch"),
+    ("fill n=1000", "v100-sxm2", "torch"),
+    ("cast n=1000 dtype=fp32 out=fp16", "t4", "fused"),
+    ("dropout_backward n=777 dtype=bf16", "a100-sxm4-80gb", "torch"),
+)
+
+
+@pytest.mark.parametrize(("text", "machine", "schedule"), CHECKED)
+def test_schedules_compute_what_numpy_does(text: str, machine: str, schedule: str) -> None:
+    report = simulate(text, machine, schedule=schedule, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed, report.record.notes
+
+
+@pytest.mark.parametrize("machine", ["v100-sxm2", "t4", "a100-sxm4-80gb", "h100-sxm"])
+def test_every_function_has_costs_of_instructions_that_machines_have(machine: str) -> None:
+    spec = load_arch(machine)
+    assert set(COSTS) == set(FUNCTIONS)
+    for cost in COSTS.values():
+        for name in cost:
+            assert instruction(spec, name).interval_cycles > 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(1, 300_000),
+    st.sampled_from(["copy", "add", "gelu", "dropout", "fill", "cos+cos"]),
+    st.sampled_from(["fp32", "bf16"]),
+    st.sampled_from(["torch", "fused"]),
+    st.sampled_from(["01", "10"]),
+)
+def test_bytes_are_those_of_the_operator_and_no_roof_is_beaten(
+    n: int, chain: str, dtype: str, schedule: str, fused: str
+) -> None:
+    text = f"pointwise n={n} chain={chain} dtype={dtype} fused={fused[0]}"
+    op = parse(text)
+    report = simulate(op, "a100-sxm4-80gb", schedule=schedule)
+    moved = sum(k.counters["l2_read_bytes"] + k.counters["l2_write_bytes"] for k in report.record.kernels)
+    between = 2 * n * (4 if dtype == "fp32" else 2) * ("+" in chain and fused[0] == "0")
+    # Whole sectors at the end of each tensor, and the code's lines in each of 7 instruction caches.
+    room = 75_000 * len(report.record.kernels)
+    assert op.operand_bytes + between <= moved <= op.operand_bytes + between + room
+    dram = sum(k.counters["dram_read_bytes"] for k in report.record.kernels)
+    assert report.record.time_ps * 2.039 >= dram, "faster than DRAM"
+
+
+def test_fusing_halves_a_chain_and_work_shows_only_beyond_the_memory_time() -> None:
+    n = 1 << 22
+    one = simulate(f"scale n={n} dtype=fp32", "a100-sxm4-80gb").cycles
+    fused = simulate(f"pointwise chain=scale+abs n={n} dtype=fp32", "a100-sxm4-80gb").cycles
+    apart = simulate(f"pointwise chain=scale+abs n={n} dtype=fp32 fused=0", "a100-sxm4-80gb").cycles
+    assert fused < 1.2 * one
+    assert apart > 1.6 * fused
+    much = simulate(f"pointwise chain=cos repeat=16 n={n} dtype=fp32", "a100-sxm4-80gb").cycles
+    # 16 times 9 ffma, 2.5 imad and 2 fmul an element at 64 a cycle and SM, of the fma pipe alone.
+    assert much >= 16 * 13.5 * n / 64 / 108
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule", "named"),
+    [
+        ("exp n=4 dtype=int8", "auto", "one of fp32, fp16, bf16"),
+        ("exp n=4 dtype=fp32", "flash", "one of auto, fused, torch"),
+        ("exp n=4 dtype=fp32", "torch threads 4", "write torch warps 4 elements 4"),
+        ("exp n=4 dtype=fp32", "torch warps 64", "warps must be 1 to 32"),
+        ("exp n=4 dtype=fp32", "torch elements 3", "power of two"),
+    ],
+)
+def test_wrong_schedules_are_refused(text: str, schedule: str, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        simulate(text, "a100-sxm4-80gb", schedule=schedule)

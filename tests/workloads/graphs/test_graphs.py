@@ -1,0 +1,189 @@
+"""Graphs: their wiring by evaluating them in NumPy, their memory, and errors in building them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arch.errors import InputError
+from workloads.graphs import Graph, GraphBuilder, GraphOperator, Value
+from workloads.graphs.memory import Arena
+from workloads.ops import CopyH2D, Gemm, Pointwise
+from workloads.parse import parse
+
+TINY = "bert_layer batch=2 seq=4 hidden=8 heads=2 ffn=16 dtype=fp64"
+
+
+def evaluate(graph: Graph, inputs: dict[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
+    """Every buffer after the graph, each operator computed by its NumPy reference; dropout draws from `seed`."""
+    memory = {name: np.array(inputs[name], dtype=np.float64) for name in graph.inputs}
+    random = np.random.default_rng(seed)
+    sizes = {value.buffer: 0 for step in graph.steps for value in (*step.operands, *step.results)}
+    for step in graph.steps:
+        for value in step.results:
+            sizes[value.buffer] = max(sizes[value.buffer], value.offset + value.size)
+    for step in graph.steps:
+        given = iter(step.operands)
+        operands = []
+        for operand in step.op.operands:
+            if operand.stored:
+                value = next(given)
+                operands.append(memory[value.buffer][value.offset : value.offset + value.size].reshape(operand.shape))
+            else:
+                operands.append(random.uniform(size=operand.shape))
+        for value, array in zip(step.results, step.op.references(*operands), strict=True):
+            buffer = memory.setdefault(value.buffer, np.zeros(sizes[value.buffer]))
+            buffer[value.offset : value.offset + value.size] = array.ravel()
+    return memory
+
+
+def graph_of(text: str, fused: bool) -> Graph:
+    op = parse(text)
+    assert isinstance(op, GraphOperator)
+    return op.with_defaults("fp64").graph(fused)
+
+
+def random_inputs(graph: Graph) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    return {name: random.normal(size=graph.sizes_bytes[name] // 8) / 3 for name in graph.inputs}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_of_a_bert_layer_are_those_of_its_forward_part(fused: bool) -> None:
+    """d(dy . y) along a random direction, by difference and by the gradients that the graph computes."""
+    graph = graph_of(f"{TINY} training=1", fused)
+    inputs = random_inputs(graph)
+    memory = evaluate(graph, inputs)
+    y, dx, *rest = graph.outputs
+    # Gradients are kept in the order in which they are computed: from the end of the layer to its beginning.
+    parameters = ["norm2_weight", "norm2_bias", "down_bias", "down_weight", "up_bias", "up_weight"]
+    parameters += ["norm1_weight", "norm1_bias", "out_bias", "out_weight", "qkv_bias", "qkv_weight"]
+    for name, gradient in [("x", dx), *zip(parameters, rest, strict=True)]:
+        direction = np.random.default_rng(2).normal(size=inputs[name].shape)
+
+        def along(step: float, name: str = name, direction: np.ndarray = direction) -> float:
+            moved = evaluate(graph, {**inputs, name: inputs[name] + step * direction})
+            return float(inputs["dy"] @ moved[y])
+
+        measured = (along(1e-5) - along(-1e-5)) / 2e-5
+        assert memory[gradient] @ direction == pytest.approx(measured, rel=1e-4, abs=1e-7), name
+
+
+def test_fusing_a_bert_layer_changes_kernels_not_numbers() -> None:
+    plain, fused = (graph_of(f"{TINY} training=1", fused) for fused in (False, True))
+    assert len(fused.steps) < len(plain.steps)
+    inputs = random_inputs(plain)
+    left, right = evaluate(plain, inputs), evaluate(fused, inputs)
+    for a, b in zip(plain.outputs, fused.outputs, strict=True):
+        np.testing.assert_allclose(left[a], right[b], rtol=1e-9, atol=1e-12)
+
+
+def test_operations_of_a_bert_layer_by_hand() -> None:
+    tokens, hidden = 8 * 512, 1024
+    linear = 2 * tokens * (3 * hidden**2 + hidden**2 + 2 * 4 * hidden**2)
+    attention = 2 * 2 * 8 * 16 * 512 * 512 * 64
+    graph = graph_of("bert_layer training=1", fused=False)
+    products = sum(step.op.flops for step in graph.steps if step.kind == "contraction")
+    assert products == 3 * (linear + attention)
+    assert products / graph.flops > 0.99
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_llama_layer(phase: str, fused: bool) -> None:
+    graph = graph_of(f"llama model=llama3-8b phase={phase} batch=2 seq=128 layers=2", fused)
+    new = 2 * (128 if phase == "prefill" else 1)
+    weights = 4096 * 128 * (32 + 2 * 8) + 4096**2 + 3 * 4096 * 14336
+    products = sum(step.op.macs for step in graph.steps if step.op.word == "gemm")
+    assert products == 2 * new * weights
+    assert len(graph.steps) == 2 * (13 if fused else 20)
+
+
+def test_a_model_is_shared_evenly_or_not_at_all() -> None:
+    with pytest.raises(InputError, match="tp=3: must divide the 8 key heads; nearest below: 2"):
+        parse("llama tp=3")
+    with pytest.raises(InputError, match="layers=33: llama3-8b has 32"):
+        parse("llama layers=33")
+    with pytest.raises(InputError, match="heads=3: must divide hidden=1024; nearest below: 2"):
+        parse("bert_layer heads=3")
+    with pytest.raises(InputError, match="graphs run on one device; nearest: tp=1"):
+        graph_of("llama tp=2", fused=False)
+
+
+def test_operands_must_fit() -> None:
+    g = GraphBuilder("g")
+    x = g.tensor("x", 64, "fp16")
+    multiply = Gemm(m=8, n=8, k=8, dtype="fp16")
+    with pytest.raises(InputError, match=r"graph g, mm: gemm .* takes a of 64 fp16, b of 64 fp16; there are \[\(64"):
+        g.call("mm", multiply, x)
+    with pytest.raises(InputError, match="gives c of 64 fp16"):
+        g.call("mm", multiply, x, x, into=g.empty("half", 32, "fp16"))
+    with pytest.raises(InputError, match="do not fall into 3 equal parts"):
+        x.part(0, 3)
+    with pytest.raises(InputError, match="declared twice"):
+        g.tensor("x", 1, "fp16")
+
+
+def test_buffers_are_reused_after_their_last_use() -> None:
+    g = GraphBuilder("chain")
+    value = g.tensor("x", 1024, "fp32")
+    for _ in range(10):
+        value = g.call("exp", Pointwise(n=1024, chain="exp", dtype="fp32").with_defaults("fp32"), value)
+    graph = g.build(value)
+    addresses, end = graph.addresses(0)
+    # The input stays; two buffers take turns.
+    assert end == 3 * 4096
+    assert addresses[graph.outputs[0]] != addresses["x"]
+
+
+def test_a_copy_makes_what_the_next_operator_reads() -> None:
+    g = GraphBuilder("copy")
+    (raw,) = g.calls("copy", CopyH2D(bytes=64))
+    graph = g.build(raw)
+    assert [step.kind for step in graph.steps] == ["copy"]
+    assert graph.lasting_bytes == 64
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5000)), max_size=60))
+def test_blocks_never_overlap(moves: list[tuple[bool, int]]) -> None:
+    arena = Arena(512)
+    held: dict[int, int] = {}
+    for take, size in moves:
+        if take or not held:
+            address = arena.allocate(size)
+            assert address % 512 == 0
+            assert address + size <= arena.end
+            assert all(address + size <= a or a + s <= address for a, s in held.items())
+            held[address] = size
+        else:
+            address = sorted(held)[size % len(held)]
+            arena.free(address)
+            del held[address]
+    # Everything freed is one block again.
+    for address in held:
+        arena.free(address)
+    if arena.end > 512:
+        assert arena.allocate(arena.end - 512) == 512
+
+
+def test_values_lie_inside_their_buffers() -> None:
+    for text in (TINY, f"{TINY} training=1", "llama seq=64 layers=1 phase=decode", "llama seq=64"):
+        for fused in (False, True):
+            graph = graph_of(text, fused)
+            known: set[str] = set(graph.inputs)
+            for step in graph.steps:
+                for value in step.operands:
+                    assert value.buffer in known, step
+                known |= {value.buffer for value in step.results}
+                values: list[Value] = [*step.operands, *step.results]
+                for value in values:
+                    size = graph.sizes_bytes[value.buffer]
+                    width = value.offset_bytes // value.offset if value.offset else 1
+                    assert value.offset_bytes + value.size * width <= size
+
+
+def test_the_same_text_gives_the_same_graph() -> None:
+    one: Any = graph_of(f"{TINY} training=1", fused=True)
+    assert one == graph_of(f"{TINY} training=1", fused=True)

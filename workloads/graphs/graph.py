@@ -1,0 +1,185 @@
+"""A graph of operators on one stream: which operator reads and writes which tensor, in the order of its calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from workloads.graphs.memory import plan
+from workloads.ops.base import Operand, Operator
+
+KINDS = ("contraction", "normalisation", "elementwise", "copy")
+"""Classes of operators by how they move data: sums of products; reductions and what rests on them; element by element;
+to and from the host."""
+
+_KIND_OF_WORD = {
+    **dict.fromkeys(("gemm", "conv2d", "attention", "matvec"), "contraction"),
+    **dict.fromkeys(("softmax", "softmax_backward", "sum", "rmsnorm"), "normalisation"),
+    **dict.fromkeys(("layernorm", "layernorm_backward"), "normalisation"),
+    **dict.fromkeys(("pointwise", "transpose"), "elementwise"),
+    "copy_h2d": "copy",
+}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of a graph, or a contiguous part of one: `size` elements of `dtype` from element `offset` on."""
+
+    buffer: str
+    size: int
+    dtype: str
+    offset: int = 0
+
+    def part(self, number: int, of: int) -> Value:
+        """Part `number` of `of` equal ones."""
+        if self.size % of:
+            raise InputError(f"{self.buffer}: {self.size} elements do not fall into {of} equal parts")
+        size = self.size // of
+        return Value(self.buffer, size, self.dtype, self.offset + number * size)
+
+    @property
+    def offset_bytes(self) -> int:
+        """Bytes before it in its buffer."""
+        return self.offset * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of an operator. label: its name in a profile. operands, results: in the operator's own order."""
+
+    label: str
+    op: Operator
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        return _KIND_OF_WORD[self.op.word]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators in the order in which they are called. inputs: buffers that exist before; outputs: that stay after."""
+
+    name: str
+    steps: tuple[Step, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    sizes_bytes: dict[str, int]
+
+    def addresses(self, first_address: int = 1 << 21) -> tuple[dict[str, int], int]:
+        """Byte address of each buffer, and where free memory begins: buffers that are not used again are reused."""
+        lives: dict[str, tuple[int, int]] = {}
+        for number, step in enumerate(self.steps):
+            for value in (*step.operands, *step.results):
+                if value.buffer not in self.inputs:
+                    lives[value.buffer] = (lives.get(value.buffer, (number, 0))[0], number)
+        end = len(self.steps)
+        for name in self.outputs:
+            if name in lives:
+                lives[name] = (lives[name][0], end)
+        return plan(first_address, self.sizes_bytes, self.inputs, lives)
+
+    def __str__(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
+    def lasting_bytes(self) -> int:
+        """Bytes of what exists before the graph or stays after it."""
+        return sum(self.sizes_bytes[name] for name in dict.fromkeys((*self.inputs, *self.outputs)))
+
+    @property
+    def flops(self) -> int:
+        """Operations of all operators."""
+        return sum(step.op.flops for step in self.steps)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all operators."""
+        return sum(step.op.macs for step in self.steps)
+
+
+@dataclass
+class GraphBuilder:
+    """Writes a graph: `tensor` declares what is there before, `call` calls an operator and gives its results."""
+
+    name: str
+    _steps: list[Step] = field(default_factory=list)
+    _sizes: dict[str, int] = field(default_factory=dict)
+    _inputs: list[str] = field(default_factory=list)
+
+    def tensor(self, name: str, size: int, dtype: str) -> Value:
+        """A tensor that exists before the graph: an input, or a weight."""
+        if name in self._sizes:
+            raise InputError(f"graph {self.name}: tensor {name} is declared twice")
+        self._inputs.append(name)
+        return self._value(name, size, dtype)
+
+    def empty(self, name: str, size: int, dtype: str) -> Value:
+        """A tensor that calls fill part by part, with `into`."""
+        return self._value(f"{len(self._steps)}.{name}", size, dtype)
+
+    def call(self, label: str, op: Operator, *operands: Value, into: Value | None = None) -> Value:
+        """Calls an operator that has one result. into: where the result goes, default: a tensor of its own."""
+        (result,) = self.calls(label, op, *operands, into=None if into is None else (into,))
+        return result
+
+    def calls(
+        self, label: str, op: Operator, *operands: Value, into: tuple[Value, ...] | None = None
+    ) -> tuple[Value, ...]:
+        """Calls an operator; its results, in its order. InputError where operands or results do not fit it."""
+        self._fit(label, op, "takes", operands, [operand for operand in op.operands if operand.stored])
+        if into is None:
+            number = len(self._steps)
+            into = tuple(
+                self._value(f"{number}.{label}.{result.name}", math.prod(result.shape), result.dtype)
+                for result in op.results
+            )
+        self._fit(label, op, "gives", into, op.results)
+        self._steps.append(Step(label, op, operands, into))
+        return into
+
+    def _fit(self, label: str, op: Operator, does: str, values: Sequence[Value], expected: Sequence[Operand]) -> None:
+        """InputError where values are not what an operator takes or gives."""
+        wanted = [(math.prod(operand.shape), operand.dtype) for operand in expected]
+        given = [(value.size, value.dtype) for value in values]
+        if given != wanted:
+            right = ", ".join(f"{o.name} of {math.prod(o.shape)} {o.dtype}" for o in expected)
+            raise InputError(f"graph {self.name}, {label}: {op} {does} {right}; there are {given}")
+
+    def build(self, *outputs: Value) -> Graph:
+        """The graph; `outputs` stay in memory."""
+        names = tuple(dict.fromkeys(value.buffer for value in outputs))
+        return Graph(self.name, tuple(self._steps), tuple(self._inputs), names, dict(self._sizes))
+
+    def _value(self, name: str, size: int, dtype: str) -> Value:
+        self._sizes[name] = size * DTYPE_BYTES[dtype]
+        return Value(name, size, dtype)
+
+
+class GraphOperator(Operator):
+    """An operator that is a graph of others. Its schedules are forms of the graph."""
+
+    def graph(self, fused: bool) -> Graph:
+        """The graph; fused: neighbouring element-by-element operators are one kernel. Number formats must be known."""
+        raise NotImplementedError
+
+    @property
+    def flops(self) -> int:
+        """Operations of all operators."""
+        return self.graph(fused=False).flops
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all operators."""
+        return self.graph(fused=False).macs
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of what exists before the graph or stays after it."""
+        return self.graph(fused=False).lasting_bytes

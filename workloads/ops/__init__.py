@@ -1,0 +1,52 @@
+"""Operators: what is computed, with the work that it needs and a NumPy reference. Nothing here knows a machine.
+
+A new operator is a class in a module of this package, imported below; its fields are the keys of `workloads.parse`.
+"""
+
+import difflib
+import importlib
+from collections.abc import Mapping
+
+from arch.errors import InputError
+from workloads.ops.attention import Attention
+from workloads.ops.base import DATA_KINDS, MAX_EXTENT, REGISTRY, Array, Operand, Operator, random_array
+from workloads.ops.contractions import Conv2d, Matvec
+from workloads.ops.gemm import Gemm
+from workloads.ops.movement import AllReduce, CopyH2D, Sum, Transpose
+from workloads.ops.pointwise import FUNCTIONS, Pointwise
+from workloads.ops.rowwise import LayerNorm, LayerNormBackward, RmsNorm, RowOperator, Softmax, SoftmaxBackward
+
+__all__ = [
+    "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllReduce", "Array", "Attention", "Conv2d", "CopyH2D", "Gemm",
+    "LayerNorm", "LayerNormBackward", "Matvec", "Operand", "Operator", "Pointwise", "RmsNorm", "RowOperator", "Softmax",
+    "SoftmaxBackward", "Sum", "Transpose", "operator_class", "operator_words", "random_array", "short_words",
+]  # fmt: skip
+
+GRAPHS = {"bert_layer": "workloads.graphs.bert", "llama": "workloads.graphs.llama"}
+"""Words of graphs of operators, and the module whose import registers each."""
+
+
+def operator_words() -> tuple[str, ...]:
+    """Words of all operators, without the short words of single pointwise functions."""
+    for module in GRAPHS.values():
+        importlib.import_module(module)
+    return tuple(REGISTRY)
+
+
+def short_words(word: str) -> Mapping[str, str]:
+    """Fields that a short word stands for: `exp` is `pointwise chain=exp`."""
+    return {"chain": word} if word in FUNCTIONS else {}
+
+
+def operator_class(word: str) -> type[Operator]:
+    """The operator called `word`; InputError names the nearest if there is none."""
+    if word in GRAPHS:
+        importlib.import_module(GRAPHS[word])
+    if word in REGISTRY:
+        return REGISTRY[word]
+    if word in FUNCTIONS:
+        return Pointwise
+    known = operator_words()
+    near = difflib.get_close_matches(word, [*known, *FUNCTIONS], n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(f"unknown operator {word}, one of {', '.join(known)}{hint}")

@@ -1,0 +1,218 @@
+"""What every operator is: a frozen dataclass registered under the word that people type, checked on creation."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.dtypes import DTYPE_BYTES, FORMATS, round_to
+from arch.errors import InputError
+from workloads.dtypes import epsilon, format_of, is_integer
+
+Array = NDArray[Any]
+
+MAX_EXTENT = 2**31 - 1
+"""Largest extent of one dimension: coordinates in kernels are 32-bit."""
+
+DATA_KINDS = ("normal", "uniform", "integers", "zeros")
+"""Kinds of operand data that `inputs` makes."""
+
+REGISTRY: dict[str, type[Operator]] = {}
+"""Operators by their word."""
+
+
+def extent(default: int | None = None, help: str = "") -> Any:
+    """A dataclass field that holds a positive integer; needed where there is no default."""
+    meta = {"kind": "extent", "help": help}
+    return field(metadata=meta) if default is None else field(default=default, metadata=meta)
+
+
+def derived_extent(help: str = "") -> Any:
+    """A dataclass field that holds a positive integer, or None where it follows from others."""
+    return field(default=None, metadata={"kind": "extent", "help": help})
+
+
+def count(default: int | None, help: str = "") -> Any:
+    """A dataclass field that holds an integer of at least 0; derived from others where None."""
+    return field(default=default, metadata={"kind": "count", "help": help})
+
+
+def choice(default: str, choices: tuple[str, ...], help: str = "") -> Any:
+    """A dataclass field that holds one word of `choices`."""
+    return field(default=default, metadata={"kind": "choice", "choices": choices, "help": help})
+
+
+def number_format(help: str = "") -> Any:
+    """A dataclass field that names a number format, or None for the default."""
+    return field(default=None, metadata={"kind": "dtype", "help": help})
+
+
+class Operand(NamedTuple):
+    """One operand or result as it lies in device memory, row-major.
+
+    stored: whether it lies there at all; random numbers that a kernel makes itself do not.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    stored: bool = True
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in device memory."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype] if self.stored else 0
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Base of all operators: subclasses are frozen dataclasses with `word` set; fields are checked on creation."""
+
+    word: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Registers the operator under its word."""
+        super().__init_subclass__(**kwargs)
+        if cls.word:
+            REGISTRY[cls.word] = cls
+
+    def __post_init__(self) -> None:
+        """Checks every field; InputError names the key, the value and the rule."""
+        for f in fields(self):
+            _check(self.word, f.name, getattr(self, f.name), f.default is None, f.metadata)
+
+    def __str__(self) -> str:
+        """The operator as people type it, keys at their default left out: `gemm m=64 n=64 k=32 dtype=fp16`."""
+        given = (f for f in fields(self) if getattr(self, f.name) != f.default)
+        return " ".join([self.word, *(f"{f.name}={getattr(self, f.name)}" for f in given)])
+
+    @property
+    def dtype(self) -> str | None:
+        """Number format of the operands, None while it is open; operators on numbers have a field of this name."""
+        return None
+
+    def with_defaults(self, dtype: str) -> Self:
+        """The same operator with every number format filled in; `dtype` is the machine's default."""
+        raise NotImplementedError
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of matrix products that the result needs."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations, two per multiply-accumulate."""
+        return 2 * self.macs
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """What is read, in the order of `inputs`; number formats must be known."""
+        raise NotImplementedError
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """What is written, in the order of `references`; number formats must be known."""
+        raise NotImplementedError
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of all operands and results, each touched once; number formats must be known."""
+        return sum(operand.size_bytes for operand in (*self.operands, *self.results))
+
+    def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
+        """Operands as stored in device memory, repeatable from `seed`; `data` is one of `DATA_KINDS`."""
+        rng = np.random.Generator(np.random.PCG64(seed))
+        return tuple(random_array(rng, operand.shape, operand.dtype, data) for operand in self.operands)
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """The results in NumPy, each rounded to its format."""
+        raise NotImplementedError
+
+    def reference(self, *operands: Array) -> Array:
+        """The first result in NumPy, rounded to its format."""
+        return self.references(*operands)[0]
+
+    def scales(self, *operands: Array) -> tuple[Array, ...]:
+        """For each result, what its rounding errors are relative to: the size of what was added up; the result's own
+        size where nothing cancels."""
+        return tuple(np.abs(result) for result in self.references(*operands))
+
+    def largest_error(self, results: Sequence[Array], *operands: Array) -> float:
+        """Largest error of `results`, relative to `scales` and the smallest normal number; NaN gives infinity."""
+        worst = 0.0
+        expected = self.references(*operands)
+        for result, right, scale, kind in zip(results, expected, self.scales(*operands), self.results, strict=True):
+            got = np.asarray(result, dtype=np.float64).reshape(right.shape)
+            with np.errstate(invalid="ignore"):
+                error = np.where(got == right, 0.0, np.abs(got - right))
+            smallest = 1.0 if is_integer(kind.dtype) else 2.0 ** FORMATS[kind.dtype].min_exponent
+            relative = error / (scale.reshape(right.shape) + smallest)
+            worst = max(worst, float(np.nan_to_num(relative, nan=np.inf).max()))
+        return worst
+
+    @property
+    def tolerance(self) -> float:
+        """`largest_error` that rounding alone can explain, whatever the order of summation."""
+        raise NotImplementedError
+
+    @property
+    def chosen_dtype(self) -> str:
+        """The number format; InputError while it is open."""
+        dtype = self.dtype
+        if dtype is None:
+            raise InputError(f"{self}: dtype is not set, such as dtype=bf16")
+        return dtype
+
+
+def rounding(dtype: str, sums: int = 0) -> float:
+    """Relative error of one rounding to `dtype` after `sums` additions in fp32 and a few operations around them."""
+    return epsilon(dtype) + (sums + 8) * epsilon("fp64" if dtype == "fp64" else "fp32")
+
+
+def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, data: str) -> Array:
+    """An array of `shape` whose values are exact in `dtype`.
+
+    data: `normal` (mean 0, deviation 1), `uniform` (-1 to 1), `integers` (-3 to 3: sums are exact in every format while
+    k < 2**20) or `zeros`. Integer formats spread normal and uniform over their range, up to +-127.
+    """
+    if data not in DATA_KINDS:
+        near = difflib.get_close_matches(str(data), DATA_KINDS, n=1, cutoff=0.0)[0]
+        raise InputError(f"data={data}: unknown kind of data, one of {', '.join(DATA_KINDS)}; did you mean {near}?")
+    scale = 1.0
+    if is_integer(dtype) and data in ("normal", "uniform"):
+        scale = 32.0 if data == "normal" else 127.0
+    match data:
+        case "normal":
+            values: Array = scale * rng.standard_normal(shape)
+        case "uniform":
+            values = scale * rng.uniform(-1.0, 1.0, shape)
+        case "integers":
+            values = rng.integers(-3, 4, shape)
+        case _:
+            values = np.zeros(shape)
+    return round_to(values, dtype)
+
+
+def _check(word: str, key: str, value: Any, optional: bool, meta: Mapping[str, Any]) -> None:
+    """Checks one field of an operator by its kind; `optional`: None is allowed."""
+    if value is None and optional:
+        return
+    match meta.get("kind"):
+        case "extent" | "count" as kind:
+            least = 1 if kind == "extent" else 0
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= MAX_EXTENT:
+                raise InputError(f"{word} {key}={value}: must be an integer from {least} to {MAX_EXTENT}")
+        case "choice":
+            if value not in meta["choices"]:
+                near = difflib.get_close_matches(str(value), meta["choices"], n=1, cutoff=0.5)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise InputError(f"{word} {key}={value}: must be one of {', '.join(meta['choices'])}{hint}")
+        case "dtype":
+            format_of(value, f"{word} {key}")

@@ -1,0 +1,253 @@
+"""Operators that normalise each row of a matrix: softmax, layer norm, RMS norm, and their backward forms."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from arch.dtypes import round_to
+from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format, rounding
+
+EPSILON = 1e-5
+"""Added to the variance (layer norm) or the mean square (RMS norm), PyTorch's default for layer norm."""
+
+
+@dataclass(frozen=True)
+class RowOperator(Operator):
+    """Base: a matrix of `rows` x `cols`, row-major; sums are fp32 and run over a row."""
+
+    rows: int = extent(help="independent rows")
+    cols: int = extent(help="elements of a row")
+    dtype: str | None = number_format("of the operands; default: the machine's")
+    out: str | None = number_format("of the result; default: the input's")
+
+    def with_defaults(self, dtype: str) -> Self:
+        """With `dtype` and `out` filled in."""
+        chosen = self.dtype or dtype
+        return dataclasses.replace(self, dtype=chosen, out=self.out or chosen)
+
+    @property
+    def out_dtype(self) -> str:
+        """Format of the result."""
+        return self.out or self.chosen_dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the matrix."""
+        return (self.rows, self.cols)
+
+    @property
+    def tolerance(self) -> float:
+        """One rounding to the result's format after sums over a row."""
+        return rounding(self.out_dtype, self.cols)
+
+    def matrix(self, name: str) -> Operand:
+        """An operand of the matrix's shape."""
+        return Operand(name, self.shape, self.chosen_dtype)
+
+    def result(self, name: str) -> Operand:
+        """The result, of the matrix's shape."""
+        return Operand(name, self.shape, self.out_dtype)
+
+
+@dataclass(frozen=True)
+class Softmax(RowOperator):
+    """y = exp(x - max x) / sum exp(x - max x), by row."""
+
+    word: ClassVar[str] = "softmax"
+
+    @property
+    def flops(self) -> int:
+        """Five an element: maximum, difference, exponential, sum, product."""
+        return 5 * self.rows * self.cols
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """x."""
+        return (self.matrix("x"),)
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """y."""
+        return (self.result("y"),)
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """y."""
+        return (round_to(_softmax(operands[0]), self.out_dtype),)
+
+    def scales(self, *operands: Array) -> tuple[Array, ...]:
+        """The result times 1 + |x - max x|, by which a rounding error of the argument grows."""
+        x = operands[0]
+        return (_softmax(x) * (1 + np.abs(x - x.max(axis=1, keepdims=True))),)
+
+
+@dataclass(frozen=True)
+class SoftmaxBackward(RowOperator):
+    """dx = y (dy - sum y dy), by row: y is what softmax gave."""
+
+    word: ClassVar[str] = "softmax_backward"
+
+    @property
+    def flops(self) -> int:
+        """Four an element: product, sum, difference, product."""
+        return 4 * self.rows * self.cols
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """dy and y."""
+        return (self.matrix("dy"), self.matrix("y"))
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """dx."""
+        return (self.result("dx"),)
+
+    def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
+        """dy as in the base, y a softmax."""
+        dy, x = super().inputs(seed, data)
+        return dy, round_to(_softmax(x), self.chosen_dtype)
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """dx."""
+        dy, y = operands
+        return (round_to(y * (dy - (y * dy).sum(axis=1, keepdims=True)), self.out_dtype),)
+
+    def scales(self, *operands: Array) -> tuple[Array, ...]:
+        """|y| (|dy| + sum |y dy|)."""
+        dy, y = np.abs(operands[0]), np.abs(operands[1])
+        return (y * (dy + (y * dy).sum(axis=1, keepdims=True)),)
+
+
+@dataclass(frozen=True)
+class LayerNorm(RowOperator):
+    """y = (x - mean x) / sqrt(var x + epsilon) * weight + bias, by row; weight and bias have one element a column."""
+
+    word: ClassVar[str] = "layernorm"
+
+    stats: str = choice("0", ("0", "1"), help="1: mean and 1/deviation of each row are stored too")
+
+    @property
+    def flops(self) -> int:
+        """Eight an element: mean (1), variance (3), difference, product, weight, bias."""
+        return 8 * self.rows * self.cols
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """x, weight, bias."""
+        dtype = self.chosen_dtype
+        return (self.matrix("x"), Operand("weight", (self.cols,), dtype), Operand("bias", (self.cols,), dtype))
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """y, and with `stats=1` the rows' mean and 1/deviation in fp32."""
+        stats = (Operand("mean", (self.rows,), "fp32"), Operand("rstd", (self.rows,), "fp32"))
+        return (self.result("y"), *(stats if self.stats == "1" else ()))
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """y, mean, 1/deviation."""
+        x, weight, bias = operands
+        mean, rstd = row_statistics(x)
+        y = round_to((x - mean) * rstd * weight + bias, self.out_dtype)
+        return (y, *((round_to(mean[:, 0], "fp32"), round_to(rstd[:, 0], "fp32")) if self.stats == "1" else ()))
+
+    def scales(self, *operands: Array) -> tuple[Array, ...]:
+        """(|x| + mean |x|) |weight| / deviation + |bias|."""
+        x, weight, bias = operands
+        _, rstd = row_statistics(x)
+        size = np.abs(x).mean(axis=1, keepdims=True)
+        scale = (np.abs(x) + size) * rstd * np.abs(weight) + np.abs(bias)
+        return (scale, *((size[:, 0], 2 * rstd[:, 0]) if self.stats == "1" else ()))
+
+
+@dataclass(frozen=True)
+class LayerNormBackward(RowOperator):
+    """Gradients of layer norm by x, weight and bias; mean and 1/deviation of each row come from the forward form."""
+
+    word: ClassVar[str] = "layernorm_backward"
+
+    @property
+    def flops(self) -> int:
+        """Fourteen an element: 2 for the normalised x, 9 for dx, 2 for dweight, 1 for dbias."""
+        return 14 * self.rows * self.cols
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """dy, x, mean, 1/deviation, weight."""
+        stats = (Operand("mean", (self.rows,), "fp32"), Operand("rstd", (self.rows,), "fp32"))
+        return (self.matrix("dy"), self.matrix("x"), *stats, Operand("weight", (self.cols,), self.chosen_dtype))
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """dx, dweight, dbias."""
+        out = self.out_dtype
+        return (self.result("dx"), Operand("dweight", (self.cols,), out), Operand("dbias", (self.cols,), out))
+
+    def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
+        """As in the base, mean and 1/deviation those of x."""
+        dy, x, _, _, weight = super().inputs(seed, data)
+        mean, rstd = row_statistics(x)
+        return dy, x, round_to(mean[:, 0], "fp32"), round_to(rstd[:, 0], "fp32"), weight
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """dx, dweight, dbias."""
+        dy, x, mean, rstd, weight = operands
+        normal = (x - mean[:, None]) * rstd[:, None]
+        gradient = dy * weight
+        inner = gradient - gradient.mean(axis=1, keepdims=True)
+        dx = rstd[:, None] * (inner - normal * (gradient * normal).mean(axis=1, keepdims=True))
+        return tuple(round_to(a, self.out_dtype) for a in (dx, (dy * normal).sum(axis=0), dy.sum(axis=0)))
+
+    def scales(self, *operands: Array) -> tuple[Array, ...]:
+        """The same sums with absolute values."""
+        dy, x, mean, rstd, weight = (np.abs(a) for a in operands)
+        normal = (x + mean[:, None]) * rstd[:, None]
+        gradient = dy * weight
+        inner = gradient + gradient.mean(axis=1, keepdims=True)
+        dx = rstd[:, None] * (inner + normal * (gradient * normal).mean(axis=1, keepdims=True))
+        return dx, (dy * normal).sum(axis=0), dy.sum(axis=0)
+
+    @property
+    def tolerance(self) -> float:
+        """One rounding to the result's format after sums over a row or a column."""
+        return rounding(self.out_dtype, max(self.rows, self.cols))
+
+
+@dataclass(frozen=True)
+class RmsNorm(RowOperator):
+    """y = x / sqrt(mean x^2 + epsilon) * weight, by row; weight has one element a column."""
+
+    word: ClassVar[str] = "rmsnorm"
+
+    @property
+    def flops(self) -> int:
+        """Four an element: square, sum, product, weight."""
+        return 4 * self.rows * self.cols
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """x and weight."""
+        return (self.matrix("x"), Operand("weight", (self.cols,), self.chosen_dtype))
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """y."""
+        return (self.result("y"),)
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """y."""
+        x, weight = operands
+        y = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + EPSILON) * weight
+        return (round_to(y, self.out_dtype),)
+
+
+def row_statistics(x: Array) -> tuple[Array, Array]:
+    """Mean and 1/deviation of each row of x, as columns."""
+    return x.mean(axis=1, keepdims=True), 1 / np.sqrt(x.var(axis=1, keepdims=True) + EPSILON)
+
+
+def _softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
