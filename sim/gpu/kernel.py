@@ -1149,15 +1149,17 @@ def _step(p, prog, st, ms, mem, w, t):
     cycle = p[P.CYCLE]
     log = p[P.LOG] == 1
     checked = t
+    ahead = False
     horizon = t + p[P.LOOKAHEAD]
     x[X.NEW] = 0
     while True:
         pc = warps[w, W.PC]
         kind = code[pc, Col.KIND]
         chip = (CHIP_KINDS >> kind) & 1
-        if t != checked or x[X.NEW] != 0 or chip != 0:
+        if t != checked or x[X.NEW] != 0 or (ahead and chip != 0):
             key = (t << TIME_SHIFT) | (32 << ID_BITS) | w
-            if key >= x[X.LIMIT] and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
+            ahead = key >= x[X.LIMIT]
+            if ahead and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
                 return t
             checked = t
             x[X.NEW] = 0
