@@ -6,12 +6,15 @@ waits for something that has not been booked yet (it is parked and woken by whoe
 is due first. The keys are the leaves of a tournament tree, in which each SM is a subtree.
 """
 
+import numpy as np
+
 from sim.engine.jit import inner, kernel
 from sim.gpu.layout import (
     N_PIPES,
     N_RING,
     N_SCOREBOARDS,
     N_TILES,
+    N_VECTOR_PIPES,
     TMA_QUEUE,
     X_ADD,
     X_AND,
@@ -63,9 +66,9 @@ CHIP_KINDS = (
     | 1 << Kind.FLAG_ADD
     | 1 << Kind.FLAG_WAIT
 )  # ops that keep the order of time on the whole chip
-L1_READY_SHIFT = 4
-L1_SECTORS = 0xF  # a line's word in the L1: valid sectors, from bit 4 the tick at which all are there
 TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
+L1_SECTORS = 0xF
+L1_READY_SHIFT = 4  # a line's word in L1: mask of the valid sectors, ready tick above it
 
 # ---- events
 
@@ -396,25 +399,25 @@ def _take_entry(entries, sms, sm, column, k, tick):
 
 
 @inner(inline=True)
-def _l1_find(p, st, sm, line, t):
-    """Way of a line in the L1 of `sm`, allocated for it if need be (the least recently used one), as used at tick t."""
-    ways = p[P.L1_WAYS]
-    base = ((line ^ (line >> 7)) % p[P.L1_SETS]) * ways
-    at = -1
-    for i in range(base, base + ways):
-        if st.l1_tags[sm, i] == line:
-            at = i
-    if at < 0:
-        oldest = FAR
-        for i in range(base, base + ways):
-            oldest = min(oldest, st.l1_used[sm, i])
-        for i in range(base, base + ways):
-            if st.l1_used[sm, i] == oldest:
-                at = i
-        st.l1_tags[sm, at] = line
-        st.l1_words[sm, at] = 0
-    st.l1_used[sm, at] = t
-    return at
+def _find_tag(tags, tag):
+    """Way that holds `tag`, -1 if none does. It is in one way at most: a sum, because sums are vectorised."""
+    found = np.int32(0)
+    for i in range(tags.shape[0]):
+        found += np.int32(i + 1) if tags[i] == tag else np.int32(0)
+    return np.int64(found) - 1
+
+
+@inner(inline=True)
+def _l1_find(p, st, sm, line):
+    """Set and way of a line in the L1 of `sm`, allocated for it if need be."""
+    cache_set = sm * p[P.L1_SETS] + (line ^ (line >> 7)) % p[P.L1_SETS]
+    way = _find_tag(st.l1_tags[cache_set], np.int32(line))
+    if way < 0:
+        way = st.l1_victim[cache_set]
+        st.l1_victim[cache_set] = way + 1 if way + 1 < p[P.L1_WAYS] else 0
+        st.l1_tags[cache_set, way] = line
+        st.l1_lines[cache_set, way] = 0
+    return cache_set, way
 
 
 # ---- barriers
@@ -553,7 +556,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     _prefetch_lines(ms, mem, sms[sm, M.PARTITION], base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     while row < rows and lines < CHUNK:
-        k = _entry(st.in_flight, sms, sm, M.NEXT_IN_FLIGHT, free)
+        k = _entry(st.in_flight, sms, sm, M.TMA_HEAD, free)
         begin = max(free, st.in_flight[sm, k])
         if begin > t + TMA_SLACK:
             e[q, i, Q.ROW] = row
@@ -572,7 +575,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
             latest = max(latest, _port_receive(p, sms, st.counters, other, begin, data, sectors))
             sms[other, M.BACKGROUND_FREE] = max(sms[other, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
         latest += p[P.TMA_LATENCY]
-        _take_entry(st.in_flight, sms, sm, M.NEXT_IN_FLIGHT, k, latest)
+        _take_entry(st.in_flight, sms, sm, M.TMA_HEAD, k, latest)
         done = max(done, latest)
         free = begin + p[P.TMA_GAP]
         offset += end - address
@@ -953,6 +956,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
             if n != total:
                 ticks = ticks * (done + n) // total - ticks * done // total
             q = code[pc, Col.MIX_PIPE0 + 2 * k]
+            if q < N_VECTOR_PIPES:
+                st.counters[Counter.FMA_TICKS + q] += ticks
             if q == pipe:
                 alone = n * interval + ticks
                 duration = max(duration, alone)
@@ -972,7 +977,38 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     st.counters[Counter.INSTRUCTIONS] += slots
     st.counters[code[pc, Col.COUNTER]] += n
     st.counters[Counter.INST_OTHER] += slots - n
+    if pipe < N_VECTOR_PIPES:
+        st.counters[Counter.FMA_TICKS + pipe] += n * interval
+    if code[pc, Col.LOADS] > 0:
+        served = _stream_loads(st, w, t, code, pc, done, n, total)
+        # They are issued ahead of the multiplies that need them: within the row, only a full queue holds it up.
+        served -= p[P.MIO_QUEUE] if done + n < total else 0
+        end = max(end, served)
+        if served > following:
+            _account(st, w, served, Reason.MIO_THROTTLE)
+            following = served
     return t, end, following
+
+
+@inner(inline=True)
+def _stream_loads(st, w, t, code, pc, done, n, total):
+    """Books the shared-memory loads that go with instructions `done` to `done + n` of row `pc`.
+
+    Returns the tick at which the array has served them. They are spread over the row, so that the array has room for
+    others between them: they wait only for its bandwidth.
+    """
+    background = st.sms[st.warps[w, W.SM], M.BACKGROUND_FREE]
+    begin = max(background, t)
+    end = begin + code[pc, Col.SHARED] * (done + n) // total - code[pc, Col.SHARED] * done // total
+    st.sms[st.warps[w, W.SM], M.BACKGROUND_FREE] = end
+    loads = code[pc, Col.LOADS] * (done + n) // total - code[pc, Col.LOADS] * done // total
+    st.counters[Counter.INST_SHARED] += loads
+    st.counters[Counter.INST_OTHER] -= loads
+    read = code[pc, Col.BYTES] * (done + n) // total - code[pc, Col.BYTES] * done // total
+    conflicts = code[pc, Col.VALUE] * (done + n) // total - code[pc, Col.VALUE] * done // total
+    st.counters[Counter.SHARED_READ_BYTES] += read
+    st.counters[Counter.SHARED_CONFLICT_TICKS] += conflicts
+    return end
 
 
 @inner(inline=True)
@@ -1063,27 +1099,28 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
             lsu += max(cycle, _sectors(mask) * p[P.L1_SECTOR_TICKS])
             if kind == Kind.LDG or kind == Kind.CP_ASYNC:
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
-                way = -1
                 data = at
                 missing = mask
+                cache_set = 0
+                way = 0
                 if kind == Kind.LDG:
-                    way = _l1_find(p, st, sm, address >> 7, at)
-                    missing = mask & ~st.l1_words[sm, way]
-                    data = st.l1_words[sm, way] >> L1_READY_SHIFT
+                    cache_set, way = _l1_find(p, st, sm, address >> 7)
+                    missing = mask & ~st.l1_lines[cache_set, way]
+                    data = st.l1_lines[cache_set, way] >> L1_READY_SHIFT
                     st.counters[Counter.L1_READ_SECTORS] += _sectors(mask)
                 if missing != 0:
-                    k = _entry(st.misses, sms, sm, M.NEXT_MISS, at)
+                    k = _entry(st.misses, sms, sm, M.MISS_HEAD, at)
                     begin = max(at, st.misses[sm, k])
                     answer = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, missing)
                     answer = _port_receive(p, sms, st.counters, sm, begin, answer, missing)
                     if kind == Kind.CP_ASYNC:
                         answer += p[P.CP_ASYNC_LATENCY]
                         sms[sm, M.SHARED_FREE] = max(sms[sm, M.SHARED_FREE], t) + p[P.SHARED_TICKS]
-                    _take_entry(st.misses, sms, sm, M.NEXT_MISS, k, answer)
+                    _take_entry(st.misses, sms, sm, M.MISS_HEAD, k, answer)
                     data = max(data, answer)
                     if kind == Kind.LDG:
-                        sectors = (st.l1_words[sm, way] & L1_SECTORS) | missing
-                        st.l1_words[sm, way] = (data << L1_READY_SHIFT) | sectors
+                        sectors = (st.l1_lines[cache_set, way] & L1_SECTORS) | missing
+                        st.l1_lines[cache_set, way] = (data << L1_READY_SHIFT) | sectors
                 else:
                     st.counters[Counter.L1_HIT_SECTORS] += _sectors(mask)
                     data = max(data, at + p[P.L1_HIT])
@@ -1244,8 +1281,9 @@ def _step(p, prog, st, ms, mem, w, t):
                     warps[w, W.SHARED_WRITTEN] = max(warps[w, W.SHARED_WRITTEN], last)
                 reason = Reason.SHORT_SCOREBOARD
             else:
-                first = warps[w, W.T_ISSUE] + latency
                 last = issued - cycle + latency
+                # What reads memory has no first element before the last: its operands are in flight to its end.
+                first = last if code[pc, Col.LOADS] > 0 else warps[w, W.T_ISSUE] + latency
                 reason = Reason.WAIT
                 if code[pc, Col.MACS] > 0:
                     st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.MACS]

@@ -89,13 +89,13 @@ def test_the_next_line_takes_the_entry_that_is_free_first(size: int, monkeypatch
     tick, waited = 0, 0
     for _ in range(500):
         tick += random.randrange(20)
-        k = entry(entries, sms, 1, M.NEXT_MISS, tick)
+        k = entry(entries, sms, 1, M.MISS_HEAD, tick)
         begin = max(tick, int(entries[1, k]))
         assert begin == max(tick, model[0])
         waited += begin > tick
         tick = begin
         done = tick + random.randrange(20 * size)
-        take(entries, sms, 1, M.NEXT_MISS, k, done)
+        take(entries, sms, 1, M.MISS_HEAD, k, done)
         heapq.heapreplace(model, done)
     assert waited
     assert not entries[0].any()
