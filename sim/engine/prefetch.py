@@ -29,5 +29,5 @@ def _nothing(array: Any, index: int) -> None:
     """Plain Python has no caches to ask."""
 
 
-prefetch: Any = _nothing if config.DISABLE_JIT else _prefetch
+prefetch: Any = _nothing if getattr(config, "DISABLE_JIT", 0) else _prefetch
 """prefetch(array, index): asks for the element `index` of a C-contiguous array, counted over all its dimensions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_a_scoreboard_waits_for_the_slowest_of_its_loads(ampere: GpuSpec) -> Non
 def test_the_next_line_takes_the_entry_that_is_free_first(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests start as if a heap held the ticks at which entries become free, in whatever order answers come."""
     random.seed(size)
-    functions = (native._entry, native._take_entry, native._earliest)
+    functions: tuple[Any, ...] = (native._entry, native._take_entry, native._earliest)
     entry, take, earliest = (getattr(function, "py_func", function) for function in functions)
     monkeypatch.setattr(native, "_earliest", earliest)
     entries, sms, model = np.zeros((2, size), dtype=np.int64), np.zeros((2, M.WIDTH), dtype=np.int64), [0] * size
