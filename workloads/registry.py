@@ -15,6 +15,8 @@ Builder = Callable[[Any, Any, Any], Any]
 MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "simt", "gemv")),
     ("pointwise", "gpu"): ("workloads.gpu.pointwise",),
+    ("softmax", "gpu"): ("workloads.gpu.softmax",),
+    ("softmax_backward", "gpu"): ("workloads.gpu.softmax",),
 }
 """Modules whose import registers the schedules of (operator, family)."""
 

@@ -10,7 +10,12 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from workloads.ops import Operator
 
-CHOOSERS: dict[str, str] = {"gemm": "workloads.gpu.choose", "pointwise": "workloads.gpu.pointwise"}
+CHOOSERS: dict[str, str] = {
+    "gemm": "workloads.gpu.choose",
+    "pointwise": "workloads.gpu.pointwise",
+    "softmax": "workloads.gpu.softmax",
+    "softmax_backward": "workloads.gpu.softmax",
+}
 """By operator, the module whose `choose(op, spec, schedule)` ranks the configurations that a GPU can run."""
 
 
