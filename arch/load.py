@@ -20,10 +20,11 @@ from pydantic_core import ErrorDetails
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.preset_file import Figure, PresetFile, read, source_text
+from arch.rdu import RduSpec
 from arch.spec import MachineSpec
 from arch.units import Unit, word
 
-FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec}
+FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "rdu": RduSpec}
 """Spec of each machine family, by the word after `family:` in a preset."""
 
 PRESETS = Path(__file__).parent / "presets"

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from sim.api import compare, simulate, simulate_row
     from sim.report.compare import Comparison
     from sim.report.report import Report
+    from sim.study.optimize import optimize
+    from sim.study.sensitivity import sensitivity
+    from sim.study.sweep import Sweep, sweep
 
 _HOMES = {
     "Comparison": "report.compare",
@@ -18,9 +21,13 @@ _HOMES = {
     "compare": "api",
     "simulate": "api",
     "simulate_row": "api",
+    "Sweep": "study.sweep",
+    "optimize": "study.optimize",
+    "sensitivity": "study.sensitivity",
+    "sweep": "study.sweep",
 }
 
-__all__ = ["Comparison", "Report", "compare", "simulate", "simulate_row"]
+__all__ = ["Comparison", "Report", "Sweep", "compare", "optimize", "sensitivity", "simulate", "simulate_row", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,4 +9,4 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--golden-update`: write the recorded cycle counts anew."""
-    parser.addoption("--golden-update", action="store_true", help="write tests/golden/cycles.json anew")
+    parser.addoption("--golden-update", action="store_true", help="write cycles.lock anew")

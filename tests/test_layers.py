@@ -25,6 +25,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.memory", ("arch", "sim.engine", "sim.memory")),
     ("sim.host", ("arch", "sim.engine", "sim.host")),
     ("sim.gpu", ("arch", "sim.engine", "sim.memory", "sim.gpu")),
+    ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.rdu")),
     ("sim", ("arch", "sim")),
     ("workloads", ("arch", "workloads", "sim.*.program")),
 )
@@ -32,6 +33,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 # Who may import an optional dependency: by extra.
 EXTRAS = {
     "dask": ("sim.study.executors",),
+    "dev": ("sim.study.pytest_plugin",),  # imported by pytest alone
     "optimize": ("sim.study.optimize",),
     "parquet": ("sim.study.sweep",),
 }

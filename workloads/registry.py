@@ -17,6 +17,7 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("pointwise", "gpu"): ("workloads.gpu.pointwise",),
     ("softmax", "gpu"): ("workloads.gpu.softmax",),
     ("softmax_backward", "gpu"): ("workloads.gpu.softmax",),
+    ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2"),
 }
 """Modules whose import registers the schedules of (operator, family)."""
 

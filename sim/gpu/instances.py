@@ -138,6 +138,11 @@ def _run(body: Sequence[Statement], number: int, env: dict[str, int], where: str
         elif isinstance(statement, Assign):
             env[statement.var] = evaluate(statement.value, env)
         else:
+            if statement.again:
+                while evaluate(statement.trips, env):
+                    yield from _run(statement.body, number, env, where)
+                number += _ops(statement.body)
+                continue
             trips, at, step = (evaluate(e, env) for e in (statement.trips, statement.start, statement.step))
             for _ in range(trips):
                 if statement.var:

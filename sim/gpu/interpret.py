@@ -431,9 +431,11 @@ class _Replay:
             if warp.cp.done > what.done:
                 self._violation("early", what, f"arrived before its warp's cp.async were complete at {warp.cp.done}")
             self._at(row[Event.T_DONE], _COMPLETION, lambda: self._arrive(barrier, clock, what))
-        elif opcode == "bar_sync":
+        elif opcode in ("bar_sync", "bar_arrive"):
             meeting = self._meeting(warp, instance)
-            warp.generation = meeting.arrive(clocks.release(warp.row), instance.value)
+            generation = meeting.arrive(clocks.release(warp.row), instance.value)
+            if opcode == "bar_sync":
+                warp.generation = generation
         elif opcode == "cluster_sync":
             meeting = self._meeting(warp, instance)
             warp.generation = meeting.arrive(clocks.release(warp.row), self.kernel.cluster_size * self.kernel.warps)

@@ -1376,7 +1376,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
             if tick > t:
                 _account(st, w, tick, Reason.TMA_STORE)
                 t = tick
-    elif kind == Kind.BAR_SYNC:
+    elif kind == Kind.BAR_SYNC or kind == Kind.BAR_ARRIVE:
         b = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
         expected = code[pc, Col.VALUE]
         named = st.named
@@ -1384,6 +1384,10 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         # The barrier orders shared memory: a warp has arrived when its stores have been made.
         named[slot, b, 1] = max(named[slot, b, 1], max(t, warps[w, W.SHARED_WRITTEN]))
         if named[slot, b, 0] < expected:
+            if kind == Kind.BAR_ARRIVE:
+                if log:
+                    _log(st, w, op, issued, t, t, 0)
+                return t
             _park(st, w, Block.BAR_SYNC, b, 0, op, issued)
             return PARKED
         tick = named[slot, b, 1] + p[P.BARRIER_LATENCY] + expected * p[P.BARRIER_PER_WARP]
@@ -1393,8 +1397,9 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         for other in range(first, first + p[P.WARPS_PER_CTA]):
             if warps[other, W.BLOCK] == Block.BAR_SYNC and warps[other, W.BLOCK_A] == b:
                 _wake(p, st, other, tick, Reason.BARRIER, t)
-        _account(st, w, tick, Reason.BARRIER)
-        t = tick
+        if kind == Kind.BAR_SYNC:
+            _account(st, w, tick, Reason.BARRIER)
+            t = tick
     elif kind == Kind.CLUSTER_SYNC:
         size = p[P.CLUSTER_X] * p[P.CLUSTER_Y] * p[P.CLUSTER_Z]
         root = st.ctas[slot, C.PEERS]

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     WGMMA_WAIT = 29
     NOTE = 30  # takes an issue slot, nothing else
     FENCE = 31  # waits for the warp's shared-memory stores
+    BAR_ARRIVE = 32
 
 
 class Col(IntEnum):

@@ -67,7 +67,7 @@ def _body(body: Sequence[Statement], indent: str) -> Iterator[tuple[str, Op | No
 
 def _head(loop: Loop) -> str:
     if not loop.var:
-        return f"when {loop.trips}:"
+        return f"{'while' if loop.again else 'when'} {loop.trips}:"
     start = "" if loop.start == Const(0) else f" from {loop.start}"
     step = "" if loop.step == Const(1) else f" step {loop.step}"
     return f"loop {loop.var}, {loop.trips} trips{start}{step}:"
@@ -83,7 +83,7 @@ def _op(op: Op) -> str:
         words.append(f"{op.dst} <- {sources}" if op.dst is not None and op.srcs else f"{op.dst or sources}")
     if op.barrier is not None:
         words.append(f"{op.barrier.name}[{op.stage}]")
-    elif op.stage != Const(0) or op.opcode in ("bar_sync", "flag_add", "flag_wait"):
+    elif op.stage != Const(0) or op.opcode in ("bar_sync", "bar_arrive", "flag_add", "flag_wait"):
         words.append(f"{op.stage}")
     words += [f"phase {op.phase}"] if op.phase is not None else []
     words += _value(op)
@@ -101,7 +101,13 @@ def _value(op: Op) -> list[str]:
     """The opcode's own integer in words."""
     if op.opcode in ("mma", "wgmma"):
         return [] if op.value == Const(1) else [f"accumulate {op.value}"]
-    unit = {"mbarrier_expect": "bytes", "bar_sync": "warps", "setmaxnreg": "registers", "flag_wait": "reached"}
+    unit = {
+        "mbarrier_expect": "bytes",
+        "bar_sync": "warps",
+        "bar_arrive": "warps",
+        "setmaxnreg": "registers",
+        "flag_wait": "reached",
+    }
     if op.opcode in unit:
         return [f"{op.value} {unit[op.opcode]}"]
     return [f"{op.value} left"] if op.opcode.endswith(("_wait", "_wait_read")) and op.barrier is None else []

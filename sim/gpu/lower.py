@@ -75,6 +75,7 @@ _SYNC = {
     "mbarrier_expect": Kind.MBAR_EXPECT,
     "mbarrier_arrive": Kind.MBAR_ARRIVE,
     "bar_sync": Kind.BAR_SYNC,
+    "bar_arrive": Kind.BAR_ARRIVE,
     "cluster_sync": Kind.CLUSTER_SYNC,
     "next_tile": Kind.NEXT_TILE,
     "flag_add": Kind.FLAG_ADD,
@@ -278,6 +279,8 @@ class _Lowering:
                 row = self._row(Kind.LOOP, arg=trips, extra=start, var=var, var2=hidden)
                 inside = len(self.code)
                 self._body(statement.body)
+                if statement.again:  # the trip counter is what the condition says now, one of it taken by NEXT
+                    self._row(Kind.ASSIGN, arg=self._expr(statement.trips + 1), var=hidden)
                 self._row(Kind.NEXT, extra=self._expr(statement.step), var=var, var2=hidden, jump=inside)
                 row[Col.JUMP] = len(self.code)
             elif isinstance(statement, Assign):

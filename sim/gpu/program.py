@@ -409,13 +409,17 @@ class Op:
 
 @dataclass(frozen=True)
 class Loop:
-    """`for var in range(start, start + trips * step, step)`; a guard is a loop of 0 or 1 trips."""
+    """`for var in range(start, start + trips * step, step)`; a guard is a loop of 0 or 1 trips.
+
+    again: `trips` is a condition that is evaluated before each trip, and the loop ends when it is 0.
+    """
 
     var: str
     trips: Expr
     start: Expr
     step: Expr
     body: tuple[Statement, ...]
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -540,6 +544,14 @@ class RoleBuilder:
         yield
         body = tuple(self._bodies.pop())
         self._bodies[-1].append(Loop("", as_expr(condition), Const(0), Const(1), body))
+
+    @contextmanager
+    def loop_while(self, condition: IntLike) -> Iterator[None]:
+        """Runs the body again and again as long as `condition` is 1: for counters that the body sets."""
+        self._bodies.append([])
+        yield
+        body = tuple(self._bodies.pop())
+        self._bodies[-1].append(Loop("", as_expr(condition), Const(0), Const(1), body, again=True))
 
     def assign(self, var: str, value: IntLike) -> Var:
         """Sets the counter `var`; returns it for use in expressions."""
@@ -684,9 +696,13 @@ class RoleBuilder:
         mask = None if cluster is None else as_expr(cluster)
         self.op("mbarrier_arrive", barrier=barrier, stage=as_expr(stage), multicast=mask)
 
-    def bar_sync(self, barrier: int, warps: int) -> None:
+    def bar_sync(self, barrier: IntLike, warps: int) -> None:
         """bar.sync: waits for `warps` warps of the CTA on named barrier `barrier` (0-15); 0 is __syncthreads."""
         self.op("bar_sync", stage=as_expr(barrier), value=Const(warps))
+
+    def bar_arrive(self, barrier: IntLike, warps: int) -> None:
+        """bar.arrive: counts as one of the `warps` warps of named barrier `barrier` and does not wait."""
+        self.op("bar_arrive", stage=as_expr(barrier), value=Const(warps))
 
     def cluster_sync(self) -> None:
         """barrier.cluster arrive and wait by all warps of all CTAs of the cluster."""

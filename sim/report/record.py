@@ -58,6 +58,50 @@ class GpuLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class RduStage:
+    """One stage of a section. cycles: by reason; they sum to the section's."""
+
+    name: str
+    kind: str
+    pcus: int
+    firings: int
+    interval_cycles: int
+    cycles: Mapping[str, int]
+    units: Sequence[tuple[int, int]] = ()
+    """(row, column) of its PCUs on the mesh."""
+
+
+@dataclass(frozen=True, slots=True)
+class RduBuffer:
+    """One channel's buffer. units: (row, column) of its PMUs."""
+
+    name: str
+    depth: int
+    token_bytes: int
+    pmus: int
+    units: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RduSection:
+    """What only a section on a dataflow machine has: stages, buffers, where they stand, when they fired."""
+
+    name: str
+    stages: Sequence[RduStage]
+    buffers: Sequence[RduBuffer]
+    grid: tuple[int, int]
+    pcus: int
+    pcu_count: int
+    pmus: int
+    pmu_count: int
+    sram_bytes: int
+    busiest_link_share: float
+    link_wait_cycles: int
+    log: Sequence[tuple[int, int, int]] = ()
+    """(stage, first cycle, end) of firings."""
+
+
+@dataclass(frozen=True, slots=True)
 class KernelRecord:
     """One launch (of a program, of a section) as the engine counted it."""
 
@@ -78,7 +122,8 @@ class KernelRecord:
     warp-cycles by state (`WARP_STATES`), and `issue`, issue-slot cycles: `issued`, `no_warp`, or the state of the warp
     that became eligible first."""
     own: Any = None
-    """What only the machine's family has: a `GpuLaunch`; of other families what their report module reads."""
+    """What only the machine's family has: a `GpuLaunch`, an `RduSection`;
+    of other families what their report module reads."""
     energy_fj: int = 0
     launch_ps: Mapping[str, int] = field(default_factory=dict)
     """Parts of the launch that belong to `time_ps`: `command`, `instruction_fetch`, `descriptor_fetch`, ..."""

@@ -72,6 +72,26 @@ def add_commands(commands: Any) -> None:
     _add_output(best)
     best.set_defaults(command=_optimize)
 
+    check = commands.add_parser("check", help="cases of tilewave.toml against recorded cycles", allow_abbrev=False)
+    check.add_argument("names", nargs="*", metavar="NAME", help="only these cases (patterns); default: all")
+    check.add_argument("--config", default="tilewave.toml", metavar="FILE", help="default: tilewave.toml")
+    check.add_argument("--update", action="store_true", help="record what is there now in cycles.lock beside it")
+    check.add_argument(
+        "--tolerance", type=_share, metavar="T", help="accepted change, such as 1%%; default: the file's, or 0"
+    )
+    check.add_argument("--format", default="text", metavar="F", help="text (default), json, junit, github")
+    check.add_argument("--json", dest="format", action="store_const", const="json", help="same as --format json")
+    check.add_argument("--out", metavar="FILE", help="write to a file instead of stdout")
+    check.add_argument("--workers", type=_positive, metavar="N", help="processes; default: all cores")
+    check.add_argument("--store", metavar="FILE", help="where results are kept; default: in the user's cache")
+    check.set_defaults(command=_check)
+
+    diff = commands.add_parser("diff", help="explain the difference between two runs", allow_abbrev=False)
+    diff.add_argument("reports", nargs=2, metavar="A.json B.json", help="reports of tilewave run --json")
+    diff.add_argument("--tolerance", type=_share, default=0.0, metavar="T", help="accepted change; default 0")
+    diff.add_argument("--json", action="store_true", help="JSON instead of text")
+    diff.set_defaults(command=_diff)
+
 
 def _add_base(parser: Any, *, vary_help: str) -> None:
     add: Add = parser.add_argument
@@ -214,6 +234,48 @@ def _optimize(options: argparse.Namespace) -> int:
     if picture:
         save(found.plot, picture)
     return 0 if found.best else 1
+
+
+def _check(options: argparse.Namespace) -> int:
+    import difflib
+
+    from sim.study.check import check
+    from sim.study.check_formats import FORMATS
+    from sim.study.store import ResultStore, default_store
+
+    if options.format not in FORMATS:
+        near = difflib.get_close_matches(options.format, list(FORMATS), n=1, cutoff=0.0)[0]
+        raise InputError(f"--format {options.format}: must be one of {', '.join(FORMATS)}; did you mean {near}?")
+    with (
+        ResultStore(Path(options.store) if options.store else default_store()) as store,
+        counted(options.config) as progress,
+    ):
+        found = check(
+            Path(options.config),
+            names=options.names,
+            update=options.update,
+            tolerance=options.tolerance,
+            store=store,
+            workers=options.workers,
+            progress=progress,
+        )
+    text = FORMATS[options.format](found)
+    if options.out:
+        path = Path(options.out)
+        with written("--out", path):
+            path.write_text(text + "\n", encoding="utf-8")
+    else:
+        print(text)
+    return found.exit_code
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from sim.study.difference import difference
+
+    old, new = (Path(name) for name in options.reports)
+    found = difference(old, new, options.tolerance)
+    print(json.dumps(found.to_dict(), indent=2, allow_nan=False) if options.json else found)
+    return 1 if found.differs else 0
 
 
 # ---------------------------------------------------------------------------------------------------- what they share

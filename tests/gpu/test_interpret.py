@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from arch.dtypes import FORMATS, round_to
 from arch.errors import InputError
+from arch.load import load_arch
+from sim.gpu.engine import Device
 from sim.gpu.events import Event
 from sim.gpu.interpret import CheckResult, interpret
+from sim.gpu.mutants import mutants
 from sim.gpu.program import (
     CTA_X,
     GlobalTensor,
@@ -20,6 +23,7 @@ from sim.gpu.program import (
     Program,
     RegisterTile,
     RoleBuilder,
+    Var,
 )
 from tests.gpu.kernels import (
     dynamic_copy,
@@ -449,3 +453,31 @@ def test_a_seed_gives_one_log() -> None:
     program = wgmma_gemm(128, 128, 128)
     np.testing.assert_array_equal(execute(program, 5), execute(program, 5))
     assert not np.array_equal(execute(program, 5), execute(program, 6))
+
+
+def test_an_arrival_without_waiting_counts_and_a_loop_runs_while_its_condition_holds() -> None:
+    x = GlobalTensor("x", (4,), "fp32", strides=(1,), role="output")
+    tile = RegisterTile("tile", (1,), "fp32")
+    builder = KernelBuilder("turns", grid=(1, 1, 1))
+    shared = builder.shared("shared", (4,), "fp32")
+    with builder.role("first", warps=1, registers=32) as w:
+        w.assign("i", 0)
+        with w.loop_while(Var("i") < 4):
+            w.run("iadd", 1, dst=tile.whole, compute=lambda _, i: np.array([10.0 * i]), indices=(Var("i"),))
+            w.sts(shared[0, Var("i") : 1], tile.whole, 1, vector_bytes=4)
+            w.assign("i", Var("i") + 1)
+        w.bar_arrive(1, 2)
+    with builder.role("second", warps=1, registers=32) as w:
+        row = RegisterTile("row", (4,), "fp32")
+        w.bar_sync(1, 2)
+        w.lds(row.whole, shared.stage(), 1, vector_bytes=4)
+        w.stg(x[:], row.whole, 1, vector_bytes=4)
+    program = Program("turns", (x,), (builder.build(),), "")
+    logged = Device(load_arch("t4"), log=True).run(program.kernels[0], program.addresses()).events
+    assert logged is not None
+    for events in (execute(program, seed=3), logged):
+        check = interpret(program, events, {})
+        assert check.violations == []
+        np.testing.assert_array_equal(check.outputs["x"], [0, 10, 20, 30])
+    (without,) = [m for what, m in mutants(program) if "bar_sync" in what]
+    assert interpret(without, execute(without, seed=3), {}).violations

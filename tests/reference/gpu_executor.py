@@ -19,7 +19,7 @@ from sim.gpu.instances import Instance, Place, places, run_warp, warp_roles
 from sim.gpu.program import GlobalTensor, Kernel, Program, RegisterTile, SharedTile
 
 #: These wait until the warp's own loads and stores have been performed, as the memory model says of what releases.
-_RELEASES = {"bar_sync", "cluster_sync", "mbarrier_arrive", "mbarrier_expect", "flag_add", "fence_async"}
+_RELEASES = {"bar_sync", "bar_arrive", "cluster_sync", "mbarrier_arrive", "mbarrier_expect", "flag_add", "fence_async"}
 
 
 class Deadlock(RuntimeError):
@@ -269,6 +269,11 @@ class _Launch:
             phase = self.phase(warp.place.cta, instance)
             phase.bytes += instance.value
             self.arrive(phase)
+        elif opcode == "bar_arrive":
+            meeting = self.meetings.setdefault(("bar_sync", warp.place.cta, instance.stage), [0, 0])
+            meeting[1] += 1
+            if meeting[1] == instance.value:
+                meeting[:] = [meeting[0] + 1, 0]
         elif opcode == "cp_async_arrive":
             done = max(warp.cp_last, now)
             self.at(done, partial(self.arrive, self.phase(warp.place.cta, instance)))

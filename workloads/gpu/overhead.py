@@ -74,3 +74,18 @@ SIMT_SETUP = Overhead(alu=140, imad=49)
 SIMT_STEP = Overhead(alu=32)
 SIMT_PER_COPY = Overhead(alu=4)
 SIMT_EPILOGUE = Overhead(alu=160, imad=22)
+
+# FlashAttention-3, sm_90a: set-up of a CTA 232 and of a consumer 61 instructions; a consumer's step of 128x176 has 590,
+# of which 19 HGMMA with two uniform moves each, 4 mbarrier operations, 2 named barriers and 382 of the online softmax.
+FLASH3_CTA_SETUP = Overhead(alu=210, imad=20)
+FLASH3_CONSUMER_TILE = Overhead(alu=150, imad=72)
+FLASH3_CONSUMER_STEP = Overhead(alu=40, imad=6)
+FLASH3_PRODUCER_TILE = Overhead(alu=130, imad=40)
+FLASH3_PRODUCER_STEP = Overhead(alu=58, imad=7)
+FLASH3_EPILOGUE = Overhead(alu=100, imad=20)
+
+# FlashAttention-2, sm_80 and sm_90: set-up 239 of which 24 LDGSTS; a step of 128x64x128 has 939 instructions: 256 HMMA,
+# 80 LDSM, 16 LDGSTS, 450 of the online softmax; register pressure makes 71 of the rest moves.
+FLASH2_SETUP = Overhead(alu=120, imad=95)
+FLASH2_STEP = Overhead(alu=90, imad=40)
+FLASH2_EPILOGUE = Overhead(alu=110, imad=30)

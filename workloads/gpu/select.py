@@ -15,6 +15,7 @@ CHOOSERS: dict[str, str] = {
     "pointwise": "workloads.gpu.pointwise",
     "softmax": "workloads.gpu.softmax",
     "softmax_backward": "workloads.gpu.softmax",
+    "attention": "workloads.gpu.attention_choose",
 }
 """By operator, the module whose `choose(op, spec, schedule)` ranks the configurations that a GPU can run."""
 

@@ -1,0 +1,241 @@
+"""What a reconfigurable dataflow unit is: compute units (PCUs) and memory units (PMUs) on a mesh of switches.
+
+People type paths without units (`pcu.lanes`, `hbm.bandwidth`, `launch.execute`); the Python attributes carry them.
+Times on the chip are in core cycles, other times in picoseconds, energies in femtojoules.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from arch.spec import Count, Group, MachineSpec, Share
+from arch.units import (
+    BYTES,
+    BYTES_PER_S,
+    HERTZ,
+    Bytes,
+    BytesPerCycle,
+    BytesPerSecond,
+    Cycles,
+    Femtojoules,
+    FemtojoulesPerByte,
+    FemtojoulesPerFlop,
+    Hertz,
+    Milliwatts,
+    Picoseconds,
+)
+
+
+class Clock(Group):
+    """The core clock of tiles and network."""
+
+    boost_hz: Hertz = Field(description="core clock; it does not change under load")
+
+
+class Pcu(Group):
+    """Pattern compute unit: a pipeline of SIMD stages, or an output-stationary systolic array of its cells.
+
+    As an array it has `lanes` rows and `stages` columns of cells, each with `macs` multiply-adds along k a cycle. As a
+    pipeline it takes a vector of `lanes` elements a cycle through `stages` operations.
+    """
+
+    count: Count = Field(description="of the socket, all dies")
+    lanes: Count = Field(description="SIMD lanes; rows of the systolic array")
+    stages: Count = Field(description="operations of the SIMD pipeline; columns of the systolic array")
+    macs: Count = Field(description="multiply-adds of one cell a cycle, along k")
+    dtypes: str = Field(description="formats that the systolic array multiplies, the default first, separated by +")
+    tail_interval_cycles: Cycles = Field(gt=0, description="between two vectors through the tail's functions (exp)")
+    latency_cycles: Cycles = Field(description="first element in to first element out, beyond the cells themselves")
+    fifo_bytes: Bytes = Field(description="input FIFO of one port; deeper streams live in PMUs")
+    systolic: bool = Field(description="whether it works as an output-stationary array; else it reduces over lanes")
+
+
+class Pmu(Group):
+    """Pattern memory unit: a banked scratchpad with address units of its own."""
+
+    count: Count = Field(description="of the socket, all dies")
+    size_bytes: Bytes
+    banks: Count
+    bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="read, and at the same time write")
+    addresses: Count = Field(description="independent addresses a cycle, for gathers")
+    latency_cycles: Cycles = Field(description="from a complete write to the first element read")
+    transpose: bool = Field(description="diagonal stripes: transposing reads at full rate")
+
+
+class Mesh(Group):
+    """Switches of all dies side by side, one a unit; vector, scalar and control traffic on networks of their own."""
+
+    rows: Count = Field(description="rows of units; columns follow from the counts")
+    hop_cycles: Cycles = Field(description="through one switch and link")
+    vector_bytes_per_cycle: BytesPerCycle = Field(description="one link, one direction")
+    scalar_bytes_per_cycle: BytesPerCycle = Field(description="one link, one direction")
+    control_cycles: Cycles = Field(description="of a done or credit token over one hop")
+    credits: Count = Field(description="flits of one flow in flight on a link; a round trip longer than that slows it")
+    flit_bytes: Bytes = Field(gt=0, description="data of one vector flit")
+
+
+class Dies(Group):
+    """Dies of a socket; streams cross from one to the next without external memory."""
+
+    count: Count
+    bandwidth_bytes_per_s: BytesPerSecond = Field(description="across one boundary, one direction")
+    latency_ps: Picoseconds
+
+
+class Agcu(Group):
+    """Address generators and coalescing units between the mesh and external memory or other sockets."""
+
+    count: Count
+    bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="one unit, one direction")
+    in_flight_bytes: Bytes = Field(description="requested and not yet back, one unit")
+
+
+class Memory(Group):
+    """External memory. `bandwidth` scales the data rate only; the timings stay."""
+
+    type: str
+    size_bytes: Bytes
+    bandwidth_bytes_per_s: BytesPerSecond = Field(description="peak of the data buses together")
+    overhead: Share = Field(description="share of the data bus that inline error correction and the like take")
+    channels: Count = Field(description="independent (pseudo-)channels")
+    banks: Count = Field(description="of one channel")
+    row_bytes: Bytes = Field(description="row buffer of one bank of one channel")
+    atom_bytes: Bytes = Field(description="one burst")
+    latency_ps: Picoseconds = Field(description="address generator to data back, row open, channel idle")
+    t_rcd_ps: Picoseconds = Field(description="activate to column command")
+    t_rp_ps: Picoseconds = Field(description="precharge to activate")
+    t_ras_ps: Picoseconds = Field(description="activate to precharge")
+    t_rc_ps: Picoseconds = Field(description="activate to activate, same bank")
+    t_faw_ps: Picoseconds = Field(description="window of at most four activates of a channel")
+    t_wtr_ps: Picoseconds = Field(description="data bus idle between a write and a read")
+    t_rtw_ps: Picoseconds = Field(description="data bus idle between a read and a write")
+    t_refi_ps: Picoseconds = Field(description="between two refreshes of the same bank")
+    t_rfc_ps: Picoseconds = Field(description="for which a bank under refresh is away")
+    write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")
+
+    @property
+    def channel_bandwidth_bytes_per_s(self) -> float:
+        """Usable data rate of one channel."""
+        return self.bandwidth_bytes_per_s * (1 - self.overhead) / self.channels
+
+
+class Launch(Group):
+    """A kernel launch is three commands (program load, argument load, execute), from the host or from an AGCU.
+
+    Host commands follow one another with `host` between them; `hardware` is the same from a static schedule on chip.
+    """
+
+    program_load_ps: Picoseconds = Field(description="reconfiguration: the units' programs and the switches' routes")
+    argument_load_ps: Picoseconds
+    execute_ps: Picoseconds = Field(description="start of all units, and the done token back")
+    host_ps: Picoseconds = Field(description="host to chip and completion back, software-orchestrated, a kernel")
+    hardware_ps: Picoseconds = Field(description="the same by an AGCU's static schedule")
+
+
+class Link(Group):
+    """To other devices of a node; bandwidth is of one direction."""
+
+    bandwidth_bytes_per_s: BytesPerSecond
+    latency_ps: Picoseconds
+
+
+class Energy(Group):
+    """Dynamic energy of the things that are counted."""
+
+    mac_fj_per_flop: FemtojoulesPerFlop
+    simd_fj: Femtojoules = Field(description="one SIMD operation on one element")
+    pmu_fj_per_byte: FemtojoulesPerByte
+    hop_fj_per_byte: FemtojoulesPerByte = Field(description="one byte over one link of the mesh")
+    hbm_fj_per_byte: FemtojoulesPerByte
+    ddr_fj_per_byte: FemtojoulesPerByte
+    link_fj_per_byte: FemtojoulesPerByte
+
+
+class Power(Group):
+    """Power beside the counted events."""
+
+    static_mw: Milliwatts
+    energy: Energy
+
+
+class RduSpec(MachineSpec):
+    """One socket (and, with `devices`, several of them joined by links)."""
+
+    family: Literal["rdu"]
+    devices: Count = Field(description="sockets that work together")
+    clock: Clock
+    pcu: Pcu
+    pmu: Pmu
+    mesh: Mesh
+    dies: Dies
+    agcu: Agcu
+    hbm: Memory | None = None
+    ddr: Memory
+    launch: Launch
+    host: Link = Field(description="PCIe")
+    link: Link | None = None
+    power: Power
+
+    @property
+    def columns(self) -> int:
+        """Columns of units over all dies: what the counts need at `mesh.rows` rows, the same on each die."""
+        each = -(-(self.pcu.count + self.pmu.count) // (self.dies.count * self.mesh.rows))
+        return each * self.dies.count
+
+    @property
+    def array_dtypes(self) -> tuple[str, ...]:
+        """Formats that the systolic array multiplies."""
+        return tuple(self.pcu.dtypes.split("+"))
+
+    @property
+    def default_dtype(self) -> str:
+        """Operand type used where a workload names none."""
+        return self.array_dtypes[0]
+
+    @property
+    def main_memory(self) -> Memory:
+        """Where operands lie: HBM, or DDR on a machine without."""
+        return self.hbm or self.ddr
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """Multiply-adds of one PCU a cycle."""
+        return self.pcu.lanes * self.pcu.stages * self.pcu.macs
+
+    def peak_flops(self, dtype: str) -> float:
+        """Peak operations a second: the arrays for their formats, else one SIMD operation a lane and stage."""
+        if dtype in self.array_dtypes:
+            return 2.0 * self.pcu.count * self.macs_per_cycle * self.clock.boost_hz
+        return 1.0 * self.pcu.count * self.pcu.lanes * self.pcu.stages * self.clock.boost_hz
+
+    @property
+    def summary(self) -> str:
+        """The main figures in one line."""
+        memory = self.main_memory
+        return (
+            f"{self.pcu.count} PCUs and {self.pmu.count} PMUs at {HERTZ.format(self.clock.boost_hz)}, "
+            f"{BYTES.format(self.pmu.count * self.pmu.size_bytes)} on chip, {BYTES.format(memory.size_bytes)} "
+            f"{memory.type} at {BYTES_PER_S.format(memory.bandwidth_bytes_per_s)}, "
+            f"{self.peak_flops(self.default_dtype) / 1e12:.0f} {self.default_dtype} TFLOPS"
+        )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        units = self.pcu.count + self.pmu.count
+        if self.mesh.rows > units // self.dies.count:
+            raise ValueError(f"mesh.rows: {self.mesh.rows} rows for {units} units; at most {units // self.dies.count}")
+        if self.agcu.count % 2 or self.agcu.count > 2 * self.mesh.rows:
+            lower = max(2, min(self.agcu.count, 2 * self.mesh.rows) // 2 * 2)
+            raise ValueError(
+                f"agcu.count: {self.agcu.count} must be even and at most two a row ({2 * self.mesh.rows}), "
+                f"as they stand at both outer edges; nearest: {lower}"
+            )
+        if self.pmu.size_bytes % self.pmu.banks:
+            below = self.pmu.size_bytes // self.pmu.banks * self.pmu.banks
+            raise ValueError(
+                f"pmu.size: {self.pmu.size_bytes} B must be a multiple of pmu.banks = {self.pmu.banks}; "
+                f"nearest: {below} B or {below + self.pmu.banks} B"
+            )
+        return self

@@ -1,0 +1,84 @@
+"""What all lessons share: figures simulated and published side by side, a picture, and the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from arch.errors import InputError
+from sim.report.render import as_text
+from sim.report.sections import Section
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published figure and what the simulator gives for it.
+
+    published: None where there is no figure, only a comparison to see. limit: largest relative deviation that is asked
+    for; None where the published figure is a statement in words.
+    """
+
+    what: str
+    simulated: float
+    unit: str
+    published: float | None = None
+    limit: float | None = None
+    remark: str = ""
+
+    @property
+    def deviation(self) -> float | None:
+        """(simulated - published) / published."""
+        return self.simulated / self.published - 1 if self.published else None
+
+    @property
+    def missed(self) -> bool:
+        """Whether the deviation is beyond the limit."""
+        return self.limit is not None and self.deviation is not None and abs(self.deviation) > self.limit
+
+    def row(self) -> tuple[str, ...]:
+        """The claim as cells of a table."""
+        published = "" if self.published is None else f"{self.published:.4g} {self.unit}"
+        deviation = "" if self.deviation is None else f"{100 * self.deviation:+.1f} %"
+        asked = "" if self.limit is None else f"within {100 * self.limit:.0f} %{': MISSED' if self.missed else ''}"
+        return (self.what, f"{self.simulated:.4g} {self.unit}", published, deviation, asked, self.remark)
+
+
+Lesson = Callable[[bool], tuple[Sequence[Claim], "Figure"]]
+"""Runs the lesson, in a reduced form if asked; what came out, and its picture."""
+
+
+def main(document: str, lesson: Lesson, arguments: Sequence[str] | None = None) -> int:
+    """The command line of a lesson: 0 fine, 1 where a claim is missed, 2 for wrong input."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    title, _, text = document.partition("\n")
+    name = Path(sys.argv[0]).stem
+    parser = argparse.ArgumentParser(description=title, epilog=text)
+    parser.add_argument("--plot", metavar="FILE", default=f"{name}.png", help=f"picture, default {name}.png here")
+    parser.add_argument("--quick", action="store_true", help="fewer or smaller runs")
+    parser.add_argument("--json", action="store_true", help="JSON instead of text")
+    options = parser.parse_args(arguments)
+    try:
+        claims, figure = lesson(options.quick)
+    except InputError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps([{**asdict(claim), "deviation": claim.deviation} for claim in claims], indent=1))
+    else:
+        header = ("", "simulated", "published", "deviation", "asked for", "")
+        rows = tuple(claim.row() for claim in claims)
+        print(as_text([Section(title, rows, header)]))
+    figure.savefig(options.plot, dpi=150)
+    return 1 if any(claim.missed for claim in claims) else 0

@@ -1,0 +1,146 @@
+"""What a stage's operations take on PCUs: how many units, how long a firing keeps them, how deep they are.
+
+A matrix product uses PCUs as output-stationary arrays: `lanes` rows by `stages` columns of cells, `macs` steps of k a
+cycle. Everything else is SIMD: a chain of PCUs, each with up to `stages` operations and at most one of the tail's
+functions at its end, through which vectors of `lanes` elements stream. Chains, arrays and buffers all work at once, so
+a firing takes as long as the slowest of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from arch.dtypes import DTYPE_BYTES
+from arch.rdu import RduSpec
+from sim.rdu.program import LANES, REDUCTIONS, TAIL, Node, Read, Stage
+
+Spread = str
+"""How a tile is spread over a stage's PCUs: `rows` (parts along row_par, each sent to all of col_par), `columns` (the
+other way round), `even`."""
+
+
+@dataclass(frozen=True)
+class PortCost:
+    """What one input takes a firing: bytes that leave its buffer, and how they spread."""
+
+    read_bytes: int
+    spread: Spread
+
+
+@dataclass
+class StageCost:
+    """Units and cycles of one stage: a firing is busy for `interval_cycles`, and `latency_cycles` deep."""
+
+    pcus: int = 0
+    array_pcus: int = 0
+    interval_cycles: int = 1
+    latency_cycles: int = 0
+    macs: int = 0
+    lane_operations: int = 0
+    ports: dict[str, PortCost] = field(default_factory=dict)
+
+
+def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
+    """Cost of one firing."""
+    cost = StageCost()
+    for port, read in stage.reads.items():
+        cost.ports[port] = PortCost(math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype], "even")
+    if stage.interval_cycles is not None:
+        cost.interval_cycles, cost.latency_cycles = stage.interval_cycles, stage.latency_cycles
+    if stage.body is None:
+        return cost
+    par = stage.row_par * stage.col_par
+    for node in stage.body.nodes:
+        if node.op == "matmul":
+            _matmul(stage, node, spec, cost)
+    if cost.array_pcus:
+        cost.latency_cycles += spec.pcu.lanes + spec.pcu.stages + spec.pcu.latency_cycles
+    chain = _chain(stage, spec)
+    chain_latency = 0
+    for elements, slow, _ in chain:
+        interval = -(-elements // (spec.pcu.lanes * par)) * slow
+        cost.interval_cycles = max(cost.interval_cycles, interval)
+        chain_latency += spec.pcu.stages + spec.pcu.latency_cycles + spec.mesh.hop_cycles
+    cost.lane_operations = sum(operations for _, _, operations in chain)
+    cost.latency_cycles += chain_latency
+    cost.pcus = cost.array_pcus + len(chain) * par
+    if stage.carry:
+        # The next firing needs this one's result where it begins.
+        cost.interval_cycles = max(cost.interval_cycles, chain_latency)
+    if not cost.pcus:  # a plain move: one pass through PCUs
+        cost.pcus = par
+        cost.interval_cycles = -(-max(math.prod(r.shape) for r in stage.reads.values()) // (spec.pcu.lanes * par))
+        cost.latency_cycles = spec.pcu.stages + spec.pcu.latency_cycles
+    return cost
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The quotient, rounded up."""
+    return -(-a // b)
+
+
+def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
+    """Adds a product; the operand with more rows of cells to fill takes the lanes."""
+    assert stage.body is not None
+    left, right = (stage.body.nodes[i] for i in node.args)
+    batch = math.prod(node.shape[:-2])
+    m, n, k = node.shape[-2], node.shape[-1], left.shape[-1]
+    row_par, col_par = stage.row_par, stage.col_par
+    sources = [stage.reads[a.attrs[0]] for a in (left, right) if a.op == "input" and a.attrs[0] in stage.reads]
+    direct = all(read.output.out.dtype in spec.array_dtypes for read in sources)
+    cost.macs += batch * m * n * k
+    if spec.pcu.systolic and direct:
+        straight = _blocks(m, n, batch, spec, row_par, col_par)
+        crossed = _blocks(n, m, batch, spec, col_par, row_par)
+        rounds = min(straight, crossed)
+        cycles = rounds[0] * -(-k // spec.pcu.macs)
+        # Each block streams its rows and columns anew: nothing but the sums stays in an array.
+        again_left, again_right = rounds[1:] if straight <= crossed else rounds[:0:-1]
+    else:  # inner products over the lanes
+        cycles = ceil_div(m * batch, row_par) * ceil_div(n, col_par) * ceil_div(k, spec.pcu.lanes)
+        again_left, again_right = ceil_div(n, col_par), ceil_div(m * batch, row_par)
+    cost.interval_cycles = max(cost.interval_cycles, cycles)
+    cost.array_pcus = max(cost.array_pcus, row_par * col_par)
+    for operand, again, spread in ((left, again_left, "rows"), (right, again_right, "columns")):
+        if operand.op == "input" and operand.attrs[0] in stage.reads:
+            read: Read = stage.reads[operand.attrs[0]]
+            size = math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype]
+            cost.ports[operand.attrs[0]] = PortCost(size * max(1, again), spread)
+
+
+def _blocks(m: int, n: int, batch: int, spec: RduSpec, row_par: int, col_par: int) -> tuple[int, int, int]:
+    """(blocks that the busiest array works through, times the rows' operand is streamed, times the columns' is)."""
+    down = ceil_div(batch * ceil_div(m, spec.pcu.lanes), row_par)
+    across = ceil_div(ceil_div(n, spec.pcu.stages), col_par)
+    return down * across, across, ceil_div(down, batch)
+
+
+def _chain(stage: Stage, spec: RduSpec) -> list[tuple[int, int, int]]:
+    """PCUs of the SIMD chain: (elements that stream through, cycles a vector, lane operations) each."""
+    assert stage.body is not None
+    chain: list[tuple[int, int, int]] = []
+    used = elements = operations = 0
+    for node in stage.body.nodes:
+        if node.op in LANES:
+            slots = 1
+        elif node.op in REDUCTIONS:
+            slots = math.ceil(math.log2(spec.pcu.lanes)) + 1
+        elif node.op in TAIL:
+            slots = 0
+        else:
+            continue
+        size = math.prod(stage.body.nodes[node.args[0]].shape if node.op in REDUCTIONS else node.shape)
+        if used and used + slots > spec.pcu.stages:
+            chain.append((elements, 1, operations))
+            used = elements = operations = 0
+        used, elements, operations = used + slots, max(elements, size), operations + size
+        while used > spec.pcu.stages:  # a tree that is deeper than one PCU
+            chain.append((elements, 1, 0))
+            used -= spec.pcu.stages
+        if node.op in TAIL:
+            chain.append((elements, spec.pcu.tail_interval_cycles, operations))
+            used = elements = operations = 0
+    if used:
+        chain.append((elements, 1, operations))
+    return chain

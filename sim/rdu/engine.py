@@ -1,0 +1,159 @@
+"""Runs sections: what Python sees of the dataflow engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from arch.errors import InputError
+from arch.rdu import RduSpec
+from sim.memory.counters import MemoryCounter
+from sim.rdu.kernel import advance
+from sim.rdu.layout import Q, Reason, S, X
+from sim.rdu.lower import Configuration, EngineState, lower_section
+from sim.rdu.place import Ints
+from sim.rdu.program import Read, Section
+
+FAR = 1 << 50
+_MAX_DEPTH = 1 << 16
+
+
+class Deadlock(RuntimeError):
+    """Stages wait for one another. `channels`: those whose producers find no room."""
+
+    def __init__(self, message: str, full: list[Read], empty: list[Read]) -> None:
+        super().__init__(message)
+        self.full, self.empty = full, empty
+
+
+@dataclass(frozen=True)
+class SectionResult:
+    """What a section did in one launch, after its configuration; times in ticks."""
+
+    configuration: Configuration
+    ticks: int
+    """First start to the last result in its place."""
+    reasons: Ints
+    """Ticks by stage and reason (columns: `Reason`); each row sums to `ticks`."""
+    log: Ints
+    """One row a firing (columns: `L`), empty where none was kept."""
+    read_bytes: Mapping[str, int]
+    """By memory: `hbm`, `ddr`."""
+    write_bytes: Mapping[str, int]
+    events: int
+    requests: int
+    link_wait_ticks: int
+    """Ticks that transfers waited for shared links."""
+
+
+class Run:
+    """One launch of a configuration."""
+
+    def __init__(self, configuration: Configuration, *, log: bool = True) -> None:
+        self.configuration = configuration
+        self.state: EngineState = configuration.fresh(log)
+
+    def advance(self, until: int) -> int:
+        """Runs to tick `until`; the next event's tick, -1 when all is done. Raises `Deadlock`."""
+        found = int(advance(self.configuration.engine, self.state, until))
+        if found == -2:
+            raise self._deadlock()
+        return found
+
+    def windows(self, step: int) -> Iterator[int]:
+        """Advances window by window and yields the ticks reached; the last is the section's end."""
+        at = 0
+        while self.advance(at + step) >= 0:
+            at += step
+            yield at
+        yield self.result.ticks
+
+    def run(self) -> SectionResult:
+        """Runs to the end."""
+        self.advance(FAR)
+        return self.result
+
+    @property
+    def share_done(self) -> float:
+        """Share of all firings so far."""
+        return float(self.state.stage[:, S.FIRED].sum() / self.state.stage[:, S.FIRINGS].sum())
+
+    @property
+    def result(self) -> SectionResult:
+        """After the end."""
+        state = self.state
+        ticks = int(state.x[X.END])
+        reasons = state.reasons.copy()
+        reasons[:, Reason.IDLE] = ticks - reasons.sum(axis=1)
+        moved = {"hbm": state.hbm_counters, "ddr": state.ddr_counters}
+        first = sum(r.initial * r.token_bytes for r in self.configuration.section.channels)
+        read = {name: int(c[MemoryCounter.DRAM_READ_BYTES]) for name, c in moved.items()}
+        read["hbm"] += first
+        return SectionResult(
+            configuration=self.configuration,
+            ticks=ticks,
+            reasons=reasons,
+            log=state.log[: state.x[X.LOGGED]],
+            read_bytes=read,
+            write_bytes={name: int(c[MemoryCounter.DRAM_WRITE_BYTES]) for name, c in moved.items()},
+            events=int(state.x[X.EVENTS]),
+            requests=int(state.stage[:, S.UNITS].sum()),
+            link_wait_ticks=int(state.x[X.LINK_WAIT]),
+        )
+
+    def _deadlock(self) -> Deadlock:
+        reads = [units.read for units in self.configuration.channels]
+        full: list[Read] = []
+        empty: list[Read] = []
+        for s, row in enumerate(self.state.stage):
+            if row[S.PARKED] >= 0:
+                read = reads[int(row[S.PARKED])]
+                (full if self.state.channel[int(row[S.PARKED]), Q.PRODUCER] == s else empty).append(read)
+        names = ", ".join(f"{r.name} (depth {r.depth})" for r in full) or "none"
+        waits = ", ".join(r.name for r in empty)
+        return Deadlock(f"full: {names}; empty: {waits}", full, empty)
+
+
+def build(section: Section, spec: RduSpec, addresses: Mapping[str, int], *, log: bool = True) -> Run:
+    """A section ready to run."""
+    return Run(lower_section(section, spec, addresses), log=log)
+
+
+def run_section(section: Section, spec: RduSpec, addresses: Mapping[str, int], *, log: bool = True) -> SectionResult:
+    """Runs a section; an InputError names the channels of a deadlock and a depth that resolves it."""
+    run = build(section, spec, addresses, log=log)
+    try:
+        return run.run()
+    except Deadlock as stuck:
+        raise InputError(_advice(section, spec, addresses, stuck)) from None
+
+
+def _advice(section: Section, spec: RduSpec, addresses: Mapping[str, int], stuck: Deadlock) -> str:
+    """What is stuck, and the least depth of one of its full channels that lets the section run."""
+    text = f"section {section.name} deadlocks: {stuck}"
+    for read in stuck.full:
+        depth = read.depth
+        try:
+            low, high = depth, 2 * depth
+            while high <= _MAX_DEPTH and not _runs(section, spec, addresses, read, high):
+                low, high = high, 2 * high
+            if high > _MAX_DEPTH:
+                continue
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if _runs(section, spec, addresses, read, middle) else (middle, high)
+        finally:
+            read.depth = depth
+        return f"{text}; depth {high} of {read.name} lets it run"
+    return text
+
+
+def _runs(section: Section, spec: RduSpec, addresses: Mapping[str, int], read: Read, depth: int) -> bool:
+    """Whether the section runs to its end with another depth of one channel, on a chip with memory to spare."""
+    read.depth = depth
+    roomy = spec.model_copy(update={"pmu": spec.pmu.model_copy(update={"size_bytes": 1 << 40})})
+    try:
+        build(section, roomy, addresses, log=False).run()
+    except Deadlock:
+        return False
+    return True

@@ -1,0 +1,272 @@
+"""Carries numbers through a program, at the times at which the engine moved them.
+
+The interpreter walks each stage's counters itself and takes from the event log only when a firing started, ended and
+had its results in place. A token that is taken before it is complete reads as NaN; one that is written into a slot
+whose old token is still needed is a violation. Every array has the devices in front: [devices, ...].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from arch.dtypes import round_to
+from sim.rdu.layout import L
+from sim.rdu.program import Array, Body, Index, Node, Program, Read, Section, Stage, walk
+
+_FUNCTIONS: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "sin": np.sin,
+    "cos": np.cos,
+    "row_sum": lambda x: x.sum(axis=-1, keepdims=True),
+    "row_max": lambda x: x.max(axis=-1, keepdims=True),
+    "transpose": lambda x: x.swapaxes(-1, -2),
+}
+
+
+@dataclass
+class Replay:
+    """Arrays of the program's output tensors, [devices, ...], and what was wrong, one sentence each."""
+
+    outputs: dict[str, Array]
+    violations: list[str] = field(default_factory=list)
+
+
+def interpret(program: Program, logs: Mapping[int, Array], inputs: Mapping[str, Array]) -> Replay:
+    """Replays a program. logs: event log of each section by its identity (`id`). inputs: by tensor, [devices, ...]."""
+    arrays: dict[str, Array] = {}
+    for tensor in program.tensors:
+        if tensor.name in inputs:
+            arrays[tensor.name] = np.array(inputs[tensor.name], np.float64)
+        else:
+            arrays[tensor.name] = np.full((program.devices, *tensor.shape), np.nan)
+    replay = Replay({})
+    for call in program.calls:
+        for _ in range(call.times):
+            _Section(call.section, arrays, replay.violations).run(logs[id(call.section)])
+    replay.outputs = {t.name: arrays[t.name] for t in program.tensors if t.role == "output"}
+    return replay
+
+
+class _Section:
+    """One launch of a section."""
+
+    def __init__(self, section: Section, arrays: dict[str, Array], violations: list[str]) -> None:
+        self.section, self.arrays, self.violations = section, arrays, violations
+        self.walks = [walk(stage.over) for stage in section.stages]
+        self.carried: list[dict[str, Array]] = [{} for _ in section.stages]
+        self.tokens: dict[int, list[Array]] = {}
+        self.times: dict[int, list[tuple[int, int]]] = {}
+        """By channel: (first write, complete) of each token."""
+        self.released: dict[int, list[int]] = {}
+        self.pieces: dict[int, list[Array]] = {}
+        self.begun: dict[int, int] = {}
+        for read in section.channels:
+            key = id(read)
+            self.tokens[key], self.times[key], self.released[key], self.pieces[key] = [], [], [], []
+            for token in self._initial(read):
+                self.tokens[key].append(token)
+                self.times[key].append((-1, -1))
+
+    def _initial(self, read: Read) -> list[Array]:
+        if not read.initial:
+            return []
+        assert read.first is not None
+        whole = self.arrays[read.first.name]
+        devices = whole.shape[0]
+        return list(whole.reshape(devices, read.initial, *read.output.out.token_shape).swapaxes(0, 1))
+
+    def run(self, log: Array) -> None:
+        """Fires in the order of starts; those that start together in the order of the stages."""
+        for row in log[np.lexsort((log[:, L.STAGE], log[:, L.START]))]:
+            self._fire(*(int(value) for value in row))
+
+    def _fire(self, number: int, firing: int, start: int, end: int, commit: int) -> None:
+        stage, counters = self.section.stages[number], self.walks[number]
+        values = dict(zip(stage.over, counters[firing].tolist(), strict=True))
+        inputs = {port: self._take(read, stage, counters, firing, values, start) for port, read in stage.reads.items()}
+        results = self._results(number, stage, firing, counters, values, inputs)
+        for read in stage.reads.values():
+            if _moves(counters, firing, len(read.output.out.token_over)):
+                self.released[id(read)].append(end)
+        for read in self.section.channels:
+            if read.output.stage is stage:
+                self._emit(read, counters, firing, results[read.output.name], start, commit)
+
+    def _take(
+        self, read: Read, stage: Stage, counters: Array, firing: int, values: Mapping[Any, int], start: int
+    ) -> Array:
+        level = len(read.output.out.token_over)
+        number = _count(counters, firing, level)
+        key = id(read)
+        if number >= len(self.tokens[key]) or self.times[key][number][1] > start:
+            self._violate(f"{read.name}: token {number} was taken before it was complete")
+            token = np.full((self._devices(), *read.output.out.token_shape), np.nan)
+        else:
+            token = self.tokens[key][number]
+        if read.piece is not None:
+            axis, counter = read.piece
+            size = token.shape[1:][axis] // counter.trips
+            axis = axis + 1 if axis >= 0 else axis
+            token = np.take(token, np.arange(values[counter] * size, (values[counter] + 1) * size), axis=axis)
+        return token.swapaxes(-1, -2) if read.transposed else token
+
+    def _emit(self, read: Read, counters: Array, firing: int, value: Array, start: int, commit: int) -> None:
+        out, key = read.output.out, id(read)
+        if not _moves(counters, firing, len(out.over)):
+            return
+        if not self.pieces[key]:
+            self.begun[key] = start
+            number = len(self.tokens[key])
+            old = number - read.depth
+            if old >= 0 and (old >= len(self.released[key]) or self.released[key][old] > start):
+                self._violate(f"{read.name}: token {number} overwrites one that is still needed")
+                for back in range(max(0, old), min(number, len(self.tokens[key]))):
+                    if back % read.depth == number % read.depth:
+                        self.tokens[key][back] = np.full_like(self.tokens[key][back], np.nan)
+        self.pieces[key].append(round_to(value, out.dtype))
+        if _moves(counters, firing, len(out.token_over)):
+            axis = out.axis + 1 if out.axis >= 0 else out.axis
+            pieces = self.pieces[key]
+            self.tokens[key].append(pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=axis))
+            self.times[key].append((self.begun[key], commit))
+            self.pieces[key] = []
+
+    def _results(
+        self, number: int, stage: Stage, firing: int, counters: Array, values: Mapping[Any, int], inputs: Any
+    ) -> dict[str, Array]:
+        match stage.kind:
+            case "load":
+                return {"out": self._load(stage, values)}
+            case "gather":
+                return {"out": self._gather(stage, firing, inputs["index"])}
+            case "store":
+                self._store(stage, values, inputs["value"])
+                return {}
+            case "collective":
+                value = inputs["value"]
+                return {"out": np.broadcast_to(value.sum(axis=0, keepdims=True), value.shape)}
+            case "timed":
+                shape = stage.outputs["out"].out.shape if stage.outputs else ()
+                zeros = np.zeros((self._devices(), *shape))
+                return {"out": next(iter(inputs.values()), zeros)}
+        carried = self.carried[number]
+        for name, carry in stage.carry.items():
+            if firing == 0 or _moves(counters, firing - 1, len(carry.per)):
+                carried[name] = np.full((self._devices(), *carry.shape), carry.initial)
+        assert stage.body is not None
+        results, updates = evaluate(stage.body, {**inputs, **carried}, values)
+        carried.update(updates)
+        return results
+
+    def _load(self, stage: Stage, values: Mapping[Any, int]) -> Array:
+        assert stage.tensor is not None
+        source = self.arrays[stage.tensor.name]
+        tile = np.full((source.shape[0], *stage.tile), stage.fill)
+        inside = self._inside(stage, values)
+        tile[(slice(None), *(slice(0, s.stop - s.start) for s in inside))] = source[(slice(None), *inside)]
+        return tile.reshape(source.shape[0], *stage.outputs["out"].out.shape)
+
+    def _store(self, stage: Stage, values: Mapping[Any, int], value: Array) -> None:
+        assert stage.tensor is not None
+        target = self.arrays[stage.tensor.name]
+        inside = self._inside(stage, values)
+        tile = value.reshape(value.shape[0], *stage.tile)
+        tile = round_to(tile, stage.tensor.dtype)
+        target[(slice(None), *inside)] = tile[(slice(None), *(slice(0, s.stop - s.start) for s in inside))]
+
+    def _inside(self, stage: Stage, values: Mapping[Any, int]) -> tuple[slice, ...]:
+        assert stage.tensor is not None
+        origin = [int(index.at(values)) for index in stage.origin]
+        shape = stage.tensor.shape
+        return tuple(slice(o, min(o + t, n)) for o, t, n in zip(origin, stage.tile, shape, strict=True))
+
+    def _gather(self, stage: Stage, firing: int, index: Array) -> Array:
+        assert stage.tensor is not None
+        assert stage.rows is not None
+        wanted = int(index.reshape(-1)[0]) if np.isfinite(index).all() else -1
+        if wanted != stage.rows[firing]:
+            self._violate(f"{stage.name}: row {wanted} was asked for, row {stage.rows[firing]} was timed")
+        source = self.arrays[stage.tensor.name]
+        return source.reshape(source.shape[0], -1, source.shape[-1])[:, wanted : wanted + 1]
+
+    def _devices(self) -> int:
+        return next(iter(self.arrays.values())).shape[0]
+
+    def _violate(self, text: str) -> None:
+        if text not in self.violations and len(self.violations) < 20:
+            self.violations.append(text)
+
+
+def evaluate(
+    body: Body, inputs: Mapping[str, Array], values: Mapping[Any, int]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Results and carried tiles of a body on numbers, [devices, ...]. Lanes and sums are fp32."""
+    found: list[Array] = []
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        for node in body.nodes:
+            found.append(_node(node, found, inputs, values))
+    return (
+        {name: found[number] for name, number in body.outputs.items()},
+        {name: found[number] for name, number in body.updates.items()},
+    )
+
+
+def _node(node: Node, found: list[Array], inputs: Mapping[str, Array], values: Mapping[Any, int]) -> Array:
+    args = [found[i] for i in node.args]
+    match node.op:
+        case "input":
+            return inputs[node.attrs[0]]
+        case "constant":
+            return np.full((1, 1, 1), node.attrs[0])
+        case "matmul":
+            return round_to(np.matmul(*args), "fp32")
+        case "reshape":
+            return args[0].reshape(args[0].shape[0], *node.shape)
+        case "columns":
+            return args[0][..., node.attrs[0] : node.attrs[1]]
+        case "rotate_half":
+            half = args[0].shape[-1] // 2
+            return np.concatenate([-args[0][..., half:], args[0][..., :half]], axis=-1)
+        case "causal":
+            rows_from, columns_from, window = node.attrs
+            return _causal(args[0], rows_from, columns_from, window, values)
+    return round_to(_FUNCTIONS[node.op](*args), "fp32")
+
+
+def _causal(tile: Array, rows_from: Index, columns_from: Index, window: int, values: Mapping[Any, int]) -> Array:
+    rows = rows_from.at(values) + np.arange(tile.shape[-2])[:, None]
+    columns = columns_from.at(values) + np.arange(tile.shape[-1])[None, :]
+    keep = columns <= rows
+    if window:
+        keep &= columns > rows - window
+    return np.where(keep, tile, -np.inf)
+
+
+def _moves(counters: Array, firing: int, level: int) -> bool:
+    """Whether a counter below `level` moves on after a firing."""
+    if firing + 1 == len(counters):
+        return True
+    return bool((counters[firing + 1, :level] != counters[firing, :level]).any())
+
+
+def _count(counters: Array, firing: int, level: int) -> int:
+    """How often counters below `level` have moved on before a firing."""
+    return int((counters[1 : firing + 1, :level] != counters[:firing, :level]).any(axis=1).sum())

@@ -1,0 +1,338 @@
+"""The dataflow engine: stages that fire when their tokens are there and their buffers have room.
+
+Everything here is compiled. Times are int64 ticks. Each stage has at most one event in the heap, whose key is (tick,
+stage): events at the same tick are in the order of stages. Shared links, address generators and memory channels are
+calendars, booked when a stage fires, so that whoever comes first in time is served first.
+"""
+
+from sim.engine.jit import inner, kernel
+from sim.memory.dram_kernel import dram_read, dram_write
+from sim.rdu.layout import UNIT_BYTES, Kind, L, Q, Reason, S, X
+
+ID_BITS = 12
+ID_MASK = (1 << ID_BITS) - 1
+CHUNK = 64  # requests to memory a stage makes in one event
+
+_BUSY = int(Reason.BUSY)
+_NO_INPUT = int(Reason.NO_INPUT)
+_NO_ROOM = int(Reason.NO_ROOM)
+_MEMORY = int(Reason.MEMORY)
+_NETWORK = int(Reason.NETWORK)
+_COMPUTE = int(Kind.COMPUTE)
+_LOAD = int(Kind.LOAD)
+_STORE = int(Kind.STORE)
+_GATHER = int(Kind.GATHER)
+_COLLECTIVE = int(Kind.COLLECTIVE)
+
+
+@inner
+def _push(state, tick, stage):
+    """Schedules a stage: a binary heap of packed keys."""
+    heap = state.heap
+    i = state.x[X.HEAP]
+    state.x[X.HEAP] = i + 1
+    key = (tick << ID_BITS) | stage
+    while i > 0:
+        parent = (i - 1) >> 1
+        if heap[parent] <= key:
+            break
+        heap[i] = heap[parent]
+        i = parent
+    heap[i] = key
+
+
+@inner
+def _pop(state):
+    """Takes the earliest key."""
+    heap = state.heap
+    top = heap[0]
+    n = state.x[X.HEAP] - 1
+    state.x[X.HEAP] = n
+    key = heap[n]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= n:
+            break
+        if child + 1 < n and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= key:
+            break
+        heap[i] = heap[child]
+        i = child
+    heap[i] = key
+    return top
+
+
+@inner
+def _takes(state, s, c):
+    """Whether the firing that comes next takes a new token of channel c."""
+    fired = state.stage[s, S.FIRED]
+    return fired == 0 or state.starts[state.stage[s, S.STARTS] + fired] < state.channel[c, Q.READ_LEVEL]
+
+
+@inner
+def _moves(state, s, level):
+    """Whether a counter below `level` moves on after the firing that comes next."""
+    return state.starts[state.stage[s, S.STARTS] + state.stage[s, S.FIRED] + 1] < level
+
+
+@inner
+def _try(state, s, t):
+    """Tick from which stage s can fire, or -1 when it was parked; books the wait if that tick is now."""
+    stage = state.stage
+    from_input, from_room, source = 0, 0, -1
+    for p in range(stage[s, S.INPUTS], stage[s, S.INPUTS_END]):
+        c = state.ports[p]
+        if state.channel[c, Q.WAITS_TOKEN] and _takes(state, s, c):
+            if state.channel[c, Q.COMMITTED] == state.channel[c, Q.TAKEN]:
+                stage[s, S.PARKED] = c
+                return -1
+            slot = state.channel[c, Q.SLOTS] + state.channel[c, Q.TAKEN] % state.channel[c, Q.DEPTH]
+            if state.ready[slot] > from_input:
+                from_input, source = state.ready[slot], c
+    for p in range(stage[s, S.OUTPUTS], stage[s, S.OUTPUTS_END]):
+        c = state.ports[p]
+        if (
+            state.channel[c, Q.WAITS_ROOM]
+            and state.channel[c, Q.OPEN] == 0
+            and _moves(state, s, state.channel[c, Q.EMIT_LEVEL])
+        ):
+            acquired = state.channel[c, Q.ACQUIRED]
+            if acquired >= state.channel[c, Q.RELEASED] + state.channel[c, Q.DEPTH]:
+                stage[s, S.PARKED] = c
+                return -1
+            slot = state.channel[c, Q.SLOTS] + acquired % state.channel[c, Q.DEPTH]
+            from_room = max(from_room, state.freed[slot])
+    earliest = max(from_input, from_room)
+    if earliest > t:
+        return earliest
+    wait = t - stage[s, S.FREE]
+    if wait > 0:
+        if from_room > from_input:
+            state.reasons[s, _NO_ROOM] += wait
+        elif source >= 0:
+            kind = stage[state.channel[source, Q.PRODUCER], S.KIND]
+            if kind in (_LOAD, _GATHER):
+                state.reasons[s, _MEMORY] += wait
+            elif kind == _COLLECTIVE:
+                state.reasons[s, _NETWORK] += wait
+            else:
+                late = min(wait, state.channel[source, Q.HOP_LATENCY])
+                state.reasons[s, _NETWORK] += late
+                state.reasons[s, _NO_INPUT] += wait - late
+        else:
+            state.reasons[s, _NO_INPUT] += wait
+    return t
+
+
+@inner
+def _book_links(spec, state, t, first, last):
+    """Books the shared links of a transfer at tick t; the tick at which the last is through."""
+    end = t
+    for i in range(first, last):
+        link = state.links[i, 0]
+        begin = max(t, state.link_free[link])
+        state.x[X.LINK_WAIT] += begin - t
+        state.link_free[link] = begin + state.links[i, 1]
+        end = max(end, state.link_free[link])
+    return end
+
+
+@inner
+def _take_inputs(spec, state, s, t):
+    """Takes tokens and streams operands; (tick at which ports, tick at which links have delivered)."""
+    ports, links = t, t
+    for p in range(state.stage[s, S.INPUTS], state.stage[s, S.INPUTS_END]):
+        c = state.ports[p]
+        if _takes(state, s, c):
+            state.channel[c, Q.TAKEN] += 1
+        ports = max(ports, t + state.channel[c, Q.READ])
+        links = max(links, t + state.channel[c, Q.READ_PRIVATE])
+        links = max(
+            links, _book_links(spec, state, t, state.channel[c, Q.READ_LINKS], state.channel[c, Q.READ_LINKS_END])
+        )
+    return ports, links
+
+
+@inner
+def _acquire_outputs(spec, state, s, t):
+    """Takes room for what this firing emits and books its way; (ports, links) as above."""
+    ports, links = t, t
+    for p in range(state.stage[s, S.OUTPUTS], state.stage[s, S.OUTPUTS_END]):
+        c = state.ports[p]
+        if _moves(state, s, state.channel[c, Q.EMIT_LEVEL]):
+            if state.channel[c, Q.OPEN] == 0:
+                state.channel[c, Q.OPEN] = 1
+                state.channel[c, Q.ACQUIRED] += 1
+            ports = max(ports, t + state.channel[c, Q.WRITE])
+            links = max(links, t + state.channel[c, Q.WRITE_PRIVATE])
+            links = max(
+                links,
+                _book_links(spec, state, t, state.channel[c, Q.WRITE_LINKS], state.channel[c, Q.WRITE_LINKS_END]),
+            )
+    return ports, links
+
+
+@inner
+def _finish(spec, state, s, start, end, commit):
+    """Ends a firing at tick `end`: frees tokens, commits results, wakes neighbours, schedules the next firing."""
+    stage, channel = state.stage, state.channel
+    stage[s, S.FREE] = end
+    for p in range(stage[s, S.INPUTS], stage[s, S.INPUTS_END]):
+        c = state.ports[p]
+        if _moves(state, s, channel[c, Q.READ_LEVEL]):
+            slot = channel[c, Q.SLOTS] + channel[c, Q.RELEASED] % channel[c, Q.DEPTH]
+            state.freed[slot] = end + channel[c, Q.CREDIT_LATENCY]
+            channel[c, Q.RELEASED] += 1
+            producer = channel[c, Q.PRODUCER]
+            if stage[producer, S.PARKED] == c and producer != s:
+                stage[producer, S.PARKED] = -1
+                _push(state, max(state.freed[slot], stage[producer, S.FREE]), producer)
+    for p in range(stage[s, S.OUTPUTS], stage[s, S.OUTPUTS_END]):
+        c = state.ports[p]
+        if channel[c, Q.OPEN] == 1 and _moves(state, s, channel[c, Q.TOKEN_LEVEL]):
+            channel[c, Q.OPEN] = 0
+            slot = channel[c, Q.SLOTS] + channel[c, Q.COMMITTED] % channel[c, Q.DEPTH]
+            state.ready[slot] = commit + channel[c, Q.READY_LATENCY]
+            channel[c, Q.COMMITTED] += 1
+            consumer = channel[c, Q.CONSUMER]
+            if stage[consumer, S.PARKED] == c and consumer != s:
+                stage[consumer, S.PARKED] = -1
+                _push(state, max(state.ready[slot], stage[consumer, S.FREE]), consumer)
+    row = state.x[X.LOGGED]
+    if row < len(state.log):
+        state.log[row, L.STAGE] = s
+        state.log[row, L.FIRING] = stage[s, S.FIRED]
+        state.log[row, L.START] = start
+        state.log[row, L.END] = end
+        state.log[row, L.COMMIT] = commit
+        state.x[X.LOGGED] = row + 1
+    state.x[X.END] = max(state.x[X.END], max(end, commit))
+    stage[s, S.FIRED] += 1
+    if stage[s, S.FIRED] < stage[s, S.FIRINGS]:
+        _push(state, end, s)
+    else:
+        state.x[X.DONE] += 1
+
+
+@inner
+def _compute(spec, state, s, t):
+    """One firing of a stage whose time is known."""
+    ports_in, links_in = _take_inputs(spec, state, s, t)
+    ports_out, links_out = _acquire_outputs(spec, state, s, t)
+    worked = t + state.stage[s, S.INTERVAL]
+    ports = max(worked, ports_in, ports_out)
+    end = max(ports, links_in, links_out)
+    reason = _NETWORK if state.stage[s, S.KIND] == _COLLECTIVE else _BUSY
+    state.reasons[s, reason] += worked - t
+    state.reasons[s, _MEMORY] += ports - worked
+    state.reasons[s, _NETWORK] += end - ports
+    _finish(spec, state, s, t, end, end + state.stage[s, S.LATENCY])
+
+
+@inner
+def _begin_transfer(spec, state, s, t):
+    """First event of a firing of a memory stage."""
+    stage = state.stage
+    ports_in, links_in = _take_inputs(spec, state, s, t)
+    ports_out, links_out = _acquire_outputs(spec, state, s, t)
+    stage[s, S.BEGUN] = t
+    stage[s, S.SEGMENT] = state.jobs[stage[s, S.JOBS] + stage[s, S.FIRED]]
+    stage[s, S.OFFSET] = 0
+    stage[s, S.READY] = max(ports_in, ports_out, links_in, links_out)
+    stage[s, S.MOVED] = 0
+
+
+@inner
+def _transfer(spec, state, s, t):
+    """Goes on with a memory stage's firing: up to CHUNK requests, then it waits for its turn again."""
+    stage = state.stage
+    writes = stage[s, S.KIND] == _STORE
+    ddr = stage[s, S.PLACE] == 1
+    last = state.jobs[stage[s, S.JOBS] + stage[s, S.FIRED] + 1]
+    issue = t
+    for _ in range(CHUNK):
+        segment = stage[s, S.SEGMENT]
+        if segment == last:
+            break
+        address = state.segments[segment, 0] + stage[s, S.OFFSET]
+        left = state.segments[segment, 1] - stage[s, S.OFFSET]
+        unit = address // UNIT_BYTES
+        size = min(left, (unit + 1) * UNIT_BYTES - address)
+        n = stage[s, S.UNITS]
+        stage[s, S.UNITS] = n + 1
+        generator = stage[s, S.GENERATOR] + n % stage[s, S.GENERATORS]
+        ring = stage[s, S.RING] + n % stage[s, S.WINDOW]
+        begin = max(t, state.generator_free[generator], state.ring[ring])
+        moved = max(1, size * spec.ticks_per_unit // UNIT_BYTES)
+        state.generator_free[generator] = begin + moved
+        stage[s, S.MOVED] += moved
+        if ddr:
+            done = _access(spec.ddr, state.ddr, state.ddr_counters, begin, unit, address, size, writes)
+        else:
+            done = _access(spec.hbm, state.hbm, state.hbm_counters, begin, unit, address, size, writes)
+        state.ring[ring] = done
+        stage[s, S.READY] = max(stage[s, S.READY], done)
+        issue = max(issue, begin)
+        stage[s, S.OFFSET] += size
+        if stage[s, S.OFFSET] == state.segments[segment, 1]:
+            stage[s, S.OFFSET] = 0
+            stage[s, S.SEGMENT] = segment + 1
+    if stage[s, S.SEGMENT] < last:
+        # Its generators work in parallel: the next request can go when the earliest of them, or of the answers, is due.
+        n = stage[s, S.UNITS]
+        generator = stage[s, S.GENERATOR] + n % stage[s, S.GENERATORS]
+        due = max(state.generator_free[generator], state.ring[stage[s, S.RING] + n % stage[s, S.WINDOW]])
+        _push(state, max(due, t), s)
+        return
+    start = stage[s, S.BEGUN]
+    stage[s, S.BEGUN] = -1
+    own = stage[s, S.MOVED] // stage[s, S.GENERATORS]
+    if writes or stage[s, S.KIND] == _GATHER:
+        end = max(stage[s, S.READY], issue, start + own)
+    else:  # the next tile's requests follow at once
+        end = max(issue, start + own)
+    state.reasons[s, _BUSY] += min(own, end - start)
+    state.reasons[s, _MEMORY] += max(0, end - start - own)
+    _finish(spec, state, s, start, end, max(end, stage[s, S.READY]))
+
+
+@inner
+def _access(memory, state, counters, t, unit, address, size, writes):
+    """One request; the tick of its answer."""
+    row = unit // memory.channels
+    channel = (unit + 7 * row) % memory.channels
+    atoms = (address % UNIT_BYTES + size - 1) // memory.atom_bytes - (address % UNIT_BYTES) // memory.atom_bytes + 1
+    if writes:
+        return dram_write(memory, state, counters, t, channel, row, atoms)
+    return dram_read(memory, state, counters, t, channel, row, atoms)
+
+
+@kernel
+def advance(spec, state, until):
+    """Runs events up to tick `until`; the next event's tick, -1 when all stages are done, -2 when none can go on."""
+    while state.x[X.HEAP] > 0:
+        key = state.heap[0]
+        t = key >> ID_BITS
+        if t > until:
+            return t
+        _pop(state)
+        s = key & ID_MASK
+        state.x[X.EVENTS] += 1
+        kind = state.stage[s, S.KIND]
+        if state.stage[s, S.BEGUN] >= 0:
+            _transfer(spec, state, s, t)
+            continue
+        at = _try(state, s, t)
+        if at < 0:
+            continue
+        if at > t:
+            _push(state, at, s)
+            continue
+        if kind in (_COMPUTE, _COLLECTIVE):
+            _compute(spec, state, s, t)
+        else:
+            _begin_transfer(spec, state, s, t)
+            _transfer(spec, state, s, t)
+    return -1 if state.x[X.DONE] == len(state.stage) else -2

@@ -1,0 +1,109 @@
+"""Columns of the engine's tables."""
+
+from enum import IntEnum
+
+UNIT_BYTES = 512
+"""Bytes of one request to external memory; neighbouring units lie in different channels."""
+
+
+class Kind(IntEnum):
+    """What a stage does when it fires."""
+
+    COMPUTE = 0
+    LOAD = 1
+    STORE = 2
+    GATHER = 3
+    COLLECTIVE = 4
+
+
+class S(IntEnum):
+    """A stage. Figures first, then state; times in ticks."""
+
+    KIND = 0
+    FIRINGS = 1
+    INTERVAL = 2
+    LATENCY = 3
+    STARTS = 4  # where its row of `starts` begins
+    INPUTS = 5  # its range in `ports`
+    INPUTS_END = 6
+    OUTPUTS = 7
+    OUTPUTS_END = 8
+    PLACE = 9  # 0: HBM, 1: DDR
+    JOBS = 10  # its row of `jobs`: the range of segments of each firing
+    WINDOW = 11  # units of memory in flight
+    RING = 12  # where its ring of completions begins
+    GENERATOR = 13  # first of its address generators
+    GENERATORS = 14
+    FIRED = 15
+    FREE = 16  # the next firing may begin
+    PARKED = 17  # channel that it waits for, or -1
+    BEGUN = 18  # tick at which the firing in progress began, or -1
+    SEGMENT = 19
+    OFFSET = 20  # bytes done of the segment
+    UNITS = 21  # requests so far
+    READY = 22  # last completion of the firing in progress
+    MOVED = 23  # ticks that the firing's bytes keep its generators
+
+
+class Q(IntEnum):
+    """A channel."""
+
+    PRODUCER = 0
+    CONSUMER = 1
+    DEPTH = 2
+    EMIT_LEVEL = 3  # a piece is emitted when a counter below this level moves on
+    TOKEN_LEVEL = 4  # a token is complete then
+    READ_LEVEL = 5  # the reader takes the next token then
+    READY_LATENCY = 6  # from the producer's last result to the reader's first
+    HOP_LATENCY = 7  # the part of it that is the network's
+    CREDIT_LATENCY = 8
+    READ = 9  # ticks of the buffer's port a firing of the reader
+    WRITE = 10  # and a piece of the producer
+    READ_PRIVATE = 11  # ticks of the busiest link that no other channel uses
+    WRITE_PRIVATE = 12
+    SLOTS = 13
+    READ_LINKS = 14  # range in `links` of those that others use too
+    READ_LINKS_END = 15
+    WRITE_LINKS = 16
+    WRITE_LINKS_END = 17
+    WAITS_TOKEN = 18  # 0 only in tests: the reader does not wait
+    WAITS_ROOM = 19  # 0 only in tests: the producer does not wait
+    ACQUIRED = 20
+    COMMITTED = 21
+    TAKEN = 22
+    RELEASED = 23
+    OPEN = 24
+
+
+class Reason(IntEnum):
+    """Why a stage's tick passed: a closed list. `reconfiguration` and `idle` are added outside the engine."""
+
+    BUSY = 0
+    NO_INPUT = 1
+    NO_ROOM = 2
+    MEMORY = 3
+    NETWORK = 4
+    RECONFIGURATION = 5
+    IDLE = 6
+
+
+class L(IntEnum):
+    """A row of the event log."""
+
+    STAGE = 0
+    FIRING = 1
+    START = 2
+    END = 3
+    COMMIT = 4
+
+
+class X(IntEnum):
+    """Scalars of the engine."""
+
+    HEAP = 0
+    LOGGED = 1
+    EVENTS = 2
+    DONE = 3
+    END = 4
+    UNITS = 5
+    LINK_WAIT = 6

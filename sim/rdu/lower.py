@@ -1,0 +1,556 @@
+"""A section and a machine become the engine's integer tables: costs, units, placement, routes, memory requests.
+
+What does not fit (PCUs, PMUs, SRAM) is an `InputError` that says what would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.rdu import Memory, RduSpec
+from arch.units import BYTES
+from sim.engine.clock import TICKS_PER_CYCLE, bytes_per_cycle, cycles_to_ticks, ps_to_ticks, transfer_ticks
+from sim.memory.counters import MemoryCounter
+from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state
+from sim.rdu import place
+from sim.rdu.cost import PortCost, StageCost, stage_cost
+from sim.rdu.layout import UNIT_BYTES, Kind, L, Q, Reason, S, X
+from sim.rdu.place import Flow, Grid, Ints
+from sim.rdu.program import Read, Section, Stage, walk
+
+_KINDS = {
+    "compute": Kind.COMPUTE,
+    "load": Kind.LOAD,
+    "store": Kind.STORE,
+    "gather": Kind.GATHER,
+    "collective": Kind.COLLECTIVE,
+    "timed": Kind.COMPUTE,
+}
+
+
+_STEP = 7
+"""Stride over a band's units; prime to the usual numbers of rows and columns."""
+
+
+class EngineSpec(NamedTuple):
+    """Figures of the machine that the engine needs, in ticks."""
+
+    hbm: DramSpec
+    ddr: DramSpec
+    ticks_per_unit: int
+    """Of one address generator for `UNIT_BYTES`."""
+
+
+class EngineState(NamedTuple):
+    """Tables and calendars of one run; columns are in `sim.rdu.layout`."""
+
+    x: Ints
+    heap: Ints
+    stage: Ints
+    channel: Ints
+    ports: Ints
+    starts: Ints
+    ready: Ints
+    freed: Ints
+    links: Ints
+    link_free: Ints
+    jobs: Ints
+    segments: Ints
+    ring: Ints
+    generator_free: Ints
+    reasons: Ints
+    log: Ints
+    hbm: DramState
+    hbm_counters: Ints
+    ddr: DramState
+    ddr_counters: Ints
+
+
+@dataclass(frozen=True)
+class ChannelUnits:
+    """Where a channel's buffer is, and what it costs: for reports."""
+
+    read: Read
+    pmus: Ints
+    """Coordinates (row, column)."""
+    read_bytes: int
+    """A firing of the reader."""
+    write_bytes: int
+    """A piece of the producer."""
+    hop_bytes: int
+    """Bytes times links, of a firing's reads."""
+    hop_bytes_written: int
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A section on a machine: what was placed where, and the tables to run it from."""
+
+    section: Section
+    spec: RduSpec
+    grid: Grid
+    stages: Sequence[Stage]
+    channels: Sequence[ChannelUnits]
+    costs: Sequence[StageCost]
+    pcus: Sequence[Ints]
+    """Coordinates of each stage's PCUs (of its address generators, for a memory stage)."""
+    link_load: NDArray[np.float64]
+    """Bytes over each link in the whole run, shape (4, rows, columns)."""
+    engine: EngineSpec
+    tables: EngineState
+    """At tick 0; `fresh` copies it."""
+
+    @property
+    def pcus_used(self) -> int:
+        """PCUs of all stages."""
+        return sum(cost.pcus for cost in self.costs)
+
+    @property
+    def pmus_used(self) -> int:
+        """PMUs of all buffers."""
+        return sum(len(channel.pmus) for channel in self.channels)
+
+    def fresh(self, log: bool = True) -> EngineState:
+        """A state at tick 0."""
+        copy = _copy(self.tables)
+        return copy if log else copy._replace(log=np.zeros((0, len(L)), np.int64))
+
+
+def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int]) -> Configuration:
+    """Costs, fits, places and routes a section."""
+    stages, reads = section.stages, section.channels
+    for read in reads:
+        if read.output.stage not in stages:
+            raise InputError(f"{section.name}: {read.name} reads a loop that was never closed")
+    costs = [stage_cost(stage, spec) for stage in stages]
+    number = {id(stage): i for i, stage in enumerate(stages)}
+    firings = [walk(stage.over) for stage in stages]
+    pmus = _share_pmus(
+        [_pmus(read, costs[number[id(read.output.stage)]], costs[number[id(read.reader)]], spec) for read in reads],
+        spec.pmu.count,
+    )
+    _fits(section, spec, stages, costs, reads, pmus)
+    grid = place.grid_of(spec)
+    pcus = _place_stages(grid, stages, costs, reads, number)
+    free = np.ones(len(grid.pmus), np.int64)
+    channels, flows = [], []
+    for read, count in zip(reads, pmus, strict=True):
+        producer, reader = number[id(read.output.stage)], number[id(read.reader)]
+        port = costs[reader].ports[read.port]
+        near = _readers(pcus[reader], stages[reader], port, count)
+        units = _place_buffer(grid, free, count, near, pcus[producer])
+        into, out_of = _flows(grid, read, stages[producer], stages[reader], pcus[producer], pcus[reader], units, port)
+        flows.append((into, out_of))
+        write = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
+        channels.append(ChannelUnits(read, units, port.read_bytes, write, 0, 0))
+    loads = [[place.link_bytes(grid, flow) for flow in pair] for pair in flows]
+    channels = [
+        ChannelUnits(c.read, c.pmus, c.read_bytes, c.write_bytes, round(to_reader.sum()), round(to_buffer.sum()))
+        for c, (to_buffer, to_reader) in zip(channels, loads, strict=True)
+    ]
+    emits = [len(walk(read.output.out.over)) for read in reads]
+    reads_of = [len(firings[number[id(read.reader)]]) for read in reads]
+    total = np.zeros((4, grid.rows, grid.columns))
+    for (to_buffer, to_reader), written, taken in zip(loads, emits, reads_of, strict=True):
+        total += to_buffer * written + to_reader * taken
+    engine = EngineSpec(
+        lower_dram(spec.main_memory, UNIT_BYTES, spec.clock.boost_hz),
+        lower_dram(spec.ddr, UNIT_BYTES, spec.clock.boost_hz),
+        transfer_ticks(UNIT_BYTES, Fraction(spec.agcu.bandwidth_bytes_per_cycle)),
+    )
+    tables = _tables(spec, grid, stages, channels, costs, firings, number, flows, loads, addresses, engine)
+    return Configuration(section, spec, grid, stages, channels, costs, pcus, total, engine, tables)
+
+
+# ---------------------------------------------------------------------------------------------------- units
+
+
+def bank_conflict(read: Read, spec: RduSpec) -> int:
+    """Cycles that a vector read takes: words of its lanes in the same bank follow one another."""
+    if read.transposed and not spec.pmu.transpose:
+        stride = read.output.out.token_shape[-1]
+    else:
+        stride = read.stride
+    banks = spec.pmu.banks // math.gcd(stride, spec.pmu.banks)
+    return spec.pmu.banks // banks
+
+
+def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:
+    """PMUs of each buffer from (what its size needs, what its rate would like): less than liked where they run out."""
+    least = sum(size for size, _ in needs)
+    liked = sum(max(need) for need in needs)
+    if liked <= count or least >= count:
+        return [max(need) if liked <= count else need[0] for need in needs]
+    return [size + max(rate - size, 0) * (count - least) // (liked - least) for size, rate in needs]
+
+
+def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec) -> tuple[int, int]:
+    """PMUs that a buffer needs for its size, and would like for the rates at both ends; none where FIFOs hold it."""
+    size = -(-read.depth * read.token_bytes // spec.pmu.size_bytes)
+    if read.pmus is not None:
+        return max(read.pmus, size), 0
+    if read.stream and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
+        return 0, 0
+    rate = Fraction(spec.pmu.bandwidth_bytes_per_cycle)
+    write_bytes = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
+    port = reader.ports[read.port]
+    if producer.pcus:
+        likes = [math.ceil(Fraction(write_bytes) / rate / producer.interval_cycles)]
+    else:  # what address generators bring: as fast as memory can, but a PMU for no less than a page
+        memory = bytes_per_cycle(spec.main_memory.bandwidth_bytes_per_s, spec.clock.boost_hz)
+        likes = [min(math.ceil(memory / rate), -(-write_bytes // 4096))]
+    if reader.pcus:
+        likes.append(math.ceil(Fraction(port.read_bytes) / rate / reader.interval_cycles))
+    if reader.pcus * spec.dies.count > spec.pcu.count and port.spread != "even":
+        # Half of what all of the array needs then comes from each die, and half crosses.
+        assert read.reader is not None
+        likes.append(spec.dies.count * (read.reader.row_par if port.spread == "rows" else read.reader.col_par))
+    return size, max(likes)
+
+
+def _fits(
+    section: Section,
+    spec: RduSpec,
+    stages: Sequence[Stage],
+    costs: Sequence[StageCost],
+    reads: Sequence[Read],
+    pmus: Sequence[int],
+) -> None:
+    need = sum(cost.pcus for cost in costs)
+    if need > spec.pcu.count:
+        most = max(range(len(stages)), key=lambda i: costs[i].pcus)
+        stage = stages[most]
+        rest = spec.pcu.count - need + costs[most].pcus
+        parts = stage.row_par * stage.col_par
+        fits = rest * parts // costs[most].pcus
+        hint = f"row_par * col_par = {fits} instead of {parts} fits" if fits > 0 else "cut it into sections"
+        raise InputError(
+            f"section {section.name} needs {need} PCUs, {spec.name} has pcu.count = {spec.pcu.count}; most, "
+            f"{costs[most].pcus}, in {stage.name}: {hint}"
+        )
+    total = sum(pmus)
+    if total > spec.pmu.count:
+        most = max(range(len(reads)), key=lambda i: pmus[i])
+        read = reads[most]
+        size = sum(r.depth * r.token_bytes for r in reads)
+        rest = (spec.pmu.count - total + pmus[most]) * spec.pmu.size_bytes
+        fits = rest // read.token_bytes
+        hint = f"depth {fits} fits" if 0 < fits < read.depth else "smaller tiles, or a cut into sections, would fit"
+        raise InputError(
+            f"section {section.name} needs {total} PMUs ({BYTES.format(size)} of buffers), {spec.name} has pmu.count = "
+            f"{spec.pmu.count} of {BYTES.format(spec.pmu.size_bytes)}; most, {pmus[most]}, in {read.name} "
+            f"(depth {read.depth} of {BYTES.format(read.token_bytes)}): {hint}"
+        )
+    if len(stages) > 4000:
+        raise InputError(f"section {section.name} has {len(stages)} stages; the engine takes 4000")
+
+
+def _place_stages(
+    grid: Grid,
+    stages: Sequence[Stage],
+    costs: Sequence[StageCost],
+    reads: Sequence[Read],
+    number: Mapping[int, int],
+) -> list[Ints]:
+    sizes = [cost.pcus for cost in costs]
+    edges = [
+        (number[id(r.output.stage)], number[id(r.reader)], costs[number[id(r.reader)]].ports[r.port].read_bytes)
+        for r in reads
+    ]
+    found: list[Ints] = [np.zeros((0, 2), np.int64)] * len(stages)
+    at = 0
+    for i in place.order_of(sizes, edges):
+        units = grid.pcus[at : at + sizes[i]]
+        found[i] = _embedded(units, stages[i])
+        at += sizes[i]
+    for i, stage in enumerate(stages):
+        if not len(found[i]):  # memory and collectives: generators at the edges
+            found[i] = grid.generators[: max(1, _generators(stage, len(grid.generators)))]
+    return found
+
+
+def _embedded(units: Ints, stage: Stage) -> Ints:
+    """Units so that number row * col_par + column of a division over PCUs lies in its row and column of the region.
+
+    Parts of a tile's rows are bands across the region; within a band, parts of its columns go from left to right.
+    """
+    parts = stage.row_par * stage.col_par
+    array, rest = units[:parts], units[parts:]
+    array = array[np.lexsort((array[:, 1], array[:, 0]))]
+    bands = [array[i : i + stage.col_par] for i in range(0, parts, stage.col_par)]
+    return np.concatenate([*(band[np.lexsort((band[:, 0], band[:, 1]))] for band in bands), rest])
+
+
+def _generators(stage: Stage, count: int) -> int:
+    return min(count, stage.units) if stage.units > 0 else count
+
+
+def _place_buffer(grid: Grid, free: Ints, count: int, reader: Ints, producer: Ints) -> Ints:
+    """Coordinates of a buffer's PMUs, near the units that read it, or that write it where those are at the edge."""
+    near = reader if not _at_edge(grid, reader) else producer
+    if _at_edge(grid, near):
+        near = grid.pmus[:1]
+    index = np.arange(count) * len(near) // max(count, 1)  # as it is where there is one for each
+    return grid.pmus[place.nearest_free(free, near[index].astype(np.float64), grid)]
+
+
+def _readers(units: Ints, stage: Stage, port: PortCost, count: int) -> Ints:
+    """For each of `count` PMUs a unit that it should be near: one of those that read its part, here and there.
+
+    A part that many units read lies in a band across the mesh; its PMUs are spread along it, so that what fills them
+    does not all come through the same links.
+    """
+    parts = stage.row_par * stage.col_par
+    if port.spread == "even" or len(units) < parts or not count:
+        return units[np.arange(count) * len(units) // max(count, 1)]
+    bands = [units[i * stage.col_par : (i + 1) * stage.col_par] for i in range(stage.row_par)]
+    if port.spread == "columns":
+        bands = [units[i : parts : stage.col_par] for i in range(stage.col_par)]
+    chosen = [bands[j * len(bands) // count] for j in range(count)]
+    return np.array([band[(_STEP * j) % len(band)] for j, band in enumerate(chosen)])
+
+
+def _at_edge(grid: Grid, units: Ints) -> bool:
+    return len(units) <= len(grid.generators) and bool((units == grid.generators[: len(units)]).all())
+
+
+def _flows(
+    grid: Grid, read: Read, producer: Stage, reader: Stage, made: Ints, used: Ints, pmus: Ints, port: PortCost
+) -> tuple[Flow, Flow]:
+    """(producer to buffer, buffer to reader); with no PMUs the first is all and the second is empty of bytes."""
+    write = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
+    targets = pmus if len(pmus) else used
+    if producer.kind != "compute":
+        into = place.even_flow(place.nearest_generators(grid, targets), targets, write)
+    else:
+        into = place.even_flow(made, targets, write)
+    if not len(pmus):
+        return into, Flow(into.sources[:1], [into.sources[:1]], 0)
+    if reader.kind != "compute":
+        return into, place.even_flow(pmus, place.nearest_generators(grid, pmus), port.read_bytes)
+    parts = reader.row_par * reader.col_par
+    first = used[:parts]
+    if port.spread == "rows":
+        groups = [first[i * reader.col_par : (i + 1) * reader.col_par] for i in range(reader.row_par)]
+        return into, place.spread_flow(pmus, groups, port.read_bytes)
+    if port.spread == "columns":
+        groups = [first[i :: reader.col_par] for i in range(reader.col_par)]
+        return into, place.spread_flow(pmus, groups, port.read_bytes)
+    return into, place.even_flow(pmus, first, port.read_bytes)
+
+
+# ---------------------------------------------------------------------------------------------------- tables
+
+
+def _tables(
+    spec: RduSpec,
+    grid: Grid,
+    stages: Sequence[Stage],
+    channels: Sequence[ChannelUnits],
+    costs: Sequence[StageCost],
+    firings: Sequence[Ints],
+    number: Mapping[int, int],
+    flows: Sequence[tuple[Flow, Flow]],
+    loads: Sequence[Sequence[NDArray[np.float64]]],
+    addresses: Mapping[str, int],
+    engine: EngineSpec,
+) -> EngineState:
+    stage = np.zeros((len(stages), len(S)), np.int64)
+    starts: list[Ints] = []
+    ports: list[int] = []
+    jobs: list[Ints] = [np.zeros(0, np.int64)]
+    segments: list[Ints] = []
+    rings = segment_count = job_count = 0
+    for i, (node, cost) in enumerate(zip(stages, costs, strict=True)):
+        row = stage[i]
+        row[S.KIND], row[S.FIRINGS] = _KINDS[node.kind], len(firings[i])
+        row[S.INTERVAL] = cycles_to_ticks(cost.interval_cycles)
+        row[S.LATENCY] = cycles_to_ticks(cost.latency_cycles)
+        row[S.STARTS] = sum(map(len, starts))
+        starts.append(_start_levels(firings[i]))
+        row[S.INPUTS] = len(ports)
+        ports += [n for n, c in enumerate(channels) if c.read.reader is node]
+        row[S.INPUTS_END] = row[S.OUTPUTS] = len(ports)
+        ports += [n for n, c in enumerate(channels) if c.read.output.stage is node]
+        row[S.OUTPUTS_END] = len(ports)
+        row[S.PARKED] = row[S.BEGUN] = -1
+        if node.tensor is not None:
+            row[S.PLACE] = int(node.tensor.place == "ddr" and spec.hbm is not None)
+            row[S.GENERATORS] = _generators(node, spec.agcu.count)
+            row[S.WINDOW] = row[S.GENERATORS] * max(1, spec.agcu.in_flight_bytes // UNIT_BYTES)
+            row[S.RING] = rings
+            rings += int(row[S.WINDOW])
+            counts, pieces = requests(node, firings[i], addresses[node.tensor.name])
+            row[S.JOBS] = job_count
+            jobs.append(segment_count + np.concatenate([[0], np.cumsum(counts)]))
+            job_count += len(counts) + 1
+            segments.append(pieces)
+            segment_count += len(pieces)
+    channel = np.zeros((len(channels), len(Q)), np.int64)
+    links: list[Ints] = []
+    link_count = slots = 0
+    users = np.zeros((4, grid.rows, grid.columns), np.int64)
+    for pair in loads:
+        for load in pair:
+            users += load > 0
+    per_byte = _link_ticks_per_byte(spec, grid)
+    for i, (units, (into, out_of), (write_load, read_load)) in enumerate(zip(channels, flows, loads, strict=True)):
+        read, row = units.read, channel[i]
+        reader = stages[number[id(read.reader)]]
+        row[Q.PRODUCER], row[Q.CONSUMER] = number[id(read.output.stage)], number[id(read.reader)]
+        row[Q.DEPTH], row[Q.SLOTS] = read.depth, slots
+        slots += read.depth
+        row[Q.EMIT_LEVEL] = len(read.output.out.over)
+        row[Q.TOKEN_LEVEL] = row[Q.READ_LEVEL] = len(read.output.out.token_over)
+        assert reader.over[: int(row[Q.READ_LEVEL])] == read.output.out.token_over
+        hop_ticks = _way_ticks(spec, into) + _way_ticks(spec, out_of)
+        row[Q.HOP_LATENCY] = hop_ticks
+        row[Q.READY_LATENCY] = hop_ticks + (cycles_to_ticks(spec.pmu.latency_cycles) if len(units.pmus) else 0)
+        row[Q.CREDIT_LATENCY] = cycles_to_ticks(
+            spec.mesh.control_cycles * (place.hops(into) + place.hops(out_of) if len(channels) else 0)
+        )
+        if len(units.pmus):
+            rate = Fraction(spec.pmu.bandwidth_bytes_per_cycle) * len(units.pmus)
+            row[Q.READ] = transfer_ticks(units.read_bytes * bank_conflict(read, spec), rate)
+            row[Q.WRITE] = transfer_ticks(units.write_bytes, rate)
+        scalar = units.write_bytes <= 4
+        for load, private, begin, end in (
+            (read_load, Q.READ_PRIVATE, Q.READ_LINKS, Q.READ_LINKS_END),
+            (write_load, Q.WRITE_PRIVATE, Q.WRITE_LINKS, Q.WRITE_LINKS_END),
+        ):
+            if scalar:  # a network of its own
+                row[private] = transfer_ticks(4, Fraction(spec.mesh.scalar_bytes_per_cycle)) if load.any() else 0
+                row[begin] = row[end] = link_count
+                continue
+            ticks = np.ceil(load * per_byte).astype(np.int64)
+            row[private] = int(ticks[users < 2].max(initial=0))
+            shared = np.flatnonzero((users >= 2) & (load > 0))
+            row[begin] = link_count
+            links.append(np.column_stack([shared, ticks.reshape(-1)[shared]]))
+            link_count += len(shared)
+            row[end] = link_count
+        row[Q.WAITS_TOKEN] = row[Q.WAITS_ROOM] = 1
+        row[Q.ACQUIRED] = row[Q.COMMITTED] = read.initial
+    ready = np.zeros(max(slots, 1), np.int64)
+    for i, units in enumerate(channels):
+        if units.read.initial:
+            ready[channel[i, Q.SLOTS] : channel[i, Q.SLOTS] + units.read.initial] = _initial_ticks(spec, units.read)
+    state = EngineState(
+        x=np.zeros(len(X), np.int64),
+        heap=np.zeros(len(stages) + 1, np.int64),
+        stage=stage,
+        channel=channel,
+        ports=np.array([*ports, 0], np.int64),
+        starts=np.concatenate(starts),
+        ready=ready,
+        freed=np.zeros(max(slots, 1), np.int64),
+        links=np.concatenate([*links, np.zeros((1, 2), np.int64)]),
+        link_free=np.zeros(grid.links, np.int64),
+        jobs=np.concatenate([*jobs, np.zeros(1, np.int64)]).astype(np.int64),
+        segments=np.concatenate([*segments, np.zeros((1, 2), np.int64)]),
+        ring=np.zeros(max(rings, 1), np.int64),
+        generator_free=np.zeros(spec.agcu.count, np.int64),
+        reasons=np.zeros((len(stages), len(Reason)), np.int64),
+        log=np.zeros((sum(map(len, firings)), len(L)), np.int64),
+        hbm=new_dram_state(engine.hbm),
+        hbm_counters=np.zeros(len(MemoryCounter), np.int64),
+        ddr=new_dram_state(engine.ddr),
+        ddr_counters=np.zeros(len(MemoryCounter), np.int64),
+    )
+    state.heap[: len(stages)] = np.arange(len(stages))  # every stage is due at tick 0
+    state.x[X.HEAP] = len(stages)
+    return state
+
+
+def _start_levels(firings: Ints) -> Ints:
+    """For each firing the outermost counter that has moved since the one before; -1 after the last."""
+    levels = np.full(len(firings) + 1, -1, np.int64)
+    if firings.shape[1]:
+        levels[1:-1] = np.argmax(firings[1:] != firings[:-1], axis=1)
+    return levels
+
+
+def requests(stage: Stage, firings: Ints, base: int) -> tuple[Ints, Ints]:
+    """Contiguous pieces of memory of each firing: (pieces a firing, rows of (first byte, bytes))."""
+    tensor = stage.tensor
+    assert tensor is not None
+    width = DTYPE_BYTES[tensor.dtype]
+    strides = [width * math.prod(tensor.shape[d + 1 :]) for d in range(len(tensor.shape))]
+    if stage.rows is not None:
+        run = tensor.shape[-1] * width
+        return np.ones(len(firings), np.int64), np.column_stack(
+            [base + stage.rows * run, np.full(len(firings), run)]
+        ).astype(np.int64)
+    values = {counter: firings[:, i] for i, counter in enumerate(stage.over)}
+    origin = [np.broadcast_to(np.asarray(index.at(values), np.int64), len(firings)) for index in stage.origin]
+    extent: list[Ints] = [
+        np.clip(tensor.shape[d] - origin[d], 0, stage.tile[d]).astype(np.int64) for d in range(len(tensor.shape))
+    ]
+    # Trailing dimensions that every tile takes whole make one run.
+    run_from = len(tensor.shape) - 1
+    while run_from > 0 and stage.tile[run_from] >= tensor.shape[run_from]:
+        run_from -= 1
+    counts = np.ones(len(firings), np.int64)
+    for d in range(run_from):
+        counts *= extent[d]
+    runs = extent[run_from] * strides[run_from]
+    counts[runs == 0] = 0
+    which = np.repeat(np.arange(len(firings)), counts)
+    rest = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    start = np.full(len(firings), base, np.int64)
+    for d in range(len(tensor.shape)):
+        start += origin[d] * strides[d]
+    address = start[which]
+    for d in range(run_from - 1, -1, -1):
+        address += rest % extent[d][which] * strides[d]
+        rest = rest // extent[d][which]
+    return counts, np.column_stack([address, runs[which]]).astype(np.int64)
+
+
+def _link_ticks_per_byte(spec: RduSpec, grid: Grid) -> NDArray[np.float64]:
+    """Ticks a byte of every link: the mesh's bandwidth or what credits allow, slower between dies."""
+    mesh = spec.mesh
+    round_trip = 2 * mesh.hop_cycles
+    rate = mesh.vector_bytes_per_cycle
+    if round_trip:
+        rate = min(rate, mesh.credits * mesh.flit_bytes / round_trip)
+    found = np.full((4, grid.rows, grid.columns), TICKS_PER_CYCLE / rate)
+    if spec.dies.count > 1:
+        each = grid.columns // spec.dies.count
+        across = bytes_per_cycle(spec.dies.bandwidth_bytes_per_s, spec.clock.boost_hz) / grid.rows
+        slow = max(TICKS_PER_CYCLE / rate, TICKS_PER_CYCLE / float(across))
+        for boundary in range(each, grid.columns, each):
+            found[place.EAST, :, boundary - 1] = slow
+            found[place.WEST, :, boundary] = slow
+    return found
+
+
+def _way_ticks(spec: RduSpec, flow: Flow) -> int:
+    """Ticks of a flow's longest way."""
+    found = cycles_to_ticks(spec.mesh.hop_cycles * place.hops(flow))
+    if spec.dies.count > 1 and place.crosses_dies(flow, spec):
+        found += ps_to_ticks(spec.dies.latency_ps, spec.clock.boost_hz)
+    return found
+
+
+def _initial_ticks(spec: RduSpec, read: Read) -> Ints:
+    """When a loop's first tokens are in their buffer: they come from memory before anything else."""
+    memory: Memory = spec.main_memory
+    rate = bytes_per_cycle(memory.bandwidth_bytes_per_s, spec.clock.boost_hz)
+    each = transfer_ticks(read.token_bytes, rate)
+    return ps_to_ticks(memory.latency_ps, spec.clock.boost_hz) + each * np.arange(1, read.initial + 1)
+
+
+def _copy(state: EngineState) -> EngineState:
+    arrays: dict[str, Any] = {n: value.copy() for n, value in state._asdict().items() if isinstance(value, np.ndarray)}
+    memories: dict[str, Any] = {n: DramState(*(a.copy() for a in getattr(state, n))) for n in ("hbm", "ddr")}
+    return state._replace(**arrays, **memories)

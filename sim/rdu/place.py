@@ -1,0 +1,173 @@
+"""Where a section's units stand on the mesh, and which links its channels use.
+
+PCUs and PMUs alternate over the grid; address generators stand at both outer edges. Stages take PCUs in a serpentine
+along the columns, in an order that a seeded annealing improves by bytes times distance; a buffer's PMUs are the free
+ones nearest to the PCUs that read them. Routes go along the row first, then along the column; what many units need is
+sent once and branches (multicast).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.rdu import RduSpec
+
+Ints = NDArray[np.int64]
+EAST, WEST, SOUTH, NORTH = range(4)
+_SEED = 40
+_MOVES = 400
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Units of the socket: coordinates (row, column) of PCUs, PMUs and address generators."""
+
+    rows: int
+    columns: int
+    pcus: Ints
+    pmus: Ints
+    generators: Ints
+
+    @property
+    def links(self) -> int:
+        """Links of the mesh; link (direction, row, column) leaves the unit at (row, column)."""
+        return 4 * self.rows * self.columns
+
+
+def grid_of(spec: RduSpec) -> Grid:
+    """The checkerboard of a machine, each kind in serpentine order along the columns."""
+    rows, columns = spec.mesh.rows, spec.columns
+    order = [(r if c % 2 == 0 else rows - 1 - r, c) for c in range(columns) for r in range(rows)]
+    total = spec.pcu.count + spec.pmu.count
+    pcus: list[tuple[int, int]] = []
+    pmus: list[tuple[int, int]] = []
+    for i, unit in enumerate(order[:total]):
+        is_pcu = (i + 1) * spec.pcu.count // total > i * spec.pcu.count // total
+        (pcus if is_pcu else pmus).append(unit)
+    half = spec.agcu.count // 2
+    edge = [(i * rows // half, column) for column in (0, columns - 1) for i in range(half)]
+    return Grid(rows, columns, np.array(pcus), np.array(pmus), np.array(edge))
+
+
+def order_of(sizes: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> list[int]:
+    """An order of stages along the serpentine in which edges (from, to, bytes) are short.
+
+    Annealing over exchanges and moves, from the given order, on integers; the generator is seeded.
+    """
+    order = list(range(len(sizes)))
+    if len(order) < 3:
+        return order
+
+    def length(candidate: list[int]) -> int:
+        position, at = [0] * len(sizes), 0
+        for stage in candidate:
+            position[stage] = 2 * at + sizes[stage]
+            at += sizes[stage]
+        return sum(size * abs(position[a] - position[b]) for a, b, size in edges)
+
+    rng = np.random.Generator(np.random.PCG64(_SEED))
+    draws = rng.integers(0, len(order), (_MOVES, 2)).tolist()
+    best, now = list(order), list(order)
+    best_length = now_length = length(order)
+    for move, (i, j) in enumerate(draws):
+        candidate = list(now)
+        candidate.insert(j, candidate.pop(i))
+        found = length(candidate)
+        # A worse order is taken while it is within a share that shrinks to nothing.
+        if found <= now_length + now_length * (_MOVES - 2 * move) // (10 * _MOVES):
+            now, now_length = candidate, found
+            if found < best_length:
+                best, best_length = candidate, found
+    return best
+
+
+def nearest_free(free: Ints, targets: NDArray[np.float64], grid: Grid) -> Ints:
+    """For each target (row, column) the number of the nearest PMU that is still free; takes it."""
+    chosen = np.empty(len(targets), np.int64)
+    for i, (row, column) in enumerate(targets):
+        distance = np.abs(grid.pmus[:, 0] - row) + np.abs(grid.pmus[:, 1] - column)
+        distance[free == 0] = np.inf
+        chosen[i] = int(np.argmin(distance))
+        free[chosen[i]] = 0
+    return chosen
+
+
+@dataclass
+class Flow:
+    """Bytes from units to units: sources[i] sends `size_bytes` to every unit of targets[i], once on shared links."""
+
+    sources: Ints
+    targets: list[Ints]
+    size_bytes: float
+
+
+def even_flow(sources: Ints, targets: Ints, size_bytes: int) -> Flow:
+    """A tile cut in equal parts, each from one source to one target."""
+    count = max(len(sources), len(targets))
+    pairs_from = sources[np.arange(count) * len(sources) // count]
+    pairs_to = targets[np.arange(count) * len(targets) // count]
+    return Flow(pairs_from, [target[None] for target in pairs_to], size_bytes / count)
+
+
+def spread_flow(sources: Ints, parts: Sequence[Ints], size_bytes: int) -> Flow:
+    """A tile cut in parts, each sent to all units of its part."""
+    count = max(len(sources), len(parts))
+    index = np.arange(count)
+    chosen = [parts[i * len(parts) // count] for i in range(count)]
+    return Flow(sources[index * len(sources) // count], chosen, size_bytes / count)
+
+
+def link_bytes(grid: Grid, flow: Flow) -> NDArray[np.float64]:
+    """Bytes on each link, shape (4, rows, columns)."""
+    found = np.zeros((4, grid.rows, grid.columns))
+    for source, targets in zip(flow.sources, flow.targets, strict=True):
+        row, column = int(source[0]), int(source[1])
+        right, left = int(targets[:, 1].max()), int(targets[:, 1].min())
+        if right > column:
+            found[EAST, row, column:right] += flow.size_bytes
+        if left < column:
+            found[WEST, row, left + 1 : column + 1] += flow.size_bytes
+        for at, low, high in _columns(targets):
+            if high > row:
+                found[SOUTH, row:high, at] += flow.size_bytes
+            if low < row:
+                found[NORTH, low + 1 : row + 1, at] += flow.size_bytes
+    return found
+
+
+def hops(flow: Flow) -> int:
+    """Links on the longest way of a flow."""
+    return max(
+        int(np.abs(targets - source).sum(axis=1).max())
+        for source, targets in zip(flow.sources, flow.targets, strict=True)
+    )
+
+
+def crosses_dies(flow: Flow, spec: RduSpec) -> bool:
+    """Whether any of its ways leads from one die to another."""
+    each = spec.columns // spec.dies.count
+    return any(
+        bool((targets[:, 1] // each != source[1] // each).any())
+        for source, targets in zip(flow.sources, flow.targets, strict=True)
+    )
+
+
+def nearest_generators(grid: Grid, units: Ints) -> Ints:
+    """For each unit the coordinates of its address generator: at the nearer edge, in the nearest row."""
+    half = len(grid.generators) // 2
+    right = 2 * units[:, 1] >= grid.columns
+    return grid.generators[right * half + np.minimum(units[:, 0] * half // grid.rows, half - 1)]
+
+
+def _columns(targets: Ints) -> Iterator[tuple[int, int, int]]:
+    """(column, lowest row, highest row) of targets by column."""
+    if len(targets) == 1:
+        yield int(targets[0, 1]), int(targets[0, 0]), int(targets[0, 0])
+        return
+    for column in np.unique(targets[:, 1]):
+        rows = targets[targets[:, 1] == column, 0]
+        yield int(column), int(rows.min()), int(rows.max())

@@ -1,0 +1,203 @@
+"""From what the dataflow engine counted to the record that a report shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from arch.dtypes import DTYPE_BYTES
+from arch.rdu import RduSpec
+from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ticks_to_ps
+from sim.rdu.engine import SectionResult
+from sim.rdu.layout import L, Reason
+from sim.rdu.program import Program, walk
+from sim.report.record import KernelRecord, MachineFigures, RduBuffer, RduSection, RduStage
+
+REASONS = tuple(reason.name.lower() for reason in Reason)
+_LOG_SHOWN = 20_000
+"""Firings that a record keeps for its timeline."""
+
+
+def machine_figures(spec: RduSpec, dtype: str, devices: int = 1) -> MachineFigures:
+    """What a report divides by: all devices together."""
+    hbm = spec.main_memory
+    bandwidths = {
+        "pmu": int(2 * spec.pmu.count * spec.pmu.bandwidth_bytes_per_cycle * spec.clock.boost_hz) * devices,
+        ("hbm" if spec.hbm else "ddr"): hbm.bandwidth_bytes_per_s * devices,
+    }
+    if devices > 1 and spec.link is not None:
+        bandwidths["link"] = spec.link.bandwidth_bytes_per_s * devices
+    return MachineFigures(
+        name=spec.name,
+        family=spec.family,
+        boost_hz=spec.clock.boost_hz,
+        peak_ops_per_s=int(spec.peak_flops(dtype)) * devices,
+        bandwidths=bandwidths,
+        external=("hbm",) if spec.hbm else ("ddr",),
+        clocked=("pmu",),
+        instances={"pcu": spec.pcu.count * devices},
+        spec=spec.model_dump(mode="json", by_alias=True),
+    )
+
+
+def kernel_record(
+    result: SectionResult, spec: RduSpec, program: Program, *, reconfigured: bool, name: str | None = None
+) -> KernelRecord:
+    """The record of one launch. reconfigured: another configuration was on the chip before."""
+    configuration = result.configuration
+    hz = spec.clock.boost_hz
+    launch = {"argument_load": spec.launch.argument_load_ps, "execute": spec.launch.execute_ps}
+    if program.orchestration == "hardware":
+        launch = {"orchestration": spec.launch.hardware_ps, **launch}
+    else:
+        launch = {"orchestration": spec.launch.host_ps, **launch}
+    if reconfigured:
+        launch["reconfiguration"] = spec.launch.program_load_ps
+    time_ps = ticks_to_ps(result.ticks, hz) + sum(launch.values())
+    cycles = -(-result.ticks // TICKS_PER_CYCLE)
+    outside = (time_ps - ticks_to_ps(result.ticks, hz)) * hz // PS_PER_S
+    stages = [
+        RduStage(
+            name=stage.name,
+            kind=stage.kind,
+            pcus=cost.pcus,
+            firings=len(walk(stage.over)),
+            interval_cycles=cost.interval_cycles,
+            cycles=_to_cycles(ticks.tolist(), cycles),
+            units=[(int(r), int(c)) for r, c in units] if cost.pcus else [],
+        )
+        for stage, cost, ticks, units in zip(
+            configuration.stages, configuration.costs, result.reasons, configuration.pcus, strict=True
+        )
+    ]
+    own = RduSection(
+        name=configuration.section.name,
+        stages=stages,
+        buffers=[
+            RduBuffer(
+                name=units.read.name,
+                depth=units.read.depth,
+                token_bytes=units.read.token_bytes,
+                pmus=len(units.pmus),
+                units=[(int(r), int(c)) for r, c in units.pmus],
+            )
+            for units in configuration.channels
+        ],
+        grid=(configuration.grid.rows, configuration.grid.columns),
+        pcus=configuration.pcus_used,
+        pcu_count=spec.pcu.count,
+        pmus=configuration.pmus_used,
+        pmu_count=spec.pmu.count,
+        sram_bytes=sum(c.read.depth * c.read.token_bytes for c in configuration.channels),
+        busiest_link_share=_busiest_link(result, spec),
+        link_wait_cycles=result.link_wait_ticks // TICKS_PER_CYCLE,
+        log=tuple(
+            (int(row[L.STAGE]), int(row[L.START]) // TICKS_PER_CYCLE, int(row[L.END]) // TICKS_PER_CYCLE)
+            for row in result.log[:_LOG_SHOWN]
+        ),
+    )
+    return KernelRecord(
+        name=name or configuration.section.name,
+        schedule=program.schedule,
+        cycles=cycles + outside,
+        clock_hz=hz,
+        time_ps=time_ps,
+        counters=counters(result, spec, program.devices),
+        stalls=_stalls(result, spec, cycles, outside),
+        own=own,
+        energy_fj=energy_fj(result, spec, time_ps) * program.devices,
+        launch_ps=launch,
+    )
+
+
+def counters(result: SectionResult, spec: RduSpec, devices: int = 1) -> dict[str, int]:
+    """Counts of one launch, all devices together."""
+    configuration = result.configuration
+    macs = lane_operations = read = written = 0
+    for stage, cost in zip(configuration.stages, configuration.costs, strict=True):
+        firings = len(walk(stage.over))
+        macs += firings * cost.macs
+        lane_operations += firings * cost.lane_operations
+    collective = 0
+    for units in configuration.channels:
+        reader = units.read.reader
+        assert reader is not None
+        if len(units.pmus):
+            read += units.read_bytes * len(walk(reader.over))
+            written += units.write_bytes * len(walk(units.read.output.out.over))
+        if reader.kind == "collective":
+            out = units.read.output.out
+            collective += math.prod(out.shape) * DTYPE_BYTES[out.dtype] * len(walk(reader.over))
+    busy = sum(int(row[Reason.BUSY]) * cost.pcus for row, cost in zip(result.reasons, configuration.costs, strict=True))
+    found = {
+        "macs": macs,
+        "lane_operations": lane_operations,
+        "events": result.events,
+        "pmu_read_bytes": read,
+        "pmu_write_bytes": written,
+        "pcu_busy_cycles": busy // TICKS_PER_CYCLE,
+    }
+    for place in ("hbm", "ddr"):
+        moved = result.read_bytes[place] + result.write_bytes[place]
+        if moved:
+            # A machine without HBM has its main memory in the engine's first place.
+            level = place if spec.hbm is not None else "ddr"
+            found[f"{level}_read_bytes"] = result.read_bytes[place]
+            found[f"{level}_write_bytes"] = result.write_bytes[place]
+    if collective and devices > 1:
+        found["link_write_bytes"] = collective
+    return {name: count if name == "events" else count * devices for name, count in found.items()}
+
+
+def energy_fj(result: SectionResult, spec: RduSpec, time_ps: int) -> int:
+    """Energy of one launch of one device: counted events and static power."""
+    energy, counts = spec.power.energy, counters(result, spec)
+    hops = 0
+    for units in result.configuration.channels:
+        assert units.read.reader is not None
+        hops += units.hop_bytes * len(walk(units.read.reader.over))
+        hops += units.hop_bytes_written * len(walk(units.read.output.out.over))
+    dynamic = (
+        2 * counts["macs"] * energy.mac_fj_per_flop
+        + counts["lane_operations"] * energy.simd_fj
+        + (counts["pmu_read_bytes"] + counts["pmu_write_bytes"]) * energy.pmu_fj_per_byte
+        + hops * energy.hop_fj_per_byte
+    )
+    for level, each in (("hbm", energy.hbm_fj_per_byte), ("ddr", energy.ddr_fj_per_byte)):
+        dynamic += (counts.get(f"{level}_read_bytes", 0) + counts.get(f"{level}_write_bytes", 0)) * each
+    return dynamic + spec.power.static_mw * time_ps
+
+
+def _stalls(result: SectionResult, spec: RduSpec, cycles: int, outside: int) -> dict[str, dict[str, int]]:
+    """PCU-cycles (each PCU has its stage's reason, those without a stage are idle) and cycles of memory stages."""
+    configuration = result.configuration
+    pcus = dict.fromkeys(REASONS, 0)
+    memory = dict.fromkeys(REASONS, 0)
+    for stage, cost, ticks in zip(configuration.stages, configuration.costs, result.reasons, strict=True):
+        for reason, count in _to_cycles(ticks.tolist(), cycles).items():
+            if cost.pcus:
+                pcus[reason] += count * cost.pcus
+            elif stage.tensor is not None:
+                memory[reason] += count
+    pcus["idle"] += cycles * (spec.pcu.count - configuration.pcus_used)
+    pcus["reconfiguration"] += outside * spec.pcu.count
+    found = {"pcus": pcus}
+    if any(memory.values()):
+        found["memory_stages"] = memory
+    return found
+
+
+def _to_cycles(ticks: Sequence[int], cycles: int) -> dict[str, int]:
+    """Whole cycles by reason that sum to `cycles`."""
+    found, seen, before = {}, 0, 0
+    for name, count in zip(REASONS, ticks, strict=True):
+        seen += count
+        found[name] = seen // TICKS_PER_CYCLE - before
+        before = seen // TICKS_PER_CYCLE
+    found["idle"] += cycles - before
+    return found
+
+
+def _busiest_link(result: SectionResult, spec: RduSpec) -> float:
+    cycles = result.ticks / TICKS_PER_CYCLE
+    return float(result.configuration.link_load.max()) / (spec.mesh.vector_bytes_per_cycle * cycles)

@@ -1,0 +1,115 @@
+"""What two runs are compared by: cycles, time, the main counters, stall reasons; and how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from arch.errors import InputError
+
+_DETAIL = ("inst_", "events")
+"""Counters, by the beginning of their name, that only repeat in detail what others say."""
+
+MOST_STALLS, MOST_COUNTERS = 6, 10
+"""Changes of each kind that text shows, the largest first."""
+
+
+@dataclass(frozen=True)
+class Digest:
+    """One run. stalls: per cent of the unit's time by `unit.reason`, to a hundredth."""
+
+    cycles: int
+    time_ps: int
+    schedule: str
+    counters: Mapping[str, int] = field(default_factory=dict)
+    stalls: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, report: Mapping[str, Any]) -> Digest:
+        """Of a report by schema.json. InputError if that is none."""
+        try:
+            counters = dict(report.get(report["family"], {}).get("counters", {}))
+            for level, sides in report.get("bytes", {}).items():
+                counters |= {f"{level}_{side}_bytes": count for side, count in sides.items()}
+            counters.setdefault("macs", report["macs"])
+            return cls(
+                cycles=report["cycles"],
+                time_ps=round(report["time_us"] * 1e6),
+                schedule=report["schedule"],
+                counters={
+                    name: count
+                    for name, count in sorted(counters.items())
+                    if isinstance(count, int) and count and not name.startswith(_DETAIL)
+                },
+                stalls={
+                    f"{unit}.{reason}": percent
+                    for unit, shares in sorted(report.get("stalls", {}).items())
+                    for reason, share in sorted(shares.items())
+                    if (percent := round(100 * share, 2))
+                },
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"no report of one run: {type(error).__name__} {error}; make it with tilewave run --json"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number that moved. kind: `cycles`, `time`, `counter` or `stall` (in per cent of the unit's time)."""
+
+    kind: str
+    name: str
+    old: float
+    new: float
+
+    @property
+    def relative(self) -> float:
+        """Change over the old value; over 1 where that is zero."""
+        return (self.new - self.old) / (abs(self.old) or 1)
+
+    def beyond(self, tolerance: float) -> bool:
+        """Whether it exceeds a tolerance: relative, or for stall reasons in points of 100 %."""
+        size = abs(self.new - self.old) / 100 if self.kind == "stall" else abs(self.relative)
+        return size > tolerance
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Name, old, new and change as text."""
+        if self.kind == "stall":
+            return self.name, f"{self.old:.2f} %", f"{self.new:.2f} %", f"{self.new - self.old:+.2f} points"
+        if self.kind == "time":
+            return self.name, f"{self.old / 1e6:,.3f} us", f"{self.new / 1e6:,.3f} us", f"{100 * self.relative:+.3f} %"
+        return self.name, f"{self.old:,.0f}", f"{self.new:,.0f}", f"{100 * self.relative:+.3f} %"
+
+
+def changes(old: Digest, new: Digest) -> list[Change]:
+    """Everything that moved: cycles, time, stall reasons and counters, each kind with its largest change first."""
+    found = []
+    if old.cycles != new.cycles:
+        found.append(Change("cycles", "cycles", old.cycles, new.cycles))
+    if old.time_ps != new.time_ps:
+        found.append(Change("time", "time", old.time_ps, new.time_ps))
+    stalls = _moved("stall", old.stalls, new.stalls)
+    counters = _moved("counter", old.counters, new.counters)
+    found += sorted(stalls, key=lambda c: (-abs(c.new - c.old), c.name))
+    found += sorted(counters, key=lambda c: (-abs(c.relative), c.name))
+    return found
+
+
+def shown(found: list[Change]) -> list[tuple[str, str, str, str]]:
+    """The changes as rows of text, small ones summed up."""
+    rows = [change.cells for change in found if change.kind in ("cycles", "time")]
+    for kind, most in (("stall", MOST_STALLS), ("counter", MOST_COUNTERS)):
+        of_kind = [change for change in found if change.kind == kind]
+        rows += [change.cells for change in of_kind[:most]]
+        if len(of_kind) > most:
+            rows.append((f"and {len(of_kind) - most} smaller changes of {kind}s", "", "", ""))
+    return rows
+
+
+def _moved(kind: str, old: Mapping[str, float], new: Mapping[str, float]) -> list[Change]:
+    names = dict.fromkeys([*old, *new])
+    pairs = ((name, old.get(name, 0), new.get(name, 0)) for name in names)
+    return [Change(kind, name, a, b) for name, a, b in pairs if a != b]

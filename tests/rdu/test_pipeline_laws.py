@@ -1,0 +1,162 @@
+"""Closed forms of pipelines, exactly; and departures from them where a resource is shared, slow or too small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arch.errors import InputError
+from arch.load import load_arch
+from arch.rdu import RduSpec
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.rdu.layout import L, Reason
+from sim.rdu.program import Counter, Out, Section, Tensor
+from tests.rdu.conftest import SILENT, SMALL, cycles, pipeline, run
+
+
+@given(st.lists(st.integers(64, 900), min_size=1, max_size=6), st.integers(1, 30), st.integers(0, 50))
+def test_metapipeline_takes_fill_then_the_slowest_stage_then_drain(times: list[int], tokens: int, latency: int) -> None:
+    spec = load_arch("sn40l", SMALL | SILENT)
+    section, _ = pipeline(times, tokens, depth=2 + (latency > 0), latency=latency)
+    expected = sum(times) + len(times) * latency + (tokens - 1) * max(times)
+    assert cycles(run(section, spec)) == expected
+
+
+@given(st.integers(64, 900), st.integers(64, 900), st.integers(1, 20))
+def test_single_buffers_make_stages_take_turns(first: int, second: int, tokens: int) -> None:
+    spec = load_arch("sn40l", SMALL | SILENT)
+    section, _ = pipeline([first, second], tokens, depth=1)
+    assert cycles(run(section, spec)) == tokens * (first + second)
+
+
+def test_hops_and_memory_units_add_to_the_fill_alone(small: RduSpec, silent: RduSpec) -> None:
+    section, _ = pipeline([100, 100, 100], 50, 3)
+    short, long = (pipeline([100, 100, 100], n, 3)[0] for n in (1, 50))
+    assert cycles(run(section, small)) > cycles(run(section, silent))
+    assert cycles(run(long, small)) - cycles(run(short, small)) == pytest.approx(49 * 100, abs=2)
+
+
+def test_unequal_times_of_one_stage_are_absorbed_by_deeper_buffers(silent: RduSpec) -> None:
+    """A producer that works in bursts (four short firings, then a long wait) needs room for a burst."""
+
+    def build(depth: int) -> Section:
+        section, i, j = Section("bursts"), Counter("i", 12), Counter("j", 4)
+        slow = section.timed("slow", (i,), {}, Out((32, 32), "bf16", (i,)), interval_cycles=800)
+        burst = section.timed("burst", (i, j), {"x": slow}, Out((32, 32), "bf16", (i, j)), interval_cycles=40)
+        section.timed(
+            "steady", (i, j), {"x": burst.read(depth, pmus=2)}, Out((32, 32), "bf16", (i, j)), interval_cycles=200
+        )
+        return section
+
+    shallow, deep = cycles(run(build(1), silent)), cycles(run(build(4), silent))
+    assert deep == 800 + 40 + 48 * 200
+    assert shallow == deep + 47 * 40  # each token's 40 cycles come on top, but for the first
+
+
+def test_a_loop_nest_holds_the_outer_token(silent: RduSpec) -> None:
+    section, m, n = Section("nest"), Counter("m", 5), Counter("n", 7)
+    outer = section.timed("outer", (m,), {}, Out((32, 32), "bf16", (m,)), interval_cycles=300)
+    inner = section.timed("inner", (m, n), {}, Out((32, 32), "bf16", (m, n)), interval_cycles=50)
+    out = Out((32, 32), "bf16", (m,))
+    section.timed("use", (m, n), {"a": outer.read(pmus=2), "b": inner.read(pmus=2)}, out, interval_cycles=60)
+    result = run(section, silent)
+    assert cycles(result) == 300 + 5 * 7 * 60
+    starts = result.log[result.log[:, L.STAGE] == 0][:, L.START] // TICKS_PER_CYCLE
+    # With two buffers the third outer token waits until the first has been used seven times.
+    assert starts.tolist() == [0, 300, 300 + 420, 300 + 840, 300 + 1260]
+
+
+def test_every_tick_of_a_stage_has_one_reason(small: RduSpec) -> None:
+    section, _ = pipeline([100, 300, 50], 20)
+    result = run(section, small)
+    assert (result.reasons.sum(axis=1) == result.ticks).all()
+    assert (result.reasons >= 0).all()
+    shares = result.reasons / result.ticks
+    assert shares[1, Reason.BUSY] > 0.95
+    assert shares[0, Reason.NO_ROOM] > 0.5
+    assert shares[2, Reason.NO_INPUT] > 0.7
+    assert result.reasons[1, Reason.BUSY] == 20 * 300 * TICKS_PER_CYCLE
+
+
+def test_a_slow_bank_slows_its_reader_and_is_called_memory(silent: RduSpec) -> None:
+    def build(stride: int) -> Section:
+        section, i = Section("banks"), Counter("i", 40)
+        x = section.timed("make", (i,), {}, Out((32, 32), "bf16", (i,)), interval_cycles=40)
+        section.timed("use", (i,), {"x": x.read(stride=stride, pmus=1)}, Out((1, 1), "bf16", (i,)), interval_cycles=40)
+        return section
+
+    # 2 KiB through one PMU of 64 B/clk are 32 cycles; a stride of 16 banks sends every lane to the same bank.
+    assert cycles(run(build(1), silent)) == 40 + 40 * 40
+    slow = run(build(16), silent)
+    assert cycles(slow) == 40 + 40 * 32 * 16
+    assert slow.reasons[1, Reason.MEMORY] == 40 * (32 * 16 - 40) * TICKS_PER_CYCLE
+
+
+def test_a_shared_link_slows_both_users_and_is_called_network() -> None:
+    """Two streams of 64 KiB a token through a mesh of two rows, one narrow and one wide."""
+
+    def build() -> Section:
+        section, i = Section("links"), Counter("i", 20)
+        for name in ("a", "b"):
+            out = Out((64, 512), "bf16", (i,))
+            x = section.timed(f"make_{name}", (i,), {}, out, interval_cycles=64)
+            section.stage(
+                f"use_{name}", (i,), {"x": x.read(pmus=2)}, lambda x: x + 1.0, Out((64, 512), "bf16", (i,)), row_par=8
+            )
+        return section
+
+    wide, narrow = (load_arch("sn40l", SMALL | SILENT | {"mesh.vector": f"{w} B/clk"}) for w in (4096, 64))
+    fast, slow = run(build(), wide), run(build(), narrow)
+    assert slow.reasons[:, Reason.NETWORK].sum() > 0
+    assert fast.reasons[:, Reason.NETWORK].sum() == 0
+    assert slow.link_wait_ticks > 0
+    assert slow.ticks > fast.ticks
+
+
+def _fork(depth: int, chunks: int = 16) -> Section:
+    """exp -> (sum over a row, FIFO) -> divide: the FIFO must hold a row."""
+    section, row, j = Section("fork"), Counter("row", 4), Counter("j", chunks)
+    e = section.timed("exp", (row, j), {}, Out((1, 32), "bf16", (row, j)), interval_cycles=32)
+    total = section.timed("sum", (row, j), {"e": e}, Out((1, 1), "fp32", (row,)), interval_cycles=32)
+    section.timed(
+        "divide", (row, j), {"e": e.read(depth, stream=True), "total": total}, Out((1, 32), "bf16", (row, j)),
+        interval_cycles=32,
+    )  # fmt: skip
+    return section
+
+
+def test_a_fifo_that_does_not_hold_the_row_deadlocks_and_is_named(silent: RduSpec) -> None:
+    with pytest.raises(InputError, match=r"deadlocks: full: exp -> divide \(depth 15\).*depth 16 of exp -> divide"):
+        run(_fork(15), silent)
+    just = run(_fork(16), silent)
+    full_rate = 4 * 16 * 32 + 2 * 16 * 32
+    assert cycles(just) > cycles(run(_fork(32), silent))
+    assert cycles(run(_fork(40), silent)) <= full_rate
+
+
+def test_what_does_not_fit_says_what_would(small: RduSpec) -> None:
+    section, i = Section("big"), Counter("i", 4)
+    tensor = Tensor("x", (4, 4096, 4096), "bf16")
+    x = section.load("load", tensor, (i, 0, 0), (1, 4096, 4096), (i,), shape=(4096, 4096))
+    section.stage("relu", (i,), {"x": x}, lambda x: x.maximum(0.0), Out((4096, 4096), "bf16", (i,)), row_par=40)
+    with pytest.raises(
+        InputError, match=r"needs 40 PCUs, sn40l has pcu.count = 32; most, 40, in relu: .* = 32 instead"
+    ):
+        run(section, small)
+    section.stages[1].row_par = 32
+    with pytest.raises(InputError, match=r"needs 128 PMUs .*pmu.count = 32 of 512 KiB; most, 128, in load -> relu"):
+        run(section, small)
+
+
+def test_runs_are_repeatable_and_resumable(small: RduSpec) -> None:
+    from sim.rdu.engine import build
+
+    section, _ = pipeline([100, 300, 50], 20)
+    whole = run(section, small)
+    parts = build(section, small, {})
+    reached = list(parts.windows(1000 * TICKS_PER_CYCLE))
+    assert len(reached) > 3
+    assert parts.result.ticks == whole.ticks == reached[-1]
+    assert np.array_equal(parts.result.log, whole.log)

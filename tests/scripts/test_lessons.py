@@ -1,0 +1,82 @@
+"""Lessons in their reduced form: they run, their claims in counts hold, and their pictures are there."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "lessons"
+
+
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A lesson as a module; the folder is on the path only meanwhile."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Exit code and claims by name of the reduced lesson."""
+    module = load(name, monkeypatch)
+    picture = tmp_path / f"{name}.png"
+    main = sys.modules["lesson"].main
+    code = main(module.__doc__, module.lesson, ["--quick", "--json", "--plot", str(picture)])
+    assert picture.stat().st_size > 5000
+    claims = json.loads(capsys.readouterr().out)
+    return code, {claim["what"]: claim for claim in claims}
+
+
+def test_one_more_column_of_tiles_takes_a_second_wave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("waves", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    assert claims["tiles at 1792"]["simulated"] == 98
+    assert claims["waves after the step"]["simulated"] == 2
+    assert 1.7 < claims["time after the step over time before"]["simulated"] < 2.1
+
+
+def test_a_row_that_is_no_whole_line_touches_more_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("alignment", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    assert claims["lines of a tile, rows of 12"]["simulated"] == 4
+    assert claims["lines of a tile, rows of 13"]["simulated"] == 7
+    assert claims["multiply, rows of 513"]["simulated"] < 0.8 * claims["multiply, rows of 512"]["simulated"]
+
+
+def test_a_page_of_code_is_close_at_small_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("page_of_code", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    assert all(0.7 < claim["simulated"] < 1.3 for claim in claims.values())
+
+
+def test_fusing_halves_bytes_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, claims = run("fusion", tmp_path, monkeypatch, capsys)
+    moved = [claims[f"numbers an element, {form}"]["simulated"] for form in ("unfused", "fused")]
+    assert 1.9 < moved[0] / moved[1] < 2.3
+    assert claims["time fused over unfused"]["simulated"] == pytest.approx(0.5, rel=0.12)
+
+
+def test_a_missed_claim_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    load("alignment", monkeypatch)
+    lesson = sys.modules["lesson"]
+    arguments = ["--plot", str(tmp_path / "x.png")]
+    for simulated, code in ((1.04, 0), (1.06, 1)):
+        claims = [lesson.Claim("x", simulated, "ms", 1.0, 0.05)]
+        assert lesson.main("X", lambda _, claims=claims: (claims, Figure()), arguments) == code

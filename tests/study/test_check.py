@@ -1,0 +1,281 @@
+"""CI regression: configuration, lock file, comparison, formats, exit codes, the difference of two reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arch.errors import InputError
+from sim.api import simulate
+from sim.cli import main
+from sim.study import check as module
+from sim.study import lockfile
+from sim.study.case import Answer
+from sim.study.check import read_config
+from sim.study.digest import Digest, changes
+from sim.study.lockfile import Entry, Lock
+
+TOML = """\
+# two machines, one shape
+[[case]]
+name = "small"
+arch = ["t4", "v100-sxm2"]
+workload = "gemm m=64 n=64 k=64 dtype=fp16"
+
+[[case]]
+name = "half the SMs"
+arch = "t4"
+workload = "gemm m=64 n=64 k=64 dtype=fp16"
+set = ["sm.count=20"]
+l2 = "warm"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tilewave.toml").write_text(TOML)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["check", "--workers", "1", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def edit(project: Path, pattern: str, text: str) -> None:
+    """Changes the first match in the lock, as another version of the program would have written it."""
+    path = project / "cycles.lock"
+    before = path.read_text()
+    after = re.sub(pattern, text, before, count=1)
+    assert before != after
+    path.write_text(after)
+
+
+def test_record_compare_and_explain(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys)
+    assert (code, "check --update records it" in err) == (2, True)
+    code, out, _ = run(capsys, "--update")
+    assert (code, out.splitlines()[-1]) == (0, "3 cases: 3 new; recorded in cycles.lock")
+    lock = (project / "cycles.lock").read_bytes()
+    assert run(capsys)[:2] == (0, "3 cases: 3 same\n")
+    assert run(capsys, "--update")[0] == 0
+    assert (project / "cycles.lock").read_bytes() == lock
+    recorded = lockfile.read(project / "cycles.lock").entries["small t4"].digest
+    assert recorded.cycles == simulate("gemm m=64 n=64 k=64 dtype=fp16", "t4").cycles
+
+    edit(project, r"cycles = \d+", "cycles = 9000")
+    edit(project, r"stalls.warps.wait = [\d.]+", "stalls.warps.wait = 50.0")
+    edit(project, r"counters.l2_read_bytes = \d+", "counters.l2_read_bytes = 1")
+    edit(project, r'kernels = "\w+"', 'kernels = "0123456789abcdef"')
+    code, out, _ = run(capsys)
+    assert code == 1
+    assert re.search(r"half the SMs: CHANGED\n +cycles +9,000 +[\d,]+ +[+-][\d.]+ %", out)
+    assert re.search(r"warps\.wait +50\.00 % +[\d.]+ % +-[\d.]+ points", out)
+    assert "l2_read_bytes" in out
+    assert "simulator: 0123456789abcdef -> " in out
+    assert out.endswith("3 cases: 2 same, 1 changed\n")
+    assert run(capsys, "small*")[0] == 0
+    assert run(capsys, "half*", "--update")[0] == 0
+    assert run(capsys)[0] == 0
+
+
+def test_cases_come_and_go(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "--update")
+    (project / "tilewave.toml").write_text(TOML.replace("half the SMs", "fewer SMs"))
+    code, out, _ = run(capsys)
+    assert code == 1
+    assert "fewer SMs: NEW" in out
+    assert "half the SMs: GONE" in out
+    assert run(capsys, "--update")[0] == 0
+    assert run(capsys)[:2] == (0, "3 cases: 3 same\n")
+
+
+def test_tolerance(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "--update")
+    cycles = lockfile.read(project / "cycles.lock").entries["half the SMs"].digest.cycles
+    edit(project, r"cycles = \d+", f"cycles = {round(cycles * 0.995)}")
+    assert run(capsys)[0] == 1
+    assert run(capsys, "--tolerance", "1%")[0] == 0
+    assert run(capsys, "--tolerance", "0.001")[0] == 1
+    (project / "tilewave.toml").write_text('tolerance = "1 %"\n' + TOML)
+    assert run(capsys)[0] == 0
+    assert run(capsys, "--tolerance", "0")[0] == 1
+
+
+def test_what_cannot_be_run_is_2_and_nothing_is_recorded(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "tilewave.toml").write_text(TOML + 'schedule = "wgmma"\n')
+    code, out, _ = run(capsys, "--update")
+    assert code == 2
+    assert "half the SMs: REFUSED" in out
+    assert not (project / "cycles.lock").exists()
+
+
+def test_a_broken_simulator_is_1(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capsys, "--update")
+    monkeypatch.setattr(module, "run_cases", lambda cases, *_, **__: [Answer(failed="DeadlockError: x")] * len(cases))
+    code, out, _ = run(capsys)
+    assert (code, out.count("FAILED")) == (1, 3)
+
+
+def test_formats(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "--update")
+    edit(project, r"cycles = \d+", "cycles = 9000")
+    code, out, _ = run(capsys, "--json")
+    document = json.loads(out)
+    assert (code, document["exit_code"]) == (1, 1)
+    assert {case["name"]: case["status"] for case in document["cases"]} == {
+        "small t4": "same", "small v100-sxm2": "same", "half the SMs": "changed",
+    }  # fmt: skip
+    (moved,) = document["cases"][2]["moved"]
+    assert (moved["name"], moved["old"]) == ("cycles", 9000)
+
+    code, out, _ = run(capsys, "--format", "junit", "--out", "report.xml")
+    assert (code, out) == (1, "")
+    suites = ElementTree.parse(project / "report.xml").getroot()
+    assert suites.attrib == {"tests": "3", "failures": "1", "errors": "0"}
+    failure = next(test for test in suites.iter("testcase") if test.get("name") == "half the SMs").find("failure")
+    assert failure is not None
+    assert "9000 -> " in failure.attrib["message"]
+
+    code, out, _ = run(capsys, "--format", "github")
+    line = TOML.splitlines().index('name = "half the SMs"')
+    assert out.startswith(f"::error file=tilewave.toml,line={line},title=half the SMs%3A changed::cycles")
+    assert len(out.splitlines()) == 2
+    assert run(capsys, "--format", "xml")[0] == 2
+
+
+WRONG = [
+    ("", "no [[case]]"),
+    ("[[case]", "line 1"),
+    ("[case]\nname='a'", "[[case]]"),
+    ("[[case]]\nname='a'\narch='t4'", "workload is missing"),
+    ("[[cases]]\nname='a'", "nearest: case"),
+    ("[[case]]\nname='a'\narch='t4'\nworklod='gemm m=1'", "nearest: workload"),
+    ("[[case]]\nname='a'\narch='t5'\nworkload='gemm m=1 n=1 k=1'", "line 1: unknown machine"),
+    ("\n\n[[case]]\nname='a'\narch='t4'\nworkload='gemm m=1'", "line 3: gemm"),
+    ("[[case]]\nname='a'\narch='t4'\nworkload='gemm m=1 n=1 k=1'\ntune='yes'", "true or false"),
+    ("[[case]]\nname=3\narch='t4'\nworkload='gemm m=1 n=1 k=1'", "text"),
+    ("[[case]]\nname='a'\narch='t4'\nworkload='gemm m=1 n=1 k=1'\ntolerance='x'", "tolerance"),
+    ("[[case]]\nname='a'\narch='t4'\nworkload='gemm m=1 n=1 k=1'\nset=['l2.size=3']", "unit"),
+    (TOML + TOML, "given twice"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG)
+def test_wrong_configurations_are_one_line(project: Path, text: str, words: str) -> None:
+    (project / "tilewave.toml").write_text(text)
+    with pytest.raises(InputError) as raised:
+        read_config(Path("tilewave.toml"))
+    assert words in str(raised.value)
+    assert "tilewave.toml" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_other_wrong_input(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["--config", "no.toml"], "no.toml"),
+        (["smal"], "nearest: small t4"),
+        (["--tolerance", "x"], "share"),
+        (["--out", "no/folder/x", "--update"], "--out"),
+    ):
+        code, _, err = run(capsys, *words)
+        assert (code, err.count("\n"), message in err) == (2, 1, True)
+    for text in ("format = 9", "nonsense", "format = 1", "format = 1\nversion=''\nkernels=''\n[case.a]\ncycles=1"):
+        (project / "cycles.lock").write_text(text)
+        code, _, err = run(capsys)
+        assert (code, "--update" in err) == (2, True)
+
+
+def test_machine_files_are_found_from_the_configuration(project: Path) -> None:
+    (project / "deep").mkdir()
+    (project / "deep" / "mine.yaml").write_text(
+        "base: t4\ntitle: mine\nsources: {guess: a guess}\nsm.count: [10, guess]\n"
+    )
+    (project / "deep" / "tilewave.toml").write_text(
+        "[[case]]\nname='a'\narch='mine.yaml'\nworkload='gemm m=64 n=64 k=64'\n"
+    )
+    (wanted,) = read_config(Path("deep/tilewave.toml"))
+    assert wanted.case.machine.sm.count == 10
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+words = st.from_regex(r"[a-z_0-9]{1,8}", fullmatch=True)
+shares = st.integers(1, 10000).map(lambda n: n / 100)
+digests = st.builds(
+    Digest,
+    cycles=st.integers(1, 2**50),
+    time_ps=st.integers(1, 2**60),
+    schedule=names,
+    counters=st.dictionaries(words, st.integers(1, 2**60), max_size=4),
+    stalls=st.dictionaries(words.map(lambda w: f"warps.{w}"), shares, max_size=4),
+)
+entries = st.builds(Entry, arch=names, workload=names, machine=names, digest=digests)
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(names, entries, max_size=3))
+def test_what_is_written_is_read_back(tmp_path_factory: Any, found: dict[str, Entry]) -> None:
+    path = tmp_path_factory.mktemp("lock") / "cycles.lock"
+    lockfile.write(path, Lock("1", "k", found))
+    assert lockfile.read(path) == Lock("1", "k", found)
+
+
+@settings(max_examples=40)
+@given(digests, digests)
+def test_changes_are_everything_that_differs(old: Digest, new: Digest) -> None:
+    moved = changes(old, new)
+    assert changes(old, old) == []
+    assert bool(moved) == (replace(old, schedule=new.schedule) != new)
+    assert {c.name for c in moved if c.kind == "counter"} == {
+        n for n in {*old.counters, *new.counters} if old.counters.get(n) != new.counters.get(n)
+    }
+
+
+def test_a_failed_write_leaves_the_lock_alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = project / "cycles.lock"
+    path.write_text("before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="No space left"):
+        lockfile.write(path, Lock("1", "k", {}))
+    assert path.read_text() == "before"
+    assert [p.name for p in project.iterdir() if p.name.startswith(".")] == []
+
+
+def test_difference_of_two_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for name, arch in (("a", "t4"), ("b", "t4"), ("c", "v100-sxm2")):
+        path = tmp_path / f"{name}.json"
+        assert main(["run", "gemm", "m=64", "n=64", "k=64", "dtype=fp16", "--arch", arch, "--json"]) == 0
+        path.write_text(capsys.readouterr().out)
+        paths.append(str(path))
+    assert main(["diff", paths[0], paths[1]]) == 0
+    assert "no difference" in capsys.readouterr().out
+    assert main(["diff", paths[0], paths[2]]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"machine +t4 +v100-sxm2", out)
+    assert "What moved" in out
+    assert main(["diff", paths[0], paths[2], "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["asked"][0] == {"name": "machine", "old": "t4", "new": "v100-sxm2"}
+    (tmp_path / "d.json").write_text("[1]")
+    (tmp_path / "e.json").write_text('{"cycles": 3}')
+    for wrong in ("d.json", "e.json", "f.json", "../nothing/g.json"):
+        assert main(["diff", paths[0], str(tmp_path / wrong)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1

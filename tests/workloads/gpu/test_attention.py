@@ -1,0 +1,161 @@
+"""Every attention schedule computes what NumPy does, in a random legal order of execution, and each wait matters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.load import load_arch
+from sim.gpu.interpret import interpret
+from sim.gpu.program import Const, Program, evaluate
+from workloads.gpu.attention import AttentionProblem, blocks, problem
+from workloads.gpu.attention_choose import Config, choose
+from workloads.gpu.flash2 import Flash2Config
+from workloads.gpu.flash3 import Flash3Config
+from workloads.ops.attention import Attention
+from workloads.registry import build
+
+from tests.reference.gpu_executor import execute  # isort: skip
+from tests.reference.mutation import assert_mutants_caught  # isort: skip
+
+
+@pytest.fixture(scope="module")
+def machines() -> dict[str, GpuSpec]:
+    return {
+        "one SM": load_arch("h100-sxm", {"sm.count": 1, "gpc.count": 1}),
+        "two SMs": load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 1}),
+        "h100-sxm": load_arch("h100-sxm"),
+        "a100-sxm4-80gb": load_arch("a100-sxm4-80gb"),
+    }
+
+
+def attention(seq_q: int, seq_k: int = 0, *, heads: int = 1, head_dim: int = 64, **keys: Any) -> Attention:
+    defaults = {"batch": 1, "dtype": "fp16"}
+    return Attention(
+        **{**defaults, **keys, "heads": heads, "head_dim": head_dim, "seq_q": seq_q, "seq_k": seq_k or seq_q}
+    )
+
+
+FLASH3: list[tuple[Attention, Flash3Config]] = [
+    (attention(256), Flash3Config(128, 64)),
+    (attention(256, heads=2), Flash3Config(128, 64, cluster=2)),
+    (attention(200, heads=3, causal="1"), Flash3Config(128, 64)),
+    (attention(200, 270, heads=2, kv_heads=1, causal="1", window=70), Flash3Config(128, 32)),
+    (attention(270, 200, causal="1"), Flash3Config(128, 32)),
+    (attention(270, 300, window=60), Flash3Config(128, 32)),
+    (attention(192, head_dim=128, dtype="bf16"), Flash3Config(192, 64)),
+    (attention(384, heads=1, batch=2, head_dim=128), Flash3Config(128, 176, cluster=2)),
+    (attention(128, 160, head_dim=256), Flash3Config(128, 80, pingpong=False)),
+    (attention(64, 128), Flash3Config(64, 64, stages=1, overlap=True)),
+]
+FLASH2: list[tuple[Attention, Flash2Config]] = [
+    (attention(256), Flash2Config(128, 64)),
+    (attention(200, 270, heads=2, kv_heads=1, causal="1", window=70), Flash2Config(128, 32)),
+    (attention(100, 130, batch=2, head_dim=128, dtype="bf16"), Flash2Config(128, 64)),
+    (attention(70, 80, head_dim=256), Flash2Config(64, 32)),
+    (attention(270, 200, causal="1"), Flash2Config(64, 32)),
+]
+CASES: list[tuple[str, Attention, Config]] = [
+    *(("two SMs", op, c) for op, c in FLASH3),
+    *(("a100-sxm4-80gb", op, c) for op, c in FLASH2),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[2]}: {case[1]}")
+def test_computes_what_numpy_does(case: tuple[str, Attention, Config], machines: dict[str, GpuSpec]) -> None:
+    machine, op, config = case
+    program = build(op, machines[machine], config)
+    operands = op.inputs(seed=1)
+    result = interpret(program, execute(program, seed=2), dict(zip("qkv", operands, strict=True)))
+    assert result.violations == []
+    assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance
+
+
+FENCE = "no register that wgmma reads or writes is touched between this fence and the one before"
+TURN = "keeps the warpgroups from multiplying at the same time, which is slower but not wrong"
+IMPLIED = "the values loaded last went where values had been handed back after these keys had been read"
+MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
+    "flash3": (
+        "one SM", attention(128, 64, heads=2), Flash3Config(128, 16),
+        {"producer/7 mbarrier_wait": IMPLIED, "consumer/20 bar_sync": TURN, "consumer/24 wgmma_fence": FENCE},
+    ),
+    "flash3 cluster": (
+        "two SMs", attention(256, 64, heads=2), Flash3Config(128, 16, cluster=2),
+        {"producer/7 mbarrier_wait": IMPLIED, "consumer/20 bar_sync": TURN, "consumer/24 wgmma_fence": FENCE},
+    ),
+    "flash3 causal": (
+        "one SM", attention(160, causal="1"), Flash3Config(128, 32),
+        {
+            "producer/8 mbarrier_wait": IMPLIED,
+            **{f"consumer/{n} bar_sync": TURN for n in (21, 45)},
+            **{f"consumer/{n} wgmma_fence": FENCE for n in (25, 49)},
+        },
+    ),
+    "flash2": ("a100-sxm4-80gb", attention(64, 96), Flash2Config(64, 32), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_wait_matters(name: str, machines: dict[str, GpuSpec]) -> None:
+    machine, op, config, redundant = MUTANTS[name]
+    program = build(op, machines[machine], config)
+    inputs = dict(zip("qkv", op.inputs(seed=1), strict=True))
+    expected = interpret(program, execute(program, seed=2), inputs).outputs
+
+    def case() -> tuple[Program, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        return program, inputs, expected
+
+    def simulate(mutant: Program) -> NDArray[np.int64]:
+        return execute(mutant, seed=2)
+
+    excused = {f"{program.kernels[0].name}/{what}": why for what, why in redundant.items()}
+    assert assert_mutants_caught(case, simulate, excused) > 0
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> AttentionProblem:
+    keys: dict[str, Any] = {"causal": draw(st.sampled_from("01")), "window": draw(st.sampled_from([0, 1, 5, 40, 100]))}
+    return problem(attention(draw(st.integers(1, 300)), draw(st.integers(1, 300)), **keys))
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(), st.sampled_from([16, 64, 128]), st.sampled_from([16, 32, 80]))
+def test_blocks_cover_what_a_tile_sees_and_mask_what_it_does_not(p: AttentionProblem, rows: int, block_n: int) -> None:
+    for first in range(0, p.op.queries, rows):
+        b = blocks(p, Const(first), rows, block_n)
+        end, trips, tail, whole, head = (evaluate(e, {}) for e in (b.end, b.trips, b.tail, b.whole, b.head))
+        assert min(tail, whole, head) >= 0
+        assert 1 + tail + whole + head == trips
+        # Keys that some query of the tile sees, and blocks that all of them see as a whole.
+        seen = p.seen(np.arange(first, min(first + rows, p.op.queries)), np.arange(-(-p.op.keys // block_n) * block_n))
+        visited = range(end - trips, end)
+        needed = {int(key) // block_n for key in np.flatnonzero(seen.any(axis=0))}
+        assert needed <= set(visited)
+        assert len(visited) <= max(1, len(needed)) or not needed
+        for block in range(end - 2 - tail, end - 2 - tail - whole, -1):
+            assert seen[:, block * block_n : (block + 1) * block_n].all()
+
+
+def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) -> None:
+    op = attention(1024, head_dim=128)
+    assert choose(op, machines["h100-sxm"]).config.schedule == "flash3"
+    assert choose(op, machines["a100-sxm4-80gb"]).config.schedule == "flash2"
+    assert (
+        str(choose(op, machines["h100-sxm"], "flash3").config) == "flash3 128x176 cluster 2 stages 2 pingpong overlap"
+    )
+    with pytest.raises(InputError, match=r"no wgmma for fp16; its nearest schedule is flash2"):
+        choose(op, machines["a100-sxm4-80gb"], "flash3")
+    with pytest.raises(InputError, match=r"head_dim=100: kernels have \(64, 128, 256\); nearest: 128"):
+        choose(attention(64, head_dim=100), machines["h100-sxm"])
+
+
+@pytest.mark.parametrize("text", ["flash3 128x64 stages 3 pingpong", "flash3 64x32 stages 2", "flash2 64x32 warps 4"])
+def test_a_configuration_is_written_as_it_prints(text: str, machines: dict[str, GpuSpec]) -> None:
+    assert str(choose(attention(64), machines["h100-sxm"], text).config) == text

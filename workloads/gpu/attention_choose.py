@@ -1,0 +1,127 @@
+"""Which attention kernel runs: the published configuration of each kind, ranked by an interval estimate.
+
+The estimate reads counts of the kernel and figures of the machine only; ties are broken by the text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from workloads.gpu import flash2, flash3
+from workloads.gpu.attention import AttentionProblem, problem
+from workloads.gpu.estimate import figures
+from workloads.gpu.flash2 import Flash2Config
+from workloads.gpu.flash3 import Flash3Config
+from workloads.gpu.problem import ceil_div
+from workloads.gpu.select import Choice
+from workloads.ops.attention import Attention
+
+Config = Flash3Config | Flash2Config
+
+SCHEDULES = ("flash3", "flash2")
+
+
+def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The kernel for `op` on `spec`.
+
+    schedule: `auto`, the name of a kind, or one configuration as it prints, such as `flash3 128x128 stages 2 pingpong
+    overlap`. Raises InputError where the machine or the problem cannot take it.
+    """
+    p = problem(op)
+    kind = schedule.split()[0] if schedule.split() else schedule
+    if kind not in (*SCHEDULES, "auto"):
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(SCHEDULES)}, or a whole configuration")
+    if len(schedule.split()) > 1:
+        config = parse(schedule, p, spec)
+        _check(p, spec, config)
+        return Choice(config, [(config, _estimate_ps(p, spec, config))])
+    found: list[tuple[Config, int]] = []
+    refused: InputError | None = None
+    for name in SCHEDULES if kind == "auto" else (kind,):
+        config = default(name, p, spec)
+        try:
+            _check(p, spec, config)
+        except InputError as error:
+            refused = refused or error
+            continue
+        found.append((config, _estimate_ps(p, spec, config)))
+    if not found:
+        assert refused is not None
+        raise refused
+    found.sort(key=lambda item: (item[1], str(item[0])))
+    return Choice(found[0][0], found)
+
+
+def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
+    """The published configuration of a kind."""
+    return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
+
+
+def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
+    if isinstance(config, Flash3Config):
+        flash3.check(p, spec, config)
+    else:
+        flash2.check(p, spec, config)
+
+
+def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
+    """Rounds of CTAs, each a start and its steps of products and softmax, one beside the other or in turn."""
+    f, d = figures(spec), p.op.head_dim
+    tensor: float
+    if isinstance(config, Flash3Config):
+        scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
+        outputs = spec.instruction("wgmma", p.dtype, f"m64n{d}k{flash3.step_k(p)}")
+        tensor = scores.interval_cycles * (d // flash3.step_k(p)) + outputs.interval_cycles * (
+            config.block_n // flash3.step_k(p)
+        )
+        tensor *= config.warpgroups
+        overlapped = config.overlap or config.pingpong
+    else:
+        row = spec.instruction("mma", p.dtype, flash2.SHAPE)
+        tensor = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores
+        overlapped = False
+    exponents = config.block_m * config.block_n // 32 * spec.instruction("ex2", "fp32", "").interval_cycles
+    softmax = 2 * exponents / spec.sm.sub_cores
+    step = max(tensor, softmax) if overlapped else tensor + softmax
+    pairs = p.op.pairs
+    steps = ceil_div(pairs, config.block_m * config.block_n)
+    rounds = max(ceil_div(steps * p.op.batch * p.op.heads, spec.sm.count), ceil_div(p.op.keys, config.block_n))
+    cycles = f.start + 3 * f.load_latency + int(rounds * step)
+    return f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+
+
+# ---------------------------------------------------------------------------------------------- configurations as text
+
+_NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps"}
+_FLAGS = {"pingpong": "pingpong", "overlap": "overlap"}
+
+
+def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
+    """The configuration that `text` describes; what it leaves out is off or as published."""
+    name, *words = text.split()
+    where = f"schedule={text}"
+    config = default(name, p, spec)
+    known = {f.name for f in dataclasses.fields(config)}
+    fields: dict[str, int | bool] = {flag: False for flag in _FLAGS.values() if flag in known}
+    if "cluster" in known:
+        fields["cluster"] = 1
+    rest = iter(words)
+    for word in rest:
+        tile = re.fullmatch(r"(\d+)x(\d+)", word)
+        if tile:
+            fields |= {"block_m": int(tile[1]), "block_n": int(tile[2])}
+        elif word in _NUMBERS:
+            value = next(rest, "")
+            if not value.isdigit():
+                raise InputError(f"{where}: {word} needs a number, such as {word} 2")
+            fields[_NUMBERS[word]] = int(value)
+        elif word in _FLAGS:
+            fields[_FLAGS[word]] = True
+        else:
+            raise InputError(f"{where}: {word} is no word of a {name} configuration")
+    if unknown := [key for key in fields if key not in known]:
+        raise InputError(f"{where}: {unknown[0]} does not belong to {name}")
+    return dataclasses.replace(config, **fields)  # type: ignore[arg-type]

@@ -1,0 +1,220 @@
+"""Matrix multiply as a metapipeline: an outer one loads row panels of A, an inner one column panels of B.
+
+A panel of A stays in its buffer while the inner loop walks over the columns; each pair of panels gives one tile of C.
+`row_par` and `col_par` divide that tile over PCUs. Where two panels of whole rows are too large for the chip, an
+innermost loop cuts k, and partial sums are carried.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.rdu import RduSpec
+from arch.units import BYTES
+from sim.rdu.program import Call, Carry, Counter, Index, Out, Program, Read, Section, Tensor, Value
+from workloads.ops import Gemm
+from workloads.rdu.select import ceil_div, check_dtype, pick
+
+SHOWN = 6
+_FORM = re.compile(r"metapipeline (\d+)x(\d+)x(\d+) par (\d+)x(\d+) over ([mn])")
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """Extents of a tile, how it is divided over PCUs, and which loop is the outer one."""
+
+    m: int
+    n: int
+    k: int
+    row_par: int
+    col_par: int
+    outer: str
+
+    schedule = "metapipeline"
+
+    def __str__(self) -> str:
+        return f"metapipeline {self.m}x{self.n}x{self.k} par {self.row_par}x{self.col_par} over {self.outer}"
+
+    def build(self, op: Gemm, spec: RduSpec) -> Program:
+        """The program, one section."""
+        section = Section("gemm")
+        add_gemm(section, op, self)
+        return Program(str(op), (Call(section),), str(self))
+
+
+def choose(op: Gemm, spec: RduSpec, schedule: str) -> list[tuple[GemmConfig, int]]:
+    """Configurations by estimated cycles."""
+    check_dtype(op, spec)
+    ranked = sorted(((estimate(op, spec, c), i, c) for i, c in enumerate(_candidates(op, spec))), key=lambda e: e[:2])
+    if not ranked:
+        raise InputError(
+            f"{op}: no tile fits {spec.name}: {BYTES.format(spec.pmu.count * spec.pmu.size_bytes)} on chip, "
+            f"{spec.pcu.count} PCUs"
+        )
+    return list(pick("gemm", schedule, [(c, cycles) for cycles, _, c in ranked[:SHOWN]], _parse))
+
+
+def _parse(text: str) -> GemmConfig | None:
+    match = _FORM.fullmatch(text)
+    if match is None:
+        return None
+    m, n, k, row_par, col_par = map(int, match.groups()[:5])
+    return GemmConfig(m, n, k, row_par, col_par, match[6])
+
+
+def tile_cycles(rows: int, columns: int, k: int, spec: RduSpec, row_par: int, col_par: int, dtype: str) -> int:
+    """Cycles of a product of tiles on row_par x col_par PCUs, as arrays where they multiply the format."""
+    if not (spec.pcu.systolic and dtype in spec.array_dtypes):
+        return ceil_div(rows, row_par) * ceil_div(columns, col_par) * ceil_div(k, spec.pcu.lanes)
+
+    def blocks(m: int, n: int, down: int, across: int) -> int:
+        return ceil_div(ceil_div(m, spec.pcu.lanes), down) * ceil_div(ceil_div(n, spec.pcu.stages), across)
+
+    rounds = min(blocks(rows, columns, row_par, col_par), blocks(columns, rows, col_par, row_par))
+    return rounds * ceil_div(k, spec.pcu.macs)
+
+
+def estimate(op: Gemm, spec: RduSpec, c: GemmConfig) -> int:
+    """Cycles: the busier of arithmetic and memory, the first panels, the last tile. Exact integers, for ranking."""
+    width = DTYPE_BYTES[str(op.dtype)]
+    out = DTYPE_BYTES[str(op.out)]
+    tiles_m, tiles_n, tiles_k = ceil_div(op.m, c.m), ceil_div(op.n, c.n), ceil_div(op.k, c.k)
+    compute = tile_cycles(c.m, c.n, c.k, spec, c.row_par, c.col_par, str(op.dtype))
+    needed, given = _crowding(spec, c, width)
+    compute = compute * needed // given
+    inner_again, outer_again = (tiles_m, 1) if c.outer == "m" else (1, tiles_n)
+    if tiles_k > 1:
+        inner_again, outer_again = tiles_m, tiles_n
+    read = (op.m * outer_again + op.n * inner_again) * op.k * width
+    moved = op.batch * (read + op.m * op.n * out * (2 if op.adds else 1))
+    rate = spec.main_memory.bandwidth_bytes_per_s
+    memory = moved * spec.clock.boost_hz // rate
+    first = (min(c.m, op.m) + min(c.n, op.n)) * min(c.k, op.k) * width * spec.clock.boost_hz // rate
+    last = compute + c.m * c.n * out * spec.clock.boost_hz // rate
+    return max(op.batch * tiles_m * tiles_n * tiles_k * compute, memory) + first + last
+
+
+def _crowding(spec: RduSpec, c: GemmConfig, width: int) -> tuple[int, int]:
+    """By how much, as a fraction, links slow the array: bands of its rows that share a row of the mesh stream A."""
+    if not spec.pcu.systolic:
+        return 1, 1
+    link = round(spec.mesh.vector_bytes_per_cycle)
+    if spec.dies.count > 1 and c.row_par * c.col_par * spec.dies.count > spec.pcu.count:
+        link = min(link, spec.dies.bandwidth_bytes_per_s // (spec.mesh.rows * spec.clock.boost_hz))
+    stream = ceil_div(c.row_par, spec.mesh.rows) * spec.pcu.lanes * spec.pcu.macs * width
+    return max(stream, link), link
+
+
+def _candidates(op: Gemm, spec: RduSpec) -> Iterator[GemmConfig]:
+    """Divisions of the PCUs, and tiles that are one or a few blocks of them."""
+    width, out = DTYPE_BYTES[str(op.dtype)], DTYPE_BYTES[str(op.out)]
+    room = spec.pmu.count * spec.pmu.size_bytes * 9 // 10
+    arrays = spec.pcu.systolic and op.dtype in spec.array_dtypes
+    down, across = (spec.pcu.lanes, spec.pcu.stages) if arrays else (1, 1)
+    for k in _k_cuts(op.k):
+        found = False
+        budget = spec.pcu.count // (2 if k < op.k else 1) // (2 if op.adds else 1)
+        for row_par, col_par in divisions(spec, budget):
+            for blocks_m in (1, 2, 4, 8, 16):
+                for blocks_n in (1, 2, 4, 8, 16, 32):
+                    m, n = down * row_par * blocks_m, across * col_par * blocks_n
+                    if (blocks_m > 1 and m >= 2 * op.m) or (blocks_n > 1 and n >= 2 * op.n):
+                        continue
+                    m, n = min(m, op.m), min(n, op.n)
+                    size = 2 * ((m + n) * k * width + m * n * out * (2 if op.adds else 1))
+                    if size <= room:
+                        found = True
+                        for outer in ("m", "n") if op.m > m and op.n > n else ("m",):
+                            yield GemmConfig(m, n, k, row_par, col_par, outer)
+        if found:
+            return
+
+
+def divisions(spec: RduSpec, budget: int) -> list[tuple[int, int]]:
+    """(row_par, col_par) whose bands fill whole rows of a region of the mesh, at most `budget` PCUs.
+
+    A region is as high as the mesh and some columns wide; a band is one or several of its rows. Other divisions would
+    do, but their columns lie askew and share links.
+    """
+    wide = max(1, spec.columns * spec.pcu.count // (spec.pcu.count + spec.pmu.count))
+    found = set()
+    for high in (spec.mesh.rows, spec.mesh.rows // 2, spec.mesh.rows // 4):
+        for rows in range(1, high + 1):
+            if high % rows == 0:
+                found |= {(high // rows, width * rows) for width in range(1, wide + 1)}
+    return sorted(pair for pair in found if pair[0] * pair[1] <= budget)
+
+
+def _k_cuts(k: int) -> Iterator[int]:
+    yield k
+    cut = 1 << (k - 1).bit_length()
+    while cut > 256:
+        cut //= 2
+        if cut < k:
+            yield cut
+
+
+def add_gemm(section: Section, op: Gemm, c: GemmConfig) -> None:
+    """Adds the stages of a multiply with its loads and its store."""
+    a = Tensor("a", op.a_shape, str(op.dtype))
+    b = Tensor("b", op.b_shape, str(op.dtype))
+    result = Tensor("c", op.c_shape, str(op.out), "output")
+    batch = Counter("batch", op.batch)
+    m, n = Counter("m", ceil_div(op.m, c.m)), Counter("n", ceil_div(op.n, c.n))
+    k = Counter("k", ceil_div(op.k, c.k))
+    first, second = (m, n) if c.outer == "m" else (n, m)
+    nest: tuple[Counter, ...] = (batch, first, second)
+    a_over: tuple[Counter, ...] = (batch, m) if c.outer == "m" else nest
+    b_over: tuple[Counter, ...] = nest if c.outer == "m" else (batch, n)
+    inner = nest
+    if k.trips > 1:
+        inner = a_over = b_over = (*nest, k)
+    at = {"m": m * c.m, "n": n * c.n, "k": k * c.k if k.trips > 1 else Index()}
+    panel_a = _panel(section, a, batch, (at["m"], at["k"]), (c.m, c.k), a_over, op.ta == "T")
+    panel_b = _panel(section, b, batch, (at["k"], at["n"]), (c.k, c.n), b_over, op.tb == "T")
+    inputs: dict[str, Any] = {"a": panel_a, "b": panel_b}
+    if op.adds:
+        inputs["c"] = section.load("load_c", result, (batch, at["m"], at["n"]), (1, c.m, c.n), nest, shape=(c.m, c.n))
+    carry = {"sums": Carry((c.m, c.n), 0.0, nest)} if k.trips > 1 else {}
+    tile = section.stage(
+        "multiply",
+        inner,
+        inputs,
+        _body(op.adds, bool(carry)),
+        Out((c.m, c.n), str(op.out), nest),
+        row_par=c.row_par,
+        col_par=c.col_par,
+        carry=carry,
+    )
+    section.store("store_c", result, (batch, at["m"], at["n"]), tile, nest)
+
+
+def _body(adds: bool, carries: bool) -> Any:
+    def multiply(a: Value, b: Value, c: Value | None = None, sums: Value | None = None) -> Any:
+        total = a @ b
+        if sums is not None:
+            total = sums + total
+        value = total + c if c is not None else total
+        return {"out": value, "sums": total} if carries else value
+
+    return multiply
+
+
+def _panel(
+    section: Section,
+    tensor: Tensor,
+    batch: Counter,
+    origin: tuple[Index, Index],
+    tile: tuple[int, int],
+    over: tuple[Counter, ...],
+    stored_transposed: bool,
+) -> Read:
+    if stored_transposed:
+        origin, tile = (origin[1], origin[0]), (tile[1], tile[0])
+    token = section.load(f"load_{tensor.name}", tensor, (batch, *origin), (1, *tile), over, shape=tile)
+    return token.read(transposed=stored_transposed)

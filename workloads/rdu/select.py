@@ -1,0 +1,74 @@
+"""Which program an operator runs on a dataflow machine: finds the module that chooses and builds."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arch.errors import InputError
+from arch.rdu import RduSpec
+from sim.rdu.program import Program
+from workloads.ops import Operator
+
+MODULES: dict[str, str] = {
+    "gemm": "workloads.rdu.gemm",
+}
+"""By operator, the module with `choose(op, spec, schedule) -> [(configuration, estimated cycles)]`, best first.
+
+A configuration prints as the schedule that asks for it, and `build(op, spec)` makes its program.
+"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The configuration to run, and the best candidates with their estimated cycles, best first."""
+
+    candidates: list[tuple[Any, int]]
+
+    @property
+    def config(self) -> Any:
+        """The best."""
+        return self.candidates[0][0]
+
+
+def choose(op: Operator, spec: RduSpec, schedule: str = "auto") -> Choice:
+    """The programs for `op`; InputError where the machine or the problem cannot take it."""
+    if op.word not in MODULES:
+        raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: {', '.join(MODULES)}")
+    return Choice(importlib.import_module(MODULES[op.word]).choose(op, spec, schedule))
+
+
+def build(op: Operator, spec: RduSpec, config: Any) -> Program:
+    """The program of a configuration."""
+    program: Program = config.build(op, spec)
+    return program
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The quotient, rounded up."""
+    return -(-a // b)
+
+
+def pick(word: str, schedule: str, ranked: Sequence[tuple[Any, int]], parse: Callable[[str], Any] | None = None) -> Any:
+    """Those of `ranked` that a schedule asks for: all (`auto`), one kind, or one configuration as it prints."""
+    if schedule == "auto":
+        return list(ranked)
+    kind = [entry for entry in ranked if entry[0].schedule == schedule]
+    exact = [entry for entry in ranked if str(entry[0]) == schedule]
+    if kind or exact:
+        return kind or exact
+    if parse is not None and (made := parse(schedule)) is not None:
+        return [(made, 0)]
+    kinds = sorted({entry[0].schedule for entry in ranked})
+    near = difflib.get_close_matches(schedule, kinds, n=1, cutoff=0.0)[0]
+    raise InputError(f"schedule={schedule}: {word} has {', '.join(kinds)} or a configuration; did you mean {near}?")
+
+
+def check_dtype(op: Operator, spec: RduSpec) -> None:
+    """InputError where the machine does not compute with the operator's format."""
+    allowed = [*spec.array_dtypes, *(["fp32"] if "fp32" not in spec.array_dtypes else [])]
+    if op.dtype not in allowed:
+        raise InputError(f"{op.word} dtype={op.dtype}: {spec.name} computes in {', '.join(allowed)}; try {allowed[0]}")
