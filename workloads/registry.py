@@ -17,6 +17,9 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("pointwise", "gpu"): ("workloads.gpu.pointwise",),
     ("softmax", "gpu"): ("workloads.gpu.softmax",),
     ("softmax_backward", "gpu"): ("workloads.gpu.softmax",),
+    ("sum", "gpu"): ("workloads.gpu.sums",),
+    ("transpose", "gpu"): ("workloads.gpu.transpose",),
+    **{(word, "gpu"): ("workloads.gpu.norms",) for word in ("layernorm", "rmsnorm", "layernorm_backward")},
     ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2"),
 }
 """Modules whose import registers the schedules of (operator, family)."""

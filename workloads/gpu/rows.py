@@ -160,8 +160,8 @@ class RowKernel:
                     "rows_ahead", (self.config.warps, self.span), ahead.dtype, stages=buffers
                 )
                 self.ahead = ahead
-                for turn in range(buffers):
-                    self._fetch(first + turn * self.ctas, as_expr(turn))
+                for i in range(buffers):
+                    self._fetch(first + i * self.ctas, as_expr(i))
                 with r.loop("turn", trips) as turn:
                     self.turn = turn
                     self.row = first + turn * self.ctas
@@ -208,6 +208,10 @@ class RowKernel:
         count, vector = self._accesses(tensor, shape)
         self.r.ldg(tile.whole, box, count, into=tile.name, vector_bytes=vector)
         return tile.whole
+
+    def arrived(self, tensor: GlobalTensor) -> tuple[str, ...]:
+        """What the first reader of a loaded tile waits for; the copy of the next row has waited for it already."""
+        return () if self.loops and tensor is self.ahead else (tensor.name,)
 
     def _load_fetched(self, name: str, shape: tuple[int, int]) -> View:
         """Takes a row from shared memory, and starts the copy of the one that will lie there next."""

@@ -61,7 +61,7 @@ def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Progr
         given = w.load(x)
         wide = lanes.widen(x.dtype)
         top = w.reduce(
-            "top", "fmnmx", lanes.total(MAXIMUM, wide), (given,), _largest_inside, largest, after=(x.name,)
+            "top", "fmnmx", lanes.total(MAXIMUM, wide), (given,), _largest_inside, largest, after=w.arrived(x)
         )
         e = w.map("e", costs.exponential, (given, top), lambda ok, v, m: np.where(ok, np.exp(v - m), 0.0))
         total = w.reduce("total", "fadd", ADDITION, (e,), lambda ok, v: v.sum(axis=1), sums)
@@ -159,7 +159,7 @@ def _write_sweep(
 # -------------------------------------------------------------------------------------------------------- unfused
 
 
-def _row_numbers(
+def row_numbers(
     name: str, spec: GpuSpec, shape: tuple[int, int], x: GlobalTensor, y: GlobalTensor, config: RowConfig, opcode: str
 ) -> Kernel:
     """One kernel: the maximum (fmnmx) or sum (fadd) of each row."""
@@ -195,13 +195,19 @@ def _div(_: Array, v: Array, s: Array) -> tuple[Array]:
     return (v / s,)
 
 
-def _unfused_parts(op: Softmax) -> tuple[tuple[GlobalTensor, ...], list[Stage | tuple[str, GlobalTensor, GlobalTensor]]]:
-    """Tensors, and the five kernels in their order: elementwise ones, or a row reduction (opcode, from, to)."""
+Part = Stage | tuple[str, GlobalTensor, GlobalTensor]
+"""A kernel of the unfused form: an elementwise one, or a reduction of rows (opcode, from, to)."""
+
+
+def _unfused_parts(
+    op: Softmax,
+) -> tuple[tuple[GlobalTensor, ...], list[Stage | tuple[str, GlobalTensor, GlobalTensor]]]:
+    """Tensors, and the five kernels in their order."""
     dtype, shape = op.chosen_dtype, (op.rows, op.cols)
     x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
     top, total = (GlobalTensor(name, (op.rows, 1), dtype, (1, 1), "scratch") for name in ("top", "total"))
     z, e = (GlobalTensor(name, shape, dtype, (op.cols, 1), "scratch") for name in ("z", "e"))
-    parts: list[Stage | tuple[str, GlobalTensor, GlobalTensor]] = [
+    parts: list[Part] = [
         ("fmnmx", x, top),
         Stage("sub", *shape, (x, top), (z,), {"ffma.fp32": 1.0}, _sub),
         Stage("exp", *shape, (z,), (e,), EXPONENTIAL, _exp),
@@ -223,7 +229,7 @@ def _unfused(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
         else:
             opcode, source, target = one
             name = "row_sum" if opcode == "fadd" else "row_max"
-            kernels.append(_row_numbers(name, spec, (op.rows, op.cols), source, target, config, opcode))
+            kernels.append(row_numbers(name, spec, (op.rows, op.cols), source, target, config, opcode))
     return Program(str(op), tensors, tuple(kernels), str(config), {"config": config})
 
 
@@ -291,7 +297,9 @@ def _estimate(op: Softmax, spec: GpuSpec, config: RowConfig) -> list[Load]:
                 out.append(pointwise.load(spec, one, ELEMENTWISE))
             else:
                 out.append(
-                    rows.load(spec, op.rows, op.cols, config, read_bytes=size, written_bytes=0, cost=ADDITION, reductions=1)
+                    rows.load(
+                        spec, op.rows, op.cols, config, read_bytes=size, written_bytes=0, cost=ADDITION, reductions=1
+                    )
                 )
         return out
     sweeps = 1 if not config.elements else 2 if config.schedule == "online" else 3
@@ -352,7 +360,10 @@ def choose_registers(
     return Choice(found[0][0], found)
 
 
-def _builders() -> Iterator[tuple[str, Callable[[Softmax, GpuSpec, RowConfig], Program]]]:
+Build = Callable[[Softmax, GpuSpec, RowConfig], Program]
+
+
+def _builders() -> Iterator[tuple[str, Build]]:
     yield "fused", lambda op, spec, c: _fused(op, spec, c, FAST)
     yield "online", _online
     yield "threepass", lambda op, spec, c: _threepass(op, spec, c, FAST)
@@ -360,7 +371,9 @@ def _builders() -> Iterator[tuple[str, Callable[[Softmax, GpuSpec, RowConfig], P
     yield "unfused", _unfused
 
 
-def _checked(build: Callable[[Softmax, GpuSpec, RowConfig], Program]) -> Callable[[Softmax, GpuSpec, RowConfig], Program]:
+def _checked(
+    build: Callable[[Softmax, GpuSpec, RowConfig], Program],
+) -> Callable[[Softmax, GpuSpec, RowConfig], Program]:
     def checked(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
         rows.check(spec, op.cols, config)
         return build(op, spec, config)
