@@ -20,6 +20,8 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("sum", "gpu"): ("workloads.gpu.sums",),
     ("transpose", "gpu"): ("workloads.gpu.transpose",),
     **{(word, "gpu"): ("workloads.gpu.norms",) for word in ("layernorm", "rmsnorm", "layernorm_backward")},
+    ("gemm", "tpu"): ("workloads.tpu.gemm",),
+    ("matvec", "tpu"): ("workloads.tpu.gemm",),
     ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2"),
 }
 """Modules whose import registers the schedules of (operator, family)."""
