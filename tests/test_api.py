@@ -241,7 +241,7 @@ def test_rows_that_cannot_run_say_why() -> None:
     for columns, says in (
         ({"schedule": "triton"}, "triton"),
         ({"machine": "b200"}, "b200"),
-        ({"op": "softmax", "shape": "rows=1 cols=1"}, "softmax"),
+        ({"op": "allreduce", "shape": "bytes=64 devices=2"}, "allreduce"),
     ):
         with pytest.raises(InputError, match=says):
             simulate_row(row(**columns))
