@@ -112,13 +112,15 @@ def _try(state, s, t):
         if from_room > from_input:
             state.reasons[s, _NO_ROOM] += wait
         elif source >= 0:
-            kind = stage[state.channel[source, Q.PRODUCER], S.KIND]
+            producer = state.channel[source, Q.PRODUCER]
+            kind = stage[producer, S.KIND]
             if kind in (_LOAD, _GATHER):
                 state.reasons[s, _MEMORY] += wait
-            elif kind == _COLLECTIVE:
-                state.reasons[s, _NETWORK] += wait
             else:
-                late = min(wait, state.channel[source, Q.HOP_LATENCY])
+                late = state.channel[source, Q.HOP_LATENCY]
+                if kind == _COLLECTIVE:
+                    late += stage[producer, S.INTERVAL] + stage[producer, S.LATENCY]
+                late = min(wait, late)
                 state.reasons[s, _NETWORK] += late
                 state.reasons[s, _NO_INPUT] += wait - late
         else:
