@@ -58,12 +58,12 @@ def test_more_sockets_shorten_a_token_less_than_they_are() -> None:
 
 
 def test_a_form_that_does_not_fit_is_left_out_and_named() -> None:
-    report = simulate("llama model=llama3-8b phase=prefill seq=2048 batch=4", "sn40l")
+    report = simulate("llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l")
     assert report.record.schedule.startswith("cut")
     assert any("fused by hardware" in note and "left out" in note for note in report.record.notes)
     with pytest.raises(InputError, match=r"needs .* PMUs"):
         simulate(
-            "llama model=llama3-8b phase=prefill seq=2048 batch=4", "sn40l", schedule="fused by hardware tokens 512"
+            "llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l", schedule="fused by hardware tokens 512"
         )
     with pytest.raises(InputError, match="plasticine has no links to other devices"):
         simulate("llama model=tiny phase=decode tp=2 dtype=fp32", "plasticine")
