@@ -301,6 +301,14 @@ class Link(Group):
     latency_ps: Picoseconds
 
 
+class Node(Group):
+    """GPUs of one enclosure, and the network between enclosures; bandwidth of one GPU, one direction."""
+
+    devices: Count
+    bandwidth_bytes_per_s: BytesPerSecond
+    latency_ps: Picoseconds
+
+
 class Host(Group):
     """The host program."""
 
@@ -385,6 +393,7 @@ class GpuSpec(MachineSpec):
     launch: Launch
     pcie: Link
     link: Link | None = None
+    node: Node | None = None
     host: Host
     instructions: tuple[Instruction, ...]
 
