@@ -22,7 +22,7 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     **{(word, "gpu"): ("workloads.gpu.norms",) for word in ("layernorm", "rmsnorm", "layernorm_backward")},
     ("gemm", "tpu"): ("workloads.tpu.gemm",),
     ("matvec", "tpu"): ("workloads.tpu.gemm",),
-    ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2"),
+    ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2", "workloads.gpu.unfused"),
 }
 """Modules whose import registers the schedules of (operator, family)."""
 

@@ -10,18 +10,19 @@ import re
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from workloads.gpu import flash2, flash3
-from workloads.gpu.attention import AttentionProblem, problem
-from workloads.gpu.estimate import figures
+from workloads.gpu import flash2, flash3, unfused
+from workloads.gpu.attention import AttentionProblem, problem, width
+from workloads.gpu.estimate import figures, transfer
 from workloads.gpu.flash2 import Flash2Config
 from workloads.gpu.flash3 import Flash3Config
 from workloads.gpu.problem import ceil_div
 from workloads.gpu.select import Choice
+from workloads.gpu.unfused import UnfusedConfig
 from workloads.ops.attention import Attention
 
-Config = Flash3Config | Flash2Config
+Config = Flash3Config | Flash2Config | UnfusedConfig
 
-SCHEDULES = ("flash3", "flash2")
+SCHEDULES = ("flash3", "flash2", "unfused")
 
 
 def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
@@ -57,19 +58,28 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
 def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The published configuration of a kind."""
+    if kind == "unfused":
+        return UnfusedConfig()
     return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
 
 
 def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
     if isinstance(config, Flash3Config):
         flash3.check(p, spec, config)
-    else:
+    elif isinstance(config, Flash2Config):
         flash2.check(p, spec, config)
+    else:
+        unfused.check(p, spec, config)
 
 
 def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     """Rounds of CTAs, each a start and its steps of products and softmax, one beside the other or in turn."""
     f, d = figures(spec), p.op.head_dim
+    if isinstance(config, UnfusedConfig):
+        # Scores are written and read three times each, weights read once more.
+        score_bytes = p.op.batch * p.op.heads * p.op.queries * p.op.keys * width(p)
+        cycles = transfer((6 if p.masked else 4) * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
+        return 7 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
     tensor: float
     if isinstance(config, Flash3Config):
         scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
