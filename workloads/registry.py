@@ -16,6 +16,7 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "simt", "gemv")),
     ("pointwise", "gpu"): ("workloads.gpu.pointwise",),
     ("gemm", "tpu"): ("workloads.tpu.gemm",),
+    ("inference", "tpu"): ("workloads.tpu.network",),
     ("matvec", "tpu"): ("workloads.tpu.gemm",),
     ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2"),
 }

@@ -143,17 +143,20 @@ class MatrixMultiply(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Convolve(MatrixMultiply):
-    """As MatrixMultiply, but row i is the patch of output position `first` + i, gathered by the systolic set-up."""
+    """As MatrixMultiply, but row i is the patch of output position `first` + i, gathered by the systolic set-up, from
+    its element `tap` on."""
 
     NAME: ClassVar[str] = "convolve"
 
     image: Image = field(default=Image(1, 1, 1, 1, 1, 1, 1))
     first: int = 0
+    tap: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Activate(Instruction):
-    """Reads accumulators, applies `function` to value / 2**shift, saturates to `bits` and writes the unified buffer."""
+    """Reads accumulators, `columns` from column `first` on, applies `function` to value / 2**shift, saturates to `bits`
+    and writes the unified buffer."""
 
     NAME: ClassVar[str] = "activate"
     UNIT: ClassVar[str] = "activation"
@@ -167,13 +170,15 @@ class Activate(Instruction):
     bits: int = 8
     shift: int = 0
     array: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Vector(Instruction):
     """Elementwise or pooling operation from the unified buffer to the unified buffer.
 
-    `multiply` gives a * b / 2**shift. Pooling reads `rows` = n * p * q windows of `image`. Operations of `VECTOR_UNIT`
+    Rows of the operands and of the result are `pitch`, `b_pitch` and `out_pitch` apart (0: as `pitch`). `multiply` gives
+    a * b / 2**shift. Pooling reads `rows` = n * p * q windows of `image`. Operations of `VECTOR_UNIT`
     need a machine with a vector unit and keep maximum and sum of each row in it.
     """
 
@@ -190,6 +195,8 @@ class Vector(Instruction):
     bits: int = 8
     shift: int = 0
     image: Image = field(default=Image(1, 1, 1, 1, 1, 1, 1))
+    b_pitch: int = 0
+    out_pitch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,10 @@ def reads(i: Instruction) -> list[Area]:
             return [Area(i.a, images * image.h * image.w, width, width)]
         case Vector():
             width = i.columns * (i.bits // 8)
-            sources = (i.a, i.b) if i.op in ("add", "multiply") else (i.a,)
-            return [Area(source, i.rows, width, i.pitch) for source in sources]
+            found = [Area(i.a, i.rows, width, i.pitch)]
+            if i.op in ("add", "multiply"):
+                found.append(Area(i.b, i.rows, width, i.b_pitch or i.pitch))
+            return found
     return []
 
 
@@ -81,7 +83,7 @@ def writes(i: Instruction) -> list[Area]:
         case Activate():
             return [Area(i.ub, i.rows, i.columns * (i.bits // 8), i.pitch)]
         case Vector() if i.op not in ("row_max", "exp_sum"):
-            return [Area(i.ub, i.rows, i.columns * (i.bits // 8), i.pitch)]
+            return [Area(i.ub, i.rows, i.columns * (i.bits // 8), i.out_pitch or i.pitch)]
     return []
 
 
@@ -248,7 +250,7 @@ def _check_fields(number: int, i: Instruction, program: Program, spec: TpuSpec) 
                 raise wrong(
                     number, i, f"ends at accumulator {i.acc + i.rows}, accumulators.rows is {spec.accumulators.rows}"
                 )
-            if i.columns > spec.array.columns or i.columns < 1:
+            if i.columns + getattr(i, "first", 0) * isinstance(i, Activate) > spec.array.columns or i.columns < 1:
                 raise wrong(number, i, f"columns={i.columns}: must be 1 to array.columns, {spec.array.columns}")
             if i.bits not in (8, 16, 32) or (isinstance(i, MatrixMultiply) and i.bits == 32):
                 raise wrong(number, i, f"bits={i.bits}: must be 8 or 16 (results also 32)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,10 +161,10 @@ class Emitter:
 
     def activate(
         self, acc: int, rows: int, columns: int, ub: int, pitch: int, bits: int, array: int, function: str = "identity",
-        shift: int = 0,
+        shift: int = 0, first: int = 0,
     ) -> None:  # fmt: skip
         """Accumulators to the unified buffer."""
-        self.add(Activate(acc, rows, columns, ub, pitch, function, bits, shift, array))
+        self.add(Activate(acc, rows, columns, ub, pitch, function, bits, shift, array, first))
 
 
 BITS = {"int8": 8, "int16": 16, "int32": 32}
@@ -177,3 +178,15 @@ def formats(op: object, spec: TpuSpec, dtype: str, out: str) -> tuple[int, int]:
     if out not in BITS:
         raise InputError(f"{op}: {spec.name} writes int8, int16 and int32, not out={out}")
     return BITS[dtype], BITS[out]
+
+
+def store(memory: NDArray[np.uint8], address: int, values: NDArray[Any]) -> None:
+    """Writes an array to a memory."""
+    raw = np.ascontiguousarray(values).view(np.uint8).ravel()
+    memory[address : address + raw.size] = raw
+
+
+def load(memory: NDArray[np.uint8], address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """Reads an array from a memory."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    return memory[address : address + size].copy().view(kind).reshape(shape)

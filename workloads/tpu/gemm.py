@@ -20,7 +20,7 @@ from sim.tpu.program import MatrixMultiply, Program, ReadHostMemory, WriteHostMe
 from workloads.ops import Gemm, Matvec
 from workloads.registry import register
 from workloads.tpu.choose import Config, block_rows, product_candidates
-from workloads.tpu.emit import Emitter, Weights, formats
+from workloads.tpu.emit import Emitter, Weights, formats, load, store
 
 
 @dataclass(frozen=True)
@@ -216,15 +216,3 @@ def _operands(op: Gemm | Matvec, operands: Sequence[NDArray[Any]], swapped: bool
     a = a.swapaxes(1, 2) if gemm.ta == "T" else a
     b = b.swapaxes(1, 2) if gemm.tb == "T" else b
     return (b.swapaxes(1, 2), a.swapaxes(1, 2)) if swapped else (a, b)
-
-
-def store(memory: NDArray[np.uint8], address: int, values: NDArray[Any]) -> None:
-    """Writes an array to a memory."""
-    raw = np.ascontiguousarray(values).view(np.uint8).ravel()
-    memory[address : address + raw.size] = raw
-
-
-def load(memory: NDArray[np.uint8], address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
-    """Reads an array from a memory."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    return memory[address : address + size].copy().view(kind).reshape(shape)
