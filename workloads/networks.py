@@ -164,7 +164,7 @@ def _lstm0() -> Network:
     """24 cells: 704 states and 64 new inputs make 3 tiles deep, 4 gates of 704 make 11 wide: 792 whole tiles, 51.9 M of
     the published 52 M weights, none of them idle, as published. Ten residual additions make 34 vector layers."""
     hidden, features, cells = 704, 64, 24
-    tensors = {f"z{i}": (1, hidden + features) for i in range(cells + 1)}
+    tensors = {f"z{i}": (1, hidden + features) for i in range(cells)} | {f"z{cells}": (1, hidden)}
     tensors |= {f"g{i}": (1, 4 * hidden) for i in range(cells)} | {f"c{i}": (1, hidden) for i in range(cells + 1)}
     tensors |= dict.fromkeys(("kept", "new", "squashed"), (1, hidden))
     layers: list[Layer] = []

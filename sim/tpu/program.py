@@ -254,11 +254,16 @@ def units(arrays: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class HostWork:
-    """What the host does between two pieces of a program: `run` changes host memory (a `sim.tpu.data.Memory`)."""
+    """What the host does between two pieces of a program: `run` changes host memory (a `sim.tpu.data.Memory`).
+
+    reads, writes: (address, size) of host memory.
+    """
 
     bytes_moved: int
     ops: int
     run: Callable[[Any], None]
+    reads: tuple[int, int] = (0, 0)
+    writes: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -267,7 +272,7 @@ class Program:
 
     host_bytes, weight_bytes: sizes of what is used of those memories. fill: puts operands where they are before the
     run. results: reads results after it. reference: results that the quantised schedule must give; None: the operator's
-    own. macs: multiply-accumulates of the operator that the array does.
+    own. resident: (address, size) of the unified buffer that holds data before the run.
     """
 
     name: str
@@ -280,6 +285,7 @@ class Program:
     reference: Callable[[Sequence[Any]], Sequence[Any]] | None = None
     host_work: Mapping[str, HostWork] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    resident: tuple[tuple[int, int], ...] = ()
 
 
 def wrong(index: int, instruction: Instruction, why: str) -> InputError:

@@ -129,7 +129,8 @@ def verify(program: Program, spec: TpuSpec) -> None:
     issued = [0] * len(names)
     tiles = [0] * spec.array.count
     loaded: list[tuple[int, int, int]] = []  # first and last byte of weight memory that the host wrote, and when
-    worked = 0  # last piece of work of the host
+    sent: list[tuple[int, int, int]] = []  # address and size of host memory that the chip wrote, and when
+    worked: list[tuple[int, int, int]] = []  # the same of pieces of work of the host
     rows = np.zeros((spec.array.count, spec.accumulators.rows), dtype=bool)
     users = np.zeros((2, spec.array.count, spec.accumulators.rows), dtype=np.int64)
     for number, i in enumerate(program.instructions):
@@ -155,10 +156,15 @@ def verify(program: Program, spec: TpuSpec) -> None:
         if isinstance(i, ReadHostMemory) and i.weights:
             loaded.append((i.address, i.address + (i.rows - 1) * i.pitch + i.row_bytes, issued[unit] + 1))
         if isinstance(i, InterruptHost) and i.work:
-            _need(number, i, order, index, "host", "host_write", issued[index["host_write"]])
-            worked = issued[unit] + 1
-        if isinstance(i, ReadHostMemory):
-            _need(number, i, order, index, "host_read", "host", worked)
+            work = program.host_work[i.work]
+            _need(number, i, order, index, "host", "host_write", _latest(sent, *work.reads))
+            worked.append((*work.writes, issued[unit] + 1))
+        if isinstance(i, ReadHostMemory | WriteHostMemory):
+            size = (i.rows - 1) * i.host_pitch + i.row_bytes
+            if isinstance(i, WriteHostMemory):
+                sent.append((i.host, size, issued[unit] + 1))
+            else:
+                _need(number, i, order, index, "host_read", "host", _latest(worked, i.host, size))
         if isinstance(i, MatrixMultiply | Activate):
             area = slice(i.acc, i.acc + i.rows)
             matrix = isinstance(i, MatrixMultiply)
@@ -183,6 +189,11 @@ def verify(program: Program, spec: TpuSpec) -> None:
         order.history[unit].append(order.known[unit].copy())
 
 
+def _latest(areas: list[tuple[int, int, int]], address: int, size: int) -> int:
+    """Number of the last access among `areas` that overlaps `size` bytes at `address`; 0: none."""
+    return max((count for a, s, count in areas if a < address + size and address < a + s), default=0)
+
+
 def _need(
     number: int, i: Instruction, order: _Order, index: dict[str, int], waiter: str, after: str, count: int
 ) -> None:
@@ -198,7 +209,10 @@ def _buffer(program: Program, spec: TpuSpec, count: int) -> _Buffer:
     granule = max(1, int(np.gcd.reduce(sorted(numbers))) if numbers else 1)
     size = -(-spec.unified_buffer.size_bytes // granule)
     shape = (size,)
-    return _Buffer(granule, np.zeros(shape, np.int8), np.zeros(shape, np.int32), np.zeros((count, size), np.int32))
+    buffer = _Buffer(granule, np.zeros(shape, np.int8), np.zeros(shape, np.int32), np.zeros((count, size), np.int32))
+    for address, length in program.resident:
+        buffer.written[address // granule : -(-(address + length) // granule)] = -1  # before anything else
+    return buffer
 
 
 def _check_buffer(
