@@ -7,7 +7,6 @@ after each layer sums are scaled by a power of two and saturated.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,7 +87,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """A vector layer: steps `(operation, a, b, out)` over tensors of `width` columns; a name may carry a first column."""
+    """A vector layer: steps `(operation, a, b, out)` over `width` columns of tensors."""
 
     width: int
     steps: tuple[tuple[str, str, str, str], ...]
@@ -99,8 +98,8 @@ Layer = Dense | Convolution | Pool | Elementwise
 
 @dataclass(frozen=True)
 class Network:
-    """Layers and tensors. tensors: rows of one example and columns, by name; a layer's `z1+704` is z1 from column 704 on.
-    bits: of activations; weights have 8."""
+    """Layers and tensors. tensors: rows of one example and columns, by name; where a layer names `z1+704`, that is z1
+    from column 704 on. bits: of activations; weights have 8."""
 
     name: str
     batch: int
@@ -229,8 +228,7 @@ def _convolutions(
     if dense:
         # Sixth of every six layers is pooled: twelve pools, of which the last shrinks; one more on the input.
         tensors["p"] = tensors["x0"]
-        layers.insert(0, Pool("x0", "p", size, shapes[0][0], 3, 1))
-        layers[1] = dataclasses.replace(layers[1], source="p")  # type: ignore[type-var]
+        layers[:1] = [Pool("x0", "p", size, shapes[0][0], 3, 1), Convolution("p", "x1", size, *shapes[0])]
     for j, outputs in enumerate(dense):
         rows, columns = tensors[last]
         tensors[last] = (1, rows * columns)
@@ -280,11 +278,9 @@ def reference(network: Network, batch: int, inputs: Mapping[str, Array], weights
                 pad = layer.window // 2
                 padded = np.pad(image, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
                 w = next(remaining)
-                sums = sum(
-                    _exact(padded[:, r : r + layer.size, s : s + layer.size], w[r, s])
-                    for r in range(layer.window)
-                    for s in range(layer.window)
-                )
+                sums = np.zeros((*image.shape[:3], layer.filters), dtype=np.int64)
+                for r, s in np.ndindex(layer.window, layer.window):
+                    sums += _exact(padded[:, r : r + layer.size, s : s + layer.size], w[r, s])
                 held[layer.out][:] = activated("relu", sums.reshape(-1, layer.filters), layer.shift, bits)
             case Pool():
                 image = held[layer.source].reshape(batch, layer.size, layer.size, layer.channels)

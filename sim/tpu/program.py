@@ -177,9 +177,9 @@ class Activate(Instruction):
 class Vector(Instruction):
     """Elementwise or pooling operation from the unified buffer to the unified buffer.
 
-    Rows of the operands and of the result are `pitch`, `b_pitch` and `out_pitch` apart (0: as `pitch`). `multiply` gives
-    a * b / 2**shift. Pooling reads `rows` = n * p * q windows of `image`. Operations of `VECTOR_UNIT`
-    need a machine with a vector unit and keep maximum and sum of each row in it.
+    Rows of the operands and of the result are `pitch`, `b_pitch` and `out_pitch` apart (0: as `pitch`). `multiply`
+    gives a * b / 2**shift. Pooling reads `rows` = n * p * q windows of `image`. Operations of `VECTOR_UNIT` need a
+    machine with a vector unit and keep maximum and sum of each row in it.
     """
 
     NAME: ClassVar[str] = "vector"

@@ -96,8 +96,10 @@ class _Buffer:
     written: NDArray[np.int32]
     read: NDArray[np.int32]
 
-    def granules(self, area: Area) -> NDArray[np.int64]:
+    def granules(self, area: Area) -> NDArray[np.int64] | slice:
         """Numbers of the granules that an area touches."""
+        if area.rows == 1 or area.width == area.pitch:
+            return slice(area.address // self.granule, -(-area.end // self.granule))
         first = area.address + area.pitch * np.arange(area.rows)
         width = (area.address % self.granule + area.width + 2 * self.granule - 2) // self.granule
         found = first[:, None] // self.granule + np.arange(width)
@@ -142,10 +144,8 @@ def verify(program: Program, spec: TpuSpec) -> None:
             continue
         if not i.unit:
             continue
-        if i.unit not in index:
-            raise wrong(
-                number, i, f"{spec.name} has array.count = {spec.array.count}, so arrays 0 to {spec.array.count - 1}"
-            )
+        if getattr(i, "array", 0) >= spec.array.count:
+            raise wrong(number, i, f"{spec.name} has array.count = {spec.array.count}, arrays count from 0")
         unit = index[i.unit]
         _check_fields(number, i, program, spec)
         if isinstance(i, ReadWeights):
@@ -177,9 +177,7 @@ def verify(program: Program, spec: TpuSpec) -> None:
                 if tiles[i.array] < 0:
                     raise wrong(number, i, "takes a weight tile that no read_weights before it fetches")
                 if i.accumulate and not rows[i.array, area].all():
-                    raise wrong(
-                        number, i, f"adds to accumulators {_first(~rows[i.array, area]) + i.acc}, never written"
-                    )
+                    raise wrong(number, i, f"adds to accumulator {_first(~rows[i.array, area]) + i.acc}, never written")
                 rows[i.array, area] = True
             elif not rows[i.array, area].all():
                 raise wrong(number, i, f"reads accumulator {_first(~rows[i.array, area]) + i.acc}, never written")
@@ -224,7 +222,8 @@ def _check_buffer(
         where = buffer.granules(area)
         by, written = buffer.written_by[where], buffer.written[where]
         if not written.all():
-            at = int(where[_first(written == 0)]) * buffer.granule
+            gap = _first(written == 0)
+            at = (where.start + gap if isinstance(where, slice) else int(where[gap])) * buffer.granule
             raise wrong(number, i, f"reads byte {at} of the unified buffer, which nothing has written")
         late = (written > known[by]) & (by != unit)
         if late.any():
@@ -238,13 +237,13 @@ def _check_buffer(
     for area in writes(i):
         where = buffer.granules(area)
         by, written = buffer.written_by[where], buffer.written[where]
-        others = [(names[int(v)], (written > known[v]) & (by == v)) for v in np.unique(by) if v != unit]
-        others += [(names[v], buffer.read[v][where] > known[v]) for v in range(len(names)) if v != unit]
-        for name, late in others:
-            if late.any():
-                raise wrong(
-                    number, i, f"may overwrite what {name} still uses; missing: sync waiter={names[unit]} after={name}"
-                )
+        late = (written > known[by]) & (by != unit)
+        users = [int(by[_first(late)])] if late.any() else []
+        users += [v for v in range(len(names)) if v != unit and (buffer.read[v][where] > known[v]).any()]
+        if users:
+            name = names[users[0]]
+            missing = f"sync waiter={names[unit]} after={name}"
+            raise wrong(number, i, f"may overwrite what {name} still uses; missing: {missing}")
         buffer.written_by[where], buffer.written[where] = unit, mine
 
 

@@ -19,8 +19,9 @@ from workloads.ops.rowwise import LayerNorm, LayerNormBackward, RmsNorm, RowOper
 
 __all__ = [
     "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllReduce", "Array", "Attention", "Conv2d", "CopyH2D", "Gemm",
-    "Inference", "LayerNorm", "LayerNormBackward", "Matvec", "Operand", "Operator", "Pointwise", "RmsNorm", "RowOperator", "Softmax",
-    "SoftmaxBackward", "Sum", "Transpose", "operator_class", "operator_words", "random_array", "short_words",
+    "Inference", "LayerNorm", "LayerNormBackward", "Matvec", "Operand", "Operator", "Pointwise", "RmsNorm",
+    "RowOperator", "Softmax", "SoftmaxBackward", "Sum", "Transpose", "operator_class", "operator_words",
+    "random_array", "short_words",
 ]  # fmt: skip
 
 GRAPHS = {"bert_layer": "workloads.graphs.bert", "llama": "workloads.graphs.llama"}

@@ -16,7 +16,7 @@ from workloads.ops.base import Array, Operand, Operator, choice, derived_extent,
 
 @dataclass(frozen=True)
 class Inference(Operator):
-    """One batch of one of the six applications of the TPU v1 paper, with stand-in layer sizes (`workloads.networks`)."""
+    """One batch of an application of the TPU v1 paper; layer sizes are stand-ins (`workloads.networks`)."""
 
     word: ClassVar[str] = "inference"
 

@@ -1,8 +1,9 @@
 """Attention where TPU v1 stands: the array makes Q K^T and P V, the host the softmax between, over PCIe.
 
 K and V come into being at run time, but what rests in the array comes from weight memory only: the host writes them
-there, in tiles. Scores are scaled by a power of two to 8 bits with 4 fraction bits, shares have 7. While the host works on one head, the array makes the scores of the next. With a vector unit (`tpu-v1-ext`) the
-softmax stays on the chip; masks still need the host.
+there, in tiles. Scores are scaled by a power of two to 8 bits with 4 fraction bits, shares have 7. While the host works
+on one head, the array makes the scores of the next. With a vector unit (`tpu-v1-ext`) the softmax stays on the chip;
+masks still need the host.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class _Writer:
                 pairs, size = op.queries * op.keys, op.queries * op.head_dim
                 sizes = (size, pairs, pairs, size * self.out_bits // 8)
                 first = h == 0 or shared != (h - 1) * op.key_heads // op.heads
-                heads.append(_Head(*(e.host(size) for size in sizes), *areas[shared], first=first))
+                q, scores, shares, o = (e.host(size) for size in sizes)
+                heads.append(_Head(q, scores, shares, o, *areas[shared], first))
         return heads
 
     def program(self) -> Program:

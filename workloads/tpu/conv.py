@@ -60,8 +60,8 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
     fetch(0)
     for number, (image, count) in enumerate(chunks):
         e.sync("host_read", *e.matrices)
-        for array in e.matrices:
-            e.sync(array, "host_read")
+        for matrix in e.matrices:
+            e.sync(matrix, "host_read")
         if number + 1 < len(chunks):
             fetch(number + 1)
         source = buffers[number % len(buffers)]

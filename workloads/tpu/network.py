@@ -140,8 +140,8 @@ class _Writer:
                 )  # fmt: skip
                 self._made(layer.out)
             case Elementwise():
-                for operation, a, b, out in layer.steps:
-                    self._elementwise(layer, operation, a, b, out)
+                for step in layer.steps:
+                    self._elementwise(layer, *step)
 
     def _elementwise(self, layer: Elementwise, operation: str, a: str, b: str, out: str) -> None:
         names = [a, b] if b else [a]

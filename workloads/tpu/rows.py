@@ -77,8 +77,8 @@ def build(op: Softmax, spec: TpuSpec, config: Config) -> Program:
         op.word, str(config), e.instructions, e.host_bytes, e.weight_bytes, fill, results,
         reference=lambda operands: [softmax(np.asarray(operands[0]), bits)], host_work=e.host_work,
         notes=(
-            f"Fixed point: {FRACTION_BITS} fraction bits in, {bits - 1} out. The matrix lies in the unified buffer before "
-            "and after.",
+            f"Fixed point: {FRACTION_BITS} fraction bits in, {bits - 1} out. The matrix lies in the unified "
+            "buffer before and after.",
         ),
         resident=((source, op.rows * width),),
     )  # fmt: skip
