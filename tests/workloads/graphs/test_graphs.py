@@ -102,7 +102,7 @@ def test_a_llama_layer(phase: str, fused: bool) -> None:
 
 
 def test_a_model_is_shared_evenly_or_not_at_all() -> None:
-    with pytest.raises(InputError, match="tp=3: must divide the 8 key heads; nearest below: 2"):
+    with pytest.raises(InputError, match="tp=3: must share out 8 key heads; nearest below: 2"):
         parse("llama tp=3")
     with pytest.raises(InputError, match="layers=33: llama3-8b has 32"):
         parse("llama layers=33")
