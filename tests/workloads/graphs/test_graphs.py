@@ -108,8 +108,9 @@ def test_a_model_is_shared_evenly_or_not_at_all() -> None:
         parse("llama layers=33")
     with pytest.raises(InputError, match="heads=3: must divide hidden=1024; nearest below: 2"):
         parse("bert_layer heads=3")
-    with pytest.raises(InputError, match="graphs run on one device; nearest: tp=1"):
-        graph_of("llama tp=2", fused=False)
+    shared = graph_of("llama tp=2", fused=False)
+    assert [step.op.word for step in shared.steps].count("allreduce") == 2
+    assert 2 * sum(s.op.macs for s in shared.steps) == sum(s.op.macs for s in graph_of("llama", fused=False).steps)
 
 
 def test_operands_must_fit() -> None:
