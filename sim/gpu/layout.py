@@ -283,7 +283,15 @@ class X(IntEnum):
     LIMIT = 12
     SM_CURSOR = 13
     STARTED = 14
-    WIDTH = 16
+    TRACE = 16
+    FROM = 17  # window of what is recorded in log and trace: ticks, SMs
+    TO = 18
+    FIRST_SM = 19
+    LAST_SM = 20
+    WIDTH = 21
+
+
+TRACE_BEGIN, TRACE_END = -1, -2  # states of a warp in the trace besides its reasons: it starts, it ends
 
 
 class Reason(IntEnum):
@@ -443,4 +451,5 @@ class GpuState(NamedTuple):
     counters: np.ndarray
     warp_states: np.ndarray
     slots: np.ndarray
-    log: np.ndarray
+    log: np.ndarray  # rows of `sim.gpu.events.Event`, none unless asked for
+    trace: np.ndarray  # rows of `sim.gpu.events.TraceRow`, none unless asked for
