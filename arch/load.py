@@ -22,9 +22,10 @@ from arch.gpu import GpuSpec, Instruction
 from arch.preset_file import Figure, PresetFile, read, source_text
 from arch.rdu import RduSpec
 from arch.spec import MachineSpec
+from arch.tpu import TpuSpec
 from arch.units import Unit, word
 
-FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "rdu": RduSpec}
+FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "tpu": TpuSpec, "rdu": RduSpec}
 """Spec of each machine family, by the word after `family:` in a preset."""
 
 PRESETS = Path(__file__).parent / "presets"

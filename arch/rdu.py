@@ -204,6 +204,20 @@ class RduSpec(MachineSpec):
         """Multiply-adds of one PCU a cycle."""
         return self.pcu.lanes * self.pcu.stages * self.pcu.macs
 
+    def divisions(self, budget: int) -> list[tuple[int, int]]:
+        """(row parts, column parts) of a tile over at most `budget` PCUs whose bands fill whole rows of a region.
+
+        A region is as high as the mesh (or a half or a quarter) and some columns wide; a band is one or several of its
+        rows. Other divisions would do, but their columns lie askew and share links.
+        """
+        wide = max(1, self.columns * self.pcu.count // (self.pcu.count + self.pmu.count))
+        found = {(1, parts) for parts in range(1, min(wide, budget) + 1)}
+        for high in (self.mesh.rows, self.mesh.rows // 2, self.mesh.rows // 4):
+            for rows in range(1, high + 1):
+                if high % rows == 0:
+                    found |= {(high // rows, width * rows) for width in range(1, wide + 1)}
+        return sorted(pair for pair in found if pair[0] * pair[1] <= budget)
+
     def peak_flops(self, dtype: str) -> float:
         """Peak operations a second: the arrays for their formats, else one SIMD operation a lane and stage."""
         if dtype in self.array_dtypes:

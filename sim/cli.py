@@ -177,7 +177,7 @@ def _run(options: argparse.Namespace) -> int:
         pyplot = _pyplot()
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.5), layout="constrained")
         report.plot_roofline(left)
-        report.plot_stalls(right)
+        (report.plot_profile if report.record.operators else report.plot_stalls)(right)
         _save(figure, picture)
     return _outcome([report.to_dict()])
 

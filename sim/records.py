@@ -14,8 +14,8 @@ from sim.report.record import GpuLaunch, KernelRecord, MachineFigures, Occupancy
 
 SECTOR_BYTES = 32
 
-_PIPES = {"fma": "inst_fma", "alu": "inst_alu", "half": "inst_fp16"}
-"""Counter of each vector pipe's instructions."""
+_PIPES = {"tensor": "tensor_ticks", "fma": "fma_ticks", "alu": "alu_ticks", "half": "half_ticks", "mufu": "mufu_ticks"}
+"""Counter of the time of each pipe of a sub-core."""
 
 
 def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
@@ -36,7 +36,7 @@ def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
         },
         clocked=("l2",),
         power_limit_mw=spec.power.limit_mw,
-        instances=dict.fromkeys(("tensor", *_PIPES), sub_cores),
+        instances=dict.fromkeys(_PIPES, sub_cores),
         spec=spec.model_dump(mode="json", by_alias=True),
     )
 
@@ -110,15 +110,11 @@ def counters(result: KernelResult, spec: GpuSpec) -> dict[str, int]:
         "dram_write_bytes": memory["dram_write_bytes"],
         "dram_row_hits": memory["dram_row_hits"],
         "dram_row_misses": memory["dram_row_misses"] + memory["dram_row_conflicts"],
-        "tensor_busy_cycles": sm["tensor_ticks"] // TICKS_PER_CYCLE,
     }
     if spec.l2.partitions == 2:
         found["l2_far_read_bytes"] = SECTOR_BYTES * memory["l2_far_read_sectors"]
         found["l2_link_bytes"] = memory["l2_link_bytes"]
-    for pipe, counter in _PIPES.items():
-        intervals = {row.interval_cycles for row in spec.instructions if row.pipe == pipe}
-        if len(intervals) == 1:  # else counts alone do not say for how long the pipe was busy
-            found[f"{pipe}_busy_cycles"] = int(sm[counter] * intervals.pop())
+    found |= {f"{pipe}_busy_cycles": sm[counter] // TICKS_PER_CYCLE for pipe, counter in _PIPES.items()}
     found |= {name: count for name, count in sm.items() if name.startswith("inst_")}
     return found
 

@@ -83,7 +83,7 @@ def test_a_warm_cache_reads_no_operands_from_dram() -> None:
 
 
 def test_operands_of_a_long_run_are_warm_without_running_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_SETTLED_PS", 0)
+    monkeypatch.setattr(gpu, "SETTLED_PS", 0)
     assert simulate(SMALL, A100, l2="warm").figures.counters["dram_read_bytes"] < OPERANDS // 4
 
 

@@ -15,6 +15,8 @@ Builder = Callable[[Any, Any, Any], Any]
 MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "simt", "gemv")),
     ("pointwise", "gpu"): ("workloads.gpu.pointwise",),
+    ("gemm", "tpu"): ("workloads.tpu.gemm",),
+    ("matvec", "tpu"): ("workloads.tpu.gemm",),
     ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2"),
 }
 """Modules whose import registers the schedules of (operator, family)."""

@@ -1,17 +1,17 @@
-"""A page of code beside the vendor's choice: the GEMM of docs/tile-language.md by size on H100.
+"""A page of code beside the vendor's choice: a GEMM in the tile language by size on H100.
 
 Published (ThunderKittens): producer, consumers and a store over tiles such as 64x64 to 64x256, a page of code, come
-close to the vendor library and are ahead of it at small sizes. The page here is the one that the documentation
-explains: one tile a CTA, TMA into a ring of stages, wgmma, plain stores. Its tile is the only thing that is tried in
-two sizes. The vendor's choice is the best of some hundred configurations with clusters, ping-pong and splits.
+close to the vendor library and are ahead of it at small sizes. `gemm` below is that page: one tile a CTA, TMA into a
+ring of stages, wgmma, plain stores, rows of tiles in groups that share what they read in the L2. The only thing that
+is tried is its tile. The vendor's choice is the best of some hundred configurations with clusters, ping-pong and
+splits, by estimate.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lesson import Claim, main
 
@@ -19,36 +19,73 @@ from arch.load import load_arch
 from sim.api import simulate
 from sim.gpu.clocking import PowerRegulator
 from sim.gpu.engine import Device
+from sim.gpu.program import CTA_X, WARP, Expr, GlobalTensor, KernelBuilder, Program, RegisterTile, RoleBuilder
+from sim.gpu.template import Load, pipelined
 from workloads.ops import Gemm
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MACHINE = "h100-sxm"
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tile-language.md"
-TILES = ((128, 128), (128, 64))
+TILE_K, STAGES = 64, 4
+TILES = ((128, 256), (128, 128), (64, 128), (64, 64), (64, 32))
 
 
-def page() -> dict[str, Any]:
-    """The names that the documentation's first Python block defines."""
-    names: dict[str, Any] = {}
-    block = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    exec(compile(block, str(PAGE), "exec"), names)
-    return names
+def gemm(m: int, n: int, k: int, tile_m: int, tile_n: int) -> Program:
+    """C = A B in bf16, one CTA a tile of tile_m x tile_n; m and n are multiples of it."""
+    a = GlobalTensor("a", (m, k), "bf16", strides=(k, 1))
+    b = GlobalTensor("b", (k, n), "bf16", strides=(n, 1))
+    c = GlobalTensor("c", (m, n), "bf16", strides=(n, 1), role="output")
+
+    rows, columns = m // tile_m, n // tile_n
+    group = next(size for size in (8, 4, 2, 1) if rows % size == 0)
+    kernel = KernelBuilder("page", grid=(rows * columns, 1, 1))
+    row = (CTA_X // (group * columns) * group + CTA_X % group) * tile_m
+    column = CTA_X % (group * columns) // group * tile_n
+    a_tile = kernel.shared("a_tile", (tile_m, TILE_K), "bf16", STAGES, swizzle_bytes=128)
+    b_tile = kernel.shared("b_tile", (TILE_K, tile_n), "bf16", STAGES, swizzle_bytes=min(128, 2 * tile_n))
+    acc = RegisterTile("acc", (16, tile_n), "fp32")
+
+    def multiply(r: RoleBuilder, step: Expr, stage: Expr) -> None:
+        r.wgmma_fence()
+        r.wgmma(
+            acc.whole, a_tile[stage, WARP * 16 : 16, :], b_tile.stage(stage), shape=f"m64n{tile_n}k16", dtype="bf16",
+            count=TILE_K // 16, accumulate=step > 0,
+        )  # fmt: skip
+        r.wgmma_commit()
+        r.wgmma_wait(0)
+
+    def store(r: RoleBuilder) -> None:
+        r.run("cvt", 16 * tile_n // 64, dtype="bf16", dst=acc.whole, srcs=(acc.whole,), compute=lambda old, x: x)
+        r.stg(c[row + WARP * 16 : 16, column:tile_n], acc.whole, count=16 * tile_n // 64, vector_bytes=4)
+
+    pipelined(
+        kernel,
+        steps=-(-k // TILE_K),
+        loads=[
+            Load(a_tile, lambda step: a[row:tile_m, step * TILE_K : TILE_K]),
+            Load(b_tile, lambda step: b[step * TILE_K : TILE_K, column:tile_n]),
+        ],
+        warps=tile_m // 16,
+        registers=min(64 + tile_n // 2, 216),
+        compute=multiply,
+        store=store,
+    )
+    return Program("gemm", (a, b, c), (kernel.build(),), schedule=f"a page, {tile_m}x{tile_n}")
 
 
-def page_us(size: int) -> tuple[float, str]:
-    """Time of the page's kernel, cold, microseconds, by its best tile."""
-    names = page()
+def page_us(size: int, quick: bool) -> tuple[float, str]:
+    """Time of the page by its best tile, cold, microseconds."""
     found = []
-    for tile_m, tile_n in TILES:
-        names["TILE_M"], names["TILE_N"] = tile_m, tile_n
-        program = names["gemm"](size, size, size)
+    for tile_m, tile_n in TILES[1 if quick else 0 :]:
+        if size * size // (tile_m * tile_n) > 8192:  # hundreds of waves of small tiles are never the best
+            continue
+        program = gemm(size, size, size, tile_m, tile_n)
         machine = load_arch(MACHINE)
         device = Device(machine, regulator=PowerRegulator(machine, sustained=False))
         device.energy.set_tensor_dtype("bf16")
         result = device.run(program.kernels[0], program.addresses())
-        found.append((result.time_ps / 1e6, f"{tile_m}x{tile_n}"))
+        found.append((result.time_ps / 1e6, program.schedule))
     return min(found)
 
 
@@ -59,16 +96,16 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     sizes = (256, 512) if quick else (256, 512, 1024, 2048, 4096, 8192)
     claims, ours, theirs = [], [], []
     for size in sizes:
-        vendor = simulate(Gemm(m=size, n=size, k=size, dtype="bf16", out="fp32"), MACHINE)
-        time_us, tile = page_us(size)
+        vendor = simulate(Gemm(m=size, n=size, k=size, dtype="bf16"), MACHINE)
+        time_us, tile = page_us(size, quick)
         ours.append(vendor.figures.flops / time_us * 1e-6)
         theirs.append(vendor.tflops)
-        remark = f"{ours[-1]:.4g} TFLOPS with {tile}, vendor-like {theirs[-1]:.4g} with {vendor.record.schedule}"
+        remark = f"{ours[-1]:.4g} TFLOPS, {tile}; vendor-like {theirs[-1]:.4g}, {vendor.record.schedule}"
         claims.append(Claim(f"page over vendor-like choice, {size} cubed", ours[-1] / theirs[-1], "x", remark=remark))
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     axes.semilogx(sizes, theirs, "o-", base=2, label="vendor-like choice")
     axes.semilogx(sizes, ours, "o-", base=2, label="a page of the tile language")
-    axes.set(xlabel="M = N = K", ylabel="TFLOPS", ylim=(0, None), title=f"bf16 multiply, fp32 result, on {MACHINE}")
+    axes.set(xlabel="M = N = K", ylabel="TFLOPS", ylim=(0, None), title=f"bf16 multiply on {MACHINE}")
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.legend()
     return claims, figure

@@ -277,7 +277,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
     gpc = np.repeat(np.arange(spec.gpc.count), spec.sms_per_gpc)
     rows[:, M.GPC] = gpc
     rows[:, M.PARTITION] = gpc * spec.l2.partitions // spec.gpc.count
-    lines = int(p[P.L1_SETS] * p[P.L1_WAYS])
+    l1_sets = sms * int(p[P.L1_SETS])
 
     def zeros(*shape: int) -> np.ndarray:
         return np.zeros(shape, dtype=np.int64)
@@ -303,10 +303,9 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         queue_at=zeros(2 * sms, 3),
         in_flight=zeros(sms, int(p[P.TMA_IN_FLIGHT])),
         misses=zeros(sms, int(p[P.MISS_QUEUE])),
-        l1_tags=np.full((sms, lines), -1, dtype=np.int64),
-        l1_ready=zeros(sms, lines),
-        l1_valid=zeros(sms, lines),
-        l1_used=zeros(sms, lines),
+        l1_tags=np.full((l1_sets, int(p[P.L1_WAYS])), -1, dtype=np.int32),
+        l1_lines=zeros(l1_sets, int(p[P.L1_WAYS])),
+        l1_victim=zeros(l1_sets),
         flags=zeros(max(1, int(p[P.FLAGS])), 2),
         flag_waiters=zeros(warps),
         code_ready=zeros(spec.gpc.count, max(1, int(p[P.CODE_LINES]))),

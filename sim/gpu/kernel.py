@@ -6,12 +6,15 @@ waits for something that has not been booked yet (it is parked and woken by whoe
 is due first.
 """
 
+import numpy as np
+
 from sim.engine.jit import inner, kernel
 from sim.gpu.layout import (
     N_PIPES,
     N_RING,
     N_SCOREBOARDS,
     N_TILES,
+    N_VECTOR_PIPES,
     TMA_QUEUE,
     TRACE_BEGIN,
     TRACE_END,
@@ -54,6 +57,7 @@ CHUNK = 16  # lines a long transfer issues in one event
 PARKED = -1
 PHASE_SHIFT = 16  # of an mbarrier's phase above its number, in the event log
 TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
+L1_READY_SHIFT = 4  # a line's word in L1: mask of the valid sectors, ready tick above it
 
 # ---- heap
 
@@ -324,7 +328,7 @@ def _log(st, w, op, t0, t1, t2, value):
 # ---- memory
 
 
-@inner
+@inner(inline=True)
 def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask):
     """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves
     the crossbar.
@@ -372,66 +376,57 @@ def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
     return l2_write(ms, mem, begin, sms[sm, M.PARTITION], line, mask, _full_mask(address, end))
 
 
-@inner
-def _replace_first(heaps, i, tick):
-    """Replaces the earliest tick of heap `i`: an entry that becomes free is taken until `tick`.
+@inner(inline=True)
+def _free_entry(sms, misses, sm, t):
+    """Entry of the miss queue of `sm` for a request at tick `t`: one that is free, else the first to become free.
 
     Misses come back in any order, so that one that waits for DRAM holds up no others.
     """
-    heap = heaps[i]
-    size = heap.shape[0]
-    hole = 0
-    child = 1
-    while child < size:
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= tick:
-            break
-        heap[hole] = heap[child]
-        hole = child
-        child = 2 * hole + 1
-    heap[hole] = tick
+    i = sms[sm, M.MISS_HEAD]
+    sms[sm, M.MISS_HEAD] = i + 1 if i + 1 < misses.shape[0] else 0
+    if misses[i] > t:
+        for j in range(misses.shape[0]):
+            if misses[j] < misses[i]:
+                i = j
+    return i
 
 
-@inner
+@inner(inline=True)
+def _find_tag(tags, tag):
+    """Way that holds `tag`, -1 if none does. It is in one way at most: a sum, because sums are vectorised."""
+    found = np.int32(0)
+    for i in range(tags.shape[0]):
+        found += np.int32(i + 1) if tags[i] == tag else np.int32(0)
+    return np.int64(found) - 1
+
+
+@inner(inline=True)
 def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
     """A line read by the LSU of `sm` through L1; returns the tick at which the data can be used."""
-    tags, ready, valid = st.l1_tags, st.l1_ready, st.l1_valid
-    ways = p[P.L1_WAYS]
-    base = ((line ^ (line >> 7)) % p[P.L1_SETS]) * ways
+    cache_set = sm * p[P.L1_SETS] + (line ^ (line >> 7)) % p[P.L1_SETS]
     n = _sectors(mask)
     st.counters[Counter.L1_READ_SECTORS] += n
-    way = -1
-    victim = 0
-    oldest = FAR
-    for i in range(ways):
-        if tags[sm, base + i] == line:
-            way = i
-            break
-        used = st.l1_used[sm, base + i]
-        if used < oldest:
-            oldest = used
-            victim = i
-    at = base + way
+    way = _find_tag(st.l1_tags[cache_set], np.int32(line))
+    word = 0
     if way >= 0:
-        st.l1_used[sm, at] = t
-        if (valid[sm, at] & mask) == mask:
+        word = st.l1_lines[cache_set, way]
+        if word & mask == mask:
             st.counters[Counter.L1_HIT_SECTORS] += n
-            return max(t + p[P.L1_HIT], ready[sm, at])
+            return max(t + p[P.L1_HIT], word >> L1_READY_SHIFT)
     else:
-        at = base + victim
-        tags[sm, at] = line
-        valid[sm, at] = 0
-        ready[sm, at] = 0
-        st.l1_used[sm, at] = t
-    missing = mask & ~valid[sm, at]
-    begin = max(t, st.misses[sm, 0])
+        way = st.l1_victim[cache_set]
+        st.l1_victim[cache_set] = way + 1 if way + 1 < p[P.L1_WAYS] else 0
+        st.l1_tags[cache_set, way] = line
+    missing = mask & ~word
+    misses = st.misses[sm]
+    entry = _free_entry(st.sms, misses, sm, t)
+    begin = max(t, misses[entry])
     data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, now, begin, line, missing)
     data = _port_receive(p, st.sms, st.counters, sm, begin, data, missing)
-    _replace_first(st.misses, sm, data)
-    valid[sm, at] |= missing
-    ready[sm, at] = max(ready[sm, at], data)
-    return ready[sm, at]
+    misses[entry] = data
+    data = max(data, word >> L1_READY_SHIFT)
+    st.l1_lines[cache_set, way] = (data << L1_READY_SHIFT) | (word & 0xF) | missing
+    return data
 
 
 # ---- barriers
@@ -964,6 +959,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
             if n != total:
                 ticks = ticks * (done + n) // total - ticks * done // total
             q = code[pc, Col.MIX_PIPE0 + 2 * k]
+            if q < N_VECTOR_PIPES:
+                st.counters[Counter.FMA_TICKS + q] += ticks
             if q == pipe:
                 alone = n * interval + ticks
                 duration = max(duration, alone)
@@ -983,7 +980,38 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     st.counters[Counter.INSTRUCTIONS] += slots
     st.counters[code[pc, Col.COUNTER]] += n
     st.counters[Counter.INST_OTHER] += slots - n
+    if pipe < N_VECTOR_PIPES:
+        st.counters[Counter.FMA_TICKS + pipe] += n * interval
+    if code[pc, Col.LOADS] > 0:
+        served = _stream_loads(st, w, t, code, pc, done, n, total)
+        # They are issued ahead of the multiplies that need them: within the row, only a full queue holds it up.
+        served -= p[P.MIO_QUEUE] if done + n < total else 0
+        end = max(end, served)
+        if served > following:
+            _account(st, w, served, Reason.MIO_THROTTLE)
+            following = served
     return t, end, following
+
+
+@inner
+def _stream_loads(st, w, t, code, pc, done, n, total):
+    """Books the shared-memory loads that go with instructions `done` to `done + n` of row `pc`.
+
+    Returns the tick at which the array has served them. They are spread over the row, so that the array has room for
+    others between them: they wait only for its bandwidth.
+    """
+    background = st.sms[st.warps[w, W.SM], M.BACKGROUND_FREE]
+    begin = max(background, t)
+    end = begin + code[pc, Col.SHARED] * (done + n) // total - code[pc, Col.SHARED] * done // total
+    st.sms[st.warps[w, W.SM], M.BACKGROUND_FREE] = end
+    loads = code[pc, Col.LOADS] * (done + n) // total - code[pc, Col.LOADS] * done // total
+    st.counters[Counter.INST_SHARED] += loads
+    st.counters[Counter.INST_OTHER] -= loads
+    read = code[pc, Col.BYTES] * (done + n) // total - code[pc, Col.BYTES] * done // total
+    conflicts = code[pc, Col.VALUE] * (done + n) // total - code[pc, Col.VALUE] * done // total
+    st.counters[Counter.SHARED_READ_BYTES] += read
+    st.counters[Counter.SHARED_CONFLICT_TICKS] += conflicts
+    return end
 
 
 @inner(inline=True)
@@ -1073,10 +1101,11 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 done = max(done, _l1_read(p, st, ms, mem, sm, t, at, address >> 7, mask))
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
             elif kind == Kind.CP_ASYNC:
-                begin = max(at, st.misses[sm, 0])
+                entry = _free_entry(sms, st.misses[sm], sm, at)
+                begin = max(at, st.misses[sm, entry])
                 data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, mask)
                 data = _port_receive(p, sms, st.counters, sm, begin, data, mask) + p[P.CP_ASYNC_LATENCY]
-                _replace_first(st.misses, sm, data)
+                st.misses[sm, entry] = data
                 sms[sm, M.SHARED_FREE] = max(sms[sm, M.SHARED_FREE], t) + p[P.SHARED_TICKS]
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
                 done = max(done, data)
@@ -1228,8 +1257,9 @@ def _step(p, prog, st, ms, mem, w, t, limit):
                     warps[w, W.SHARED_WRITTEN] = max(warps[w, W.SHARED_WRITTEN], last)
                 reason = Reason.SHORT_SCOREBOARD
             else:
-                first = warps[w, W.T_ISSUE] + latency
                 last = issued - cycle + latency
+                # What reads memory has no first element before the last: its operands are in flight to its end.
+                first = last if code[pc, Col.LOADS] > 0 else warps[w, W.T_ISSUE] + latency
                 reason = Reason.WAIT
                 if code[pc, Col.MACS] > 0:
                     st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.MACS]

@@ -66,7 +66,7 @@ class Col(IntEnum):
     MASK = 11  # expression: multicast mask, -1 none
     BAR = 12  # first mbarrier of the array
     BOX = 13  # global box, -1 none
-    SHARED = 14  # ticks of the shared-memory data path an instruction
+    SHARED = 14  # ticks of the shared-memory data path an instruction (RUN: of all loads of the op)
     MIX_PIPE0 = 15
     MIX_TICKS0 = 16
     MIX_PIPE1 = 17
@@ -81,7 +81,8 @@ class Col(IntEnum):
     COUNTER = 26  # counter of the opcode's instructions
     TILE = 27  # register tile written, -1 none
     SPREAD = 28  # 1: the ops that follow issue between the instructions of this one
-    WIDTH = 29
+    LOADS = 29  # shared-memory loads between the instructions of a RUN
+    WIDTH = 30
 
 
 class Box(IntEnum):
@@ -203,7 +204,8 @@ class M(IntEnum):
     LAUNCH_FREE = 15
     DESCRIPTORS = 16  # tick at which the TMA descriptors have arrived
     FETCHED = 17  # instruction lines asked for so far
-    WIDTH = 18
+    MISS_HEAD = 18  # entry of the miss queue that was taken longest ago
+    WIDTH = 19
 
 
 class C(IntEnum):
@@ -347,7 +349,15 @@ class Counter(IntEnum):
     GLOBAL_READ_BYTES = 24
     GLOBAL_WRITE_BYTES = 25
     WARP_TICKS = 26
-    WIDTH = 27
+    # Time of each vector pipe, in the order of `lower.PIPES`, summed over sub-cores; mixed instructions count too.
+    FMA_TICKS = 27
+    ALU_TICKS = 28
+    HALF_TICKS = 29
+    MUFU_TICKS = 30
+    WIDTH = 31
+
+
+N_VECTOR_PIPES = 4
 
 
 class GpuProgram(NamedTuple):
@@ -439,11 +449,10 @@ class GpuState(NamedTuple):
     queues: np.ndarray  # (2 * sms, TMA_QUEUE, Q.WIDTH): loads, then stores
     queue_at: np.ndarray  # (2 * sms, 3): head, length, free tick
     in_flight: np.ndarray  # (sms, ring) completion ticks of TMA lines
-    misses: np.ndarray  # (sms, entries) completion ticks of L1 misses, a heap for each SM
-    l1_tags: np.ndarray
-    l1_ready: np.ndarray
-    l1_valid: np.ndarray
-    l1_used: np.ndarray  # tick of the last use
+    misses: np.ndarray  # (sms, entries) completion ticks of L1 misses
+    l1_tags: np.ndarray  # (sms * sets, ways) int32
+    l1_lines: np.ndarray  # (sms * sets, ways): mask of valid sectors, ready tick from bit 4
+    l1_victim: np.ndarray  # (sms * sets,): the way that is replaced next, in turn
     flags: np.ndarray  # (flags, 2): value, latest time
     flag_waiters: np.ndarray
     code_ready: np.ndarray  # (gpcs, code lines): tick at which a GPC's instruction cache holds it, 0 not asked for

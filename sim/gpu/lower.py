@@ -113,9 +113,7 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     """CTAs of `kernel` an SM can hold. Raises InputError if not even one fits."""
     granule = spec.sm.register_granule
     registers = -(-kernel.launch_registers * WARP_SIZE // granule) * granule
-    shared = kernel.shared_bytes
-    step = spec.shared.granule_bytes
-    shared_total = -(-(shared + spec.shared.reserved_per_cta_bytes) // step) * step
+    shared, shared_total = kernel.shared_bytes, _shared_of_cta(kernel, spec)
     if shared > spec.shared.max_per_cta_bytes:
         raise InputError(
             f"kernel {kernel.name} needs {shared} B of shared memory a CTA; "
@@ -149,6 +147,12 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     return Occupancy(ctas, ctas * kernel.warps, limiter)
 
 
+def _shared_of_cta(kernel: Kernel, spec: GpuSpec) -> int:
+    """Bytes of the combined array that a resident CTA takes, the system's share included."""
+    step = spec.shared.granule_bytes
+    return -(-(kernel.shared_bytes + spec.shared.reserved_per_cta_bytes) // step) * step
+
+
 def find_row(spec: GpuSpec, opcode: str, dtype: str = "", shape: str = "") -> Instruction:
     """The instruction-table row of an opcode; without a dtype the first row of that name."""
     if dtype or shape:
@@ -175,6 +179,11 @@ def shared_row(spec: GpuSpec, op: Op) -> tuple[Instruction, int, int]:
     bits = 8 * max(4, op.vector_bytes)
     row = find_row(spec, op.opcode, f"b{bits}")
     return row, max(1, bits // 32), access_waves(view, op.vector_bytes, op.sharers)
+
+
+def _mixed(op: Op) -> tuple[tuple[str, int], ...]:
+    """Instructions issued with an op and with its loads."""
+    return op.mix + tuple(item for load in op.loads for item in load.mix)
 
 
 class _Expressions:
@@ -294,7 +303,7 @@ class _Lowering:
         for name in op.after:
             self._scoreboard(name)
         columns: dict[str, int] = {"op": self.op_number, "count": op.count, "wait_mask": self._waits(op)}
-        columns["issue"] = op.count + sum(n for _, n in op.mix)
+        columns["issue"] = op.count + sum(n for _, n in _mixed(op)) + sum(load.count for load in op.loads)
         columns["stage"] = self._expr(op.stage)
         if op.barrier is not None:
             columns["bar"] = self.first_barrier[op.barrier.name]
@@ -348,7 +357,7 @@ class _Lowering:
     def _mix(self, op: Op) -> dict[str, int]:
         """Pipe time of the instructions issued with an op, on at most two further pipes (the busiest)."""
         ticks: dict[int, int] = {}
-        for name, count in op.mix:
+        for name, count in _mixed(op):
             row = mixed_row(self.spec, name)
             if row.pipe == "lsu":
                 continue  # issue slots only: the SM's queue is booked by memory ops
@@ -375,9 +384,20 @@ class _Lowering:
         self._row(
             Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=latency, macs=macs,
             extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe],
-            spread=int(op.spread),
-            **columns,
+            spread=int(op.spread), **self._loads(op), **columns,
         )  # fmt: skip
+
+    def _loads(self, op: Op) -> dict[str, int]:
+        """What the loads between the instructions of an op take of shared memory, all together."""
+        columns = {"loads": 0, "shared": 0, "value": 0, "bytes": 0}
+        for load in op.loads:
+            _, base, waves = shared_row(self.spec, load)
+            width = 16 if load.opcode == "ldmatrix" else load.vector_bytes
+            columns["loads"] += load.count
+            columns["shared"] += load.count * waves * self.shared_ticks
+            columns["value"] += load.count * max(0, waves - base) * self.shared_ticks
+            columns["bytes"] += load.count * WARP_SIZE * width
+        return columns
 
     def _shared(self, op: Op, columns: dict[str, int]) -> None:
         row, base, waves = shared_row(self.spec, op)
@@ -488,7 +508,8 @@ def lower_kernel(
 def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_launch: bool, number: int) -> np.ndarray:
     held = occupancy(kernel, spec)
     cycle = cycles_to_ticks(1)
-    l1_bytes = max(spec.l1.size_bytes - held.ctas * kernel.shared_bytes, spec.l1.ways * spec.l1.line_bytes)
+    # The driver leaves to shared memory what as many CTAs as fit need, also where the grid has fewer.
+    l1_bytes = max(spec.l1.size_bytes - held.ctas * _shared_of_cta(kernel, spec), spec.l1.ways * spec.l1.line_bytes)
     tma, sync = spec.tma, spec.sync
     p = np.zeros(P.WIDTH, dtype=np.int64)
     values = {

@@ -128,14 +128,19 @@ def _try(state, s, t):
 
 @inner
 def _book_links(spec, state, t, first, last):
-    """Books the shared links of a transfer at tick t; the tick at which the last is through."""
+    """Books the shared links of a transfer at tick t; the tick at which the last is through.
+
+    Flits of different flows take turns: a transfer waits for what is booked before it, but for no more than its own
+    time for each other flow that uses the link.
+    """
     end = t
     for i in range(first, last):
         link = state.links[i, 0]
-        begin = max(t, state.link_free[link])
-        state.x[X.LINK_WAIT] += begin - t
-        state.link_free[link] = begin + state.links[i, 1]
-        end = max(end, state.link_free[link])
+        ticks = state.links[i, 1]
+        waits = min(max(0, state.link_free[link] - t), ticks * state.links[i, 2])
+        state.x[X.LINK_WAIT] += waits
+        state.link_free[link] = max(t, state.link_free[link]) + ticks
+        end = max(end, t + waits + ticks)
     return end
 
 

@@ -162,7 +162,10 @@ class Figures:
         clock_ratio = self.clock_hz / self.machine.boost_hz
         peak_ratio = self.clock_hz / (self.machine.peak_hz or self.machine.boost_hz)
         found = {"compute": self.flops / (self.machine.peak_ops_per_s * peak_ratio * device_s)}
-        moved = {level: sum(sides.values()) for level, sides in level_bytes(self.counters).items()}
+        moved = {
+            level: max(sides.values()) if level in self.machine.duplex else sum(sides.values())
+            for level, sides in level_bytes(self.counters).items()
+        }
         for level in reversed(LEVELS):
             if level in moved and level in self.machine.bandwidths:
                 ratio = clock_ratio if level in self.machine.clocked else 1.0

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from sim.report.figures import shares
+from sim.report.profile import profile
 from sim.report.sections import SMALLEST_STALL, words
 
 if TYPE_CHECKING:
@@ -61,6 +62,20 @@ def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
     ax.set_yticks(range(len(kernels)), [f"kernel {i}" for i in range(len(kernels))])
     if states:
         ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax
+
+
+def time_by_operator(report: Report, ax: Axes | None = None) -> Axes:
+    """Device time of a graph by operator, one bar each, coloured by class."""
+    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    entries = profile(report.record)[::-1]
+    kinds = list(dict.fromkeys(operator.kind for operator in report.record.operators))
+    for kind in kinds:
+        chosen = [(i, entry) for i, entry in enumerate(entries) if entry.kind == kind]
+        ax.barh([i for i, _ in chosen], [entry.device_ps * 1e-6 for _, entry in chosen], label=kind)
+    ax.set_yticks(range(len(entries)), [f"{entry.name} ({entry.calls})" for entry in entries])
+    ax.set(xlabel="device time, us", title=f"operators on {report.record.machine.name}")
+    ax.legend(fontsize="small", loc="lower right")
     return ax
 
 

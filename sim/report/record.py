@@ -170,6 +170,8 @@ class MachineFigures:
     """Peak bytes a second by memory level; a level without a figure is absent."""
     external: tuple[str, ...] = ("dram",)
     """Levels outside the chip: what the roofline counts as memory."""
+    duplex: tuple[str, ...] = ()
+    """Levels whose bandwidth is that of each direction; of others both share it."""
     clocked: tuple[str, ...] = ()
     """Levels whose bandwidth moves with the core clock; their figure is at boost."""
     power_limit_mw: int | None = None

@@ -97,6 +97,12 @@ class Report:
 
         return stall_stack(self, ax)
 
+    def plot_profile(self, ax: Axes | None = None) -> Axes:
+        """Draws the device time of a graph by operator."""
+        from sim.report.plots import time_by_operator
+
+        return time_by_operator(self, ax)
+
     def __str__(self) -> str:
         """The report as text."""
         from sim.report.render import as_text

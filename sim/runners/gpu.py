@@ -51,7 +51,7 @@ TUNED = 4
 """Candidates that `tune` simulates, the best by estimate."""
 
 _WINDOW_PS = PowerRegulator.WINDOW_PS
-_SETTLED_PS = 40 * _WINDOW_PS
+SETTLED_PS = 40 * _WINDOW_PS
 """A kernel that is longer meets its sustained clock on its own; a shorter one is repeated first."""
 _SETTLING_RUNS = 8
 
@@ -145,6 +145,10 @@ def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Prog
 
 def listing(asked: Operator, spec: GpuSpec, schedule: str) -> str:
     """The program that `run` would run, as text with the cost of each instruction."""
+    if isinstance(asked, GraphOperator | CopyH2D):
+        from sim.runners import gpu_graph
+
+        return gpu_graph.listing(asked, spec, schedule)
     op = operator_on(asked, spec)
     return program_listing(program_of(op, spec, choose(op, spec, schedule).config), spec)
 
@@ -273,7 +277,7 @@ def run_program(
     """
     device = Device(spec, regulator=conditions.regulator(spec), exact=conditions.exact, data=conditions.data)
     device.energy.set_tensor_dtype(dtype)
-    warm, short = conditions.l2 == "warm", estimate_ps < _SETTLED_PS
+    warm, short = conditions.l2 == "warm", estimate_ps < SETTLED_PS
     if short and conditions.clock == "sustained":
         _repeat_until_settled(program, device, warm)
     elif short and warm:

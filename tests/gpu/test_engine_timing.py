@@ -10,7 +10,8 @@ import pytest
 
 from arch.gpu import GpuSpec
 from sim.gpu.events import Event
-from sim.gpu.kernel import _replace_first
+from sim.gpu.kernel import _free_entry
+from sim.gpu.layout import M
 from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, RegisterTile
 from tests.gpu.conftest import column, run
 
@@ -78,18 +79,22 @@ def test_a_scoreboard_waits_for_the_slowest_of_its_loads(ampere: GpuSpec) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_the_next_miss_takes_the_entry_that_is_free_first(size: int) -> None:
+def test_a_miss_waits_for_the_entry_that_is_free_first(size: int) -> None:
     """Entries come free in the order of their ticks, whatever the order in which they were taken."""
     random.seed(size)
-    replace_first = getattr(_replace_first, "py_func", _replace_first)
-    heaps, model = np.zeros((2, size), dtype=np.int64), [0] * size
+    free_entry = getattr(_free_entry, "py_func", _free_entry)
+    sms, misses, model = np.zeros((2, M.WIDTH), dtype=np.int64), np.zeros(size, dtype=np.int64), [0] * size
+    tick = waits = 0
     for _ in range(500):
-        tick = random.randrange(1000)
-        replace_first(heaps, 1, tick)
-        heapq.heapreplace(model, tick)
-        assert heaps[1, 0] == model[0]
-    assert sorted(heaps[1]) == sorted(model)
-    assert not heaps[0].any()
+        tick += random.randrange(100 // size + 2)
+        entry = free_entry(sms, misses, 1, tick)
+        begin = max(tick, misses[entry])
+        assert begin == max(tick, model[0])
+        waits += begin > tick
+        misses[entry] = begin + random.randrange(100)
+        heapq.heapreplace(model, int(misses[entry]))
+    assert 0 < waits < 500
+    assert not sms[0].any()
 
 
 def test_a_dependent_shared_load_takes_the_latency_of_the_table(ampere: GpuSpec) -> None:

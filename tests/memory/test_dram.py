@@ -24,6 +24,7 @@ class Memory:
         figures = {
             "latency_ps": 100_000, "t_rcd_ps": 14_000, "t_rp_ps": 15_000, "t_ras_ps": 33_000, "t_rc_ps": 50_000,
             "t_faw_ps": 4_000, "t_wtr_ps": 9_000, "t_rtw_ps": 5_000, "t_refi_ps": 3_900_000, "t_rfc_ps": 0,
+            "overhead": 0.0,
         }  # fmt: skip
         self.spec: DramSpec = lower_dram(tiny(dram=figures | changes).dram, 128, CLOCK_HZ)
         self.state: DramState = new_dram_state(self.spec)

@@ -1,0 +1,546 @@
+"""The units of a TPU as SimPy processes, joined by their queues: one event an instruction and unit.
+
+Time is in ticks. Each unit accounts for every tick of the run: what it was busy with, or what it waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import simpy
+
+from arch.tpu import TpuSpec
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.tpu.data import Memory
+from sim.tpu.model import Timing, pooled_bytes
+from sim.tpu.program import (
+    VECTOR_UNIT,
+    Activate,
+    Halt,
+    HostWork,
+    Instruction,
+    InterruptHost,
+    MatrixMultiply,
+    Nop,
+    Program,
+    ReadHostMemory,
+    ReadWeights,
+    Sync,
+    Vector,
+    WriteHostMemory,
+    units,
+    wrong,
+)
+
+Process = Generator[simpy.Event, Any, None]
+
+ACTIVE, WEIGHT_STALL, WEIGHT_SHIFT = "active", "weight_stall", "weight_shift"
+NON_MATRIX = (
+    "drain",  # sums of the instruction before are on their way out of the array
+    "activation",  # the activation unit reads accumulators on whose results the next layer depends
+    "raw",  # an explicit synchronisation waits for what the activation unit writes
+    "input",  # data from the host
+    "output",  # data to the host, before new data may come or at the end
+    "host",  # work of the host between two transfers
+    "accumulators",  # accumulators are still being read
+    "unified_buffer",  # its port
+    "instruction",  # no instruction has arrived
+)
+"""Closed list of what the matrix unit waits for besides weights."""
+
+
+_SYNC_CAUSES = {"activation": "raw", "host_write": "output", "host": "host", "weights": "input"}
+"""What the matrix unit waits for at a synchronisation, by the other unit; another array's sums drain."""
+
+UNIT_CAUSES = (
+    *("busy", "accumulators", "vector", "vector_unit"),  # working
+    *("instruction", "finished", "fifo_full", "dram", "unified_buffer"),
+    *("matrix", "activation", "weights", "host_read", "host_write", "host"),  # waits for another unit
+)
+"""Closed list of what other units spend their time on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An interlock of the hardware: the `count`-th instruction of a unit must have ended. cause: of the wait."""
+
+    unit: str
+    count: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run counted. accounts: by unit, ticks by cause, each unit's summing to `ticks`."""
+
+    ticks: int
+    array_ticks: int
+    accounts: dict[str, dict[str, int]]
+    counters: dict[str, int]
+    instructions: int
+    events: int
+
+
+class Unit:
+    """One unit: its queue, when its instructions started and ended, and what its time went into."""
+
+    def __init__(self, env: simpy.Environment, name: str, depth: float) -> None:
+        self.env = env
+        self.name = name
+        self.queue = simpy.Store(env, depth)
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.account: dict[str, int] = {}
+        self._ended = env.event()
+        self._since = 0
+
+    def spend(self, cause: str, until: int | None = None) -> None:
+        """Accounts for the time since the last call, up to now or to `until`."""
+        end = int(self.env.now) if until is None else until
+        if end > self._since:
+            self.account[cause] = self.account.get(cause, 0) + end - self._since
+            self._since = end
+
+    def spend_in_turn(self, marks: list[tuple[int, str]], rest: str) -> None:
+        """Accounts for the time up to now: to each cause up to its tick, in the order given, then to `rest`."""
+        for tick, cause in marks:
+            self.spend(cause, min(tick, int(self.env.now)))
+        self.spend(rest)
+
+    def end(self, tick: int) -> None:
+        """Notes at which tick an instruction ends; later ones of the unit end no earlier."""
+        self.ends.append(max(tick, self.ends[-1] if self.ends else 0))
+        self._ended.succeed()
+        self._ended = self.env.event()
+
+    def reached(self, count: int, extra: int = 0) -> Process:
+        """Waits until `count` instructions have ended, `extra` ticks ago."""
+        while len(self.ends) < count:
+            yield self._ended
+        if count and self.ends[count - 1] + extra > self.env.now:
+            yield self.env.timeout(self.ends[count - 1] + extra - int(self.env.now))
+
+
+@dataclass
+class _Array:
+    """What belongs to one array: FIFO slots, tiles on their way, and permission to shift the next one in."""
+
+    slots: simpy.Store
+    fifo: simpy.Store
+    allow: simpy.Store
+    shadow: simpy.Store
+    tile: int = 0
+    last_sum: int = 0
+    """Tick at which its last sum so far has left."""
+
+
+@dataclass
+class Calendar:
+    """A resource that serves requests in their order."""
+
+    free: int = 0
+    busy: int = 0
+
+    def book(self, now: int, ticks: int) -> int:
+        """The tick at which a request of `ticks` starts."""
+        start = max(now, self.free)
+        self.free = start + ticks
+        self.busy += ticks
+        return start
+
+
+@dataclass
+class _Counts:
+    """Counters of a run that no unit's account holds."""
+
+    macs: int = 0
+    useful_ticks: int = 0
+    cell_ticks: int = 0
+    raw_ticks: int = 0
+    input_ticks: int = 0
+    moved: dict[str, int] = field(default_factory=dict)
+
+    def move(self, level: str, size: int) -> None:
+        """Counts bytes, `level` with its direction."""
+        self.moved[level] = self.moved.get(level, 0) + size
+
+
+class Machine:
+    """One run of a program. memory: numbers are moved as well; alone: only the array takes time."""
+
+    def __init__(
+        self,
+        spec: TpuSpec,
+        program: Program,
+        memory: Memory | None = None,
+        alone: bool = False,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.program = program
+        self.memory = memory
+        self.timing = Timing(spec, alone)
+        self.env = simpy.Environment(0)
+        depth = float("inf") if alone else spec.control.queue
+        self.units = {name: Unit(self.env, name, depth) for name in units(spec.array.count)}
+        self.arrays = [self._array() for _ in range(spec.array.count)]
+        self.read_port, self.write_port, self.dram = Calendar(), Calendar(), Calendar()
+        self.counts = _Counts()
+        self._progress = progress
+        self._activation_read = 0
+        """Tick until which the activation unit reads accumulators."""
+
+    def run(self) -> Result:
+        """Runs the program to its end."""
+        env = self.env
+        for name, unit in self.units.items():
+            if name.startswith("matrix"):
+                number = int(name.removeprefix("matrix"))
+                env.process(self._shifter(number))
+                env.process(self._matrix(number, unit))
+        env.process(self._serve("activation", self._activate))
+        env.process(self._weights())
+        env.process(self._serve("host_read", self._read_host))
+        env.process(self._serve("host_write", self._write_host))
+        env.process(self._serve("host", self._call_host))
+        env.process(self._dispatch())
+        env.run()
+        self._refuse_deadlock()
+        ticks = max([int(env.now), *(unit.ends[-1] for unit in self.units.values() if unit.ends)])
+        for name, unit in self.units.items():
+            if name.startswith("matrix"):
+                unit.spend("drain", min(ticks, unit.ends[-1] if unit.ends else 0))
+                unit.spend("activation", min(ticks, self._activation_read))
+                unit.spend("output", ticks)
+            unit.spend("finished", ticks)
+        return Result(
+            ticks=ticks,
+            array_ticks=max(array.last_sum for array in self.arrays),
+            accounts={name: unit.account for name, unit in self.units.items()},
+            counters=self._counters(),
+            instructions=len(self.program.instructions),
+            events=sum(len(unit.ends) for unit in self.units.values()),
+        )
+
+    def _refuse_deadlock(self) -> None:
+        """InputError for the first instruction that never ended."""
+        seen = dict.fromkeys(self.units, 0)
+        for number, i in enumerate(self.program.instructions):
+            if not i.unit or isinstance(i, Sync):
+                continue
+            seen[i.unit] += 1
+            if seen[i.unit] > len(self.units[i.unit].ends):
+                raise wrong(number, i, "never ends: it waits for something that the program starts later or never")
+
+    def _counters(self) -> dict[str, int]:
+        counts = self.counts
+        return {
+            "macs": counts.macs,
+            "useful_ticks": counts.useful_ticks,
+            "cell_ticks": counts.cell_ticks,
+            "raw_stall_ticks": counts.raw_ticks,
+            "input_stall_ticks": counts.input_ticks,
+            "read_port_ticks": self.read_port.busy,
+            "write_port_ticks": self.write_port.busy,
+            **counts.moved,
+        }
+
+    def _array(self) -> _Array:
+        env = self.env
+        depth = self.spec.weight_fifo.depth
+        slots = simpy.Store(env)
+        slots.items.extend([True] * depth)
+        array = _Array(slots, simpy.Store(env), simpy.Store(env), simpy.Store(env))
+        if self.spec.array.overlap_weights:
+            array.allow.items.append(True)
+        return array
+
+    # ---- control ----
+
+    def _dispatch(self) -> Process:
+        """Sends instructions to the units' queues, in order, as they arrive from the host and as queues have room."""
+        env, control, timing = self.env, self.spec.control, self.timing
+        arrival = timing.pcie(control.instruction_bytes)
+        latency = timing.picoseconds(self.spec.pcie.latency_ps)
+        issue = timing.latency(control.issue_cycles)
+        issued: list[int] = []
+        sent = 0
+        count = len(self.program.instructions)
+        for number, (instruction, waits) in enumerate(zip(self.program.instructions, self._interlocks(), strict=True)):
+            # The host sends ahead until the instruction buffer is full.
+            room = issued[number - control.buffer] if number >= control.buffer else 0
+            sent = max(sent, room) + arrival
+            ready = max(sent + latency, (issued[-1] + issue) if issued else 0)
+            if ready > env.now:
+                yield env.timeout(ready - int(env.now))
+            if isinstance(instruction, Halt):
+                return
+            if not isinstance(instruction, Nop):
+                yield self.units[instruction.unit].queue.put((instruction, waits))
+            issued.append(int(env.now))
+            if self._progress is not None:
+                self._progress(number / count)
+
+    def _interlocks(self) -> Iterator[tuple[Wait, ...]]:
+        """For each instruction, which others the hardware lets end before it starts: users of the same accumulators,
+        and for a `Sync` all that the program gave the other unit before."""
+        given = dict.fromkeys(self.units, 0)
+        rows = 1 + max(
+            (i.acc + i.rows for i in self.program.instructions if isinstance(i, MatrixMultiply | Activate)), default=0
+        )
+        written = np.zeros((len(self.arrays), rows), dtype=np.int64)
+        read = np.zeros((len(self.arrays), rows), dtype=np.int64)
+        for i in self.program.instructions:
+            if isinstance(i, Sync):
+                yield (Wait(i.after, given[i.after], i.after),)
+                continue
+            if not i.unit:
+                yield ()
+                continue
+            given[i.unit] += 1
+            if isinstance(i, MatrixMultiply):
+                area = slice(i.acc, i.acc + i.rows)
+                yield (Wait("activation", int(read[i.array, area].max()), "accumulators"),)
+                written[i.array, area] = given[i.unit]
+            elif isinstance(i, Activate):
+                area = slice(i.acc, i.acc + i.rows)
+                yield (Wait(f"matrix{i.array}", int(written[i.array, area].max()), "matrix"),)
+                read[i.array, area] = given[i.unit]
+            else:
+                yield ()
+
+    def _serve(self, name: str, run: Callable[[Any], Process]) -> Process:
+        """A unit that runs one instruction after the other; `run` ends it."""
+        unit = self.units[name]
+        while True:
+            instruction, waits = yield unit.queue.get()
+            unit.spend("instruction")
+            for wait in waits:
+                extra = self._sync_ticks(instruction)
+                yield from self.units[wait.unit].reached(wait.count, extra)
+                unit.spend(wait.cause)
+            if not isinstance(instruction, Sync):
+                unit.starts.append(int(self.env.now))
+                yield from run(instruction)
+
+    def _sync_ticks(self, instruction: Instruction) -> int:
+        """Ticks that an explicit synchronisation costs after the end of what it waits for."""
+        return self.timing.latency(self.spec.control.sync_cycles) if isinstance(instruction, Sync) else 0
+
+    # ---- weights ----
+
+    def _weights(self) -> Process:
+        """Fetches tiles into the FIFOs, one after the other; the latency of weight memory overlaps."""
+        env, unit, timing = self.env, self.units["weights"], self.timing
+        size = self.spec.tile_bytes
+        latency = timing.picoseconds(self.spec.dram.latency_ps)
+        while True:
+            instruction, waits = yield unit.queue.get()
+            unit.spend("instruction")
+            for wait in waits:
+                yield from self.units[wait.unit].reached(wait.count, self._sync_ticks(instruction))
+                unit.spend(wait.cause)
+            if isinstance(instruction, Sync):
+                continue
+            assert isinstance(instruction, ReadWeights)
+            unit.starts.append(int(env.now))
+            array = self.arrays[instruction.array]
+            for step in range(instruction.repeat):
+                yield array.slots.get()
+                unit.spend("fifo_full")
+                ticks = timing.weights(size)
+                start = self.dram.book(int(env.now), ticks)
+                if start > env.now:
+                    yield env.timeout(start - int(env.now))
+                    unit.spend("dram")
+                if ticks:
+                    yield env.timeout(ticks)
+                unit.spend("busy")
+                self.counts.move("dram_read_bytes", size)
+                array.fifo.put((int(env.now) + latency, instruction.address + step * size))
+            unit.end(int(env.now))
+
+    def _shifter(self, number: int) -> Process:
+        """Shifts tiles from the FIFO into the array's second set of weight registers."""
+        env, array = self.env, self.arrays[number]
+        stationary = self.spec.array.dataflow != "os"
+        while True:
+            if stationary:
+                yield array.allow.get()
+            arrival, address = yield array.fifo.get()
+            if arrival > env.now:
+                yield env.timeout(arrival - int(env.now))
+            start = int(env.now)
+            if stationary:
+                yield env.timeout(self.timing.cycles(self.spec.array.rows))
+                array.slots.put(True)
+            array.shadow.put((start, address))
+
+    # ---- matrix unit ----
+
+    def _matrix(self, number: int, unit: Unit) -> Process:
+        array = self.arrays[number]
+        while True:
+            instruction, waits = yield unit.queue.get()
+            unit.spend("instruction")
+            for wait in waits:
+                if isinstance(instruction, Sync):
+                    yield from self.units[wait.unit].reached(wait.count, self._sync_ticks(instruction))
+                    self._spend_sync(unit, wait)
+                else:
+                    yield from self.units[wait.unit].reached(wait.count)
+                    unit.spend(wait.cause)
+            if isinstance(instruction, MatrixMultiply):
+                unit.starts.append(int(self.env.now))
+                for step in range(instruction.repeat):
+                    yield from self._multiply(array, unit, instruction, step)
+                unit.end(array.last_sum)
+
+    def _multiply(self, array: _Array, unit: Unit, i: MatrixMultiply, step: int) -> Process:
+        """One repetition: waits for its tile, streams, and leaves the sums on their way out."""
+        env, timing, spec = self.env, self.timing, self.spec
+        overlap, outputs_stay = spec.array.overlap_weights, spec.array.dataflow == "os"
+        if i.switch:
+            fresh = not outputs_stay or not (step or i.accumulate)
+            if not overlap and fresh and array.last_sum > env.now:
+                yield env.timeout(array.last_sum - int(env.now))
+                unit.spend("drain")
+            if not overlap and not outputs_stay:
+                array.allow.put(True)
+            start, array.tile = yield array.shadow.get()
+            unit.spend(WEIGHT_STALL, start)
+            unit.spend(WEIGHT_SHIFT)
+        depth, steps = timing.depth(i, step), timing.steps(i, step)
+        size = i.rows * depth * (i.bits // 8)
+        port = timing.port(size)
+        begin = self.read_port.book(int(env.now), port)
+        if begin > env.now:
+            yield env.timeout(begin - int(env.now))
+            unit.spend("unified_buffer")
+        if i.switch and overlap and not outputs_stay:
+            array.allow.put(True)
+        rows = timing.cycles(max(steps * spec.row_cycles(i.bits), spec.array.issue_interval_cycles))
+        yield env.timeout(rows)
+        unit.spend(ACTIVE)
+        if port > rows:
+            yield env.timeout(port - rows)
+            unit.spend("unified_buffer")
+        if i.switch and outputs_stay:
+            array.slots.put(True)
+        counts = self.counts
+        array.last_sum = int(env.now) + timing.latency(spec.unified_buffer.latency_cycles) + timing.skew
+        counts.macs += i.rows * depth * i.columns
+        counts.useful_ticks += i.rows * depth * i.columns * spec.row_cycles(i.bits) * TICKS_PER_CYCLE
+        counts.cell_ticks += rows * spec.array.rows * spec.array.columns
+        counts.move("unified_buffer_read_bytes", size)
+        counts.move("accumulators_write_bytes", 4 * i.rows * i.columns)
+        if self.memory is not None:
+            self.memory.multiply(i, step, array.tile)
+
+    def _spend_sync(self, unit: Unit, wait: Wait) -> None:
+        """Accounts for a synchronisation of the matrix unit, and counts read-after-write and input stalls."""
+        before = dict(unit.account)
+        host = self.units["host"]
+        marks = [(unit.ends[-1] if unit.ends else 0, "drain"), (self._activation_read, "activation")]
+        if wait.unit == "host_read":
+            begun = self.units["host_read"].starts[wait.count - 1] if wait.count else 0
+            output = self.units["host_write"].ends[-1] if self.units["host_write"].ends else 0
+            marks += [(min(begun, output), "output"), (begun if host.ends else 0, "host")]
+            unit.spend_in_turn(marks, "input")
+        else:
+            unit.spend_in_turn(marks, _SYNC_CAUSES.get(wait.unit, "drain"))
+        self.counts.raw_ticks += unit.account.get("raw", 0) - before.get("raw", 0)
+        self.counts.input_ticks += unit.account.get("input", 0) - before.get("input", 0)
+
+    # ---- activation unit ----
+
+    def _activate(self, i: Activate | Vector) -> Process:
+        env, unit, timing = self.env, self.units["activation"], self.timing
+        latency = self.spec.activation.latency_cycles
+        if isinstance(i, Activate):
+            written = i.rows * i.columns * (i.bits // 8)
+            ticks = timing.activation(i.rows * self.spec.array.columns)
+            self._activation_read = int(env.now) + max(ticks, timing.port(written))
+            self.counts.move("accumulators_read_bytes", 4 * i.rows * i.columns)
+            cause = "accumulators"
+        else:
+            size = i.rows * i.columns * (i.bits // 8)
+            two = i.op in ("add", "multiply")
+            read = i.rows * pooled_bytes(i.image, i.columns, i.bits) if i.op == "max_pool" else size * (1 + two)
+            written = 0 if i.op in ("row_max", "exp_sum") else size
+            if i.op in VECTOR_UNIT:
+                ticks, cause = timing.vector(i), "vector_unit"
+                assert self.spec.vector is not None
+                latency = self.spec.vector.latency_cycles
+            else:
+                # One path joins the activation unit to the buffer: operands and results take turns.
+                ticks, cause = timing.port(read + written), "vector"
+            yield from self._port(self.read_port, unit, read)
+            self.counts.move("unified_buffer_read_bytes", read)
+        yield from self._port(self.write_port, unit, written)
+        ticks = max(ticks, timing.port(written))
+        if ticks:
+            yield env.timeout(ticks)
+        unit.spend(cause)
+        self.counts.move("unified_buffer_write_bytes", written)
+        if self.memory is not None:
+            self.memory.activate(i) if isinstance(i, Activate) else self.memory.vector(i)
+        unit.end(int(env.now) + timing.latency(latency))
+
+    def _port(self, port: Calendar, unit: Unit, size: int) -> Process:
+        """Waits for a port of the unified buffer and books it."""
+        start = port.book(int(self.env.now), self.timing.port(size))
+        if start > self.env.now:
+            yield self.env.timeout(start - int(self.env.now))
+            unit.spend("unified_buffer")
+
+    # ---- host ----
+
+    def _read_host(self, i: ReadHostMemory) -> Process:
+        env, unit, timing = self.env, self.units["host_read"], self.timing
+        size = i.rows * i.row_bytes
+        if i.weights:
+            start = self.dram.book(int(env.now), timing.weights(size))
+            self.counts.move("dram_write_bytes", size)
+            if start > env.now:
+                yield env.timeout(start - int(env.now))
+                unit.spend("dram")
+        else:
+            yield from self._port(self.write_port, unit, size)
+            self.counts.move("unified_buffer_write_bytes", size)
+        self.counts.move("pcie_read_bytes", size)
+        ticks = timing.pcie(size)
+        if ticks:
+            yield env.timeout(ticks)
+        unit.spend("busy")
+        if self.memory is not None:
+            self.memory.read_host(i)
+        unit.end(int(env.now) + timing.picoseconds(self.spec.pcie.latency_ps))
+
+    def _write_host(self, i: WriteHostMemory) -> Process:
+        env, unit, timing = self.env, self.units["host_write"], self.timing
+        size = i.rows * i.row_bytes
+        yield from self._port(self.read_port, unit, size)
+        self.counts.move("unified_buffer_read_bytes", size)
+        self.counts.move("pcie_write_bytes", size)
+        ticks = timing.pcie(size)
+        if ticks:
+            yield env.timeout(ticks)
+        unit.spend("busy")
+        if self.memory is not None:
+            self.memory.write_host(i)
+        unit.end(int(env.now) + timing.picoseconds(self.spec.pcie.latency_ps))
+
+    def _call_host(self, i: InterruptHost) -> Process:
+        env, unit = self.env, self.units["host"]
+        work = self.program.host_work.get(i.work, HostWork(0, 0, lambda _: None))
+        ticks = self.timing.host_work(work.bytes_moved, work.ops)
+        if ticks:
+            yield env.timeout(ticks)
+        unit.spend("busy")
+        if self.memory is not None:
+            self.memory.call_host(work)
+        unit.end(int(env.now))

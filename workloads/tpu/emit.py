@@ -1,0 +1,179 @@
+"""Writes programs of a TPU: areas of its memories, tiles of weights, and the loops that all schedules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from arch.tpu import TpuSpec
+from arch.units import BYTES
+from sim.tpu.program import Activate, HostWork, Instruction, MatrixMultiply, ReadWeights, Sync
+
+Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A matrix [depth, columns] of weight memory, cut into tiles: along the depth first, planes of 16-bit weights (the
+    unsigned lower half, then the upper) outside that, columns outermost."""
+
+    address: int
+    depth: int
+    columns: int
+    planes: int
+    rows: int
+    width: int
+
+    @property
+    def deep(self) -> int:
+        """Tiles along the depth."""
+        return -(-self.depth // self.rows)
+
+    @property
+    def wide(self) -> int:
+        """Tiles along the columns."""
+        return -(-self.columns // self.width)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tiles, padding included."""
+        return self.deep * self.wide * self.planes * self.rows * self.width
+
+    def tile(self, n: int) -> int:
+        """Address of the first tile of a column of tiles."""
+        return self.address + n * self.deep * self.planes * self.rows * self.width
+
+    def columns_of(self, n: int) -> int:
+        """Columns with weights of a column of tiles."""
+        return min(self.width, self.columns - n * self.width)
+
+    def image(self, matrix: Array) -> NDArray[np.uint8]:
+        """Bytes of the tiles of a matrix [depth, columns]."""
+        padded = np.zeros((self.deep * self.rows, self.wide * self.width), dtype=np.int64)
+        padded[: self.depth, : self.columns] = matrix
+        planes = [padded] if self.planes == 1 else [padded & 0xFF, padded >> 8]
+        tiles = np.stack(planes).reshape(self.planes, self.deep, self.rows, self.wide, self.width)
+        return np.ascontiguousarray(tiles.transpose(3, 0, 1, 2, 4)).astype(np.uint8).ravel()
+
+
+@dataclass
+class Emitter:
+    """Instructions so far, and what has been taken of each memory. align: areas start at multiples of it."""
+
+    spec: TpuSpec
+    what: str
+    instructions: list[Instruction] = field(default_factory=list)
+    host_work: dict[str, HostWork] = field(default_factory=dict)
+    host_bytes: int = 0
+    weight_bytes: int = 0
+    ub_bytes: int = 0
+    acc_next: list[int] = field(default_factory=list)
+
+    @property
+    def align(self) -> int:
+        """A whole number of rows of the array and of results."""
+        return int(np.lcm(self.spec.array.rows, self.spec.array.columns)) if self.spec.array.rows < 1 << 12 else 1
+
+    def add(self, *instructions: Instruction) -> None:
+        """Adds instructions."""
+        self.instructions.extend(instructions)
+
+    def sync(self, waiter: str, *after: str) -> None:
+        """`waiter` waits for what the program has given the others so far."""
+        self.add(*(Sync(waiter, unit) for unit in after if unit != waiter))
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """Names of the arrays' units."""
+        return tuple(f"matrix{i}" for i in range(self.spec.array.count))
+
+    def host(self, size: int) -> int:
+        """Address of `size` bytes of host memory."""
+        self.host_bytes += size
+        return self.host_bytes - size
+
+    def ub(self, size: int) -> int:
+        """Address of `size` bytes of the unified buffer; InputError if it is full."""
+        address = -(-self.ub_bytes // self.align) * self.align
+        self.ub_bytes = address + size
+        limit = self.spec.unified_buffer.size_bytes
+        if self.ub_bytes > limit:
+            raise InputError(
+                f"{self.what}: takes {BYTES.format(self.ub_bytes)} of the unified buffer, {self.spec.name} has "
+                f"unified_buffer.size = {BYTES.format(limit)}; a smaller problem or a larger buffer fits"
+            )
+        return address
+
+    def weights(self, depth: int, columns: int, planes: int = 1) -> Weights:
+        """Tiles for a matrix in weight memory; InputError if it is full."""
+        array = self.spec.array
+        made = Weights(self.weight_bytes, depth, columns, planes, array.rows, array.columns)
+        self.weight_bytes += made.size_bytes
+        if self.weight_bytes > self.spec.dram.size_bytes:
+            raise InputError(
+                f"{self.what}: weights take {BYTES.format(self.weight_bytes)} in whole tiles, {self.spec.name} has "
+                f"dram.size = {BYTES.format(self.spec.dram.size_bytes)}; a smaller problem or a larger memory fits"
+            )
+        return made
+
+    def accumulators(self, array: int, rows: int, limit: int) -> int:
+        """First row of the next `rows` accumulators of an array, round and round."""
+        if not self.acc_next:
+            self.acc_next = [0] * self.spec.array.count
+        if self.acc_next[array] + rows > limit:
+            self.acc_next[array] = 0
+        first = self.acc_next[array]
+        self.acc_next[array] = first + rows
+        return first
+
+    def column(
+        self,
+        weights: Weights,
+        n: int,
+        multiply: Callable[[int, int], MatrixMultiply],
+        acc: int,
+        array: int,
+        before: Callable[[int], None] | None = None,
+    ) -> None:
+        """One column of tiles: reads the tiles and multiplies.
+
+        multiply: `(step, repeat) -> instruction` for `repeat` tiles from `step` on, of which accumulators, array and
+        flags are filled in here. before: called ahead of each tile, where its activations must be waited for.
+        """
+        self.add(ReadWeights(weights.tile(n), weights.deep * weights.planes, array))
+        for plane in range(weights.planes):
+            waits = before if plane == 0 else None
+            for step, repeat in [(step, 1) for step in range(weights.deep)] if waits else [(0, weights.deep)]:
+                if waits:
+                    waits(step)
+                self.add(
+                    replace(
+                        multiply(step, repeat), acc=acc, array=array, columns=weights.columns_of(n),
+                        accumulate=int(plane > 0 or step > 0), shift=8 * plane,
+                        unsigned=int(plane == 0 and weights.planes == 2),
+                    )
+                )  # fmt: skip
+
+    def activate(
+        self, acc: int, rows: int, columns: int, ub: int, pitch: int, bits: int, array: int, function: str = "identity",
+        shift: int = 0,
+    ) -> None:  # fmt: skip
+        """Accumulators to the unified buffer."""
+        self.add(Activate(acc, rows, columns, ub, pitch, function, bits, shift, array))
+
+
+BITS = {"int8": 8, "int16": 16, "int32": 32}
+"""Widths of the number formats that the machine knows."""
+
+
+def formats(op: object, spec: TpuSpec, dtype: str, out: str) -> tuple[int, int]:
+    """Bits of operands and of results; InputError for formats that the machine does not have."""
+    if dtype not in ("int8", "int16"):
+        raise InputError(f"{op}: {spec.name} multiplies int8 and int16, not {dtype}")
+    if out not in BITS:
+        raise InputError(f"{op}: {spec.name} writes int8, int16 and int32, not out={out}")
+    return BITS[dtype], BITS[out]

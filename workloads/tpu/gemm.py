@@ -1,0 +1,230 @@
+"""Matrix products on a TPU: one operand rests in weight memory, the other streams from the host and back to it.
+
+Blocks of rows go through all columns of tiles; while one column's sums are read, the next one's are made. Where inputs
+stay in the array, weights and inputs change places and the product is computed transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from arch.tpu import TpuSpec
+from sim.tpu.program import MatrixMultiply, Program, ReadHostMemory, WriteHostMemory
+from workloads.ops import Gemm, Matvec
+from workloads.registry import register
+from workloads.tpu.choose import Config, block_rows, product_candidates
+from workloads.tpu.emit import Emitter, Weights, formats
+
+
+@dataclass(frozen=True)
+class Product:
+    """What is multiplied, for each batch: left [rows, depth] streams, right [depth, columns] rests as weights."""
+
+    what: str
+    rows: int
+    depth: int
+    columns: int
+    batch: int
+    bits: int
+    out_bits: int
+    planes: int
+
+
+def candidates(op: Gemm | Matvec, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
+    """Layouts with their estimates, the best first."""
+    p = product_of(op, spec, Config("tiled"))
+    return product_candidates(spec, schedule, p.rows, p.depth, p.columns, p.batch, p.bits, p.planes)
+
+
+def product_of(op: Gemm | Matvec, spec: TpuSpec, config: Config) -> Product:
+    """The product that an operator is on a machine; InputError where the machine cannot do it."""
+    gemm = _gemm(op)
+    bits, out_bits = formats(op, spec, str(gemm.dtype), str(gemm.out))
+    if gemm.adds:
+        raise InputError(f"{op}: {spec.name} has no way to load its accumulators, so beta must be 0")
+    if gemm.acc != "int32":
+        raise InputError(f"{op}: {spec.name} sums in int32, not acc={gemm.acc}")
+    if config.wide and bits == 16:
+        raise InputError(f"{op}: 8x16 is for int8 operands, dtype is {gemm.dtype}")
+    rows, columns = (gemm.n, gemm.m) if _stays_left(op, spec) else (gemm.m, gemm.n)
+    planes = bits // 8
+    return Product(str(op), rows, gemm.k, columns, gemm.batch, 16 if config.wide else bits, out_bits, planes)
+
+
+@register("matvec", "tpu", "tiled")
+@register("gemm", "tpu", "tiled")
+def build(op: Gemm | Matvec, spec: TpuSpec, config: Config) -> Program:
+    """The program; InputError where its operands do not fit."""
+    p = product_of(op, spec, config)
+    e = Emitter(spec, p.what)
+    wide = p.bits // 8
+    left = e.host(p.batch * p.rows * p.depth * wide)
+    result = e.host(p.batch * p.rows * p.columns * p.out_bits // 8)
+    weights = [e.weights(p.depth, p.columns, p.planes) for _ in range(p.batch)]
+    block = _fitting_block(e, p, config)
+    blocks = [(b, first, min(block, p.rows - first)) for b in range(p.batch) for first in range(0, p.rows, block)]
+    buffers = [e.ub(block * _pitch(spec, p)) for _ in range(min(2, len(blocks)))]
+    _Stream(e, p, blocks, buffers, left, result).emit(weights)
+    swapped = _stays_left(op, spec)
+
+    def fill(memory: Any, operands: Sequence[NDArray[Any]]) -> None:
+        a, b = _operands(op, operands, swapped)
+        store(memory.host, left, a.astype(np.int8 if wide == 1 else np.int16))
+        for area, matrix in zip(weights, b, strict=True):
+            store(memory.weights, area.address, area.image(matrix))
+
+    def results(memory: Any) -> list[NDArray[Any]]:
+        kind = {8: np.int8, 16: np.int16, 32: np.int32}[p.out_bits]
+        found = load(memory.host, result, (p.batch, p.rows, p.columns), kind)
+        found = found.swapaxes(1, 2) if swapped else found
+        return [found.reshape(-1) if isinstance(op, Matvec) else found]
+
+    return Program(op.word, str(config), e.instructions, e.host_bytes, e.weight_bytes, fill, results)
+
+
+@dataclass
+class _Stream:
+    """Writes all blocks. Two buffers hold a block and the next; results leave one column of tiles late, so that a slot
+    of the ring is free again when it is needed."""
+
+    e: Emitter
+    p: Product
+    blocks: list[tuple[int, int, int]]
+    """Batch, first row and rows of each."""
+    buffers: list[int]
+    left: int
+    result: int
+
+    def __post_init__(self) -> None:
+        array = self.e.spec.array
+        self.wide, self.out_bytes = self.p.bits // 8, self.p.out_bits // 8
+        self.pitch, self.out_pitch = _pitch(self.e.spec, self.p), array.columns * self.out_bytes
+        largest = max(rows for _, _, rows in self.blocks)
+        self.ring = [self.e.ub(largest * self.out_pitch) for _ in range(2 * array.count)]
+        self.pending: list[WriteHostMemory] = []
+        self.columns = 0
+
+    def emit(self, weights: list[Weights]) -> None:
+        """All blocks; weights: of each batch."""
+        for number, (batch, first, rows) in enumerate(self.blocks):
+            if number:
+                self.e.sync("host_read", *self.e.matrices)
+            for n in range(weights[batch].wide):
+                self.column(weights[batch], number, n)
+                if n == 0 and number + 1 < len(self.blocks):
+                    for step in range(weights[batch].deep):
+                        self.fetch(number + 1, step)
+                self.drain(weights[batch], n, batch, first, rows)
+        self.flush()
+
+    def column(self, area: Weights, number: int, n: int) -> None:
+        """One column of tiles; where outputs stay, for each block of as many rows as the array has."""
+        e, rows = self.e, self.blocks[number][2]
+        array = n % e.spec.array.count
+        acc = self.acc = e.accumulators(array, rows, e.spec.accumulators.rows)
+        height = e.spec.array.rows if e.spec.array.dataflow == "os" else rows
+
+        def before(step: int) -> None:
+            if number == 0 and n == 0:
+                self.fetch(0, step)
+            e.sync(f"matrix{array}", "host_read")
+
+        for row in range(0, rows, height):
+            multiply = partial(self.multiply, area, number, row, min(height, rows - row))
+            # The first column on each array waits for the block's activations, tile by tile.
+            e.column(area, n, multiply, acc + row, array, before if n < e.spec.array.count and row == 0 else None)
+
+    def multiply(self, area: Weights, number: int, row: int, rows: int, step: int, repeat: int) -> MatrixMultiply:
+        """Rows of a block times `repeat` tiles of a column."""
+        height = self.e.spec.array.rows
+        start = step * height
+        source = self.buffers[number % len(self.buffers)] + row * self.pitch + start * self.wide
+        depth = min(repeat * height, self.p.depth - start)
+        return MatrixMultiply(source, self.pitch, rows, depth, area.width, 0, bits=self.p.bits, repeat=repeat)
+
+    def fetch(self, number: int, step: int) -> None:
+        """What one tile multiplies of a block, from the host."""
+        batch, first, rows = self.blocks[number]
+        start = step * self.e.spec.array.rows
+        depth = min(self.e.spec.array.rows, self.p.depth - start)
+        host = self.left + ((batch * self.p.rows + first) * self.p.depth + start) * self.wide
+        target = self.buffers[number % len(self.buffers)] + start * self.wide
+        self.e.add(ReadHostMemory(host, target, rows, depth * self.wide, self.p.depth * self.wide, self.pitch))
+
+    def drain(self, area: Weights, n: int, batch: int, first: int, rows: int) -> None:
+        """Sums to the buffer, and the column before to the host."""
+        self.e.sync("activation", "host_write")
+        self.flush()
+        slot = self.ring[self.columns % len(self.ring)]
+        self.columns += 1
+        width = area.columns_of(n)
+        self.e.activate(self.acc, rows, width, slot, self.out_pitch, self.p.out_bits, n % self.e.spec.array.count)
+        host = self.result + ((batch * self.p.rows + first) * self.p.columns + n * area.width) * self.out_bytes
+        row_bytes, host_pitch = width * self.out_bytes, self.p.columns * self.out_bytes
+        self.pending.append(WriteHostMemory(slot, host, rows, row_bytes, self.out_pitch, host_pitch))
+
+    def flush(self) -> None:
+        """Sends what the last column left."""
+        if self.pending:
+            self.e.sync("host_write", "activation")
+            self.e.add(self.pending.pop())
+
+
+def _fitting_block(e: Emitter, p: Product, config: Config) -> int:
+    """Rows of a block: what the accumulators hold, fewer where two blocks and their results exceed the buffer."""
+    block = block_rows(e.spec, p.rows, config.whole)
+    per_row = 2 * _pitch(e.spec, p) + 2 * e.spec.array.count * e.spec.array.columns * p.out_bits // 8
+    room = e.spec.unified_buffer.size_bytes - 8 * e.align
+    if block * per_row <= room:
+        return block
+    if p.batch * p.rows == block:
+        per_row -= _pitch(e.spec, p)  # one block needs no second buffer
+        if block * per_row <= room:
+            return block
+    fits = room // per_row
+    if fits < 1:
+        e.ub(per_row)
+    return -(-p.rows // -(-p.rows // max(1, fits)))
+
+
+def _pitch(spec: TpuSpec, p: Product) -> int:
+    """Bytes from one row of activations to the next: whole tiles."""
+    return -(-p.depth // spec.array.rows) * spec.array.rows * (p.bits // 8)
+
+
+def _gemm(op: Gemm | Matvec) -> Gemm:
+    return op.as_gemm() if isinstance(op, Matvec) else op
+
+
+def _stays_left(op: Gemm | Matvec, spec: TpuSpec) -> bool:
+    """Whether the left operand rests in the weight memory: of a vector product always, its matrix is on the left."""
+    return (spec.array.dataflow == "is") != isinstance(op, Matvec)
+
+
+def _operands(op: Gemm | Matvec, operands: Sequence[NDArray[Any]], swapped: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What streams, [batch, rows, depth], and what rests, [batch, depth, columns]."""
+    gemm = _gemm(op)
+    a = np.asarray(operands[0]).reshape(gemm.a_shape).astype(np.int64)
+    b = np.asarray(operands[1]).reshape(gemm.b_shape).astype(np.int64)
+    a = a.swapaxes(1, 2) if gemm.ta == "T" else a
+    b = b.swapaxes(1, 2) if gemm.tb == "T" else b
+    return (b.swapaxes(1, 2), a.swapaxes(1, 2)) if swapped else (a, b)
+
+
+def store(memory: NDArray[np.uint8], address: int, values: NDArray[Any]) -> None:
+    """Writes an array to a memory."""
+    raw = np.ascontiguousarray(values).view(np.uint8).ravel()
+    memory[address : address + raw.size] = raw
+
+
+def load(memory: NDArray[np.uint8], address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """Reads an array from a memory."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    return memory[address : address + size].copy().view(kind).reshape(shape)
