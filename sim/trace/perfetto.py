@@ -47,20 +47,20 @@ class _Writer:
             if track.counter:
                 descriptor.counter.unit_name = track.unit
             self.builder.write_packet(packet)
-        # At one time what ends comes before what begins, and of what begins the longer comes first.
-        events: list[tuple[int, int, int, int, Any]] = []
+        # At one time: what ends, then what takes no whole cycle, then what begins.
+        events: list[tuple[int, int, int, bool, Any]] = [(self.found.span[0], -1, 0, True, self.found.facts)]
         for number, piece in enumerate(self.found.slices):
-            events.append((piece.begin, 1, -piece.end, number, piece))
-            events.append((piece.end, 2 if piece.end == piece.begin else 0, -piece.begin, number, piece))
-        order = len(events)
-        events += [(s.at, 1, 0, order + i, s) for i, s in enumerate(self.found.samples)]
-        facts = [(self.found.span[0], 1, 0, -1, self.found.facts)]
-        for at, kind, _, _, what in sorted([*events, *facts], key=lambda event: event[:4]):
+            short = piece.begin == piece.end
+            events.append((piece.begin, 1 if short else 2, number, True, piece))
+            events.append((piece.end, 1 if short else 0, number, False, piece))
+        events += [(sample.at, 2, number, True, sample) for number, sample in enumerate(self.found.samples)]
+        # Of one slice the begin is listed before the end, and sorting keeps that order.
+        for at, _, _, begins, what in sorted(events, key=lambda event: event[:3]):
             packet = self._packet(at)
             if isinstance(what, Mapping):
                 self._facts(packet, what)
             elif isinstance(what, Slice):
-                self._slice(packet, what, begins=kind == 1)
+                self._slice(packet, what, begins=begins)
             else:
                 packet.track_event.type = self.event.TYPE_COUNTER
                 packet.track_event.track_uuid = what.track + 1

@@ -76,13 +76,13 @@ def test_record_compare_and_explain(project: Path, capsys: pytest.CaptureFixture
     assert recorded.cycles == simulate("gemm m=64 n=64 k=64 dtype=fp16", "t4").cycles
 
     edit(project, r"cycles = \d+", "cycles = 9000")
-    edit(project, r"stalls.warps.wait = [\d.]+", "stalls.warps.wait = 50.0")
+    edit(project, r"stalls.warps.selected = [\d.]+", "stalls.warps.selected = 50.0")
     edit(project, r"counters.l2_read_bytes = \d+", "counters.l2_read_bytes = 1")
     edit(project, r'kernels = "\w+"', 'kernels = "0123456789abcdef"')
     code, out, _ = run(capsys)
     assert code == 1
     assert re.search(r"half the SMs: CHANGED\n +cycles +9,000 +[\d,]+ +[+-][\d.]+ %", out)
-    assert re.search(r"warps\.wait +50\.00 % +[\d.]+ % +-[\d.]+ points", out)
+    assert re.search(r"warps\.selected +50\.00 % +[\d.]+ % +-[\d.]+ points", out)
     assert "l2_read_bytes" in out
     assert "simulator: 0123456789abcdef -> " in out
     assert out.endswith("3 cases: 2 same, 1 changed\n")
