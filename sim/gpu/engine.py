@@ -289,8 +289,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         x[X.FIRST_SM], x[X.LAST_SM] = window.first_sm, window.last_sm
         rows_log, rows_trace = window.rows, window.rows if window.trace else 0
     return GpuState(
-        heap=zeros(components + 1),
-        new=zeros(components + 1),
+        due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
         x=x,
         warps=zeros(warps, W.WIDTH),
         subs=zeros(subs, S.WIDTH),

@@ -194,7 +194,7 @@ def test_other_wrong_input(project: Path, capsys: pytest.CaptureFixture[str]) ->
     ):
         code, _, err = run(capsys, *words)
         assert (code, err.count("\n"), message in err) == (2, 1, True)
-    for text in ("format = 9", "nonsense", "format = 1", "format = 1\nversion=''\nkernels=''\n[case.a]\ncycles=1"):
+    for text in ("format = 9", "nonsense", "format = 1", "format = 1\nversion=''\n[case.a]\ncycles=1"):
         (project / "cycles.lock").write_text(text)
         code, _, err = run(capsys)
         assert (code, "--update" in err) == (2, True)
@@ -230,8 +230,8 @@ entries = st.builds(Entry, arch=names, workload=names, machine=names, digest=dig
 @given(st.dictionaries(names, entries, max_size=3))
 def test_what_is_written_is_read_back(tmp_path_factory: Any, found: dict[str, Entry]) -> None:
     path = tmp_path_factory.mktemp("lock") / "cycles.lock"
-    lockfile.write(path, Lock("1", "k", found))
-    assert lockfile.read(path) == Lock("1", "k", found)
+    lockfile.write(path, Lock("1", found))
+    assert lockfile.read(path) == Lock("1", found)
 
 
 @settings(max_examples=40)
@@ -254,7 +254,7 @@ def test_a_failed_write_leaves_the_lock_alone(project: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(InputError, match="No space left"):
-        lockfile.write(path, Lock("1", "k", {}))
+        lockfile.write(path, Lock("1", {}))
     assert path.read_text() == "before"
     assert [p.name for p in project.iterdir() if p.name.startswith(".")] == []
 
