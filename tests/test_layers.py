@@ -25,7 +25,8 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.memory", ("arch", "sim.engine", "sim.memory")),
     ("sim.host", ("arch", "sim.engine", "sim.host")),
     ("sim.gpu", ("arch", "sim.engine", "sim.memory", "sim.gpu")),
-    ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.rdu")),
+    ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.link", "sim.rdu")),
+    ("sim.link", ("arch", "sim.engine", "sim.link")),
     ("sim", ("arch", "sim")),
     ("workloads", ("arch", "workloads", "sim.*.program")),
 )

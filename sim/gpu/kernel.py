@@ -15,6 +15,7 @@ from sim.gpu.layout import (
     N_SCOREBOARDS,
     N_TILES,
     N_VECTOR_PIPES,
+    TENSOR_PIPE,
     TMA_QUEUE,
     TRACE_BEGIN,
     TRACE_END,
@@ -950,6 +951,28 @@ def _issue_time(subs, s, t, busy):
 
 
 @inner(inline=True)
+def _take_registers(subs, s, t, duration, taken):
+    """Instructions on vector registers, issued within [t, t + duration), keep the tensor core from the register file
+    for `taken` ticks: what it has in hand ends later, what it is given before they end takes longer."""
+    free = subs[s, S.PIPE_FREE + TENSOR_PIPE]
+    if free > t:
+        subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + (taken if t + duration <= free else taken * (free - t) // duration)
+    end = t + duration
+    if subs[s, S.REGISTER_END] > t:
+        taken += (subs[s, S.REGISTER_END] - t) * subs[s, S.REGISTER_RATE] >> 8
+        end = max(end, subs[s, S.REGISTER_END])
+    subs[s, S.REGISTER_END] = end
+    subs[s, S.REGISTER_RATE] = taken * 256 // (end - t)
+
+
+@inner(inline=True)
+def _registers_taken(subs, s, t, duration):
+    """Ticks that vector instructions in progress add to `duration` ticks of the tensor core from tick t on."""
+    overlap = min(subs[s, S.REGISTER_END] - t, duration)
+    return overlap * subs[s, S.REGISTER_RATE] >> 8 if overlap > 0 else 0
+
+
+@inner(inline=True)
 def _issue_run(p, prog, st, w, s, t, pc, n, total):
     """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
 
@@ -970,6 +993,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     cycle = p[P.CYCLE]
     busy = slots * cycle
     duration = n * interval
+    if pipe == TENSOR_PIPE:
+        duration += _registers_taken(subs, s, t, duration)
     alone = duration  # of the pipe; the rest of the duration it waits for slots and for the other pipes of the mix
     if p[P.MAX_RUN] == 1:
         free = subs[s, S.ISSUE_FREE]
@@ -1008,6 +1033,9 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
                 duration = max(duration, f - t)
     subs[s, S.PIPE_FREE + pipe] = t + (alone if p[P.MAX_RUN] == 1 else duration)
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
+    taken = code[pc, Col.REGISTERS]
+    if taken > 0:
+        _take_registers(subs, s, t, max(duration, busy), taken * n // total)
     end = max(t + duration - interval + cycle, t + busy)
     following = t + busy if code[pc, Col.SPREAD] == 1 else end
     _issue_slots(st, w, s, t, busy, following)
@@ -1344,7 +1372,9 @@ def _step(p, prog, st, ms, mem, w, t):
 
         elif kind == Kind.WGMMA:
             n = code[pc, Col.COUNT]
-            end = max(t, st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]]) + n * code[pc, Col.INTERVAL]
+            end = n * code[pc, Col.INTERVAL]
+            begin = max(t, st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]])
+            end += begin + _registers_taken(st.subs, s, begin, end)
             # Operands stream from shared memory; its array is shared with TMA and the LSU.
             shared = max(st.sms[sm, M.BACKGROUND_FREE], t) + n * code[pc, Col.SHARED]
             st.sms[sm, M.BACKGROUND_FREE] = shared

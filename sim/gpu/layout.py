@@ -82,7 +82,8 @@ class Col(IntEnum):
     TILE = 27  # register tile written, -1 none
     SPREAD = 28  # 1: the ops that follow issue between the instructions of this one
     LOADS = 29  # shared-memory loads between the instructions of a RUN
-    WIDTH = 30
+    REGISTERS = 30  # ticks for which all instructions of the row keep the tensor core from the register file
+    WIDTH = 31
 
 
 class Box(IntEnum):
@@ -171,6 +172,7 @@ class Block(IntEnum):
 
 
 N_PIPES = 12
+TENSOR_PIPE = 4
 
 
 class S(IntEnum):
@@ -184,7 +186,9 @@ class S(IntEnum):
     RESIDENT = 27
     LAST_WARP = 28
     ISSUE_FREE = 29
-    WIDTH = 30
+    REGISTER_END = 30  # until then vector instructions take a share of the register file
+    REGISTER_RATE = 31  # that share, in 256ths
+    WIDTH = 32
 
 
 class M(IntEnum):

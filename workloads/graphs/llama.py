@@ -31,8 +31,11 @@ MODELS = {
     "llama2-70b": Model(8192, 64, 8, 28672, 80),
     "llama3-8b": Model(4096, 32, 8, 14336, 32),
     "llama3-70b": Model(8192, 64, 8, 28672, 80),
+    "tiny": Model(128, 4, 2, 256, 4),
+    "llama3.1-8b": Model(4096, 32, 8, 14336, 32),
+    "llama3.1-70b": Model(8192, 64, 8, 28672, 80),
 }
-"""Published configurations."""
+"""Published configurations, and one small enough to check with numbers."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,30 @@ class Llama(GraphOperator):
         sizes = MODELS[self.model]
         if self.layers > sizes.layers:
             raise InputError(f"llama layers={self.layers}: {self.model} has {sizes.layers}")
-        if sizes.kv_heads % self.tp:
-            near = max(d for d in range(1, self.tp + 1) if sizes.kv_heads % d == 0)
-            raise InputError(f"llama tp={self.tp}: must divide the {sizes.kv_heads} key heads; nearest below: {near}")
+        fits = [d for d in range(1, sizes.heads + 1) if sizes.heads % d == 0 and sizes.ffn % d == 0]
+        fits = [d for d in fits if sizes.kv_heads % d == 0 or d % sizes.kv_heads == 0]
+        if self.tp not in fits:
+            near = max(d for d in fits if d <= self.tp)
+            raise InputError(f"llama tp={self.tp}: must share out {sizes.kv_heads} key heads; nearest below: {near}")
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in."""
         return dataclasses.replace(self, dtype=self.dtype or dtype)
+
+    @property
+    def flops(self) -> int:
+        """Operations of all devices together."""
+        return dataclasses.replace(self, tp=1).graph(fused=False).flops
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all devices together."""
+        return dataclasses.replace(self, tp=1).graph(fused=False).macs
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of what exists before or after the layers, on all devices together."""
+        return dataclasses.replace(self, tp=1).graph(fused=False).lasting_bytes
 
     def graph(self, fused: bool) -> Graph:
         """The operators in the order in which they are called, on one device."""
