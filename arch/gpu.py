@@ -68,6 +68,9 @@ class Sm(Group):
     cta_launch_cycles: Cycles = Field(description="from a free slot to the first instruction of the next CTA")
     address_interval_cycles: Cycles = Field(description="between two memory instructions of one sub-core")
     instruction_cache_bytes: Bytes = Field(description="instructions that an SM holds without going to the L2")
+    register_conflict_cycles: MeanCycles = Field(
+        description="cycles that a sub-core's tensor core loses for a vector instruction: both use the register file"
+    )
 
 
 class Sync(Group):
