@@ -112,7 +112,7 @@ def _add_conditions(parser: Parser) -> None:
     add("--set", nargs="+", action="extend", default=[], metavar="P=V", help="override: --set l2.size='60 MiB'")
     add("--check", action="store_true", help="replay the schedule with numbers and compare with NumPy")
     add("--exact", action="store_true", help="issue every instruction singly")
-    add("--l2", default="cold", metavar="STATE", help="cold (default) or warm")
+    add("--l2", default="cold", metavar="STATE", help="cold (default), warm, or dirty: full of another kernel's stores")
     add(
         "--scope", default="kernel", metavar="SCOPE", help="what the time covers: kernel (default), event, stream, host"
     )

@@ -255,8 +255,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, log_rows: int) -> G
         return np.zeros(shape, dtype=np.int64)
 
     return GpuState(
-        heap=zeros(components + 1),
-        new=zeros(components + 1),
+        due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
         x=zeros(X.WIDTH),
         warps=zeros(warps, W.WIDTH),
         subs=zeros(subs, S.WIDTH),

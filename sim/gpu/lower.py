@@ -564,11 +564,26 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.DESCRIPTORS: kernel.descriptors if cold_launch and spec.launch.descriptor_fetch_cycles else 0,
         P.LOG: int(log),
         P.FLAGS: kernel.flags,
+        P.TREE_SMS: 1 << (spec.sm.count - 1).bit_length(),
+        P.TREE_LEVELS: (held.warps + 2).bit_length(),
+        P.LOOKAHEAD: min(_LOOKAHEAD_CYCLES, *_between_sms_cycles(spec)) * cycle,
     }
     for name, value in values.items():
         p[name] = value
     return p
 
+
+def _between_sms_cycles(spec: GpuSpec) -> list[int]:
+    """What an SM takes at least to affect another."""
+    latencies = [spec.l2.hit_latency_cycles, spec.sm.cta_launch_cycles]
+    if spec.dsmem:
+        latencies += [spec.dsmem.latency_cycles, spec.sync.cluster_sync_cycles or 0]
+    return latencies
+
+
+#: How far a warp may be ahead of other SMs, at most; it changes only the order in which lines of a multicast take their
+#: place in the receiving SM.
+_LOOKAHEAD_CYCLES = 64
 
 #: Instruction lines of 128 B that an SM fetches ahead in one go (4 KiB): sequential prefetch of the instruction caches.
 #: Calibrated on the shortest xla_matmul_table bf16 rows of h100-sxm.

@@ -29,7 +29,7 @@ from sim.gpu.program import Program
 from sim.host.model import Host, Process
 from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import SCOPES, scope_ps
-from sim.memory.model import LINE_BYTES
+from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
 from sim.records import kernel_record, machine_figures
 from sim.report.record import Candidate, CheckResult, RunRecord
@@ -43,7 +43,7 @@ from workloads.silicon import Row, environment_of, operator_of
 
 OPTIONS = ("schedule", "check", "exact", "l2", "scope", "clock", "data", "tune")
 
-L2_STATES = ("cold", "warm")
+L2_STATES = ("cold", "warm", "dirty")
 CLOCKS = ("isolated", "sustained")
 DATA = ("normal", "uniform", "zeros")
 
@@ -62,7 +62,9 @@ _MAX_LOG_ROWS = 1 << 23
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which a run happens. clock_hz: locked there; limit_mw: board limit where it is not the preset's."""
+    """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
+    an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
+    locked there; limit_mw: board limit where it is not the preset's."""
 
     l2: str = "cold"
     clock: str = "isolated"
@@ -70,6 +72,7 @@ class Conditions:
     limit_mw: int | None = None
     data: str = "normal"
     exact: bool = False
+    dirty_milli: int = 1000
 
     def regulator(self, spec: GpuSpec) -> Regulator:
         """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
@@ -176,11 +179,12 @@ def conditions_of(row: Row) -> Conditions:
     """What a row's source states about how it measured."""
     environment = environment_of(row.source)
     return Conditions(
-        l2="cold" if row.cold_l2 else "warm",
+        l2=environment.flush if row.cold_l2 else "warm",
         clock=environment.clock,
         clock_hz=round(environment.locked_clock_mhz * 1_000_000) if environment.locked_clock_mhz else None,
         limit_mw=round(environment.power_limit_w * 1000) if environment.power_limit_w else None,
         data=environment.data_of(row.dtype),
+        dirty_milli=round(1000 * environment.dirty_share),
     )
 
 
@@ -270,24 +274,37 @@ def _run(
     device.energy.set_tensor_dtype(dtype)
     warm, short = conditions.l2 == "warm", estimate_ps < SETTLED_PS
     if short and conditions.clock == "sustained":
-        _repeat_until_settled(program, device, warm)
+        _repeat_until_settled(program, device, conditions)
     elif short and warm:
         _launch(program, device, None)
         device.regulator = conditions.regulator(spec)
     elif warm:
         _warm(program, device)
+    else:
+        _flush(program, device, conditions)
     return _launch(program, device, progress)
 
 
-def _repeat_until_settled(program: Program, device: Device, warm: bool) -> None:
+def _repeat_until_settled(program: Program, device: Device, conditions: Conditions) -> None:
     """Repeats a short program until its clock stays: the chip has been busy with it for long."""
     for _ in range(_SETTLING_RUNS):
         before_hz = device.regulator.clock_hz
         _launch(program, device, None)
-        if not warm:
-            device.flush_l2()
+        if conditions.l2 != "warm":
+            _flush(program, device, conditions)
         if device.regulator.clock_hz == before_hz:
             return
+
+
+def _flush(program: Program, device: Device, conditions: Conditions) -> None:
+    """Empties the L2, or fills it with lines that something else has written and that DRAM does not have yet."""
+    device.flush_l2()
+    if conditions.l2 == "dirty":
+        spec = device.memory_spec(device.regulator.clock_hz)
+        addresses = program.addresses()
+        first = 1 + max((addresses[t.name] + t.size_bytes) // LINE_BYTES for t in program.tensors)
+        warm_lines(spec, device.memory, first, device.spec.l2.size_bytes // LINE_BYTES, dirty=True)
+        clean(device.memory, 1000 - conditions.dirty_milli)
 
 
 def _warm(program: Program, device: Device) -> None:
