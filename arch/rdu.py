@@ -116,6 +116,11 @@ class Memory(Group):
     write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")
 
     @property
+    def write_overhead(self) -> float:
+        """Share of the data bus that writes alone lose; none is known."""
+        return 0.0
+
+    @property
     def channel_bandwidth_bytes_per_s(self) -> float:
         """Usable data rate of one channel."""
         return self.bandwidth_bytes_per_s * (1 - self.overhead) / self.channels
@@ -137,6 +142,14 @@ class Launch(Group):
 class Link(Group):
     """To other devices of a node; bandwidth is of one direction."""
 
+    bandwidth_bytes_per_s: BytesPerSecond
+    latency_ps: Picoseconds
+
+
+class Node(Group):
+    """Devices of one enclosure, and the network between enclosures; bandwidth of one device, one direction."""
+
+    devices: Count
     bandwidth_bytes_per_s: BytesPerSecond
     latency_ps: Picoseconds
 
@@ -176,6 +189,7 @@ class RduSpec(MachineSpec):
     launch: Launch
     host: Link = Field(description="PCIe")
     link: Link | None = None
+    node: Node | None = None
     power: Power
 
     @property
@@ -203,6 +217,20 @@ class RduSpec(MachineSpec):
     def macs_per_cycle(self) -> int:
         """Multiply-adds of one PCU a cycle."""
         return self.pcu.lanes * self.pcu.stages * self.pcu.macs
+
+    def divisions(self, budget: int) -> list[tuple[int, int]]:
+        """(row parts, column parts) of a tile over at most `budget` PCUs whose bands fill whole rows of a region.
+
+        A region is as high as the mesh (or a half or a quarter) and some columns wide; a band is one or several of its
+        rows. Other divisions would do, but their columns lie askew and share links.
+        """
+        wide = max(1, self.columns * self.pcu.count // (self.pcu.count + self.pmu.count))
+        found = {(1, parts) for parts in range(1, min(wide, budget) + 1)}
+        for high in (self.mesh.rows, self.mesh.rows // 2, self.mesh.rows // 4):
+            for rows in range(1, high + 1):
+                if high % rows == 0:
+                    found |= {(high // rows, width * rows) for width in range(1, wide + 1)}
+        return sorted(pair for pair in found if pair[0] * pair[1] <= budget)
 
     def peak_flops(self, dtype: str) -> float:
         """Peak operations a second: the arrays for their formats, else one SIMD operation a lane and stage."""

@@ -43,10 +43,10 @@ def simulate(
     a description, or a preset's name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole configuration
     as reports print it; of graphs `eager`, `graph`, `fused`, `fused_graph`. set: overrides of the machine,
     `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every instruction issues
-    singly. l2: `cold`, or `warm` after an untimed run. scope: what the time covers
-    (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy for long), or a locked
-    clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the power model. tune: simulate
-    the best few candidates and take the fastest. progress: called with the share done, 0 to 1.
+    singly. l2: `cold`, `warm` after an untimed run, or `dirty`, full of what something else wrote. scope: what the
+    time covers (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy for long),
+    or a locked clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the power model.
+    tune: simulate the best few candidates and take the fastest. progress: called with the share done, 0 to 1.
     Raises InputError before anything runs, also for an option that means nothing on the machine.
     """
     spec = _machine(machine, set)

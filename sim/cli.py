@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from arch.errors import InputError
 from sim.study import cli as study
+from sim.trace import cli as trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,6 +101,7 @@ def _parser() -> Parser:
     _add_output(validate)
     validate.set_defaults(command=_validate)
     study.add_commands(commands)
+    trace.add_command(commands)
     return parser
 
 
@@ -112,7 +114,7 @@ def _add_conditions(parser: Parser) -> None:
     add("--set", nargs="+", action="extend", default=[], metavar="P=V", help="override: --set l2.size='60 MiB'")
     add("--check", action="store_true", help="replay the schedule with numbers and compare with NumPy")
     add("--exact", action="store_true", help="issue every instruction singly")
-    add("--l2", default="cold", metavar="STATE", help="cold (default) or warm")
+    add("--l2", default="cold", metavar="STATE", help="cold (default), warm, or dirty: full of another kernel's stores")
     add(
         "--scope", default="kernel", metavar="SCOPE", help="what the time covers: kernel (default), event, stream, host"
     )

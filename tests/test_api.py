@@ -231,7 +231,7 @@ def test_a_row_runs_in_its_scope_and_state() -> None:
 
 def test_a_row_runs_in_its_sources_environment() -> None:
     limited = row(source="triton_docs_a100")
-    assert gpu.conditions_of(limited) == gpu.Conditions(clock="isolated", limit_mw=320_000)
+    assert gpu.conditions_of(limited) == gpu.Conditions("dirty", "isolated", limit_mw=320_000, dirty_milli=600)
     assert gpu.conditions_of(row(source="xla_matmul_table", l2="mixed")) == gpu.Conditions(clock="isolated")
     result = simulate_row(limited)
     assert (result.cycles - 1) / result.time_ps <= 1_410_000_000 / 10**12
@@ -241,7 +241,7 @@ def test_rows_that_cannot_run_say_why() -> None:
     for columns, says in (
         ({"schedule": "triton"}, "triton"),
         ({"machine": "b200"}, "b200"),
-        ({"op": "softmax", "shape": "rows=1 cols=1"}, "softmax"),
+        ({"op": "allreduce", "shape": "bytes=64 devices=2"}, "allreduce"),
     ):
         with pytest.raises(InputError, match=says):
             simulate_row(row(**columns))

@@ -15,6 +15,11 @@ Builder = Callable[[Any, Any, Any], Any]
 MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "simt", "gemv")),
     ("pointwise", "gpu"): ("workloads.gpu.pointwise",),
+    ("softmax", "gpu"): ("workloads.gpu.softmax",),
+    ("softmax_backward", "gpu"): ("workloads.gpu.softmax",),
+    ("sum", "gpu"): ("workloads.gpu.sums",),
+    ("transpose", "gpu"): ("workloads.gpu.transpose",),
+    **{(word, "gpu"): ("workloads.gpu.norms",) for word in ("layernorm", "rmsnorm", "layernorm_backward")},
     ("gemm", "tpu"): ("workloads.tpu.gemm",),
     ("conv2d", "tpu"): ("workloads.tpu.conv",),
     ("softmax", "tpu"): ("workloads.tpu.rows",),

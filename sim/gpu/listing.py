@@ -92,6 +92,7 @@ def _op(op: Op) -> str:
     words += ["with " + " ".join(f"{name} x{n}" for name, n in op.mix)] if op.mix else []
     words += [f"in {op.chain} dependent steps"] if op.chain > 1 else []
     words += ["spread"] if op.spread else []
+    words += [f"loading by {' and '.join(f'{load.opcode} x{load.count}' for load in op.loads)}"] if op.loads else []
     words += [f"after {', '.join(op.after)}"] if op.after else []
     words += [f"into {op.into}"] if op.into else []
     return " ".join(words)

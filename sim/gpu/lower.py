@@ -36,7 +36,7 @@ from sim.gpu.program import (
     View,
 )
 
-PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": 4, "lsu": 5}
+PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": lay.TENSOR_PIPE, "lsu": 5}
 _PIPE_COUNTER = {
     "fma": Counter.INST_FMA,
     "alu": Counter.INST_ALU,
@@ -181,6 +181,11 @@ def shared_row(spec: GpuSpec, op: Op) -> tuple[Instruction, int, int]:
     return row, max(1, bits // 32), access_waves(view, op.vector_bytes, op.sharers)
 
 
+def _mixed(op: Op) -> tuple[tuple[str, int], ...]:
+    """Instructions issued with an op and with its loads."""
+    return op.mix + tuple(item for load in op.loads for item in load.mix)
+
+
 class _Expressions:
     """The expression table under construction."""
 
@@ -298,7 +303,7 @@ class _Lowering:
         for name in op.after:
             self._scoreboard(name)
         columns: dict[str, int] = {"op": self.op_number, "count": op.count, "wait_mask": self._waits(op)}
-        columns["issue"] = op.count + sum(n for _, n in op.mix)
+        columns["issue"] = op.count + sum(n for _, n in _mixed(op)) + sum(load.count for load in op.loads)
         columns["stage"] = self._expr(op.stage)
         if op.barrier is not None:
             columns["bar"] = self.first_barrier[op.barrier.name]
@@ -352,7 +357,7 @@ class _Lowering:
     def _mix(self, op: Op) -> dict[str, int]:
         """Pipe time of the instructions issued with an op, on at most two further pipes (the busiest)."""
         ticks: dict[int, int] = {}
-        for name, count in op.mix:
+        for name, count in _mixed(op):
             row = mixed_row(self.spec, name)
             if row.pipe == "lsu":
                 continue  # issue slots only: the SM's queue is booked by memory ops
@@ -362,6 +367,15 @@ class _Lowering:
         for i, (pipe, total) in enumerate(sorted(ticks.items(), key=lambda item: -item[1])[:2]):
             columns[f"mix_pipe{i}"], columns[f"mix_ticks{i}"] = pipe, total
         return columns
+
+    def _registers(self, op: Op, accesses: int) -> int:
+        """Ticks for which `accesses` of whole registers keep the tensor core from the register file.
+
+        An op that names no register tile is address arithmetic, of which kernels for tensor cores have most in the
+        uniform datapath, with registers of its own.
+        """
+        named = any(isinstance(v.buffer, RegisterTile) for v in (*op.srcs, *((op.dst,) if op.dst else ())))
+        return accesses * cycles_to_ticks(self.spec.sm.register_conflict_cycles) if named else 0
 
     # ---- kinds of ops
 
@@ -380,8 +394,21 @@ class _Lowering:
             Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=latency, macs=macs,
             extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe],
             spread=int(op.spread),
-            **columns,
+            registers=0 if row.pipe == "tensor" else self._registers(op, op.count + sum(n for _, n in op.mix)),
+            **self._loads(op), **columns,
         )  # fmt: skip
+
+    def _loads(self, op: Op) -> dict[str, int]:
+        """What the loads between the instructions of an op take of shared memory, all together."""
+        columns = {"loads": 0, "shared": 0, "value": 0, "bytes": 0}
+        for load in op.loads:
+            _, base, waves = shared_row(self.spec, load)
+            width = 16 if load.opcode == "ldmatrix" else load.vector_bytes
+            columns["loads"] += load.count
+            columns["shared"] += load.count * waves * self.shared_ticks
+            columns["value"] += load.count * max(0, waves - base) * self.shared_ticks
+            columns["bytes"] += load.count * WARP_SIZE * width
+        return columns
 
     def _shared(self, op: Op, columns: dict[str, int]) -> None:
         row, base, waves = shared_row(self.spec, op)
@@ -396,6 +423,7 @@ class _Lowering:
             latency=max(latency, 0),
             shared=waves * self.shared_ticks, value=max(0, waves - base) * self.shared_ticks, bytes=WARP_SIZE * width,
             extra=Counter.SHARED_WRITE_BYTES if store else Counter.SHARED_READ_BYTES, counter=Counter.INST_SHARED,
+            registers=self._registers(op, op.count * base),
             **columns,
         )  # fmt: skip
 
@@ -548,11 +576,26 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.DESCRIPTORS: kernel.descriptors if cold_launch and spec.launch.descriptor_fetch_cycles else 0,
         P.LOG: int(log),
         P.FLAGS: kernel.flags,
+        P.TREE_SMS: 1 << (spec.sm.count - 1).bit_length(),
+        P.TREE_LEVELS: (held.warps + 2).bit_length(),
+        P.LOOKAHEAD: min(_LOOKAHEAD_CYCLES, *_between_sms_cycles(spec)) * cycle,
     }
     for name, value in values.items():
         p[name] = value
     return p
 
+
+def _between_sms_cycles(spec: GpuSpec) -> list[int]:
+    """What an SM takes at least to affect another."""
+    latencies = [spec.l2.hit_latency_cycles, spec.sm.cta_launch_cycles]
+    if spec.dsmem:
+        latencies += [spec.dsmem.latency_cycles, spec.sync.cluster_sync_cycles or 0]
+    return latencies
+
+
+#: How far a warp may be ahead of other SMs, at most; it changes only the order in which lines of a multicast take their
+#: place in the receiving SM.
+_LOOKAHEAD_CYCLES = 64
 
 #: Instruction lines of 128 B that an SM fetches ahead in one go (4 KiB): sequential prefetch of the instruction caches.
 #: Calibrated on the shortest xla_matmul_table bf16 rows of h100-sxm.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -377,11 +377,13 @@ class Op:
     value, whether mma accumulates, ...). after: names of scoreboards waited for before issue; into: the scoreboard that
     its completion signals. mix: further (opcode, count) instructions issued with it on other pipes (addresses,
     predicates, moves). spread: the compiler places the independent instructions that follow between those of this op,
-    as `ptxas` does with loads and multiplies; they issue in the slots that it leaves. vector_bytes: bytes a thread of a
-    global or shared access. sharers: neighbouring threads that read the same vector of shared memory. multicast: mask
-    of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices: integer expressions
-    that `compute` gets as numbers, such as the coordinates that a mask compares. chain: steps of which each waits for
-    the one before, as the shuffles of a reduction do; the instructions and their mix are shared out over them.
+    as `ptxas` does with loads and multiplies; they issue in the slots that it leaves. loads: shared-memory loads
+    (`lds`, `ldmatrix`, without dst) that bring this op's shared sources to registers and issue evenly between its
+    instructions, as in a software-pipelined loop. vector_bytes: bytes a thread of a global or shared access. sharers:
+    neighbouring threads that read the same vector of shared memory. multicast: mask of cluster ranks. compute: NumPy
+    meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices: integer expressions that `compute` gets as numbers,
+    such as the coordinates that a mask compares. chain: steps of which each waits for the one before, as the shuffles
+    of a reduction do; the instructions and their mix are shared out over them.
     """
 
     opcode: str
@@ -398,6 +400,7 @@ class Op:
     into: str = ""
     mix: tuple[tuple[str, int], ...] = ()
     spread: bool = False
+    loads: tuple[Op, ...] = ()
     vector_bytes: int = 16
     sharers: int = 1
     multicast: Expr | None = None
@@ -610,6 +613,10 @@ class RoleBuilder:
         self.op("wgmma_wait", value=Const(left))
 
     # --- shared memory
+
+    def load(self, dst: View, op: Op) -> None:
+        """`op`, an `lds` or `ldmatrix` without dst, to the registers `dst`."""
+        self._bodies[-1].append(replace(op, dst=dst, compute=_copy))
 
     def ldmatrix(self, dst: View, src: View, count: int, **fields: Any) -> None:
         """`count` ldmatrix.x4 (8x8 matrices of 16-bit elements) from shared memory into fragments."""

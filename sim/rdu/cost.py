@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 
 from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
-from sim.rdu.program import LANES, REDUCTIONS, TAIL, Node, Read, Stage
+from sim.engine.clock import PS_PER_S
+from sim.link.collective import fabric_of, fastest
+from sim.rdu.program import Node, Read, Stage, chain
 
 Spread = str
 """How a tile is spread over a stage's PCUs: `rows` (parts along row_par, each sent to all of col_par), `columns` (the
@@ -34,6 +36,8 @@ class StageCost:
 
     pcus: int = 0
     array_pcus: int = 0
+    crossed: bool = False
+    """Whether the columns of the product, not its rows, lie over the lanes."""
     interval_cycles: int = 1
     latency_cycles: int = 0
     macs: int = 0
@@ -48,29 +52,34 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
         cost.ports[port] = PortCost(math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype], "even")
     if stage.interval_cycles is not None:
         cost.interval_cycles, cost.latency_cycles = stage.interval_cycles, stage.latency_cycles
+    if stage.kind == "collective":
+        size_bytes = next(iter(cost.ports.values())).read_bytes
+        outcome = fastest(fabric_of(spec, stage.devices), "all_reduce", size_bytes)
+        # The links are free for the next tile when the last byte has left; the sum is there later.
+        cost.interval_cycles = max(1, ceil_div(outcome.port_ps * spec.clock.boost_hz, PS_PER_S))
+        cost.latency_cycles = ceil_div(outcome.time_ps * spec.clock.boost_hz, PS_PER_S) - cost.interval_cycles
     if stage.body is None:
         return cost
-    par = stage.row_par * stage.col_par
     for node in stage.body.nodes:
         if node.op == "matmul":
             _matmul(stage, node, spec, cost)
     if cost.array_pcus:
         cost.latency_cycles += spec.pcu.lanes + spec.pcu.stages + spec.pcu.latency_cycles
-    chain = _chain(stage, spec)
-    chain_latency = 0
-    for elements, slow, _ in chain:
-        interval = -(-elements // (spec.pcu.lanes * par)) * slow
-        cost.interval_cycles = max(cost.interval_cycles, interval)
-        chain_latency += spec.pcu.stages + spec.pcu.latency_cycles + spec.mesh.hop_cycles
-    cost.lane_operations = sum(operations for _, _, operations in chain)
+    steps = chain(stage.body, spec.pcu.lanes, spec.pcu.stages)
+    chain_latency = len(steps) * (spec.pcu.stages + spec.pcu.latency_cycles + spec.mesh.hop_cycles)
+    for elements, tail, operations in steps:
+        vectors = ceil_div(elements, spec.pcu.lanes * stage.simd_par)
+        cost.interval_cycles = max(cost.interval_cycles, vectors * (spec.pcu.tail_interval_cycles if tail else 1))
+        cost.lane_operations += operations
     cost.latency_cycles += chain_latency
-    cost.pcus = cost.array_pcus + len(chain) * par
+    cost.pcus = cost.array_pcus + len(steps) * stage.simd_par
     if stage.carry:
         # The next firing needs this one's result where it begins.
         cost.interval_cycles = max(cost.interval_cycles, chain_latency)
     if not cost.pcus:  # a plain move: one pass through PCUs
-        cost.pcus = par
-        cost.interval_cycles = -(-max(math.prod(r.shape) for r in stage.reads.values()) // (spec.pcu.lanes * par))
+        cost.pcus = stage.simd_par
+        elements = max(math.prod(read.shape) for read in stage.reads.values())
+        cost.interval_cycles = ceil_div(elements, spec.pcu.lanes * stage.simd_par)
         cost.latency_cycles = spec.pcu.stages + spec.pcu.latency_cycles
     return cost
 
@@ -93,10 +102,12 @@ def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
     if spec.pcu.systolic and direct:
         straight = _blocks(m, n, batch, spec, row_par, col_par)
         crossed = _blocks(n, m, batch, spec, col_par, row_par)
-        rounds = min(straight, crossed)
-        cycles = rounds[0] * -(-k // spec.pcu.macs)
+        # Rows lie over the lanes unless that costs an eighth more: the operand over the lanes is the wider stream.
+        cost.crossed = 8 * crossed[0] < 7 * straight[0]
+        rounds, again_lanes, again_stages = crossed if cost.crossed else straight
+        cycles = rounds * ceil_div(k, spec.pcu.macs)
         # Each block streams its rows and columns anew: nothing but the sums stays in an array.
-        again_left, again_right = rounds[1:] if straight <= crossed else rounds[:0:-1]
+        again_left, again_right = (again_stages, again_lanes) if cost.crossed else (again_lanes, again_stages)
     else:  # inner products over the lanes
         cycles = ceil_div(m * batch, row_par) * ceil_div(n, col_par) * ceil_div(k, spec.pcu.lanes)
         again_left, again_right = ceil_div(n, col_par), ceil_div(m * batch, row_par)
@@ -114,33 +125,3 @@ def _blocks(m: int, n: int, batch: int, spec: RduSpec, row_par: int, col_par: in
     down = ceil_div(batch * ceil_div(m, spec.pcu.lanes), row_par)
     across = ceil_div(ceil_div(n, spec.pcu.stages), col_par)
     return down * across, across, ceil_div(down, batch)
-
-
-def _chain(stage: Stage, spec: RduSpec) -> list[tuple[int, int, int]]:
-    """PCUs of the SIMD chain: (elements that stream through, cycles a vector, lane operations) each."""
-    assert stage.body is not None
-    chain: list[tuple[int, int, int]] = []
-    used = elements = operations = 0
-    for node in stage.body.nodes:
-        if node.op in LANES:
-            slots = 1
-        elif node.op in REDUCTIONS:
-            slots = math.ceil(math.log2(spec.pcu.lanes)) + 1
-        elif node.op in TAIL:
-            slots = 0
-        else:
-            continue
-        size = math.prod(stage.body.nodes[node.args[0]].shape if node.op in REDUCTIONS else node.shape)
-        if used and used + slots > spec.pcu.stages:
-            chain.append((elements, 1, operations))
-            used = elements = operations = 0
-        used, elements, operations = used + slots, max(elements, size), operations + size
-        while used > spec.pcu.stages:  # a tree that is deeper than one PCU
-            chain.append((elements, 1, 0))
-            used -= spec.pcu.stages
-        if node.op in TAIL:
-            chain.append((elements, spec.pcu.tail_interval_cycles, operations))
-            used = elements = operations = 0
-    if used:
-        chain.append((elements, 1, operations))
-    return chain

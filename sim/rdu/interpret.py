@@ -16,7 +16,7 @@ import numpy as np
 
 from arch.dtypes import round_to
 from sim.rdu.layout import L
-from sim.rdu.program import Array, Body, Index, Node, Program, Read, Section, Stage, walk
+from sim.rdu.program import LANES, Array, Body, Node, Program, Read, Section, Stage, walk
 
 _FUNCTIONS: dict[str, Any] = {
     "add": np.add,
@@ -182,14 +182,19 @@ class _Section:
         tile = np.full((source.shape[0], *stage.tile), stage.fill)
         inside = self._inside(stage, values)
         tile[(slice(None), *(slice(0, s.stop - s.start) for s in inside))] = source[(slice(None), *inside)]
+        tile = tile.reshape(source.shape[0], *stage.view)
+        if stage.permute:
+            tile = tile.transpose(0, *(axis + 1 for axis in stage.permute))
         return tile.reshape(source.shape[0], *stage.outputs["out"].out.shape)
 
     def _store(self, stage: Stage, values: Mapping[Any, int], value: Array) -> None:
         assert stage.tensor is not None
         target = self.arrays[stage.tensor.name]
         inside = self._inside(stage, values)
-        tile = value.reshape(value.shape[0], *stage.tile)
-        tile = round_to(tile, stage.tensor.dtype)
+        tile = value.reshape(value.shape[0], *stage.view)
+        if stage.permute:
+            tile = tile.transpose(0, *(axis + 1 for axis in stage.permute))
+        tile = round_to(tile.reshape(value.shape[0], *stage.tile), stage.tensor.dtype)
         target[(slice(None), *inside)] = tile[(slice(None), *(slice(0, s.stop - s.start) for s in inside))]
 
     def _inside(self, stage: Stage, values: Mapping[Any, int]) -> tuple[slice, ...]:
@@ -231,6 +236,8 @@ def evaluate(
 
 def _node(node: Node, found: list[Array], inputs: Mapping[str, Array], values: Mapping[Any, int]) -> Array:
     args = [found[i] for i in node.args]
+    if node.op in LANES:  # a tile of fewer dimensions is spread over the outer ones, not over the devices
+        args = [a.reshape(len(a), *[1] * (len(node.shape) + 1 - a.ndim), *a.shape[1:]) for a in args]
     match node.op:
         case "input":
             return inputs[node.attrs[0]]
@@ -240,20 +247,22 @@ def _node(node: Node, found: list[Array], inputs: Mapping[str, Array], values: M
             return round_to(np.matmul(*args), "fp32")
         case "reshape":
             return args[0].reshape(args[0].shape[0], *node.shape)
+        case "permute":
+            return args[0].transpose(0, *(axis + 1 for axis in node.attrs))
         case "columns":
             return args[0][..., node.attrs[0] : node.attrs[1]]
         case "rotate_half":
             half = args[0].shape[-1] // 2
             return np.concatenate([-args[0][..., half:], args[0][..., :half]], axis=-1)
         case "causal":
-            rows_from, columns_from, window = node.attrs
-            return _causal(args[0], rows_from, columns_from, window, values)
+            rows_from, columns_from, window, period = node.attrs
+            return _causal(args[0], rows_from.at(values), columns_from.at(values), window, period)
     return round_to(_FUNCTIONS[node.op](*args), "fp32")
 
 
-def _causal(tile: Array, rows_from: Index, columns_from: Index, window: int, values: Mapping[Any, int]) -> Array:
-    rows = rows_from.at(values) + np.arange(tile.shape[-2])[:, None]
-    columns = columns_from.at(values) + np.arange(tile.shape[-1])[None, :]
+def _causal(tile: Array, first_row: int, first_column: int, window: int, period: int) -> Array:
+    rows = first_row + np.arange(tile.shape[-2])[:, None] % period
+    columns = first_column + np.arange(tile.shape[-1])[None, :]
     keep = columns <= rows
     if window:
         keep &= columns > rows - window

@@ -21,9 +21,10 @@ from arch.units import BYTES
 from sim.engine.clock import TICKS_PER_CYCLE, bytes_per_cycle, cycles_to_ticks, ps_to_ticks, transfer_ticks
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state
-from sim.rdu import place
-from sim.rdu.cost import PortCost, StageCost, stage_cost
-from sim.rdu.layout import UNIT_BYTES, Kind, L, Q, Reason, S, X
+from sim.rdu import place, route
+from sim.rdu.balance import balance
+from sim.rdu.cost import StageCost, stage_cost
+from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Q, Reason, S, X
 from sim.rdu.place import Flow, Grid, Ints
 from sim.rdu.program import Read, Section, Stage, walk
 
@@ -35,10 +36,6 @@ _KINDS = {
     "collective": Kind.COLLECTIVE,
     "timed": Kind.COMPUTE,
 }
-
-
-_STEP = 7
-"""Stride over a band's units; prime to the usual numbers of rows and columns."""
 
 
 class EngineSpec(NamedTuple):
@@ -131,6 +128,7 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     for read in reads:
         if read.output.stage not in stages:
             raise InputError(f"{section.name}: {read.name} reads a loop that was never closed")
+    balance(section, spec)
     costs = [stage_cost(stage, spec) for stage in stages]
     number = {id(stage): i for i, stage in enumerate(stages)}
     firings = [walk(stage.over) for stage in stages]
@@ -140,15 +138,15 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     )
     _fits(section, spec, stages, costs, reads, pmus)
     grid = place.grid_of(spec)
-    pcus = _place_stages(grid, stages, costs, reads, number)
+    units_of = route.place_stages(grid, stages, costs, reads, number)
     free = np.ones(len(grid.pmus), np.int64)
     channels, flows = [], []
     for read, count in zip(reads, pmus, strict=True):
         producer, reader = number[id(read.output.stage)], number[id(read.reader)]
         port = costs[reader].ports[read.port]
-        near = _readers(pcus[reader], stages[reader], port, count)
-        units = _place_buffer(grid, free, count, near, pcus[producer])
-        into, out_of = _flows(grid, read, stages[producer], stages[reader], pcus[producer], pcus[reader], units, port)
+        ends = (read.output.stage, stages[reader], units_of[producer], units_of[reader])
+        units = route.place_buffer(grid, free, count, port, ends[1], ends[3], ends[0], ends[2])
+        into, out_of = route.flows(grid, read, *ends, units, port)
         flows.append((into, out_of))
         write = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
         channels.append(ChannelUnits(read, units, port.read_bytes, write, 0, 0))
@@ -168,7 +166,7 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
         transfer_ticks(UNIT_BYTES, Fraction(spec.agcu.bandwidth_bytes_per_cycle)),
     )
     tables = _tables(spec, grid, stages, channels, costs, firings, number, flows, loads, addresses, engine)
-    return Configuration(section, spec, grid, stages, channels, costs, pcus, total, engine, tables)
+    return Configuration(section, spec, grid, stages, channels, costs, [u.all for u in units_of], total, engine, tables)
 
 
 # ---------------------------------------------------------------------------------------------------- units
@@ -254,100 +252,6 @@ def _fits(
         raise InputError(f"section {section.name} has {len(stages)} stages; the engine takes 4000")
 
 
-def _place_stages(
-    grid: Grid,
-    stages: Sequence[Stage],
-    costs: Sequence[StageCost],
-    reads: Sequence[Read],
-    number: Mapping[int, int],
-) -> list[Ints]:
-    sizes = [cost.pcus for cost in costs]
-    edges = [
-        (number[id(r.output.stage)], number[id(r.reader)], costs[number[id(r.reader)]].ports[r.port].read_bytes)
-        for r in reads
-    ]
-    found: list[Ints] = [np.zeros((0, 2), np.int64)] * len(stages)
-    at = 0
-    for i in place.order_of(sizes, edges):
-        units = grid.pcus[at : at + sizes[i]]
-        found[i] = _embedded(units, stages[i])
-        at += sizes[i]
-    for i, stage in enumerate(stages):
-        if not len(found[i]):  # memory and collectives: generators at the edges
-            found[i] = grid.generators[: max(1, _generators(stage, len(grid.generators)))]
-    return found
-
-
-def _embedded(units: Ints, stage: Stage) -> Ints:
-    """Units so that number row * col_par + column of a division over PCUs lies in its row and column of the region.
-
-    Parts of a tile's rows are bands across the region; within a band, parts of its columns go from left to right.
-    """
-    parts = stage.row_par * stage.col_par
-    array, rest = units[:parts], units[parts:]
-    array = array[np.lexsort((array[:, 1], array[:, 0]))]
-    bands = [array[i : i + stage.col_par] for i in range(0, parts, stage.col_par)]
-    return np.concatenate([*(band[np.lexsort((band[:, 0], band[:, 1]))] for band in bands), rest])
-
-
-def _generators(stage: Stage, count: int) -> int:
-    return min(count, stage.units) if stage.units > 0 else count
-
-
-def _place_buffer(grid: Grid, free: Ints, count: int, reader: Ints, producer: Ints) -> Ints:
-    """Coordinates of a buffer's PMUs, near the units that read it, or that write it where those are at the edge."""
-    near = reader if not _at_edge(grid, reader) else producer
-    if _at_edge(grid, near):
-        near = grid.pmus[:1]
-    index = np.arange(count) * len(near) // max(count, 1)  # as it is where there is one for each
-    return grid.pmus[place.nearest_free(free, near[index].astype(np.float64), grid)]
-
-
-def _readers(units: Ints, stage: Stage, port: PortCost, count: int) -> Ints:
-    """For each of `count` PMUs a unit that it should be near: one of those that read its part, here and there.
-
-    A part that many units read lies in a band across the mesh; its PMUs are spread along it, so that what fills them
-    does not all come through the same links.
-    """
-    parts = stage.row_par * stage.col_par
-    if port.spread == "even" or len(units) < parts or not count:
-        return units[np.arange(count) * len(units) // max(count, 1)]
-    bands = [units[i * stage.col_par : (i + 1) * stage.col_par] for i in range(stage.row_par)]
-    if port.spread == "columns":
-        bands = [units[i : parts : stage.col_par] for i in range(stage.col_par)]
-    chosen = [bands[j * len(bands) // count] for j in range(count)]
-    return np.array([band[(_STEP * j) % len(band)] for j, band in enumerate(chosen)])
-
-
-def _at_edge(grid: Grid, units: Ints) -> bool:
-    return len(units) <= len(grid.generators) and bool((units == grid.generators[: len(units)]).all())
-
-
-def _flows(
-    grid: Grid, read: Read, producer: Stage, reader: Stage, made: Ints, used: Ints, pmus: Ints, port: PortCost
-) -> tuple[Flow, Flow]:
-    """(producer to buffer, buffer to reader); with no PMUs the first is all and the second is empty of bytes."""
-    write = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
-    targets = pmus if len(pmus) else used
-    if producer.kind != "compute":
-        into = place.even_flow(place.nearest_generators(grid, targets), targets, write)
-    else:
-        into = place.even_flow(made, targets, write)
-    if not len(pmus):
-        return into, Flow(into.sources[:1], [into.sources[:1]], 0)
-    if reader.kind != "compute":
-        return into, place.even_flow(pmus, place.nearest_generators(grid, pmus), port.read_bytes)
-    parts = reader.row_par * reader.col_par
-    first = used[:parts]
-    if port.spread == "rows":
-        groups = [first[i * reader.col_par : (i + 1) * reader.col_par] for i in range(reader.row_par)]
-        return into, place.spread_flow(pmus, groups, port.read_bytes)
-    if port.spread == "columns":
-        groups = [first[i :: reader.col_par] for i in range(reader.col_par)]
-        return into, place.spread_flow(pmus, groups, port.read_bytes)
-    return into, place.even_flow(pmus, first, port.read_bytes)
-
-
 # ---------------------------------------------------------------------------------------------------- tables
 
 
@@ -385,7 +289,7 @@ def _tables(
         row[S.PARKED] = row[S.BEGUN] = -1
         if node.tensor is not None:
             row[S.PLACE] = int(node.tensor.place == "ddr" and spec.hbm is not None)
-            row[S.GENERATORS] = _generators(node, spec.agcu.count)
+            row[S.GENERATORS] = route.generators_of(node, spec.agcu.count)
             row[S.WINDOW] = row[S.GENERATORS] * max(1, spec.agcu.in_flight_bytes // UNIT_BYTES)
             row[S.RING] = rings
             rings += int(row[S.WINDOW])
@@ -435,7 +339,7 @@ def _tables(
             row[private] = int(ticks[users < 2].max(initial=0))
             shared = np.flatnonzero((users >= 2) & (load > 0))
             row[begin] = link_count
-            links.append(np.column_stack([shared, ticks.reshape(-1)[shared]]))
+            links.append(np.column_stack([shared, ticks.reshape(-1)[shared], users.reshape(-1)[shared] - 1]))
             link_count += len(shared)
             row[end] = link_count
         row[Q.WAITS_TOKEN] = row[Q.WAITS_ROOM] = 1
@@ -453,10 +357,10 @@ def _tables(
         starts=np.concatenate(starts),
         ready=ready,
         freed=np.zeros(max(slots, 1), np.int64),
-        links=np.concatenate([*links, np.zeros((1, 2), np.int64)]),
+        links=np.concatenate([*links, np.zeros((1, 3), np.int64)]),
         link_free=np.zeros(grid.links, np.int64),
         jobs=np.concatenate([*jobs, np.zeros(1, np.int64)]).astype(np.int64),
-        segments=np.concatenate([*segments, np.zeros((1, 2), np.int64)]),
+        segments=np.concatenate([*segments, np.zeros((1, len(G)), np.int64)]),
         ring=np.zeros(max(rings, 1), np.int64),
         generator_free=np.zeros(spec.agcu.count, np.int64),
         reasons=np.zeros((len(stages), len(Reason)), np.int64),
@@ -480,40 +384,41 @@ def _start_levels(firings: Ints) -> Ints:
 
 
 def requests(stage: Stage, firings: Ints, base: int) -> tuple[Ints, Ints]:
-    """Contiguous pieces of memory of each firing: (pieces a firing, rows of (first byte, bytes))."""
+    """What each firing touches: (segments a firing, segments in the columns of `G`)."""
     tensor = stage.tensor
     assert tensor is not None
     width = DTYPE_BYTES[tensor.dtype]
     strides = [width * math.prod(tensor.shape[d + 1 :]) for d in range(len(tensor.shape))]
     if stage.rows is not None:
         run = tensor.shape[-1] * width
-        return np.ones(len(firings), np.int64), np.column_stack(
-            [base + stage.rows * run, np.full(len(firings), run)]
-        ).astype(np.int64)
+        one = np.ones(len(firings), np.int64)
+        return one, np.column_stack([base + stage.rows * run, one * run, one, one * run])
     values = {counter: firings[:, i] for i, counter in enumerate(stage.over)}
     origin = [np.broadcast_to(np.asarray(index.at(values), np.int64), len(firings)) for index in stage.origin]
     extent: list[Ints] = [
         np.clip(tensor.shape[d] - origin[d], 0, stage.tile[d]).astype(np.int64) for d in range(len(tensor.shape))
     ]
-    # Trailing dimensions that every tile takes whole make one run.
+    # Trailing dimensions that every tile takes whole make one run; the dimension before makes rows of a segment.
     run_from = len(tensor.shape) - 1
     while run_from > 0 and stage.tile[run_from] >= tensor.shape[run_from]:
         run_from -= 1
-    counts = np.ones(len(firings), np.int64)
-    for d in range(run_from):
-        counts *= extent[d]
     runs = extent[run_from] * strides[run_from]
-    counts[runs == 0] = 0
+    rows = extent[run_from - 1] if run_from else np.ones(len(firings), np.int64)
+    counts = np.ones(len(firings), np.int64)
+    for d in range(run_from - 1):
+        counts *= extent[d]
+    counts[(runs == 0) | (rows == 0)] = 0
     which = np.repeat(np.arange(len(firings)), counts)
     rest = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
     start = np.full(len(firings), base, np.int64)
     for d in range(len(tensor.shape)):
         start += origin[d] * strides[d]
     address = start[which]
-    for d in range(run_from - 1, -1, -1):
+    for d in range(run_from - 2, -1, -1):
         address += rest % extent[d][which] * strides[d]
         rest = rest // extent[d][which]
-    return counts, np.column_stack([address, runs[which]]).astype(np.int64)
+    stride = strides[run_from - 1] if run_from else 0
+    return counts, np.column_stack([address, runs[which], rows[which], np.full(len(which), stride)]).astype(np.int64)
 
 
 def _link_ticks_per_byte(spec: RduSpec, grid: Grid) -> NDArray[np.float64]:

@@ -106,7 +106,7 @@ LANES = ("add", "sub", "mul", "div", "maximum", "minimum", "causal")
 REDUCTIONS = ("row_sum", "row_max")
 """Over the last dimension, kept with extent 1: the reduction tree across lanes and an accumulator."""
 
-VIEWS = ("rotate_half", "reshape", "columns", "transpose")
+VIEWS = ("rotate_half", "reshape", "columns", "transpose", "permute")
 """No arithmetic: addresses of the buffer in front."""
 
 
@@ -203,13 +203,20 @@ class Value:
             raise InputError(f"body: {self.shape} cannot become {shape}")
         return self._new("reshape", [], shape)
 
+    def permute(self, *axes: int) -> Value:
+        """Dimensions in another order."""
+        return self._new("permute", [], tuple(self.shape[axis] for axis in axes), *axes)
+
     def columns(self, start: int, stop: int) -> Value:
         """Columns `start` to `stop` of the last dimension."""
         return self._new("columns", [], (*self.shape[:-1], stop - start), start, stop)
 
-    def causal(self, rows_from: Index, columns_from: Index, window: int = 0) -> Value:
-        """Minus infinity where the column's number is above the row's (or `window` or more below, if given)."""
-        return self._new("causal", [], self.shape, rows_from, columns_from, window)
+    def causal(self, rows_from: Index, columns_from: Index, *, window: int = 0, period: int = 0) -> Value:
+        """Minus infinity where the column's number is above the row's (or `window` or more below, if given).
+
+        period: rows of the tile after which row numbers begin anew (several heads in one tile).
+        """
+        return self._new("causal", [], self.shape, rows_from, columns_from, window, period or self.shape[-2])
 
     def __matmul__(self, other: Value) -> Value:
         if self.shape[-1] != other.shape[-2]:
@@ -252,6 +259,39 @@ def record(
         if result[name].shape != carried[name]:
             raise InputError(f"body: carried tile {name} changes from {carried[name]} to {result[name].shape}")
     return Body(tuple(nodes), numbers, {name: result[name].number for name in outputs}, updates)
+
+
+def chain(body: Body, lanes: int, stages: int) -> list[tuple[int, bool, int]]:
+    """PCUs of a body's SIMD chain, one after the other: (elements that stream through, uses the tail, operations).
+
+    A PCU takes up to `stages` operations and, at its end, one function of the tail; a reduction is a tree over `lanes`
+    and an accumulator.
+    """
+    found: list[tuple[int, bool, int]] = []
+    used = elements = operations = 0
+    for node in body.nodes:
+        if node.op in LANES:
+            slots = 1
+        elif node.op in REDUCTIONS:
+            slots = (lanes - 1).bit_length() + 1
+        elif node.op in TAIL:
+            slots = 0
+        else:
+            continue
+        size = math.prod(body.nodes[node.args[0]].shape if node.op in REDUCTIONS else node.shape)
+        if used and used + slots > stages:
+            found.append((elements, False, operations))
+            used = elements = operations = 0
+        used, elements, operations = used + slots, max(elements, size), operations + size
+        while used > stages:  # a tree that is deeper than one PCU
+            found.append((elements, False, 0))
+            used -= stages
+        if node.op in TAIL:
+            found.append((elements, True, operations))
+            used = elements = operations = 0
+    if used:
+        found.append((elements, False, operations))
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- graph
@@ -403,8 +443,11 @@ class Stage:
     outputs: dict[str, Output] = field(default_factory=dict)
     body: Body | None = None
     carry: Mapping[str, Carry] = field(default_factory=dict)
-    row_par: int = 1
-    col_par: int = 1
+    row_par: int = 0
+    """Into how many parts the rows of a tile are divided over PCUs; 0: as balances the section."""
+    col_par: int = 0
+    simd_par: int = 0
+    """PCUs side by side in each step of the SIMD chain."""
     tensor: Tensor | None = None
     origin: tuple[Index, ...] = ()
     tile: Shape = ()
@@ -414,9 +457,14 @@ class Stage:
     """Row numbers that a gather fetches, one row a firing: timing needs them before the numbers flow."""
     fill: float = 0.0
     """What a load puts where its tile is outside the tensor."""
+    view: Shape = ()
+    """A load's tile in another shape, and `permute` its dimensions in another order, before it becomes the token."""
+    permute: tuple[int, ...] = ()
     interval_cycles: int | None = None
-    """Of a stage whose firing takes a known time (a collective, a timed one)."""
+    """Of a timed stage."""
     latency_cycles: int = 0
+    devices: int = 1
+    """That take part in a collective."""
 
     @property
     def firings(self) -> int:
@@ -456,13 +504,16 @@ class Section:
         collect: Sequence[Counter] | None = None,
         axis: int = -1,
         shape: Shape | None = None,
+        view: Shape = (),
+        permute: tuple[int, ...] = (),
     ) -> Output:
         """An address generator that runs ahead: one tile of `tensor` a firing, `fill` where it is outside.
 
-        shape: the token's shape where it is not the tile's (leading dimensions of extent 1 dropped).
+        shape: the token's shape where it is not the tile's (leading dimensions of extent 1 dropped). The order of
+        addresses can be another one: the tile in the shape `view`, its dimensions in the order `permute`.
         """
         stage = self._memory_stage(name, "load", tensor, origin, tile, over, units)
-        stage.fill = fill
+        stage.fill, stage.view, stage.permute = fill, view or tile, permute
         token = tile if shape is None else shape
         return self._output(stage, "out", Out(token, tensor.dtype, tuple(over), _tuple(collect), axis))
 
@@ -491,12 +542,19 @@ class Section:
         over: Sequence[Counter],
         *,
         units: int = 0,
+        tile: Shape | None = None,
+        view: Shape = (),
+        permute: tuple[int, ...] = (),
     ) -> None:
-        """Writes one tile a firing; what is outside the tensor is left out."""
+        """Writes one tile a firing; what is outside the tensor is left out.
+
+        The token, in the shape `view` and with its dimensions in the order `permute`, is the tile.
+        """
         read = value.read() if isinstance(value, Output) else value
         shape = read.shape
-        tile = (1,) * (len(tensor.shape) - len(shape)) + shape
+        tile = tile or (1,) * (len(tensor.shape) - len(shape)) + shape
         stage = self._memory_stage(name, "store", tensor, origin, tile, over, units)
+        stage.view, stage.permute = view or shape, permute
         self._connect(stage, {"value": read})
 
     def stage(
@@ -507,18 +565,22 @@ class Section:
         body: Callable[..., Any],
         out: Out | Mapping[str, Out],
         *,
-        row_par: int = 1,
-        col_par: int = 1,
+        row_par: int = 0,
+        col_par: int = 0,
+        simd_par: int = 0,
         carry: Mapping[str, Carry] | None = None,
     ) -> Any:
         """PCUs that compute `body`; its output, or its outputs by name.
 
-        row_par, col_par: into how many parts the rows and columns of a tile are divided over PCUs. carry: tiles that
-        the body takes and gives back under the same name.
+        row_par, col_par: into how many parts the rows and columns of a tile are divided over PCUs; left out, the parts
+        that balance the section. simd_par: the same for what is no matrix product. carry: tiles that the body takes and
+        gives back under the same name.
         """
-        if min(row_par, col_par) < 1:
-            raise InputError(f"{name}: row_par={row_par} and col_par={col_par} must be at least 1")
-        stage = self._add(Stage(name, "compute", tuple(over), row_par=row_par, col_par=col_par, carry=carry or {}))
+        if min(row_par, col_par, simd_par) < 0:
+            raise InputError(f"{name}: row_par={row_par}, col_par={col_par}, simd_par={simd_par}: must be at least 1")
+        stage = self._add(Stage(name, "compute", tuple(over), row_par=row_par, carry=carry or {}))
+        stage.col_par = col_par or int(row_par > 0)
+        stage.simd_par = simd_par or stage.row_par * stage.col_par
         outs = {"out": out} if isinstance(out, Out) else dict(out)
         found = {key: self._output(stage, key, what) for key, what in outs.items()}
         self._connect(stage, inputs)
@@ -531,13 +593,13 @@ class Section:
                 )
         return found["out"] if isinstance(out, Out) else found
 
-    def all_reduce(
-        self, name: str, value: Output | Read, over: Sequence[Counter], *, interval_cycles: int, latency_cycles: int
-    ) -> Output:
-        """Sums tiles over all devices; the time is that of the links (see `sim.link`)."""
+    def all_reduce(self, name: str, value: Output | Read, over: Sequence[Counter], devices: int) -> Output:
+        """Sums tiles over all devices; the time is that of the machine's links."""
         read = value.read() if isinstance(value, Output) else value
         out = Out(read.shape, read.output.out.dtype, tuple(over))
-        return self._known(name, "collective", over, {"value": read}, out, interval_cycles, latency_cycles)
+        output = self._known(name, "collective", over, {"value": read}, out, None, 0)
+        output.stage.devices = devices
+        return output
 
     def timed(
         self,
@@ -559,7 +621,7 @@ class Section:
         over: Sequence[Counter],
         inputs: Mapping[str, Output | Read],
         out: Out,
-        interval_cycles: int,
+        interval_cycles: int | None,
         latency_cycles: int,
     ) -> Output:
         stage = self._add(

@@ -20,7 +20,7 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.engine.jit import cache_directory
 from sim.gpu.clocking import FixedClock, PowerRegulator, Regulator
 from sim.gpu.engine import Device, KernelResult, Launch
-from sim.gpu.events import EVENT_COLUMNS, Event
+from sim.gpu.events import EVENT_COLUMNS, Event, Window
 from sim.gpu.interpret import interpret
 from sim.gpu.layout import X
 from sim.gpu.listing import listing as program_listing
@@ -29,7 +29,7 @@ from sim.gpu.program import Program
 from sim.host.model import Host, Process
 from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import SCOPES, scope_ps
-from sim.memory.model import LINE_BYTES
+from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
 from sim.records import kernel_record, machine_figures
 from sim.report.record import Candidate, CheckResult, RunRecord
@@ -37,13 +37,13 @@ from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.validate import RowResult
 from workloads.gpu.select import Choice, choose
 from workloads.graphs import Graph, GraphOperator
-from workloads.ops import CopyH2D, Gemm, Operator
+from workloads.ops import AllReduce, CopyH2D, Gemm, Operator
 from workloads.registry import build, schedules
 from workloads.silicon import Row, environment_of, operator_of
 
 OPTIONS = ("schedule", "check", "exact", "l2", "scope", "clock", "data", "tune")
 
-L2_STATES = ("cold", "warm")
+L2_STATES = ("cold", "warm", "dirty")
 CLOCKS = ("isolated", "sustained")
 DATA = ("normal", "uniform", "zeros")
 
@@ -62,7 +62,9 @@ _MAX_LOG_ROWS = 1 << 23
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which a run happens. clock_hz: locked there; limit_mw: board limit where it is not the preset's."""
+    """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
+    an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
+    locked there; limit_mw: board limit where it is not the preset's."""
 
     l2: str = "cold"
     clock: str = "isolated"
@@ -70,6 +72,7 @@ class Conditions:
     limit_mw: int | None = None
     data: str = "normal"
     exact: bool = False
+    dirty_milli: int = 1000
 
     def regulator(self, spec: GpuSpec) -> Regulator:
         """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
@@ -81,7 +84,7 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class _Run:
+class ProgramRun:
     """A program that has run: one launch and one result a kernel."""
 
     program: Program
@@ -96,7 +99,7 @@ class _Run:
 
 def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Progress | None) -> RunRecord:
     """Simulates the chosen candidate, or the best few, and reports the fastest."""
-    if isinstance(asked, Graph | GraphOperator | CopyH2D):
+    if isinstance(asked, Graph | GraphOperator | CopyH2D | AllReduce):
         from sim.runners import gpu_graph
 
         return gpu_graph.run(asked, spec, options, progress)
@@ -107,10 +110,10 @@ def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Prog
     choice = choose(op, spec, options.schedule)
     tried = choice.candidates[: TUNED if options.tune else 1]
     announce_compile()
-    runs: list[_Run] = []
+    runs: list[ProgramRun] = []
     for i, (config, estimate_ps) in enumerate(tried):
         program = program_of(op, spec, config)
-        runs.append(_run(program, spec, conditions, estimate_ps, str(op.dtype), part(progress, i, len(tried))))
+        runs.append(run_program(program, spec, conditions, estimate_ps, str(op.dtype), part(progress, i, len(tried))))
     best = min(range(len(runs)), key=lambda i: runs[i].time_ps)
     chosen = runs[best]
     records = [
@@ -145,7 +148,7 @@ def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Prog
 
 def listing(asked: Operator, spec: GpuSpec, schedule: str) -> str:
     """The program that `run` would run, as text with the cost of each instruction."""
-    if isinstance(asked, GraphOperator | CopyH2D):
+    if isinstance(asked, GraphOperator | CopyH2D | AllReduce):
         from sim.runners import gpu_graph
 
         return gpu_graph.listing(asked, spec, schedule)
@@ -164,7 +167,7 @@ def row(row: Row) -> RowResult:
     choice = choose(op, spec, "auto" if row.schedule == "vendor" else row.schedule)
     announce_compile()
     config, estimate_ps = choice.candidates[0]
-    run = _run(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
+    run = run_program(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
     # A `host` row states its own overhead, which is added to the kernels' time.
     scope = "kernel" if row.scope == "host" else row.scope
     time_ps = scope_ps(spec, [result.time_ps for result in run.results], scope)
@@ -176,11 +179,12 @@ def conditions_of(row: Row) -> Conditions:
     """What a row's source states about how it measured."""
     environment = environment_of(row.source)
     return Conditions(
-        l2="cold" if row.cold_l2 else "warm",
+        l2=environment.flush if row.cold_l2 else "warm",
         clock=environment.clock,
         clock_hz=round(environment.locked_clock_mhz * 1_000_000) if environment.locked_clock_mhz else None,
         limit_mw=round(environment.power_limit_w * 1000) if environment.power_limit_w else None,
         data=environment.data_of(row.dtype),
+        dirty_milli=round(1000 * environment.dirty_share),
     )
 
 
@@ -262,32 +266,55 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
 # ---------------------------------------------------------------------------------------------------- running
 
 
-def _run(
-    program: Program, spec: GpuSpec, conditions: Conditions, estimate_ps: int, dtype: str, progress: Progress | None
-) -> _Run:
-    """Runs all kernels once, timed, after what the conditions ask for. estimate_ps: rough time of the program."""
+def run_program(
+    program: Program,
+    spec: GpuSpec,
+    conditions: Conditions,
+    estimate_ps: int,
+    dtype: str,
+    progress: Progress | None,
+    window: Window | None = None,
+) -> ProgramRun:
+    """Runs all kernels once, timed, after what the conditions ask for.
+
+    estimate_ps: rough time of the program. window: what the timed kernels record.
+    """
     device = Device(spec, regulator=conditions.regulator(spec), exact=conditions.exact, data=conditions.data)
     device.energy.set_tensor_dtype(dtype)
     warm, short = conditions.l2 == "warm", estimate_ps < SETTLED_PS
     if short and conditions.clock == "sustained":
-        _repeat_until_settled(program, device, warm)
+        _repeat_until_settled(program, device, conditions)
     elif short and warm:
         _launch(program, device, None)
         device.regulator = conditions.regulator(spec)
     elif warm:
         _warm(program, device)
+    else:
+        _flush(program, device, conditions)
+    device.window = window
     return _launch(program, device, progress)
 
 
-def _repeat_until_settled(program: Program, device: Device, warm: bool) -> None:
+def _repeat_until_settled(program: Program, device: Device, conditions: Conditions) -> None:
     """Repeats a short program until its clock stays: the chip has been busy with it for long."""
     for _ in range(_SETTLING_RUNS):
         before_hz = device.regulator.clock_hz
         _launch(program, device, None)
-        if not warm:
-            device.flush_l2()
+        if conditions.l2 != "warm":
+            _flush(program, device, conditions)
         if device.regulator.clock_hz == before_hz:
             return
+
+
+def _flush(program: Program, device: Device, conditions: Conditions) -> None:
+    """Empties the L2, or fills it with lines that something else has written and that DRAM does not have yet."""
+    device.flush_l2()
+    if conditions.l2 == "dirty":
+        spec = device.memory_spec(device.regulator.clock_hz)
+        addresses = program.addresses()
+        first = 1 + max((addresses[t.name] + t.size_bytes) // LINE_BYTES for t in program.tensors)
+        warm_lines(spec, device.memory, first, device.spec.l2.size_bytes // LINE_BYTES, dirty=True)
+        clean(device.memory, 1000 - conditions.dirty_milli)
 
 
 def _warm(program: Program, device: Device) -> None:
@@ -300,7 +327,7 @@ def _warm(program: Program, device: Device) -> None:
         warm_lines(spec, device.memory, first, last - first + 1, dirty=tensor.role != "input")
 
 
-def _launch(program: Program, device: Device, progress: Progress | None) -> _Run:
+def _launch(program: Program, device: Device, progress: Progress | None) -> ProgramRun:
     """The program's kernels on one stream of the host model, which advances the device window by window."""
     addresses = program.addresses()
     launches: list[Launch] = []
@@ -321,7 +348,7 @@ def _launch(program: Program, device: Device, progress: Progress | None) -> _Run
         yield from host.synchronise(stream)
 
     host.run(calls())
-    return _Run(program, launches, [launch.result for launch in launches])
+    return ProgramRun(program, launches, [launch.result for launch in launches])
 
 
 # ---------------------------------------------------------------------------------------------------- reporting
@@ -340,7 +367,7 @@ def throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult)
     return "tensor_clock" if start_hz < spec.clock.boost_hz else None
 
 
-def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[_Run], best: int) -> list[Candidate]:
+def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[ProgramRun], best: int) -> list[Candidate]:
     """What was considered, in the order of the estimate; simulated ones with what came out."""
     simulated = [sum(-(-result.ticks // TICKS_PER_CYCLE) for result in run.results) for run in runs]
     return [

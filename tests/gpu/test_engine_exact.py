@@ -123,8 +123,9 @@ def test_runs_agree_with_single_issue(steps: list[Step], trips: int, warps: int,
         ),
         ("v100-sxm2", mma.build, Gemm(m=256, n=128, k=1024, dtype="fp16"), MmaConfig(128, 128, 32, 64, 64)),
         ("a100-sxm4-80gb", simt.build, Gemm(m=256, n=256, k=256, dtype="fp32"), SimtConfig(128, 128, 8, 32, 64)),
+        ("t4", simt.build, Gemm(m=128, n=256, k=512, dtype="fp32"), SimtConfig(64, 64, 8, 32, 32)),
     ],
-    ids=["wgmma", "wgmma ping-pong", "mma cp.async", "mma ldg", "simt"],
+    ids=["wgmma", "wgmma ping-pong", "mma cp.async", "mma ldg", "simt", "simt on T4"],
 )
 def test_shipped_kernels_agree_with_single_issue(
     machine: str, make: Callable[..., Program], op: Gemm, config: Any

@@ -6,7 +6,7 @@ import pytest
 
 from arch.gpu import GpuSpec
 from sim.gpu.banks import access_waves
-from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile, SharedTile
+from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, Op, Program, RegisterTile, SharedTile
 from tests.gpu.conftest import cycles, run
 from workloads.gpu import micro
 
@@ -171,3 +171,72 @@ def test_what_follows_a_spread_op_issues_between_its_instructions(ampere: GpuSpe
     assert hidden == pytest.approx(32 * 256, rel=0.1)
     # The first load issues 7 cycles before the pipe is free; then come 15 more, 4 cycles apart.
     assert exposed - hidden >= 32 * (15 * 4 - 7)
+
+
+@pytest.mark.parametrize(("loads", "bound"), [(0, 2048), (256, 2048), (1024, 4096)])
+def test_loads_between_multiplies_cost_what_the_array_cannot_hide(ampere: GpuSpec, loads: int, bound: int) -> None:
+    """1024 FFMA hold their pipe for 2048 cycles; each LDS.128 takes four wavefronts of the array."""
+
+    def took(trips: int) -> float:
+        kernel = KernelBuilder("stream", (1, 1, 1))
+        tile = kernel.shared("tile", (8, 128), "fp32")
+        acc = RegisterTile("acc", (8, 128), "fp32")
+        source = tile[0, 0:8, 0:128]
+        with kernel.role("warps", warps=1, registers=64) as r, r.loop("i", trips):
+            between = (Op("lds", loads, srcs=(source,)),) if loads else ()
+            r.run("ffma", 1024, dst=acc.whole, srcs=(source,), loads=between)
+        return cycles(run(ampere, Program("stream", (), (kernel.build(),), "test")))
+
+    assert (took(9) - took(1)) / 8 == pytest.approx(bound, rel=0.01)
+
+
+def test_another_warps_store_finds_room_between_the_loads_of_a_stream(ampere: GpuSpec) -> None:
+    """A stream asks for the array bit by bit: a store that comes later does not wait for the stream's end."""
+
+    def took(loads: int) -> float:
+        kernel = KernelBuilder("stream", (1, 1, 1))
+        tile = kernel.shared("tile", (8, 128), "fp32", 2)
+        acc = RegisterTile("acc", (8, 128), "fp32")
+        with kernel.role("multiply", warps=1, registers=64) as r:
+            r.run(
+                "ffma",
+                1024,
+                dst=acc.whole,
+                srcs=(tile[0, 0:8, 0:128],),
+                loads=(Op("lds", loads, srcs=(tile[0, 0:8, 0:128],)),),
+            )
+        with kernel.role("store", warps=1, registers=64) as r:
+            for _ in range(20):
+                r.sts(tile[1, 0:8, 0:128], acc.whole, 8)
+                r.fence_async()
+        return cycles(run(ampere, Program("stream", (), (kernel.build(),), "test")))
+
+    assert took(400) == pytest.approx(took(1), rel=0.02)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_vector_instruction_takes_the_register_file_from_the_tensor_core(hopper: GpuSpec, asynchronous: bool) -> None:
+    """Beside warps that keep the tensor cores busy, each of 40 x 60 exponentials on registers costs them one cycle."""
+    conflict = hopper.sm.register_conflict_cycles
+
+    def kernel(vector: int) -> Program:
+        builder = KernelBuilder("beside", (1, 1, 1))
+        a = builder.shared("a", (64, 64), "bf16", swizzle_bytes=128)
+        b = builder.shared("b", (64, 256), "bf16", swizzle_bytes=128)
+        acc = RegisterTile("acc", (16, 256), "fp32")
+        fragment = RegisterTile("fragment", (16, 16), "bf16")
+        value = RegisterTile("value", (16, 64), "fp32")
+        with builder.role("tensor", warps=4, registers=168) as r, r.loop("i", TRIPS):
+            if asynchronous:
+                r.wgmma_fence()
+                r.wgmma(acc.whole, a[0, 0:16, :], b.stage(), shape="m64n256k16", dtype="bf16", count=4)
+                r.wgmma_commit()
+                r.wgmma_wait(1)
+            else:
+                r.mma(acc[:, 0:8], fragment.whole, fragment[:, 0:8], shape="m16n8k16", dtype="bf16", count=64)
+        with builder.role("vector", warps=4, registers=64) as r, r.loop("i", 40):
+            r.run("ex2", 60, dtype="fp32", dst=value.whole if vector else None)
+        return Program("beside", (), (builder.build(),), "test")
+
+    none, some = (cycles(run(hopper, kernel(vector))) for vector in (0, 1))
+    assert some - none == pytest.approx(40 * 60 * conflict, rel=0.08)

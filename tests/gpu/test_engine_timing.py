@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import heapq
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from arch.gpu import GpuSpec
+from sim.gpu import kernel as native
 from sim.gpu.events import Event
-from sim.gpu.kernel import _replace_first
+from sim.gpu.layout import M
 from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, RegisterTile
 from tests.gpu.conftest import column, run
 
@@ -78,18 +80,26 @@ def test_a_scoreboard_waits_for_the_slowest_of_its_loads(ampere: GpuSpec) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_the_next_miss_takes_the_entry_that_is_free_first(size: int) -> None:
-    """Entries come free in the order of their ticks, whatever the order in which they were taken."""
+def test_the_next_line_takes_the_entry_that_is_free_first(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests start as if a heap held the ticks at which entries become free, in whatever order answers come."""
     random.seed(size)
-    replace_first = getattr(_replace_first, "py_func", _replace_first)
-    heaps, model = np.zeros((2, size), dtype=np.int64), [0] * size
+    functions: tuple[Any, ...] = (native._entry, native._take_entry, native._earliest)
+    entry, take, earliest = (getattr(function, "py_func", function) for function in functions)
+    monkeypatch.setattr(native, "_earliest", earliest)
+    entries, sms, model = np.zeros((2, size), dtype=np.int64), np.zeros((2, M.WIDTH), dtype=np.int64), [0] * size
+    tick, waited = 0, 0
     for _ in range(500):
-        tick = random.randrange(1000)
-        replace_first(heaps, 1, tick)
-        heapq.heapreplace(model, tick)
-        assert heaps[1, 0] == model[0]
-    assert sorted(heaps[1]) == sorted(model)
-    assert not heaps[0].any()
+        tick += random.randrange(20)
+        k = entry(entries, sms, 1, M.MISS_HEAD, tick)
+        begin = max(tick, int(entries[1, k]))
+        assert begin == max(tick, model[0])
+        waited += begin > tick
+        tick = begin
+        done = tick + random.randrange(20 * size)
+        take(entries, sms, 1, M.MISS_HEAD, k, done)
+        heapq.heapreplace(model, done)
+    assert waited
+    assert not entries[0].any()
 
 
 def test_a_dependent_shared_load_takes_the_latency_of_the_table(ampere: GpuSpec) -> None:

@@ -18,8 +18,10 @@ from sim.gpu.interpret import CheckResult, interpret
 from sim.gpu.mutants import mutants
 from sim.gpu.program import (
     CTA_X,
+    WARP,
     GlobalTensor,
     KernelBuilder,
+    Op,
     Program,
     RegisterTile,
     RoleBuilder,
@@ -252,6 +254,45 @@ def test_a_warps_own_stores_and_loads_keep_their_order() -> None:
     result = interpret(program, np.array(log), {"x": X})
     assert result.violations == []
     np.testing.assert_array_equal(result.outputs["y"], X)
+
+
+def test_a_stream_reads_its_shared_operands_to_its_end() -> None:
+    """Multiplies fed from shared memory: a store to what they read must wait for the last of them."""
+    y = matrix("y", 1, 8, "fp32", "output")
+    kernel = KernelBuilder("stream", (1, 1, 1))
+    tile = kernel.shared("tile", (1, 8), "fp32")
+    acc = RegisterTile("acc", (1, 8), "fp32")
+    with kernel.role("one", 2, 32) as r:
+        r.run("iadd", 1, dst=acc.whole, compute=np.zeros_like)
+        with r.when(WARP.equals(0)):
+            r.sts(tile.stage(), acc.whole, 1)
+        r.bar_sync(0, 2)
+        with r.when(WARP.equals(0)):
+            loads = (Op("lds", 1, srcs=(tile.stage(),)),)
+            r.run("ffma", 8, dst=acc.whole, srcs=(tile.stage(),), loads=loads, compute=lambda old, x: old + x + 1)
+            r.stg(y[:, :], acc.whole, 1)
+        with r.when(WARP.equals(1)):
+            r.sts(tile.stage(), acc.whole, 1)
+    program = Program("stream", (y,), (kernel.build(),), "hand")
+
+    def log(store: int) -> list[list[int]]:
+        return [
+            [0, 0, 0, 0, 0, 0, 1, 0],
+            [0, 0, 0, 1, 2, 3, 4, 0],
+            [0, 0, 0, 2, 5, 5, 9, 0],
+            [0, 0, 0, 3, 10, 30, 34, 0],
+            [0, 0, 0, 4, 35, 36, 50, 0],
+            [0, 0, 1, 0, 0, 0, 1, 0],
+            [0, 0, 1, 2, 5, 5, 9, 0],
+            [0, 0, 1, 5, store, store + 1, store + 4, 0],
+        ]
+
+    for store, expected in ((29, ["flight", "race"]), (31, ["race"])):
+        result = interpret(program, np.array(log(store)), {})
+        assert [("being read" in v, "nothing orders" in v) for v in result.violations] == [
+            (kind == "flight", kind == "race") for kind in expected
+        ]
+    np.testing.assert_array_equal(result.outputs["y"], np.ones((1, 8)))
 
 
 # ------------------------------------------------------------------------------------- one rule, one small program

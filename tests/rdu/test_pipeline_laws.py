@@ -145,7 +145,7 @@ def test_what_does_not_fit_says_what_would(small: RduSpec) -> None:
         InputError, match=r"needs 40 PCUs, sn40l has pcu.count = 32; most, 40, in relu: .* = 32 instead"
     ):
         run(section, small)
-    section.stages[1].row_par = 32
+    section.stages[1].row_par = section.stages[1].simd_par = 32
     with pytest.raises(InputError, match=r"needs 128 PMUs .*pmu.count = 32 of 512 KiB; most, 128, in load -> relu"):
         run(section, small)
 

@@ -57,7 +57,7 @@ SIMT_TILES = (
     (64, 32, 16, 32), (32, 64, 16, 32), (32, 32, 16, 16),
 )  # fmt: skip
 SIMT_STEP_BYTES = 32
-"""Bytes of k in one buffer: 8 fp32."""
+"""Bytes of k in one buffer: 8 fp32; twice as many are tried too."""
 
 GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 
@@ -220,15 +220,16 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 if tile_m % (8 * cluster_n) or tile_n % (8 * cluster_m):
                     continue
                 config = WgmmaConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, 4, pingpong=pingpong, swap=swap)
-                # Libraries ship kernels that bring an operand to registers without clusters: traces of cuBLAS name
+                # Kernels that bring an operand to registers come without clusters and stream-K: traces of cuBLAS name
                 # tf32 ..._nt_n_tilesize128x128x32_warpgroupsize1x1x1, but ..._tn_n_tilesize128x128x32_cgasize1x2x1.
-                if config.cluster > 1 and wgmma.through_registers(p, config):
+                plain = wgmma.through_registers(p, config)
+                if config.cluster > 1 and plain:
                     continue
                 stages = min(12, wgmma.max_stages(p, config, spec))
                 if stages < 2:
                     continue
                 config = dataclasses.replace(config, stages=stages)
-                yield from _with_cuts(config, wgmma.work(p, f, config, rates), True)
+                yield from _with_cuts(config, wgmma.work(p, f, config, rates), not plain)
 
 
 def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
@@ -249,11 +250,12 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
 
 def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
     for tile_m, tile_n, warp_m, warp_n in SIMT_TILES:
-        config = SimtConfig(tile_m, tile_n, SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
-        vector = simt.inner(p, spec, config)
-        resident = _resident(p, spec, config, vector)
-        if resident:
-            yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.tma is not None)
+        for steps in (1, 2):
+            config = SimtConfig(tile_m, tile_n, steps * SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
+            vector = simt.inner(p, spec, config)
+            resident = _resident(p, spec, config, vector)
+            if resident:
+                yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.tma is not None)
 
 
 # ---------------------------------------------------------------------------------------------- configurations as text

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.program import IntLike, Program, RegisterTile, RoleBuilder, View
+from sim.gpu.program import IntLike, Op, Program, RegisterTile, RoleBuilder, View, as_expr
 from workloads.gpu import overhead, threadblock
 from workloads.gpu.estimate import Figures, Work
 from workloads.gpu.problem import Operand, Problem, ceil_div, problem
-from workloads.gpu.threadblock import ThreadblockConfig
+from workloads.gpu.threadblock import WARP_SIZE, ThreadblockConfig
 from workloads.ops import Gemm
 from workloads.registry import register
 
@@ -59,6 +59,7 @@ class TensorCore:
     """`Inner` of warp-level mma."""
 
     held_values = 2
+    streams = False
     step, per_copy, setup, epilogue = (
         overhead.MMA_STEP,
         overhead.MMA_PER_COPY,
@@ -77,6 +78,7 @@ class TensorCore:
         self.part_k = max(k, 16 // DTYPE_BYTES[dtype])
         self.extra_registers = 38 if copy == "cp.async" else 24
         if copy == "ldg":
+            self.streams = True
             self.step, self.per_copy = overhead.PREFETCH_STEP, overhead.PREFETCH_PER_COPY
             self.setup = overhead.PREFETCH_SETUP
 
@@ -103,13 +105,16 @@ class TensorCore:
     def clear(self, r: RoleBuilder, acc: RegisterTile) -> None:
         """Nothing: the first multiply starts from zero."""
 
-    def load(self, r: RoleBuilder, dst: View, src: View, k_major: bool) -> None:
+    def fragment_registers(self, warp_m: int, warp_n: int) -> int:
+        """Each element once; Volta's second copies share the registers of the halves that are used up."""
+        return ceil_div((warp_m + warp_n) * self.part_k * DTYPE_BYTES[self.dtype], 4 * WARP_SIZE)
+
+    def load(self, src: View, k_major: bool) -> Op:
         """ldmatrix where it can deliver the fragment: k contiguous, or 16-bit elements (transposed); else LDS."""
         width = DTYPE_BYTES[self.dtype]
-        size = dst.size_bytes
+        size = src.size_bytes
         if self.ldmatrix and not self.quad_pairs and (k_major or width == 2):
-            r.ldmatrix(dst if k_major else dst.T, src, ceil_div(size, MATRIX_BYTES))
-            return
+            return Op("ldmatrix", ceil_div(size, MATRIX_BYTES), srcs=(src,))
         if self.quad_pairs:
             # Each element is in two quad-pairs.
             count, vector, mix = ceil_div(2 * size, 32 * 16), 16, overhead.mix()
@@ -117,12 +122,15 @@ class TensorCore:
             # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
             count, vector = ceil_div(size, 32 * 4), 4
             mix = overhead.mix(alu=2 * count if width == 1 else 0)
-        r.lds(dst if k_major else dst.T, src, count, vector_bytes=vector, mix=mix)
+        return Op("lds", count, srcs=(src,), vector_bytes=vector, mix=mix)
 
-    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike, **fields: Any) -> None:
-        """All mma of the warp tile for one part of the k step."""
-        count = ceil_div(acc.extents[0] * acc.extents[1] * self.part_k, self.macs)
-        r.mma(acc, a, b.T, shape=self.shape, dtype=self.dtype, count=count, accumulate=accumulate, **fields)
+    def multiply(
+        self, r: RoleBuilder, acc: View, srcs: tuple[View, ...], depth: int, accumulate: IntLike, **fields: Any
+    ) -> None:
+        """All mma of the warp tile for `depth` of k."""
+        count = ceil_div(acc.extents[0] * acc.extents[1] * depth, self.macs)
+        value = as_expr(accumulate)
+        r.op("mma", count, dst=acc, srcs=srcs, shape=self.shape, dtype=self.dtype, value=value, **fields)
 
 
 def inner(p: Problem, spec: GpuSpec, config: MmaConfig) -> TensorCore:

@@ -13,6 +13,11 @@ from workloads.ops import Operator
 CHOOSERS: dict[str, str] = {
     "gemm": "workloads.gpu.choose",
     "pointwise": "workloads.gpu.pointwise",
+    "softmax": "workloads.gpu.softmax",
+    "softmax_backward": "workloads.gpu.softmax",
+    "sum": "workloads.gpu.sums",
+    "transpose": "workloads.gpu.transpose",
+    **dict.fromkeys(("layernorm", "rmsnorm", "layernorm_backward"), "workloads.gpu.norms"),
     "attention": "workloads.gpu.attention_choose",
 }
 """By operator, the module whose `choose(op, spec, schedule)` ranks the configurations that a GPU can run."""

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.program import IntLike, Program, RegisterTile, RoleBuilder, View
+from sim.gpu.program import IntLike, Op, Program, RegisterTile, RoleBuilder, View
 from workloads.gpu import overhead, threadblock
 from workloads.gpu.estimate import Figures, Work
-from workloads.gpu.problem import Operand, Problem, ceil_div, multiply_add, problem, zeros
+from workloads.gpu.problem import Operand, Problem, ceil_div, problem, zeros
 from workloads.gpu.threadblock import WARP_SIZE, ThreadblockConfig
 from workloads.ops import Gemm
 from workloads.registry import register
@@ -47,6 +47,7 @@ class Vector:
     setup, epilogue = overhead.SIMT_SETUP, overhead.SIMT_EPILOGUE
     extra_registers = 33
     held_values = 4
+    streams = True
 
     def __init__(self, spec: GpuSpec, dtype: str, acc: str, config: ThreadblockConfig) -> None:
         if (dtype, acc) not in OPCODES or not spec.has_instruction(OPCODES[dtype, acc][0], dtype):
@@ -56,8 +57,8 @@ class Vector:
         self.macs = WARP_SIZE * self.lane_macs
         self.interval = spec.instruction(self.opcode, dtype).interval_cycles
         self.dtype = dtype
-        # Half a k step: the other half's fragments are read meanwhile.
-        self.part_k = max(1, config.tile_k // 2)
+        # What one instruction takes of k: the inner loop reads one while it multiplies the one before.
+        self.part_k = 4 if self.opcode == "dp4a" else 1
 
     def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
         """K by rows; a transposing store writes down a column, so that rows are one word longer."""
@@ -82,19 +83,26 @@ class Vector:
         count = ceil_div(acc.shape[0] * acc.shape[1], 2 * WARP_SIZE)
         r.run(overhead.ALU, count, dtype="int32", dst=acc.whole, compute=zeros)
 
-    def load(self, r: RoleBuilder, dst: View, src: View, k_major: bool) -> None:
-        """Each thread its rows of every k; threads in one row or column of the warp read the same words."""
-        rows, depth = dst.extents
-        is_a = dst.buffer.name.startswith("a")
-        threads, sharers = (THREADS_M, THREADS_N) if is_a else (THREADS_N, THREADS_M)
-        thread_bytes = max(1, rows // threads) * depth * DTYPE_BYTES[self.dtype]
-        count = ceil_div(thread_bytes, VECTOR_BYTES)
-        r.lds(dst if k_major else dst.T, src, count, vector_bytes=VECTOR_BYTES, sharers=sharers)
+    def fragment_registers(self, warp_m: int, warp_n: int) -> int:
+        """A thread's rows and columns of one k."""
+        values = ceil_div(warp_m, THREADS_M) + ceil_div(warp_n, THREADS_N)
+        return ceil_div(values * self.part_k * DTYPE_BYTES[self.dtype], 4)
 
-    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike, **fields: Any) -> None:
-        """The outer products of half a k step."""
-        count = ceil_div(acc.extents[0] * acc.extents[1] * self.part_k, self.macs)
-        r.run(self.opcode, count, dtype=self.dtype, dst=acc, srcs=(a, b.T), compute=multiply_add, **fields)
+    def load(self, src: View, k_major: bool) -> Op:
+        """Each thread its rows of every k; threads in one row or column of the warp read the same words."""
+        depth, rows = src.extents[-2:]
+        threads, sharers = (THREADS_M, THREADS_N) if src.buffer.name == "a" else (THREADS_N, THREADS_M)
+        thread_bytes = max(1, rows // threads) * self.part_k * DTYPE_BYTES[self.dtype]
+        vector = max(4, min(VECTOR_BYTES, thread_bytes))
+        count = ceil_div(thread_bytes, vector) * ceil_div(depth, self.part_k)
+        return Op("lds", count, srcs=(src,), vector_bytes=vector, sharers=sharers)
+
+    def multiply(
+        self, r: RoleBuilder, acc: View, srcs: tuple[View, ...], depth: int, accumulate: IntLike, **fields: Any
+    ) -> None:
+        """The outer products of `depth` of k."""
+        count = ceil_div(acc.extents[0] * acc.extents[1] * depth, self.macs)
+        r.run(self.opcode, count, dtype=self.dtype, dst=acc, srcs=srcs, **fields)
 
 
 def inner(p: Problem, spec: GpuSpec, config: SimtConfig) -> Vector:

@@ -2,8 +2,11 @@
 
 Two ways of copying: `ldg` fetches the next k step to registers while the current one is multiplied and stores it to
 the other of two shared buffers (Volta, Turing, and operands whose rows are not aligned); `cp.async` keeps
-`stages` - 1 steps in flight past the registers (Ampere). Within a step the fragments of the next part are read from
-shared memory while the current part is multiplied.
+`stages` - 1 steps in flight past the registers (Ampere).
+
+Within a step the fragments of the next part are read from shared memory while the current part is multiplied: part
+by part, each an op, or, where the inner loop is one stream of multiplies and loads (`Inner.streams`), in one op a step.
+Such a loop multiplies the last part of a step after the barrier, while it reads the first of the next.
 
 What multiplies is an `Inner` (`workloads.gpu.mma`, `workloads.gpu.simt`).
 """
@@ -11,9 +14,12 @@ What multiplies is an `Inner` (`workloads.gpu.mma`, `workloads.gpu.simt`).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
@@ -26,18 +32,20 @@ from sim.gpu.program import (
     IntLike,
     Kernel,
     KernelBuilder,
+    Op,
     Program,
     RegisterTile,
     RoleBuilder,
     SharedTile,
     View,
+    maximum,
 )
 from workloads.gpu import overhead
 from workloads.gpu.estimate import Figures, Work, round_shape, transfer
 from workloads.gpu.fixup import ADDS, CHUNK_COLUMNS, Fixup, Piece, owner_only, scratch
-from workloads.gpu.overhead import Overhead
-from workloads.gpu.plan import Plan, Unit, stream_tiles
-from workloads.gpu.problem import MAX_VECTOR_BYTES, Operand, Problem, add, ceil_div
+from workloads.gpu.overhead import Mix, Overhead
+from workloads.gpu.plan import Plan, Tile, Unit, stream_tiles
+from workloads.gpu.problem import MAX_VECTOR_BYTES, Operand, Problem, add, ceil_div, multiply_add
 from workloads.ops import Gemm
 
 WARP_SIZE = 32
@@ -102,6 +110,8 @@ class Inner(Protocol):
     """Multiply-accumulates of one warp instruction."""
     held_values: int
     """Neighbouring values of a row of the result that one thread holds."""
+    streams: bool
+    """Whether a step is one stream of multiplies and loads."""
 
     def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
         """Shape, swizzle and padding in bytes of an operand's shared tile."""
@@ -123,14 +133,20 @@ class Inner(Protocol):
         """Zeroes the accumulators, where the multiply cannot start from zero by itself."""
         ...
 
-    def load(self, r: RoleBuilder, dst: View, src: View, k_major: bool) -> None:
-        """Fragment `dst` (rows by k) from a part of a shared tile, which is rows by k if `k_major`, else k by rows."""
+    def fragment_registers(self, warp_m: int, warp_n: int) -> int:
+        """Registers of a thread that hold the fragments of one part."""
         ...
 
-    def multiply(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike, **fields: Any) -> None:
-        """acc += a (rows by k) times b (rows by k) transposed; `accumulate` is 0 where acc starts from zero.
+    def load(self, src: View, k_major: bool) -> Op:
+        """The loads of a fragment from `src`, a part of a shared tile: rows by k if `k_major`, else k by rows."""
+        ...
 
-        fields: further ones of the op.
+    def multiply(
+        self, r: RoleBuilder, acc: View, srcs: tuple[View, ...], depth: int, accumulate: IntLike, **fields: Any
+    ) -> None:
+        """acc += a product of depth `depth` of `srcs`; `accumulate` is 0 where acc starts from zero.
+
+        fields: further ones of the op, its `compute` among them.
         """
         ...
 
@@ -150,12 +166,6 @@ def resident_ctas(spec: GpuSpec, warps: int, registers: int, shared_bytes: int) 
     return min(limits) * spec.sm.count
 
 
-def fragment_registers(p: Problem, config: ThreadblockConfig, part_k: int) -> int:
-    """Registers of a thread for two sets of fragments."""
-    width = DTYPE_BYTES[p.dtype]
-    return 2 * ceil_div((config.warp_m + config.warp_n) * part_k * width, 4 * WARP_SIZE)
-
-
 def prefetch_registers(p: Problem, config: ThreadblockConfig) -> int:
     """Registers of a thread that hold the next k step on its way to shared memory."""
     if config.copy != "ldg":
@@ -166,7 +176,7 @@ def prefetch_registers(p: Problem, config: ThreadblockConfig) -> int:
 
 def registers(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
     """Registers of a thread."""
-    fragments = fragment_registers(p, config, inner.part_k)
+    fragments = 2 * inner.fragment_registers(config.warp_m, config.warp_n)
     return config.accumulators + fragments + prefetch_registers(p, config) + inner.extra_registers
 
 
@@ -285,6 +295,43 @@ class _Copy:
         return column // self.columns * self.memory_rows + row, column % self.columns
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """A box of a shared tile: its place and size among the rows and along k of a warp's operand."""
+
+    row: int
+    rows: int
+    k: int
+    depth: int
+    view: View
+
+
+def _assembled(pieces: Sequence[_Piece], values: Sequence[np.ndarray]) -> np.ndarray:
+    """An operand, rows by k, from the values of its pieces."""
+    last = pieces[-1]
+    out = np.empty((last.row + last.rows, last.k + last.depth), dtype=values[0].dtype)
+    for piece, value in zip(pieces, values, strict=True):
+        out[piece.row : piece.row + piece.rows, piece.k : piece.k + piece.depth] = value
+    return out
+
+
+def _streamed_product(a: Sequence[_Piece], b: Sequence[_Piece]) -> Callable[..., np.ndarray]:
+    """The meaning of a streamed step: operands in pieces of shared memory, then the fragments held back, if any."""
+
+    def compute(acc: np.ndarray, *values: np.ndarray) -> np.ndarray:
+        split, end = len(a), len(a) + len(b)
+        held = values[end:]
+        first = held[0] @ held[1].T if held else 0
+        return acc + first + _assembled(a, values[:split]) @ _assembled(b, values[split:end]).T
+
+    return compute
+
+
+def _times(mix: Mix, times: int) -> Mix:
+    """The instructions of a mix so many times."""
+    return tuple((name, count * times) for name, count in mix)
+
+
 class _Writer:
     """Writes the kernel; one method a part of it."""
 
@@ -304,7 +351,7 @@ class _Writer:
                 RegisterTile(f"a{i}", (c.warp_m, inner.part_k), p.dtype),
                 RegisterTile(f"b{i}", (c.warp_n, inner.part_k), p.dtype),
             )
-            for i in range(2)
+            for i in range(1 if inner.streams else 2)
         ]
         self.partials = scratch(self.plan, 1, c.tile_m, c.tile_n, p.acc)
         self.parts = c.tile_k // inner.part_k
@@ -341,7 +388,8 @@ class _Writer:
         """One role: all warps do the same."""
         with self.k.role("warps", self.config.warps, self.registers) as r:
             self.inner.setup.write(r)
-            with self.plan.units(r, CTA_X) as unit:
+            with self.plan.units(r, CTA_X) as piece:
+                unit = self._resolved(r, piece)
                 self._main_loop(r, unit)
                 pieces = [Piece(self.acc, self.row, self.col)]
                 if self.partials is not None:
@@ -355,6 +403,20 @@ class _Writer:
                     # The next tile's copies overwrite buffers that slower warps still use.
                     r.bar_sync(0, self.config.warps)
         return self.k.build()
+
+    @staticmethod
+    def _resolved(r: RoleBuilder, unit: Unit) -> Unit:
+        """The piece with its coordinates in registers: they are worked out once and not in every k step."""
+        names = {
+            "batch": unit.tile.batch,
+            "tile_m": unit.tile.m,
+            "tile_n": unit.tile.n,
+            "k_begin": unit.k_begin,
+            "k_trips": unit.k_trips,
+        }
+        known = {name: at if isinstance(at, Const) else r.assign(name, at) for name, at in names.items()}
+        tile = Tile(known["batch"], known["tile_m"], known["tile_n"])
+        return replace(unit, tile=tile, k_begin=known["k_begin"], k_trips=known["k_trips"])
 
     # --- copying
 
@@ -408,24 +470,44 @@ class _Writer:
 
     # --- main loop
 
+    def _pieces(self, copy: _Copy, row: Expr, rows: int, k: int, depth: int, stage: Expr) -> list[_Piece]:
+        """The part of a shared tile that holds `rows` by `depth` elements, in boxes that stay within its blocks."""
+        k_major = self._shared_k_major(copy)
+        high, deep = rows, depth
+        if copy.blocks > 1 and k_major:
+            deep = math.gcd(depth, copy.columns)
+        elif copy.blocks > 1:
+            high = math.gcd(rows, copy.columns)
+        pieces = []
+        for i in range(0, rows, high):
+            for j in range(0, depth, deep):
+                if k_major:
+                    at, column = copy.place(row + i, k + j)
+                    view = copy.tile[stage, at:high, column:deep]  # type: ignore[misc]
+                else:
+                    at, column = copy.place(k + j, row + i)
+                    view = copy.tile[stage, at:deep, column:high]  # type: ignore[misc]
+                pieces.append(_Piece(i, high, j, deep, view))
+        return pieces
+
+    def _shared_k_major(self, copy: _Copy) -> bool:
+        """Whether the rows of the shared tile run along k."""
+        return copy.operand.k_major != self.inner.transposed(copy.operand)
+
     def _load_fragments(self, r: RoleBuilder, part: int, stage: Expr) -> None:
+        """One part of a step to its set of registers."""
         depth, k = part * self.inner.part_k, self.inner.part_k
-        for copy, fragment, row in zip(self.copies, self.fragments[part % 2], (self.row, self.col), strict=True):
-            rows = fragment.shape[0]
-            if copy.operand.k_major != self.inner.transposed(copy.operand):
-                at, column = copy.place(row, depth)
-                self.inner.load(r, fragment.whole, copy.tile[stage, at:rows, column:k], True)  # type: ignore[misc]
-                continue
-            width = math.gcd(rows, copy.tile.shape[1])
-            for i in range(0, rows, width):
-                at, column = copy.place(depth, row + i)
-                self.inner.load(r, fragment[i:width, :], copy.tile[stage, at:k, column:width], False)  # type: ignore[misc]
+        fragments = self.fragments[part % len(self.fragments)]
+        for copy, fragment, row in zip(self.copies, fragments, (self.row, self.col), strict=True):
+            k_major = self._shared_k_major(copy)
+            for piece in self._pieces(copy, row, fragment.shape[0], depth, k, stage):
+                dst = fragment[piece.row : piece.rows, piece.k : piece.depth]  # type: ignore[misc]
+                r.load(dst if k_major else dst.T, self.inner.load(piece.view, k_major))
 
     def _main_loop(self, r: RoleBuilder, unit: Unit) -> None:
-        """Prologue: the first steps on their way, the first fragments read. Then one k step a trip."""
-        c, last = self.config, self.parts - 1
-        asynchronous = c.copy == "cp.async"
-        if asynchronous:
+        """Prologue: the first steps on their way. Then one k step a trip."""
+        c = self.config
+        if c.copy == "cp.async":
             for s in range(c.stages - 1):
                 with r.when(unit.k_trips > s):
                     self._fetch(r, unit, Const(s), Const(s))
@@ -436,15 +518,23 @@ class _Writer:
             self._stash(r, Const(0))
         self.inner.clear(r, self.acc)
         r.bar_sync(0, c.warps)
+        if self.inner.streams:
+            self._streamed_loop(r, unit)
+        else:
+            self._loop_of_parts(r, unit)
+
+    def _loop_of_parts(self, r: RoleBuilder, unit: Unit) -> None:
+        """One k step a trip, part by part; the first fragments of the next step are read at the end of this one."""
+        c, last = self.config, self.parts - 1
         self._load_fragments(r, 0, Const(0))
         with r.loop("k", unit.k_trips) as k:
             stage = k % c.stages
             following = (k + 1) % c.stages
-            ahead = k + (c.stages - 1) if asynchronous else k + 1
+            ahead = k + (c.stages - 1)
             for part in range(self.parts):
                 accumulate = k > 0 if part == 0 else Const(1)
                 if part == last:
-                    self._hand_over(r, unit, k, following)
+                    self._hand_over(r, following)
                     self._multiply(r, part, 0, c.warp_n, accumulate, spread=True, mix=self.inner.step.mix)
                 elif part == last - 1:
                     # What waits at the barrier cannot multiply: nothing of this part is left to do there.
@@ -458,21 +548,72 @@ class _Writer:
                 if part == last - 1:
                     self._multiply(r, part, c.warp_n // 2, c.warp_n, accumulate)
 
+    def _streamed_loop(self, r: RoleBuilder, unit: Unit) -> None:
+        """One k step a trip, each one stream of multiplies and loads; the first and the last step stand alone.
+
+        Copies through registers run one step ahead, so that all other steps fetch, without a question.
+        """
+        ahead = self.config.stages - 1
+        with r.when(unit.k_trips > ahead):
+            self._fetch(r, unit, Const(ahead), Const(ahead))
+        self._stream(r, Const(0), held=False)
+        with r.when(unit.k_trips > 1):
+            self._hand_over(r, Const(1))
+        if ahead == 1:
+            with r.loop("k", maximum(unit.k_trips - 2, 0), 1) as k:
+                self._fetch(r, unit, k + 1, (k + 1) % self.config.stages)
+                self._stream(r, k, held=True)
+                self._hand_over(r, (k + 1) % self.config.stages)
+            with r.when(unit.k_trips > 1):
+                self._stream(r, unit.k_trips - 1, held=True)
+        else:
+            with r.loop("k", unit.k_trips - 1, 1) as k:
+                with r.when(k + ahead < unit.k_trips):
+                    self._fetch(r, unit, k + ahead, (k + ahead) % self.config.stages)
+                self._stream(r, k, held=True)
+                self._hand_over(r, (k + 1) % self.config.stages)
+        a, b = self.fragments[0]
+        self.inner.multiply(r, self.acc.whole, (a.whole, b.whole.T), self.inner.part_k, Const(1), compute=multiply_add)
+
+    def _stream(self, r: RoleBuilder, k: Expr, held: bool) -> None:
+        """What the step before held back, then step `k` but for its last part, which is read and held back."""
+        c, part_k = self.config, self.inner.part_k
+        depth, stage = c.tile_k - part_k, k % c.stages
+        a, b = (
+            self._pieces(copy, row, rows, 0, depth, stage)
+            for copy, row, rows in zip(self.copies, (self.row, self.col), (c.warp_m, c.warp_n), strict=True)
+        )
+        views, loads = [], []
+        for copy, row, pieces in zip(self.copies, (self.row, self.col), (a, b), strict=True):
+            k_major = self._shared_k_major(copy)
+            views += [piece.view if k_major else piece.view.T for piece in pieces]
+            for part in self._pieces(copy, row, pieces[-1].row + pieces[-1].rows, 0, part_k, stage):
+                load = self.inner.load(part.view, k_major)
+                loads.append(replace(load, count=load.count * (self.parts - 1), mix=_times(load.mix, self.parts - 1)))
+        registers = [tile.whole for tile in self.fragments[0]] if held else []
+        self.inner.multiply(
+            r, self.acc.whole, (*views, *registers), depth + (part_k if held else 0), Const(int(held)),
+            compute=_streamed_product(a, b), loads=tuple(loads), mix=self.inner.step.mix,
+        )  # fmt: skip
+        self._load_fragments(r, self.parts - 1, stage)
+
     def _multiply(self, r: RoleBuilder, part: int, begin: int, end: int, accumulate: Expr, **fields: Any) -> None:
         """Columns `begin` to `end` of the warp tile, one part of a k step."""
         a, b = self.fragments[part % 2]
         columns = end - begin
-        self.inner.multiply(r, self.acc[:, begin:columns], a.whole, b[begin:columns, :], accumulate, **fields)
+        self.inner.multiply(
+            r, self.acc[:, begin:columns], (a.whole, b[begin:columns, :].T), self.inner.part_k, accumulate,
+            compute=multiply_add, **fields,
+        )  # fmt: skip
 
-    def _hand_over(self, r: RoleBuilder, unit: Unit, k: Expr, following: Expr) -> None:
+    def _hand_over(self, r: RoleBuilder, following: Expr) -> None:
         """The next step's operands are in buffer `following`, for all warps to see."""
         c = self.config
         if c.copy == "cp.async":
             r.cp_commit()
             r.cp_wait(c.stages - 2)
         else:
-            with r.when(k + 1 < unit.k_trips):
-                self._stash(r, following)
+            self._stash(r, following)
         r.bar_sync(0, c.warps)
 
     # --- epilogue
@@ -558,10 +699,10 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     copies = step_bytes // (WARP_SIZE * c.warps * min(p.a.vector_bytes, p.b.vector_bytes))
     issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + copies * (2 + inner.per_copy.alu)
     busy = max(int(per_sub_core * interval), per_sub_core * issue, transfer(fragment_bytes + step_bytes, f.shared_rate))
-    # After the barrier all warps read their first fragments at once, and none multiplies before it has its own.
-    first_fragments = transfer(fragment_bytes * inner.part_k // c.tile_k, f.shared_rate)
     barrier = f.barrier + f.barrier_per_warp * c.warps + f.shared_latency
-    bubble = barrier + first_fragments
+    # After the barrier all warps read their first fragments at once, and none multiplies before it has its own unless
+    # it has held back some of the step before.
+    bubble = barrier if inner.streams else barrier + transfer(fragment_bytes * inner.part_k // c.tile_k, f.shared_rate)
     asynchronous = c.copy == "cp.async"
     store_bytes = c.tile_m * c.tile_n * out_width
     # About 8 instructions per 32 values (CUTLASS: 499 for 64x64 and a warp). With beta = 1, C is read first.

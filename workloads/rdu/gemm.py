@@ -75,7 +75,8 @@ def tile_cycles(rows: int, columns: int, k: int, spec: RduSpec, row_par: int, co
     def blocks(m: int, n: int, down: int, across: int) -> int:
         return ceil_div(ceil_div(m, spec.pcu.lanes), down) * ceil_div(ceil_div(n, spec.pcu.stages), across)
 
-    rounds = min(blocks(rows, columns, row_par, col_par), blocks(columns, rows, col_par, row_par))
+    straight, crossed = blocks(rows, columns, row_par, col_par), blocks(columns, rows, col_par, row_par)
+    rounds = crossed if 8 * crossed < 7 * straight else straight
     return rounds * ceil_div(k, spec.pcu.macs)
 
 
@@ -119,7 +120,7 @@ def _candidates(op: Gemm, spec: RduSpec) -> Iterator[GemmConfig]:
     for k in _k_cuts(op.k):
         found = False
         budget = spec.pcu.count // (2 if k < op.k else 1) // (2 if op.adds else 1)
-        for row_par, col_par in divisions(spec, budget):
+        for row_par, col_par in spec.divisions(budget):
             for blocks_m in (1, 2, 4, 8, 16):
                 for blocks_n in (1, 2, 4, 8, 16, 32):
                     m, n = down * row_par * blocks_m, across * col_par * blocks_n
@@ -133,21 +134,6 @@ def _candidates(op: Gemm, spec: RduSpec) -> Iterator[GemmConfig]:
                             yield GemmConfig(m, n, k, row_par, col_par, outer)
         if found:
             return
-
-
-def divisions(spec: RduSpec, budget: int) -> list[tuple[int, int]]:
-    """(row_par, col_par) whose bands fill whole rows of a region of the mesh, at most `budget` PCUs.
-
-    A region is as high as the mesh and some columns wide; a band is one or several of its rows. Other divisions would
-    do, but their columns lie askew and share links.
-    """
-    wide = max(1, spec.columns * spec.pcu.count // (spec.pcu.count + spec.pmu.count))
-    found = set()
-    for high in (spec.mesh.rows, spec.mesh.rows // 2, spec.mesh.rows // 4):
-        for rows in range(1, high + 1):
-            if high % rows == 0:
-                found |= {(high // rows, width * rows) for width in range(1, wide + 1)}
-    return sorted(pair for pair in found if pair[0] * pair[1] <= budget)
 
 
 def _k_cuts(k: int) -> Iterator[int]:

@@ -14,7 +14,13 @@ from sim.rdu.program import Program
 from workloads.ops import Operator
 
 MODULES: dict[str, str] = {
+    "attention": "workloads.rdu.attention",
     "gemm": "workloads.rdu.gemm",
+    "layernorm": "workloads.rdu.rowwise",
+    "llama": "workloads.rdu.llama",
+    "pointwise": "workloads.rdu.pointwise",
+    "rmsnorm": "workloads.rdu.rowwise",
+    "softmax": "workloads.rdu.rowwise",
 }
 """By operator, the module with `choose(op, spec, schedule) -> [(configuration, estimated cycles)]`, best first.
 

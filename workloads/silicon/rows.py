@@ -74,6 +74,10 @@ class Environment(BaseModel):
     """Core clock in MHz where the machine was locked to one."""
     statistic: str
     """What the source made of its repetitions."""
+    flush: Literal["cold", "dirty"] = "cold"
+    """What a cold row finds in the L2: nothing, or the lines with which the benchmark overwrote it."""
+    dirty_share: float = Field(default=1, ge=0, le=1)
+    """Share of a dirty L2 that DRAM does not have yet when the operator begins."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
     data: Data = "normal"

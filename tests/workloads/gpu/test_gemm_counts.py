@@ -140,6 +140,8 @@ def test_the_k_loop_has_the_instructions_that_compilers_emit(
     counted: Counter[str] = Counter()
     for body_op in walk(loop.body):
         counted[body_op.opcode] += body_op.count
+        for load in body_op.loads:
+            counted[load.opcode] += load.count
         for opcode, count in body_op.mix:
             counted[opcode] += count
     assert {opcode: counted[opcode] for opcode in exact} == exact

@@ -59,7 +59,7 @@ CASES: dict[str, Case] = {
         "a100-sxm4-80gb", TINY, Gemm(m=384, n=128, k=192, dtype="fp16"),
         MmaConfig(128, 128, 32, 64, 64, 3, "cp.async", stream_k=True), {},
     ),
-    "ldg": ("t4", {}, Gemm(m=64, n=64, k=128, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16), {}),
+    "ldg": ("t4", {}, Gemm(m=64, n=64, k=96, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16), {}),
     "simt": ("t4", {}, Gemm(m=64, n=64, k=32, dtype="fp32"), SimtConfig(64, 32, 8, 32, 16), {}),
     "gemv along rows": ("t4", {}, Gemm(m=1, n=64, k=32, dtype="fp32"), GemvConfig(2, 2, 2), {}),
     "gemv along k": ("t4", {}, Gemm(m=1, n=64, k=300, tb="T", dtype="fp32"), GemvConfig(2, 2, 2), {}),

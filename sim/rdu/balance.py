@@ -1,0 +1,115 @@
+"""How many PCUs each stage gets where a program leaves it open: as many as make all stages take the same time.
+
+A section is as fast as its slowest stage, so the PCUs go where the work is: the least time is sought for which the
+smallest sufficient division of every stage fits the chip. Where memory is slower than that, PCUs beyond twice its pace
+would only wait, and are left out; stages that take turns share that time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from bisect import bisect_left
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.rdu import RduSpec
+from sim.rdu.cost import ceil_div, stage_cost
+from sim.rdu.program import Section, Stage, chain
+from sim.rdu.route import blocks_of, columns_needed
+
+Division = tuple[int, int, int, int, int, tuple[int, ...]]
+"""(cycles of all firings, PCUs, row_par, col_par, simd_par, PCUs by block)."""
+
+
+def balance(section: Section, spec: RduSpec) -> None:
+    """Sets `row_par`, `col_par` and `simd_par` of the stages that have none."""
+    compute = [stage for stage in section.stages if stage.kind == "compute"]
+    still_open = [stage for stage in compute if stage.row_par == 0]
+    if not still_open:
+        return
+    budget = spec.pcu.count - sum(stage_cost(stage, spec).pcus for stage in compute if stage.row_par)
+    choices = [_divisions(stage, spec, max(budget, 1)) for stage in still_open]
+    times = sorted({division[0] for options in choices for division in options})
+    if sum(options[0][1] for options in choices) > budget:
+        least = sum(min(division[1] for division in options) for options in choices)
+        raise InputError(
+            f"section {section.name} needs at least {least} PCUs beside the {spec.pcu.count - budget} that are given; "
+            f"{spec.name} has pcu.count = {spec.pcu.count}: cut it into sections"
+        )
+    first = bisect_left(times, memory_cycles(section, spec) // (2 * _turns(section, compute)))
+    height = spec.mesh.rows * spec.pcu.count // (spec.pcu.count + spec.pmu.count)
+    fixed = [size for stage in compute if stage.row_par for size in blocks_of(stage, stage_cost(stage, spec))]
+
+    def fits(time: int) -> bool:
+        """Whether divisions that are done in `time` fit, each block in columns of its own."""
+        chosen = [_least(options, time) for options in choices]
+        sizes = fixed + [size for division in chosen for size in division[5]]
+        if columns_needed(sizes, height) > spec.columns:
+            return time == times[-1]
+        return sum(division[1] for division in chosen) <= budget
+
+    low, high = min(first, len(times) - 1), len(times) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if fits(times[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    for stage, options in zip(still_open, choices, strict=True):
+        _, _, stage.row_par, stage.col_par, stage.simd_par, _ = _least(options, times[low])
+
+
+def _turns(section: Section, compute: list[Stage]) -> int:
+    """Stages that take turns rather than work at once: many where few tokens are on their way through the section."""
+    loops = [read.initial for read in section.channels if read.first is not None]
+    in_flight = min([*loops, *(stage.firings for stage in compute)])
+    return max(1, len(compute) // max(1, in_flight))
+
+
+def memory_cycles(section: Section, spec: RduSpec) -> int:
+    """Cycles that external memory needs for the loads and stores of a section at its full rate."""
+    moved = 0
+    for stage in section.stages:
+        if stage.tensor is not None:
+            moved += stage.firings * math.prod(stage.tile) * DTYPE_BYTES[stage.tensor.dtype]
+    return moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
+
+
+def _least(options: list[Division], time: int) -> Division:
+    """The division with fewest PCUs that is done within a time, or the fastest there is."""
+    within = [division for division in options if division[0] <= time]
+    return min(within, key=lambda d: (d[1], d[0])) if within else min(options, key=lambda d: (d[0], d[1]))
+
+
+def _divisions(stage: Stage, spec: RduSpec, budget: int) -> list[Division]:
+    """Divisions of a stage, fewest PCUs first, without those that others beat in both."""
+    assert stage.body is not None
+    firings = stage.firings
+    found: list[Division] = []
+    steps = chain(stage.body, spec.pcu.lanes, spec.pcu.stages)
+    if any(node.op == "matmul" for node in stage.body.nodes):
+        bands = spec.divisions(budget)
+        for row_par, col_par, swapped in [(a, b, False) for a, b in bands] + [(b, a, True) for a, b in bands]:
+            alone = dataclasses.replace(stage, row_par=row_par, col_par=col_par, simd_par=1 << 20)
+            cost = stage_cost(alone, spec)
+            if cost.crossed is not swapped and min(row_par, col_par) > 1:
+                continue  # bands belong to the operand over the lanes
+            cycles = cost.interval_cycles
+            elements = max((step[0] for step in steps), default=0)
+            simd_par = max(1, ceil_div(elements, spec.pcu.lanes * max(cycles, 1)))
+            sizes = (row_par * col_par, *([simd_par] * len(steps)))
+            found.append((firings * cycles, sum(sizes), row_par, col_par, simd_par, sizes))
+    else:
+        length = max(1, len(steps))
+        elements = max([step[0] for step in steps] or [math.prod(read.shape) for read in stage.reads.values()])
+        for par in range(1, min(max(1, budget // length), ceil_div(elements, spec.pcu.lanes)) + 1):
+            tried = dataclasses.replace(stage, row_par=par, col_par=1, simd_par=par)
+            cycles = stage_cost(tried, spec).interval_cycles
+            found.append((firings * cycles, par * length, par, 1, par, (par,) * length))
+    found.sort(key=lambda d: (d[1], d[0]))
+    kept: list[Division] = []
+    for division in found:
+        if division[1] <= budget and (not kept or division[0] < kept[-1][0]):
+            kept.append(division)
+    return kept or found[:1]

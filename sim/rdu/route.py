@@ -1,0 +1,212 @@
+"""Where stages and buffers of a section stand, and the flows between them.
+
+Stages take columns of the mesh from left to right, in an order that keeps what talks together near (`place.order_of`).
+An array of PCUs is a block of whole rows; each step of a SIMD chain is a column, part i in row i, so that flows from
+step to step run along rows. Small steps share a column. Where columns run out, units are packed without gaps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from sim.rdu import place
+from sim.rdu.cost import PortCost, StageCost
+from sim.rdu.place import Flow, Grid, Ints
+from sim.rdu.program import Read, Stage
+
+_STEP = 7
+"""Stride over a band's units; prime to the usual numbers of rows and columns."""
+_SMALL = 4
+"""A step that takes less than this part of a column shares one."""
+
+
+@dataclass(frozen=True)
+class StageUnits:
+    """Coordinates (row, column) of a stage's units: its array, then the steps of its chain."""
+
+    array: Ints
+    steps: tuple[Ints, ...] = ()
+
+    @property
+    def all(self) -> Ints:
+        """All of them."""
+        return np.concatenate([self.array, *self.steps])
+
+    @property
+    def takes(self) -> Ints:
+        """Those that tiles go to."""
+        return self.array if len(self.array) else self.steps[0]
+
+    @property
+    def gives(self) -> Ints:
+        """Those that results come from."""
+        return self.steps[-1] if self.steps else self.array
+
+
+def blocks_of(stage: Stage, cost: StageCost) -> list[int]:
+    """PCUs of a stage's array (0: none) and of each step of its chain."""
+    chained = cost.pcus - cost.array_pcus
+    return [cost.array_pcus, *([stage.simd_par] * (chained // stage.simd_par if chained else 0))]
+
+
+def columns_needed(sizes: Sequence[int], height: int) -> int:
+    """Columns of `height` PCUs that blocks of these sizes need; small ones share."""
+    small = sum(size for size in sizes if size * _SMALL <= height)
+    return sum(-(-size // height) for size in sizes if size * _SMALL > height) + -(-small * 5 // (4 * height))
+
+
+def place_stages(
+    grid: Grid,
+    stages: Sequence[Stage],
+    costs: Sequence[StageCost],
+    reads: Sequence[Read],
+    number: Mapping[int, int],
+) -> list[StageUnits]:
+    """Units of every stage; of memory stages and collectives, address generators."""
+    sizes = [cost.pcus for cost in costs]
+    edges = [
+        (number[id(r.output.stage)], number[id(r.reader)], costs[number[id(r.reader)]].ports[r.port].read_bytes)
+        for r in reads
+    ]
+    order = place.order_of(sizes, edges)
+    found = _in_columns(grid, stages, costs, order) or _packed(grid, stages, costs, order)
+    for i, stage in enumerate(stages):
+        if not sizes[i]:
+            found[i] = StageUnits(grid.generators[: max(1, generators_of(stage, len(grid.generators)))])
+    return [found[i] for i in range(len(stages))]
+
+
+def generators_of(stage: Stage, count: int) -> int:
+    """Address generators of a memory stage, of `count`."""
+    return min(count, stage.units) if stage.units > 0 else count
+
+
+def _in_columns(
+    grid: Grid, stages: Sequence[Stage], costs: Sequence[StageCost], order: Sequence[int]
+) -> dict[int, StageUnits] | None:
+    columns = [grid.pcus[grid.pcus[:, 1] == c] for c in range(grid.columns)]
+    columns = [column[np.argsort(column[:, 0])] for column in columns]
+    height = min(len(column) for column in columns if len(column))
+    free, shelf, shelved = 0, -1, 0
+    found: dict[int, StageUnits] = {}
+    for i in order:
+        parts: list[Ints] = []
+        for size in blocks_of(stages[i], costs[i]):
+            if size and size * _SMALL <= height:
+                if shelf < 0 or shelved + size > len(columns[shelf]):
+                    shelf, shelved, free = free, 0, free + 1
+                    if shelf >= grid.columns:
+                        return None
+                parts.append(columns[shelf][shelved : shelved + size])
+                shelved += size
+                continue
+            wide = -(-size // height)
+            if free + wide > grid.columns:
+                return None
+            region = np.concatenate([np.zeros((0, 2), np.int64), *columns[free : free + wide]])
+            region = region[np.lexsort((region[:, 1], region[:, 0]))]
+            parts.append(region[np.arange(size) * len(region) // max(size, 1)])
+            free += wide
+        found[i] = StageUnits(_bands(parts[0], stages[i], costs[i].crossed), tuple(parts[1:]))
+    return found
+
+
+def _packed(
+    grid: Grid, stages: Sequence[Stage], costs: Sequence[StageCost], order: Sequence[int]
+) -> dict[int, StageUnits]:
+    at = 0
+    found = {}
+    for i in order:
+        parts = []
+        for size in blocks_of(stages[i], costs[i]):
+            units = grid.pcus[at : at + size]
+            parts.append(units[np.lexsort((units[:, 1], units[:, 0]))])
+            at += size
+        found[i] = StageUnits(_bands(parts[0], stages[i], costs[i].crossed), tuple(parts[1:]))
+    return found
+
+
+def _bands(array: Ints, stage: Stage, crossed: bool) -> Ints:
+    """An array's units by number row * col_par + column of the division.
+
+    What shares a part of the operand over the lanes is a band of the region's rows, from left to right.
+    """
+    if not len(array):
+        return array
+    wide = stage.row_par if crossed else stage.col_par
+    bands = [array[i : i + wide] for i in range(0, len(array), wide)]
+    bands = [band[np.lexsort((band[:, 0], band[:, 1]))] for band in bands]
+    return np.stack(bands, axis=1).reshape(-1, 2) if crossed else np.concatenate(bands)
+
+
+def place_buffer(
+    grid: Grid,
+    free: Ints,
+    count: int,
+    port: PortCost,
+    reader: Stage,
+    used: StageUnits,
+    producer: Stage,
+    made: StageUnits,
+) -> Ints:
+    """Coordinates of a buffer's PMUs: near the units that read it, or that write it where a generator reads it."""
+    if not count:
+        return np.zeros((0, 2), np.int64)
+    if reader.kind == "compute":
+        near = _readers(used, reader, port, count)
+    else:
+        units = made.gives if producer.kind == "compute" else grid.pmus[:1]
+        near = units[np.arange(count) * len(units) // count]
+    return grid.pmus[place.nearest_free(free, near.astype(np.float64), grid)]
+
+
+def _groups(used: StageUnits, stage: Stage, port: PortCost) -> list[Ints]:
+    """Units that need the same part of a tile, by part."""
+    units = used.takes
+    if port.spread == "rows" and len(used.array):
+        return [units[i * stage.col_par : (i + 1) * stage.col_par] for i in range(stage.row_par)]
+    if port.spread == "columns" and len(used.array):
+        return [units[i :: stage.col_par] for i in range(stage.col_par)]
+    if used.steps and len(used.array):  # what only the chain behind an array needs
+        units = used.steps[0]
+    return [unit[None] for unit in units]
+
+
+def _readers(used: StageUnits, stage: Stage, port: PortCost, count: int) -> Ints:
+    """For each of `count` PMUs a unit that it should be near: one of those that read its part, here and there.
+
+    A part that many units read lies in a band across the mesh; its PMUs are spread along it, so that what fills them
+    does not all come through the same links.
+    """
+    groups = _groups(used, stage, port)
+    chosen = [groups[j * len(groups) // count] for j in range(count)]
+    return np.array([group[(_STEP * j) % len(group)] for j, group in enumerate(chosen)])
+
+
+def flows(
+    grid: Grid,
+    read: Read,
+    producer: Stage,
+    reader: Stage,
+    made: StageUnits,
+    used: StageUnits,
+    pmus: Ints,
+    port: PortCost,
+) -> tuple[Flow, Flow]:
+    """(producer to buffer, buffer to reader); with no PMUs the first is all and the second is empty of bytes."""
+    write = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
+    targets = pmus if len(pmus) else used.takes
+    if producer.kind == "compute":
+        into = place.even_flow(made.gives, targets, write)
+    else:
+        into = place.even_flow(place.nearest_generators(grid, targets), targets, write)
+    if not len(pmus):
+        return into, Flow(into.sources[:1], [into.sources[:1]], 0)
+    if reader.kind == "compute":
+        return into, place.spread_flow(pmus, _groups(used, reader, port), port.read_bytes)
+    return into, place.even_flow(pmus, place.nearest_generators(grid, pmus), port.read_bytes)

@@ -1,0 +1,201 @@
+"""Kernels over rows and columns: what they compute, that every wait matters, what they move, how fast they can be."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim.api import simulate
+from sim.gpu.interpret import interpret
+from sim.gpu.program import Program
+from workloads.gpu.select import choose
+from workloads.parse import parse
+from workloads.registry import build
+
+from tests.reference.gpu_executor import execute  # isort: skip
+from tests.reference.mutation import assert_mutants_caught  # isort: skip
+
+A100 = "a100-sxm4-80gb"
+
+CHECKED = (
+    ("softmax rows=37 cols=100 dtype=fp32", A100, "fused"),
+    ("softmax rows=9 cols=77 dtype=fp16", "t4", "torch"),
+    ("softmax rows=5 cols=1000 dtype=bf16", A100, "fused warps 4 rows 1"),
+    ("softmax rows=300 cols=300 dtype=fp32", A100, "fused warps 2 rows 1 buffers 2"),
+    ("softmax rows=3 cols=5000 dtype=fp16", "h100-sxm", "online"),
+    ("softmax rows=3 cols=5000 dtype=fp16", "v100-sxm2", "torch"),
+    ("softmax rows=3 cols=1500 dtype=fp16", "v100-sxm2", "threepass"),
+    ("softmax rows=9 cols=300 dtype=fp32", "t4", "unfused"),
+    ("softmax_backward rows=9 cols=3000 dtype=bf16", "h100-sxm", "auto"),
+    ("layernorm rows=37 cols=100 dtype=fp32", A100, "fused"),
+    ("layernorm rows=5 cols=1000 dtype=bf16 stats=1", A100, "fused warps 4 rows 1"),
+    ("layernorm rows=5 cols=1000 dtype=fp16 stats=1", "v100-sxm2", "torch"),
+    ("layernorm_backward rows=70 cols=200 dtype=bf16", "h100-sxm", "auto"),
+    ("rmsnorm rows=5 cols=1000 dtype=fp16", "t4", "torch"),
+    ("rmsnorm rows=5 cols=1000 dtype=fp16", "v100-sxm2", "fused"),
+    ("sum n=30000 dtype=fp32", A100, "auto"),
+    ("sum n=100 dtype=fp16", "t4", "auto"),
+    ("sum rows=100 cols=300 axis=1 dtype=bf16", "h100-sxm", "auto"),
+    ("sum rows=300 cols=300 axis=0 dtype=fp32", A100, "auto"),
+    ("sum rows=10 cols=37 axis=0 dtype=fp16", A100, "auto"),
+    ("transpose rows=100 cols=70 dtype=bf16", A100, "auto"),
+    ("transpose rows=101 cols=71 dtype=fp64", "v100-sxm2", "auto"),
+    ("transpose rows=301 cols=200 dtype=int8", "t4", "tile warps 4 pad 0"),
+)
+
+
+@pytest.mark.parametrize(("text", "machine", "schedule"), CHECKED)
+def test_schedules_compute_what_numpy_does(text: str, machine: str, schedule: str) -> None:
+    report = simulate(text, machine, schedule=schedule, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed, report.record.notes
+
+
+MUTATED = (
+    ("softmax rows=3 cols=256 dtype=fp32", A100, "fused warps 2 rows 1"),
+    ("softmax rows=40 cols=128 dtype=fp32", A100, "fused warps 2 rows 1 buffers 2"),
+    ("softmax rows=2 cols=300 dtype=fp32", A100, "online warps 2 rows 1 elements 4"),
+    ("softmax rows=2 cols=300 dtype=fp32", A100, "threepass warps 2 rows 1 elements 4"),
+    ("layernorm rows=2 cols=256 dtype=fp32", A100, "fused warps 2 rows 1"),
+    ("layernorm rows=2 cols=300 dtype=fp32 stats=1", A100, "torch warps 2 rows 1 elements 4"),
+    ("layernorm_backward rows=40 cols=64 dtype=fp32", A100, "fused warps 2 rows 1"),
+    ("sum n=9000 dtype=fp32", A100, "torch warps 2 vectors 1 ctas 1"),
+    ("transpose rows=40 cols=40 dtype=fp32", A100, "tile"),
+)
+
+
+@pytest.mark.parametrize(("text", "machine", "schedule"), MUTATED)
+def test_every_wait_matters(text: str, machine: str, schedule: str) -> None:
+    spec = load_arch(machine, {"sm.count": 1, "gpc.count": 1})
+    op = parse(text)
+    program = build(op, spec, choose(op, spec, schedule).config)
+    tensors = [tensor for tensor in program.tensors if tensor.role == "input"]
+    pairs = zip(tensors, op.inputs(seed=1), strict=True)
+    inputs = {tensor.name: array.reshape(tensor.shape) for tensor, array in pairs}
+    result = interpret(program, execute(program, seed=3), inputs)
+    expected = {t.name: result.outputs[t.name] for t in program.tensors if t.role == "output"}
+
+    def case() -> tuple[Program, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        return program, inputs, expected
+
+    assert assert_mutants_caught(case, lambda mutant: execute(mutant, seed=2)) > 0
+
+
+rows_and_columns = st.tuples(st.integers(1, 60), st.integers(1, 6000))
+SCHEDULES = {
+    "softmax": ("fused", "online", "threepass", "torch", "unfused"),
+    "layernorm": ("fused", "torch"),
+    "rmsnorm": ("fused", "torch"),
+    "softmax_backward": ("fused",),
+    "layernorm_backward": ("fused",),
+    "transpose": ("tile",),
+    "sum": ("torch",),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows_and_columns, st.sampled_from(sorted(SCHEDULES)), st.sampled_from(["fp32", "bf16"]), st.data())
+def test_bytes_are_conserved_and_no_roof_is_beaten(shape: tuple[int, int], word: str, dtype: str, data: Any) -> None:
+    schedule = data.draw(st.sampled_from(SCHEDULES[word]))
+    axis = data.draw(st.sampled_from([" axis=0", " axis=1", ""])) if word == "sum" else ""
+    rows, cols = shape
+    op = parse(f"{word} rows={rows} cols={cols} dtype={dtype}{axis}")
+    report = simulate(op, A100, schedule=schedule).record
+    total = {name: sum(k.counters[name] for k in report.kernels) for name in report.kernels[0].counters}
+    stored = sum(result.size_bytes for result in op.results)
+    assert total["l2_write_bytes"] >= stored
+    width = 4 if dtype == "fp32" else 2
+    # Warps take rows that are not whole sectors in parts: a sector at each end of a row and warp, and per instruction.
+    ends = 64 * rows * (1 + cols // 512) * 8 if cols * width % 512 else 64 * rows * 8
+    if schedule != "unfused":
+        ends += 64 * cols * (1 + rows // 32) * (word == "transpose")
+        extra = 8 * cols * 4 * 128 * (word in ("sum", "layernorm_backward"))  # parts of column sums
+        assert total["l2_write_bytes"] <= stored + ends + extra + 4096
+        assert total["dram_read_bytes"] <= sum(o.size_bytes for o in op.operands) + ends + extra + 200_000
+    assert total["dram_read_bytes"] >= sum(o.size_bytes for o in op.operands)
+    spec = load_arch(A100)
+    assert report.time_ps * spec.dram.bandwidth_bytes_per_s >= total["dram_read_bytes"] * 10**12
+    assert total["ctas"] >= 1
+
+
+def test_a_row_that_is_kept_is_read_once_and_one_that_is_swept_as_often_as_it_is() -> None:
+    def l1_bytes(schedule: str) -> int:
+        (kernel,) = simulate("softmax rows=64 cols=4096 dtype=fp32", A100, schedule=schedule).record.kernels
+        return kernel.counters["l1_read_bytes"]
+
+    once = 64 * 4096 * 4
+    assert [l1_bytes(s) // once for s in ("fused", "online", "threepass")] == [1, 2, 3]
+    unfused = simulate("softmax rows=64 cols=4096 dtype=fp32", A100, schedule="unfused").record.kernels
+    # Read: maximum, difference, exponential, sum, quotient; written: difference, exponential, quotient.
+    assert round(sum(k.counters["l1_read_bytes"] for k in unfused) / once) == 5
+    assert round(sum(k.counters["l2_write_bytes"] for k in unfused) / once) == 3
+
+
+def test_exponentials_are_counted_and_show_on_their_pipe() -> None:
+    (kernel,) = simulate("softmax rows=64 cols=4096 dtype=fp32", A100, schedule="fused warps 8 rows 1").record.kernels
+    per_warp = 4096 // 8 // 32
+    assert kernel.counters["warp_instructions"] >= 64 * 8 * per_warp * 12
+    much = simulate("softmax rows=2048 cols=1024 dtype=fp32", A100, l2="warm", schedule="fused warps 4 rows 4")
+    floor = 2048 * 1024 * 8 / 64 / 108  # eight instructions of the FMA pipe an element, 64 a cycle and SM
+    assert much.cycles > floor
+
+
+def test_padding_removes_the_bank_conflicts_of_a_transpose() -> None:
+    padded, plain = (
+        simulate("transpose rows=2048 cols=2048 dtype=fp32", A100, schedule=f"tile warps 8 pad {pad}", l2="warm")
+        for pad in (4, 0)
+    )
+    conflicts = [report.record.kernels[0].counters["smem_conflict_cycles"] for report in (padded, plain)]
+    assert conflicts[0] == 0
+    assert conflicts[1] == 31 * 2048 * 2048 // 32
+    assert plain.cycles > 1.5 * padded.cycles
+
+
+def test_a_dirty_l2_costs_the_write_back_of_what_it_holds() -> None:
+    cold, dirty = (simulate("sum n=4194304 dtype=fp32", A100, l2=l2).record for l2 in ("cold", "dirty"))
+    written = [sum(k.counters["dram_write_bytes"] for k in report.kernels) for report in (cold, dirty)]
+    assert written[0] < 1e6 < 16 * 2**20 < written[1]
+    assert dirty.time_ps > 1.5 * cold.time_ps
+
+
+def test_choice_keeps_short_rows_in_a_warp_and_sweeps_rows_that_do_not_fit() -> None:
+    spec = load_arch(A100)
+
+    def kind(cols: int) -> str:
+        return str(choose(parse(f"softmax rows=4096 cols={cols} dtype=fp16"), spec).config)
+
+    assert kind(64) in ("fused warps 4 rows 4", "fused warps 4 rows 8", "fused warps 4 rows 16")
+    assert kind(8192).startswith("fused")
+    assert kind(200_000).startswith("online")
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule", "named"),
+    [
+        ("softmax rows=4 cols=4 dtype=int8", "auto", "one of fp32, fp16, bf16"),
+        ("softmax rows=4 cols=4 dtype=fp32", "flash", "one of auto, fused, online"),
+        ("softmax rows=4 cols=100000 dtype=fp32", "fused", "no kernel of this kind takes rows of this length"),
+        ("softmax rows=4 cols=100000 dtype=fp32", "fused warps 8 rows 1", "nearest: warps 32 rows 1"),
+        ("softmax rows=4 cols=64 dtype=fp32", "fused warps 4 rows 3", "rows must be 1 or a multiple of warps"),
+        ("softmax rows=4 cols=64 dtype=fp32", "fused threads 4", "write fused warps"),
+        ("softmax rows=4 cols=64 dtype=fp32", "fused warps 4 rows 4 buffers 2", "warps that share a row"),
+        ("layernorm rows=4 cols=4 dtype=fp32", "online", "one of auto, fused, torch"),
+        ("transpose rows=4 cols=4 dtype=fp32", "tile warps 5", "warps must divide"),
+        ("transpose rows=4 cols=4 dtype=fp32", "tile pad 3", "multiple of 4"),
+        ("sum n=4 dtype=fp32", "torch lanes 3", "write torch warps 16 vectors 4 ctas 4"),
+    ],
+)
+def test_wrong_schedules_are_refused(text: str, schedule: str, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        simulate(text, A100, schedule=schedule)
+
+
+def test_results_do_not_depend_on_the_seed_of_hashes_or_on_order() -> None:
+    first, again = (simulate("softmax rows=50 cols=700 dtype=fp16", A100) for _ in range(2))
+    assert first.cycles == again.cycles
+    assert np.isfinite(first.record.time_ps)
