@@ -22,7 +22,7 @@ class Inference(Operator):
 
     app: str = choice("mlp0", tuple(networks.APPS), help="application")
     batch: int | None = derived_extent(help="examples; default: as published")
-    dtype: str | None = number_format("of the weights: int8")
+    dtype: str | None = number_format("of the weights; default: int8")
 
     def __post_init__(self) -> None:
         """Checks the fields and that weights have 8 bits."""
