@@ -37,7 +37,7 @@ from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.validate import RowResult
 from workloads.gpu.select import Choice, choose
 from workloads.graphs import Graph, GraphOperator
-from workloads.ops import CopyH2D, Gemm, Operator
+from workloads.ops import AllReduce, CopyH2D, Gemm, Operator
 from workloads.registry import build, schedules
 from workloads.silicon import Row, environment_of, operator_of
 
@@ -99,7 +99,7 @@ class ProgramRun:
 
 def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Progress | None) -> RunRecord:
     """Simulates the chosen candidate, or the best few, and reports the fastest."""
-    if isinstance(asked, Graph | GraphOperator | CopyH2D):
+    if isinstance(asked, Graph | GraphOperator | CopyH2D | AllReduce):
         from sim.runners import gpu_graph
 
         return gpu_graph.run(asked, spec, options, progress)
@@ -148,7 +148,7 @@ def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Prog
 
 def listing(asked: Operator, spec: GpuSpec, schedule: str) -> str:
     """The program that `run` would run, as text with the cost of each instruction."""
-    if isinstance(asked, GraphOperator | CopyH2D):
+    if isinstance(asked, GraphOperator | CopyH2D | AllReduce):
         from sim.runners import gpu_graph
 
         return gpu_graph.listing(asked, spec, schedule)
