@@ -37,6 +37,7 @@ EXTRAS = {
     "dev": ("sim.study.pytest_plugin",),  # imported by pytest alone
     "optimize": ("sim.study.optimize",),
     "parquet": ("sim.study.sweep",),
+    "trace": ("sim.trace.perfetto",),
 }
 
 # Kernel files are njit functions over integers: no descriptions, no events of the host, no pictures.

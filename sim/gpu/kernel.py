@@ -17,6 +17,8 @@ from sim.gpu.layout import (
     N_VECTOR_PIPES,
     TENSOR_PIPE,
     TMA_QUEUE,
+    TRACE_BEGIN,
+    TRACE_END,
     X_ADD,
     X_AND,
     X_CONST,
@@ -55,6 +57,7 @@ FAR = 1 << 62
 NEVER = (1 << 63) - 1  # key of a component without an event
 CHUNK = 16  # lines a long transfer issues in one event
 PARKED = -1
+PHASE_SHIFT = 16  # of an mbarrier's phase above its number, in the event log
 SCHEDULED = -2  # the event of the component in progress has been announced
 CHIP_KINDS = (
     1 << Kind.EXIT
@@ -237,12 +240,39 @@ def _sectors(mask):
 # ---- accounting
 
 
+@inner
+def _seen(st, w, begin, end):
+    """Whether what warp `w` does within [begin, end] lies in the window of ticks and SMs that is recorded."""
+    x = st.x
+    sm = st.warps[w, W.SM]
+    return begin <= x[X.TO] and end >= x[X.FROM] and x[X.FIRST_SM] <= sm and sm <= x[X.LAST_SM]
+
+
+@inner
+def _trace(st, w, state, begin, end):
+    """One row of the trace (`sim.gpu.events.TraceRow`)."""
+    if not _seen(st, w, begin, end):
+        return
+    n = st.x[X.TRACE]
+    st.x[X.TRACE] = n + 1
+    if n < st.trace.shape[0]:
+        trace = st.trace
+        trace[n, 0] = w
+        trace[n, 1] = st.ctas[st.warps[w, W.CTA], C.LINEAR]
+        trace[n, 2] = st.warps[w, W.WARP]
+        trace[n, 3] = state
+        trace[n, 4] = begin
+        trace[n, 5] = end
+
+
 @inner(inline=True)
 def _account(st, w, tick, reason):
     """Books warp `w`'s time up to `tick` on `reason`."""
-    d = tick - st.warps[w, W.ACCOUNTED]
-    if d > 0:
-        st.warp_states[reason] += d
+    begin = st.warps[w, W.ACCOUNTED]
+    if tick > begin:
+        if st.trace.shape[0] > 0:
+            _trace(st, w, reason, begin, tick)
+        st.warp_states[reason] += tick - begin
         st.warps[w, W.ACCOUNTED] = tick
     st.warps[w, W.REASON] = reason
 
@@ -288,6 +318,8 @@ def _priority(p, st, w):
 @inner
 def _log(st, w, op, t0, t1, t2, value):
     """One row of the event log (`sim.gpu.events.Event`, the kernel's number is filled in afterwards)."""
+    if not _seen(st, w, t0, t2):
+        return
     n = st.x[X.LOG]
     st.x[X.LOG] = n + 1
     if n < st.log.shape[0]:
@@ -438,9 +470,12 @@ def _park(st, w, block, a, b, op, issued):
 def _wake(p, st, w, tick, reason, now):
     """Puts parked warp `w` back: it goes on at `tick`, its wait is booked on `reason`."""
     tick = max(tick, now)
-    st.warps[w, W.BLOCK] = Block.NONE
     if p[P.LOG] == 1 and st.warps[w, W.BLOCK_OP] >= 0:
-        _log(st, w, st.warps[w, W.BLOCK_OP], st.warps[w, W.T_ISSUE], tick, tick, 0)
+        value = 0
+        if st.warps[w, W.BLOCK] == Block.MBARRIER:
+            value = (st.warps[w, W.BLOCK_B] << PHASE_SHIFT) | st.warps[w, W.BLOCK_A]
+        _log(st, w, st.warps[w, W.BLOCK_OP], st.warps[w, W.T_ISSUE], tick, tick, value)
+    st.warps[w, W.BLOCK] = Block.NONE
     _account(st, w, tick, reason)
     _schedule_warp(st, tick, _priority(p, st, w), w)
 
@@ -595,7 +630,8 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     bar = e[q, i, Q.BAR]
     size_bytes = e[q, i, Q.BYTES]
     if p[P.LOG] == 1:
-        _log(st, e[q, i, Q.WARP], e[q, i, Q.OP], e[q, i, Q.T_ISSUE], done, done, 0)
+        phase = st.bars[slot * p[P.BARRIERS] + bar, B.PHASE]
+        _log(st, e[q, i, Q.WARP], e[q, i, Q.OP], e[q, i, Q.T_ISSUE], done, done, (phase << PHASE_SHIFT) | bar)
     if mask < 0:
         _barrier_arrive(p, prog, st, slot, bar, 0, -size_bytes, done, t)
     else:
@@ -764,6 +800,8 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
             st.subs[s, S.IDLE] = 0
         st.subs[s, S.RESIDENT] += 1
         st.warps[w, W.REASON] = Reason.NO_INSTRUCTION
+        if st.trace.shape[0] > 0:
+            _trace(st, w, TRACE_BEGIN, begin, begin)
         if sms[sm, M.WARM] == 2:
             _schedule_warp(st, begin, 32, w)
         else:
@@ -864,6 +902,8 @@ def _launch(p, prog, st, ms, mem, t):
 def _exit(p, prog, st, ms, mem, w, t):
     """Warp `w` ends; the last one frees its CTA and lets the next in."""
     _account(st, w, t, Reason.WAIT)
+    if st.trace.shape[0] > 0:
+        _trace(st, w, TRACE_END, t, t)
     s = st.warps[w, W.SUB]
     st.subs[s, S.RESIDENT] -= 1
     if st.subs[s, S.RESIDENT] == 0 and t > st.subs[s, S.CURSOR]:
@@ -1374,7 +1414,7 @@ def _step(p, prog, st, ms, mem, w, t):
                 t = st.bars[row, B.DONE] + p[P.WAIT_LATENCY]
                 _account(st, w, t, Reason.MBARRIER)
             if log:
-                _log(st, w, code[pc, Col.OP], issued, t, t, 0)
+                _log(st, w, code[pc, Col.OP], issued, t, t, (phase << PHASE_SHIFT) | b)
 
         elif kind == Kind.MBAR_ARRIVE or kind == Kind.MBAR_EXPECT:
             b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])

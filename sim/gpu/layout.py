@@ -290,7 +290,15 @@ class X(IntEnum):
     SM = 13  # of the warp in progress
     STARTED = 14
     SM_LIMIT = 15  # earliest key of the other components of its SM
-    WIDTH = 16
+    TRACE = 16
+    FROM = 17  # window of what is recorded in log and trace: ticks, SMs
+    TO = 18
+    FIRST_SM = 19
+    LAST_SM = 20
+    WIDTH = 21
+
+
+TRACE_BEGIN, TRACE_END = -1, -2  # states of a warp in the trace besides its reasons: it starts, it ends
 
 
 class Reason(IntEnum):
@@ -459,4 +467,5 @@ class GpuState(NamedTuple):
     counters: np.ndarray
     warp_states: np.ndarray
     slots: np.ndarray
-    log: np.ndarray
+    log: np.ndarray  # rows of `sim.gpu.events.Event`, none unless asked for
+    trace: np.ndarray  # rows of `sim.gpu.events.TraceRow`, none unless asked for

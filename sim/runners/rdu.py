@@ -9,20 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from arch.dtypes import round_to
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
-from sim.engine.clock import ticks_to_ps
+from sim.engine.clock import PS_PER_S, ticks_to_ps
+from sim.link.collective import ALGORITHMS, collective, fabric_of
 from sim.rdu.engine import SectionResult, run_section
 from sim.rdu.host import Launch, run_launches
 from sim.rdu.interpret import Replay, interpret
 from sim.rdu.listing import listing as program_listing
 from sim.rdu.program import Program
-from sim.report.record import Candidate, CheckResult, KernelRecord, RunRecord
+from sim.report.record import Candidate, CheckResult, KernelRecord, RduSection, RunRecord
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.runners.rdu_records import kernel_record, machine_figures
 from workloads.graphs.llama import Llama
-from workloads.ops import Operator
+from workloads.ops import AllReduce, Operator
 from workloads.rdu import llama_reference
 from workloads.rdu.select import Choice, build, choose
 
@@ -52,6 +54,8 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
     op = asked.with_defaults(spec.default_dtype)
     one_of("scope", options.scope, SCOPES)
     cost = Cost()
+    if isinstance(op, AllReduce):
+        return _all_reduce(op, spec, str(asked), options, cost)
     choice = choose(op, spec, options.schedule)
     wanted = TUNED if options.tune else 1
     runs: list[ProgramRun] = []
@@ -94,6 +98,61 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
         check=outcome,
         simulator=cost.stats(events=sum(record.counters["events"] for record in chosen.records)),
         notes=notes,
+    )
+
+
+def chosen_run(asked: Operator, spec: RduSpec, schedule: str, progress: Progress | None) -> ProgramRun:
+    """The run of the best candidate by estimate that the machine takes, as `run` without `tune` reports it."""
+    op = asked.with_defaults(spec.default_dtype)
+    first: InputError | None = None
+    for config, _ in choose(op, spec, schedule).candidates:
+        try:
+            return run_program(_program(op, spec, config), spec, progress)
+        except InputError as error:
+            first = first or error
+    raise first or InputError(f"{asked} has no schedule on {spec.name}")
+
+
+def _all_reduce(op: AllReduce, spec: RduSpec, asked: str, options: Options, cost: Cost) -> RunRecord:
+    """A collective alone: the links' time, with numbers carried by the same messages in check mode."""
+    if options.schedule != "auto":
+        one_of("schedule", options.schedule, ALGORITHMS)
+    fabric = fabric_of(spec, op.devices)
+    ways = ALGORITHMS if options.schedule == "auto" else (options.schedule,)
+    outcomes = [collective(fabric, "all_reduce", way, op.bytes) for way in ways]  # type: ignore[arg-type]
+    best = min(outcomes, key=lambda outcome: outcome.time_ps)
+    check = None
+    if options.check:
+        operands = op.inputs(seed=0)
+        sums = collective(fabric, "all_reduce", best.algorithm, op.bytes, list(operands[0])).values
+        errors = [op.largest_error([round_to(total, str(op.dtype))], *operands) for total in sums]
+        check = CheckResult(max(errors) <= op.tolerance, max(errors))
+    hz = spec.clock.boost_hz
+    kernel = KernelRecord(
+        name="all_reduce",
+        schedule=best.algorithm,
+        cycles=best.time_ps * hz // PS_PER_S,
+        clock_hz=hz,
+        time_ps=best.time_ps,
+        counters={"link_write_bytes": best.sent_bytes, "events": 0},
+        own=RduSection(
+            "all_reduce", (), (), (spec.mesh.rows, spec.columns), 0, spec.pcu.count, 0, spec.pmu.count, 0, 0, 0
+        ),
+        energy_fj=best.sent_bytes * spec.power.energy.link_fj_per_byte,
+    )
+    return RunRecord(
+        machine=machine_figures(spec, str(op.dtype), op.devices),
+        workload=asked,
+        dtype=str(op.dtype),
+        flops=op.flops,
+        macs=op.macs,
+        operand_bytes=op.operand_bytes,
+        schedule=f"{best.algorithm} over {op.devices} devices",
+        kernels=[kernel],
+        scope=options.scope,
+        time_ps=best.time_ps,
+        check=check,
+        simulator=cost.stats(events=0),
     )
 
 
