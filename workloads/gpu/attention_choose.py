@@ -42,6 +42,8 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     found: list[tuple[Config, int]] = []
     refused: InputError | None = None
     for name in SCHEDULES if kind == "auto" else (kind,):
+        if found and name == "unfused":
+            continue  # for machines that have nothing better
         config = default(name, p, spec)
         try:
             _check(p, spec, config)
@@ -103,10 +105,22 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     return f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
+def without(config: Config, mechanism: str) -> str:
+    """The schedule that is left without a mechanism of flash3; the same where it does not use it."""
+    return str(flash3.without(config, mechanism) if isinstance(config, Flash3Config) else config)
+
+
 # ---------------------------------------------------------------------------------------------- configurations as text
 
 _NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps"}
-_FLAGS = {"pingpong": "pingpong", "overlap": "overlap"}
+_FLAGS = {
+    "pingpong": ("pingpong", True),
+    "overlap": ("overlap", True),
+    "cp.async": ("tma", False),
+    "mma": ("wgmma", False),
+    "unspecialized": ("specialized", False),
+}
+"""Words that set a field; it is the other way round where the word is missing."""
 
 
 def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
@@ -115,7 +129,7 @@ def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     where = f"schedule={text}"
     config = default(name, p, spec)
     known = {f.name for f in dataclasses.fields(config)}
-    fields: dict[str, int | bool] = {flag: False for flag in _FLAGS.values() if flag in known}
+    fields: dict[str, int | bool] = {field: not value for field, value in _FLAGS.values() if field in known}
     if "cluster" in known:
         fields["cluster"] = 1
     rest = iter(words)
@@ -129,7 +143,8 @@ def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
                 raise InputError(f"{where}: {word} needs a number, such as {word} 2")
             fields[_NUMBERS[word]] = int(value)
         elif word in _FLAGS:
-            fields[_FLAGS[word]] = True
+            field, value_if_named = _FLAGS[word]
+            fields[field] = value_if_named
         else:
             raise InputError(f"{where}: {word} is no word of a {name} configuration")
     if unknown := [key for key in fields if key not in known]:

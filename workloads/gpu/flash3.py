@@ -308,11 +308,14 @@ class _Builder:
             self._load(r, t, step, t.blocks.end - t.blocks.trips, self.values)
             if not c.tma:
                 self._landed(r, self.v_full, step, 0)
-        if c.cluster > 1:
-            # A CTA stays until its peers have handed back what it sent them, the values last.
-            with r.loop("drain", minimum(Var("done"), c.stages)) as i:
+        self._drain(r)
+
+    def _drain(self, r: RoleBuilder) -> None:
+        """A CTA stays until its peers have handed back what it sent them, the values last."""
+        if self.c.cluster > 1:
+            with r.loop("drain", minimum(Var("done"), self.c.stages)) as i:
                 step = Var("done") - 1 - i
-                r.mbarrier_wait(self.v_empty, step % c.stages, step // c.stages)
+                r.mbarrier_wait(self.v_empty, step % self.c.stages, step // self.c.stages)
 
     def _load_first(self, r: RoleBuilder, t: _Tile) -> None:
         """Q and the first keys."""
@@ -422,6 +425,8 @@ class _Builder:
         if c.tma:
             with r.when(WARP.equals(0)):
                 r.bulk_wait(0, read=False)
+                if not c.specialized:
+                    self._drain(r)
 
     @property
     def _own_row(self) -> Expr:
