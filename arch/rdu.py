@@ -116,6 +116,11 @@ class Memory(Group):
     write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")
 
     @property
+    def write_overhead(self) -> float:
+        """Share of the data bus that writes alone lose; none is known."""
+        return 0.0
+
+    @property
     def channel_bandwidth_bytes_per_s(self) -> float:
         """Usable data rate of one channel."""
         return self.bandwidth_bytes_per_s * (1 - self.overhead) / self.channels
@@ -137,6 +142,14 @@ class Launch(Group):
 class Link(Group):
     """To other devices of a node; bandwidth is of one direction."""
 
+    bandwidth_bytes_per_s: BytesPerSecond
+    latency_ps: Picoseconds
+
+
+class Node(Group):
+    """Devices of one enclosure, and the network between enclosures; bandwidth of one device, one direction."""
+
+    devices: Count
     bandwidth_bytes_per_s: BytesPerSecond
     latency_ps: Picoseconds
 
@@ -176,6 +189,7 @@ class RduSpec(MachineSpec):
     launch: Launch
     host: Link = Field(description="PCIe")
     link: Link | None = None
+    node: Node | None = None
     power: Power
 
     @property

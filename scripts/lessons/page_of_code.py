@@ -67,7 +67,7 @@ def gemm(m: int, n: int, k: int, tile_m: int, tile_n: int) -> Program:
             Load(b_tile, lambda step: b[step * TILE_K : TILE_K, column:tile_n]),
         ],
         warps=tile_m // 16,
-        registers=min(64 + tile_n // 2, 216),
+        registers=min(64 + tile_n // 2, 168),
         compute=multiply,
         store=store,
     )

@@ -15,7 +15,10 @@ from sim.gpu.layout import (
     N_SCOREBOARDS,
     N_TILES,
     N_VECTOR_PIPES,
+    TENSOR_PIPE,
     TMA_QUEUE,
+    TRACE_BEGIN,
+    TRACE_END,
     X_ADD,
     X_AND,
     X_CONST,
@@ -54,6 +57,7 @@ FAR = 1 << 62
 NEVER = (1 << 63) - 1  # key of a component without an event
 CHUNK = 16  # lines a long transfer issues in one event
 PARKED = -1
+PHASE_SHIFT = 16  # of an mbarrier's phase above its number, in the event log
 SCHEDULED = -2  # the event of the component in progress has been announced
 CHIP_KINDS = (
     1 << Kind.EXIT
@@ -236,12 +240,39 @@ def _sectors(mask):
 # ---- accounting
 
 
+@inner
+def _seen(st, w, begin, end):
+    """Whether what warp `w` does within [begin, end] lies in the window of ticks and SMs that is recorded."""
+    x = st.x
+    sm = st.warps[w, W.SM]
+    return begin <= x[X.TO] and end >= x[X.FROM] and x[X.FIRST_SM] <= sm and sm <= x[X.LAST_SM]
+
+
+@inner
+def _trace(st, w, state, begin, end):
+    """One row of the trace (`sim.gpu.events.TraceRow`)."""
+    if not _seen(st, w, begin, end):
+        return
+    n = st.x[X.TRACE]
+    st.x[X.TRACE] = n + 1
+    if n < st.trace.shape[0]:
+        trace = st.trace
+        trace[n, 0] = w
+        trace[n, 1] = st.ctas[st.warps[w, W.CTA], C.LINEAR]
+        trace[n, 2] = st.warps[w, W.WARP]
+        trace[n, 3] = state
+        trace[n, 4] = begin
+        trace[n, 5] = end
+
+
 @inner(inline=True)
 def _account(st, w, tick, reason):
     """Books warp `w`'s time up to `tick` on `reason`."""
-    d = tick - st.warps[w, W.ACCOUNTED]
-    if d > 0:
-        st.warp_states[reason] += d
+    begin = st.warps[w, W.ACCOUNTED]
+    if tick > begin:
+        if st.trace.shape[0] > 0:
+            _trace(st, w, reason, begin, tick)
+        st.warp_states[reason] += tick - begin
         st.warps[w, W.ACCOUNTED] = tick
     st.warps[w, W.REASON] = reason
 
@@ -287,6 +318,8 @@ def _priority(p, st, w):
 @inner
 def _log(st, w, op, t0, t1, t2, value):
     """One row of the event log (`sim.gpu.events.Event`, the kernel's number is filled in afterwards)."""
+    if not _seen(st, w, t0, t2):
+        return
     n = st.x[X.LOG]
     st.x[X.LOG] = n + 1
     if n < st.log.shape[0]:
@@ -437,9 +470,12 @@ def _park(st, w, block, a, b, op, issued):
 def _wake(p, st, w, tick, reason, now):
     """Puts parked warp `w` back: it goes on at `tick`, its wait is booked on `reason`."""
     tick = max(tick, now)
-    st.warps[w, W.BLOCK] = Block.NONE
     if p[P.LOG] == 1 and st.warps[w, W.BLOCK_OP] >= 0:
-        _log(st, w, st.warps[w, W.BLOCK_OP], st.warps[w, W.T_ISSUE], tick, tick, 0)
+        value = 0
+        if st.warps[w, W.BLOCK] == Block.MBARRIER:
+            value = (st.warps[w, W.BLOCK_B] << PHASE_SHIFT) | st.warps[w, W.BLOCK_A]
+        _log(st, w, st.warps[w, W.BLOCK_OP], st.warps[w, W.T_ISSUE], tick, tick, value)
+    st.warps[w, W.BLOCK] = Block.NONE
     _account(st, w, tick, reason)
     _schedule_warp(st, tick, _priority(p, st, w), w)
 
@@ -594,7 +630,8 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     bar = e[q, i, Q.BAR]
     size_bytes = e[q, i, Q.BYTES]
     if p[P.LOG] == 1:
-        _log(st, e[q, i, Q.WARP], e[q, i, Q.OP], e[q, i, Q.T_ISSUE], done, done, 0)
+        phase = st.bars[slot * p[P.BARRIERS] + bar, B.PHASE]
+        _log(st, e[q, i, Q.WARP], e[q, i, Q.OP], e[q, i, Q.T_ISSUE], done, done, (phase << PHASE_SHIFT) | bar)
     if mask < 0:
         _barrier_arrive(p, prog, st, slot, bar, 0, -size_bytes, done, t)
     else:
@@ -763,6 +800,8 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
             st.subs[s, S.IDLE] = 0
         st.subs[s, S.RESIDENT] += 1
         st.warps[w, W.REASON] = Reason.NO_INSTRUCTION
+        if st.trace.shape[0] > 0:
+            _trace(st, w, TRACE_BEGIN, begin, begin)
         if sms[sm, M.WARM] == 2:
             _schedule_warp(st, begin, 32, w)
         else:
@@ -863,6 +902,8 @@ def _launch(p, prog, st, ms, mem, t):
 def _exit(p, prog, st, ms, mem, w, t):
     """Warp `w` ends; the last one frees its CTA and lets the next in."""
     _account(st, w, t, Reason.WAIT)
+    if st.trace.shape[0] > 0:
+        _trace(st, w, TRACE_END, t, t)
     s = st.warps[w, W.SUB]
     st.subs[s, S.RESIDENT] -= 1
     if st.subs[s, S.RESIDENT] == 0 and t > st.subs[s, S.CURSOR]:
@@ -910,6 +951,28 @@ def _issue_time(subs, s, t, busy):
 
 
 @inner(inline=True)
+def _take_registers(subs, s, t, duration, taken):
+    """Instructions on vector registers, issued within [t, t + duration), keep the tensor core from the register file
+    for `taken` ticks: what it has in hand ends later, what it is given before they end takes longer."""
+    free = subs[s, S.PIPE_FREE + TENSOR_PIPE]
+    if free > t:
+        subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + (taken if t + duration <= free else taken * (free - t) // duration)
+    end = t + duration
+    if subs[s, S.REGISTER_END] > t:
+        taken += (subs[s, S.REGISTER_END] - t) * subs[s, S.REGISTER_RATE] >> 8
+        end = max(end, subs[s, S.REGISTER_END])
+    subs[s, S.REGISTER_END] = end
+    subs[s, S.REGISTER_RATE] = taken * 256 // (end - t)
+
+
+@inner(inline=True)
+def _registers_taken(subs, s, t, duration):
+    """Ticks that vector instructions in progress add to `duration` ticks of the tensor core from tick t on."""
+    overlap = min(subs[s, S.REGISTER_END] - t, duration)
+    return overlap * subs[s, S.REGISTER_RATE] >> 8 if overlap > 0 else 0
+
+
+@inner(inline=True)
 def _issue_run(p, prog, st, w, s, t, pc, n, total):
     """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
 
@@ -930,6 +993,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     cycle = p[P.CYCLE]
     busy = slots * cycle
     duration = n * interval
+    if pipe == TENSOR_PIPE:
+        duration += _registers_taken(subs, s, t, duration)
     alone = duration  # of the pipe; the rest of the duration it waits for slots and for the other pipes of the mix
     if p[P.MAX_RUN] == 1:
         free = subs[s, S.ISSUE_FREE]
@@ -968,6 +1033,9 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
                 duration = max(duration, f - t)
     subs[s, S.PIPE_FREE + pipe] = t + (alone if p[P.MAX_RUN] == 1 else duration)
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
+    taken = code[pc, Col.REGISTERS]
+    if taken > 0:
+        _take_registers(subs, s, t, max(duration, busy), taken * n // total)
     end = max(t + duration - interval + cycle, t + busy)
     following = t + busy if code[pc, Col.SPREAD] == 1 else end
     _issue_slots(st, w, s, t, busy, following)
@@ -1304,7 +1372,9 @@ def _step(p, prog, st, ms, mem, w, t):
 
         elif kind == Kind.WGMMA:
             n = code[pc, Col.COUNT]
-            end = max(t, st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]]) + n * code[pc, Col.INTERVAL]
+            end = n * code[pc, Col.INTERVAL]
+            begin = max(t, st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]])
+            end += begin + _registers_taken(st.subs, s, begin, end)
             # Operands stream from shared memory; its array is shared with TMA and the LSU.
             shared = max(st.sms[sm, M.BACKGROUND_FREE], t) + n * code[pc, Col.SHARED]
             st.sms[sm, M.BACKGROUND_FREE] = shared
@@ -1344,7 +1414,7 @@ def _step(p, prog, st, ms, mem, w, t):
                 t = st.bars[row, B.DONE] + p[P.WAIT_LATENCY]
                 _account(st, w, t, Reason.MBARRIER)
             if log:
-                _log(st, w, code[pc, Col.OP], issued, t, t, 0)
+                _log(st, w, code[pc, Col.OP], issued, t, t, (phase << PHASE_SHIFT) | b)
 
         elif kind == Kind.MBAR_ARRIVE or kind == Kind.MBAR_EXPECT:
             b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])

@@ -82,7 +82,8 @@ class Col(IntEnum):
     TILE = 27  # register tile written, -1 none
     SPREAD = 28  # 1: the ops that follow issue between the instructions of this one
     LOADS = 29  # shared-memory loads between the instructions of a RUN
-    WIDTH = 30
+    REGISTERS = 30  # ticks for which all instructions of the row keep the tensor core from the register file
+    WIDTH = 31
 
 
 class Box(IntEnum):
@@ -171,6 +172,7 @@ class Block(IntEnum):
 
 
 N_PIPES = 12
+TENSOR_PIPE = 4
 
 
 class S(IntEnum):
@@ -184,7 +186,9 @@ class S(IntEnum):
     RESIDENT = 27
     LAST_WARP = 28
     ISSUE_FREE = 29
-    WIDTH = 30
+    REGISTER_END = 30  # until then vector instructions take a share of the register file
+    REGISTER_RATE = 31  # that share, in 256ths
+    WIDTH = 32
 
 
 class M(IntEnum):
@@ -286,7 +290,15 @@ class X(IntEnum):
     SM = 13  # of the warp in progress
     STARTED = 14
     SM_LIMIT = 15  # earliest key of the other components of its SM
-    WIDTH = 16
+    TRACE = 16
+    FROM = 17  # window of what is recorded in log and trace: ticks, SMs
+    TO = 18
+    FIRST_SM = 19
+    LAST_SM = 20
+    WIDTH = 21
+
+
+TRACE_BEGIN, TRACE_END = -1, -2  # states of a warp in the trace besides its reasons: it starts, it ends
 
 
 class Reason(IntEnum):
@@ -455,4 +467,5 @@ class GpuState(NamedTuple):
     counters: np.ndarray
     warp_states: np.ndarray
     slots: np.ndarray
-    log: np.ndarray
+    log: np.ndarray  # rows of `sim.gpu.events.Event`, none unless asked for
+    trace: np.ndarray  # rows of `sim.gpu.events.TraceRow`, none unless asked for

@@ -1,0 +1,55 @@
+"""The BERT breakdown: tensor contractions are nearly all of the operations and only part of the time.
+
+Published (Data Movement Is All You Need, Table 1: V100, PyTorch, one BERT-large encoder layer in training): share of
+operations and of run time of tensor contractions, normalisations and element-by-element operators. Batch and length are
+assumed: 8 sequences of 512 tokens. Reductions that give the gradient of a bias count as normalisations.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lesson import Claim, main
+
+from sim.api import simulate
+from sim.report.profile import classes
+from sim.report.render import as_text
+from sim.report.sections import profile_section
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MACHINE = "v100-sxm2"
+PUBLISHED = {"contraction": (99.8, 61.0), "normalisation": (0.17, 25.5), "elementwise": (0.03, 13.5)}
+"""Per cent of operations and of run time."""
+
+
+def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
+    """Shares by class of operator."""
+    from matplotlib import pyplot
+
+    size = "batch=1 seq=64 hidden=256 heads=4 ffn=1024" if quick else "batch=8 seq=512"
+    report = simulate(f"bert_layer {size} training=1 dtype=fp16", MACHINE, clock="isolated" if quick else "sustained")
+    print(as_text([profile_section(report.record)]))
+    by_kind = classes(report.record)
+    claims = []
+    for kind, (operations, time) in PUBLISHED.items():
+        entry = by_kind[kind]
+        claims.append(Claim(f"{kind}: operations", 100 * entry.flop_share, "%", None if quick else operations))
+        claims.append(Claim(f"{kind}: run time", 100 * entry.device_share, "%", None if quick else time))
+    figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
+    left = {"operations": 0.0, "time, simulated": 0.0, "time, published": 0.0}
+    for kind, (_, time) in PUBLISHED.items():
+        entry = by_kind[kind]
+        values = dict(zip(left, (100 * entry.flop_share, 100 * entry.device_share, time), strict=True))
+        axes.barh(list(left), list(values.values()), left=list(left.values()), label=kind)
+        left = {name: left[name] + values[name] for name in left}
+    axes.set(xlabel="per cent", title=f"BERT-large encoder layer, training, on {MACHINE}")
+    axes.legend(loc="lower left")
+    return claims, figure
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__ or "", lesson))
