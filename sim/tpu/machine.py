@@ -309,7 +309,8 @@ class Machine:
         read = np.zeros((len(self.arrays), rows), dtype=np.int64)
         for i in self.program.instructions:
             if isinstance(i, Sync):
-                yield (Wait(i.after, given[i.after], i.after),)
+                cause = "matrix" if i.after.startswith("matrix") else i.after
+                yield (Wait(i.after, given[i.after], cause),)
                 continue
             if not i.unit:
                 yield ()
