@@ -511,7 +511,8 @@ class Program:
 
     def addresses(self) -> dict[str, int]:
         """Byte address of each tensor's first element: in order, aligned as device allocators do."""
-        address, out = 1 << 21, {}
+        address = 1 << 21
+        out: dict[str, int] = {}
         for tensor in self.tensors:
             if tensor.alias:
                 out[tensor.name] = out[tensor.alias]
