@@ -161,10 +161,11 @@ def row(row: Row) -> RowResult:
     spec = load_arch(row.machine)
     op = operator_on(operator_of(row), spec)
     kinds = schedules(op.word, spec.family)
-    if row.schedule != "vendor" and row.schedule not in kinds:
+    schedule = environment_of(row.source).schedules.get(row.schedule, row.schedule)
+    if schedule != "vendor" and schedule not in kinds:
         raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
     conditions = conditions_of(row)
-    choice = choose(op, spec, "auto" if row.schedule == "vendor" else row.schedule)
+    choice = choose(op, spec, "auto" if schedule == "vendor" else schedule)
     announce_compile()
     config, estimate_ps = choice.candidates[0]
     run = _run(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)

@@ -30,6 +30,8 @@ SETUP: Cost = {"iadd.int32": 15.0, "imad.int32": 2.0}
 """Before the first load: 17 to 23 instructions (Triton softmax and norms, sm_80)."""
 STEP: Cost = {"iadd.int32": 8.0}
 """Loop control and addresses of one tile of a sweep (Triton layer norm in three passes: 8 to 13 of 51)."""
+WORTH_A_WARP = 2
+"""Per cent of an estimate below which more warps are not worth it."""
 MOST_ELEMENTS = 64
 """Elements of one tensor that a thread keeps in registers: 64 take 100 registers in compiled kernels, 128 all 255."""
 
@@ -111,12 +113,17 @@ def registers(held: int, tensors: int = 1) -> int:
 
 
 class RowKernel:
-    """One kernel over a matrix of `rows` x `cols` under construction."""
+    """One kernel over a matrix of `rows` x `cols` under construction.
+
+    tensors: matrices of which a thread holds its elements at once. values: numbers a row that its warps exchange.
+    vector: elements of a thread's access in a sweep, 0 for the widest.
+    """
 
     def __init__(
-        self, name: str, spec: GpuSpec, rows: int, cols: int, config: RowConfig, *, tensors: int = 1, values: int = 1
+        self, name: str, spec: GpuSpec, rows: int, cols: int, config: RowConfig, *, tensors: int = 1, values: int = 1,
+        vector: int = 0,
     ) -> None:
-        self.spec, self.rows, self.cols, self.config = spec, rows, cols, config
+        self.spec, self.rows, self.cols, self.config, self.vector = spec, rows, cols, config, vector
         self.loops = config.buffers > 0
         held = config.elements or elements(cols, config)
         self.registers = registers(held, tensors)
@@ -183,8 +190,8 @@ class RowKernel:
         most = lanes.MAX_VECTOR_BYTES
         while most > width and whole <= WARP_SIZE * most // 2:
             most //= 2
-        if self.config.elements:
-            most = min(most, self.config.elements * width)
+        if self.vector or self.config.elements:
+            most = min(most, (self.vector or self.config.elements) * width)
         vector = lanes.vector_bytes(tensor.shape[1], tensor.dtype, most)
         return -(-whole // (WARP_SIZE * vector)), vector
 
@@ -375,8 +382,14 @@ def load(
 def ranked(
     op: Operator, spec: GpuSpec, configs: Sequence[RowConfig], estimate: Callable[[RowConfig], list[Load]]
 ) -> list[tuple[RowConfig, int]]:
-    """Configurations with their estimated times, best first; InputError where there is none."""
+    """Configurations with their estimated times, best first; InputError where there is none.
+
+    Where more warps a row gain less than `WORTH_A_WARP`, fewer take it: what a row costs once, reductions and barriers,
+    then comes less often.
+    """
     if not configs:
         raise InputError(f"{op}: no kernel of this kind takes rows of this length on {spec.name}")
     timed = sorted(((lanes.load_ps(spec, estimate(c)), str(c), c) for c in configs), key=lambda item: item[:2])
-    return [(config, time_ps) for time_ps, _, config in timed]
+    good = [item for item in timed if item[0] * 100 <= timed[0][0] * (100 + WORTH_A_WARP)]
+    good.sort(key=lambda item: (item[2].warps if item[2].shared else 0, item[:2]))
+    return [(config, time_ps) for time_ps, _, config in [*good, *timed[len(good) :]]]

@@ -71,7 +71,8 @@ def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Progr
         )  # fmt: skip
         w.store(y, out)
 
-    kernel = RowKernel("softmax", spec, op.rows, op.cols, config).write(body, ahead=x)
+    vector = 1 if config.schedule == "torch" else 0
+    kernel = RowKernel("softmax", spec, op.rows, op.cols, config, vector=vector).write(body, ahead=x)
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
 
 

@@ -78,6 +78,8 @@ class Environment(BaseModel):
     """What a cold row finds in the L2: nothing, or the lines with which the benchmark overwrote it."""
     dirty_share: float = Field(default=1, ge=0, le=1)
     """Share of a dirty L2 that DRAM does not have yet when the operator begins."""
+    schedules: Mapping[str, str] = Field(default_factory=dict)
+    """Kinds of kernels that its names of schedules stand for, where they are not those of this program."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
     data: Data = "normal"
