@@ -68,6 +68,9 @@ class Sm(Group):
     cta_launch_cycles: Cycles = Field(description="from a free slot to the first instruction of the next CTA")
     address_interval_cycles: Cycles = Field(description="between two memory instructions of one sub-core")
     instruction_cache_bytes: Bytes = Field(description="instructions that an SM holds without going to the L2")
+    register_conflict_cycles: MeanCycles = Field(
+        description="cycles that a sub-core's tensor core loses for a vector instruction: both use the register file"
+    )
 
 
 class Sync(Group):
@@ -298,6 +301,14 @@ class Link(Group):
     latency_ps: Picoseconds
 
 
+class Node(Group):
+    """GPUs of one enclosure, and the network between enclosures; bandwidth of one GPU, one direction."""
+
+    devices: Count
+    bandwidth_bytes_per_s: BytesPerSecond
+    latency_ps: Picoseconds
+
+
 class Host(Group):
     """The host program."""
 
@@ -382,6 +393,7 @@ class GpuSpec(MachineSpec):
     launch: Launch
     pcie: Link
     link: Link | None = None
+    node: Node | None = None
     host: Host
     instructions: tuple[Instruction, ...]
 

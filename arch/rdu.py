@@ -141,6 +141,14 @@ class Link(Group):
     latency_ps: Picoseconds
 
 
+class Node(Group):
+    """Devices of one enclosure, and the network between enclosures; bandwidth of one device, one direction."""
+
+    devices: Count
+    bandwidth_bytes_per_s: BytesPerSecond
+    latency_ps: Picoseconds
+
+
 class Energy(Group):
     """Dynamic energy of the things that are counted."""
 
@@ -176,6 +184,7 @@ class RduSpec(MachineSpec):
     launch: Launch
     host: Link = Field(description="PCIe")
     link: Link | None = None
+    node: Node | None = None
     power: Power
 
     @property

@@ -61,14 +61,14 @@ def _warm() -> None:
 
 def _gemm(size: int, dtype: str, arch: str) -> tuple[float, int]:
     """CPU seconds and warp instructions of a GEMM by the schedule that `auto` picks, through the public interface."""
-    import sim
     from arch.load import load_arch
+    from sim.api import simulate
     from workloads.ops import Gemm
 
     spec = load_arch(arch)
     _warm()
     begin = time.process_time()
-    report = sim.simulate(Gemm(m=size, n=size, k=size, dtype=dtype), spec).to_dict()
+    report = simulate(Gemm(m=size, n=size, k=size, dtype=dtype), spec).to_dict()
     return time.process_time() - begin, int(report["simulator"]["warp_instructions"])
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from arch.errors import InputError
 from sim.study import cli as study
+from sim.trace import cli as trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,6 +101,7 @@ def _parser() -> Parser:
     _add_output(validate)
     validate.set_defaults(command=_validate)
     study.add_commands(commands)
+    trace.add_command(commands)
     return parser
 
 

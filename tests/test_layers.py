@@ -25,7 +25,8 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.memory", ("arch", "sim.engine", "sim.memory")),
     ("sim.host", ("arch", "sim.engine", "sim.host")),
     ("sim.gpu", ("arch", "sim.engine", "sim.memory", "sim.gpu")),
-    ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.rdu")),
+    ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.link", "sim.rdu")),
+    ("sim.link", ("arch", "sim.engine", "sim.link")),
     ("sim", ("arch", "sim")),
     ("workloads", ("arch", "workloads", "sim.*.program")),
 )
@@ -36,6 +37,7 @@ EXTRAS = {
     "dev": ("sim.study.pytest_plugin",),  # imported by pytest alone
     "optimize": ("sim.study.optimize",),
     "parquet": ("sim.study.sweep",),
+    "trace": ("sim.trace.perfetto",),
 }
 
 # Kernel files are njit functions over integers: no descriptions, no events of the host, no pictures.

@@ -18,6 +18,7 @@ from sim.gpu import kernel as native
 from sim.gpu import layout as lay
 from sim.gpu.clocking import FixedClock, Regulator
 from sim.gpu.energy import EnergyModel
+from sim.gpu.events import EVENT_COLUMNS, TRACE_COLUMNS, Window
 from sim.gpu.layout import Block, C, Counter, GpuState, M, P, Q, Reason, S, W, X
 from sim.gpu.lower import Occupancy, lower_kernel, occupancy
 from sim.gpu.program import Kernel
@@ -56,10 +57,14 @@ class KernelResult:
     clock_hz: int
     clocks: list[tuple[int, int]] = field(default_factory=list)  # (time in ps, Hz) at each change
     events: np.ndarray | None = None
+    trace: np.ndarray | None = None  # rows of `sim.gpu.events.TraceRow`
 
 
 class Device:
-    """A GPU with its memory system. clock: the regulator; exact, log, cold_launch: see `lower_kernel`."""
+    """A GPU with its memory system. clock: the regulator; exact, log, cold_launch: see `lower_kernel`.
+
+    window: what kernels record while they run; None with `log` for all ops and no warp states.
+    """
 
     def __init__(
         self,
@@ -70,8 +75,10 @@ class Device:
         log: bool = False,
         cold_launch: bool = True,
         data: str = "normal",
+        window: Window | None = None,
     ) -> None:
         self.spec = spec
+        self.window = window
         self.regulator = regulator or FixedClock(spec.clock.boost_hz)
         self.exact, self.log, self.cold_launch = exact, log, cold_launch
         self.energy = EnergyModel(spec, data)
@@ -107,7 +114,10 @@ class Device:
 
 
 class Launch:
-    """One kernel on its way: `build` has been done, `advance` goes on; `result` is there after `windows` or `run`."""
+    """One kernel on its way: `build` has been done, `advance` goes on; `result` is there after `windows` or `run`.
+
+    samples: (tick, counters of SMs and memory one after the other), where the device's window asks for them.
+    """
 
     result: KernelResult
 
@@ -118,13 +128,16 @@ class Launch:
         spec = device.spec
         self.occupancy = occupancy(kernel, spec)
         self.clock_hz = device.regulator.clock_hz
+        recorded = device.log or device.window is not None
         self.p, self.program = lower_kernel(
-            kernel, addresses, spec, exact=device.exact, log=device.log, cold_launch=device.cold_launch, number=number
+            kernel, addresses, spec, exact=device.exact, log=recorded, cold_launch=device.cold_launch, number=number
         )
         self.launch_ps = spec.launch.kernel_ps + spec.launch.setup_ps if launch_ps is None else launch_ps
         self.p[P.LAUNCH_START] = ps_to_ticks(self.launch_ps, self.clock_hz)
-        self.state = new_state(self.p, spec, self.occupancy, _LOG_ROWS if device.log else 0)
+        window = device.window or Window(0, _WHOLE_KERNEL_TICKS, 0, spec.sm.count - 1, _LOG_ROWS, trace=False)
+        self.state = new_state(self.p, spec, self.occupancy, window if recorded else None)
         self._memory_before = device.memory.counters.copy()
+        self.samples: list[tuple[int, np.ndarray]] = []
         settle(device.memory)
 
     @property
@@ -133,6 +146,18 @@ class Launch:
 
     def advance(self, until: int) -> int:
         """Processes events up to tick `until`; returns the tick of the next one, -1 when the kernel has ended."""
+        window = self.device.window
+        if window is not None and window.sample_ticks:
+            at = self.samples[-1][0] + window.sample_ticks if self.samples else window.from_tick
+            while at < min(until, window.to_tick):
+                ended = self._advance(at) < 0
+                self.samples.append((at, self._actions()))
+                if ended:
+                    break
+                at += window.sample_ticks
+        return self._advance(until)
+
+    def _advance(self, until: int) -> int:
         tick = native.advance(self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
         if tick < 0 and (self.state.x[X.LIVE] > 0 or self.state.x[X.NEXT_CLUSTER] < self.p[P.CLUSTERS]):
             raise DeadlockError(self._waiting())
@@ -199,13 +224,15 @@ class Launch:
         slots[Reason.SELECTED] += int((end - cursors).clip(max=0).sum())
         memory = self.device.memory.counters - self._memory_before
         mean_hz = end * PS_PER_S // (TICKS_PER_CYCLE * max(time_ps, 1))
-        events = None
+        events = trace = None
         if p[P.LOG]:
-            if state.x[X.LOG] > len(state.log):
-                raise MemoryError(
-                    f"the event log of kernel {self.kernel.name} holds {len(state.log)} rows, {state.x[X.LOG]} needed"
-                )
+            for needed, rows in ((state.x[X.LOG], state.log), (state.x[X.TRACE], state.trace)):
+                if needed > len(rows):
+                    raise MemoryError(
+                        f"the event log of kernel {self.kernel.name} holds {len(rows)} rows, {needed} needed"
+                    )
             events = state.log[: state.x[X.LOG]].copy()
+            trace = state.trace[: state.x[X.TRACE]].copy()
         return KernelResult(
             kernel=self.kernel,
             occupancy=self.occupancy,
@@ -219,6 +246,7 @@ class Launch:
             clock_hz=int(mean_hz),
             clocks=clocks,
             events=events,
+            trace=trace,
         )
 
     def _waiting(self) -> str:
@@ -237,8 +265,8 @@ class Launch:
         return f"kernel {self.kernel.name} deadlocks: clusters are left and no SM can take one"
 
 
-def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, log_rows: int) -> GpuState:
-    """A chip with nothing on it yet."""
+def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | None = None) -> GpuState:
+    """A chip with nothing on it yet. window: what is recorded."""
     sms, subs = int(p[P.SMS]), int(p[P.SMS] * p[P.SUB_CORES])
     warps, ctas = sms * held.warps, sms * held.ctas
     components = warps + 3 * sms
@@ -254,10 +282,15 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, log_rows: int) -> G
     def zeros(*shape: int) -> np.ndarray:
         return np.zeros(shape, dtype=np.int64)
 
+    x = zeros(X.WIDTH)
+    rows_log = rows_trace = 0
+    if window is not None:
+        x[X.FROM], x[X.TO] = window.from_tick, window.to_tick
+        x[X.FIRST_SM], x[X.LAST_SM] = window.first_sm, window.last_sm
+        rows_log, rows_trace = window.rows, window.rows if window.trace else 0
     return GpuState(
-        heap=zeros(components + 1),
-        new=zeros(components + 1),
-        x=zeros(X.WIDTH),
+        due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
+        x=x,
         warps=zeros(warps, W.WIDTH),
         subs=zeros(subs, S.WIDTH),
         sms=rows,
@@ -279,5 +312,6 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, log_rows: int) -> G
         counters=zeros(Counter.WIDTH),
         warp_states=zeros(len(Reason)),
         slots=zeros(len(Reason)),
-        log=zeros(log_rows, 8),
+        log=zeros(rows_log, EVENT_COLUMNS),
+        trace=zeros(rows_trace, TRACE_COLUMNS),
     )

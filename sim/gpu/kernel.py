@@ -1,9 +1,9 @@
 """The GPU engine: warps, sub-cores, shared memory, TMA, barriers and the CTA scheduler of a whole chip.
 
-Everything here is compiled. Times are int64 ticks. Each warp and each TMA queue has at most one event in the heap; its
+Everything here is compiled. Times are int64 ticks. Each warp and each TMA queue has at most one event; its
 key is (tick, priority, component), so that simultaneous events have one order. A warp's event runs ops until the warp
 waits for something that has not been booked yet (it is parked and woken by whoever books it) or until another component
-is due first.
+is due first. The keys are the leaves of a tournament tree, in which each SM is a subtree.
 """
 
 import numpy as np
@@ -15,7 +15,10 @@ from sim.gpu.layout import (
     N_SCOREBOARDS,
     N_TILES,
     N_VECTOR_PIPES,
+    TENSOR_PIPE,
     TMA_QUEUE,
+    TRACE_BEGIN,
+    TRACE_END,
     X_ADD,
     X_AND,
     X_CONST,
@@ -45,59 +48,68 @@ from sim.gpu.layout import (
     W,
     X,
 )
-from sim.memory.kernel import l2_read, l2_reduce, l2_write
+from sim.memory.kernel import l2_change, l2_prefetch, l2_read
 
 ID_BITS = 16
 TIME_SHIFT = ID_BITS + 6  # six bits of priority
 ID_MASK = (1 << ID_BITS) - 1
 FAR = 1 << 62
+NEVER = (1 << 63) - 1  # key of a component without an event
 CHUNK = 16  # lines a long transfer issues in one event
 PARKED = -1
+PHASE_SHIFT = 16  # of an mbarrier's phase above its number, in the event log
+SCHEDULED = -2  # the event of the component in progress has been announced
+CHIP_KINDS = (
+    1 << Kind.EXIT
+    | 1 << Kind.LDG
+    | 1 << Kind.STG
+    | 1 << Kind.RED
+    | 1 << Kind.CP_ASYNC
+    | 1 << Kind.CLUSTER_SYNC
+    | 1 << Kind.NEXT_TILE
+    | 1 << Kind.FLAG_ADD
+    | 1 << Kind.FLAG_WAIT
+)  # ops that keep the order of time on the whole chip
 TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
+L1_SECTORS = 0xF
 L1_READY_SHIFT = 4  # a line's word in L1: mask of the valid sectors, ready tick above it
 
-# ---- heap
+# ---- events
 
 
 @inner(inline=True)
-def _sift_down(heap, n, key):
-    """Puts `key` at the place of the root of a heap of n keys, each with four children (near in the host cache)."""
-    i = 0
-    while True:
-        child = 4 * i + 1
-        if child >= n:
-            break
-        least = heap[child]
-        last = min(child + 4, n)
-        for j in range(child + 1, last):
-            if heap[j] < least:
-                least = heap[j]
-                child = j
-        if least >= key:
-            break
-        heap[i] = least
-        i = child
-    heap[i] = key
+def _set_due(due, leaf, key):
+    """Sets the event of the component at `leaf`; each node above holds the least key below it."""
+    due[leaf] = key
+    node = leaf
+    while node > 1:
+        key = min(key, due[node ^ 1])
+        node >>= 1
+        due[node] = key
 
 
 @inner(inline=True)
-def _sift_up(heap, n, key):
-    """Adds `key` to a heap of n keys."""
-    i = n
-    while i > 0:
-        parent = (i - 1) >> 2
-        if heap[parent] <= key:
-            break
-        heap[i] = heap[parent]
-        i = parent
-    heap[i] = key
+def _leaf(p, sm, number):
+    """Leaf of component `number` of an SM: its warps, the TMA's two queues, the code fetch."""
+    return ((p[P.TREE_SMS] + sm) << p[P.TREE_LEVELS]) + number
 
 
 @inner(inline=True)
-def _schedule(new, x, tick, priority, component):
-    """Announces an event; it enters the heap when the current one is done."""
-    new[x[X.NEW]] = (tick << TIME_SHIFT) | (priority << ID_BITS) | component
-    x[X.NEW] += 1
+def _schedule(st, tick, priority, component, leaf, sm):
+    """Announces an event of a component."""
+    key = (tick << TIME_SHIFT) | (priority << ID_BITS) | component
+    x = st.x
+    _set_due(st.due, leaf, key)
+    x[X.NEW] = 1
+    x[X.LIMIT] = min(x[X.LIMIT], key)
+    if sm == x[X.SM]:
+        x[X.SM_LIMIT] = min(x[X.SM_LIMIT], key)
+
+
+@inner(inline=True)
+def _schedule_warp(st, tick, priority, w):
+    """Announces an event of warp `w`."""
+    _schedule(st, tick, priority, w, st.warps[w, W.LEAF], st.warps[w, W.SM])
 
 
 # ---- expressions
@@ -228,12 +240,39 @@ def _sectors(mask):
 # ---- accounting
 
 
+@inner
+def _seen(st, w, begin, end):
+    """Whether what warp `w` does within [begin, end] lies in the window of ticks and SMs that is recorded."""
+    x = st.x
+    sm = st.warps[w, W.SM]
+    return begin <= x[X.TO] and end >= x[X.FROM] and x[X.FIRST_SM] <= sm and sm <= x[X.LAST_SM]
+
+
+@inner
+def _trace(st, w, state, begin, end):
+    """One row of the trace (`sim.gpu.events.TraceRow`)."""
+    if not _seen(st, w, begin, end):
+        return
+    n = st.x[X.TRACE]
+    st.x[X.TRACE] = n + 1
+    if n < st.trace.shape[0]:
+        trace = st.trace
+        trace[n, 0] = w
+        trace[n, 1] = st.ctas[st.warps[w, W.CTA], C.LINEAR]
+        trace[n, 2] = st.warps[w, W.WARP]
+        trace[n, 3] = state
+        trace[n, 4] = begin
+        trace[n, 5] = end
+
+
 @inner(inline=True)
 def _account(st, w, tick, reason):
     """Books warp `w`'s time up to `tick` on `reason`."""
-    d = tick - st.warps[w, W.ACCOUNTED]
-    if d > 0:
-        st.warp_states[reason] += d
+    begin = st.warps[w, W.ACCOUNTED]
+    if tick > begin:
+        if st.trace.shape[0] > 0:
+            _trace(st, w, reason, begin, tick)
+        st.warp_states[reason] += tick - begin
         st.warps[w, W.ACCOUNTED] = tick
     st.warps[w, W.REASON] = reason
 
@@ -279,6 +318,8 @@ def _priority(p, st, w):
 @inner
 def _log(st, w, op, t0, t1, t2, value):
     """One row of the event log (`sim.gpu.events.Event`, the kernel's number is filled in afterwards)."""
+    if not _seen(st, w, t0, t2):
+        return
     n = st.x[X.LOG]
     st.x[X.LOG] = n + 1
     if n < st.log.shape[0]:
@@ -317,6 +358,22 @@ def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask):
 
 
 @inner(inline=True)
+def _prefetch_lines(ms, mem, partition, base, row, rows, stride, row_bytes, offset, size_bytes):
+    """Asks the host for the L2's entries of the lines that the walk over a box meets next: a chunk, or `size_bytes`."""
+    n = 0
+    while n < CHUNK and row < rows and size_bytes > 0:
+        address = base + row * stride + offset
+        l2_prefetch(ms, mem, partition, address >> 7)
+        length = min((((address >> 7) + 1) << 7) - address, row_bytes - offset)
+        size_bytes -= length
+        offset += length
+        if offset >= row_bytes:
+            row += 1
+            offset = 0
+        n += 1
+
+
+@inner(inline=True)
 def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
     """Delivery of a line into SM `sm`.
 
@@ -329,34 +386,49 @@ def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
     return max(t_data, free)
 
 
-@inner
+@inner(inline=True)
 def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
     """[address, end) of one line written (or reduced) from SM `sm`; returns the tick of its acknowledgement."""
-    line = address >> 7
     mask = _sector_mask(address, end)
     n = _sectors(mask)
     begin = max(t, sms[sm, M.WRITE_FREE])
     sms[sm, M.WRITE_FREE] = begin + n * p[P.WRITE_TICKS]
     counters[Counter.PORT_WRITE_BYTES] += 32 * n
     counters[Counter.LINES] += 1
-    if reduce:
-        return l2_reduce(ms, mem, begin, sms[sm, M.PARTITION], line, mask)
-    return l2_write(ms, mem, begin, sms[sm, M.PARTITION], line, mask, _full_mask(address, end))
+    return l2_change(ms, mem, begin, sms[sm, M.PARTITION], address >> 7, mask, _full_mask(address, end), reduce)
+
+
+@inner
+def _earliest(entries, sm):
+    """Index of the entry of SM `sm` that becomes free first."""
+    size = entries.shape[1]
+    least = FAR
+    for k in range(size):
+        least = min(least, entries[sm, k])
+    found = 0
+    for k in range(size):
+        if entries[sm, k] == least:
+            found = k
+    return found
 
 
 @inner(inline=True)
-def _free_entry(sms, misses, sm, t):
-    """Entry of the miss queue of `sm` for a request at tick `t`: one that is free, else the first to become free.
+def _entry(entries, sms, sm, column, t):
+    """Index of an entry that is free at tick t or, where none is, of the one that becomes free first.
 
-    Misses come back in any order, so that one that waits for DRAM holds up no others.
+    Answers come back in any order, so that one that waits for DRAM holds up no others. Entries are taken in turn, and
+    searched where the next one is still taken.
     """
-    i = sms[sm, M.MISS_HEAD]
-    sms[sm, M.MISS_HEAD] = i + 1 if i + 1 < misses.shape[0] else 0
-    if misses[i] > t:
-        for j in range(misses.shape[0]):
-            if misses[j] < misses[i]:
-                i = j
-    return i
+    k = sms[sm, column]
+    return k if entries[sm, k] <= t else _earliest(entries, sm)
+
+
+@inner(inline=True)
+def _take_entry(entries, sms, sm, column, k, tick):
+    """Takes entry `k` until a tick."""
+    entries[sm, k] = tick
+    following = sms[sm, column] + 1
+    sms[sm, column] = following if following < entries.shape[1] else 0
 
 
 @inner(inline=True)
@@ -369,32 +441,16 @@ def _find_tag(tags, tag):
 
 
 @inner(inline=True)
-def _l1_read(p, st, ms, mem, sm, now, t, line, mask):
-    """A line read by the LSU of `sm` through L1; returns the tick at which the data can be used."""
+def _l1_find(p, st, sm, line):
+    """Set and way of a line in the L1 of `sm`, allocated for it if need be."""
     cache_set = sm * p[P.L1_SETS] + (line ^ (line >> 7)) % p[P.L1_SETS]
-    n = _sectors(mask)
-    st.counters[Counter.L1_READ_SECTORS] += n
     way = _find_tag(st.l1_tags[cache_set], np.int32(line))
-    word = 0
-    if way >= 0:
-        word = st.l1_lines[cache_set, way]
-        if word & mask == mask:
-            st.counters[Counter.L1_HIT_SECTORS] += n
-            return max(t + p[P.L1_HIT], word >> L1_READY_SHIFT)
-    else:
+    if way < 0:
         way = st.l1_victim[cache_set]
         st.l1_victim[cache_set] = way + 1 if way + 1 < p[P.L1_WAYS] else 0
         st.l1_tags[cache_set, way] = line
-    missing = mask & ~word
-    misses = st.misses[sm]
-    entry = _free_entry(st.sms, misses, sm, t)
-    begin = max(t, misses[entry])
-    data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, now, begin, line, missing)
-    data = _port_receive(p, st.sms, st.counters, sm, begin, data, missing)
-    misses[entry] = data
-    data = max(data, word >> L1_READY_SHIFT)
-    st.l1_lines[cache_set, way] = (data << L1_READY_SHIFT) | (word & 0xF) | missing
-    return data
+        st.l1_lines[cache_set, way] = 0
+    return cache_set, way
 
 
 # ---- barriers
@@ -414,20 +470,21 @@ def _park(st, w, block, a, b, op, issued):
 def _wake(p, st, w, tick, reason, now):
     """Puts parked warp `w` back: it goes on at `tick`, its wait is booked on `reason`."""
     tick = max(tick, now)
-    st.warps[w, W.BLOCK] = Block.NONE
     if p[P.LOG] == 1 and st.warps[w, W.BLOCK_OP] >= 0:
-        _log(st, w, st.warps[w, W.BLOCK_OP], st.warps[w, W.T_ISSUE], tick, tick, 0)
+        value = 0
+        if st.warps[w, W.BLOCK] == Block.MBARRIER:
+            value = (st.warps[w, W.BLOCK_B] << PHASE_SHIFT) | st.warps[w, W.BLOCK_A]
+        _log(st, w, st.warps[w, W.BLOCK_OP], st.warps[w, W.T_ISSUE], tick, tick, value)
+    st.warps[w, W.BLOCK] = Block.NONE
     _account(st, w, tick, reason)
-    _schedule(st.new, st.x, tick, _priority(p, st, w), w)
+    _schedule_warp(st, tick, _priority(p, st, w), w)
 
 
 @inner
-def _barrier_settle(p, prog, st, slot, b, now):
-    """Completes the phase of mbarrier `b` of CTA slot `slot` if nothing is outstanding, and wakes who waits for it."""
+def _complete_phase(p, prog, st, slot, b, now):
+    """Completes the phase of mbarrier `b` of CTA slot `slot` and wakes who waits for it."""
     row = slot * p[P.BARRIERS] + b
     bars = st.bars
-    if bars[row, B.PENDING] != 0 or bars[row, B.BYTES] != 0:
-        return
     bars[row, B.PHASE] += 1
     bars[row, B.DONE] = bars[row, B.TIME]
     bars[row, B.TIME] = 0
@@ -442,7 +499,7 @@ def _barrier_settle(p, prog, st, slot, b, now):
             _wake(p, st, w, bars[row, B.DONE] + p[P.WAIT_LATENCY], Reason.MBARRIER, now)
 
 
-@inner
+@inner(inline=True)
 def _barrier_arrive(p, prog, st, slot, b, arrivals, size_bytes, tick, now):
     """`arrivals` arrivals and a change of the outstanding bytes of an mbarrier, effective at `tick`."""
     row = slot * p[P.BARRIERS] + b
@@ -450,7 +507,8 @@ def _barrier_arrive(p, prog, st, slot, b, arrivals, size_bytes, tick, now):
     bars[row, B.PENDING] -= arrivals
     bars[row, B.BYTES] += size_bytes
     bars[row, B.TIME] = max(bars[row, B.TIME], tick)
-    _barrier_settle(p, prog, st, slot, b, now)
+    if bars[row, B.PENDING] == 0 and bars[row, B.BYTES] == 0:
+        _complete_phase(p, prog, st, slot, b, now)
 
 
 @inner(inline=True)
@@ -497,11 +555,11 @@ def _tma_enqueue(p, st, w, op, which, bar, mask, size_bytes, reduce, now):
         begin = max(now, st.queue_at[q, 2])
         if which == 0:
             begin = max(begin, st.sms[sm, M.DESCRIPTORS])
-        _schedule(st.new, st.x, begin, 32, p[P.SMS] * p[P.WARPS_PER_SM] + q)
+        _schedule(st, begin, 32, p[P.SMS] * p[P.WARPS_PER_SM] + q, _leaf(p, sm, p[P.WARPS_PER_SM] + which), sm)
     return True
 
 
-@inner
+@inner(inline=True)
 def _tma_loads(p, prog, st, ms, mem, sm, t):
     """Up to CHUNK lines of the loads queued at the TMA of `sm`.
 
@@ -509,20 +567,32 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     """
     q = sm
     e = st.queues
+    sms = st.sms
     i = st.queue_at[q, 0]
     slot = e[q, i, Q.CTA]
     mask = e[q, i, Q.MASK]
+    base = e[q, i, Q.BASE]
     rows = e[q, i, Q.ROWS]
+    stride = e[q, i, Q.ROW_STRIDE]
     row_bytes = e[q, i, Q.ROW_BYTES]
     row = e[q, i, Q.ROW]
     offset = e[q, i, Q.OFFSET]
     done = e[q, i, Q.T_DONE]
-    ranks = st.ctas[slot, C.RANK]
     free = max(t, st.queue_at[q, 2])
-    ring = p[P.TMA_IN_FLIGHT]
+    receivers = st.stack  # SMs
+    count = 0
+    if mask < 0:
+        receivers[0] = sm
+        count = 1
+    else:
+        for rank in range(8):
+            if (mask >> rank) & 1:
+                receivers[count] = st.ctas[slot, C.PEERS + rank] // p[P.CTAS_PER_SM]
+                count += 1
+    _prefetch_lines(ms, mem, sms[sm, M.PARTITION], base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     while row < rows and lines < CHUNK:
-        k = st.sms[sm, M.TMA_HEAD] % ring
+        k = _entry(st.in_flight, sms, sm, M.TMA_HEAD, free)
         begin = max(free, st.in_flight[sm, k])
         if begin > t + TMA_SLACK:
             e[q, i, Q.ROW] = row
@@ -530,26 +600,19 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
             e[q, i, Q.T_DONE] = done
             st.queue_at[q, 2] = free
             return begin
-        address = e[q, i, Q.BASE] + row * e[q, i, Q.ROW_STRIDE] + offset
-        end = min(e[q, i, Q.BASE] + row * e[q, i, Q.ROW_STRIDE] + row_bytes, ((address >> 7) + 1) << 7)
+        address = base + row * stride + offset
+        end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
         sectors = _sector_mask(address, end)
-        begin = max(begin, st.sms[sm, M.READ_FREE])
-        data = _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, sectors)
-        if mask < 0:
-            data = _port_receive(p, st.sms, st.counters, sm, begin, data, sectors)
-            st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
-        else:
-            latest = data
-            for rank in range(8):
-                if (mask >> rank) & 1:
-                    other = st.ctas[slot, C.PEERS + rank] // p[P.CTAS_PER_SM]
-                    latest = max(latest, _port_receive(p, st.sms, st.counters, other, begin, data, sectors))
-                    st.sms[other, M.BACKGROUND_FREE] = max(st.sms[other, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
-            data = latest
-        data += p[P.TMA_LATENCY]
-        st.in_flight[sm, k] = data
-        st.sms[sm, M.TMA_HEAD] += 1
-        done = max(done, data)
+        begin = max(begin, sms[sm, M.READ_FREE])
+        data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, sectors)
+        latest = data
+        for j in range(count):
+            other = receivers[j]
+            latest = max(latest, _port_receive(p, sms, st.counters, other, begin, data, sectors))
+            sms[other, M.BACKGROUND_FREE] = max(sms[other, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
+        latest += p[P.TMA_LATENCY]
+        _take_entry(st.in_flight, sms, sm, M.TMA_HEAD, k, latest)
+        done = max(done, latest)
         free = begin + p[P.TMA_GAP]
         offset += end - address
         if offset >= row_bytes:
@@ -567,10 +630,12 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     bar = e[q, i, Q.BAR]
     size_bytes = e[q, i, Q.BYTES]
     if p[P.LOG] == 1:
-        _log(st, e[q, i, Q.WARP], e[q, i, Q.OP], e[q, i, Q.T_ISSUE], done, done, 0)
+        phase = st.bars[slot * p[P.BARRIERS] + bar, B.PHASE]
+        _log(st, e[q, i, Q.WARP], e[q, i, Q.OP], e[q, i, Q.T_ISSUE], done, done, (phase << PHASE_SHIFT) | bar)
     if mask < 0:
         _barrier_arrive(p, prog, st, slot, bar, 0, -size_bytes, done, t)
     else:
+        ranks = st.ctas[slot, C.RANK]
         for rank in range(8):
             if (mask >> rank) & 1:
                 other = slot if rank == ranks else _peer(st, slot, rank)
@@ -583,7 +648,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     return PARKED
 
 
-@inner
+@inner(inline=True)
 def _tma_stores(p, st, ms, mem, sm, t):
     """Up to CHUNK lines of the stores queued at the TMA of `sm`.
 
@@ -592,21 +657,25 @@ def _tma_stores(p, st, ms, mem, sm, t):
     q = p[P.SMS] + sm
     e = st.queues
     i = st.queue_at[q, 0]
+    base = e[q, i, Q.BASE]
     rows = e[q, i, Q.ROWS]
+    stride = e[q, i, Q.ROW_STRIDE]
     row_bytes = e[q, i, Q.ROW_BYTES]
     row = e[q, i, Q.ROW]
     offset = e[q, i, Q.OFFSET]
     done = e[q, i, Q.T_DONE]
+    reduce = e[q, i, Q.REDUCE] != 0
     free = max(t, st.queue_at[q, 2])
+    _prefetch_lines(ms, mem, st.sms[sm, M.PARTITION], base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     while row < rows and lines < CHUNK:
         begin = max(free, st.sms[sm, M.WRITE_FREE])
         if begin > t + TMA_SLACK:
             break
-        address = e[q, i, Q.BASE] + row * e[q, i, Q.ROW_STRIDE] + offset
-        end = min(e[q, i, Q.BASE] + row * e[q, i, Q.ROW_STRIDE] + row_bytes, ((address >> 7) + 1) << 7)
+        address = base + row * stride + offset
+        end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
         st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
-        done = max(done, _port_write(p, st.sms, st.counters, ms, mem, sm, begin, address, end, e[q, i, Q.REDUCE]))
+        done = max(done, _port_write(p, st.sms, st.counters, ms, mem, sm, begin, address, end, reduce))
         st.counters[Counter.GLOBAL_WRITE_BYTES] += end - address
         free = begin + p[P.TMA_GAP]
         offset += end - address
@@ -667,7 +736,8 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
     sms[sm, M.FREE_CTAS] -= 1
     if sms[sm, M.WARM] == 0:
         sms[sm, M.WARM] = 1
-        _schedule(st.new, st.x, t, 32, p[P.SMS] * (p[P.WARPS_PER_SM] + 2) + sm)
+        number = p[P.WARPS_PER_SM] + 2
+        _schedule(st, t, 32, p[P.SMS] * number + sm, _leaf(p, sm, number), sm)
     begin = max(t + p[P.CTA_LAUNCH], sms[sm, M.LAUNCH_FREE])
     sms[sm, M.LAUNCH_FREE] = begin + p[P.WARPS_PER_CTA] * p[P.WARP_LAUNCH]
     ctas = st.ctas
@@ -721,6 +791,7 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
         st.warps[w, W.CTA] = slot
         st.warps[w, W.SM] = sm
         st.warps[w, W.SUB] = s
+        st.warps[w, W.LEAF] = _leaf(p, sm, w - sm * p[P.WARPS_PER_SM])
         st.warps[w, W.ORDER] = order
         st.warps[w, W.ACCOUNTED] = begin
         if st.subs[s, S.RESIDENT] == 0 and begin > st.subs[s, S.CURSOR]:
@@ -729,13 +800,21 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
             st.subs[s, S.IDLE] = 0
         st.subs[s, S.RESIDENT] += 1
         st.warps[w, W.REASON] = Reason.NO_INSTRUCTION
+        if st.trace.shape[0] > 0:
+            _trace(st, w, TRACE_BEGIN, begin, begin)
         if sms[sm, M.WARM] == 2:
-            _schedule(st.new, st.x, begin, 32, w)
+            _schedule_warp(st, begin, 32, w)
         else:
             _park(st, w, Block.FETCH, 0, 0, -1, begin)
     for i in range(p[P.CLUSTER_X] * p[P.CLUSTER_Y] * p[P.CLUSTER_Z]):
         ctas[slot, C.PEERS + i] = slot
     return slot
+
+
+@inner
+def _fetch_line(p, st, ms, mem, sm, t, line):
+    """Reads a line of code or a tensor map for an SM."""
+    return _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, t, t, line, L1_SECTORS)
 
 
 @inner
@@ -748,19 +827,16 @@ def _fetch_code(p, st, ms, mem, sm, t):
     sms = st.sms
     done = t
     line = sms[sm, M.FETCHED]
-    whole = _sector_mask(line << 7, (line + 1) << 7)
     if line == 0:
         for d in range(p[P.DESCRIPTORS]):
-            data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] - 1 - d, whole)
+            data = _fetch_line(p, st, ms, mem, sm, t, p[P.CODE_BASE] - 1 - d)
             sms[sm, M.DESCRIPTORS] = max(sms[sm, M.DESCRIPTORS], data)
     if line < p[P.CODE_LINES]:
         last = min(line + p[P.FETCH_LINES], p[P.CODE_LINES])
         gpc = sms[sm, M.GPC]
         while line < last:
             if st.code_ready[gpc, line] == 0:
-                st.code_ready[gpc, line] = _port_read(
-                    p, sms, st.gpcs, st.counters, ms, mem, sm, t, t, p[P.CODE_BASE] + line, whole
-                )
+                st.code_ready[gpc, line] = _fetch_line(p, st, ms, mem, sm, t, p[P.CODE_BASE] + line)
             done = max(done, st.code_ready[gpc, line])
             line += 1
         sms[sm, M.FETCHED] = line
@@ -826,6 +902,8 @@ def _launch(p, prog, st, ms, mem, t):
 def _exit(p, prog, st, ms, mem, w, t):
     """Warp `w` ends; the last one frees its CTA and lets the next in."""
     _account(st, w, t, Reason.WAIT)
+    if st.trace.shape[0] > 0:
+        _trace(st, w, TRACE_END, t, t)
     s = st.warps[w, W.SUB]
     st.subs[s, S.RESIDENT] -= 1
     if st.subs[s, S.RESIDENT] == 0 and t > st.subs[s, S.CURSOR]:
@@ -873,6 +951,28 @@ def _issue_time(subs, s, t, busy):
 
 
 @inner(inline=True)
+def _take_registers(subs, s, t, duration, taken):
+    """Instructions on vector registers, issued within [t, t + duration), keep the tensor core from the register file
+    for `taken` ticks: what it has in hand ends later, what it is given before they end takes longer."""
+    free = subs[s, S.PIPE_FREE + TENSOR_PIPE]
+    if free > t:
+        subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + (taken if t + duration <= free else taken * (free - t) // duration)
+    end = t + duration
+    if subs[s, S.REGISTER_END] > t:
+        taken += (subs[s, S.REGISTER_END] - t) * subs[s, S.REGISTER_RATE] >> 8
+        end = max(end, subs[s, S.REGISTER_END])
+    subs[s, S.REGISTER_END] = end
+    subs[s, S.REGISTER_RATE] = taken * 256 // (end - t)
+
+
+@inner(inline=True)
+def _registers_taken(subs, s, t, duration):
+    """Ticks that vector instructions in progress add to `duration` ticks of the tensor core from tick t on."""
+    overlap = min(subs[s, S.REGISTER_END] - t, duration)
+    return overlap * subs[s, S.REGISTER_RATE] >> 8 if overlap > 0 else 0
+
+
+@inner(inline=True)
 def _issue_run(p, prog, st, w, s, t, pc, n, total):
     """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
 
@@ -893,6 +993,8 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     cycle = p[P.CYCLE]
     busy = slots * cycle
     duration = n * interval
+    if pipe == TENSOR_PIPE:
+        duration += _registers_taken(subs, s, t, duration)
     alone = duration  # of the pipe; the rest of the duration it waits for slots and for the other pipes of the mix
     if p[P.MAX_RUN] == 1:
         free = subs[s, S.ISSUE_FREE]
@@ -931,6 +1033,9 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
                 duration = max(duration, f - t)
     subs[s, S.PIPE_FREE + pipe] = t + (alone if p[P.MAX_RUN] == 1 else duration)
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
+    taken = code[pc, Col.REGISTERS]
+    if taken > 0:
+        _take_registers(subs, s, t, max(duration, busy), taken * n // total)
     end = max(t + duration - interval + cycle, t + busy)
     following = t + busy if code[pc, Col.SPREAD] == 1 else end
     _issue_slots(st, w, s, t, busy, following)
@@ -953,7 +1058,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     return t, end, following
 
 
-@inner
+@inner(inline=True)
 def _stream_loads(st, w, t, code, pc, done, n, total):
     """Books the shared-memory loads that go with instructions `done` to `done + n` of row `pc`.
 
@@ -1011,7 +1116,7 @@ def _set_tile(st, w, tile, first, last, reason):
     _set_ready(st, w, N_SCOREBOARDS + N_TILES + tile, first, reason)
 
 
-@inner
+@inner(inline=True)
 def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     """LDG, STG, RED and cp.async: as many instructions of row `pc` as fit one event. Returns the tick at which to
     come back.
@@ -1045,32 +1150,51 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     done = warps[w, W.T_DONE]
     row = warps[w, W.ROW]
     offset = warps[w, W.OFFSET]
+    stride = warps[w, W.ROW_STRIDE]
+    base = warps[w, W.BASE]
+    _prefetch_lines(ms, mem, sms[sm, M.PARTITION], base, row, rows, stride, row_bytes, offset, left * share)
     while n < left and lines < CHUNK:
         moved = 0
         n += 1
         touched = 0
         while row < rows and moved < share:
-            address = warps[w, W.BASE] + row * warps[w, W.ROW_STRIDE] + offset
-            end = min(warps[w, W.BASE] + row * warps[w, W.ROW_STRIDE] + row_bytes, ((address >> 7) + 1) << 7)
+            address = base + row * stride + offset
+            end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
             end = min(end, address + share - moved)
             mask = _sector_mask(address, end)
             touched += 1
             at = lsu
             lsu += max(cycle, _sectors(mask) * p[P.L1_SECTOR_TICKS])
-            if kind == Kind.LDG:
-                done = max(done, _l1_read(p, st, ms, mem, sm, t, at, address >> 7, mask))
+            if kind == Kind.LDG or kind == Kind.CP_ASYNC:
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
-            elif kind == Kind.CP_ASYNC:
-                entry = _free_entry(sms, st.misses[sm], sm, at)
-                begin = max(at, st.misses[sm, entry])
-                data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, mask)
-                data = _port_receive(p, sms, st.counters, sm, begin, data, mask) + p[P.CP_ASYNC_LATENCY]
-                st.misses[sm, entry] = data
-                sms[sm, M.SHARED_FREE] = max(sms[sm, M.SHARED_FREE], t) + p[P.SHARED_TICKS]
-                st.counters[Counter.GLOBAL_READ_BYTES] += end - address
+                data = at
+                missing = mask
+                cache_set = 0
+                way = 0
+                if kind == Kind.LDG:
+                    cache_set, way = _l1_find(p, st, sm, address >> 7)
+                    missing = mask & ~st.l1_lines[cache_set, way]
+                    data = st.l1_lines[cache_set, way] >> L1_READY_SHIFT
+                    st.counters[Counter.L1_READ_SECTORS] += _sectors(mask)
+                if missing != 0:
+                    k = _entry(st.misses, sms, sm, M.MISS_HEAD, at)
+                    begin = max(at, st.misses[sm, k])
+                    answer = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, missing)
+                    answer = _port_receive(p, sms, st.counters, sm, begin, answer, missing)
+                    if kind == Kind.CP_ASYNC:
+                        answer += p[P.CP_ASYNC_LATENCY]
+                        sms[sm, M.SHARED_FREE] = max(sms[sm, M.SHARED_FREE], t) + p[P.SHARED_TICKS]
+                    _take_entry(st.misses, sms, sm, M.MISS_HEAD, k, answer)
+                    data = max(data, answer)
+                    if kind == Kind.LDG:
+                        sectors = (st.l1_lines[cache_set, way] & L1_SECTORS) | missing
+                        st.l1_lines[cache_set, way] = (data << L1_READY_SHIFT) | sectors
+                else:
+                    st.counters[Counter.L1_HIT_SECTORS] += _sectors(mask)
+                    data = max(data, at + p[P.L1_HIT])
                 done = max(done, data)
             else:
-                red = 1 if kind == Kind.RED else 0
+                red = kind == Kind.RED
                 done = max(done, _port_write(p, sms, st.counters, ms, mem, sm, at, address, end, red))
                 st.counters[Counter.GLOBAL_WRITE_BYTES] += end - address
             moved += end - address
@@ -1116,11 +1240,12 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     return after
 
 
-@inner
-def _step(p, prog, st, ms, mem, w, t, limit):
-    """Runs warp `w` from tick `t` until it waits.
+@inner(inline=True)
+def _step(p, prog, st, ms, mem, w, t):
+    """Runs warp `w` from tick `t` until it waits or another component is due first.
 
-    Returns the tick of its next event, PARKED if somebody else has to wake it.
+    What concerns its SM alone goes on although another SM is due, for up to `P.LOOKAHEAD` ticks: less than an SM needs
+    to reach another. Returns the tick of its next event, PARKED if somebody else has to wake it.
     """
     code, warps, x = prog.code, st.warps, st.x
     s = warps[w, W.SUB]
@@ -1129,13 +1254,20 @@ def _step(p, prog, st, ms, mem, w, t, limit):
     cycle = p[P.CYCLE]
     log = p[P.LOG] == 1
     checked = t
+    ahead = False
+    horizon = t + p[P.LOOKAHEAD]
+    x[X.NEW] = 0
     while True:
-        if t != checked or x[X.NEW] > 0:
-            if x[X.NEW] > 0 or ((t << TIME_SHIFT) | (32 << ID_BITS) | w) >= limit:
-                return t  # another component is due first, or has become due
-            checked = t
         pc = warps[w, W.PC]
         kind = code[pc, Col.KIND]
+        chip = (CHIP_KINDS >> kind) & 1
+        if t != checked or x[X.NEW] != 0 or (ahead and chip != 0):
+            key = (t << TIME_SHIFT) | (32 << ID_BITS) | w
+            ahead = key >= x[X.LIMIT]
+            if ahead and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
+                return t
+            checked = t
+            x[X.NEW] = 0
         if kind <= Kind.ASSIGN:
             if kind == Kind.NEXT:
                 warps[w, W.VARS + code[pc, Col.VAR2]] -= 1
@@ -1197,8 +1329,8 @@ def _step(p, prog, st, ms, mem, w, t, limit):
                 if fresh:
                     warps[w, W.LEFT] = 0
                 # Contended: the policy decides who goes first at that tick.
-                _schedule(st.new, x, start, _priority(p, st, w), w)
-                return PARKED
+                _schedule_warp(st, start, _priority(p, st, w), w)
+                return SCHEDULED
             interval = code[pc, Col.INTERVAL]
             latency = code[pc, Col.LATENCY]
             if fresh:
@@ -1240,7 +1372,9 @@ def _step(p, prog, st, ms, mem, w, t, limit):
 
         elif kind == Kind.WGMMA:
             n = code[pc, Col.COUNT]
-            end = max(t, st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]]) + n * code[pc, Col.INTERVAL]
+            end = n * code[pc, Col.INTERVAL]
+            begin = max(t, st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]])
+            end += begin + _registers_taken(st.subs, s, begin, end)
             # Operands stream from shared memory; its array is shared with TMA and the LSU.
             shared = max(st.sms[sm, M.BACKGROUND_FREE], t) + n * code[pc, Col.SHARED]
             st.sms[sm, M.BACKGROUND_FREE] = shared
@@ -1280,7 +1414,7 @@ def _step(p, prog, st, ms, mem, w, t, limit):
                 t = st.bars[row, B.DONE] + p[P.WAIT_LATENCY]
                 _account(st, w, t, Reason.MBARRIER)
             if log:
-                _log(st, w, code[pc, Col.OP], issued, t, t, 0)
+                _log(st, w, code[pc, Col.OP], issued, t, t, (phase << PHASE_SHIFT) | b)
 
         elif kind == Kind.MBAR_ARRIVE or kind == Kind.MBAR_EXPECT:
             b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
@@ -1338,8 +1472,10 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             if warps[w, W.TICKET] > 0:  # bulk stores must have read shared memory before the CTA goes
                 _park(st, w, Block.BULK, 1, warps[w, W.BULK_N], -1, t)
                 return PARKED
+            # Its slot may at once get a warp of the next CTA, with an event of its own.
+            _set_due(st.due, warps[w, W.LEAF], NEVER)
             _exit(p, prog, st, ms, mem, w, t)
-            return PARKED
+            return SCHEDULED
 
         else:
             tick = _sync_op(p, prog, st, w, s, t, pc, kind)
@@ -1348,7 +1484,7 @@ def _step(p, prog, st, ms, mem, w, t, limit):
             t = tick
 
 
-@inner
+@inner(inline=True)
 def _sync_op(p, prog, st, w, s, t, pc, kind):
     """Groups, named barriers, cluster barriers, tile counters and flags.
 
@@ -1510,51 +1646,51 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
 # ---- main loop
 
 
-@inner(inline=True)
-def _flush_new(st):
-    """Moves announced events into the heap."""
-    x = st.x
-    for i in range(x[X.NEW]):
-        _sift_up(st.heap, x[X.HEAP], st.new[i])
-        x[X.HEAP] += 1
-    x[X.NEW] = 0
-
-
 @kernel
 def advance(p, prog, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
-    heap, x = st.heap, st.x
+    due, x = st.due, st.x
     if x[X.STARTED] == 0:
         x[X.STARTED] = 1
         _launch(p, prog, st, ms, mem, p[P.LAUNCH_START])
-        _flush_new(st)
     warps = p[P.SMS] * p[P.WARPS_PER_SM]
     border = (until + 1) << TIME_SHIFT
-    while x[X.HEAP] > 0:
-        key = heap[0]
-        if key >= border:
-            return key >> TIME_SHIFT
-        n = x[X.HEAP]
+    while due[1] < border:
+        key = due[1]
         t = key >> TIME_SHIFT
         component = key & ID_MASK
         x[X.NOW] = t
         st.counters[Counter.EVENTS] += 1
         if component < warps:
+            leaf = st.warps[component, W.LEAF]
+            # The next event of its SM, and of all.
             limit = border
-            for i in range(1, min(n, 5)):
-                limit = min(limit, heap[i])
-            tick = _step(p, prog, st, ms, mem, component, t, limit)
-        elif component < warps + p[P.SMS]:
-            tick = _tma_loads(p, prog, st, ms, mem, component - warps, t)
+            node = leaf
+            for _ in range(p[P.TREE_LEVELS]):
+                limit = min(limit, due[node ^ 1])
+                node >>= 1
+            x[X.SM] = st.warps[component, W.SM]
+            x[X.SM_LIMIT] = limit
+            while node > 1:
+                limit = min(limit, due[node ^ 1])
+                node >>= 1
+            x[X.LIMIT] = limit
+            tick = _step(p, prog, st, ms, mem, component, t)
         elif component < warps + 2 * p[P.SMS]:
-            tick = _tma_stores(p, st, ms, mem, component - warps - p[P.SMS], t)
+            sm = component - warps
+            if sm < p[P.SMS]:
+                leaf = _leaf(p, sm, p[P.WARPS_PER_SM])
+                tick = _tma_loads(p, prog, st, ms, mem, sm, t)
+            else:
+                sm -= p[P.SMS]
+                leaf = _leaf(p, sm, p[P.WARPS_PER_SM] + 1)
+                tick = _tma_stores(p, st, ms, mem, sm, t)
         else:
-            tick = _fetch_code(p, st, ms, mem, component - warps - 2 * p[P.SMS], t)
+            sm = component - warps - 2 * p[P.SMS]
+            leaf = _leaf(p, sm, p[P.WARPS_PER_SM] + 2)
+            tick = _fetch_code(p, st, ms, mem, sm, t)
         if tick == PARKED:
-            x[X.HEAP] = n - 1
-            if n > 1:
-                _sift_down(heap, n - 1, heap[n - 1])
-        else:
-            _sift_down(heap, n, (tick << TIME_SHIFT) | (32 << ID_BITS) | component)
-        _flush_new(st)
-    return -1
+            _set_due(due, leaf, NEVER)
+        elif tick != SCHEDULED:
+            _set_due(due, leaf, (tick << TIME_SHIFT) | (32 << ID_BITS) | component)
+    return -1 if due[1] == NEVER else due[1] >> TIME_SHIFT

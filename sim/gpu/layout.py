@@ -82,7 +82,8 @@ class Col(IntEnum):
     TILE = 27  # register tile written, -1 none
     SPREAD = 28  # 1: the ops that follow issue between the instructions of this one
     LOADS = 29  # shared-memory loads between the instructions of a RUN
-    WIDTH = 30
+    REGISTERS = 30  # ticks for which all instructions of the row keep the tensor core from the register file
+    WIDTH = 31
 
 
 class Box(IntEnum):
@@ -147,6 +148,7 @@ class W(IntEnum):
     OFFSET = 32
     BLOCK_OP = 33  # op of the wait in progress, -1 if it is not logged
     SHARED_WRITTEN = 34  # when its latest shared-memory stores have been made
+    LEAF = 35  # in the tree of events
     READY = 40
     READY_REASON = 72
     VARS = 104
@@ -170,6 +172,7 @@ class Block(IntEnum):
 
 
 N_PIPES = 12
+TENSOR_PIPE = 4
 
 
 class S(IntEnum):
@@ -183,7 +186,9 @@ class S(IntEnum):
     RESIDENT = 27
     LAST_WARP = 28
     ISSUE_FREE = 29
-    WIDTH = 30
+    REGISTER_END = 30  # until then vector instructions take a share of the register file
+    REGISTER_RATE = 31  # that share, in 256ths
+    WIDTH = 32
 
 
 class M(IntEnum):
@@ -199,7 +204,7 @@ class M(IntEnum):
     GPC = 7
     FREE_CTAS = 8
     NEWEST = 9  # launch order of its newest CTA
-    TMA_HEAD = 13
+    TMA_HEAD = 13  # entry of `in_flight` that was taken longest ago
     WARM = 14  # 0 cold, 1 fetching, 2: its instruction cache holds the kernel
     LAUNCH_FREE = 15
     DESCRIPTORS = 16  # tick at which the TMA descriptors have arrived
@@ -271,8 +276,7 @@ TMA_QUEUE = 64
 class X(IntEnum):
     """Scalars of the engine."""
 
-    HEAP = 0
-    NEW = 1  # events that wait to enter the heap
+    NEW = 1  # an event has been announced
     NEXT_CLUSTER = 2
     LIVE = 3
     LOG = 4
@@ -282,10 +286,19 @@ class X(IntEnum):
     END = 9
     ORDER = 10
     FLAG_WAITERS = 11
-    LIMIT = 12
-    SM_CURSOR = 13
+    LIMIT = 12  # earliest key of the other components
+    SM = 13  # of the warp in progress
     STARTED = 14
-    WIDTH = 16
+    SM_LIMIT = 15  # earliest key of the other components of its SM
+    TRACE = 16
+    FROM = 17  # window of what is recorded in log and trace: ticks, SMs
+    TO = 18
+    FIRST_SM = 19
+    LAST_SM = 20
+    WIDTH = 21
+
+
+TRACE_BEGIN, TRACE_END = -1, -2  # states of a warp in the trace besides its reasons: it starts, it ends
 
 
 class Reason(IntEnum):
@@ -422,14 +435,16 @@ class P(IntEnum):
     FLAGS = 49
     REMOTE_ARRIVE = 50  # until an arrival on another CTA's mbarrier is seen there
     WARP_LAUNCH = 51  # between the first instructions of two CTAs of an SM, a warp
-    WIDTH = 52
+    TREE_SMS = 52  # SMs that the event tree has room for, a power of two
+    TREE_LEVELS = 53  # levels of the event tree below an SM
+    LOOKAHEAD = 54  # ticks that a warp may be ahead of other SMs
+    WIDTH = 55
 
 
 class GpuState(NamedTuple):
     """Everything that changes while a kernel runs."""
 
-    heap: np.ndarray
-    new: np.ndarray
+    due: np.ndarray  # tournament tree of event keys: node i has children 2 i and 2 i + 1, leaves are components by SM
     x: np.ndarray
     warps: np.ndarray
     subs: np.ndarray
@@ -440,7 +455,7 @@ class GpuState(NamedTuple):
     named: np.ndarray  # (cta slots, 16, 2): arrived, latest time
     queues: np.ndarray  # (2 * sms, TMA_QUEUE, Q.WIDTH): loads, then stores
     queue_at: np.ndarray  # (2 * sms, 3): head, length, free tick
-    in_flight: np.ndarray  # (sms, ring) completion ticks of TMA lines
+    in_flight: np.ndarray  # (sms, entries) completion ticks of TMA lines
     misses: np.ndarray  # (sms, entries) completion ticks of L1 misses
     l1_tags: np.ndarray  # (sms * sets, ways) int32
     l1_lines: np.ndarray  # (sms * sets, ways): mask of valid sectors, ready tick from bit 4
@@ -452,4 +467,5 @@ class GpuState(NamedTuple):
     counters: np.ndarray
     warp_states: np.ndarray
     slots: np.ndarray
-    log: np.ndarray
+    log: np.ndarray  # rows of `sim.gpu.events.Event`, none unless asked for
+    trace: np.ndarray  # rows of `sim.gpu.events.TraceRow`, none unless asked for

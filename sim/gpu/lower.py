@@ -36,7 +36,7 @@ from sim.gpu.program import (
     View,
 )
 
-PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": 4, "lsu": 5}
+PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": lay.TENSOR_PIPE, "lsu": 5}
 _PIPE_COUNTER = {
     "fma": Counter.INST_FMA,
     "alu": Counter.INST_ALU,
@@ -368,6 +368,15 @@ class _Lowering:
             columns[f"mix_pipe{i}"], columns[f"mix_ticks{i}"] = pipe, total
         return columns
 
+    def _registers(self, op: Op, accesses: int) -> int:
+        """Ticks for which `accesses` of whole registers keep the tensor core from the register file.
+
+        An op that names no register tile is address arithmetic, of which kernels for tensor cores have most in the
+        uniform datapath, with registers of its own.
+        """
+        named = any(isinstance(v.buffer, RegisterTile) for v in (*op.srcs, *((op.dst,) if op.dst else ())))
+        return accesses * cycles_to_ticks(self.spec.sm.register_conflict_cycles) if named else 0
+
     # ---- kinds of ops
 
     def _run(self, op: Op, columns: dict[str, int]) -> None:
@@ -384,7 +393,9 @@ class _Lowering:
         self._row(
             Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=latency, macs=macs,
             extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe],
-            spread=int(op.spread), **self._loads(op), **columns,
+            spread=int(op.spread),
+            registers=0 if row.pipe == "tensor" else self._registers(op, op.count + sum(n for _, n in op.mix)),
+            **self._loads(op), **columns,
         )  # fmt: skip
 
     def _loads(self, op: Op) -> dict[str, int]:
@@ -412,6 +423,7 @@ class _Lowering:
             latency=max(latency, 0),
             shared=waves * self.shared_ticks, value=max(0, waves - base) * self.shared_ticks, bytes=WARP_SIZE * width,
             extra=Counter.SHARED_WRITE_BYTES if store else Counter.SHARED_READ_BYTES, counter=Counter.INST_SHARED,
+            registers=self._registers(op, op.count * base),
             **columns,
         )  # fmt: skip
 
@@ -564,11 +576,26 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.DESCRIPTORS: kernel.descriptors if cold_launch and spec.launch.descriptor_fetch_cycles else 0,
         P.LOG: int(log),
         P.FLAGS: kernel.flags,
+        P.TREE_SMS: 1 << (spec.sm.count - 1).bit_length(),
+        P.TREE_LEVELS: (held.warps + 2).bit_length(),
+        P.LOOKAHEAD: min(_LOOKAHEAD_CYCLES, *_between_sms_cycles(spec)) * cycle,
     }
     for name, value in values.items():
         p[name] = value
     return p
 
+
+def _between_sms_cycles(spec: GpuSpec) -> list[int]:
+    """What an SM takes at least to affect another."""
+    latencies = [spec.l2.hit_latency_cycles, spec.sm.cta_launch_cycles]
+    if spec.dsmem:
+        latencies += [spec.dsmem.latency_cycles, spec.sync.cluster_sync_cycles or 0]
+    return latencies
+
+
+#: How far a warp may be ahead of other SMs, at most; it changes only the order in which lines of a multicast take their
+#: place in the receiving SM.
+_LOOKAHEAD_CYCLES = 64
 
 #: Instruction lines of 128 B that an SM fetches ahead in one go (4 KiB): sequential prefetch of the instruction caches.
 #: Calibrated on the shortest xla_matmul_table bf16 rows of h100-sxm.

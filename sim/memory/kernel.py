@@ -18,6 +18,7 @@ sets this gives the hit rates beyond capacity that a pointer chase measures on V
 import numpy as np
 
 from sim.engine.jit import inner, kernel
+from sim.engine.prefetch import prefetch
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import dram_read, dram_write
 from sim.memory.hashing import divide, rotate
@@ -31,6 +32,8 @@ READY_SHIFT = 8
 
 WORD_MASKS = 0xFF
 """Both masks of a line's word."""
+
+_WORDS_A_HOST_LINE = 8
 
 _BITS = 0x4332322132212110
 """Number of bits set in each 4-bit mask, as nibbles."""
@@ -172,8 +175,8 @@ def look_up(spec, state, t, line, block, slice_index, sectors, latency):
     return False, answer, i
 
 
-@inner
-def read_from_dram(spec, state, t, answer, i, line, block, home, sectors, latency):
+@inner(inline=True)
+def complete_from_dram(spec, state, t, answer, i, line, block, home, sectors, latency):
     """Complete a read at the home slice that found line i (-1: none) without all its sectors."""
     if i < 0:
         cache_set = set_of(spec, block, home)
@@ -184,29 +187,8 @@ def read_from_dram(spec, state, t, answer, i, line, block, home, sectors, latenc
     misses = count_sectors(missing)
     state.counters[_READ_HIT] += count_sectors(sectors) - misses
     state.counters[_READ_MISS] += misses
-    answer = max(answer, word >> READY_SHIFT, fetch(spec, state, t, home, block, missing) + latency)
+    answer = max(max(answer, word >> READY_SHIFT), fetch(spec, state, t, home, block, missing) + latency)
     state.lines[i] = (answer << READY_SHIFT) | (word & WORD_MASKS) | missing
-    return answer
-
-
-@inner
-def read_from_home(spec, state, t, answer, i, line, block, own, home, partition, sectors):
-    """Complete a read at a slice that keeps a copy (line i, -1: none yet) with what it lacks from the home slice."""
-    if i < 0:
-        cache_set = set_of(spec, block, own)
-        i = allocate(spec, state, t, line, cache_set * spec.ways, cache_set)
-        answer = max(answer, state.scratch[0])
-    word = state.lines[i]
-    missing = sectors & ~word
-    misses = count_sectors(missing)
-    state.counters[_READ_HIT] += count_sectors(sectors) - misses
-    state.counters[_FAR_READ] += misses
-    there = cross_link(spec, state, t, partition, misses) + spec.far_latency
-    complete, far, j = look_up(spec, state, t, line, block, home, missing, spec.far_latency)
-    if not complete:
-        far = read_from_dram(spec, state, t, far, j, line, block, home, missing, spec.far_latency)
-    answer = max(answer, word >> READY_SHIFT, there, far)
-    state.lines[i] = (answer << READY_SHIFT) | (word & VALID) | missing
     return answer
 
 
@@ -243,9 +225,45 @@ def l2_read(spec, state, t, partition, line, sectors):
     answer = max(answer, crossed)
     if complete:
         return answer
-    if slice_index == home:
-        return read_from_dram(spec, state, t, answer, i, line, block, home, sectors, latency)
-    return read_from_home(spec, state, t, answer, i, line, block, slice_index, home, partition, sectors)
+    there = answer
+    copy = -1
+    copied = 0
+    if slice_index != home:  # the slice keeps a copy; what it lacks comes from the home slice
+        if i < 0:
+            cache_set = set_of(spec, block, slice_index)
+            i = allocate(spec, state, t, line, cache_set * spec.ways, cache_set)
+            answer = max(answer, state.scratch[0])
+        copy = i
+        word = state.lines[copy]
+        copied = word & VALID
+        sectors &= ~word
+        misses = count_sectors(sectors)
+        state.counters[_READ_HIT] += n - misses
+        state.counters[_FAR_READ] += misses
+        latency = spec.far_latency
+        answer = max(max(answer, word >> READY_SHIFT), cross_link(spec, state, t, partition, misses) + latency)
+        complete, there, i = look_up(spec, state, t, line, block, home, sectors, latency)
+    if not complete:
+        there = complete_from_dram(spec, state, t, there, i, line, block, home, sectors, latency)
+    answer = max(answer, there)
+    if copy >= 0:
+        state.lines[copy] = (answer << READY_SHIFT) | copied | sectors
+    return answer
+
+
+@inner(inline=True)
+def l2_prefetch(spec, state, partition, line):
+    """Ask the host for what a look-up of a line will touch: results are the same without it."""
+    block = block_of(spec, line)
+    slice_index = home_slice(spec, line, block)
+    if spec.local_copies != 0 and (slice_index >= spec.slices_per_partition) != (partition == 1):
+        slice_index += (2 * partition - 1) * spec.slices_per_partition
+    cache_set = set_of(spec, block, slice_index)
+    base = cache_set * spec.ways
+    prefetch(state.tags, base)
+    for i in range(base, base + spec.ways, _WORDS_A_HOST_LINE):
+        prefetch(state.lines, i)
+    prefetch(state.referenced, cache_set)
 
 
 @inner(inline=True)
@@ -264,7 +282,7 @@ def drop_copy(spec, state, line, block, slice_index):
         state.counters[_INVALIDATIONS] += 1
 
 
-@inner
+@inner(inline=True)
 def modify(spec, state, t, partition, line, sectors, needed, sector_time):
     """Change sectors at the home slice, whose content is needed first for those in `needed`.
 
@@ -307,6 +325,19 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time):
     return answer
 
 
+@inner(inline=True)
+def l2_change(spec, state, t, partition, line, sectors, full, reduce):
+    """`l2_reduce` if `reduce`, else `l2_write`."""
+    n = count_sectors(sectors)
+    if reduce:
+        state.counters[_REDUCE] += n
+        full = 0
+    else:
+        state.counters[_WRITE] += n
+    answer = modify(spec, state, t, partition, line, sectors, sectors & ~full, spec.write_sector)
+    return state.scratch[1] if reduce else answer
+
+
 @kernel
 def l2_write(spec, state, t, partition, line, sectors, full):
     """Write to sectors of a line at tick t; returns the tick of the acknowledgement as the SM sees it.
@@ -314,16 +345,13 @@ def l2_write(spec, state, t, partition, line, sectors, full):
     full: those of `sectors` that are written in all their bytes; others are fetched unless present, for which the
     writer does not wait.
     """
-    state.counters[_WRITE] += count_sectors(sectors)
-    return modify(spec, state, t, partition, line, sectors, sectors & ~full, spec.write_sector)
+    return l2_change(spec, state, t, partition, line, sectors, full, False)
 
 
 @kernel
 def l2_reduce(spec, state, t, partition, line, sectors):
     """Add to sectors of a line by atomics at the L2 at tick t; returns the tick at which the sums are there."""
-    state.counters[_REDUCE] += count_sectors(sectors)
-    modify(spec, state, t, partition, line, sectors, sectors, spec.write_sector)
-    return state.scratch[1]
+    return l2_change(spec, state, t, partition, line, sectors, 0, True)
 
 
 @kernel

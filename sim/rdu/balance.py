@@ -2,7 +2,7 @@
 
 A section is as fast as its slowest stage, so the PCUs go where the work is: the least time is sought for which the
 smallest sufficient division of every stage fits the chip. Where memory is slower than that, PCUs beyond twice its pace
-would only wait, and are left out.
+would only wait, and are left out; stages that take turns share that time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def balance(section: Section, spec: RduSpec) -> None:
             f"section {section.name} needs at least {least} PCUs beside the {spec.pcu.count - budget} that are given; "
             f"{spec.name} has pcu.count = {spec.pcu.count}: cut it into sections"
         )
-    first = bisect_left(times, memory_cycles(section, spec) // 2)
+    first = bisect_left(times, memory_cycles(section, spec) // (2 * _turns(section, compute)))
     height = spec.mesh.rows * spec.pcu.count // (spec.pcu.count + spec.pmu.count)
     fixed = [size for stage in compute if stage.row_par for size in blocks_of(stage, stage_cost(stage, spec))]
 
@@ -58,6 +58,13 @@ def balance(section: Section, spec: RduSpec) -> None:
             low = middle + 1
     for stage, options in zip(still_open, choices, strict=True):
         _, _, stage.row_par, stage.col_par, stage.simd_par, _ = _least(options, times[low])
+
+
+def _turns(section: Section, compute: list[Stage]) -> int:
+    """Stages that take turns rather than work at once: many where few tokens are on their way through the section."""
+    loops = [read.initial for read in section.channels if read.first is not None]
+    in_flight = min([*loops, *(stage.firings for stage in compute)])
+    return max(1, len(compute) // max(1, in_flight))
 
 
 def memory_cycles(section: Section, spec: RduSpec) -> int:

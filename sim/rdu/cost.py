@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
+from sim.engine.clock import PS_PER_S
+from sim.link.collective import fabric_of, fastest
 from sim.rdu.program import Node, Read, Stage, chain
 
 Spread = str
@@ -50,6 +52,12 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
         cost.ports[port] = PortCost(math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype], "even")
     if stage.interval_cycles is not None:
         cost.interval_cycles, cost.latency_cycles = stage.interval_cycles, stage.latency_cycles
+    if stage.kind == "collective":
+        size_bytes = next(iter(cost.ports.values())).read_bytes
+        outcome = fastest(fabric_of(spec, stage.devices), "all_reduce", size_bytes)
+        # The links are free for the next tile when the last byte has left; the sum is there later.
+        cost.interval_cycles = max(1, ceil_div(outcome.port_ps * spec.clock.boost_hz, PS_PER_S))
+        cost.latency_cycles = ceil_div(outcome.time_ps * spec.clock.boost_hz, PS_PER_S) - cost.interval_cycles
     if stage.body is None:
         return cost
     for node in stage.body.nodes:

@@ -16,7 +16,7 @@ import numpy as np
 
 from arch.dtypes import round_to
 from sim.rdu.layout import L
-from sim.rdu.program import Array, Body, Node, Program, Read, Section, Stage, walk
+from sim.rdu.program import LANES, Array, Body, Node, Program, Read, Section, Stage, walk
 
 _FUNCTIONS: dict[str, Any] = {
     "add": np.add,
@@ -236,6 +236,8 @@ def evaluate(
 
 def _node(node: Node, found: list[Array], inputs: Mapping[str, Array], values: Mapping[Any, int]) -> Array:
     args = [found[i] for i in node.args]
+    if node.op in LANES:  # a tile of fewer dimensions is spread over the outer ones, not over the devices
+        args = [a.reshape(len(a), *[1] * (len(node.shape) + 1 - a.ndim), *a.shape[1:]) for a in args]
     match node.op:
         case "input":
             return inputs[node.attrs[0]]
@@ -245,6 +247,8 @@ def _node(node: Node, found: list[Array], inputs: Mapping[str, Array], values: M
             return round_to(np.matmul(*args), "fp32")
         case "reshape":
             return args[0].reshape(args[0].shape[0], *node.shape)
+        case "permute":
+            return args[0].transpose(0, *(axis + 1 for axis in node.attrs))
         case "columns":
             return args[0][..., node.attrs[0] : node.attrs[1]]
         case "rotate_half":

@@ -7,7 +7,7 @@ calendars, booked when a stage fires, so that whoever comes first in time is ser
 
 from sim.engine.jit import inner, kernel
 from sim.memory.dram_kernel import dram_read, dram_write
-from sim.rdu.layout import UNIT_BYTES, Kind, L, Q, Reason, S, X
+from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Q, Reason, S, X
 
 ID_BITS = 12
 ID_MASK = (1 << ID_BITS) - 1
@@ -112,13 +112,15 @@ def _try(state, s, t):
         if from_room > from_input:
             state.reasons[s, _NO_ROOM] += wait
         elif source >= 0:
-            kind = stage[state.channel[source, Q.PRODUCER], S.KIND]
+            producer = state.channel[source, Q.PRODUCER]
+            kind = stage[producer, S.KIND]
             if kind in (_LOAD, _GATHER):
                 state.reasons[s, _MEMORY] += wait
-            elif kind == _COLLECTIVE:
-                state.reasons[s, _NETWORK] += wait
             else:
-                late = min(wait, state.channel[source, Q.HOP_LATENCY])
+                late = state.channel[source, Q.HOP_LATENCY]
+                if kind == _COLLECTIVE:
+                    late += stage[producer, S.INTERVAL] + stage[producer, S.LATENCY]
+                late = min(wait, late)
                 state.reasons[s, _NETWORK] += late
                 state.reasons[s, _NO_INPUT] += wait - late
         else:
@@ -261,8 +263,9 @@ def _transfer(spec, state, s, t):
         segment = stage[s, S.SEGMENT]
         if segment == last:
             break
-        address = state.segments[segment, 0] + stage[s, S.OFFSET]
-        left = state.segments[segment, 1] - stage[s, S.OFFSET]
+        address = state.segments[segment, G.ADDRESS] + stage[s, S.ROW] * state.segments[segment, G.STRIDE]
+        address += stage[s, S.OFFSET]
+        left = state.segments[segment, G.BYTES] - stage[s, S.OFFSET]
         unit = address // UNIT_BYTES
         size = min(left, (unit + 1) * UNIT_BYTES - address)
         n = stage[s, S.UNITS]
@@ -281,9 +284,12 @@ def _transfer(spec, state, s, t):
         stage[s, S.READY] = max(stage[s, S.READY], done)
         issue = max(issue, begin)
         stage[s, S.OFFSET] += size
-        if stage[s, S.OFFSET] == state.segments[segment, 1]:
+        if stage[s, S.OFFSET] == state.segments[segment, G.BYTES]:
             stage[s, S.OFFSET] = 0
-            stage[s, S.SEGMENT] = segment + 1
+            stage[s, S.ROW] += 1
+            if stage[s, S.ROW] == state.segments[segment, G.ROWS]:
+                stage[s, S.ROW] = 0
+                stage[s, S.SEGMENT] = segment + 1
     if stage[s, S.SEGMENT] < last:
         # Its generators work in parallel: the next request can go when the earliest of them, or of the answers, is due.
         n = stage[s, S.UNITS]

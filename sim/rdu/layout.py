@@ -39,10 +39,11 @@ class S(IntEnum):
     PARKED = 17  # channel that it waits for, or -1
     BEGUN = 18  # tick at which the firing in progress began, or -1
     SEGMENT = 19
-    OFFSET = 20  # bytes done of the segment
+    OFFSET = 20  # bytes done of the segment's row
     UNITS = 21  # requests so far
     READY = 22  # last completion of the firing in progress
     MOVED = 23  # ticks that the firing's bytes keep its generators
+    ROW = 24  # rows done of the segment
 
 
 class Q(IntEnum):
@@ -95,6 +96,15 @@ class L(IntEnum):
     START = 2
     END = 3
     COMMIT = 4
+
+
+class G(IntEnum):
+    """A segment of memory: rows of as many bytes each, a stride apart."""
+
+    ADDRESS = 0
+    BYTES = 1
+    ROWS = 2
+    STRIDE = 3
 
 
 class X(IntEnum):

@@ -24,7 +24,7 @@ from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state
 from sim.rdu import place, route
 from sim.rdu.balance import balance
 from sim.rdu.cost import StageCost, stage_cost
-from sim.rdu.layout import UNIT_BYTES, Kind, L, Q, Reason, S, X
+from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Q, Reason, S, X
 from sim.rdu.place import Flow, Grid, Ints
 from sim.rdu.program import Read, Section, Stage, walk
 
@@ -360,7 +360,7 @@ def _tables(
         links=np.concatenate([*links, np.zeros((1, 3), np.int64)]),
         link_free=np.zeros(grid.links, np.int64),
         jobs=np.concatenate([*jobs, np.zeros(1, np.int64)]).astype(np.int64),
-        segments=np.concatenate([*segments, np.zeros((1, 2), np.int64)]),
+        segments=np.concatenate([*segments, np.zeros((1, len(G)), np.int64)]),
         ring=np.zeros(max(rings, 1), np.int64),
         generator_free=np.zeros(spec.agcu.count, np.int64),
         reasons=np.zeros((len(stages), len(Reason)), np.int64),
@@ -384,40 +384,41 @@ def _start_levels(firings: Ints) -> Ints:
 
 
 def requests(stage: Stage, firings: Ints, base: int) -> tuple[Ints, Ints]:
-    """Contiguous pieces of memory of each firing: (pieces a firing, rows of (first byte, bytes))."""
+    """What each firing touches: (segments a firing, segments in the columns of `G`)."""
     tensor = stage.tensor
     assert tensor is not None
     width = DTYPE_BYTES[tensor.dtype]
     strides = [width * math.prod(tensor.shape[d + 1 :]) for d in range(len(tensor.shape))]
     if stage.rows is not None:
         run = tensor.shape[-1] * width
-        return np.ones(len(firings), np.int64), np.column_stack(
-            [base + stage.rows * run, np.full(len(firings), run)]
-        ).astype(np.int64)
+        one = np.ones(len(firings), np.int64)
+        return one, np.column_stack([base + stage.rows * run, one * run, one, one * run])
     values = {counter: firings[:, i] for i, counter in enumerate(stage.over)}
     origin = [np.broadcast_to(np.asarray(index.at(values), np.int64), len(firings)) for index in stage.origin]
     extent: list[Ints] = [
         np.clip(tensor.shape[d] - origin[d], 0, stage.tile[d]).astype(np.int64) for d in range(len(tensor.shape))
     ]
-    # Trailing dimensions that every tile takes whole make one run.
+    # Trailing dimensions that every tile takes whole make one run; the dimension before makes rows of a segment.
     run_from = len(tensor.shape) - 1
     while run_from > 0 and stage.tile[run_from] >= tensor.shape[run_from]:
         run_from -= 1
-    counts = np.ones(len(firings), np.int64)
-    for d in range(run_from):
-        counts *= extent[d]
     runs = extent[run_from] * strides[run_from]
-    counts[runs == 0] = 0
+    rows = extent[run_from - 1] if run_from else np.ones(len(firings), np.int64)
+    counts = np.ones(len(firings), np.int64)
+    for d in range(run_from - 1):
+        counts *= extent[d]
+    counts[(runs == 0) | (rows == 0)] = 0
     which = np.repeat(np.arange(len(firings)), counts)
     rest = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
     start = np.full(len(firings), base, np.int64)
     for d in range(len(tensor.shape)):
         start += origin[d] * strides[d]
     address = start[which]
-    for d in range(run_from - 1, -1, -1):
+    for d in range(run_from - 2, -1, -1):
         address += rest % extent[d][which] * strides[d]
         rest = rest // extent[d][which]
-    return counts, np.column_stack([address, runs[which]]).astype(np.int64)
+    stride = strides[run_from - 1] if run_from else 0
+    return counts, np.column_stack([address, runs[which], rows[which], np.full(len(which), stride)]).astype(np.int64)
 
 
 def _link_ticks_per_byte(spec: RduSpec, grid: Grid) -> NDArray[np.float64]:

@@ -106,7 +106,7 @@ LANES = ("add", "sub", "mul", "div", "maximum", "minimum", "causal")
 REDUCTIONS = ("row_sum", "row_max")
 """Over the last dimension, kept with extent 1: the reduction tree across lanes and an accumulator."""
 
-VIEWS = ("rotate_half", "reshape", "columns", "transpose")
+VIEWS = ("rotate_half", "reshape", "columns", "transpose", "permute")
 """No arithmetic: addresses of the buffer in front."""
 
 
@@ -202,6 +202,10 @@ class Value:
         if math.prod(shape) != math.prod(self.shape):
             raise InputError(f"body: {self.shape} cannot become {shape}")
         return self._new("reshape", [], shape)
+
+    def permute(self, *axes: int) -> Value:
+        """Dimensions in another order."""
+        return self._new("permute", [], tuple(self.shape[axis] for axis in axes), *axes)
 
     def columns(self, start: int, stop: int) -> Value:
         """Columns `start` to `stop` of the last dimension."""
@@ -457,8 +461,10 @@ class Stage:
     """A load's tile in another shape, and `permute` its dimensions in another order, before it becomes the token."""
     permute: tuple[int, ...] = ()
     interval_cycles: int | None = None
-    """Of a stage whose firing takes a known time (a collective, a timed one)."""
+    """Of a timed stage."""
     latency_cycles: int = 0
+    devices: int = 1
+    """That take part in a collective."""
 
     @property
     def firings(self) -> int:
@@ -587,13 +593,13 @@ class Section:
                 )
         return found["out"] if isinstance(out, Out) else found
 
-    def all_reduce(
-        self, name: str, value: Output | Read, over: Sequence[Counter], *, interval_cycles: int, latency_cycles: int
-    ) -> Output:
-        """Sums tiles over all devices; the time is that of the links (see `sim.link`)."""
+    def all_reduce(self, name: str, value: Output | Read, over: Sequence[Counter], devices: int) -> Output:
+        """Sums tiles over all devices; the time is that of the machine's links."""
         read = value.read() if isinstance(value, Output) else value
         out = Out(read.shape, read.output.out.dtype, tuple(over))
-        return self._known(name, "collective", over, {"value": read}, out, interval_cycles, latency_cycles)
+        output = self._known(name, "collective", over, {"value": read}, out, None, 0)
+        output.stage.devices = devices
+        return output
 
     def timed(
         self,
@@ -615,7 +621,7 @@ class Section:
         over: Sequence[Counter],
         inputs: Mapping[str, Output | Read],
         out: Out,
-        interval_cycles: int,
+        interval_cycles: int | None,
         latency_cycles: int,
     ) -> Output:
         stage = self._add(

@@ -123,6 +123,9 @@ def bound(figures: Figures) -> str:
                 "or more PCUs would move it; more memory bandwidth would not."
             )
     best = max(reached, key=lambda name: reached[name])
+    if not _longest(figures).own.stages:
+        share = percent(reached.get("link", 0.0))
+        return f"Links bound it: {share} of their bandwidth; the rest is latency, step by step."
     slowest = _slowest(_longest(figures).own)
     return (
         f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])}). The slowest stage is "
@@ -138,6 +141,8 @@ def _slowest(section: RduSection) -> RduStage:
 def losses(figures: Figures) -> list[str]:
     """Sentences about what else costs time."""
     section: RduSection = _longest(figures).own
+    if not section.stages:
+        return []
     slowest = _slowest(section)
     whole = max(sum(slowest.cycles.values()), 1)
     lost = {reason: count / whole for reason, count in slowest.cycles.items() if reason in REMEDIES}

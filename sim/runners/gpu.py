@@ -20,7 +20,7 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.engine.jit import cache_directory
 from sim.gpu.clocking import FixedClock, PowerRegulator, Regulator
 from sim.gpu.engine import Device, KernelResult, Launch
-from sim.gpu.events import EVENT_COLUMNS, Event
+from sim.gpu.events import EVENT_COLUMNS, Event, Window
 from sim.gpu.interpret import interpret
 from sim.gpu.layout import X
 from sim.gpu.listing import listing as program_listing
@@ -37,7 +37,7 @@ from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.validate import RowResult
 from workloads.gpu.select import Choice, choose
 from workloads.graphs import Graph, GraphOperator
-from workloads.ops import CopyH2D, Gemm, Operator
+from workloads.ops import AllReduce, CopyH2D, Gemm, Operator
 from workloads.registry import build, schedules
 from workloads.silicon import Row, environment_of, operator_of
 
@@ -84,7 +84,7 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class _Run:
+class ProgramRun:
     """A program that has run: one launch and one result a kernel."""
 
     program: Program
@@ -99,7 +99,7 @@ class _Run:
 
 def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Progress | None) -> RunRecord:
     """Simulates the chosen candidate, or the best few, and reports the fastest."""
-    if isinstance(asked, Graph | GraphOperator | CopyH2D):
+    if isinstance(asked, Graph | GraphOperator | CopyH2D | AllReduce):
         from sim.runners import gpu_graph
 
         return gpu_graph.run(asked, spec, options, progress)
@@ -110,10 +110,10 @@ def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Prog
     choice = choose(op, spec, options.schedule)
     tried = choice.candidates[: TUNED if options.tune else 1]
     announce_compile()
-    runs: list[_Run] = []
+    runs: list[ProgramRun] = []
     for i, (config, estimate_ps) in enumerate(tried):
         program = program_of(op, spec, config)
-        runs.append(_run(program, spec, conditions, estimate_ps, str(op.dtype), part(progress, i, len(tried))))
+        runs.append(run_program(program, spec, conditions, estimate_ps, str(op.dtype), part(progress, i, len(tried))))
     best = min(range(len(runs)), key=lambda i: runs[i].time_ps)
     chosen = runs[best]
     records = [
@@ -148,7 +148,7 @@ def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Prog
 
 def listing(asked: Operator, spec: GpuSpec, schedule: str) -> str:
     """The program that `run` would run, as text with the cost of each instruction."""
-    if isinstance(asked, GraphOperator | CopyH2D):
+    if isinstance(asked, GraphOperator | CopyH2D | AllReduce):
         from sim.runners import gpu_graph
 
         return gpu_graph.listing(asked, spec, schedule)
@@ -168,7 +168,7 @@ def row(row: Row) -> RowResult:
     choice = choose(op, spec, "auto" if schedule == "vendor" else schedule)
     announce_compile()
     config, estimate_ps = choice.candidates[0]
-    run = _run(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
+    run = run_program(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
     # A `host` row states its own overhead, which is added to the kernels' time.
     scope = "kernel" if row.scope == "host" else row.scope
     time_ps = scope_ps(spec, [result.time_ps for result in run.results], scope)
@@ -267,10 +267,19 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
 # ---------------------------------------------------------------------------------------------------- running
 
 
-def _run(
-    program: Program, spec: GpuSpec, conditions: Conditions, estimate_ps: int, dtype: str, progress: Progress | None
-) -> _Run:
-    """Runs all kernels once, timed, after what the conditions ask for. estimate_ps: rough time of the program."""
+def run_program(
+    program: Program,
+    spec: GpuSpec,
+    conditions: Conditions,
+    estimate_ps: int,
+    dtype: str,
+    progress: Progress | None,
+    window: Window | None = None,
+) -> ProgramRun:
+    """Runs all kernels once, timed, after what the conditions ask for.
+
+    estimate_ps: rough time of the program. window: what the timed kernels record.
+    """
     device = Device(spec, regulator=conditions.regulator(spec), exact=conditions.exact, data=conditions.data)
     device.energy.set_tensor_dtype(dtype)
     warm, short = conditions.l2 == "warm", estimate_ps < SETTLED_PS
@@ -283,6 +292,7 @@ def _run(
         _warm(program, device)
     else:
         _flush(program, device, conditions)
+    device.window = window
     return _launch(program, device, progress)
 
 
@@ -318,7 +328,7 @@ def _warm(program: Program, device: Device) -> None:
         warm_lines(spec, device.memory, first, last - first + 1, dirty=tensor.role != "input")
 
 
-def _launch(program: Program, device: Device, progress: Progress | None) -> _Run:
+def _launch(program: Program, device: Device, progress: Progress | None) -> ProgramRun:
     """The program's kernels on one stream of the host model, which advances the device window by window."""
     addresses = program.addresses()
     launches: list[Launch] = []
@@ -339,7 +349,7 @@ def _launch(program: Program, device: Device, progress: Progress | None) -> _Run
         yield from host.synchronise(stream)
 
     host.run(calls())
-    return _Run(program, launches, [launch.result for launch in launches])
+    return ProgramRun(program, launches, [launch.result for launch in launches])
 
 
 # ---------------------------------------------------------------------------------------------------- reporting
@@ -358,7 +368,7 @@ def throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult)
     return "tensor_clock" if start_hz < spec.clock.boost_hz else None
 
 
-def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[_Run], best: int) -> list[Candidate]:
+def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[ProgramRun], best: int) -> list[Candidate]:
     """What was considered, in the order of the estimate; simulated ones with what came out."""
     simulated = [sum(-(-result.ticks // TICKS_PER_CYCLE) for result in run.results) for run in runs]
     return [

@@ -17,6 +17,7 @@ from sim.gpu.program import Program
 from sim.host.model import Copy, Host, Process
 from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import SCOPES, Call, call_times, calls_ps
+from sim.link.collective import fabric_of, fastest
 from sim.memory.model import LINE_BYTES
 from sim.memory.model import warm as warm_lines
 from sim.records import kernel_record, machine_figures
@@ -25,7 +26,7 @@ from sim.runners import gpu
 from sim.runners.options import Cost, Options, Progress, one_of
 from workloads.gpu.select import choose
 from workloads.graphs import Graph, GraphBuilder, GraphOperator, Step, Value
-from workloads.ops import CopyH2D, Operator
+from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.registry import build
 
 FORMS = {
@@ -127,6 +128,9 @@ def _graph(op: Operator, fused: bool) -> Graph:
     if isinstance(op, GraphOperator):
         return op.graph(fused)
     builder = GraphBuilder(op.word)
+    if isinstance(op, AllReduce):
+        x = builder.tensor("x", op.results[0].shape[0], op.chosen_dtype)
+        return builder.build(builder.all_reduce(op.word, x, op.devices))
     return builder.build(*builder.calls(op.word, op))
 
 
@@ -141,7 +145,7 @@ def plan(graph: Graph, spec: GpuSpec) -> list[_Planned]:
     addresses, end = graph.addresses()
     planned = []
     for step in graph.steps:
-        if isinstance(step.op, CopyH2D):
+        if isinstance(step.op, CopyH2D | AllReduce):
             planned.append(_Planned(step, None, {}))
             continue
         config, estimate_ps = choose(step.op, spec).candidates[0]
@@ -243,9 +247,7 @@ def _launch(planned: list[_Planned], device: Device, progress: Progress | None) 
     from kernel to kernel."""
     host = Host(device.spec)
     stream = host.stream()
-    done = [
-        _Done(entry, [], _copy(entry).duration_ps(device.spec) if entry.program is None else 0) for entry in planned
-    ]
+    done = [_Done(entry, [], _moved_ps(entry, device.spec)) for entry in planned]
     total = sum(max(entry.step.op.flops, 1) for entry in planned)
 
     def work(entry: _Done, kernel: GpuKernel, before: int, share: float) -> Iterator[int]:
@@ -266,6 +268,9 @@ def _launch(planned: list[_Planned], device: Device, progress: Progress | None) 
         before = 0
         for entry in done:
             program = entry.planned.program
+            if isinstance(entry.planned.step.op, AllReduce):
+                yield from host.launch(stream, HostKernel("all_reduce", (entry.copy_ps,)))
+                continue
             if program is None:
                 copy = _copy(entry.planned)
                 yield from host.copy(stream, copy.direction, copy.size_bytes)
@@ -286,8 +291,18 @@ def _copy(entry: _Planned) -> Copy:
     return Copy("h2d", op.bytes)
 
 
+def _moved_ps(entry: _Planned, spec: GpuSpec) -> int:
+    """Time of a copy, or of a collective's kernel with its launch; 0 of what computes."""
+    op = entry.step.op
+    if isinstance(op, AllReduce):
+        return spec.launch.kernel_ps + fastest(fabric_of(spec, op.devices), "all_reduce", op.bytes).time_ps
+    return _copy(entry).duration_ps(spec) if entry.program is None else 0
+
+
 def _call(entry: _Done) -> Call:
     """What the host calls for a step."""
+    if isinstance(entry.planned.step.op, AllReduce):
+        return Call(entry.planned.step.label, (entry.copy_ps,))
     copy = _copy(entry.planned) if entry.planned.program is None else None
     return Call(entry.planned.step.label, tuple(result.time_ps for result in entry.results), copy)
 
@@ -298,6 +313,8 @@ def _call(entry: _Done) -> Call:
 def _records(entry: _Done, spec: GpuSpec, conditions: gpu.Conditions) -> list[KernelRecord]:
     """One record a kernel, named after the operator too."""
     step, program = entry.planned.step, entry.planned.program
+    if isinstance(step.op, AllReduce):
+        return [_collective_record(entry, step.op, spec)]
     if program is None:
         return [_copy_record(entry, spec)]
     return [
@@ -320,6 +337,21 @@ def _copy_record(entry: _Done, spec: GpuSpec) -> KernelRecord:
         time_ps=entry.copy_ps,
         counters={"pcie_read_bytes": copy.size_bytes},
         own=GpuLaunch((1, 1, 1)),
+    )
+
+
+def _collective_record(entry: _Done, op: AllReduce, spec: GpuSpec) -> KernelRecord:
+    """A collective of one device: cycles are those that the core's clock would count meanwhile."""
+    outcome = fastest(fabric_of(spec, op.devices), "all_reduce", op.bytes)
+    return KernelRecord(
+        name=f"{entry.planned.step.label}: {outcome.algorithm} over {op.devices}",
+        schedule=outcome.algorithm,
+        cycles=entry.copy_ps * spec.clock.boost_hz // PS_PER_S,
+        clock_hz=spec.clock.boost_hz,
+        time_ps=entry.copy_ps,
+        counters={"link_write_bytes": outcome.sent_bytes // op.devices},
+        own=GpuLaunch((1, 1, 1)),
+        launch_ps={"command": spec.launch.kernel_ps},
     )
 
 

@@ -137,18 +137,19 @@ def check(
         return found
     if any(outcome.old != outcome.new for outcome in outcomes):
         entries = {name: entry for name, entry in recorded.entries.items() if names}
-        entries |= {outcome.name: outcome.new for outcome in outcomes if outcome.new}
+        # What is the same stays as it was recorded, so that a merge meets only what changed.
+        entries |= {o.name: o.old if o.old == o.new else o.new for o in outcomes if o.new}
         lockfile.write(path, replace(lockfile.here(), entries=entries))
     return replace(found, updated=True)
 
 
 def entry_of(arch: str, machine: Any, workload: str, report: Mapping[str, Any]) -> Entry:
     """What a lock records of a run."""
-    return Entry(arch, workload, machine.content_hash()[:16], Digest.of(report))
+    return Entry(arch, workload, machine.content_hash()[:16], Digest.of(report), lockfile.kernels())
 
 
-def compared(name: str, old: Entry, new: Entry, tolerance: float, kernels: str = "") -> Outcome:
-    """Two runs of one case. kernels: hash of the program that recorded the old one."""
+def compared(name: str, old: Entry, new: Entry, tolerance: float) -> Outcome:
+    """Two runs of one case."""
     moved = changes(old.digest, new.digest)
     asked = [
         f"{what}: {before} -> {after}"
@@ -161,11 +162,10 @@ def compared(name: str, old: Entry, new: Entry, tolerance: float, kernels: str =
     ]
     differs = bool(asked and not tolerance) or any(change.beyond(tolerance) for change in moved)
     causes = []
-    now = lockfile.here().kernels
     if differs and old.machine != new.machine:
         causes.append(f"figures of the machine: {old.machine} -> {new.machine}")
-    if differs and kernels and kernels != now:
-        causes.append(f"simulator: {kernels} -> {now}")
+    if differs and old.kernels != new.kernels:
+        causes.append(f"simulator: {old.kernels} -> {new.kernels}")
     return Outcome(name, CHANGED if differs else SAME, None, old, new, moved, [*asked, *causes])
 
 
@@ -177,7 +177,7 @@ def _outcome(wanted: Wanted, answer: Answer, recorded: Lock) -> Outcome:
     old = recorded.entries.get(wanted.name)
     if old is None:
         return Outcome(wanted.name, NEW, wanted, new=new)
-    return replace(compared(wanted.name, old, new, wanted.tolerance, recorded.kernels), wanted=wanted)
+    return replace(compared(wanted.name, old, new, wanted.tolerance), wanted=wanted)
 
 
 def _cases(block: Any, path: Path, line: int, common: float, given: float | None) -> list[Wanted]:

@@ -37,7 +37,7 @@ def as_text(found: CheckRun) -> str:
             continue
         cycles = f": {outcome.new.digest.cycles:,} cycles" if outcome.status == NEW and outcome.new else ""
         lines.append(f"{outcome.name}: {outcome.status.upper()}{cycles}")
-        if not found.updated or outcome.status == CHANGED:
+        if not found.updated or outcome.status in (CHANGED, REFUSED, FAILED):
             lines += [f"  {line}" for line in explain(outcome)]
     counts = Counter(outcome.status for outcome in found.outcomes)
     order = (SAME, CHANGED, NEW, GONE, REFUSED, FAILED)

@@ -26,28 +26,36 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded run: what was asked, the hash of the machine's figures, what came out."""
+    """One recorded run: what was asked, the hash of the machine's figures, what came out.
+
+    kernels: hash of the program that recorded it; it says nothing about what came out, so it is not compared.
+    """
 
     arch: str
     workload: str
     machine: str
     digest: Digest
+    kernels: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock file's contents. version, kernels: of the program that wrote it."""
+    """A lock file's contents. version: of the program that wrote it."""
 
     version: str = ""
-    kernels: str = ""
     entries: Mapping[str, Entry] = field(default_factory=dict)
+
+
+def kernels() -> str:
+    """Hash of this version's kernels and of all else that a number depends on, as entries hold it."""
+    return code_hash()[:16]
 
 
 def here() -> Lock:
     """An empty lock of this version of the program."""
     from sim.runners.options import version
 
-    return Lock(version(), code_hash()[:16])
+    return Lock(version())
 
 
 def read(path: Path) -> Lock:
@@ -64,7 +72,7 @@ def read(path: Path) -> Lock:
         )
     try:
         entries = {name: _entry(block) for name, block in data.get("case", {}).items()}
-        return Lock(data["version"], data["kernels"], entries)
+        return Lock(data["version"], entries)
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path}: is damaged ({type(error).__name__} {error}); record it again with --update"
@@ -73,12 +81,12 @@ def read(path: Path) -> Lock:
 
 def write(path: Path, lock: Lock) -> None:
     """Replaces the file as a whole, or leaves it as it was; InputError if it cannot be written."""
-    lines = [_HEAD, f"format = {FORMAT}\n", f"version = {_text(lock.version)}\n", f"kernels = {_text(lock.kernels)}\n"]
+    lines = [_HEAD, f"format = {FORMAT}\n", f"version = {_text(lock.version)}\n"]
     for name in sorted(lock.entries):
         entry = lock.entries[name]
         digest = entry.digest
         lines.append(f"\n[case.{_text(name)}]\n")
-        for key in ("arch", "workload", "machine"):
+        for key in ("arch", "workload", "machine", "kernels"):
             lines.append(f"{key} = {_text(getattr(entry, key))}\n")
         lines += [
             f"schedule = {_text(digest.schedule)}\n",
@@ -108,7 +116,7 @@ def _entry(block: Mapping[str, Any]) -> Entry:
         for reason, share in reasons.items()
     }
     digest = Digest(block["cycles"], block["time_ps"], block["schedule"], block.get("counters", {}), stalls)
-    return Entry(block["arch"], block["workload"], block["machine"], digest)
+    return Entry(block["arch"], block["workload"], block["machine"], digest, block["kernels"])
 
 
 def _text(value: str) -> str:

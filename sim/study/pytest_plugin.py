@@ -71,7 +71,7 @@ class Cycles:
         old = lock.entries.get(key)
         if old is None:
             pytest.fail(f"{self._lock.name} has no record of {key!r}; pytest --cycles-update makes it", pytrace=False)
-        outcome = compared(key, old, new, tolerance, lock.kernels)
+        outcome = compared(key, old, new, tolerance)
         if outcome.status != "same":
             lines = "\n  ".join(explain(outcome))
             pytest.fail(f"{key} differs from {self._lock}\n  {lines}\npytest --cycles-update accepts it", pytrace=False)

@@ -212,3 +212,31 @@ def test_another_warps_store_finds_room_between_the_loads_of_a_stream(ampere: Gp
         return cycles(run(ampere, Program("stream", (), (kernel.build(),), "test")))
 
     assert took(400) == pytest.approx(took(1), rel=0.02)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_vector_instruction_takes_the_register_file_from_the_tensor_core(hopper: GpuSpec, asynchronous: bool) -> None:
+    """Beside warps that keep the tensor cores busy, each of 40 x 60 exponentials on registers costs them one cycle."""
+    conflict = hopper.sm.register_conflict_cycles
+
+    def kernel(vector: int) -> Program:
+        builder = KernelBuilder("beside", (1, 1, 1))
+        a = builder.shared("a", (64, 64), "bf16", swizzle_bytes=128)
+        b = builder.shared("b", (64, 256), "bf16", swizzle_bytes=128)
+        acc = RegisterTile("acc", (16, 256), "fp32")
+        fragment = RegisterTile("fragment", (16, 16), "bf16")
+        value = RegisterTile("value", (16, 64), "fp32")
+        with builder.role("tensor", warps=4, registers=168) as r, r.loop("i", TRIPS):
+            if asynchronous:
+                r.wgmma_fence()
+                r.wgmma(acc.whole, a[0, 0:16, :], b.stage(), shape="m64n256k16", dtype="bf16", count=4)
+                r.wgmma_commit()
+                r.wgmma_wait(1)
+            else:
+                r.mma(acc[:, 0:8], fragment.whole, fragment[:, 0:8], shape="m16n8k16", dtype="bf16", count=64)
+        with builder.role("vector", warps=4, registers=64) as r, r.loop("i", 40):
+            r.run("ex2", 60, dtype="fp32", dst=value.whole if vector else None)
+        return Program("beside", (), (builder.build(),), "test")
+
+    none, some = (cycles(run(hopper, kernel(vector))) for vector in (0, 1))
+    assert some - none == pytest.approx(40 * 60 * conflict, rel=0.08)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from arch.gpu import GpuSpec
+from sim.gpu import kernel as native
 from sim.gpu.events import Event
-from sim.gpu.kernel import _free_entry
 from sim.gpu.layout import M
 from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, RegisterTile
 from tests.gpu.conftest import column, run
@@ -79,22 +80,26 @@ def test_a_scoreboard_waits_for_the_slowest_of_its_loads(ampere: GpuSpec) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_a_miss_waits_for_the_entry_that_is_free_first(size: int) -> None:
-    """Entries come free in the order of their ticks, whatever the order in which they were taken."""
+def test_the_next_line_takes_the_entry_that_is_free_first(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests start as if a heap held the ticks at which entries become free, in whatever order answers come."""
     random.seed(size)
-    free_entry = getattr(_free_entry, "py_func", _free_entry)
-    sms, misses, model = np.zeros((2, M.WIDTH), dtype=np.int64), np.zeros(size, dtype=np.int64), [0] * size
-    tick = waits = 0
+    functions: tuple[Any, ...] = (native._entry, native._take_entry, native._earliest)
+    entry, take, earliest = (getattr(function, "py_func", function) for function in functions)
+    monkeypatch.setattr(native, "_earliest", earliest)
+    entries, sms, model = np.zeros((2, size), dtype=np.int64), np.zeros((2, M.WIDTH), dtype=np.int64), [0] * size
+    tick, waited = 0, 0
     for _ in range(500):
-        tick += random.randrange(100 // size + 2)
-        entry = free_entry(sms, misses, 1, tick)
-        begin = max(tick, misses[entry])
+        tick += random.randrange(20)
+        k = entry(entries, sms, 1, M.MISS_HEAD, tick)
+        begin = max(tick, int(entries[1, k]))
         assert begin == max(tick, model[0])
-        waits += begin > tick
-        misses[entry] = begin + random.randrange(100)
-        heapq.heapreplace(model, int(misses[entry]))
-    assert 0 < waits < 500
-    assert not sms[0].any()
+        waited += begin > tick
+        tick = begin
+        done = tick + random.randrange(20 * size)
+        take(entries, sms, 1, M.MISS_HEAD, k, done)
+        heapq.heapreplace(model, done)
+    assert waited
+    assert not entries[0].any()
 
 
 def test_a_dependent_shared_load_takes_the_latency_of_the_table(ampere: GpuSpec) -> None:

@@ -76,13 +76,13 @@ def test_record_compare_and_explain(project: Path, capsys: pytest.CaptureFixture
     assert recorded.cycles == simulate("gemm m=64 n=64 k=64 dtype=fp16", "t4").cycles
 
     edit(project, r"cycles = \d+", "cycles = 9000")
-    edit(project, r"stalls.warps.wait = [\d.]+", "stalls.warps.wait = 50.0")
+    edit(project, r"stalls.warps.selected = [\d.]+", "stalls.warps.selected = 50.0")
     edit(project, r"counters.l2_read_bytes = \d+", "counters.l2_read_bytes = 1")
     edit(project, r'kernels = "\w+"', 'kernels = "0123456789abcdef"')
     code, out, _ = run(capsys)
     assert code == 1
     assert re.search(r"half the SMs: CHANGED\n +cycles +9,000 +[\d,]+ +[+-][\d.]+ %", out)
-    assert re.search(r"warps\.wait +50\.00 % +[\d.]+ % +-[\d.]+ points", out)
+    assert re.search(r"warps\.selected +50\.00 % +[\d.]+ % +-[\d.]+ points", out)
     assert "l2_read_bytes" in out
     assert "simulator: 0123456789abcdef -> " in out
     assert out.endswith("3 cases: 2 same, 1 changed\n")
@@ -194,7 +194,7 @@ def test_other_wrong_input(project: Path, capsys: pytest.CaptureFixture[str]) ->
     ):
         code, _, err = run(capsys, *words)
         assert (code, err.count("\n"), message in err) == (2, 1, True)
-    for text in ("format = 9", "nonsense", "format = 1", "format = 1\nversion=''\nkernels=''\n[case.a]\ncycles=1"):
+    for text in ("format = 9", "nonsense", "format = 1", "format = 1\nversion=''\n[case.a]\ncycles=1"):
         (project / "cycles.lock").write_text(text)
         code, _, err = run(capsys)
         assert (code, "--update" in err) == (2, True)
@@ -230,8 +230,8 @@ entries = st.builds(Entry, arch=names, workload=names, machine=names, digest=dig
 @given(st.dictionaries(names, entries, max_size=3))
 def test_what_is_written_is_read_back(tmp_path_factory: Any, found: dict[str, Entry]) -> None:
     path = tmp_path_factory.mktemp("lock") / "cycles.lock"
-    lockfile.write(path, Lock("1", "k", found))
-    assert lockfile.read(path) == Lock("1", "k", found)
+    lockfile.write(path, Lock("1", found))
+    assert lockfile.read(path) == Lock("1", found)
 
 
 @settings(max_examples=40)
@@ -254,7 +254,7 @@ def test_a_failed_write_leaves_the_lock_alone(project: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(InputError, match="No space left"):
-        lockfile.write(path, Lock("1", "k", {}))
+        lockfile.write(path, Lock("1", {}))
     assert path.read_text() == "before"
     assert [p.name for p in project.iterdir() if p.name.startswith(".")] == []
 

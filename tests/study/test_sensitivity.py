@@ -60,7 +60,9 @@ def test_every_figure_has_its_turn() -> None:
         "l2.link_bandwidth",
     ):
         assert path in paths
-    assert "dram.overhead" not in paths  # zero: no relative change
+    zero = load_arch("h100-sxm", ["launch.drain=0 ns"])
+    assert "launch.drain" in paths
+    assert "launch.drain" not in dict(_figures(zero))  # no relative change
 
 
 def test_output(found: Sensitivity, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

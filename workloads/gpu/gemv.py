@@ -28,6 +28,10 @@ SHUFFLES = 5
 SETUP = overhead.Overhead(alu=60, imad=20)
 
 
+MAX_UNROLL = 5
+"""Two register tiles a step, and two for the sums."""
+
+
 @dataclass(frozen=True)
 class GemvConfig:
     """warps: of a CTA. rows: results of a warp (k contiguous) or matrix rows that a warp loads at once. unroll: steps
@@ -68,6 +72,8 @@ def check(p: Problem, spec: GpuSpec, config: GemvConfig) -> None:
         raise InputError(f"schedule={config}: warps must be 1 to {spec.sm.max_threads_per_cta // WARP_SIZE}")
     if config.rows < 1 or config.unroll < 1:
         raise InputError(f"schedule={config}: rows and unroll must be at least 1")
+    if config.unroll > MAX_UNROLL:
+        raise InputError(f"schedule={config}: unroll is at most {MAX_UNROLL}, a warp names twelve register tiles")
     used = registers(p, config)
     if used > spec.sm.max_registers_per_thread:
         raise InputError(

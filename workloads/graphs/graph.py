@@ -10,10 +10,11 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from workloads.graphs.memory import plan
 from workloads.ops.base import Operand, Operator
+from workloads.ops.movement import AllReduce
 
-KINDS = ("contraction", "normalisation", "elementwise", "copy")
+KINDS = ("contraction", "normalisation", "elementwise", "copy", "communication")
 """Classes of operators by how they move data: sums of products; reductions and what rests on them; element by element;
-to and from the host."""
+to and from the host; between devices."""
 
 _KIND_OF_WORD = {
     **dict.fromkeys(("gemm", "conv2d", "attention", "matvec"), "contraction"),
@@ -21,6 +22,7 @@ _KIND_OF_WORD = {
     **dict.fromkeys(("layernorm", "layernorm_backward"), "normalisation"),
     **dict.fromkeys(("pointwise", "transpose"), "elementwise"),
     "copy_h2d": "copy",
+    "allreduce": "communication",
 }
 
 
@@ -143,6 +145,13 @@ class GraphBuilder:
         self._fit(label, op, "gives", into, op.results)
         self._steps.append(Step(label, op, operands, into))
         return into
+
+    def all_reduce(self, label: str, value: Value, devices: int) -> Value:
+        """Sums a value over devices, each of which runs this graph with its own share."""
+        op = AllReduce(bytes=value.size * DTYPE_BYTES[value.dtype], devices=devices, dtype=value.dtype)
+        result = self._value(f"{len(self._steps)}.{label}.y", value.size, value.dtype)
+        self._steps.append(Step(label, op, (value,), (result,)))
+        return result
 
     def _fit(self, label: str, op: Operator, does: str, values: Sequence[Value], expected: Sequence[Operand]) -> None:
         """InputError where values are not what an operator takes or gives."""

@@ -31,8 +31,11 @@ MODELS = {
     "llama2-70b": Model(8192, 64, 8, 28672, 80),
     "llama3-8b": Model(4096, 32, 8, 14336, 32),
     "llama3-70b": Model(8192, 64, 8, 28672, 80),
+    "tiny": Model(128, 4, 2, 256, 4),
+    "llama3.1-8b": Model(4096, 32, 8, 14336, 32),
+    "llama3.1-70b": Model(8192, 64, 8, 28672, 80),
 }
-"""Published configurations."""
+"""Published configurations, and one small enough to check with numbers."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +64,33 @@ class Llama(GraphOperator):
         sizes = MODELS[self.model]
         if self.layers > sizes.layers:
             raise InputError(f"llama layers={self.layers}: {self.model} has {sizes.layers}")
-        if sizes.kv_heads % self.tp:
-            near = max(d for d in range(1, self.tp + 1) if sizes.kv_heads % d == 0)
-            raise InputError(f"llama tp={self.tp}: must divide the {sizes.kv_heads} key heads; nearest below: {near}")
+        fits = [d for d in range(1, sizes.heads + 1) if sizes.heads % d == 0 and sizes.ffn % d == 0]
+        fits = [d for d in fits if sizes.kv_heads % d == 0 or d % sizes.kv_heads == 0]
+        if self.tp not in fits:
+            near = max(d for d in fits if d <= self.tp)
+            raise InputError(f"llama tp={self.tp}: must share out {sizes.kv_heads} key heads; nearest below: {near}")
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in."""
         return dataclasses.replace(self, dtype=self.dtype or dtype)
 
+    @property
+    def flops(self) -> int:
+        """Operations of all devices together."""
+        return dataclasses.replace(self, tp=1).graph(fused=False).flops
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all devices together."""
+        return dataclasses.replace(self, tp=1).graph(fused=False).macs
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of what exists before or after the layers, on all devices together."""
+        return dataclasses.replace(self, tp=1).graph(fused=False).lasting_bytes
+
     def graph(self, fused: bool) -> Graph:
-        """The operators in the order in which they are called, on one device."""
-        if self.tp > 1:
-            raise InputError(f"llama tp={self.tp}: graphs run on one device; nearest: tp=1")
+        """The operators in the order in which they are called, on one of the devices."""
         return _Decoder(self, fused).build()
 
 
@@ -84,7 +102,7 @@ class _Decoder:
         self.g = GraphBuilder(str(op))
         self.sizes = MODELS[op.model]
         self.head_dim = self.sizes.hidden // self.sizes.heads
-        self.heads, self.kv_heads = self.sizes.heads // op.tp, self.sizes.kv_heads // op.tp
+        self.heads, self.kv_heads = self.sizes.heads // op.tp, max(1, self.sizes.kv_heads // op.tp)
         self.ffn = self.sizes.ffn // op.tp
         self.new = 1 if op.phase == "decode" else op.seq
         self.tokens = op.batch * self.new
@@ -119,7 +137,7 @@ class _Decoder:
             seq_k=op.seq, causal="1", dtype=self.dtype,
         ).with_defaults(self.dtype)  # fmt: skip
         attended = self.g.call("aten::scaled_dot_product_attention", attention, q, keys, values)
-        return self._pointwise("add", self._linear(attended, f"{layer}.out", sizes.hidden), x)
+        return self._pointwise("add", self._shared_sum(self._linear(attended, f"{layer}.out", sizes.hidden)), x)
 
     def _gated(self, x: Value, layer: str) -> Value:
         both = self._linear(self._norm(x, f"{layer}.norm2"), f"{layer}.gate_up", 2 * self.ffn)
@@ -128,7 +146,7 @@ class _Decoder:
             active = self._pointwise("silu+mul", gate, up)
         else:
             active = self._pointwise("mul", self._pointwise("silu", gate), up)
-        return self._pointwise("add", self._linear(active, f"{layer}.down", self.sizes.hidden), x)
+        return self._pointwise("add", self._shared_sum(self._linear(active, f"{layer}.down", self.sizes.hidden)), x)
 
     # ---- operators
 
@@ -136,6 +154,10 @@ class _Decoder:
         weight = self.g.tensor(f"{name}_weight", self.sizes.hidden, self.dtype)
         op = RmsNorm(rows=self.tokens, cols=self.sizes.hidden, dtype=self.dtype)
         return self.g.call("aten::rms_norm", op.with_defaults(self.dtype), x, weight)
+
+    def _shared_sum(self, x: Value) -> Value:
+        """Partial results of all devices, summed."""
+        return x if self.op.tp == 1 else self.g.all_reduce("nccl:all_reduce", x, self.op.tp)
 
     def _linear(self, x: Value, name: str, outputs: int) -> Value:
         inputs = x.size // self.tokens

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.rdu import RduSpec
-from sim.rdu.program import Call, Carry, Counter, Index, Out, Output, Program, Read, Section, Tensor, Value
+from sim.rdu.program import Call, Carry, Counter, Index, Out, Output, Program, Read, Section, Tensor, Value, record
 from workloads.ops import Attention
 from workloads.rdu.select import ceil_div, check_dtype, pick
 
@@ -164,10 +164,11 @@ def attention_stages(
     k: Output,
     v: Output,
     out: str,
+    view: Callable[[Value], Value] = lambda o: o,
 ) -> Output:
     """Scores, softmax and weighted values of tiles [heads, rows, head_dim] over `nest`, whose last counter is queries.
 
-    K and V are tokens of all keys, [heads, keys, head_dim].
+    K and V are tokens of all keys, [heads, keys, head_dim]. view: how the result is laid out.
     """
     group, d, queries = op.heads // op.key_heads, op.head_dim, nest[-1]
     counts = trips(op, c)
@@ -221,8 +222,13 @@ def attention_stages(
         "values", inner, {"p": soft["p"], "v": v.read(piece=part), "shrink": soft["shrink"]}, gather,
         Out((c.heads, rows, d), "fp32", nest), carry={"o": Carry((c.heads, rows, d), 0.0, nest)},
     )  # fmt: skip
+    shape = record(lambda o: view(o), {"o": (c.heads, rows, d)}, {}, ["out"])
     result: Output = section.stage(
-        "divide", nest, {"o": values, "s": soft["sums"]}, lambda o, s: o / s, Out((c.heads, rows, d), out, nest)
+        "divide",
+        nest,
+        {"o": values, "s": soft["sums"]},
+        lambda o, s: view(o / s),
+        Out(shape.nodes[shape.outputs["out"]].shape, out, nest),
     )
     return result
 

@@ -17,6 +17,7 @@ MODULES: dict[str, str] = {
     "attention": "workloads.rdu.attention",
     "gemm": "workloads.rdu.gemm",
     "layernorm": "workloads.rdu.rowwise",
+    "llama": "workloads.rdu.llama",
     "pointwise": "workloads.rdu.pointwise",
     "rmsnorm": "workloads.rdu.rowwise",
     "softmax": "workloads.rdu.rowwise",

@@ -102,14 +102,15 @@ def test_a_llama_layer(phase: str, fused: bool) -> None:
 
 
 def test_a_model_is_shared_evenly_or_not_at_all() -> None:
-    with pytest.raises(InputError, match="tp=3: must divide the 8 key heads; nearest below: 2"):
+    with pytest.raises(InputError, match="tp=3: must share out 8 key heads; nearest below: 2"):
         parse("llama tp=3")
     with pytest.raises(InputError, match="layers=33: llama3-8b has 32"):
         parse("llama layers=33")
     with pytest.raises(InputError, match="heads=3: must divide hidden=1024; nearest below: 2"):
         parse("bert_layer heads=3")
-    with pytest.raises(InputError, match="graphs run on one device; nearest: tp=1"):
-        graph_of("llama tp=2", fused=False)
+    shared = graph_of("llama tp=2", fused=False)
+    assert [step.op.word for step in shared.steps].count("allreduce") == 2
+    assert 2 * sum(s.op.macs for s in shared.steps) == sum(s.op.macs for s in graph_of("llama", fused=False).steps)
 
 
 def test_operands_must_fit() -> None:

@@ -1,0 +1,105 @@
+"""What happened when, on tracks: the form that all families' engines are brought into and all writers read.
+
+Times are whole core cycles. On one track slices do not overlap; a track may have another as its parent. A counter holds
+its value until its next sample. A flow joins slices that caused one another, in their order in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Track(NamedTuple):
+    """A row, a group of rows, or a counter. unit: of a counter; empty for others."""
+
+    name: str
+    parent: int | None
+    counter: bool
+    unit: str
+
+
+class Slice(NamedTuple):
+    """Something that lasted from `begin` to `end` (cycles). category: what kind of thing. flows: numbers."""
+
+    track: int
+    begin: int
+    end: int
+    name: str
+    category: str
+    args: Mapping[str, str | int]
+    flows: tuple[int, ...]
+
+
+class Sample(NamedTuple):
+    """A counter's value from `at` (cycles) on."""
+
+    track: int
+    at: int
+    value: float
+
+
+@dataclass
+class Timeline:
+    """One traced run. facts: what a reader must know about it, by name."""
+
+    title: str
+    facts: dict[str, str]
+    tracks: list[Track] = field(default_factory=list)
+    slices: list[Slice] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    _lanes: dict[tuple[int, str], list[tuple[int, int]]] = field(default_factory=dict, repr=False)
+
+    def track(self, name: str, parent: int | None = None) -> int:
+        """Adds a row or group; its number."""
+        self.tracks.append(Track(name, parent, False, ""))
+        return len(self.tracks) - 1
+
+    def counter(self, name: str, parent: int | None, unit: str) -> int:
+        """Adds a counter; its number."""
+        self.tracks.append(Track(name, parent, True, unit))
+        return len(self.tracks) - 1
+
+    def add(
+        self,
+        track: int,
+        begin: int,
+        end: int,
+        name: str,
+        category: str,
+        args: Mapping[str, str | int] | None = None,
+        flows: tuple[int, ...] = (),
+    ) -> None:
+        """Adds a slice; one that would end before it begins is not there."""
+        if end >= begin:
+            self.slices.append(Slice(track, begin, end, name, category, args or {}, flows))
+
+    def add_in_lane(
+        self, group: int, lane: str, begin: int, end: int, name: str, category: str, **more: object
+    ) -> None:
+        """Adds a slice to the first row `lane N` of a group that is free then; slices come in the order of begins."""
+        lanes = self._lanes.setdefault((group, lane), [])
+        for i, (track, free) in enumerate(lanes):
+            if free <= begin:
+                lanes[i] = (track, max(end, begin))
+                self.add(track, begin, end, name, category, **more)  # type: ignore[arg-type]
+                return
+        track = self.track(f"{lane} {len(lanes)}", group)
+        lanes.append((track, max(end, begin)))
+        self.add(track, begin, end, name, category, **more)  # type: ignore[arg-type]
+
+    def sample(self, track: int, at: int, value: float) -> None:
+        """Adds a counter's value."""
+        self.samples.append(Sample(track, at, value))
+
+    def path(self, track: int) -> str:
+        """A track's name with those of its parents: `h100-sxm / GPC 0 / SM 0`."""
+        found = self.tracks[track]
+        return found.name if found.parent is None else f"{self.path(found.parent)} / {found.name}"
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First and last cycle of anything recorded."""
+        begins = [s.begin for s in self.slices] + [s.at for s in self.samples]
+        return min(begins, default=0), max([s.end for s in self.slices] + [s.at for s in self.samples], default=0)

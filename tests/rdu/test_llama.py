@@ -1,0 +1,69 @@
+"""Decoder layers: numbers in every form and on several devices, and what looping and fusion are worth."""
+
+from __future__ import annotations
+
+import pytest
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim.api import simulate
+from sim.report.report import Report
+
+DECODE = "llama model=tiny phase=decode seq=40 batch=2"
+PREFILL = "llama model=tiny phase=prefill seq=64 batch=2"
+CASES = [
+    (f"{DECODE} layers=3", "looped"),
+    (f"{DECODE} layers=3 tp=2", "looped"),
+    (f"{DECODE} tp=4", "fused"),
+    (DECODE, "unfused"),
+    (f"{PREFILL} layers=2", "looped"),
+    (PREFILL, "fused"),
+    (f"{PREFILL} tp=2", "cut"),
+    (PREFILL, "unfused"),
+]
+
+
+@pytest.mark.parametrize(("text", "schedule"), CASES)
+def test_layers_compute_what_numpy_says(text: str, schedule: str) -> None:
+    report = simulate(text, "sn40l", schedule=schedule, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed, report.record.notes
+
+
+def decode(schedule: str, tp: int = 8, overrides: tuple[str, ...] = ()) -> Report:
+    spec = load_arch("sn40l", overrides)
+    return simulate(f"llama model=llama3.1-8b phase=decode seq=4096 layers=4 tp={tp}", spec, schedule=schedule)
+
+
+def test_looping_keeps_memory_busy_where_launches_let_it_wait() -> None:
+    looped = decode("looped by hardware")
+    launched = {who: decode(f"fused by {who} tokens 1") for who in ("hardware", "host")}
+    assert looped.figures.speed_of_light()["hbm"] > 0.8
+    assert len(looped.record.kernels) == 1
+    assert len(launched["host"].record.kernels) == 4
+    assert 1 < launched["hardware"].time_us / looped.time_us < launched["host"].time_us / looped.time_us < 4
+
+
+def test_unfused_layers_pay_for_launches_and_reconfiguration() -> None:
+    fused, unfused = decode("fused by hardware tokens 1"), decode("unfused by hardware tokens 1")
+    assert unfused.time_us / fused.time_us > 2
+    cheap = decode("unfused by hardware tokens 1", overrides=("launch.program_load=0 us",))
+    assert cheap.time_us < unfused.time_us / 2
+
+
+def test_more_sockets_shorten_a_token_less_than_they_are() -> None:
+    times = {tp: decode("looped by hardware", tp).time_us for tp in (1, 8, 16)}
+    assert times[1] > 5 * times[8]
+    assert 1.2 < times[8] / times[16] < 2
+
+
+def test_a_form_that_does_not_fit_is_left_out_and_named() -> None:
+    report = simulate("llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l")
+    assert report.record.schedule.startswith("cut")
+    assert any("fused by hardware" in note and "left out" in note for note in report.record.notes)
+    with pytest.raises(InputError, match=r"needs .* PMUs"):
+        simulate(
+            "llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l", schedule="fused by hardware tokens 512"
+        )
+    with pytest.raises(InputError, match="plasticine has no links to other devices"):
+        simulate("llama model=tiny phase=decode tp=2 dtype=fp32", "plasticine")

@@ -1,0 +1,496 @@
+"""Decoder layers of Llama as dataflow programs, on one device or shared by several (tensor parallel).
+
+`looped` is one section with the layers as its outermost loop: a layer's result goes round on chip, and the weights of
+the next layer are on their way while this one still computes. `fused` is one section for a layer, launched by layer.
+`cut` is a section for each group of stages that a chip with few units could hold: projections, attention, output, gated
+layer. `unfused` is a section for each operator, with its tensors in memory between them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.rdu import RduSpec
+from sim.rdu.program import Call, Carry, Counter, Index, Out, Output, Program, Read, Section, Tensor, Value
+from workloads.graphs.llama import MODELS, Llama
+from workloads.ops import Attention
+from workloads.rdu.attention import LOWEST, AttentionConfig, attention_stages
+from workloads.rdu.select import check_dtype, pick
+
+FORMS = ("looped", "fused", "cut", "unfused")
+EPSILON = 1e-5
+_FORM = re.compile(r"(looped|fused|cut|unfused) by (hardware|host)(?: tokens (\d+))?")
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Form, who launches, and tokens of a tile (prefill)."""
+
+    form: str
+    orchestration: Literal["host", "hardware"]
+    tokens: int
+
+    @property
+    def schedule(self) -> str:
+        """`looped`, `fused`, `cut` or `unfused`."""
+        return self.form
+
+    def __str__(self) -> str:
+        return f"{self.form} by {self.orchestration} tokens {self.tokens}"
+
+    def build(self, op: Llama, spec: RduSpec) -> Program:
+        """The program of all layers on one of the devices."""
+        return Decoder(op, spec, self).program()
+
+
+def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, int]]:
+    """Forms, the one that keeps most on chip first."""
+    check_dtype(op, spec)
+    if op.tp > 1 and spec.link is None:
+        raise InputError(f"llama tp={op.tp}: {spec.name} has no links to other devices; nearest: tp=1")
+    new = 1 if op.phase == "decode" else op.seq
+    tokens = op.batch if op.phase == "decode" else max(d for d in range(1, min(512, new) + 1) if new % d == 0)
+    configs = [LlamaConfig(form, who, tokens) for who in ("hardware", "host") for form in FORMS]  # type: ignore[arg-type]
+    if op.phase == "prefill":
+        # Attention needs all keys of a sequence: with few sequences the stages before and after it would take turns.
+        # Loops hold the tokens of a whole layer.
+        first = ("cut", "unfused", "fused", "looped") if op.batch < 4 else ("fused", "cut", "unfused", "looped")
+        configs.sort(key=lambda c: (c.orchestration == "host", first.index(c.form)))
+
+    def parse(text: str) -> LlamaConfig | None:
+        match = _FORM.fullmatch(text)
+        return LlamaConfig(match[1], match[2], int(match[3] or tokens)) if match else None  # type: ignore[arg-type]
+
+    moved = op.layers * layer_bytes(op)
+    cycles = moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
+    return list(pick("llama", schedule, [(config, cycles) for config in configs], parse))
+
+
+def layer_bytes(op: Llama) -> int:
+    """Bytes of weights and cache of a layer on one device."""
+    m = MODELS[op.model]
+    d = m.hidden // m.heads
+    kv = max(1, m.kv_heads // op.tp)
+    weights = m.hidden * ((2 * m.heads // op.tp + 2 * kv) * d + 3 * m.ffn // op.tp)
+    cache = 2 * op.batch * op.seq * kv * d if op.phase == "decode" else 0
+    return (weights + cache) * DTYPE_BYTES[str(op.dtype)]
+
+
+@dataclass
+class Node:
+    """A value of the layer: made by a stage of one section, and in memory if another section needs it."""
+
+    output: Output
+    section: Section
+    tensor: Tensor | None = None
+
+
+class Decoder:
+    """Writes the sections."""
+
+    def __init__(self, op: Llama, spec: RduSpec, config: LlamaConfig) -> None:
+        self.op, self.spec, self.config = op, spec, config
+        self.dtype = str(op.dtype)
+        sizes = MODELS[op.model]
+        self.hidden, self.head_dim = sizes.hidden, sizes.hidden // sizes.heads
+        self.heads, self.kv_heads = sizes.heads // op.tp, max(1, sizes.kv_heads // op.tp)
+        self.group = self.heads // self.kv_heads
+        self.ffn = sizes.ffn // op.tp
+        self.decode = op.phase == "decode"
+        self.looped = config.form == "looped"
+        self.held = op.layers if self.looped else 1
+        """Layers whose weights one section walks over."""
+        self.layer = Counter("layer", self.held)
+        self.rows = op.batch if self.decode else config.tokens
+        self.batch = Counter("batch", 1 if self.decode else op.batch)
+        self.tile = Counter("tile", 1 if self.decode else op.seq // config.tokens)
+        self.nest: tuple[Counter, ...] = (self.layer, self.batch, self.tile)
+        self.tokens = op.batch * (1 if self.decode else op.seq)
+        self.at = self.batch * (self.tokens // op.batch) + self.tile * self.rows
+        self.sections: list[Section] = []
+        self.section = self._new("layer")
+        self.scratch = 0
+
+    def program(self) -> Program:
+        """Sections in order, each as often as there are layers (looped: once)."""
+        x = self._input()
+        attended = self._attention(x)
+        self._cut("cut", "output")
+        x = self._residual("output", self._project(attended, "wo", self.heads * self.head_dim), x)
+        self._cut("cut", "gated")
+        y = self._residual("result", self._gated(self._norm(x, "norm2")), x)
+        shape = (self.held, self.tokens, self.hidden)
+        self.section.store(
+            "store_y", Tensor("y", shape, self.dtype, "output"), (self.layer, self.at, 0), y.output, self.nest
+        )
+        if self.looped:
+            self.section.close(self.loop, y.output)
+        times = 1 if self.looped else self.op.layers
+        calls = tuple(Call(section) for _ in range(times) for section in self.sections)
+        if len(self.sections) == 1:
+            calls = (Call(self.sections[0], times),)
+        return Program(str(self.op), calls, str(self.config), self.config.orchestration, self.op.tp)
+
+    # ---- values
+
+    def _new(self, name: str) -> Section:
+        section = Section(name)
+        self.sections.append(section)
+        return section
+
+    def _cut(self, form: str, name: str) -> None:
+        """A new section begins here in `unfused` form, and in `cut` form where `form` says so."""
+        if self.config.form == "unfused" or (self.config.form == "cut" and form == "cut"):
+            self.section = self._new(name)
+
+    def _input(self) -> Node:
+        first = Tensor("x", (self.tokens, self.hidden), self.dtype)
+        if self.looped:
+            self.loop = self.section.loop(first, Out((self.rows, self.hidden), self.dtype, self.nest))
+            return Node(self.loop, self.section)
+        tile = (self.rows, self.hidden)
+        return Node(self.section.load("load_x", first, (self.at, 0), tile, self.nest), self.section, first)
+
+    def _read(self, node: Node, **how: Any) -> Read:
+        """A value where it is needed: from its stage, or through memory from an earlier section."""
+        if node.section is self.section:
+            return node.output.read(**how)
+        out = node.output.out
+        shape = out.token_shape
+        if node.tensor is None:
+            self.scratch += 1
+            node.tensor = Tensor(f"t{self.scratch}", (self.tokens // self.rows, *shape), out.dtype, "scratch")
+            node.section.store(
+                f"store_t{self.scratch}", node.tensor, (self._number(), *([0] * len(shape))), node.output, self.nest
+            )
+        tensor = node.tensor
+        if tensor.name == "x":
+            again = self.section.load(f"load_x{len(self.section.stages)}", tensor, (self.at, 0), shape, self.nest)
+        else:
+            origin: tuple[Index | int, ...] = (self._number(), *([0] * len(shape)))
+            name = f"load_{tensor.name}_{len(self.section.stages)}"
+            again = self.section.load(name, tensor, origin, (1, *shape), self.nest, shape=shape)
+        return again.read(**how)
+
+    def _number(self) -> Index:
+        """Number of the tile in a scratch tensor."""
+        return self.batch * self.tile.trips + self.tile * 1
+
+    def _make(
+        self, name: str, inputs: dict[str, Any], body: Callable[..., Value], shape: tuple[int, ...], dtype: str
+    ) -> Node:
+        made = self.section.stage(name, self.nest, inputs, body, Out(shape, dtype, self.nest))
+        return Node(made, self.section)
+
+    def _vector(self, name: str) -> Read:
+        """A weight vector, one a layer."""
+        tensor = Tensor(name, (self.held, self.hidden), self.dtype)
+        loaded = self.section.load(
+            f"load_{name}", tensor, (self.layer, 0), (1, self.hidden), (self.layer,), units=1, shape=(self.hidden,)
+        )
+        return loaded.read()
+
+    # ---- operators
+
+    def _norm(self, x: Node, name: str) -> Node:
+        hidden = self.hidden
+
+        def root(x: Value) -> Value:
+            return ((x * x).row_sum() * (1 / hidden) + EPSILON).tail("rsqrt")
+
+        scale = self._make(f"{name}_root", {"x": self._read(x)}, root, (self.rows, 1), "fp32")
+        inputs = {"x": self._read(x, depth=3), "s": scale.output, "w": self._vector(name)}
+        made = self._make(f"{name}_scale", inputs, lambda x, s, w: x * s * w, (self.rows, hidden), self.dtype)
+        self._cut("", name)
+        return made
+
+    def _weight(self, name: str, k: int, n: int, step: Counter, rows: bool = False) -> Read:
+        """A tile of a weight matrix [layers, k, n] for each step over its columns (or rows).
+
+        Where tokens come in many tiles and all weights fit the chip, a layer's matrix is loaded once and stays.
+        """
+        tensor = Tensor(name, (self.held, k, n), self.dtype)
+        size = (k // step.trips, n) if rows else (k, n // step.trips)
+        at: tuple[Any, ...] = (step * size[0], 0) if rows else (0, step * size[1])
+        if self._resident:
+            whole = self.section.load(
+                f"load_{name}", tensor, (self.layer, 0, 0), (1, k, n), (self.layer,), shape=(k, n)
+            )
+            return whole.read(2 if self._resident > 1 and self.held > 1 else 1, piece=(-2 if rows else -1, step))
+        over = (*self.nest, step)
+        loaded = self.section.load(f"load_{name}", tensor, (self.layer, *at), (1, *size), over, shape=size)
+        return loaded.read(self._ahead(step.trips))
+
+    @property
+    def _resident(self) -> int:
+        """Copies of a layer's weights that stay on chip while tokens pass: 0, 1, or 2 where the next can be loaded."""
+        if self.tile.trips * self.batch.trips == 1:
+            return 0
+        room = self.spec.pmu.count * self.spec.pmu.size_bytes * 6 // 10
+        return min(2, room // layer_bytes(self.op))
+
+    def _ahead(self, trips: int) -> int:
+        """Tiles that a load may run ahead: its share of half the chip's memory, two at least."""
+        room = self.spec.pmu.count * self.spec.pmu.size_bytes // 2
+        return max(2, min(2 * trips, room * trips // layer_bytes(self.op)))
+
+    def _steps(self, name: str, n: int, k: int) -> Counter:
+        """Tiles of a matrix with n columns (or rows) of k elements: about a megabyte each, and equal."""
+        most = max(1, (1 << 20) // (k * DTYPE_BYTES[self.dtype]))
+        return Counter(name, next(t for t in range(1, n + 1) if n % t == 0 and (n // t <= most or n // t <= 32)))
+
+    def _linear(self, name: str, x: Node, k: int, n: int, out: str | None = None) -> Node:
+        if self.decode:
+            return self._by_rows(name, x, k, n, out)
+        step = self._steps(f"{name}_columns", n, k)
+        over = (*self.nest, step)
+        made = self.section.stage(
+            name,
+            over,
+            {"x": self._read(x), "w": self._weight(f"{name}_weight", k, n, step)},
+            lambda x, w: x @ w,
+            Out((self.rows, n // step.trips), out or self.dtype, over, self.nest),
+        )
+        return Node(made, self.section)
+
+    def _by_rows(self, name: str, x: Node, k: int, n: int, out: str | None) -> Node:
+        """With a row or two of x: tiles of whole rows of the matrix, so that its columns fill many PCUs."""
+        step = self._steps(f"{name}_rows", k, n)
+        shape = (self.rows, n)
+
+        def add(x: Value, w: Value, sums: Value) -> dict[str, Value]:
+            total = sums + x @ w
+            return {"out": total, "sums": total}
+
+        made = self.section.stage(
+            name,
+            (*self.nest, step),
+            {"x": self._read(x, piece=(-1, step)), "w": self._weight(f"{name}_weight", k, n, step, rows=True)},
+            add,
+            Out(shape, out or self.dtype, self.nest),
+            carry={"sums": Carry(shape, 0.0, self.nest)},
+        )
+        return Node(made, self.section)
+
+    def _reduce(self, name: str, x: Node) -> Node:
+        """Sums partial results over the devices that share the layer."""
+        if self.op.tp == 1:
+            return x
+        return Node(self.section.all_reduce(name, x.output, self.nest, self.op.tp), self.section)
+
+    def _project(self, x: Node, name: str, k: int) -> Node:
+        made = self._reduce(f"{name}_sum", self._linear(name, x, k, self.hidden, "fp32"))
+        self._cut("", name)
+        return made
+
+    def _residual(self, name: str, x: Node, skip: Node) -> Node:
+        depth = 3 if self.looped or self.tile.trips == 1 else self.tile.trips + 3
+        inputs = {"x": self._read(x), "skip": self._read(skip, depth=depth if skip.section is self.section else 2)}
+        return self._make(name, inputs, lambda x, skip: x + skip, (self.rows, self.hidden), self.dtype)
+
+    def _gated(self, x: Node) -> Node:
+        if self.config.form == "unfused" or self.decode:
+            gate, up = (self._split_linear(name, x) for name in ("gate", "up"))
+            inputs = {"g": self._read(gate), "u": self._read(up)}
+            shape = (self.rows, self.ffn)
+            active = self._make("silu", inputs, lambda g, u: g * g.tail("sigmoid") * u, shape, self.dtype)
+            self._cut("", "down")
+            return self._project(active, "down", self.ffn)
+        step = self._steps("ffn", self.ffn, self.hidden)
+        over, width = (*self.nest, step), self.ffn // step.trips
+        tile = Out((self.rows, width), self.dtype, over)
+        gate_, up_ = (
+            self.section.stage(
+                name, over,
+                {"x": self._read(x), "w": self._weight(f"{name}_weight", self.hidden, self.ffn, step)},
+                lambda x, w: x @ w, tile,
+            )
+            for name in ("gate", "up")
+        )  # fmt: skip
+        active_ = self.section.stage("silu", over, {"g": gate_, "u": up_}, lambda g, u: g * g.tail("sigmoid") * u, tile)
+
+        def down(x: Value, w: Value, sums: Value) -> dict[str, Value]:
+            total = sums + x @ w
+            return {"out": total, "sums": total}
+
+        shape = (self.rows, self.hidden)
+        made = self.section.stage(
+            "down", over,
+            {"x": active_, "w": self._weight("down_weight", self.ffn, self.hidden, step, rows=True)},
+            down, Out(shape, "fp32", self.nest), carry={"sums": Carry(shape, 0.0, self.nest)},
+        )  # fmt: skip
+        return self._reduce("down_sum", Node(made, self.section))
+
+    def _split_linear(self, name: str, x: Node) -> Node:
+        made = self._linear(name, x, self.hidden, self.ffn)
+        self._cut("", name)
+        return made
+
+    # ---- attention
+
+    def _attention(self, x: Node) -> Node:
+        width = (self.heads + 2 * self.kv_heads) * self.head_dim
+        qkv = self._linear("qkv", self._norm(x, "norm1"), self.hidden, width)
+        self._cut("", "rotate")
+        q, k, v = self._rotate(qkv)
+        self._cut("cut", "attention")
+        made = self._decode_attention(q, k, v) if self.decode else self._prefill_attention(q, k, v)
+        return made
+
+    def _rotate(self, qkv: Node) -> tuple[Node, Node, Node]:
+        """Queries and keys turned by their positions, by head: q [kv, group * rows, d], k and v [kv, rows, d]."""
+        d, heads, kv, group, rows = self.head_dim, self.heads, self.kv_heads, self.group, self.rows
+        positions = 1 if self.decode else self.op.seq
+        tile = 1 if self.decode else rows
+        tables = {}
+        for name in ("cos", "sin"):
+            tensor = Tensor(name, (positions, d), "fp32")
+            origin = (Index() if self.decode else self.tile * rows, 0)
+            tables[name] = self.section.load(f"load_{name}", tensor, origin, (tile, d), self.nest, units=1)
+
+        def turn(x: Value, cos: Value, sin: Value) -> Value:
+            return x * cos + x.rotate_half() * sin
+
+        def q_body(x: Value, cos: Value, sin: Value) -> Value:
+            x = x.columns(0, heads * d).reshape(rows, heads, d)
+            x = turn(x, cos.reshape(tile, 1, d), sin.reshape(tile, 1, d)).reshape(rows, kv, group, d)
+            if self.decode:
+                return x.reshape(rows * kv, group, d)
+            return x.permute(1, 2, 0, 3).reshape(kv, group * rows, d)
+
+        def k_body(x: Value, cos: Value, sin: Value) -> Value:
+            x = x.columns(heads * d, (heads + kv) * d).reshape(rows, kv, d)
+            x = turn(x, cos.reshape(tile, 1, d), sin.reshape(tile, 1, d))
+            return x.reshape(rows * kv, 1, d) if self.decode else x.permute(1, 0, 2)
+
+        def v_body(x: Value) -> Value:
+            x = x.columns((heads + kv) * d, (heads + 2 * kv) * d).reshape(rows, kv, d)
+            return x.reshape(rows * kv, 1, d) if self.decode else x.permute(1, 0, 2)
+
+        shape = (rows * kv, 1, d) if self.decode else (kv, rows, d)
+        q_shape = (rows * kv, group, d) if self.decode else (kv, group * rows, d)
+        whole = self._whole
+        made = []
+        for name, body, extent, names in (
+            ("rotate_q", q_body, q_shape, ("cos", "sin")),
+            ("rotate_k", k_body, shape, ("cos", "sin")),
+            ("split_v", v_body, shape, ()),
+        ):
+            inputs: dict[str, Any] = {"x": self._read(qkv)} | {n: tables[n].read() for n in names}
+            collect = whole if name != "rotate_q" and not self.decode else None
+            out = Out(extent, self.dtype, self.nest, collect, -2)
+            made.append(Node(self.section.stage(name, self.nest, inputs, body, out), self.section))
+        return made[0], made[1], made[2]
+
+    @property
+    def _whole(self) -> tuple[Counter, ...]:
+        """Nest of what holds for a whole sequence."""
+        return self.nest[:2]
+
+    def _all_keys(self, node: Node, name: str) -> Output:
+        """Keys or values of a whole sequence, from this section or through memory."""
+        if node.section is self.section:
+            return node.output
+        shape = node.output.out.token_shape
+        if node.tensor is None:
+            node.tensor = Tensor(name, (self.op.batch, *shape), self.dtype, "scratch")
+            node.section.store(f"store_{name}", node.tensor, (self.batch, 0, 0, 0), node.output, self._whole)
+        return self.section.load(
+            f"load_{name}", node.tensor, (self.batch, 0, 0, 0), (1, *shape), self._whole, shape=shape
+        )
+
+    def _prefill_attention(self, q: Node, k: Node, v: Node) -> Node:
+        d, rows, kv, group = self.head_dim, self.rows, self.kv_heads, self.group
+        keys = max(t for t in range(1, min(512, self.op.seq) + 1) if self.op.seq % t == 0)
+        op = Attention(
+            batch=1, heads=self.heads, kv_heads=kv, seq=self.op.seq, head_dim=d, causal="1", dtype=self.dtype
+        ).with_defaults(self.dtype)
+        config = AttentionConfig("streaming", rows, keys, kv)
+
+        def view(o: Value) -> Value:
+            return o.reshape(kv, group, rows, d).permute(2, 0, 1, 3).reshape(rows, kv * group * d)
+
+        whole = [self._all_keys(node, name) for node, name in ((k, "k"), (v, "v"))]
+        made = attention_stages(
+            self.section, op, config, self.nest, self._read(q), whole[0], whole[1], self.dtype, view
+        )
+        return Node(made, self.section)
+
+    def _decode_attention(self, q: Node, k: Node, v: Node) -> Node:
+        """One query a sequence against the cache; its own key and value, not in the cache yet, come last."""
+        op, d, kv, group = self.op, self.head_dim, self.kv_heads, self.group
+        past = op.seq - 1
+        keys = max(t for t in range(1, min(1024, max(past, 1)) + 1) if t == past or t % 32 == 0 or t == 1)
+        b, j = Counter("sequence", op.batch), Counter("keys", max(1, -(-past // keys)))
+        nest = (*self.nest, b)
+        inner = (*nest, j)
+        scale = 1 / math.sqrt(d)
+        cache = [
+            self.section.load(
+                f"load_{name}", Tensor(name, (self.held, op.batch, op.seq, kv, d), self.dtype),
+                (self.layer, b, j * keys, 0, 0), (1, 1, keys, kv, d), inner,
+                view=(keys, kv, d), permute=(1, 0, 2), shape=(kv, keys, d),
+            )
+            for name in ("keys", "values")
+        ]  # fmt: skip
+        ahead = max(2, min(2 * j.trips, (32 << 20) // (kv * keys * d * DTYPE_BYTES[self.dtype])))
+
+        def scores(q: Value, k: Value) -> Value:
+            return (q @ k * scale).causal(Index(past - 1), j * keys, period=1)
+
+        def part() -> Read:
+            return self._read(q, piece=(0, b))
+
+        s = self.section.stage(
+            "scores", inner, {"q": part(), "k": cache[0].read(ahead, transposed=True)}, scores,
+            Out((kv, group, keys), "fp32", inner),
+        )  # fmt: skip
+
+        def online(s: Value, top: Value, total: Value) -> dict[str, Value]:
+            new = top.maximum(s.row_max())
+            p = (s - new).exp()
+            shrink = (top - new).exp()
+            sums = total * shrink + p.row_sum()
+            return {"p": p, "shrink": shrink, "tops": new, "sums": sums, "top": new, "total": sums}
+
+        column = (kv, group, 1)
+        soft = self.section.stage(
+            "softmax", inner, {"s": s}, online,
+            {
+                "p": Out((kv, group, keys), self.dtype, inner),
+                "shrink": Out(column, "fp32", inner),
+                "tops": Out(column, "fp32", nest),
+                "sums": Out(column, "fp32", nest),
+            },
+            carry={"top": Carry(column, LOWEST, nest), "total": Carry(column, 0.0, nest)},
+        )  # fmt: skip
+
+        def gather(p: Value, v: Value, shrink: Value, o: Value) -> dict[str, Value]:
+            o = o * shrink + p @ v
+            return {"out": o, "o": o}
+
+        shape = (kv, group, d)
+        values = self.section.stage(
+            "values", inner, {"p": soft["p"], "v": cache[1].read(ahead), "shrink": soft["shrink"]}, gather,
+            Out(shape, "fp32", nest), carry={"o": Carry(shape, 0.0, nest)},
+        )  # fmt: skip
+
+        def own(o: Value, top: Value, total: Value, q: Value, k: Value, v: Value) -> Value:
+            s = (q * k).row_sum() * scale
+            new = top.maximum(s)
+            old, mine = (top - new).exp(), (s - new).exp()
+            return ((o * old + v * mine) / (total * old + mine)).reshape(1, self.heads * d)
+
+        inputs = {
+            "o": values, "top": soft["tops"], "total": soft["sums"], "q": part(),
+            "k": self._read(k, piece=(0, b)), "v": self._read(v, piece=(0, b)),
+        }  # fmt: skip
+        out = Out((1, self.heads * d), self.dtype, nest, self.nest, 0)
+        made = self.section.stage("own_key", nest, inputs, own, out)
+        return Node(made, self.section)
