@@ -158,10 +158,13 @@ def listing(asked: Operator, spec: GpuSpec, schedule: str) -> str:
 
 def row(row: Row) -> RowResult:
     """Simulates a row of reference data in its source's environment."""
-    spec = load_arch(row.machine)
+    environment = environment_of(row.source)
+    rate = environment.dram_bandwidth_tb_s
+    spec = load_arch(row.machine, [f"dram.bandwidth={rate} TB/s"] if rate else [])
     op = operator_on(operator_of(row), spec)
     kinds = schedules(op.word, spec.family)
-    schedule = environment_of(row.source).schedules.get(row.schedule, row.schedule)
+    meant = environment.schedules.get(row.schedule)
+    schedule = meant if meant in kinds else row.schedule
     if schedule != "vendor" and schedule not in kinds:
         raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
     conditions = conditions_of(row)

@@ -70,6 +70,8 @@ class Environment(BaseModel):
     """`isolated`: idle before each kernel, only the fast regulator acts; `sustained`: back to back, power-limited."""
     power_limit_w: float | None = Field(default=None, gt=0)
     """Board power limit in watts where it differs from the preset's."""
+    dram_bandwidth_tb_s: float | None = Field(default=None, gt=0)
+    """Rate of the device memory in TB/s where it is not that of the preset."""
     locked_clock_mhz: float | None = Field(default=None, gt=0)
     """Core clock in MHz where the machine was locked to one."""
     statistic: str
