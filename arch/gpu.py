@@ -190,6 +190,7 @@ class Dram(Group):
     size_bytes: Bytes
     bandwidth_bytes_per_s: BytesPerSecond = Field(description="peak of the data buses together")
     overhead: Share = Field(description="share of the data bus that inline error correction and the like take")
+    write_overhead: Share = Field(description="further share that writes lose: check bits are read, changed, written")
     channels: Count = Field(description="independent (pseudo-)channels")
     banks: Count = Field(description="of one channel")
     row_bytes: Bytes = Field(description="row buffer of one bank of one channel")

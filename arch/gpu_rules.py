@@ -110,6 +110,7 @@ def _check_dram(spec: GpuSpec) -> None:
     reason = f"{TIME.format(dram.t_rfc_ps)} is not less than t_refi = {TIME.format(dram.t_refi_ps)}"
     _rule(dram.t_rfc_ps < dram.t_refi_ps, "dram.t_rfc", reason + ": a bank would never leave refresh")
     _rule(dram.overhead < 1, "dram.overhead", "leaves no bandwidth; must be less than 1")
+    _rule(dram.write_overhead < 1, "dram.write_overhead", "leaves no bandwidth; must be less than 1")
     reason = f"{BYTES.format(dram.size_bytes)} is not more than l2.size = {BYTES.format(spec.l2.size_bytes)}"
     _rule(dram.size_bytes > spec.l2.size_bytes, "dram.size", reason)
 

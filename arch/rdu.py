@@ -116,6 +116,11 @@ class Memory(Group):
     write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")
 
     @property
+    def write_overhead(self) -> float:
+        """Share of the data bus that writes alone lose; none is known."""
+        return 0.0
+
+    @property
     def channel_bandwidth_bytes_per_s(self) -> float:
         """Usable data rate of one channel."""
         return self.bandwidth_bytes_per_s * (1 - self.overhead) / self.channels

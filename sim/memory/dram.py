@@ -55,6 +55,10 @@ class DramFigures(Protocol):
         """Of a request whose row is open in an idle channel."""
 
     @property
+    def write_overhead(self) -> float:
+        """Share of the data rate that writes lose."""
+
+    @property
     def t_rcd_ps(self) -> int:
         """Activate to column command."""
 
@@ -107,7 +111,9 @@ class DramSpec(NamedTuple):
     bank_shift: int
     atom_bytes: int
     burst: int
-    """Bus time of one atom."""
+    """Bus time of one atom that is read."""
+    write_burst: int
+    """Bus time of one atom that is written."""
     latency: int
     """From a request to the end of its first burst's way back, row open, channel idle."""
     rcd: int
@@ -157,6 +163,7 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         bank_shift=bank_shift,
         atom_bytes=dram.atom_bytes,
         burst=transfer_ticks(dram.atom_bytes, rate),
+        write_burst=transfer_ticks(dram.atom_bytes, rate * (1 - Fraction(dram.write_overhead))),
         latency=ps_to_ticks(dram.latency_ps, clock_hz),
         rcd=ps_to_ticks(dram.t_rcd_ps, clock_hz),
         rp=ps_to_ticks(dram.t_rp_ps, clock_hz),

@@ -142,13 +142,13 @@ def drain_writes(spec, state, counters, t, channel):
         state.channel[word + WRITING] = 1
         free += spec.rtw
         counters[_TURN_ROUNDS] += 1
-    end = max(free, t) + state.channel[word + PENDING_ATOMS] * spec.burst
+    end = max(free, t) + state.channel[word + PENDING_ATOMS] * spec.write_burst
     state.channel[word + BUS_FREE] = end
     for write in range(state.channel[word + PENDING_WRITES]):
         slot = (channel * (spec.write_batch + 1) + write) * 2
         bank = state.pending[slot]
         i = open_row(spec, state, counters, t, channel, bank, state.pending[slot + 1])
-        last = max(end, state.bank[i + 1] + spec.burst)
+        last = max(end, state.bank[i + 1] + spec.write_burst)
         use_row(spec, state, (channel * spec.banks + bank) * BANK_WORDS, i, last)
     state.channel[word + PENDING_WRITES] = 0
     state.channel[word + PENDING_ATOMS] = 0

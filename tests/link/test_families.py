@@ -9,13 +9,13 @@ from sim.api import simulate
 
 
 def test_allreduce_runs_on_both_families_and_checks_its_sums() -> None:
-    text = "allreduce bytes=1048576 devices=8"
+    text = "allreduce bytes=16777216 devices=8"
     gpu, rdu = simulate(text, "h100-sxm"), simulate(text, "sn40l", check=True)
     assert rdu.record.check is not None
     assert rdu.record.check.passed
     # Seven eighths of the buffer leave every device twice.
-    assert rdu.figures.counters["link_write_bytes"] == 2 * 7 * 1048576
-    assert gpu.figures.counters["link_write_bytes"] == 2 * 7 * 1048576 // 8
+    assert rdu.figures.counters["link_write_bytes"] == 2 * 7 * 16777216
+    assert gpu.figures.counters["link_write_bytes"] == 2 * 7 * 16777216 // 8
     assert rdu.bound == "link"
     with pytest.raises(InputError, match="t4 has no links"):
         simulate(text, "t4")

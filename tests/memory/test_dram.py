@@ -175,3 +175,15 @@ def test_settling_closes_rows_and_keeps_buffered_writes() -> None:
     assert memory.read(0, memory.unit(3)) == 114
     memory.write(0, memory.unit(4))
     assert memory.count("DRAM_TURN_ROUNDS") == 1
+
+
+def test_writes_that_change_check_bits_hold_the_bus_for_longer() -> None:
+    plain, checked = Memory(t_rtw_ps=0), Memory(t_rtw_ps=0, write_overhead=0.5)
+    assert checked.spec.write_burst == 2 * checked.spec.burst
+    batch = plain.spec.write_batch
+    for memory in (plain, checked):
+        for unit in range(batch):
+            memory.write(0, unit)
+    # A read after one batch waits for the bus: for as long again where writes take twice the time.
+    plain_end, checked_end = (memory.read(0, 10_000) for memory in (plain, checked))
+    assert checked_end - plain_end == batch * plain.spec.burst / NS

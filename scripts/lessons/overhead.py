@@ -1,0 +1,61 @@
+"""Overhead bound: doubling the batch costs next to nothing, and graphs and fusion cure it.
+
+Published: a sequence of operators is overhead bound where doubling the batch raises its time by 10 % or less; launches
+and the framework take the time. Here: a BERT-large encoder layer on short sequences, forward, called eagerly, as a
+graph, and fused, by batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lesson import Claim, main
+
+from sim.api import simulate
+from sim.report.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MACHINE = "a100-sxm4-80gb"
+FORMS = ("eager", "graph", "fused", "fused_graph")
+
+
+def run(batch: int, form: str) -> Report:
+    """The layer, back to back."""
+    return simulate(f"bert_layer batch={batch} seq=32 dtype=fp16", MACHINE, schedule=form, scope="stream")
+
+
+def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
+    """Time by batch and form."""
+    from matplotlib import pyplot
+
+    batches = (1, 2) if quick else (1, 2, 4, 8, 16, 32, 64)
+    curves = {form: {batch: run(batch, form) for batch in batches} for form in FORMS}
+    eager = curves["eager"]
+    claims = [
+        Claim("time at batch 2 over batch 1, eager", eager[2].time_us / eager[1].time_us, "x",
+              remark=f"{eager[1].bound} bound; published: 1.1 or less")
+    ]  # fmt: skip
+    claims += [
+        Claim(f"batch 1, {form}", curve[1].time_us, "us", remark=f"{curve[1].bound} bound")
+        for form, curve in curves.items()
+    ]
+    if not quick:
+        claims.append(
+            Claim("time at batch 64 over batch 32, eager", eager[64].time_us / eager[32].time_us, "x",
+                  remark=f"{eager[64].bound} bound")
+        )  # fmt: skip
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    for form, curve in curves.items():
+        axes.loglog(list(curve), [report.time_us for report in curve.values()], "o-", base=2, label=form)
+    axes.set_yscale("log", base=10)
+    axes.set(xlabel="batch", ylabel="us a layer", title=f"BERT-large layer, 32 tokens, fp16, on {MACHINE}")
+    axes.legend()
+    return claims, figure
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__ or "", lesson))
