@@ -119,6 +119,7 @@ def machine_figures(spec: TpuSpec, dtype: str) -> MachineFigures:
 
 
 def choose_on(asked: Operator, spec: TpuSpec, schedule: str) -> tuple[Operator, list[tuple[Config, int]]]:
+    """The operator with its formats filled in, and its candidates with their estimates, the best first."""
     op: Operator = asked.with_defaults(spec.default_dtype)
     return op, candidates(op, spec, schedule)
 
