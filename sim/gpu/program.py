@@ -636,6 +636,10 @@ class RoleBuilder:
         """`count` STS of `vector_bytes` a thread."""
         self.op("sts", count, dst=dst, srcs=(src,), compute=_copy, **fields)
 
+    def dsmem_ld(self, dst: View, src: View, count: int, rank: int, **fields: Any) -> None:
+        """`count` LDS of `vector_bytes` a thread from the same tile of CTA `rank` of the cluster."""
+        self.op("dsmem_ld", count, dst=dst, srcs=(src,), multicast=Const(1 << rank), compute=_copy, **fields)
+
     # --- global memory through L1
 
     def ldg(self, dst: View, src: View, count: int, *, into: str, **fields: Any) -> None:
