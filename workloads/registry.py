@@ -21,6 +21,10 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("transpose", "gpu"): ("workloads.gpu.transpose",),
     **{(word, "gpu"): ("workloads.gpu.norms",) for word in ("layernorm", "rmsnorm", "layernorm_backward")},
     ("gemm", "tpu"): ("workloads.tpu.gemm",),
+    ("conv2d", "tpu"): ("workloads.tpu.conv",),
+    ("softmax", "tpu"): ("workloads.tpu.rows",),
+    ("attention", "tpu"): ("workloads.tpu.attention",),
+    ("inference", "tpu"): ("workloads.tpu.network",),
     ("matvec", "tpu"): ("workloads.tpu.gemm",),
     ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2"),
 }

@@ -32,7 +32,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
 
     size = "batch=1 seq=64 hidden=256 heads=4 ffn=1024" if quick else "batch=8 seq=512"
     report = simulate(f"bert_layer {size} training=1 dtype=fp16", MACHINE, clock="isolated" if quick else "sustained")
-    print(as_text([profile_section(report.record)]))
+    print(as_text([profile_section(report.record)]), file=sys.stderr)
     by_kind = classes(report.record)
     claims = []
     for kind, (operations, time) in PUBLISHED.items():

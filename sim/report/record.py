@@ -147,7 +147,8 @@ class OperatorTime:
 
     name: str
     kind: str
-    """Class of the operator by how it moves data: `contraction`, `normalisation`, `elementwise`, `copy`."""
+    """Class of the operator by how it moves data: `contraction`, `normalisation`, `elementwise`, `copy` (to or from the
+    host), `communication` (between devices)."""
     workload: str
     """The operator as text."""
     host_ps: int

@@ -164,7 +164,8 @@ def row(row: Row) -> RowResult:
     if row.schedule != "vendor" and row.schedule not in kinds:
         raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
     conditions = conditions_of(row)
-    choice = choose(op, spec, "auto" if row.schedule == "vendor" else row.schedule)
+    vendor = environment_of(row.source).kind.get(row.dtype, "auto")
+    choice = choose(op, spec, vendor if row.schedule == "vendor" else row.schedule)
     announce_compile()
     config, estimate_ps = choice.candidates[0]
     run = run_program(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)

@@ -101,6 +101,18 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
     )
 
 
+def chosen_run(asked: Operator, spec: RduSpec, schedule: str, progress: Progress | None) -> ProgramRun:
+    """The run of the best candidate by estimate that the machine takes, as `run` without `tune` reports it."""
+    op = asked.with_defaults(spec.default_dtype)
+    first: InputError | None = None
+    for config, _ in choose(op, spec, schedule).candidates:
+        try:
+            return run_program(_program(op, spec, config), spec, progress)
+        except InputError as error:
+            first = first or error
+    raise first or InputError(f"{asked} has no schedule on {spec.name}")
+
+
 def _all_reduce(op: AllReduce, spec: RduSpec, asked: str, options: Options, cost: Cost) -> RunRecord:
     """A collective alone: the links' time, with numbers carried by the same messages in check mode."""
     if options.schedule != "auto":

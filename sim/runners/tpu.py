@@ -31,7 +31,7 @@ _NO_LIMIT = 2**40
 def run(asked: Operator, spec: TpuSpec, options: Options, progress: Progress | None) -> RunRecord:
     """Simulates the candidate with the best estimate."""
     one_of("scope", options.scope, SCOPES)
-    op, choice = _choose(asked, spec, options.schedule)
+    op, choice = choose_on(asked, spec, options.schedule)
     cost = Cost()
     config, _ = choice[0]
     program: Program = build(op, spec, config)
@@ -66,7 +66,7 @@ def run(asked: Operator, spec: TpuSpec, options: Options, progress: Progress | N
 
 def listing(asked: Operator, spec: TpuSpec, schedule: str) -> str:
     """The program as assembly text."""
-    op, choice = _choose(asked, spec, schedule)
+    op, choice = choose_on(asked, spec, schedule)
     program: Program = build(op, spec, choice[0][0])
     return disassemble(program.instructions)
 
@@ -104,7 +104,7 @@ def machine_figures(spec: TpuSpec, dtype: str) -> MachineFigures:
     )
 
 
-def _choose(asked: Operator, spec: TpuSpec, schedule: str) -> tuple[Operator, list[tuple[Config, int]]]:
+def choose_on(asked: Operator, spec: TpuSpec, schedule: str) -> tuple[Operator, list[tuple[Config, int]]]:
     op: Operator = asked.with_defaults(spec.default_dtype)
     return op, candidates(op, spec, schedule)
 

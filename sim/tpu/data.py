@@ -73,7 +73,7 @@ class Memory:
         first = step * self._spec.array.rows
         depth = min(self._spec.array.rows, i.depth - first)
         if isinstance(i, Convolve):
-            left = self._patches(i, first, depth)
+            left = self._patches(i, i.tap + first, depth)
         else:
             wide = i.bits // 8
             left = rows(self.ub, i.ub + first * wide, i.rows, depth * wide, i.pitch).copy().view(SIGNED[i.bits])
@@ -101,20 +101,20 @@ class Memory:
 
     def activate(self, i: Activate) -> None:
         """Accumulators to the unified buffer."""
-        values = self.acc[i.array][i.acc : i.acc + i.rows, : i.columns].astype(np.int64)
+        values = self.acc[i.array][i.acc : i.acc + i.rows, i.first : i.first + i.columns].astype(np.int64)
         self._store(i.ub, i.pitch, apply(i.function, values, i.shift, i.bits), i.bits)
 
     def vector(self, i: Vector) -> None:
         """An operation on the unified buffer."""
         if i.op == "max_pool":
-            self._store(i.ub, i.pitch, self._pooled(i), i.bits)
+            self._store(i.ub, i.out_pitch or i.pitch, self._pooled(i), i.bits)
             return
         a = self._load(i.a, i)
         match i.op:
             case "add":
-                result = a + self._load(i.b, i)
+                result = a + self._load(i.b, i, i.b_pitch)
             case "multiply":
-                result = rounded(a * self._load(i.b, i), i.shift)
+                result = rounded(a * self._load(i.b, i, i.b_pitch), i.shift)
             case "row_max":
                 self._row_max[i.a] = a.max(axis=1, keepdims=True).astype(np.float64)
                 return
@@ -126,7 +126,7 @@ class Memory:
                 result = np.rint(shares * 2 ** (i.bits - 1)).astype(np.int64)
             case function:
                 result = apply(function, a, i.shift, i.bits)
-        self._store(i.ub, i.pitch, saturated(result, i.bits), i.bits)
+        self._store(i.ub, i.out_pitch or i.pitch, saturated(result, i.bits), i.bits)
 
     def _exp(self, address: int, values: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.exp((values - self._row_max[address]) / 2**FRACTION_BITS)
@@ -144,8 +144,8 @@ class Memory:
             best[inside] = np.maximum(best[inside], self.ub[address].copy().view(SIGNED[i.bits]))
         return best
 
-    def _load(self, address: int, i: Vector) -> NDArray[np.int64]:
-        found = rows(self.ub, address, i.rows, i.columns * (i.bits // 8), i.pitch).copy().view(SIGNED[i.bits])
+    def _load(self, address: int, i: Vector, pitch: int = 0) -> NDArray[np.int64]:
+        found = rows(self.ub, address, i.rows, i.columns * (i.bits // 8), pitch or i.pitch).copy().view(SIGNED[i.bits])
         return found.astype(np.int64)
 
     def _store(self, address: int, pitch: int, values: NDArray[np.int64], bits: int) -> None:

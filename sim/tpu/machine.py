@@ -82,6 +82,10 @@ class Result:
     counters: dict[str, int]
     instructions: int
     events: int
+    spans: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
+    """By unit, (cause, begin, end) in ticks of all its time, where a log was asked for."""
+    fifo_levels: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """By array, (tick, tiles) whenever the number of its weight FIFO's slots in use changed, likewise."""
 
 
 class Unit:
@@ -94,6 +98,7 @@ class Unit:
         self.starts: list[int] = []
         self.ends: list[int] = []
         self.account: dict[str, int] = {}
+        self.spans: list[tuple[str, int, int]] | None = None
         self._ended = env.event()
         self._since = 0
 
@@ -102,6 +107,8 @@ class Unit:
         end = int(self.env.now) if until is None else until
         if end > self._since:
             self.account[cause] = self.account.get(cause, 0) + end - self._since
+            if self.spans is not None:
+                self.spans.append((cause, self._since, end))
             self._since = end
 
     def spend_in_turn(self, marks: list[tuple[int, str]], rest: str) -> None:
@@ -135,6 +142,7 @@ class _Array:
     tile: int = 0
     last_sum: int = 0
     """Tick at which its last sum so far has left."""
+    levels: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -169,7 +177,7 @@ class _Counts:
 
 
 class Machine:
-    """One run of a program. memory: numbers are moved as well; alone: only the array takes time."""
+    """One run of a program. memory: numbers are moved as well; alone: only the array takes time; log: keeps spans."""
 
     def __init__(
         self,
@@ -178,14 +186,18 @@ class Machine:
         memory: Memory | None = None,
         alone: bool = False,
         progress: Callable[[float], None] | None = None,
+        log: bool = False,
     ) -> None:
         self.spec = spec
+        self._log = log
         self.program = program
         self.memory = memory
         self.timing = Timing(spec, alone)
         self.env = simpy.Environment(0)
         depth = float("inf") if alone else spec.control.queue
         self.units = {name: Unit(self.env, name, depth) for name in units(spec.array.count)}
+        for unit in self.units.values() if log else ():
+            unit.spans = []
         self.arrays = [self._array() for _ in range(spec.array.count)]
         self.read_port, self.write_port, self.dram = Calendar(), Calendar(), Calendar()
         self.counts = _Counts()
@@ -223,6 +235,8 @@ class Machine:
             counters=self._counters(),
             instructions=len(self.program.instructions),
             events=sum(len(unit.ends) for unit in self.units.values()),
+            spans={name: unit.spans for name, unit in self.units.items() if unit.spans is not None},
+            fifo_levels={i: array.levels for i, array in enumerate(self.arrays)} if self._log else {},
         )
 
     def _refuse_deadlock(self) -> None:
@@ -295,7 +309,8 @@ class Machine:
         read = np.zeros((len(self.arrays), rows), dtype=np.int64)
         for i in self.program.instructions:
             if isinstance(i, Sync):
-                yield (Wait(i.after, given[i.after], i.after),)
+                cause = "matrix" if i.after.startswith("matrix") else i.after
+                yield (Wait(i.after, given[i.after], cause),)
                 continue
             if not i.unit:
                 yield ()
@@ -350,6 +365,7 @@ class Machine:
             array = self.arrays[instruction.array]
             for step in range(instruction.repeat):
                 yield array.slots.get()
+                self._note_level(array)
                 unit.spend("fifo_full")
                 ticks = timing.weights(size)
                 start = self.dram.book(int(env.now), ticks)
@@ -377,7 +393,13 @@ class Machine:
             if stationary:
                 yield env.timeout(self.timing.cycles(self.spec.array.rows))
                 array.slots.put(True)
+                self._note_level(array)
             array.shadow.put((start, address))
+
+    def _note_level(self, array: _Array) -> None:
+        """Notes how many slots of an array's weight FIFO hold a tile, or wait for one."""
+        if self._log:
+            array.levels.append((int(self.env.now), self.spec.weight_fifo.depth - len(array.slots.items)))
 
     # ---- matrix unit ----
 
@@ -430,6 +452,7 @@ class Machine:
             unit.spend("unified_buffer")
         if i.switch and outputs_stay:
             array.slots.put(True)
+            self._note_level(array)
         counts = self.counts
         array.last_sum = int(env.now) + timing.latency(spec.unified_buffer.latency_cycles) + timing.skew
         counts.macs += i.rows * depth * i.columns

@@ -143,17 +143,20 @@ class MatrixMultiply(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Convolve(MatrixMultiply):
-    """As MatrixMultiply, but row i is the patch of output position `first` + i, gathered by the systolic set-up."""
+    """As MatrixMultiply, but row i is the patch of output position `first` + i, gathered by the systolic set-up, from
+    its element `tap` on."""
 
     NAME: ClassVar[str] = "convolve"
 
     image: Image = field(default=Image(1, 1, 1, 1, 1, 1, 1))
     first: int = 0
+    tap: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Activate(Instruction):
-    """Reads accumulators, applies `function` to value / 2**shift, saturates to `bits` and writes the unified buffer."""
+    """Reads accumulators, `columns` from column `first` on, applies `function` to value / 2**shift, saturates to `bits`
+    and writes the unified buffer."""
 
     NAME: ClassVar[str] = "activate"
     UNIT: ClassVar[str] = "activation"
@@ -167,14 +170,16 @@ class Activate(Instruction):
     bits: int = 8
     shift: int = 0
     array: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Vector(Instruction):
     """Elementwise or pooling operation from the unified buffer to the unified buffer.
 
-    `multiply` gives a * b / 2**shift. Pooling reads `rows` = n * p * q windows of `image`. Operations of `VECTOR_UNIT`
-    need a machine with a vector unit and keep maximum and sum of each row in it.
+    Rows of the operands and of the result are `pitch`, `b_pitch` and `out_pitch` apart (0: as `pitch`). `multiply`
+    gives a * b / 2**shift. Pooling reads `rows` = n * p * q windows of `image`. Operations of `VECTOR_UNIT` need a
+    machine with a vector unit and keep maximum and sum of each row in it.
     """
 
     NAME: ClassVar[str] = "vector"
@@ -190,6 +195,8 @@ class Vector(Instruction):
     bits: int = 8
     shift: int = 0
     image: Image = field(default=Image(1, 1, 1, 1, 1, 1, 1))
+    b_pitch: int = 0
+    out_pitch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +254,16 @@ def units(arrays: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class HostWork:
-    """What the host does between two pieces of a program: `run` changes host memory (a `sim.tpu.data.Memory`)."""
+    """What the host does between two pieces of a program: `run` changes host memory (a `sim.tpu.data.Memory`).
+
+    reads, writes: (address, size) of host memory.
+    """
 
     bytes_moved: int
     ops: int
     run: Callable[[Any], None]
+    reads: tuple[int, int] = (0, 0)
+    writes: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -260,7 +272,7 @@ class Program:
 
     host_bytes, weight_bytes: sizes of what is used of those memories. fill: puts operands where they are before the
     run. results: reads results after it. reference: results that the quantised schedule must give; None: the operator's
-    own. macs: multiply-accumulates of the operator that the array does.
+    own. resident: (address, size) of the unified buffer that holds data before the run.
     """
 
     name: str
@@ -273,6 +285,7 @@ class Program:
     reference: Callable[[Sequence[Any]], Sequence[Any]] | None = None
     host_work: Mapping[str, HostWork] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    resident: tuple[tuple[int, int], ...] = ()
 
 
 def wrong(index: int, instruction: Instruction, why: str) -> InputError:

@@ -68,8 +68,10 @@ def reads(i: Instruction) -> list[Area]:
             return [Area(i.a, images * image.h * image.w, width, width)]
         case Vector():
             width = i.columns * (i.bits // 8)
-            sources = (i.a, i.b) if i.op in ("add", "multiply") else (i.a,)
-            return [Area(source, i.rows, width, i.pitch) for source in sources]
+            found = [Area(i.a, i.rows, width, i.pitch)]
+            if i.op in ("add", "multiply"):
+                found.append(Area(i.b, i.rows, width, i.b_pitch or i.pitch))
+            return found
     return []
 
 
@@ -81,7 +83,7 @@ def writes(i: Instruction) -> list[Area]:
         case Activate():
             return [Area(i.ub, i.rows, i.columns * (i.bits // 8), i.pitch)]
         case Vector() if i.op not in ("row_max", "exp_sum"):
-            return [Area(i.ub, i.rows, i.columns * (i.bits // 8), i.pitch)]
+            return [Area(i.ub, i.rows, i.columns * (i.bits // 8), i.out_pitch or i.pitch)]
     return []
 
 
@@ -94,8 +96,10 @@ class _Buffer:
     written: NDArray[np.int32]
     read: NDArray[np.int32]
 
-    def granules(self, area: Area) -> NDArray[np.int64]:
+    def granules(self, area: Area) -> NDArray[np.int64] | slice:
         """Numbers of the granules that an area touches."""
+        if area.rows == 1 or area.width == area.pitch:
+            return slice(area.address // self.granule, -(-area.end // self.granule))
         first = area.address + area.pitch * np.arange(area.rows)
         width = (area.address % self.granule + area.width + 2 * self.granule - 2) // self.granule
         found = first[:, None] // self.granule + np.arange(width)
@@ -127,7 +131,8 @@ def verify(program: Program, spec: TpuSpec) -> None:
     issued = [0] * len(names)
     tiles = [0] * spec.array.count
     loaded: list[tuple[int, int, int]] = []  # first and last byte of weight memory that the host wrote, and when
-    worked = 0  # last piece of work of the host
+    sent: list[tuple[int, int, int]] = []  # address and size of host memory that the chip wrote, and when
+    worked: list[tuple[int, int, int]] = []  # the same of pieces of work of the host
     rows = np.zeros((spec.array.count, spec.accumulators.rows), dtype=bool)
     users = np.zeros((2, spec.array.count, spec.accumulators.rows), dtype=np.int64)
     for number, i in enumerate(program.instructions):
@@ -139,10 +144,8 @@ def verify(program: Program, spec: TpuSpec) -> None:
             continue
         if not i.unit:
             continue
-        if i.unit not in index:
-            raise wrong(
-                number, i, f"{spec.name} has array.count = {spec.array.count}, so arrays 0 to {spec.array.count - 1}"
-            )
+        if getattr(i, "array", 0) >= spec.array.count:
+            raise wrong(number, i, f"{spec.name} has array.count = {spec.array.count}, arrays count from 0")
         unit = index[i.unit]
         _check_fields(number, i, program, spec)
         if isinstance(i, ReadWeights):
@@ -153,10 +156,15 @@ def verify(program: Program, spec: TpuSpec) -> None:
         if isinstance(i, ReadHostMemory) and i.weights:
             loaded.append((i.address, i.address + (i.rows - 1) * i.pitch + i.row_bytes, issued[unit] + 1))
         if isinstance(i, InterruptHost) and i.work:
-            _need(number, i, order, index, "host", "host_write", issued[index["host_write"]])
-            worked = issued[unit] + 1
-        if isinstance(i, ReadHostMemory):
-            _need(number, i, order, index, "host_read", "host", worked)
+            work = program.host_work[i.work]
+            _need(number, i, order, index, "host", "host_write", _latest(sent, *work.reads))
+            worked.append((*work.writes, issued[unit] + 1))
+        if isinstance(i, ReadHostMemory | WriteHostMemory):
+            size = (i.rows - 1) * i.host_pitch + i.row_bytes
+            if isinstance(i, WriteHostMemory):
+                sent.append((i.host, size, issued[unit] + 1))
+            else:
+                _need(number, i, order, index, "host_read", "host", _latest(worked, i.host, size))
         if isinstance(i, MatrixMultiply | Activate):
             area = slice(i.acc, i.acc + i.rows)
             matrix = isinstance(i, MatrixMultiply)
@@ -169,9 +177,7 @@ def verify(program: Program, spec: TpuSpec) -> None:
                 if tiles[i.array] < 0:
                     raise wrong(number, i, "takes a weight tile that no read_weights before it fetches")
                 if i.accumulate and not rows[i.array, area].all():
-                    raise wrong(
-                        number, i, f"adds to accumulators {_first(~rows[i.array, area]) + i.acc}, never written"
-                    )
+                    raise wrong(number, i, f"adds to accumulator {_first(~rows[i.array, area]) + i.acc}, never written")
                 rows[i.array, area] = True
             elif not rows[i.array, area].all():
                 raise wrong(number, i, f"reads accumulator {_first(~rows[i.array, area]) + i.acc}, never written")
@@ -179,6 +185,11 @@ def verify(program: Program, spec: TpuSpec) -> None:
         issued[unit] += 1
         order.known[unit, unit] = issued[unit]
         order.history[unit].append(order.known[unit].copy())
+
+
+def _latest(areas: list[tuple[int, int, int]], address: int, size: int) -> int:
+    """Number of the last access among `areas` that overlaps `size` bytes at `address`; 0: none."""
+    return max((count for a, s, count in areas if a < address + size and address < a + s), default=0)
 
 
 def _need(
@@ -196,7 +207,10 @@ def _buffer(program: Program, spec: TpuSpec, count: int) -> _Buffer:
     granule = max(1, int(np.gcd.reduce(sorted(numbers))) if numbers else 1)
     size = -(-spec.unified_buffer.size_bytes // granule)
     shape = (size,)
-    return _Buffer(granule, np.zeros(shape, np.int8), np.zeros(shape, np.int32), np.zeros((count, size), np.int32))
+    buffer = _Buffer(granule, np.zeros(shape, np.int8), np.zeros(shape, np.int32), np.zeros((count, size), np.int32))
+    for address, length in program.resident:
+        buffer.written[address // granule : -(-(address + length) // granule)] = -1  # before anything else
+    return buffer
 
 
 def _check_buffer(
@@ -208,7 +222,8 @@ def _check_buffer(
         where = buffer.granules(area)
         by, written = buffer.written_by[where], buffer.written[where]
         if not written.all():
-            at = int(where[_first(written == 0)]) * buffer.granule
+            gap = _first(written == 0)
+            at = (where.start + gap if isinstance(where, slice) else int(where[gap])) * buffer.granule
             raise wrong(number, i, f"reads byte {at} of the unified buffer, which nothing has written")
         late = (written > known[by]) & (by != unit)
         if late.any():
@@ -222,13 +237,13 @@ def _check_buffer(
     for area in writes(i):
         where = buffer.granules(area)
         by, written = buffer.written_by[where], buffer.written[where]
-        others = [(names[int(v)], (written > known[v]) & (by == v)) for v in np.unique(by) if v != unit]
-        others += [(names[v], buffer.read[v][where] > known[v]) for v in range(len(names)) if v != unit]
-        for name, late in others:
-            if late.any():
-                raise wrong(
-                    number, i, f"may overwrite what {name} still uses; missing: sync waiter={names[unit]} after={name}"
-                )
+        late = (written > known[by]) & (by != unit)
+        users = [int(by[_first(late)])] if late.any() else []
+        users += [v for v in range(len(names)) if v != unit and (buffer.read[v][where] > known[v]).any()]
+        if users:
+            name = names[users[0]]
+            missing = f"sync waiter={names[unit]} after={name}"
+            raise wrong(number, i, f"may overwrite what {name} still uses; missing: {missing}")
         buffer.written_by[where], buffer.written[where] = unit, mine
 
 
@@ -248,7 +263,7 @@ def _check_fields(number: int, i: Instruction, program: Program, spec: TpuSpec) 
                 raise wrong(
                     number, i, f"ends at accumulator {i.acc + i.rows}, accumulators.rows is {spec.accumulators.rows}"
                 )
-            if i.columns > spec.array.columns or i.columns < 1:
+            if i.columns + getattr(i, "first", 0) * isinstance(i, Activate) > spec.array.columns or i.columns < 1:
                 raise wrong(number, i, f"columns={i.columns}: must be 1 to array.columns, {spec.array.columns}")
             if i.bits not in (8, 16, 32) or (isinstance(i, MatrixMultiply) and i.bits == 32):
                 raise wrong(number, i, f"bits={i.bits}: must be 8 or 16 (results also 32)")

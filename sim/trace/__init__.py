@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
@@ -39,8 +40,6 @@ def trace(
     asked = Options(schedule=schedule, **options)
     for name in asked.beyond(runner(spec.family).OPTIONS):
         raise InputError(f"{name}={getattr(asked, name)}: means nothing on {spec.name}, leave it out")
-    if spec.family == "gpu":
-        from sim.trace.gpu import trace as record
-    else:
-        raise InputError(f"{spec.name}: machines of family {spec.family} have no trace")
-    return record(op, spec, asked, wanted or Wanted(), progress)
+    record = import_module(f"sim.trace.{spec.family}").trace
+    found: Timeline = record(op, spec, asked, wanted or Wanted(), progress)
+    return found

@@ -93,6 +93,17 @@ class Timeline:
         """Adds a counter's value."""
         self.samples.append(Sample(track, at, value))
 
+    def within(self, first: int, last: int | None) -> Timeline:
+        """The part that touches a window of cycles; counters keep the value that they have when it begins."""
+        end = last if last is not None else max(self.span[1], first)
+        slices = [s for s in self.slices if s.begin <= end and s.end >= first]
+        before: dict[int, Sample] = {}
+        for sample in sorted(self.samples, key=lambda s: s.at):
+            if sample.at <= first:
+                before[sample.track] = sample._replace(at=first)
+        samples = [*before.values(), *(s for s in self.samples if first < s.at <= end)]
+        return Timeline(self.title, self.facts, self.tracks, slices, samples if slices else [])
+
     def path(self, track: int) -> str:
         """A track's name with those of its parents: `h100-sxm / GPC 0 / SM 0`."""
         found = self.tracks[track]

@@ -71,6 +71,25 @@ def test_fusing_halves_bytes_and_time(
     assert claims["time fused over unfused"]["simulated"] == pytest.approx(0.5, rel=0.12)
 
 
+def test_the_t4_profile_lists_what_was_profiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("t4_profile", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    assert set(claims) == {"mul_", "pow", "fill_", "sum"}
+    assert all(claim["published"] is None for claim in claims.values())  # small matrices: other regimes
+
+
+def test_contractions_of_a_bert_layer_are_nearly_all_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, claims = run("bert", tmp_path, monkeypatch, capsys)
+    kinds = ("contraction", "normalisation", "elementwise")
+    assert claims["contraction: operations"]["simulated"] > 97
+    assert claims["contraction: run time"]["simulated"] < 90
+    assert sum(claims[f"{kind}: run time"]["simulated"] for kind in kinds) == pytest.approx(100)
+
+
 def test_a_missed_claim_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 

@@ -92,8 +92,9 @@ class Graph:
 
     @property
     def lasting_bytes(self) -> int:
-        """Bytes of what exists before the graph or stays after it."""
-        return sum(self.sizes_bytes[name] for name in dict.fromkeys((*self.inputs, *self.outputs)))
+        """Bytes of what exists before the graph or stays after it; of all tensors where nothing does."""
+        lasting = dict.fromkeys((*self.inputs, *self.outputs)) or self.sizes_bytes
+        return sum(self.sizes_bytes[name] for name in lasting)
 
     @property
     def flops(self) -> int:

@@ -86,6 +86,8 @@ class Environment(BaseModel):
     """Operand data by dtype where it differs."""
     acc: Mapping[str, str] = Field(default_factory=dict)
     """Accumulator by dtype where the source asked for another than the default."""
+    kind: Mapping[str, str] = Field(default_factory=dict)
+    """Kind of kernel by dtype where the source's library has one kind only."""
     beta: Literal["0", "1"] = "0"
     """Whether its multiplies add to what C holds."""
     evidence: str

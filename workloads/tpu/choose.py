@@ -83,7 +83,7 @@ _MODULES = {
     "conv2d": "conv",
     "softmax": "rows",
     "attention": "attention",
-    "inference": "inference",
+    "inference": "network",
 }
 """Module that lists the candidates of each operator."""
 

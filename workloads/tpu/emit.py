@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from arch.tpu import TpuSpec
 from arch.units import BYTES
-from sim.tpu.program import Activate, HostWork, Instruction, MatrixMultiply, ReadWeights, Sync
+from sim.tpu.program import Activate, HostWork, Instruction, MatrixMultiply, ReadWeights, Sync, WriteHostMemory
 
 Array = NDArray[np.int64]
 
@@ -160,10 +161,48 @@ class Emitter:
 
     def activate(
         self, acc: int, rows: int, columns: int, ub: int, pitch: int, bits: int, array: int, function: str = "identity",
-        shift: int = 0,
+        shift: int = 0, first: int = 0,
     ) -> None:  # fmt: skip
         """Accumulators to the unified buffer."""
-        self.add(Activate(acc, rows, columns, ub, pitch, function, bits, shift, array))
+        self.add(Activate(acc, rows, columns, ub, pitch, function, bits, shift, array, first))
+
+
+@dataclass
+class Outbox:
+    """Results on their way to the host: a ring of slots in the unified buffer, filled by the activation unit. A slot
+    leaves one column of tiles late, so that it is free again when its turn comes."""
+
+    e: Emitter
+    rows: int
+    bits: int
+    slots: list[int] = field(default_factory=list)
+    pending: list[WriteHostMemory] = field(default_factory=list)
+    used: int = 0
+
+    def __post_init__(self) -> None:
+        """Takes two slots an array."""
+        array = self.e.spec.array
+        self.slots = [self.e.ub(self.rows * self.pitch) for _ in range(2 * array.count)]
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one row of a slot to the next."""
+        return self.e.spec.array.columns * self.bits // 8
+
+    def send(self, acc: int, rows: int, columns: int, array: int, host: int, host_pitch: int, shift: int = 0) -> None:
+        """Accumulators to `host`, through a slot."""
+        self.e.sync("activation", "host_write")
+        self.flush()
+        slot = self.slots[self.used % len(self.slots)]
+        self.used += 1
+        self.e.activate(acc, rows, columns, slot, self.pitch, self.bits, array, shift=shift)
+        self.pending.append(WriteHostMemory(slot, host, rows, columns * self.bits // 8, self.pitch, host_pitch))
+
+    def flush(self) -> None:
+        """Sends what the last column left."""
+        if self.pending:
+            self.e.sync("host_write", "activation")
+            self.e.add(self.pending.pop())
 
 
 BITS = {"int8": 8, "int16": 16, "int32": 32}
@@ -177,3 +216,15 @@ def formats(op: object, spec: TpuSpec, dtype: str, out: str) -> tuple[int, int]:
     if out not in BITS:
         raise InputError(f"{op}: {spec.name} writes int8, int16 and int32, not out={out}")
     return BITS[dtype], BITS[out]
+
+
+def store(memory: NDArray[np.uint8], address: int, values: NDArray[Any]) -> None:
+    """Writes an array to a memory."""
+    raw = np.ascontiguousarray(values).view(np.uint8).ravel()
+    memory[address : address + raw.size] = raw
+
+
+def load(memory: NDArray[np.uint8], address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """Reads an array from a memory."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    return memory[address : address + size].copy().view(kind).reshape(shape)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
-from sim.tpu.program import MatrixMultiply, Program, ReadHostMemory, WriteHostMemory
+from sim.tpu.program import MatrixMultiply, Program, ReadHostMemory
 from workloads.ops import Gemm, Matvec
 from workloads.registry import register
 from workloads.tpu.choose import Config, block_rows, product_candidates
-from workloads.tpu.emit import Emitter, Weights, formats
+from workloads.tpu.emit import Emitter, Outbox, Weights, formats, load, store
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,7 @@ def build(op: Gemm | Matvec, spec: TpuSpec, config: Config) -> Program:
 
 @dataclass
 class _Stream:
-    """Writes all blocks. Two buffers hold a block and the next; results leave one column of tiles late, so that a slot
-    of the ring is free again when it is needed."""
+    """Writes all blocks. Two buffers hold a block and the next."""
 
     e: Emitter
     p: Product
@@ -103,13 +102,8 @@ class _Stream:
     result: int
 
     def __post_init__(self) -> None:
-        array = self.e.spec.array
-        self.wide, self.out_bytes = self.p.bits // 8, self.p.out_bits // 8
-        self.pitch, self.out_pitch = _pitch(self.e.spec, self.p), array.columns * self.out_bytes
-        largest = max(rows for _, _, rows in self.blocks)
-        self.ring = [self.e.ub(largest * self.out_pitch) for _ in range(2 * array.count)]
-        self.pending: list[WriteHostMemory] = []
-        self.columns = 0
+        self.wide, self.pitch = self.p.bits // 8, _pitch(self.e.spec, self.p)
+        self.outbox = Outbox(self.e, max(rows for _, _, rows in self.blocks), self.p.out_bits)
 
     def emit(self, weights: list[Weights]) -> None:
         """All blocks; weights: of each batch."""
@@ -121,8 +115,11 @@ class _Stream:
                 if n == 0 and number + 1 < len(self.blocks):
                     for step in range(weights[batch].deep):
                         self.fetch(number + 1, step)
-                self.drain(weights[batch], n, batch, first, rows)
-        self.flush()
+                width, wide = weights[batch].width, self.p.out_bits // 8
+                host = self.result + ((batch * self.p.rows + first) * self.p.columns + n * width) * wide
+                array, columns = n % self.e.spec.array.count, weights[batch].columns_of(n)
+                self.outbox.send(self.acc, rows, columns, array, host, self.p.columns * wide)
+        self.outbox.flush()
 
     def column(self, area: Weights, number: int, n: int) -> None:
         """One column of tiles; where outputs stay, for each block of as many rows as the array has."""
@@ -157,24 +154,6 @@ class _Stream:
         host = self.left + ((batch * self.p.rows + first) * self.p.depth + start) * self.wide
         target = self.buffers[number % len(self.buffers)] + start * self.wide
         self.e.add(ReadHostMemory(host, target, rows, depth * self.wide, self.p.depth * self.wide, self.pitch))
-
-    def drain(self, area: Weights, n: int, batch: int, first: int, rows: int) -> None:
-        """Sums to the buffer, and the column before to the host."""
-        self.e.sync("activation", "host_write")
-        self.flush()
-        slot = self.ring[self.columns % len(self.ring)]
-        self.columns += 1
-        width = area.columns_of(n)
-        self.e.activate(self.acc, rows, width, slot, self.out_pitch, self.p.out_bits, n % self.e.spec.array.count)
-        host = self.result + ((batch * self.p.rows + first) * self.p.columns + n * area.width) * self.out_bytes
-        row_bytes, host_pitch = width * self.out_bytes, self.p.columns * self.out_bytes
-        self.pending.append(WriteHostMemory(slot, host, rows, row_bytes, self.out_pitch, host_pitch))
-
-    def flush(self) -> None:
-        """Sends what the last column left."""
-        if self.pending:
-            self.e.sync("host_write", "activation")
-            self.e.add(self.pending.pop())
 
 
 def _fitting_block(e: Emitter, p: Product, config: Config) -> int:
@@ -216,15 +195,3 @@ def _operands(op: Gemm | Matvec, operands: Sequence[NDArray[Any]], swapped: bool
     a = a.swapaxes(1, 2) if gemm.ta == "T" else a
     b = b.swapaxes(1, 2) if gemm.tb == "T" else b
     return (b.swapaxes(1, 2), a.swapaxes(1, 2)) if swapped else (a, b)
-
-
-def store(memory: NDArray[np.uint8], address: int, values: NDArray[Any]) -> None:
-    """Writes an array to a memory."""
-    raw = np.ascontiguousarray(values).view(np.uint8).ravel()
-    memory[address : address + raw.size] = raw
-
-
-def load(memory: NDArray[np.uint8], address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
-    """Reads an array from a memory."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    return memory[address : address + size].copy().view(kind).reshape(shape)

@@ -1,0 +1,124 @@
+"""The published counters of TPU v1 (Jouppi et al., ISCA 2017, arXiv 1704.04760, tables 1 and 3, sections 2 and 7), and
+its what-ifs. Layer sizes are stand-ins; machine and sizes are all that the simulator knows."""
+
+import functools
+from typing import Any
+
+import pytest
+
+from arch.load import load_arch
+from sim.api import simulate
+from workloads.networks import APPS, Convolution, Dense, Elementwise, Pool
+
+# Table 3, in per cent of the matrix unit's cycles.
+COUNTERS = {
+    "mlp0": {
+        "array_active": 12.7, "useful_macs": 12.5, "unused_macs": 0.3, "weight_stall": 53.9, "weight_shift": 15.9,
+        "non_matrix": 17.5, "raw_stalls": 3.3, "input_stalls": 6.1,
+    },
+    "lstm0": {
+        "array_active": 8.2, "useful_macs": 8.2, "unused_macs": 0.0, "weight_stall": 58.1, "weight_shift": 15.8,
+        "non_matrix": 17.9, "raw_stalls": 14.6, "input_stalls": 5.1,
+    },
+    "cnn0": {
+        "array_active": 78.2, "useful_macs": 78.2, "unused_macs": 0.0, "weight_stall": 0.0, "weight_shift": 0.0,
+        "non_matrix": 21.8, "raw_stalls": 3.5, "input_stalls": 3.4,
+    },
+}  # fmt: skip
+TOPS = {"mlp0": 12.3, "lstm0": 3.7}
+
+# Table 1: layers (dense, convolution, vector, pool), million weights, batch, multiply-accumulates a weight byte.
+TABLE_1 = {
+    "mlp0": ((5, 0, 0, 0), 20, 200, 200),
+    "mlp1": ((4, 0, 0, 0), 5, 168, 168),
+    "lstm0": ((24, 0, 34, 0), 52, 64, 64),
+    "lstm1": ((37, 0, 19, 0), 34, 96, 96),
+    "cnn0": ((0, 16, 0, 0), 8, 8, 2888),
+    "cnn1": ((4, 72, 0, 13), 100, 32, 1750),
+}
+DEPLOYMENT = {"mlp0": 30.5, "mlp1": 30.5, "lstm0": 14.5, "lstm1": 14.5, "cnn0": 2.5, "cnn1": 2.5}
+"""Share of each application in the datacentre, per cent (table 1: MLPs 61, LSTMs 29, CNNs 5)."""
+
+
+@functools.cache
+def run(app: str, *figures: str) -> dict[str, Any]:
+    """The report of one batch."""
+    document: dict[str, Any] = simulate(f"inference app={app}", "tpu-v1", set=figures).to_dict()
+    return document
+
+
+def chip_us(report: dict[str, Any]) -> float:
+    """Time without that in which the chip only waits for its host, which the paper leaves out."""
+    matrix = report["stalls"]["matrix"]
+    waiting = sum(matrix.get(cause, 0.0) for cause in ("input", "output", "host"))
+    return float(report["time_us"]) * (1 - waiting)
+
+
+@pytest.mark.parametrize("app", TABLE_1)
+def test_layers_agree_with_what_is_published(app: str) -> None:
+    kinds, million, batch, intensity = TABLE_1[app]
+    network = APPS[app]()
+    counts = tuple(sum(isinstance(x, k) for x in network.layers) for k in (Dense, Convolution, Elementwise, Pool))
+    assert counts == kinds
+    assert network.weights / 1e6 == pytest.approx(million, rel=0.03)
+    assert network.batch == batch
+    assert network.macs(batch) / network.weights == pytest.approx(intensity, rel=0.02)
+
+
+@pytest.mark.parametrize(("app", "name"), [(app, name) for app, names in COUNTERS.items() for name in names])
+def test_counters(app: str, name: str) -> None:
+    published = COUNTERS[app][name]
+    found = 100 * run(app)["tpu"]["counters"][name]
+    assert abs(found - published) <= max(3.0, 0.1 * published)
+
+
+@pytest.mark.parametrize("app", TOPS)
+def test_throughput(app: str) -> None:
+    assert run(app)["tflops"] == pytest.approx(TOPS[app], rel=0.1)
+
+
+def test_throughput_of_cnn0_is_that_of_its_active_share() -> None:
+    """86.0 TOPS would be 93.5 % of the peak, but the array is published to be active in 78.2 % of the cycles."""
+    peak = load_arch("tpu-v1").peak_flops("int8") / 1e12
+    assert 0.782 * peak < 72
+    found = run("cnn0")
+    assert found["tflops"] == pytest.approx(found["tpu"]["counters"]["useful_macs"] * peak, rel=0.01)
+
+
+def test_ridge() -> None:
+    figures = simulate("gemm m=64 n=64 k=64", "tpu-v1").figures
+    assert figures.ridge / 2 == pytest.approx(1350, abs=2)
+
+
+def test_four_times_the_memory_bandwidth() -> None:
+    """About 3 times on average over what is deployed, and nothing for CNN0."""
+    gain = {app: chip_us(run(app)) / chip_us(run(app, "dram.bandwidth=136 GB/s")) for app in APPS}
+    mean = sum(DEPLOYMENT[app] * gain[app] for app in APPS) / sum(DEPLOYMENT.values())
+    assert 2.5 <= mean <= 3.5
+    assert min(gain[app] for app in ("mlp0", "mlp1", "lstm0", "lstm1")) > 2
+    assert gain["cnn0"] == pytest.approx(1, abs=0.02)
+
+
+def test_four_times_the_clock() -> None:
+    """Almost nothing for MLPs and LSTMs, about twice for CNNs."""
+    gain = {app: run(app)["time_us"] / run(app, "clock.boost=2.8 GHz")["time_us"] for app in APPS}
+    assert all(1 <= gain[app] < 1.15 for app in ("mlp0", "mlp1", "lstm0", "lstm1"))
+    assert (gain["cnn0"] + gain["cnn1"]) / 2 == pytest.approx(2, rel=0.15)
+
+
+LARGER = ("array.rows=512", "array.columns=512", "unified_buffer.bandwidth=512 B/clk", "activation.values=512")
+
+
+def test_a_larger_array_is_slightly_slower() -> None:
+    gain = [run(app)["time_us"] / run(app, *LARGER)["time_us"] for app in APPS]
+    assert 0.8 < sum(gain) / len(gain) < 1
+
+
+def test_tiles_of_600_by_600() -> None:
+    """9 tiles in 18 us become 4 in 32 us."""
+    for figures, tiles, microseconds in ((), 9, 18), (LARGER, 4, 32):
+        spec = load_arch("tpu-v1", figures)
+        report = simulate("gemm m=96 n=600 k=600 out=int8", spec).to_dict()
+        assert report["bytes"]["dram"]["read"] == tiles * spec.tile_bytes
+        busy = report["stalls"]["weights"]["busy"] * report["time_us"]
+        assert busy == pytest.approx(microseconds, rel=0.02)

@@ -1,0 +1,95 @@
+"""Traces of a TPU and of a dataflow machine: units, stages, FIFO and buffer levels, agreement with the accounts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim.api import simulate
+from sim.cli import main
+from sim.trace import trace
+from sim.trace.timeline import Timeline
+from sim.trace.window import Wanted
+
+TPU = "gemm m=200 n=512 k=512 dtype=int8"
+RDU = "softmax rows=64 cols=256 dtype=bf16"
+
+
+@pytest.fixture(scope="module")
+def tpu() -> Timeline:
+    return trace(TPU, "tpu-v1")
+
+
+@pytest.fixture(scope="module")
+def rdu() -> Timeline:
+    return trace(RDU, "sn40l")
+
+
+@pytest.mark.parametrize("which", ["tpu", "rdu"])
+def test_slices_of_a_track_do_not_overlap(which: str, request: pytest.FixtureRequest) -> None:
+    found: Timeline = request.getfixturevalue(which)
+    tracks = defaultdict(list)
+    for piece in found.slices:
+        tracks[piece.track].append(piece)
+    assert len(tracks) >= 3
+    for pieces in tracks.values():
+        pieces.sort(key=lambda piece: (piece.begin, piece.end))
+        assert all(before.end <= after.begin for before, after in pairwise(pieces))
+
+
+def test_units_of_a_tpu_account_for_all_their_time(tpu: Timeline) -> None:
+    report = simulate(TPU, "tpu-v1").to_dict()
+    assert int(tpu.facts["cycles"]) == report["cycles"]
+    for unit in ("matrix", "weights", "activation"):
+        (track,) = [i for i, t in enumerate(tpu.tracks) if t.name.startswith(unit)]
+        spans: Counter[str] = Counter()
+        for piece in tpu.slices:
+            if piece.track == track:
+                spans[piece.name] += piece.end - piece.begin
+        shares = {name: cycles / report["cycles"] for name, cycles in spans.items() if cycles}
+        assert shares == pytest.approx(report["stalls"][unit], abs=0.002)
+
+
+def test_weight_fifo_stays_within_its_depth(tpu: Timeline) -> None:
+    depth = load_arch("tpu-v1").weight_fifo.depth
+    levels = [sample.value for sample in tpu.samples if tpu.tracks[sample.track].name == "weight FIFO 0"]
+    assert max(levels) <= depth
+    assert min(levels) >= 0
+    assert max(levels) > 1
+    assert levels[-1] == 0
+
+
+def test_stages_fire_as_often_as_they_should_and_buffers_keep_their_depth(rdu: Timeline) -> None:
+    firings = Counter(rdu.tracks[piece.track].name for piece in rdu.slices if piece.category == "work")
+    assert len(firings) >= 3
+    assert {piece.name for piece in rdu.slices if piece.category == "stall"} <= {"no_input", "no_room"}
+    assert 0 < int(rdu.facts["cycles"]) < simulate(RDU, "sn40l").cycles  # which has its launch too
+    for number, track in enumerate(rdu.tracks):
+        if track.counter:
+            depth = int(track.unit.rsplit(" ", 1)[1])
+            levels = [sample.value for sample in rdu.samples if sample.track == number]
+            assert levels
+            assert min(levels) >= 0
+            assert max(levels) <= depth
+            assert levels[-1] == 0
+
+
+def test_windows_and_files(tpu: Timeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = trace(TPU, "tpu-v1", Wanted(2000, 4000))
+    assert 0 < len(part.slices) < len(tpu.slices)
+    assert all(piece.end >= 2000 and piece.begin <= 4000 for piece in part.slices)
+    with pytest.raises(InputError, match="takes"):
+        trace(TPU, "tpu-v1", Wanted(10**8, 10**9))
+    for arch, work in (("tpu-v1", TPU), ("sn40l", RDU)):
+        path = tmp_path / f"{arch}.pftrace"
+        assert main(["trace", *work.split(), "--arch", arch, "-o", str(path)]) == 0
+        assert path.stat().st_size > 1000
+    assert main(["trace", *TPU.split(), "--arch", "tpu-v1", "-o", str(tmp_path / "x.kanata")]) == 2
+    assert "warps of GPUs" in capsys.readouterr().err
+    with pytest.raises(InputError, match="sections 0 to 0"):
+        trace(RDU, "sn40l", Wanted(kernel=3))

@@ -1,0 +1,255 @@
+"""Attention where TPU v1 stands: the array makes Q K^T and P V, the host the softmax between, over PCIe.
+
+K and V come into being at run time, but what rests in the array comes from weight memory only: the host writes them
+there, in tiles. Scores are scaled by a power of two to 8 bits with 4 fraction bits, shares have 7. While the host works
+on one head, the array makes the scores of the next. With a vector unit (`tpu-v1-ext`) the softmax stays on the chip;
+masks still need the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from arch.tpu import TpuSpec
+from sim.tpu.program import InterruptHost, MatrixMultiply, Program, ReadHostMemory, Vector, WriteHostMemory
+from workloads.ops import Attention
+from workloads.registry import register
+from workloads.tpu.choose import Config, estimate
+from workloads.tpu.emit import BITS, Emitter, Weights, load, store
+from workloads.tpu.rows import host_softmax, softmax
+
+SHARE_BITS = 7
+
+
+def candidates(op: Attention, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
+    """Softmax on the host, or in the vector unit where there is one."""
+    on_chip = spec.vector is not None and not _masked(op)
+    name = "vector" if on_chip else "host"
+    if schedule not in ("auto", name):
+        raise InputError(f"schedule={schedule}: attention on {spec.name} must be auto or {name}; did you mean {name}?")
+    each = estimate(spec, op.queries, op.head_dim, op.keys, 8, 1, False)
+    each += estimate(spec, op.queries, op.keys, op.head_dim, 8, 1, False)
+    if not on_chip:
+        each += 2 * op.queries * op.keys * spec.clock.boost_hz // spec.pcie.path_bytes_per_s
+    return [(Config(name), op.batch * op.heads * each)]
+
+
+@register("attention", "tpu", "vector")
+@register("attention", "tpu", "host")
+def build(op: Attention, spec: TpuSpec, config: Config) -> Program:
+    """The program; InputError where the scores of a head do not fit."""
+    if op.dtype != "int8" or op.out not in BITS:
+        raise InputError(
+            f"{op}: {spec.name} does attention in int8 to int8, int16 or int32, not {op.dtype} to {op.out}"
+        )
+    if spec.array.dataflow != "ws":
+        raise InputError(f"{op}: attention needs array.dataflow=ws, {spec.name} has {spec.array.dataflow}")
+    if op.queries > spec.accumulators.rows // 2:
+        raise InputError(
+            f"{op}: seq_q={op.queries} exceeds half of accumulators.rows; nearest: {spec.accumulators.rows // 2}"
+        )
+    return _Writer(op, Emitter(spec, str(op)), config).program()
+
+
+@dataclass(frozen=True)
+class _Head:
+    """Where one query head's operands lie in host memory, and its keys and values in weight memory."""
+
+    q: int
+    scores: int
+    shares: int
+    o: int
+    keys: Weights
+    values: Weights
+    k_tiles: int
+    v_tiles: int
+    first: bool
+    """Whether it is the first to use its keys and values."""
+
+
+class _Writer:
+    """Writes heads one after the other; the softmax of one runs beside the scores of the next."""
+
+    def __init__(self, op: Attention, e: Emitter, config: Config) -> None:
+        self.op, self.e, self.on_chip = op, e, config.schedule == "vector"
+        self.config = config
+        self.out_bits = BITS[str(op.out)]
+        self.heads = self._lay_out()
+        queries, keys, dim = op.queries, op.keys, op.head_dim
+        self.q = [e.ub(queries * dim) for _ in range(2)]
+        self.scores = [e.ub(queries * keys) for _ in range(2)]
+        self.shares = [e.ub(queries * keys) for _ in range(2)]
+        self.o = [e.ub(queries * dim * self.out_bits // 8) for _ in range(2)]
+
+    def _lay_out(self) -> list[_Head]:
+        op, e = self.op, self.e
+        heads = []
+        for _ in range(op.batch):
+            areas = []
+            for _ in range(op.key_heads):
+                keys, values = e.weights(op.head_dim, op.keys), e.weights(op.keys, op.head_dim)
+                areas.append((keys, values, e.host(keys.size_bytes), e.host(values.size_bytes)))
+            for h in range(op.heads):
+                shared = h * op.key_heads // op.heads
+                pairs, size = op.queries * op.keys, op.queries * op.head_dim
+                sizes = (size, pairs, pairs, size * self.out_bits // 8)
+                first = h == 0 or shared != (h - 1) * op.key_heads // op.heads
+                q, scores, shares, o = (e.host(size) for size in sizes)
+                heads.append(_Head(q, scores, shares, o, *areas[shared], first))
+        return heads
+
+    def program(self) -> Program:
+        """All heads."""
+        e = self.e
+        self._scores(0)
+        self._softmax(0)
+        for i in range(len(self.heads)):
+            if i + 1 < len(self.heads):
+                self._scores(i + 1)
+            self._values(i)
+            if i + 1 < len(self.heads):
+                self._softmax(i + 1)
+            self._send(i)
+        return Program(
+            self.op.word, str(self.config), e.instructions, e.host_bytes, e.weight_bytes, self._fill, self._results,
+            reference=lambda operands: [_reference(self.op, *operands)], host_work=e.host_work,
+            notes=("Fixed point: scores in 8 bits with 4 fraction bits, shares with 7.",),
+        )  # fmt: skip
+
+    def _scores(self, i: int) -> None:
+        """Q K^T of a head, as 8-bit fixed point, to the host."""
+        e, op, head = self.e, self.op, self.heads[i]
+        # Slots are free again when the head before the last has been read from them.
+        e.sync("host_read", *e.matrices)
+        size = op.queries * op.head_dim
+        e.add(ReadHostMemory(head.q, self.q[i % 2], 1, size, size, size))
+        if head.first:
+            for area, tiles in ((head.keys, head.k_tiles), (head.values, head.v_tiles)):
+                e.sync("host_read", "weights")
+                e.add(ReadHostMemory(tiles, area.address, 1, area.size_bytes, area.size_bytes, area.size_bytes, 1))
+            e.sync("weights", "host_read")
+        for array in e.matrices:
+            e.sync(array, "host_read")
+        e.sync("activation", "host_write")
+        shift = _score_shift(op)
+        self._multiply(self.q[i % 2], op.head_dim, head.keys, self.scores[i % 2], op.keys, shift, 8)
+        if not self.on_chip:
+            size = op.queries * op.keys
+            e.sync("host_write", "activation")
+            e.add(WriteHostMemory(self.scores[i % 2], head.scores, 1, size, size, size))
+
+    def _softmax(self, i: int) -> None:
+        """Shares of a head's scores: on the host, or by the vector unit."""
+        e, op, head = self.e, self.op, self.heads[i]
+        if self.on_chip:
+            for step in ("row_max", "exp_sum", "softmax"):
+                e.add(Vector(step, self.scores[i % 2], 0, self.shares[i % 2], op.queries, op.keys, op.keys))
+            return
+        name = f"softmax{i}"
+        seen = (lambda: _seen(op)) if _masked(op) else None
+        e.host_work[name] = host_softmax(e.spec, head.scores, head.shares, (op.queries, op.keys), 8, seen)
+        e.sync("host", "host_write")
+        e.add(InterruptHost(name))
+
+    def _values(self, i: int) -> None:
+        """P V of a head."""
+        e, op, head = self.e, self.op, self.heads[i]
+        source = "activation" if self.on_chip else "host_read"
+        if not self.on_chip:
+            size = op.queries * op.keys
+            e.sync("host_read", "host", *e.matrices)
+            e.add(ReadHostMemory(head.shares, self.shares[i % 2], 1, size, size, size))
+        for array in e.matrices:
+            e.sync(array, source)
+        e.sync("activation", "host_write")
+        self._multiply(self.shares[i % 2], op.keys, head.values, self.o[i % 2], op.head_dim, SHARE_BITS, self.out_bits)
+
+    def _send(self, i: int) -> None:
+        """A head's result to the host."""
+        size = self.op.queries * self.op.head_dim * self.out_bits // 8
+        self.e.sync("host_write", "activation")
+        self.e.add(WriteHostMemory(self.o[i % 2], self.heads[i].o, 1, size, size, size))
+
+    def _multiply(
+        self, source: int, depth: int, area: Weights, target: int, columns: int, shift: int, bits: int
+    ) -> None:
+        """`columns`: of the result, which has `bits`."""
+        e, rows = self.e, self.op.queries
+        height = e.spec.array.rows
+
+        def make(step: int, repeat: int) -> MatrixMultiply:
+            start = step * height
+            left = min(repeat * height, depth - start)
+            return MatrixMultiply(source + start, depth, rows, left, area.width, 0, repeat=repeat)
+
+        for n in range(area.wide):
+            array = n % e.spec.array.count
+            acc = e.accumulators(array, rows, e.spec.accumulators.rows)
+            e.column(area, n, make, acc, array)
+            place = target + n * area.width * bits // 8
+            e.activate(acc, rows, area.columns_of(n), place, columns * bits // 8, bits, array, shift=shift)
+
+    def _fill(self, memory: Any, operands: Sequence[NDArray[Any]]) -> None:
+        op = self.op
+        q, k, v = (np.asarray(x).astype(np.int64) for x in operands)
+        for number, head in enumerate(self.heads):
+            b, h = divmod(number, op.heads)
+            shared = h * op.key_heads // op.heads
+            store(memory.host, head.q, q[b, :, h].astype(np.int8))
+            store(memory.host, head.k_tiles, head.keys.image(k[b, :, shared].T))
+            store(memory.host, head.v_tiles, head.values.image(v[b, :, shared]))
+
+    def _results(self, memory: Any) -> list[NDArray[Any]]:
+        op = self.op
+        found = np.zeros((op.batch, op.queries, op.heads, op.head_dim), dtype=np.int64)
+        for number, head in enumerate(self.heads):
+            b, h = divmod(number, op.heads)
+            kind = {8: np.int8, 16: np.int16, 32: np.int32}[self.out_bits]
+            found[b, :, h] = load(memory.host, head.o, (op.queries, op.head_dim), kind)
+        return [found]
+
+
+def _score_shift(op: Attention) -> int:
+    """Bits by which scores are scaled: products of full-range operands fill 8 bits and seldom leave them."""
+    return 3 + round(math.log2(op.head_dim) / 2)
+
+
+def _masked(op: Attention) -> bool:
+    return op.causal == "1" or op.window > 0
+
+
+def _seen(op: Attention) -> NDArray[np.bool_]:
+    """Which keys each query sees, [queries, keys]."""
+    i, j = np.arange(op.queries)[:, None] + op.keys - op.queries, np.arange(op.keys)[None]
+    seen = j <= i if op.causal == "1" else np.ones((op.queries, op.keys), dtype=bool)
+    if op.window:
+        seen &= j > i - op.window
+        if op.causal != "1":
+            seen &= j < i + op.window
+    return seen
+
+
+def _reference(op: Attention, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]) -> NDArray[np.int64]:
+    """The quantised attention in NumPy."""
+    found = np.zeros(q.shape, dtype=np.int64)
+    seen = _seen(op) if _masked(op) else None
+    for b in range(op.batch):
+        for h in range(op.heads):
+            shared = h * op.key_heads // op.heads
+            keys, values = (x[b, :, shared].astype(np.int64) for x in (k, v))
+            scores = _quantised(q[b, :, h].astype(np.int64) @ keys.T, _score_shift(op), 8)
+            found[b, :, h] = _quantised(softmax(scores, 8, seen) @ values, SHARE_BITS, BITS[str(op.out)])
+    return found
+
+
+def _quantised(sums: NDArray[np.int64], shift: int, bits: int) -> NDArray[np.int64]:
+    """sums / 2**shift to nearest, halves up, held to `bits`."""
+    largest = 2 ** (bits - 1)
+    return np.clip(np.floor_divide(sums + (1 << shift) // 2, 1 << shift), -largest, largest - 1)
