@@ -126,6 +126,10 @@ def _add_conditions(parser: Parser) -> None:
         metavar="DATA",
         help="operands for the power model: normal (default), uniform, zeros",
     )
+    add(
+        "--without", nargs="+", action="extend", default=[], metavar="M",
+        help="leave a mechanism out, as another program: tma, wgmma, warp_specialization, pingpong, overlap, multicast",
+    )  # fmt: skip
     add("--tune", action="store_true", help="simulate the best few candidates and take the fastest")
 
 
@@ -167,7 +171,9 @@ def _run(options: argparse.Namespace) -> int:
 
     text = " ".join(options.workload)
     if options.listing:
-        sys.stdout.write(program_listing(text, options.arch, schedule=options.schedule, set=options.set))
+        sys.stdout.write(
+            program_listing(text, options.arch, schedule=options.schedule, set=options.set, without=options.without)
+        )
         return FINE
     with Progress(text) as progress:
         report = simulate(text, options.arch, schedule=options.schedule, progress=progress, **_conditions(options))
@@ -294,7 +300,7 @@ def _validate(options: argparse.Namespace) -> int:
 
 def _conditions(options: argparse.Namespace) -> dict[str, Any]:
     """Options that `simulate` and `compare` take under the same names."""
-    names = ("set", "check", "exact", "l2", "scope", "clock", "data", "tune")
+    names = ("set", "check", "exact", "l2", "scope", "clock", "data", "tune", "without")
     return {name: getattr(options, name) for name in names}
 
 
