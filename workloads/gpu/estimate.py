@@ -94,9 +94,9 @@ class Work:
     alone does nothing. unicast_bytes, received_bytes, requested_bytes: of one k step of one CTA, loaded for it alone,
     in all, asked from the L2. ahead: k steps in flight. epilogue: cycles of instructions after a tile's last step;
     overlapped: the epilogue hides behind the next tile. store_bytes: of one tile. cuts: workers a tile has, where k
-    is cut; partial_bytes: of one partial tile. shared: cycles of the shared-memory array in one k step, where loads and
-    multiplies are one stream (elsewhere they take turns and `busy` holds the longer). operand_bytes: of A and B; footprint: operand bytes of one round of
-    CTAs. result_bytes: of C.
+    is cut; partial_bytes: of one partial tile. operand_bytes: of A and B; footprint: operand bytes of one round of
+    CTAs. result_bytes: of C. shared: cycles of the shared-memory array in one k step, where loads and multiplies are
+    one stream (elsewhere they take turns and `busy` holds the longer).
     """
 
     tiles: int
