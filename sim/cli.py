@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 PICTURES = (".png", ".svg", ".pdf")
+MOVIES = (".gif", ".html")
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,6 +69,13 @@ def _parser() -> Parser:
     run.add_argument("--arch", required=True, metavar="A", help="preset or machine file (tilewave archs lists presets)")
     run.add_argument("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
     _add_conditions(run)
+    run.add_argument(
+        "--show-array",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print what every cell of a systolic array holds, and animate it (.gif, .html; default: array.gif)",
+    )
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     _add_output(run)
@@ -126,6 +134,10 @@ def _add_conditions(parser: Parser) -> None:
         metavar="DATA",
         help="operands for the power model: normal (default), uniform, zeros",
     )
+    add(
+        "--without", nargs="+", action="extend", default=[], metavar="M",
+        help="leave a mechanism out, as another program: tma, wgmma, warp_specialization, pingpong, overlap, multicast",
+    )  # fmt: skip
     add("--tune", action="store_true", help="simulate the best few candidates and take the fastest")
 
 
@@ -167,8 +179,12 @@ def _run(options: argparse.Namespace) -> int:
 
     text = " ".join(options.workload)
     if options.listing:
-        sys.stdout.write(program_listing(text, options.arch, schedule=options.schedule, set=options.set))
+        sys.stdout.write(
+            program_listing(text, options.arch, schedule=options.schedule, set=options.set, without=options.without)
+        )
         return FINE
+    if options.show_array is not None:
+        _show_array(options, text)
     with Progress(text) as progress:
         report = simulate(text, options.arch, schedule=options.schedule, progress=progress, **_conditions(options))
     if options.profile:
@@ -207,6 +223,29 @@ def _print_profile(report: Report, as_json: bool) -> None:
     if not report.record.operators:
         raise InputError(f"--profile: {report.record.workload} is one operator; graphs are bert_layer and llama")
     print(_json(report.to_dict()["profile"]) if as_json else as_text([profile_section(report.record)]))
+
+
+def _show_array(options: argparse.Namespace, text: str) -> None:
+    """Prints the cells cycle by cycle and writes the animation; with --json only the latter."""
+    from sim.api import show_array
+
+    path = Path(options.show_array or "array.gif")
+    if path.suffix not in MOVIES:
+        raise InputError(f"--show-array {path}: the name must end in one of {', '.join(MOVIES)}")
+    if not path.parent.is_dir():
+        raise InputError(f"--show-array {path}: there is no folder {path.parent}")
+    if path.exists() and not options.force:
+        raise InputError(f"--show-array {path}: the file exists; --force overwrites it")
+    array = show_array(text, options.arch, set=options.set)
+    _pyplot()
+    from sim.report.animation import animate
+
+    try:
+        animate(array.title, array.frames, path)
+    except OSError as error:
+        raise InputError(f"--show-array {path}: cannot be written: {error.strerror}") from None
+    if not options.json:
+        print(f"{array}\nanimated in {path}\n")
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -283,7 +322,7 @@ def _validate(options: argparse.Namespace) -> int:
 
 def _conditions(options: argparse.Namespace) -> dict[str, Any]:
     """Options that `simulate` and `compare` take under the same names."""
-    names = ("set", "check", "exact", "l2", "scope", "clock", "data", "tune")
+    names = ("set", "check", "exact", "l2", "scope", "clock", "data", "tune", "without")
     return {name: getattr(options, name) for name in names}
 
 
@@ -299,8 +338,8 @@ def _json(document: Any) -> str:
 def _picture(options: argparse.Namespace) -> Path | None:
     """Where the picture goes, checked before anything runs."""
     if options.plot is None:
-        if options.force and getattr(options, "html", None) is None:
-            raise InputError("--force goes with --plot FILE or --html FILE")
+        if options.force and all(getattr(options, name, None) is None for name in ("html", "show_array")):
+            raise InputError("--force goes with --plot FILE, --html FILE or --show-array FILE")
         return None
     path = Path(options.plot)
     if path.suffix not in PICTURES:

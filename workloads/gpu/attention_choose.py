@@ -10,18 +10,20 @@ import re
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from workloads.gpu import flash2, flash3
-from workloads.gpu.attention import AttentionProblem, problem
-from workloads.gpu.estimate import figures
+from workloads.gpu import flash2, flash3, flash_decode, unfused
+from workloads.gpu.attention import AttentionProblem, problem, width
+from workloads.gpu.estimate import figures, transfer
 from workloads.gpu.flash2 import Flash2Config
 from workloads.gpu.flash3 import Flash3Config
+from workloads.gpu.flash_decode import DecodeConfig
 from workloads.gpu.problem import ceil_div
 from workloads.gpu.select import Choice
+from workloads.gpu.unfused import UnfusedConfig
 from workloads.ops.attention import Attention
 
-Config = Flash3Config | Flash2Config
+Config = Flash3Config | Flash2Config | DecodeConfig | UnfusedConfig
 
-SCHEDULES = ("flash3", "flash2")
+SCHEDULES = ("flash3", "flash2", "decode", "unfused")
 
 
 def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
@@ -41,6 +43,8 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     found: list[tuple[Config, int]] = []
     refused: InputError | None = None
     for name in SCHEDULES if kind == "auto" else (kind,):
+        if found and name == "unfused":
+            continue  # for machines that have nothing better
         config = default(name, p, spec)
         try:
             _check(p, spec, config)
@@ -57,19 +61,34 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
 def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The published configuration of a kind."""
+    if kind == "unfused":
+        return UnfusedConfig()
+    if kind == "decode":
+        return flash_decode.default_config(p, spec)
     return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
 
 
 def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
     if isinstance(config, Flash3Config):
         flash3.check(p, spec, config)
-    else:
+    elif isinstance(config, Flash2Config):
         flash2.check(p, spec, config)
+    elif isinstance(config, DecodeConfig):
+        flash_decode.check(p, spec, config)
+    else:
+        unfused.check(p, spec, config)
 
 
 def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     """Rounds of CTAs, each a start and its steps of products and softmax, one beside the other or in turn."""
     f, d = figures(spec), p.op.head_dim
+    if isinstance(config, UnfusedConfig):
+        # Scores are written and read three times each, weights read once more.
+        score_bytes = p.op.batch * p.op.heads * p.op.queries * p.op.keys * width(p)
+        cycles = transfer((6 if p.masked else 4) * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
+        return 7 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+    if isinstance(config, DecodeConfig):
+        return _estimate_decode_ps(p, spec, config)
     tensor: float
     if isinstance(config, Flash3Config):
         scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
@@ -93,10 +112,38 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     return f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
+def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> int:
+    """K and V from memory beside products and softmax of whole tiles, in as many CTAs as find room; then the parts."""
+    f, rows, d = figures(spec), flash_decode.rows_of(p), p.op.head_dim
+    row = spec.instruction("mma", p.dtype, flash2.SHAPE)
+    step = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores
+    ctas = rows.groups * ceil_div(rows.count, config.block_m) * config.splits
+    trips = ceil_div(ceil_div(min(p.op.keys, p.op.window or p.op.keys), config.block_n), config.splits)
+    work = ceil_div(ctas, 2 * spec.sm.count) * trips * int(2 * step)
+    visited = ctas * trips * config.block_n * d * 2 * width(p)
+    parts = config.splits * rows.groups * rows.count * d * 4
+    cycles = (
+        max(work, transfer(visited, f.dram_rate)) + transfer(2 * parts, f.l2_rate) + 2 * f.start + 6 * f.load_latency
+    )
+    return 2 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+
+
+def without(config: Config, mechanism: str) -> str:
+    """The schedule that is left without a mechanism of flash3; the same where it does not use it."""
+    return str(flash3.without(config, mechanism) if isinstance(config, Flash3Config) else config)
+
+
 # ---------------------------------------------------------------------------------------------- configurations as text
 
-_NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps"}
-_FLAGS = {"pingpong": "pingpong", "overlap": "overlap"}
+_NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps", "splits": "splits"}
+_FLAGS = {
+    "pingpong": ("pingpong", True),
+    "overlap": ("overlap", True),
+    "cp.async": ("tma", False),
+    "mma": ("wgmma", False),
+    "unspecialized": ("specialized", False),
+}
+"""Words that set a field; it is the other way round where the word is missing."""
 
 
 def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
@@ -105,7 +152,7 @@ def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     where = f"schedule={text}"
     config = default(name, p, spec)
     known = {f.name for f in dataclasses.fields(config)}
-    fields: dict[str, int | bool] = {flag: False for flag in _FLAGS.values() if flag in known}
+    fields: dict[str, int | bool] = {field: not value for field, value in _FLAGS.values() if field in known}
     if "cluster" in known:
         fields["cluster"] = 1
     rest = iter(words)
@@ -119,7 +166,8 @@ def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
                 raise InputError(f"{where}: {word} needs a number, such as {word} 2")
             fields[_NUMBERS[word]] = int(value)
         elif word in _FLAGS:
-            fields[_FLAGS[word]] = True
+            field, value_if_named = _FLAGS[word]
+            fields[field] = value_if_named
         else:
             raise InputError(f"{where}: {word} is no word of a {name} configuration")
     if unknown := [key for key in fields if key not in known]:

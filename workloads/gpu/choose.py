@@ -101,6 +101,24 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     return Choice(best[0][0], best)
 
 
+def without(config: Config, mechanism: str) -> str:
+    """The schedule that is left without a mechanism of wgmma kernels; the same where it does not use it."""
+    if not isinstance(config, WgmmaConfig):
+        return str(config)
+    match mechanism:
+        case "pingpong":
+            return str(dataclasses.replace(config, pingpong=False))
+        case "multicast":
+            return str(dataclasses.replace(config, cluster_m=1, cluster_n=1))
+        case "wgmma":
+            return MmaConfig.schedule
+        case _:
+            raise InputError(
+                f"without {mechanism}: GEMM has no such program; it can leave out pingpong, multicast, wgmma, "
+                "attention all of them"
+            )
+
+
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
     formats = [d for d in DTYPE_BYTES if _units(spec, d)]
     if _units(spec, p.dtype) == ["wgmma"] and schedule in ("auto", "wgmma"):
