@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter
@@ -33,6 +34,16 @@ def describe(spec: MachineSpec) -> list[Row]:
         path = f"instructions.{row.name}"
         rows.append(Row(path, _instruction(row), spec.sources.get(f"{path}.interval", "")))
     return rows
+
+
+def as_html(spec: MachineSpec) -> str:
+    """Return a machine's figures as an HTML table."""
+    rows = "".join(
+        "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in describe(spec)
+    )
+    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("figure", "value", "source"))
+    return f"<h4>{escape(spec.name)}: {escape(spec.title)}</h4><table><tr>{head}</tr>{rows}</table>"
 
 
 def json_schema(family: str = "gpu") -> dict[str, Any]:

@@ -51,6 +51,12 @@ class MachineSpec(Group):
         """Peak operations (2 a multiply-add) a second for operands of a type, as the data sheet counts them."""
         raise NotImplementedError
 
+    def _repr_html_(self) -> str:
+        """The figures with their sources, for notebooks."""
+        from arch.show import as_html
+
+        return as_html(self)
+
     def content_hash(self) -> str:
         """SHA-256 of the figures, the same in every process; title, notes and sources do not count."""
         figures = self.model_dump(mode="json", by_alias=True, exclude={"title", "notes"})

@@ -16,6 +16,7 @@ from sim.report.report import Report
 from sim.runners import runner
 from sim.runners.options import Options, Progress, part
 from sim.validate import RowResult
+from workloads.gpu.select import WITHOUT
 from workloads.graphs import Graph
 from workloads.ops import Operator
 from workloads.parse import parse
@@ -35,6 +36,7 @@ def simulate(
     clock: str = "isolated",
     data: str = "normal",
     tune: bool = False,
+    without: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Simulates one operator, or one graph of operators, on one machine.
@@ -46,12 +48,13 @@ def simulate(
     singly. l2: `cold`, `warm` after an untimed run, or `dirty`, full of what something else wrote. scope: what the
     time covers (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy for long),
     or a locked clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the power model.
-    tune: simulate the best few candidates and take the fastest. progress: called with the share done, 0 to 1.
+    tune: simulate the best few candidates and take the fastest. without: mechanisms that the kernel is to do without,
+    which gives another program (`workloads.gpu.select.MECHANISMS`). progress: called with the share done, 0 to 1.
     Raises InputError before anything runs, also for an option that means nothing on the machine.
     """
     spec = _machine(machine, set)
     op = parse(workload) if isinstance(workload, str) else workload
-    options = Options(schedule, check, exact, l2, scope, clock, data, tune)
+    options = Options(_leaving_out(schedule, without), check, exact, l2, scope, clock, data, tune)
     return _simulate(op, spec, options, progress)
 
 
@@ -68,6 +71,7 @@ def compare(
     tune: bool = False,
     exact: bool = False,
     check: bool = False,
+    without: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Comparison:
     """Simulates one operator on several machines, with each schedule; options as in `simulate`.
@@ -78,7 +82,7 @@ def compare(
     op = parse(workload) if isinstance(workload, str) else workload
     specs = _machines(machines, set)
     options = Options("auto", check, exact, l2, scope, clock, data, tune)
-    pairs = [(spec, schedule) for spec in specs for schedule in schedules]
+    pairs = [(spec, _leaving_out(schedule, without)) for spec in specs for schedule in schedules]
     rows: list[Report | Unsupported] = []
     for i, (spec, schedule) in enumerate(pairs):
         if isinstance(spec, Unsupported):
@@ -106,12 +110,22 @@ def simulate_row(row: Row) -> RowResult:
 
 
 def program_listing(
-    workload: Operator | str, machine: MachineSpec | str, *, schedule: str = "auto", set: Sequence[str] = ()
+    workload: Operator | str,
+    machine: MachineSpec | str,
+    *,
+    schedule: str = "auto",
+    set: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> str:
     """The program that `simulate` would run, as text with the cost of each instruction."""
     spec = _machine(machine, set)
     op = parse(workload) if isinstance(workload, str) else workload
-    return str(runner(spec.family).listing(op, spec, schedule))
+    return str(runner(spec.family).listing(op, spec, _leaving_out(schedule, without)))
+
+
+def _leaving_out(schedule: str, without: Sequence[str]) -> str:
+    """The schedule as families read it, with the mechanisms that it is to leave out."""
+    return f"{schedule}{WITHOUT}{' '.join(without)}" if without else schedule
 
 
 def _simulate(op: Operator | Graph, spec: MachineSpec, options: Options, progress: Progress | None) -> Report:

@@ -71,6 +71,7 @@ def _parser() -> Parser:
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     _add_output(run)
+    run.add_argument("--html", metavar="FILE", help="write the whole report as one HTML file")
     run.set_defaults(command=_run)
 
     compare = commands.add_parser("compare", help="one operator on several machines", allow_abbrev=False)
@@ -125,13 +126,17 @@ def _add_conditions(parser: Parser) -> None:
         metavar="DATA",
         help="operands for the power model: normal (default), uniform, zeros",
     )
+    add(
+        "--without", nargs="+", action="extend", default=[], metavar="M",
+        help="leave a mechanism out, as another program: tma, wgmma, warp_specialization, pingpong, overlap, multicast",
+    )  # fmt: skip
     add("--tune", action="store_true", help="simulate the best few candidates and take the fastest")
 
 
 def _add_output(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="JSON on stdout instead of text")
     parser.add_argument("--plot", metavar="FILE", help=f"draw to a file ({', '.join(PICTURES)})")
-    parser.add_argument("--force", action="store_true", help="let --plot overwrite a file")
+    parser.add_argument("--force", action="store_true", help="let files be overwritten")
 
 
 class _Version(argparse.Action):
@@ -160,12 +165,15 @@ def _positive(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     picture = _picture(options)
+    page = study.target("--html", options.html, (".html",), options.force)
     from sim.api import program_listing, simulate
     from sim.progress import Progress
 
     text = " ".join(options.workload)
     if options.listing:
-        sys.stdout.write(program_listing(text, options.arch, schedule=options.schedule, set=options.set))
+        sys.stdout.write(
+            program_listing(text, options.arch, schedule=options.schedule, set=options.set, without=options.without)
+        )
         return FINE
     with Progress(text) as progress:
         report = simulate(text, options.arch, schedule=options.schedule, progress=progress, **_conditions(options))
@@ -179,7 +187,23 @@ def _run(options: argparse.Namespace) -> int:
         report.plot_roofline(left)
         (report.plot_profile if report.record.operators else report.plot_stalls)(right)
         _save(figure, picture)
+    if page:
+        _write_page(report, text, options, page)
     return _outcome([report.to_dict()])
+
+
+def _write_page(report: Report, text: str, options: argparse.Namespace, path: Path) -> None:
+    """Writes the report as one HTML file, with a timeline of what was run."""
+    from arch.load import load_arch
+    from sim.trace import trace
+    from sim.trace.page import page
+
+    machine = load_arch(options.arch, options.set)
+    asked = {name: getattr(options, name) for name in ("l2", "clock", "exact")}
+    schedule = options.schedule if report.record.operators else report.record.schedule
+    content = page(report, machine, lambda: trace(text, machine, schedule=schedule, **asked))
+    with study.written("--html", path):
+        path.write_text(content, encoding="utf-8")
 
 
 def _print_profile(report: Report, as_json: bool) -> None:
@@ -265,7 +289,7 @@ def _validate(options: argparse.Namespace) -> int:
 
 def _conditions(options: argparse.Namespace) -> dict[str, Any]:
     """Options that `simulate` and `compare` take under the same names."""
-    names = ("set", "check", "exact", "l2", "scope", "clock", "data", "tune")
+    names = ("set", "check", "exact", "l2", "scope", "clock", "data", "tune", "without")
     return {name: getattr(options, name) for name in names}
 
 
@@ -281,8 +305,8 @@ def _json(document: Any) -> str:
 def _picture(options: argparse.Namespace) -> Path | None:
     """Where the picture goes, checked before anything runs."""
     if options.plot is None:
-        if options.force:
-            raise InputError("--force goes with --plot FILE")
+        if options.force and getattr(options, "html", None) is None:
+            raise InputError("--force goes with --plot FILE or --html FILE")
         return None
     path = Path(options.plot)
     if path.suffix not in PICTURES:

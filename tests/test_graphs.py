@@ -55,6 +55,9 @@ def test_the_report_follows_the_schema_and_sums_up(report: Report) -> None:
     assert document["flops"] == 3 * 2 * SIZE**3
     profile = {entry["operator"]: entry for entry in document["profile"]}
     assert {name: entry["calls"] for name, entry in profile.items()} == {"mm0": 2, "mm1": 1, "copy": 1}
+    assert {name: entry["bound"] for name, entry in profile.items()} == {
+        "mm0": "latency", "mm1": "latency", "copy": "pcie"
+    }  # fmt: skip
     assert sum(entry["device_us"] for entry in profile.values()) == pytest.approx(
         sum(kernel["time_us"] for kernel in document["kernels"])
     )
@@ -126,6 +129,7 @@ def test_a_copy_alone(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"schedule": "eagr"}, "schedule=eagr: must be one of eager, graph, fused, fused_graph; did you mean eager?"),
         ({"scope": "wall"}, "scope=wall: must be one of"),
+        ({"tune": True}, "tune: chain of 2 is a graph"),
     ],
 )
 def test_wrong_input_is_one_line(arguments: dict[str, Any], message: str) -> None:

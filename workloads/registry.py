@@ -26,7 +26,7 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("attention", "tpu"): ("workloads.tpu.attention",),
     ("inference", "tpu"): ("workloads.tpu.network",),
     ("matvec", "tpu"): ("workloads.tpu.gemm",),
-    ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2"),
+    ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2", "workloads.gpu.unfused"),
 }
 """Modules whose import registers the schedules of (operator, family)."""
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MACHINE = "h100-sxm"
 TILE_K, STAGES = 64, 4
+MANY_TILES = 4 * 132
+"""From so many waves on, smaller tiles only read more."""
 TILES = ((128, 256), (128, 128), (64, 128), (64, 64), (64, 32))
 
 
@@ -78,7 +80,7 @@ def page_us(size: int, quick: bool) -> tuple[float, str]:
     """Time of the page by its best tile, cold, microseconds."""
     found = []
     for tile_m, tile_n in TILES[1 if quick else 0 :]:
-        if size * size // (tile_m * tile_n) > 8192:  # hundreds of waves of small tiles are never the best
+        if found and size * size // (tile_m * tile_n) > MANY_TILES:
             continue
         program = gemm(size, size, size, tile_m, tile_n)
         machine = load_arch(MACHINE)

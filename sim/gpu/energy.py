@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from arch.gpu import GpuSpec
+from arch.gpu_rules import WARP_SIZE
 from sim.gpu.layout import Counter
 from sim.memory.counters import MemoryCounter
 
@@ -44,7 +45,9 @@ class EnergyModel:
             self._per_action[index] += int(femtojoules * (factor if moves_data else 1))
 
         put(Counter.INSTRUCTIONS, energy.issue_fj, False)
-        put(Counter.MACS_VECTOR, energy.fma_fj, True)
+        # A packed multiply-add (two halves, four bytes) moves as many register bits as one of fp32.
+        put(Counter.INST_FMA, WARP_SIZE * energy.fma_fj, True)
+        put(Counter.INST_FP16, WARP_SIZE * energy.fma_fj, True)
         put(Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte, True)
         put(Counter.SHARED_WRITE_BYTES, energy.shared_fj_per_byte, True)
         put(Counter.L1_READ_SECTORS, 32 * energy.l1_fj_per_byte, True)

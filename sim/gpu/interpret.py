@@ -96,6 +96,8 @@ def _device_memory(program: Program, inputs: Mapping[str, Array]) -> dict[str, A
             if given.shape != tensor.shape:
                 raise InputError(f"inputs: {tensor.name} has shape {given.shape}; the program says {tensor.shape}")
             memory[tensor.name] = _rounded(given, tensor.dtype)
+        elif tensor.alias:
+            memory[tensor.name] = memory[tensor.alias].reshape(tensor.shape)
         elif tensor.role == "input":
             raise InputError(f"inputs: {tensor.name} is missing; program {program.name} reads it")
         else:

@@ -8,7 +8,7 @@ from arch.gpu import GpuSpec
 from sim.gpu.lower import find_row, shared_row
 from sim.gpu.program import Assign, Const, GlobalTensor, Kernel, Loop, Op, Program, Statement, View
 
-_SHARED_OPS = ("lds", "sts", "ldmatrix", "stmatrix")
+_SHARED_OPS = ("lds", "sts", "ldmatrix", "stmatrix", "dsmem_ld")
 #: Column at which costs begin, unless an op is longer.
 _COST_COLUMN = 88
 

@@ -63,7 +63,7 @@ _OPERATORS = {
 _BUILTIN = {"cta_x": -1, "cta_y": -2, "cta_z": -3, "cluster_rank": -4, "warp": -5}
 _GLOBAL = {"ldg": Kind.LDG, "stg": Kind.STG, "red": Kind.RED, "cp_async": Kind.CP_ASYNC}
 _TMA = {"tma_load": Kind.TMA_LOAD, "tma_store": Kind.TMA_STORE, "tma_reduce": Kind.TMA_REDUCE}
-_SHARED = ("lds", "sts", "ldmatrix", "stmatrix")
+_SHARED = ("lds", "sts", "ldmatrix", "stmatrix", "dsmem_ld")
 _SYNC = {
     "cp_commit": Kind.CP_COMMIT,
     "cp_wait": Kind.CP_WAIT,
@@ -177,7 +177,13 @@ def shared_row(spec: GpuSpec, op: Op) -> tuple[Instruction, int, int]:
         row = find_row(spec, op.opcode, "b16", "x4")
         return row, 4, ldmatrix_waves(view)
     bits = 8 * max(4, op.vector_bytes)
-    row = find_row(spec, op.opcode, f"b{bits}")
+    if op.opcode == "dsmem_ld":
+        # An lds with the latency of the network, whose rate is not booked, nor the array of the SM that is read.
+        if spec.dsmem is None:
+            raise InputError(f"dsmem_ld needs clusters, which {spec.name} does not have")
+        row = find_row(spec, "lds", f"b{bits}").model_copy(update={"latency_cycles": spec.dsmem.latency_cycles})
+    else:
+        row = find_row(spec, op.opcode, f"b{bits}")
     return row, max(1, bits // 32), access_waves(view, op.vector_bytes, op.sharers)
 
 

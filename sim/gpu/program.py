@@ -223,7 +223,8 @@ class GlobalTensor:
     """A tensor in device memory.
 
     shape: elements per dimension. strides: elements per step of each dimension; exactly one of the last two is 1 (the
-    contiguous one). role: "input", "output" or "scratch". align_bytes: alignment of its first element.
+    contiguous one). role: "input", "output" or "scratch". align_bytes: alignment of its first element. alias: name of
+    the tensor of which this one is another shape, dense as that one is.
     """
 
     name: str
@@ -232,6 +233,7 @@ class GlobalTensor:
     strides: tuple[int, ...]
     role: str = "input"
     align_bytes: int = 512
+    alias: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -509,8 +511,12 @@ class Program:
 
     def addresses(self) -> dict[str, int]:
         """Byte address of each tensor's first element: in order, aligned as device allocators do."""
-        address, out = 1 << 21, {}
+        address = 1 << 21
+        out: dict[str, int] = {}
         for tensor in self.tensors:
+            if tensor.alias:
+                out[tensor.name] = out[tensor.alias]
+                continue
             address = -(-address // tensor.align_bytes) * tensor.align_bytes
             out[tensor.name] = address
             address += tensor.size_bytes
@@ -629,6 +635,10 @@ class RoleBuilder:
     def sts(self, dst: View, src: View, count: int, **fields: Any) -> None:
         """`count` STS of `vector_bytes` a thread."""
         self.op("sts", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+
+    def dsmem_ld(self, dst: View, src: View, count: int, rank: int, **fields: Any) -> None:
+        """`count` LDS of `vector_bytes` a thread from the same tile of CTA `rank` of the cluster."""
+        self.op("dsmem_ld", count, dst=dst, srcs=(src,), multicast=Const(1 << rank), compute=_copy, **fields)
 
     # --- global memory through L1
 

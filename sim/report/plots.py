@@ -23,7 +23,8 @@ def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
     ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
     intensities = [report.figures.intensity for report in reports]
     ridges = [report.figures.ridge for report in reports]
-    x = np.geomspace(min(*intensities, *ridges) / 8, max(*intensities, *ridges) * 8, 200)
+    shown = [value for value in (*intensities, *ridges) if value > 0]  # a copy has no operations, and no place here
+    x = np.geomspace(min(shown) / 8, max(shown) * 8, 200)
     for report in reports:
         machine, figures = report.record.machine, report.figures
         roof = np.minimum(machine.peak_ops_per_s, x * figures.external_bytes_per_s) * 1e-12

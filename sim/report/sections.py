@@ -218,10 +218,11 @@ def profile_section(run: RunRecord) -> Section:
             entry.name, str(entry.calls), str(entry.kernels),
             time_text(entry.host_ps), percent(entry.host_share),
             time_text(entry.device_ps), percent(entry.device_share), time_text(entry.device_ps // entry.calls),
+            entry.bound,
         )
         for entry in profile(run)
     )  # fmt: skip
-    header = ("operator", "calls", "kernels", "host", "host %", "device", "device %", "device a call")
+    header = ("operator", "calls", "kernels", "host", "host %", "device", "device %", "device a call", "bound")
     return Section("Profile", rows, header)
 
 

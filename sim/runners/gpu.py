@@ -158,13 +158,18 @@ def listing(asked: Operator, spec: GpuSpec, schedule: str) -> str:
 
 def row(row: Row) -> RowResult:
     """Simulates a row of reference data in its source's environment."""
-    spec = load_arch(row.machine)
+    environment = environment_of(row.source)
+    rate = environment.dram_bandwidth_tb_s
+    spec = load_arch(row.machine, [f"dram.bandwidth={rate} TB/s"] if rate else [])
     op = operator_on(operator_of(row), spec)
     kinds = schedules(op.word, spec.family)
-    if row.schedule != "vendor" and row.schedule not in kinds:
+    meant = environment.schedules.get(row.schedule)
+    schedule = meant if meant in kinds else row.schedule
+    if schedule != "vendor" and schedule not in kinds:
         raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
     conditions = conditions_of(row)
-    choice = choose(op, spec, "auto" if row.schedule == "vendor" else row.schedule)
+    vendor = environment.kind.get(row.dtype, "auto")
+    choice = choose(op, spec, vendor if schedule == "vendor" else schedule)
     announce_compile()
     config, estimate_ps = choice.candidates[0]
     run = run_program(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)

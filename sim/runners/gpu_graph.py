@@ -71,6 +71,8 @@ def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Prog
     form = "eager" if options.schedule == "auto" else options.schedule
     one_of("schedule", form, tuple(FORMS))
     one_of("scope", options.scope, SCOPES)
+    if options.tune:
+        raise InputError(f"tune: {asked} is a graph, whose operators take their best estimate; tune them one by one")
     fused, calling = FORMS[form]
     conditions = gpu.conditions_asked(spec, options)
     cost = Cost()

@@ -29,7 +29,8 @@ from sim.runners.options import Options, Progress, version
 from sim.trace.timeline import Timeline
 from sim.trace.window import Wanted
 from workloads.gpu.select import choose
-from workloads.ops import Operator
+from workloads.graphs import Graph, GraphOperator
+from workloads.ops import CopyH2D, Operator
 
 ROWS = 1 << 21
 """Most rows of a kind: 128 MiB of events, 96 MiB of states."""
@@ -57,6 +58,8 @@ def trace(
     asked: Operator, spec: GpuSpec, options: Options, wanted: Wanted, progress: Progress | None = None
 ) -> Timeline:
     """Runs an operator and records one of its kernels. InputError for a window that holds nothing, or too much."""
+    if isinstance(asked, Graph | GraphOperator | CopyH2D):
+        raise InputError(f"{asked}: graphs and copies have no trace; trace one of their operators")
     op = gpu.operator_on(asked, spec)
     conditions = gpu.conditions_asked(spec, options)
     config, estimate_ps = choose(op, spec, options.schedule).candidates[0]

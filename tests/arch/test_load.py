@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from arch.errors import InputError
 from arch.load import load_arch
+from arch.show import describe
 
 ROOT = Path(__file__).parents[2]
 
@@ -269,3 +271,14 @@ def test_own_files_inherit_and_need_no_sources(tmp_path: Path) -> None:
     assert (spec.name, spec.sm.count, spec.l2.size_bytes) == ("mine", 144, 60 * 2**20)
     assert spec.sources["l2.size"] == "stated in big.yaml line 2"
     assert spec.sources["l2.hit_latency"] == load_arch("h100-sxm").sources["l2.hit_latency"]
+
+
+@pytest.mark.parametrize("name", ["t4", "tpu-v1", "sn40l"])
+def test_notebooks_show_figures_with_sources(name: str) -> None:
+    machine = load_arch(name, ["clock.boost=1 GHz"] if name == "t4" else [])
+    html = machine._repr_html_()
+    assert machine.title in html
+    for row in describe(machine)[:40]:
+        assert escape(row.path) in html
+        assert escape(row.source) in html
+    assert ("set by the user" in html) == (name == "t4")

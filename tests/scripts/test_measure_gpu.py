@@ -74,11 +74,12 @@ def test_rows_are_read_and_simulated_as_they_are(tmp_path: Path) -> None:
     assert len(validation.outcomes) == 1
 
 
-@pytest.mark.parametrize("text", [text for text in measure.DEFAULT_SET if text.startswith("gemm")])
+@pytest.mark.parametrize("text", measure.DEFAULT_SET)
 def test_workloads_mean_the_same_here_and_there(text: str) -> None:
     case = measure.parse_case(text, "fp16")
     row = Row("t4", case.op, case.dtype, case.shape, "vendor", 1.0, "event", 0.0, "cold", "A", "measure_gpu", "")
-    assert operator_of(row).with_defaults("fp16").operand_bytes == case.size_bytes
+    # Weights of norms, one row of thousands, are the only tensors that the script does not count.
+    assert operator_of(row).with_defaults("fp16").operand_bytes == pytest.approx(case.size_bytes, rel=1e-3)
 
 
 def test_sizes_by_hand() -> None:

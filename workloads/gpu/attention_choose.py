@@ -10,18 +10,19 @@ import re
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from workloads.gpu import flash2, flash3
-from workloads.gpu.attention import AttentionProblem, problem
-from workloads.gpu.estimate import figures
+from workloads.gpu import flash2, flash3, unfused
+from workloads.gpu.attention import AttentionProblem, problem, width
+from workloads.gpu.estimate import figures, transfer
 from workloads.gpu.flash2 import Flash2Config
 from workloads.gpu.flash3 import Flash3Config
 from workloads.gpu.problem import ceil_div
 from workloads.gpu.select import Choice
+from workloads.gpu.unfused import UnfusedConfig
 from workloads.ops.attention import Attention
 
-Config = Flash3Config | Flash2Config
+Config = Flash3Config | Flash2Config | UnfusedConfig
 
-SCHEDULES = ("flash3", "flash2")
+SCHEDULES = ("flash3", "flash2", "unfused")
 
 
 def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
@@ -41,6 +42,8 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     found: list[tuple[Config, int]] = []
     refused: InputError | None = None
     for name in SCHEDULES if kind == "auto" else (kind,):
+        if found and name == "unfused":
+            continue  # for machines that have nothing better
         config = default(name, p, spec)
         try:
             _check(p, spec, config)
@@ -57,19 +60,28 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
 def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The published configuration of a kind."""
+    if kind == "unfused":
+        return UnfusedConfig()
     return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
 
 
 def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
     if isinstance(config, Flash3Config):
         flash3.check(p, spec, config)
-    else:
+    elif isinstance(config, Flash2Config):
         flash2.check(p, spec, config)
+    else:
+        unfused.check(p, spec, config)
 
 
 def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     """Rounds of CTAs, each a start and its steps of products and softmax, one beside the other or in turn."""
     f, d = figures(spec), p.op.head_dim
+    if isinstance(config, UnfusedConfig):
+        # Scores are written and read three times each, weights read once more.
+        score_bytes = p.op.batch * p.op.heads * p.op.queries * p.op.keys * width(p)
+        cycles = transfer((6 if p.masked else 4) * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
+        return 7 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
     tensor: float
     if isinstance(config, Flash3Config):
         scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
@@ -93,10 +105,22 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     return f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
+def without(config: Config, mechanism: str) -> str:
+    """The schedule that is left without a mechanism of flash3; the same where it does not use it."""
+    return str(flash3.without(config, mechanism) if isinstance(config, Flash3Config) else config)
+
+
 # ---------------------------------------------------------------------------------------------- configurations as text
 
 _NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps"}
-_FLAGS = {"pingpong": "pingpong", "overlap": "overlap"}
+_FLAGS = {
+    "pingpong": ("pingpong", True),
+    "overlap": ("overlap", True),
+    "cp.async": ("tma", False),
+    "mma": ("wgmma", False),
+    "unspecialized": ("specialized", False),
+}
+"""Words that set a field; it is the other way round where the word is missing."""
 
 
 def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
@@ -105,7 +129,7 @@ def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     where = f"schedule={text}"
     config = default(name, p, spec)
     known = {f.name for f in dataclasses.fields(config)}
-    fields: dict[str, int | bool] = {flag: False for flag in _FLAGS.values() if flag in known}
+    fields: dict[str, int | bool] = {field: not value for field, value in _FLAGS.values() if field in known}
     if "cluster" in known:
         fields["cluster"] = 1
     rest = iter(words)
@@ -119,7 +143,8 @@ def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
                 raise InputError(f"{where}: {word} needs a number, such as {word} 2")
             fields[_NUMBERS[word]] = int(value)
         elif word in _FLAGS:
-            fields[_FLAGS[word]] = True
+            field, value_if_named = _FLAGS[word]
+            fields[field] = value_if_named
         else:
             raise InputError(f"{where}: {word} is no word of a {name} configuration")
     if unknown := [key for key in fields if key not in known]:

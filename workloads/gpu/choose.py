@@ -48,6 +48,9 @@ MMA_TILES = (
     (128, 64, 64, 32, 6), (64, 128, 32, 64, 6), (64, 64, 32, 32, 8), (64, 32, 32, 16, 8), (32, 64, 16, 32, 8),
     (32, 32, 16, 16, 8),
 )  # fmt: skip
+PREFETCH_LEAST_TILE = 64
+"""Smallest side of a tile whose copies go through registers: the kernels of libraries for Volta and Turing
+(..._h884gemm_64x64_..., ..._s1688gemm_..._64x64_sliced1x2_...) begin there."""
 MMA_STEP_BYTES = 64
 """Bytes of k in one stage; twice as many are tried too."""
 
@@ -96,6 +99,24 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     if not best:
         raise refused or _no_candidate(p, spec, schedule)
     return Choice(best[0][0], best)
+
+
+def without(config: Config, mechanism: str) -> str:
+    """The schedule that is left without a mechanism of wgmma kernels; the same where it does not use it."""
+    if not isinstance(config, WgmmaConfig):
+        return str(config)
+    match mechanism:
+        case "pingpong":
+            return str(dataclasses.replace(config, pingpong=False))
+        case "multicast":
+            return str(dataclasses.replace(config, cluster_m=1, cluster_n=1))
+        case "wgmma":
+            return MmaConfig.schedule
+        case _:
+            raise InputError(
+                f"without {mechanism}: GEMM has no such program; it can leave out pingpong, multicast, wgmma, "
+                "attention all of them"
+            )
 
 
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
@@ -165,7 +186,9 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
         yield from _wgmma_candidates(p, spec, f)
     if "mma" in names and "mma" in _units(spec, p.dtype):
         yield from _mma_candidates(p, spec, f)
-    if "simt" in names and (p.dtype, p.acc) in simt.OPCODES:
+    # Libraries keep to the tensor cores where they take the format.
+    tensor = len(names) > 1 and {"wgmma", "mma"}.intersection(_units(spec, p.dtype))
+    if "simt" in names and not tensor and (p.dtype, p.acc) in simt.OPCODES:
         yield from _simt_candidates(p, spec, f)
     if "gemv" in names and min(p.m, p.n) == 1 and p.dtype in ("fp32", "tf32", "fp16", "bf16", "int8", "fp8"):
         for warps, rows, unroll in GEMV_SHAPES:
@@ -238,6 +261,8 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, p.dtype, copy)
     for tile_m, tile_n, warp_m, warp_n, stages in MMA_TILES:
+        if not asynchronous and min(tile_m, tile_n) < PREFETCH_LEAST_TILE:
+            continue
         for steps in (1, 2) if asynchronous else (1,):
             config = MmaConfig(
                 tile_m, tile_n, steps * MMA_STEP_BYTES // width, warp_m, warp_n,

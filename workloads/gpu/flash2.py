@@ -98,16 +98,19 @@ def build(op: Attention, spec: GpuSpec, config: Flash2Config) -> Program:
 
 
 class Blocked:
-    """`rows` by head_dim elements in shared memory, in blocks of 64 columns with permuted rows (XOR)."""
+    """`rows` by head_dim elements in shared memory, in blocks of `columns` columns with permuted rows (XOR)."""
 
-    def __init__(self, k: KernelBuilder, name: str, rows: int, columns: int, dtype: str, stages: int = 1) -> None:
-        self.rows, self.blocks = rows, columns // BLOCK_COLUMNS
-        self.tile: SharedTile = k.shared(name, (rows * self.blocks, BLOCK_COLUMNS), dtype, stages, swizzle_bytes=128)
+    def __init__(
+        self, k: KernelBuilder, name: str, rows: int, head_dim: int, dtype: str, stages: int = 1,
+        columns: int = BLOCK_COLUMNS,
+    ) -> None:  # fmt: skip
+        self.rows, self.columns, self.blocks = rows, columns, head_dim // columns
+        self.tile: SharedTile = k.shared(name, (rows * self.blocks, columns), dtype, stages, swizzle_bytes=128)
 
     def view(self, row: IntLike, rows: int, column: int, columns: int, stage: IntLike = 0) -> View:
         """A box that lies in one block of columns."""
-        first = column // BLOCK_COLUMNS * self.rows
-        return self.tile[stage, row + first : rows, column % BLOCK_COLUMNS : columns]  # type: ignore[misc]
+        first = column // self.columns * self.rows
+        return self.tile[stage, row + first : rows, column % self.columns : columns]  # type: ignore[misc]
 
 
 class Fragments:
@@ -169,6 +172,25 @@ class Fragments:
     def _mma(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike, spread: bool) -> None:
         count = acc.extents[0] * acc.extents[1] * self.PART // SHAPE_MACS
         r.mma(acc, a, b, shape=SHAPE, dtype=self.dtype, count=count, accumulate=accumulate, spread=spread)
+
+
+def store_rows(
+    r: RoleBuilder, s: OnlineSoftmax, staging: Blocked, own: Expr, o: GlobalTensor, at: tuple[Expr, Expr, Expr]
+) -> None:
+    """A warp's outputs to (batch, row, head) `at`, through its rows `own` of `staging`, so that threads store whole
+    vectors; it takes back what it has put there, so that no barrier is needed."""
+    batch, row, head = at
+    out, rows, columns = DTYPE_BYTES[o.dtype], s.rows, staging.columns
+    result = RegisterTile("result", (rows, s.head_dim), o.dtype)
+    for block in range(staging.blocks):
+        view = staging.view(own, rows, block * columns, columns)
+        r.sts(view, s.acc[:, block * columns : columns], ceil_div(rows * columns, 64), vector_bytes=2 * out)
+    for block in range(staging.blocks):
+        view = staging.view(own, rows, block * columns, columns)
+        count = ceil_div(rows * columns * out, 32 * MAX_VECTOR_BYTES)
+        r.lds(result[:, block * columns : columns], view, count)
+    box = o[batch, row:rows, head, :]  # type: ignore[misc]
+    r.stg(box, result.whole, ceil_div(rows * s.head_dim * out, 32 * MAX_VECTOR_BYTES))
 
 
 class _Builder:
@@ -247,26 +269,11 @@ class _Builder:
         overhead.FLASH2_STEP.write(r)
 
     def _store(self, r: RoleBuilder, s: OnlineSoftmax, row: Expr) -> None:
-        """Outputs through shared memory, so that threads store whole vectors of a row; LSE from registers.
-
-        A warp takes back the rows that it has put there, so that no barrier is needed.
-        """
-        c, d, out = self.c, self.p.op.head_dim, DTYPE_BYTES[self.p.out]
+        """Outputs through shared memory, LSE from registers."""
         s.finish(r)
         overhead.FLASH2_EPILOGUE.write(r)
-        result = RegisterTile("result", (c.rows, d), self.p.out)
-        for block in range(self.staging.blocks):
-            at = block * BLOCK_COLUMNS
-            view = self.staging.view(self.own, c.rows, at, BLOCK_COLUMNS)
-            r.sts(view, s.acc[:, at:BLOCK_COLUMNS], c.rows * BLOCK_COLUMNS // 64, vector_bytes=2 * out)
-        for block in range(self.staging.blocks):
-            at = block * BLOCK_COLUMNS
-            view = self.staging.view(self.own, c.rows, at, BLOCK_COLUMNS)
-            count = ceil_div(c.rows * BLOCK_COLUMNS * out, 32 * MAX_VECTOR_BYTES)
-            r.lds(result[:, at:BLOCK_COLUMNS], view, count)
-        box = self.p.o[CTA_Y, row + self.own : c.rows, CTA_Z, :]  # type: ignore[misc]
-        r.stg(box, result.whole, ceil_div(c.rows * d * out, 32 * MAX_VECTOR_BYTES))
-        lse = self.p.lse[CTA_Y, CTA_Z, row + self.own : c.rows]  # type: ignore[misc]
+        store_rows(r, s, self.staging, self.own, self.p.o, (CTA_Y, row + self.own, CTA_Z))
+        lse = self.p.lse[CTA_Y, CTA_Z, row + self.own : self.c.rows]  # type: ignore[misc]
         r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
 
 

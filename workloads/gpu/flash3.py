@@ -6,6 +6,10 @@ beside P V (overlap). The warpgroups take turns at the tensor cores, so that sof
 the other (ping-pong). CTAs of a cluster share K and V by multicast. CTAs are persistent; where masks make tiles
 unequal they take them from a counter, the longest first, few heads at a time so that K and V stay in the L2.
 
+Each mechanism can be left out, which gives another program: `tma` (cp.async by the producer's four warps), `wgmma`
+(ldmatrix and mma.sync), `specialized` (all warps load and compute), `pingpong`, `overlap` (both products are waited for
+before softmax), and multicast (`cluster` 1).
+
 Tiles, warps and instruction counts are those of the published kernels (hopper/tile_size.h and machine code of commit
 0251105a, nvcc 13.0).
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from arch.dtypes import DTYPE_BYTES
@@ -26,19 +30,20 @@ from sim.gpu.program import (
     WARP,
     Const,
     Expr,
+    GlobalTensor,
     IntLike,
     Kernel,
     KernelBuilder,
     MBarrier,
     Program,
     RoleBuilder,
-    SharedTile,
     Var,
     minimum,
 )
 from workloads.gpu import overhead
 from workloads.gpu.attention import AttentionProblem, Blocks, OnlineSoftmax, blocks, problem, width
-from workloads.gpu.problem import ceil_div
+from workloads.gpu.flash2 import BLOCK_COLUMNS, Blocked, Fragments, store_rows
+from workloads.gpu.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.gpu.wgmma import BLOCK_ROWS, INSTRUCTION_K_BYTES, WARP_ROWS, WARPGROUP, clusters_resident
 from workloads.ops.attention import Attention
 from workloads.registry import register
@@ -51,7 +56,7 @@ L2_SECTION_BYTES = 32 << 20
 class Flash3Config:
     """Tile configuration: `block_m` queries a CTA, `block_n` keys a step.
 
-    cluster: CTAs that share keys and values. stages: of K and of V. pingpong, overlap: see above.
+    cluster: CTAs that share keys and values. stages: of K and of V. The mechanisms: see above.
     """
 
     block_m: int
@@ -60,6 +65,9 @@ class Flash3Config:
     stages: int = 2
     pingpong: bool = True
     overlap: bool = True
+    tma: bool = True
+    wgmma: bool = True
+    specialized: bool = True
 
     schedule: ClassVar[str] = "flash3"
 
@@ -74,6 +82,9 @@ class Flash3Config:
         words += [f"stages {self.stages}"]
         words += ["pingpong"] if self.pingpong else []
         words += ["overlap"] if self.overlap else []
+        words += [] if self.tma else ["cp.async"]
+        words += [] if self.wgmma else ["mma"]
+        words += [] if self.specialized else ["unspecialized"]
         return " ".join(words)
 
 
@@ -97,6 +108,21 @@ def default_config(p: AttentionProblem) -> Flash3Config:
     return Flash3Config(block_m, block_n, cluster=2 if shares else 1, pingpong=wide)
 
 
+def without(config: Flash3Config, mechanism: str) -> Flash3Config:
+    """The configuration without a mechanism and what needs it."""
+    match mechanism:
+        case "tma":
+            return replace(config, tma=False, cluster=1)
+        case "wgmma":
+            return replace(config, wgmma=False, overlap=False)
+        case "warp_specialization":
+            return replace(config, specialized=False, pingpong=False)
+        case "multicast":
+            return replace(config, cluster=1)
+        case _:
+            return replace(config, **{mechanism: False})
+
+
 @register("attention", "gpu", "flash3")
 def build(op: Attention, spec: GpuSpec, config: Flash3Config) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
@@ -115,6 +141,16 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         raise InputError(f"{where}: a tile has 64, 128 or 192 queries, one warpgroup each 64; nearest: 128")
     if config.block_n % 16 or not 16 <= config.block_n <= 256:
         raise InputError(f"{where}: a block of keys is a multiple of 16 from 16 to 256; nearest: 128")
+    if config.overlap and not config.wgmma:
+        raise InputError(f"{where}: mma.sync ends before the next instruction, nothing overlaps it; leave out overlap")
+    if config.pingpong and not config.specialized:
+        raise InputError(f"{where}: warps that load cannot take turns; leave out pingpong")
+    if config.cluster > 1 and not config.tma:
+        raise InputError(f"{where}: only TMA writes to other CTAs of a cluster; nearest: cluster 1")
+    if not config.wgmma and width(p) != 2:
+        raise InputError(f"{where}: mma kernels have fp16 and bf16, not {p.dtype}")
+    if config.block_n % (WARPGROUP * (1 if config.specialized else config.warpgroups)) and not config.tma:
+        raise InputError(f"{where}: each warp copies as many rows; nearest: block of 128 keys")
     if config.cluster not in (1, 2, 4) or config.block_n % (8 * config.cluster):
         raise InputError(f"{where}: 1, 2 or 4 CTAs share keys, whole groups of 8 rows each; nearest: cluster 1")
 
@@ -138,27 +174,35 @@ class _Builder:
             f"attention_{config}".replace(" ", "_"), (workers * config.cluster, 1, 1), (config.cluster, 1, 1),
             code_bytes=_code_bytes(config, d),
         )  # fmt: skip
-        swizzle = 128
-        self.sq = self.k.shared("q", (config.block_m, d), p.dtype, 1, swizzle)
-        self.sk = self.k.shared("k", (config.block_n, d), p.dtype, config.stages, swizzle)
-        self.sv = self.k.shared("v", (config.block_n, d), p.dtype, config.stages, swizzle)
-        used = sum(t.size_bytes for t in (self.sq, self.sk, self.sv)) + 2048
+        self.q = self._buffer("q", config.block_m, 1)
+        self.keys = self._buffer("k", config.block_n, config.stages)
+        self.values = self._buffer("v", config.block_n, config.stages)
+        used = sum(t.tile.size_bytes for t in (self.q, self.keys, self.values)) + 2048
         staged = config.block_m * d * DTYPE_BYTES[p.out]
         # O leaves through a buffer of its own; where there is no room, through the values read last, or through Q.
-        self.so: SharedTile | None = None
+        self.o: Blocked | None = None
         if used + staged <= spec.shared.max_per_cta_bytes:
-            self.so = self.k.shared("o", (config.block_m, d), p.out, 1, swizzle)
-        self.through_v = self.so is None and config.block_n >= config.block_m and p.out == p.dtype
-        self.through_q = self.so is None and not self.through_v
+            self.o = self._buffer("o", config.block_m, 1, p.out)
+        fits = config.block_n >= config.block_m and p.out == p.dtype
+        self.through_v = self.o is None and fits and config.tma and config.wgmma
+        self.through_q = self.o is None and not self.through_v
         warps = self.consumer_warps
-        self.q_full = self.k.mbarrier("q_full", 1, 1)
-        self.q_empty = self.k.mbarrier("q_empty", 1, 1 if self.through_q else warps)
-        self.k_full, self.v_full = (self.k.mbarrier(f"{n}_full", config.stages, 1) for n in "kv")
+        loaders = 1 if config.tma else WARPGROUP if config.specialized else warps
+        self.q_full = self.k.mbarrier("q_full", 1, loaders)
+        self.q_empty = self.k.mbarrier("q_empty", 1, 1 if self.through_q and config.tma else warps)
+        self.k_full, self.v_full = (self.k.mbarrier(f"{n}_full", config.stages, loaders) for n in "kv")
         self.k_empty, self.v_empty = (
             self.k.mbarrier(f"{n}_empty", config.stages, warps * config.cluster) for n in "kv"
         )
         self.rank: IntLike = CLUSTER_RANK if config.cluster > 1 else 0
         self.everyone = (1 << config.cluster) - 1
+        self.fragments = Fragments(p.dtype, WARP_ROWS, config.block_n, d)
+
+    def _buffer(self, name: str, rows: int, stages: int, dtype: str = "") -> Blocked:
+        """A tile in shared memory: wgmma reads it whole, ldmatrix in blocks of 128 B without conflicts."""
+        columns = self.p.op.head_dim
+        block = columns if self.c.wgmma else BLOCK_COLUMNS
+        return Blocked(self.k, name, rows, columns, dtype or self.p.dtype, stages, block)
 
     @property
     def consumer_warps(self) -> int:
@@ -168,10 +212,20 @@ class _Builder:
     def kernel(self) -> Kernel:
         """All roles, producer first."""
         groups = self.c.warpgroups
-        launch, few, many = {1: (168, 56, 256), 2: (168, 24, 240), 3: (128, 32, 160)}[groups]
+        launch, few, many = {1: (168, 56, 248), 2: (168, 24, 240), 3: (128, 32, 160)}[groups]
+        if not self.c.specialized:
+            with self.k.role("warps", self.consumer_warps, {1: 255, 2: 255, 3: 168}[groups]) as r:
+                self._set_up(r, 0)
+                self._consumer(r)
+            return self.k.build()
+        if not self.c.tma:  # producers calculate addresses
+            few, many = few + 16, many - 8
         with self.k.role("producer", WARPGROUP, few) as r:
             self._set_up(r, few)
-            with r.when(WARP.equals(0)):
+            if self.c.tma:
+                with r.when(WARP.equals(0)):
+                    self._producer(r)
+            else:
                 self._producer(r)
         with self.k.role("consumer", self.consumer_warps, many) as r:
             self._set_up(r, many)
@@ -183,8 +237,9 @@ class _Builder:
         if self.c.cluster > 1:
             r.cluster_sync()
         else:
-            r.bar_sync(0, WARPGROUP + self.consumer_warps)
-        r.setmaxnreg(registers)
+            r.bar_sync(0, self.consumer_warps + (WARPGROUP if self.c.specialized else 0))
+        if registers:
+            r.setmaxnreg(registers)
 
     # --- tiles
 
@@ -234,48 +289,110 @@ class _Builder:
         head, batch = heads % self.p.op.heads, heads // self.p.op.heads
         return _Tile(row, head, batch, blocks(self.p, row, self.c.block_m, self.c.block_n))
 
-    # --- producer
+    # --- loads
 
     def _producer(self, r: RoleBuilder) -> None:
         c = self.c
         with self._each_tile(r) as t:
-            r.mbarrier_wait(self.q_empty, 0, Var("index") - 1)
-            r.mbarrier_expect(self.q_full, 0, self.sq.stage_bytes)
-            box = self.p.q[t.batch, t.row : c.block_m, t.head, :]  # type: ignore[misc]
-            r.tma_load(self.sq.stage(), box, self.q_full, 0)
-            overhead.FLASH3_PRODUCER_TILE.write(r)
-            # Keys run one block ahead of values, as consumers ask for them.
-            self._load(r, t, Var("done"), t.blocks.end - 1, self.sk, self.k_full, self.k_empty)
+            self._load_first(r, t)
             with r.loop("i", t.blocks.trips - 1) as i:
                 step, block = Var("done") + i, t.blocks.end - 1 - i
-                self._load(r, t, step + 1, block - 1, self.sk, self.k_full, self.k_empty)
-                self._load(r, t, step, block, self.sv, self.v_full, self.v_empty)
+                # Keys run one block ahead of values, as consumers ask for them.
+                self._load(r, t, step + 1, block - 1, self.keys)
+                self._load(r, t, step, block, self.values)
+                if not c.tma:
+                    self._landed(r, self.k_full, step + 1, 1)
+                    self._landed(r, self.v_full, step, 0)
                 overhead.FLASH3_PRODUCER_STEP.write(r)
-            last = t.blocks.end - t.blocks.trips
-            self._load(r, t, Var("done") + t.blocks.trips - 1, last, self.sv, self.v_full, self.v_empty)
-        if c.cluster > 1:
-            # A CTA stays until its peers have handed back what it sent them, the values last.
-            with r.loop("drain", minimum(Var("done"), c.stages)) as i:
-                step = Var("done") - 1 - i
-                r.mbarrier_wait(self.v_empty, step % c.stages, step // c.stages)
+            step = Var("done") + t.blocks.trips - 1
+            self._load(r, t, step, t.blocks.end - t.blocks.trips, self.values)
+            if not c.tma:
+                self._landed(r, self.v_full, step, 0)
+        self._drain(r)
 
-    def _load(
-        self, r: RoleBuilder, t: _Tile, step: Expr, block: Expr, tile: SharedTile, full: MBarrier, empty: MBarrier
-    ) -> None:
-        """One block of K or V; each CTA of a cluster brings its part to all."""
-        c = self.c
-        stage = step % c.stages
-        r.mbarrier_wait(empty, stage, step // c.stages - 1)
-        r.mbarrier_expect(full, stage, tile.stage_bytes)
-        tensor = self.p.k if tile is self.sk else self.p.v
-        head, key = self.p.key_head(t.head), block * c.block_n
-        if c.cluster == 1:
-            r.tma_load(tile.stage(stage), tensor[t.batch, key : c.block_n, head, :], full, stage)  # type: ignore[misc]
+    def _drain(self, r: RoleBuilder) -> None:
+        """A CTA stays until its peers have handed back what it sent them, the values last."""
+        if self.c.cluster > 1:
+            with r.loop("drain", minimum(Var("done"), self.c.stages)) as i:
+                step = Var("done") - 1 - i
+                r.mbarrier_wait(self.v_empty, step % self.c.stages, step // self.c.stages)
+
+    def _load_first(self, r: RoleBuilder, t: _Tile) -> None:
+        """Q and the first keys."""
+        r.mbarrier_wait(self.q_empty, 0, Var("index") - 1)
+        if self.c.tma:
+            r.mbarrier_expect(self.q_full, 0, self.q.tile.stage_bytes)
+        self._copy(r, self.q, 0, self.p.q, t.batch, t.row, t.head, self.q_full)
+        overhead.FLASH3_PRODUCER_TILE.write(r)
+        self._load(r, t, Var("done"), t.blocks.end - 1, self.keys)
+        if not self.c.tma and self.c.specialized:
+            self._landed(r, self.q_full, Const(0), 0)
+            r.mbarrier_arrive(self.k_full, Var("done") % self.c.stages)
+
+    def _load(self, r: RoleBuilder, t: _Tile, step: Expr, block: Expr, to: Blocked) -> None:
+        """One block of K or V on its way."""
+        full, empty, tensor = (
+            (self.k_full, self.k_empty, self.p.k) if to is self.keys else (self.v_full, self.v_empty, self.p.v)
+        )
+        stage = step % self.c.stages
+        r.mbarrier_wait(empty, stage, step // self.c.stages - 1)
+        if self.c.tma:
+            r.mbarrier_expect(full, stage, to.tile.stage_bytes)
+        self._copy(r, to, stage, tensor, t.batch, block * self.c.block_n, self.p.key_head(t.head), full)
+
+    def _copy(
+        self, r: RoleBuilder, to: Blocked, stage: IntLike, tensor: GlobalTensor, batch: Expr, row: Expr, head: Expr,
+        full: MBarrier,
+    ) -> None:  # fmt: skip
+        """Rows of a tensor to a tile: by TMA, each CTA of a cluster its part of K and V for all; or by cp.async, each
+        warp its part."""
+        shared = self.c.cluster > 1 and to is not self.q
+        parts = self.c.cluster if shared else 1
+        own: IntLike = CLUSTER_RANK * (to.rows // parts) if shared else 0
+        if not self.c.tma:
+            parts = WARPGROUP if self.c.specialized else self.consumer_warps
+            own = WARP * (to.rows // parts)
+        rows = to.rows // parts
+        for block in range(to.blocks):
+            at = block * to.columns
+            src = tensor[batch, row + own : rows, head, at : to.columns]  # type: ignore[misc]
+            dst = to.view(own, rows, at, to.columns, stage)
+            if self.c.tma:
+                r.tma_load(dst, src, full, stage, multicast=self.everyone if shared else None)
+            else:
+                count = ceil_div(rows * to.columns * width(self.p), 32 * MAX_VECTOR_BYTES)
+                r.cp_async(dst, src, count, mix=overhead.mix(alu=2 * count))
+        if not self.c.tma:
+            r.cp_commit()
+
+    def _landed(self, r: RoleBuilder, full: MBarrier, step: Expr, left: int) -> None:
+        """This warp's part of a block is there, for wgmma to see."""
+        r.cp_wait(left)
+        r.fence_async()
+        r.mbarrier_arrive(full, step % full.stages)
+
+    def _load_ahead(self, r: RoleBuilder, t: _Tile, i: IntLike) -> None:
+        """Without a producer: what step `i` of the tile brings, the next keys and its own values; before it, what the
+        step before has brought is made known."""
+        step, block = Var("done") + i, t.blocks.end - 1 - i
+        first = isinstance(i, int)
+        if self.c.tma:
+            with r.when(WARP.equals(0)):
+                if first:
+                    self._load_first(r, t)
+                with r.when(t.blocks.trips > i + 1):
+                    self._load(r, t, step + 1, block - 1, self.keys)
+                self._load(r, t, step, block, self.values)
             return
-        rows = c.block_n // c.cluster
-        own = CLUSTER_RANK * rows
-        box = tensor[t.batch, key + own : rows, head, :]  # type: ignore[misc]
-        r.tma_load(tile[stage, own:rows, :], box, full, stage, multicast=self.everyone)  # type: ignore[misc]
+        if first:
+            self._load_first(r, t)
+            self._landed(r, self.q_full, Const(0), 0)
+        else:
+            self._landed(r, self.v_full, step - 1, 0)
+        r.mbarrier_arrive(self.k_full, step % self.c.stages)
+        with r.when(t.blocks.trips > i + 1):
+            self._load(r, t, step + 1, block - 1, self.keys)
+        self._load(r, t, step, block, self.values)
 
     # --- consumers
 
@@ -288,22 +405,28 @@ class _Builder:
         with self._each_tile(r) as t:
             row = t.row + self._own_row
             overhead.FLASH3_CONSUMER_TILE.write(r)
+            if not c.specialized:
+                self._load_ahead(r, t, 0)
             r.mbarrier_wait(self.q_full, 0, Var("index"))
             self._first_block(r, s, t, row)
-            step = Var("done") + 1
-            last = t.blocks.end - 2
+            done: Expr = Const(1)
             for name, trips, masked in (
                 ("tail", t.blocks.tail, self.p.masked), ("whole", t.blocks.whole, False), ("head", t.blocks.head, True)
             ):  # fmt: skip
                 if trips == Const(0):
                     continue
                 with r.loop(name, trips) as i:
-                    self._step(r, s, step + i, (row, last - i) if masked else None)
-                step, last = step + trips, last - trips
+                    if not c.specialized:
+                        self._load_ahead(r, t, done + i)
+                    self._step(r, s, Var("done") + done + i, (row, t.blocks.end - 1 - done - i) if masked else None)
+                done = done + trips
             self._last_block(r, s, t)
             self._store(r, s, t, row)
-        with r.when(WARP.equals(0)):
-            r.bulk_wait(0, read=False)
+        if c.tma:
+            with r.when(WARP.equals(0)):
+                r.bulk_wait(0, read=False)
+                if not c.specialized:
+                    self._drain(r)
 
     @property
     def _own_row(self) -> Expr:
@@ -324,9 +447,12 @@ class _Builder:
         r.mbarrier_wait(self.k_full, stage, step // self.c.stages)
         if turn:
             self._take_turn(r)
+        if not self.c.wgmma:
+            self.fragments.scores(r, s, self.q, self._own_row, self.keys, stage)
+            return
         r.wgmma_fence()
         r.wgmma(
-            s.scores.whole, self.sq[0, self._own_row : WARP_ROWS, :], self.sk.stage(stage).T,  # type: ignore[misc]
+            s.scores.whole, self.q.view(self._own_row, WARP_ROWS, 0, d), self.keys.tile.stage(stage).T,
             shape=f"m{BLOCK_ROWS}n{self.c.block_n}k{step_k(self.p)}", dtype=self.p.dtype, count=d // step_k(self.p),
             accumulate=0, mix=overhead.mix(alu=2 * d // step_k(self.p)),
         )  # fmt: skip
@@ -336,16 +462,25 @@ class _Builder:
         """acc + P V of one block, in flight. first: whether it is the first of the tile."""
         stage, n = step % self.c.stages, self.c.block_n // step_k(self.p)
         r.mbarrier_wait(self.v_full, stage, step // self.c.stages)
+        if not self.c.wgmma:
+            self.fragments.outputs(r, s, self.values, stage, accumulate=1 - first)
+            return
+        r.wgmma_fence()
         r.wgmma(
-            s.acc.whole, s.weights.whole, self.sv.stage(stage),
+            s.acc.whole, s.weights.whole, self.values.tile.stage(stage),
             shape=f"m{BLOCK_ROWS}n{self.p.op.head_dim}k{step_k(self.p)}", dtype=self.p.dtype, count=n,
             accumulate=1 - first, mix=overhead.mix(alu=2 * n),
         )  # fmt: skip
         r.wgmma_commit()
 
+    def _wait(self, r: RoleBuilder, left: int) -> None:
+        """Until at most `left` products are in flight; mma.sync leaves none."""
+        if self.c.wgmma:
+            r.wgmma_wait(left)
+
     def _first_block(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr) -> None:
         self._scores(r, s, Var("done"), turn=False)
-        r.wgmma_wait(0)
+        self._wait(r, 0)
         self._release(r, self.k_empty, Var("done"))
         s.mask(r, row, (t.blocks.end - 1) * self.c.block_n)
         s.block(r, first=True)
@@ -354,17 +489,16 @@ class _Builder:
     def _step(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, masked: tuple[Expr, Expr] | None) -> None:
         """One block of keys: its scores and softmax, and the outputs of the block before."""
         before = step - 1
-        first = before.equals(Var("done"))
         self._scores(r, s, step, turn=True)
-        r.wgmma_fence()
-        self._outputs(r, s, before, first)
+        self._outputs(r, s, before, before.equals(Var("done")))
         self._give_turn(r)
-        r.wgmma_wait(1)
+        self._wait(r, 1 if self.c.overlap else 0)
         self._release(r, self.k_empty, step)
         if masked:
             s.mask(r, masked[0], masked[1] * self.c.block_n)
         s.block(r, first=False)
-        r.wgmma_wait(0)
+        if self.c.overlap:
+            self._wait(r, 0)
         self._release(r, self.v_empty, before)
         s.convert(r)
         s.rescale(r)
@@ -374,9 +508,10 @@ class _Builder:
         last = Var("done") + t.blocks.trips - 1
         if not self.through_q:
             r.mbarrier_arrive(self.q_empty, 0)
-        r.wgmma_fence()
+        if not self.c.specialized and not self.c.tma:
+            self._landed(r, self.v_full, last, 0)
         self._outputs(r, s, last, t.blocks.trips.equals(1))
-        r.wgmma_wait(0)
+        self._wait(r, 0)
         if not self.through_v:
             self._release(r, self.v_empty, last)
 
@@ -386,35 +521,48 @@ class _Builder:
     # --- epilogue
 
     def _store(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr) -> None:
-        """Outputs through shared memory and one TMA store a tile, the rows' LSE from registers."""
-        warps, d = self.consumer_warps, self.p.op.head_dim
+        """Outputs through shared memory, the rows' LSE from registers."""
         s.finish(r)
         overhead.FLASH3_EPILOGUE.write(r)
         last = Var("done") + t.blocks.trips - 1
-        tile, stage = self.so or (self.sv if self.through_v else self.sq), last % self.c.stages if self.through_v else 0
-        with r.when(WARP.equals(0)):
-            r.bulk_wait(0)
-        r.bar_sync(1, warps)
-        out = DTYPE_BYTES[self.p.out]
-        vector = 16 if out < 4 else 8
-        r.sts(
-            tile[stage, self._own_row : WARP_ROWS, :], s.acc.whole,  # type: ignore[misc]
-            WARP_ROWS * d * out // (32 * vector), vector_bytes=vector,
-        )  # fmt: skip
-        r.fence_async()
-        r.bar_sync(1, warps)
-        with r.when(WARP.equals(0)):
-            box = self.p.o[t.batch, t.row : self.c.block_m, t.head, :]  # type: ignore[misc]
-            r.tma_store(box, tile[stage, 0 : self.c.block_m, :])  # type: ignore[misc]
-            r.bulk_commit()
-            if self.so is None:
-                r.bulk_wait(0)
+        stage: IntLike = last % self.c.stages if self.through_v else 0
+        staging = self.o or (self.values if self.through_v else self.q)
+        if self.c.tma:
+            self._store_tile(r, s, t, staging, stage)
+        else:
+            store_rows(r, s, staging, self._own_row, self.p.o, (t.batch, row, t.head))
             if self.through_q:
                 r.mbarrier_arrive(self.q_empty, 0)
         if self.through_v:
             self._release(r, self.v_empty, last)
         lse = self.p.lse[t.batch, t.head, row:WARP_ROWS]  # type: ignore[misc]
         r.stg(lse, s.total.whole, 2, vector_bytes=4)
+
+    def _store_tile(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, staging: Blocked, stage: IntLike) -> None:
+        """All warps write their rows, one of them stores the tile by TMA."""
+        warps, out = self.consumer_warps, DTYPE_BYTES[self.p.out]
+        with r.when(WARP.equals(0)):
+            r.bulk_wait(0)
+        r.bar_sync(1, warps)
+        vector = 16 if out < 4 else 8
+        for block in range(staging.blocks):
+            at = block * staging.columns
+            r.sts(
+                staging.view(self._own_row, WARP_ROWS, at, staging.columns, stage), s.acc[:, at : staging.columns],
+                WARP_ROWS * staging.columns * out // (32 * vector), vector_bytes=vector,
+            )  # fmt: skip
+        r.fence_async()
+        r.bar_sync(1, warps)
+        with r.when(WARP.equals(0)):
+            for block in range(staging.blocks):
+                at = block * staging.columns
+                box = self.p.o[t.batch, t.row : self.c.block_m, t.head, at : staging.columns]  # type: ignore[misc]
+                r.tma_store(box, staging.view(0, self.c.block_m, at, staging.columns, stage))
+            r.bulk_commit()
+            if self.o is None:
+                r.bulk_wait(0)
+            if self.through_q:
+                r.mbarrier_arrive(self.q_empty, 0)
 
 
 @dataclass(frozen=True)

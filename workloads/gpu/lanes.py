@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
@@ -136,15 +138,15 @@ class BlockReduction:
         self.warps, self.values = warps, values
         self.parts = kernel.shared("parts", (warps, values), "fp32")
         self.all = RegisterTile("all_parts", (warps, values), "fp32")
-        self._used = False
+        self.busy = False
 
     def write(
         self, r: RoleBuilder, warp: Expr, partial: View, opcode: str, combine: Callable[[Array], Array], *, again: bool
     ) -> None:
         """Reduces `partial` (1, values) over the CTA, in place. again: the buffer may be in use (a loop around it)."""
-        if self._used or again:
+        if self.busy or again:
             r.bar_sync(0, self.warps)
-        self._used = True
+        self.busy = True
         r.sts(self.parts[0, warp, :], partial, self.values, vector_bytes=4)
         r.bar_sync(0, self.warps)
         r.lds(self.all.whole, self.parts.stage(), self.values, vector_bytes=4)
@@ -153,6 +155,49 @@ class BlockReduction:
             "shfl", steps * self.values, dtype="b32", dst=partial, srcs=(self.all.whole,), chain=steps,
             compute=lambda _, every: combine(every)[None, :], mix=((f"{opcode}.fp32", steps * self.values),),
         )  # fmt: skip
+
+
+class SerialReduction:
+    """The same as PyTorch's older softmax does it: every lane stores its number, one warp adds up each warp's 32, lane
+    by lane with bank conflicts, and one thread what those leave."""
+
+    def __init__(self, kernel: KernelBuilder, warps: int) -> None:
+        self.warps = warps
+        self.parts = kernel.shared("parts", (warps, WARP_SIZE), "fp32")
+        self.busy = False
+
+    def write(
+        self, r: RoleBuilder, warp: Expr, partial: View, opcode: str, combine: Callable[[Array], Array], *, again: bool
+    ) -> None:
+        """Reduces `partial` (1, 1) over the CTA, in place. again: the buffer may be in use (a loop around it)."""
+        warps, dtype = self.warps, "fp32"
+        own = RegisterTile("own_lanes", (1, WARP_SIZE), dtype)
+        every = RegisterTile("every_lane", (WARP_SIZE, warps), dtype)
+        sums = RegisterTile("every_warp", (1, warps), dtype)
+        # The lanes' numbers are one here: any of them stands for what they add up to.
+        r.run("iadd", 1, dtype="int32", dst=own.whole, srcs=(partial,), compute=lambda _, v: np.tile(v, WARP_SIZE))
+        if self.busy or again:
+            r.bar_sync(0, warps)
+        self.busy = True
+        r.sts(self.parts[0, warp, :], own.whole, 1, vector_bytes=4)
+        r.bar_sync(0, warps)
+        with r.when(warp.equals(0)):
+            r.lds(every.whole, self.parts.stage().T, WARP_SIZE, vector_bytes=4)
+            r.run(
+                opcode, WARP_SIZE, dtype=dtype, dst=sums.whole, srcs=(every.whole,), chain=WARP_SIZE,
+                compute=lambda _, v: v[:1],
+            )  # fmt: skip
+            r.sts(self.parts[0, 0, 0:warps], sums.whole, 1, vector_bytes=4)  # type: ignore[misc]
+        r.bar_sync(0, warps)
+        with r.when(warp.equals(0)):
+            r.lds(sums.whole, self.parts[0, 0, 0:warps], warps, vector_bytes=4)  # type: ignore[misc]
+            r.run(
+                opcode, warps, dtype=dtype, dst=partial, srcs=(sums.whole,), chain=warps,
+                compute=lambda _, v: combine(v.T)[None, :],
+            )  # fmt: skip
+            r.sts(self.parts[0, 0, 0:1], partial, 1, vector_bytes=4)  # type: ignore[misc]
+        r.bar_sync(0, warps)
+        r.lds(partial, self.parts[0, 0, 0:1], 1, vector_bytes=4)  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

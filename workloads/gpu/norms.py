@@ -34,6 +34,10 @@ DIFFERENCE: Cost = {"fadd.fp32": 1.0, "sel.int32": 1.0}
 SQUARES: Cost = {"ffma.fp32": 1.0}
 SCALE_SHIFT: Cost = {"fmul.fp32": 1.0, "ffma.fp32": 1.0}
 SCALE: Cost = {"fmul.fp32": 2.0}
+TORCH_VECTOR = 4
+"""Elements of a vector load of PyTorch's kernel, whatever their format."""
+TORCH_UNROLL = 4
+"""Loads that the compiler brings forward: four trips of a loop whose length it does not know."""
 ROOT: Cost = {"rsq.fp32": 1.0, "fmul.fp32": 4.0, "rcp.fp32": 1.0}
 """Of a row, once a thread: mean and 1/deviation."""
 WELFORD_COUNT: Cost = {"rcp.fp32": 1.0, "ffma.fp32": 2.0, "fadd.fp32": 1.0, "iadd.int32": 6.0}
@@ -44,6 +48,7 @@ WELFORD: Cost = {"fadd.fp32": 2.0, "ffma.fp32": 2.0}
 
 def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     rows.check(spec, op.cols, config)
+    vector = TORCH_VECTOR if config.elements else 0
     name = "layernorm" if isinstance(op, LayerNorm) else "rmsnorm"
     tensors = [lanes.tensor(o, shape=(1, op.cols) if len(o.shape) == 1 else None) for o in op.operands]
     results = [lanes.tensor(o, "output", (op.rows, 1) if len(o.shape) == 1 else None) for o in op.results]
@@ -131,7 +136,7 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
             finish(w, again, numbers, ("x1",))
 
     values = 3 if config.elements and isinstance(op, LayerNorm) else 1
-    kernel = RowKernel(name, spec, op.rows, op.cols, config, tensors=2, values=values)
+    kernel = RowKernel(name, spec, op.rows, op.cols, config, values=values, vector=vector)
     built = kernel.write(swept if config.elements else fused, ahead=x)
     return Program(str(op), (*tensors, *results), (built,), str(config), {"config": config})
 
@@ -216,15 +221,15 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
     configs = [config for kind in wanted for config in _configs(op, spec, kind)]
     if len(words) > 1:
         configs = [rows.parse(schedule, configs[0] if configs else RowConfig(words[0], 8, 1))]
-        rows.check(spec, op.cols, configs[0], tensors=2)
+        rows.check(spec, op.cols, configs[0], tensors=2 if isinstance(op, LayerNormBackward) else 1)
     found = rows.ranked(op, spec, configs, lambda config: _estimate(op, spec, config))
     return Choice(found[0][0], found)
 
 
 def _configs(op: Norm | LayerNormBackward, spec: GpuSpec, kind: str) -> list[RowConfig]:
     if kind == "torch":
-        return [RowConfig("torch", 4, 1, 4)]
-    return rows.register_candidates(spec, "fused", op.cols, tensors=2)
+        return [RowConfig("torch", 4, 1, TORCH_VECTOR * TORCH_UNROLL)]
+    return rows.register_candidates(spec, "fused", op.cols, 2 if isinstance(op, LayerNormBackward) else 1)
 
 
 def _estimate(op: Norm | LayerNormBackward, spec: GpuSpec, config: RowConfig) -> list[Load]:
@@ -238,7 +243,7 @@ def _estimate(op: Norm | LayerNormBackward, spec: GpuSpec, config: RowConfig) ->
             spec, op.rows, op.cols, config, read_bytes=size * (2 if backward else 1),
             written_bytes=op.rows * op.cols * DTYPE_BYTES[op.out_dtype], cost=cost,
             reductions=1 if isinstance(op, RmsNorm) or config.elements else 2, sweeps=2 if config.elements else 1,
-            tensors=2,
+            tensors=2 if backward else 1,
         )
     ]  # fmt: skip
 

@@ -20,9 +20,20 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from sim.gpu.program import CTA_X, WARP, Expr, GlobalTensor, Kernel, KernelBuilder, RegisterTile, View, as_expr
+from sim.gpu.program import (
+    CLUSTER_RANK,
+    CTA_X,
+    WARP,
+    Expr,
+    GlobalTensor,
+    Kernel,
+    KernelBuilder,
+    RegisterTile,
+    View,
+    as_expr,
+)
 from workloads.gpu import lanes
-from workloads.gpu.lanes import BlockReduction, Cost, Load
+from workloads.gpu.lanes import BlockReduction, Cost, Load, SerialReduction
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.ops.base import Array, Operator
 
@@ -30,6 +41,8 @@ SETUP: Cost = {"iadd.int32": 15.0, "imad.int32": 2.0}
 """Before the first load: 17 to 23 instructions (Triton softmax and norms, sm_80)."""
 STEP: Cost = {"iadd.int32": 8.0}
 """Loop control and addresses of one tile of a sweep (Triton layer norm in three passes: 8 to 13 of 51)."""
+WORTH_A_WARP = 2
+"""Per cent of an estimate below which more warps are not worth it."""
 MOST_ELEMENTS = 64
 """Elements of one tensor that a thread keeps in registers: 64 take 100 registers in compiled kernels, 128 all 255."""
 
@@ -39,7 +52,7 @@ class RowConfig:
     """warps and rows of a CTA; rows = 1 with more than one warp: the warps share the row.
 
     elements: of a thread in one tile of a sweep, 0 where rows stay in registers. buffers: rows ahead in shared memory
-    (cp.async) of a CTA that does row after row, 0 where a CTA does its rows once.
+    (cp.async) of a CTA that does row after row, 0 where a CTA does its rows once. cluster: CTAs that share a row.
     """
 
     schedule: str
@@ -47,6 +60,7 @@ class RowConfig:
     rows: int
     elements: int = 0
     buffers: int = 0
+    cluster: int = 1
 
     @property
     def shared(self) -> bool:
@@ -58,13 +72,14 @@ class RowConfig:
         words = [self.schedule, "warps", self.warps, "rows", self.rows]
         words += ["elements", self.elements] if self.elements else []
         words += ["buffers", self.buffers] if self.buffers else []
+        words += ["cluster", self.cluster] if self.cluster > 1 else []
         return " ".join(map(str, words))
 
 
 def parse(schedule: str, base: RowConfig) -> RowConfig:
     """A configuration as `RowConfig` prints it, what it leaves out taken from `base`."""
     text = schedule.removeprefix(base.schedule).strip()
-    if not re.fullmatch(r"((warps|rows|elements|buffers) \d+ ?)+", text):
+    if not re.fullmatch(r"((warps|rows|elements|buffers|cluster) \d+ ?)+", text):
         raise InputError(f"schedule={schedule}: write {base}")
     fields: dict[str, Any] = {name: int(value) for name, value in re.findall(r"([a-z]+) (\d+)", text)}
     return replace(base, **fields)
@@ -80,6 +95,13 @@ def check(spec: GpuSpec, cols: int, config: RowConfig, tensors: int = 1) -> None
         raise InputError(f"schedule={config}: rows must be 1 or a multiple of warps, such as {nearest}")
     if config.buffers and (spec.cp_async is None or not config.shared):
         raise InputError(f"schedule={config}: buffers need cp.async and warps that share a row; nearest: no buffers")
+    if config.cluster > 1:
+        if spec.dsmem is None:
+            raise InputError(f"schedule={config}: {spec.name} has no clusters; nearest: fused")
+        if config.cluster > spec.dsmem.max_portable_cluster or not config.shared or config.elements or config.buffers:
+            raise InputError(
+                f"schedule={config}: clusters of 2 to {spec.dsmem.max_portable_cluster} CTAs share one row in registers"
+            )
     if not config.elements:
         held = elements(cols, config)
         used = registers(held, tensors)
@@ -92,11 +114,15 @@ def check(spec: GpuSpec, cols: int, config: RowConfig, tensors: int = 1) -> None
 
 
 def part(cols: int, config: RowConfig) -> int:
-    """Columns of a row that one warp holds: all of them, or a share in whole vectors of all lanes."""
+    """Columns of a row that one warp holds: all of them, or a share in whole vectors of all lanes; of a power of two in
+    Triton."""
     if not config.shared:
         return cols
-    unit = WARP_SIZE * 4 if cols >= config.warps * WARP_SIZE * 4 else WARP_SIZE
-    return -(-cols // (config.warps * unit)) * unit
+    if config.schedule == "triton":
+        return max(WARP_SIZE, 2 ** math.ceil(math.log2(cols)) // config.warps)
+    sharing = config.warps * config.cluster
+    unit = WARP_SIZE * 4 if cols >= sharing * WARP_SIZE * 4 else WARP_SIZE
+    return -(-cols // (sharing * unit)) * unit
 
 
 def elements(cols: int, config: RowConfig) -> int:
@@ -105,38 +131,63 @@ def elements(cols: int, config: RowConfig) -> int:
     return -(-part(cols, config) * rows // WARP_SIZE)
 
 
-def registers(held: int, tensors: int = 1) -> int:
-    """Registers of a thread: 21, 32, 48 and 100 with 8, 16, 32 and 64 elements (Triton softmax, sm_80)."""
-    return 16 + tensors * held * 5 // 4
+def registers(held: int, tensors: int = 1, buffers: int = 0) -> int:
+    """Registers of a thread: 21, 32, 48 and 100 with 8, 16, 32 and 64 elements, 30, 40, 55 and 127 where a CTA does row
+    after row (Triton softmax, sm_80)."""
+    return 16 + tensors * held * 5 // 4 + (held // 2 if buffers else 0)
 
 
 class RowKernel:
-    """One kernel over a matrix of `rows` x `cols` under construction."""
+    """One kernel over a matrix of `rows` x `cols` under construction.
+
+    tensors: matrices of which a thread holds its elements at once. values: numbers a row that its warps exchange.
+    vector: elements of a thread's access in a sweep, 0 for the widest. serial: warps exchange one number without
+    shuffles. ahead: format of the rows that are fetched ahead.
+    """
 
     def __init__(
-        self, name: str, spec: GpuSpec, rows: int, cols: int, config: RowConfig, *, tensors: int = 1, values: int = 1
+        self,
+        name: str,
+        spec: GpuSpec,
+        rows: int,
+        cols: int,
+        config: RowConfig,
+        *,
+        tensors: int = 1,
+        values: int = 1,
+        vector: int = 0,
+        serial: bool = False,
+        ahead: str = "",
     ) -> None:
-        self.spec, self.rows, self.cols, self.config = spec, rows, cols, config
+        self.spec, self.rows, self.cols, self.config, self.vector = spec, rows, cols, config, vector
         self.loops = config.buffers > 0
         held = config.elements or elements(cols, config)
-        self.registers = registers(held, tensors)
+        self.registers = registers(held, tensors, config.buffers)
         self.tile_rows = 1 if config.shared else max(1, config.rows // config.warps)
         self.span = config.elements * WARP_SIZE if config.elements else part(cols, config)
         """Columns of a warp's tile."""
         self.stride = self.span * config.warps if config.shared else self.span
         """Columns that the warps of a row cover together."""
-        ctas = -(-rows // config.rows)
+        ctas = -(-rows // config.rows) * config.cluster
         if self.loops:
-            width = DTYPE_BYTES["fp32"]
-            shared = config.buffers * config.warps * self.span * width
+            shared = config.buffers * config.warps * self.span * DTYPE_BYTES[ahead or "fp32"]
             held_ctas = lanes.resident(spec, config.warps, self.registers, shared)
             ctas = min(ctas, max(1, held_ctas) * spec.sm.count)
         self.ctas = ctas
         code = 120 + 24 * max(1, self.elements)
-        self.kernel = KernelBuilder(name, (ctas, 1, 1), code_bytes=code * INSTRUCTION_BYTES)
-        self.block = BlockReduction(self.kernel, config.warps, values) if config.shared else None
-        self.row: Expr = CTA_X if config.shared else (CTA_X * config.warps + WARP) * self.tile_rows
+        self.kernel = KernelBuilder(name, (ctas, 1, 1), (config.cluster, 1, 1), code_bytes=code * INSTRUCTION_BYTES)
+        self.exchanges = 0
+        self.block: BlockReduction | SerialReduction | None = None
+        if config.shared:
+            self.block = (
+                SerialReduction(self.kernel, config.warps)
+                if serial
+                else BlockReduction(self.kernel, config.warps, values)
+            )
+        self.row: Expr = CTA_X // config.cluster if config.shared else (CTA_X * config.warps + WARP) * self.tile_rows
         self.column: Expr = WARP * self.span if config.shared else as_expr(0)
+        if config.cluster > 1:
+            self.column = (CLUSTER_RANK * config.warps + WARP) * self.span
 
     @property
     def elements(self) -> int:
@@ -152,6 +203,9 @@ class RowKernel:
             lanes.write(r, self.spec, SETUP, dst=place.whole, compute=lambda _: np.zeros((1, 1)))
             if not self.loops:
                 body(self)
+                if self.exchanges:
+                    # A CTA stays until its peers have read its numbers.
+                    r.cluster_sync()
             else:
                 assert ahead is not None
                 trips = (self.rows - CTA_X + self.ctas - 1) // self.ctas
@@ -183,8 +237,8 @@ class RowKernel:
         most = lanes.MAX_VECTOR_BYTES
         while most > width and whole <= WARP_SIZE * most // 2:
             most //= 2
-        if self.config.elements:
-            most = min(most, self.config.elements * width)
+        if self.vector or self.config.elements:
+            most = min(most, (self.vector or self.config.elements) * width)
         vector = lanes.vector_bytes(tensor.shape[1], tensor.dtype, most)
         return -(-whole // (WARP_SIZE * vector)), vector
 
@@ -228,7 +282,7 @@ class RowKernel:
         box, shape = self._box(tensor)
         count, vector = self._accesses(tensor, shape)
         if shape[1] == 1 and self.cols > 1 and self.config.shared:
-            with self.r.when(WARP.equals(0)):
+            with self.r.when(WARP.equals(0) * CLUSTER_RANK.equals(0)):
                 self.r.stg(box, value, count, vector_bytes=vector)
         else:
             self.r.stg(box, value, count, vector_bytes=vector)
@@ -298,11 +352,31 @@ class RowKernel:
         """The numbers of whole rows from those of its lanes and warps. combine: (warps, values) to (values,); steps:
         instructions of `opcode` that combine two numbers."""
         values = partial.extents[1]
-        for _ in range(steps):
+        for _ in range(0 if isinstance(self.block, SerialReduction) else steps):
             lanes.warp_reduce(self.r, opcode, partial, self.tile_rows * values, min(WARP_SIZE, self.cols))
         if self.block is not None:
             self.block.write(self.r, WARP, partial, opcode, combine, again=self.loops)
+        if self.config.cluster > 1:
+            self._across_cluster(partial, opcode, combine)
         return partial
+
+    def _across_cluster(self, partial: View, opcode: str, combine: Callable[[Array], Array]) -> None:
+        """Each CTA leaves its number in shared memory, and every warp fetches those of all CTAs of the cluster."""
+        r, size = self.r, self.config.cluster
+        own = self.kernel.shared(f"exchange{self.exchanges}", (1, 1), "fp32")
+        self.exchanges += 1
+        every = RegisterTile("every_cta", (size, 1), "fp32")
+        with r.when(WARP.equals(0)):
+            r.sts(own.stage(), partial, 1, vector_bytes=4)
+        r.cluster_sync()
+        if self.block is not None:
+            self.block.busy = False  # all warps of the CTA have met since they read its buffer
+        for rank in range(size):
+            r.dsmem_ld(every[rank:1, 0:1], own.stage(), 1, rank, vector_bytes=4, into="exchange")  # type: ignore[misc]
+        r.run(
+            opcode, size, dtype="fp32", dst=partial, srcs=(every.whole,), chain=size, after=("exchange",),
+            compute=lambda _, v: combine(v)[None, :],
+        )  # fmt: skip
 
     def reduce(
         self, name: str, opcode: str, cost: Cost, srcs: Sequence[View], compute: Callable[..., Array],
@@ -355,13 +429,13 @@ def load(
     instructions = 30 + math.ceil(held * sum(cost.values())) + 40 * reductions
     registers_ = registers(config.elements or held, tensors)
     at_once = max(1, lanes.resident(spec, config.warps, registers_))
-    in_flight = at_once * spec.sm.count * config.rows * read_bytes // rows
+    in_flight = at_once * spec.sm.count * config.rows * read_bytes // (rows * config.cluster)
     again = (sweeps - 1) * read_bytes
     miss = again if in_flight > spec.l2.size_bytes else 0
     barrier = int(spec.sync.barrier_cycles + config.warps * spec.sync.barrier_per_warp_cycles) if config.shared else 0
     trips = -(-cols // (WARP_SIZE * config.warps * config.elements)) if config.elements else 1
     return Load(
-        ctas=-(-rows // config.rows),
+        ctas=-(-rows // config.rows) * config.cluster,
         resident=at_once,
         read_bytes=read_bytes + miss,
         written_bytes=written_bytes,
@@ -375,8 +449,14 @@ def load(
 def ranked(
     op: Operator, spec: GpuSpec, configs: Sequence[RowConfig], estimate: Callable[[RowConfig], list[Load]]
 ) -> list[tuple[RowConfig, int]]:
-    """Configurations with their estimated times, best first; InputError where there is none."""
+    """Configurations with their estimated times, best first; InputError where there is none.
+
+    Where more warps a row gain less than `WORTH_A_WARP`, fewer take it: what a row costs once, reductions and barriers,
+    then comes less often.
+    """
     if not configs:
         raise InputError(f"{op}: no kernel of this kind takes rows of this length on {spec.name}")
     timed = sorted(((lanes.load_ps(spec, estimate(c)), str(c), c) for c in configs), key=lambda item: item[:2])
-    return [(config, time_ps) for time_ps, _, config in timed]
+    good = [item for item in timed if item[0] * 100 <= timed[0][0] * (100 + WORTH_A_WARP)]
+    good.sort(key=lambda item: (item[2].warps if item[2].shared else 0, item[:2]))
+    return [(config, time_ps) for time_ps, _, config in [*good, *timed[len(good) :]]]

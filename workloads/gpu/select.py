@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,11 @@ CHOOSERS: dict[str, str] = {
 }
 """By operator, the module whose `choose(op, spec, schedule)` ranks the configurations that a GPU can run."""
 
+WITHOUT = " without "
+MECHANISMS = ("tma", "wgmma", "warp_specialization", "pingpong", "overlap", "multicast")
+"""What a schedule can be asked to do without, where its kernels use it: each gives another program. The module of an
+operator with such kernels has `without(config, mechanism)`, which returns the schedule that is left."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -35,11 +41,26 @@ class Choice:
 
 
 def choose(op: Operator, spec: GpuSpec, schedule: str = "auto") -> Choice:
-    """The kernels for `op`. schedule: `auto`, the name of one kind, or one configuration as it prints.
+    """The kernels for `op`. schedule: `auto`, the name of one kind, or one configuration as it prints; each may be
+    followed by `without` and mechanisms that the program is to leave out.
 
     Raises InputError where the machine or the problem cannot take it.
     """
     if op.word not in CHOOSERS:
         raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: {', '.join(CHOOSERS)}")
-    choice: Choice = importlib.import_module(CHOOSERS[op.word]).choose(op, spec, schedule)
+    module = importlib.import_module(CHOOSERS[op.word])
+    asked, _, left_out = schedule.partition(WITHOUT)
+    choice: Choice = module.choose(op, spec, asked)
+    for mechanism in left_out.split():
+        leave_out = getattr(module, "without", None)
+        if leave_out is None:
+            raise InputError(f"without {mechanism}: kernels of {op.word} have no mechanism to leave out")
+        if mechanism not in MECHANISMS:
+            near = difflib.get_close_matches(mechanism, MECHANISMS, n=1, cutoff=0.0)[0]
+            raise InputError(f"without {mechanism}: one of {', '.join(MECHANISMS)}; did you mean {near}?")
+        before = str(choice.config)
+        after = leave_out(choice.config, mechanism)
+        if after == before:
+            raise InputError(f"without {mechanism}: {before} does not use it")
+        choice = module.choose(op, spec, after)
     return choice

@@ -55,7 +55,7 @@ class Vector:
             raise InputError(f"schedule=simt: {spec.name} has {', '.join(takes)}, not {dtype} summed in {acc}")
         self.opcode, self.lane_macs = OPCODES[dtype, acc]
         self.macs = WARP_SIZE * self.lane_macs
-        self.interval = spec.instruction(self.opcode, dtype).interval_cycles
+        self.interval = spec.instruction(self.opcode, dtype).cadence_cycles
         self.dtype = dtype
         # What one instruction takes of k: the inner loop reads one while it multiplies the one before.
         self.part_k = 4 if self.opcode == "dp4a" else 1

@@ -1,10 +1,14 @@
 """Softmax of rows, in the ways in which it is really computed, and its backward form.
 
 - `fused`: a row stays in registers, one load and one store; a warp a row while rows are short, a CTA a row when long.
+- `cluster`: the same with a row shared by the CTAs of a cluster, which exchange maximum and sum through distributed
+  shared memory (Hopper).
 - `online`: the row is swept twice; maximum and sum come from the first sweep, in which each lane rescales what it has
   summed whenever its maximum grows (Milakov and Gimelshein 2018).
 - `threepass`: maximum, sum and result in a sweep each.
 - `torch`: PyTorch up to 2.0: a warp a row up to 1024 elements, `threepass` beyond.
+- `triton`: the softmax of Triton's tutorial: eight warps, rows padded to a power of two, as many CTAs as fit, each
+  doing row after row with the next one on its way to shared memory.
 - `unfused`: five kernels, each through memory: maximum, difference, exponential, sum, quotient.
 """
 
@@ -71,7 +75,8 @@ def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Progr
         )  # fmt: skip
         w.store(y, out)
 
-    kernel = RowKernel("softmax", spec, op.rows, op.cols, config).write(body, ahead=x)
+    vector = 1 if config.schedule == "torch" else 0
+    kernel = RowKernel("softmax", spec, op.rows, op.cols, config, vector=vector, ahead=x.dtype).write(body, ahead=x)
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
 
 
@@ -133,7 +138,8 @@ def _threepass(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> P
         w.across(total, "fadd", sums)
         _write_sweep(w, 2, x, y, (top, total), lambda ok, v, m, s: np.exp(v - m) / s, costs)
 
-    kernel = RowKernel("softmax_threepass", spec, op.rows, op.cols, config).write(body)
+    serial = config.schedule == "torch"
+    kernel = RowKernel("softmax_threepass", spec, op.rows, op.cols, config, serial=serial).write(body)
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
 
 
@@ -256,7 +262,7 @@ def _backward(op: SoftmaxBackward, spec: GpuSpec, config: RowConfig) -> Program:
 
 # -------------------------------------------------------------------------------------------------------- choice
 
-KINDS = ("fused", "online", "threepass", "torch", "unfused")
+KINDS = ("cluster", "fused", "online", "threepass", "torch", "triton", "unfused")
 _AUTO = ("fused", "online")
 
 
@@ -278,6 +284,12 @@ def _configs(op: Softmax, spec: GpuSpec, kind: str) -> list[RowConfig]:
             return [RowConfig("torch", 4, 8 if op.cols <= 128 else 4)]
         case "torch":
             return [RowConfig("torch", _torch_block(op.cols, dtype), 1, lanes.MAX_VECTOR_BYTES // DTYPE_BYTES[dtype])]
+        case "cluster":
+            shapes = [(warps, cluster) for warps in (8, 16, 32) for cluster in (2, 4, 8)]
+            found = [RowConfig("cluster", warps, 1, cluster=cluster) for warps, cluster in shapes]
+            return [c for c in found if rows.elements(op.cols, c) <= rows.MOST_ELEMENTS]
+        case "triton":
+            return [RowConfig("triton", 8, 1, buffers=1)]
         case _:
             return rows.sweep_candidates(spec, kind, op.cols, dtype)
 
@@ -327,6 +339,8 @@ def choose(op: Softmax | SoftmaxBackward, spec: GpuSpec, schedule: str = "auto")
         base = configs[0] if configs else RowConfig(words[0], 8, 1)
         configs = [rows.parse(schedule, base)]
         rows.check(spec, op.cols, configs[0])
+    for config in configs:
+        rows.check(spec, op.cols, config)
     found = rows.ranked(op, spec, configs, lambda config: _estimate(op, spec, config))
     return Choice(found[0][0], found)
 
@@ -365,6 +379,8 @@ Build = Callable[[Softmax, GpuSpec, RowConfig], Program]
 
 def _builders() -> Iterator[tuple[str, Build]]:
     yield "fused", lambda op, spec, c: _fused(op, spec, c, FAST)
+    yield "cluster", lambda op, spec, c: _fused(op, spec, c, FAST)
+    yield "triton", lambda op, spec, c: _fused(op, spec, c, FAST)
     yield "online", _online
     yield "threepass", lambda op, spec, c: _threepass(op, spec, c, FAST)
     yield "torch", lambda op, spec, c: (_threepass if c.elements else _fused)(op, spec, c, ACCURATE)

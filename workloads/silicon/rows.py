@@ -70,6 +70,8 @@ class Environment(BaseModel):
     """`isolated`: idle before each kernel, only the fast regulator acts; `sustained`: back to back, power-limited."""
     power_limit_w: float | None = Field(default=None, gt=0)
     """Board power limit in watts where it differs from the preset's."""
+    dram_bandwidth_tb_s: float | None = Field(default=None, gt=0)
+    """Rate of the device memory in TB/s where it is not that of the preset."""
     locked_clock_mhz: float | None = Field(default=None, gt=0)
     """Core clock in MHz where the machine was locked to one."""
     statistic: str
@@ -78,6 +80,8 @@ class Environment(BaseModel):
     """What a cold row finds in the L2: nothing, or the lines with which the benchmark overwrote it."""
     dirty_share: float = Field(default=1, ge=0, le=1)
     """Share of a dirty L2 that DRAM does not have yet when the operator begins."""
+    schedules: Mapping[str, str] = Field(default_factory=dict)
+    """Kinds of kernels that its names of schedules stand for, where they are not those of this program."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
     data: Data = "normal"
@@ -86,6 +90,8 @@ class Environment(BaseModel):
     """Operand data by dtype where it differs."""
     acc: Mapping[str, str] = Field(default_factory=dict)
     """Accumulator by dtype where the source asked for another than the default."""
+    kind: Mapping[str, str] = Field(default_factory=dict)
+    """Kind of kernel by dtype where the source's library has one kind only."""
     beta: Literal["0", "1"] = "0"
     """Whether its multiplies add to what C holds."""
     evidence: str

@@ -14,11 +14,14 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.interpret import interpret
-from sim.gpu.program import Const, Program, evaluate
+from sim.gpu.listing import listing
+from sim.gpu.program import Const, Program, evaluate, walk
 from workloads.gpu.attention import AttentionProblem, blocks, problem
-from workloads.gpu.attention_choose import Config, choose
+from workloads.gpu.attention_choose import Config
 from workloads.gpu.flash2 import Flash2Config
 from workloads.gpu.flash3 import Flash3Config
+from workloads.gpu.select import choose
+from workloads.gpu.unfused import UnfusedConfig
 from workloads.ops.attention import Attention
 from workloads.registry import build
 
@@ -159,3 +162,57 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
 @pytest.mark.parametrize("text", ["flash3 128x64 stages 3 pingpong", "flash3 64x32 stages 2", "flash2 64x32 warps 4"])
 def test_a_configuration_is_written_as_it_prints(text: str, machines: dict[str, GpuSpec]) -> None:
     assert str(choose(attention(64), machines["h100-sxm"], text).config) == text
+
+
+MECHANISMS = {
+    "tma": ("cp_async", "tma_load"),
+    "wgmma": ("mma", "wgmma"),
+    "warp_specialization": ("tma_load", "setmaxnreg"),
+    "pingpong": ("wgmma", "bar_arrive"),
+    "overlap": ("wgmma", ""),
+    "multicast": ("tma_load", "cluster_sync"),
+}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_mechanism_left_out_gives_another_program(mechanism: str, machines: dict[str, GpuSpec]) -> None:
+    op = attention(256, heads=2, head_dim=128)
+    spec = machines["two SMs"]
+    with_it = build(op, spec, choose(op, spec, "flash3").config)
+    program = build(op, spec, choose(op, spec, f"flash3 without {mechanism}").config)
+    assert listing(program, spec) != listing(with_it, spec)
+    used, gone = MECHANISMS[mechanism]
+    opcodes = {op.opcode for role in program.kernels[0].roles for op in walk(role.body)}
+    assert used in opcodes
+    assert gone not in opcodes
+    operands = op.inputs(seed=1)
+    result = interpret(program, execute(program, seed=2), dict(zip("qkv", operands, strict=True)))
+    assert result.violations == []
+    assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance
+
+
+def test_what_a_kernel_does_not_use_cannot_be_left_out(machines: dict[str, GpuSpec]) -> None:
+    op = attention(256, head_dim=128, causal="1")
+    with pytest.raises(
+        InputError, match=r"without multicast: flash3 128x128 stages 2 pingpong overlap does not use it"
+    ):
+        choose(op, machines["h100-sxm"], "flash3 without multicast")
+    with pytest.raises(InputError, match=r"without tmaa: .* did you mean tma\?"):
+        choose(op, machines["h100-sxm"], "flash3 without tmaa")
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        attention(96, heads=2, kv_heads=1, causal="1"),
+        attention(64, 100, batch=2, window=30, dtype="bf16"),
+        attention(80, 130, head_dim=128),
+    ],
+    ids=str,
+)
+def test_separate_kernels_compute_what_numpy_does(op: Attention, machines: dict[str, GpuSpec]) -> None:
+    program = build(op, machines["a100-sxm4-80gb"], UnfusedConfig())
+    operands = op.inputs(seed=1)
+    result = interpret(program, execute(program, seed=2), dict(zip("qkv", operands, strict=True)))
+    assert result.violations == []
+    assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance

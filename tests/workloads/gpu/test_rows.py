@@ -31,6 +31,8 @@ CHECKED = (
     ("softmax rows=3 cols=5000 dtype=fp16", "v100-sxm2", "torch"),
     ("softmax rows=3 cols=1500 dtype=fp16", "v100-sxm2", "threepass"),
     ("softmax rows=9 cols=300 dtype=fp32", "t4", "unfused"),
+    ("softmax rows=3 cols=5000 dtype=fp16", "h100-sxm", "cluster warps 8 rows 1 cluster 2"),
+    ("softmax rows=200 cols=700 dtype=fp32", A100, "triton"),
     ("softmax_backward rows=9 cols=3000 dtype=bf16", "h100-sxm", "auto"),
     ("layernorm rows=37 cols=100 dtype=fp32", A100, "fused"),
     ("layernorm rows=5 cols=1000 dtype=bf16 stats=1", A100, "fused warps 4 rows 1"),
@@ -61,12 +63,18 @@ MUTATED = (
     ("softmax rows=40 cols=128 dtype=fp32", A100, "fused warps 2 rows 1 buffers 2"),
     ("softmax rows=2 cols=300 dtype=fp32", A100, "online warps 2 rows 1 elements 4"),
     ("softmax rows=2 cols=300 dtype=fp32", A100, "threepass warps 2 rows 1 elements 4"),
+    ("softmax rows=2 cols=300 dtype=fp32", A100, "torch warps 2 rows 1 elements 4"),
+    ("softmax rows=2 cols=300 dtype=fp32", "h100-sxm", "cluster warps 2 rows 1 cluster 2"),
     ("layernorm rows=2 cols=256 dtype=fp32", A100, "fused warps 2 rows 1"),
     ("layernorm rows=2 cols=300 dtype=fp32 stats=1", A100, "torch warps 2 rows 1 elements 4"),
     ("layernorm_backward rows=40 cols=64 dtype=fp32", A100, "fused warps 2 rows 1"),
     ("sum n=9000 dtype=fp32", A100, "torch warps 2 vectors 1 ctas 1"),
     ("transpose rows=40 cols=40 dtype=fp32", A100, "tile"),
 )
+
+
+ONE_WARP = "PyTorch's own: only the first warp works on either side of it"
+REDUNDANT = {"softmax_threepass/warps/10 bar_sync": ONE_WARP, "softmax_threepass/warps/26 bar_sync": ONE_WARP}
 
 
 @pytest.mark.parametrize(("text", "machine", "schedule"), MUTATED)
@@ -83,12 +91,13 @@ def test_every_wait_matters(text: str, machine: str, schedule: str) -> None:
     def case() -> tuple[Program, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
         return program, inputs, expected
 
-    assert assert_mutants_caught(case, lambda mutant: execute(mutant, seed=2)) > 0
+    redundant = REDUNDANT if schedule.startswith("torch") and "softmax" in text else {}
+    assert assert_mutants_caught(case, lambda mutant: execute(mutant, seed=2), redundant) > 0
 
 
 rows_and_columns = st.tuples(st.integers(1, 60), st.integers(1, 6000))
 SCHEDULES = {
-    "softmax": ("fused", "online", "threepass", "torch", "unfused"),
+    "softmax": ("fused", "online", "threepass", "torch", "triton", "unfused"),
     "layernorm": ("fused", "torch"),
     "rmsnorm": ("fused", "torch"),
     "softmax_backward": ("fused",),
@@ -178,12 +187,13 @@ def test_choice_keeps_short_rows_in_a_warp_and_sweeps_rows_that_do_not_fit() -> 
     ("text", "schedule", "named"),
     [
         ("softmax rows=4 cols=4 dtype=int8", "auto", "one of fp32, fp16, bf16"),
-        ("softmax rows=4 cols=4 dtype=fp32", "flash", "one of auto, fused, online"),
+        ("softmax rows=4 cols=4 dtype=fp32", "flash", "one of auto, cluster, fused, online"),
         ("softmax rows=4 cols=100000 dtype=fp32", "fused", "no kernel of this kind takes rows of this length"),
         ("softmax rows=4 cols=100000 dtype=fp32", "fused warps 8 rows 1", "nearest: warps 32 rows 1"),
         ("softmax rows=4 cols=64 dtype=fp32", "fused warps 4 rows 3", "rows must be 1 or a multiple of warps"),
         ("softmax rows=4 cols=64 dtype=fp32", "fused threads 4", "write fused warps"),
         ("softmax rows=4 cols=64 dtype=fp32", "fused warps 4 rows 4 buffers 2", "warps that share a row"),
+        ("softmax rows=4 cols=4000 dtype=fp32", "cluster", "has no clusters"),
         ("layernorm rows=4 cols=4 dtype=fp32", "online", "one of auto, fused, torch"),
         ("transpose rows=4 cols=4 dtype=fp32", "tile warps 5", "warps must divide"),
         ("transpose rows=4 cols=4 dtype=fp32", "tile pad 3", "multiple of 4"),

@@ -1,0 +1,56 @@
+"""FlashAttention on two generations: what flash2 reaches on A100 and on H100, and what flash3 gets back.
+
+Published: FlashAttention-2 reached about 70 % of peak on A100 and about 35 % on H100; FlashAttention-3 got back to 65 %
+and above.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lesson import Claim, main
+
+from sim.api import simulate
+from sim.report.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RUNS = (
+    ("flash2 on A100", "a100-sxm4-80gb", "flash2", 70.0),
+    ("flash2 on H100", "h100-sxm", "flash2", 35.0),
+    ("flash3 on H100", "h100-sxm", "flash3", 65.0),
+)
+
+
+def run(machine: str, schedule: str, quick: bool) -> Report:
+    """Forward attention, 16 heads of 128, not causal, in a benchmark's loop."""
+    size = "batch=1 heads=4 seq=512" if quick else "batch=1 heads=16 seq=8192"
+    text = f"attention {size} head_dim=128 dtype=fp16 causal=0"
+    return simulate(text, machine, schedule=schedule, clock="sustained")
+
+
+def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
+    """Per cent of peak of each."""
+    from matplotlib import pyplot
+
+    claims = []
+    for name, machine, schedule, published in RUNS:
+        report = run(machine, schedule, quick)
+        share = 100 * report.figures.share_of_peak
+        remark = f"{report.tflops:.0f} TFLOPS at {report.figures.clock_hz * 1e-9:.2f} GHz, {report.bound} bound"
+        claims.append(Claim(name, share, "% of peak", None if quick else published, remark=remark))
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    axes.barh([claim.what for claim in claims][::-1], [claim.simulated for claim in claims][::-1], label="simulated")
+    marks = [claim for claim in claims if claim.published]
+    published_at = [float(claim.published or 0) for claim in marks]
+    axes.plot(published_at, [claim.what for claim in marks], "k|", markersize=16, label="published")
+    axes.set(xlabel="per cent of peak", title="Attention forward, head dimension 128, fp16")
+    axes.legend()
+    return claims, figure
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__ or "", lesson))
