@@ -15,6 +15,7 @@ from sim.report.compare import Comparison, Unsupported
 from sim.report.report import Report
 from sim.runners import runner
 from sim.runners.options import Options, Progress, part
+from sim.tpu.show import ArrayRun
 from sim.validate import RowResult
 from workloads.gpu.select import WITHOUT
 from workloads.graphs import Graph
@@ -126,6 +127,17 @@ def program_listing(
 def _leaving_out(schedule: str, without: Sequence[str]) -> str:
     """The schedule as families read it, with the mechanisms that it is to leave out."""
     return f"{schedule}{WITHOUT}{' '.join(without)}" if without else schedule
+
+
+def show_array(workload: Operator | str, machine: MachineSpec | str, *, set: Sequence[str] = ()) -> ArrayRun:
+    """What every cell of a systolic array holds in every cycle of a small product."""
+    spec = _machine(machine, set)
+    op = parse(workload) if isinstance(workload, str) else workload
+    show = getattr(runner(spec.family), "show_array", None)
+    if show is None:
+        raise InputError(f"show-array: {spec.name} is no systolic array; tpu-v1 is one")
+    found: ArrayRun = show(op, spec)
+    return found
 
 
 def _simulate(op: Operator | Graph, spec: MachineSpec, options: Options, progress: Progress | None) -> Report:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 PICTURES = (".png", ".svg", ".pdf")
+MOVIES = (".gif", ".html")
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,6 +69,13 @@ def _parser() -> Parser:
     run.add_argument("--arch", required=True, metavar="A", help="preset or machine file (tilewave archs lists presets)")
     run.add_argument("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
     _add_conditions(run)
+    run.add_argument(
+        "--show-array",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print what every cell of a systolic array holds, and animate it (.gif, .html; default: array.gif)",
+    )
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     _add_output(run)
@@ -175,6 +183,8 @@ def _run(options: argparse.Namespace) -> int:
             program_listing(text, options.arch, schedule=options.schedule, set=options.set, without=options.without)
         )
         return FINE
+    if options.show_array is not None:
+        _show_array(options, text)
     with Progress(text) as progress:
         report = simulate(text, options.arch, schedule=options.schedule, progress=progress, **_conditions(options))
     if options.profile:
@@ -182,14 +192,25 @@ def _run(options: argparse.Namespace) -> int:
     else:
         print(_json(report.to_dict()) if options.json else report)
     if picture:
-        pyplot = _pyplot()
-        figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.5), layout="constrained")
-        report.plot_roofline(left)
-        (report.plot_profile if report.record.operators else report.plot_stalls)(right)
-        _save(figure, picture)
+        _save(_drawing(report), picture)
     if page:
         _write_page(report, text, options, page)
     return _outcome([report.to_dict()])
+
+
+def _drawing(report: Report) -> Figure:
+    """Roofline and stalls (of a graph: its profile), and below them what only the machine's family has."""
+    from sim.report.families import family
+
+    own = getattr(family(report.record.machine.family), "draw", None)
+    figure: Figure = _pyplot().figure(figsize=(13, 10.5 if own else 4.5), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3)) if own else [figure]
+    left, right = parts[0].subplots(1, 2)
+    report.plot_roofline(left)
+    (report.plot_profile if report.record.operators else report.plot_stalls)(right)
+    if own:
+        own(report, parts[1])
+    return figure
 
 
 def _write_page(report: Report, text: str, options: argparse.Namespace, path: Path) -> None:
@@ -213,6 +234,29 @@ def _print_profile(report: Report, as_json: bool) -> None:
     if not report.record.operators:
         raise InputError(f"--profile: {report.record.workload} is one operator; graphs are bert_layer and llama")
     print(_json(report.to_dict()["profile"]) if as_json else as_text([profile_section(report.record)]))
+
+
+def _show_array(options: argparse.Namespace, text: str) -> None:
+    """Prints the cells cycle by cycle and writes the animation; with --json only the latter."""
+    from sim.api import show_array
+
+    path = Path(options.show_array or "array.gif")
+    if path.suffix not in MOVIES:
+        raise InputError(f"--show-array {path}: the name must end in one of {', '.join(MOVIES)}")
+    if not path.parent.is_dir():
+        raise InputError(f"--show-array {path}: there is no folder {path.parent}")
+    if path.exists() and not options.force:
+        raise InputError(f"--show-array {path}: the file exists; --force overwrites it")
+    array = show_array(text, options.arch, set=options.set)
+    _pyplot()
+    from sim.report.animation import animate
+
+    try:
+        animate(array.title, array.frames, path)
+    except OSError as error:
+        raise InputError(f"--show-array {path}: cannot be written: {error.strerror}") from None
+    if not options.json:
+        print(f"{array}\nanimated in {path}\n")
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -305,8 +349,8 @@ def _json(document: Any) -> str:
 def _picture(options: argparse.Namespace) -> Path | None:
     """Where the picture goes, checked before anything runs."""
     if options.plot is None:
-        if options.force and getattr(options, "html", None) is None:
-            raise InputError("--force goes with --plot FILE or --html FILE")
+        if options.force and all(getattr(options, name, None) is None for name in ("html", "show_array")):
+            raise InputError("--force goes with --plot FILE, --html FILE or --show-array FILE")
         return None
     path = Path(options.plot)
     if path.suffix not in PICTURES:

@@ -26,7 +26,12 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("attention", "tpu"): ("workloads.tpu.attention",),
     ("inference", "tpu"): ("workloads.tpu.network",),
     ("matvec", "tpu"): ("workloads.tpu.gemm",),
-    ("attention", "gpu"): ("workloads.gpu.flash3", "workloads.gpu.flash2", "workloads.gpu.unfused"),
+    ("attention", "gpu"): (
+        "workloads.gpu.flash3",
+        "workloads.gpu.flash2",
+        "workloads.gpu.flash_decode",
+        "workloads.gpu.unfused",
+    ),
 }
 """Modules whose import registers the schedules of (operator, family)."""
 

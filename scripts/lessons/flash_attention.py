@@ -1,7 +1,7 @@
 """FlashAttention on two generations: what flash2 reaches on A100 and on H100, and what flash3 gets back.
 
 Published: FlashAttention-2 reached about 70 % of peak on A100 and about 35 % on H100; FlashAttention-3 got back to 65 %
-and above.
+and above. The second half leaves out one mechanism of FlashAttention-3 at a time; each builds another program.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ RUNS = (
 )
 
 
-def run(machine: str, schedule: str, quick: bool) -> Report:
+SWITCHES = ("tma", "wgmma", "warp_specialization", "pingpong", "overlap")
+
+
+def run(machine: str, schedule: str, quick: bool, without: Sequence[str] = (), seq: int = 8192) -> Report:
     """Forward attention, 16 heads of 128, not causal, in a benchmark's loop."""
-    size = "batch=1 heads=4 seq=512" if quick else "batch=1 heads=16 seq=8192"
+    size = "batch=1 heads=4 seq=512" if quick else f"batch=1 heads=16 seq={seq}"
     text = f"attention {size} head_dim=128 dtype=fp16 causal=0"
-    return simulate(text, machine, schedule=schedule, clock="sustained")
+    return simulate(text, machine, schedule=schedule, clock="sustained", without=without)
 
 
 def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
-    """Per cent of peak of each."""
+    """Per cent of peak of each, then of flash3 without one mechanism."""
     from matplotlib import pyplot
 
     claims = []
@@ -42,6 +45,10 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         share = 100 * report.figures.share_of_peak
         remark = f"{report.tflops:.0f} TFLOPS at {report.figures.clock_hz * 1e-9:.2f} GHz, {report.bound} bound"
         claims.append(Claim(name, share, "% of peak", None if quick else published, remark=remark))
+    for switch in SWITCHES:
+        report = run("h100-sxm", "flash3", quick, (switch,), seq=4096)
+        remark = f"{report.tflops:.0f} TFLOPS, {report.record.schedule}"
+        claims.append(Claim(f"flash3 without {switch}", 100 * report.figures.share_of_peak, "% of peak", remark=remark))
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axes.barh([claim.what for claim in claims][::-1], [claim.simulated for claim in claims][::-1], label="simulated")
     marks = [claim for claim in claims if claim.published]

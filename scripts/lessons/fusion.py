@@ -1,4 +1,7 @@
-"""Fusion: cos(cos(x)) as two kernels moves four numbers an element, as one it moves two and takes half the time."""
+"""Fusion: cos(cos(x)) as two kernels moves four numbers an element, as one it moves two and takes half the time.
+
+Published as such in horace.io/brrr_intro.html.
+"""
 
 from __future__ import annotations
 

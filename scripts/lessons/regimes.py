@@ -1,8 +1,8 @@
 """Three regimes: a unary operator repeated r times on each element, fused, from memory bound to compute bound.
 
-Published (A100, fp32, x * 2 repeated): run time flat up to about r = 32 to 64, then linear; 0.2 TFLOPS at r = 1; a
-plateau at half of 19.5 TFLOPS, because a multiply without an add uses half of what the pipes can do. The third regime,
-overhead, is what small tensors are in: the same operator on a few elements.
+Published (horace.io/brrr_intro.html: A100, fp32, x * 2 repeated): run time flat up to about r = 32 to 64, then linear;
+0.2 TFLOPS at r = 1; a plateau at half of 19.5 TFLOPS, because a multiply without an add uses half of what the pipes can
+do. The third regime, overhead, is what small tensors are in: the same operator on a few elements.
 """
 
 from __future__ import annotations

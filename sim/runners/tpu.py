@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
@@ -15,10 +15,12 @@ from sim.tpu.assembly import disassemble
 from sim.tpu.data import Memory
 from sim.tpu.machine import ACTIVE, Machine, Result
 from sim.tpu.program import Program
+from sim.tpu.show import ArrayRun, array_run
 from sim.tpu.verify import verify
-from workloads.ops import Operator
+from workloads.ops import Gemm, Matvec, Operator
 from workloads.registry import build
 from workloads.tpu.choose import Config, candidates
+from workloads.tpu.gemm import matrices
 
 OPTIONS = ("schedule", "check", "scope")
 SCOPES = ("kernel", "host")
@@ -71,6 +73,18 @@ def listing(asked: Operator, spec: TpuSpec, schedule: str) -> str:
     return disassemble(program.instructions)
 
 
+def show_array(asked: Operator, spec: TpuSpec) -> ArrayRun:
+    """A product on the array cell by cell, with small whole numbers as operands."""
+    op = asked.with_defaults(spec.default_dtype)
+    if not isinstance(op, Gemm | Matvec) or op.dtype != "int8":
+        raise InputError(f"show-array: {asked}: shows gemm and matvec of int8")
+    a, b = matrices(op, spec, op.inputs(seed=0, data="integers"))
+    if a.shape[0] > 1:
+        raise InputError(f"show-array: {asked}: shows one product, batch must be 1")
+    title = f"{asked} on {spec.name}, {spec.array.rows} x {spec.array.columns} cells ({spec.array.dataflow})"
+    return array_run(title, spec, a[0], b[0])
+
+
 def array_cycles(op: Operator, spec: TpuSpec, config: Config) -> int:
     """Cycles of the array alone: nothing around it takes time, accumulators and buffers are as large as it likes."""
     ideal = spec.model_copy(
@@ -105,6 +119,7 @@ def machine_figures(spec: TpuSpec, dtype: str) -> MachineFigures:
 
 
 def choose_on(asked: Operator, spec: TpuSpec, schedule: str) -> tuple[Operator, list[tuple[Config, int]]]:
+    """The operator with its formats filled in, and its candidates with their estimates, the best first."""
     op: Operator = asked.with_defaults(spec.default_dtype)
     return op, candidates(op, spec, schedule)
 
@@ -176,9 +191,10 @@ def _check(op: Operator, program: Program, memory: Memory, operands: tuple) -> t
     return CheckResult(passed, error if math.isfinite(error) else math.inf), notes
 
 
-def _summed(accounts: object) -> dict[str, int]:
+def _summed(accounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Sums of counts by name."""
     total: dict[str, int] = {}
-    for account in accounts:  # type: ignore[attr-defined]
+    for account in accounts:
         for cause, ticks in account.items():
             total[cause] = total.get(cause, 0) + ticks
     return total
@@ -191,6 +207,3 @@ def _cycles(account: Mapping[str, int]) -> dict[str, int]:
         found[name] = (seen + ticks) // TICKS_PER_CYCLE - seen // TICKS_PER_CYCLE
         seen += ticks
     return found
-
-
-__all__ = ["OPTIONS", "InputError", "array_cycles", "listing", "machine_figures", "run"]

@@ -31,12 +31,19 @@ class PeResult:
 
 @dataclass(frozen=True)
 class Cells:
-    """What the cells hold at the end of a cycle, [rows, columns] each; `valid`: the cell multiplies in it."""
+    """What the cells hold at the end of a cycle, [rows, columns] each.
+
+    valid: the cell multiplies in it; moving: a weight is passing down; loaded: some weight has come to it. shadow: the
+    weight of the second registers.
+    """
 
     cycle: int
     valid: NDArray[np.bool_]
+    moving: NDArray[np.bool_]
+    loaded: NDArray[np.bool_]
     act: Matrix
     weight: Matrix
+    shadow: Matrix
     total: Matrix
 
 
@@ -85,12 +92,17 @@ class PeArray:
     def steps(self) -> Iterator[Cells]:
         """Runs cycle by cycle, with what the cells hold after each."""
         s = self.state
+        loaded = np.zeros(s.act.shape, dtype=bool)
         while advance(s, self._overlap, self._stay, 1):
+            loaded = loaded | (s.fresh != 0)
             yield Cells(
                 cycle=int(s.control[kernel.CYCLE]) - 1,
                 valid=s.act_valid.astype(bool),
+                moving=s.fresh != 0,
+                loaded=loaded,
                 act=s.act.copy(),
                 weight=s.weight.copy(),
+                shadow=s.shadow.copy(),
                 total=s.total.copy(),
             )
 

@@ -37,7 +37,7 @@ TABLE_1 = {
     "cnn1": ((4, 72, 0, 13), 100, 32, 1750),
 }
 DEPLOYMENT = {"mlp0": 30.5, "mlp1": 30.5, "lstm0": 14.5, "lstm1": 14.5, "cnn0": 2.5, "cnn1": 2.5}
-"""Share of each application in the datacentre, per cent (table 1: MLPs 61, LSTMs 29, CNNs 5)."""
+"""Share of each application in the datacentre, per cent (MLPs 61, LSTMs 29, CNNs 5; quoted from memory)."""
 
 
 @functools.cache

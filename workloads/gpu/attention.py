@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from sim.gpu.program import Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, as_expr, maximum, minimum
+from workloads.gpu.problem import ceil_div
 from workloads.ops.attention import Attention
 
 Array = NDArray[np.floating]
@@ -141,11 +142,12 @@ def blocks(p: AttentionProblem, first_row: Expr, rows: int, block_n: int) -> Blo
 class OnlineSoftmax:
     """Softmax of one warp's rows, block of keys by block: NumPy meaning and instructions.
 
-    rows: of the warp. A thread holds rows * block_n / 32 scores of `lines` rows of the tile; four threads share a row.
+    rows: of the warp, `stride` queries apart (0: they are heads of one query). A thread holds rows * block_n / 32
+    scores of `lines` rows of the tile; four threads share a row.
     """
 
-    def __init__(self, p: AttentionProblem, rows: int, block_n: int, head_dim: int) -> None:
-        self.p, self.rows, self.block_n, self.head_dim = p, rows, block_n, head_dim
+    def __init__(self, p: AttentionProblem, rows: int, block_n: int, head_dim: int, stride: int = 1) -> None:
+        self.p, self.rows, self.block_n, self.head_dim, self.stride = p, rows, block_n, head_dim, stride
         self.scores = RegisterTile("scores", (rows, block_n), "fp32")
         self.weights = RegisterTile("weights", (rows, block_n), p.dtype)
         self.acc = RegisterTile("acc", (rows, head_dim), "fp32")
@@ -168,7 +170,7 @@ class OnlineSoftmax:
         """Scores of keys that a query does not see become minus infinity: a compare and a select each."""
 
         def compute(scores: Array, first_row: int, first_column: int) -> Array:
-            seen = self.p.seen(first_row + np.arange(self.rows), first_column + np.arange(self.block_n))
+            seen = self.p.seen(first_row + self.stride * np.arange(self.rows), first_column + np.arange(self.block_n))
             return np.where(seen, scores, -np.inf)
 
         r.run(
@@ -224,15 +226,24 @@ class OnlineSoftmax:
             compute=lambda acc, scale: acc * scale,
         )  # fmt: skip
 
-    def finish(self, r: RoleBuilder) -> None:
-        """Sums over the four threads of a row, division of the outputs by them; `total` becomes the row's LSE."""
+    def start(self, r: RoleBuilder) -> None:
+        """No key has been seen yet."""
+        for tile, value in ((self.acc, 0.0), (self.total, 0.0), (self.top, -np.inf)):
+            r.run(
+                "imad", ceil_div(tile.shape[0] * tile.shape[1], 32), dtype="int32", dst=tile.whole,
+                compute=lambda old, value=value: np.full_like(old, value),
+            )  # fmt: skip
+
+    def finish(self, r: RoleBuilder, empty: float = np.inf) -> None:
+        """Sums over the four threads of a row, division of the outputs by them; `total` becomes the row's LSE, `empty`
+        where it has seen no key."""
         factor = self.p.exponent_scale / LOG2_E
 
         def inverse(_: Array, total: Array) -> Array:
             return 1 / np.where(total > 0, total, 1)
 
         def logarithm(total: Array, top: Array) -> Array:
-            return np.where(total > 0, factor * top + np.log(total), np.inf)
+            return np.where(total > 0, factor * top + np.log(total), empty)
 
         total, lines = self.total.whole, self.lines
         r.run("shfl", 2 * lines, dst=total, srcs=(total,), compute=_same, mix=(("fadd", 2 * lines),))

@@ -10,19 +10,20 @@ import re
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from workloads.gpu import flash2, flash3, unfused
+from workloads.gpu import flash2, flash3, flash_decode, unfused
 from workloads.gpu.attention import AttentionProblem, problem, width
 from workloads.gpu.estimate import figures, transfer
 from workloads.gpu.flash2 import Flash2Config
 from workloads.gpu.flash3 import Flash3Config
+from workloads.gpu.flash_decode import DecodeConfig
 from workloads.gpu.problem import ceil_div
 from workloads.gpu.select import Choice
 from workloads.gpu.unfused import UnfusedConfig
 from workloads.ops.attention import Attention
 
-Config = Flash3Config | Flash2Config | UnfusedConfig
+Config = Flash3Config | Flash2Config | DecodeConfig | UnfusedConfig
 
-SCHEDULES = ("flash3", "flash2", "unfused")
+SCHEDULES = ("flash3", "flash2", "decode", "unfused")
 
 
 def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
@@ -62,6 +63,8 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The published configuration of a kind."""
     if kind == "unfused":
         return UnfusedConfig()
+    if kind == "decode":
+        return flash_decode.default_config(p, spec)
     return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
 
 
@@ -70,6 +73,8 @@ def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
         flash3.check(p, spec, config)
     elif isinstance(config, Flash2Config):
         flash2.check(p, spec, config)
+    elif isinstance(config, DecodeConfig):
+        flash_decode.check(p, spec, config)
     else:
         unfused.check(p, spec, config)
 
@@ -82,6 +87,8 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
         score_bytes = p.op.batch * p.op.heads * p.op.queries * p.op.keys * width(p)
         cycles = transfer((6 if p.masked else 4) * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
         return 7 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+    if isinstance(config, DecodeConfig):
+        return _estimate_decode_ps(p, spec, config)
     tensor: float
     if isinstance(config, Flash3Config):
         scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
@@ -105,6 +112,22 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     return f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
+def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> int:
+    """K and V from memory beside products and softmax of whole tiles, in as many CTAs as find room; then the parts."""
+    f, rows, d = figures(spec), flash_decode.rows_of(p), p.op.head_dim
+    row = spec.instruction("mma", p.dtype, flash2.SHAPE)
+    step = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores
+    ctas = rows.groups * ceil_div(rows.count, config.block_m) * config.splits
+    trips = ceil_div(ceil_div(min(p.op.keys, p.op.window or p.op.keys), config.block_n), config.splits)
+    work = ceil_div(ctas, 2 * spec.sm.count) * trips * int(2 * step)
+    visited = ctas * trips * config.block_n * d * 2 * width(p)
+    parts = config.splits * rows.groups * rows.count * d * 4
+    cycles = (
+        max(work, transfer(visited, f.dram_rate)) + transfer(2 * parts, f.l2_rate) + 2 * f.start + 6 * f.load_latency
+    )
+    return 2 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+
+
 def without(config: Config, mechanism: str) -> str:
     """The schedule that is left without a mechanism of flash3; the same where it does not use it."""
     return str(flash3.without(config, mechanism) if isinstance(config, Flash3Config) else config)
@@ -112,7 +135,7 @@ def without(config: Config, mechanism: str) -> str:
 
 # ---------------------------------------------------------------------------------------------- configurations as text
 
-_NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps"}
+_NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps", "splits": "splits"}
 _FLAGS = {
     "pingpong": ("pingpong", True),
     "overlap": ("overlap", True),

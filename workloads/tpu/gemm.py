@@ -178,6 +178,11 @@ def _pitch(spec: TpuSpec, p: Product) -> int:
     return -(-p.depth // spec.array.rows) * spec.array.rows * (p.bits // 8)
 
 
+def matrices(op: Gemm | Matvec, spec: TpuSpec, operands: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What the array multiplies, by batch: [rows, depth] and [depth, columns]; the dataflow says which rests."""
+    return _operands(op, operands, isinstance(op, Matvec))
+
+
 def _gemm(op: Gemm | Matvec) -> Gemm:
     return op.as_gemm() if isinstance(op, Matvec) else op
 

@@ -20,6 +20,7 @@ from workloads.gpu.attention import AttentionProblem, blocks, problem
 from workloads.gpu.attention_choose import Config
 from workloads.gpu.flash2 import Flash2Config
 from workloads.gpu.flash3 import Flash3Config
+from workloads.gpu.flash_decode import DecodeConfig
 from workloads.gpu.select import choose
 from workloads.gpu.unfused import UnfusedConfig
 from workloads.ops.attention import Attention
@@ -65,9 +66,15 @@ FLASH2: list[tuple[Attention, Flash2Config]] = [
     (attention(70, 80, head_dim=256), Flash2Config(64, 32)),
     (attention(270, 200, causal="1"), Flash2Config(64, 32)),
 ]
+DECODE: list[tuple[Attention, DecodeConfig]] = [
+    (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), DecodeConfig(64, 32, 3)),
+    (attention(3, 150, heads=2, causal="1", window=70), DecodeConfig(64, 32, 2)),
+    (attention(70, 90, heads=2, head_dim=128, dtype="bf16"), DecodeConfig(64, 32, 5)),
+]
 CASES: list[tuple[str, Attention, Config]] = [
     *(("two SMs", op, c) for op, c in FLASH3),
     *(("a100-sxm4-80gb", op, c) for op, c in FLASH2),
+    *(("a100-sxm4-80gb", op, c) for op, c in DECODE),
 ]
 
 
@@ -102,6 +109,7 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
         },
     ),
     "flash2": ("a100-sxm4-80gb", attention(64, 96), Flash2Config(64, 32), {}),
+    "decode": ("a100-sxm4-80gb", attention(1, 192, heads=4, kv_heads=1), DecodeConfig(64, 32, 2), {}),
 }  # fmt: skip
 
 
@@ -147,9 +155,11 @@ def test_blocks_cover_what_a_tile_sees_and_mask_what_it_does_not(p: AttentionPro
 
 
 def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) -> None:
-    op = attention(1024, head_dim=128)
+    op = attention(1024, heads=64, head_dim=128)
     assert choose(op, machines["h100-sxm"]).config.schedule == "flash3"
     assert choose(op, machines["a100-sxm4-80gb"]).config.schedule == "flash2"
+    one = attention(1, 8192, heads=32, kv_heads=8, head_dim=128)
+    assert {choose(one, machines[m]).config.schedule for m in ("h100-sxm", "a100-sxm4-80gb")} == {"decode"}
     assert (
         str(choose(op, machines["h100-sxm"], "flash3").config) == "flash3 128x176 cluster 2 stages 2 pingpong overlap"
     )
@@ -159,7 +169,15 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
         choose(attention(64, head_dim=100), machines["h100-sxm"])
 
 
-@pytest.mark.parametrize("text", ["flash3 128x64 stages 3 pingpong", "flash3 64x32 stages 2", "flash2 64x32 warps 4"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "flash3 128x64 stages 3 pingpong",
+        "flash3 64x32 stages 2 cp.async mma unspecialized",
+        "flash2 64x32 warps 4",
+        "decode 64x32 warps 4 splits 2",
+    ],
+)
 def test_a_configuration_is_written_as_it_prints(text: str, machines: dict[str, GpuSpec]) -> None:
     assert str(choose(attention(64), machines["h100-sxm"], text).config) == text
 
