@@ -192,14 +192,25 @@ def _run(options: argparse.Namespace) -> int:
     else:
         print(_json(report.to_dict()) if options.json else report)
     if picture:
-        pyplot = _pyplot()
-        figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.5), layout="constrained")
-        report.plot_roofline(left)
-        (report.plot_profile if report.record.operators else report.plot_stalls)(right)
-        _save(figure, picture)
+        _save(_drawing(report), picture)
     if page:
         _write_page(report, text, options, page)
     return _outcome([report.to_dict()])
+
+
+def _drawing(report: Report) -> Figure:
+    """Roofline and stalls (of a graph: its profile), and below them what only the machine's family has."""
+    from sim.report.families import family
+
+    own = getattr(family(report.record.machine.family), "draw", None)
+    figure: Figure = _pyplot().figure(figsize=(13, 10.5 if own else 4.5), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3)) if own else [figure]
+    left, right = parts[0].subplots(1, 2)
+    report.plot_roofline(left)
+    (report.plot_profile if report.record.operators else report.plot_stalls)(right)
+    if own:
+        own(report, parts[1])
+    return figure
 
 
 def _write_page(report: Report, text: str, options: argparse.Namespace, path: Path) -> None:

@@ -206,6 +206,8 @@ def test_progress_is_for_terminals_and_long_work(monkeypatch: pytest.MonkeyPatch
 
     assert shown(True, 0.5) == shown(False, 5) == ""
     assert "work [###############...............]  50 %" in shown(True, 5)
+    assert "50 %, 0:05 left" in shown(True, 5)
+    assert "1:02:05 left" in shown(True, 3725)
     assert shown(True, 5).endswith(" \r")
 
 

@@ -33,8 +33,17 @@ def placement(section: RduSection, ax: Axes | None = None) -> Axes:
             where = np.mean(stage.units, axis=0)
             labels.append((len(stage.units), where[1], where[0], stage.name))
     ax.imshow(image, interpolation="nearest", aspect="auto")
-    for _, x, y, name in sorted(labels, reverse=True)[:12]:
-        ax.text(x, y, name, ha="center", va="center", fontsize=7, bbox={"facecolor": "white", "alpha": 0.75, "lw": 0})
+    shown = sorted(sorted(labels, reverse=True)[:12], key=lambda label: label[1])
+    for number, (_, x, _, name) in enumerate(shown):  # one below the other, so that narrow neighbours stay apart
+        ax.text(
+            x,
+            (number + 0.5) * rows / len(shown),
+            name,
+            ha="center",
+            va="center",
+            fontsize=7,
+            bbox={"facecolor": "white", "alpha": 0.75, "lw": 0},
+        )
     scale = plt.cm.ScalarMappable(cmap=_HEAT)
     scale.set_clim(0, 100)
     ax.figure.colorbar(scale, ax=ax, label="PCU busy, % of cycles", shrink=0.8)
@@ -71,4 +80,4 @@ def timeline(section: RduSection, ax: Axes | None = None, cycles: tuple[int, int
 def _window(section: RduSection, end: int) -> int:
     """As many cycles from the start as hold some hundred firings."""
     starts = sorted(row[1] for row in section.log)
-    return min(end, 2 * starts[min(len(starts) - 1, 300)])
+    return min(end, 2 * starts[min(len(starts) - 1, 80)])

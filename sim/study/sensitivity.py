@@ -202,37 +202,36 @@ def sensitivity(
         raise InputError(
             f"--only {' '.join(only)}: no figure of {arch} has such a name; tilewave archs {arch} shows all"
         )
-    changed: list[tuple[str, int, float]] = []
-    cases: list[Point] = []
-    skipped = []
-    for path, value in figures.items():
-        reason = ""
-        for side in (-1, 1):
-            found, why = _neighbour(arch, set, path, value, side * step)
-            reason = reason or why
-            if found is not None:
-                text_value, change, spec = found
-                changed.append((path, side, change))
-                cases.append(Point({path: text_value}, Case.of(text, spec, kept, **options)))
-        if not any(name == path for name, *_ in changed):
-            skipped.append((path, reason))
-    answers, _ = run_points(cases, make, store, progress)
     time_ps = round(first.report["time_us"] * 1e6)
     sides: dict[str, dict[int, Side]] = {}
     reasons: dict[str, str] = {}
-    for (path, side, change), point, answer in zip(changed, cases, answers, strict=True):
-        if answer.report is None:
-            reasons[path] = answer.refused or answer.failed
-            continue
-        ps = round(answer.report["time_us"] * 1e6)
-        sides.setdefault(path, {})[side] = Side(point.values[path], change, ps, ps / time_ps - 1)
+    tries = {
+        (path, sign): _neighbours(arch, set, path, value, sign * step)
+        for path, value in figures.items()
+        for sign in (-1, 1)
+    }
+    while tries:
+        # Most machines are valid at the first step; the rest go on to longer ones together.
+        asked = [(key, found) for key, steps in tries.items() if (found := _first_valid(key[0], steps, reasons))]
+        points = [Point({path: n.text}, Case.of(text, n.machine, kept, **options)) for (path, _), n in asked]
+        answers, _ = run_points(points, make, store, progress)
+        left = {}
+        for (key, neighbour), answer in zip(asked, answers, strict=True):
+            path, sign = key
+            if answer.report is None:
+                reasons.setdefault(path, answer.refused or answer.failed)
+                left[key] = tries[key]
+                continue
+            ps = round(answer.report["time_us"] * 1e6)
+            sides.setdefault(path, {})[sign] = Side(neighbour.text, neighbour.change, ps, ps / time_ps - 1)
+        tries = left
     shown = {row.path: row.value for row in describe(machine)}
     bars = [
         Bar(path, shown.get(path, str(figures[path])), sides[path].get(-1), sides[path].get(1))
         for path in figures
         if path in sides
     ]
-    skipped += [(path, reason) for path, reason in reasons.items() if path not in sides]
+    skipped = [(path, reason) for path, reason in reasons.items() if path not in sides]
     bars.sort(key=lambda b: (-b.swing, b.path))
     return Sensitivity(text, machine.name, time_ps, step, bars, skipped)
 
@@ -256,14 +255,31 @@ def _wanted(path: str, only: Sequence[str]) -> bool:
     return not only or any(fnmatch.fnmatch(path, pattern) for pattern in only)
 
 
-def _neighbour(
+@dataclass(frozen=True)
+class _Neighbour:
+    """A machine with one figure moved. change: how far it really moved."""
+
+    text: str
+    change: float
+    machine: Any
+
+
+def _first_valid(path: str, steps: Iterator[_Neighbour | str], reasons: dict[str, str]) -> _Neighbour | None:
+    """The next neighbour that can be described; what is wrong with those before it is noted."""
+    for found in steps:
+        if isinstance(found, _Neighbour):
+            return found
+        reasons.setdefault(path, found)
+    return None
+
+
+def _neighbours(
     arch: str, overrides: Sequence[str], path: str, value: int | float, change: float
-) -> tuple[tuple[str, float, Any] | None, str]:
-    """Text, true relative change and machine for the figure moved by `change` or a little more; else the reason."""
+) -> Iterator[_Neighbour | str]:
+    """Machines with the figure moved by `change`, then by more and more; or why there is none."""
     leaf = leaves(load_arch(arch, overrides).__class__).get(path)
     unit = leaf.unit if leaf else CYCLES if path.startswith("instructions.") else None
     whole = isinstance(value, int)
-    reason = ""
     tried = {value}
     for stretch in _STRETCH:
         factor = 1 + change * stretch
@@ -279,10 +295,9 @@ def _neighbour(
         tried.add(moved)
         text = unit.format(Fraction(repr(moved))) if unit else str(moved)
         try:
-            return (text, float(moved / value - 1), load_arch(arch, [*overrides, f"{path}={text}"])), ""
+            yield _Neighbour(text, float(moved / value - 1), load_arch(arch, [*overrides, f"{path}={text}"]))
         except InputError as error:
-            reason = reason or str(error)
-    return None, reason
+            yield str(error)
 
 
 def _side(side: Side | None) -> str:

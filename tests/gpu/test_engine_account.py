@@ -15,6 +15,7 @@ import pytest
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.engine import DeadlockError, Device, KernelResult
+from sim.gpu.events import Window
 from sim.gpu.layout import Counter, W
 from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
 from tests.gpu.conftest import run
@@ -225,6 +226,13 @@ def tiny() -> dict[str, int]:
         digest = json.dumps(results, sort_keys=True)
         ticks[name] = int(np.frombuffer(digest.encode(), np.uint8).astype(np.int64) @ np.arange(1, len(digest) + 1))
         ticks[name] = ticks[name] * 1_000_003 + sum(int(str(result["ticks"])) for result in results)
+    arch, program = programs["wgmma"]
+    recording = Device(load_arch(arch, small), window=Window(0, 1 << 40, 0, 1, 4096))
+    recorded = recording.run(program.kernels[0], program.addresses())
+    assert recorded.trace is not None
+    assert recorded.events is not None
+    rows = [*recorded.trace.tolist(), *recorded.events.tolist()]
+    ticks["recorded"] = sum((i + 1) * value for i, row in enumerate(rows) for value in row)
     return ticks
 
 

@@ -99,3 +99,11 @@ def test_a_missed_claim_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.Monke
     for simulated, code in ((1.04, 0), (1.06, 1)):
         claims = [lesson.Claim("x", simulated, "ms", 1.0, 0.05)]
         assert lesson.main("X", lambda _, claims=claims: (claims, Figure()), arguments) == code
+
+
+def test_a_list_waits_for_every_row_and_a_stream_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("decoupled", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    assert claims["list against stream"]["simulated"] > 20

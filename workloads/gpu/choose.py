@@ -55,12 +55,12 @@ MMA_STEP_BYTES = 64
 """Bytes of k in one stage; twice as many are tried too."""
 
 SIMT_TILES = (
-    # (tile m, tile n, warp m, warp n)
-    (128, 128, 32, 64), (128, 64, 32, 32), (64, 128, 32, 32), (64, 64, 32, 32), (128, 32, 32, 32), (32, 128, 32, 32),
+    # (tile m, tile n, warp m, warp n): 8x8 results a thread where the tile has room for them
+    (128, 128, 32, 64), (128, 64, 32, 64), (64, 128, 32, 64), (64, 64, 32, 32), (128, 32, 32, 32), (32, 128, 32, 32),
     (64, 32, 16, 32), (32, 64, 16, 32), (32, 32, 16, 16),
 )  # fmt: skip
-SIMT_STEP_BYTES = 32
-"""Bytes of k in one buffer: 8 fp32; twice as many are tried too."""
+SIMT_STEP_BYTES = 64
+"""Bytes of k in one buffer: 16 fp32. Compiled kernels have 8 or 16; with 8, barriers are twice as many."""
 
 GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 
@@ -275,12 +275,11 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
 
 def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
     for tile_m, tile_n, warp_m, warp_n in SIMT_TILES:
-        for steps in (1, 2):
-            config = SimtConfig(tile_m, tile_n, steps * SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
-            vector = simt.inner(p, spec, config)
-            resident = _resident(p, spec, config, vector)
-            if resident:
-                yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.tma is not None)
+        config = SimtConfig(tile_m, tile_n, SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
+        vector = simt.inner(p, spec, config)
+        resident = _resident(p, spec, config, vector)
+        if resident:
+            yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.tma is not None)
 
 
 # ---------------------------------------------------------------------------------------------- configurations as text

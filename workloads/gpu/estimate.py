@@ -95,7 +95,8 @@ class Work:
     in all, asked from the L2. ahead: k steps in flight. epilogue: cycles of instructions after a tile's last step;
     overlapped: the epilogue hides behind the next tile. store_bytes: of one tile. cuts: workers a tile has, where k
     is cut; partial_bytes: of one partial tile. operand_bytes: of A and B; footprint: operand bytes of one round of
-    CTAs. result_bytes: of C.
+    CTAs. result_bytes: of C. shared: cycles of the shared-memory array in one k step, where loads and multiplies are
+    one stream (elsewhere they take turns and `busy` holds the longer).
     """
 
     tiles: int
@@ -120,6 +121,7 @@ class Work:
     round_bytes: int
     result_bytes: int
     extra_ps: int = 0
+    shared: int = 0
 
 
 def round_shape(tiles_m: int, tiles_n: int, group: int, ctas: int) -> tuple[int, int]:
@@ -183,6 +185,7 @@ def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
         transfer(on_gpc * w.requested_bytes, f.gpc_rate),
         transfer(active * w.requested_bytes, f.l2_rate),
         w.latency // w.ahead,
+        per_sm * w.shared,
     )
     return isqrt(isqrt(sum(x**4 for x in shares)))
 

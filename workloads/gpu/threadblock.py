@@ -698,7 +698,8 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     fragment_bytes = c.warps * inner.fragment_bytes(c.warp_m, c.warp_n, c.tile_k)
     copies = step_bytes // (WARP_SIZE * c.warps * min(p.a.vector_bytes, p.b.vector_bytes))
     issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + copies * (2 + inner.per_copy.alu)
-    busy = max(int(per_sub_core * interval), per_sub_core * issue, transfer(fragment_bytes + step_bytes, f.shared_rate))
+    shared = transfer(fragment_bytes + step_bytes, f.shared_rate)
+    busy = max(int(per_sub_core * interval), per_sub_core * issue, 0 if inner.streams else shared)
     barrier = f.barrier + f.barrier_per_warp * c.warps + f.shared_latency
     # After the barrier all warps read their first fragments at once, and none multiplies before it has its own unless
     # it has held back some of the step before.
@@ -733,4 +734,5 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         operand_bytes=p.batch * p.k * (p.m + p.n) * width,
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width * (2 if p.op.adds else 1),
+        shared=shared if inner.streams else 0,
     )

@@ -1,0 +1,54 @@
+"""Decoupled access and execute: a stream's addresses run ahead of the data, a linked list's cannot.
+
+The same rows of 64 bytes are read on SN40L twice: as a stream by an address generator that knows where the next tile
+lies, and along a list in which every row says where the next one is. The stream pays the latency of memory once, the
+list for every row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lesson import Claim, main
+
+from arch.load import load_arch
+from sim.rdu.layout import L
+from sim.runners.rdu import run_program
+from workloads.rdu.access import chase, stream
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MACHINE = "sn40l"
+
+
+def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
+    """Cycles a row of both, and when their rows arrived."""
+    from matplotlib import pyplot
+
+    spec = load_arch(MACHINE)
+    count = 512 if quick else 4096
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    rows = {}
+    for name, program in (("stream", stream(count)), ("linked list", chase(count))):
+        (result,) = run_program(program, spec).results.values()
+        log = result.log[result.log[:, L.STAGE] == 0]
+        arrived = sorted(log[:, L.COMMIT] / 256)
+        rows[name] = result.ticks / 256 / count
+        axes.plot(arrived, [(i + 1) * count / len(arrived) for i in range(len(arrived))], label=name)
+    axes.set(xlabel="cycle (logarithmic)", ylabel="rows that have arrived", title=f"the same rows on {MACHINE}")
+    axes.set_xscale("log")
+    axes.legend()
+    latency = spec.hbm.latency_ps * spec.clock.boost_hz / 1e12
+    claims = [
+        Claim("cycles a row, stream", rows["stream"], "cycles"),
+        Claim("cycles a row, linked list", rows["linked list"], "cycles", remark=f"memory answers in {latency:.0f}"),
+        Claim("list against stream", rows["linked list"] / rows["stream"], "x"),
+    ]
+    return claims, figure
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, lesson))
