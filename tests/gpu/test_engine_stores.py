@@ -1,4 +1,4 @@
-"""Stores on their way are bounded: a kernel that only stores keeps the pace of memory from its first microseconds on."""
+"""Stores on their way are bounded: a kernel that only stores keeps the pace of memory from the beginning."""
 
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
