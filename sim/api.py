@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from arch.errors import InputError
 from arch.load import load_arch
@@ -15,13 +16,15 @@ from sim.report.compare import Comparison, Unsupported
 from sim.report.report import Report
 from sim.runners import runner
 from sim.runners.options import Options, Progress, part
-from sim.tpu.show import ArrayRun
 from sim.validate import RowResult
 from workloads.gpu.select import WITHOUT
 from workloads.graphs import Graph
 from workloads.ops import Operator
 from workloads.parse import parse
 from workloads.silicon import Row
+
+if TYPE_CHECKING:
+    from sim.tpu.show import ArrayRun
 
 
 def simulate(

@@ -187,7 +187,7 @@ def test_bad_input_is_refused_before_anything_runs(
     def run(*arguments: Any) -> None:
         raise AssertionError("ran")
 
-    monkeypatch.setattr(gpu, "_run", run)
+    monkeypatch.setattr(gpu, "run_program", run)
     with pytest.raises(InputError, match=says) as caught:
         simulate(**{"workload": SMALL, "machine": A100, **options})
     assert "\n" not in str(caught.value)

@@ -1,8 +1,8 @@
 """Three families: what a machine reaches of its peak, and over how many kinds of work.
 
-One GEMM, softmax, attention and GELU on a GPU, TPU v1 and SN40L: the share of the roofline that each reaches (how
-efficient), and the share of these operators that it can run at all (how programmable). The narrower the machine, the
-less of it is spent on anything but arithmetic.
+One GEMM, softmax, attention and GELU on a GPU, TPU v1 and SN40L: the share of its own roofline that each reaches,
+what an operation of the GEMM costs in energy (how efficient; mind the years and the formats between them), and the
+share of these operators that it can run at all (how programmable).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
 
     work = QUICK if quick else WORK
     shares: dict[str, dict[str, float]] = {machine: {} for machine in MACHINES}
+    joules = dict.fromkeys(MACHINES, 0.0)
     claims = []
     for machine in MACHINES:
         for name, text in work.items():
@@ -47,17 +48,22 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
                 continue
             roof = min(figures.machine.peak_ops_per_s, figures.intensity * figures.external_bytes_per_s)
             shares[machine][name] = figures.ops_per_s / roof
+            if name == "gemm":
+                joules[machine] = figures.joules_per_op or 0.0
+                claims.append(Claim(f"{machine}, energy of the GEMM", 1e12 * joules[machine], "pJ/op"))
             claims.append(Claim(f"{machine}, {name}", 100 * shares[machine][name], "% of its roof"))
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for i, machine in enumerate(MACHINES):
         places = [list(work).index(name) + 0.25 * (i - 1) for name in shares[machine]]
         left.bar(places, [100 * share for share in shares[machine].values()], 0.25, label=machine)
-        best = max(shares[machine].values(), default=0.0)
-        right.plot(100 * len(shares[machine]) / len(work), 100 * best, "o", markersize=10, label=machine)
+        if joules[machine]:
+            right.plot(
+                100 * len(shares[machine]) / len(work), 1e-9 / joules[machine], "o", markersize=10, label=machine
+            )
     left.set_xticks(range(len(work)), list(work))
     left.set(ylabel="% of its own roof", title="efficiency by operator", ylim=(0, 100))
-    left.legend()
-    right.set(xlabel="operators that it runs, %", ylabel="best operator, % of its roof", xlim=(0, 105), ylim=(0, 105))
+    left.legend(loc="lower right")
+    right.set(xlabel="operators that it runs, %", ylabel="GEMM: operations a nanojoule", xlim=(0, 105), ylim=(0, None))
     right.set_title("efficiency against programmability")
     right.legend()
     return claims, figure

@@ -973,6 +973,46 @@ def _registers_taken(subs, s, t, duration):
 
 
 @inner(inline=True)
+def _let_overtake(st, s, w, pipe, tile, row):
+    """Notes that a spread op of warp `w` holds a pipe of sub-core `s`, unless it has itself overtaken one that does.
+
+    tile: its result. row: of the event log, -1 none.
+    """
+    subs = st.subs
+    if subs[s, S.OVERTAKEN_PIPE] == 0:
+        subs[s, S.OVERTAKEN_PIPE] = pipe + 1
+        subs[s, S.OVERTAKEN_WARP] = w
+        subs[s, S.OVERTAKEN_TILE] = tile
+        subs[s, S.OVERTAKEN_LOG] = row
+        subs[s, S.HEAD_FREE] = 0
+
+
+@inner(inline=True)
+def _may_overtake(p, st, s, w, pipe):
+    """Whether ops of warp `w` may issue between the instructions of the spread op that holds a pipe of sub-core `s`.
+
+    A greedy scheduler stays with a warp until that stalls, and its multiplies stall for the pipe. An older warp issues
+    other instructions meanwhile, becomes the greedy one, and has the pipe for as long as it has multiplies.
+    """
+    subs = st.subs
+    if p[P.POLICY] == 1 or subs[s, S.OVERTAKEN_PIPE] != pipe + 1:
+        return False
+    return st.warps[w, W.ORDER] < st.warps[subs[s, S.OVERTAKEN_WARP], W.ORDER]
+
+
+@inner(inline=True)
+def _put_off(st, s, pipe, ticks):
+    """Puts off the end of the op that holds a pipe: it has been overtaken for so long."""
+    subs = st.subs
+    subs[s, S.PIPE_FREE + pipe] += ticks
+    st.warps[subs[s, S.OVERTAKEN_WARP], W.READY + N_SCOREBOARDS + subs[s, S.OVERTAKEN_TILE]] += ticks
+    row = subs[s, S.OVERTAKEN_LOG]
+    if 0 <= row < st.log.shape[0]:
+        st.log[row, 5] += ticks
+        st.log[row, 6] += ticks
+
+
+@inner(inline=True)
 def _issue_run(p, prog, st, w, s, t, pc, n, total):
     """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
 
@@ -983,9 +1023,14 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     pipe = code[pc, Col.PIPE]
     interval = code[pc, Col.INTERVAL]
     free = subs[s, S.PIPE_FREE + pipe]
+    overtakes = free > t and _may_overtake(p, st, s, w, pipe)
+    if overtakes:
+        free = subs[s, S.HEAD_FREE]
     if free > t:
         _account(st, w, free, Reason.MATH_PIPE_THROTTLE)
         return free, free, free
+    if overtakes:
+        subs[s, S.DENSITY + pipe] = 0
     done = total - st.warps[w, W.LEFT]
     slots = code[pc, Col.ISSUE]
     if n != total:
@@ -1031,7 +1076,13 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
                 subs[s, S.PIPE_FREE + q] = f
                 subs[s, S.DENSITY + q] = 0
                 duration = max(duration, f - t)
-    subs[s, S.PIPE_FREE + pipe] = t + (alone if p[P.MAX_RUN] == 1 else duration)
+    if overtakes:
+        subs[s, S.HEAD_FREE] = t + duration
+        _put_off(st, s, pipe, duration)
+    else:
+        subs[s, S.PIPE_FREE + pipe] = t + (alone if p[P.MAX_RUN] == 1 else duration)
+        if subs[s, S.OVERTAKEN_PIPE] == pipe + 1:
+            subs[s, S.OVERTAKEN_PIPE] = 0
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
     taken = code[pc, Col.REGISTERS]
     if taken > 0:
@@ -1366,6 +1417,8 @@ def _step(p, prog, st, ms, mem, w, t):
                 _add_ready(st, w, code[pc, Col.SLOT], last, reason)
             if code[pc, Col.TILE] >= 0:
                 _set_tile(st, w, code[pc, Col.TILE], first, last, reason)
+            if code[pc, Col.SPREAD] == 1 and code[pc, Col.TILE] >= 0 and code[pc, Col.SLOT] < 0:
+                _let_overtake(st, s, w, code[pc, Col.PIPE], code[pc, Col.TILE], x[X.LOG] if log else -1)
             if log:
                 _log(st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], issued, last, 0)
             warps[w, W.PC] = pc + 1

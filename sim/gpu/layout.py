@@ -188,7 +188,12 @@ class S(IntEnum):
     ISSUE_FREE = 29
     REGISTER_END = 30  # until then vector instructions take a share of the register file
     REGISTER_RATE = 31  # that share, in 256ths
-    WIDTH = 32
+    OVERTAKEN_PIPE = 32  # one more than the pipe that a spread op holds, 0 none: older warps may issue in between
+    OVERTAKEN_WARP = 33  # whose op it is
+    OVERTAKEN_TILE = 34  # its result
+    OVERTAKEN_LOG = 35  # its row in the event log
+    HEAD_FREE = 36  # until then the pipe is busy with ops that have overtaken it
+    WIDTH = 37
 
 
 class M(IntEnum):

@@ -173,13 +173,15 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
 
 
 def bank_conflict(read: Read, spec: RduSpec) -> int:
-    """Cycles that a vector read takes: words of its lanes in the same bank follow one another."""
+    """Cycles that a vector read takes: words in the same bank follow one another, and words that do not lie side by
+    side need addresses of their own."""
     if read.transposed and not spec.pmu.transpose:
         stride = read.output.out.token_shape[-1]
     else:
         stride = read.stride
     banks = spec.pmu.banks // math.gcd(stride, spec.pmu.banks)
-    return spec.pmu.banks // banks
+    own = -(-spec.pmu.banks // spec.pmu.addresses) if stride > 1 else 1
+    return max(spec.pmu.banks // banks, own)
 
 
 def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:

@@ -64,9 +64,12 @@ def animate(title: str, frames: Sequence[Frame], path: Path) -> None:
     cells = [(r, c) for r in range(rows) for c in range(columns)]
     boxes = {(r, c): ax.add_patch(Rectangle((c - 0.46, r - 0.46), 0.92, 0.92, ec="0.5")) for r, c in cells}
     texts = {(r, c): ax.text(c, r, "", ha="center", va="center", fontsize=8) for r, c in cells}
-    heading = ax.set_title("", fontsize=10)
+    heading = ax.set_title(f"{title}\n", fontsize=10)
     keys = [Rectangle((0, 0), 1, 1, fc=colour, ec="0.5") for colour in _COLOURS.values()]
     figure.legend(keys, list(_COLOURS), loc="outside lower center", ncols=4, fontsize=7, frameon=False)
+
+    figure.canvas.draw()
+    figure.set_layout_engine("none")  # the layout stays; making it anew for every picture takes most of the time
 
     def draw(number: int) -> list[Any]:
         frame = frames[number]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from sim.report.record import Candidate, CheckResult, KernelRecord, RduSection, 
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.runners.rdu_records import kernel_record, machine_figures
 from workloads.graphs.llama import Llama
-from workloads.ops import AllReduce, Operator
+from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.rdu import llama_reference
 from workloads.rdu.select import Choice, build, choose
 
@@ -56,6 +56,8 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
     cost = Cost()
     if isinstance(op, AllReduce):
         return _all_reduce(op, spec, str(asked), options, cost)
+    if isinstance(op, CopyH2D):
+        return _copy(op, spec, str(asked), options, cost)
     choice = choose(op, spec, options.schedule)
     wanted = TUNED if options.tune else 1
     runs: list[ProgramRun] = []
@@ -127,19 +129,8 @@ def _all_reduce(op: AllReduce, spec: RduSpec, asked: str, options: Options, cost
         sums = collective(fabric, "all_reduce", best.algorithm, op.bytes, list(operands[0])).values
         errors = [op.largest_error([round_to(total, str(op.dtype))], *operands) for total in sums]
         check = CheckResult(max(errors) <= op.tolerance, max(errors))
-    hz = spec.clock.boost_hz
-    kernel = KernelRecord(
-        name="all_reduce",
-        schedule=best.algorithm,
-        cycles=best.time_ps * hz // PS_PER_S,
-        clock_hz=hz,
-        time_ps=best.time_ps,
-        counters={"link_write_bytes": best.sent_bytes, "events": 0},
-        own=RduSection(
-            "all_reduce", (), (), (spec.mesh.rows, spec.columns), 0, spec.pcu.count, 0, spec.pmu.count, 0, 0, 0
-        ),
-        energy_fj=best.sent_bytes * spec.power.energy.link_fj_per_byte,
-    )
+    kernel = _transfer(spec, "all_reduce", best.algorithm, best.time_ps, {"link_write_bytes": best.sent_bytes})
+    kernel = replace(kernel, energy_fj=best.sent_bytes * spec.power.energy.link_fj_per_byte)
     return RunRecord(
         machine=machine_figures(spec, str(op.dtype), op.devices),
         workload=asked,
@@ -153,6 +144,39 @@ def _all_reduce(op: AllReduce, spec: RduSpec, asked: str, options: Options, cost
         time_ps=best.time_ps,
         check=check,
         simulator=cost.stats(events=0),
+    )
+
+
+def _copy(op: CopyH2D, spec: RduSpec, asked: str, options: Options, cost: Cost) -> RunRecord:
+    """A copy over PCIe: the link's latency once, then its bandwidth."""
+    time_ps = spec.host.latency_ps + -(-op.bytes * PS_PER_S // spec.host.bandwidth_bytes_per_s)
+    return RunRecord(
+        machine=machine_figures(spec, spec.default_dtype),
+        workload=asked,
+        dtype=op.dtype or "int8",
+        flops=op.flops,
+        macs=op.macs,
+        operand_bytes=op.operand_bytes,
+        schedule="pcie",
+        kernels=[_transfer(spec, "copy_h2d", "pcie", time_ps, {"pcie_read_bytes": op.bytes})],
+        scope=options.scope,
+        time_ps=time_ps,
+        simulator=cost.stats(events=0),
+    )
+
+
+def _transfer(spec: RduSpec, name: str, schedule: str, time_ps: int, counted: Mapping[str, int]) -> KernelRecord:
+    """What moves beside the chip: cycles are those that its clock counts meanwhile."""
+    hz = spec.clock.boost_hz
+    grid = (spec.mesh.rows, spec.columns)
+    return KernelRecord(
+        name=name,
+        schedule=schedule,
+        cycles=time_ps * hz // PS_PER_S,
+        clock_hz=hz,
+        time_ps=time_ps,
+        counters={**counted, "events": 0},
+        own=RduSection(name, (), (), grid, 0, spec.pcu.count, 0, spec.pmu.count, 0, 0, 0),
     )
 
 

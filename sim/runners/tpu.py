@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
@@ -15,12 +16,14 @@ from sim.tpu.assembly import disassemble
 from sim.tpu.data import Memory
 from sim.tpu.machine import ACTIVE, Machine, Result
 from sim.tpu.program import Program
-from sim.tpu.show import ArrayRun, array_run
 from sim.tpu.verify import verify
 from workloads.ops import Gemm, Matvec, Operator
 from workloads.registry import build
 from workloads.tpu.choose import Config, candidates
 from workloads.tpu.gemm import matrices
+
+if TYPE_CHECKING:
+    from sim.tpu.show import ArrayRun
 
 OPTIONS = ("schedule", "check", "scope")
 SCOPES = ("kernel", "host")
@@ -62,7 +65,7 @@ def run(asked: Operator, spec: TpuSpec, options: Options, progress: Progress | N
         host_ps={"host": time_ps - record.time_ps} if time_ps > record.time_ps else {},
         check=outcome,
         simulator=cost.stats(events=result.events, instructions=result.instructions),
-        notes=[*program.notes, *notes],
+        notes=[*program.notes, *notes, *(["A what-if: TPU v1 has no vector unit."] if spec.vector else [])],
     )
 
 
@@ -75,6 +78,8 @@ def listing(asked: Operator, spec: TpuSpec, schedule: str) -> str:
 
 def show_array(asked: Operator, spec: TpuSpec) -> ArrayRun:
     """A product on the array cell by cell, with small whole numbers as operands."""
+    from sim.tpu.show import array_run  # only this needs numba, whose import takes longer than most runs
+
     op = asked.with_defaults(spec.default_dtype)
     if not isinstance(op, Gemm | Matvec) or op.dtype != "int8":
         raise InputError(f"show-array: {asked}: shows gemm and matvec of int8")

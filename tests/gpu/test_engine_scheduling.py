@@ -191,3 +191,28 @@ def test_the_policy_decides_who_issues(policy: str) -> None:
 def test_launch_ticks_are_whole_cycles_of_the_clock(hopper: GpuSpec) -> None:
     result = run(hopper, plain())
     assert result.ticks % TICKS_PER_CYCLE == 0
+
+
+def test_an_older_warp_overtakes_a_spread_op_and_puts_its_end_off() -> None:
+    """Two CTAs, a warp each on every sub-core: the older one's next 32 mma start inside the younger one's 32.
+
+    Under loose round robin they start after them. An mma holds the pipe for 8 cycles.
+    """
+
+    def issued_and_done(policy: str) -> tuple[float, float]:
+        kernel = KernelBuilder("overtake", (2, 1, 1))
+        a = RegisterTile("a", (16, 16), "fp16")
+        accumulators = [RegisterTile(f"acc{i}", (16, 16), "fp32") for i in range(2)]
+        with kernel.role("warps", warps=4, registers=64) as r:
+            for acc in accumulators:
+                r.mma(acc.whole, a.whole, a.whole, shape="m16n8k16", dtype="fp16", count=32, spread=True)
+                r.run("ffma", 1, dst=VALUE.whole, srcs=(acc.whole,))
+        spec = load_arch("a100-sxm4-80gb", {"sm.count": 1, "gpc.count": 1, "sm.scheduler": policy})
+        result = run(spec, kernel.build())
+        return column(result, 2, Event.T_ISSUE)[0], column(result, 0, Event.T_DONE, cta=1)[0]
+
+    (issued, done), (late_issued, late_done) = issued_and_done("gto"), issued_and_done("lrr")
+    launch, pipe = load_arch("a100-sxm4-80gb").sm.cta_launch_cycles, 32 * 8
+    assert launch + pipe < issued < launch + 1.2 * pipe
+    assert launch + 2 * pipe <= late_issued
+    assert done == late_done + pipe

@@ -26,7 +26,7 @@ def compute(ffma: int, warps: int = 8, trips: int = TRIPS) -> Program:
 def test_one_more_ffma_costs_its_interval_every_trip(request: pytest.FixtureRequest, machine: str, ffma: int) -> None:
     """Two warps a sub-core keep the pipe busy, so a trip grows by two intervals."""
     spec: GpuSpec = request.getfixturevalue(machine)
-    interval = spec.instruction("ffma", "fp32").interval_cycles
+    interval = spec.instruction("ffma", "fp32").cadence_cycles
     one, more = (cycles(run(spec, compute(n))) for n in (ffma, ffma + 1))
     assert more - one == pytest.approx(2 * interval * TRIPS, abs=2 * interval)
 

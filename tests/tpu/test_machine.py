@@ -16,6 +16,7 @@ from sim.tpu.data import Memory
 from sim.tpu.machine import ACTIVE, NON_MATRIX, UNIT_CAUSES, WEIGHT_SHIFT, WEIGHT_STALL, Machine
 from sim.tpu.program import Instruction, Program, Sync
 from sim.tpu.verify import verify
+from workloads.networks import APPS, Convolution, Dense, Elementwise, Network, Pool
 from workloads.ops import Gemm
 from workloads.parse import parse
 from workloads.registry import build
@@ -63,18 +64,47 @@ def test_numbers_are_those_of_numpy(workload: str) -> None:
 
 
 @pytest.mark.parametrize("dataflow", ["os", "is"])
-@pytest.mark.parametrize("workload", WORKLOADS[:4])
+@pytest.mark.parametrize("workload", WORKLOADS[:6])
 def test_numbers_in_other_dataflows(workload: str, dataflow: str) -> None:
+    if dataflow == "is" and workload.startswith("conv2d"):
+        with pytest.raises(InputError, match=r"array\.dataflow"):
+            simulate(workload, tiny("array.dataflow=is"))
+        return
     report = simulate(workload, tiny(f"array.dataflow={dataflow}"), check=True)
     assert report.record.check is not None
     assert report.record.check.passed
 
 
-def test_a_network_is_that_of_numpy() -> None:
-    for app in ("mlp1", "lstm1"):
-        report = simulate(f"inference app={app} batch=3", "tpu-v1", check=True)
+IMAGES = Network(
+    "images", 2, 8, {"x": (36, 3), "y": (36, 5), "p": (9, 5), "q": (1, 45), "z": (1, 11)}, ("x",), "z",
+    (
+        Convolution("x", "y", 6, 3, 5, 3), Pool("y", "p", 6, 5, 2, 2), Pool("p", "q", 3, 5, 3, 1),
+        Dense("q", "z", 45, 11),
+    ),
+)  # fmt: skip
+CELL = Network(
+    "cell", 3, 16,
+    {"z0": (1, 9), "z1": (1, 6), "g": (1, 24), "c0": (1, 6), "c1": (1, 6), **dict.fromkeys("kns", (1, 6))},
+    ("z0", "c0"), "z1",
+    (
+        Dense("z0", "g", 9, 24, ("sigmoid", "sigmoid", "sigmoid", "tanh")),
+        Elementwise(6, (
+            ("multiply", "g+6", "c0", "k"), ("multiply", "g", "g+18", "n"), ("add", "k", "n", "c1"),
+            ("tanh", "c1", "", "s"), ("multiply", "g+12", "s", "z1"), ("add", "z1", "z0", "z1"),
+        )),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("network", [IMAGES, CELL], ids=lambda network: network.name)
+@pytest.mark.parametrize("more", [(), ("array.count=2",), ("array.dataflow=os",)], ids=str)
+def test_a_network_is_that_of_numpy(network: Network, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(APPS, "mlp1", lambda: network)
+    for batch in (network.batch, 5):
+        report = simulate(f"inference app=mlp1 batch={batch}", tiny(*more), check=True)
         assert report.record.check is not None
         assert report.record.check.passed
+        assert report.record.macs == network.macs(batch) == report.figures.counters["macs"]
 
 
 @given(
@@ -318,6 +348,18 @@ def test_a_vector_unit_keeps_softmax_on_the_chip() -> None:
     assert host.figures.counters["pcie_write_bytes"] == 512 * 512
     assert "pcie_write_bytes" not in chip.figures.counters
     assert host.cycles > 5 * chip.cycles
+    assert any("what-if" in note for note in chip.record.notes)
+    assert not any("what-if" in note for note in host.record.notes)
+
+
+def test_a_slow_link_and_a_slow_activation_unit_are_told_apart() -> None:
+    """Small sums of one deep tile: the array waits for accumulators, for one reason or the other."""
+    workload = "gemm m=1024 n=4096 k=256 out=int8"
+    link = simulate(workload, "tpu-v1", set=["pcie.path=1 GB/s"]).to_dict()["stalls"]["matrix"]
+    unit = simulate(workload, "tpu-v1", set=["pcie.path=200 GB/s", "pcie.bandwidth=200 GB/s", "activation.values=32"])
+    slow = unit.to_dict()["stalls"]["matrix"]
+    assert link["output"] > 0.5 > 10 * link.get("accumulators", 0)
+    assert slow["accumulators"] > 0.5 > 3 * slow.get("output", 0)
 
 
 def test_attention_is_what_crosses_the_link() -> None:

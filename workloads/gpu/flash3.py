@@ -91,8 +91,6 @@ class Flash3Config:
 def tile(p: AttentionProblem) -> tuple[int, int]:
     """Published tile of queries and keys."""
     d, local = p.op.head_dim, p.op.window > 0
-    if width(p) == 1:
-        return {64: (192, 160), 128: (128, 224), 256: (128, 64 if local else 128)}[d]
     if d == 64:
         return 192, 128 if p.masked else 192
     if d == 128:
@@ -104,8 +102,7 @@ def default_config(p: AttentionProblem) -> Flash3Config:
     """The published kernel's configuration."""
     block_m, block_n = tile(p)
     shares = not p.masked and p.op.head_dim >= 128 and ceil_div(p.op.queries, block_m) % 2 == 0
-    wide = p.op.head_dim >= 128 if width(p) == 1 else p.op.head_dim <= 128
-    return Flash3Config(block_m, block_n, cluster=2 if shares else 1, pingpong=wide)
+    return Flash3Config(block_m, block_n, cluster=2 if shares else 1, pingpong=p.op.head_dim <= 128)
 
 
 def without(config: Flash3Config, mechanism: str) -> Flash3Config:
@@ -137,6 +134,9 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
     where = f"schedule={config}"
     if spec.tma is None or not spec.has_instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n*k{step_k(p)}"):
         raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
+    if width(p) != 2:
+        # The published kernel transposes V in shared memory, which is not written here.
+        raise InputError(f"{where}: wgmma takes {p.dtype} values only with keys contiguous; nearest: dtype=fp16")
     if config.block_m not in (64, 128, 192):
         raise InputError(f"{where}: a tile has 64, 128 or 192 queries, one warpgroup each 64; nearest: 128")
     if config.block_n % 16 or not 16 <= config.block_n <= 256:
@@ -147,8 +147,6 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         raise InputError(f"{where}: warps that load cannot take turns; leave out pingpong")
     if config.cluster > 1 and not config.tma:
         raise InputError(f"{where}: only TMA writes to other CTAs of a cluster; nearest: cluster 1")
-    if not config.wgmma and width(p) != 2:
-        raise InputError(f"{where}: mma kernels have fp16 and bf16, not {p.dtype}")
     if config.block_n % (WARPGROUP * (1 if config.specialized else config.warpgroups)) and not config.tma:
         raise InputError(f"{where}: each warp copies as many rows; nearest: block of 128 keys")
     if config.cluster not in (1, 2, 4) or config.block_n % (8 * config.cluster):

@@ -1,6 +1,7 @@
 """Attention as separate kernels, as PyTorch runs it without a fused one: every intermediate goes through memory.
 
-Heads are brought together (a copy each of Q, K, V, and of O at the end), Q K^T and P V are batched products of the
+Heads are brought together (a copy each of Q, K, V, and of O at the end; that of K is transposed, as `rearrange(k, 'b s
+h d -> (b h) d s')` in the published benchmarks), Q K^T and P V are batched products of the
 vendor library, softmax is its `torch` kernel. A mask is a matrix that is added to all heads'
 scores. The scale goes into the copy of Q.
 """
@@ -65,10 +66,11 @@ def build(op: Attention, spec: GpuSpec, config: UnfusedConfig) -> Program:
     check(p, spec, config)
     op = p.op
     heads, dtype = op.batch * op.heads, p.dtype
-    q, k, v, o = (
-        _scratch(name, (heads, rows, op.head_dim), dtype)
-        for name, rows in (("q_heads", op.queries), ("k_heads", op.keys), ("v_heads", op.keys), ("o_heads", op.queries))
+    q, v, o = (
+        _scratch(f"{name}_heads", (heads, rows, op.head_dim), dtype)
+        for name, rows in (("q", op.queries), ("v", op.keys), ("o", op.queries))
     )
+    k = _scratch("k_heads", (heads, op.head_dim, op.keys), dtype)
     scores, weights = (_scratch(name, (heads, op.queries, op.keys), dtype) for name in ("scores", "weights"))
     flat = (heads * op.queries, op.keys)
     score_rows, weight_rows = (
@@ -76,9 +78,9 @@ def build(op: Attention, spec: GpuSpec, config: UnfusedConfig) -> Program:
     )
     tensors = [p.q, p.k, p.v, p.o, q, k, v, scores, score_rows, weights, weight_rows, o]
     scale = 1 / math.sqrt(op.head_dim)
-    kernels = [_gather(p, p.q, q, scale), _gather(p, p.k, k), _gather(p, p.v, v)]
+    kernels = [_gather(p, p.q, q, scale), _transpose(p, k), _gather(p, p.v, v)]
     kernels += _product(
-        Gemm(m=op.queries, n=op.keys, k=op.head_dim, batch=heads, tb="T", dtype=dtype), spec, q, k, scores, tensors
+        Gemm(m=op.queries, n=op.keys, k=op.head_dim, batch=heads, dtype=dtype), spec, q, k, scores, tensors
     )
     if p.masked:
         mask = _scratch("mask", (op.queries, op.keys), dtype)
@@ -144,6 +146,24 @@ def _gather(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor, sca
             )  # fmt: skip
         after = () if scale != 1.0 else ("here",)
         r.stg(target[CTA_Y, row:rows, :], here.whole, 1, after=after)  # type: ignore[misc]
+    return builder.build()
+
+
+def _transpose(p: AttentionProblem, target: GlobalTensor) -> Kernel:
+    """K as [batch head, :, row]: neighbouring threads write neighbours and read from rows of their own."""
+    op = p.op
+    span, across = _span(p)
+    builder = KernelBuilder(
+        "transpose_k", (across, op.head_dim, op.batch * op.heads), code_bytes=128 * INSTRUCTION_BYTES
+    )
+    first = (CTA_X * WARPS + WARP) * span
+    head = p.key_head(CTA_Z % op.heads)
+    with builder.role("warps", WARPS, 32) as r:
+        here = RegisterTile("here", (span, 1), p.dtype)
+        index = tuple((name, ELEMENTS * n) for name, n in INDEX)
+        box = p.k[CTA_Z // op.heads, first:span, head, CTA_Y]  # type: ignore[misc]
+        r.ldg(here.whole, box, ELEMENTS, into="here", vector_bytes=2, mix=index)
+        r.stg(target[CTA_Z, CTA_Y, first:span], here.whole, ELEMENTS, vector_bytes=2, after=("here",))  # type: ignore[misc]
     return builder.build()
 
 

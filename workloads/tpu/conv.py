@@ -25,8 +25,8 @@ from workloads.tpu.emit import Emitter, Outbox, formats, load, store
 def candidates(op: Conv2d, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """Layouts with their estimates, the best first."""
     bits, _ = formats(op, spec, str(op.dtype), str(op.out))
-    if spec.array.dataflow != "ws":
-        raise InputError(f"{op}: convolutions need array.dataflow=ws, {spec.name} has {spec.array.dataflow}")
+    if spec.array.dataflow == "is":
+        raise InputError(f"{op}: patches are gathered on their way into the array, so array.dataflow must be ws or os")
     gemm = op.as_gemm()
     return product_candidates(spec, schedule, gemm.m, gemm.k, gemm.n, gemm.batch, bits, bits // 8)
 
@@ -68,11 +68,14 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
         for first in range(0, count * p * q, block):
             rows = min(block, count * p * q - first)
             for group, area in enumerate(weights):
-                make = partial(_multiply, op, spec, source, bits, group, first, rows)
                 for n in range(area.wide):
                     array = n % spec.array.count
                     acc = e.accumulators(array, rows, spec.accumulators.rows)
-                    e.column(area, n, make, acc, array)
+                    height = spec.array.rows if spec.array.dataflow == "os" else rows
+                    for row in range(0, rows, height):
+                        some = min(height, rows - row)
+                        make = partial(_multiply, op, spec, source, bits, group, first + row, some)
+                        e.column(area, n, make, acc + row, array)
                     column = group * filters + n * area.width
                     host = y + ((image * p * q + first) * op.k + column) * out_bytes
                     outbox.send(acc, rows, area.columns_of(n), array, host, op.k * out_bytes)

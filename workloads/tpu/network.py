@@ -47,6 +47,8 @@ def candidates(op: Inference, spec: TpuSpec, schedule: str) -> list[tuple[Config
     """The one schedule, with the sum of the layers' estimates."""
     if schedule not in ("auto", "layers"):
         raise InputError(f"schedule={schedule}: must be auto or layers; did you mean layers?")
+    if spec.array.dataflow == "is":
+        raise InputError(f"{op}: activations are made on the chip and stream, so array.dataflow must be ws or os")
     total = 0
     for layer in op.network.layers:
         if isinstance(layer, Dense | Convolution):

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
+from sim.api import simulate
+from sim.gpu.engine import Device
 from sim.gpu.interpret import interpret
 from sim.gpu.listing import listing
 from sim.gpu.program import Const, Program, evaluate, walk
@@ -234,3 +236,36 @@ def test_separate_kernels_compute_what_numpy_does(op: Attention, machines: dict[
     result = interpret(program, execute(program, seed=2), dict(zip("qkv", operands, strict=True)))
     assert result.violations == []
     assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance
+
+
+def test_the_report_says_what_softmax_takes() -> None:
+    machine = load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 1})
+    report = simulate("attention batch=1 heads=2 seq=1024 head_dim=64 dtype=fp16", machine, schedule="flash3")
+    assert "Exponentials keep the MUFU" in str(report)
+    light = report.figures.speed_of_light()
+    scores = 2 * -(-1024 // 192) * 192 * -(-1024 // 192) * 192
+    least = scores / (2 * 16) / report.figures.cycles  # 16 a cycle of an SM
+    assert least <= light["mufu pipe"] <= 1.1 * least
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_work_is_conserved_and_no_roof_is_beaten(data: st.DataObject) -> None:
+    """Products are those of whole tiles, outputs are stored once, and no unit does more than its peak."""
+    head_dim, heads = data.draw(st.sampled_from([64, 128])), data.draw(st.sampled_from([1, 2]))
+    op = attention(
+        data.draw(st.integers(1, 300)), data.draw(st.integers(1, 300)), heads=heads, head_dim=head_dim,
+        causal=data.draw(st.sampled_from("01")), window=data.draw(st.sampled_from([0, 50])),
+    )  # fmt: skip
+    machine = load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 1})
+    kind = data.draw(st.sampled_from(["flash3", "flash2", "decode"]))
+    config = choose(op, machine, kind).config
+    program = build(op, machine, config)
+    done = Device(machine).run(program.kernels[0], program.addresses()).counters["macs_tensor"]
+    p = problem(op)
+    step = config.block_m * (config.cluster if kind == "flash3" else 1)
+    rows = range(0, -(-op.queries // step) * step, config.block_m)  # tiles that fill a cluster included
+    visited = sum(evaluate(blocks(p, Const(r), config.block_m, config.block_n).trips, {}) for r in rows)
+    assert done == 2 * heads * visited * config.block_m * config.block_n * head_dim
+    assert done >= op.macs
+    assert max(simulate(op, machine, schedule=kind).figures.speed_of_light().values()) <= 1
