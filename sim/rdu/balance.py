@@ -38,7 +38,7 @@ def balance(section: Section, spec: RduSpec) -> None:
             f"{spec.name} has pcu.count = {spec.pcu.count}: cut it into sections"
         )
     first = bisect_left(times, memory_cycles(section, spec) // (2 * _turns(section, compute)))
-    height = spec.mesh.rows * spec.pcu.count // (spec.pcu.count + spec.pmu.count)
+    height = max(1, spec.mesh.rows * spec.pcu.count // (spec.pcu.count + spec.pmu.count))
     fixed = [size for stage in compute if stage.row_par for size in blocks_of(stage, stage_cost(stage, spec))]
 
     def fits(time: int) -> bool:

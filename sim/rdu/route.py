@@ -89,9 +89,9 @@ def generators_of(stage: Stage, count: int) -> int:
 def _in_columns(
     grid: Grid, stages: Sequence[Stage], costs: Sequence[StageCost], order: Sequence[int]
 ) -> dict[int, StageUnits] | None:
-    columns = [grid.pcus[grid.pcus[:, 1] == c] for c in range(grid.columns)]
+    columns = [grid.pcus[grid.pcus[:, 1] == c] for c in np.unique(grid.pcus[:, 1])]
     columns = [column[np.argsort(column[:, 0])] for column in columns]
-    height = min(len(column) for column in columns if len(column))
+    height = max(len(column) for column in columns)
     free, shelf, shelved = 0, -1, 0
     found: dict[int, StageUnits] = {}
     for i in order:
@@ -99,19 +99,21 @@ def _in_columns(
         for size in blocks_of(stages[i], costs[i]):
             if size and size * _SMALL <= height:
                 if shelf < 0 or shelved + size > len(columns[shelf]):
-                    shelf, shelved, free = free, 0, free + 1
-                    if shelf >= grid.columns:
+                    if free == len(columns) or size > len(columns[free]):
                         return None
+                    shelf, shelved, free = free, 0, free + 1
                 parts.append(columns[shelf][shelved : shelved + size])
                 shelved += size
                 continue
-            wide = -(-size // height)
-            if free + wide > grid.columns:
-                return None
-            region = np.concatenate([np.zeros((0, 2), np.int64), *columns[free : free + wide]])
+            taken = [np.zeros((0, 2), np.int64)]
+            while sum(map(len, taken)) < size:
+                if free == len(columns):
+                    return None
+                taken.append(columns[free])
+                free += 1
+            region = np.concatenate(taken)
             region = region[np.lexsort((region[:, 1], region[:, 0]))]
             parts.append(region[np.arange(size) * len(region) // max(size, 1)])
-            free += wide
         found[i] = StageUnits(_bands(parts[0], stages[i], costs[i].crossed), tuple(parts[1:]))
     return found
 

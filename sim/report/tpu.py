@@ -25,7 +25,7 @@ CAUSES = {
     "input": "a faster link to the host, or input that arrives while something else runs",
     "output": "a faster link to the host, or narrower results",
     "host": "less work on the host, or a vector unit",
-    "accumulators": "output tiles of half the accumulators",
+    "accumulators": "a faster activation unit, or output tiles of half the accumulators",
     "unified_buffer": "wider ports",
 }
 """What moves a cause of idle cycles of the matrix unit."""

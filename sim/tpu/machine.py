@@ -43,9 +43,9 @@ NON_MATRIX = (
     "activation",  # the activation unit reads accumulators on whose results the next layer depends
     "raw",  # an explicit synchronisation waits for what the activation unit writes
     "input",  # data from the host
-    "output",  # data to the host, before new data may come or at the end
+    "output",  # results to the host: before new data may come, before more fit the buffer, or at the end
     "host",  # work of the host between two transfers
-    "accumulators",  # accumulators are still being read
+    "accumulators",  # the activation unit has not read accumulators yet that are needed again
     "unified_buffer",  # its port
     "instruction",  # no instruction has arrived
 )
@@ -414,7 +414,7 @@ class Machine:
                     self._spend_sync(unit, wait)
                 else:
                     yield from self.units[wait.unit].reached(wait.count)
-                    unit.spend(wait.cause)
+                    self._spend_accumulators(unit, wait)
             if isinstance(instruction, MatrixMultiply):
                 unit.starts.append(int(self.env.now))
                 for step in range(instruction.repeat):
@@ -462,6 +462,14 @@ class Machine:
         counts.move("accumulators_write_bytes", 4 * i.rows * i.columns)
         if self.memory is not None:
             self.memory.multiply(i, step, array.tile)
+
+    def _spend_accumulators(self, unit: Unit, wait: Wait) -> None:
+        """Accounts for a wait until accumulators have been read: their reader may itself have waited for results ahead
+        of it to leave for the host."""
+        activation, host = self.units["activation"], self.units["host_write"]
+        begun = activation.starts[wait.count - 1] if wait.count else 0
+        left = host.ends[-1] + self.timing.latency(self.spec.control.sync_cycles) if host.ends else 0
+        unit.spend_in_turn([(min(begun, left), "output")], wait.cause)
 
     def _spend_sync(self, unit: Unit, wait: Wait) -> None:
         """Accounts for a synchronisation of the matrix unit, and counts read-after-write and input stalls."""

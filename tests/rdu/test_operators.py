@@ -17,6 +17,8 @@ CASES = [
     "layernorm rows=33 cols=128",
     "rmsnorm rows=33 cols=128",
     "gelu n=5000",
+    "silu_backward n=5000",
+    "softmax_backward rows=33 cols=96",
     "pointwise chain=cos+cos n=9000 repeat=2",
     "pointwise chain=exp+add+silu fused=0 n=9000",
     "attention batch=2 heads=4 kv_heads=2 seq=80 head_dim=32",
@@ -98,3 +100,8 @@ def test_firings_of_a_double_buffer_overlap() -> None:
     minus = [(s, e) for stage, s, e in log if stage == 2]
     overlaps = sum(a[0] < b[1] and b[0] < a[1] for a, b in zip(top[1:], minus, strict=False))
     assert overlaps > len(top) // 2
+
+
+@pytest.mark.parametrize("change", ["pcu.count=8", "pcu.count=520", "pmu.count=520", "mesh.rows=20", "dies.count=1"])
+def test_other_geometries_run_too(change: str) -> None:
+    assert passed(simulate("softmax rows=64 cols=64", "sn40l", set=[change], check=True))

@@ -348,6 +348,18 @@ def test_a_vector_unit_keeps_softmax_on_the_chip() -> None:
     assert host.figures.counters["pcie_write_bytes"] == 512 * 512
     assert "pcie_write_bytes" not in chip.figures.counters
     assert host.cycles > 5 * chip.cycles
+    assert any("what-if" in note for note in chip.record.notes)
+    assert not any("what-if" in note for note in host.record.notes)
+
+
+def test_a_slow_link_and_a_slow_activation_unit_are_told_apart() -> None:
+    """Small sums of one deep tile: the array waits for accumulators, for one reason or the other."""
+    workload = "gemm m=1024 n=4096 k=256 out=int8"
+    link = simulate(workload, "tpu-v1", set=["pcie.path=1 GB/s"]).to_dict()["stalls"]["matrix"]
+    unit = simulate(workload, "tpu-v1", set=["pcie.path=200 GB/s", "pcie.bandwidth=200 GB/s", "activation.values=32"])
+    slow = unit.to_dict()["stalls"]["matrix"]
+    assert link["output"] > 0.5 > 10 * link.get("accumulators", 0)
+    assert slow["accumulators"] > 0.5 > 3 * slow.get("output", 0)
 
 
 def test_attention_is_what_crosses_the_link() -> None:
