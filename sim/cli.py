@@ -76,6 +76,7 @@ def _parser() -> Parser:
         metavar="FILE",
         help="print what every cell of a systolic array holds, and animate it (.gif, .html; default: array.gif)",
     )
+    run.add_argument("--program", default="", metavar="FILE", help="run this program, a changed listing (TPUs)")
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     _add_output(run)
@@ -186,7 +187,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.show_array is not None:
         _show_array(options, text)
     with Progress(text) as progress:
-        report = simulate(text, options.arch, schedule=options.schedule, progress=progress, **_conditions(options))
+        report = simulate(
+            text, options.arch, schedule=options.schedule, program=options.program, progress=progress,
+            **_conditions(options),
+        )  # fmt: skip
     if options.profile:
         _print_profile(report, options.json)
     else:

@@ -59,7 +59,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         axes.barh(list(left), list(values.values()), left=list(left.values()), label=kind)
         left = {name: left[name] + values[name] for name in left}
     axes.set(xlabel="per cent", title=f"BERT-large encoder layer, training, on {MACHINE}")
-    axes.legend(loc="lower left")
+    figure.legend(loc="outside lower center", ncols=3)
     return claims, figure
 
 

@@ -55,7 +55,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     published_at = [float(claim.published or 0) for claim in marks]
     axes.plot(published_at, [claim.what for claim in marks], "k|", markersize=16, label="published")
     axes.set(xlabel="per cent of peak", title="Attention forward, head dimension 128, fp16")
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=2)
     return claims, figure
 
 

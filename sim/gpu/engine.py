@@ -302,6 +302,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         queue_at=zeros(2 * sms, 3),
         in_flight=zeros(sms, int(p[P.TMA_IN_FLIGHT])),
         misses=zeros(sms, int(p[P.MISS_QUEUE])),
+        stores=zeros(sms, int(p[P.MISS_QUEUE])),
         l1_tags=np.full((l1_sets, int(p[P.L1_WAYS])), -1, dtype=np.int32),
         l1_lines=zeros(l1_sets, int(p[P.L1_WAYS])),
         l1_victim=zeros(l1_sets),

@@ -1186,7 +1186,8 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
         warps[w, W.T_DONE] = t
     busy = sms[sm, M.LSU_FREE]
     if kind == Kind.STG or kind == Kind.RED:
-        busy = max(busy, sms[sm, M.WRITE_FREE])
+        # No more stores are on their way than entries: memory that takes no more stops the warps.
+        busy = max(busy, sms[sm, M.WRITE_FREE], st.stores[sm, sms[sm, M.STORE_HEAD]])
     if busy > t + queue:
         _account(st, w, busy - queue, Reason.LG_THROTTLE)
         return busy - queue
@@ -1246,7 +1247,9 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 done = max(done, data)
             else:
                 red = kind == Kind.RED
-                done = max(done, _port_write(p, sms, st.counters, ms, mem, sm, at, address, end, red))
+                answer = _port_write(p, sms, st.counters, ms, mem, sm, at, address, end, red)
+                _take_entry(st.stores, sms, sm, M.STORE_HEAD, sms[sm, M.STORE_HEAD], answer)
+                done = max(done, answer)
                 st.counters[Counter.GLOBAL_WRITE_BYTES] += end - address
             moved += end - address
             offset += end - address

@@ -215,7 +215,8 @@ class M(IntEnum):
     DESCRIPTORS = 16  # tick at which the TMA descriptors have arrived
     FETCHED = 17  # instruction lines asked for so far
     MISS_HEAD = 18  # entry of the miss queue that was taken longest ago
-    WIDTH = 19
+    STORE_HEAD = 19  # entry of the store queue that was taken longest ago
+    WIDTH = 20
 
 
 class C(IntEnum):
@@ -462,6 +463,7 @@ class GpuState(NamedTuple):
     queue_at: np.ndarray  # (2 * sms, 3): head, length, free tick
     in_flight: np.ndarray  # (sms, entries) completion ticks of TMA lines
     misses: np.ndarray  # (sms, entries) completion ticks of L1 misses
+    stores: np.ndarray  # (sms, entries) ticks at which stores are acknowledged
     l1_tags: np.ndarray  # (sms * sets, ways) int32
     l1_lines: np.ndarray  # (sms * sets, ways): mask of valid sectors, ready tick from bit 4
     l1_victim: np.ndarray  # (sms * sets,): the way that is replaced next, in turn

@@ -30,6 +30,7 @@ class Options:
     clock: str = "isolated"
     data: str = "normal"
     tune: bool = False
+    program: str = ""
 
     def beyond(self, known: Collection[str]) -> list[str]:
         """Names of options that are not at their default and not in `known`."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arch.errors import InputError
@@ -12,10 +14,10 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.report.record import Candidate, CheckResult, KernelRecord, MachineFigures, RunRecord
 from sim.report.tpu import TpuRun
 from sim.runners.options import Cost, Options, Progress, one_of
-from sim.tpu.assembly import disassemble
+from sim.tpu.assembly import assemble, disassemble
 from sim.tpu.data import Memory
 from sim.tpu.machine import ACTIVE, Machine, Result
-from sim.tpu.program import Program
+from sim.tpu.program import Instruction, Program
 from sim.tpu.verify import verify
 from workloads.ops import Gemm, Matvec, Operator
 from workloads.registry import build
@@ -25,7 +27,7 @@ from workloads.tpu.gemm import matrices
 if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
 
-OPTIONS = ("schedule", "check", "scope")
+OPTIONS = ("schedule", "check", "scope", "program")
 SCOPES = ("kernel", "host")
 """`kernel`: from the first instruction to the last result in host memory; `host`: with interrupt and driver."""
 
@@ -40,6 +42,9 @@ def run(asked: Operator, spec: TpuSpec, options: Options, progress: Progress | N
     cost = Cost()
     config, _ = choice[0]
     program: Program = build(op, spec, config)
+    if options.program:
+        notes = (*program.notes, f"The program is that of {options.program}.")
+        program = replace(program, instructions=_read(options.program), notes=notes)
     verify(program, spec)
     memory = None
     if options.check:
@@ -47,9 +52,10 @@ def run(asked: Operator, spec: TpuSpec, options: Options, progress: Progress | N
         operands = op.inputs(seed=0)
         program.fill(memory, operands)
     result = Machine(spec, program, memory, progress=progress).run()
-    record = _kernel(spec, program, result, array_cycles(op, spec, config))
+    alone = _alone(spec, program) if options.program else array_cycles(op, spec, config)
+    record = _kernel(spec, program, result, alone)
     time_ps = record.time_ps + (spec.host.turnaround_ps if options.scope == "host" else 0)
-    outcome, notes = (None, []) if memory is None else _check(op, program, memory, operands)
+    outcome, failures = (None, []) if memory is None else _check(op, program, memory, operands)
     return RunRecord(
         machine=machine_figures(spec, str(op.dtype)),
         workload=str(asked),
@@ -65,7 +71,7 @@ def run(asked: Operator, spec: TpuSpec, options: Options, progress: Progress | N
         host_ps={"host": time_ps - record.time_ps} if time_ps > record.time_ps else {},
         check=outcome,
         simulator=cost.stats(events=result.events, instructions=result.instructions),
-        notes=[*program.notes, *notes, *(["A what-if: TPU v1 has no vector unit."] if spec.vector else [])],
+        notes=[*program.notes, *failures, *(["A what-if: TPU v1 has no vector unit."] if spec.vector else [])],
     )
 
 
@@ -99,7 +105,22 @@ def array_cycles(op: Operator, spec: TpuSpec, config: Config) -> int:
         }
     )
     program: Program = build(op, ideal, config)
-    return -(-Machine(ideal, program, alone=True).run().array_ticks // TICKS_PER_CYCLE)
+    return _alone(ideal, program)
+
+
+def _alone(spec: TpuSpec, program: Program) -> int:
+    """Cycles until the last sum has left the array, where only the array takes time."""
+    return -(-Machine(spec, program, alone=True).run().array_ticks // TICKS_PER_CYCLE)
+
+
+def _read(path: str) -> list[Instruction]:
+    """The instructions of a file; InputError with the file where it cannot be read or assembled."""
+    try:
+        return assemble(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"program {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except InputError as error:
+        raise InputError(f"program {path} {error}") from None
 
 
 def machine_figures(spec: TpuSpec, dtype: str) -> MachineFigures:

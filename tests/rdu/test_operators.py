@@ -17,6 +17,8 @@ CASES = [
     "layernorm rows=33 cols=128",
     "rmsnorm rows=33 cols=128",
     "gelu n=5000",
+    "silu_backward n=5000",
+    "softmax_backward rows=33 cols=96",
     "pointwise chain=cos+cos n=9000 repeat=2",
     "pointwise chain=exp+add+silu fused=0 n=9000",
     "attention batch=2 heads=4 kv_heads=2 seq=80 head_dim=32",

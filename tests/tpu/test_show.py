@@ -57,6 +57,26 @@ def test_what_cannot_be_shown(workload: str, machine: str, figures: list[str], s
         show_array(workload, machine, set=figures)
 
 
+def test_a_changed_listing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gemm = ("gemm", "m=20", "n=8", "k=16", "out=int8", *FOUR)
+    assert main(["run", *gemm, "--listing"]) == 0
+    text = capsys.readouterr().out
+    listing = tmp_path / "lab.txt"
+    listing.write_text(text)
+    assert main(["run", *gemm, "--program", str(listing), "--check"]) == 0
+    assert f"The program is that of {listing}." in " ".join(capsys.readouterr().out.split())
+    listing.write_text(text.replace("activate ", "activate function=relu "))
+    assert main(["run", *gemm, "--program", str(listing), "--check"]) == 1
+    listing.write_text(text.replace("sync waiter=matrix0 after=host_read", "nop", 1))
+    assert main(["run", *gemm, "--program", str(listing)]) == 2
+    assert "missing: sync waiter=matrix0 after=host_read" in capsys.readouterr().err
+    listing.write_text(text.replace("activate ", "activte ", 1))
+    assert main(["run", *gemm, "--program", str(listing)]) == 2
+    assert "nearest: activate" in capsys.readouterr().err
+    assert main(["run", *gemm, "--program", "no.txt"]) == 2
+    assert main(["run", "gemm", "m=8", "n=8", "k=8", "--arch", "t4", "--program", str(listing)]) == 2
+
+
 def test_names_of_files_are_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *MATVEC, *FOUR, "--show-array", str(tmp_path / "array.mp4")]) == 2
     assert main(["run", *MATVEC, *FOUR, "--show-array", str(tmp_path / "no" / "array.gif")]) == 2

@@ -36,13 +36,16 @@ from sim.gpu.program import (
     KernelBuilder,
     MBarrier,
     Program,
+    RegisterTile,
     RoleBuilder,
+    SharedTile,
     Var,
     minimum,
 )
 from workloads.gpu import overhead
 from workloads.gpu.attention import AttentionProblem, Blocks, OnlineSoftmax, blocks, problem, width
 from workloads.gpu.flash2 import BLOCK_COLUMNS, Blocked, Fragments, store_rows
+from workloads.gpu.mma import MATRIX_BYTES
 from workloads.gpu.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.gpu.wgmma import BLOCK_ROWS, INSTRUCTION_K_BYTES, WARP_ROWS, WARPGROUP, clusters_resident
 from workloads.ops.attention import Attention
@@ -91,6 +94,8 @@ class Flash3Config:
 def tile(p: AttentionProblem) -> tuple[int, int]:
     """Published tile of queries and keys."""
     d, local = p.op.head_dim, p.op.window > 0
+    if width(p) == 1:
+        return (192, 160) if d == 64 else (128, 224)
     if d == 64:
         return 192, 128 if p.masked else 192
     if d == 128:
@@ -101,8 +106,10 @@ def tile(p: AttentionProblem) -> tuple[int, int]:
 def default_config(p: AttentionProblem) -> Flash3Config:
     """The published kernel's configuration."""
     block_m, block_n = tile(p)
-    shares = not p.masked and p.op.head_dim >= 128 and ceil_div(p.op.queries, block_m) % 2 == 0
-    return Flash3Config(block_m, block_n, cluster=2 if shares else 1, pingpong=p.op.head_dim <= 128)
+    wide = width(p) == 2
+    shares = wide and not p.masked and p.op.head_dim >= 128 and ceil_div(p.op.queries, block_m) % 2 == 0
+    turns = p.op.head_dim <= 128 if wide else p.op.head_dim >= 128
+    return Flash3Config(block_m, block_n, cluster=2 if shares else 1, pingpong=turns)
 
 
 def without(config: Flash3Config, mechanism: str) -> Flash3Config:
@@ -134,9 +141,12 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
     where = f"schedule={config}"
     if spec.tma is None or not spec.has_instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n*k{step_k(p)}"):
         raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
-    if width(p) != 2:
-        # The published kernel transposes V in shared memory, which is not written here.
-        raise InputError(f"{where}: wgmma takes {p.dtype} values only with keys contiguous; nearest: dtype=fp16")
+    if width(p) == 1 and not (config.tma and config.wgmma and config.specialized and config.cluster == 1):
+        raise InputError(f"{where}: {p.dtype} needs TMA, wgmma and producers, which transpose V; nearest: dtype=fp16")
+    if width(p) == 1 and p.op.head_dim > 128:
+        raise InputError(f"{where}: {p.dtype} values and their transpose leave no room for O; nearest: head_dim=128")
+    if config.block_n % step_k(p):
+        raise InputError(f"{where}: a block of {p.dtype} keys is a multiple of {step_k(p)}; nearest: 128")
     if config.block_m not in (64, 128, 192):
         raise InputError(f"{where}: a tile has 64, 128 or 192 queries, one warpgroup each 64; nearest: 128")
     if config.block_n % 16 or not 16 <= config.block_n <= 256:
@@ -176,6 +186,11 @@ class _Builder:
         self.keys = self._buffer("k", config.block_n, config.stages)
         self.values = self._buffer("v", config.block_n, config.stages)
         used = sum(t.tile.size_bytes for t in (self.q, self.keys, self.values)) + 2048
+        # wgmma takes 8-bit values only with keys contiguous: producers transpose what TMA has brought.
+        self.transposed: SharedTile | None = None
+        if width(p) == 1:
+            self.transposed = self.k.shared("v_transposed", (d, config.block_n), p.dtype, config.stages, 128)
+            used += self.transposed.size_bytes
         staged = config.block_m * d * DTYPE_BYTES[p.out]
         # O leaves through a buffer of its own; where there is no room, through the values read last, or through Q.
         self.o: Blocked | None = None
@@ -186,9 +201,13 @@ class _Builder:
         self.through_q = self.o is None and not self.through_v
         warps = self.consumer_warps
         loaders = 1 if config.tma else WARPGROUP if config.specialized else warps
+        if self.transposed:
+            self.raw_full = self.k.mbarrier("raw_full", config.stages, 1)
+            self.raw_empty = self.k.mbarrier("raw_empty", config.stages, WARPGROUP)
         self.q_full = self.k.mbarrier("q_full", 1, loaders)
         self.q_empty = self.k.mbarrier("q_empty", 1, 1 if self.through_q and config.tma else warps)
-        self.k_full, self.v_full = (self.k.mbarrier(f"{n}_full", config.stages, loaders) for n in "kv")
+        self.k_full = self.k.mbarrier("k_full", config.stages, loaders)
+        self.v_full = self.k.mbarrier("v_full", config.stages, WARPGROUP if self.transposed else loaders)
         self.k_empty, self.v_empty = (
             self.k.mbarrier(f"{n}_empty", config.stages, warps * config.cluster) for n in "kv"
         )
@@ -220,7 +239,9 @@ class _Builder:
             few, many = few + 16, many - 8
         with self.k.role("producer", WARPGROUP, few) as r:
             self._set_up(r, few)
-            if self.c.tma:
+            if self.transposed:
+                self._transposing_producer(r, self.transposed)
+            elif self.c.tma:
                 with r.when(WARP.equals(0)):
                     self._producer(r)
             else:
@@ -308,6 +329,35 @@ class _Builder:
                 self._landed(r, self.v_full, step, 0)
         self._drain(r)
 
+    def _transposing_producer(self, r: RoleBuilder, to: SharedTile) -> None:
+        """The first warp loads, one block ahead; all four transpose values."""
+        with self._each_tile(r) as t:
+            with r.when(WARP.equals(0)):
+                self._load_first(r, t)
+                self._load(r, t, Var("done"), t.blocks.end - 1, self.values)
+            with r.loop("i", t.blocks.trips - 1) as i:
+                step, block = Var("done") + i, t.blocks.end - 1 - i
+                with r.when(WARP.equals(0)):
+                    self._load(r, t, step + 1, block - 1, self.keys)
+                    self._load(r, t, step + 1, block - 1, self.values)
+                    overhead.FLASH3_PRODUCER_STEP.write(r)
+                self._transpose(r, step, to)
+            self._transpose(r, Var("done") + t.blocks.trips - 1, to)
+
+    def _transpose(self, r: RoleBuilder, step: Expr, to: SharedTile) -> None:
+        """This warp's keys of a block: ldmatrix.trans, two permutes a word, stmatrix."""
+        stage, phase, d = step % self.c.stages, step // self.c.stages, self.p.op.head_dim
+        rows = self.c.block_n // WARPGROUP
+        own, count = WARP * rows, ceil_div(rows * d, MATRIX_BYTES)
+        turn = RegisterTile("turn", (rows, d), self.p.dtype)
+        r.mbarrier_wait(self.raw_full, stage, phase)
+        r.ldmatrix(turn.whole, self.values.view(own, rows, 0, d, stage), count, mix=overhead.mix(alu=8 * count))
+        r.mbarrier_wait(self.v_empty, stage, phase - 1)
+        r.sts(to[stage, :, own:rows], turn.whole.T, count, vector_bytes=16)  # type: ignore[misc]
+        r.fence_async()
+        r.mbarrier_arrive(self.v_full, stage)
+        r.mbarrier_arrive(self.raw_empty, stage)
+
     def _drain(self, r: RoleBuilder) -> None:
         """A CTA stays until its peers have handed back what it sent them, the values last."""
         if self.c.cluster > 1:
@@ -329,9 +379,11 @@ class _Builder:
 
     def _load(self, r: RoleBuilder, t: _Tile, step: Expr, block: Expr, to: Blocked) -> None:
         """One block of K or V on its way."""
-        full, empty, tensor = (
-            (self.k_full, self.k_empty, self.p.k) if to is self.keys else (self.v_full, self.v_empty, self.p.v)
-        )
+        full, empty, tensor = (self.k_full, self.k_empty, self.p.k)
+        if to is self.values:
+            full, empty, tensor = (self.v_full, self.v_empty, self.p.v)
+            if self.transposed:
+                full, empty = self.raw_full, self.raw_empty
         stage = step % self.c.stages
         r.mbarrier_wait(empty, stage, step // self.c.stages - 1)
         if self.c.tma:
@@ -465,7 +517,8 @@ class _Builder:
             return
         r.wgmma_fence()
         r.wgmma(
-            s.acc.whole, s.weights.whole, self.values.tile.stage(stage),
+            s.acc.whole, s.weights.whole,
+            self.transposed.stage(stage).T if self.transposed else self.values.tile.stage(stage),
             shape=f"m{BLOCK_ROWS}n{self.p.op.head_dim}k{step_k(self.p)}", dtype=self.p.dtype, count=n,
             accumulate=1 - first, mix=overhead.mix(alu=2 * n),
         )  # fmt: skip

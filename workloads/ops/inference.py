@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from arch.errors import InputError
 from workloads import networks
-from workloads.ops.base import Array, Operand, Operator, choice, derived_extent, number_format
+from workloads.ops.base import Array, Operand, Operator, derived_extent, number_format
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Inference(Operator):
 
     word: ClassVar[str] = "inference"
 
-    app: str = choice("mlp0", tuple(networks.APPS), help="application")
+    app: str = field(metadata={"kind": "choice", "choices": tuple(networks.APPS), "help": "application"})
     batch: int | None = derived_extent(help="examples; default: as published")
     dtype: str | None = number_format("of the weights; default: int8")
 

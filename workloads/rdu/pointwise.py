@@ -17,6 +17,11 @@ from workloads.rdu.select import ceil_div, check_dtype, pick
 
 _FORM = re.compile(r"(?:fused|unfused) (\d+) elements")
 
+
+def _silu_slope(x: Value, s: Value) -> Value:
+    return s * (x * (s * -1.0 + 1.0) + 1.0)
+
+
 BODIES: dict[str, Callable[..., Value]] = {
     "copy": lambda x: x,
     "cast": lambda x: x,
@@ -41,6 +46,7 @@ BODIES: dict[str, Callable[..., Value]] = {
     "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
     "triad": lambda x, y: x + y * SCALE,
+    "silu_backward": lambda dy, x: dy * _silu_slope(x, x.tail("sigmoid")),
 }
 """What the functions of a chain are on lanes and tails."""
 

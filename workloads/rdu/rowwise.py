@@ -14,7 +14,7 @@ from typing import Any
 from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
 from sim.rdu.program import Call, Counter, Out, Output, Program, Section, Tensor, Value
-from workloads.ops import LayerNorm, RmsNorm, RowOperator, Softmax
+from workloads.ops import LayerNorm, RmsNorm, RowOperator, Softmax, SoftmaxBackward
 from workloads.ops.rowwise import EPSILON
 from workloads.rdu.select import ceil_div, check_dtype, pick
 
@@ -35,12 +35,15 @@ class RowConfig:
     def build(self, op: RowOperator, spec: RduSpec) -> Program:
         """The program, one section."""
         section, i = Section(op.word), Counter("block", ceil_div(op.rows, self.rows))
-        dtype = str(op.dtype)
-        x = Tensor("x", op.shape, dtype)
-        block = section.load("load_x", x, (i * self.rows, 0), (self.rows, op.cols), (i,))
-        y = _STAGES[op.word](section, op, block, i, self.rows)
-        result = Tensor("y", op.shape, op.out_dtype, "output")
-        section.store("store_y", result, (i * self.rows, 0), y, (i,))
+        at, tile = (i * self.rows, 0), (self.rows, op.cols)
+        blocks = [
+            section.load(f"load_{o.name}", Tensor(o.name, o.shape, o.dtype), at, tile, (i,))
+            for o in op.operands
+            if o.shape == op.shape
+        ]
+        y = _STAGES[op.word](section, op, *blocks, i, self.rows)
+        (output,) = op.results
+        section.store(f"store_{output.name}", Tensor(output.name, op.shape, op.out_dtype, "output"), at, y, (i,))
         return Program(str(op), (Call(section),), str(self))
 
 
@@ -136,4 +139,22 @@ def _layernorm(section: Section, op: LayerNorm, x: Output, i: Counter, rows: int
     )
 
 
-_STAGES: dict[str, Callable[..., Output]] = {"softmax": _softmax, "rmsnorm": _rmsnorm, "layernorm": _layernorm}
+def _softmax_backward(section: Section, op: SoftmaxBackward, dy: Output, y: Output, i: Counter, rows: int) -> Output:
+    column = Out((rows, 1), "fp32", (i,))
+    inner = section.stage("inner_product", (i,), {"dy": dy, "y": y}, lambda dy, y: (dy * y).row_sum(), column)
+    return _named(
+        section,
+        "difference",
+        i,
+        {"dy": dy.read(3), "y": y.read(3), "s": inner},
+        lambda dy, y, s: (dy - s) * y,
+        Out((rows, op.cols), op.out_dtype, (i,)),
+    )
+
+
+_STAGES: dict[str, Callable[..., Output]] = {
+    "softmax": _softmax,
+    "softmax_backward": _softmax_backward,
+    "rmsnorm": _rmsnorm,
+    "layernorm": _layernorm,
+}

@@ -21,6 +21,7 @@ MODULES: dict[str, str] = {
     "pointwise": "workloads.rdu.pointwise",
     "rmsnorm": "workloads.rdu.rowwise",
     "softmax": "workloads.rdu.rowwise",
+    "softmax_backward": "workloads.rdu.rowwise",
 }
 """By operator, the module with `choose(op, spec, schedule) -> [(configuration, estimated cycles)]`, best first.
 

@@ -60,6 +60,7 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(384, heads=1, batch=2, head_dim=128), Flash3Config(128, 176, cluster=2)),
     (attention(128, 160, head_dim=256), Flash3Config(128, 80, pingpong=False)),
     (attention(64, 128), Flash3Config(64, 64, stages=1, overlap=True)),
+    (attention(200, 300, heads=2, causal="1", dtype="fp8"), Flash3Config(128, 64)),
 ]
 FLASH2: list[tuple[Attention, Flash2Config]] = [
     (attention(256), Flash2Config(128, 64)),
@@ -109,6 +110,10 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
             **{f"consumer/{n} bar_sync": TURN for n in (21, 45)},
             **{f"consumer/{n} wgmma_fence": FENCE for n in (25, 49)},
         },
+    ),
+    "flash3 fp8": (
+        "one SM", attention(64, 128, heads=2, dtype="fp8"), Flash3Config(64, 32),
+        {**{f"producer/{n} mbarrier_wait": IMPLIED for n in (7, 10)}, "consumer/23 wgmma_fence": FENCE},
     ),
     "flash2": ("a100-sxm4-80gb", attention(64, 96), Flash2Config(64, 32), {}),
     "decode": ("a100-sxm4-80gb", attention(1, 192, heads=4, kv_heads=1), DecodeConfig(64, 32, 2), {}),
@@ -196,7 +201,7 @@ MECHANISMS = {
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_mechanism_left_out_gives_another_program(mechanism: str, machines: dict[str, GpuSpec]) -> None:
-    op = attention(256, heads=2, head_dim=128)
+    op = attention(256, head_dim=128)
     spec = machines["two SMs"]
     with_it = build(op, spec, choose(op, spec, "flash3").config)
     program = build(op, spec, choose(op, spec, f"flash3 without {mechanism}").config)
