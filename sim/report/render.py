@@ -35,16 +35,25 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def _text_rows(section: Section) -> list[str]:
     """The lines below a title: rows of one cell are wrapped as sentences, of two aligned at the second."""
     if all(len(row) == 1 for row in section.rows):
-        return [
-            line
-            for (sentence,) in section.rows
-            for line in textwrap.wrap(sentence, TEXT_WIDTH, initial_indent="  ", subsequent_indent="  ")
-        ]
+        return [line for (sentence,) in section.rows for line in _wrap(sentence)]
     if all(len(row) == 2 for row in section.rows):
         width = max(len(name) for name, _ in section.rows)
         return [f"  {name.ljust(width)}  {value}" for name, value in section.rows]
     table = [section.header, *section.rows] if section.header else list(section.rows)
     return ["  " + line for line in aligned(table)]
+
+
+def _wrap(sentence: str) -> list[str]:
+    """Lines of a sentence; names of files and schedules stay whole."""
+    indent = "  "
+    return textwrap.wrap(
+        sentence,
+        TEXT_WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _html_table(section: Section) -> str:

@@ -97,18 +97,18 @@ IMPLIED = "the values loaded last went where values had been handed back after t
 MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
     "flash3": (
         "one SM", attention(128, 64, heads=2), Flash3Config(128, 16),
-        {"producer/7 mbarrier_wait": IMPLIED, "consumer/20 bar_sync": TURN, "consumer/24 wgmma_fence": FENCE},
+        {"producer/7 mbarrier_wait": IMPLIED, "consumer/20 bar_sync": TURN, "consumer/25 wgmma_fence": FENCE},
     ),
     "flash3 cluster": (
         "two SMs", attention(256, 64, heads=2), Flash3Config(128, 16, cluster=2),
-        {"producer/7 mbarrier_wait": IMPLIED, "consumer/20 bar_sync": TURN, "consumer/24 wgmma_fence": FENCE},
+        {"producer/7 mbarrier_wait": IMPLIED, "consumer/20 bar_sync": TURN, "consumer/25 wgmma_fence": FENCE},
     ),
     "flash3 causal": (
         "one SM", attention(160, causal="1"), Flash3Config(128, 32),
         {
             "producer/8 mbarrier_wait": IMPLIED,
             **{f"consumer/{n} bar_sync": TURN for n in (21, 45)},
-            **{f"consumer/{n} wgmma_fence": FENCE for n in (25, 49)},
+            **{f"consumer/{n} wgmma_fence": FENCE for n in (26, 50)},
         },
     ),
     "flash3 fp8": (
