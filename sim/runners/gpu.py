@@ -163,10 +163,9 @@ def row(row: Row) -> RowResult:
     spec = load_arch(row.machine, [f"dram.bandwidth={rate} TB/s"] if rate else [])
     op = operator_on(operator_of(row), spec)
     kinds = schedules(op.word, spec.family)
-    meant = environment.schedules.get(row.schedule)
-    schedule = meant if meant in kinds else row.schedule
+    schedule = row.kind or row.schedule
     if schedule != "vendor" and schedule not in kinds:
-        raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
+        raise InputError(f"schedule {schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
     conditions = conditions_of(row)
     vendor = environment.kind.get(row.dtype, "auto")
     choice = choose(op, spec, vendor if schedule == "vendor" else schedule)
