@@ -391,12 +391,11 @@ def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[ProgramRun], best:
 def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions) -> tuple[CheckResult, list[str]]:
     """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
     operands = op.inputs(seed=0)
-    stored = [array for array, operand in zip(operands, op.operands, strict=True) if operand.stored]
     by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
     # Operands beyond the inputs are results that the operator adds to.
     inputs = {
         tensor.name: array.reshape(tensor.shape)
-        for tensor, array in zip([*by_role["input"], *by_role["output"]], stored, strict=False)
+        for tensor, array in zip([*by_role["input"], *by_role["output"]], operands, strict=False)
     }
     replay = interpret(program, _events(program, spec, conditions), inputs)
     error = op.largest_error([replay.outputs[tensor.name] for tensor in by_role["output"]], *operands)

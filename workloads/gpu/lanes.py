@@ -209,8 +209,9 @@ class SerialReduction:
 
 
 class HalvingReduction:
-    """The same as PyTorch's norms do it: the upper half of the warps leaves its numbers in shared memory, the lower half
-    adds them to its own, until the first warp has all and leaves them to everyone; two barriers a step and one more."""
+    """The same as PyTorch's norms do it: the upper half of the warps leaves its numbers in shared memory, the lower
+    half adds them to its own, until the first warp has all and leaves them to everyone; two barriers a step and one
+    more."""
 
     def __init__(self, kernel: KernelBuilder, warps: int, values: int = 1) -> None:
         self.warps, self.values = warps, values

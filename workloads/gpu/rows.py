@@ -117,7 +117,7 @@ def check(spec: GpuSpec, cols: int, config: RowConfig, tensors: int = 1) -> None
 
 
 def part(cols: int, config: RowConfig) -> int:
-    """Columns of a row that one warp holds: all of them, or a share in whole vectors of all lanes, in single elements in
+    """Columns of a row that one warp holds: all of them, or a share in whole vectors of all lanes, in elements in
     PyTorch; of a power of two in Triton."""
     if not config.shared:
         return cols
@@ -292,14 +292,16 @@ class RowKernel:
     def keep(self, tensor: GlobalTensor, value: View) -> None:
         """Leaves a tile of a sweep in shared memory for the sweeps that follow."""
         trips = -(-self.cols // self.stride)
-        self.kept = self.kernel.shared(f"kept_{tensor.name}", (self.config.warps, self.span), tensor.dtype, stages=trips)
-        count, vector = self._accesses(tensor, value.extents)
+        self.kept = self.kernel.shared(
+            f"kept_{tensor.name}", (self.config.warps, self.span), tensor.dtype, stages=trips
+        )
+        count, vector = self._accesses(tensor, (1, self.span))
         self.r.sts(self.kept[self.tile, WARP, :], value, count, vector_bytes=max(4, vector))
 
     def load_kept(self, tensor: GlobalTensor, name: str) -> View:
         """Brings the tile of this trip back to registers."""
         tile = RegisterTile(name, (1, self.span), tensor.dtype)
-        count, vector = self._accesses(tensor, tile.whole.extents)
+        count, vector = self._accesses(tensor, (1, self.span))
         self.r.lds(tile.whole, self.kept[self.tile, WARP, :], count, into=name, vector_bytes=max(4, vector))
         return tile.whole
 

@@ -29,8 +29,8 @@ L2_STATES = ("cold", "warm", "mixed", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement. time_us and overhead_us are in microseconds; `shape` is the operator's keys as text. kind: of the
-    kernels that its source's environment says it ran; empty where `schedule` says it."""
+    """One measurement. time_us and overhead_us are in microseconds; `shape` is the operator's keys as text. kind: of
+    the kernels that its source's environment says it ran; empty where `schedule` says it."""
 
     machine: str
     op: str

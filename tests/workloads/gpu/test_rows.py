@@ -151,7 +151,7 @@ def test_pytorch_dispatches_by_length_format_and_version(cols: int, dtype: str, 
 def test_a_row_of_eight_elements_a_thread_leaves_room_for_one_cta() -> None:
     def waves(cols: int) -> int:
         record = simulate(f"softmax rows=216 cols={cols} dtype=fp32", A100, schedule="torch").record
-        return int(record.kernels[0].launch.waves_milli)
+        return int(record.kernels[0].own.waves_milli)
 
     assert [waves(7168), waves(8192)] == [1000, 2000]
 
