@@ -100,6 +100,7 @@ def link_tables(spec: RduSpec, grid: Grid, found: Sequence[Ways], channel: Ints)
     """Writes the columns of links into `channel`; the shared links (columns: `K`) to which they refer.
 
     A link that no other transfer uses holds its channel alone (`READ_PRIVATE`, `WRITE_PRIVATE`), and needs no calendar.
+    Nor does a link with a control wire for each of its circuits; where there are fewer, their tokens take turns.
     """
     users = np.zeros((len(Network), 4, grid.rows, grid.columns), np.int64)
     for way in found:
@@ -109,7 +110,7 @@ def link_tables(spec: RduSpec, grid: Grid, found: Sequence[Ways], channel: Ints)
     per_unit = (
         _ticks_per_byte(spec, grid, spec.mesh.vector_bytes_per_cycle, spec.mesh.flit_bytes, across=True),
         _ticks_per_byte(spec, grid, spec.mesh.scalar_bytes_per_cycle, WORD_BYTES, across=False),
-        np.full((4, grid.rows, grid.columns), cycles_to_ticks(spec.mesh.control_interval_cycles)),
+        np.full((4, grid.rows, grid.columns), TICKS_PER_CYCLE / spec.mesh.control_wires),
     )
     links: list[Ints] = []
     count = 0
@@ -123,7 +124,8 @@ def link_tables(spec: RduSpec, grid: Grid, found: Sequence[Ways], channel: Ints)
             ticks = np.ceil(load * per_unit[network]).astype(np.int64)
             if private is not None:
                 row[private] = int(ticks[users[network] < 2].max(initial=0))
-            shared = np.flatnonzero((users[network] >= 2) & (load > 0))
+            alone = spec.mesh.control_wires if network == Network.CONTROL else 1
+            shared = np.flatnonzero((users[network] > alone) & (load > 0))
             table = np.zeros((len(shared), len(K)), np.int64)
             table[:, K.LINK] = network * grid.links + shared
             table[:, K.TICKS] = ticks.reshape(-1)[shared]

@@ -214,7 +214,7 @@ def _networks(result: SectionResult, spec: RduSpec) -> dict[str, tuple[float, in
     """By network: share of its bandwidth that the busiest link uses, and cycles that transfers waited for links."""
     cycles = result.ticks / TICKS_PER_CYCLE
     mesh = spec.mesh
-    rates = (mesh.vector_bytes_per_cycle, mesh.scalar_bytes_per_cycle, 1 / mesh.control_interval_cycles)
+    rates = (mesh.vector_bytes_per_cycle, mesh.scalar_bytes_per_cycle, mesh.control_wires)
     return {
         network.name.lower(): (float(load.max()) / (rate * cycles), waits // TICKS_PER_CYCLE)
         for network, load, rate, waits in zip(
