@@ -30,8 +30,8 @@ Loads = NDArray[np.float64]
 class Ways:
     """What a channel puts on the links, each an array (4, rows, columns).
 
-    write: bytes of a piece of the producer; what goes to several channels is counted with the first of them. read: bytes
-    of a firing of the reader. done, credit: tokens.
+    write: bytes of a piece of the producer; what goes to several channels counts with the first of them. read: bytes of
+    a firing of the reader. done, credit: tokens.
     """
 
     write: Loads
