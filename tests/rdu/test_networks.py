@@ -24,7 +24,7 @@ def _pair(shape: tuple[int, ...] = (1, 1), tokens: int = 1, depth: int = 2) -> S
     return section
 
 
-def _machine(**figures: object) -> RduSpec:
+def _machine(**figures: str | int) -> RduSpec:
     spec: RduSpec = load_arch("sn40l", SMALL | SILENT | {k.replace("_", ".", 1): v for k, v in figures.items()})
     return spec
 
