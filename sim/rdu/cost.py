@@ -53,6 +53,10 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
         share = _columns_read(stage, port) if stage.body is not None else 1
         size = math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype]
         cost.ports[port] = PortCost(math.ceil(size * share), "even")
+    if stage.kind == "lookup":  # what leaves the banks; `sim.rdu.banks` says when
+        out = stage.outputs["out"].out
+        cost.ports["table"] = PortCost(math.prod(out.shape) * DTYPE_BYTES[out.dtype], "even")
+        cost.latency_cycles = spec.pmu.latency_cycles
     if stage.interval_cycles is not None:
         cost.interval_cycles, cost.latency_cycles = stage.interval_cycles, stage.latency_cycles
     if stage.kind == "collective":
@@ -92,7 +96,8 @@ def least_pmus(read: Read, reader: StageCost, spec: RduSpec) -> int:
     size = ceil_div(read.depth * read.token_bytes, spec.pmu.size_bytes)
     if read.pmus is not None:
         return max(read.pmus, size)
-    if read.stream and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
+    in_fifos = read.stream or (read.output.out.scalar and read.output.out.pieces == 1)
+    if in_fifos and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
         return 0
     return size
 
