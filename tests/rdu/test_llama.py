@@ -62,7 +62,7 @@ def test_a_layer_that_does_not_fit_is_cut_and_a_loop_is_refused() -> None:
     report = simulate(text, "sn40l", schedule="fused")
     assert len(report.record.kernels) > 1
     assert any("it is cut into" in note for note in report.record.notes)
-    with pytest.raises(InputError, match="needs at least .* PMUs.*cannot be cut, as the loop over layer"):
+    with pytest.raises(InputError, match=r"needs at least .* PMUs.*cannot be cut, as the loop over layer"):
         simulate(f"{text} layers=2", "sn40l", schedule="looped")
     with pytest.raises(InputError, match="plasticine has no links to other devices"):
         simulate("llama model=tiny phase=decode tp=2 dtype=fp32", "plasticine")

@@ -222,7 +222,8 @@ def attention_stages(
         return {"out": o, "o": o}
 
     values = section.stage(
-        "values", inner, {"p": soft["p"].read(AHEAD), "v": v.read(piece=part), "shrink": soft["shrink"].read(AHEAD)}, gather,
+        "values", inner,
+        {"p": soft["p"].read(AHEAD), "v": v.read(piece=part), "shrink": soft["shrink"].read(AHEAD)}, gather,
         Out((c.heads, rows, d), "fp32", nest), carry={"o": Carry((c.heads, rows, d), 0.0, nest)},
     )  # fmt: skip
     shape = record(lambda o: view(o), {"o": (c.heads, rows, d)}, {}, ["out"])
