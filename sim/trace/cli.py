@@ -19,9 +19,12 @@ def add_command(commands: Any) -> None:
     add("workload", nargs="+", metavar="OP k=v", help="such as: gemm m=512 n=512 k=512 dtype=bf16")
     add("--arch", required=True, metavar="A", help="preset or machine file")
     add("-o", "--out", required=True, metavar="FILE", help="FILE.pftrace for ui.perfetto.dev, FILE.kanata for Konata")
-    add("--window", default="0:", metavar="A:B", help="cycles since the kernel's launch; default: all")
+    add(
+        "--window", default="0:", metavar="A:B",
+        help="cycles since the kernel's launch (of a graph, since the host's first call); default: all",
+    )  # fmt: skip
     add("--sm", default="0", metavar="A:B", help="SMs of a GPU; default 0")
-    add("--kernel", type=int, default=0, metavar="N", help="which kernel (GPU), section (SN40L); default 0")
+    add("--kernel", type=int, metavar="N", help="which kernel (GPU), section (SN40L); default 0, of a graph all")
     add("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
     add("--set", nargs="+", action="extend", default=[], metavar="P=V", help="override: --set l2.size='60 MiB'")
     add("--l2", default="cold", metavar="STATE", help="cold (default) or warm")
@@ -34,7 +37,7 @@ def add_command(commands: Any) -> None:
 def _trace(options: argparse.Namespace) -> int:
     path = target("-o", options.out, FORMATS, options.force)
     assert path is not None
-    if options.kernel < 0:
+    if options.kernel is not None and options.kernel < 0:
         raise InputError(f"--kernel {options.kernel}: must be 0 or more")
     from sim.progress import Progress
     from sim.trace import trace

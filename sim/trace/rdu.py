@@ -19,7 +19,7 @@ from sim.runners import rdu
 from sim.runners.options import Options, Progress, version
 from sim.trace.timeline import Timeline
 from sim.trace.window import Wanted
-from workloads.ops import Operator
+from workloads.ops import AllReduce, CopyH2D, Operator
 
 MOST_FIRINGS = 1 << 20
 
@@ -28,11 +28,14 @@ def trace(
     asked: Operator, spec: RduSpec, options: Options, wanted: Wanted, progress: Progress | None = None
 ) -> Timeline:
     """Runs an operator and records one of its sections. InputError for a window that holds nothing."""
+    if isinstance(asked, CopyH2D | AllReduce):
+        raise InputError(f"{asked}: alone on {spec.name} it is one transfer, without a timeline")
     done = rdu.chosen_run(asked, spec, options.schedule, progress)
     results = list(done.results.values())
-    if wanted.kernel >= len(results):
-        raise InputError(f"--kernel {wanted.kernel}: {done.program.name} has sections 0 to {len(results) - 1}")
-    result = results[wanted.kernel]
+    number = wanted.kernel or 0
+    if number >= len(results):
+        raise InputError(f"--kernel {number}: {done.program.name} has sections 0 to {len(results) - 1}")
+    result = results[number]
     section = result.configuration.section
     if len(result.log) > MOST_FIRINGS or not len(result.log):
         raise InputError(

@@ -17,6 +17,7 @@ _COLOURS = (
     *("#4e79a7", "#f28e2b", "#76b7b2", "#e15759", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#86bcb6", "#d37295"),
     *("#a0cbe8", "#ffbe7d", "#8cd17d", "#b6992d", "#499894", "#d4a6c8", "#fabfd2", "#d7b5a6", "#79706e", "#bab0ac"),
 )
+_WAITS = ("stall", "gap")
 _WORK = "#59a14f"
 """Issue, tensor pipes, firings: whatever gets something done."""
 
@@ -25,7 +26,7 @@ def svg(found: Timeline) -> str:
     """The picture; what is on a track and its parents stands at the left."""
     first, last = found.span
     rows = _rows(found)
-    reasons = sorted({s.name for s in found.slices if s.category == "stall"})
+    reasons = sorted({s.name for s in found.slices if s.category in _WAITS})
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(reasons)}
     scale = (WIDTH - LABELS) / max(last - first, 1)
     parts: list[str] = []
