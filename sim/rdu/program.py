@@ -756,6 +756,9 @@ class Call:
     times: int = 1
     prefetch_bytes: int = 0
     """What must come from DDR to HBM before it starts; earlier launches hide it."""
+    cut: Literal["fit", "time"] | tuple[int, ...] = "fit"
+    """Where it becomes several sections: where it does not fit the chip (`fit`), also where that saves time by estimate
+    (`time`), or before the stages of these numbers."""
 
 
 @dataclass(frozen=True)
