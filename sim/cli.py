@@ -226,7 +226,7 @@ def _write_page(report: Report, text: str, options: argparse.Namespace, path: Pa
 
     machine = load_arch(options.arch, options.set)
     run = report.record
-    asked = {name: getattr(options, name) for name in ("l2", "clock", "exact", "program")}
+    asked = {name: getattr(options, name) for name in ("l2", "clock", "data", "exact", "program")}
     schedule = options.schedule if run.operators else run.schedule
     # Of a graph, the inside of its longest kernel.
     inside = (

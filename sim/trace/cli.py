@@ -27,9 +27,11 @@ def add_command(commands: Any) -> None:
     add("--kernel", type=int, metavar="N", help="which kernel (GPU), section (SN40L); default 0, of a graph all")
     add("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
     add("--set", nargs="+", action="extend", default=[], metavar="P=V", help="override: --set l2.size='60 MiB'")
-    add("--l2", default="cold", metavar="STATE", help="cold (default) or warm")
+    add("--l2", default="cold", metavar="STATE", help="cold (default), warm or dirty")
     add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
+    add("--data", default="normal", metavar="DATA", help="operands for the power model: normal, uniform, zeros")
     add("--exact", action="store_true", help="issue every instruction singly")
+    add("--program", default="", metavar="FILE", help="run this program, a changed listing (TPUs)")
     add("--force", action="store_true", help="let FILE be overwritten")
     trace.set_defaults(command=_trace)
 
@@ -57,7 +59,9 @@ def _trace(options: argparse.Namespace) -> int:
             set=options.set,
             l2=options.l2,
             clock=options.clock,
+            data=options.data,
             exact=options.exact,
+            program=options.program,
             progress=progress,
         )
     with written("-o", path):

@@ -37,6 +37,7 @@ td, th { padding: .12rem .9rem .12rem 0; vertical-align: top; border-bottom: 1px
 .pictures { display: flex; flex-wrap: wrap; gap: 1rem; }
 .pictures img { background: #fff; max-width: 100%; height: auto; }
 .scroll { overflow-x: auto; } svg text { font: 10px system-ui, sans-serif; fill: currentColor; }
+svg text.on { font-size: 9px; fill: #fff; pointer-events: none; }
 .legend { margin: .4rem 0; } .key { margin-right: 1rem; white-space: nowrap; }
 .key i { display: inline-block; width: .8em; height: .8em; margin-right: .3em; }
 details { margin-top: .5rem; } summary { cursor: pointer; } pre { overflow-x: auto; font-size: 12px; }

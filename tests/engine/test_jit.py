@@ -168,10 +168,11 @@ def test_what_is_not_in_the_cache_is_announced_once(tmp_path: Path, capfd: pytes
         "@kernel(announce='compiling, once for each type')\ndef run(x):\n    return x * 10\n"
     )
     words = []
-    for number in ("1", "2", "1.5", "2.5"):
+    for number in ("1", "2", "1.5"):
         run_python(f"from sim.part.slow import run; print(run({number}))", root)
         words.append(capfd.readouterr().err)
-    assert words == ["tilewave: compiling, once for each type\n", ""] * 2
+    said = "tilewave: compiling, once for each type\n"
+    assert words == [said, "", said]
 
 
 @jitted_only
