@@ -4,10 +4,14 @@
 the next layer are on their way while this one still computes. `fused` is one section for a layer, launched by layer.
 `cut` is a section for each group of stages that a chip with few units could hold: projections, attention, output, gated
 layer. `unfused` is a section for each operator, with its tensors in memory between them.
+
+Where HBM does not hold all layers (`from ddr`), some stay there and the others, evenly between them, are copied from
+DDR beside the layers before them, as far ahead as HBM has room.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable
@@ -25,7 +29,9 @@ from workloads.rdu.select import check_dtype, pick
 
 FORMS = ("looped", "fused", "cut", "unfused")
 EPSILON = 1e-5
-_FORM = re.compile(r"(looped|fused|cut|unfused) by (hardware|host)(?: tokens (\d+))?")
+_FORM = re.compile(r"(looped|fused|cut|unfused) by (hardware|host)(?: tokens (\d+))?( from ddr)?")
+_AHEAD = 2
+"""Layers of weights for which HBM has room beside those that stay: one in use, one on its way."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class LlamaConfig:
     form: str
     orchestration: Literal["host", "hardware"]
     tokens: int
+    from_ddr: bool = False
+    """Whether DDR is the home of the weights that HBM does not hold."""
 
     @property
     def schedule(self) -> str:
@@ -42,7 +50,7 @@ class LlamaConfig:
         return self.form
 
     def __str__(self) -> str:
-        return f"{self.form} by {self.orchestration} tokens {self.tokens}"
+        return f"{self.form} by {self.orchestration} tokens {self.tokens}" + " from ddr" * self.from_ddr
 
     def build(self, op: Llama, spec: RduSpec) -> Program:
         """The program of all layers on one of the devices."""
@@ -56,16 +64,29 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
         raise InputError(f"llama tp={op.tp}: {spec.name} has no links to other devices; nearest: tp=1")
     new = 1 if op.phase == "decode" else op.seq
     tokens = op.batch if op.phase == "decode" else max(d for d in range(1, min(512, new) + 1) if new % d == 0)
-    configs = [LlamaConfig(form, who, tokens) for who in ("hardware", "host") for form in FORMS]  # type: ignore[arg-type]
+    too_large = spec.hbm is not None and op.layers * layer_bytes(op) > spec.hbm.size_bytes
+    configs = [
+        LlamaConfig(form, who, tokens, too_large and form != "looped")  # type: ignore[arg-type]
+        for who in ("hardware", "host")
+        for form in FORMS
+    ]
     if op.phase == "prefill":
         # Attention needs all keys of a sequence: with few sequences the stages before and after it would take turns.
         # Loops hold the tokens of a whole layer.
         first = ("cut", "unfused", "fused", "looped") if op.batch < 4 else ("fused", "cut", "unfused", "looped")
         configs.sort(key=lambda c: (c.orchestration == "host", first.index(c.form)))
 
+    if too_large:  # a section that loops over the layers reads all of them in HBM
+        configs.sort(key=lambda c: c.form == "looped")
+
     def parse(text: str) -> LlamaConfig | None:
         match = _FORM.fullmatch(text)
-        return LlamaConfig(match[1], match[2], int(match[3] or tokens)) if match else None  # type: ignore[arg-type]
+        if match is None:
+            return None
+        if match[4] and (match[1] == "looped" or spec.hbm is None):
+            why = "looped keeps all layers in HBM" if spec.hbm else f"{spec.name} has no HBM to copy to"
+            raise InputError(f"schedule={text}: {why}; nearest: {text.removesuffix(' from ddr')}")
+        return LlamaConfig(match[1], match[2], int(match[3] or tokens), bool(match[4]))  # type: ignore[arg-type]
 
     moved = op.layers * layer_bytes(op)
     cycles = moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
@@ -80,6 +101,12 @@ def layer_bytes(op: Llama) -> int:
     weights = m.hidden * ((2 * m.heads // op.tp + 2 * kv) * d + 3 * m.ffn // op.tp)
     cache = 2 * op.batch * op.seq * kv * d if op.phase == "decode" else 0
     return (weights + cache) * DTYPE_BYTES[str(op.dtype)]
+
+
+def copied_layers(layers: int, kept: int) -> list[bool]:
+    """Which layers are copied from DDR where HBM keeps `kept`: the others, spread evenly, the last one among them."""
+    copied = layers - kept
+    return [(layer + 1) * copied // layers > layer * copied // layers for layer in range(layers)]
 
 
 @dataclass
@@ -114,6 +141,8 @@ class Decoder:
         self.tokens = op.batch * (1 if self.decode else op.seq)
         self.at = self.batch * (self.tokens // op.batch) + self.tile * self.rows
         self.sections: list[Section] = []
+        self.weights: dict[str, int] = {}
+        """Bytes of each weight of a layer."""
         self.section = self._new("layer")
         self.scratch = 0
 
@@ -131,11 +160,24 @@ class Decoder:
         )
         if self.looped:
             self.section.close(self.loop, y.output)
-        times = 1 if self.looped else self.op.layers
-        calls = tuple(Call(section) for _ in range(times) for section in self.sections)
-        if len(self.sections) == 1:
-            calls = (Call(self.sections[0], times),)
-        return Program(str(self.op), calls, str(self.config), self.config.orchestration, self.op.tp)
+        calls, room = self._calls()
+        return Program(str(self.op), calls, str(self.config), self.config.orchestration, self.op.tp, room)
+
+    def _calls(self) -> tuple[tuple[Call, ...], int]:
+        """Launches of all layers, and the bytes of HBM that copies from DDR need."""
+        layers = 1 if self.looped else self.op.layers
+        copied = [False] * layers
+        sizes = [sum(self.weights[t.name] for t in s.tensors if t.name in self.weights) for s in self.sections]
+        if self.config.from_ddr:
+            copied = copied_layers(layers, self.kept)
+        calls: list[Call] = []
+        for layer in copied:
+            for section, size in zip(self.sections, sizes, strict=True):
+                call = Call(section, 1, size * layer)
+                if calls and calls[-1].section is section and calls[-1].prefetch_bytes == call.prefetch_bytes:
+                    call = Call(section, calls.pop().times + 1, call.prefetch_bytes)
+                calls.append(call)
+        return tuple(calls), _AHEAD * sum(sizes) * any(copied)
 
     # ---- values
 
@@ -190,11 +232,29 @@ class Decoder:
 
     def _vector(self, name: str) -> Read:
         """A weight vector, one a layer."""
-        tensor = Tensor(name, (self.held, self.hidden), self.dtype)
+        tensor = self._layers_tensor(name, (self.held, self.hidden))
         loaded = self.section.load(
             f"load_{name}", tensor, (self.layer, 0), (1, self.hidden), (self.layer,), units=1, shape=(self.hidden,)
         )
         return loaded.read()
+
+    def _layers_tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A weight, of which every layer has its own; HBM holds `kept` of them where the others come from DDR."""
+        tensor = Tensor(
+            name, shape, self.dtype, copies=self.kept if self.config.from_ddr else self.op.layers // self.held
+        )
+        self.weights[name] = tensor.size_bytes
+        return tensor
+
+    @property
+    def kept(self) -> int:
+        """Layers whose weights stay in HBM, beside their caches, room for copies and a tenth for all else."""
+        assert self.spec.hbm is not None
+        one = dataclasses.replace(self.op, layers=1)
+        cache = layer_bytes(one) - layer_bytes(dataclasses.replace(one, phase="prefill"))
+        weights = layer_bytes(one) - cache
+        room = self.spec.hbm.size_bytes * 9 // 10 - self.op.layers * cache - _AHEAD * weights
+        return max(0, min(self.op.layers, room // weights))
 
     # ---- operators
 
@@ -215,7 +275,7 @@ class Decoder:
 
         Where tokens come in many tiles and all weights fit the chip, a layer's matrix is loaded once and stays.
         """
-        tensor = Tensor(name, (self.held, k, n), self.dtype)
+        tensor = self._layers_tensor(name, (self.held, k, n))
         size = (k // step.trips, n) if rows else (k, n // step.trips)
         at: tuple[Any, ...] = (step * size[0], 0) if rows else (0, step * size[1])
         if self._resident:
@@ -433,7 +493,8 @@ class Decoder:
         scale = 1 / math.sqrt(d)
         cache = [
             self.section.load(
-                f"load_{name}", Tensor(name, (self.held, op.batch, op.seq, kv, d), self.dtype),
+                f"load_{name}",
+                Tensor(name, (self.held, op.batch, op.seq, kv, d), self.dtype, copies=op.layers // self.held),
                 (self.layer, b, j * keys, 0, 0), (1, 1, keys, kv, d), inner,
                 view=(keys, kv, d), permute=(1, 0, 2), shape=(kv, keys, d),
             )
