@@ -195,6 +195,11 @@ def run_program(program: Program, spec: RduSpec, progress: Progress | None = Non
             results[id(call.section)] = run_section(call.section, spec, addresses, log=log)
         if progress is not None:
             progress((i + 1) / len(program.calls))
+    return play_launches(program, results, spec)
+
+
+def play_launches(program: Program, results: Mapping[int, SectionResult], spec: RduSpec) -> ProgramRun:
+    """The launches of a program whose sections have run, on a machine that may launch otherwise."""
     order = list(results)
     launches = [
         _launch(results[id(call.section)], spec, order.index(id(call.section)), call.prefetch_bytes)
