@@ -24,7 +24,7 @@ from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state
 from sim.rdu import network, place, route
 from sim.rdu.balance import balance
 from sim.rdu.banks import bank_conflict, lookup_cycles
-from sim.rdu.cost import StageCost, stage_cost
+from sim.rdu.cost import StageCost, least_pmus, stage_cost
 from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Network, Q, Reason, S, X
 from sim.rdu.network import Ways
 from sim.rdu.place import Grid, Ints
@@ -222,12 +222,9 @@ def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:
 
 def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec) -> tuple[int, int]:
     """PMUs that a buffer needs for its size, and would like for the rates at both ends; none where FIFOs hold it."""
-    size = -(-read.depth * read.token_bytes // spec.pmu.size_bytes)
-    if read.pmus is not None:
-        return max(read.pmus, size), 0
-    in_fifos = read.stream or (read.output.out.scalar and read.output.out.pieces == 1)
-    if in_fifos and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
-        return 0, 0
+    size = least_pmus(read, reader, spec)
+    if read.pmus is not None or size == 0:
+        return size, 0
     rate = Fraction(spec.pmu.bandwidth_bytes_per_cycle)
     write_bytes = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
     port = reader.ports[read.port]

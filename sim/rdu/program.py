@@ -314,6 +314,8 @@ class Tensor:
     shared: bool = True
     copies: int = 1
     """Arrays like it, all in `place`: one for each of as many launches, which differ in addresses alone."""
+    home: Place = "hbm"
+    """`ddr`: launches with `Call.prefetch` have it copied from there to HBM."""
 
     @property
     def size_bytes(self) -> int:
@@ -756,8 +758,16 @@ class Call:
 
     section: Section
     times: int = 1
-    prefetch_bytes: int = 0
-    """What each launch needs copied from DDR to HBM before it starts; what runs before hides it."""
+    prefetch: bool = False
+    """Whether each launch needs its arrays whose home is DDR copied to HBM before; what runs before hides that."""
+    cut: Literal["fit", "time"] | tuple[int, ...] = "fit"
+    """Where it becomes several sections: where it does not fit the chip (`fit`), also where that saves time by estimate
+    (`time`), or before the stages of these numbers."""
+
+    @property
+    def prefetch_bytes(self) -> int:
+        """Bytes that come from DDR for each launch."""
+        return sum(t.size_bytes for t in self.section.tensors if t.home == "ddr") if self.prefetch else 0
 
 
 @dataclass(frozen=True)
