@@ -57,13 +57,18 @@ def test_more_sockets_shorten_a_token_less_than_they_are() -> None:
     assert 1.2 < times[8] / times[16] < 2
 
 
-def test_a_form_that_does_not_fit_is_left_out_and_named() -> None:
-    report = simulate("llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l")
-    assert report.record.schedule.startswith("cut")
-    assert any("fused by hardware" in note and "left out" in note for note in report.record.notes)
-    with pytest.raises(InputError, match=r"needs .* PMUs"):
-        simulate(
-            "llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l", schedule="fused by hardware tokens 512"
-        )
+def test_a_layer_that_does_not_fit_is_cut_and_a_loop_is_refused() -> None:
+    text = "llama model=llama3-8b phase=prefill seq=1024 batch=8"
+    report = simulate(text, "sn40l", schedule="fused")
+    assert len(report.record.kernels) > 1
+    assert any("it is cut into" in note for note in report.record.notes)
+    with pytest.raises(InputError, match=r"needs at least .* PMUs.*cannot be cut, as the loop over layer"):
+        simulate(f"{text} layers=2", "sn40l", schedule="looped")
     with pytest.raises(InputError, match="plasticine has no links to other devices"):
         simulate("llama model=tiny phase=decode tp=2 dtype=fp32", "plasticine")
+
+
+def test_tiles_of_weights_fill_the_chip() -> None:
+    """A tile of the product has blocks for all PCUs: with narrower ones most arrays would have none."""
+    report = simulate("llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l")
+    assert report.figures.share_of_peak > 0.65
