@@ -74,7 +74,7 @@ def fit(program: Program, spec: RduSpec) -> tuple[Program, list[Cut]]:
             calls.append(dataclasses.replace(call, cut="fit"))
             continue
         for _ in range(call.times):
-            calls += [Call(first, 1, call.prefetch_bytes), *(Call(part) for part in rest)]
+            calls += [Call(part, 1, call.prefetch) for part in (first, *rest)]
     return dataclasses.replace(program, calls=tuple(calls)), cuts
 
 

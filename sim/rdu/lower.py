@@ -269,14 +269,21 @@ def _fits(
         size = sum(r.depth * r.token_bytes for r in reads)
         rest = (spec.pmu.count - total + pmus[most]) * spec.pmu.size_bytes
         fits = rest // read.token_bytes
-        hint = f"depth {fits} fits" if 0 < fits < read.depth else "smaller tiles, or a cut into sections, would fit"
+        if 0 < fits < read.depth:
+            hint = f"depth {fits} fits"
+        elif read.pmus is not None and fits >= read.depth:
+            hint = f"pmus={rest // spec.pmu.size_bytes} fits"
+        else:
+            hint = "smaller tiles, or a cut into sections, would fit"
         raise InputError(
             f"section {section.name} needs {total} PMUs ({BYTES.format(size)} of buffers), {spec.name} has pmu.count = "
             f"{spec.pmu.count} of {BYTES.format(spec.pmu.size_bytes)}; most, {pmus[most]}, in {read.name} "
             f"(depth {read.depth} of {BYTES.format(read.token_bytes)}): {hint}"
         )
     if len(stages) > 4000:
-        raise InputError(f"section {section.name} has {len(stages)} stages; the engine takes 4000")
+        raise InputError(
+            f"section {section.name} has {len(stages)} stages; the engine takes 4000: cut it into sections"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- tables

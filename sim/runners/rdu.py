@@ -204,27 +204,44 @@ def run_program(program: Program, spec: RduSpec, progress: Progress | None = Non
             results[id(call.section)] = run_section(call.section, spec, addresses, log=log)
         if progress is not None:
             progress((i + 1) / len(program.calls))
+    return play_launches(program, results, spec, cuts)
+
+
+def play_launches(
+    program: Program, results: Mapping[int, SectionResult], spec: RduSpec, cuts: Sequence[Cut] = ()
+) -> ProgramRun:
+    """The launches of a program whose sections have run, on a machine that may launch otherwise."""
     order = list(results)
-    records: list[KernelRecord] = []
-    launches: list[Launch] = []
-    loaded = order[0]
-    for call in program.calls:
-        result = results[id(call.section)]
-        again = None
-        for _ in range(call.times):
-            reconfigured = id(call.section) != loaded
-            if reconfigured or again is None:
-                record = kernel_record(result, spec, program, reconfigured=reconfigured)
-            else:
-                record = again
-            again = record if not reconfigured else None
-            loaded = id(call.section)
-            records.append(record)
-            launches.append(
-                Launch(order.index(loaded), ticks_to_ps(result.ticks, spec.clock.boost_hz), call.prefetch_bytes)
-            )
-    timeline = run_launches(spec, launches, program.orchestration, configured=0)
+    launches = [
+        _launch(results[id(call.section)], spec, order.index(id(call.section)), call.prefetch_bytes)
+        for call in program.calls
+        for _ in range(call.times)
+    ]
+    timeline = run_launches(
+        spec,
+        launches,
+        program.orchestration,
+        configured=0,
+        devices=program.devices,
+        room_bytes=program.prefetch_room_bytes,
+    )
+    made: dict[tuple[Any, ...], KernelRecord] = {}
+    records = []
+    for launch, parts in zip(launches, timeline.launches, strict=True):
+        key = (launch, *parts.items())
+        if key not in made:
+            result = results[order[launch.configuration]]
+            made[key] = kernel_record(result, spec, program, parts, prefetch_bytes=launch.prefetch_bytes)
+        records.append(made[key])
     return ProgramRun(program, results, records, timeline.total_ps, cuts)
+
+
+def _launch(result: SectionResult, spec: RduSpec, configuration: int, prefetch_bytes: int) -> Launch:
+    """A launch of a section that has run."""
+    memory = "hbm"  # the engine's first place: DDR on a machine without HBM
+    moved = result.read_bytes[memory] + result.write_bytes[memory]
+    memory_ps = moved * PS_PER_S // spec.main_memory.bandwidth_bytes_per_s
+    return Launch(configuration, ticks_to_ps(result.ticks, spec.clock.boost_hz), prefetch_bytes, memory_ps)
 
 
 def check_program(op: Operator, done: ProgramRun) -> tuple[CheckResult, list[str]]:

@@ -4,10 +4,15 @@
 the next layer are on their way while this one still computes. `fused` is one section for a layer, launched by layer.
 `cut` is the fused layer cut into sections where stages would take turns for longer than a launch takes. `unfused` is a
 section for each operator, with its tensors in memory between them.
+
+Where HBM does not hold all layers (`from ddr`), some stay there and the others, evenly between them, are copied from
+DDR beside the layers before them, as far ahead as HBM has room.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -25,7 +30,9 @@ from workloads.rdu.select import check_dtype, pick
 
 FORMS = ("looped", "fused", "cut", "unfused")
 EPSILON = 1e-5
-_FORM = re.compile(r"(looped|fused|cut|unfused) by (hardware|host)(?: tokens (\d+))?")
+_FORM = re.compile(r"(looped|fused|cut|unfused) by (hardware|host)(?: tokens (\d+))?( from ddr)?")
+_AHEAD = 2
+"""Layers of weights for which HBM has room beside those that stay: one in use, one on its way."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class LlamaConfig:
     form: str
     orchestration: Literal["host", "hardware"]
     tokens: int
+    from_ddr: bool = False
+    """Whether DDR is the home of the weights that HBM does not hold."""
 
     @property
     def schedule(self) -> str:
@@ -42,7 +51,7 @@ class LlamaConfig:
         return self.form
 
     def __str__(self) -> str:
-        return f"{self.form} by {self.orchestration} tokens {self.tokens}"
+        return f"{self.form} by {self.orchestration} tokens {self.tokens}" + " from ddr" * self.from_ddr
 
     def build(self, op: Llama, spec: RduSpec) -> Program:
         """The program of all layers on one of the devices."""
@@ -60,7 +69,12 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
         raise InputError(f"llama tp={op.tp}: {spec.name} has no links to other devices; nearest: tp=1")
     new = 1 if op.phase == "decode" else op.seq
     tokens = op.batch if op.phase == "decode" else max(d for d in range(1, min(512, new) + 1) if new % d == 0)
-    configs = [LlamaConfig(form, who, tokens) for who in ("hardware", "host") for form in FORMS]  # type: ignore[arg-type]
+    too_large = spec.hbm is not None and op.layers * layer_bytes(op) > spec.hbm.size_bytes
+    configs = [
+        LlamaConfig(form, who, tokens, too_large and form != "looped")  # type: ignore[arg-type]
+        for who in ("hardware", "host")
+        for form in FORMS
+    ]
     if op.phase == "training":
         configs = [config for config in configs if config.form in ("cut", "unfused")]
     if op.phase == "prefill":
@@ -69,9 +83,17 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
         first = ("cut", "fused", "unfused", "looped")
         configs.sort(key=lambda c: (c.orchestration == "host", first.index(c.form)))
 
+    if too_large:  # a section that loops over the layers reads all of them in HBM
+        configs.sort(key=lambda c: c.form == "looped")
+
     def parse(text: str) -> LlamaConfig | None:
         match = _FORM.fullmatch(text)
-        return LlamaConfig(match[1], match[2], int(match[3] or tokens)) if match else None  # type: ignore[arg-type]
+        if match is None:
+            return None
+        if match[4] and (match[1] == "looped" or spec.hbm is None):
+            why = "looped keeps all layers in HBM" if spec.hbm else f"{spec.name} has no HBM to copy to"
+            raise InputError(f"schedule={text}: {why}; nearest: {text.removesuffix(' from ddr')}")
+        return LlamaConfig(match[1], match[2], int(match[3] or tokens), bool(match[4]))  # type: ignore[arg-type]
 
     moved = op.layers * layer_bytes(op)
     cycles = moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
@@ -86,6 +108,12 @@ def layer_bytes(op: Llama) -> int:
     weights = m.hidden * ((2 * m.heads // op.tp + 2 * kv) * d + 3 * m.ffn // op.tp)
     cache = 2 * op.batch * op.seq * kv * d if op.phase == "decode" else 0
     return (weights + cache) * DTYPE_BYTES[str(op.dtype)]
+
+
+def copied_layers(layers: int, kept: int) -> list[bool]:
+    """Which layers are copied from DDR where HBM keeps `kept`: the others, spread evenly, the last one among them."""
+    copied = layers - kept
+    return [(layer + 1) * copied // layers > layer * copied // layers for layer in range(layers)]
 
 
 class Decoder:
@@ -118,8 +146,16 @@ class Decoder:
         """The section, as often as there are layers (looped: once)."""
         self.write()
         where: Any = {"cut": "time", "unfused": tuple(self.operators)}.get(self.config.form, "fit")
-        calls = (Call(self.section, 1 if self.looped else self.op.layers, cut=where),)
-        return Program(str(self.op), calls, str(self.config), self.config.orchestration, self.op.tp)
+        copied = (
+            copied_layers(self.op.layers, self.kept)
+            if self.config.from_ddr
+            else [False] * (self.op.layers // self.held)
+        )
+        calls = tuple(
+            Call(self.section, len(list(layers)), prefetch, where) for prefetch, layers in itertools.groupby(copied)
+        )
+        room = _AHEAD * max(call.prefetch_bytes for call in calls)
+        return Program(str(self.op), calls, str(self.config), self.config.orchestration, self.op.tp, room)
 
     def write(self) -> None:
         """Writes the section."""
@@ -163,11 +199,27 @@ class Decoder:
 
     def _vector(self, name: str) -> Read:
         """A weight vector, one a layer."""
-        tensor = Tensor(name, (self.held, self.hidden), self.dtype)
+        tensor = self._layers_tensor(name, (self.held, self.hidden))
         loaded = self.section.load(
             f"load_{name}", tensor, (self.layer, 0), (1, self.hidden), (self.layer,), units=1, shape=(self.hidden,)
         )
         return loaded.read()
+
+    def _layers_tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A weight, of which every layer has its own; HBM holds `kept` of them where the others come from DDR."""
+        if self.config.from_ddr:
+            return Tensor(name, shape, self.dtype, copies=self.kept, home="ddr")
+        return Tensor(name, shape, self.dtype, copies=self.op.layers // self.held)
+
+    @property
+    def kept(self) -> int:
+        """Layers whose weights stay in HBM, beside their caches, room for copies and a tenth for all else."""
+        assert self.spec.hbm is not None
+        one = dataclasses.replace(self.op, layers=1)
+        cache = layer_bytes(one) - layer_bytes(dataclasses.replace(one, phase="prefill"))
+        weights = layer_bytes(one) - cache
+        room = self.spec.hbm.size_bytes * 9 // 10 - self.op.layers * cache - _AHEAD * weights
+        return max(0, min(self.op.layers, room // weights))
 
     # ---- operators
 
@@ -188,7 +240,7 @@ class Decoder:
 
         Where tokens come in many tiles and all weights fit the chip, a layer's matrix is loaded once and stays.
         """
-        tensor = Tensor(name, (self.held, k, n), self.dtype)
+        tensor = self._layers_tensor(name, (self.held, k, n))
         size = (k // step.trips, n) if rows else (k, n // step.trips)
         at: tuple[Any, ...] = (step * size[0], 0) if rows else (0, step * size[1])
         if self._resident:
@@ -402,7 +454,8 @@ class Decoder:
         scale = 1 / math.sqrt(d)
         cache = [
             self.section.load(
-                f"load_{name}", Tensor(name, (self.held, op.batch, op.seq, kv, d), self.dtype),
+                f"load_{name}",
+                Tensor(name, (self.held, op.batch, op.seq, kv, d), self.dtype, copies=op.layers // self.held),
                 (self.layer, b, j * keys, 0, 0), (1, 1, keys, kv, d), inner,
                 view=(keys, kv, d), permute=(1, 0, 2), shape=(kv, keys, d),
             )
