@@ -14,7 +14,7 @@ from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
 from sim.engine.clock import PS_PER_S, ticks_to_ps
-from sim.link.collective import ALGORITHMS, collective, fabric_of
+from sim.link.collective import collective, fabric_of
 from sim.rdu.cut import Cut, fit
 from sim.rdu.engine import SectionResult, run_section
 from sim.rdu.host import Launch, run_launches
@@ -121,10 +121,10 @@ def chosen_run(asked: Operator, spec: RduSpec, schedule: str, progress: Progress
 
 def _all_reduce(op: AllReduce, spec: RduSpec, asked: str, options: Options, cost: Cost) -> RunRecord:
     """A collective alone: the links' time, with numbers carried by the same messages in check mode."""
-    if options.schedule != "auto":
-        one_of("schedule", options.schedule, ALGORITHMS)
     fabric = fabric_of(spec, op.devices)
-    ways = ALGORITHMS if options.schedule == "auto" else (options.schedule,)
+    if options.schedule != "auto":
+        one_of("schedule", options.schedule, fabric.algorithms)
+    ways = fabric.algorithms if options.schedule == "auto" else (options.schedule,)
     outcomes = [collective(fabric, "all_reduce", way, op.bytes) for way in ways]  # type: ignore[arg-type]
     best = min(outcomes, key=lambda outcome: outcome.time_ps)
     check = None
