@@ -98,10 +98,15 @@ def test_copied_layers_are_spread_evenly() -> None:
     assert copied_layers(4, 0) == [True] * 4
 
 
-def test_numbers_are_the_same_from_ddr() -> None:
-    report = simulate(f"{DECODE} tp=2", "sn40l", schedule="fused by hardware from ddr", check=True)
+@pytest.mark.parametrize("form", ["fused", "unfused"])
+def test_numbers_are_the_same_from_ddr(form: str) -> None:
+    """With 4 MiB of HBM two of four layers come from DDR; cut into sections, each brings its own weights."""
+    spec = load_arch("sn40l", ("hbm.size=4 MiB",))
+    report = simulate(f"{DECODE} layers=4", spec, schedule=f"{form} by hardware from ddr", check=True)
     assert report.record.check is not None
     assert report.record.check.passed, report.record.notes
+    weights = 256 * ((2 * 4 + 2 * 2) * 64 + 3 * 256 + 2) * 2
+    assert report.figures.counters["prefetch_bytes"] == 2 * weights
 
 
 def test_tiles_of_weights_fill_the_chip() -> None:
