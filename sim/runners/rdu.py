@@ -238,8 +238,7 @@ def play_launches(
 
 def _launch(result: SectionResult, spec: RduSpec, configuration: int, prefetch_bytes: int) -> Launch:
     """A launch of a section that has run."""
-    memory = "hbm"  # the engine's first place: DDR on a machine without HBM
-    moved = result.read_bytes[memory] + result.write_bytes[memory]
+    moved = result.read_bytes["hbm"] + result.write_bytes["hbm"]  # the main memory, also where that is DDR
     memory_ps = moved * PS_PER_S // spec.main_memory.bandwidth_bytes_per_s
     return Launch(configuration, ticks_to_ps(result.ticks, spec.clock.boost_hz), prefetch_bytes, memory_ps)
 
