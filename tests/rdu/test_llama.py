@@ -7,6 +7,7 @@ import pytest
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.api import simulate
+from sim.cli import main
 from sim.report.report import Report
 from workloads.rdu.llama import copied_layers
 
@@ -113,3 +114,12 @@ def test_tiles_of_weights_fill_the_chip() -> None:
     """A tile of the product has blocks for all PCUs: with narrower ones most arrays would have none."""
     report = simulate("llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l")
     assert report.figures.share_of_peak > 0.65
+
+
+def test_the_command_line_chooses_and_reports_prefetch(capsys: pytest.CaptureFixture[str]) -> None:
+    workload = ["llama", "model=tiny", "phase=decode", "seq=40", "batch=2", "layers=4"]
+    assert main(["run", *workload, "--arch", "sn40l", "--set", "hbm.size=3 MiB"]) == 0
+    printed = capsys.readouterr().out
+    assert "fused by hardware tokens 2 from ddr" in printed
+    assert "Prefetch from DDR" in printed
+    assert "waited for" in printed
