@@ -50,6 +50,10 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
     cost = StageCost()
     for port, read in stage.reads.items():
         cost.ports[port] = PortCost(math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype], "even")
+    if stage.kind == "lookup":  # what leaves the banks; `sim.rdu.banks` says when
+        out = stage.outputs["out"].out
+        cost.ports["table"] = PortCost(math.prod(out.shape) * DTYPE_BYTES[out.dtype], "even")
+        cost.latency_cycles = spec.pmu.latency_cycles
     if stage.interval_cycles is not None:
         cost.interval_cycles, cost.latency_cycles = stage.interval_cycles, stage.latency_cycles
     if stage.kind == "collective":

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.memory.counters import MemoryCounter
 from sim.rdu.kernel import advance
-from sim.rdu.layout import Q, Reason, S, X
+from sim.rdu.layout import Network, Q, Reason, S, X
 from sim.rdu.lower import Configuration, EngineState, lower_section
 from sim.rdu.place import Ints
 from sim.rdu.program import Read, Section
@@ -42,8 +42,8 @@ class SectionResult:
     write_bytes: Mapping[str, int]
     events: int
     requests: int
-    link_wait_ticks: int
-    """Ticks that transfers waited for shared links."""
+    link_wait_ticks: Sequence[int]
+    """Ticks that transfers waited for shared links, by network (`Network`)."""
 
 
 class Run:
@@ -98,7 +98,7 @@ class Run:
             write_bytes={name: int(c[MemoryCounter.DRAM_WRITE_BYTES]) for name, c in moved.items()},
             events=int(state.x[X.EVENTS]),
             requests=int(state.stage[:, S.UNITS].sum()),
-            link_wait_ticks=int(state.x[X.LINK_WAIT]),
+            link_wait_ticks=state.x[X.LINK_WAIT : X.LINK_WAIT + len(Network)].tolist(),
         )
 
     def _deadlock(self) -> Deadlock:

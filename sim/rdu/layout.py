@@ -74,6 +74,20 @@ class Q(IntEnum):
     TAKEN = 22
     RELEASED = 23
     OPEN = 24
+    LOOKUPS = 25  # where the port's ticks of each firing of the reader begin, or -1: READ for all
+    DONE_LATENCY = 26  # as READY_LATENCY, of the control token that announces a token
+    DONE_LINKS = 27  # ranges in `links`: shared control links of that token and of the credit that goes back
+    DONE_LINKS_END = 28
+    CREDIT_LINKS = 29
+    CREDIT_LINKS_END = 30
+
+
+class Network(IntEnum):
+    """The mesh's networks."""
+
+    VECTOR = 0
+    SCALAR = 1
+    CONTROL = 2
 
 
 class Reason(IntEnum):
@@ -107,6 +121,15 @@ class G(IntEnum):
     STRIDE = 3
 
 
+class K(IntEnum):
+    """A shared link that a transfer uses."""
+
+    LINK = 0  # its calendar
+    TICKS = 1  # that the transfer holds it
+    OTHERS = 2  # flows that use it too
+    NETWORK = 3
+
+
 class X(IntEnum):
     """Scalars of the engine."""
 
@@ -116,4 +139,6 @@ class X(IntEnum):
     DONE = 3
     END = 4
     UNITS = 5
-    LINK_WAIT = 6
+    LINK_WAIT = 6  # ticks that transfers waited for links of the vector network; then of scalar and control
+    SCALAR_WAIT = 7
+    CONTROL_WAIT = 8

@@ -43,8 +43,12 @@ def details(figures: Figures) -> dict[str, Any]:
             "pmus": section.pmus,
             "pmu_count": section.pmu_count,
             "buffer_bytes": section.sram_bytes,
-            "busiest_link": section.busiest_link_share,
-            "link_wait_cycles": section.link_wait_cycles,
+            "busiest_link": max((share for share, _ in section.networks.values()), default=0),
+            "link_wait_cycles": sum(waits for _, waits in section.networks.values()),
+            "networks": {
+                name: {"busiest_link": share, "link_wait_cycles": waits}
+                for name, (share, waits) in section.networks.items()
+            },
         },
         "stages": [
             {
@@ -78,7 +82,10 @@ def _placement(report: Report) -> Section:
         (
             ("PCUs", f"{section.pcus} of {section.pcu_count} on a grid of {section.grid[0]} x {section.grid[1]}"),
             ("PMUs", f"{section.pmus} of {section.pmu_count}, {bytes_text(section.sram_bytes)} of buffers"),
-            ("busiest link", f"{percent(section.busiest_link_share)} of its bandwidth"),
+            *(
+                (f"busiest {name} link", f"{percent(share)} of its bandwidth, {waits:,} cycles of waits")
+                for name, (share, waits) in section.networks.items()
+            ),
         ),
     )
 

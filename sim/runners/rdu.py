@@ -176,7 +176,7 @@ def _transfer(spec: RduSpec, name: str, schedule: str, time_ps: int, counted: Ma
         clock_hz=hz,
         time_ps=time_ps,
         counters={**counted, "events": 0},
-        own=RduSection(name, (), (), grid, 0, spec.pcu.count, 0, spec.pmu.count, 0, 0, 0),
+        own=RduSection(name, (), (), grid, 0, spec.pcu.count, 0, spec.pmu.count, 0, {}),
     )
 
 

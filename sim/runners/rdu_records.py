@@ -9,7 +9,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ticks_to_ps
 from sim.rdu.engine import SectionResult
-from sim.rdu.layout import L, Reason
+from sim.rdu.layout import L, Network, Reason
 from sim.rdu.program import Program, walk
 from sim.report.record import KernelRecord, MachineFigures, RduBuffer, RduSection, RduStage
 
@@ -89,8 +89,7 @@ def kernel_record(
         pmus=configuration.pmus_used,
         pmu_count=spec.pmu.count,
         sram_bytes=sum(c.read.depth * c.read.token_bytes for c in configuration.channels),
-        busiest_link_share=_busiest_link(result, spec),
-        link_wait_cycles=result.link_wait_ticks // TICKS_PER_CYCLE,
+        networks=_networks(result, spec),
         log=tuple(
             (int(row[L.STAGE]), int(row[L.START]) // TICKS_PER_CYCLE, int(row[L.END]) // TICKS_PER_CYCLE)
             for row in result.log[:_LOG_SHOWN]
@@ -136,6 +135,7 @@ def counters(result: SectionResult, spec: RduSpec, devices: int = 1) -> dict[str
         "pmu_read_bytes": read,
         "pmu_write_bytes": written,
         "pcu_busy_cycles": busy // TICKS_PER_CYCLE,
+        **_traffic(result),
     }
     for place in ("hbm", "ddr"):
         moved = result.read_bytes[place] + result.write_bytes[place]
@@ -149,14 +149,26 @@ def counters(result: SectionResult, spec: RduSpec, devices: int = 1) -> dict[str
     return {name: count if name == "events" else count * devices for name, count in found.items()}
 
 
+def _traffic(result: SectionResult) -> dict[str, int]:
+    """What went over links (bytes, or tokens, times links), and cycles that lookups lost to bank conflicts."""
+    configuration = result.configuration
+    names = ("mesh_vector_bytes", "mesh_scalar_bytes", "mesh_control_tokens")
+    found = {name: round(load.sum()) for name, load in zip(names, configuration.link_load, strict=True)}
+    conflicts = 0
+    for units in configuration.channels:
+        if units.lookup_cycles is not None:
+            stage = next(i for i, s in enumerate(configuration.stages) if s is units.read.reader)
+            even = configuration.costs[stage].interval_cycles * len(units.lookup_cycles)
+            conflicts += int(units.lookup_cycles.sum()) - even
+    return found | ({"pmu_conflict_cycles": conflicts} if conflicts else {})
+
+
 def energy_fj(result: SectionResult, spec: RduSpec, time_ps: int) -> int:
     """Energy of one launch of one device: counted events and static power."""
     energy, counts = spec.power.energy, counters(result, spec)
-    hops = 0
-    for units in result.configuration.channels:
-        assert units.read.reader is not None
-        hops += units.hop_bytes * len(walk(units.read.reader.over))
-        hops += units.hop_bytes_written * len(walk(units.read.output.out.over))
+    by_network = result.configuration.link_load.sum(axis=(1, 2, 3))
+    # A control token is a bit.
+    hops = round(by_network[Network.VECTOR] + by_network[Network.SCALAR] + by_network[Network.CONTROL] / 8)
     dynamic = (
         2 * counts["macs"] * energy.mac_fj_per_flop
         + counts["lane_operations"] * energy.simd_fj
@@ -198,6 +210,14 @@ def _to_cycles(ticks: Sequence[int], cycles: int) -> dict[str, int]:
     return found
 
 
-def _busiest_link(result: SectionResult, spec: RduSpec) -> float:
+def _networks(result: SectionResult, spec: RduSpec) -> dict[str, tuple[float, int]]:
+    """By network: share of its bandwidth that the busiest link uses, and cycles that transfers waited for links."""
     cycles = result.ticks / TICKS_PER_CYCLE
-    return float(result.configuration.link_load.max()) / (spec.mesh.vector_bytes_per_cycle * cycles)
+    mesh = spec.mesh
+    rates = (mesh.vector_bytes_per_cycle, mesh.scalar_bytes_per_cycle, mesh.control_wires)
+    return {
+        network.name.lower(): (float(load.max()) / (rate * cycles), waits // TICKS_PER_CYCLE)
+        for network, load, rate, waits in zip(
+            Network, result.configuration.link_load, rates, result.link_wait_ticks, strict=True
+        )
+    }

@@ -11,7 +11,7 @@ from arch.errors import InputError
 from arch.load import load_arch
 from arch.rdu import RduSpec
 from sim.engine.clock import TICKS_PER_CYCLE
-from sim.rdu.layout import L, Reason
+from sim.rdu.layout import L, Network, Reason
 from sim.rdu.program import Counter, Out, Section, Tensor
 from tests.rdu.conftest import SILENT, SMALL, cycles, pipeline, run
 
@@ -111,7 +111,7 @@ def test_a_shared_link_slows_both_users_and_is_called_network() -> None:
     fast, slow = run(build(), wide), run(build(), narrow)
     assert slow.reasons[:, Reason.NETWORK].sum() > 0
     assert fast.reasons[:, Reason.NETWORK].sum() == 0
-    assert slow.link_wait_ticks > 0
+    assert slow.link_wait_ticks[Network.VECTOR] > 0
     assert slow.ticks > fast.ticks
 
 
