@@ -37,7 +37,8 @@ def main(words: Sequence[str] | None = None) -> int:
         options = arguments.parse(_parser(), words)
         return int(options.command(options))
     except InputError as error:
-        print(f"tilewave: {error}", file=sys.stderr)
+        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(error))
+        print(f"tilewave: {''.join(shown)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("tilewave: interrupted", file=sys.stderr)

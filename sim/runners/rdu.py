@@ -21,6 +21,7 @@ from sim.rdu.interpret import Replay, interpret
 from sim.rdu.listing import listing as program_listing
 from sim.rdu.program import Program
 from sim.report.record import Candidate, CheckResult, KernelRecord, RduSection, RunRecord
+from sim.report.sections import bytes_text
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.runners.rdu_records import kernel_record, machine_figures
 from workloads.graphs.llama import Llama
@@ -260,7 +261,7 @@ def _program(op: Operator, spec: RduSpec, config: Any) -> Program:
         size = program.memory_bytes(place)  # type: ignore[arg-type]
         if size > memory.size_bytes:
             raise InputError(
-                f"{op}: arrays take {BYTES.format(size)}, {spec.name} has {name}.size = "
+                f"{op}: arrays take {bytes_text(size)}, {spec.name} has {name}.size = "
                 f"{BYTES.format(memory.size_bytes)}; a smaller problem or more devices fit"
             )
     return program
