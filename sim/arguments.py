@@ -78,22 +78,21 @@ def add_conditions(parser: Parser) -> None:
     add: Add = parser.add_argument
     add("--l2", default="cold", metavar="STATE", help="cold (default), warm, or dirty: full of another kernel's stores")
     add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
+    add("--data", default="normal", metavar="DATA", help="operands, for the energy: normal (default), uniform, zeros")
     add("--exact", action="store_true", help="issue every instruction singly")
 
 
 def add_measures(parser: Parser) -> None:
-    """Options of runs whose times and energies are wanted."""
+    """Options of runs whose time is wanted."""
     add: Add = parser.add_argument
-    add(
-        "--scope", default="kernel", metavar="SCOPE", help="what the time covers: kernel (default), event, stream, host"
-    )
-    add(
-        "--data",
-        default="normal",
-        metavar="DATA",
-        help="operands for the power model: normal (default), uniform, zeros",
-    )
+    add("--scope", default="kernel", metavar="SCOPE", help="what time covers: kernel (default), event, stream, host")
     add("--tune", action="store_true", help="simulate the best few candidates and take the fastest")
+
+
+def add_program(parser: Parser) -> None:
+    """--program."""
+    words = "run this program, a changed listing (TPUs)"
+    parser.add_argument("--program", default="", metavar="FILE", help=words)
 
 
 def conditions(options: argparse.Namespace, *more: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def _parser() -> Parser:
         metavar="FILE",
         help="print what every cell of a systolic array holds, and animate it (.gif, .html; default: array.gif)",
     )
-    run.add_argument("--program", default="", metavar="FILE", help="run this program, a changed listing (TPUs)")
+    arguments.add_program(run)
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     arguments.add_output(run)
@@ -206,11 +206,20 @@ def _write_page(report: Report, options: argparse.Namespace, path: Path) -> None
     from arch.load import load_arch
     from sim.trace import trace
     from sim.trace.page import page
+    from sim.trace.window import Wanted
 
     machine = load_arch(options.arch, options.set)
-    asked = {name: getattr(options, name) for name in ("l2", "clock", "exact")}
-    schedule = options.schedule if report.record.operators else report.record.schedule
-    content = page(report, machine, lambda: trace(options.workload, machine, schedule=schedule, **asked))
+    run = report.record
+    asked = {name: getattr(options, name) for name in ("l2", "clock", "data", "exact", "program")}
+    schedule = options.schedule if run.operators else run.schedule
+    # Of a graph, the inside of its longest kernel.
+    inside = (
+        [number for number, kernel in enumerate(run.kernels) if getattr(kernel.own, "occupancy", None)]
+        if run.operators
+        else []
+    )
+    wanted = Wanted(kernel=max(inside, key=lambda number: run.kernels[number].cycles)) if inside else None
+    content = page(report, machine, lambda: trace(options.workload, machine, wanted, schedule=schedule, **asked))
     with arguments.written("--html", path):
         path.write_text(content, encoding="utf-8")
 

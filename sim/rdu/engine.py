@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -120,7 +122,7 @@ def build(section: Section, spec: RduSpec, addresses: Mapping[str, int], *, log:
 
 
 def run_section(section: Section, spec: RduSpec, addresses: Mapping[str, int], *, log: bool = True) -> SectionResult:
-    """Runs a section; an InputError names the channels of a deadlock and a depth that resolves it."""
+    """Runs a section; an InputError names the channels of a deadlock and depths that resolve it."""
     run = build(section, spec, addresses, log=log)
     try:
         return run.run()
@@ -129,31 +131,43 @@ def run_section(section: Section, spec: RduSpec, addresses: Mapping[str, int], *
 
 
 def _advice(section: Section, spec: RduSpec, addresses: Mapping[str, int], stuck: Deadlock) -> str:
-    """What is stuck, and the least depth of one of its full channels that lets the section run."""
+    """What is stuck, and the least depths of its full channels that let the section run."""
     text = f"section {section.name} deadlocks: {stuck}"
-    for read in stuck.full:
-        depth = read.depth
-        try:
-            low, high = depth, 2 * depth
-            while high <= _MAX_DEPTH and not _runs(section, spec, addresses, read, high):
-                low, high = high, 2 * high
-            if high > _MAX_DEPTH:
-                continue
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (low, middle) if _runs(section, spec, addresses, read, middle) else (middle, high)
-        finally:
+    before: dict[Read, int] = {}
+    try:
+        found: Deadlock | None = stuck
+        while found is not None:
+            if not found.full or max(read.depth for read in found.full) > _MAX_DEPTH:
+                return f"{text}; no depth lets it run: each of these waits for a token of another"
+            for read in found.full:
+                before.setdefault(read, read.depth)
+                read.depth *= 2
+            found = _deadlock_of(section, spec, addresses)
+        for read, depth in before.items():
+            read.depth = depth + bisect_left(
+                range(depth, read.depth), True, key=functools.partial(_runs, section, spec, addresses, read)
+            )
+        deeper = [f"{read.depth} of {read.name}" for read, depth in before.items() if read.depth > depth]
+        return f"{text}; depth {' and '.join(deeper)} {'lets' if len(deeper) == 1 else 'let'} it run"
+    finally:
+        for read, depth in before.items():
             read.depth = depth
-        return f"{text}; depth {high} of {read.name} lets it run"
-    return text
 
 
 def _runs(section: Section, spec: RduSpec, addresses: Mapping[str, int], read: Read, depth: int) -> bool:
-    """Whether the section runs to its end with another depth of one channel, on a chip with memory to spare."""
-    read.depth = depth
+    """Whether the section runs to its end with another depth of one channel."""
+    kept, read.depth = read.depth, depth
+    try:
+        return _deadlock_of(section, spec, addresses) is None
+    finally:
+        read.depth = kept
+
+
+def _deadlock_of(section: Section, spec: RduSpec, addresses: Mapping[str, int]) -> Deadlock | None:
+    """How the section gets stuck, if it does, on a chip with memory to spare."""
     roomy = spec.model_copy(update={"pmu": spec.pmu.model_copy(update={"size_bytes": 1 << 40})})
     try:
         build(section, roomy, addresses, log=False).run()
-    except Deadlock:
-        return False
-    return True
+    except Deadlock as stuck:
+        return stuck
+    return None

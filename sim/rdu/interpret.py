@@ -96,7 +96,7 @@ class _Section:
     def run(self, log: Array) -> None:
         """Fires in the order of starts; those that start together in the order of the stages."""
         for row in log[np.lexsort((log[:, L.STAGE], log[:, L.START]))]:
-            self._fire(*(int(value) for value in row))
+            self._fire(*(int(value) for value in row[: L.COMMIT + 1]))
 
     def _fire(self, number: int, firing: int, start: int, end: int, commit: int) -> None:
         stage, counters = self.section.stages[number], self.walks[number]

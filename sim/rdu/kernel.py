@@ -111,24 +111,23 @@ def _try(state, s, t):
         return earliest
     wait = t - stage[s, S.FREE]
     if wait > 0:
+        reason, late = _NO_INPUT, 0
         if from_room > from_input:
-            late = min(wait, room_net)
-            state.reasons[s, _NETWORK] += late
-            state.reasons[s, _NO_ROOM] += wait - late
+            reason, late = _NO_ROOM, room_net
         elif source >= 0:
             producer = state.channel[source, Q.PRODUCER]
             kind = stage[producer, S.KIND]
             if kind in (_LOAD, _GATHER):
-                state.reasons[s, _MEMORY] += wait
+                reason = _MEMORY
             else:
                 late = input_net
                 if kind == _COLLECTIVE:
                     late += stage[producer, S.INTERVAL] + stage[producer, S.LATENCY]
-                late = min(wait, late)
-                state.reasons[s, _NETWORK] += late
-                state.reasons[s, _NO_INPUT] += wait - late
-        else:
-            state.reasons[s, _NO_INPUT] += wait
+        late = min(wait, late)
+        state.reasons[s, reason] += wait - late
+        state.reasons[s, _NETWORK] += late
+        stage[s, S.WAITED] = reason
+        stage[s, S.LATE] = late
     return t
 
 
@@ -186,8 +185,11 @@ def _acquire_outputs(spec, state, s, t):
 
 
 @inner
-def _finish(spec, state, s, start, end, commit):
-    """Ends a firing at tick `end`: frees tokens, commits results, wakes neighbours, schedules the next firing."""
+def _finish(spec, state, s, start, end, commit, worked, memory):
+    """Ends a firing at tick `end`: frees tokens, commits results, wakes neighbours, schedules the next firing.
+
+    worked, memory: see `L`.
+    """
     stage, channel = state.stage, state.channel
     stage[s, S.FREE] = end
     for p in range(stage[s, S.INPUTS], stage[s, S.INPUTS_END]):
@@ -223,6 +225,10 @@ def _finish(spec, state, s, start, end, commit):
         state.log[row, L.START] = start
         state.log[row, L.END] = end
         state.log[row, L.COMMIT] = commit
+        state.log[row, L.WAITED] = stage[s, S.WAITED]
+        state.log[row, L.LATE] = stage[s, S.LATE]
+        state.log[row, L.WORKED] = worked
+        state.log[row, L.MEMORY] = memory
         state.x[X.LOGGED] = row + 1
     state.x[X.END] = max(state.x[X.END], max(end, commit))
     stage[s, S.FIRED] += 1
@@ -244,7 +250,7 @@ def _compute(spec, state, s, t):
     state.reasons[s, reason] += worked - t
     state.reasons[s, _MEMORY] += ports - worked
     state.reasons[s, _NETWORK] += end - ports
-    _finish(spec, state, s, t, end, end + state.stage[s, S.LATENCY])
+    _finish(spec, state, s, t, end, end + state.stage[s, S.LATENCY], worked - t, ports - worked)
 
 
 @inner
@@ -313,9 +319,11 @@ def _transfer(spec, state, s, t):
         end = max(stage[s, S.READY], issue, start + own)
     else:  # the next tile's requests follow at once
         end = max(issue, start + own)
-    state.reasons[s, _BUSY] += min(own, end - start)
-    state.reasons[s, _MEMORY] += max(0, end - start - own)
-    _finish(spec, state, s, start, end, max(end, stage[s, S.READY]))
+    worked = min(own, end - start)
+    memory = end - start - worked
+    state.reasons[s, _BUSY] += worked
+    state.reasons[s, _MEMORY] += memory
+    _finish(spec, state, s, start, end, max(end, stage[s, S.READY]), worked, memory)
 
 
 @inner

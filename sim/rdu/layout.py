@@ -44,6 +44,8 @@ class S(IntEnum):
     READY = 22  # last completion of the firing in progress
     MOVED = 23  # ticks that the firing's bytes keep its generators
     ROW = 24  # rows done of the segment
+    WAITED = 25  # of the last wait: its reason, and how many ticks at its end were the network's
+    LATE = 26
 
 
 class Q(IntEnum):
@@ -103,13 +105,17 @@ class Reason(IntEnum):
 
 
 class L(IntEnum):
-    """A row of the event log."""
+    """A row of the event log: a firing, and what the time before it and in it went into."""
 
     STAGE = 0
     FIRING = 1
     START = 2
     END = 3
     COMMIT = 4
+    WAITED = 5  # reason of the wait between the firing before and START
+    LATE = 6  # ticks at the end of that wait that were the network's
+    WORKED = 7  # ticks from START in which it worked (a collective: in which links did)
+    MEMORY = 8  # ticks after those that buffers or memory took; what is left until END is the network's
 
 
 class G(IntEnum):

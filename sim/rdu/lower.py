@@ -24,7 +24,7 @@ from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state
 from sim.rdu import network, place, route
 from sim.rdu.balance import balance
 from sim.rdu.banks import bank_conflict, lookup_cycles
-from sim.rdu.cost import StageCost, stage_cost
+from sim.rdu.cost import StageCost, least_pmus, stage_cost
 from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Network, Q, Reason, S, X
 from sim.rdu.network import Ways
 from sim.rdu.place import Grid, Ints
@@ -222,12 +222,9 @@ def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:
 
 def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec) -> tuple[int, int]:
     """PMUs that a buffer needs for its size, and would like for the rates at both ends; none where FIFOs hold it."""
-    size = -(-read.depth * read.token_bytes // spec.pmu.size_bytes)
-    if read.pmus is not None:
-        return max(read.pmus, size), 0
-    in_fifos = read.stream or (read.output.out.scalar and read.output.out.pieces == 1)
-    if in_fifos and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
-        return 0, 0
+    size = least_pmus(read, reader, spec)
+    if read.pmus is not None or size == 0:
+        return size, 0
     rate = Fraction(spec.pmu.bandwidth_bytes_per_cycle)
     write_bytes = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
     port = reader.ports[read.port]
@@ -272,14 +269,21 @@ def _fits(
         size = sum(r.depth * r.token_bytes for r in reads)
         rest = (spec.pmu.count - total + pmus[most]) * spec.pmu.size_bytes
         fits = rest // read.token_bytes
-        hint = f"depth {fits} fits" if 0 < fits < read.depth else "smaller tiles, or a cut into sections, would fit"
+        if 0 < fits < read.depth:
+            hint = f"depth {fits} fits"
+        elif read.pmus is not None and fits >= read.depth:
+            hint = f"pmus={rest // spec.pmu.size_bytes} fits"
+        else:
+            hint = "smaller tiles, or a cut into sections, would fit"
         raise InputError(
             f"section {section.name} needs {total} PMUs ({BYTES.format(size)} of buffers), {spec.name} has pmu.count = "
             f"{spec.pmu.count} of {BYTES.format(spec.pmu.size_bytes)}; most, {pmus[most]}, in {read.name} "
             f"(depth {read.depth} of {BYTES.format(read.token_bytes)}): {hint}"
         )
     if len(stages) > 4000:
-        raise InputError(f"section {section.name} has {len(stages)} stages; the engine takes 4000")
+        raise InputError(
+            f"section {section.name} has {len(stages)} stages; the engine takes 4000: cut it into sections"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- tables

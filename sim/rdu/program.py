@@ -312,6 +312,10 @@ class Tensor:
     role: Literal["input", "output", "scratch"] = "input"
     place: Place = "hbm"
     shared: bool = True
+    copies: int = 1
+    """Arrays like it, all in `place`: one for each of as many launches, which differ in addresses alone."""
+    home: Place = "hbm"
+    """`ddr`: launches with `Call.prefetch` have it copied from there to HBM."""
 
     @property
     def size_bytes(self) -> int:
@@ -754,8 +758,16 @@ class Call:
 
     section: Section
     times: int = 1
-    prefetch_bytes: int = 0
-    """What must come from DDR to HBM before it starts; earlier launches hide it."""
+    prefetch: bool = False
+    """Whether each launch needs its arrays whose home is DDR copied to HBM before; what runs before hides that."""
+    cut: Literal["fit", "time"] | tuple[int, ...] = "fit"
+    """Where it becomes several sections: where it does not fit the chip (`fit`), also where that saves time by estimate
+    (`time`), or before the stages of these numbers."""
+
+    @property
+    def prefetch_bytes(self) -> int:
+        """Bytes that come from DDR for each launch."""
+        return sum(t.size_bytes for t in self.section.tensors if t.home == "ddr") if self.prefetch else 0
 
 
 @dataclass(frozen=True)
@@ -767,6 +779,8 @@ class Program:
     schedule: str
     orchestration: Literal["host", "hardware"] = "hardware"
     devices: int = 1
+    prefetch_room_bytes: int = 0
+    """Of HBM, for what is copied from DDR."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -782,8 +796,10 @@ class Program:
         return found
 
     def memory_bytes(self, place: Place) -> int:
-        """Bytes that the arrays take in one memory."""
-        return sum(-(-t.size_bytes // 4096) * 4096 for t in self.tensors if t.place == place)
+        """Bytes that the arrays take in one memory, what is copied between them included."""
+        own = sum(t.copies * -(-t.size_bytes // 4096) * 4096 for t in self.tensors if t.place == place)
+        copied = sum(call.times * call.prefetch_bytes for call in self.calls)
+        return own + (self.prefetch_room_bytes if place == "hbm" else copied)
 
     @property
     def launches(self) -> int:

@@ -19,11 +19,15 @@ def add_command(commands: Any) -> None:
     arguments.add_machine(trace)
     add = trace.add_argument
     add("-o", "--out", required=True, metavar="FILE", help="FILE.pftrace for ui.perfetto.dev, FILE.kanata for Konata")
-    add("--window", default="0:", metavar="A:B", help="cycles since the kernel's launch; default: all")
+    add(
+        "--window", default="0:", metavar="A:B",
+        help="cycles since the kernel's launch (of a graph, since the host's first call); default: all",
+    )  # fmt: skip
     add("--sm", default="0", metavar="A:B", help="SMs of a GPU; default 0")
-    add("--kernel", type=int, default=0, metavar="N", help="which kernel (GPU), section (SN40L); default 0")
+    add("--kernel", type=int, metavar="N", help="which kernel (GPU), section (SN40L); default 0, of a graph all")
     arguments.add_schedule(trace)
     arguments.add_conditions(trace)
+    arguments.add_program(trace)
     add("--force", action="store_true", help="let FILE be overwritten")
     trace.set_defaults(command=_trace)
 
@@ -31,7 +35,7 @@ def add_command(commands: Any) -> None:
 def _trace(options: argparse.Namespace) -> int:
     path = arguments.target("-o", options.out, FORMATS, options.force)
     assert path is not None
-    if options.kernel < 0:
+    if options.kernel is not None and options.kernel < 0:
         raise InputError(f"--kernel {options.kernel}: must be 0 or more")
     from sim.progress import Progress
     from sim.trace import trace
@@ -51,7 +55,9 @@ def _trace(options: argparse.Namespace) -> int:
             set=options.set,
             l2=options.l2,
             clock=options.clock,
+            data=options.data,
             exact=options.exact,
+            program=options.program,
             progress=progress,
         )
     with arguments.written("-o", path):
