@@ -313,7 +313,7 @@ class Tensor:
     place: Place = "hbm"
     shared: bool = True
     copies: int = 1
-    """Arrays like it, all in `place`: one for each of as many launches, which differ in addresses alone."""
+    """Arrays like it that lie in `place`, for launches that differ in addresses alone."""
     home: Place = "hbm"
     """`ddr`: launches with `Call.prefetch` have it copied from there to HBM."""
 
