@@ -162,7 +162,7 @@ def test_files_and_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["run", *words, "--html", str(tmp_path / "copy.html")]) == 0
     text = (tmp_path / "copy.html").read_text(encoding="utf-8")
     assert "waits for the host" in text
-    assert "host, stream and links: cycles 0 to" in text
+    assert "host, stream and links: cycles of the boost clock (1590 MHz) 0 to" in text
     assert main(["trace", *words, "-o", str(tmp_path / "no.pftrace"), "--kernel", "0"]) == 2
     assert "has no kernel with SM tracks" in capsys.readouterr().err
 
