@@ -136,6 +136,14 @@ def test_windows_and_single_kernels(whole: Timeline) -> None:
             trace(small(), MACHINE, Wanted(kernel=number))
 
 
+def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sim.trace import gpu_graph
+
+    monkeypatch.setattr(gpu_graph, "ROWS", 400)  # enough for the first kernel
+    with pytest.raises(InputError, match="one --kernel or fewer --sm"):
+        trace(small(), MACHINE)
+
+
 def _of(found: Timeline, command: Slice) -> list[Slice]:
     return [piece for piece in inside(found) if command.begin <= piece.begin and piece.end <= command.end]
 
