@@ -158,10 +158,9 @@ def row(row: Row) -> RowResult:
     spec = load_arch(row.machine, [f"dram.bandwidth={rate} TB/s"] if rate else [])
     op = operator_on(operator_of(row), spec)
     kinds = schedules(op.word, spec.family)
-    meant = environment.schedules.get(row.schedule)
-    schedule = meant if meant in kinds else row.schedule
+    schedule = row.kind or row.schedule
     if schedule != "vendor" and schedule not in kinds:
-        raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
+        raise InputError(f"schedule {schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
     conditions = conditions_of(row)
     vendor = environment.kind.get(row.dtype, "auto")
     choice = choose(op, spec, vendor if schedule == "vendor" else schedule)
@@ -366,12 +365,11 @@ def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[ProgramRun], best:
 def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions) -> tuple[CheckResult, list[str]]:
     """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
     operands = op.inputs(seed=0)
-    stored = [array for array, operand in zip(operands, op.operands, strict=True) if operand.stored]
     by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
     # Operands beyond the inputs are results that the operator adds to.
     inputs = {
         tensor.name: array.reshape(tensor.shape)
-        for tensor, array in zip([*by_role["input"], *by_role["output"]], stored, strict=False)
+        for tensor, array in zip([*by_role["input"], *by_role["output"]], operands, strict=False)
     }
     replay = interpret(program, _events(program, spec, conditions), inputs)
     error = op.largest_error([replay.outputs[tensor.name] for tensor in by_role["output"]], *operands)
