@@ -101,7 +101,7 @@ class Recorder(Protocol):
     def advanced(self, origin_ps: int, launch: Launch) -> None:
         """The kernel's clock may have changed."""
 
-    def ended(self, number: int, origin_ps: int, step: Step, launch: Launch) -> None:
+    def ended(self, origin_ps: int, launch: Launch) -> None:
         """The kernel has its result."""
 
 
@@ -341,7 +341,7 @@ def _launch(
                 progress((before + (share + launch.share_done) * max(step.op.flops, 1)) / total)
             yield time_ps
         if recorder is not None:
-            recorder.ended(number, origin_ps, step, launch)
+            recorder.ended(origin_ps, launch)
 
     def commands(entry: Done, number: int, before: int) -> list[HostKernel | Copy]:
         program = entry.planned.program
