@@ -27,6 +27,8 @@ Algorithm = Literal["ring", "one_shot", "hierarchical"]
 
 KINDS: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter")
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "one_shot", "hierarchical")
+MOST_DEVICES = 256
+"""Every message between two devices is an event, and carries the state of its sender."""
 
 
 class Fabric(NamedTuple):
@@ -80,6 +82,8 @@ def fabric_of(spec: Any, devices: int) -> Fabric:
     """The links of a machine between `devices` of it; InputError where it has none."""
     if devices > 1 and spec.link is None:
         raise InputError(f"devices={devices}: {spec.name} has no links to other devices; nearest: 1")
+    if devices > MOST_DEVICES:
+        raise InputError(f"devices={devices}: the model takes {MOST_DEVICES}")
     if devices == 1:
         return Fabric(1, 1, 0)
     node = getattr(spec, "node", None)

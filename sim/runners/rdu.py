@@ -22,6 +22,7 @@ from sim.rdu.interpret import Replay, interpret
 from sim.rdu.listing import listing as program_listing
 from sim.rdu.program import Program
 from sim.report.record import Candidate, CheckResult, KernelRecord, RduSection, RunRecord
+from sim.report.sections import bytes_text
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.runners.rdu_records import kernel_record, machine_figures
 from workloads.graphs.llama import Llama
@@ -287,7 +288,7 @@ def _check_memories(program: Program, spec: RduSpec) -> None:
         size = program.memory_bytes(place)  # type: ignore[arg-type]
         if size > memory.size_bytes:
             raise InputError(
-                f"{program.name}: arrays take {BYTES.format(size)}, {spec.name} has {name}.size = "
+                f"{program.name}: arrays take {bytes_text(size)}, {spec.name} has {name}.size = "
                 f"{BYTES.format(memory.size_bytes)}; a smaller problem or more devices fit"
             )
 
