@@ -81,8 +81,10 @@ def check(p: Problem, spec: GpuSpec, config: TritonConfig) -> None:
         raise InputError(f"{where}: Triton multiplies by wgmma on {spec.name}, which is not written; nearest: mma")
     if spec.cp_async is None:
         raise InputError(f"{where}: {spec.name} has no cp.async, by which the tutorial's kernel copies; nearest: mma")
+    if config.copy != "cp.async":
+        raise InputError(f"{where}: the tutorial's kernel copies by cp.async, not by {config.copy}; nearest: mma")
     if config.split > 1 or config.stream_k:
-        raise InputError(f"{where}: the tutorial's kernel does not cut k; nearest: mma split {config.split}")
+        raise InputError(f"{where}: the tutorial's kernel does not cut k; nearest: mma")
     mma.check(p, spec, config)
 
 
