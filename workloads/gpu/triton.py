@@ -17,7 +17,7 @@ from arch.gpu import GpuSpec
 from sim.gpu.program import Program
 from workloads.gpu import mma, overhead
 from workloads.gpu.mma import MmaConfig, TensorCore
-from workloads.gpu.problem import Problem
+from workloads.gpu.problem import Problem, problem
 from workloads.ops import Gemm
 from workloads.registry import register
 
@@ -91,4 +91,5 @@ def check(p: Problem, spec: GpuSpec, config: TritonConfig) -> None:
 @register("gemm", "gpu", "triton")
 def build(op: Gemm, spec: GpuSpec, config: TritonConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where `check` does."""
+    check(problem(op), spec, config)
     return mma.build(op, spec, config)
