@@ -103,7 +103,11 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
         return LlamaConfig(match[1], match[2], int(match[3] or tokens), bool(match[4]))  # type: ignore[arg-type]
 
     moved = op.layers * layer_bytes(op)
-    cycles = moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
+    # Every form moves the weights once and multiplies as often: the bound that all of them share.
+    cycles = max(
+        moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s,
+        op.macs // (op.tp * spec.pcu.count * spec.macs_per_cycle),
+    )
     return list(pick("llama", schedule, [(config, cycles) for config in configs], parse))
 
 
