@@ -72,6 +72,9 @@ class Mesh(Group):
     vector_bytes_per_cycle: BytesPerCycle = Field(description="one link, one direction")
     scalar_bytes_per_cycle: BytesPerCycle = Field(description="one link, one direction")
     control_cycles: Cycles = Field(description="of a done or credit token over one hop")
+    control_wires: Count = Field(
+        description="circuits of a link, one direction, a token a cycle each; more than that share"
+    )
     credits: Count = Field(description="flits of one flow in flight on a link; a round trip longer than that slows it")
     flit_bytes: Bytes = Field(gt=0, description="data of one vector flit")
 

@@ -222,11 +222,20 @@ def _write_page(report: Report, text: str, options: argparse.Namespace, path: Pa
     from arch.load import load_arch
     from sim.trace import trace
     from sim.trace.page import page
+    from sim.trace.window import Wanted
 
     machine = load_arch(options.arch, options.set)
-    asked = {name: getattr(options, name) for name in ("l2", "clock", "exact")}
-    schedule = options.schedule if report.record.operators else report.record.schedule
-    content = page(report, machine, lambda: trace(text, machine, schedule=schedule, **asked))
+    run = report.record
+    asked = {name: getattr(options, name) for name in ("l2", "clock", "data", "exact", "program")}
+    schedule = options.schedule if run.operators else run.schedule
+    # Of a graph, the inside of its longest kernel.
+    inside = (
+        [number for number, kernel in enumerate(run.kernels) if getattr(kernel.own, "occupancy", None)]
+        if run.operators
+        else []
+    )
+    wanted = Wanted(kernel=max(inside, key=lambda number: run.kernels[number].cycles)) if inside else None
+    content = page(report, machine, lambda: trace(text, machine, wanted, schedule=schedule, **asked))
     with study.written("--html", path):
         path.write_text(content, encoding="utf-8")
 

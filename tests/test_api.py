@@ -239,7 +239,7 @@ def test_a_row_runs_in_its_sources_environment() -> None:
 
 def test_rows_that_cannot_run_say_why() -> None:
     for columns, says in (
-        ({"schedule": "triton"}, "triton"),
+        ({"schedule": "custom"}, "custom"),
         ({"machine": "b200"}, "b200"),
         ({"op": "allreduce", "shape": "bytes=64 devices=2"}, "allreduce"),
     ):

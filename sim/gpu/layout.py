@@ -447,14 +447,13 @@ class P(IntEnum):
     CODE_BASE = 45
     FETCH_LINES = 46  # instruction lines fetched ahead in one go
     DESCRIPTORS = 47
-    LOG = 48  # 1: events are logged
-    FLAGS = 49
-    REMOTE_ARRIVE = 50  # until an arrival on another CTA's mbarrier is seen there
-    WARP_LAUNCH = 51  # between the first instructions of two CTAs of an SM, a warp
-    TREE_SMS = 52  # SMs that the event tree has room for, a power of two
-    TREE_LEVELS = 53  # levels of the event tree below an SM
-    LOOKAHEAD = 54  # ticks that a warp may be ahead of other SMs
-    WIDTH = 55
+    FLAGS = 48
+    REMOTE_ARRIVE = 49  # until an arrival on another CTA's mbarrier is seen there
+    WARP_LAUNCH = 50  # between the first instructions of two CTAs of an SM, a warp
+    TREE_SMS = 51  # SMs that the event tree has room for, a power of two
+    TREE_LEVELS = 52  # levels of the event tree below an SM
+    LOOKAHEAD = 53  # ticks that a warp may be ahead of other SMs
+    WIDTH = 54
 
 
 class GpuState(NamedTuple):
@@ -484,5 +483,6 @@ class GpuState(NamedTuple):
     counters: np.ndarray
     warp_states: np.ndarray
     slots: np.ndarray
-    log: np.ndarray  # rows of `sim.gpu.events.Event`, none unless asked for
-    trace: np.ndarray  # rows of `sim.gpu.events.TraceRow`, none unless asked for
+    # None in a launch that records nothing: `advance` is compiled for it without what records.
+    log: np.ndarray | None  # rows of `sim.gpu.events.Event`
+    trace: np.ndarray | None  # rows of `sim.gpu.events.TraceRow`, none for executed ops alone

@@ -493,7 +493,6 @@ def lower_kernel(
     spec: GpuSpec,
     *,
     exact: bool = False,
-    log: bool = False,
     cold_launch: bool = True,
     number: int = 0,
 ) -> tuple[np.ndarray, GpuProgram]:
@@ -520,10 +519,10 @@ def lower_kernel(
         warp_entry=np.array(entries, dtype=np.int64),
         barrier_arrivals=np.array(arrivals or [0], dtype=np.int64),
     )
-    return _parameters(kernel, spec, exact, log, cold_launch, number), program
+    return _parameters(kernel, spec, exact, cold_launch, number), program
 
 
-def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_launch: bool, number: int) -> np.ndarray:
+def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, number: int) -> np.ndarray:
     held = occupancy(kernel, spec)
     cycle = cycles_to_ticks(1)
     # The driver leaves to shared memory what as many CTAs as fit need, also where the grid has fewer.
@@ -581,7 +580,6 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.CODE_BASE: _CODE_BASE_LINE + 1024 * number,
         P.FETCH_LINES: _FETCH_LINES,
         P.DESCRIPTORS: kernel.descriptors if cold_launch and spec.launch.descriptor_fetch_cycles else 0,
-        P.LOG: int(log),
         P.FLAGS: kernel.flags,
         P.TREE_SMS: 1 << (spec.sm.count - 1).bit_length(),
         P.TREE_LEVELS: (held.warps + 2).bit_length(),

@@ -41,6 +41,17 @@ class Fabric(NamedTuple):
     node_latency_ps: int = 0
 
 
+class Send(NamedTuple):
+    """One message: it held its sender's port from begin_ps to end_ps and was there at arrival_ps."""
+
+    source: int
+    target: int
+    size_bytes: int
+    begin_ps: int
+    end_ps: int
+    arrival_ps: int
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a collective took. port_ps: for how long the busiest device's port sent; values: result by device."""
@@ -51,6 +62,7 @@ class Outcome:
     """By all devices together."""
     algorithm: Algorithm
     values: tuple[Array, ...] = ()
+    sends: tuple[Send, ...] = ()
 
 
 def fabric_of(spec: Any, devices: int) -> Fabric:
@@ -96,7 +108,7 @@ class _Run:
         self.ports = [simpy.Resource(self.env) for _ in range(p)]
         self.inboxes = [simpy.Store(self.env) for _ in range(p)]
         self.port_ps = [0] * p
-        self.sent = 0
+        self.sends: list[Send] = []
         if not values:
             self.parts: list[list[Any]] = [[0] * p for _ in range(p)]
         elif kind == "all_gather":
@@ -112,7 +124,9 @@ class _Run:
             device = self._ring if self.algorithm == "ring" else self._one_shot
             done = [self.env.process(device(d)) for d in range(p)]
             self.env.run(self.env.all_of(done))
-        return Outcome(int(self.env.now), max(self.port_ps), self.sent, self.algorithm, self._values())
+        sent = sum(send.size_bytes for send in self.sends)
+        sends = tuple(self.sends)
+        return Outcome(int(self.env.now), max(self.port_ps), sent, self.algorithm, self._values(), sends)
 
     def _values(self) -> tuple[Array, ...]:
         if not self.carries:
@@ -135,8 +149,9 @@ class _Run:
         with self.ports[source].request() as turn:
             yield turn
             busy = -(-size * PS_PER_S // bandwidth)
+            begin = int(self.env.now)
+            self.sends.append(Send(source, target, size, begin, begin + busy, begin + busy + latency))
             self.port_ps[source] += busy
-            self.sent += size
             yield self.env.timeout(busy)
         self.env.process(self._arrive(target, latency, (part, content if part < 0 else content[part])))
 

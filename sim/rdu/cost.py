@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
@@ -49,7 +50,13 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
     """Cost of one firing."""
     cost = StageCost()
     for port, read in stage.reads.items():
-        cost.ports[port] = PortCost(math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype], "even")
+        share = _columns_read(stage, port) if stage.body is not None else 1
+        size = math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype]
+        cost.ports[port] = PortCost(math.ceil(size * share), "even")
+    if stage.kind == "lookup":  # what leaves the banks; `sim.rdu.banks` says when
+        out = stage.outputs["out"].out
+        cost.ports["table"] = PortCost(math.prod(out.shape) * DTYPE_BYTES[out.dtype], "even")
+        cost.latency_cycles = spec.pmu.latency_cycles
     if stage.interval_cycles is not None:
         cost.interval_cycles, cost.latency_cycles = stage.interval_cycles, stage.latency_cycles
     if stage.kind == "collective":
@@ -82,6 +89,28 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
         cost.interval_cycles = ceil_div(elements, spec.pcu.lanes * stage.simd_par)
         cost.latency_cycles = spec.pcu.stages + spec.pcu.latency_cycles
     return cost
+
+
+def least_pmus(read: Read, reader: StageCost, spec: RduSpec) -> int:
+    """PMUs that a buffer needs for its size; none where the FIFOs of its reader's PCUs hold it."""
+    size = ceil_div(read.depth * read.token_bytes, spec.pmu.size_bytes)
+    if read.pmus is not None:
+        return max(read.pmus, size)
+    in_fifos = read.stream or (read.output.out.scalar and read.output.out.pieces == 1)
+    if in_fifos and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
+        return 0
+    return size
+
+
+def _columns_read(stage: Stage, port: str) -> Fraction:
+    """Share of an input's columns that leaves its buffer: those that the body looks at."""
+    assert stage.body is not None
+    number = stage.body.inputs[port]
+    users = [node for node in stage.body.nodes if number in node.args]
+    if not users or any(node.op != "columns" for node in users) or number in stage.body.outputs.values():
+        return Fraction(1)
+    wanted = {column for node in users for column in range(*node.attrs)}
+    return Fraction(len(wanted), stage.body.nodes[number].shape[-1])
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -96,7 +96,7 @@ class _Section:
     def run(self, log: Array) -> None:
         """Fires in the order of starts; those that start together in the order of the stages."""
         for row in log[np.lexsort((log[:, L.STAGE], log[:, L.START]))]:
-            self._fire(*(int(value) for value in row))
+            self._fire(*(int(value) for value in row[: L.COMMIT + 1]))
 
     def _fire(self, number: int, firing: int, start: int, end: int, commit: int) -> None:
         stage, counters = self.section.stages[number], self.walks[number]
@@ -157,6 +157,8 @@ class _Section:
                 return {"out": self._load(stage, values)}
             case "gather":
                 return {"out": self._gather(stage, firing, inputs["index"])}
+            case "lookup":
+                return {"out": self._lookup(stage, firing, inputs["table"], inputs["index"])}
             case "store":
                 self._store(stage, values, inputs["value"])
                 return {}
@@ -211,6 +213,25 @@ class _Section:
             self._violate(f"{stage.name}: row {wanted} was asked for, row {stage.rows[firing]} was timed")
         source = self.arrays[stage.tensor.name]
         return source.reshape(source.shape[0], -1, source.shape[-1])[:, wanted : wanted + 1]
+
+    def _lookup(self, stage: Stage, firing: int, table: Array, index: Array) -> Array:
+        """Rows of the table by number; what is outside it is NaN."""
+        assert stage.rows is not None
+        numbers = index.reshape(len(index), -1)
+        with np.errstate(invalid="ignore"):
+            asked = np.where(np.isfinite(numbers), numbers, -1).astype(np.int64)
+        inside = (asked >= 0) & (asked < table.shape[1])
+        if not inside.all():
+            self._violate(
+                f"{stage.name}: firing {firing} asks for row {asked[~inside][0]} of a table of {table.shape[1]} rows"
+            )
+        elif (asked != stage.rows[firing]).any():
+            other = np.argwhere(asked != stage.rows[firing])[0]
+            self._violate(
+                f"{stage.name}: row {asked[tuple(other)]} was asked for, row {stage.rows[firing, other[1]]} was timed"
+            )
+        found = np.take_along_axis(table, np.where(inside, asked, 0)[:, :, None], axis=1)
+        return np.where(inside[:, :, None], found, np.nan)
 
     def _devices(self) -> int:
         return next(iter(self.arrays.values())).shape[0]

@@ -43,8 +43,12 @@ def details(figures: Figures) -> dict[str, Any]:
             "pmus": section.pmus,
             "pmu_count": section.pmu_count,
             "buffer_bytes": section.sram_bytes,
-            "busiest_link": section.busiest_link_share,
-            "link_wait_cycles": section.link_wait_cycles,
+            "busiest_link": max((share for share, _ in section.networks.values()), default=0),
+            "link_wait_cycles": sum(waits for _, waits in section.networks.values()),
+            "networks": {
+                name: {"busiest_link": share, "link_wait_cycles": waits}
+                for name, (share, waits) in section.networks.items()
+            },
         },
         "stages": [
             {
@@ -78,7 +82,28 @@ def _placement(report: Report) -> Section:
         (
             ("PCUs", f"{section.pcus} of {section.pcu_count} on a grid of {section.grid[0]} x {section.grid[1]}"),
             ("PMUs", f"{section.pmus} of {section.pmu_count}, {bytes_text(section.sram_bytes)} of buffers"),
-            ("busiest link", f"{percent(section.busiest_link_share)} of its bandwidth"),
+            *(
+                (f"busiest {name} link", f"{percent(share)} of its bandwidth, {waits:,} cycles of waits")
+                for name, (share, waits) in section.networks.items()
+            ),
+        ),
+    )
+
+
+def _prefetch(report: Report) -> Section:
+    """What came from DDR beside running sections, and how much of its time they hid."""
+    counters = report.figures.counters
+    copied_ps = counters.get("prefetch_ps", 0)
+    if not copied_ps:
+        return Section("Prefetch from DDR", ())
+    waited_ps = total(k.launch_ps for k in report.figures.kernels).get("prefetch", 0)
+    hidden_ps = max(0, copied_ps - waited_ps)
+    return Section(
+        "Prefetch from DDR",
+        (
+            ("copied to HBM", f"{bytes_text(counters['prefetch_bytes'])} in {time_text(copied_ps)}"),
+            ("hidden by what ran", f"{time_text(hidden_ps)}, {percent(hidden_ps / copied_ps)}"),
+            ("waited for", f"{time_text(waited_ps)}, {percent(waited_ps / report.figures.time_ps)} of all time"),
         ),
     )
 
@@ -97,7 +122,7 @@ def _stages(report: Report) -> Section:
     return Section("Stages", rows, ("stage", "PCUs", "firings", *(words(r) for r in REASONS)))
 
 
-SECTIONS = (_placement, _stages)
+SECTIONS = (_placement, _stages, _prefetch)
 
 
 def bound(figures: Figures) -> str:
@@ -105,6 +130,13 @@ def bound(figures: Figures) -> str:
     reached = figures.speed_of_light()
     match figures.bound:
         case "overhead":
+            waited_ps = total(k.launch_ps for k in figures.kernels).get("prefetch", 0)
+            if 2 * waited_ps > figures.overhead_ps:
+                return (
+                    f"Copies from DDR to HBM are waited for {time_text(waited_ps)} "
+                    f"({percent(waited_ps / figures.time_ps)} of the time): more sockets, whose HBM holds more, larger "
+                    "batches or more DDR bandwidth would move it."
+                )
             share = percent(figures.overhead_ps / figures.time_ps)
             return (
                 f"Launches take {time_text(figures.overhead_ps)} ({share} of the time): fusing sections, kernel "

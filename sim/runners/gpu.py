@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,6 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from arch.units import BYTES, HERTZ
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
-from sim.engine.jit import cache_directory
 from sim.gpu.clocking import FixedClock, PowerRegulator, Regulator
 from sim.gpu.engine import Device, KernelResult, Launch
 from sim.gpu.events import EVENT_COLUMNS, Event, Window
@@ -109,7 +105,6 @@ def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Prog
     cost = Cost()
     choice = choose(op, spec, options.schedule)
     tried = choice.candidates[: TUNED if options.tune else 1]
-    announce_compile()
     runs: list[ProgramRun] = []
     for i, (config, estimate_ps) in enumerate(tried):
         program = program_of(op, spec, config)
@@ -170,7 +165,6 @@ def row(row: Row) -> RowResult:
     conditions = conditions_of(row)
     vendor = environment.kind.get(row.dtype, "auto")
     choice = choose(op, spec, vendor if schedule == "vendor" else schedule)
-    announce_compile()
     config, estimate_ps = choice.candidates[0]
     run = run_program(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
     # A `host` row states its own overhead, which is added to the kernels' time.
@@ -193,29 +187,9 @@ def conditions_of(row: Row) -> Conditions:
     )
 
 
-def compile_kernels() -> None:
-    """Makes the compiled kernels ready for this and other processes, by running something small if need be."""
-    if announce_compile():
-        run(Gemm(m=64, n=64, k=64, dtype="fp16"), load_arch("t4"), Options(), None)
-
-
-def announce_compile() -> bool:
-    """Says on stderr, once, that kernels are being compiled where no earlier run has left them in the cache."""
-    global _announced
-    if _announced or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" or _compiled():
-        return False
-    _announced = True
-    print("tilewave: compiling kernels, once, about 40 s", file=sys.stderr, flush=True)
-    return True
-
-
-_announced = False
-
-
-def _compiled() -> bool:
-    """Whether an earlier run has left the engine in the compile cache."""
-    kernels = Path(__file__).parents[1] / "gpu" / "kernel.py"
-    return any(cache_directory(kernels).glob("*advance*.nbi"))
+def compile_kernels(*, check: bool = False) -> None:
+    """Makes the compiled kernels ready for other processes, those of check mode too, by running something small."""
+    run(Gemm(m=64, n=64, k=64, dtype="fp16"), load_arch("t4"), Options(check=check), None)
 
 
 # ---------------------------------------------------------------------------------------------- what was asked for

@@ -15,6 +15,7 @@ from arch.rdu import RduSpec
 from arch.units import BYTES
 from sim.engine.clock import PS_PER_S, ticks_to_ps
 from sim.link.collective import ALGORITHMS, collective, fabric_of
+from sim.rdu.cut import Cut, fit
 from sim.rdu.engine import SectionResult, run_section
 from sim.rdu.host import Launch, run_launches
 from sim.rdu.interpret import Replay, interpret
@@ -42,6 +43,8 @@ class ProgramRun:
     results: Mapping[int, SectionResult]
     records: Sequence[KernelRecord]
     time_ps: int
+    cuts: Sequence[Cut] = ()
+    """Sections that did not fit as they were written."""
 
     @property
     def cycles(self) -> int:
@@ -65,7 +68,7 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
     tried = []
     for config, estimate in choice.candidates:
         try:
-            runs.append(run_program(_program(op, spec, config), spec, part(progress, len(runs), wanted)))
+            runs.append(run_program(build(op, spec, config), spec, part(progress, len(runs), wanted)))
         except InputError as error:
             refused.append((str(config), error))
             continue
@@ -78,6 +81,7 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
     best = min(range(len(runs)), key=lambda i: runs[i].time_ps)
     chosen = runs[best]
     outcome, notes = check_program(op, chosen) if options.check else (None, [])
+    notes += [f"{cut}." for cut in chosen.cuts]
     notes += [f"The schedule {name} was left out: {error}." for name, error in refused]
     time_ps = chosen.time_ps
     host_ps = {}
@@ -109,7 +113,7 @@ def chosen_run(asked: Operator, spec: RduSpec, schedule: str, progress: Progress
     first: InputError | None = None
     for config, _ in choose(op, spec, schedule).candidates:
         try:
-            return run_program(_program(op, spec, config), spec, progress)
+            return run_program(build(op, spec, config), spec, progress)
         except InputError as error:
             first = first or error
     raise first or InputError(f"{asked} has no schedule on {spec.name}")
@@ -176,18 +180,23 @@ def _transfer(spec: RduSpec, name: str, schedule: str, time_ps: int, counted: Ma
         clock_hz=hz,
         time_ps=time_ps,
         counters={**counted, "events": 0},
-        own=RduSection(name, (), (), grid, 0, spec.pcu.count, 0, spec.pmu.count, 0, 0, 0),
+        own=RduSection(name, (), (), grid, 0, spec.pcu.count, 0, spec.pmu.count, 0, {}),
     )
 
 
 def listing(asked: Operator, spec: RduSpec, schedule: str) -> str:
     """The program that `run` would run, as text with what each part takes."""
     op = asked.with_defaults(spec.default_dtype)
-    return program_listing(_program(op, spec, choose(op, spec, schedule).config), spec)
+    return program_listing(fit(build(op, spec, choose(op, spec, schedule).config), spec)[0], spec)
 
 
 def run_program(program: Program, spec: RduSpec, progress: Progress | None = None, *, log: bool = True) -> ProgramRun:
-    """Runs each section once and plays its launches; calls that differ in addresses alone take the same time."""
+    """Runs each section once and plays its launches; calls that differ in addresses alone take the same time.
+
+    Sections that do not fit the machine are cut. InputError where that does not help, or arrays do not fit a memory.
+    """
+    program, cuts = fit(program, spec)
+    _check_memories(program, spec)
     addresses = program.addresses()
     results: dict[int, SectionResult] = {}
     for i, call in enumerate(program.calls):
@@ -195,27 +204,44 @@ def run_program(program: Program, spec: RduSpec, progress: Progress | None = Non
             results[id(call.section)] = run_section(call.section, spec, addresses, log=log)
         if progress is not None:
             progress((i + 1) / len(program.calls))
+    return play_launches(program, results, spec, cuts)
+
+
+def play_launches(
+    program: Program, results: Mapping[int, SectionResult], spec: RduSpec, cuts: Sequence[Cut] = ()
+) -> ProgramRun:
+    """The launches of a program whose sections have run, on a machine that may launch otherwise."""
     order = list(results)
-    records: list[KernelRecord] = []
-    launches: list[Launch] = []
-    loaded = order[0]
-    for call in program.calls:
-        result = results[id(call.section)]
-        again = None
-        for _ in range(call.times):
-            reconfigured = id(call.section) != loaded
-            if reconfigured or again is None:
-                record = kernel_record(result, spec, program, reconfigured=reconfigured)
-            else:
-                record = again
-            again = record if not reconfigured else None
-            loaded = id(call.section)
-            records.append(record)
-            launches.append(
-                Launch(order.index(loaded), ticks_to_ps(result.ticks, spec.clock.boost_hz), call.prefetch_bytes)
-            )
-    timeline = run_launches(spec, launches, program.orchestration, configured=0)
-    return ProgramRun(program, results, records, timeline.total_ps)
+    launches = [
+        _launch(results[id(call.section)], spec, order.index(id(call.section)), call.prefetch_bytes)
+        for call in program.calls
+        for _ in range(call.times)
+    ]
+    timeline = run_launches(
+        spec,
+        launches,
+        program.orchestration,
+        configured=0,
+        devices=program.devices,
+        room_bytes=program.prefetch_room_bytes,
+    )
+    made: dict[tuple[Any, ...], KernelRecord] = {}
+    records = []
+    for launch, parts in zip(launches, timeline.launches, strict=True):
+        key = (launch, *parts.items())
+        if key not in made:
+            result = results[order[launch.configuration]]
+            made[key] = kernel_record(result, spec, program, parts, prefetch_bytes=launch.prefetch_bytes)
+        records.append(made[key])
+    return ProgramRun(program, results, records, timeline.total_ps, cuts)
+
+
+def _launch(result: SectionResult, spec: RduSpec, configuration: int, prefetch_bytes: int) -> Launch:
+    """A launch of a section that has run."""
+    memory = "hbm"  # the engine's first place: DDR on a machine without HBM
+    moved = result.read_bytes[memory] + result.write_bytes[memory]
+    memory_ps = moved * PS_PER_S // spec.main_memory.bandwidth_bytes_per_s
+    return Launch(configuration, ticks_to_ps(result.ticks, spec.clock.boost_hz), prefetch_bytes, memory_ps)
 
 
 def check_program(op: Operator, done: ProgramRun) -> tuple[CheckResult, list[str]]:
@@ -252,18 +278,16 @@ def _outcome(error: float, tolerance: float, replay: Replay) -> tuple[CheckResul
     return CheckResult(passed, error if math.isfinite(error) else math.inf), notes
 
 
-def _program(op: Operator, spec: RduSpec, config: Any) -> Program:
-    """The program; InputError where its arrays do not fit a memory."""
-    program = build(op, spec, config)
+def _check_memories(program: Program, spec: RduSpec) -> None:
+    """InputError where the arrays do not fit a memory."""
     memories = {"hbm": (spec.main_memory, "hbm" if spec.hbm else "ddr"), "ddr": (spec.ddr, "ddr")}
     for place, (memory, name) in memories.items():
         size = program.memory_bytes(place)  # type: ignore[arg-type]
         if size > memory.size_bytes:
             raise InputError(
-                f"{op}: arrays take {BYTES.format(size)}, {spec.name} has {name}.size = "
+                f"{program.name}: arrays take {BYTES.format(size)}, {spec.name} has {name}.size = "
                 f"{BYTES.format(memory.size_bytes)}; a smaller problem or more devices fit"
             )
-    return program
 
 
 def _candidates(choice: Choice, runs: Sequence[ProgramRun], best: int) -> list[Candidate]:

@@ -109,7 +109,7 @@ def _add_conditions(parser: Any) -> None:
     add: Add = parser.add_argument
     add("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
     add("--set", nargs="+", action="extend", default=[], metavar="P=V", help="override: --set l2.size='60 MiB'")
-    add("--l2", default="cold", metavar="STATE", help="cold (default) or warm")
+    add("--l2", default="cold", metavar="STATE", help="cold (default), warm or dirty")
     add("--scope", default="kernel", metavar="SCOPE", help="kernel (default), event, stream, host")
     add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
     add("--data", default="normal", metavar="DATA", help="normal (default), uniform, zeros")

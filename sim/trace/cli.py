@@ -19,14 +19,19 @@ def add_command(commands: Any) -> None:
     add("workload", nargs="+", metavar="OP k=v", help="such as: gemm m=512 n=512 k=512 dtype=bf16")
     add("--arch", required=True, metavar="A", help="preset or machine file")
     add("-o", "--out", required=True, metavar="FILE", help="FILE.pftrace for ui.perfetto.dev, FILE.kanata for Konata")
-    add("--window", default="0:", metavar="A:B", help="cycles since the kernel's launch; default: all")
+    add(
+        "--window", default="0:", metavar="A:B",
+        help="cycles since the kernel's launch (of a graph, since the host's first call); default: all",
+    )  # fmt: skip
     add("--sm", default="0", metavar="A:B", help="SMs of a GPU; default 0")
-    add("--kernel", type=int, default=0, metavar="N", help="which kernel (GPU), section (SN40L); default 0")
+    add("--kernel", type=int, metavar="N", help="which kernel (GPU), section (SN40L); default 0, of a graph all")
     add("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
     add("--set", nargs="+", action="extend", default=[], metavar="P=V", help="override: --set l2.size='60 MiB'")
-    add("--l2", default="cold", metavar="STATE", help="cold (default) or warm")
+    add("--l2", default="cold", metavar="STATE", help="cold (default), warm or dirty")
     add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
+    add("--data", default="normal", metavar="DATA", help="operands for the power model: normal, uniform, zeros")
     add("--exact", action="store_true", help="issue every instruction singly")
+    add("--program", default="", metavar="FILE", help="run this program, a changed listing (TPUs)")
     add("--force", action="store_true", help="let FILE be overwritten")
     trace.set_defaults(command=_trace)
 
@@ -34,7 +39,7 @@ def add_command(commands: Any) -> None:
 def _trace(options: argparse.Namespace) -> int:
     path = target("-o", options.out, FORMATS, options.force)
     assert path is not None
-    if options.kernel < 0:
+    if options.kernel is not None and options.kernel < 0:
         raise InputError(f"--kernel {options.kernel}: must be 0 or more")
     from sim.progress import Progress
     from sim.trace import trace
@@ -54,7 +59,9 @@ def _trace(options: argparse.Namespace) -> int:
             set=options.set,
             l2=options.l2,
             clock=options.clock,
+            data=options.data,
             exact=options.exact,
+            program=options.program,
             progress=progress,
         )
     with written("-o", path):

@@ -18,16 +18,19 @@ from sim.rdu.layout import Q
 from sim.rdu.lower import lower_section
 from sim.rdu.program import Call, Counter, Out, Program, Section, Tensor
 from tests.rdu.conftest import SMALL
+from workloads.rdu.sparse import sparse_matvec
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = """
 from arch.load import load_arch
 from sim.rdu.engine import run_section
-from tests.rdu.test_engine_modes import scaled_product
-program = scaled_product()
-spec = load_arch("sn40l", {"pcu.count": 32, "pmu.count": 32, "mesh.rows": 8, "agcu.count": 4, "dies.count": 1})
-result = run_section(program.calls[0].section, spec, program.addresses())
-print(result.ticks, result.reasons.tolist(), result.read_bytes, result.write_bytes, result.log.tolist())
+from tests.rdu.test_engine_modes import scaled_product, scaled_sparse_product
+from tests.rdu.conftest import SMALL
+spec = load_arch("sn40l", SMALL | {"mesh.control_wires": 1})
+for program in (scaled_product(), scaled_sparse_product()):
+    result = run_section(program.calls[0].section, spec, program.addresses())
+    print(result.ticks, result.reasons.tolist(), result.read_bytes, result.write_bytes, result.link_wait_ticks)
+    print(result.log.tolist())
 """
 
 
@@ -43,6 +46,20 @@ def scaled_product() -> Program:
     twice = section.stage("double", (m, n), {"x": product}, lambda x: x * 2.0, tile, row_par=1)
     section.store("store_c", c, (m * 32, n * 32), twice, (m, n))
     return Program("product", (Call(section),), "test")
+
+
+def scaled_sparse_product() -> Program:
+    """y / |y| of y = A x by tiles: lookups, scalars, and an output with two readers."""
+    program = sparse_matvec(np.arange(4 * 32 * 4).reshape(4 * 32, 4) * 7 % 100, 100, tile=32, pmus=2)
+    section = program.calls[0].section
+    i = section.stages[-1].over[0]
+    y = section.stages[-2].outputs["out"]
+    norm = section.stage(
+        "norm", (i,), {"y": y}, lambda y: (y * y).reshape(1, 32).row_sum().tail("rsqrt"), Out((1, 1), "fp32", (i,))
+    )
+    scaled = section.stage("scale", (i,), {"y": y.read(3), "n": norm}, lambda y, n: y * n, Out((32, 1), "fp32", (i,)))
+    section.store("store_scaled", Tensor("z", (4 * 32, 1), "fp32", "output"), (i * 32, 0), scaled, (i,))
+    return program
 
 
 def test_all_modes_give_the_same_run() -> None:

@@ -247,7 +247,7 @@ class _Builder:
         c = config
         self.k = KernelBuilder(
             f"gemm_{c}".replace(" ", "_"), (self.plan.workers * c.cluster, 1, 1), (c.cluster, 1, 1),
-            code_bytes=_code_bytes(c), flags=self.plan.shared_tiles * c.cluster,
+            code_bytes=_code_bytes(p, c), flags=self.plan.shared_tiles * c.cluster,
         )  # fmt: skip
         shape_x, shape_y = self.x.tile_shape(c.tile_m, c.tile_k), self.y.tile_shape(c.tile_n, c.tile_k)
         # What threads read lies in blocks of at most 128 B, as TMA's swizzle has them (wgmma's own reads never
@@ -450,7 +450,7 @@ class _Builder:
         dst = fragment[:, step % 2 * c.tile_k : c.tile_k]
         at, column = p.row // self.block * c.tile_k, p.row % self.block
         view = self.sx[stage, at : c.tile_k, column:WARP_ROWS]  # type: ignore[misc]
-        words = WARP_ROWS * c.tile_k * DTYPE_BYTES[self.p.dtype] // 128
+        words = _fragment_words(self.p, c)
         # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
         permutes = 2 * words if DTYPE_BYTES[self.p.dtype] == 1 else 0
         r.lds(dst.T, view, words, vector_bytes=4, into="x", mix=overhead.mix(alu=permutes))
@@ -525,11 +525,22 @@ class _Builder:
                 r.stg(box, p.acc.whole, count, vector_bytes=vector)
 
 
-def _code_bytes(config: WgmmaConfig) -> int:
-    """Machine code on the path that runs: set-up, both roles, epilogue with its subtiles unrolled."""
+def _fragment_words(p: Problem, config: WgmmaConfig) -> int:
+    """Registers of a thread, and LDS of a warp, that bring 16 rows of one stage of the first operand."""
+    return WARP_ROWS * config.tile_k * DTYPE_BYTES[p.dtype] // 128
+
+
+def _code_bytes(p: Problem, config: WgmmaConfig) -> int:
+    """Machine code on the path that runs: set-up, both roles, epilogue with its subtiles unrolled.
+
+    With an operand through registers the k step is there three times, each with its loads: CUTLASS writes out the first
+    and the last one beside the loop.
+    """
     subtiles = config.tile_n // _epilogue_columns(config)
     values = config.blocks * config.tile_n // 2
     instructions = 249 + 88 + 46 + 40 + 144 + values + values // 2 + 20 * subtiles
+    if through_registers(p, config):
+        instructions += 2 * 46 + 3 * config.blocks * _fragment_words(p, config)
     return instructions * overhead.INSTRUCTION_BYTES
 
 
@@ -579,6 +590,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         persistent=c.persistent,
         busy=int(instructions * interval),
         bubble=_fragment_cycles(p, f, c),
+        shared=_shared_cycles(p, f, c, instructions * operand_rows * INSTRUCTION_K_BYTES),
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
         requested_bytes=x_bytes // c.cluster_n + y_bytes // c.cluster_m,
@@ -602,6 +614,15 @@ def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig) -> int:
         return 0
     fragment_bytes = c.blocks * WARP_ROWS * c.tile_k * DTYPE_BYTES[p.dtype]
     return f.shared_latency + transfer(fragment_bytes * WARPGROUP, f.shared_rate)
+
+
+def _shared_cycles(p: Problem, f: Figures, c: WgmmaConfig, operand_bytes: int) -> int:
+    """Cycles of the shared-memory array in one k step with an operand through registers: what TMA writes, what warps
+    load, and the `operand_bytes` that wgmma reads. 0 where wgmma reads both operands: its interval has them."""
+    if not through_registers(p, c):
+        return 0
+    width = c.tile_k * DTYPE_BYTES[p.dtype]
+    return transfer((2 * c.tile_m + c.tile_n) * width + operand_bytes, f.shared_rate)
 
 
 def _round_shape(p: Problem, c: WgmmaConfig, ctas: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from workloads.gpu.choose import Config
 from workloads.gpu.gemv import GemvConfig
 from workloads.gpu.mma import MmaConfig
 from workloads.gpu.simt import SimtConfig
+from workloads.gpu.triton import TritonConfig
 from workloads.gpu.wgmma import WgmmaConfig
 from workloads.ops import Gemm
 from workloads.registry import build
@@ -55,6 +56,8 @@ MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("bf16", 65, 72, 500, batch=2), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async", split=3)),
     ("a100-sxm4-80gb", gemm("bf16", 65, 72, 512), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async", stream_k=True)),
     ("a100-sxm4-80gb", gemm("fp16", 64, 64, 64, out="fp32"), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
+    ("a100-sxm4-80gb", gemm("fp16", 100, 136, 200), TritonConfig(64, 32, 32, 32, 32, 5, "cp.async")),
+    ("a100-sxm4-80gb", gemm("bf16", 200, 1000, 72, "TN"), TritonConfig(64, 128, 32, 32, 64, 4, "cp.async")),
     ("h100-sxm", gemm("bf16", 128, 72, 96, "TT"), MmaConfig(64, 64, 64, 32, 32, 3, "cp.async")),
     ("t4", gemm("fp16", 65, 72, 100), MmaConfig(64, 64, 32, 32, 32)),
     ("t4", gemm("int8", 65, 72, 100, "NT"), MmaConfig(64, 64, 64, 32, 32)),
