@@ -162,7 +162,7 @@ class W(IntEnum):
     BULK_RING2 = 160  # visible
     WG_END = 168  # of an op: ticks asked for up to its end
     WG_TICK = 176  # its latency behind the tensor core; once it is over, the tick of its completion
-    WG_ROW = 184  # in the event log, -1 none
+    WG_ROW = 184  # in the event log, if one is kept
     WIDTH = 192
 
 
@@ -202,8 +202,8 @@ class S(IntEnum):
     HEAD_FREE = 36  # until then the pipe is busy with ops that have overtaken it
     WG_NOW = 37  # up to here the tensor core's time has been given to wgmma in flight
     WG_WARPS = 38  # warps that have some
-    WG_WARP = 39  # which, up to `MAX_WARPS_PER_SUB_CORE`
-    WIDTH = 55
+    WG_WARP = 39  # which: from here on a column for each warp of the sub-core
+    WIDTH = 39
 
 
 class M(IntEnum):
