@@ -342,7 +342,7 @@ def _outcome(row: Row, get: Callable[[], RowResult]) -> tuple[RowResult | Missin
 
 def _key(row: Row, fingerprint: Fingerprint) -> str:
     """Hash of all that the simulated time of a row depends on; measured time and quality are not part of it."""
-    asked = [row.machine, row.op, row.dtype, row.shape, row.schedule, row.scope, row.l2]
+    asked = [row.machine, row.op, row.dtype, row.shape, row.schedule, row.kind, row.scope, row.l2]
     environment = environment_of(row.source).model_dump_json()
     return hashlib.sha256(json.dumps([asked, environment, fingerprint(row)]).encode()).hexdigest()
 

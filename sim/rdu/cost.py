@@ -16,7 +16,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
 from sim.engine.clock import PS_PER_S
 from sim.link.collective import fabric_of, fastest
-from sim.rdu.program import Node, Read, Stage, chain
+from sim.rdu.program import VIEWS, Body, Node, Read, Stage, chain
 
 Spread = str
 """How a tile is spread over a stage's PCUs: `rows` (parts along row_par, each sent to all of col_par), `columns` (the
@@ -39,6 +39,8 @@ class StageCost:
     array_pcus: int = 0
     crossed: bool = False
     """Whether the columns of the product, not its rows, lie over the lanes."""
+    array_cycles: int = 0
+    """Of all products of a body: they take turns on its array."""
     interval_cycles: int = 1
     latency_cycles: int = 0
     macs: int = 0
@@ -125,7 +127,8 @@ def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
     batch = math.prod(node.shape[:-2])
     m, n, k = node.shape[-2], node.shape[-1], left.shape[-1]
     row_par, col_par = stage.row_par, stage.col_par
-    sources = [stage.reads[a.attrs[0]] for a in (left, right) if a.op == "input" and a.attrs[0] in stage.reads]
+    ends = [_behind_views(value, stage.body) for value in (left, right)]
+    sources = [stage.reads[a.attrs[0]] for a in ends if a.op == "input" and a.attrs[0] in stage.reads]
     direct = all(read.output.out.dtype in spec.array_dtypes for read in sources)
     cost.macs += batch * m * n * k
     if spec.pcu.systolic and direct:
@@ -140,13 +143,22 @@ def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
     else:  # inner products over the lanes
         cycles = ceil_div(m * batch, row_par) * ceil_div(n, col_par) * ceil_div(k, spec.pcu.lanes)
         again_left, again_right = ceil_div(n, col_par), ceil_div(m * batch, row_par)
-    cost.interval_cycles = max(cost.interval_cycles, cycles)
+    cost.array_cycles += cycles
+    cost.interval_cycles = max(cost.interval_cycles, cost.array_cycles)
     cost.array_pcus = max(cost.array_pcus, row_par * col_par)
-    for operand, again, spread in ((left, again_left, "rows"), (right, again_right, "columns")):
+    for value, again, spread in ((left, again_left, "rows"), (right, again_right, "columns")):
+        operand = _behind_views(value, stage.body)
         if operand.op == "input" and operand.attrs[0] in stage.reads:
             read: Read = stage.reads[operand.attrs[0]]
             size = math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype]
             cost.ports[operand.attrs[0]] = PortCost(size * max(1, again), spread)
+
+
+def _behind_views(node: Node, body: Body) -> Node:
+    """What a value is before it is looked at in another shape: views are addresses."""
+    while node.op in VIEWS:
+        node = body.nodes[node.args[0]]
+    return node
 
 
 def _blocks(m: int, n: int, batch: int, spec: RduSpec, row_par: int, col_par: int) -> tuple[int, int, int]:

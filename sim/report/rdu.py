@@ -25,8 +25,8 @@ REMEDIES = {
     "memory": "fewer bytes (fusion, larger tiles), deeper buffers that let loads run further ahead, or more bandwidth",
     "network": "another division over row_par and col_par, or wider links",
     "reconfiguration": "fewer launches: fusion into one section, or kernel looping",
-    "idle": "more PCUs for the stages that do the work",
 }
+"""What would move each reason; an idle stage has nothing to do, so nothing is lost."""
 
 
 def details(figures: Figures) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
 from sim.records import kernel_record, machine_figures
 from sim.report.record import Candidate, CheckResult, RunRecord
+from sim.report.sections import bytes_text
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.validate import RowResult
 from workloads.gpu.select import Choice, choose
@@ -158,10 +159,9 @@ def row(row: Row) -> RowResult:
     spec = load_arch(row.machine, [f"dram.bandwidth={rate} TB/s"] if rate else [])
     op = operator_on(operator_of(row), spec)
     kinds = schedules(op.word, spec.family)
-    meant = environment.schedules.get(row.schedule)
-    schedule = meant if meant in kinds else row.schedule
+    schedule = row.kind or row.schedule
     if schedule != "vendor" and schedule not in kinds:
-        raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
+        raise InputError(f"schedule {schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
     conditions = conditions_of(row)
     vendor = environment.kind.get(row.dtype, "auto")
     choice = choose(op, spec, vendor if schedule == "vendor" else schedule)
@@ -200,7 +200,7 @@ def operator_on(asked: Operator, spec: GpuSpec) -> Operator:
     op = asked.with_defaults(spec.default_dtype)
     if op.operand_bytes > spec.dram.size_bytes:
         raise InputError(
-            f"{op}: operands and result take {BYTES.format(op.operand_bytes)}, {spec.name} has dram.size = "
+            f"{op}: operands and result take {bytes_text(op.operand_bytes)}, {spec.name} has dram.size = "
             f"{BYTES.format(spec.dram.size_bytes)}; a smaller problem, a narrower dtype or a larger machine fits"
         )
     return op
@@ -214,11 +214,7 @@ def conditions_asked(spec: GpuSpec, options: Options) -> Conditions:
     if clock in CLOCKS:
         return Conditions(l2, clock, None, None, data, exact)
     try:
-        text = f"{float(clock)} GHz"
-    except ValueError:
-        text = clock
-    try:
-        clock_hz = round(HERTZ.parse(text))
+        clock_hz = round(HERTZ.parse(clock))
     except ValueError:
         raise InputError(f"clock={clock}: must be {', '.join(CLOCKS)} or a clock such as 1.41 GHz") from None
     lowest, highest = 100_000_000, spec.clock.boost_hz
@@ -236,7 +232,7 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
     end = max(addresses[tensor.name] + tensor.size_bytes for tensor in program.tensors)
     if end > spec.dram.size_bytes:
         raise InputError(
-            f"{op} with {program.schedule}: tensors and scratch take {BYTES.format(end)}, {spec.name} has "
+            f"{op} with {program.schedule}: tensors and scratch take {bytes_text(end)}, {spec.name} has "
             f"dram.size = {BYTES.format(spec.dram.size_bytes)}"
         )
     return program
@@ -366,12 +362,11 @@ def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[ProgramRun], best:
 def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions) -> tuple[CheckResult, list[str]]:
     """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
     operands = op.inputs(seed=0)
-    stored = [array for array, operand in zip(operands, op.operands, strict=True) if operand.stored]
     by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
     # Operands beyond the inputs are results that the operator adds to.
     inputs = {
         tensor.name: array.reshape(tensor.shape)
-        for tensor, array in zip([*by_role["input"], *by_role["output"]], stored, strict=False)
+        for tensor, array in zip([*by_role["input"], *by_role["output"]], operands, strict=False)
     }
     replay = interpret(program, _events(program, spec, conditions), inputs)
     error = op.largest_error([replay.outputs[tensor.name] for tensor in by_role["output"]], *operands)

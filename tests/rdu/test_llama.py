@@ -7,6 +7,7 @@ import pytest
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.api import simulate
+from sim.cli import main
 from sim.report.report import Report
 from workloads.rdu.llama import copied_layers
 
@@ -98,13 +99,27 @@ def test_copied_layers_are_spread_evenly() -> None:
     assert copied_layers(4, 0) == [True] * 4
 
 
-def test_numbers_are_the_same_from_ddr() -> None:
-    report = simulate(f"{DECODE} tp=2", "sn40l", schedule="fused by hardware from ddr", check=True)
+@pytest.mark.parametrize("form", ["fused", "unfused"])
+def test_numbers_are_the_same_from_ddr(form: str) -> None:
+    """With 4 MiB of HBM two of four layers come from DDR; cut into sections, each brings its own weights."""
+    spec = load_arch("sn40l", ("hbm.size=4 MiB",))
+    report = simulate(f"{DECODE} layers=4", spec, schedule=f"{form} by hardware from ddr", check=True)
     assert report.record.check is not None
     assert report.record.check.passed, report.record.notes
+    weights = 256 * ((2 * 4 + 2 * 2) * 64 + 3 * 256 + 2) * 2
+    assert report.figures.counters["prefetch_bytes"] == 2 * weights
 
 
 def test_tiles_of_weights_fill_the_chip() -> None:
     """A tile of the product has blocks for all PCUs: with narrower ones most arrays would have none."""
     report = simulate("llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l")
     assert report.figures.share_of_peak > 0.65
+
+
+def test_the_command_line_chooses_and_reports_prefetch(capsys: pytest.CaptureFixture[str]) -> None:
+    workload = ["llama", "model=tiny", "phase=decode", "seq=40", "batch=2", "layers=4"]
+    assert main(["run", *workload, "--arch", "sn40l", "--set", "hbm.size=3 MiB"]) == 0
+    printed = capsys.readouterr().out
+    assert "fused by hardware tokens 2 from ddr" in printed
+    assert "Prefetch from DDR" in printed
+    assert "waited for" in printed

@@ -55,6 +55,10 @@ class LlamaConfig:
 
     def build(self, op: Llama, spec: RduSpec) -> Program:
         """The program of all layers on one of the devices."""
+        if op.phase == "training":
+            from workloads.rdu.training import training_step  # which writes its forward pass with this module
+
+            return training_step(op, spec, self)
         return Decoder(op, spec, self).program()
 
 
@@ -71,6 +75,8 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
         for who in ("hardware", "host")
         for form in FORMS
     ]
+    if op.phase == "training":
+        configs = [config for config in configs if config.form in ("cut", "unfused")]
     if op.phase == "prefill":
         # Attention needs all keys of a sequence: with few sequences the stages before and after it would take turns,
         # and `cut` says whether that is worth launches. Loops hold the tokens of a whole layer.
@@ -137,17 +143,8 @@ class Decoder:
         """Numbers of the stages with which operators begin."""
 
     def program(self) -> Program:
-        """Sections in order, each as often as there are layers (looped: once)."""
-        x = x_of_loop = self._input()
-        attended = self._attention(x)
-        self._operator()
-        x = self._residual("output", self._project(attended, "wo", self.heads * self.head_dim), x)
-        self._operator()
-        y = self._residual("result", self._gated(self._norm(x, "norm2")), x)
-        shape = (self.held, self.tokens, self.hidden)
-        self.section.store("store_y", Tensor("y", shape, self.dtype, "output"), (self.layer, self.at, 0), y, self.nest)
-        if self.looped:
-            self.section.close(x_of_loop, y)
+        """The section, as often as there are layers (looped: once)."""
+        self.write()
         where: Any = {"cut": "time", "unfused": tuple(self.operators)}.get(self.config.form, "fit")
         copied = (
             copied_layers(self.op.layers, self.kept)
@@ -160,11 +157,33 @@ class Decoder:
         room = _AHEAD * max(call.prefetch_bytes for call in calls)
         return Program(str(self.op), calls, str(self.config), self.config.orchestration, self.op.tp, room)
 
+    def write(self) -> None:
+        """Writes the section."""
+        x = x_of_loop = self._input()
+        attended = self._attention(x)
+        self._operator()
+        x = self._residual("output", self._project(attended, "wo", self.heads * self.head_dim), x)
+        self._keep("middle", self.hidden, (self.at, 0), x, self.nest)
+        self._operator()
+        y = self._residual("result", self._gated(self._norm(x, "norm2")), x)
+        shape = (self.held, self.tokens, self.hidden)
+        self.section.store("store_y", Tensor("y", shape, self.dtype, "output"), (self.layer, self.at, 0), y, self.nest)
+        if self.looped:
+            self.section.close(x_of_loop, y)
+
     # ---- values
 
     def _operator(self) -> None:
         """What follows is another operator: a section of its own in `unfused` form."""
         self.operators.append(len(self.section.stages))
+
+    def _keep(
+        self, name: str, columns: int, at: tuple[Any, ...], value: Output, over: tuple[Counter, ...], **how: Any
+    ) -> None:
+        """Stores, in training, what the backward pass reads: a row a token."""
+        if self.op.phase == "training":
+            tensor = Tensor(name, (self.tokens, columns), self.dtype, "scratch")
+            self.section.store(f"keep_{name}", tensor, at, value, over, **how)
 
     def _input(self) -> Output:
         first = Tensor("x", (self.tokens, self.hidden), self.dtype)
@@ -309,6 +328,8 @@ class Decoder:
     def _gated(self, x: Output) -> Output:
         if self.config.form == "unfused" or self.decode:
             gate, up = (self._split_linear(name, x) for name in ("gate", "up"))
+            for name, value in (("gate", gate), ("up", up)):
+                self._keep(name, self.ffn, (self.at, 0), value, self.nest)
             inputs = {"g": gate, "u": up}
             shape = (self.rows, self.ffn)
             active = self._make("silu", inputs, lambda g, u: g * g.tail("sigmoid") * u, shape, self.dtype)
@@ -325,6 +346,8 @@ class Decoder:
             )
             for name in ("gate", "up")
         )  # fmt: skip
+        for name, value in (("gate", gate_), ("up", up_)):
+            self._keep(name, self.ffn, (self.at, step * width), value, over)
         active_ = self.section.stage("silu", over, {"g": gate_, "u": up_}, lambda g, u: g * g.tail("sigmoid") * u, tile)
 
         def down(x: Value, w: Value, sums: Value) -> dict[str, Value]:
@@ -398,6 +421,11 @@ class Decoder:
             collect = whole if name != "rotate_q" and not self.decode else None
             out = Out(extent, self.dtype, self.nest, collect, -2)
             made.append(self.section.stage(name, self.nest, inputs, body, out))
+        for name, value, n, over in zip("qkv", made, (heads, kv, kv), (self.nest, whole, whole), strict=True):
+            at = (self.at if name == "q" else self.batch * self.op.seq, 0)
+            length = rows if name == "q" else self.op.seq
+            view = (kv, n // kv, length, d)
+            self._keep(name, n * d, at, value, over, tile=(length, n * d), view=view, permute=(2, 0, 1, 3))
         return made[0], made[1], made[2]
 
     def _prefill_attention(self, q: Output, k: Output, v: Output) -> Output:
@@ -411,7 +439,9 @@ class Decoder:
         def view(o: Value) -> Value:
             return o.reshape(kv, group, rows, d).permute(2, 0, 1, 3).reshape(rows, kv * group * d)
 
-        return attention_stages(self.section, op, config, self.nest, q.read(), k, v, self.dtype, view)
+        made = attention_stages(self.section, op, config, self.nest, q.read(), k, v, self.dtype, view)
+        self._keep("attended", kv * group * d, (self.at, 0), made, self.nest)
+        return made
 
     def _decode_attention(self, q: Output, k: Output, v: Output) -> Output:
         """One query a sequence against the cache; its own key and value, not in the cache yet, come last."""
