@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.report.render import as_html, as_text
+from sim.report.render import Shown
 from sim.report.sections import Section
 from sim.study.axes import Base, Point, axes_of, point_at
 from sim.study.case import Answer, Case
@@ -46,7 +46,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Optimum:
+class Optimum(Shown):
     """What a search found. best: feasible trials that no other beats, the first goal first; empty if there is none."""
 
     base: Base
@@ -102,14 +102,6 @@ class Optimum:
             title, rows or (("no position keeps every constraint",),), (*keys, *names, "schedule") if rows else ()
         )
         return [found, Section("Search", went)]
-
-    def __str__(self) -> str:
-        """The best as text."""
-        return as_text(self.sections())
-
-    def _repr_html_(self) -> str:
-        """The best for notebooks."""
-        return as_html(self.sections())
 
 
 def optimize(

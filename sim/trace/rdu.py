@@ -92,7 +92,7 @@ class _Collector:
 
     def collect(self, root: int) -> None:
         """Fills in stages, then buffers."""
-        ready: dict[int, list[int]] = {}  # by channel, when each token can be taken
+        ready: dict[int, list[int]] = {}  # by channel, when the data of each token are there
         freed: dict[int, list[int]] = {}
         for c, channel in enumerate(self.tables.channel):
             producer, consumer = int(channel[Q.PRODUCER]), int(channel[Q.CONSUMER])

@@ -7,7 +7,9 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
+from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.interpret import interpret
+from sim.rdu.layout import L
 from sim.rdu.program import Counter, Out, Section, Tensor
 from sim.runners.rdu import run_program
 from workloads.rdu.access import chase, linked_rows, stream
@@ -31,8 +33,21 @@ def test_a_list_pays_memory_latency_for_every_row_and_a_stream_once() -> None:
     assert cycles(stream(COUNT), **slow) - streamed < 10 * latency_cycles
 
 
+def test_a_list_in_memory_units_pays_their_latency_and_the_mesh() -> None:
+    """Each step: the table's latency and the row's buffer, a PCU's depth, a cycle in each stage, and the hops."""
+    spec = load_arch("sn40l")
+    (result,) = run_program(chase(COUNT, on_chip=True), spec).results.values()
+    channels = result.configuration.channels
+    hops = sum(c.ways.hops for c in channels if c.read.name in ("fetch -> next", "next -> fetch"))
+    depth = spec.pcu.stages + spec.pcu.latency_cycles
+    starts = result.log[result.log[:, L.STAGE] == 1][:, L.START] / TICKS_PER_CYCLE
+    assert len(starts) == COUNT
+    assert (np.diff(starts) == 2 * spec.pmu.latency_cycles + depth + 2 + hops).all()
+    assert np.diff(starts).max() < cycles(chase(COUNT)) / COUNT / 5
+
+
 def test_both_read_what_is_there() -> None:
-    for program in (stream(COUNT), chase(COUNT)):
+    for program in (stream(COUNT), chase(COUNT), chase(COUNT, on_chip=True)):
         done = run_program(program, load_arch("sn40l"))
         table = linked_rows(COUNT).astype(float)
         inputs = {"rows": table[None], "head": np.zeros((1, 1, 1))}

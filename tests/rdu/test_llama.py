@@ -85,6 +85,9 @@ def test_layers_beyond_hbm_come_from_ddr_beside_those_that_run() -> None:
     assert report.time_us == pytest.approx(max(copy_us, runs_us), rel=0.02)
     assert waited_us < 0.2 * copy_us
     assert "hidden by what ran" in str(report)
+    assert report.bound == "ddr"
+    assert report.figures.speed_of_light()["ddr"] == pytest.approx(copy_us / report.time_us, rel=1e-3)
+    assert "Copies from DDR to HBM bound it" in str(report)
     with pytest.raises(InputError, match=r"arrays take .* sn40l has hbm.size"):
         simulate(text, "sn40l", schedule="looped by hardware")
     with pytest.raises(InputError, match=r"arrays take .* sn40l has hbm.size"):
