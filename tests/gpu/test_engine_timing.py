@@ -195,7 +195,7 @@ def test_wgmma_wait_ends_with_the_last_group_but_those_left(hopper: GpuSpec, n: 
     assert column(result, 7, Event.T_ISSUE) == [max(second, first + 2)]
 
 
-def two_warpgroups(hopper: GpuSpec, counts: tuple[int, int], lag: int) -> tuple[list[int], list[int], list[int]]:
+def two_warpgroups(hopper: GpuSpec, counts: tuple[int, int], lag: int) -> tuple[list[float], list[float], list[float]]:
     """Two warpgroups, the second `lag` integer instructions later, issue `counts` wgmma m64n128k16 each.
 
     Returns the cycles at which each issues its first and goes on after its last, and at which its wait ends.
