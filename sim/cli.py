@@ -224,11 +224,7 @@ def _write_page(report: Report, options: argparse.Namespace, path: Path) -> None
     asked = {name: getattr(options, name) for name in ("l2", "clock", "data", "exact", "program")}
     schedule = options.schedule if run.operators else run.schedule
     # Of a graph, the inside of its longest kernel.
-    inside = (
-        [number for number, kernel in enumerate(run.kernels) if getattr(kernel.own, "occupancy", None)]
-        if run.operators
-        else []
-    )
+    inside = [n for n, kernel in enumerate(run.kernels) if run.operators and getattr(kernel.own, "occupancy", None)]
     wanted = Wanted(kernel=max(inside, key=lambda number: run.kernels[number].cycles)) if inside else None
     content = page(report, machine, lambda: trace(options.workload, machine, wanted, schedule=schedule, **asked))
     with arguments.written("--html", path):
