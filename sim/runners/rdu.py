@@ -24,13 +24,14 @@ from sim.rdu.program import Program
 from sim.report.record import Candidate, CheckResult, KernelRecord, RduSection, RunRecord
 from sim.report.sections import bytes_text
 from sim.runners.options import Cost, Options, Progress, one_of, part
+from sim.runners.rdu_program import ProgramFile
 from sim.runners.rdu_records import kernel_record, machine_figures
 from workloads.graphs.llama import Llama
 from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.rdu import llama_reference
 from workloads.rdu.select import Choice, build, choose
 
-OPTIONS = ("schedule", "check", "scope", "tune")
+OPTIONS = ("schedule", "check", "scope", "tune", "program")
 
 SCOPES = ("kernel", "host")
 TUNED = 6
@@ -62,7 +63,7 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
         return _all_reduce(op, spec, str(asked), options, cost)
     if isinstance(op, CopyH2D):
         return _copy(op, spec, str(asked), options, cost)
-    choice = choose(op, spec, options.schedule)
+    choice = _choice(op, spec, options.schedule, options.program)
     wanted = TUNED if options.tune else 1
     runs: list[ProgramRun] = []
     refused: list[tuple[str, InputError]] = []
@@ -108,11 +109,18 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
     )
 
 
-def chosen_run(asked: Operator, spec: RduSpec, schedule: str, progress: Progress | None) -> ProgramRun:
+def _choice(op: Operator, spec: RduSpec, schedule: str, program: str) -> Choice:
+    """The candidates, or the program of a file alone."""
+    return Choice([(ProgramFile(program), 0)]) if program else choose(op, spec, schedule)
+
+
+def chosen_run(
+    asked: Operator, spec: RduSpec, schedule: str, progress: Progress | None, program: str = ""
+) -> ProgramRun:
     """The run of the best candidate by estimate that the machine takes, as `run` without `tune` reports it."""
     op = asked.with_defaults(spec.default_dtype)
     first: InputError | None = None
-    for config, _ in choose(op, spec, schedule).candidates:
+    for config, _ in _choice(op, spec, schedule, program).candidates:
         try:
             return run_program(build(op, spec, config), spec, progress)
         except InputError as error:

@@ -33,7 +33,7 @@ def trace(
     """Runs an operator and records one of its sections. InputError for a window that holds nothing."""
     if isinstance(asked, CopyH2D | AllReduce):
         raise InputError(f"{asked}: alone on {spec.name} it is one transfer, without a timeline")
-    done = rdu.chosen_run(asked, spec, options.schedule, progress)
+    done = rdu.chosen_run(asked, spec, options.schedule, progress, options.program)
     results = list(done.results.values())
     number = wanted.kernel or 0
     if number >= len(results):
