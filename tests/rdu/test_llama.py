@@ -92,7 +92,7 @@ def test_layers_beyond_hbm_come_from_ddr_beside_those_that_run() -> None:
         simulate(text, "sn40l", schedule="looped by hardware")
     with pytest.raises(InputError, match=r"arrays take .* sn40l has hbm.size"):
         simulate(text, "sn40l", schedule="fused by hardware tokens 1")
-    with pytest.raises(InputError, match="looped keeps all layers in HBM; nearest: looped by host"):
+    with pytest.raises(InputError, match="looped keeps its layers in HBM; nearest: looped by host"):
         simulate(text, "sn40l", schedule="looped by host from ddr")
 
 
@@ -126,3 +126,12 @@ def test_the_command_line_chooses_and_reports_prefetch(capsys: pytest.CaptureFix
     assert "fused by hardware tokens 2 from ddr" in printed
     assert "Prefetch from DDR" in printed
     assert "waited for" in printed
+
+
+def test_layers_that_leave_no_room_for_the_rest_come_from_ddr_too() -> None:
+    """Weights alone fit, with what passes between sections they do not: all forms in HBM are left out first."""
+    spec = load_arch("sn40l", ("hbm.size=3200 KiB",))
+    report = simulate("llama model=tiny phase=prefill seq=256 layers=4", spec)
+    assert report.record.schedule.endswith("from ddr")
+    assert all("arrays take" in note for note in report.record.notes if "left out" in note)
+    assert report.figures.counters["prefetch_bytes"] > 0
