@@ -35,7 +35,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     try:
         options = arguments.parse(_parser(), words)
-        return int(options.command(options))
+        code = int(options.command(options))
+        print(end="", flush=True)
+        return code
     except InputError as error:
         shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(error))
         print(f"tilewave: {''.join(shown)}", file=sys.stderr)
@@ -44,9 +46,18 @@ def main(words: Sequence[str] | None = None) -> int:
         print("tilewave: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe has gone (`| head`): nothing is left to say, not even when Python flushes at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say_no_more()
         return FINE
+    except OSError as error:
+        _say_no_more()
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"tilewave: {where}{error.strerror or error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _say_no_more() -> None:
+    """Sends what stdout still holds nowhere: its reader has gone (`| head`), or its disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> Parser:
@@ -180,7 +191,7 @@ def _listing(options: argparse.Namespace) -> int:
     if asked:
         raise InputError(f"--listing prints the program and runs nothing; leave out --{asked.replace('_', '-')}")
     how = {name: getattr(options, name) for name in ("schedule", "set", "without")}
-    sys.stdout.write(program_listing(options.workload, options.arch, **how))
+    print(program_listing(options.workload, options.arch, **how), end="")
     return FINE
 
 

@@ -14,7 +14,7 @@ _MANY = 300
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--golden-update`: write the recorded cycle counts anew."""
-    parser.addoption("--golden-update", action="store_true", help="write cycles.lock anew")
+    parser.addoption("--golden-update", action="store_true", help="write cycles.lock and the README's example anew")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

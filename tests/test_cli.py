@@ -221,6 +221,15 @@ def test_pictures_are_drawn_and_never_overwritten_unasked(tmp_path: Path, capsys
     assert "--force overwrites it" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = (sys.executable, "-m", "sim.cli", "archs")
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "tilewave: No space left on device\n"
+
+
 def test_interrupt_is_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(self: Progress, share: float) -> None:
         os.kill(os.getpid(), signal.SIGINT)
