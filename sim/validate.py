@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.fingerprint import code_hash
-from sim.report.render import as_html, as_text
+from sim.report.render import Shown
 from sim.report.sections import Section
 from workloads.silicon import Row, environment_of
 
@@ -104,7 +104,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Shown):
     """All rows of one validation, in the order of the reference.
 
     skipped: rows that this version does not run. failed: rows on which the simulator broke, which is a bug of ours.
@@ -172,14 +172,6 @@ class Validation:
             Section(f"Failed: {len(self.failed)} rows", _reasons(self.failed), ("rows", "reason")),
         ]
         return [section for section in found if section.rows]
-
-    def __str__(self) -> str:
-        """The validation as text."""
-        return as_text(self.sections()) or "no rows"
-
-    def _repr_html_(self) -> str:
-        """The validation for notebooks."""
-        return as_html(self.sections())
 
 
 class Store:

@@ -201,7 +201,8 @@ class _KernelCache(Cache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         found = super().load_overload(sig, target_context)
         if found is None and self._announce:
-            print(f"tilewave: {self._announce}", file=sys.stderr, flush=True)
+            clear = "\r\033[K" if sys.stderr.isatty() else ""  # a progress bar may stand there
+            print(f"{clear}tilewave: {self._announce}", file=sys.stderr, flush=True)
         return found
 
     @contextlib.contextmanager

@@ -22,13 +22,16 @@ from sim.engine.clock import TICKS_PER_CYCLE, bytes_per_cycle, cycles_to_ticks, 
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state
 from sim.rdu import network, place, route
-from sim.rdu.balance import balance
+from sim.rdu.balance import balance, memory_cycles
 from sim.rdu.banks import bank_conflict, lookup_cycles
 from sim.rdu.cost import StageCost, least_pmus, stage_cost
 from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Network, Q, Reason, S, X
 from sim.rdu.network import Ways
 from sim.rdu.place import Grid, Ints
 from sim.rdu.program import Read, Section, Stage, walk
+
+_SPREADS = (1, 2, 4, 6, 8)
+"""Times the PMUs that the rate of an array's operand needs: spread over more, its streams share fewer links."""
 
 _KINDS = {
     "compute": Kind.COMPUTE,
@@ -139,15 +142,24 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     costs = [stage_cost(stage, spec) for stage in stages]
     number = {id(stage): i for i, stage in enumerate(stages)}
     firings = [walk(stage.over) for stage in stages]
-    pmus = _share_pmus(
-        [_pmus(read, costs[number[id(read.output.stage)]], costs[number[id(read.reader)]], spec) for read in reads],
-        spec.pmu.count,
-    )
-    _fits(section, spec, stages, costs, reads, pmus)
     grid = place.grid_of(spec)
     units_of = route.place_stages(grid, stages, costs, reads, number)
-    buffers = _place_buffers(grid, stages, costs, units_of, reads, pmus, number)
-    found = network.ways(spec, grid, stages, costs, units_of, reads, buffers, number)
+    ends = [(costs[number[id(read.output.stage)]], costs[number[id(read.reader)]]) for read in reads]
+    slowest = max(len(fired) * cost.interval_cycles for fired, cost in zip(firings, costs, strict=True))
+    enough, least = max(slowest, memory_cycles(section, spec)), math.inf
+    buffers: list[Ints] = []
+    found: list[network.Ways] = []
+    for spread in _SPREADS:  # the one whose busiest link is least busy, or the first that no link slows
+        needs = [_pmus(read, *pair, spec, spread) for read, pair in zip(reads, ends, strict=True)]
+        pmus = _share_pmus(needs, spec.pmu.count)
+        _fits(section, spec, stages, costs, reads, pmus)
+        placed = _place_buffers(grid, stages, costs, units_of, reads, pmus, number)
+        routed = network.ways(spec, grid, stages, costs, units_of, reads, placed, number)
+        busiest = network.busiest_cycles(spec, grid, _loads(grid, reads, routed)[Network.VECTOR])
+        if busiest < least:
+            buffers, found, least = placed, routed, busiest
+        if busiest <= enough:
+            break
     channels = []
     for read, units, way in zip(reads, buffers, found, strict=True):
         reader = number[id(read.reader)]
@@ -159,12 +171,7 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
             cycles, costs[reader].interval_cycles = lookup_cycles(rows, row_bytes, len(units), spec)
         taken, write = costs[reader].ports[read.port].read_bytes, read.output.out.piece_bytes
         channels.append(ChannelUnits(read, units, taken, write, way, cycles))
-    total = np.zeros((len(Network), 4, grid.rows, grid.columns))
-    for read, way in zip(reads, found, strict=True):
-        taken, emitted, tokens = firings_of(read)
-        total[way.write_network] += way.write * emitted
-        total[way.read_network] += way.read * taken
-        total[Network.CONTROL] += (way.done + way.credit) * tokens
+    total = _loads(grid, reads, found)
     engine = EngineSpec(
         lower_dram(spec.main_memory, UNIT_BYTES, spec.clock.boost_hz),
         lower_dram(spec.ddr, UNIT_BYTES, spec.clock.boost_hz),
@@ -182,6 +189,17 @@ def firings_of(read: Read) -> tuple[int, int, int]:
     assert read.reader is not None
     out = read.output.out
     return read.reader.firings, len(walk(out.over)), len(walk(out.token_over))
+
+
+def _loads(grid: Grid, reads: Sequence[Read], found: Sequence[network.Ways]) -> NDArray[np.float64]:
+    """Bytes (of the control network: tokens) over each link in one launch, by network."""
+    total = np.zeros((len(Network), 4, grid.rows, grid.columns))
+    for read, way in zip(reads, found, strict=True):
+        taken, emitted, tokens = firings_of(read)
+        total[way.write_network] += way.write * emitted
+        total[way.read_network] += way.read * taken
+        total[Network.CONTROL] += (way.done + way.credit) * tokens
+    return total
 
 
 def _place_buffers(
@@ -220,8 +238,11 @@ def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:
     return [size + max(rate - size, 0) * (count - least) // (liked - least) for size, rate in needs]
 
 
-def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec) -> tuple[int, int]:
-    """PMUs that a buffer needs for its size, and would like for the rates at both ends; none where FIFOs hold it."""
+def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec, spread: int) -> tuple[int, int]:
+    """PMUs that a buffer needs for its size, and would like for the rates at both ends; none where FIFOs hold it.
+
+    spread: times as many for the operand of an array.
+    """
     size = least_pmus(read, reader, spec)
     if read.pmus is not None or size == 0:
         return size, 0
@@ -239,7 +260,7 @@ def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec) -> 
         # Half of what all of the array needs then comes from each die, and half crosses.
         assert read.reader is not None
         likes.append(spec.dies.count * (read.reader.row_par if port.spread == "rows" else read.reader.col_par))
-    return size, max(likes)
+    return size, max(likes) * (1 if port.spread == "even" else spread)
 
 
 def _fits(

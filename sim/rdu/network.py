@@ -96,6 +96,12 @@ def ways(
     return found
 
 
+def busiest_cycles(spec: RduSpec, grid: Grid, load: Loads) -> float:
+    """Cycles that the busiest link of the vector network works for so many bytes over each link."""
+    rate, flit = spec.mesh.vector_bytes_per_cycle, spec.mesh.flit_bytes
+    return float((load * _ticks_per_byte(spec, grid, rate, flit, across=True)).max()) / TICKS_PER_CYCLE
+
+
 def link_tables(spec: RduSpec, grid: Grid, found: Sequence[Ways], channel: Ints) -> Ints:
     """Writes the columns of links into `channel`; the shared links (columns: `K`) to which they refer.
 

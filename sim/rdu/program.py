@@ -313,7 +313,7 @@ class Tensor:
     place: Place = "hbm"
     shared: bool = True
     copies: int = 1
-    """Arrays like it, all in `place`: one for each of as many launches, which differ in addresses alone."""
+    """Arrays like it that lie in `place`, for launches that differ in addresses alone."""
     home: Place = "hbm"
     """`ddr`: launches with `Call.prefetch` have it copied from there to HBM."""
 
@@ -547,6 +547,7 @@ class Section:
         stage.rows = np.asarray(rows, np.int64)
         if len(stage.rows) != stage.firings:
             raise InputError(f"{name}: {len(stage.rows)} row numbers for {stage.firings} firings")
+        _refuse_rows_outside(stage, math.prod(tensor.shape[:-1]))
         output = self._output(stage, "out", Out(tile, tensor.dtype, tuple(over)))
         self._connect(stage, {"index": index})
         return output
@@ -573,12 +574,7 @@ class Section:
                 f"{name}: row numbers of shape {stage.rows.shape}; {stage.firings} firings of {count} numbers need "
                 f"({stage.firings}, {count})"
             )
-        outside = np.argwhere((stage.rows < 0) | (stage.rows >= extent[0]))
-        if len(outside):
-            firing, place = (int(i) for i in outside[0])
-            raise InputError(
-                f"{name}: firing {firing} asks for row {stage.rows[firing, place]} of a table of {extent[0]} rows"
-            )
+        _refuse_rows_outside(stage, extent[0])
         return self._output(stage, "out", Out((count, extent[1]), table.output.out.dtype, tuple(over)))
 
     def store(
@@ -809,6 +805,15 @@ class Program:
 
 def _tuple(counters: Sequence[Counter] | None) -> tuple[Counter, ...] | None:
     return None if counters is None else tuple(counters)
+
+
+def _refuse_rows_outside(stage: Stage, count: int) -> None:
+    """InputError where a row number that a gather or lookup is given lies outside a table of `count` rows."""
+    assert stage.rows is not None
+    outside = np.argwhere((stage.rows < 0) | (stage.rows >= count))
+    if len(outside):
+        row = stage.rows[tuple(outside[0])]
+        raise InputError(f"{stage.name}: firing {outside[0][0]} asks for row {row} of a table of {count} rows")
 
 
 def _names(counters: Sequence[Counter]) -> str:

@@ -19,7 +19,6 @@ from sim.rdu.program import WORD_BYTES, Read, Stage
 
 ON_MESH = ("compute", "lookup")
 """Kinds of stages whose results come from units of the mesh; those of the others come from its edge."""
-Ways = tuple[Flow, Flow]
 _STEP = 7
 """Stride over a band's units; prime to the usual numbers of rows and columns."""
 _SMALL = 4
@@ -231,7 +230,9 @@ def read_flow(grid: Grid, read: Read, reader: Stage, used: StageUnits, pmus: Int
     return place.even_flow(pmus, place.nearest_generators(grid, pmus), port.read_bytes)
 
 
-def token_flows(grid: Grid, producer: Stage, reader: Stage, made: StageUnits, used: StageUnits, pmus: Ints) -> Ways:
+def token_flows(
+    grid: Grid, producer: Stage, reader: Stage, made: StageUnits, used: StageUnits, pmus: Ints
+) -> tuple[Flow, Flow]:
     """Control tokens of a channel: `done` from the producer to buffer and reader, and the credit back."""
     source = _master(grid, producer, made.gives[-1:], pmus)
     sink = _master(grid, reader, used.takes[:1], pmus)

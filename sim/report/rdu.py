@@ -25,8 +25,8 @@ REMEDIES = {
     "memory": "fewer bytes (fusion, larger tiles), deeper buffers that let loads run further ahead, or more bandwidth",
     "network": "another division over row_par and col_par, or wider links",
     "reconfiguration": "fewer launches: fusion into one section, or kernel looping",
-    "idle": "more PCUs for the stages that do the work",
 }
+"""What would move each reason; an idle stage has nothing to do, so nothing is lost."""
 
 
 def details(figures: Figures) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _prefetch(report: Report) -> Section:
     copied_ps = counters.get("prefetch_ps", 0)
     if not copied_ps:
         return Section("Prefetch from DDR", ())
-    waited_ps = total(k.launch_ps for k in report.figures.kernels).get("prefetch", 0)
+    waited_ps = _waited_ps(report.figures)
     hidden_ps = max(0, copied_ps - waited_ps)
     return Section(
         "Prefetch from DDR",
@@ -125,25 +125,37 @@ def _stages(report: Report) -> Section:
 SECTIONS = (_placement, _stages, _prefetch)
 
 
+def _waited_ps(figures: Figures) -> int:
+    """Time in which launches waited for copies from DDR."""
+    return total(k.launch_ps for k in figures.kernels).get("prefetch", 0)
+
+
+def _copies(figures: Figures) -> str:
+    rate = figures.machine.bandwidths["ddr"] * 1e-12
+    waited_ps = _waited_ps(figures)
+    return (
+        f"Copies from DDR to HBM bound it: {percent(figures.speed_of_light()['ddr'])} of {rate:.2f} TB/s, and launches "
+        f"wait for them {time_text(waited_ps)} ({percent(waited_ps / figures.time_ps)} of the time). More sockets, "
+        "whose HBM holds more, larger batches or more DDR bandwidth would move it."
+    )
+
+
 def bound(figures: Figures) -> str:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
     match figures.bound:
+        case "ddr" if figures.counters.get("prefetch_ps"):
+            return _copies(figures)
         case "overhead":
-            waited_ps = total(k.launch_ps for k in figures.kernels).get("prefetch", 0)
-            if 2 * waited_ps > figures.overhead_ps:
-                return (
-                    f"Copies from DDR to HBM are waited for {time_text(waited_ps)} "
-                    f"({percent(waited_ps / figures.time_ps)} of the time): more sockets, whose HBM holds more, larger "
-                    "batches or more DDR bandwidth would move it."
-                )
+            if 2 * _waited_ps(figures) > figures.overhead_ps:
+                return _copies(figures)
             share = percent(figures.overhead_ps / figures.time_ps)
             return (
                 f"Launches take {time_text(figures.overhead_ps)} ({share} of the time): fusing sections, kernel "
                 "looping or hardware orchestration would move it, a faster chip would not."
             )
         case "hbm" | "ddr" as level:
-            rate = figures.external_bytes_per_s * 1e-12
+            rate = figures.machine.bandwidths[level] * 1e-12
             return (
                 f"External memory is busy: {percent(reached[level])} of {rate:.2f} TB/s. Fewer bytes (fusion, larger "
                 "tiles) or more bandwidth would move it; more PCUs would not."

@@ -29,6 +29,7 @@ from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
 from sim.records import kernel_record, machine_figures
 from sim.report.record import Candidate, CheckResult, RunRecord
+from sim.report.sections import bytes_text
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.validate import RowResult
 from workloads.gpu.select import Choice, choose
@@ -199,7 +200,7 @@ def operator_on(asked: Operator, spec: GpuSpec) -> Operator:
     op = asked.with_defaults(spec.default_dtype)
     if op.operand_bytes > spec.dram.size_bytes:
         raise InputError(
-            f"{op}: operands and result take {BYTES.format(op.operand_bytes)}, {spec.name} has dram.size = "
+            f"{op}: operands and result take {bytes_text(op.operand_bytes)}, {spec.name} has dram.size = "
             f"{BYTES.format(spec.dram.size_bytes)}; a smaller problem, a narrower dtype or a larger machine fits"
         )
     return op
@@ -213,11 +214,7 @@ def conditions_asked(spec: GpuSpec, options: Options) -> Conditions:
     if clock in CLOCKS:
         return Conditions(l2, clock, None, None, data, exact)
     try:
-        text = f"{float(clock)} GHz"
-    except ValueError:
-        text = clock
-    try:
-        clock_hz = round(HERTZ.parse(text))
+        clock_hz = round(HERTZ.parse(clock))
     except ValueError:
         raise InputError(f"clock={clock}: must be {', '.join(CLOCKS)} or a clock such as 1.41 GHz") from None
     lowest, highest = 100_000_000, spec.clock.boost_hz
@@ -235,7 +232,7 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
     end = max(addresses[tensor.name] + tensor.size_bytes for tensor in program.tensors)
     if end > spec.dram.size_bytes:
         raise InputError(
-            f"{op} with {program.schedule}: tensors and scratch take {BYTES.format(end)}, {spec.name} has "
+            f"{op} with {program.schedule}: tensors and scratch take {bytes_text(end)}, {spec.name} has "
             f"dram.size = {BYTES.format(spec.dram.size_bytes)}"
         )
     return program

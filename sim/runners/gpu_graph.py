@@ -24,6 +24,7 @@ from sim.memory.model import LINE_BYTES
 from sim.memory.model import warm as warm_lines
 from sim.records import kernel_record, machine_figures
 from sim.report.record import CheckResult, GpuLaunch, KernelRecord, OperatorTime, RunRecord
+from sim.report.sections import bytes_text
 from sim.runners import gpu
 from sim.runners.options import Cost, Options, Progress, one_of
 from workloads.gpu.select import choose
@@ -100,7 +101,7 @@ class Recorder(Protocol):
     def advanced(self, origin_ps: int, launch: Launch) -> None:
         """The kernel's clock may have changed."""
 
-    def ended(self, number: int, origin_ps: int, step: Step, launch: Launch) -> None:
+    def ended(self, origin_ps: int, launch: Launch) -> None:
         """The kernel has its result."""
 
 
@@ -205,7 +206,7 @@ def plan(graph: Graph, spec: GpuSpec) -> list[Planned]:
         placed, step_end = _place(step, program, addresses, end)
         if step_end > spec.dram.size_bytes:
             raise InputError(
-                f"{graph.name}: tensors and scratch take {BYTES.format(step_end)} at {step.label}, {spec.name} has "
+                f"{graph.name}: tensors and scratch take {bytes_text(step_end)} at {step.label}, {spec.name} has "
                 f"dram.size = {BYTES.format(spec.dram.size_bytes)}; smaller batches or a larger machine fit"
             )
         planned.append(Planned(step, program, placed, estimate_ps))
@@ -340,7 +341,7 @@ def _launch(
                 progress((before + (share + launch.share_done) * max(step.op.flops, 1)) / total)
             yield time_ps
         if recorder is not None:
-            recorder.ended(number, origin_ps, step, launch)
+            recorder.ended(origin_ps, launch)
 
     def commands(entry: Done, number: int, before: int) -> list[HostKernel | Copy]:
         program = entry.planned.program

@@ -14,7 +14,7 @@ from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
 from sim.engine.clock import PS_PER_S, ticks_to_ps
-from sim.link.collective import ALGORITHMS, collective, fabric_of
+from sim.link.collective import collective, fabric_of
 from sim.rdu.cut import Cut, fit
 from sim.rdu.engine import SectionResult, run_section
 from sim.rdu.host import Launch, run_launches
@@ -22,14 +22,16 @@ from sim.rdu.interpret import Replay, interpret
 from sim.rdu.listing import listing as program_listing
 from sim.rdu.program import Program
 from sim.report.record import Candidate, CheckResult, KernelRecord, RduSection, RunRecord
+from sim.report.sections import bytes_text
 from sim.runners.options import Cost, Options, Progress, one_of, part
+from sim.runners.rdu_program import ProgramFile
 from sim.runners.rdu_records import kernel_record, machine_figures
 from workloads.graphs.llama import Llama
 from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.rdu import llama_reference
 from workloads.rdu.select import Choice, build, choose
 
-OPTIONS = ("schedule", "check", "scope", "tune")
+OPTIONS = ("schedule", "check", "scope", "tune", "program")
 
 SCOPES = ("kernel", "host")
 TUNED = 6
@@ -61,7 +63,7 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
         return _all_reduce(op, spec, str(asked), options, cost)
     if isinstance(op, CopyH2D):
         return _copy(op, spec, str(asked), options, cost)
-    choice = choose(op, spec, options.schedule)
+    choice = _choice(op, spec, options.schedule, options.program)
     wanted = TUNED if options.tune else 1
     runs: list[ProgramRun] = []
     refused: list[tuple[str, InputError]] = []
@@ -107,11 +109,18 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
     )
 
 
-def chosen_run(asked: Operator, spec: RduSpec, schedule: str, progress: Progress | None) -> ProgramRun:
+def _choice(op: Operator, spec: RduSpec, schedule: str, program: str) -> Choice:
+    """The candidates, or the program of a file alone."""
+    return Choice([(ProgramFile(program), 0)]) if program else choose(op, spec, schedule)
+
+
+def chosen_run(
+    asked: Operator, spec: RduSpec, schedule: str, progress: Progress | None, program: str = ""
+) -> ProgramRun:
     """The run of the best candidate by estimate that the machine takes, as `run` without `tune` reports it."""
     op = asked.with_defaults(spec.default_dtype)
     first: InputError | None = None
-    for config, _ in choose(op, spec, schedule).candidates:
+    for config, _ in _choice(op, spec, schedule, program).candidates:
         try:
             return run_program(build(op, spec, config), spec, progress)
         except InputError as error:
@@ -121,10 +130,10 @@ def chosen_run(asked: Operator, spec: RduSpec, schedule: str, progress: Progress
 
 def _all_reduce(op: AllReduce, spec: RduSpec, asked: str, options: Options, cost: Cost) -> RunRecord:
     """A collective alone: the links' time, with numbers carried by the same messages in check mode."""
-    if options.schedule != "auto":
-        one_of("schedule", options.schedule, ALGORITHMS)
     fabric = fabric_of(spec, op.devices)
-    ways = ALGORITHMS if options.schedule == "auto" else (options.schedule,)
+    if options.schedule != "auto":
+        one_of("schedule", options.schedule, fabric.algorithms)
+    ways = fabric.algorithms if options.schedule == "auto" else (options.schedule,)
     outcomes = [collective(fabric, "all_reduce", way, op.bytes) for way in ways]  # type: ignore[arg-type]
     best = min(outcomes, key=lambda outcome: outcome.time_ps)
     check = None
@@ -238,8 +247,7 @@ def play_launches(
 
 def _launch(result: SectionResult, spec: RduSpec, configuration: int, prefetch_bytes: int) -> Launch:
     """A launch of a section that has run."""
-    memory = "hbm"  # the engine's first place: DDR on a machine without HBM
-    moved = result.read_bytes[memory] + result.write_bytes[memory]
+    moved = result.read_bytes["hbm"] + result.write_bytes["hbm"]  # the main memory, also where that is DDR
     memory_ps = moved * PS_PER_S // spec.main_memory.bandwidth_bytes_per_s
     return Launch(configuration, ticks_to_ps(result.ticks, spec.clock.boost_hz), prefetch_bytes, memory_ps)
 
@@ -288,7 +296,7 @@ def _check_memories(program: Program, spec: RduSpec) -> None:
         size = program.memory_bytes(place)  # type: ignore[arg-type]
         if size > memory.size_bytes:
             raise InputError(
-                f"{program.name}: arrays take {BYTES.format(size)}, {spec.name} has {name}.size = "
+                f"{program.name}: arrays take {bytes_text(size)}, {spec.name} has {name}.size = "
                 f"{BYTES.format(memory.size_bytes)}; a smaller problem or more devices fit"
             )
 

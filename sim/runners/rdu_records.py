@@ -23,11 +23,12 @@ _LOG_SHOWN = 20_000
 
 def machine_figures(spec: RduSpec, dtype: str, devices: int = 1) -> MachineFigures:
     """What a report divides by: all devices together."""
-    hbm = spec.main_memory
     bandwidths = {
         "pmu": int(2 * spec.pmu.count * spec.pmu.bandwidth_bytes_per_cycle * spec.clock.boost_hz) * devices,
-        ("hbm" if spec.hbm else "ddr"): hbm.bandwidth_bytes_per_s * devices,
+        "ddr": spec.ddr.bandwidth_bytes_per_s * devices,
     }
+    if spec.hbm:
+        bandwidths["hbm"] = spec.hbm.bandwidth_bytes_per_s * devices
     if devices > 1 and spec.link is not None:
         bandwidths["link"] = spec.link.bandwidth_bytes_per_s * devices
     return MachineFigures(

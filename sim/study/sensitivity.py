@@ -18,7 +18,7 @@ from arch.errors import InputError
 from arch.load import leaves, load_arch
 from arch.show import describe
 from arch.units import CYCLES
-from sim.report.render import as_html, as_text
+from sim.report.render import Shown
 from sim.report.sections import Section, bar, time_text
 from sim.study.axes import Point
 from sim.study.case import Case
@@ -86,7 +86,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Shown):
     """Every figure of a machine by how much it moves a workload, the strongest first.
 
     skipped: figures without a valid value on either side, and why.
@@ -151,14 +151,6 @@ class Sensitivity:
             Section("Not changed", tuple(self.skipped)),
         ]
         return [section for section in found if section.rows]
-
-    def __str__(self) -> str:
-        """The ranking as text."""
-        return as_text(self.sections())
-
-    def _repr_html_(self) -> str:
-        """The ranking for notebooks."""
-        return as_html(self.sections())
 
 
 def sensitivity(

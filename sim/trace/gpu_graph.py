@@ -23,7 +23,7 @@ from sim.trace.gpu import ROWS, sample_cycles
 from sim.trace.gpu_kernel import Collector
 from sim.trace.timeline import Timeline
 from sim.trace.window import Wanted
-from workloads.graphs import Graph, Step
+from workloads.graphs import Graph
 from workloads.ops import AllReduce, CopyH2D, Operator
 
 
@@ -57,11 +57,7 @@ def trace(
         raise InputError(f"trace: {error}; a shorter --window, one --kernel or fewer --sm") from None
     whole = _Outside(found, host, spec, planned, done, times).collect()
     found.facts["cycles"] = str(whole)
-    if (
-        any(kernels)
-        and not recorder.rows
-        and wanted != Wanted(first_unit=wanted.first_unit, last_unit=wanted.last_unit)
-    ):
+    if any(kernels) and not recorder.rows:
         raise InputError(f"trace: nothing happens on these SMs in this window; {asked} takes {whole} cycles")
     return found
 
@@ -132,7 +128,7 @@ class _Recorder:
         first_ps, last_ps = self._window_ps(origin_ps)
         launch.record_within(axis.tick(first_ps), axis.tick(last_ps))
 
-    def ended(self, number: int, origin_ps: int, step: Step, launch: Launch) -> None:
+    def ended(self, origin_ps: int, launch: Launch) -> None:
         """Draws what the kernel has recorded, and lets go of it."""
         result = launch.result
         if result.events is None or result.trace is None:

@@ -118,8 +118,10 @@ def _timeline(record: Callable[[], Timeline]) -> str:
 def _drawn(part: Timeline, root: int) -> str:
     """The picture of what lies below a track, and which cycles it shows."""
     first, last = part.span
-    whole, axis = int(part.facts["cycles"]), part.facts["time"].removeprefix("1 ns in this trace is ")
-    note = f"{part.tracks[root].name.split(':')[0]}: cycles {first:,} to {last:,} of {whole:,}; {axis}"
+    unit, origin = part.facts["time"].split("; ")
+    which = unit.partition("cycle")[2]  # of which clock, where that has to be said
+    whole = int(part.facts["cycles"])
+    note = f"{part.tracks[root].name.split(':')[0]}: cycles{which} {first:,} to {last:,} of {whole:,}; {origin}"
     return f'<p>{escape(note)}. Point at a piece for its details.</p><div class="scroll">{svg(part)}</div>'
 
 

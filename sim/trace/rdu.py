@@ -33,7 +33,7 @@ def trace(
     """Runs an operator and records one of its sections. InputError for a window that holds nothing."""
     if isinstance(asked, CopyH2D | AllReduce):
         raise InputError(f"{asked}: alone on {spec.name} it is one transfer, without a timeline")
-    done = rdu.chosen_run(asked, spec, options.schedule, progress)
+    done = rdu.chosen_run(asked, spec, options.schedule, progress, options.program)
     results = list(done.results.values())
     number = wanted.kernel or 0
     if number >= len(results):
@@ -92,7 +92,7 @@ class _Collector:
 
     def collect(self, root: int) -> None:
         """Fills in stages, then buffers."""
-        ready: dict[int, list[int]] = {}  # by channel, when each token can be taken
+        ready: dict[int, list[int]] = {}  # by channel, when the data of each token are there
         freed: dict[int, list[int]] = {}
         for c, channel in enumerate(self.tables.channel):
             producer, consumer = int(channel[Q.PRODUCER]), int(channel[Q.CONSUMER])

@@ -17,7 +17,7 @@ _COLOURS = (
     *("#4e79a7", "#f28e2b", "#76b7b2", "#e15759", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#86bcb6", "#d37295"),
     *("#a0cbe8", "#ffbe7d", "#8cd17d", "#b6992d", "#499894", "#d4a6c8", "#fabfd2", "#d7b5a6", "#79706e", "#bab0ac"),
 )
-_WAITS = ("stall", "gap")
+_WAITS = ("stall", "gap", "launch")
 _NAMED = ("host", "kernel", "copy")
 """Kinds of slices whose name stands on them, as far as it has room, and that are set apart from their neighbours."""
 _LETTER = 5.4

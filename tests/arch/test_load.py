@@ -188,7 +188,7 @@ WRONG = [
     ("dram.row=1000 B", "dram.row", "nearest: 992 B or 1 KiB"),
     ("dram.t_rc=10 ns", "dram.t_rc", "nearest: 47 ns"),
     ("dram.t_rfc=4 us", "dram.t_rfc", "never leave refresh"),
-    ("dram.overhead=1", "dram.overhead", "less than 1"),
+    ("dram.overhead=1", "dram.overhead", "at most 0.9"),
     ("dram.size=1 MiB", "dram.size", "l2.size = 50 MiB"),
     ("clock.boost=2", "clock.boost = 2", "'1.755 GHz'"),
     ("clock.recovery=1 us", "clock.recovery", "nearest: 55 us"),

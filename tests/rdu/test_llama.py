@@ -7,6 +7,7 @@ import pytest
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.api import simulate
+from sim.cli import main
 from sim.report.report import Report
 from workloads.rdu.llama import copied_layers
 
@@ -84,11 +85,14 @@ def test_layers_beyond_hbm_come_from_ddr_beside_those_that_run() -> None:
     assert report.time_us == pytest.approx(max(copy_us, runs_us), rel=0.02)
     assert waited_us < 0.2 * copy_us
     assert "hidden by what ran" in str(report)
+    assert report.bound == "ddr"
+    assert report.figures.speed_of_light()["ddr"] == pytest.approx(copy_us / report.time_us, rel=1e-3)
+    assert "Copies from DDR to HBM bound it" in str(report)
     with pytest.raises(InputError, match=r"arrays take .* sn40l has hbm.size"):
         simulate(text, "sn40l", schedule="looped by hardware")
     with pytest.raises(InputError, match=r"arrays take .* sn40l has hbm.size"):
         simulate(text, "sn40l", schedule="fused by hardware tokens 1")
-    with pytest.raises(InputError, match="looped keeps all layers in HBM; nearest: looped by host"):
+    with pytest.raises(InputError, match="looped keeps its layers in HBM; nearest: looped by host"):
         simulate(text, "sn40l", schedule="looped by host from ddr")
 
 
@@ -98,13 +102,36 @@ def test_copied_layers_are_spread_evenly() -> None:
     assert copied_layers(4, 0) == [True] * 4
 
 
-def test_numbers_are_the_same_from_ddr() -> None:
-    report = simulate(f"{DECODE} tp=2", "sn40l", schedule="fused by hardware from ddr", check=True)
+@pytest.mark.parametrize("form", ["fused", "unfused"])
+def test_numbers_are_the_same_from_ddr(form: str) -> None:
+    """With 4 MiB of HBM two of four layers come from DDR; cut into sections, each brings its own weights."""
+    spec = load_arch("sn40l", ("hbm.size=4 MiB",))
+    report = simulate(f"{DECODE} layers=4", spec, schedule=f"{form} by hardware from ddr", check=True)
     assert report.record.check is not None
     assert report.record.check.passed, report.record.notes
+    weights = 256 * ((2 * 4 + 2 * 2) * 64 + 3 * 256 + 2) * 2
+    assert report.figures.counters["prefetch_bytes"] == 2 * weights
 
 
 def test_tiles_of_weights_fill_the_chip() -> None:
     """A tile of the product has blocks for all PCUs: with narrower ones most arrays would have none."""
     report = simulate("llama model=llama3-8b phase=prefill seq=1024 batch=8", "sn40l")
     assert report.figures.share_of_peak > 0.65
+
+
+def test_the_command_line_chooses_and_reports_prefetch(capsys: pytest.CaptureFixture[str]) -> None:
+    workload = ["llama", "model=tiny", "phase=decode", "seq=40", "batch=2", "layers=4"]
+    assert main(["run", *workload, "--arch", "sn40l", "--set", "hbm.size=3 MiB"]) == 0
+    printed = capsys.readouterr().out
+    assert "fused by hardware tokens 2 from ddr" in printed
+    assert "Prefetch from DDR" in printed
+    assert "waited for" in printed
+
+
+def test_layers_that_leave_no_room_for_the_rest_come_from_ddr_too() -> None:
+    """Weights alone fit, with what passes between sections they do not: all forms in HBM are left out first."""
+    spec = load_arch("sn40l", ("hbm.size=3200 KiB",))
+    report = simulate("llama model=tiny phase=prefill seq=256 layers=4", spec)
+    assert report.record.schedule.endswith("from ddr")
+    assert all("arrays take" in note for note in report.record.notes if "left out" in note)
+    assert report.figures.counters["prefetch_bytes"] > 0

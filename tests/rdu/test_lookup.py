@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +18,8 @@ from sim.rdu.engine import run_section
 from sim.rdu.interpret import interpret
 from sim.rdu.layout import Reason
 from sim.rdu.listing import listing
-from sim.rdu.program import Counter, Out, Section
+from sim.rdu.program import Call, Counter, Out, Section, Tensor
+from sim.runners.rdu import run_program
 from tests.rdu.conftest import SMALL, cycles, run
 from workloads.rdu.sparse import sparse_matvec
 
@@ -131,3 +134,26 @@ def test_conflicts_take_their_cycles_and_are_called_memory(silent: RduSpec) -> N
     assert slow.reasons[2, Reason.MEMORY] == 20 * (64 - 16) * TICKS_PER_CYCLE
     assert fast.reasons[2, Reason.MEMORY] == 0
     assert cycles(run(_lookups(free, pmus=4), silent)) == fill // 4 + 20 * 4 + 1
+
+
+def test_a_cut_in_front_of_a_lookup_brings_its_table_back(small: RduSpec) -> None:
+    """The table is made by a stage of an earlier section and comes through memory."""
+    columns = _columns()
+    program = sparse_matvec(columns, LENGTH)
+    section = program.calls[0].section
+    i = section.stages[-1].over[0]
+    y = Tensor("z", (ROWS, 1), "fp32", "output")
+    squares = section.stage("square", (i,), {"y": section.stages[-2].outputs["out"]}, lambda y: y * y, _tile(i))
+    section.store("store_z", y, (i * 64, 0), squares, (i,))
+    look = next(n for n, stage in enumerate(section.stages) if stage.kind == "lookup")
+    done = run_program(dataclasses.replace(program, calls=(Call(section, cut=(look + 1,)),)), small)
+    assert len(done.records) == 2
+    numbers = _numbers(columns)
+    replay = interpret(done.program, {key: result.log for key, result in done.results.items()}, numbers)
+    assert replay.violations == []
+    expected = (numbers["x"][0, columns, 0] * numbers["values"][0]).sum(axis=1)
+    assert (replay.outputs["z"][0, :, 0] == expected**2).all()
+
+
+def _tile(i: Counter) -> Out:
+    return Out((64, 1), "fp32", (i,))

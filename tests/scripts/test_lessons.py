@@ -137,3 +137,5 @@ def test_a_list_waits_for_every_row_and_a_stream_does_not(
     code, claims = run("decoupled", tmp_path, monkeypatch, capsys)
     assert code == 0
     assert claims["list against stream"]["simulated"] > 20
+    on_chip = claims["cycles a row, linked list in PMUs"]["simulated"]
+    assert on_chip < claims["cycles a row, linked list"]["simulated"] / 5

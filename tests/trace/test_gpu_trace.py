@@ -163,6 +163,15 @@ def test_the_protobuf_says_what_the_timeline_says(hopper: Timeline, tmp_path: Pa
         elif event.type == event.TYPE_SLICE_END:
             open_[event.track_uuid].pop()
     assert not any(open_.values())
+    flows: dict[int, list[str]] = defaultdict(list)
+    for packet in events:
+        for flow in packet.track_event.flow_ids:
+            flows[flow].append(tracks[packet.track_event.track_uuid].name.split(" ")[0])
+    assert flows
+    for number, steps in flows.items():  # in the order of time
+        assert sorted(set(steps)) == ["TMA", "tensor", "warp"], number
+        assert steps[0] == "TMA"
+        assert steps[-1] == "tensor"
     kinds = Counter(p.track_event.type for p in events)
     assert kinds[1] == kinds[2] == len(hopper.slices)
     assert kinds[4] == len(hopper.samples)

@@ -136,6 +136,14 @@ def test_windows_and_single_kernels(whole: Timeline) -> None:
             trace(small(), MACHINE, Wanted(kernel=number))
 
 
+def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sim.trace import gpu_graph
+
+    monkeypatch.setattr(gpu_graph, "ROWS", 400)  # enough for the first kernel
+    with pytest.raises(InputError, match="one --kernel or fewer --sm"):
+        trace(small(), MACHINE)
+
+
 def _of(found: Timeline, command: Slice) -> list[Slice]:
     return [piece for piece in inside(found) if command.begin <= piece.begin and piece.end <= command.end]
 
@@ -162,7 +170,7 @@ def test_files_and_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["run", *words, "--html", str(tmp_path / "copy.html")]) == 0
     text = (tmp_path / "copy.html").read_text(encoding="utf-8")
     assert "waits for the host" in text
-    assert "host, stream and links: cycles 0 to" in text
+    assert "host, stream and links: cycles of the boost clock (1590 MHz) 0 to" in text
     assert main(["trace", *words, "-o", str(tmp_path / "no.pftrace"), "--kernel", "0"]) == 2
     assert "has no kernel with SM tracks" in capsys.readouterr().err
 

@@ -17,7 +17,7 @@ from arch.gpu import GpuSpec
 from sim.gpu.program import Program
 from workloads.gpu import mma, overhead
 from workloads.gpu.mma import MmaConfig, TensorCore
-from workloads.gpu.problem import Problem
+from workloads.gpu.problem import Problem, problem
 from workloads.ops import Gemm
 from workloads.registry import register
 
@@ -81,12 +81,15 @@ def check(p: Problem, spec: GpuSpec, config: TritonConfig) -> None:
         raise InputError(f"{where}: Triton multiplies by wgmma on {spec.name}, which is not written; nearest: mma")
     if spec.cp_async is None:
         raise InputError(f"{where}: {spec.name} has no cp.async, by which the tutorial's kernel copies; nearest: mma")
+    if config.copy != "cp.async":
+        raise InputError(f"{where}: the tutorial's kernel copies by cp.async, not by {config.copy}; nearest: mma")
     if config.split > 1 or config.stream_k:
-        raise InputError(f"{where}: the tutorial's kernel does not cut k; nearest: mma split {config.split}")
+        raise InputError(f"{where}: the tutorial's kernel does not cut k; nearest: mma")
     mma.check(p, spec, config)
 
 
 @register("gemm", "gpu", "triton")
 def build(op: Gemm, spec: GpuSpec, config: TritonConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where `check` does."""
+    check(problem(op), spec, config)
     return mma.build(op, spec, config)

@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 from arch.dtypes import DTYPE_BYTES
@@ -31,6 +32,8 @@ from workloads.rdu.select import check_dtype, pick
 FORMS = ("looped", "fused", "cut", "unfused")
 EPSILON = 1e-5
 _FORM = re.compile(r"(looped|fused|cut|unfused) by (hardware|host)(?: tokens (\d+))?( from ddr)?")
+_USABLE = Fraction(9, 10)
+"""Of HBM, by weights and caches where layers are copied; the rest is for what passes between sections."""
 _AHEAD = 2
 """Layers of weights for which HBM has room beside those that stay: one in use, one on its way."""
 
@@ -69,9 +72,9 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
         raise InputError(f"llama tp={op.tp}: {spec.name} has no links to other devices; nearest: tp=1")
     new = 1 if op.phase == "decode" else op.seq
     tokens = op.batch if op.phase == "decode" else max(d for d in range(1, min(512, new) + 1) if new % d == 0)
-    too_large = spec.hbm is not None and op.layers * layer_bytes(op) > spec.hbm.size_bytes
+    filled = Fraction(op.layers * layer_bytes(op), spec.hbm.size_bytes) if spec.hbm else Fraction(0)
     configs = [
-        LlamaConfig(form, who, tokens, too_large and form != "looped")  # type: ignore[arg-type]
+        LlamaConfig(form, who, tokens, filled > 1 and form != "looped")  # type: ignore[arg-type]
         for who in ("hardware", "host")
         for form in FORMS
     ]
@@ -83,20 +86,28 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
         first = ("cut", "fused", "unfused", "looped")
         configs.sort(key=lambda c: (c.orchestration == "host", first.index(c.form)))
 
-    if too_large:  # a section that loops over the layers reads all of them in HBM
+    if filled > 1:  # a section that loops over the layers reads all of them in HBM
         configs.sort(key=lambda c: c.form == "looped")
+    elif filled > _USABLE:
+        configs += [dataclasses.replace(c, from_ddr=True) for c in configs if c.form != "looped"]
 
     def parse(text: str) -> LlamaConfig | None:
         match = _FORM.fullmatch(text)
         if match is None:
             return None
-        if match[4] and (match[1] == "looped" or spec.hbm is None):
-            why = "looped keeps all layers in HBM" if spec.hbm else f"{spec.name} has no HBM to copy to"
+        if match[4] and (match[1] == "looped" or spec.hbm is None or op.phase == "training"):
+            why = f"{'training' if op.phase == 'training' else 'looped'} keeps its layers in HBM"
+            if spec.hbm is None:
+                why = f"{spec.name} has no HBM to copy to"
             raise InputError(f"schedule={text}: {why}; nearest: {text.removesuffix(' from ddr')}")
         return LlamaConfig(match[1], match[2], int(match[3] or tokens), bool(match[4]))  # type: ignore[arg-type]
 
     moved = op.layers * layer_bytes(op)
-    cycles = moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
+    # Every form moves the weights once and multiplies as often: the bound that all of them share.
+    cycles = max(
+        moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s,
+        op.macs // (op.tp * spec.pcu.count * spec.macs_per_cycle),
+    )
     return list(pick("llama", schedule, [(config, cycles) for config in configs], parse))
 
 
@@ -213,12 +224,12 @@ class Decoder:
 
     @property
     def kept(self) -> int:
-        """Layers whose weights stay in HBM, beside their caches, room for copies and a tenth for all else."""
+        """Layers whose weights stay in what is usable of HBM, beside all caches and the room for copies."""
         assert self.spec.hbm is not None
         one = dataclasses.replace(self.op, layers=1)
         cache = layer_bytes(one) - layer_bytes(dataclasses.replace(one, phase="prefill"))
         weights = layer_bytes(one) - cache
-        room = self.spec.hbm.size_bytes * 9 // 10 - self.op.layers * cache - _AHEAD * weights
+        room = int(self.spec.hbm.size_bytes * _USABLE) - self.op.layers * cache - _AHEAD * weights
         return max(0, min(self.op.layers, room // weights))
 
     # ---- operators

@@ -121,7 +121,7 @@ def read_rows(path: str | Path = SILICON_CSV) -> list[Row]:
                 raise InputError(f"{path}: column {missing[0]} is missing{hint}")
             return _with_kinds([_row(path, reader.line_num, record) for record in reader])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as a CSV file: {error}") from None
+        raise InputError(f"{path}: cannot be read as a CSV file: {getattr(error, 'strerror', None) or error}") from None
 
 
 @functools.cache

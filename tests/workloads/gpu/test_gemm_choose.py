@@ -197,6 +197,7 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "no cp.async"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp32"), "triton", "tensor cores"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 split 2", "does not cut k"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 ldg", "not by ldg"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma", "schedule=wgmma: a100-sxm4-80gb"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 128x128x64 stages 3", "no wgmma"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgma", "one of auto, wgmma"),
