@@ -72,6 +72,9 @@ class Sm(Group):
     register_conflict_cycles: MeanCycles = Field(
         description="cycles that a sub-core's tensor core loses for a vector instruction: both use the register file"
     )
+    wgmma_in_flight: Count | None = Field(
+        default=None, description="Hopper: wgmma of one warp that a tensor core holds; the next one waits to issue"
+    )
 
 
 class Sync(Group):

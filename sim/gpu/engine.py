@@ -300,7 +300,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
         x=x,
         warps=zeros(warps, W.WIDTH),
-        subs=zeros(subs, S.WIDTH),
+        subs=zeros(subs, S.WIDTH + -(-held.warps // int(p[P.SUB_CORES]))),
         sms=rows,
         gpcs=zeros(spec.gpc.count),
         ctas=zeros(ctas, C.WIDTH),

@@ -364,6 +364,14 @@ def _log_woken(log, st, w, tick):
 
 
 @inner(inline=True)
+def _log_end(log, row, read, done):
+    """Writes the times of a wgmma that has been logged when it was issued."""
+    if log is not None and 0 <= row < log.shape[0]:
+        log[row, 5] = read
+        log[row, 6] = done
+
+
+@inner(inline=True)
 def _log_put_off(log, row, ticks):
     """Moves the end of a run that has been logged."""
     if log is not None and 0 <= row < log.shape[0]:
@@ -979,13 +987,63 @@ def _issue_time(subs, s, t, busy):
         now = following
 
 
+@inner
+def _serve(warps, subs, log, s, t):
+    """Gives the time of sub-core `s`'s tensor core up to tick `t` to the wgmma in flight.
+
+    The tensor core alternates between the warps that have some: each gets an equal share. Time is given out in whole
+    rounds, what is left over stays for the next call.
+    """
+    while subs[s, S.WG_WARPS] > 0:
+        count = subs[s, S.WG_WARPS]
+        share = (t - subs[s, S.WG_NOW]) // count
+        if share <= 0:
+            return
+        for i in range(count):
+            w = subs[s, S.WG_WARP + i]
+            end = warps[w, W.WG_END + warps[w, W.WG_DONE] % N_RING]
+            share = min(share, end - warps[w, W.WG_ASKED] + warps[w, W.WG_LEFT])
+        now = subs[s, S.WG_NOW] + share * count
+        subs[s, S.WG_NOW] = now
+        for i in range(count - 1, -1, -1):
+            w = subs[s, S.WG_WARP + i]
+            left = warps[w, W.WG_LEFT] - share
+            warps[w, W.WG_LEFT] = left
+            op = warps[w, W.WG_DONE] % N_RING
+            if warps[w, W.WG_END + op] > warps[w, W.WG_ASKED] - left:
+                continue
+            warps[w, W.WG_LAST] = max(warps[w, W.WG_LAST], now + warps[w, W.WG_TICK + op])
+            warps[w, W.WG_TICK + op] = warps[w, W.WG_LAST]
+            _log_end(log, warps[w, W.WG_ROW + op], now, warps[w, W.WG_LAST])
+            warps[w, W.WG_DONE] += 1
+            if left == 0:
+                count -= 1
+                subs[s, S.WG_WARP + i] = subs[s, S.WG_WARP + count]
+        subs[s, S.WG_WARPS] = count
+
+
+@inner
+def _served_at(warps, subs, s, need):
+    """Tick at which a warp of sub-core `s` will have got `need` ticks of its tensor core, unless more wgmma are issued
+    or the register file is taken until then: others get as much meanwhile, or what they still need."""
+    tick = subs[s, S.WG_NOW]
+    for i in range(subs[s, S.WG_WARPS]):
+        tick += min(warps[subs[s, S.WG_WARP + i], W.WG_LEFT], need)
+    return tick
+
+
 @inner(inline=True)
-def _take_registers(subs, s, t, duration, taken):
+def _take_registers(st, s, t, duration, taken):
     """Instructions on vector registers, issued within [t, t + duration), keep the tensor core from the register file
     for `taken` ticks: what it has in hand ends later, what it is given before they end takes longer."""
+    subs = st.subs
     free = subs[s, S.PIPE_FREE + TENSOR_PIPE]
     if free > t:
-        subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + (taken if t + duration <= free else taken * (free - t) // duration)
+        lost = taken if t + duration <= free else taken * (free - t) // duration
+        subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + lost
+        if subs[s, S.WG_WARPS] > 0:
+            _serve(st.warps, subs, st.log, s, t)
+            subs[s, S.WG_NOW] += lost
     end = t + duration
     if subs[s, S.REGISTER_END] > t:
         taken += (subs[s, S.REGISTER_END] - t) * subs[s, S.REGISTER_RATE] >> 8
@@ -1113,7 +1171,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
     taken = code[pc, Col.REGISTERS]
     if taken > 0:
-        _take_registers(subs, s, t, max(duration, busy), taken * n // total)
+        _take_registers(st, s, t, max(duration, busy), taken * n // total)
     end = max(t + duration - interval + cycle, t + busy)
     following = t + busy if code[pc, Col.SPREAD] == 1 else end
     _issue_slots(st, w, s, t, busy, following)
@@ -1452,18 +1510,50 @@ def _step(p, prog, st, ms, mem, w, t):
             warps[w, W.PC] = pc + 1
 
         elif kind == Kind.WGMMA:
+            subs = st.subs
+            _serve(warps, subs, st.log, s, t)
+            if warps[w, W.LEFT] != 0:  # its instructions issue as the tensor core takes those before them
+                need = warps[w, W.WG_LEFT] - p[P.WGMMA_IN_FLIGHT] * code[pc, Col.INTERVAL]
+                if need > 0:
+                    tick = _served_at(warps, subs, s, need)
+                    _account(st, w, tick, Reason.MATH_PIPE_THROTTLE)
+                    t = tick
+                    continue
+                warps[w, W.LEFT] = 0
+                warps[w, W.PC] = pc + 1
+                continue
+            at = warps[w, W.WG_ISSUED] % N_RING
+            if warps[w, W.WG_ISSUED] - warps[w, W.WG_DONE] == N_RING:
+                need = warps[w, W.WG_END + at] - warps[w, W.WG_ASKED] + warps[w, W.WG_LEFT]
+                tick = _served_at(warps, subs, s, need)
+                _account(st, w, tick, Reason.MATH_PIPE_THROTTLE)
+                t = tick
+                continue
             n = code[pc, Col.COUNT]
-            end = n * code[pc, Col.INTERVAL]
-            begin = max(t, st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]])
-            end += begin + _registers_taken(st.subs, s, begin, end)
+            work = n * code[pc, Col.INTERVAL]
+            free = max(t, subs[s, S.PIPE_FREE + TENSOR_PIPE])
+            work += _registers_taken(subs, s, free, work)
+            if subs[s, S.WG_WARPS] == 0:
+                subs[s, S.WG_NOW] = free
+            if warps[w, W.WG_LEFT] == 0:
+                subs[s, S.WG_WARP + subs[s, S.WG_WARPS]] = w
+                subs[s, S.WG_WARPS] += 1
+            warps[w, W.WG_LEFT] += work
+            end = _served_at(warps, subs, s, warps[w, W.WG_LEFT])
             # Operands stream from shared memory; its array is shared with TMA and the LSU.
             shared = max(st.sms[sm, M.BACKGROUND_FREE], t) + n * code[pc, Col.SHARED]
             st.sms[sm, M.BACKGROUND_FREE] = shared
-            end = max(end, shared)
-            st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]] = end
-            st.subs[s, S.DENSITY + code[pc, Col.PIPE]] = 0
-            done = end + code[pc, Col.LATENCY]
-            warps[w, W.WG_LAST] = max(warps[w, W.WG_LAST], done)
+            if shared > end:
+                warps[w, W.WG_LEFT] += shared - end
+                work += shared - end
+                end = shared
+            warps[w, W.WG_ASKED] += work
+            subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + work
+            subs[s, S.DENSITY + TENSOR_PIPE] = 0
+            warps[w, W.WG_END + at] = warps[w, W.WG_ASKED]
+            warps[w, W.WG_TICK + at] = code[pc, Col.LATENCY]
+            warps[w, W.WG_ISSUED] += 1
+            warps[w, W.LEFT] = 1
             busy = code[pc, Col.ISSUE] * cycle
             _issue_slots(st, w, s, t, busy, t + busy)
             st.warp_states[Reason.SELECTED] += busy
@@ -1475,9 +1565,33 @@ def _step(p, prog, st, ms, mem, w, t):
             st.counters[Counter.MACS_TENSOR] += n * code[pc, Col.MACS]
             st.counters[Counter.TENSOR_TICKS] += n * code[pc, Col.INTERVAL]
             st.counters[Counter.SHARED_READ_BYTES] += n * code[pc, Col.BYTES]
-            _log(log, st, w, code[pc, Col.OP], t, end, done, 0)
+            logged = _log(log, st, w, code[pc, Col.OP], t, end, end + code[pc, Col.LATENCY], 0)
+            if log is not None:
+                warps[w, W.WG_ROW + at] = logged
             t += busy
+
+        elif kind == Kind.WGMMA_WAIT:
+            if warps[w, W.LEFT] == 0:
+                warps[w, W.LEFT] = 1
+                warps[w, W.T_ISSUE] = t
+                t = _issue_one(p, st, w, s, t)
+                continue
+            groups = warps[w, W.WG_N] - code[pc, Col.VALUE]
+            ops = warps[w, W.WG_RING + (groups - 1) % N_RING] if groups > 0 else 0
+            at = (ops - 1) % N_RING
+            _serve(warps, st.subs, st.log, s, t)
+            if ops > warps[w, W.WG_DONE]:
+                need = warps[w, W.WG_END + at] - warps[w, W.WG_ASKED] + warps[w, W.WG_LEFT]
+                tick = _served_at(warps, st.subs, s, need) + warps[w, W.WG_TICK + at]
+                _account(st, w, tick, Reason.GMMA)
+                t = tick
+                continue
+            if ops > 0 and warps[w, W.WG_ISSUED] - ops < N_RING and warps[w, W.WG_TICK + at] > t:
+                t = warps[w, W.WG_TICK + at]
+                _account(st, w, t, Reason.GMMA)
+            warps[w, W.LEFT] = 0
             warps[w, W.PC] = pc + 1
+            _log(log, st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], t, t, 0)
 
         elif kind == Kind.MBAR_WAIT:
             b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
@@ -1547,6 +1661,13 @@ def _step(p, prog, st, ms, mem, w, t):
             t = _global_access(p, prog, st, ms, mem, w, s, t, pc, kind)
 
         elif kind == Kind.EXIT:
+            if warps[w, W.WG_LEFT] > 0:
+                _serve(warps, st.subs, st.log, s, t)
+                if warps[w, W.WG_LEFT] > 0:
+                    tick = _served_at(warps, st.subs, s, warps[w, W.WG_LEFT])
+                    _account(st, w, tick, Reason.GMMA)
+                    t = tick
+                    continue
             if warps[w, W.TICKET] > 0:  # bulk stores must have read shared memory before the CTA goes
                 _park(st, w, Block.BULK, 1, warps[w, W.BULK_N], -1, t)
                 return PARKED
@@ -1577,15 +1698,8 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
     t = _issue_one(p, st, w, s, t)
 
     if kind == Kind.WGMMA_COMMIT:
-        warps[w, W.WG_RING + warps[w, W.WG_N] % N_RING] = warps[w, W.WG_LAST]
+        warps[w, W.WG_RING + warps[w, W.WG_N] % N_RING] = warps[w, W.WG_ISSUED]
         warps[w, W.WG_N] += 1
-    elif kind == Kind.WGMMA_WAIT:
-        n = warps[w, W.WG_N] - code[pc, Col.VALUE]
-        if n > 0:
-            tick = warps[w, W.WG_RING + (n - 1) % N_RING]
-            if tick > t:
-                _account(st, w, tick, Reason.GMMA)
-                t = tick
     elif kind == Kind.CP_COMMIT:
         warps[w, W.CP_RING + warps[w, W.CP_N] % N_RING] = warps[w, W.CP_LAST]
         warps[w, W.CP_N] += 1

@@ -570,6 +570,7 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
         P.CLUSTER_LATENCY: cycles_to_ticks(sync.cluster_sync_cycles or 0),
         P.REMOTE_ARRIVE: cycles_to_ticks(spec.dsmem.latency_cycles) if spec.dsmem else 0,
         P.ATOMIC_LATENCY: cycles_to_ticks(spec.l2.hit_latency_cycles),
+        P.WGMMA_IN_FLIGHT: spec.sm.wgmma_in_flight or 0,
         P.CTA_LAUNCH: cycles_to_ticks(spec.sm.cta_launch_cycles),
         P.WARP_LAUNCH: cycles_to_ticks(_WARP_LAUNCH_CYCLES),
         P.LAUNCH_START: ps_to_ticks(spec.launch.kernel_ps + spec.launch.setup_ps, spec.clock.boost_hz),
