@@ -63,9 +63,12 @@ def fit(program: Program, spec: RduSpec) -> tuple[Program, list[Cut]]:
     """
     parts: dict[int, list[Section]] = {}
     cuts = []
+    named: Counts[str] = Counts()
     for call in program.calls:
         if id(call.section) not in parts:
-            parts[id(call.section)], found = _parts(call, spec)
+            named[call.section.name] += 1
+            again = named[call.section.name]
+            parts[id(call.section)], found = _parts(call, spec, call.section.name + (f"#{again}" if again > 1 else ""))
             cuts += found
     calls: list[Call] = []
     for call in program.calls:
@@ -78,9 +81,10 @@ def fit(program: Program, spec: RduSpec) -> tuple[Program, list[Cut]]:
     return dataclasses.replace(program, calls=tuple(calls)), cuts
 
 
-def _parts(call: Call, spec: RduSpec) -> tuple[list[Section], list[Cut]]:
+def _parts(call: Call, spec: RduSpec, name: str) -> tuple[list[Section], list[Cut]]:
+    """Sections of a call, and what was done for the machine's sake. name: of the section, one in the program."""
     section = call.section
-    graph = _Graph(section, spec)
+    graph = _Graph(section, spec, name)
     if isinstance(call.cut, tuple):
         starts = graph.at(call.cut)
         return (graph.split(starts) if starts else [section]), []
@@ -119,8 +123,8 @@ class _Graph:
     node: each part makes those that it needs.
     """
 
-    def __init__(self, section: Section, spec: RduSpec) -> None:
-        self.section, self.spec = section, spec
+    def __init__(self, section: Section, spec: RduSpec, name: str) -> None:
+        self.section, self.spec, self.name = section, spec, name
         written = {stage.tensor.name for stage in section.stages if stage.kind == "store" and stage.tensor}
         self.free = {
             id(s) for s in section.stages if s.kind == "load" and s.tensor is not None and s.tensor.name not in written
@@ -250,7 +254,13 @@ class _Graph:
             if reason := self.too_large(n, n + 1):
                 stage = self.nodes[n][0].name
                 _, needs = reason.split(" needs ", 1)
-                return f"no cut helps, as {stage} alone needs {needs}: smaller tiles or a smaller division would fit"
+                reads = self._kept(n, n + 1).values()
+                sizes = {read.name: least_pmus(read, self.least[id(read.reader)], self.spec) for read in reads}
+                most = max(sizes, key=lambda name: sizes[name], default="")
+                most = f" ({sizes[most]} PMUs in {most})" if most else ""
+                return (
+                    f"no cut helps, as {stage} alone needs {needs}{most}: smaller tiles or a smaller division would fit"
+                )
         whole = next(iter(self.bound.values()), "too much of it belongs together")
         return f"it cannot be cut, as {whole}"
 
@@ -380,7 +390,7 @@ class _Graph:
         return [self._part(n + 1, first, last, tensors) for n, (first, last) in enumerate(pairwise(ends))]
 
     def _part(self, number: int, first: int, last: int, tensors: dict[tuple[int, str], Tensor]) -> Section:
-        part = Section(f"{self.section.name}.{number}")
+        part = Section(f"{self.name}.{number}")
         made: dict[tuple[int, str], Output] = {}
         back: dict[int, tuple[Output, int]] = {}
         """By read: the load's output, and the depth of the buffer behind it."""
@@ -404,7 +414,7 @@ class _Graph:
                 new.reader, new.port = copy, port
                 copy.reads[port] = new
         for output in self._spills(first, last):
-            tensors[_key(output)] = _scratch(self.section, output)
+            tensors[_key(output)] = _scratch(self.name, output)
             _store(part, tensors[_key(output)], made[_key(output)])
         return part
 
@@ -438,11 +448,11 @@ def _way(read: Read) -> _Way:
     return _Way(read.output, out.token_over, None, out.token_shape)
 
 
-def _scratch(section: Section, output: Output) -> Tensor:
+def _scratch(prefix: str, output: Output) -> Tensor:
     """All tokens of an output."""
     out = output.out
     trips = tuple(counter.trips for counter in out.token_over)
-    return Tensor(f"{section.name}.{_name(output)}", (*trips, *out.token_shape), out.dtype, "scratch")
+    return Tensor(f"{prefix}.{_name(output)}", (*trips, *out.token_shape), out.dtype, "scratch")
 
 
 def _store(part: Section, tensor: Tensor, output: Output) -> None:

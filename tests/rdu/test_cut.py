@@ -130,9 +130,19 @@ def test_repeated_launches_of_a_cut_section_run_all_its_parts_in_turn() -> None:
     assert [call.section.name for call in fitted.calls] == ["chain.1", "chain.2"] * 3
 
 
+def test_sections_of_the_same_name_have_scratch_tensors_of_their_own() -> None:
+    calls = tuple(Call(chain_of(widths)) for widths in ([64, 32, 64], [64, 96, 64]))
+    fitted, _ = fit(Program("two", calls, "test"), machine(1))
+    assert [call.section.name for call in fitted.calls] == ["chain.1", "chain.2", "chain#2.1", "chain#2.2"]
+    scratch = {t.name: t.shape for t in fitted.tensors if t.role == "scratch"}
+    assert scratch == {"chain.s0": (4, 32, 32), "chain#2.s0": (4, 32, 96)}
+
+
 def test_what_no_cut_helps_says_why() -> None:
     wide = Program("chain", (Call(chain_of([64, 64], depth=1 << 16)),), "test")
-    with pytest.raises(InputError, match=r"no cut helps, as s0 alone needs at least 5\d\d PMUs"):
+    with pytest.raises(
+        InputError, match=r"no cut helps, as s0 alone needs at least 5\d\d PMUs.*512 PMUs in load_x -> s0"
+    ):
         fit(wide, machine())
     section, i = Section("layers"), Counter("layer", 3)
     first = Tensor("first", (32, 32), "bf16")
