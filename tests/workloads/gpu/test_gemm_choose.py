@@ -230,7 +230,12 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "wgmma on h100-sxm"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x64 cluster 2x1 cp.async", "its own CTA alone"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x24 cp.async", "tile n a multiple of 32"),
-    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x64 cp.async unspecialized", "warps that load need TMA"),
+    (
+        "h100-sxm",
+        Gemm(m=64, n=64, k=64, dtype="fp16"),
+        "wgmma 64x64 cp.async unspecialized",
+        "warps that load need TMA",
+    ),
     ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "no cp.async"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp32"), "triton", "tensor cores"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 split 2", "does not cut k"),
