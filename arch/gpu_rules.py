@@ -27,6 +27,7 @@ def check(spec: GpuSpec) -> None:
     _check_sm(spec)
     _check_shared(spec)
     _check_caches(spec)
+    _check_tma(spec)
     _check_dram(spec)
     _check_clock_and_power(spec)
     _check_instructions(spec)
@@ -98,6 +99,14 @@ def _check_caches(spec: GpuSpec) -> None:
     linked = l2.partitions == 1 or l2.link_bandwidth_bytes_per_cycle is not None
     _rule(linked, "l2.link_bandwidth", "is missing: two partitions need a link between them")
     _rule(l2.partitions == 2 or not l2.local_copies, "l2.local_copies", "needs two partitions; nearest: false")
+
+
+def _check_tma(spec: GpuSpec) -> None:
+    if spec.tma is None:
+        return
+    size, least, most = spec.tma.max_in_flight_bytes, spec.l1.line_bytes, 2**20
+    reason = f"{BYTES.format(size)}; from a line of {BYTES.format(least)} to {BYTES.format(most)}"
+    _rule(least <= size <= most, "tma.max_in_flight", reason)
 
 
 def _check_dram(spec: GpuSpec) -> None:

@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_workload(parser: Parser) -> None:
-    """OP k=v ...; keys may also follow the options (`collect_workload`)."""
+    """OP k=v ...; keys may also follow the options (`parse`)."""
     parser.add_argument("operator", metavar="OP", help="such as: gemm m=4096 n=4096 k=4096 dtype=bf16")
     parser.add_argument("keys", nargs="*", default=[], metavar="k=v", help="its keys; docs/workloads.md lists all")
 

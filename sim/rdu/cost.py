@@ -104,6 +104,13 @@ def least_pmus(read: Read, reader: StageCost, spec: RduSpec) -> int:
     return size
 
 
+def carry_pmus(stage: Stage, cost: StageCost, spec: RduSpec) -> int:
+    """PMUs for what a stage carries beyond the sums that the cells of its PCUs hold, in fp32."""
+    sums = sum(math.prod(carry.shape) for carry in stage.carry.values())
+    held = cost.pcus * spec.pcu.lanes * spec.pcu.stages
+    return ceil_div(max(0, sums - held) * DTYPE_BYTES["fp32"], spec.pmu.size_bytes)
+
+
 def _columns_read(stage: Stage, port: str) -> Fraction:
     """Share of an input's columns that leaves its buffer: those that the body looks at."""
     assert stage.body is not None
@@ -150,7 +157,7 @@ def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
         operand = _behind_views(value, stage.body)
         if operand.op == "input" and operand.attrs[0] in stage.reads:
             read: Read = stage.reads[operand.attrs[0]]
-            size = math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype]
+            size = math.prod(value.shape) * DTYPE_BYTES[read.output.out.dtype]
             cost.ports[operand.attrs[0]] = PortCost(size * max(1, again), spread)
 
 

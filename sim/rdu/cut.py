@@ -22,7 +22,7 @@ from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
 from sim.engine.clock import PS_PER_S
-from sim.rdu.cost import StageCost, ceil_div, least_pmus, stage_cost
+from sim.rdu.cost import StageCost, carry_pmus, ceil_div, least_pmus, stage_cost
 from sim.rdu.program import (
     Call,
     Counter,
@@ -226,9 +226,11 @@ class _Graph:
         return found
 
     def _pmus(self, first: int, last: int) -> int:
-        """PMUs of a part's buffers at the least."""
+        """PMUs of a part's buffers and carried tiles at the least."""
         size = self.spec.pmu.size_bytes
-        found = 0
+        found = sum(
+            carry_pmus(stage, self.least[id(stage)], self.spec) for node in self.nodes[first:last] for stage in node
+        )
         for read in self._kept(first, last).values():
             found += least_pmus(read, self.least[id(read.reader)], self.spec)
         for way, reads in self._loads(first, last).items():

@@ -24,7 +24,7 @@ from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state
 from sim.rdu import network, place, route
 from sim.rdu.balance import balance, memory_cycles
 from sim.rdu.banks import bank_conflict, lookup_cycles
-from sim.rdu.cost import StageCost, least_pmus, stage_cost
+from sim.rdu.cost import StageCost, carry_pmus, least_pmus, stage_cost
 from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Network, Q, Reason, S, X
 from sim.rdu.network import Ways
 from sim.rdu.place import Grid, Ints
@@ -146,13 +146,14 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     units_of = route.place_stages(grid, stages, costs, reads, number)
     ends = [(costs[number[id(read.output.stage)]], costs[number[id(read.reader)]]) for read in reads]
     slowest = max(len(fired) * cost.interval_cycles for fired, cost in zip(firings, costs, strict=True))
+    carried = sum(carry_pmus(stage, cost, spec) for stage, cost in zip(stages, costs, strict=True))
     enough, least = max(slowest, memory_cycles(section, spec)), math.inf
     buffers: list[Ints] = []
     found: list[network.Ways] = []
     for spread in _SPREADS:  # the one whose busiest link is least busy, or the first that no link slows
         needs = [_pmus(read, *pair, spec, spread) for read, pair in zip(reads, ends, strict=True)]
-        pmus = _share_pmus(needs, spec.pmu.count)
-        _fits(section, spec, stages, costs, reads, pmus)
+        pmus = _share_pmus(needs, spec.pmu.count - carried)
+        _fits(section, spec, stages, costs, reads, pmus, carried)
         placed = _place_buffers(grid, stages, costs, units_of, reads, pmus, number)
         routed = network.ways(spec, grid, stages, costs, units_of, reads, placed, number)
         busiest = network.busiest_cycles(spec, grid, _loads(grid, reads, routed)[Network.VECTOR])
@@ -270,6 +271,7 @@ def _fits(
     costs: Sequence[StageCost],
     reads: Sequence[Read],
     pmus: Sequence[int],
+    carried: int,
 ) -> None:
     need = sum(cost.pcus for cost in costs)
     if need > spec.pcu.count:
@@ -283,7 +285,7 @@ def _fits(
             f"section {section.name} needs {need} PCUs, {spec.name} has pcu.count = {spec.pcu.count}; most, "
             f"{costs[most].pcus}, in {stage.name}: {hint}"
         )
-    total = sum(pmus)
+    total = sum(pmus) + carried
     if total > spec.pmu.count:
         most = max(range(len(reads)), key=lambda i: pmus[i])
         read = reads[most]

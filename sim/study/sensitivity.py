@@ -79,11 +79,6 @@ class Bar:
         sides = [side for side in (self.down, self.up) if side]
         return max((side.elasticity for side in sides), key=abs, default=0.0)
 
-    @property
-    def steps_text(self) -> str:
-        """`-10 % / +10 %`."""
-        return " / ".join(f"{100 * side.change:+.3g} %" for side in (self.down, self.up) if side)
-
 
 @dataclass(frozen=True)
 class Sensitivity(Shown):

@@ -17,14 +17,14 @@ from arch.rdu import RduSpec
 from sim.api import simulate
 from sim.rdu.cut import fit
 from sim.rdu.interpret import Replay, interpret
-from sim.rdu.program import Call, Carry, Counter, Out, Output, Program, Section, Tensor
+from sim.rdu.program import Call, Carry, Counter, Out, Output, Program, Section, Tensor, Value
 from sim.runners.rdu import ProgramRun, run_program
 from tests.rdu.conftest import SMALL
 
 ROWS, WIDTH, TILES, PARTS = 32, 48, 3, 4
 
 
-def machine(pcus: int = 32, **overrides: str) -> RduSpec:
+def machine(pcus: int = 32, **overrides: str | int) -> RduSpec:
     spec: RduSpec = load_arch("sn40l", SMALL | {"pcu.count": pcus} | overrides)
     return spec
 
@@ -154,6 +154,27 @@ def test_what_no_cut_helps_says_why() -> None:
     section.close(loop, value)
     with pytest.raises(InputError, match="cannot be cut, as the loop over layer through s3 -> s0 needs all"):
         fit(Program("layers", (Call(section),), "test"), machine(2))
+
+
+def test_carried_tiles_take_room() -> None:
+    """Sums of a megabyte and a half: what 192 cells of the one PCU do not hold lies in PMUs."""
+    section, i = Section("sums"), Counter("i", 2)
+    shape = (768, 512)
+    x = section.load("load_x", Tensor("x", (64, 768), "bf16"), (i * 32, 0), (32, 768), (i,))
+    y = section.load("load_y", Tensor("y", (64, 512), "bf16"), (i * 32, 0), (32, 512), (i,))
+
+    def add(x: Value, y: Value, total: Value) -> dict[str, Value]:
+        total = total + x @ y
+        return {"out": total, "total": total}
+
+    section.stage(
+        "add", (i,), {"x": x.read(transposed=True), "y": y}, add, Out(shape, "bf16", ()),
+        carry={"total": Carry(shape, 0.0, ())}, row_par=1,
+    )  # fmt: skip
+    program = Program("sums", (Call(section),), "test")
+    assert not run_program(program, machine(**{"pmu.count": 7})).cuts  # 3 of sums, one an operand at least
+    with pytest.raises(InputError, match="add alone needs at least 5 PMUs"):
+        fit(program, machine(**{"pmu.count": 4}))
 
 
 def test_a_section_is_cut_where_stages_would_take_turns_if_that_pays() -> None:

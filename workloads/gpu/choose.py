@@ -118,11 +118,12 @@ def without(config: Config, mechanism: str) -> str:
             return str(dataclasses.replace(config, cluster_m=1, cluster_n=1))
         case "wgmma":
             return MmaConfig.schedule
+        case "tma":
+            return str(dataclasses.replace(config, tma=False, cluster_m=1, cluster_n=1))
+        case "warp_specialization":
+            return str(dataclasses.replace(config, specialized=False, pingpong=False))
         case _:
-            raise InputError(
-                f"without {mechanism}: GEMM has no such program; it can leave out pingpong, multicast, wgmma, "
-                "attention all of them"
-            )
+            raise InputError(f"without {mechanism}: GEMM has no such program; attention can leave it out")
 
 
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
@@ -350,6 +351,10 @@ def parse(text: str, p: Problem, spec: GpuSpec) -> Config:
             fields[_FLAGS[word]] = True
         elif word == "one-tile":
             fields["persistent"] = False
+        elif word == "unspecialized":
+            fields["specialized"] = False
+        elif word == "cp.async" and classes[name] is WgmmaConfig:
+            fields["tma"] = False
         elif word in ("ldg", "cp.async"):
             fields["copy"] = word
         else:

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
+from sim.gpu.listing import listing
+from sim.gpu.program import walk
+from workloads.gpu import select
 from workloads.gpu.choose import Config, _wgmma_candidates, choose, parse
 from workloads.gpu.estimate import figures
 from workloads.gpu.gemv import GemvConfig
@@ -169,6 +172,8 @@ CONFIGS: list[tuple[str, Config]] = [
     ("wgmma 64x256x64 stages 4 pingpong swap", WgmmaConfig(64, 256, 64, stages=4, pingpong=True, swap=True)),
     ("wgmma 64x256x64 stages 4 group 4", WgmmaConfig(64, 256, 64, stages=4, group=4)),
     ("wgmma 128x128x64 stages 4 one-tile split 2", WgmmaConfig(128, 128, 64, stages=4, persistent=False, split=2)),
+    ("wgmma 128x256x64 stages 4 cp.async", WgmmaConfig(128, 256, 64, stages=4, tma=False)),
+    ("wgmma 128x256x64 stages 4 unspecialized", WgmmaConfig(128, 256, 64, stages=4, specialized=False)),
     ("mma 128x128x32 warp 64x64 cp.async stages 4", MmaConfig(128, 128, 32, 64, 64, 4, "cp.async")),
     ("mma 128x128x32 warp 64x64 ldg stages 2 stream-k", MmaConfig(128, 128, 32, 64, 64, 2, "ldg", stream_k=True)),
     ("simt 64x64x8 warp 32x32 ldg stages 2 split 4", SimtConfig(64, 64, 8, 32, 32, split=4)),
@@ -184,6 +189,35 @@ def test_configurations_are_printed_and_read(text: str, config: Config) -> None:
     assert parse(text, p, MACHINES["h100-sxm"]) == config
 
 
+MECHANISMS = {
+    "tma": ("cp_async", "tma_load"),
+    "wgmma": ("mma", "wgmma"),
+    "warp_specialization": ("tma_load", "setmaxnreg"),
+    "pingpong": ("wgmma", ""),
+    "multicast": ("tma_load", "cluster_sync"),
+}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_mechanism_left_out_gives_another_program(mechanism: str) -> None:
+    spec = MACHINES["h100-sxm"]
+    op = Gemm(m=512, n=512, k=256, dtype="bf16")
+    schedule = "wgmma 64x128x64 cluster 2x1 stages 4 pingpong"
+    with_it = build(op, spec, select.choose(op, spec, schedule).config)
+    program = build(op, spec, select.choose(op, spec, f"{schedule} without {mechanism}").config)
+    assert listing(program, spec) != listing(with_it, spec)
+    used, gone = MECHANISMS[mechanism]
+    opcodes = {op.opcode for role in program.kernels[0].roles for op in walk(role.body)}
+    assert used in opcodes
+    assert gone not in opcodes
+
+
+def test_mechanisms_that_gemm_does_not_have_are_named() -> None:
+    op = Gemm(m=512, n=512, k=256, dtype="bf16")
+    with pytest.raises(InputError, match="without overlap: GEMM has no such program"):
+        select.choose(op, MACHINES["h100-sxm"], "auto without overlap")
+
+
 def test_what_a_configuration_leaves_out_is_filled_in() -> None:
     op = Gemm(m=512, n=512, k=512, dtype="bf16")
     config = choose(op, MACHINES["h100-sxm"], "wgmma 128x256").config
@@ -194,6 +228,14 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     ("t4", Gemm(m=64, n=64, k=64, dtype="bf16"), "auto", "dtype=bf16"),
     ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="tf32"), "mma", "tf32"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "wgmma on h100-sxm"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x64 cluster 2x1 cp.async", "its own CTA alone"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x24 cp.async", "tile n a multiple of 32"),
+    (
+        "h100-sxm",
+        Gemm(m=64, n=64, k=64, dtype="fp16"),
+        "wgmma 64x64 cp.async unspecialized",
+        "warps that load need TMA",
+    ),
     ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "no cp.async"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp32"), "triton", "tensor cores"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 split 2", "does not cut k"),

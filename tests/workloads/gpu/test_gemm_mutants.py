@@ -50,6 +50,14 @@ CASES: dict[str, Case] = {
         "h100-sxm", SMALL, Gemm(m=128, n=128, k=512, dtype="bf16"), WgmmaConfig(128, 128, 64, stages=2, split=2),
         {"consumer/9 wgmma_fence": FENCE},
     ),
+    "wgmma without TMA": (
+        "h100-sxm", SMALL, Gemm(m=128, n=128, k=320, dtype="bf16"), WgmmaConfig(128, 128, 64, stages=3, tma=False),
+        {"consumer/9 wgmma_fence": FENCE},
+    ),
+    "wgmma unspecialized": (
+        "h100-sxm", SMALL, Gemm(m=256, n=256, k=192, dtype="bf16"),
+        WgmmaConfig(128, 128, 64, 2, 1, 2, specialized=False), {"warps/13 wgmma_fence": FENCE},
+    ),
     "cp.async": (
         "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=192, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16, 3, "cp.async"), {},
     ),
