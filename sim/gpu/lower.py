@@ -527,7 +527,8 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
     held = occupancy(kernel, spec)
     cycle = cycles_to_ticks(1)
     # The driver leaves to shared memory what as many CTAs as fit need, also where the grid has fewer.
-    l1_bytes = max(spec.l1.size_bytes - held.ctas * _shared_of_cta(kernel, spec), spec.l1.ways * spec.l1.line_bytes)
+    l1_bytes = spec.l1.size_bytes - spec.l1.reserved_bytes - held.ctas * _shared_of_cta(kernel, spec)
+    l1_bytes = max(l1_bytes, spec.l1.ways * spec.l1.line_bytes)
     tma, sync = spec.tma, spec.sync
     p = np.zeros(P.WIDTH, dtype=np.int64)
     values = {
