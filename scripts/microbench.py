@@ -123,13 +123,17 @@ class Bench:
 
     # ---- one method a probe
 
-    def chase(self, row: Row) -> float:
+    def chase(self, row: Row, *, indexed: bool = False) -> float:
         """Cycles of a dependent load over a footprint in KiB, after three laps where it may stay in the L2."""
         footprint, l2 = row.number * 1024, self.spec.l2.size_bytes
         length = micro.chase_length(footprint, 64)
         laps = 3 * length if footprint < 2 * l2 else 4096
         loads = min(max(length, 2048), 50_000)
-        return self.cycles(lambda n: micro.pointer_chase(footprint, n), loads, laps)
+        return self.cycles(lambda n: micro.pointer_chase(footprint, n, indexed=indexed), loads, laps)
+
+    def chase_indexed(self, row: Row) -> float:
+        """The same where what is loaded is an index."""
+        return self.chase(row, indexed=True)
 
     def far(self, row: Row) -> float:
         """Cycles of a load that hits in the other partition of the L2."""
@@ -152,6 +156,10 @@ class Bench:
     def shared_chase(self, row: Row) -> float:
         """Cycles of a dependent load from shared memory."""
         return self.cycles(lambda n: micro.shared_chase(n, row.number))
+
+    def shared_chase_indexed(self, row: Row) -> float:
+        """The same where what is loaded is an index."""
+        return self.cycles(lambda n: micro.shared_chase(n, row.number, indexed=True))
 
     def ldmatrix(self, row: Row) -> float:
         """Cycles of a dependent ldmatrix.x4."""
@@ -208,10 +216,10 @@ class Bench:
 
     def sm_private_read(self, row: Row) -> float:
         """GB/s of all SMs, one CTA each, sweeping a buffer in KiB."""
-        elements, sms = row.number * 256, self.spec.sm.count
+        elements, sms = row.number * 128, self.spec.sm.count
         sweeps = max(2, 512 // row.number)
         build = lambda n: micro.private_read(elements, n, sms)  # noqa: E731
-        return self.rate(build, sweeps, 2 * sweeps, 4 * elements * sms) / 1e9
+        return self.rate(build, sweeps, 2 * sweeps, 8 * elements * sms) / 1e9
 
     def shared_read(self, row: Row) -> float:
         """GB/s of all SMs from shared memory."""
