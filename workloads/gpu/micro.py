@@ -71,13 +71,13 @@ def _load_chain(r: RoleBuilder, x: GlobalTensor, element: IntLike, *, indexed: b
     """One load of a double by one thread, after the one before; indexed: see `pointer_chase`."""
     value = RegisterTile("value", (1,), "fp64")
     if indexed:
-        _address_step(r, value)
+        _address_step(r, value, 2)  # LEA and LEA.HI.X, which waits for the carry
     r.ldg(value.whole, x[element:1], 1, into="chase", after=("chase",), vector_bytes=_ELEMENT)
 
 
-def _address_step(r: RoleBuilder, value: RegisterTile) -> None:
-    """The instruction between two loads of x = a[x], address = base + size * x, into the register of the next load."""
-    r.run("imad", 1, dtype="int32", dst=value.whole, after=("chase",))
+def _address_step(r: RoleBuilder, value: RegisterTile, words: int = 1) -> None:
+    """What lies between two loads of x = a[x]: address = base + size * x, an instruction a word of the address."""
+    r.run("iadd", words, dtype="int32", dst=value.whole, after=("chase",), chain=words)
 
 
 def pointer_chase(footprint_bytes: int, loads: int, stride_bytes: int = 64, *, indexed: bool = False) -> Program:
@@ -234,6 +234,24 @@ def stream(op: str, spec: GpuSpec, threads: int, ctas: int, repeat: int = 1) -> 
         for y in outputs:
             r.stg(y[at:WARP_SIZE], result.whole, 1, vector_bytes=_ELEMENT)
     return _program(f"stream_{op}", [*inputs, *outputs], kernel.build())
+
+
+def dot(spec: GpuSpec, trips: int, unroll: int = 4) -> Program:
+    """The dot product of BabelStream: 4 CTAs of 1024 threads an SM, each `trips` times over `unroll` pairs of doubles."""
+    threads, ctas = 1024, 4 * spec.sm.count
+    step = ctas * threads
+    x, y = vector("x", step * trips * unroll), vector("y", step * trips * unroll)
+    kernel = KernelBuilder("dot", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    with kernel.role("warps", warps=threads // WARP_SIZE, registers=32) as r, r.loop("i", trips) as i:
+        for tensor in (x, y):
+            for u in range(unroll):
+                value = RegisterTile(f"{tensor.name}{u}", (WARP_SIZE,), "fp64")
+                at = (i * unroll + u) * step + CTA_X * threads + WARP * WARP_SIZE
+                r.ldg(value.whole, tensor[at:WARP_SIZE], 1, into=f"load{u}", vector_bytes=_ELEMENT)
+        total = RegisterTile("total", (1, WARP_SIZE), "fp32")
+        boards = tuple(f"load{u}" for u in range(unroll))
+        r.run("ffma", unroll, dtype="fp32", dst=total.whole, srcs=(total.whole,), after=boards)
+    return _program("dot", [x, y], kernel.build())
 
 
 def footprint_read(parts: int, ctas: int, loads: int = 32, unroll: int = 4) -> Program:
