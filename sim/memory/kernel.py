@@ -11,7 +11,9 @@ Reads look in the SM's own partition first. Where a line's home is the other par
 goes over the link to the home slice and leaves a copy behind; writes and atomics go to the home and drop the copy.
 A sector that a write covers in part is fetched first; full sectors are allocated without a fetch.
 
-The least recently used way of a set is replaced (`recency`).
+The least recently used way of a set is replaced (`recency`). Lines of a page of 2 to 2.5 MiB are dealt evenly to the
+slices, but neighbours as if drawn at random: with neighbours in turn no slice or channel ever had a queue, and streams
+that nearly saturate DRAM were up to 20 % faster than gpu-benches measures on V100, A100 and H100.
 """
 
 import numpy as np

@@ -24,7 +24,7 @@ def first_order(ways: int) -> int:
 
 
 @inner(inline=True)
-def place_of(order, ways, way):
+def place_of(order: int, ways: int, way: int) -> int:
     """Bit 3 of the nibble that holds a way, alone; 0 for the least recently used one."""
     different = order ^ (way * _ONES)
     same = ~(((different & _SEVENS) + _SEVENS) | different) & _EIGHTS & ((1 << (4 * ways - 4)) - 1)
@@ -32,7 +32,7 @@ def place_of(order, ways, way):
 
 
 @inner(inline=True)
-def oldest_way(order, ways):
+def oldest_way(order: int, ways: int) -> int:
     """The least recently used way: the exclusive or of all ways that the order does not hold."""
     rest = order ^ (order >> 32)
     rest ^= rest >> 16
@@ -50,7 +50,7 @@ def oldest_way(order, ways):
 
 
 @inner(inline=True)
-def used(order, ways, way):
+def used(order: int, ways: int, way: int) -> int:
     """The order after a use of a way."""
     place = place_of(order, ways, way)
     if place == 0:
@@ -62,7 +62,7 @@ def used(order, ways, way):
 
 
 @inner(inline=True)
-def dropped(order, ways, way):
+def dropped(order: int, ways: int, way: int) -> int:
     """The order after a way has become empty: it is replaced next."""
     place = place_of(order, ways, way)
     if place == 0:

@@ -83,7 +83,7 @@ def _address_step(r: RoleBuilder, value: RegisterTile, words: int = 1) -> None:
 def pointer_chase(footprint_bytes: int, loads: int, stride_bytes: int = 64, *, indexed: bool = False) -> Program:
     """`loads` dependent loads of one warp over a footprint, one element every `stride_bytes`, in scattered order.
 
-    indexed: what is loaded is an index, x = a[x], and its address takes one instruction more; otherwise it is a pointer.
+    indexed: what is loaded is an index, x = a[x], whose address takes two instructions; otherwise it is a pointer.
     """
     length = chase_length(footprint_bytes, stride_bytes)
     step = stride_bytes // _ELEMENT
@@ -237,7 +237,7 @@ def stream(op: str, spec: GpuSpec, threads: int, ctas: int, repeat: int = 1) -> 
 
 
 def dot(spec: GpuSpec, trips: int, unroll: int = 4) -> Program:
-    """The dot product of BabelStream: 4 CTAs of 1024 threads an SM, each `trips` times over `unroll` pairs of doubles."""
+    """The dot product of BabelStream: 4 CTAs of 1024 threads an SM, each `trips` times `unroll` pairs of doubles."""
     threads, ctas = 1024, 4 * spec.sm.count
     step = ctas * threads
     x, y = vector("x", step * trips * unroll), vector("y", step * trips * unroll)
