@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from arch.errors import InputError
 from arch.gpu_rules import WARP_SIZE, check
+from arch.memory import BankedMemory
 from arch.spec import Count, Group, MachineSpec, Share
 from arch.units import (
     BYTES,
@@ -70,6 +71,9 @@ class Sm(Group):
     instruction_cache_bytes: Bytes = Field(description="instructions that an SM holds without going to the L2")
     register_conflict_cycles: MeanCycles = Field(
         description="cycles that a sub-core's tensor core loses for a vector instruction: both use the register file"
+    )
+    wgmma_in_flight: Count | None = Field(
+        default=None, description="Hopper: wgmma of one warp that a tensor core holds; the next one waits to issue"
     )
 
 
@@ -184,29 +188,11 @@ class L2(Group):
         return self.slices * self.ways * self.line_bytes
 
 
-class Dram(Group):
-    """External memory. `bandwidth` scales the data rate only; the timings stay."""
+class Dram(BankedMemory):
+    """Device memory behind the L2."""
 
-    type: str
-    size_bytes: Bytes
-    bandwidth_bytes_per_s: BytesPerSecond = Field(description="peak of the data buses together")
-    overhead: Share = Field(description="share of the data bus that inline error correction and the like take")
-    write_overhead: Share = Field(description="further share that writes lose: check bits are read, changed, written")
-    channels: Count = Field(description="independent (pseudo-)channels")
-    banks: Count = Field(description="of one channel")
-    row_bytes: Bytes = Field(description="row buffer of one bank of one channel")
-    atom_bytes: Bytes = Field(description="one burst")
     latency_ps: Picoseconds = Field(description="beyond an L2 hit, for a row that is open in an idle channel")
-    t_rcd_ps: Picoseconds = Field(description="activate to column command")
-    t_rp_ps: Picoseconds = Field(description="precharge to activate")
-    t_ras_ps: Picoseconds = Field(description="activate to precharge")
-    t_rc_ps: Picoseconds = Field(description="activate to activate, same bank")
-    t_faw_ps: Picoseconds = Field(description="window of at most four activates of a channel")
-    t_wtr_ps: Picoseconds = Field(description="data bus idle between a write and a read")
-    t_rtw_ps: Picoseconds = Field(description="data bus idle between a read and a write")
-    t_refi_ps: Picoseconds = Field(description="between two refreshes of the same bank")
-    t_rfc_ps: Picoseconds = Field(description="for which a bank under refresh is away")
-    write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")
+    write_overhead: Share = Field(description="further share that writes lose: check bits are read, changed, written")
 
     @property
     def channel_bandwidth_bytes_per_s(self) -> float:

@@ -15,12 +15,19 @@ if TYPE_CHECKING:
 WARP_SIZE = 32
 """Threads in a warp, on every machine of the family."""
 
+MOST_COMPONENTS = 2**16 - 1
+"""Warps and queues that the engine's event keys can name; an SM has three queues."""
+
+_MOST_L1_BYTES = 16 * 2**20
+"""The model holds a tag for every line of every SM."""
+
 
 def check(spec: GpuSpec) -> None:
     """Raise ValueError for the first rule that the spec breaks."""
     _check_sm(spec)
     _check_shared(spec)
     _check_caches(spec)
+    _check_tma(spec)
     _check_dram(spec)
     _check_clock_and_power(spec)
     _check_instructions(spec)
@@ -39,6 +46,8 @@ def _nearest_multiples(value: int, step: int) -> str:
 def _check_sm(spec: GpuSpec) -> None:
     sm, gpcs = spec.sm, spec.gpc.count
     _rule(sm.count >= gpcs, "sm.count", f"{sm.count} SMs cannot fill {gpcs} GPCs; nearest: {gpcs}")
+    most = MOST_COMPONENTS // (sm.max_warps + 3)
+    _rule(sm.count <= most, "sm.count", f"{sm.count} SMs of {sm.max_warps} warps; the model takes {most}")
     warps = max(1, round(sm.max_warps / sm.sub_cores)) * sm.sub_cores
     reason = f"{sm.max_warps} is not a multiple of the {sm.sub_cores} sub-cores; nearest: {warps}"
     _rule(sm.max_warps == warps, "sm.max_warps", reason)
@@ -77,6 +86,8 @@ def _check_caches(spec: GpuSpec) -> None:
     )
     whole = l1.size_bytes >= step and l1.size_bytes % step == 0
     _rule(whole, "l1.size", reason + _nearest_multiples(l1.size_bytes, step))
+    most = f"the model takes {BYTES.format(_MOST_L1_BYTES)} an SM"
+    _rule(l1.size_bytes <= _MOST_L1_BYTES, "l1.size", f"{BYTES.format(l1.size_bytes)}; {most}")
 
     pair = f"{l2.slices - l2.slices % l2.partitions or l2.partitions}"
     reason = f"{l2.slices} slices do not divide into {l2.partitions} partitions; nearest: {pair}"
@@ -88,6 +99,14 @@ def _check_caches(spec: GpuSpec) -> None:
     linked = l2.partitions == 1 or l2.link_bandwidth_bytes_per_cycle is not None
     _rule(linked, "l2.link_bandwidth", "is missing: two partitions need a link between them")
     _rule(l2.partitions == 2 or not l2.local_copies, "l2.local_copies", "needs two partitions; nearest: false")
+
+
+def _check_tma(spec: GpuSpec) -> None:
+    if spec.tma is None:
+        return
+    size, least, most = spec.tma.max_in_flight_bytes, spec.l1.line_bytes, 2**20
+    reason = f"{BYTES.format(size)}; from a line of {BYTES.format(least)} to {BYTES.format(most)}"
+    _rule(least <= size <= most, "tma.max_in_flight", reason)
 
 
 def _check_dram(spec: GpuSpec) -> None:
@@ -109,8 +128,8 @@ def _check_dram(spec: GpuSpec) -> None:
     _rule(dram.t_rc_ps >= cycle, "dram.t_rc", reason)
     reason = f"{TIME.format(dram.t_rfc_ps)} is not less than t_refi = {TIME.format(dram.t_refi_ps)}"
     _rule(dram.t_rfc_ps < dram.t_refi_ps, "dram.t_rfc", reason + ": a bank would never leave refresh")
-    _rule(dram.overhead < 1, "dram.overhead", "leaves no bandwidth; must be less than 1")
-    _rule(dram.write_overhead < 1, "dram.write_overhead", "leaves no bandwidth; must be less than 1")
+    for name, overhead in (("overhead", dram.overhead), ("write_overhead", dram.write_overhead)):
+        _rule(overhead <= 0.9, f"dram.{name}", f"{overhead} leaves no bandwidth; at most 0.9")
     reason = f"{BYTES.format(dram.size_bytes)} is not more than l2.size = {BYTES.format(spec.l2.size_bytes)}"
     _rule(dram.size_bytes > spec.l2.size_bytes, "dram.size", reason)
 

@@ -78,11 +78,9 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
 def _find(name: str, folder: Path) -> Path:
     if "/" in name or name.endswith((".yaml", ".yml")):
         return folder / name
-    path = PRESETS / f"{name}.yaml"
-    if not path.is_file():
-        raise InputError(
-            f"unknown machine {name!r}; nearest: {_nearest(name, list_archs())} (all: {', '.join(list_archs())})"
-        )
+    path, known = PRESETS / f"{name}.yaml", list_archs()
+    if name not in known and not (folder == PRESETS and path.is_file()):
+        raise InputError(f"unknown machine {name!r}; nearest: {_nearest(name, known)} (all: {', '.join(known)})")
     return path
 
 
@@ -210,12 +208,12 @@ def _build(model: type[MachineSpec], figures: Mapping[str, Figure], sources: Map
     try:
         spec = model.model_validate(tree)
     except ValidationError as error:
-        raise InputError(_one_line(error.errors()[0], figures, list(rows))) from None
+        raise InputError(_one_line(error.errors()[0], model, figures, list(rows))) from None
     spec._sources.update(sources)
     return spec
 
 
-def _one_line(error: ErrorDetails, figures: Mapping[str, Figure], rows: Sequence[str]) -> str:
+def _one_line(error: ErrorDetails, model: type[MachineSpec], figures: Mapping[str, Figure], rows: Sequence[str]) -> str:
     """Say in one line what pydantic found first: where, path, value, rule."""
     location = [str(part) for part in error["loc"]]
     reason = error["msg"].removeprefix("Value error, ")
@@ -234,4 +232,7 @@ def _one_line(error: ErrorDetails, figures: Mapping[str, Figure], rows: Sequence
         choices = [choice.strip(" '") for choice in str(error["ctx"]["expected"]).replace(" or ", ", ").split(",")]
         reason = f"must be one of {', '.join(choices)}; nearest: {_nearest(str(figure.text), choices)}"
     reason = reason.replace("Input should", "must").split(", unable to parse")[0]
+    leaf, limit = leaves(model).get(path), next(iter(error.get("ctx", {}).values()), None)
+    if leaf and leaf.unit and isinstance(limit, int | float):
+        reason = reason.replace(str(limit), leaf.unit.format(limit))
     return f"{where}: {path}{value}: {reason}"

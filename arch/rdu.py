@@ -10,7 +10,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from arch.spec import Count, Group, MachineSpec, Share
+from arch.memory import BankedMemory
+from arch.spec import Count, Group, MachineSpec
 from arch.units import (
     BYTES,
     BYTES_PER_S,
@@ -72,6 +73,9 @@ class Mesh(Group):
     vector_bytes_per_cycle: BytesPerCycle = Field(description="one link, one direction")
     scalar_bytes_per_cycle: BytesPerCycle = Field(description="one link, one direction")
     control_cycles: Cycles = Field(description="of a done or credit token over one hop")
+    control_wires: Count = Field(
+        description="circuits of a link, one direction, a token a cycle each; more than that share"
+    )
     credits: Count = Field(description="flits of one flow in flight on a link; a round trip longer than that slows it")
     flit_bytes: Bytes = Field(gt=0, description="data of one vector flit")
 
@@ -92,28 +96,8 @@ class Agcu(Group):
     in_flight_bytes: Bytes = Field(description="requested and not yet back, one unit")
 
 
-class Memory(Group):
-    """External memory. `bandwidth` scales the data rate only; the timings stay."""
-
-    type: str
-    size_bytes: Bytes
-    bandwidth_bytes_per_s: BytesPerSecond = Field(description="peak of the data buses together")
-    overhead: Share = Field(description="share of the data bus that inline error correction and the like take")
-    channels: Count = Field(description="independent (pseudo-)channels")
-    banks: Count = Field(description="of one channel")
-    row_bytes: Bytes = Field(description="row buffer of one bank of one channel")
-    atom_bytes: Bytes = Field(description="one burst")
-    latency_ps: Picoseconds = Field(description="address generator to data back, row open, channel idle")
-    t_rcd_ps: Picoseconds = Field(description="activate to column command")
-    t_rp_ps: Picoseconds = Field(description="precharge to activate")
-    t_ras_ps: Picoseconds = Field(description="activate to precharge")
-    t_rc_ps: Picoseconds = Field(description="activate to activate, same bank")
-    t_faw_ps: Picoseconds = Field(description="window of at most four activates of a channel")
-    t_wtr_ps: Picoseconds = Field(description="data bus idle between a write and a read")
-    t_rtw_ps: Picoseconds = Field(description="data bus idle between a read and a write")
-    t_refi_ps: Picoseconds = Field(description="between two refreshes of the same bank")
-    t_rfc_ps: Picoseconds = Field(description="for which a bank under refresh is away")
-    write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")
+class Memory(BankedMemory):
+    """HBM or DDR behind the address generators."""
 
     @property
     def write_overhead(self) -> float:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from arch.units import word
 
-Count = Annotated[int, Field(gt=0, le=2**31)]
+Count = Annotated[int, Field(gt=0, le=2**20)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -27,6 +27,9 @@ from arch.units import (
     Picoseconds,
 )
 
+_MOST_BUFFER_BYTES = 2**30
+"""The check of programs holds a clock for every row of the unified buffer."""
+
 
 class Array(Group):
     """The matrix unit: cells that pass activations to the right and sums (or weights) downwards."""
@@ -190,6 +193,11 @@ class TpuSpec(MachineSpec):
             raise ValueError(
                 f"unified_buffer.size: must hold at least 4 rows of the array, {4 * self.array.rows} B; "
                 f"nearest: {4 * self.array.rows} B"
+            )
+        if self.unified_buffer.size_bytes > _MOST_BUFFER_BYTES:
+            most = BYTES.format(_MOST_BUFFER_BYTES)
+            raise ValueError(
+                f"unified_buffer.size: {BYTES.format(self.unified_buffer.size_bytes)}; the model takes {most}"
             )
         if self.control.buffer < 1 or self.weight_fifo.depth * self.tile_bytes > self.dram.size_bytes:
             raise ValueError(

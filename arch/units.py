@@ -18,8 +18,12 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
 _SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-# Above this no figure makes sense, and int64 arithmetic on it would be at risk.
+# Above these no figure makes sense, and int64 ticks of a run would be at risk.
 _MAX = 2**53
+_MAX_CYCLES = 2**31
+_MAX_PS = 10**13  # 10 s
+# Below this a kernel of any size would take hours of simulated time.
+_MIN_BYTES_PER_S = 10**8
 _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
@@ -41,6 +45,8 @@ class Unit:
         if match is None:
             raise ValueError(f"{value!r} is not a number with a unit: write for example {self.example!r}")
         number, unit = match[1], match[2]
+        if len(number.lower().partition("e")[2]) > 3:  # Fraction would write out every digit
+            raise ValueError(f"{number!r} is out of range: write for example {self.example!r}")
         if unit in self.factors:
             return Fraction(number.replace("_", "")) * self.factors[unit]
         if unit == "":
@@ -123,15 +129,15 @@ def _schema(unit: Unit) -> WithJsonSchema:
 # lowering rounds those once, to ticks or to bytes per tick, and engines never add them up.
 Bytes = Annotated[int, BeforeValidator(_to_int(BYTES)), Field(ge=0, le=_MAX), BYTES, _schema(BYTES)]
 BytesPerSecond = Annotated[
-    int, BeforeValidator(_to_int(BYTES_PER_S)), Field(gt=0, le=_MAX), BYTES_PER_S, _schema(BYTES_PER_S)
+    int, BeforeValidator(_to_int(BYTES_PER_S)), Field(ge=_MIN_BYTES_PER_S, le=_MAX), BYTES_PER_S, _schema(BYTES_PER_S)
 ]
 BytesPerCycle = Annotated[
     float, BeforeValidator(_to_float(BYTES_PER_CYCLE)), Field(gt=0, le=_MAX), BYTES_PER_CYCLE, _schema(BYTES_PER_CYCLE)
 ]
-Cycles = Annotated[int, BeforeValidator(_to_int(CYCLES)), Field(ge=0, le=_MAX), CYCLES, _schema(CYCLES)]
-MeanCycles = Annotated[float, BeforeValidator(_to_float(CYCLES)), Field(ge=0, le=_MAX), CYCLES, _schema(CYCLES)]
+Cycles = Annotated[int, BeforeValidator(_to_int(CYCLES)), Field(ge=0, le=_MAX_CYCLES), CYCLES, _schema(CYCLES)]
+MeanCycles = Annotated[float, BeforeValidator(_to_float(CYCLES)), Field(ge=0, le=_MAX_CYCLES), CYCLES, _schema(CYCLES)]
 Hertz = Annotated[int, BeforeValidator(_to_int(HERTZ)), Field(ge=10**6, le=10**12), HERTZ, _schema(HERTZ)]
-Picoseconds = Annotated[int, BeforeValidator(_to_int(TIME)), Field(ge=0, le=_MAX), TIME, _schema(TIME)]
+Picoseconds = Annotated[int, BeforeValidator(_to_int(TIME)), Field(ge=0, le=_MAX_PS), TIME, _schema(TIME)]
 Milliwatts = Annotated[int, BeforeValidator(_to_int(POWER)), Field(ge=0, le=_MAX), POWER, _schema(POWER)]
 Millivolts = Annotated[int, BeforeValidator(_to_int(VOLTAGE)), Field(gt=0, le=_MAX), VOLTAGE, _schema(VOLTAGE)]
 Femtojoules = Annotated[int, BeforeValidator(_to_int(ENERGY)), Field(ge=0, le=_MAX), ENERGY, _schema(ENERGY)]

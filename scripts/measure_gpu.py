@@ -116,6 +116,9 @@ CALLS = 32
 WAIT_CYCLES = 200_000
 """Core cycles of the waiting kernel a queued call: more than the host takes for any call here."""
 
+ANSWER_S = 20.0
+"""How long nvidia-smi may take, seconds."""
+
 
 class Refusal(Exception):
     """Something that a person can put right; the message says how."""
@@ -293,9 +296,15 @@ def operation(torch: Any, device: Any, case: Case, schedule: str) -> Callable[[l
             function = getattr(functional, case.op)
             return lambda t: function(t[0])
         case "attention":
-            from torch.nn.attention import SDPBackend, sdpa_kernel
+            try:
+                from torch.nn.attention import SDPBackend, sdpa_kernel
 
-            backend = getattr(SDPBackend, ATTENTION_SCHEDULES[schedule])
+                backend = getattr(SDPBackend, ATTENTION_SCHEDULES[schedule])
+            except (ImportError, AttributeError):
+                raise Refusal(f"{case} {schedule}: PyTorch {torch.__version__} has no such backend") from None
+            reduced = getattr(torch.backends.cuda, "allow_fp16_bf16_reduction_math_sdp", None)
+            if reduced is not None:  # else separate kernels convert fp16 and bf16 to fp32 first (since PyTorch 2.5)
+                reduced(True)
             options: dict[str, Any] = {"is_causal": bool(case.keys["causal"])}
             if case.keys["kv_heads"] != case.keys["heads"]:
                 options["enable_gqa"] = True
@@ -321,7 +330,7 @@ class Rotation:
     ) -> None:
         dtype = getattr(torch, TORCH_DTYPES[case.dtype])
         self._call = call
-        self._sets = [[torch.randn(shape, device=device).to(dtype) for shape in case.extents] for _ in range(sets)]
+        self._sets = [[torch.randn(shape, device=device, dtype=dtype) for shape in case.extents] for _ in range(sets)]
         if case.op in ("sqrt", "log"):
             for tensors in self._sets:
                 tensors[0].abs_()
@@ -377,15 +386,24 @@ def cpu_batch(calls: Rotation) -> list[float]:
     return times
 
 
-def read_card(uuid: str) -> dict[str, str]:
-    """Clocks, power, temperature and driver version of the card now; nothing if nvidia-smi does not answer."""
+def read_card(uuid: str, keep_busy: Callable[[], None]) -> dict[str, str]:
+    """Clocks, power, temperature and driver version of the card while `keep_busy` is called again and again; nothing if
+    nvidia-smi does not answer."""
     names = ("driver_version", *CARD)
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits", "-i", uuid]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError:
         return {}
-    return dict(zip(names, (field.strip() for field in answer.strip().split(",")), strict=False))
+    with process:
+        end_s = time.monotonic() + ANSWER_S
+        while process.poll() is None:
+            keep_busy()
+            if time.monotonic() > end_s:
+                process.kill()
+        answer = process.stdout.read() if process.stdout else ""
+    fields = [field.strip() for field in answer.strip().split(",")]
+    return dict(zip(names, fields, strict=True)) if not process.returncode and len(fields) == len(names) else {}
 
 
 @dataclass
@@ -433,11 +451,13 @@ class Bench:
             times += cuda_batch(torch, calls, scope) if cuda else cpu_batch(calls)
         card: dict[str, str] = {}
         if cuda:
-            # More of the same while nvidia-smi looks, for at most a second or so of device time.
-            for _ in range(max(1, min(2000, int(1e6 / percentile(times, 0.5))))):
-                calls()
-            card = read_card(self.uuid)
-            torch.cuda.synchronize()
+
+            def keep_busy() -> None:
+                for _ in range(CALLS):
+                    calls()
+                torch.cuda.synchronize()
+
+            card = read_card(self.uuid, keep_busy)
         return {
             "machine": self.machine,
             "op": case.op,

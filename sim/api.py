@@ -46,16 +46,17 @@ def simulate(
 ) -> Report:
     """Simulates one operator, or one graph of operators, on one machine.
 
-    workload: an operator, its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`) or a graph (`workloads.graphs`).
-    machine: a description, or a preset's name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole
-    configuration as reports print it; of graphs `eager`, `graph`, `fused`, `fused_graph`. set: overrides of the
-    machine, `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every instruction
-    issues singly. l2: `cold`, `warm` after an untimed run, or `dirty`, full of what something else wrote. scope:
-    what the time covers (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy
-    for long), or a locked clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the
-    power model. program: a file with the program to run instead, as `program_listing` prints it (TPUs). tune:
-    simulate the best few candidates and take the fastest. without: mechanisms that the kernel is to do without,
-    which gives another program (`workloads.gpu.select.MECHANISMS`). progress: called with the share done, 0 to 1.
+    workload: an operator, its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`) or a graph (`workloads.graphs`). machine:
+    a description, or a preset's name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole configuration
+    as reports print it; of graphs `eager`, `graph`, `fused`, `fused_graph`. set: overrides of the machine,
+    `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every instruction issues
+    singly. l2: `cold`, `warm` after an untimed run, or `dirty`, full of what something else wrote. scope: what the
+    time covers (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy for long),
+    or a locked clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the power model.
+    program: a file with the program to run instead, as `program_listing` prints it (TPUs), or a Python file that
+    makes it (docs/dataflow-language.md). tune: simulate the best few candidates and take the fastest. without:
+    mechanisms that the kernel is to do without, which gives another program (`workloads.gpu.select.MECHANISMS`).
+    progress: called with the share done, 0 to 1.
     Raises InputError before anything runs, also for an option that means nothing on the machine.
     """
     spec = _machine(machine, set)

@@ -1,4 +1,4 @@
-"""The command line: `tilewave run | compare | archs | validate`.
+"""The command line: `tilewave run | compare | archs | validate`; studies and traces have theirs in their folders.
 
 Exit codes: 0 fine, 1 a failed check or a row on which the simulator broke, 2 bad input (one line on stderr), 130 after
 Ctrl-C.
@@ -8,50 +8,56 @@ Everything heavy is imported by the command that needs it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
+from sim import arguments
+from sim.arguments import Parser, as_json
 from sim.study import cli as study
 from sim.trace import cli as trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from sim.report.compare import Comparison
     from sim.report.report import Report
+    from sim.validate import Validation
 
 FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-PICTURES = (".png", ".svg", ".pdf")
 MOVIES = (".gif", ".html")
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as all others."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises InputError with argparse's message."""
-        raise InputError(f"{message} (see {self.prog} --help)")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     try:
-        options = _parser().parse_args(arguments)
-        return int(options.command(options))
+        options = arguments.parse(_parser(), words)
+        code = int(options.command(options))
+        print(end="", flush=True)
+        return code
     except InputError as error:
-        print(f"tilewave: {error}", file=sys.stderr)
+        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(error))
+        print(f"tilewave: {''.join(shown)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("tilewave: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe has gone (`| head`): nothing is left to say, not even when Python flushes at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say_no_more()
         return FINE
+    except OSError as error:
+        _say_no_more()
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"tilewave: {where}{error.strerror or error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _say_no_more() -> None:
+    """Sends what stdout still holds nowhere: its reader has gone (`| head`), or its disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> Parser:
@@ -65,35 +71,36 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
     run = commands.add_parser("run", help="one operator on one machine", allow_abbrev=False)
-    _add_workload(run)
-    run.add_argument("--arch", required=True, metavar="A", help="preset or machine file (tilewave archs lists presets)")
-    run.add_argument("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
+    arguments.add_workload(run)
+    arguments.add_machine(run)
+    arguments.add_schedule(run)
     _add_conditions(run)
     run.add_argument(
         "--show-array",
         nargs="?",
-        const="",
+        const="array.gif",
         metavar="FILE",
         help="print what every cell of a systolic array holds, and animate it (.gif, .html; default: array.gif)",
     )
-    run.add_argument("--program", default="", metavar="FILE", help="run this program, a changed listing (TPUs)")
+    arguments.add_program(run)
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
-    _add_output(run)
+    arguments.add_output(run)
     run.add_argument("--html", metavar="FILE", help="write the whole report as one HTML file")
     run.set_defaults(command=_run)
 
     compare = commands.add_parser("compare", help="one operator on several machines", allow_abbrev=False)
-    _add_workload(compare)
+    arguments.add_workload(compare)
     compare.add_argument("--arch", required=True, nargs="+", metavar="A", help="presets or machine files")
+    arguments.add_overrides(compare)
     compare.add_argument("--schedule", default=["auto"], nargs="+", metavar="S", help="each is run on each machine")
     _add_conditions(compare)
-    _add_output(compare)
+    arguments.add_output(compare)
     compare.set_defaults(command=_compare)
 
     archs = commands.add_parser("archs", help="list machines, or show one with its sources", allow_abbrev=False)
     archs.add_argument("name", nargs="?", metavar="NAME", help="preset or machine file")
-    archs.add_argument("--set", nargs="+", action="extend", default=[], metavar="P=V", help="overrides of the machine")
+    arguments.add_overrides(archs)
     archs.add_argument("--json", action="store_true", help="JSON instead of text")
     archs.add_argument(
         "--schema",
@@ -105,47 +112,25 @@ def _parser() -> Parser:
     validate = commands.add_parser("validate", help="simulated against measured times", allow_abbrev=False)
     validate.add_argument("--reference", metavar="FILE", help="CSV of measurements; default: the packaged rows")
     for name in ("arch", "op", "dtype", "source", "schedule"):
-        validate.add_argument(f"--{name}", nargs="+", default=[], metavar=name[0].upper(), help="only these rows")
-    validate.add_argument("--workers", type=_positive, metavar="N", help="processes; default: all cores")
-    validate.add_argument("--store", metavar="FILE", help="where results are kept; default: in the user's cache")
-    _add_output(validate)
+        validate.add_argument(
+            f"--{name}", nargs="+", default=[], metavar=name[0].upper(), help=f"only rows of this {name}"
+        )
+    arguments.add_workers(validate)
+    arguments.add_output(validate)
     validate.set_defaults(command=_validate)
     study.add_commands(commands)
     trace.add_command(commands)
     return parser
 
 
-def _add_workload(parser: Parser) -> None:
-    parser.add_argument("workload", nargs="+", metavar="OP k=v", help="such as: gemm m=4096 n=4096 k=4096 dtype=bf16")
-
-
 def _add_conditions(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--set", nargs="+", action="extend", default=[], metavar="P=V", help="override: --set l2.size='60 MiB'")
-    add("--check", action="store_true", help="replay the schedule with numbers and compare with NumPy")
-    add("--exact", action="store_true", help="issue every instruction singly")
-    add("--l2", default="cold", metavar="STATE", help="cold (default), warm, or dirty: full of another kernel's stores")
-    add(
-        "--scope", default="kernel", metavar="SCOPE", help="what the time covers: kernel (default), event, stream, host"
-    )
-    add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
-    add(
-        "--data",
-        default="normal",
-        metavar="DATA",
-        help="operands for the power model: normal (default), uniform, zeros",
-    )
-    add(
+    arguments.add_conditions(parser)
+    arguments.add_measures(parser)
+    parser.add_argument("--check", action="store_true", help="replay the schedule with numbers and compare with NumPy")
+    parser.add_argument(
         "--without", nargs="+", action="extend", default=[], metavar="M",
         help="leave a mechanism out, as another program: tma, wgmma, warp_specialization, pingpong, overlap, multicast",
     )  # fmt: skip
-    add("--tune", action="store_true", help="simulate the best few candidates and take the fastest")
-
-
-def _add_output(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="JSON on stdout instead of text")
-    parser.add_argument("--plot", metavar="FILE", help=f"draw to a file ({', '.join(PICTURES)})")
-    parser.add_argument("--force", action="store_true", help="let files be overwritten")
 
 
 class _Version(argparse.Action):
@@ -162,30 +147,25 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _positive(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be a whole number of at least 1")
-    return int(text)
-
-
 # ---------------------------------------------------------------------------------------------------- commands
 
 
 def _run(options: argparse.Namespace) -> int:
-    picture = _picture(options)
-    page = study.target("--html", options.html, (".html",), options.force)
-    from sim.api import program_listing, simulate
-    from sim.progress import Progress
-
-    text = " ".join(options.workload)
+    picture = arguments.picture(options)
+    page = arguments.target("--html", options.html, (".html",), options.force)
+    movie = arguments.target("--show-array", options.show_array, MOVIES, options.force)
+    text: str = options.workload
     if options.listing:
-        sys.stdout.write(
-            program_listing(text, options.arch, schedule=options.schedule, set=options.set, without=options.without)
-        )
-        return FINE
-    if options.show_array is not None:
-        _show_array(options, text)
+        return _listing(options)
+    from sim.api import simulate
+    from sim.progress import Progress
+    from workloads.ops import GRAPHS
+
+    if options.profile and options.operator not in GRAPHS:
+        raise InputError(f"--profile: {options.operator} is one operator; graphs are {' and '.join(GRAPHS)}")
+
+    if movie:
+        _show_array(options, movie)
     with Progress(text) as progress:
         report = simulate(
             text, options.arch, schedule=options.schedule, program=options.program, progress=progress,
@@ -194,20 +174,35 @@ def _run(options: argparse.Namespace) -> int:
     if options.profile:
         _print_profile(report, options.json)
     else:
-        print(_json(report.to_dict()) if options.json else report)
+        print(as_json(report.to_dict()) if options.json else report)
     if picture:
-        _save(_drawing(report), picture)
+        arguments.save(lambda: _drawing(report), picture)
     if page:
-        _write_page(report, text, options, page)
-    return _outcome([report.to_dict()])
+        _write_page(report, options, page)
+    return _outcome([report])
+
+
+def _listing(options: argparse.Namespace) -> int:
+    """Prints the program; InputError where something is asked for that only a run has."""
+    from sim.api import program_listing
+
+    other = ("json", "plot", "html", "show_array", "profile", "check", "program")
+    asked = next((name for name in other if getattr(options, name)), None)
+    if asked:
+        raise InputError(f"--listing prints the program and runs nothing; leave out --{asked.replace('_', '-')}")
+    how = {name: getattr(options, name) for name in ("schedule", "set", "without")}
+    print(program_listing(options.workload, options.arch, **how), end="")
+    return FINE
 
 
 def _drawing(report: Report) -> Figure:
     """Roofline and stalls (of a graph: its profile), and below them what only the machine's family has."""
+    from matplotlib import pyplot
+
     from sim.report.families import family
 
     own = getattr(family(report.record.machine.family), "draw", None)
-    figure: Figure = _pyplot().figure(figsize=(13, 10.5 if own else 4.5), layout="constrained")
+    figure = pyplot.figure(figsize=(13, 10.5 if own else 4.5), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3)) if own else [figure]
     left, right = parts[0].subplots(1, 2)
     report.plot_roofline(left)
@@ -217,80 +212,89 @@ def _drawing(report: Report) -> Figure:
     return figure
 
 
-def _write_page(report: Report, text: str, options: argparse.Namespace, path: Path) -> None:
+def _write_page(report: Report, options: argparse.Namespace, path: Path) -> None:
     """Writes the report as one HTML file, with a timeline of what was run."""
     from arch.load import load_arch
     from sim.trace import trace
     from sim.trace.page import page
+    from sim.trace.window import Wanted
 
     machine = load_arch(options.arch, options.set)
-    asked = {name: getattr(options, name) for name in ("l2", "clock", "exact")}
-    schedule = options.schedule if report.record.operators else report.record.schedule
-    content = page(report, machine, lambda: trace(text, machine, schedule=schedule, **asked))
-    with study.written("--html", path):
+    run = report.record
+    asked = {name: getattr(options, name) for name in ("l2", "clock", "data", "exact", "program")}
+    schedule = options.schedule if run.operators else run.schedule
+    # Of a graph, the inside of its longest kernel.
+    inside = [n for n, kernel in enumerate(run.kernels) if run.operators and getattr(kernel.own, "occupancy", None)]
+    wanted = Wanted(kernel=max(inside, key=lambda number: run.kernels[number].cycles)) if inside else None
+    content = page(report, machine, lambda: trace(options.workload, machine, wanted, schedule=schedule, **asked))
+    with arguments.written("--html", path):
         path.write_text(content, encoding="utf-8")
 
 
-def _print_profile(report: Report, as_json: bool) -> None:
+def _print_profile(report: Report, json: bool) -> None:
     from sim.report.render import as_text
     from sim.report.sections import profile_section
 
     if not report.record.operators:
-        raise InputError(f"--profile: {report.record.workload} is one operator; graphs are bert_layer and llama")
-    print(_json(report.to_dict()["profile"]) if as_json else as_text([profile_section(report.record)]))
+        raise InputError(f"--profile: {report.record.workload} ran as one program on {report.record.machine.name}")
+    print(as_json(report.to_dict()["profile"]) if json else as_text([profile_section(report.record)]))
 
 
-def _show_array(options: argparse.Namespace, text: str) -> None:
+def _show_array(options: argparse.Namespace, path: Path) -> None:
     """Prints the cells cycle by cycle and writes the animation; with --json only the latter."""
+    import matplotlib
+
     from sim.api import show_array
 
-    path = Path(options.show_array or "array.gif")
-    if path.suffix not in MOVIES:
-        raise InputError(f"--show-array {path}: the name must end in one of {', '.join(MOVIES)}")
-    if not path.parent.is_dir():
-        raise InputError(f"--show-array {path}: there is no folder {path.parent}")
-    if path.exists() and not options.force:
-        raise InputError(f"--show-array {path}: the file exists; --force overwrites it")
-    array = show_array(text, options.arch, set=options.set)
-    _pyplot()
+    array = show_array(options.workload, options.arch, set=options.set)
+    matplotlib.use("Agg")
     from sim.report.animation import animate
 
-    try:
+    with arguments.written("--show-array", path):
         animate(array.title, array.frames, path)
-    except OSError as error:
-        raise InputError(f"--show-array {path}: cannot be written: {error.strerror}") from None
     if not options.json:
         print(f"{array}\nanimated in {path}\n")
 
 
 def _compare(options: argparse.Namespace) -> int:
-    picture = _picture(options)
+    picture = arguments.picture(options)
     from sim.api import compare
     from sim.progress import Progress
 
-    text = " ".join(options.workload)
+    text = options.workload
     with Progress(text) as progress:
         comparison = compare(text, options.arch, options.schedule, progress=progress, **_conditions(options))
-    print(_json(comparison.to_dict()) if options.json else comparison)
     reports = comparison.reports
-    if picture and reports:
-        figure, axes = _pyplot().subplots(figsize=(7, 4.5), layout="constrained")
-        comparison.plot_roofline(axes)
-        _save(figure, picture)
-    return _outcome([report.to_dict() for report in reports]) if reports else BAD_INPUT
+    if not reports:
+        raise InputError("; ".join(dict.fromkeys(row["reason"] for row in comparison.to_dict()["rows"])))
+    print(as_json(comparison.to_dict()) if options.json else comparison)
+    if picture:
+        arguments.save(lambda: _roofline(comparison), picture)
+    return _outcome(reports)
+
+
+def _roofline(comparison: Comparison) -> Figure:
+    """The machines of a comparison on one roofline."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    comparison.plot_roofline(axes)
+    return figure
 
 
 def _archs(options: argparse.Namespace) -> int:
     from arch import describe, json_schema, list_archs, load_arch
 
     if options.schema:
-        print(_json(json_schema(load_arch(options.name, options.set).family if options.name else "gpu")))
+        print(as_json(json_schema(load_arch(options.name, options.set).family if options.name else "gpu")))
         return FINE
     if options.name:
         spec = load_arch(options.name, options.set)
         rows = describe(spec)
         if options.json:
-            print(_json({"name": spec.name, "figures": {r.path: {"value": r.value, "source": r.source} for r in rows}}))
+            print(
+                as_json({"name": spec.name, "figures": {r.path: {"value": r.value, "source": r.source} for r in rows}})
+            )
             return FINE
         widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
         print(f"{spec.name}: {spec.title}")
@@ -301,7 +305,7 @@ def _archs(options: argparse.Namespace) -> int:
         raise InputError("archs: --set needs a NAME, such as tilewave archs h100-sxm --set sm.count=114")
     machines = {name: load_arch(name).summary for name in list_archs()}
     if options.json:
-        print(_json(machines))
+        print(as_json(machines))
     else:
         width = max(map(len, machines))
         print("\n".join(f"{name:<{width}}  {text}" for name, text in machines.items()))
@@ -309,9 +313,8 @@ def _archs(options: argparse.Namespace) -> int:
 
 
 def _validate(options: argparse.Namespace) -> int:
-    picture = _picture(options)
+    picture = arguments.picture(options)
     from sim.api import simulate_row
-    from sim.progress import Progress
     from sim.runners.gpu import compile_kernels
     from sim.validate import default_store, select, validate
     from workloads.silicon import SILICON_CSV, read_rows
@@ -320,16 +323,21 @@ def _validate(options: argparse.Namespace) -> int:
     rows = select(read_rows(options.reference or SILICON_CSV), **filters)
     store = Path(options.store) if options.store else default_store()
     compile_kernels()  # once here, not once in every process
-    with Progress(f"{len(rows)} rows") as progress:
-        validation = validate(
-            rows, simulate_row, store=store, workers=options.workers, progress=lambda done, of: progress(done / of)
-        )
-    print(_json(validation.to_dict()) if options.json else validation)
+    with arguments.counted("validate") as progress:
+        validation = validate(rows, simulate_row, store=store, workers=options.workers, progress=progress)
+    print(as_json(validation.to_dict()) if options.json else validation)
     if picture:
-        figure, axes = _pyplot().subplots(figsize=(7, 7), layout="constrained")
-        validation.plot(axes)
-        _save(figure, picture)
+        arguments.save(lambda: _scatter(validation), picture)
     return DIFFERENCE if validation.failed else FINE
+
+
+def _scatter(validation: Validation) -> Figure:
+    """Simulated over measured times."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 7), layout="constrained")
+    validation.plot(axes)
+    return figure
 
 
 # ---------------------------------------------------------------------------------------------------- what they share
@@ -337,50 +345,12 @@ def _validate(options: argparse.Namespace) -> int:
 
 def _conditions(options: argparse.Namespace) -> dict[str, Any]:
     """Options that `simulate` and `compare` take under the same names."""
-    names = ("set", "check", "exact", "l2", "scope", "clock", "data", "tune", "without")
-    return {name: getattr(options, name) for name in names}
+    return arguments.conditions(options, "check", "without")
 
 
-def _outcome(reports: Sequence[dict[str, Any]]) -> int:
+def _outcome(reports: Sequence[Report]) -> int:
     """1 where a check failed."""
-    return DIFFERENCE if any(not report.get("check", {"passed": True})["passed"] for report in reports) else FINE
-
-
-def _json(document: Any) -> str:
-    return json.dumps(document, indent=2, allow_nan=False)
-
-
-def _picture(options: argparse.Namespace) -> Path | None:
-    """Where the picture goes, checked before anything runs."""
-    if options.plot is None:
-        if options.force and all(getattr(options, name, None) is None for name in ("html", "show_array")):
-            raise InputError("--force goes with --plot FILE, --html FILE or --show-array FILE")
-        return None
-    path = Path(options.plot)
-    if path.suffix not in PICTURES:
-        raise InputError(f"--plot {path}: the name must end in one of {', '.join(PICTURES)}")
-    if not path.parent.is_dir():
-        raise InputError(f"--plot {path}: there is no folder {path.parent}")
-    if path.exists() and not options.force:
-        raise InputError(f"--plot {path}: the file exists; --force overwrites it")
-    return path
-
-
-def _pyplot() -> Any:
-    """matplotlib's pyplot, drawing to files only."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Figure, path: Path) -> None:
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise InputError(f"--plot {path}: cannot be written: {error.strerror}") from None
+    return DIFFERENCE if any(report.record.check and not report.record.check.passed for report in reports) else FINE
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.fingerprint import code_hash
-from sim.report.render import as_html, as_text
+from sim.report.render import Shown
 from sim.report.sections import Section
 from workloads.silicon import Row, environment_of
 
@@ -104,7 +104,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Shown):
     """All rows of one validation, in the order of the reference.
 
     skipped: rows that this version does not run. failed: rows on which the simulator broke, which is a bug of ours.
@@ -172,14 +172,6 @@ class Validation:
             Section(f"Failed: {len(self.failed)} rows", _reasons(self.failed), ("rows", "reason")),
         ]
         return [section for section in found if section.rows]
-
-    def __str__(self) -> str:
-        """The validation as text."""
-        return as_text(self.sections()) or "no rows"
-
-    def _repr_html_(self) -> str:
-        """The validation for notebooks."""
-        return as_html(self.sections())
 
 
 class Store:
@@ -342,7 +334,7 @@ def _outcome(row: Row, get: Callable[[], RowResult]) -> tuple[RowResult | Missin
 
 def _key(row: Row, fingerprint: Fingerprint) -> str:
     """Hash of all that the simulated time of a row depends on; measured time and quality are not part of it."""
-    asked = [row.machine, row.op, row.dtype, row.shape, row.schedule, row.scope, row.l2]
+    asked = [row.machine, row.op, row.dtype, row.shape, row.schedule, row.kind, row.scope, row.l2]
     environment = environment_of(row.source).model_dump_json()
     return hashlib.sha256(json.dumps([asked, environment, fingerprint(row)]).encode()).hexdigest()
 

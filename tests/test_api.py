@@ -91,7 +91,6 @@ def test_a_locked_clock_is_the_clock() -> None:
     report = simulate(SMALL, A100, clock="1 GHz")
     assert report.figures.clock_hz == pytest.approx(10**9, rel=1e-4)
     assert report.record.kernels[0].throttle_reason == "locked"
-    assert simulate(SMALL, A100, clock="1").cycles == report.cycles
 
 
 def test_scopes_order_as_they_cover_more() -> None:
@@ -239,7 +238,7 @@ def test_a_row_runs_in_its_sources_environment() -> None:
 
 def test_rows_that_cannot_run_say_why() -> None:
     for columns, says in (
-        ({"schedule": "triton"}, "triton"),
+        ({"schedule": "custom"}, "custom"),
         ({"machine": "b200"}, "b200"),
         ({"op": "allreduce", "shape": "bytes=64 devices=2"}, "allreduce"),
     ):

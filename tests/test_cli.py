@@ -8,15 +8,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from arch.gpu import GpuSpec
+from arch.load import leaves
+from arch.rdu import RduSpec
+from arch.tpu import TpuSpec
 from sim.cli import main
 from sim.progress import Progress
+from workloads.ops import operator_class, operator_words
 from workloads.silicon import Row
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,7 +100,7 @@ WRONG = [
     ((), "COMMAND"),
     (("rum",), "rum"),
     (("run", *SMALL), "--arch"),
-    (("run", "--arch", A100), "OP k=v"),
+    (("run", "--arch", A100), "OP"),
     (("run", *SMALL, "--arch", "a100"), "a100-"),
     (("run", *SMALL, "--arch", "no/such.yaml"), "no/such.yaml"),
     (("run", "gemn", "m=1", "n=1", "k=1", "--arch", A100), "did you mean gemm"),
@@ -108,6 +117,22 @@ WRONG = [
     (("run", *SMALL, "--arch", A100, "--plot", "picture.txt"), ".png"),
     (("run", *SMALL, "--arch", A100, "--plot", "no/such/folder/p.png"), "no folder"),
     (("run", *SMALL, "--arch", A100, "--force"), "--plot"),
+    (("run", *SMALL, "--arch", A100, "--listing", "--json"), "leave out --json"),
+    (("run", *SMALL, "--arch", A100, "--profile"), "bert_layer"),
+    (("run", *SMALL, "--arch", A100, "--clock", "1"), "1.41 GHz"),
+    (("run", *SMALL, "--arch", A100, "l2.size=60 MiB"), "unknown key 'l2.size'"),
+    (("run", *SMALL, "--arch", "_nvidia"), "unknown machine"),
+    (("run", *SMALL, "--arch", A100, "--set", "l2.size=1e999999999 MiB"), "out of range"),
+    (("run", *SMALL, "--arch", A100, "--set", "clock.boost=0 GHz"), "1 MHz"),
+    (("run", *SMALL, "--arch", A100, "--set", "sm.count=5000"), "the model takes 978"),
+    (("run", "exp", "n=8", "repeat=5000", "--arch", A100), "nearest: 4096"),
+    (("run", "allreduce", "bytes=8", "devices=999", "--arch", A100), "the model takes 256"),
+    (("run", "gemm", "m=8", "n=8", "k=8", "acc=fp64", "--arch", A100), "summed in fp32"),
+    (("compare", "gemm", "m=8", "n=8", "k=8", "dtype=fp8", "--arch", A100, "t4"), "t4 multiplies"),
+    (("sweep", *SMALL, "--arch", A100, "--force"), "--csv"),
+    (("check", "--out", "no/such/folder/x.xml"), "no folder"),
+    (("optimize", *SMALL, "--arch", A100, "--vary", "sm.count=1:3"), "cannot fill"),
+    (("optimize", *SMALL, "--arch", A100, "--vary", "sm.count=64:66", "--seed", "-1"), "--seed -1"),
     (("run", "gemm", "m=300000", "n=300000", "k=300000", "--arch", "t4"), "dram.size"),
     (("run", *SMALL, "--arch", A100, "--jsn"), "--jsn"),
     (("archs", "h100"), "h100-"),
@@ -128,6 +153,61 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], says: str, capsys: py
     assert says in line
 
 
+def test_keys_may_follow_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "gemm", "--arch", A100, "m=64", "n=64", "--schedule", "mma", "k=64", "--listing"]) == 0
+    assert "program gemm m=64 n=64 k=64" in capsys.readouterr().out
+
+
+NUMBERS = ("", "0", "-1", "1", "7", "64", "1.5", "1e3", "nan", "inf", "²", "9" * 30, "0x10", "1_0", "bf16", "T", "cos+")
+UNITS = ("", "B", " MiB", " MB/s", " GHz", " cycles", " us", " W", " B/clk", "%", " KB", " parsecs")
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
+
+
+def outcome(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> int:
+    """The exit code; whatever was typed, it is a result or one line."""
+    capsys.readouterr()
+    code = main(arguments)
+    out, err = capsys.readouterr()
+    assert code in (0, 2)
+    if code == 2:
+        assert out == ""
+        assert err.startswith("tilewave: ")
+        assert err.count("\n") == 1
+    return code
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    word=st.sampled_from(operator_words()) | TEXTS,
+    keys=st.dictionaries(
+        st.sampled_from(sorted({f.name for word in operator_words() for f in fields(operator_class(word))})) | TEXTS,
+        st.sampled_from(NUMBERS) | TEXTS,
+        max_size=4,
+    ),
+    machine=st.sampled_from(("t4", "h100-sxm", "tpu-v1", "sn40l")) | TEXTS,
+    schedule=st.sampled_from(("auto", "wgmma", "mma 0x0x0", "eager", "simt 1 2")) | TEXTS,
+)
+def test_no_workload_makes_a_traceback(
+    word: str, keys: dict[str, str], machine: str, schedule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [f"{key}={value}" for key, value in keys.items()]
+    options = (f"--arch={machine}", f"--schedule={schedule}", "--listing")
+    outcome(["run", *options, "--", word, *pairs], capsys)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    machine=st.sampled_from(("h100-sxm", "t4", "tpu-v1", "sn40l", "plasticine")),
+    path=st.sampled_from([path for spec in (GpuSpec, TpuSpec, RduSpec) for path in leaves(spec)]) | TEXTS,
+    number=st.sampled_from(NUMBERS) | st.integers(-(10**20), 10**20).map(str) | TEXTS,
+    unit=st.sampled_from(UNITS),
+)
+def test_no_override_makes_a_traceback(
+    machine: str, path: str, number: str, unit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome(["archs", machine, f"--set={path}={number}{unit}"], capsys)
+
+
 def test_pictures_are_drawn_and_never_overwritten_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "run.png"
     assert main(["run", *ON_A100, "--plot", str(picture)]) == 0
@@ -139,6 +219,15 @@ def test_pictures_are_drawn_and_never_overwritten_unasked(tmp_path: Path, capsys
     assert main(["compare", *SMALL, "--arch", A100, "--plot", str(picture), "--force"]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "--force overwrites it" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = (sys.executable, "-m", "sim.cli", "archs")
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "tilewave: No space left on device\n"
 
 
 def test_interrupt_is_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

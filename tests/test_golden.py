@@ -1,20 +1,24 @@
 """The project's own baseline (`tilewave.toml`, `cycles.lock`): a change of the model shows here, accepted on purpose.
 
-`pytest tests/test_golden.py --golden-update`, or `tilewave check --update`, records what is there now.
+`pytest tests/test_golden.py --golden-update` records what is there now, here and in the README's example.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from arch.load import list_archs
+from sim.cli import main
 from sim.study.check import check, read_config
 from sim.study.check_formats import as_text
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "tilewave.toml"
+README = ROOT / "README.md"
 
 
 def test_cycles_are_those_on_record(request: pytest.FixtureRequest) -> None:
@@ -24,3 +28,17 @@ def test_cycles_are_those_on_record(request: pytest.FixtureRequest) -> None:
 
 def test_every_machine_has_a_case() -> None:
     assert {wanted.arch for wanted in read_config(CONFIG)} == set(list_archs())
+
+
+@pytest.mark.slow
+def test_the_readmes_example_prints_what_is_shown(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = README.read_text(encoding="utf-8")
+    ((block, command, shown),) = re.findall(r"```\n(\$ (tilewave [^\n]*)\n(.*?))```", text, re.DOTALL)
+    assert main(shlex.split(command)[1:]) == 0
+    printed = capsys.readouterr().out
+    if request.config.getoption("--golden-update"):
+        README.write_text(text.replace(block, f"$ {command}\n{printed}"), encoding="utf-8")
+    else:
+        assert printed == shown

@@ -6,13 +6,16 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from arch.errors import InputError
+from arch.load import load_arch
 from sim.api import simulate
 from sim.cli import main
 from sim.report.report import Report
 from workloads.graphs import Graph, GraphBuilder
-from workloads.ops import CopyH2D, Gemm
+from workloads.ops import CopyH2D, Gemm, Pointwise, Softmax, SoftmaxBackward
 
 MACHINE = "a100-sxm4-80gb"
 SIZE = 256
@@ -105,6 +108,34 @@ def test_the_listing_names_steps_and_places(capsys: pytest.CaptureFixture[str]) 
 def test_the_profile_is_drawn(report: Report) -> None:
     axes = report.plot_profile()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["mm1 (1)", "mm0 (2)", "copy (1)"]
+
+
+STEPS = {
+    "gemm": Gemm(m=SIZE, n=SIZE, k=SIZE, dtype="fp16").with_defaults("fp16"),
+    "softmax": Softmax(rows=SIZE, cols=SIZE, dtype="fp16"),
+    "gelu": Pointwise(n=SIZE * SIZE, chain="gelu", dtype="fp16"),
+    "softmax_backward": SoftmaxBackward(rows=SIZE, cols=SIZE, dtype="fp16"),
+}
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5), st.sampled_from(["eager", "graph"]))
+def test_a_graph_moves_what_its_operators_write_and_beats_no_roof(steps: list[str], form: str) -> None:
+    g = GraphBuilder("random")
+    x, w = (g.tensor(name, SIZE * SIZE, "fp16") for name in "xw")
+    for number, word in enumerate(steps):
+        x = g.call(f"{number}", STEPS[word], *((x, w) if len(STEPS[word].operands) == 2 else (x,)))
+    report = simulate(g.build(x), MACHINE, schedule=form, scope="stream").to_dict()
+    size = 2 * SIZE * SIZE
+    assert report["flops"] == sum(STEPS[word].flops for word in steps)
+    assert sum(kernel["bytes"]["l2"]["write"] for kernel in report["kernels"]) >= size * len(steps)
+    fresh = 1 + any(len(STEPS[word].operands) == 2 for word in steps)  # x, and w where something reads it
+    read = [kernel["bytes"]["dram"]["read"] for kernel in report["kernels"]]
+    assert fresh * size <= sum(read) <= fresh * size + 200_000 * len(read)
+    rate = load_arch(MACHINE).dram.bandwidth_bytes_per_s
+    for kernel, count in zip(report["kernels"], read, strict=True):
+        assert kernel["time_us"] * 1e-6 * rate >= count
+    assert report["time_us"] >= sum(kernel["time_us"] for kernel in report["kernels"]) * 0.999
 
 
 def test_it_is_deterministic() -> None:

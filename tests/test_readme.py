@@ -1,4 +1,4 @@
-"""The README's promises about commands: its Python runs, its command lines parse, its pictures exist."""
+"""What README and docs promise about commands: they parse, their Python runs, lessons and pictures exist."""
 
 import re
 import shlex
@@ -6,25 +6,39 @@ from pathlib import Path
 
 import pytest
 
+from sim.arguments import parse
 from sim.cli import _parser
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [line.removeprefix("$ ") for line in README.splitlines() if line.removeprefix("$ ").startswith("tilewave ")]
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in DOCUMENTS}
+COMMAND = re.compile(r"(?:^\$? ?|- run: |`)(tilewave [^`\n]*)", re.MULTILINE)
+COMMANDS = {
+    (page, command)
+    for page, text in PAGES.items()
+    for command in COMMAND.findall(text)
+    if " --arch " in command and "..." not in command
+}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_parse(command: str) -> None:
-    _parser().parse_args(shlex.split(command)[1:])
+@pytest.mark.parametrize(("page", "command"), sorted(COMMANDS))
+def test_commands_parse(page: str, command: str) -> None:
+    assert parse(_parser(), shlex.split(command, comments=True)[1:])
 
 
 def test_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (block,) = re.findall(r"```python\n(.*?)```", PAGES["README.md"], re.DOTALL)
     exec(compile(block.replace("4096", "256"), "README.md", "exec"), {})
     assert "on h100-sxm" in capsys.readouterr().out
 
 
+def test_all_lessons_are_named() -> None:
+    lessons = {path.stem for path in (ROOT / "scripts" / "lessons").glob("*.py")} - {"lesson"}
+    section = PAGES["README.md"].partition("## Lessons")[2].partition("\n## ")[0]
+    assert [lesson for lesson in sorted(lessons) if f"`{lesson}`" not in section] == []
+
+
 def test_pictures_exist() -> None:
-    pictures = re.findall(r"!\[.*?\]\((.*?)\)", README)
+    pictures = re.findall(r"!\[.*?\]\((.*?)\)", PAGES["README.md"])
     assert pictures
     assert all((ROOT / picture).is_file() for picture in pictures)

@@ -35,6 +35,11 @@ def default_output(dtype: str) -> str:
     return _DEFAULT_OUTPUT.get(dtype, dtype)
 
 
+def accumulators(dtype: str) -> tuple[str, ...]:
+    """Formats that products can be summed in, the default first: tensor cores sum fp16 in fp16 too."""
+    return (default_accumulator(dtype), *(("fp16",) if dtype == "fp16" else ()))
+
+
 def default_accumulator(dtype: str) -> str:
     """Format that products are summed in when none is asked for: int32, fp64 for fp64, else fp32."""
     if is_integer(dtype):

@@ -13,7 +13,7 @@ Builder = Callable[[Any, Any, Any], Any]
 """`build(op, spec, config) -> Program`."""
 
 MODULES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "simt", "gemv")),
+    ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "triton", "simt", "gemv")),
     ("pointwise", "gpu"): ("workloads.gpu.pointwise",),
     ("softmax", "gpu"): ("workloads.gpu.softmax",),
     ("softmax_backward", "gpu"): ("workloads.gpu.softmax",),

@@ -62,10 +62,11 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
             )
     left.set_xticks(range(len(work)), list(work))
     left.set(ylabel="% of its own roof", title="efficiency by operator", ylim=(0, 100))
-    left.legend(loc="lower right")
-    right.set(xlabel="operators that it runs, %", ylabel="GEMM: operations a nanojoule", xlim=(0, 105), ylim=(0, None))
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=len(MACHINES), frameon=False)
+    right.set(xlabel="operators that it runs, %", ylabel="GEMM: operations a nanojoule", xlim=(0, 105))
+    right.set_ylim(0, 1.1 * right.get_ylim()[1])
     right.set_title("efficiency against programmability")
-    right.legend()
+    right.legend(loc="center left")
     return claims, figure
 
 

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from arch.load import load_arch
 from sim.api import simulate
-from sim.runners.rdu import run_program
+from sim.rdu.host import Launch, copy_ps, run_launches
+from sim.runners.rdu import ProgramRun, chosen_run, play_launches, run_program
+from workloads.graphs.llama import MODELS, Llama
 from workloads.rdu.monarch import FLOPS, FORMS, monarch
 
 SWEPT = {
@@ -35,6 +39,15 @@ SWEPT = {
 DECODE = "llama model=llama3.1-8b phase=decode seq=4096 layers={layers} tp={tp}"
 LAYERS = 4
 """Layers that are run where a ratio does not depend on their number."""
+SUITE = [(model, tp) for model in ("llama3.1-8b", "llama3.1-70b") for tp in (8, 16)]
+"""Models and sockets over which kernel looping is compared: its gains are published as a maximum over several."""
+LOOPED, LAUNCHED = "looped by hardware", "fused by {} tokens 1"
+EXPERT, EXPERT_PARAMETERS = "llama model=llama2-7b phase=decode seq=1024 layers=32 tp=8", 6_738_415_616
+"""An expert of Samba-CoE is a fine-tuned Llama 2 7B."""
+SLOWER_DDR = "ddr.bandwidth=100 GB/s"
+"""What Hot Chips' slides imply where table II says 200."""
+ANSWER_TOKENS = 20
+"""Tokens that an expert gives before the next is asked, as in the paper's evaluation."""
 
 
 class Found(NamedTuple):
@@ -66,6 +79,65 @@ def decode_us(overrides: Sequence[str], schedule: str, tp: int = 8, layers: int 
     return simulate(text, load_arch("sn40l", list(overrides)), schedule=schedule).time_us
 
 
+@functools.cache
+def _sections(model: str, tp: int, schedule: str, latency: str) -> ProgramRun:
+    """All layers of a model decoding a token, for one latency of the links: launch times do not reach the sections."""
+    op = Llama(model=model, phase="decode", seq=4096, layers=MODELS[model].layers, tp=tp)
+    return chosen_run(op, load_arch("sn40l", [latency] if latency else []), schedule, None)
+
+
+def token_us(overrides: Sequence[str], model: str, tp: int, schedule: str) -> float:
+    """Time of all decoder layers, one token."""
+    latency = next((o for o in overrides if o.startswith("link.latency")), "")
+    done = _sections(model, tp, schedule, latency)
+    return play_launches(done.program, done.results, load_arch("sn40l", list(overrides))).time_ps / 1e6
+
+
+def looping() -> Iterator[Found]:
+    """One launch for all layers against one for each, which the papers name as what looping replaces.
+
+    Who gives those launches, the host or an AGCU, they do not say: both are shown.
+    """
+    swept = ("launch.host", "launch.execute", "link.latency")
+
+    def gains(overrides: Sequence[str], who: str) -> list[float]:
+        return [
+            token_us(overrides, model, tp, LAUNCHED.format(who)) / token_us(overrides, model, tp, LOOPED)
+            for model, tp in SUITE
+        ]
+
+    for who in ("host", "hardware"):
+        yield ranged(f"kernel_looping_max_{who}", swept, lambda o, who=who: max(gains(o, who)))
+        yield ranged(f"kernel_looping_geomean_{who}", swept, lambda o, who=who: geometric_mean(gains(o, who)))
+    yield ranged(
+        "scaling_8_to_16",
+        ("link.latency",),
+        lambda o: token_us(o, "llama3.1-8b", 8, LOOPED) / token_us(o, "llama3.1-8b", 16, LOOPED),
+    )
+    yield ranged(
+        "looped_16_against_launched_8",
+        swept,
+        lambda o: token_us(o, "llama3.1-8b", 8, LAUNCHED.format("host")) / token_us(o, "llama3.1-8b", 16, LOOPED),
+    )
+
+
+def experts() -> Iterator[Found]:
+    """A composition of experts on a node of 8 sockets: each prompt goes to another model, which comes from DDR."""
+    spec, slower = load_arch("sn40l"), load_arch("sn40l", [SLOWER_DDR])
+    each = 2 * EXPERT_PARAMETERS // 8
+    for name, machine in (("a100", "a100-sxm4-80gb"), ("h100", "h100-sxm")):
+        # A DGX copies over the PCIe link of one GPU, as the published ratio of bandwidths says; in eight parts.
+        dgx_ps = 8 * simulate(f"copy_h2d bytes={each}", machine).record.time_ps
+        ratio, low = dgx_ps / copy_ps(spec, each), dgx_ps / copy_ps(slower, each)
+        yield Found(f"expert_switch_against_{name}", ratio, low, ratio)
+    token_ps = round(simulate(EXPERT, spec, schedule=LOOPED).time_us * 1e6)
+    prompts = [Launch(0, ANSWER_TOKENS * token_ps, each)] * 10
+    timeline = run_launches(spec, prompts, "hardware", configured=0, devices=8, room_bytes=2 * each)
+    later = timeline.launches[1:]
+    hidden = 1 - sum(parts["prefetch"] for parts in later) / sum(end - begin for begin, end in timeline.copies[1:])
+    yield Found("expert_switch_hidden", *[100 * hidden] * 3)
+
+
 def sockets() -> Iterator[Found]:
     """Everything that runs on SN40L alone."""
     spec = load_arch("sn40l")
@@ -90,11 +162,7 @@ def sockets() -> Iterator[Found]:
         ("launch.host", "launch.execute"),
         lambda o: decode_us(o, "fused by host") / decode_us(o, "fused by hardware"),
     )
-    yield ranged(
-        "kernel_looping_decode",
-        ("launch.host", "launch.execute", "link.latency"),
-        lambda o: decode_us(o, "fused by host", layers=32) / decode_us(o, "looped by hardware", layers=32),
-    )
+    yield from looping()
     for tp in (8, 16):
 
         def share(overrides: Sequence[str], tp: int = tp) -> float:
@@ -104,11 +172,6 @@ def sockets() -> Iterator[Found]:
             return 100 * moved / (tp * machine.hbm.bandwidth_bytes_per_s)
 
         yield ranged(f"peak_bandwidth_share_{tp}", ("launch.execute", "link.latency"), share)
-    yield ranged(
-        "scaling_8_to_16",
-        ("link.latency",),
-        lambda o: decode_us(o, "looped by hardware", 8, 32) / decode_us(o, "looped by hardware", 16, 32),
-    )
     looped = simulate(DECODE.format(layers=32, tp=8), "sn40l", schedule="looped by hardware")
     calls = len(looped.record.kernels) + 2  # embedding, and the head with its sampling
     yield Found("calls_per_token_looped", calls, calls, calls)
@@ -116,6 +179,7 @@ def sockets() -> Iterator[Found]:
     head_bytes = 128256 * 4096 * 2
     gb = (looped.figures.external_bytes + head_bytes) / 1e9
     yield Found("bytes_per_token_8b", gb, gb, gb)
+    yield from experts()
 
 
 def gpus() -> Iterator[Found]:

@@ -1,8 +1,9 @@
-"""One training step of a decoder layer on SN40L: time, operations and traffic by operator.
+"""One training step of a decoder layer on SN40L: time, work and traffic of each section, by schedule.
 
-    python scripts/rdu/training.py [--model llama3.1-8b] [--seq 2048] [--check]
+    python scripts/rdu/training.py [--model llama3.1-8b] [--seq 2048] [--batch 1] [--tp 1] [--schedule cut] [--check]
 
---check carries numbers through every operator and compares with NumPy: for small models.
+`cut`: forward and backward pass fused and cut into sections; `unfused`: a section for each operator. --check carries
+numbers through the step and compares all gradients with NumPy: for small models.
 """
 
 from __future__ import annotations
@@ -13,33 +14,35 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from arch.load import load_arch
 from sim.api import simulate
-from workloads.rdu.training import training_step
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the table; 1 where a check failed."""
+    """Prints the tables; 1 where a check failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--model", default="llama3.1-8b")
     parser.add_argument("--seq", type=int, default=2048)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--schedule", nargs="+", default=["cut", "unfused"])
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(arguments)
-    spec = load_arch("sn40l")
-    time_us = flops = 0.0
+    text = f"llama model={options.model} phase=training seq={options.seq} batch={options.batch} tp={options.tp}"
     failed = False
-    print(f"{'operator':<18}{'time, us':>12}{'TFLOPS':>9}{'GB':>8}  bound")
-    for step in training_step(options.model, options.seq):
-        report = simulate(step.op, spec, schedule=step.schedule, check=options.check)
-        failed = failed or (report.record.check is not None and not report.record.check.passed)
-        # Every operator of the backward pass is another configuration.
-        each = report.time_us + spec.launch.program_load_ps / 1e6
-        time_us += step.times * each
-        flops += step.times * report.record.flops
-        moved = step.times * report.figures.external_bytes / 1e9
-        print(f"{step.name:<18}{step.times * each:>12.1f}{report.tflops:>9.1f}{moved:>8.2f}  {report.bound}")
-    share = flops / (time_us * 1e-6) / spec.peak_flops("bf16")
-    print(f"{'step':<18}{time_us:>12.1f}{flops / time_us * 1e-6:>9.1f}          {100 * share:.1f} % of the peak")
+    for schedule in options.schedule:
+        report = simulate(text, "sn40l", schedule=schedule, check=options.check)
+        checked = report.record.check
+        failed = failed or (checked is not None and not checked.passed)
+        print(f"{schedule:<14}{'time, us':>12}{'TFLOPS':>9}{'GB':>8}  stages")
+        for kernel in report.record.kernels:
+            time_us = kernel.time_ps / 1e6
+            moved = sum(count for name, count in kernel.counters.items() if name.startswith("hbm_")) / 1e9
+            stages = ", ".join(stage.name for stage in kernel.own.stages if stage.kind == "compute")
+            flops = 2 * kernel.counters["macs"]
+            print(f"{kernel.name:<14}{time_us:>12.1f}{flops / time_us * 1e-6:>9.1f}{moved:>8.2f}  {stages}")
+        share = 100 * report.figures.share_of_peak
+        error = "" if checked is None else f", relative error {checked.max_rel_error:.1e}"
+        print(f"{'step':<14}{report.time_us:>12.1f}{report.tflops:>9.1f}{'':>8}  {share:.1f} % of the peak{error}\n")
     return int(failed)
 
 

@@ -187,9 +187,23 @@ class _KernelCacheImpl(CompileResultCacheImpl):
 
 
 class _KernelCache(Cache):
-    """Numba's cache with our locator. A full disk or a damaged file costs a compile, not the run."""
+    """Numba's cache with our locator. A full disk or a damaged file costs a compile, not the run.
+
+    announce: what to say on stderr when nothing is found, because the compile that follows takes long.
+    """
 
     _impl_class: Any = _KernelCacheImpl
+
+    def __init__(self, function: Callable[..., Any], announce: str) -> None:
+        super().__init__(function)
+        self._announce = announce
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is None and self._announce:
+            clear = "\r\033[K" if sys.stderr.isatty() else ""  # a progress bar may stand there
+            print(f"{clear}tilewave: {self._announce}", file=sys.stderr, flush=True)
+        return found
 
     @contextlib.contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:
@@ -202,18 +216,19 @@ def kernel(function: F) -> F: ...
 
 
 @overload
-def kernel(function: None = None, *, inline: bool = False) -> Callable[[F], F]: ...
+def kernel(function: None = None, *, inline: bool = False, announce: str = "") -> Callable[[F], F]: ...
 
 
-def kernel(function: Any = None, *, inline: bool = False) -> Any:
+def kernel(function: Any = None, *, inline: bool = False, announce: str = "") -> Any:
     """Compile a function as a kernel that Python can call; see the module's text for what that means.
 
-    With ``inline`` the function is merged into its callers by LLVM: for small helpers on the hottest path. Under
-    ``NUMBA_DISABLE_JIT=1`` the function comes back as it is.
+    With ``inline`` the function is merged into its callers by LLVM: for small helpers on the hottest path. ``announce``
+    is said on stderr before a compile for types that the cache does not have. Under ``NUMBA_DISABLE_JIT=1`` the
+    function comes back as it is.
     """
     if function is None:
-        return functools.partial(kernel, inline=inline)
-    return _compile(function, inline=inline, entry=True)
+        return functools.partial(kernel, inline=inline, announce=announce)
+    return _compile(function, inline=inline, entry=True, announce=announce)
 
 
 @overload
@@ -235,7 +250,7 @@ def inner(function: Any = None, *, inline: bool = False) -> Any:
     return _compile(function, inline=inline, entry=False)
 
 
-def _compile(function: Any, *, inline: bool, entry: bool) -> Any:
+def _compile(function: Any, *, inline: bool, entry: bool, announce: str = "") -> Any:
     njit: Any = numba.njit  # its type hints do not know the private flag
     compiled: Any = njit(
         _nrt=False,
@@ -245,5 +260,5 @@ def _compile(function: Any, *, inline: bool, entry: bool) -> Any:
         no_cfunc_wrapper=True,
     )(function)
     if compiled is not function:
-        compiled._cache = _KernelCache(function)
+        compiled._cache = _KernelCache(function, announce)
     return compiled

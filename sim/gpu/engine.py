@@ -117,7 +117,8 @@ class Device:
 class Launch:
     """One kernel on its way: `build` has been done, `advance` goes on; `result` is there after `windows` or `run`.
 
-    samples: (tick, counters of SMs and memory one after the other), where the device's window asks for them.
+    samples: (tick, counters of SMs and memory one after the other), where the device's window asks for them. clocks:
+    (time in ps since the launch, Hz) at its start and at each change so far.
     """
 
     result: KernelResult
@@ -129,16 +130,18 @@ class Launch:
         spec = device.spec
         self.occupancy = occupancy(kernel, spec)
         self.clock_hz = device.regulator.clock_hz
-        recorded = device.log or device.window is not None
         self.p, self.program = lower_kernel(
-            kernel, addresses, spec, exact=device.exact, log=recorded, cold_launch=device.cold_launch, number=number
+            kernel, addresses, spec, exact=device.exact, cold_launch=device.cold_launch, number=number
         )
         self.launch_ps = spec.launch.kernel_ps + spec.launch.setup_ps if launch_ps is None else launch_ps
         self.p[P.LAUNCH_START] = ps_to_ticks(self.launch_ps, self.clock_hz)
-        window = device.window or Window(0, _WHOLE_KERNEL_TICKS, 0, spec.sm.count - 1, _LOG_ROWS, trace=False)
-        self.state = new_state(self.p, spec, self.occupancy, window if recorded else None)
+        window = device.window
+        if window is None and device.log:
+            window = Window(0, _WHOLE_KERNEL_TICKS, 0, spec.sm.count - 1, _LOG_ROWS, trace=False)
+        self.state = new_state(self.p, spec, self.occupancy, window)
         self._memory_before = device.memory.counters.copy()
         self.samples: list[tuple[int, np.ndarray]] = []
+        self.clocks: list[tuple[int, int]] = [(0, self.clock_hz)]
         settle(device.memory)
 
     @property
@@ -172,7 +175,6 @@ class Launch:
         """
         regulator, x = self.device.regulator, self.state.x
         time_ps, tick, energy_fj = 0, 0, 0
-        clocks = [(0, self.clock_hz)]
         window = regulator.window_ps
         step = ps_to_ticks(window, self.clock_hz) if window else _WHOLE_KERNEL_TICKS
         before = self._actions()
@@ -186,18 +188,24 @@ class Launch:
             clock_hz = regulator.step(spent)
             if clock_hz != self.clock_hz:
                 self.clock_hz = clock_hz
-                clocks.append((time_ps, clock_hz))
+                self.clocks.append((time_ps, clock_hz))
                 step = ps_to_ticks(window, clock_hz)
             yield time_ps
         drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
         end = max(int(x[X.END]), int(x[X.LAST_STORE]))
         rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz) + drain_ps
+        if self.samples and tick < end <= x[X.TO]:
+            self.samples.append((end, self._actions()))
         spent = self.device.energy.window_fj(self._actions() - before, max(rest_ps, 0), self.clock_hz)
         regulator.step(spent)
         time_ps += rest_ps
         end += ps_to_ticks(drain_ps, self.clock_hz)
-        self.result = self._result(end, time_ps, energy_fj + spent.total_fj, clocks)
+        self.result = self._result(end, time_ps, energy_fj + spent.total_fj)
         yield time_ps
+
+    def record_within(self, from_tick: int, to_tick: int) -> None:
+        """Moves the window of ticks that is recorded from now on."""
+        self.state.x[X.FROM], self.state.x[X.TO] = from_tick, to_tick
 
     @property
     def share_done(self) -> float:
@@ -217,8 +225,8 @@ class Launch:
         """Counters of SMs and memory, one after the other: what the energy model multiplies."""
         return np.concatenate([self.state.counters, self.device.memory.counters - self._memory_before])
 
-    def _result(self, end: int, time_ps: int, energy_fj: int, clocks: list[tuple[int, int]]) -> KernelResult:
-        state, p = self.state, self.p
+    def _result(self, end: int, time_ps: int, energy_fj: int) -> KernelResult:
+        state = self.state
         slots = state.slots.copy()
         cursors = state.subs[:, S.CURSOR]
         slots[Reason.NO_WARP] += int((end - cursors).clip(min=0).sum())
@@ -226,7 +234,7 @@ class Launch:
         memory = self.device.memory.counters - self._memory_before
         mean_hz = end * PS_PER_S // (TICKS_PER_CYCLE * max(time_ps, 1))
         events = trace = None
-        if p[P.LOG]:
+        if state.log is not None and state.trace is not None:
             for needed, rows in ((state.x[X.LOG], state.log), (state.x[X.TRACE], state.trace)):
                 if needed > len(rows):
                     raise MemoryError(
@@ -245,7 +253,7 @@ class Launch:
             warp_states={r.name.lower(): int(state.warp_states[r]) for r in Reason},
             issue_slots={r.name.lower(): int(slots[r]) for r in Reason},
             clock_hz=int(mean_hz),
-            clocks=clocks,
+            clocks=self.clocks,
             events=events,
             trace=trace,
         )
@@ -267,7 +275,7 @@ class Launch:
 
 
 def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | None = None) -> GpuState:
-    """A chip with nothing on it yet. window: what is recorded."""
+    """A chip with nothing on it yet. window: what is recorded, None for nothing."""
     sms, subs = int(p[P.SMS]), int(p[P.SMS] * p[P.SUB_CORES])
     warps, ctas = sms * held.warps, sms * held.ctas
     components = warps + 3 * sms
@@ -284,16 +292,16 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         return np.zeros(shape, dtype=np.int64)
 
     x = zeros(X.WIDTH)
-    rows_log = rows_trace = 0
+    log = trace = None
     if window is not None:
         x[X.FROM], x[X.TO] = window.from_tick, window.to_tick
         x[X.FIRST_SM], x[X.LAST_SM] = window.first_sm, window.last_sm
-        rows_log, rows_trace = window.rows, window.rows if window.trace else 0
+        log, trace = zeros(window.rows, EVENT_COLUMNS), zeros(window.rows if window.trace else 0, TRACE_COLUMNS)
     return GpuState(
         due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
         x=x,
         warps=zeros(warps, W.WIDTH),
-        subs=zeros(subs, S.WIDTH),
+        subs=zeros(subs, S.WIDTH + -(-held.warps // int(p[P.SUB_CORES]))),
         sms=rows,
         gpcs=zeros(spec.gpc.count),
         ctas=zeros(ctas, C.WIDTH),
@@ -314,6 +322,6 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         counters=zeros(Counter.WIDTH),
         warp_states=zeros(len(Reason)),
         slots=zeros(len(Reason)),
-        log=zeros(rows_log, EVENT_COLUMNS),
-        trace=zeros(rows_trace, TRACE_COLUMNS),
+        log=log,
+        trace=trace,
     )

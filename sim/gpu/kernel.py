@@ -4,6 +4,9 @@ Everything here is compiled. Times are int64 ticks. Each warp and each TMA queue
 key is (tick, priority, component), so that simultaneous events have one order. A warp's event runs ops until the warp
 waits for something that has not been booked yet (it is parked and woken by whoever books it) or until another component
 is due first. The keys are the leaves of a tournament tree, in which each SM is a subtree.
+
+What records a run takes the state's `log` or `trace` as its first argument. Where that is None the compiler prunes what
+`is not None` guards, so that a launch that records nothing has no code for it.
 """
 
 import numpy as np
@@ -250,14 +253,13 @@ def _seen(st, w, begin, end):
 
 
 @inner
-def _trace(st, w, state, begin, end):
-    """One row of the trace (`sim.gpu.events.TraceRow`)."""
+def _add_trace(trace, st, w, state, begin, end):
+    """One row of the trace, if it lies in the window."""
     if not _seen(st, w, begin, end):
         return
     n = st.x[X.TRACE]
     st.x[X.TRACE] = n + 1
-    if n < st.trace.shape[0]:
-        trace = st.trace
+    if n < trace.shape[0]:
         trace[n, 0] = w
         trace[n, 1] = st.ctas[st.warps[w, W.CTA], C.LINEAR]
         trace[n, 2] = st.warps[w, W.WARP]
@@ -267,12 +269,18 @@ def _trace(st, w, state, begin, end):
 
 
 @inner(inline=True)
+def _trace(trace, st, w, state, begin, end):
+    """One row of the trace (`sim.gpu.events.TraceRow`), where one is kept."""
+    if trace is not None and trace.shape[0] > 0:
+        _add_trace(trace, st, w, state, begin, end)
+
+
+@inner(inline=True)
 def _account(st, w, tick, reason):
     """Books warp `w`'s time up to `tick` on `reason`."""
     begin = st.warps[w, W.ACCOUNTED]
     if tick > begin:
-        if st.trace.shape[0] > 0:
-            _trace(st, w, reason, begin, tick)
+        _trace(st.trace, st, w, reason, begin, tick)
         st.warp_states[reason] += tick - begin
         st.warps[w, W.ACCOUNTED] = tick
     st.warps[w, W.REASON] = reason
@@ -317,14 +325,13 @@ def _priority(p, st, w):
 
 
 @inner
-def _log(st, w, op, t0, t1, t2, value):
-    """One row of the event log (`sim.gpu.events.Event`, the kernel's number is filled in afterwards)."""
+def _add_log(log, st, w, op, t0, t1, t2, value):
+    """One row of the event log, if it lies in the window; its number, -1 outside."""
     if not _seen(st, w, t0, t2):
-        return
+        return -1
     n = st.x[X.LOG]
     st.x[X.LOG] = n + 1
-    if n < st.log.shape[0]:
-        log = st.log
+    if n < log.shape[0]:
         log[n, 0] = 0
         log[n, 1] = st.ctas[st.warps[w, W.CTA], C.LINEAR]
         log[n, 2] = st.warps[w, W.WARP]
@@ -333,6 +340,44 @@ def _log(st, w, op, t0, t1, t2, value):
         log[n, 5] = t1
         log[n, 6] = t2
         log[n, 7] = value
+    return n
+
+
+@inner(inline=True)
+def _log(log, st, w, op, t0, t1, t2, value):
+    """One row of the event log (`sim.gpu.events.Event`; the kernel's number is filled in afterwards), if one is kept.
+
+    Returns the row's number, -1 without one.
+    """
+    if log is not None:
+        return _add_log(log, st, w, op, t0, t1, t2, value)
+    return -1
+
+
+@inner(inline=True)
+def _log_woken(log, st, w, tick):
+    """The row of the op that warp `w` was parked at, which ends at `tick`."""
+    if log is not None and st.warps[w, W.BLOCK_OP] >= 0:
+        value = 0
+        if st.warps[w, W.BLOCK] == Block.MBARRIER:
+            value = (st.warps[w, W.BLOCK_B] << PHASE_SHIFT) | st.warps[w, W.BLOCK_A]
+        _add_log(log, st, w, st.warps[w, W.BLOCK_OP], st.warps[w, W.T_ISSUE], tick, tick, value)
+
+
+@inner(inline=True)
+def _log_end(log, row, read, done):
+    """Writes the times of a wgmma that has been logged when it was issued."""
+    if log is not None and 0 <= row < log.shape[0]:
+        log[row, 5] = read
+        log[row, 6] = done
+
+
+@inner(inline=True)
+def _log_put_off(log, row, ticks):
+    """Moves the end of a run that has been logged."""
+    if log is not None and 0 <= row < log.shape[0]:
+        log[row, 5] += ticks
+        log[row, 6] += ticks
 
 
 # ---- memory
@@ -471,11 +516,7 @@ def _park(st, w, block, a, b, op, issued):
 def _wake(p, st, w, tick, reason, now):
     """Puts parked warp `w` back: it goes on at `tick`, its wait is booked on `reason`."""
     tick = max(tick, now)
-    if p[P.LOG] == 1 and st.warps[w, W.BLOCK_OP] >= 0:
-        value = 0
-        if st.warps[w, W.BLOCK] == Block.MBARRIER:
-            value = (st.warps[w, W.BLOCK_B] << PHASE_SHIFT) | st.warps[w, W.BLOCK_A]
-        _log(st, w, st.warps[w, W.BLOCK_OP], st.warps[w, W.T_ISSUE], tick, tick, value)
+    _log_woken(st.log, st, w, tick)
     st.warps[w, W.BLOCK] = Block.NONE
     _account(st, w, tick, reason)
     _schedule_warp(st, tick, _priority(p, st, w), w)
@@ -630,9 +671,8 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     # all bytes count.
     bar = e[q, i, Q.BAR]
     size_bytes = e[q, i, Q.BYTES]
-    if p[P.LOG] == 1:
-        phase = st.bars[slot * p[P.BARRIERS] + bar, B.PHASE]
-        _log(st, e[q, i, Q.WARP], e[q, i, Q.OP], e[q, i, Q.T_ISSUE], done, done, (phase << PHASE_SHIFT) | bar)
+    phase = st.bars[slot * p[P.BARRIERS] + bar, B.PHASE]
+    _log(st.log, st, e[q, i, Q.WARP], e[q, i, Q.OP], e[q, i, Q.T_ISSUE], done, done, (phase << PHASE_SHIFT) | bar)
     if mask < 0:
         _barrier_arrive(p, prog, st, slot, bar, 0, -size_bytes, done, t)
     else:
@@ -702,8 +742,7 @@ def _tma_stores(p, st, ms, mem, sm, t):
     warps[w, W.BULK_DONE] = max(warps[w, W.BULK_DONE], done)
     warps[w, W.BULK_RING + group] = warps[w, W.BULK_READ]
     warps[w, W.BULK_RING2 + group] = warps[w, W.BULK_DONE]
-    if p[P.LOG] == 1:
-        _log(st, w, e[q, i, Q.OP], e[q, i, Q.T_ISSUE], read, done, 0)
+    _log(st.log, st, w, e[q, i, Q.OP], e[q, i, Q.T_ISSUE], read, done, 0)
     st.queue_at[q, 0] = (i + 1) % TMA_QUEUE
     st.queue_at[q, 1] -= 1
     if warps[w, W.BLOCK] == Block.BULK:
@@ -801,8 +840,7 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
             st.subs[s, S.IDLE] = 0
         st.subs[s, S.RESIDENT] += 1
         st.warps[w, W.REASON] = Reason.NO_INSTRUCTION
-        if st.trace.shape[0] > 0:
-            _trace(st, w, TRACE_BEGIN, begin, begin)
+        _trace(st.trace, st, w, TRACE_BEGIN, begin, begin)
         if sms[sm, M.WARM] == 2:
             _schedule_warp(st, begin, 32, w)
         else:
@@ -903,8 +941,7 @@ def _launch(p, prog, st, ms, mem, t):
 def _exit(p, prog, st, ms, mem, w, t):
     """Warp `w` ends; the last one frees its CTA and lets the next in."""
     _account(st, w, t, Reason.WAIT)
-    if st.trace.shape[0] > 0:
-        _trace(st, w, TRACE_END, t, t)
+    _trace(st.trace, st, w, TRACE_END, t, t)
     s = st.warps[w, W.SUB]
     st.subs[s, S.RESIDENT] -= 1
     if st.subs[s, S.RESIDENT] == 0 and t > st.subs[s, S.CURSOR]:
@@ -951,13 +988,63 @@ def _issue_time(subs, s, t, busy):
         now = following
 
 
+@inner
+def _serve(warps, subs, log, s, t):
+    """Gives the time of sub-core `s`'s tensor core up to tick `t` to the wgmma in flight.
+
+    The tensor core alternates between the warps that have some: each gets an equal share. Time is given out in whole
+    rounds, what is left over stays for the next call.
+    """
+    while subs[s, S.WG_WARPS] > 0:
+        count = subs[s, S.WG_WARPS]
+        share = (t - subs[s, S.WG_NOW]) // count
+        if share <= 0:
+            return
+        for i in range(count):
+            w = subs[s, S.WG_WARP + i]
+            end = warps[w, W.WG_END + warps[w, W.WG_DONE] % N_RING]
+            share = min(share, end - warps[w, W.WG_ASKED] + warps[w, W.WG_LEFT])
+        now = subs[s, S.WG_NOW] + share * count
+        subs[s, S.WG_NOW] = now
+        for i in range(count - 1, -1, -1):
+            w = subs[s, S.WG_WARP + i]
+            left = warps[w, W.WG_LEFT] - share
+            warps[w, W.WG_LEFT] = left
+            op = warps[w, W.WG_DONE] % N_RING
+            if warps[w, W.WG_END + op] > warps[w, W.WG_ASKED] - left:
+                continue
+            warps[w, W.WG_LAST] = max(warps[w, W.WG_LAST], now + warps[w, W.WG_TICK + op])
+            warps[w, W.WG_TICK + op] = warps[w, W.WG_LAST]
+            _log_end(log, warps[w, W.WG_ROW + op], now, warps[w, W.WG_LAST])
+            warps[w, W.WG_DONE] += 1
+            if left == 0:
+                count -= 1
+                subs[s, S.WG_WARP + i] = subs[s, S.WG_WARP + count]
+        subs[s, S.WG_WARPS] = count
+
+
+@inner
+def _served_at(warps, subs, s, need):
+    """Tick at which a warp of sub-core `s` will have got `need` ticks of its tensor core, unless more wgmma are issued
+    or the register file is taken until then: others get as much meanwhile, or what they still need."""
+    tick = subs[s, S.WG_NOW]
+    for i in range(subs[s, S.WG_WARPS]):
+        tick += min(warps[subs[s, S.WG_WARP + i], W.WG_LEFT], need)
+    return tick
+
+
 @inner(inline=True)
-def _take_registers(subs, s, t, duration, taken):
+def _take_registers(st, s, t, duration, taken):
     """Instructions on vector registers, issued within [t, t + duration), keep the tensor core from the register file
     for `taken` ticks: what it has in hand ends later, what it is given before they end takes longer."""
+    subs = st.subs
     free = subs[s, S.PIPE_FREE + TENSOR_PIPE]
     if free > t:
-        subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + (taken if t + duration <= free else taken * (free - t) // duration)
+        lost = taken if t + duration <= free else taken * (free - t) // duration
+        subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + lost
+        if subs[s, S.WG_WARPS] > 0:
+            _serve(st.warps, subs, st.log, s, t)
+            subs[s, S.WG_NOW] += lost
     end = t + duration
     if subs[s, S.REGISTER_END] > t:
         taken += (subs[s, S.REGISTER_END] - t) * subs[s, S.REGISTER_RATE] >> 8
@@ -984,7 +1071,8 @@ def _let_overtake(st, s, w, pipe, tile, row):
         subs[s, S.OVERTAKEN_PIPE] = pipe + 1
         subs[s, S.OVERTAKEN_WARP] = w
         subs[s, S.OVERTAKEN_TILE] = tile
-        subs[s, S.OVERTAKEN_LOG] = row
+        if st.log is not None:
+            subs[s, S.OVERTAKEN_LOG] = row
         subs[s, S.HEAD_FREE] = 0
 
 
@@ -1007,10 +1095,7 @@ def _put_off(st, s, pipe, ticks):
     subs = st.subs
     subs[s, S.PIPE_FREE + pipe] += ticks
     st.warps[subs[s, S.OVERTAKEN_WARP], W.READY + N_SCOREBOARDS + subs[s, S.OVERTAKEN_TILE]] += ticks
-    row = subs[s, S.OVERTAKEN_LOG]
-    if 0 <= row < st.log.shape[0]:
-        st.log[row, 5] += ticks
-        st.log[row, 6] += ticks
+    _log_put_off(st.log, subs[s, S.OVERTAKEN_LOG], ticks)
 
 
 @inner(inline=True)
@@ -1087,7 +1172,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     subs[s, S.DENSITY + pipe] = min(256, busy * 256 // max(duration, 1))
     taken = code[pc, Col.REGISTERS]
     if taken > 0:
-        _take_registers(subs, s, t, max(duration, busy), taken * n // total)
+        _take_registers(st, s, t, max(duration, busy), taken * n // total)
     end = max(t + duration - interval + cycle, t + busy)
     following = t + busy if code[pc, Col.SPREAD] == 1 else end
     _issue_slots(st, w, s, t, busy, following)
@@ -1289,9 +1374,8 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     else:
         warps[w, W.STORES] = max(warps[w, W.STORES], done)
         st.x[X.LAST_STORE] = max(st.x[X.LAST_STORE], done)
-    if p[P.LOG] == 1:
-        read = done if kind == Kind.CP_ASYNC or kind == Kind.LDG else after
-        _log(st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], read, done, 0)
+    read = done if kind == Kind.CP_ASYNC or kind == Kind.LDG else after
+    _log(st.log, st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], read, done, 0)
     return after
 
 
@@ -1307,7 +1391,7 @@ def _step(p, prog, st, ms, mem, w, t):
     sm = warps[w, W.SM]
     slot = warps[w, W.CTA]
     cycle = p[P.CYCLE]
-    log = p[P.LOG] == 1
+    log = st.log
     checked = t
     ahead = False
     horizon = t + p[P.LOOKAHEAD]
@@ -1421,25 +1505,56 @@ def _step(p, prog, st, ms, mem, w, t):
                 _add_ready(st, w, code[pc, Col.SLOT], last, reason)
             if code[pc, Col.TILE] >= 0:
                 _set_tile(st, w, code[pc, Col.TILE], first, last, reason)
+            logged = _log(log, st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], issued, last, 0)
             if code[pc, Col.SPREAD] == 1 and code[pc, Col.TILE] >= 0 and code[pc, Col.SLOT] < 0:
-                _let_overtake(st, s, w, code[pc, Col.PIPE], code[pc, Col.TILE], x[X.LOG] if log else -1)
-            if log:
-                _log(st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], issued, last, 0)
+                _let_overtake(st, s, w, code[pc, Col.PIPE], code[pc, Col.TILE], logged)
             warps[w, W.PC] = pc + 1
 
         elif kind == Kind.WGMMA:
+            subs = st.subs
+            _serve(warps, subs, st.log, s, t)
+            if warps[w, W.LEFT] != 0:  # its instructions issue as the tensor core takes those before them
+                need = warps[w, W.WG_LEFT] - p[P.WGMMA_IN_FLIGHT] * code[pc, Col.INTERVAL]
+                if need > 0:
+                    tick = _served_at(warps, subs, s, need)
+                    _account(st, w, tick, Reason.MATH_PIPE_THROTTLE)
+                    t = tick
+                    continue
+                warps[w, W.LEFT] = 0
+                warps[w, W.PC] = pc + 1
+                continue
+            at = warps[w, W.WG_ISSUED] % N_RING
+            if warps[w, W.WG_ISSUED] - warps[w, W.WG_DONE] == N_RING:
+                need = warps[w, W.WG_END + at] - warps[w, W.WG_ASKED] + warps[w, W.WG_LEFT]
+                tick = _served_at(warps, subs, s, need)
+                _account(st, w, tick, Reason.MATH_PIPE_THROTTLE)
+                t = tick
+                continue
             n = code[pc, Col.COUNT]
-            end = n * code[pc, Col.INTERVAL]
-            begin = max(t, st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]])
-            end += begin + _registers_taken(st.subs, s, begin, end)
+            work = n * code[pc, Col.INTERVAL]
+            free = max(t, subs[s, S.PIPE_FREE + TENSOR_PIPE])
+            work += _registers_taken(subs, s, free, work)
+            if subs[s, S.WG_WARPS] == 0:
+                subs[s, S.WG_NOW] = free
+            if warps[w, W.WG_LEFT] == 0:
+                subs[s, S.WG_WARP + subs[s, S.WG_WARPS]] = w
+                subs[s, S.WG_WARPS] += 1
+            warps[w, W.WG_LEFT] += work
+            end = _served_at(warps, subs, s, warps[w, W.WG_LEFT])
             # Operands stream from shared memory; its array is shared with TMA and the LSU.
             shared = max(st.sms[sm, M.BACKGROUND_FREE], t) + n * code[pc, Col.SHARED]
             st.sms[sm, M.BACKGROUND_FREE] = shared
-            end = max(end, shared)
-            st.subs[s, S.PIPE_FREE + code[pc, Col.PIPE]] = end
-            st.subs[s, S.DENSITY + code[pc, Col.PIPE]] = 0
-            done = end + code[pc, Col.LATENCY]
-            warps[w, W.WG_LAST] = max(warps[w, W.WG_LAST], done)
+            if shared > end:
+                warps[w, W.WG_LEFT] += shared - end
+                work += shared - end
+                end = shared
+            warps[w, W.WG_ASKED] += work
+            subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + work
+            subs[s, S.DENSITY + TENSOR_PIPE] = 0
+            warps[w, W.WG_END + at] = warps[w, W.WG_ASKED]
+            warps[w, W.WG_TICK + at] = code[pc, Col.LATENCY]
+            warps[w, W.WG_ISSUED] += 1
+            warps[w, W.LEFT] = 1
             busy = code[pc, Col.ISSUE] * cycle
             _issue_slots(st, w, s, t, busy, t + busy)
             st.warp_states[Reason.SELECTED] += busy
@@ -1451,10 +1566,33 @@ def _step(p, prog, st, ms, mem, w, t):
             st.counters[Counter.MACS_TENSOR] += n * code[pc, Col.MACS]
             st.counters[Counter.TENSOR_TICKS] += n * code[pc, Col.INTERVAL]
             st.counters[Counter.SHARED_READ_BYTES] += n * code[pc, Col.BYTES]
-            if log:
-                _log(st, w, code[pc, Col.OP], t, end, done, 0)
+            logged = _log(log, st, w, code[pc, Col.OP], t, end, end + code[pc, Col.LATENCY], 0)
+            if log is not None:
+                warps[w, W.WG_ROW + at] = logged
             t += busy
+
+        elif kind == Kind.WGMMA_WAIT:
+            if warps[w, W.LEFT] == 0:
+                warps[w, W.LEFT] = 1
+                warps[w, W.T_ISSUE] = t
+                t = _issue_one(p, st, w, s, t)
+                continue
+            groups = warps[w, W.WG_N] - code[pc, Col.VALUE]
+            ops = warps[w, W.WG_RING + (groups - 1) % N_RING] if groups > 0 else 0
+            at = (ops - 1) % N_RING
+            _serve(warps, st.subs, st.log, s, t)
+            if ops > warps[w, W.WG_DONE]:
+                need = warps[w, W.WG_END + at] - warps[w, W.WG_ASKED] + warps[w, W.WG_LEFT]
+                tick = _served_at(warps, st.subs, s, need) + warps[w, W.WG_TICK + at]
+                _account(st, w, tick, Reason.GMMA)
+                t = tick
+                continue
+            if ops > 0 and warps[w, W.WG_ISSUED] - ops < N_RING and warps[w, W.WG_TICK + at] > t:
+                t = warps[w, W.WG_TICK + at]
+                _account(st, w, t, Reason.GMMA)
+            warps[w, W.LEFT] = 0
             warps[w, W.PC] = pc + 1
+            _log(log, st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], t, t, 0)
 
         elif kind == Kind.MBAR_WAIT:
             b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
@@ -1470,14 +1608,12 @@ def _step(p, prog, st, ms, mem, w, t):
             if st.bars[row, B.PHASE] == phase + 1 and st.bars[row, B.DONE] + p[P.WAIT_LATENCY] > t:
                 t = st.bars[row, B.DONE] + p[P.WAIT_LATENCY]
                 _account(st, w, t, Reason.MBARRIER)
-            if log:
-                _log(st, w, code[pc, Col.OP], issued, t, t, (phase << PHASE_SHIFT) | b)
+            _log(log, st, w, code[pc, Col.OP], issued, t, t, (phase << PHASE_SHIFT) | b)
 
         elif kind == Kind.MBAR_ARRIVE or kind == Kind.MBAR_EXPECT:
             b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
             t = _issue_one(p, st, w, s, t)
-            if log:
-                _log(st, w, code[pc, Col.OP], t, t, t, 0)
+            _log(log, st, w, code[pc, Col.OP], t, t, t, 0)
             warps[w, W.PC] = pc + 1
             if kind == Kind.MBAR_EXPECT:
                 size_bytes = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
@@ -1526,6 +1662,13 @@ def _step(p, prog, st, ms, mem, w, t):
             t = _global_access(p, prog, st, ms, mem, w, s, t, pc, kind)
 
         elif kind == Kind.EXIT:
+            if warps[w, W.WG_LEFT] > 0:
+                _serve(warps, st.subs, st.log, s, t)
+                if warps[w, W.WG_LEFT] > 0:
+                    tick = _served_at(warps, st.subs, s, warps[w, W.WG_LEFT])
+                    _account(st, w, tick, Reason.GMMA)
+                    t = tick
+                    continue
             if warps[w, W.TICKET] > 0:  # bulk stores must have read shared memory before the CTA goes
                 _park(st, w, Block.BULK, 1, warps[w, W.BULK_N], -1, t)
                 return PARKED
@@ -1550,21 +1693,14 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
     code, warps, x = prog.code, st.warps, st.x
     slot = warps[w, W.CTA]
     op = code[pc, Col.OP]
-    log = p[P.LOG] == 1
+    log = st.log
     warps[w, W.PC] = pc + 1
     issued = t
     t = _issue_one(p, st, w, s, t)
 
     if kind == Kind.WGMMA_COMMIT:
-        warps[w, W.WG_RING + warps[w, W.WG_N] % N_RING] = warps[w, W.WG_LAST]
+        warps[w, W.WG_RING + warps[w, W.WG_N] % N_RING] = warps[w, W.WG_ISSUED]
         warps[w, W.WG_N] += 1
-    elif kind == Kind.WGMMA_WAIT:
-        n = warps[w, W.WG_N] - code[pc, Col.VALUE]
-        if n > 0:
-            tick = warps[w, W.WG_RING + (n - 1) % N_RING]
-            if tick > t:
-                _account(st, w, tick, Reason.GMMA)
-                t = tick
     elif kind == Kind.CP_COMMIT:
         warps[w, W.CP_RING + warps[w, W.CP_N] % N_RING] = warps[w, W.CP_LAST]
         warps[w, W.CP_N] += 1
@@ -1608,8 +1744,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         named[slot, b, 1] = max(named[slot, b, 1], max(t, warps[w, W.SHARED_WRITTEN]))
         if named[slot, b, 0] < expected:
             if kind == Kind.BAR_ARRIVE:
-                if log:
-                    _log(st, w, op, issued, t, t, 0)
+                _log(log, st, w, op, issued, t, t, 0)
                 return t
             _park(st, w, Block.BAR_SYNC, b, 0, op, issued)
             return PARKED
@@ -1657,8 +1792,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
             _account(st, w, st.ctas[slot, at + 1], Reason.LONG_SCOREBOARD)
             t = st.ctas[slot, at + 1]
         warps[w, W.VARS + code[pc, Col.VAR]] = value
-        if log:
-            _log(st, w, op, issued, t, t, value)
+        _log(log, st, w, op, issued, t, t, value)
         return t
     elif kind == Kind.FLAG_ADD:
         f = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
@@ -1695,15 +1829,14 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
     elif kind == Kind.FENCE and warps[w, W.SHARED_WRITTEN] > t:
         _account(st, w, warps[w, W.SHARED_WRITTEN], Reason.MEMBAR)
         t = warps[w, W.SHARED_WRITTEN]
-    if log:
-        _log(st, w, op, issued, t, t, 0)
+    _log(log, st, w, op, issued, t, t, 0)
     return t
 
 
 # ---- main loop
 
 
-@kernel
+@kernel(announce="compiling the GPU engine, once, about 40 s; runs that record have a version of their own")
 def advance(p, prog, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
     due, x = st.due, st.x

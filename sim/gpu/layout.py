@@ -125,7 +125,7 @@ class W(IntEnum):
     BLOCK_A = 9
     BLOCK_B = 10
     STORES = 11  # latest acknowledgement of its stores
-    WG_LAST = 12
+    WG_LAST = 12  # latest completion of its wgmma
     WG_N = 13  # committed groups
     CP_LAST = 14
     CP_N = 15
@@ -149,14 +149,21 @@ class W(IntEnum):
     BLOCK_OP = 33  # op of the wait in progress, -1 if it is not logged
     SHARED_WRITTEN = 34  # when its latest shared-memory stores have been made
     LEAF = 35  # in the tree of events
+    WG_LEFT = 36  # ticks of its tensor core that its wgmma in flight still need
+    WG_ASKED = 37  # ticks that all its wgmma have needed
+    WG_ISSUED = 38  # wgmma ops so far
+    WG_DONE = 39  # of these, over
     READY = 40
     READY_REASON = 72
     VARS = 104
-    WG_RING = 136
+    WG_RING = 136  # ops issued when a group was committed
     CP_RING = 144
     BULK_RING = 152  # read done
     BULK_RING2 = 160  # visible
-    WIDTH = 168
+    WG_END = 168  # of an op: ticks asked for up to its end
+    WG_TICK = 176  # its latency behind the tensor core; once it is over, the tick of its completion
+    WG_ROW = 184  # in the event log, if one is kept
+    WIDTH = 192
 
 
 class Block(IntEnum):
@@ -193,7 +200,10 @@ class S(IntEnum):
     OVERTAKEN_TILE = 34  # its result
     OVERTAKEN_LOG = 35  # its row in the event log
     HEAD_FREE = 36  # until then the pipe is busy with ops that have overtaken it
-    WIDTH = 37
+    WG_NOW = 37  # up to here the tensor core's time has been given to wgmma in flight
+    WG_WARPS = 38  # warps that have some
+    WG_WARP = 39  # which: from here on a column for each warp of the sub-core
+    WIDTH = 39
 
 
 class M(IntEnum):
@@ -430,21 +440,20 @@ class P(IntEnum):
     WAIT_LATENCY = 38
     CLUSTER_LATENCY = 39
     ATOMIC_LATENCY = 40
-    GMMA_TAIL = 41
+    WGMMA_IN_FLIGHT = 41  # instructions of one warp
     CTA_LAUNCH = 42
     LAUNCH_START = 43
     CODE_LINES = 44
     CODE_BASE = 45
     FETCH_LINES = 46  # instruction lines fetched ahead in one go
     DESCRIPTORS = 47
-    LOG = 48  # 1: events are logged
-    FLAGS = 49
-    REMOTE_ARRIVE = 50  # until an arrival on another CTA's mbarrier is seen there
-    WARP_LAUNCH = 51  # between the first instructions of two CTAs of an SM, a warp
-    TREE_SMS = 52  # SMs that the event tree has room for, a power of two
-    TREE_LEVELS = 53  # levels of the event tree below an SM
-    LOOKAHEAD = 54  # ticks that a warp may be ahead of other SMs
-    WIDTH = 55
+    FLAGS = 48
+    REMOTE_ARRIVE = 49  # until an arrival on another CTA's mbarrier is seen there
+    WARP_LAUNCH = 50  # between the first instructions of two CTAs of an SM, a warp
+    TREE_SMS = 51  # SMs that the event tree has room for, a power of two
+    TREE_LEVELS = 52  # levels of the event tree below an SM
+    LOOKAHEAD = 53  # ticks that a warp may be ahead of other SMs
+    WIDTH = 54
 
 
 class GpuState(NamedTuple):
@@ -474,5 +483,6 @@ class GpuState(NamedTuple):
     counters: np.ndarray
     warp_states: np.ndarray
     slots: np.ndarray
-    log: np.ndarray  # rows of `sim.gpu.events.Event`, none unless asked for
-    trace: np.ndarray  # rows of `sim.gpu.events.TraceRow`, none unless asked for
+    # None in a launch that records nothing: `advance` is compiled for it without what records.
+    log: np.ndarray | None  # rows of `sim.gpu.events.Event`
+    trace: np.ndarray | None  # rows of `sim.gpu.events.TraceRow`, none for executed ops alone

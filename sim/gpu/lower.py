@@ -494,7 +494,6 @@ def lower_kernel(
     spec: GpuSpec,
     *,
     exact: bool = False,
-    log: bool = False,
     cold_launch: bool = True,
     number: int = 0,
 ) -> tuple[np.ndarray, GpuProgram]:
@@ -521,10 +520,10 @@ def lower_kernel(
         warp_entry=np.array(entries, dtype=np.int64),
         barrier_arrivals=np.array(arrivals or [0], dtype=np.int64),
     )
-    return _parameters(kernel, spec, exact, log, cold_launch, number), program
+    return _parameters(kernel, spec, exact, cold_launch, number), program
 
 
-def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_launch: bool, number: int) -> np.ndarray:
+def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, number: int) -> np.ndarray:
     held = occupancy(kernel, spec)
     cycle = cycles_to_ticks(1)
     # The driver leaves to shared memory what as many CTAs as fit need, also where the grid has fewer.
@@ -575,6 +574,7 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.CLUSTER_LATENCY: cycles_to_ticks(sync.cluster_sync_cycles or 0),
         P.REMOTE_ARRIVE: cycles_to_ticks(spec.dsmem.latency_cycles) if spec.dsmem else 0,
         P.ATOMIC_LATENCY: cycles_to_ticks(spec.l2.hit_latency_cycles),
+        P.WGMMA_IN_FLIGHT: spec.sm.wgmma_in_flight or 0,
         P.CTA_LAUNCH: cycles_to_ticks(spec.sm.cta_launch_cycles),
         P.WARP_LAUNCH: cycles_to_ticks(_WARP_LAUNCH_CYCLES),
         P.LAUNCH_START: ps_to_ticks(spec.launch.kernel_ps + spec.launch.setup_ps, spec.clock.boost_hz),
@@ -584,7 +584,6 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, log: bool, cold_laun
         P.CODE_BASE: _CODE_BASE_LINE + 1024 * number,
         P.FETCH_LINES: _FETCH_LINES,
         P.DESCRIPTORS: kernel.descriptors if cold_launch and spec.launch.descriptor_fetch_cycles else 0,
-        P.LOG: int(log),
         P.FLAGS: kernel.flags,
         P.TREE_SMS: 1 << (spec.sm.count - 1).bit_length(),
         P.TREE_LEVELS: (held.warps + 2).bit_length(),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from arch.gpu import GpuSpec
 from sim.host.model import Copy, Host, Kernel, Process, Span, Stream
@@ -24,9 +25,20 @@ _WARM_UP_CALLS = 4
 _TIMED_CALLS = 4
 
 
+class Called(Protocol):
+    """Something that the host calls: its name and, the same at each asking, what goes onto the stream."""
+
+    @property
+    def name(self) -> str:
+        """Of the operator."""
+
+    def commands(self) -> list[Kernel | Copy]:
+        """Kernels and copies in their order."""
+
+
 @dataclass(frozen=True)
 class Call:
-    """One operator as the host calls it.
+    """One operator as the host calls it, whose kernels' durations are known.
 
     kernels_ps: durations of the kernels that it launches, launch included. copy: what it copies instead.
     """
@@ -78,9 +90,8 @@ def calls_ps(spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "dire
             raise ValueError(f"scope {scope}: must be one of {', '.join(SCOPES)}")
 
 
-def call_times(spec: GpuSpec, calls: Sequence[Call], form: str) -> list[CallTime]:
-    """When each call of one run of the sequence was made and what its commands did, on an idle device."""
-    host = Host(spec)
+def call_times(host: Host, calls: Sequence[Called], form: str) -> list[CallTime]:
+    """Runs the sequence once on an idle host: when each call was made and what its commands did."""
     stream = host.stream()
     found: list[CallTime] = []
 
@@ -104,7 +115,7 @@ def call_times(spec: GpuSpec, calls: Sequence[Call], form: str) -> list[CallTime
     ]
 
 
-def _issue(host: Host, stream: Stream, calls: Sequence[Call], form: str) -> Process:
+def _issue(host: Host, stream: Stream, calls: Sequence[Called], form: str) -> Process:
     """The host program of one run of the sequence."""
     if form == "graph":
         yield from host.launch_graph(stream, [command for call in calls for command in call.commands()])

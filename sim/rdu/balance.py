@@ -83,10 +83,12 @@ def _least(options: list[Division], time: int) -> Division:
 
 
 def _divisions(stage: Stage, spec: RduSpec, budget: int) -> list[Division]:
-    """Divisions of a stage, fewest PCUs first, without those that others beat in both."""
+    """Divisions of a stage, fewest PCUs first, without those that others beat in both; of equal ones the one that
+    streams least over the mesh."""
     assert stage.body is not None
     firings = stage.firings
-    found: list[Division] = []
+    found: list[tuple[Division, int]] = []
+    """With the bytes that leave the buffers a firing."""
     steps = chain(stage.body, spec.pcu.lanes, spec.pcu.stages)
     if any(node.op == "matmul" for node in stage.body.nodes):
         bands = spec.divisions(budget)
@@ -99,17 +101,18 @@ def _divisions(stage: Stage, spec: RduSpec, budget: int) -> list[Division]:
             elements = max((step[0] for step in steps), default=0)
             simd_par = max(1, ceil_div(elements, spec.pcu.lanes * max(cycles, 1)))
             sizes = (row_par * col_par, *([simd_par] * len(steps)))
-            found.append((firings * cycles, sum(sizes), row_par, col_par, simd_par, sizes))
+            streamed = sum(port.read_bytes for port in cost.ports.values())
+            found.append(((firings * cycles, sum(sizes), row_par, col_par, simd_par, sizes), streamed))
     else:
         length = max(1, len(steps))
         elements = max([step[0] for step in steps] or [math.prod(read.shape) for read in stage.reads.values()])
         for par in range(1, min(max(1, budget // length), ceil_div(elements, spec.pcu.lanes)) + 1):
             tried = dataclasses.replace(stage, row_par=par, col_par=1, simd_par=par)
             cycles = stage_cost(tried, spec).interval_cycles
-            found.append((firings * cycles, par * length, par, 1, par, (par,) * length))
-    found.sort(key=lambda d: (d[1], d[0]))
+            found.append(((firings * cycles, par * length, par, 1, par, (par,) * length), 0))
+    found.sort(key=lambda entry: (entry[0][1], entry[0][0], entry[1]))
     kept: list[Division] = []
-    for division in found:
+    for division, _ in found:
         if division[1] <= budget and (not kept or division[0] < kept[-1][0]):
             kept.append(division)
-    return kept or found[:1]
+    return kept or [found[0][0]]

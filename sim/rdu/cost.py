@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
 from sim.engine.clock import PS_PER_S
 from sim.link.collective import fabric_of, fastest
-from sim.rdu.program import Node, Read, Stage, chain
+from sim.rdu.program import VIEWS, Body, Node, Read, Stage, chain
 
 Spread = str
 """How a tile is spread over a stage's PCUs: `rows` (parts along row_par, each sent to all of col_par), `columns` (the
@@ -38,6 +39,8 @@ class StageCost:
     array_pcus: int = 0
     crossed: bool = False
     """Whether the columns of the product, not its rows, lie over the lanes."""
+    array_cycles: int = 0
+    """Of all products of a body: they take turns on its array."""
     interval_cycles: int = 1
     latency_cycles: int = 0
     macs: int = 0
@@ -49,7 +52,13 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
     """Cost of one firing."""
     cost = StageCost()
     for port, read in stage.reads.items():
-        cost.ports[port] = PortCost(math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype], "even")
+        share = _columns_read(stage, port) if stage.body is not None else 1
+        size = math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype]
+        cost.ports[port] = PortCost(math.ceil(size * share), "even")
+    if stage.kind == "lookup":  # what leaves the banks; `sim.rdu.banks` says when
+        out = stage.outputs["out"].out
+        cost.ports["table"] = PortCost(math.prod(out.shape) * DTYPE_BYTES[out.dtype], "even")
+        cost.latency_cycles = spec.pmu.latency_cycles
     if stage.interval_cycles is not None:
         cost.interval_cycles, cost.latency_cycles = stage.interval_cycles, stage.latency_cycles
     if stage.kind == "collective":
@@ -84,6 +93,35 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
     return cost
 
 
+def least_pmus(read: Read, reader: StageCost, spec: RduSpec) -> int:
+    """PMUs that a buffer needs for its size; none where the FIFOs of its reader's PCUs hold it."""
+    size = ceil_div(read.depth * read.token_bytes, spec.pmu.size_bytes)
+    if read.pmus is not None:
+        return max(read.pmus, size)
+    in_fifos = read.stream or (read.output.out.scalar and read.output.out.pieces == 1)
+    if in_fifos and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
+        return 0
+    return size
+
+
+def carry_pmus(stage: Stage, cost: StageCost, spec: RduSpec) -> int:
+    """PMUs for what a stage carries beyond the sums that the cells of its PCUs hold, in fp32."""
+    sums = sum(math.prod(carry.shape) for carry in stage.carry.values())
+    held = cost.pcus * spec.pcu.lanes * spec.pcu.stages
+    return ceil_div(max(0, sums - held) * DTYPE_BYTES["fp32"], spec.pmu.size_bytes)
+
+
+def _columns_read(stage: Stage, port: str) -> Fraction:
+    """Share of an input's columns that leaves its buffer: those that the body looks at."""
+    assert stage.body is not None
+    number = stage.body.inputs[port]
+    users = [node for node in stage.body.nodes if number in node.args]
+    if not users or any(node.op != "columns" for node in users) or number in stage.body.outputs.values():
+        return Fraction(1)
+    wanted = {column for node in users for column in range(*node.attrs)}
+    return Fraction(len(wanted), stage.body.nodes[number].shape[-1])
+
+
 def ceil_div(a: int, b: int) -> int:
     """The quotient, rounded up."""
     return -(-a // b)
@@ -96,7 +134,8 @@ def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
     batch = math.prod(node.shape[:-2])
     m, n, k = node.shape[-2], node.shape[-1], left.shape[-1]
     row_par, col_par = stage.row_par, stage.col_par
-    sources = [stage.reads[a.attrs[0]] for a in (left, right) if a.op == "input" and a.attrs[0] in stage.reads]
+    ends = [_behind_views(value, stage.body) for value in (left, right)]
+    sources = [stage.reads[a.attrs[0]] for a in ends if a.op == "input" and a.attrs[0] in stage.reads]
     direct = all(read.output.out.dtype in spec.array_dtypes for read in sources)
     cost.macs += batch * m * n * k
     if spec.pcu.systolic and direct:
@@ -111,13 +150,22 @@ def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
     else:  # inner products over the lanes
         cycles = ceil_div(m * batch, row_par) * ceil_div(n, col_par) * ceil_div(k, spec.pcu.lanes)
         again_left, again_right = ceil_div(n, col_par), ceil_div(m * batch, row_par)
-    cost.interval_cycles = max(cost.interval_cycles, cycles)
+    cost.array_cycles += cycles
+    cost.interval_cycles = max(cost.interval_cycles, cost.array_cycles)
     cost.array_pcus = max(cost.array_pcus, row_par * col_par)
-    for operand, again, spread in ((left, again_left, "rows"), (right, again_right, "columns")):
+    for value, again, spread in ((left, again_left, "rows"), (right, again_right, "columns")):
+        operand = _behind_views(value, stage.body)
         if operand.op == "input" and operand.attrs[0] in stage.reads:
             read: Read = stage.reads[operand.attrs[0]]
-            size = math.prod(read.shape) * DTYPE_BYTES[read.output.out.dtype]
+            size = math.prod(value.shape) * DTYPE_BYTES[read.output.out.dtype]
             cost.ports[operand.attrs[0]] = PortCost(size * max(1, again), spread)
+
+
+def _behind_views(node: Node, body: Body) -> Node:
+    """What a value is before it is looked at in another shape: views are addresses."""
+    while node.op in VIEWS:
+        node = body.nodes[node.args[0]]
+    return node
 
 
 def _blocks(m: int, n: int, batch: int, spec: RduSpec, row_par: int, col_par: int) -> tuple[int, int, int]:

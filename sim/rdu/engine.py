@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.memory.counters import MemoryCounter
 from sim.rdu.kernel import advance
-from sim.rdu.layout import Q, Reason, S, X
+from sim.rdu.layout import Network, Q, Reason, S, X
 from sim.rdu.lower import Configuration, EngineState, lower_section
 from sim.rdu.place import Ints
 from sim.rdu.program import Read, Section
@@ -42,8 +44,8 @@ class SectionResult:
     write_bytes: Mapping[str, int]
     events: int
     requests: int
-    link_wait_ticks: int
-    """Ticks that transfers waited for shared links."""
+    link_wait_ticks: Sequence[int]
+    """Ticks that transfers waited for shared links, by network (`Network`)."""
 
 
 class Run:
@@ -98,7 +100,7 @@ class Run:
             write_bytes={name: int(c[MemoryCounter.DRAM_WRITE_BYTES]) for name, c in moved.items()},
             events=int(state.x[X.EVENTS]),
             requests=int(state.stage[:, S.UNITS].sum()),
-            link_wait_ticks=int(state.x[X.LINK_WAIT]),
+            link_wait_ticks=state.x[X.LINK_WAIT : X.LINK_WAIT + len(Network)].tolist(),
         )
 
     def _deadlock(self) -> Deadlock:
@@ -120,7 +122,7 @@ def build(section: Section, spec: RduSpec, addresses: Mapping[str, int], *, log:
 
 
 def run_section(section: Section, spec: RduSpec, addresses: Mapping[str, int], *, log: bool = True) -> SectionResult:
-    """Runs a section; an InputError names the channels of a deadlock and a depth that resolves it."""
+    """Runs a section; an InputError names the channels of a deadlock and depths that resolve it."""
     run = build(section, spec, addresses, log=log)
     try:
         return run.run()
@@ -129,31 +131,43 @@ def run_section(section: Section, spec: RduSpec, addresses: Mapping[str, int], *
 
 
 def _advice(section: Section, spec: RduSpec, addresses: Mapping[str, int], stuck: Deadlock) -> str:
-    """What is stuck, and the least depth of one of its full channels that lets the section run."""
+    """What is stuck, and the least depths of its full channels that let the section run."""
     text = f"section {section.name} deadlocks: {stuck}"
-    for read in stuck.full:
-        depth = read.depth
-        try:
-            low, high = depth, 2 * depth
-            while high <= _MAX_DEPTH and not _runs(section, spec, addresses, read, high):
-                low, high = high, 2 * high
-            if high > _MAX_DEPTH:
-                continue
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (low, middle) if _runs(section, spec, addresses, read, middle) else (middle, high)
-        finally:
+    before: dict[Read, int] = {}
+    try:
+        found: Deadlock | None = stuck
+        while found is not None:
+            if not found.full or max(read.depth for read in found.full) > _MAX_DEPTH:
+                return f"{text}; no depth lets it run: each of these waits for a token of another"
+            for read in found.full:
+                before.setdefault(read, read.depth)
+                read.depth *= 2
+            found = _deadlock_of(section, spec, addresses)
+        for read, depth in before.items():
+            read.depth = depth + bisect_left(
+                range(depth, read.depth), True, key=functools.partial(_runs, section, spec, addresses, read)
+            )
+        deeper = [f"{read.depth} of {read.name}" for read, depth in before.items() if read.depth > depth]
+        return f"{text}; depth {' and '.join(deeper)} {'lets' if len(deeper) == 1 else 'let'} it run"
+    finally:
+        for read, depth in before.items():
             read.depth = depth
-        return f"{text}; depth {high} of {read.name} lets it run"
-    return text
 
 
 def _runs(section: Section, spec: RduSpec, addresses: Mapping[str, int], read: Read, depth: int) -> bool:
-    """Whether the section runs to its end with another depth of one channel, on a chip with memory to spare."""
-    read.depth = depth
+    """Whether the section runs to its end with another depth of one channel."""
+    kept, read.depth = read.depth, depth
+    try:
+        return _deadlock_of(section, spec, addresses) is None
+    finally:
+        read.depth = kept
+
+
+def _deadlock_of(section: Section, spec: RduSpec, addresses: Mapping[str, int]) -> Deadlock | None:
+    """How the section gets stuck, if it does, on a chip with memory to spare."""
     roomy = spec.model_copy(update={"pmu": spec.pmu.model_copy(update={"size_bytes": 1 << 40})})
     try:
         build(section, roomy, addresses, log=False).run()
-    except Deadlock:
-        return False
-    return True
+    except Deadlock as stuck:
+        return stuck
+    return None

@@ -96,7 +96,7 @@ class _Section:
     def run(self, log: Array) -> None:
         """Fires in the order of starts; those that start together in the order of the stages."""
         for row in log[np.lexsort((log[:, L.STAGE], log[:, L.START]))]:
-            self._fire(*(int(value) for value in row))
+            self._fire(*(int(value) for value in row[: L.COMMIT + 1]))
 
     def _fire(self, number: int, firing: int, start: int, end: int, commit: int) -> None:
         stage, counters = self.section.stages[number], self.walks[number]
@@ -156,7 +156,12 @@ class _Section:
             case "load":
                 return {"out": self._load(stage, values)}
             case "gather":
-                return {"out": self._gather(stage, firing, inputs["index"])}
+                assert stage.tensor is not None
+                source = self.arrays[stage.tensor.name]
+                table = source.reshape(source.shape[0], -1, source.shape[-1])
+                return {"out": self._rows(stage, firing, table, inputs["index"])}
+            case "lookup":
+                return {"out": self._rows(stage, firing, inputs["table"], inputs["index"])}
             case "store":
                 self._store(stage, values, inputs["value"])
                 return {}
@@ -203,14 +208,22 @@ class _Section:
         shape = stage.tensor.shape
         return tuple(slice(o, min(o + t, n)) for o, t, n in zip(origin, stage.tile, shape, strict=True))
 
-    def _gather(self, stage: Stage, firing: int, index: Array) -> Array:
-        assert stage.tensor is not None
+    def _rows(self, stage: Stage, firing: int, table: Array, index: Array) -> Array:
+        """Rows of a table [devices, rows, width] by the numbers that came; what is outside it is NaN."""
         assert stage.rows is not None
-        wanted = int(index.reshape(-1)[0]) if np.isfinite(index).all() else -1
-        if wanted != stage.rows[firing]:
-            self._violate(f"{stage.name}: row {wanted} was asked for, row {stage.rows[firing]} was timed")
-        source = self.arrays[stage.tensor.name]
-        return source.reshape(source.shape[0], -1, source.shape[-1])[:, wanted : wanted + 1]
+        timed = np.atleast_1d(stage.rows[firing])
+        numbers = np.broadcast_to(index.reshape(len(index), -1), (len(table), len(timed)))
+        asked = np.where(np.isfinite(numbers), numbers, -1).astype(np.int64)
+        inside = (asked >= 0) & (asked < table.shape[1])
+        if not inside.all():
+            self._violate(
+                f"{stage.name}: firing {firing} asks for row {asked[~inside][0]} of a table of {table.shape[1]} rows"
+            )
+        elif (asked != timed).any():
+            other = tuple(np.argwhere(asked != timed)[0])
+            self._violate(f"{stage.name}: row {asked[other]} was asked for, row {timed[other[1]]} was timed")
+        found = np.take_along_axis(table, np.where(inside, asked, 0)[:, :, None], axis=1)
+        return np.where(inside[:, :, None], found, np.nan)
 
     def _devices(self) -> int:
         return next(iter(self.arrays.values())).shape[0]

@@ -7,12 +7,13 @@ calendars, booked when a stage fires, so that whoever comes first in time is ser
 
 from sim.engine.jit import inner, kernel
 from sim.memory.dram_kernel import dram_read, dram_write
-from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Q, Reason, S, X
+from sim.rdu.layout import UNIT_BYTES, G, K, Kind, L, Q, Reason, S, X
 
 ID_BITS = 12
 ID_MASK = (1 << ID_BITS) - 1
 CHUNK = 64  # requests to memory a stage makes in one event
 
+_WAITS = int(X.LINK_WAIT)
 _BUSY = int(Reason.BUSY)
 _NO_INPUT = int(Reason.NO_INPUT)
 _NO_ROOM = int(Reason.NO_ROOM)
@@ -81,7 +82,7 @@ def _moves(state, s, level):
 def _try(state, s, t):
     """Tick from which stage s can fire, or -1 when it was parked; books the wait if that tick is now."""
     stage = state.stage
-    from_input, from_room, source = 0, 0, -1
+    from_input, from_room, source, input_net, room_net = 0, 0, -1, 0, 0
     for p in range(stage[s, S.INPUTS], stage[s, S.INPUTS_END]):
         c = state.ports[p]
         if state.channel[c, Q.WAITS_TOKEN] and _takes(state, s, c):
@@ -90,7 +91,7 @@ def _try(state, s, t):
                 return -1
             slot = state.channel[c, Q.SLOTS] + state.channel[c, Q.TAKEN] % state.channel[c, Q.DEPTH]
             if state.ready[slot] > from_input:
-                from_input, source = state.ready[slot], c
+                from_input, source, input_net = state.ready[slot], c, state.ready_net[slot]
     for p in range(stage[s, S.OUTPUTS], stage[s, S.OUTPUTS_END]):
         c = state.ports[p]
         if (
@@ -103,47 +104,50 @@ def _try(state, s, t):
                 stage[s, S.PARKED] = c
                 return -1
             slot = state.channel[c, Q.SLOTS] + acquired % state.channel[c, Q.DEPTH]
-            from_room = max(from_room, state.freed[slot])
+            if state.freed[slot] > from_room:
+                from_room, room_net = state.freed[slot], state.freed_net[slot]
     earliest = max(from_input, from_room)
     if earliest > t:
         return earliest
     wait = t - stage[s, S.FREE]
     if wait > 0:
+        reason, late = _NO_INPUT, 0
         if from_room > from_input:
-            state.reasons[s, _NO_ROOM] += wait
+            reason, late = _NO_ROOM, room_net
         elif source >= 0:
             producer = state.channel[source, Q.PRODUCER]
             kind = stage[producer, S.KIND]
             if kind in (_LOAD, _GATHER):
-                state.reasons[s, _MEMORY] += wait
+                reason = _MEMORY
             else:
-                late = state.channel[source, Q.HOP_LATENCY]
+                late = input_net
                 if kind == _COLLECTIVE:
                     late += stage[producer, S.INTERVAL] + stage[producer, S.LATENCY]
-                late = min(wait, late)
-                state.reasons[s, _NETWORK] += late
-                state.reasons[s, _NO_INPUT] += wait - late
-        else:
-            state.reasons[s, _NO_INPUT] += wait
+        late = min(wait, late)
+        state.reasons[s, reason] += wait - late
+        state.reasons[s, _NETWORK] += late
+        stage[s, S.WAITED] = reason
+        stage[s, S.LATE] = late
     return t
 
 
 @inner
 def _book_links(spec, state, t, first, last):
-    """Books the shared links of a transfer at tick t; the tick at which the last is through.
+    """Books the shared links of a transfer at tick t: (tick at which the last is through, longest wait for one).
 
     Flits of different flows take turns: a transfer waits for what is booked before it, but for no more than its own
     time for each other flow that uses the link.
     """
-    end = t
+    end, longest = t, 0
     for i in range(first, last):
-        link = state.links[i, 0]
-        ticks = state.links[i, 1]
-        waits = min(max(0, state.link_free[link] - t), ticks * state.links[i, 2])
-        state.x[X.LINK_WAIT] += waits
+        link = state.links[i, K.LINK]
+        ticks = state.links[i, K.TICKS]
+        waits = min(max(0, state.link_free[link] - t), ticks * state.links[i, K.OTHERS])
+        state.x[_WAITS + state.links[i, K.NETWORK]] += waits
         state.link_free[link] = max(t, state.link_free[link]) + ticks
         end = max(end, t + waits + ticks)
-    return end
+        longest = max(longest, waits)
+    return end, longest
 
 
 @inner
@@ -154,11 +158,12 @@ def _take_inputs(spec, state, s, t):
         c = state.ports[p]
         if _takes(state, s, c):
             state.channel[c, Q.TAKEN] += 1
-        ports = max(ports, t + state.channel[c, Q.READ])
-        links = max(links, t + state.channel[c, Q.READ_PRIVATE])
-        links = max(
-            links, _book_links(spec, state, t, state.channel[c, Q.READ_LINKS], state.channel[c, Q.READ_LINKS_END])
-        )
+        if state.channel[c, Q.LOOKUPS] >= 0:
+            ports = max(ports, t + state.lookups[state.channel[c, Q.LOOKUPS] + state.stage[s, S.FIRED]])
+        else:
+            ports = max(ports, t + state.channel[c, Q.READ])
+        through, _ = _book_links(spec, state, t, state.channel[c, Q.READ_LINKS], state.channel[c, Q.READ_LINKS_END])
+        links = max(links, t + state.channel[c, Q.READ_PRIVATE], through)
     return ports, links
 
 
@@ -173,24 +178,27 @@ def _acquire_outputs(spec, state, s, t):
                 state.channel[c, Q.OPEN] = 1
                 state.channel[c, Q.ACQUIRED] += 1
             ports = max(ports, t + state.channel[c, Q.WRITE])
-            links = max(links, t + state.channel[c, Q.WRITE_PRIVATE])
-            links = max(
-                links,
-                _book_links(spec, state, t, state.channel[c, Q.WRITE_LINKS], state.channel[c, Q.WRITE_LINKS_END]),
-            )
+            first, last = state.channel[c, Q.WRITE_LINKS], state.channel[c, Q.WRITE_LINKS_END]
+            through, _ = _book_links(spec, state, t, first, last)
+            links = max(links, t + state.channel[c, Q.WRITE_PRIVATE], through)
     return ports, links
 
 
 @inner
-def _finish(spec, state, s, start, end, commit):
-    """Ends a firing at tick `end`: frees tokens, commits results, wakes neighbours, schedules the next firing."""
+def _finish(spec, state, s, start, end, commit, worked, memory):
+    """Ends a firing at tick `end`: frees tokens, commits results, wakes neighbours, schedules the next firing.
+
+    worked, memory: see `L`.
+    """
     stage, channel = state.stage, state.channel
     stage[s, S.FREE] = end
     for p in range(stage[s, S.INPUTS], stage[s, S.INPUTS_END]):
         c = state.ports[p]
         if _moves(state, s, channel[c, Q.READ_LEVEL]):
             slot = channel[c, Q.SLOTS] + channel[c, Q.RELEASED] % channel[c, Q.DEPTH]
-            state.freed[slot] = end + channel[c, Q.CREDIT_LATENCY]
+            _, waits = _book_links(spec, state, end, channel[c, Q.CREDIT_LINKS], channel[c, Q.CREDIT_LINKS_END])
+            state.freed_net[slot] = channel[c, Q.CREDIT_LATENCY] + waits
+            state.freed[slot] = end + state.freed_net[slot]
             channel[c, Q.RELEASED] += 1
             producer = channel[c, Q.PRODUCER]
             if stage[producer, S.PARKED] == c and producer != s:
@@ -201,7 +209,10 @@ def _finish(spec, state, s, start, end, commit):
         if channel[c, Q.OPEN] == 1 and _moves(state, s, channel[c, Q.TOKEN_LEVEL]):
             channel[c, Q.OPEN] = 0
             slot = channel[c, Q.SLOTS] + channel[c, Q.COMMITTED] % channel[c, Q.DEPTH]
-            state.ready[slot] = commit + channel[c, Q.READY_LATENCY]
+            _, waits = _book_links(spec, state, commit, channel[c, Q.DONE_LINKS], channel[c, Q.DONE_LINKS_END])
+            announced = channel[c, Q.DONE_LATENCY] + waits
+            state.ready[slot] = commit + max(channel[c, Q.READY_LATENCY], announced)
+            state.ready_net[slot] = channel[c, Q.HOP_LATENCY] + max(0, announced - channel[c, Q.READY_LATENCY])
             channel[c, Q.COMMITTED] += 1
             consumer = channel[c, Q.CONSUMER]
             if stage[consumer, S.PARKED] == c and consumer != s:
@@ -214,6 +225,10 @@ def _finish(spec, state, s, start, end, commit):
         state.log[row, L.START] = start
         state.log[row, L.END] = end
         state.log[row, L.COMMIT] = commit
+        state.log[row, L.WAITED] = stage[s, S.WAITED]
+        state.log[row, L.LATE] = stage[s, S.LATE]
+        state.log[row, L.WORKED] = worked
+        state.log[row, L.MEMORY] = memory
         state.x[X.LOGGED] = row + 1
     state.x[X.END] = max(state.x[X.END], max(end, commit))
     stage[s, S.FIRED] += 1
@@ -235,7 +250,7 @@ def _compute(spec, state, s, t):
     state.reasons[s, reason] += worked - t
     state.reasons[s, _MEMORY] += ports - worked
     state.reasons[s, _NETWORK] += end - ports
-    _finish(spec, state, s, t, end, end + state.stage[s, S.LATENCY])
+    _finish(spec, state, s, t, end, end + state.stage[s, S.LATENCY], worked - t, ports - worked)
 
 
 @inner
@@ -304,9 +319,11 @@ def _transfer(spec, state, s, t):
         end = max(stage[s, S.READY], issue, start + own)
     else:  # the next tile's requests follow at once
         end = max(issue, start + own)
-    state.reasons[s, _BUSY] += min(own, end - start)
-    state.reasons[s, _MEMORY] += max(0, end - start - own)
-    _finish(spec, state, s, start, end, max(end, stage[s, S.READY]))
+    worked = min(own, end - start)
+    memory = end - start - worked
+    state.reasons[s, _BUSY] += worked
+    state.reasons[s, _MEMORY] += memory
+    _finish(spec, state, s, start, end, max(end, stage[s, S.READY]), worked, memory)
 
 
 @inner

@@ -44,6 +44,8 @@ class S(IntEnum):
     READY = 22  # last completion of the firing in progress
     MOVED = 23  # ticks that the firing's bytes keep its generators
     ROW = 24  # rows done of the segment
+    WAITED = 25  # of the last wait: its reason, and how many ticks at its end were the network's
+    LATE = 26
 
 
 class Q(IntEnum):
@@ -74,6 +76,20 @@ class Q(IntEnum):
     TAKEN = 22
     RELEASED = 23
     OPEN = 24
+    LOOKUPS = 25  # where the port's ticks of each firing of the reader begin, or -1: READ for all
+    DONE_LATENCY = 26  # as READY_LATENCY, of the control token that announces a token
+    DONE_LINKS = 27  # ranges in `links`: shared control links of that token and of the credit that goes back
+    DONE_LINKS_END = 28
+    CREDIT_LINKS = 29
+    CREDIT_LINKS_END = 30
+
+
+class Network(IntEnum):
+    """The mesh's networks."""
+
+    VECTOR = 0
+    SCALAR = 1
+    CONTROL = 2
 
 
 class Reason(IntEnum):
@@ -89,13 +105,17 @@ class Reason(IntEnum):
 
 
 class L(IntEnum):
-    """A row of the event log."""
+    """A row of the event log: a firing, and what the time before it and in it went into."""
 
     STAGE = 0
     FIRING = 1
     START = 2
     END = 3
     COMMIT = 4
+    WAITED = 5  # reason of the wait between the firing before and START
+    LATE = 6  # ticks at the end of that wait that were the network's
+    WORKED = 7  # ticks from START in which it worked (a collective: in which links did)
+    MEMORY = 8  # ticks after those that buffers or memory took; what is left until END is the network's
 
 
 class G(IntEnum):
@@ -107,6 +127,15 @@ class G(IntEnum):
     STRIDE = 3
 
 
+class K(IntEnum):
+    """A shared link that a transfer uses."""
+
+    LINK = 0  # its calendar
+    TICKS = 1  # that the transfer holds it
+    OTHERS = 2  # flows that use it too
+    NETWORK = 3
+
+
 class X(IntEnum):
     """Scalars of the engine."""
 
@@ -116,4 +145,6 @@ class X(IntEnum):
     DONE = 3
     END = 4
     UNITS = 5
-    LINK_WAIT = 6
+    LINK_WAIT = 6  # ticks that transfers waited for links of the vector network; then of scalar and control
+    SCALAR_WAIT = 7
+    CONTROL_WAIT = 8

@@ -52,6 +52,13 @@ def _section(configuration: Configuration, times: int) -> list[str]:
             lines.append(
                 f"    {cost.pcus} PCUs, {cost.interval_cycles} cycles a firing, {cost.latency_cycles} cycles deep"
             )
+        for units in configuration.channels:
+            if units.read.reader is stage and units.lookup_cycles is not None:
+                least, most = int(units.lookup_cycles.min()), int(units.lookup_cycles.max())
+                lines.append(
+                    f"    {stage.outputs['out'].out.shape[0]} rows a firing out of {len(units.pmus)} PMUs: "
+                    f"{least} to {most} cycles by their banks, {cost.interval_cycles} without conflicts"
+                )
         for output in stage.outputs.values():
             out = output.out
             shape = "x".join(map(str, out.token_shape))

@@ -21,18 +21,24 @@ from arch.units import BYTES
 from sim.engine.clock import TICKS_PER_CYCLE, bytes_per_cycle, cycles_to_ticks, ps_to_ticks, transfer_ticks
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state
-from sim.rdu import place, route
-from sim.rdu.balance import balance
-from sim.rdu.cost import StageCost, stage_cost
-from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Q, Reason, S, X
-from sim.rdu.place import Flow, Grid, Ints
+from sim.rdu import network, place, route
+from sim.rdu.balance import balance, memory_cycles
+from sim.rdu.banks import bank_conflict, lookup_cycles
+from sim.rdu.cost import StageCost, carry_pmus, least_pmus, stage_cost
+from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Network, Q, Reason, S, X
+from sim.rdu.network import Ways
+from sim.rdu.place import Grid, Ints
 from sim.rdu.program import Read, Section, Stage, walk
+
+_SPREADS = (1, 2, 4, 6, 8)
+"""Times the PMUs that the rate of an array's operand needs: spread over more, its streams share fewer links."""
 
 _KINDS = {
     "compute": Kind.COMPUTE,
     "load": Kind.LOAD,
     "store": Kind.STORE,
     "gather": Kind.GATHER,
+    "lookup": Kind.COMPUTE,
     "collective": Kind.COLLECTIVE,
     "timed": Kind.COMPUTE,
 }
@@ -58,6 +64,10 @@ class EngineState(NamedTuple):
     starts: Ints
     ready: Ints
     freed: Ints
+    ready_net: Ints
+    """Ticks of `ready` that the networks took, and of `freed`."""
+    freed_net: Ints
+    lookups: Ints
     links: Ints
     link_free: Ints
     jobs: Ints
@@ -83,9 +93,9 @@ class ChannelUnits:
     """A firing of the reader."""
     write_bytes: int
     """A piece of the producer."""
-    hop_bytes: int
-    """Bytes times links, of a firing's reads."""
-    hop_bytes_written: int
+    ways: Ways
+    lookup_cycles: Ints | None = None
+    """Of a table that is looked up: cycles of its ports, by firing."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ class Configuration:
     pcus: Sequence[Ints]
     """Coordinates of each stage's PCUs (of its address generators, for a memory stage)."""
     link_load: NDArray[np.float64]
-    """Bytes over each link in the whole run, shape (4, rows, columns)."""
+    """Over each link in the whole run, shape (networks, 4, rows, columns): bytes, of the control network tokens."""
     engine: EngineSpec
     tables: EngineState
     """At tick 0; `fresh` copies it."""
@@ -132,56 +142,92 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     costs = [stage_cost(stage, spec) for stage in stages]
     number = {id(stage): i for i, stage in enumerate(stages)}
     firings = [walk(stage.over) for stage in stages]
-    pmus = _share_pmus(
-        [_pmus(read, costs[number[id(read.output.stage)]], costs[number[id(read.reader)]], spec) for read in reads],
-        spec.pmu.count,
-    )
-    _fits(section, spec, stages, costs, reads, pmus)
     grid = place.grid_of(spec)
     units_of = route.place_stages(grid, stages, costs, reads, number)
-    free = np.ones(len(grid.pmus), np.int64)
-    channels, flows = [], []
-    for read, count in zip(reads, pmus, strict=True):
-        producer, reader = number[id(read.output.stage)], number[id(read.reader)]
-        port = costs[reader].ports[read.port]
-        ends = (read.output.stage, stages[reader], units_of[producer], units_of[reader])
-        units = route.place_buffer(grid, free, count, port, ends[1], ends[3], ends[0], ends[2])
-        into, out_of = route.flows(grid, read, *ends, units, port)
-        flows.append((into, out_of))
-        write = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
-        channels.append(ChannelUnits(read, units, port.read_bytes, write, 0, 0))
-    loads = [[place.link_bytes(grid, flow) for flow in pair] for pair in flows]
-    channels = [
-        ChannelUnits(c.read, c.pmus, c.read_bytes, c.write_bytes, round(to_reader.sum()), round(to_buffer.sum()))
-        for c, (to_buffer, to_reader) in zip(channels, loads, strict=True)
-    ]
-    emits = [len(walk(read.output.out.over)) for read in reads]
-    reads_of = [len(firings[number[id(read.reader)]]) for read in reads]
-    total = np.zeros((4, grid.rows, grid.columns))
-    for (to_buffer, to_reader), written, taken in zip(loads, emits, reads_of, strict=True):
-        total += to_buffer * written + to_reader * taken
+    ends = [(costs[number[id(read.output.stage)]], costs[number[id(read.reader)]]) for read in reads]
+    slowest = max(len(fired) * cost.interval_cycles for fired, cost in zip(firings, costs, strict=True))
+    carried = sum(carry_pmus(stage, cost, spec) for stage, cost in zip(stages, costs, strict=True))
+    enough, least = max(slowest, memory_cycles(section, spec)), math.inf
+    buffers: list[Ints] = []
+    found: list[network.Ways] = []
+    for spread in _SPREADS:  # the one whose busiest link is least busy, or the first that no link slows
+        needs = [_pmus(read, *pair, spec, spread) for read, pair in zip(reads, ends, strict=True)]
+        pmus = _share_pmus(needs, spec.pmu.count - carried)
+        _fits(section, spec, stages, costs, reads, pmus, carried)
+        placed = _place_buffers(grid, stages, costs, units_of, reads, pmus, number)
+        routed = network.ways(spec, grid, stages, costs, units_of, reads, placed, number)
+        busiest = network.busiest_cycles(spec, grid, _loads(grid, reads, routed)[Network.VECTOR])
+        if busiest < least:
+            buffers, found, least = placed, routed, busiest
+        if busiest <= enough:
+            break
+    channels = []
+    for read, units, way in zip(reads, buffers, found, strict=True):
+        reader = number[id(read.reader)]
+        cycles = None
+        if read.port == "table" and stages[reader].kind == "lookup":
+            rows = stages[reader].rows
+            assert rows is not None
+            row_bytes = read.token_bytes // read.shape[0]
+            cycles, costs[reader].interval_cycles = lookup_cycles(rows, row_bytes, len(units), spec)
+        taken, write = costs[reader].ports[read.port].read_bytes, read.output.out.piece_bytes
+        channels.append(ChannelUnits(read, units, taken, write, way, cycles))
+    total = _loads(grid, reads, found)
     engine = EngineSpec(
         lower_dram(spec.main_memory, UNIT_BYTES, spec.clock.boost_hz),
         lower_dram(spec.ddr, UNIT_BYTES, spec.clock.boost_hz),
         transfer_ticks(UNIT_BYTES, Fraction(spec.agcu.bandwidth_bytes_per_cycle)),
     )
-    tables = _tables(spec, grid, stages, channels, costs, firings, number, flows, loads, addresses, engine)
+    tables = _tables(spec, grid, stages, channels, costs, firings, number, addresses, engine)
     return Configuration(section, spec, grid, stages, channels, costs, [u.all for u in units_of], total, engine, tables)
 
 
 # ---------------------------------------------------------------------------------------------------- units
 
 
-def bank_conflict(read: Read, spec: RduSpec) -> int:
-    """Cycles that a vector read takes: words in the same bank follow one another, and words that do not lie side by
-    side need addresses of their own."""
-    if read.transposed and not spec.pmu.transpose:
-        stride = read.output.out.token_shape[-1]
-    else:
-        stride = read.stride
-    banks = spec.pmu.banks // math.gcd(stride, spec.pmu.banks)
-    own = -(-spec.pmu.banks // spec.pmu.addresses) if stride > 1 else 1
-    return max(spec.pmu.banks // banks, own)
+def firings_of(read: Read) -> tuple[int, int, int]:
+    """(firings of the reader, pieces, tokens) of a channel in one launch."""
+    assert read.reader is not None
+    out = read.output.out
+    return read.reader.firings, len(walk(out.over)), len(walk(out.token_over))
+
+
+def _loads(grid: Grid, reads: Sequence[Read], found: Sequence[network.Ways]) -> NDArray[np.float64]:
+    """Bytes (of the control network: tokens) over each link in one launch, by network."""
+    total = np.zeros((len(Network), 4, grid.rows, grid.columns))
+    for read, way in zip(reads, found, strict=True):
+        taken, emitted, tokens = firings_of(read)
+        total[way.write_network] += way.write * emitted
+        total[way.read_network] += way.read * taken
+        total[Network.CONTROL] += (way.done + way.credit) * tokens
+    return total
+
+
+def _place_buffers(
+    grid: Grid,
+    stages: Sequence[Stage],
+    costs: Sequence[StageCost],
+    units_of: list[route.StageUnits],
+    reads: Sequence[Read],
+    pmus: Sequence[int],
+    number: Mapping[int, int],
+) -> list[Ints]:
+    """Coordinates of every channel's PMUs. A lookup's units, put into `units_of`, are those that hold its table."""
+    free = np.ones(len(grid.pmus), np.int64)
+    found = []
+    for read, count in zip(reads, pmus, strict=True):
+        producer, reader = number[id(read.output.stage)], number[id(read.reader)]
+        if stages[reader].kind == "lookup" and read.port == "table":
+            readers = [number[id(r.reader)] for r in reads if r.output.stage is stages[reader]]
+            near = [units_of[r].takes for r in readers if stages[r].kind == "compute"]
+            units = route.place_table(grid, free, count, near)
+            units_of[reader] = route.StageUnits(units)
+        else:
+            port = costs[reader].ports[read.port]
+            ends = (stages[reader], units_of[reader], read.output.stage, units_of[producer])
+            units = route.place_buffer(grid, free, count, port, *ends)
+        found.append(units)
+    return found
 
 
 def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:
@@ -193,13 +239,14 @@ def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:
     return [size + max(rate - size, 0) * (count - least) // (liked - least) for size, rate in needs]
 
 
-def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec) -> tuple[int, int]:
-    """PMUs that a buffer needs for its size, and would like for the rates at both ends; none where FIFOs hold it."""
-    size = -(-read.depth * read.token_bytes // spec.pmu.size_bytes)
-    if read.pmus is not None:
-        return max(read.pmus, size), 0
-    if read.stream and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
-        return 0, 0
+def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec, spread: int) -> tuple[int, int]:
+    """PMUs that a buffer needs for its size, and would like for the rates at both ends; none where FIFOs hold it.
+
+    spread: times as many for the operand of an array.
+    """
+    size = least_pmus(read, reader, spec)
+    if read.pmus is not None or size == 0:
+        return size, 0
     rate = Fraction(spec.pmu.bandwidth_bytes_per_cycle)
     write_bytes = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
     port = reader.ports[read.port]
@@ -214,7 +261,7 @@ def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec) -> 
         # Half of what all of the array needs then comes from each die, and half crosses.
         assert read.reader is not None
         likes.append(spec.dies.count * (read.reader.row_par if port.spread == "rows" else read.reader.col_par))
-    return size, max(likes)
+    return size, max(likes) * (1 if port.spread == "even" else spread)
 
 
 def _fits(
@@ -224,6 +271,7 @@ def _fits(
     costs: Sequence[StageCost],
     reads: Sequence[Read],
     pmus: Sequence[int],
+    carried: int,
 ) -> None:
     need = sum(cost.pcus for cost in costs)
     if need > spec.pcu.count:
@@ -237,21 +285,28 @@ def _fits(
             f"section {section.name} needs {need} PCUs, {spec.name} has pcu.count = {spec.pcu.count}; most, "
             f"{costs[most].pcus}, in {stage.name}: {hint}"
         )
-    total = sum(pmus)
+    total = sum(pmus) + carried
     if total > spec.pmu.count:
         most = max(range(len(reads)), key=lambda i: pmus[i])
         read = reads[most]
         size = sum(r.depth * r.token_bytes for r in reads)
         rest = (spec.pmu.count - total + pmus[most]) * spec.pmu.size_bytes
         fits = rest // read.token_bytes
-        hint = f"depth {fits} fits" if 0 < fits < read.depth else "smaller tiles, or a cut into sections, would fit"
+        if 0 < fits < read.depth:
+            hint = f"depth {fits} fits"
+        elif read.pmus is not None and fits >= read.depth:
+            hint = f"pmus={rest // spec.pmu.size_bytes} fits"
+        else:
+            hint = "smaller tiles, or a cut into sections, would fit"
         raise InputError(
             f"section {section.name} needs {total} PMUs ({BYTES.format(size)} of buffers), {spec.name} has pmu.count = "
             f"{spec.pmu.count} of {BYTES.format(spec.pmu.size_bytes)}; most, {pmus[most]}, in {read.name} "
             f"(depth {read.depth} of {BYTES.format(read.token_bytes)}): {hint}"
         )
     if len(stages) > 4000:
-        raise InputError(f"section {section.name} has {len(stages)} stages; the engine takes 4000")
+        raise InputError(
+            f"section {section.name} has {len(stages)} stages; the engine takes 4000: cut it into sections"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- tables
@@ -265,8 +320,6 @@ def _tables(
     costs: Sequence[StageCost],
     firings: Sequence[Ints],
     number: Mapping[int, int],
-    flows: Sequence[tuple[Flow, Flow]],
-    loads: Sequence[Sequence[NDArray[np.float64]]],
     addresses: Mapping[str, int],
     engine: EngineSpec,
 ) -> EngineState:
@@ -302,15 +355,11 @@ def _tables(
             segments.append(pieces)
             segment_count += len(pieces)
     channel = np.zeros((len(channels), len(Q)), np.int64)
-    links: list[Ints] = []
-    link_count = slots = 0
-    users = np.zeros((4, grid.rows, grid.columns), np.int64)
-    for pair in loads:
-        for load in pair:
-            users += load > 0
-    per_byte = _link_ticks_per_byte(spec, grid)
-    for i, (units, (into, out_of), (write_load, read_load)) in enumerate(zip(channels, flows, loads, strict=True)):
-        read, row = units.read, channel[i]
+    links = network.link_tables(spec, grid, [units.ways for units in channels], channel)
+    lookups: list[Ints] = [np.zeros(0, np.int64)]
+    slots = 0
+    for i, units in enumerate(channels):
+        read, row, way = units.read, channel[i], units.ways
         reader = stages[number[id(read.reader)]]
         row[Q.PRODUCER], row[Q.CONSUMER] = number[id(read.output.stage)], number[id(read.reader)]
         row[Q.DEPTH], row[Q.SLOTS] = read.depth, slots
@@ -318,32 +367,19 @@ def _tables(
         row[Q.EMIT_LEVEL] = len(read.output.out.over)
         row[Q.TOKEN_LEVEL] = row[Q.READ_LEVEL] = len(read.output.out.token_over)
         assert reader.over[: int(row[Q.READ_LEVEL])] == read.output.out.token_over
-        hop_ticks = _way_ticks(spec, into) + _way_ticks(spec, out_of)
-        row[Q.HOP_LATENCY] = hop_ticks
-        row[Q.READY_LATENCY] = hop_ticks + (cycles_to_ticks(spec.pmu.latency_cycles) if len(units.pmus) else 0)
-        row[Q.CREDIT_LATENCY] = cycles_to_ticks(
-            spec.mesh.control_cycles * (place.hops(into) + place.hops(out_of) if len(channels) else 0)
-        )
+        into_buffer = cycles_to_ticks(spec.pmu.latency_cycles) if len(units.pmus) else 0
+        row[Q.HOP_LATENCY] = way.latency_ticks
+        row[Q.READY_LATENCY] = way.latency_ticks + into_buffer
+        row[Q.DONE_LATENCY] = way.control_ticks + into_buffer
+        row[Q.CREDIT_LATENCY] = cycles_to_ticks(spec.mesh.control_cycles * way.hops)
+        row[Q.LOOKUPS] = -1
+        if units.lookup_cycles is not None:
+            row[Q.LOOKUPS] = sum(map(len, lookups))
+            lookups.append(units.lookup_cycles * TICKS_PER_CYCLE)
         if len(units.pmus):
             rate = Fraction(spec.pmu.bandwidth_bytes_per_cycle) * len(units.pmus)
             row[Q.READ] = transfer_ticks(units.read_bytes * bank_conflict(read, spec), rate)
             row[Q.WRITE] = transfer_ticks(units.write_bytes, rate)
-        scalar = units.write_bytes <= 4
-        for load, private, begin, end in (
-            (read_load, Q.READ_PRIVATE, Q.READ_LINKS, Q.READ_LINKS_END),
-            (write_load, Q.WRITE_PRIVATE, Q.WRITE_LINKS, Q.WRITE_LINKS_END),
-        ):
-            if scalar:  # a network of its own
-                row[private] = transfer_ticks(4, Fraction(spec.mesh.scalar_bytes_per_cycle)) if load.any() else 0
-                row[begin] = row[end] = link_count
-                continue
-            ticks = np.ceil(load * per_byte).astype(np.int64)
-            row[private] = int(ticks[users < 2].max(initial=0))
-            shared = np.flatnonzero((users >= 2) & (load > 0))
-            row[begin] = link_count
-            links.append(np.column_stack([shared, ticks.reshape(-1)[shared], users.reshape(-1)[shared] - 1]))
-            link_count += len(shared)
-            row[end] = link_count
         row[Q.WAITS_TOKEN] = row[Q.WAITS_ROOM] = 1
         row[Q.ACQUIRED] = row[Q.COMMITTED] = read.initial
     ready = np.zeros(max(slots, 1), np.int64)
@@ -359,8 +395,11 @@ def _tables(
         starts=np.concatenate(starts),
         ready=ready,
         freed=np.zeros(max(slots, 1), np.int64),
-        links=np.concatenate([*links, np.zeros((1, 3), np.int64)]),
-        link_free=np.zeros(grid.links, np.int64),
+        ready_net=np.zeros(max(slots, 1), np.int64),
+        freed_net=np.zeros(max(slots, 1), np.int64),
+        lookups=np.concatenate([*lookups, np.zeros(1, np.int64)]),
+        links=links,
+        link_free=np.zeros(len(Network) * grid.links, np.int64),
         jobs=np.concatenate([*jobs, np.zeros(1, np.int64)]).astype(np.int64),
         segments=np.concatenate([*segments, np.zeros((1, len(G)), np.int64)]),
         ring=np.zeros(max(rings, 1), np.int64),
@@ -421,32 +460,6 @@ def requests(stage: Stage, firings: Ints, base: int) -> tuple[Ints, Ints]:
         rest = rest // extent[d][which]
     stride = strides[run_from - 1] if run_from else 0
     return counts, np.column_stack([address, runs[which], rows[which], np.full(len(which), stride)]).astype(np.int64)
-
-
-def _link_ticks_per_byte(spec: RduSpec, grid: Grid) -> NDArray[np.float64]:
-    """Ticks a byte of every link: the mesh's bandwidth or what credits allow, slower between dies."""
-    mesh = spec.mesh
-    round_trip = 2 * mesh.hop_cycles
-    rate = mesh.vector_bytes_per_cycle
-    if round_trip:
-        rate = min(rate, mesh.credits * mesh.flit_bytes / round_trip)
-    found = np.full((4, grid.rows, grid.columns), TICKS_PER_CYCLE / rate)
-    if spec.dies.count > 1:
-        each = grid.columns // spec.dies.count
-        across = bytes_per_cycle(spec.dies.bandwidth_bytes_per_s, spec.clock.boost_hz) / grid.rows
-        slow = max(TICKS_PER_CYCLE / rate, TICKS_PER_CYCLE / float(across))
-        for boundary in range(each, grid.columns, each):
-            found[place.EAST, :, boundary - 1] = slow
-            found[place.WEST, :, boundary] = slow
-    return found
-
-
-def _way_ticks(spec: RduSpec, flow: Flow) -> int:
-    """Ticks of a flow's longest way."""
-    found = cycles_to_ticks(spec.mesh.hop_cycles * place.hops(flow))
-    if spec.dies.count > 1 and place.crosses_dies(flow, spec):
-        found += ps_to_ticks(spec.dies.latency_ps, spec.clock.boost_hz)
-    return found
 
 
 def _initial_ticks(spec: RduSpec, read: Read) -> Ints:

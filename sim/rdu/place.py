@@ -105,20 +105,25 @@ class Flow:
     size_bytes: float
 
 
+NOWHERE = Flow(np.zeros((1, 2), np.int64), [np.zeros((1, 2), np.int64)], 0)
+"""What stays where it is."""
+
+
 def even_flow(sources: Ints, targets: Ints, size_bytes: int) -> Flow:
     """A tile cut in equal parts, each from one source to one target."""
-    count = max(len(sources), len(targets))
-    pairs_from = sources[np.arange(count) * len(sources) // count]
-    pairs_to = targets[np.arange(count) * len(targets) // count]
-    return Flow(pairs_from, [target[None] for target in pairs_to], size_bytes / count)
+    return spread_flow(sources, [singly(targets)], size_bytes)
 
 
-def spread_flow(sources: Ints, parts: Sequence[Ints], size_bytes: int) -> Flow:
-    """A tile cut in parts, each sent to all units of its part."""
-    count = max(len(sources), len(parts))
-    index = np.arange(count)
-    chosen = [parts[i * len(parts) // count] for i in range(count)]
-    return Flow(sources[index * len(sources) // count], chosen, size_bytes / count)
+def spread_flow(sources: Ints, receivers: Sequence[Sequence[Ints]], size_bytes: int) -> Flow:
+    """A tile that all `receivers` get, each cut in parts of its own that go to all units of the part."""
+    count = max(len(sources), *map(len, receivers))
+    chosen = [np.concatenate([parts[i * len(parts) // count] for parts in receivers]) for i in range(count)]
+    return Flow(sources[np.arange(count) * len(sources) // count], chosen, size_bytes / count)
+
+
+def singly(units: Ints) -> list[Ints]:
+    """Each unit as a group of its own."""
+    return [unit[None] for unit in units]
 
 
 def link_bytes(grid: Grid, flow: Flow) -> NDArray[np.float64]:

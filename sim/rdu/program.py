@@ -296,6 +296,9 @@ def chain(body: Body, lanes: int, stages: int) -> list[tuple[int, bool, int]]:
 
 # ---------------------------------------------------------------------------------------------------- graph
 
+WORD_BYTES = 4
+"""What the scalar network carries at once."""
+
 Place = Literal["hbm", "ddr"]
 
 
@@ -309,6 +312,10 @@ class Tensor:
     role: Literal["input", "output", "scratch"] = "input"
     place: Place = "hbm"
     shared: bool = True
+    copies: int = 1
+    """Arrays like it that lie in `place`, for launches that differ in addresses alone."""
+    home: Place = "hbm"
+    """`ddr`: launches with `Call.prefetch` have it copied from there to HBM."""
 
     @property
     def size_bytes(self) -> int:
@@ -354,6 +361,16 @@ class Out:
         shape = list(self.shape)
         shape[self.axis] *= self.pieces
         return tuple(shape)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether each piece is a single word, which goes over the scalar network."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype] <= WORD_BYTES
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes of a piece on the mesh; a scalar takes a whole word."""
+        return max(WORD_BYTES, math.prod(self.shape) * DTYPE_BYTES[self.dtype])
 
 
 @dataclass(eq=False)
@@ -429,7 +446,7 @@ class Read:
         return tuple(shape)
 
 
-Kind = Literal["compute", "load", "store", "gather", "collective", "timed"]
+Kind = Literal["compute", "load", "store", "gather", "lookup", "collective", "timed"]
 
 
 @dataclass(eq=False)
@@ -454,7 +471,8 @@ class Stage:
     units: int = 0
     """Address generators of a load, store or gather; 0: all."""
     rows: Array | None = None
-    """Row numbers that a gather fetches, one row a firing: timing needs them before the numbers flow."""
+    """Row numbers that a gather (one a firing) or a lookup (some a firing, [firings, m]) asks for: timing needs them
+    before the numbers flow."""
     fill: float = 0.0
     """What a load puts where its tile is outside the tensor."""
     view: Shape = ()
@@ -529,9 +547,35 @@ class Section:
         stage.rows = np.asarray(rows, np.int64)
         if len(stage.rows) != stage.firings:
             raise InputError(f"{name}: {len(stage.rows)} row numbers for {stage.firings} firings")
+        _refuse_rows_outside(stage, math.prod(tensor.shape[:-1]))
         output = self._output(stage, "out", Out(tile, tensor.dtype, tuple(over)))
         self._connect(stage, {"index": index})
         return output
+
+    def lookup(
+        self, name: str, table: Output | Read, index: Output | Read, rows: Array, over: Sequence[Counter]
+    ) -> Output:
+        """Reads rows of a tile [n, width] that lies in PMUs, at numbers that come as tokens [m] or [m, 1].
+
+        One firing gives the rows [m, width]. The PMUs make the addresses themselves: row r lies in PMU r mod their
+        number, and rows that meet in a bank follow one another. rows: the numbers that will come, [firings, m]; check
+        mode compares.
+        """
+        if isinstance(table, Output):
+            table = table.read(2 if table.out.token_over else 1)
+        stage = self._add(Stage(name, "lookup", tuple(over)))
+        self._connect(stage, {"table": table, "index": index})
+        extent, count = table.shape, math.prod(stage.reads["index"].shape)
+        if len(extent) != 2 or table.transposed or table.stream or table.piece is not None:
+            raise InputError(f"{name}: a table to look up is a whole tile of rows and columns in a buffer, as it lies")
+        stage.rows = np.asarray(rows, np.int64)
+        if stage.rows.shape != (stage.firings, count):
+            raise InputError(
+                f"{name}: row numbers of shape {stage.rows.shape}; {stage.firings} firings of {count} numbers need "
+                f"({stage.firings}, {count})"
+            )
+        _refuse_rows_outside(stage, extent[0])
+        return self._output(stage, "out", Out((count, extent[1]), table.output.out.dtype, tuple(over)))
 
     def store(
         self,
@@ -710,8 +754,16 @@ class Call:
 
     section: Section
     times: int = 1
-    prefetch_bytes: int = 0
-    """What must come from DDR to HBM before it starts; earlier launches hide it."""
+    prefetch: bool = False
+    """Whether each launch needs its arrays whose home is DDR copied to HBM before; what runs before hides that."""
+    cut: Literal["fit", "time"] | tuple[int, ...] = "fit"
+    """Where it becomes several sections: where it does not fit the chip (`fit`), also where that saves time by estimate
+    (`time`), or before the stages of these numbers."""
+
+    @property
+    def prefetch_bytes(self) -> int:
+        """Bytes that come from DDR for each launch."""
+        return sum(t.size_bytes for t in self.section.tensors if t.home == "ddr") if self.prefetch else 0
 
 
 @dataclass(frozen=True)
@@ -723,6 +775,8 @@ class Program:
     schedule: str
     orchestration: Literal["host", "hardware"] = "hardware"
     devices: int = 1
+    prefetch_room_bytes: int = 0
+    """Of HBM, for what is copied from DDR."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -738,8 +792,10 @@ class Program:
         return found
 
     def memory_bytes(self, place: Place) -> int:
-        """Bytes that the arrays take in one memory."""
-        return sum(-(-t.size_bytes // 4096) * 4096 for t in self.tensors if t.place == place)
+        """Bytes that the arrays take in one memory, what is copied between them included."""
+        own = sum(t.copies * -(-t.size_bytes // 4096) * 4096 for t in self.tensors if t.place == place)
+        copied = sum(call.times * call.prefetch_bytes for call in self.calls)
+        return own + (self.prefetch_room_bytes if place == "hbm" else copied)
 
     @property
     def launches(self) -> int:
@@ -749,6 +805,15 @@ class Program:
 
 def _tuple(counters: Sequence[Counter] | None) -> tuple[Counter, ...] | None:
     return None if counters is None else tuple(counters)
+
+
+def _refuse_rows_outside(stage: Stage, count: int) -> None:
+    """InputError where a row number that a gather or lookup is given lies outside a table of `count` rows."""
+    assert stage.rows is not None
+    outside = np.argwhere((stage.rows < 0) | (stage.rows >= count))
+    if len(outside):
+        row = stage.rows[tuple(outside[0])]
+        raise InputError(f"{stage.name}: firing {outside[0][0]} asks for row {row} of a table of {count} rows")
 
 
 def _names(counters: Sequence[Counter]) -> str:

@@ -7,18 +7,18 @@ step to step run along rows. Small steps share a column. Where columns run out, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from arch.dtypes import DTYPE_BYTES
 from sim.rdu import place
 from sim.rdu.cost import PortCost, StageCost
 from sim.rdu.place import Flow, Grid, Ints
-from sim.rdu.program import Read, Stage
+from sim.rdu.program import WORD_BYTES, Read, Stage
 
+ON_MESH = ("compute", "lookup")
+"""Kinds of stages whose results come from units of the mesh; those of the others come from its edge."""
 _STEP = 7
 """Stride over a band's units; prime to the usual numbers of rows and columns."""
 _SMALL = 4
@@ -167,6 +167,13 @@ def place_buffer(
     return grid.pmus[place.nearest_free(free, near.astype(np.float64), grid)]
 
 
+def place_table(grid: Grid, free: Ints, count: int, readers: Sequence[Ints]) -> Ints:
+    """Coordinates of the PMUs of a table that is looked up: near the units that take what is read."""
+    units = np.concatenate([grid.pmus[:1], *readers])[bool(readers) :]
+    near = units[np.arange(count) * len(units) // count]
+    return grid.pmus[place.nearest_free(free, near.astype(np.float64), grid)]
+
+
 def _groups(used: StageUnits, stage: Stage, port: PortCost) -> list[Ints]:
     """Units that need the same part of a tile, by part."""
     units = used.takes
@@ -190,25 +197,51 @@ def _readers(used: StageUnits, stage: Stage, port: PortCost, count: int) -> Ints
     return np.array([group[(_STEP * j) % len(group)] for j, group in enumerate(chosen)])
 
 
-def flows(
-    grid: Grid,
-    read: Read,
-    producer: Stage,
-    reader: Stage,
-    made: StageUnits,
-    used: StageUnits,
-    pmus: Ints,
-    port: PortCost,
-) -> tuple[Flow, Flow]:
-    """(producer to buffer, buffer to reader); with no PMUs the first is all and the second is empty of bytes."""
-    write = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
-    targets = pmus if len(pmus) else used.takes
-    if producer.kind == "compute":
-        into = place.even_flow(made.gives, targets, write)
-    else:
-        into = place.even_flow(place.nearest_generators(grid, targets), targets, write)
-    if not len(pmus):
-        return into, Flow(into.sources[:1], [into.sources[:1]], 0)
+def receivers(pmus: Ints, used: StageUnits, read: Read, reader: Stage) -> list[Ints]:
+    """Units that a channel's tiles go to first, by part: its PMUs, or FIFOs of the reader; all need a scalar."""
+    if len(pmus):
+        return place.singly(pmus)
+    if reader.kind == "lookup" or (reader.kind == "compute" and read.output.out.scalar):
+        return [used.takes]
+    return place.singly(used.takes[:1] if read.output.out.scalar else used.takes)
+
+
+def write_flow(grid: Grid, read: Read, made: StageUnits, to: Sequence[Sequence[Ints]]) -> Flow:
+    """Pieces on their way from the producer to the receivers in `to`: sent once, they branch to all of them.
+
+    Where a generator loads them, each part comes from the one that is nearest to its first unit.
+    """
+    out, producer = read.output.out, read.output.stage
+    if producer.kind in ON_MESH:
+        return place.spread_flow(made.gives[-1:] if out.scalar else made.gives, to, out.piece_bytes)
+    count = max(map(len, to))
+    first = np.concatenate([to[0][i * len(to[0]) // count][:1] for i in range(count)])
+    return place.spread_flow(place.nearest_generators(grid, first), to, out.piece_bytes)
+
+
+def read_flow(grid: Grid, read: Read, reader: Stage, used: StageUnits, pmus: Ints, port: PortCost) -> Flow:
+    """What one firing of the reader takes out of the buffer's PMUs."""
+    if not len(pmus) or (reader.kind == "lookup" and read.port == "table"):  # what is looked up leaves as the output
+        return place.NOWHERE
+    if reader.kind == "lookup" or (reader.kind == "compute" and port.read_bytes <= WORD_BYTES):
+        return place.spread_flow(pmus, [[used.takes]], port.read_bytes)
     if reader.kind == "compute":
-        return into, place.spread_flow(pmus, _groups(used, reader, port), port.read_bytes)
-    return into, place.even_flow(pmus, place.nearest_generators(grid, pmus), port.read_bytes)
+        return place.spread_flow(pmus, [_groups(used, reader, port)], port.read_bytes)
+    return place.even_flow(pmus, place.nearest_generators(grid, pmus), port.read_bytes)
+
+
+def token_flows(
+    grid: Grid, producer: Stage, reader: Stage, made: StageUnits, used: StageUnits, pmus: Ints
+) -> tuple[Flow, Flow]:
+    """Control tokens of a channel: `done` from the producer to buffer and reader, and the credit back."""
+    source = _master(grid, producer, made.gives[-1:], pmus)
+    sink = _master(grid, reader, used.takes[:1], pmus)
+    return (
+        Flow(source, [np.concatenate([pmus, sink])], 1),
+        Flow(sink, [np.concatenate([pmus, source])], 1),
+    )
+
+
+def _master(grid: Grid, stage: Stage, unit: Ints, pmus: Ints) -> Ints:
+    """The unit that speaks for a stage; of generators the one nearest to the buffer."""
+    return unit if stage.kind in ON_MESH or not len(pmus) else place.nearest_generators(grid, pmus[:1])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sim.report.render import as_html, as_text
+from sim.report.render import Shown
 from sim.report.report import SCHEMA_VERSION, Report
 from sim.report.sections import Section, bytes_text, ghz_text, percent, sections_of, time_text
 
@@ -23,7 +23,7 @@ class Unsupported:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Rows of a comparison in the order in which machines were named."""
 
     workload: str
@@ -56,14 +56,6 @@ class Comparison:
             found.append(Section(f"{verdict.title}: {report.record.machine.name}", verdict.rows))
         refused = tuple((row.machine, row.reason) for row in self.rows if isinstance(row, Unsupported))
         return [section for section in (*found, Section("Not run", refused)) if section.rows]
-
-    def __str__(self) -> str:
-        """The comparison as text."""
-        return as_text(self.sections())
-
-    def _repr_html_(self) -> str:
-        """The comparison for notebooks."""
-        return as_html(self.sections())
 
 
 _HEADER = (

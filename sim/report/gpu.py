@@ -78,7 +78,8 @@ def _occupancy(report: Report) -> Section:
         rows.append(("resident", fits))
         if o.achieved_warps_milli:
             rows.append(("achieved", f"{o.achieved_warps_milli / 1000:.1f} warps an SM"))
-    rows.append(("grid", " x ".join(map(str, launch.grid)) + ", clusters of " + " x ".join(map(str, launch.cluster))))
+    clusters = f", clusters of {' x '.join(map(str, launch.cluster))}" if max(launch.cluster) > 1 else ""
+    rows.append(("grid", " x ".join(map(str, launch.grid)) + clusters))
     if launch.waves_milli:
         tail = percent(launch.tail_cycles / kernel.cycles)
         rows.append(("waves", f"{launch.waves_milli / 1000:.2f}; tail {tail} of the cycles"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from sim.report.figures import shares
 from sim.report.profile import profile
@@ -30,9 +30,11 @@ def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
         roof = np.minimum(machine.peak_ops_per_s, x * figures.external_bytes_per_s) * 1e-12
         (line,) = ax.loglog(x, roof, label=f"{machine.name} {report.record.dtype}")
         ax.plot(figures.intensity, figures.ops_per_s * 1e-12, "o", color=line.get_color())
-    ax.set(xlabel="operations a byte of external memory", ylabel="TFLOPS", title=reports[0].record.workload)
+    unit = "TOPS" if all(report.record.dtype.startswith("int") for report in reports) else "TFLOPS"
+    ax.set(xlabel="operations a byte of external memory", ylabel=unit, title=reports[0].record.workload)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
     ax.grid(visible=True, alpha=0.2)
@@ -58,8 +60,9 @@ def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
         left += width
     if len(kernels) and left.min() < 1:
         ax.barh(range(len(kernels)), 1 - left, 0.5, left=left, label="other", color="0.8")
-    title = f"stalls of the {words(unit)} on {report.record.machine.name}" if unit else "no stalls counted"
+    title = f"where cycles went: {words(unit)} of {report.record.machine.name}" if unit else "no stalls counted"
     ax.set(xlabel=f"share of cycles ({words(unit)})", xlim=(0, 1), ylim=(-1, len(kernels)), title=title)
+    ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.set_yticks(range(len(kernels)), [f"kernel {i}" for i in range(len(kernels))])
     if states:
         ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))

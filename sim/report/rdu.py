@@ -25,8 +25,8 @@ REMEDIES = {
     "memory": "fewer bytes (fusion, larger tiles), deeper buffers that let loads run further ahead, or more bandwidth",
     "network": "another division over row_par and col_par, or wider links",
     "reconfiguration": "fewer launches: fusion into one section, or kernel looping",
-    "idle": "more PCUs for the stages that do the work",
 }
+"""What would move each reason; an idle stage has nothing to do, so nothing is lost."""
 
 
 def details(figures: Figures) -> dict[str, Any]:
@@ -43,8 +43,12 @@ def details(figures: Figures) -> dict[str, Any]:
             "pmus": section.pmus,
             "pmu_count": section.pmu_count,
             "buffer_bytes": section.sram_bytes,
-            "busiest_link": section.busiest_link_share,
-            "link_wait_cycles": section.link_wait_cycles,
+            "busiest_link": max((share for share, _ in section.networks.values()), default=0),
+            "link_wait_cycles": sum(waits for _, waits in section.networks.values()),
+            "networks": {
+                name: {"busiest_link": share, "link_wait_cycles": waits}
+                for name, (share, waits) in section.networks.items()
+            },
         },
         "stages": [
             {
@@ -78,7 +82,28 @@ def _placement(report: Report) -> Section:
         (
             ("PCUs", f"{section.pcus} of {section.pcu_count} on a grid of {section.grid[0]} x {section.grid[1]}"),
             ("PMUs", f"{section.pmus} of {section.pmu_count}, {bytes_text(section.sram_bytes)} of buffers"),
-            ("busiest link", f"{percent(section.busiest_link_share)} of its bandwidth"),
+            *(
+                (f"busiest {name} link", f"{percent(share)} of its bandwidth, {waits:,} cycles of waits")
+                for name, (share, waits) in section.networks.items()
+            ),
+        ),
+    )
+
+
+def _prefetch(report: Report) -> Section:
+    """What came from DDR beside running sections, and how much of its time they hid."""
+    counters = report.figures.counters
+    copied_ps = counters.get("prefetch_ps", 0)
+    if not copied_ps:
+        return Section("Prefetch from DDR", ())
+    waited_ps = _waited_ps(report.figures)
+    hidden_ps = max(0, copied_ps - waited_ps)
+    return Section(
+        "Prefetch from DDR",
+        (
+            ("copied to HBM", f"{bytes_text(counters['prefetch_bytes'])} in {time_text(copied_ps)}"),
+            ("hidden by what ran", f"{time_text(hidden_ps)}, {percent(hidden_ps / copied_ps)}"),
+            ("waited for", f"{time_text(waited_ps)}, {percent(waited_ps / report.figures.time_ps)} of all time"),
         ),
     )
 
@@ -97,21 +122,40 @@ def _stages(report: Report) -> Section:
     return Section("Stages", rows, ("stage", "PCUs", "firings", *(words(r) for r in REASONS)))
 
 
-SECTIONS = (_placement, _stages)
+SECTIONS = (_placement, _stages, _prefetch)
+
+
+def _waited_ps(figures: Figures) -> int:
+    """Time in which launches waited for copies from DDR."""
+    return total(k.launch_ps for k in figures.kernels).get("prefetch", 0)
+
+
+def _copies(figures: Figures) -> str:
+    rate = figures.machine.bandwidths["ddr"] * 1e-12
+    waited_ps = _waited_ps(figures)
+    return (
+        f"Copies from DDR to HBM bound it: {percent(figures.speed_of_light()['ddr'])} of {rate:.2f} TB/s, and launches "
+        f"wait for them {time_text(waited_ps)} ({percent(waited_ps / figures.time_ps)} of the time). More sockets, "
+        "whose HBM holds more, larger batches or more DDR bandwidth would move it."
+    )
 
 
 def bound(figures: Figures) -> str:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
     match figures.bound:
+        case "ddr" if figures.counters.get("prefetch_ps"):
+            return _copies(figures)
         case "overhead":
+            if 2 * _waited_ps(figures) > figures.overhead_ps:
+                return _copies(figures)
             share = percent(figures.overhead_ps / figures.time_ps)
             return (
                 f"Launches take {time_text(figures.overhead_ps)} ({share} of the time): fusing sections, kernel "
                 "looping or hardware orchestration would move it, a faster chip would not."
             )
         case "hbm" | "ddr" as level:
-            rate = figures.external_bytes_per_s * 1e-12
+            rate = figures.machine.bandwidths[level] * 1e-12
             return (
                 f"External memory is busy: {percent(reached[level])} of {rate:.2f} TB/s. Fewer bytes (fusion, larger "
                 "tiles) or more bandwidth would move it; more PCUs would not."

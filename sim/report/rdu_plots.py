@@ -36,7 +36,7 @@ def placement(section: RduSection, ax: Axes | None = None) -> Axes:
     shown = sorted(sorted(labels, reverse=True)[:12], key=lambda label: label[1])
     for number, (_, x, _, name) in enumerate(shown):  # one below the other, so that narrow neighbours stay apart
         ax.text(
-            x,
+            np.clip(x, 0.1 * columns, 0.9 * columns),
             (number + 0.5) * rows / len(shown),
             name,
             ha="center",

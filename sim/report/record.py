@@ -95,8 +95,8 @@ class RduSection:
     pmus: int
     pmu_count: int
     sram_bytes: int
-    busiest_link_share: float
-    link_wait_cycles: int
+    networks: Mapping[str, tuple[float, int]]
+    """By network (vector, scalar, control): share of its bandwidth that the busiest link uses, cycles of waits."""
     log: Sequence[tuple[int, int, int]] = ()
     """(stage, first cycle, end) of firings."""
 

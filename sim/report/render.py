@@ -11,6 +11,22 @@ from sim.report.sections import Section
 TEXT_WIDTH = 100
 
 
+class Shown:
+    """Base of what is shown as sections: text for `print`, tables for notebooks."""
+
+    def sections(self) -> list[Section]:
+        """What is shown, in order."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """The sections as text."""
+        return as_text(self.sections())
+
+    def _repr_html_(self) -> str:
+        """The sections for notebooks."""
+        return as_html(self.sections())
+
+
 def as_text(sections: Sequence[Section]) -> str:
     """Sections one below the other, cells aligned in columns."""
     return "\n\n".join("\n".join([section.title, *_text_rows(section)]) for section in sections)

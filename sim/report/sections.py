@@ -79,9 +79,10 @@ def time_text(ps: int) -> str:
     return f"{us:.2f} us" if us < 100 else f"{us:.1f} us"
 
 
-def ops_text(ops_per_s: float) -> str:
-    """`710.2 TFLOPS`, or GFLOPS where small."""
-    return f"{ops_per_s * 1e-12:.1f} TFLOPS" if ops_per_s >= 1e11 else f"{ops_per_s * 1e-9:.2f} GFLOPS"
+def ops_text(ops_per_s: float, dtype: str) -> str:
+    """`710.2 TFLOPS`, or GFLOPS where small; of integers TOPS and GOPS."""
+    unit = "OPS" if dtype.startswith("int") else "FLOPS"
+    return f"{ops_per_s * 1e-12:.1f} T{unit}" if ops_per_s >= 1e11 else f"{ops_per_s * 1e-9:.2f} G{unit}"
 
 
 def ghz_text(hz: int) -> str:
@@ -99,7 +100,7 @@ def _headline(report: Report) -> Section:
     rows = [
         ("time", f"{time_text(figures.time_ps)} ({run.scope})"),
         ("cycles", f"{figures.cycles:,} at {ghz_text(figures.clock_hz)}"),
-        ("achieved", f"{ops_text(figures.ops_per_s)}, {percent(figures.share_of_peak)} of peak"),
+        ("achieved", f"{ops_text(figures.ops_per_s, run.dtype)}, {percent(figures.share_of_peak)} of peak"),
         ("schedule", run.schedule),
     ]
     if run.check is not None:
@@ -110,7 +111,9 @@ def _headline(report: Report) -> Section:
 
 def _speed_of_light(report: Report) -> Section:
     reached = report.figures.speed_of_light()
-    return Section("Speed of light", tuple((name, percent(share), bar(share)) for name, share in reached.items()))
+    return Section(
+        "Speed of light", tuple((words(name), percent(share), bar(share)) for name, share in reached.items())
+    )
 
 
 def _roofline(report: Report) -> Section:
@@ -119,15 +122,13 @@ def _roofline(report: Report) -> Section:
         return Section("Roofline", ())
     side = "compute" if figures.intensity >= figures.ridge else "memory"
     roof = min(float(figures.machine.peak_ops_per_s), figures.intensity * figures.external_bytes_per_s)
+    achieved, most = (ops_text(rate, report.record.dtype) for rate in (figures.ops_per_s, roof))
     return Section(
         "Roofline",
         (
             ("intensity", f"{figures.intensity:.1f} operations a byte of external memory"),
             ("ridge", f"{figures.ridge:.1f}, so the {side} roof is over it"),
-            (
-                "under its roof",
-                f"{ops_text(figures.ops_per_s)} of {ops_text(roof)} ({percent(figures.ops_per_s / roof)})",
-            ),
+            ("under its roof", f"{achieved} of {most} ({percent(figures.ops_per_s / roof)})"),
         ),
     )
 

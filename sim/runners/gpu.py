@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,6 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from arch.units import BYTES, HERTZ
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
-from sim.engine.jit import cache_directory
 from sim.gpu.clocking import FixedClock, PowerRegulator, Regulator
 from sim.gpu.engine import Device, KernelResult, Launch
 from sim.gpu.events import EVENT_COLUMNS, Event, Window
@@ -33,6 +29,7 @@ from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
 from sim.records import kernel_record, machine_figures
 from sim.report.record import Candidate, CheckResult, RunRecord
+from sim.report.sections import bytes_text
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.validate import RowResult
 from workloads.gpu.select import Choice, choose
@@ -109,7 +106,6 @@ def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Prog
     cost = Cost()
     choice = choose(op, spec, options.schedule)
     tried = choice.candidates[: TUNED if options.tune else 1]
-    announce_compile()
     runs: list[ProgramRun] = []
     for i, (config, estimate_ps) in enumerate(tried):
         program = program_of(op, spec, config)
@@ -163,14 +159,12 @@ def row(row: Row) -> RowResult:
     spec = load_arch(row.machine, [f"dram.bandwidth={rate} TB/s"] if rate else [])
     op = operator_on(operator_of(row), spec)
     kinds = schedules(op.word, spec.family)
-    meant = environment.schedules.get(row.schedule)
-    schedule = meant if meant in kinds else row.schedule
+    schedule = row.kind or row.schedule
     if schedule != "vendor" and schedule not in kinds:
-        raise InputError(f"schedule {row.schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
+        raise InputError(f"schedule {schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
     conditions = conditions_of(row)
     vendor = environment.kind.get(row.dtype, "auto")
     choice = choose(op, spec, vendor if schedule == "vendor" else schedule)
-    announce_compile()
     config, estimate_ps = choice.candidates[0]
     run = run_program(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
     # A `host` row states its own overhead, which is added to the kernels' time.
@@ -193,29 +187,9 @@ def conditions_of(row: Row) -> Conditions:
     )
 
 
-def compile_kernels() -> None:
-    """Makes the compiled kernels ready for this and other processes, by running something small if need be."""
-    if announce_compile():
-        run(Gemm(m=64, n=64, k=64, dtype="fp16"), load_arch("t4"), Options(), None)
-
-
-def announce_compile() -> bool:
-    """Says on stderr, once, that kernels are being compiled where no earlier run has left them in the cache."""
-    global _announced
-    if _announced or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" or _compiled():
-        return False
-    _announced = True
-    print("tilewave: compiling kernels, once, about 40 s", file=sys.stderr, flush=True)
-    return True
-
-
-_announced = False
-
-
-def _compiled() -> bool:
-    """Whether an earlier run has left the engine in the compile cache."""
-    kernels = Path(__file__).parents[1] / "gpu" / "kernel.py"
-    return any(cache_directory(kernels).glob("*advance*.nbi"))
+def compile_kernels(*, check: bool = False) -> None:
+    """Makes the compiled kernels ready for other processes, those of check mode too, by running something small."""
+    run(Gemm(m=64, n=64, k=64, dtype="fp16"), load_arch("t4"), Options(check=check), None)
 
 
 # ---------------------------------------------------------------------------------------------- what was asked for
@@ -226,7 +200,7 @@ def operator_on(asked: Operator, spec: GpuSpec) -> Operator:
     op = asked.with_defaults(spec.default_dtype)
     if op.operand_bytes > spec.dram.size_bytes:
         raise InputError(
-            f"{op}: operands and result take {BYTES.format(op.operand_bytes)}, {spec.name} has dram.size = "
+            f"{op}: operands and result take {bytes_text(op.operand_bytes)}, {spec.name} has dram.size = "
             f"{BYTES.format(spec.dram.size_bytes)}; a smaller problem, a narrower dtype or a larger machine fits"
         )
     return op
@@ -240,11 +214,7 @@ def conditions_asked(spec: GpuSpec, options: Options) -> Conditions:
     if clock in CLOCKS:
         return Conditions(l2, clock, None, None, data, exact)
     try:
-        text = f"{float(clock)} GHz"
-    except ValueError:
-        text = clock
-    try:
-        clock_hz = round(HERTZ.parse(text))
+        clock_hz = round(HERTZ.parse(clock))
     except ValueError:
         raise InputError(f"clock={clock}: must be {', '.join(CLOCKS)} or a clock such as 1.41 GHz") from None
     lowest, highest = 100_000_000, spec.clock.boost_hz
@@ -262,7 +232,7 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
     end = max(addresses[tensor.name] + tensor.size_bytes for tensor in program.tensors)
     if end > spec.dram.size_bytes:
         raise InputError(
-            f"{op} with {program.schedule}: tensors and scratch take {BYTES.format(end)}, {spec.name} has "
+            f"{op} with {program.schedule}: tensors and scratch take {bytes_text(end)}, {spec.name} has "
             f"dram.size = {BYTES.format(spec.dram.size_bytes)}"
         )
     return program
@@ -392,12 +362,11 @@ def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[ProgramRun], best:
 def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions) -> tuple[CheckResult, list[str]]:
     """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
     operands = op.inputs(seed=0)
-    stored = [array for array, operand in zip(operands, op.operands, strict=True) if operand.stored]
     by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
     # Operands beyond the inputs are results that the operator adds to.
     inputs = {
         tensor.name: array.reshape(tensor.shape)
-        for tensor, array in zip([*by_role["input"], *by_role["output"]], stored, strict=False)
+        for tensor, array in zip([*by_role["input"], *by_role["output"]], operands, strict=False)
     }
     replay = interpret(program, _events(program, spec, conditions), inputs)
     error = op.largest_error([replay.outputs[tensor.name] for tensor in by_role["output"]], *operands)

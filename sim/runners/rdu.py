@@ -14,21 +14,24 @@ from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
 from sim.engine.clock import PS_PER_S, ticks_to_ps
-from sim.link.collective import ALGORITHMS, collective, fabric_of
+from sim.link.collective import collective, fabric_of
+from sim.rdu.cut import Cut, fit
 from sim.rdu.engine import SectionResult, run_section
 from sim.rdu.host import Launch, run_launches
 from sim.rdu.interpret import Replay, interpret
 from sim.rdu.listing import listing as program_listing
 from sim.rdu.program import Program
 from sim.report.record import Candidate, CheckResult, KernelRecord, RduSection, RunRecord
+from sim.report.sections import bytes_text
 from sim.runners.options import Cost, Options, Progress, one_of, part
+from sim.runners.rdu_program import ProgramFile
 from sim.runners.rdu_records import kernel_record, machine_figures
 from workloads.graphs.llama import Llama
 from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.rdu import llama_reference
 from workloads.rdu.select import Choice, build, choose
 
-OPTIONS = ("schedule", "check", "scope", "tune")
+OPTIONS = ("schedule", "check", "scope", "tune", "program")
 
 SCOPES = ("kernel", "host")
 TUNED = 6
@@ -42,6 +45,8 @@ class ProgramRun:
     results: Mapping[int, SectionResult]
     records: Sequence[KernelRecord]
     time_ps: int
+    cuts: Sequence[Cut] = ()
+    """Sections that did not fit as they were written."""
 
     @property
     def cycles(self) -> int:
@@ -58,14 +63,14 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
         return _all_reduce(op, spec, str(asked), options, cost)
     if isinstance(op, CopyH2D):
         return _copy(op, spec, str(asked), options, cost)
-    choice = choose(op, spec, options.schedule)
+    choice = _choice(op, spec, options.schedule, options.program)
     wanted = TUNED if options.tune else 1
     runs: list[ProgramRun] = []
     refused: list[tuple[str, InputError]] = []
     tried = []
     for config, estimate in choice.candidates:
         try:
-            runs.append(run_program(_program(op, spec, config), spec, part(progress, len(runs), wanted)))
+            runs.append(run_program(build(op, spec, config), spec, part(progress, len(runs), wanted)))
         except InputError as error:
             refused.append((str(config), error))
             continue
@@ -78,6 +83,7 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
     best = min(range(len(runs)), key=lambda i: runs[i].time_ps)
     chosen = runs[best]
     outcome, notes = check_program(op, chosen) if options.check else (None, [])
+    notes += [f"{cut}." for cut in chosen.cuts]
     notes += [f"The schedule {name} was left out: {error}." for name, error in refused]
     time_ps = chosen.time_ps
     host_ps = {}
@@ -103,13 +109,20 @@ def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | N
     )
 
 
-def chosen_run(asked: Operator, spec: RduSpec, schedule: str, progress: Progress | None) -> ProgramRun:
+def _choice(op: Operator, spec: RduSpec, schedule: str, program: str) -> Choice:
+    """The candidates, or the program of a file alone."""
+    return Choice([(ProgramFile(program), 0)]) if program else choose(op, spec, schedule)
+
+
+def chosen_run(
+    asked: Operator, spec: RduSpec, schedule: str, progress: Progress | None, program: str = ""
+) -> ProgramRun:
     """The run of the best candidate by estimate that the machine takes, as `run` without `tune` reports it."""
     op = asked.with_defaults(spec.default_dtype)
     first: InputError | None = None
-    for config, _ in choose(op, spec, schedule).candidates:
+    for config, _ in _choice(op, spec, schedule, program).candidates:
         try:
-            return run_program(_program(op, spec, config), spec, progress)
+            return run_program(build(op, spec, config), spec, progress)
         except InputError as error:
             first = first or error
     raise first or InputError(f"{asked} has no schedule on {spec.name}")
@@ -117,10 +130,10 @@ def chosen_run(asked: Operator, spec: RduSpec, schedule: str, progress: Progress
 
 def _all_reduce(op: AllReduce, spec: RduSpec, asked: str, options: Options, cost: Cost) -> RunRecord:
     """A collective alone: the links' time, with numbers carried by the same messages in check mode."""
-    if options.schedule != "auto":
-        one_of("schedule", options.schedule, ALGORITHMS)
     fabric = fabric_of(spec, op.devices)
-    ways = ALGORITHMS if options.schedule == "auto" else (options.schedule,)
+    if options.schedule != "auto":
+        one_of("schedule", options.schedule, fabric.algorithms)
+    ways = fabric.algorithms if options.schedule == "auto" else (options.schedule,)
     outcomes = [collective(fabric, "all_reduce", way, op.bytes) for way in ways]  # type: ignore[arg-type]
     best = min(outcomes, key=lambda outcome: outcome.time_ps)
     check = None
@@ -176,18 +189,23 @@ def _transfer(spec: RduSpec, name: str, schedule: str, time_ps: int, counted: Ma
         clock_hz=hz,
         time_ps=time_ps,
         counters={**counted, "events": 0},
-        own=RduSection(name, (), (), grid, 0, spec.pcu.count, 0, spec.pmu.count, 0, 0, 0),
+        own=RduSection(name, (), (), grid, 0, spec.pcu.count, 0, spec.pmu.count, 0, {}),
     )
 
 
 def listing(asked: Operator, spec: RduSpec, schedule: str) -> str:
     """The program that `run` would run, as text with what each part takes."""
     op = asked.with_defaults(spec.default_dtype)
-    return program_listing(_program(op, spec, choose(op, spec, schedule).config), spec)
+    return program_listing(fit(build(op, spec, choose(op, spec, schedule).config), spec)[0], spec)
 
 
 def run_program(program: Program, spec: RduSpec, progress: Progress | None = None, *, log: bool = True) -> ProgramRun:
-    """Runs each section once and plays its launches; calls that differ in addresses alone take the same time."""
+    """Runs each section once and plays its launches; calls that differ in addresses alone take the same time.
+
+    Sections that do not fit the machine are cut. InputError where that does not help, or arrays do not fit a memory.
+    """
+    program, cuts = fit(program, spec)
+    _check_memories(program, spec)
     addresses = program.addresses()
     results: dict[int, SectionResult] = {}
     for i, call in enumerate(program.calls):
@@ -195,27 +213,43 @@ def run_program(program: Program, spec: RduSpec, progress: Progress | None = Non
             results[id(call.section)] = run_section(call.section, spec, addresses, log=log)
         if progress is not None:
             progress((i + 1) / len(program.calls))
+    return play_launches(program, results, spec, cuts)
+
+
+def play_launches(
+    program: Program, results: Mapping[int, SectionResult], spec: RduSpec, cuts: Sequence[Cut] = ()
+) -> ProgramRun:
+    """The launches of a program whose sections have run, on a machine that may launch otherwise."""
     order = list(results)
-    records: list[KernelRecord] = []
-    launches: list[Launch] = []
-    loaded = order[0]
-    for call in program.calls:
-        result = results[id(call.section)]
-        again = None
-        for _ in range(call.times):
-            reconfigured = id(call.section) != loaded
-            if reconfigured or again is None:
-                record = kernel_record(result, spec, program, reconfigured=reconfigured)
-            else:
-                record = again
-            again = record if not reconfigured else None
-            loaded = id(call.section)
-            records.append(record)
-            launches.append(
-                Launch(order.index(loaded), ticks_to_ps(result.ticks, spec.clock.boost_hz), call.prefetch_bytes)
-            )
-    timeline = run_launches(spec, launches, program.orchestration, configured=0)
-    return ProgramRun(program, results, records, timeline.total_ps)
+    launches = [
+        _launch(results[id(call.section)], spec, order.index(id(call.section)), call.prefetch_bytes)
+        for call in program.calls
+        for _ in range(call.times)
+    ]
+    timeline = run_launches(
+        spec,
+        launches,
+        program.orchestration,
+        configured=0,
+        devices=program.devices,
+        room_bytes=program.prefetch_room_bytes,
+    )
+    made: dict[tuple[Any, ...], KernelRecord] = {}
+    records = []
+    for launch, parts in zip(launches, timeline.launches, strict=True):
+        key = (launch, *parts.items())
+        if key not in made:
+            result = results[order[launch.configuration]]
+            made[key] = kernel_record(result, spec, program, parts, prefetch_bytes=launch.prefetch_bytes)
+        records.append(made[key])
+    return ProgramRun(program, results, records, timeline.total_ps, cuts)
+
+
+def _launch(result: SectionResult, spec: RduSpec, configuration: int, prefetch_bytes: int) -> Launch:
+    """A launch of a section that has run."""
+    moved = result.read_bytes["hbm"] + result.write_bytes["hbm"]  # the main memory, also where that is DDR
+    memory_ps = moved * PS_PER_S // spec.main_memory.bandwidth_bytes_per_s
+    return Launch(configuration, ticks_to_ps(result.ticks, spec.clock.boost_hz), prefetch_bytes, memory_ps)
 
 
 def check_program(op: Operator, done: ProgramRun) -> tuple[CheckResult, list[str]]:
@@ -224,10 +258,13 @@ def check_program(op: Operator, done: ProgramRun) -> tuple[CheckResult, list[str
     if isinstance(op, Llama):
         inputs = llama_reference.operands(op, program)
         replay = _replay(done, inputs)
-        shown = replay.outputs["y"][0]
-        expected = llama_reference.result(op, inputs)[-len(shown) :]
-        error = float(np.nan_to_num(np.abs(shown - expected).max() / np.abs(expected).max(), nan=np.inf))
-        return _outcome(error, llama_reference.TOLERANCE, replay)
+        errors = []
+        for name, wanted in llama_reference.expected(op, inputs).items():
+            shown = replay.outputs[name]
+            if name == "y":  # the last layers, on any device
+                shown, wanted = shown[:1], wanted[:, -shown.shape[1] :]
+            errors.append(float(np.nan_to_num(np.abs(shown - wanted).max() / np.abs(wanted).max(), nan=np.inf)))
+        return _outcome(max(errors), llama_reference.TOLERANCE, replay)
     operands = op.inputs(seed=0)
     names = {tensor.name: tensor for tensor in program.tensors}
     inputs = {}
@@ -252,18 +289,16 @@ def _outcome(error: float, tolerance: float, replay: Replay) -> tuple[CheckResul
     return CheckResult(passed, error if math.isfinite(error) else math.inf), notes
 
 
-def _program(op: Operator, spec: RduSpec, config: Any) -> Program:
-    """The program; InputError where its arrays do not fit a memory."""
-    program = build(op, spec, config)
+def _check_memories(program: Program, spec: RduSpec) -> None:
+    """InputError where the arrays do not fit a memory."""
     memories = {"hbm": (spec.main_memory, "hbm" if spec.hbm else "ddr"), "ddr": (spec.ddr, "ddr")}
     for place, (memory, name) in memories.items():
         size = program.memory_bytes(place)  # type: ignore[arg-type]
         if size > memory.size_bytes:
             raise InputError(
-                f"{op}: arrays take {BYTES.format(size)}, {spec.name} has {name}.size = "
+                f"{program.name}: arrays take {bytes_text(size)}, {spec.name} has {name}.size = "
                 f"{BYTES.format(memory.size_bytes)}; a smaller problem or more devices fit"
             )
-    return program
 
 
 def _candidates(choice: Choice, runs: Sequence[ProgramRun], best: int) -> list[Candidate]:

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ticks_to_ps
 from sim.rdu.engine import SectionResult
-from sim.rdu.layout import L, Reason
+from sim.rdu.host import copy_ps
+from sim.rdu.layout import L, Network, Reason
 from sim.rdu.program import Program, walk
 from sim.report.record import KernelRecord, MachineFigures, RduBuffer, RduSection, RduStage
 
 REASONS = tuple(reason.name.lower() for reason in Reason)
+_PART_NAMES = {"program_load": "reconfiguration"}
+"""Parts of a launch that reports call otherwise."""
 _LOG_SHOWN = 20_000
 """Firings that a record keeps for its timeline."""
 
 
 def machine_figures(spec: RduSpec, dtype: str, devices: int = 1) -> MachineFigures:
     """What a report divides by: all devices together."""
-    hbm = spec.main_memory
     bandwidths = {
         "pmu": int(2 * spec.pmu.count * spec.pmu.bandwidth_bytes_per_cycle * spec.clock.boost_hz) * devices,
-        ("hbm" if spec.hbm else "ddr"): hbm.bandwidth_bytes_per_s * devices,
+        "ddr": spec.ddr.bandwidth_bytes_per_s * devices,
     }
+    if spec.hbm:
+        bandwidths["hbm"] = spec.hbm.bandwidth_bytes_per_s * devices
     if devices > 1 and spec.link is not None:
         bandwidths["link"] = spec.link.bandwidth_bytes_per_s * devices
     return MachineFigures(
@@ -41,21 +45,17 @@ def machine_figures(spec: RduSpec, dtype: str, devices: int = 1) -> MachineFigur
 
 
 def kernel_record(
-    result: SectionResult, spec: RduSpec, program: Program, *, reconfigured: bool, name: str | None = None
+    result: SectionResult, spec: RduSpec, program: Program, parts: Mapping[str, int], *, prefetch_bytes: int = 0
 ) -> KernelRecord:
-    """The record of one launch. reconfigured: another configuration was on the chip before."""
+    """The record of one launch. parts: its time by `sim.rdu.host.PARTS`; prefetch_bytes: copied from DDR for it."""
     configuration = result.configuration
     hz = spec.clock.boost_hz
-    launch = {"argument_load": spec.launch.argument_load_ps, "execute": spec.launch.execute_ps}
-    if program.orchestration == "hardware":
-        launch = {"orchestration": spec.launch.hardware_ps, **launch}
-    else:
-        launch = {"orchestration": spec.launch.host_ps, **launch}
-    if reconfigured:
-        launch["reconfiguration"] = spec.launch.program_load_ps
-    time_ps = ticks_to_ps(result.ticks, hz) + sum(launch.values())
+    launch = {_PART_NAMES.get(part, part): ps for part, ps in parts.items() if ps and part != "execution"}
+    time_ps = sum(parts.values())
     cycles = -(-result.ticks // TICKS_PER_CYCLE)
+    waited_ps = parts.get("prefetch", 0) + parts["execution"] - ticks_to_ps(result.ticks, hz)
     outside = (time_ps - ticks_to_ps(result.ticks, hz)) * hz // PS_PER_S
+    waited = waited_ps * hz // PS_PER_S
     stages = [
         RduStage(
             name=stage.name,
@@ -89,29 +89,28 @@ def kernel_record(
         pmus=configuration.pmus_used,
         pmu_count=spec.pmu.count,
         sram_bytes=sum(c.read.depth * c.read.token_bytes for c in configuration.channels),
-        busiest_link_share=_busiest_link(result, spec),
-        link_wait_cycles=result.link_wait_ticks // TICKS_PER_CYCLE,
+        networks=_networks(result, spec),
         log=tuple(
             (int(row[L.STAGE]), int(row[L.START]) // TICKS_PER_CYCLE, int(row[L.END]) // TICKS_PER_CYCLE)
             for row in result.log[:_LOG_SHOWN]
         ),
     )
     return KernelRecord(
-        name=name or configuration.section.name,
+        name=configuration.section.name,
         schedule=program.schedule,
         cycles=cycles + outside,
         clock_hz=hz,
         time_ps=time_ps,
-        counters=counters(result, spec, program.devices),
-        stalls=_stalls(result, spec, cycles, outside),
+        counters=counters(result, spec, program.devices, prefetch_bytes),
+        stalls=_stalls(result, spec, cycles, {"memory": waited, "reconfiguration": outside - waited}),
         own=own,
-        energy_fj=energy_fj(result, spec, time_ps) * program.devices,
+        energy_fj=energy_fj(result, spec, time_ps, prefetch_bytes) * program.devices,
         launch_ps=launch,
     )
 
 
-def counters(result: SectionResult, spec: RduSpec, devices: int = 1) -> dict[str, int]:
-    """Counts of one launch, all devices together."""
+def counters(result: SectionResult, spec: RduSpec, devices: int = 1, prefetch_bytes: int = 0) -> dict[str, int]:
+    """Counts of one launch, all devices together; of what was copied from DDR for it too."""
     configuration = result.configuration
     macs = lane_operations = read = written = 0
     for stage, cost in zip(configuration.stages, configuration.costs, strict=True):
@@ -136,6 +135,7 @@ def counters(result: SectionResult, spec: RduSpec, devices: int = 1) -> dict[str
         "pmu_read_bytes": read,
         "pmu_write_bytes": written,
         "pcu_busy_cycles": busy // TICKS_PER_CYCLE,
+        **_traffic(result),
     }
     for place in ("hbm", "ddr"):
         moved = result.read_bytes[place] + result.write_bytes[place]
@@ -144,19 +144,39 @@ def counters(result: SectionResult, spec: RduSpec, devices: int = 1) -> dict[str
             level = place if spec.hbm is not None else "ddr"
             found[f"{level}_read_bytes"] = result.read_bytes[place]
             found[f"{level}_write_bytes"] = result.write_bytes[place]
+    if prefetch_bytes:
+        found["prefetch_bytes"] = prefetch_bytes
+        found["hbm_write_bytes"] = found.get("hbm_write_bytes", 0) + prefetch_bytes
+        found["ddr_read_bytes"] = found.get("ddr_read_bytes", 0) + prefetch_bytes
+        found.setdefault("ddr_write_bytes", 0)
     if collective and devices > 1:
         found["link_write_bytes"] = collective
-    return {name: count if name == "events" else count * devices for name, count in found.items()}
+    found = {name: count if name == "events" else count * devices for name, count in found.items()}
+    if prefetch_bytes:
+        found["prefetch_ps"] = copy_ps(spec, prefetch_bytes)
+    return found
 
 
-def energy_fj(result: SectionResult, spec: RduSpec, time_ps: int) -> int:
+def _traffic(result: SectionResult) -> dict[str, int]:
+    """What went over links (bytes, or tokens, times links), and cycles that lookups lost to bank conflicts."""
+    configuration = result.configuration
+    names = ("mesh_vector_bytes", "mesh_scalar_bytes", "mesh_control_tokens")
+    found = {name: round(load.sum()) for name, load in zip(names, configuration.link_load, strict=True)}
+    conflicts = 0
+    for units in configuration.channels:
+        if units.lookup_cycles is not None:
+            stage = next(i for i, s in enumerate(configuration.stages) if s is units.read.reader)
+            even = configuration.costs[stage].interval_cycles * len(units.lookup_cycles)
+            conflicts += int(units.lookup_cycles.sum()) - even
+    return found | ({"pmu_conflict_cycles": conflicts} if conflicts else {})
+
+
+def energy_fj(result: SectionResult, spec: RduSpec, time_ps: int, prefetch_bytes: int = 0) -> int:
     """Energy of one launch of one device: counted events and static power."""
-    energy, counts = spec.power.energy, counters(result, spec)
-    hops = 0
-    for units in result.configuration.channels:
-        assert units.read.reader is not None
-        hops += units.hop_bytes * len(walk(units.read.reader.over))
-        hops += units.hop_bytes_written * len(walk(units.read.output.out.over))
+    energy, counts = spec.power.energy, counters(result, spec, prefetch_bytes=prefetch_bytes)
+    by_network = result.configuration.link_load.sum(axis=(1, 2, 3))
+    # A control token is a bit.
+    hops = round(by_network[Network.VECTOR] + by_network[Network.SCALAR] + by_network[Network.CONTROL] / 8)
     dynamic = (
         2 * counts["macs"] * energy.mac_fj_per_flop
         + counts["lane_operations"] * energy.simd_fj
@@ -168,8 +188,11 @@ def energy_fj(result: SectionResult, spec: RduSpec, time_ps: int) -> int:
     return dynamic + spec.power.static_mw * time_ps
 
 
-def _stalls(result: SectionResult, spec: RduSpec, cycles: int, outside: int) -> dict[str, dict[str, int]]:
-    """PCU-cycles (each PCU has its stage's reason, those without a stage are idle) and cycles of memory stages."""
+def _stalls(result: SectionResult, spec: RduSpec, cycles: int, outside: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """PCU-cycles (each PCU has its stage's reason, those without a stage are idle) and cycles of memory stages.
+
+    outside: cycles by reason around the section's own, which all PCUs spend.
+    """
     configuration = result.configuration
     pcus = dict.fromkeys(REASONS, 0)
     memory = dict.fromkeys(REASONS, 0)
@@ -180,7 +203,8 @@ def _stalls(result: SectionResult, spec: RduSpec, cycles: int, outside: int) -> 
             elif stage.tensor is not None:
                 memory[reason] += count
     pcus["idle"] += cycles * (spec.pcu.count - configuration.pcus_used)
-    pcus["reconfiguration"] += outside * spec.pcu.count
+    for reason, count in outside.items():
+        pcus[reason] += count * spec.pcu.count
     found = {"pcus": pcus}
     if any(memory.values()):
         found["memory_stages"] = memory
@@ -198,6 +222,14 @@ def _to_cycles(ticks: Sequence[int], cycles: int) -> dict[str, int]:
     return found
 
 
-def _busiest_link(result: SectionResult, spec: RduSpec) -> float:
+def _networks(result: SectionResult, spec: RduSpec) -> dict[str, tuple[float, int]]:
+    """By network: share of its bandwidth that the busiest link uses, and cycles that transfers waited for links."""
     cycles = result.ticks / TICKS_PER_CYCLE
-    return float(result.configuration.link_load.max()) / (spec.mesh.vector_bytes_per_cycle * cycles)
+    mesh = spec.mesh
+    rates = (mesh.vector_bytes_per_cycle, mesh.scalar_bytes_per_cycle, mesh.control_wires)
+    return {
+        network.name.lower(): (float(load.max()) / (rate * cycles), waits // TICKS_PER_CYCLE)
+        for network, load, rate, waits in zip(
+            Network, result.configuration.link_load, rates, result.link_wait_ticks, strict=True
+        )
+    }

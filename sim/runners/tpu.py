@@ -41,11 +41,7 @@ def run(asked: Operator, spec: TpuSpec, options: Options, progress: Progress | N
     op, choice = choose_on(asked, spec, options.schedule)
     cost = Cost()
     config, _ = choice[0]
-    program: Program = build(op, spec, config)
-    if options.program:
-        notes = (*program.notes, f"The program is that of {options.program}.")
-        program = replace(program, instructions=_read(options.program), notes=notes)
-    verify(program, spec)
+    program = program_of(op, spec, config, options.program)
     memory = None
     if options.check:
         memory = Memory(spec, program)
@@ -73,6 +69,16 @@ def run(asked: Operator, spec: TpuSpec, options: Options, progress: Progress | N
         simulator=cost.stats(events=result.events, instructions=result.instructions),
         notes=[*program.notes, *failures, *(["A what-if: TPU v1 has no vector unit."] if spec.vector else [])],
     )
+
+
+def program_of(op: Operator, spec: TpuSpec, config: Config, path: str = "") -> Program:
+    """The verified program of a candidate, or with its instructions replaced by those of a file."""
+    program: Program = build(op, spec, config)
+    if path:
+        notes = (*program.notes, f"The program is that of {path}.")
+        program = replace(program, instructions=_read(path), notes=notes)
+    verify(program, spec)
+    return program
 
 
 def listing(asked: Operator, spec: TpuSpec, schedule: str) -> str:

@@ -251,7 +251,7 @@ def _numbers(low: Fraction, high: Fraction, step: str, unit: Unit | None, given:
         return [low * factor**i for i in range(count + 1)]
     size = _quantity(step, unit, given) if step else Fraction(1) if unit is None else None
     if size is None or size <= 0:
-        example = unit.example if unit else "128"
+        example = unit.format((high - low) / 4) if unit else "128"
         raise InputError(f"--vary {given!r}: {step or 'no step'}: write the step as A:B:{example}, or A:B:lin5")
     count = int((high - low) / size)
     if count > MOST_POINTS:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from arch.errors import InputError
-from sim.report.render import as_html, as_text
+from sim.report.render import Shown
 from sim.report.sections import Section
 from sim.study.digest import Change, Digest, changes, shown
 
@@ -17,7 +17,7 @@ _ASKED = ("machine", "workload", "dtype", "schedule", "scope", "bound")
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Shown):
     """What differs between two runs. asked: words that differ, as (name, old, new)."""
 
     names: Sequence[str]
@@ -43,14 +43,6 @@ class Difference:
         rows = shown(list(self.moved))
         found = [Section(title, tuple(self.asked)), Section("What moved", tuple(rows), ("", "old", "new", "change"))]
         return [section for section in found if section.rows]
-
-    def __str__(self) -> str:
-        """The difference as text."""
-        return as_text(self.sections())
-
-    def _repr_html_(self) -> str:
-        """The difference for notebooks."""
-        return as_html(self.sections())
 
 
 def difference(old: Path, new: Path, tolerance: float = 0.0) -> Difference:

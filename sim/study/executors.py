@@ -177,9 +177,9 @@ def make_executor(name: str, *, workers: int | None, scheduler: str | None, case
     count = min(workers or os.cpu_count() or 1, len(cases))
     if count <= 1:
         return Inline()
-    for family in dict.fromkeys(case.machine.family for case in cases):
+    if gpus := [case for case in cases if case.machine.family == "gpu"]:
         # Once here, not once in every process.
-        getattr(runner(family), "compile_kernels", lambda: None)()
+        runner("gpu").compile_kernels(check=any(case.options.get("check") for case in gpus))
     return Processes(count)
 
 

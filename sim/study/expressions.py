@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _BINARY: Mapping[type, Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }
+MOST_CHARACTERS = 500
 _FUNCTIONS: Mapping[str, Callable[..., float]] = {"min": min, "max": max}
 
 
@@ -36,15 +38,14 @@ class Expression:
     @classmethod
     def parse(cls, text: str, option: str) -> Expression:
         """InputError, naming the option, for anything but arithmetic."""
+        if len(text) > MOST_CHARACTERS:
+            raise InputError(f"{option} {text[:20]}...: longer than {MOST_CHARACTERS} characters")
         try:
             tree = ast.parse(text.strip(), mode="eval").body
-            for node in _parts(tree):
-                if not _allowed(node):
-                    raise InputError(
-                        f"{option} {text!r}: only numbers, names, + - * / **, min() and max() are understood"
-                    )
         except SyntaxError as error:
             raise InputError(f"{option} {text!r}: {error.msg}") from None
+        if not all(map(_allowed, _parts(tree))):
+            raise InputError(f"{option} {text!r}: only numbers, names, + - * / **, min() and max() are understood")
         return cls(text, tree)
 
     @property
@@ -53,8 +54,14 @@ class Expression:
         return list(dict.fromkeys(_path(n) for n in _parts(self.tree) if isinstance(n, ast.Name | ast.Attribute)))
 
     def value(self, names: Mapping[str, float]) -> float:
-        """The number that it stands for."""
-        return float(_value(self.tree, names))
+        """The number that it stands for; InputError where that is none, as after a division by zero."""
+        try:
+            found = _value(self.tree, names)
+        except (ZeroDivisionError, OverflowError):
+            found = math.inf
+        if isinstance(found, complex) or not math.isfinite(found):
+            raise InputError(f"{self.text}: is no finite number")
+        return found
 
 
 @dataclass(frozen=True)
@@ -150,12 +157,9 @@ def _path(node: ast.expr) -> str:
 def _value(node: ast.expr, names: Mapping[str, float]) -> float:
     match node:
         case ast.Constant(value=int() | float() as value):
-            return value
+            return float(value)
         case ast.BinOp(left=left, op=op, right=right):
-            try:
-                return _BINARY[type(op)](_value(left, names), _value(right, names))
-            except (ZeroDivisionError, OverflowError) as error:
-                raise InputError(f"{ast.unparse(node)}: {error}") from None
+            return _BINARY[type(op)](_value(left, names), _value(right, names))
         case ast.UnaryOp(operand=operand):
             return -_value(operand, names)
         case ast.Call(func=ast.Name(id=name), args=args):

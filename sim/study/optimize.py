@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
-from sim.report.render import as_html, as_text
+from arch.load import load_arch
+from sim.report.render import Shown
 from sim.report.sections import Section
-from sim.study.axes import Axis, Base, Point, axes_of, point_at
+from sim.study.axes import Base, Point, axes_of, point_at
 from sim.study.case import Answer, Case
 from sim.study.executors import Executor, check_executor, make_executor
 from sim.study.expressions import Constraint, Expression, check_names, machine_names
@@ -45,7 +46,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Optimum:
+class Optimum(Shown):
     """What a search found. best: feasible trials that no other beats, the first goal first; empty if there is none."""
 
     base: Base
@@ -102,14 +103,6 @@ class Optimum:
         )
         return [found, Section("Search", went)]
 
-    def __str__(self) -> str:
-        """The best as text."""
-        return as_text(self.sections())
-
-    def _repr_html_(self) -> str:
-        """The best for notebooks."""
-        return as_html(self.sections())
-
 
 def optimize(
     workload: str,
@@ -146,9 +139,11 @@ def optimize(
     base, axes = axes_of(Base(workload, (arch,), tuple(set), schedule, options), axes_words)
     if not axes:
         raise InputError("--vary is needed: what may be changed, such as --vary sm.count=66:264:6")
-    problem = _Problem.of(base, axes, goals, define, subject_to)
+    problem = _Problem.of(base, goals, define, subject_to)
     if trials < 1:
         raise InputError(f"--trials {trials}: must be at least 1")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed {seed}: must be from 0 to {2**32 - 1}")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
     study = optuna.create_study(directions=["minimize"] * len(goals), sampler=sampler)
@@ -176,6 +171,8 @@ def optimize(
             study.tell(trial, costs or [0.0] * len(goals))
         if progress:
             progress(len(done), trials)
+    if all(trial.row.point.case is None for trial in done):
+        raise InputError(done[0].row.reason)
     return Optimum(base, goals, done, problem.best(done))
 
 
@@ -189,11 +186,8 @@ class _Problem:
     machine_only: Sequence[Constraint]
 
     @classmethod
-    def of(
-        cls, base: Base, axes: Sequence[Axis], goals: Sequence[str], define: Sequence[str], subject_to: Sequence[str]
-    ) -> _Problem:
-        first = next((p for p in (point_at(base, axes, [0] * len(axes)),) if p.case), None)
-        figures = dict(machine_names(first.case.machine)) if first and first.case else {}
+    def of(cls, base: Base, goals: Sequence[str], define: Sequence[str], subject_to: Sequence[str]) -> _Problem:
+        figures = machine_names(load_arch(base.archs[0]))
         known: dict[str, Any] = {**figures, **METRICS}
         on_machine = dict.fromkeys(figures, True)
         defined: dict[str, Expression] = {}

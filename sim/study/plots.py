@@ -168,7 +168,8 @@ def _lines(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, 
         ax.plot(*zip(*sorted(pairs), strict=True), "o-", markersize=4, label=label)
     _scale_axis(ax, "x", sorted(values.values()), values)
     _scale_axis(ax, "y", [_value(row, metric) for row in rows])
-    ax.set(xlabel=name, ylabel=METRICS.get(metric, metric))
+    # Values as they were typed carry their unit; plain numbers have that of the column's name.
+    ax.set(xlabel=x_key if len(values) <= _MOST_TICKS else name, ylabel=METRICS.get(metric, metric))
     ax.set_title(sweep.base.workload, fontsize="medium")
     ax.grid(visible=True, alpha=0.2)
     if len(groups) > 1:

@@ -18,7 +18,7 @@ from arch.errors import InputError
 from arch.load import leaves, load_arch
 from arch.show import describe
 from arch.units import CYCLES
-from sim.report.render import as_html, as_text
+from sim.report.render import Shown
 from sim.report.sections import Section, bar, time_text
 from sim.study.axes import Point
 from sim.study.case import Case
@@ -79,14 +79,9 @@ class Bar:
         sides = [side for side in (self.down, self.up) if side]
         return max((side.elasticity for side in sides), key=abs, default=0.0)
 
-    @property
-    def steps_text(self) -> str:
-        """`-10 % / +10 %`."""
-        return " / ".join(f"{100 * side.change:+.3g} %" for side in (self.down, self.up) if side)
-
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Shown):
     """Every figure of a machine by how much it moves a workload, the strongest first.
 
     skipped: figures without a valid value on either side, and why.
@@ -151,14 +146,6 @@ class Sensitivity:
             Section("Not changed", tuple(self.skipped)),
         ]
         return [section for section in found if section.rows]
-
-    def __str__(self) -> str:
-        """The ranking as text."""
-        return as_text(self.sections())
-
-    def _repr_html_(self) -> str:
-        """The ranking for notebooks."""
-        return as_html(self.sections())
 
 
 def sensitivity(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
 from sim.fingerprint import code_hash
-from sim.report.render import as_html, as_text
+from sim.report.render import Shown
 from sim.report.sections import Section, percent, time_text
 from sim.study.axes import Base, Point, axes_of, numeric, points
 from sim.study.case import Answer, Case
@@ -69,7 +69,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Shown):
     """The rows of a sweep, in the order of its axes (the last one fastest). kept: how many came from the store."""
 
     base: Base
@@ -166,14 +166,6 @@ class Sweep:
         ]
         found = [Section(title, rows, (*self.keys, *_HEADER)), Section(f"Not run: {len(missing)}", tuple(missing))]
         return [section for section in found if section.rows]
-
-    def __str__(self) -> str:
-        """The sweep as text."""
-        return as_text(self.sections())
-
-    def _repr_html_(self) -> str:
-        """The sweep for notebooks."""
-        return as_html(self.sections())
 
     def _asked(self, row: Row) -> dict[str, Any]:
         report = row.answer.report

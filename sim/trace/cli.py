@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from arch.errors import InputError
-from sim.study.cli import target, written
+from sim import arguments
 
 FORMATS = (".pftrace", ".kanata")
 
@@ -15,26 +15,27 @@ FORMATS = (".pftrace", ".kanata")
 def add_command(commands: Any) -> None:
     """Adds the parser of `trace` to the command line's."""
     trace = commands.add_parser("trace", help="what happened when, for Perfetto or Konata", allow_abbrev=False)
+    arguments.add_workload(trace)
+    arguments.add_machine(trace)
     add = trace.add_argument
-    add("workload", nargs="+", metavar="OP k=v", help="such as: gemm m=512 n=512 k=512 dtype=bf16")
-    add("--arch", required=True, metavar="A", help="preset or machine file")
     add("-o", "--out", required=True, metavar="FILE", help="FILE.pftrace for ui.perfetto.dev, FILE.kanata for Konata")
-    add("--window", default="0:", metavar="A:B", help="cycles since the kernel's launch; default: all")
+    add(
+        "--window", default="0:", metavar="A:B",
+        help="cycles since the kernel's launch (of a graph, since the host's first call); default: all",
+    )  # fmt: skip
     add("--sm", default="0", metavar="A:B", help="SMs of a GPU; default 0")
-    add("--kernel", type=int, default=0, metavar="N", help="which kernel (GPU), section (SN40L); default 0")
-    add("--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration")
-    add("--set", nargs="+", action="extend", default=[], metavar="P=V", help="override: --set l2.size='60 MiB'")
-    add("--l2", default="cold", metavar="STATE", help="cold (default) or warm")
-    add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
-    add("--exact", action="store_true", help="issue every instruction singly")
+    add("--kernel", type=int, metavar="N", help="which kernel (GPU), section (SN40L); default 0, of a graph all")
+    arguments.add_schedule(trace)
+    arguments.add_conditions(trace)
+    arguments.add_program(trace)
     add("--force", action="store_true", help="let FILE be overwritten")
     trace.set_defaults(command=_trace)
 
 
 def _trace(options: argparse.Namespace) -> int:
-    path = target("-o", options.out, FORMATS, options.force)
+    path = arguments.target("-o", options.out, FORMATS, options.force)
     assert path is not None
-    if options.kernel < 0:
+    if options.kernel is not None and options.kernel < 0:
         raise InputError(f"--kernel {options.kernel}: must be 0 or more")
     from sim.progress import Progress
     from sim.trace import trace
@@ -44,7 +45,7 @@ def _trace(options: argparse.Namespace) -> int:
     low, high = parse_range("--sm", options.sm)
     if high is None:
         raise InputError(f"--sm {options.sm}: write both ends, such as {low}:{low + 1}")
-    text = " ".join(options.workload)
+    text = options.workload
     with Progress(text) as progress:
         found = trace(
             text,
@@ -54,10 +55,12 @@ def _trace(options: argparse.Namespace) -> int:
             set=options.set,
             l2=options.l2,
             clock=options.clock,
+            data=options.data,
             exact=options.exact,
+            program=options.program,
             progress=progress,
         )
-    with written("-o", path):
+    with arguments.written("-o", path):
         if path.suffix == ".pftrace":
             from sim.trace.perfetto import write
         else:

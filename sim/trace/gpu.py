@@ -1,36 +1,21 @@
-"""A GPU kernel's timeline: warps with their states, tensor pipes, TMA, memory in flight, counters, flows.
-
-Rows come from what the engine records in a window of ticks and SMs (`sim.gpu.events`). A warp's states tile its life: a
-tick that no stall covers is one in which it issued. Counters are sampled; requests count when they are issued, as the
-engine books them.
-"""
+"""The timeline of an operator on a GPU: one of its kernels, inside and as a whole. Graphs: `sim.trace.gpu_graph`."""
 
 from __future__ import annotations
-
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from itertools import pairwise
-from typing import NamedTuple
-
-import numpy as np
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
-from sim.gpu.engine import KernelResult, Launch
-from sim.gpu.events import Event, TraceRow, Window
-from sim.gpu.instances import places
-from sim.gpu.kernel import PHASE_SHIFT
-from sim.gpu.layout import TRACE_BEGIN, TRACE_END, Counter, P, Reason, W, X
-from sim.gpu.program import Op, walk
-from sim.memory.counters import MemoryCounter
+from sim.gpu.engine import Launch
+from sim.gpu.events import Window
+from sim.gpu.layout import P, X
 from sim.runners import gpu
 from sim.runners.options import Options, Progress, version
+from sim.trace.gpu_kernel import Collector
 from sim.trace.timeline import Timeline
 from sim.trace.window import Wanted
 from workloads.gpu.select import choose
 from workloads.graphs import Graph, GraphOperator
-from workloads.ops import CopyH2D, Operator
+from workloads.ops import AllReduce, CopyH2D, Operator
 
 ROWS = 1 << 21
 """Most rows of a kind: 128 MiB of events, 96 MiB of states."""
@@ -40,48 +25,36 @@ SAMPLES = 400
 
 LEAST_SAMPLE_CYCLES = 8
 
-_SECTOR_BYTES = 32
-_ASYNC = ("ldg", "cp_async")
-"""Loads that are in flight while their warp goes on."""
-
-
-class _State(NamedTuple):
-    """A piece of a warp's life, in ticks."""
-
-    begin: int
-    end: int
-    name: str
-    category: str
-
 
 def trace(
-    asked: Operator, spec: GpuSpec, options: Options, wanted: Wanted, progress: Progress | None = None
+    asked: Operator | Graph, spec: GpuSpec, options: Options, wanted: Wanted, progress: Progress | None = None
 ) -> Timeline:
     """Runs an operator and records one of its kernels. InputError for a window that holds nothing, or too much."""
-    if isinstance(asked, Graph | GraphOperator | CopyH2D):
-        raise InputError(f"{asked}: graphs and copies have no trace; trace one of their operators")
+    check_units(wanted, spec)
+    if isinstance(asked, Graph | GraphOperator | CopyH2D | AllReduce):
+        from sim.trace import gpu_graph
+
+        return gpu_graph.trace(asked, spec, options, wanted, progress)
     op = gpu.operator_on(asked, spec)
     conditions = gpu.conditions_asked(spec, options)
     config, estimate_ps = choose(op, spec, options.schedule).candidates[0]
     program = gpu.program_of(op, spec, config)
-    if wanted.kernel >= len(program.kernels):
-        raise InputError(f"--kernel {wanted.kernel}: {program.name} has kernels 0 to {len(program.kernels) - 1}")
-    if not wanted.first_unit <= wanted.last_unit < spec.sm.count:
-        raise InputError(f"--sm {wanted.first_unit}:{wanted.last_unit}: {spec.name} has SMs 0 to {spec.sm.count - 1}")
-    gpu.announce_compile()
+    number = wanted.kernel or 0
+    if number >= len(program.kernels):
+        raise InputError(f"--kernel {number}: {program.name} has kernels 0 to {len(program.kernels) - 1}")
     window = Window(
         wanted.first * TICKS_PER_CYCLE,
         1 << 50 if wanted.last is None else wanted.last * TICKS_PER_CYCLE,
         wanted.first_unit,
         wanted.last_unit,
         ROWS,
-        sample_ticks=TICKS_PER_CYCLE * _sample_cycles(wanted, estimate_ps, spec),
+        sample_ticks=TICKS_PER_CYCLE * sample_cycles(wanted, estimate_ps, spec),
     )
     try:
         run = gpu.run_program(program, spec, conditions, estimate_ps, str(op.dtype), progress, window)
     except MemoryError as error:
         raise InputError(f"trace: {error}; a shorter --window or fewer --sm") from None
-    launch, result = run.launches[wanted.kernel], run.results[wanted.kernel]
+    launch, result = run.launches[number], run.results[number]
     assert result.events is not None
     assert result.trace is not None
     if not len(result.events) and not len(result.trace):
@@ -100,262 +73,31 @@ def trace(
             "simulator": f"tilewave {version()}",
         },
     )
-    _Collector(found, spec, launch, result).collect()
+    root = found.track(f"{spec.name}: 1 ns = 1 core cycle")
+    _whole(found, root, launch)
+    Collector(found, root, spec, launch, result, lambda tick: tick // TICKS_PER_CYCLE, alone=True).collect()
     return found
 
 
-def _sample_cycles(wanted: Wanted, estimate_ps: int, spec: GpuSpec) -> int:
+def check_units(wanted: Wanted, spec: GpuSpec) -> None:
+    """InputError for SMs that the machine does not have."""
+    if not wanted.first_unit <= wanted.last_unit < spec.sm.count:
+        raise InputError(f"--sm {wanted.first_unit}:{wanted.last_unit}: {spec.name} has SMs 0 to {spec.sm.count - 1}")
+
+
+def _whole(found: Timeline, root: int, launch: Launch) -> None:
+    """The kernel as a whole, with the parts before its first CTA and after its last."""
+    track, kernel = found.track("kernel", root), launch.kernel
+    begin = int(launch.p[P.LAUNCH_START]) // TICKS_PER_CYCLE
+    end = -(-launch.result.ticks // TICKS_PER_CYCLE)
+    drain = int(launch.state.x[X.END]) // TICKS_PER_CYCLE
+    found.add(track, 0, begin, "launch", "launch")
+    found.add(track, begin, drain, kernel.name, "kernel", {"ctas": kernel.ctas})
+    found.add(track, drain, end, "drain", "launch")
+
+
+def sample_cycles(wanted: Wanted, estimate_ps: int, spec: GpuSpec) -> int:
     """Distance of the samples: some hundred in the window."""
     whole = estimate_ps * spec.clock.boost_hz // PS_PER_S
     cycles = (wanted.last if wanted.last is not None else max(whole, wanted.first)) - wanted.first
     return max(LEAST_SAMPLE_CYCLES, cycles // SAMPLES)
-
-
-class _Collector:
-    """Brings one kernel's rows into a timeline."""
-
-    def __init__(self, found: Timeline, spec: GpuSpec, launch: Launch, result: KernelResult) -> None:
-        self.found, self.spec, self.launch, self.result = found, spec, launch, result
-        kernel = result.kernel
-        self.ops: list[Op] = [op for role in kernel.roles for op in walk(role.body)]
-        self.roles = [role.name for role in kernel.roles for _ in range(role.warps)]
-        self.clusters = [place.cluster for place in places(kernel)] if kernel.cluster_size > 1 else None
-        self.warps_per_sm = int(launch.p[P.WARPS_PER_SM])
-        assert result.events is not None
-        assert result.trace is not None
-        self.events, self.rows = result.events, result.trace
-        self.slots = {(int(r[TraceRow.CTA]), int(r[TraceRow.WARP])): int(r[TraceRow.SLOT]) for r in self.rows}
-        self.by_warp: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
-        for row in self.events[np.argsort(self.events[:, Event.T_ISSUE], kind="stable")]:
-            self.by_warp[int(row[Event.CTA]), int(row[Event.WARP])].append(row)
-        # TMA boxes by what they fill: CTAs, barrier, phase.
-        self.flows: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-
-    def collect(self) -> None:
-        """Fills in everything."""
-        root = self.found.track(f"{self.spec.name}: 1 ns = 1 core cycle")
-        self._launch(root)
-        self._counters(root)
-        sms = self._sms(root)
-        self._tma(sms)
-        self._warps(sms)
-
-    def _launch(self, root: int) -> None:
-        """The kernel as a whole, with the parts before its first CTA and after its last."""
-        track = self.found.track("kernel", root)
-        begin = _cycle(int(self.launch.p[P.LAUNCH_START]))
-        end = -(-self.result.ticks // TICKS_PER_CYCLE)
-        drain = _cycle(int(self.launch.state.x[X.END]))
-        self.found.add(track, 0, begin, "launch", "launch")
-        self.found.add(track, begin, drain, self.result.kernel.name, "kernel", {"ctas": self.result.kernel.ctas})
-        self.found.add(track, drain, end, "drain", "launch")
-
-    def _counters(self, root: int) -> None:
-        """Rates between samples, a cycle, of the whole chip."""
-        samples = self.launch.samples
-        group = self.found.track("counters of the chip", root)
-        bytes_of = {
-            "L2 read": [(MemoryCounter.L2_READ_SECTORS, _SECTOR_BYTES)],
-            "L2 written": [
-                (MemoryCounter.L2_WRITE_SECTORS, _SECTOR_BYTES),
-                (MemoryCounter.L2_REDUCE_SECTORS, _SECTOR_BYTES),
-            ],
-            "DRAM read": [(MemoryCounter.DRAM_READ_BYTES, 1)],
-            "DRAM written": [(MemoryCounter.DRAM_WRITE_BYTES, 1)],
-        }
-        width = int(Counter.WIDTH)
-        kinds = {name: ("B/cycle", [(width + c, k) for c, k in cs], 1) for name, cs in bytes_of.items()}
-        kinds["issued"] = ("warp instructions/cycle", [(int(Counter.INSTRUCTIONS), 1)], 1)
-        pipes = self.spec.sm.count * self.spec.sm.sub_cores * TICKS_PER_CYCLE
-        kinds["tensor pipes booked"] = ("% of the chip", [(int(Counter.TENSOR_TICKS), 100)], pipes)
-        for name, (unit, columns, divisor) in kinds.items():
-            track = self.found.counter(name, group, unit)
-            for (t0, before), (t1, after) in pairwise(samples):
-                count = sum(k * int(after[c] - before[c]) for c, k in columns)
-                self.found.sample(track, _cycle(t0), count * TICKS_PER_CYCLE / (t1 - t0) / divisor)
-            if samples:
-                self.found.sample(track, _cycle(samples[-1][0]), 0)
-
-    def _sms(self, root: int) -> dict[int, int]:
-        """Tracks GPC > SM of the SMs that have anything to show."""
-        found: dict[int, int] = {}
-        gpcs: dict[int, int] = {}
-        gpc_of = [gpc for gpc, count in enumerate(self.spec.sms_per_gpc) for _ in range(count)]
-        for sm in sorted({slot // self.warps_per_sm for slot in self.slots.values()}):
-            gpc = gpc_of[sm]
-            if gpc not in gpcs:
-                gpcs[gpc] = self.found.track(f"GPC {gpc}", root)
-            found[sm] = self.found.track(f"SM {sm}", gpcs[gpc])
-        return found
-
-    def _sm_of(self, cta: int, warp: int) -> int | None:
-        slot = self.slots.get((cta, warp))
-        return None if slot is None else slot // self.warps_per_sm
-
-    def _tma(self, sms: dict[int, int]) -> None:
-        """TMA boxes and loads in flight, in lanes; a box that fills an mbarrier begins a flow."""
-        number = 0
-        for row in self.events[np.argsort(self.events[:, Event.T_ISSUE], kind="stable")]:
-            op = self.ops[int(row[Event.OP])]
-            sm = self._sm_of(int(row[Event.CTA]), int(row[Event.WARP]))
-            if sm is None:
-                continue
-            begin, end = _cycle(int(row[Event.T_ISSUE])), _cycle(int(row[Event.T_DONE]))
-            args = {"op": int(row[Event.OP]), "CTA": int(row[Event.CTA])}
-            if op.opcode == "tma_load":
-                number += 1
-                bar, phase = _barrier(int(row[Event.VALUE]))
-                self.flows[self._group(int(row[Event.CTA])), bar, phase].append(number)
-                where = f"{op.barrier.name if op.barrier else ''} phase {phase}"
-                self.found.add_in_lane(
-                    sms[sm], "TMA load", begin, end, _label(op), "tma", args={**args, "barrier": where}, flows=(number,)
-                )
-            elif op.opcode in ("tma_store", "tma_reduce"):
-                self.found.add_in_lane(sms[sm], "TMA store", begin, end, _label(op), "tma", args=args)
-            elif op.opcode in _ASYNC:
-                self.found.add_in_lane(sms[sm], "loads in flight", begin, end, _label(op), "load", args=args)
-
-    def _group(self, cta: int) -> int:
-        """CTAs whose barriers one TMA box can fill: those of a cluster."""
-        return cta if self.clusters is None else self.clusters[cta]
-
-    def _warps(self, sms: dict[int, int]) -> None:
-        """Sub-cores with their tensor pipe and warps, states tiling each warp's life."""
-        subs: dict[tuple[int, int], int] = {}
-        tracks: dict[int, int] = {}
-        pipes: dict[tuple[int, int], list[tuple[int, int, np.ndarray, tuple[int, ...]]]] = defaultdict(list)
-        lives = self._lives()
-        placed = sorted((slot, life) for life, slot in self.slots.items())
-        for slot, _ in placed:
-            sm, sub = slot // self.warps_per_sm, self._sub(slot)
-            subs.setdefault((sm, sub), -1)
-        for sm, sub in sorted(subs):
-            subs[sm, sub] = self.found.track(f"sub-core {sub}", sms[sm])
-            pipes[sm, sub] = []
-        pipe_tracks = (
-            {at: self.found.track("tensor pipe", track) for at, track in subs.items()} if self._tensor() else {}
-        )
-        for slot, (cta, warp) in placed:
-            sm, sub = slot // self.warps_per_sm, self._sub(slot)
-            if slot not in tracks:
-                tracks[slot] = self.found.track(f"warp {slot % self.warps_per_sm} ({self.roles[warp]})", subs[sm, sub])
-            states = lives[cta, warp]
-            rows = self.by_warp.get((cta, warp), [])
-            flows, multiplied = self._waits(cta, states, rows)
-            for i, state in enumerate(states):
-                args = {"CTA": cta, "warp": warp}
-                self.found.add(
-                    tracks[slot], _cycle(state.begin), _cycle(state.end), state.name, state.category, args,
-                    tuple(flows.get(i, ())),
-                )  # fmt: skip
-            for j, row in enumerate(rows):
-                if _multiplies(self.ops[int(row[Event.OP])]):
-                    begin, end = int(row[Event.T_ISSUE]), int(row[Event.T_READ])
-                    pipes[sm, sub].append((begin, end, row, tuple(multiplied.get(j, ()))))
-        for at, runs in pipes.items():
-            free = 0
-            for begin, end, row, flow in sorted(runs, key=lambda run: (run[1], run[0])):
-                op = self.ops[int(row[Event.OP])]
-                args = {"CTA": int(row[Event.CTA]), "warp": int(row[Event.WARP]), "instructions": op.count}
-                first = max(begin, free)
-                self.found.add(pipe_tracks[at], _cycle(first), _cycle(end), _label(op), "tensor", args, flow)
-                free = max(free, end)
-
-    def _tensor(self) -> bool:
-        return any(_multiplies(op) for op in self.ops)
-
-    def _sub(self, slot: int) -> int:
-        """Sub-core of a place on an SM, as the engine deals warps out."""
-        return int(self.launch.state.warps[slot, W.SUB]) % self.spec.sm.sub_cores
-
-    def _lives(self) -> dict[tuple[int, int], list[_State]]:
-        """Each warp's states in order: stalls as recorded, and between them what it issued."""
-        rows: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
-        for row in self.rows:
-            key = int(row[TraceRow.CTA]), int(row[TraceRow.WARP])
-            rows[key].append((int(row[TraceRow.BEGIN]), int(row[TraceRow.END]), int(row[TraceRow.STATE])))
-        window = self.launch.device.window
-        assert window is not None
-        found: dict[tuple[int, int], list[_State]] = {}
-        for key, pieces in rows.items():
-            pieces.sort()
-            issued = [(int(row[Event.T_ISSUE]), self.ops[int(row[Event.OP])]) for row in self.by_warp.get(key, [])]
-            at = pieces[0][0]
-            states: list[_State] = []
-            for begin, end, state in pieces:
-                if state == TRACE_BEGIN:
-                    continue
-                if begin > at:
-                    states += _issue(at, begin, issued)
-                if state == TRACE_END:
-                    break
-                states.append(_State(begin, end, Reason(state).name.lower(), "stall"))
-                at = end
-            found[key] = states
-        return found
-
-    def _waits(
-        self, cta: int, states: list[_State], rows: list[np.ndarray]
-    ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """Flows that arrive at a warp: by the state that waited for the barrier, and by the multiply after it."""
-        waiting: dict[int, list[int]] = defaultdict(list)
-        multiplied: dict[int, list[int]] = defaultdict(list)
-        begins = [state.begin for state in states]
-        carried: list[int] = []
-        for j, row in enumerate(rows):
-            op = self.ops[int(row[Event.OP])]
-            if op.opcode == "mbarrier_wait":
-                bar, phase = _barrier(int(row[Event.VALUE]))
-                arrived = self.flows.get((self._group(cta), bar, phase), [])
-                if not arrived:
-                    continue
-                at = bisect_right(begins, int(row[Event.T_DONE]) - 1) - 1
-                if at >= 0:
-                    waiting[at] += arrived
-                carried += arrived
-            elif _multiplies(op) and carried:
-                multiplied[j] += carried
-                carried = []
-        return waiting, multiplied
-
-
-def _issue(begin: int, end: int, issued: list[tuple[int, Op]]) -> list[_State]:
-    """What a warp issued within a gap between stalls: one piece an op, from its issue to the next one's."""
-    cuts = issued[bisect_left(issued, begin, key=_at) : bisect_left(issued, end, key=_at)]
-    pieces: list[_State] = []
-    if not cuts:
-        return [_State(begin, end, "issue", "issue")]
-    if cuts[0][0] > begin:
-        pieces.append(_State(begin, cuts[0][0], "issue", "issue"))
-    for (at, op), following in zip(cuts, [*(at for at, _ in cuts[1:]), end], strict=True):
-        if following > at:
-            pieces.append(_State(at, following, _label(op), "issue"))
-    return pieces
-
-
-def _at(entry: tuple[int, Op]) -> int:
-    return entry[0]
-
-
-def _label(op: Op) -> str:
-    """An op in a word or two: `wgmma x4`, `tma_load A`."""
-    target = op.srcs[0] if op.opcode == "tma_load" and op.srcs else op.dst if op.opcode.startswith("tma_") else None
-    words = [
-        op.opcode,
-        *([f"x{op.count}"] if op.count > 1 else []),
-        *([target.buffer.name] if target is not None else []),
-    ]
-    return " ".join(words)
-
-
-def _multiplies(op: Op) -> bool:
-    return op.opcode in ("mma", "wgmma")
-
-
-def _barrier(value: int) -> tuple[int, int]:
-    """Number of an mbarrier in its CTA, and the phase."""
-    return value & ((1 << PHASE_SHIFT) - 1), value >> PHASE_SHIFT
-
-
-def _cycle(tick: int) -> int:
-    return tick // TICKS_PER_CYCLE

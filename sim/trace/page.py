@@ -37,6 +37,7 @@ td, th { padding: .12rem .9rem .12rem 0; vertical-align: top; border-bottom: 1px
 .pictures { display: flex; flex-wrap: wrap; gap: 1rem; }
 .pictures img { background: #fff; max-width: 100%; height: auto; }
 .scroll { overflow-x: auto; } svg text { font: 10px system-ui, sans-serif; fill: currentColor; }
+svg text.on { font-size: 9px; fill: #fff; pointer-events: none; }
 .legend { margin: .4rem 0; } .key { margin-right: 1rem; white-space: nowrap; }
 .key i { display: inline-block; width: .8em; height: .8em; margin-right: .3em; }
 details { margin-top: .5rem; } summary { cursor: pointer; } pre { overflow-x: auto; font-size: 12px; }
@@ -110,11 +111,18 @@ def _timeline(record: Callable[[], Timeline]) -> str:
         found = record()
     except InputError as error:
         return f"<p>None: {escape(str(error))}.</p>"
-    part = shown_part(found)
+    pictures = [shown_part(found.below(root)) for root in found.roots]
+    return "".join(_drawn(part, root) for part, root in zip(pictures, found.roots, strict=True) if part.slices)
+
+
+def _drawn(part: Timeline, root: int) -> str:
+    """The picture of what lies below a track, and which cycles it shows."""
     first, last = part.span
-    whole, origin = int(found.facts["cycles"]), found.facts["time"].split("; ")[-1]
-    note = f"Cycles {first:,} to {last:,} of {whole:,}; {escape(origin)}."
-    return f'<p>{note} Point at a piece for its details.</p><div class="scroll">{svg(part)}</div>'
+    unit, origin = part.facts["time"].split("; ")
+    which = unit.partition("cycle")[2]  # of which clock, where that has to be said
+    whole = int(part.facts["cycles"])
+    note = f"{part.tracks[root].name.split(':')[0]}: cycles{which} {first:,} to {last:,} of {whole:,}; {origin}"
+    return f'<p>{escape(note)}. Point at a piece for its details.</p><div class="scroll">{svg(part)}</div>'
 
 
 def _sources(machine: Any) -> str:

@@ -17,6 +17,10 @@ _COLOURS = (
     *("#4e79a7", "#f28e2b", "#76b7b2", "#e15759", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#86bcb6", "#d37295"),
     *("#a0cbe8", "#ffbe7d", "#8cd17d", "#b6992d", "#499894", "#d4a6c8", "#fabfd2", "#d7b5a6", "#79706e", "#bab0ac"),
 )
+_WAITS = ("stall", "gap", "launch")
+_NAMED = ("host", "kernel", "copy")
+"""Kinds of slices whose name stands on them, as far as it has room, and that are set apart from their neighbours."""
+_LETTER = 5.4
 _WORK = "#59a14f"
 """Issue, tensor pipes, firings: whatever gets something done."""
 
@@ -25,7 +29,7 @@ def svg(found: Timeline) -> str:
     """The picture; what is on a track and its parents stands at the left."""
     first, last = found.span
     rows = _rows(found)
-    reasons = sorted({s.name for s in found.slices if s.category == "stall"})
+    reasons = sorted({s.name for s in found.slices if s.category in _WAITS})
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(reasons)}
     scale = (WIDTH - LABELS) / max(last - first, 1)
     parts: list[str] = []
@@ -83,10 +87,13 @@ def _rectangle(piece: Slice, colours: dict[str, str], first: int, scale: float, 
     width = max((piece.end - max(piece.begin, first)) * scale, 0.4)
     details = "".join(f", {name} {value}" for name, value in piece.args.items())
     title = f"{piece.name}: cycles {piece.begin} to {piece.end}{details}"
-    return (
-        f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW}" fill="{colours.get(piece.name, _WORK)}">'
-        f"<title>{escape(title)}</title></rect>"
-    )
+    shape = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW}" fill="{colours.get(piece.name, _WORK)}"'
+    tip = f"<title>{escape(title)}</title>"
+    if piece.category not in _NAMED:
+        return f"<rect {shape}>{tip}</rect>"
+    name = piece.name.rpartition("::")[2][: int((width - 4) / _LETTER)] if width > 4 * _LETTER else ""
+    text = f'<text class="on" x="{x + 2:.1f}" y="{y + ROW - 3}">{escape(name)}</text>' if name else ""
+    return f'<g>{tip}<rect {shape} stroke="#fff" stroke-width="0.6"/>{text}</g>'
 
 
 def _area(samples: Sequence[Sample], unit: str, first: int, last: int, scale: float, y: int) -> str:

@@ -50,6 +50,8 @@ class Timeline:
     slices: list[Slice] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     _lanes: dict[tuple[int, str], list[tuple[int, int]]] = field(default_factory=dict, repr=False)
+    _named: dict[tuple[str, int | None], int] = field(default_factory=dict, repr=False)
+    _flows: int = field(default=0, repr=False)
 
     def track(self, name: str, parent: int | None = None) -> int:
         """Adds a row or group; its number."""
@@ -60,6 +62,18 @@ class Timeline:
         """Adds a counter; its number."""
         self.tracks.append(Track(name, parent, True, unit))
         return len(self.tracks) - 1
+
+    def child(self, name: str, parent: int | None, unit: str | None = None) -> int:
+        """The row, group or (with a unit) counter of this name; it is made where there is none yet."""
+        if (name, parent) not in self._named:
+            made = self.track(name, parent) if unit is None else self.counter(name, parent, unit)
+            self._named[name, parent] = made
+        return self._named[name, parent]
+
+    def flow(self) -> int:
+        """A new flow's number."""
+        self._flows += 1
+        return self._flows
 
     def add(
         self,
@@ -103,6 +117,20 @@ class Timeline:
                 before[sample.track] = sample._replace(at=first)
         samples = [*before.values(), *(s for s in self.samples if first < s.at <= end)]
         return Timeline(self.title, self.facts, self.tracks, slices, samples if slices else [])
+
+    @property
+    def roots(self) -> list[int]:
+        """Tracks without a parent."""
+        return [number for number, track in enumerate(self.tracks) if track.parent is None]
+
+    def below(self, root: int) -> Timeline:
+        """The part on a track and all below it."""
+        wanted: set[int] = set()
+        for number, track in enumerate(self.tracks):  # parents come before their children
+            if number == root or track.parent in wanted:
+                wanted.add(number)
+        slices = [s for s in self.slices if s.track in wanted]
+        return Timeline(self.title, self.facts, self.tracks, slices, [s for s in self.samples if s.track in wanted])
 
     def path(self, track: int) -> str:
         """A track's name with those of its parents: `h100-sxm / GPC 0 / SM 0`."""

@@ -8,11 +8,9 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.runners import tpu
 from sim.runners.options import Options, Progress, version
 from sim.tpu.machine import Machine
-from sim.tpu.verify import verify
 from sim.trace.timeline import Timeline
 from sim.trace.window import Wanted
 from workloads.ops import Operator
-from workloads.registry import build
 
 _WORK = ("busy", "active", "accumulators", "vector", "vector_unit")
 """What a unit does; everything else it waits for."""
@@ -23,8 +21,7 @@ def trace(
 ) -> Timeline:
     """Runs an operator and records all units. InputError for a window that holds nothing."""
     op, choice = tpu.choose_on(asked, spec, options.schedule)
-    program = build(op, spec, choice[0][0])
-    verify(program, spec)
+    program = tpu.program_of(op, spec, choice[0][0], options.program)
     result = Machine(spec, program, progress=progress, log=True).run()
     cycles = -(-result.ticks // TICKS_PER_CYCLE)
     found = Timeline(

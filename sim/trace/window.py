@@ -10,13 +10,14 @@ from arch.errors import InputError
 
 @dataclass(frozen=True)
 class Wanted:
-    """A part of one kernel. first, last: cycles since its launch; last None: to its end. units: of a GPU, SMs."""
+    """A part of one kernel. first, last: cycles since its launch; last None: to its end. units: of a GPU, SMs.
+    kernel: None is the first one; of a graph, all, and cycles are then those since the host's first call."""
 
     first: int = 0
     last: int | None = None
     first_unit: int = 0
     last_unit: int = 0
-    kernel: int = 0
+    kernel: int | None = None
 
 
 def parse_range(option: str, text: str) -> tuple[int, int | None]:

@@ -23,7 +23,9 @@ def run_python(code: str, root: Path, **environment: str) -> str:
     variables = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
     variables.update(PYTHONPATH=str(root), PYTHONDONTWRITEBYTECODE="1", **environment)
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=variables, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    done = subprocess.run(command, env=variables, cwd=root, capture_output=True, text=True, check=True)
+    sys.stderr.write(done.stderr)
+    return done.stdout.strip()
 
 
 def small_install(folder: Path) -> Path:
@@ -156,6 +158,21 @@ def test_damaged_cache_file_costs_a_compile_only(tmp_path: Path) -> None:
     for path in files:
         path.write_bytes(b"")
     assert run_python(RUN, root) == "20"
+
+
+@jitted_only
+def test_what_is_not_in_the_cache_is_announced_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = small_install(tmp_path)
+    (root / "sim" / "part" / "slow.py").write_text(
+        "from sim.engine.jit import kernel\n\n"
+        "@kernel(announce='compiling, once for each type')\ndef run(x):\n    return x * 10\n"
+    )
+    words = []
+    for number in ("1", "2", "1.5"):
+        run_python(f"from sim.part.slow import run; print(run({number}))", root)
+        words.append(capfd.readouterr().err)
+    said = "tilewave: compiling, once for each type\n"
+    assert words == [said, "", said]
 
 
 @jitted_only

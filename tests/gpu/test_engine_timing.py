@@ -195,6 +195,53 @@ def test_wgmma_wait_ends_with_the_last_group_but_those_left(hopper: GpuSpec, n: 
     assert column(result, 7, Event.T_ISSUE) == [max(second, first + 2)]
 
 
+def two_warpgroups(hopper: GpuSpec, counts: tuple[int, int], lag: int) -> tuple[list[float], list[float], list[float]]:
+    """Two warpgroups, the second `lag` integer instructions later, issue `counts` wgmma m64n128k16 each.
+
+    Returns the cycles at which each issues its first and goes on after its last, and at which its wait ends.
+    """
+    kernel = one_warp()
+    a, b = kernel.shared("a", (64, 64), "bf16"), kernel.shared("b", (64, 128), "bf16")
+    acc = RegisterTile("acc", (16, 128), "fp32")
+    for group, count in enumerate(counts):
+        with kernel.role(f"warpgroup{group}", warps=4, registers=168) as r:
+            r.run("imad", 1 + group * lag, dtype="int32")
+            view = a[0, WARP * 16 : 16, :]
+            r.wgmma(acc.whole, view, b.stage(), shape="m64n128k16", dtype="bf16", count=count, accumulate=0)
+            r.wgmma_commit()
+            r.wgmma_wait(0)
+    result = run(hopper, kernel.build())
+    starts, goes_on = ([column(result, 4 * g + i, Event.T_ISSUE, warp=4 * g)[0] for g in (0, 1)] for i in (1, 2))
+    return starts, goes_on, [column(result, 4 * g + 3, Event.T_DONE, warp=4 * g)[0] for g in (0, 1)]
+
+
+@pytest.mark.parametrize("counts", [(8, 8), (4, 12), (1, 9)])
+@pytest.mark.parametrize("lag", [0, 40, 150])
+def test_the_tensor_core_alternates_between_warps(hopper: GpuSpec, counts: tuple[int, int], lag: int) -> None:
+    """From when both have wgmma in flight each gets every second instruction; what one leaves the other gets whole."""
+    row = hopper.instruction("wgmma", "bf16", "m64n128k16")
+    interval, tail = row.interval_cycles, row.latency_cycles - row.interval_cycles
+    starts, _, ends = two_warpgroups(hopper, counts, lag)
+    work = [count * interval for count in counts]
+    alone = min(work[0], starts[1] - starts[0])  # of the first, before the second comes
+    left = [work[0] - alone, work[1]]
+    first = starts[1] if left[0] else starts[0] + work[0]
+    shared = 2 * min(left)
+    expected = [first + (shared if left[g] == min(left) else shared + max(left) - min(left)) for g in (0, 1)]
+    if not left[0]:
+        expected = [starts[0] + work[0], max(starts[1], starts[0] + work[0]) + work[1]]
+    # Within the roundings of shares: a cycle.
+    assert ends == pytest.approx([tick + tail for tick in expected], abs=1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_a_wgmma_waits_to_issue_until_the_tensor_core_has_taken_those_before(hopper: GpuSpec, count: int) -> None:
+    row, held = hopper.instruction("wgmma", "bf16", "m64n128k16"), hopper.sm.wgmma_in_flight
+    assert held is not None
+    starts, goes_on, _ = two_warpgroups(hopper, (count, 1), 3000)
+    assert goes_on[0] == starts[0] + max(count, (count - held) * row.interval_cycles)
+
+
 def test_cp_async_wait_ends_with_the_group(ampere: GpuSpec) -> None:
     kernel = one_warp()
     tile = kernel.shared("tile", (2, 128), "fp32")

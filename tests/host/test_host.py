@@ -188,7 +188,7 @@ def test_an_operator_of_several_kernels_is_dispatched_once(spec: GpuSpec) -> Non
 @pytest.mark.parametrize("form", ["direct", "eager", "graph"])
 def test_call_times(spec: GpuSpec, form: str) -> None:
     calls = [Call("a", (10 * US, 10 * US)), Call("copy", copy=Copy("h2d", 1_000_000)), Call("b", (10 * US,))]
-    found = call_times(spec, calls, form)
+    found = call_times(Host(spec), calls, form)
     assert [len(time.spans) for time in found] == [2, 1, 1]
     host = {"direct": [6, 3, 3], "eager": [11, 8, 8], "graph": [3, 0, 0]}
     assert [time.host_ps // US for time in found] == host[form]

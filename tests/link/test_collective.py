@@ -9,16 +9,20 @@ from hypothesis import strategies as st
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.link.collective import ALGORITHMS, KINDS, Algorithm, Fabric, Kind, collective, fabric_of, fastest
+from sim.link.collective import ALGORITHMS, KINDS, Fabric, Kind, collective, fabric_of, fastest
 
 GB = 10**9
 
 
-@given(st.integers(2, 9), st.integers(1, 40), st.sampled_from(KINDS), st.sampled_from(ALGORITHMS))
-def test_every_collective_gives_every_device_what_it_should(p: int, n: int, kind: Kind, algorithm: Algorithm) -> None:
+@given(st.integers(1, 3), st.integers(2, 5), st.integers(1, 40), st.sampled_from(KINDS), st.data())
+def test_every_collective_gives_every_device_what_it_should(
+    nodes: int, each: int, n: int, kind: Kind, data: st.DataObject
+) -> None:
+    p = nodes * each
+    fabric = Fabric(p, GB, 1000, each, GB // 3, 7000)
     rng = np.random.default_rng(p * 100 + n)
     values = [rng.integers(-9, 9, n).astype(float) for _ in range(p)]
-    found = collective(Fabric(p, GB, 1000), kind, algorithm, 8 * n, values).values
+    found = collective(fabric, kind, data.draw(st.sampled_from(fabric.algorithms)), 8 * n, values).values
     total = np.sum(values, axis=0)
     if kind == "all_gather":
         expected = [np.concatenate(values)] * p
@@ -28,6 +32,22 @@ def test_every_collective_gives_every_device_what_it_should(p: int, n: int, kind
         expected = [total] * p
     for got, right in zip(found, expected, strict=True):
         assert np.array_equal(got, right)
+
+
+@given(st.integers(2, 4), st.integers(2, 8), st.integers(1, 1000))
+def test_a_hierarchy_takes_its_three_steps(nodes: int, each: int, kib: int) -> None:
+    size = kib * 1024 * nodes * each
+    fabric = Fabric(nodes * each, GB, 1_000_000, each, GB // 2, 5_000_000)
+    share_ps = size // each * 1000
+    inside, across = (each - 1) * share_ps + 1_000_000, (nodes - 1) * 2 * share_ps + 5_000_000
+    assert collective(fabric, "all_reduce", "hierarchical", size).time_ps == 2 * inside + across
+    own_ps = share_ps // nodes
+    scattered = collective(fabric, "reduce_scatter", "hierarchical", size).time_ps
+    assert scattered == inside + (nodes - 1) * 2 * own_ps + 5_000_000
+    assert fabric.algorithms == ALGORITHMS
+    assert (
+        fastest(Fabric(16, 200 * GB, 400_000, 8, 100 * GB, 1_000_000), "all_reduce", 16384).algorithm == "hierarchical"
+    )
 
 
 @given(st.integers(2, 16), st.integers(1, 1000))

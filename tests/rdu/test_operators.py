@@ -89,7 +89,7 @@ def test_streaming_attention_needs_no_fifo_and_naive_needs_a_row() -> None:
     for form in ("naive", "streaming"):
         program = build(op, spec, choose(op, spec, form).config)
         depths[form] = max(read.depth for read in program.calls[0].section.channels)
-    assert depths["streaming"] == 2
+    assert depths["streaming"] == 4  # tiles on their way, whatever the number of keys
     assert depths["naive"] > 2
 
 

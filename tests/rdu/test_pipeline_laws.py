@@ -11,7 +11,7 @@ from arch.errors import InputError
 from arch.load import load_arch
 from arch.rdu import RduSpec
 from sim.engine.clock import TICKS_PER_CYCLE
-from sim.rdu.layout import L, Reason
+from sim.rdu.layout import L, Network, Reason
 from sim.rdu.program import Counter, Out, Section, Tensor
 from tests.rdu.conftest import SILENT, SMALL, cycles, pipeline, run
 
@@ -111,7 +111,7 @@ def test_a_shared_link_slows_both_users_and_is_called_network() -> None:
     fast, slow = run(build(), wide), run(build(), narrow)
     assert slow.reasons[:, Reason.NETWORK].sum() > 0
     assert fast.reasons[:, Reason.NETWORK].sum() == 0
-    assert slow.link_wait_ticks > 0
+    assert slow.link_wait_ticks[Network.VECTOR] > 0
     assert slow.ticks > fast.ticks
 
 
@@ -134,6 +134,50 @@ def test_a_fifo_that_does_not_hold_the_row_deadlocks_and_is_named(silent: RduSpe
     full_rate = 4 * 16 * 32 + 2 * 16 * 32
     assert cycles(just) > cycles(run(_fork(32), silent))
     assert cycles(run(_fork(40), silent)) <= full_rate
+
+
+def test_a_deadlock_in_several_places_names_a_depth_for_each(silent: RduSpec) -> None:
+    """Two forks, one behind the other: each FIFO must hold a row, and the second is stuck once the first is not."""
+    section = _fork(12)
+    row, j = section.stages[2].over
+    e = section.stages[2].outputs["out"]
+    total = section.timed("sum2", (row, j), {"e": e}, Out((1, 1), "fp32", (row,)), interval_cycles=32)
+    last = section.timed(
+        "last", (row, j), {"e": e.read(14, stream=True), "total": total}, Out((1, 32), "bf16", (row, j)),
+        interval_cycles=32,
+    )  # fmt: skip
+    with pytest.raises(
+        InputError,
+        match=r"full: exp -> divide \(depth 12\).*; depth 16 of exp -> divide and 16 of divide -> last let it",
+    ):
+        run(section, silent)
+    reads = [section.stages[2].reads["e"], last.stage.reads["e"]]
+    assert [read.depth for read in reads] == [12, 14]
+    for read in reads:
+        read.depth = 16
+    run(section, silent)
+
+
+def test_a_circle_without_tokens_says_that_depth_is_no_remedy(silent: RduSpec) -> None:
+    section, i = Section("circle"), Counter("i", 4)
+    first = Tensor("first", (1, 32), "bf16")
+    out = Out((1, 32), "bf16", (i,))
+    loop = section.loop(first, out)
+    made = section.timed("a", (i,), {"x": loop.read()}, out, interval_cycles=10)
+    section.close(loop, made)
+    section.channels[0].initial = 0
+    with pytest.raises(InputError, match="no depth lets it run: each of these waits for a token of another"):
+        run(section, silent)
+
+
+def test_too_many_memory_units_asked_for_says_how_many_fit(small: RduSpec) -> None:
+    section, i = Section("spread"), Counter("i", 4)
+    x = section.timed("x", (i,), {}, Out((32, 32), "bf16", (i,)), interval_cycles=10)
+    section.timed("y", (i,), {"x": x.read(pmus=40)}, Out((32, 32), "bf16", (i,)), interval_cycles=10)
+    with pytest.raises(InputError, match=r"needs 40 PMUs .* most, 40, in x -> y .*: pmus=32 fits"):
+        run(section, small)
+    section.channels[0].pmus = 32
+    run(section, small)
 
 
 def test_what_does_not_fit_says_what_would(small: RduSpec) -> None:

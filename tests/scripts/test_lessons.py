@@ -101,9 +101,41 @@ def test_a_missed_claim_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.Monke
         assert lesson.main("X", lambda _, claims=claims: (claims, Figure()), arguments) == code
 
 
+def test_repeating_a_multiply_leaves_the_memory_bound_regime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, claims = run("regimes", tmp_path, monkeypatch, capsys)
+    assert claims["throughput at r = 1"]["remark"].startswith("dram bound")
+    assert claims["plateau"]["remark"].startswith("compute bound")
+    assert 10 * claims["throughput at r = 1"]["simulated"] < claims["plateau"]["simulated"] < 9.75
+    assert claims["1024 elements, r = 1"]["remark"].startswith("overhead bound")
+
+
+def test_a_layer_on_few_tokens_is_overhead_bound_and_a_graph_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("overhead", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    assert claims["time at batch 2 over batch 1, eager"]["simulated"] < 1.1
+    times = [claims[f"batch 1, {form}"]["simulated"] for form in ("eager", "graph", "fused_graph")]
+    assert times == sorted(times, reverse=True)
+
+
+def test_each_mechanism_of_flash3_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("flash_attention", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    assert len(claims) == 8
+    assert claims["flash2 on A100"]["simulated"] > claims["flash2 on H100"]["simulated"]
+    assert claims["flash3 without wgmma"]["simulated"] < claims["flash3 on H100"]["simulated"]
+
+
 def test_a_list_waits_for_every_row_and_a_stream_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, claims = run("decoupled", tmp_path, monkeypatch, capsys)
     assert code == 0
     assert claims["list against stream"]["simulated"] > 20
+    on_chip = claims["cycles a row, linked list in PMUs"]["simulated"]
+    assert on_chip < claims["cycles a row, linked list"]["simulated"] / 5

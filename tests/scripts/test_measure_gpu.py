@@ -1,7 +1,6 @@
 """The measuring script: what it would measure, its rows, and a run on the CPU where PyTorch is installed."""
 
 import csv
-import dataclasses
 import importlib.util
 import io
 import subprocess
@@ -16,7 +15,9 @@ import pytest
 from arch.load import list_archs
 from sim.api import simulate_row
 from sim.validate import validate
+from workloads.registry import schedules as kernels
 from workloads.silicon import Row, environment_of, operator_of, read_rows
+from workloads.silicon.rows import COLUMNS
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "measure_gpu.py"
 
@@ -53,7 +54,7 @@ class FakeBench:
 
 
 def test_columns_are_those_of_the_schema() -> None:
-    assert tuple(f.name for f in dataclasses.fields(Row)) == measure.SCHEMA
+    assert COLUMNS == measure.SCHEMA
 
 
 def test_every_known_device_has_a_machine_description() -> None:
@@ -158,6 +159,48 @@ def test_it_runs_alone(tmp_path: Path) -> None:
         [sys.executable, "-I", str(copy), "--help"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert "--time-limit" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("echo 560.35, 1980, 1980, 2619, 512.1, 700.00, [N/A]", {"clocks.sm": "1980", "temperature.gpu": "[N/A]"}),
+        ("echo 560.35, 1980", {}),
+        ("echo no devices were found; exit 6", {}),
+    ],
+)
+def test_the_card_is_read_while_it_is_kept_busy(
+    answer: str, found: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "nvidia-smi"
+    script.write_text(f"#!/bin/sh\nsleep 0.1\n{answer}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    calls: list[float] = []
+
+    def keep_busy() -> None:
+        calls.append(time.monotonic())
+        time.sleep(0.01)
+
+    card = measure.read_card("GPU-1", keep_busy)
+    assert found.items() <= card.items()
+    assert bool(card) == bool(found)
+    assert len(calls) > 3
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert measure.read_card("GPU-1", keep_busy) == {}
+
+
+def test_every_measured_row_has_a_kernel_here_or_a_reason() -> None:
+    reasons = {"transpose": "schedule torch of transpose is not available", "attention": "schedule cudnn of attention"}
+    for case in measure.cases_of([], [], ["fp16"]):
+        schedules = {"gemm": ("vendor",), "attention": tuple(measure.ATTENTION_SCHEDULES)}.get(case.op, ("torch",))
+        for schedule in schedules:
+            row = Row(
+                "h100-sxm", case.op, case.dtype, case.shape, schedule, 1, "event", 0, "cold", "A", "measure_gpu", ""
+            )
+            word = operator_of(row).word
+            known = schedule == "vendor" or schedule in kernels(word, "gpu")
+            assert known or f"schedule {schedule} of {case.op}" in reasons.get(case.op, "")
 
 
 def test_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,5 +121,5 @@ def test_names_are_those_of_python() -> None:
     names = machine_names(machine)
     assert names["l2.size_bytes"] == machine.l2.size_bytes
     assert names["dram.bandwidth_bytes_per_s"] == machine.dram.bandwidth_bytes_per_s
-    with pytest.raises(InputError, match="division by zero"):
+    with pytest.raises(InputError, match="no finite number"):
         Expression.parse("1 / (sm.count - 132)", "--define").value(names)

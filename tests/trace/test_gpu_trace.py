@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numba.core import config
 
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.api import simulate
 from sim.cli import main
+from sim.gpu import kernel as native
 from sim.trace import kanata, perfetto, trace
 from sim.trace.timeline import Slice, Timeline
 from sim.trace.window import Wanted, parse_range
@@ -80,6 +82,17 @@ def test_states_sum_to_the_reports_account() -> None:
 def test_tracing_changes_no_cycle() -> None:
     for arch, work in (("h100-sxm", HOPPER), ("t4", "gemm m=128 n=128 k=128 dtype=fp16")):
         assert int(trace(work, arch).facts["cycles"]) == simulate(work, arch).cycles
+
+
+@pytest.mark.skipif(bool(getattr(config, "DISABLE_JIT", 0)), reason="needs compiled code")
+def test_a_launch_that_records_nothing_has_no_code_for_it(hopper: Timeline) -> None:
+    simulate(HOPPER, "h100-sxm", schedule="wgmma")
+    files = native.advance._cache._cache_file  # type: ignore[attr-defined]
+    found = {}
+    for (signature, *_), name in files._load_index().items():
+        code = Path(files._cache_path, name).read_bytes()
+        found[str(signature[2].types[-1])] = {word for word in (b"_add_log", b"_add_trace", b"_step") if word in code}
+    assert found == {"none": {b"_step"}, "array(int64, 2d, C)": {b"_step", b"_add_log", b"_add_trace"}}
 
 
 def test_flows_lead_from_tma_through_the_wait_to_the_multiply(hopper: Timeline) -> None:
@@ -150,6 +163,15 @@ def test_the_protobuf_says_what_the_timeline_says(hopper: Timeline, tmp_path: Pa
         elif event.type == event.TYPE_SLICE_END:
             open_[event.track_uuid].pop()
     assert not any(open_.values())
+    flows: dict[int, list[str]] = defaultdict(list)
+    for packet in events:
+        for flow in packet.track_event.flow_ids:
+            flows[flow].append(tracks[packet.track_event.track_uuid].name.split(" ")[0])
+    assert flows
+    for number, steps in flows.items():  # in the order of time
+        assert sorted(set(steps)) == ["TMA", "tensor", "warp"], number
+        assert steps[0] == "TMA"
+        assert steps[-1] == "tensor"
     kinds = Counter(p.track_event.type for p in events)
     assert kinds[1] == kinds[2] == len(hopper.slices)
     assert kinds[4] == len(hopper.samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shutil
 import struct
@@ -92,10 +93,41 @@ def test_the_same_run_gives_the_same_page(page: Path, tmp_path: Path) -> None:
     assert stable(page) == stable(again)
 
 
+def test_a_graph_has_a_timeline_of_its_host_and_of_its_longest_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "g.html"
+    words = ("bert_layer", "batch=1", "seq=128", "hidden=128", "heads=2", "ffn=128", "--arch", "a100-sxm4-80gb")
+    assert main(["run", *words, "--html", str(path)]) == 0
+    reader = Reader(path.read_text(encoding="utf-8"))
+    assert reader.open == []
+    assert reader.tags.count("svg") == 2
+    text = " ".join(reader.text)
+    for part in ("host thread: calls", "stream 1", "aten::mm", "waits for the host", "tensor pipe", "long scoreboard"):
+        assert part in text, part
+
+
+def test_the_timeline_is_that_of_the_persons_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "gemm", "m=64", "n=256", "k=256", "dtype=int8", "--arch", "tpu-v1"]
+    assert main([*words, "--listing"]) == 0
+    listing = capsys.readouterr().out
+    program = tmp_path / "p.tpu"
+    (read,) = [line for line in listing.splitlines() if line.startswith("read_host_memory")]
+    program.write_text(listing.replace(read, f"{read}\n{read}"), encoding="utf-8")
+    cycles = []
+    for name, more in (("a", []), ("b", ["--program", str(program)])):
+        assert main([*words, *more, "--json", "--html", str(tmp_path / f"{name}.html")]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert f"of {report['cycles']:,}" in (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        cycles.append(report["cycles"])
+    assert cycles[0] != cycles[1]
+    out = str(tmp_path / "p.pftrace")
+    assert main(["trace", *words[1:], "--program", str(program), "-o", out]) == 0
+    assert f"cycles 0 to {cycles[1] - 1}" in capsys.readouterr().err  # the last one that has begun
+
+
 def test_without_a_trace_the_page_says_why(tmp_path: Path) -> None:
     path = tmp_path / "p.html"
-    assert main(["run", "copy_h2d", "bytes=1048576", "--arch", "t4", "--html", str(path)]) == 0
-    assert "have no trace" in path.read_text(encoding="utf-8")
+    assert main(["run", "copy_h2d", "bytes=1048576", "--arch", "sn40l", "--html", str(path)]) == 0
+    assert "one transfer, without a timeline" in path.read_text(encoding="utf-8")
 
 
 def test_wrong_names_are_refused_before_anything_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,19 +13,22 @@ from collections.abc import Iterator
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from workloads.gpu import gemv, mma, simt, threadblock, wgmma
+from workloads.gpu import gemv, mma, simt, threadblock, triton, wgmma
 from workloads.gpu.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemv import GemvConfig
 from workloads.gpu.mma import MmaConfig
 from workloads.gpu.problem import Problem, problem
 from workloads.gpu.select import Choice
 from workloads.gpu.simt import SimtConfig
+from workloads.gpu.triton import TritonConfig
 from workloads.gpu.wgmma import WgmmaConfig
 from workloads.ops import Gemm
 
 Config = WgmmaConfig | MmaConfig | SimtConfig | GemvConfig
 
 SCHEDULES = ("wgmma", "mma", "simt", "gemv")
+"""Kinds that a vendor's library has."""
+KINDS = (*SCHEDULES, "triton")
 RUNNERS_UP = 8
 """Candidates that are reported, the chosen one included."""
 
@@ -41,6 +44,8 @@ WGMMA_TILES = (
     (64, 128, False), (64, 64, False), (64, 32, False), (64, 16, False), (64, 8, False),
 )  # fmt: skip
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
+REGISTER_OPERAND_LEAST_N = 64
+"""Narrowest tile of kernels that bring an operand to registers, see `_wgmma_candidates`."""
 
 MMA_TILES = (
     # (tile m, tile n, warp m, warp n, stages of cp.async): CUTLASS's profiled set for sm_80 and sm_75
@@ -68,8 +73,9 @@ GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`.
 
-    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`), or one configuration as it prints, such as
-    `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot take it.
+    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`), or one configuration as it
+    prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot
+    take it.
     """
     p = problem(op)
     f = figures(spec)
@@ -79,8 +85,8 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         _check(p, spec, config)
         return Choice(config, [(config, estimate_ps(_work(p, spec, f, config), f))])
     names = SCHEDULES if schedule == "auto" else (schedule,)
-    if schedule != "auto" and schedule not in SCHEDULES:
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(SCHEDULES)}, or a whole configuration")
+    if schedule != "auto" and schedule not in KINDS:
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
     ranked = sorted(
         ((estimate_ps(work, f), config) for config, work in _candidates(p, spec, f, names)),
         key=lambda item: (item[0], str(item[1])),
@@ -112,11 +118,12 @@ def without(config: Config, mechanism: str) -> str:
             return str(dataclasses.replace(config, cluster_m=1, cluster_n=1))
         case "wgmma":
             return MmaConfig.schedule
+        case "tma":
+            return str(dataclasses.replace(config, tma=False, cluster_m=1, cluster_n=1))
+        case "warp_specialization":
+            return str(dataclasses.replace(config, specialized=False, pingpong=False))
         case _:
-            raise InputError(
-                f"without {mechanism}: GEMM has no such program; it can leave out pingpong, multicast, wgmma, "
-                "attention all of them"
-            )
+            raise InputError(f"without {mechanism}: GEMM has no such program; attention can leave it out")
 
 
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
@@ -145,6 +152,8 @@ def _check(p: Problem, spec: GpuSpec, config: Config) -> None:
     match config:
         case WgmmaConfig():
             wgmma.check(p, spec, config)
+        case TritonConfig():
+            triton.check(p, spec, config)
         case MmaConfig():
             mma.check(p, spec, config)
         case SimtConfig():
@@ -190,12 +199,18 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
     tensor = len(names) > 1 and {"wgmma", "mma"}.intersection(_units(spec, p.dtype))
     if "simt" in names and not tensor and (p.dtype, p.acc) in simt.OPCODES:
         yield from _simt_candidates(p, spec, f)
+    if "triton" in names:
+        for config in triton.configs():
+            core = mma.inner(p, spec, config)
+            resident = _resident(p, spec, config, core)
+            if resident:
+                yield config, mma.work(p, f, config, core, resident)
     if "gemv" in names and min(p.m, p.n) == 1 and p.dtype in ("fp32", "tf32", "fp16", "bf16", "int8", "fp8"):
         for warps, rows, unroll in GEMV_SHAPES:
-            config = GemvConfig(warps, rows, unroll)
-            resident = _resident_gemv(p, spec, config)
+            vector = GemvConfig(warps, rows, unroll)
+            resident = _resident_gemv(p, spec, vector)
             if resident:
-                yield config, gemv.work(p, f, config, resident)
+                yield vector, gemv.work(p, f, vector, resident)
 
 
 def _splits(work: Work) -> Iterator[int]:
@@ -243,16 +258,22 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 if tile_m % (8 * cluster_n) or tile_n % (8 * cluster_m):
                     continue
                 config = WgmmaConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, 4, pingpong=pingpong, swap=swap)
-                # Kernels that bring an operand to registers come without clusters and stream-K: traces of cuBLAS name
-                # tf32 ..._nt_n_tilesize128x128x32_warpgroupsize1x1x1, but ..._tn_n_tilesize128x128x32_cgasize1x2x1.
+                # Kernels that bring an operand to registers come without clusters, cuts of k and narrow tiles. Public
+                # traces of cuBLAS name them sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32
+                # _warpgroupsize1x1x1_execute_segment_k_off; tiles of that family are 64x64 and larger. Narrow ones
+                # are named nvjet, those with clusters ..._tn_n_tilesize128x128x32_cgasize1x2x1.
                 plain = wgmma.through_registers(p, config)
-                if config.cluster > 1 and plain:
+                if plain and (config.cluster > 1 or tile_n < REGISTER_OPERAND_LEAST_N):
                     continue
                 stages = min(12, wgmma.max_stages(p, config, spec))
                 if stages < 2:
                     continue
                 config = dataclasses.replace(config, stages=stages)
-                yield from _with_cuts(config, wgmma.work(p, f, config, rates), not plain)
+                work = wgmma.work(p, f, config, rates)
+                if plain:
+                    yield config, work
+                else:
+                    yield from _with_cuts(config, work, True)
 
 
 def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
@@ -302,7 +323,13 @@ def parse(text: str, p: Problem, spec: GpuSpec) -> Config:
     """
     name, *words = text.split()
     where = f"schedule={text}"
-    classes: dict[str, type[Config]] = {"wgmma": WgmmaConfig, "mma": MmaConfig, "simt": SimtConfig, "gemv": GemvConfig}
+    classes: dict[str, type[Config]] = {
+        "wgmma": WgmmaConfig,
+        "mma": MmaConfig,
+        "triton": TritonConfig,
+        "simt": SimtConfig,
+        "gemv": GemvConfig,
+    }
     if name not in classes:
         raise InputError(f"{where}: {name} is no schedule; one of {', '.join(classes)}")
     fields: dict[str, int | bool | str] = {}
@@ -324,6 +351,10 @@ def parse(text: str, p: Problem, spec: GpuSpec) -> Config:
             fields[_FLAGS[word]] = True
         elif word == "one-tile":
             fields["persistent"] = False
+        elif word == "unspecialized":
+            fields["specialized"] = False
+        elif word == "cp.async" and classes[name] is WgmmaConfig:
+            fields["tma"] = False
         elif word in ("ldg", "cp.async"):
             fields["copy"] = word
         else:
@@ -344,8 +375,8 @@ def _complete(cls: type[Config], fields: dict[str, int | bool | str], p: Problem
         if "stages" not in fields:
             draft = WgmmaConfig(**{**fields, "stages": 1})  # type: ignore[arg-type]
             fields["stages"] = max(1, wgmma.max_stages(p, draft, spec))
-    elif cls in (MmaConfig, SimtConfig):
-        tensor = cls is MmaConfig
+    elif cls is not GemvConfig:
+        tensor = cls is not SimtConfig
         step = MMA_STEP_BYTES if tensor else SIMT_STEP_BYTES
         fields.setdefault("tile_k", step // width)
         fields.setdefault("warp_m", min(64 if tensor else 32, int(fields["tile_m"])))

@@ -103,10 +103,18 @@ def write(
     after: tuple[str, ...] = (),
     chain: int = 1,
 ) -> None:
-    """One op that stands for all instructions of `cost`; the busiest pipe's is its opcode, the others go with it."""
+    """One op that stands for all instructions of `cost`; the busiest pipe's is its opcode, the others go with it.
+
+    chain: steps of which each waits for the one before; then the opcode is the one with the longest latency.
+    """
     whole = counts(cost) or [("iadd.int32", 1)]
     rows = {name: instruction(spec, name) for name, _ in whole}
-    main = max(whole, key=lambda item: (item[1] * rows[item[0]].interval_cycles, item[0]))
+
+    def weight(item: tuple[str, int]) -> tuple[float, str]:
+        row = rows[item[0]]
+        return (row.latency_cycles if chain > 1 else item[1] * row.interval_cycles), item[0]
+
+    main = max(whole, key=weight)
     opcode, _, dtype = main[0].partition(".")
     r.run(
         opcode, main[1], dtype=dtype, dst=dst, srcs=srcs, compute=compute, indices=indices, after=after, chain=chain,
@@ -198,6 +206,70 @@ class SerialReduction:
             r.sts(self.parts[0, 0, 0:1], partial, 1, vector_bytes=4)  # type: ignore[misc]
         r.bar_sync(0, warps)
         r.lds(partial, self.parts[0, 0, 0:1], 1, vector_bytes=4)  # type: ignore[misc]
+
+
+class HalvingReduction:
+    """The same as PyTorch's norms do it: the upper half of the warps leaves its numbers in shared memory, the lower
+    half adds them to its own, until the first warp has all and leaves them to everyone; two barriers a step and one
+    more."""
+
+    def __init__(self, kernel: KernelBuilder, warps: int, values: int = 1) -> None:
+        self.warps, self.values = warps, values
+        self.parts = kernel.shared("parts", (warps, values), "fp32")
+
+    def write(
+        self, r: RoleBuilder, warp: Expr, partial: View, opcode: str, combine: Callable[[Array], Array], *, again: bool
+    ) -> None:
+        """Reduces `partial` (1, values) over the CTA, in place. again: the buffer may be in use (a loop around it)."""
+        warps, values = self.warps, self.values
+        other = RegisterTile("other_warp", (1, values), "fp32")
+        if again:
+            r.bar_sync(0, warps)
+        half = warps // 2
+        while half:
+            with r.when((warp // half).equals(1)):
+                r.sts(self.parts[0, warp, :], partial, values, vector_bytes=4)
+            r.bar_sync(0, warps)
+            with r.when((warp // half).equals(0)):
+                r.lds(other.whole, self.parts[0, warp + half, :], values, vector_bytes=4)
+                r.run(
+                    opcode, values, dtype="fp32", dst=partial, srcs=(other.whole,), chain=values,
+                    compute=lambda own, v: combine(np.concatenate([own, v]))[None, :],
+                )  # fmt: skip
+            r.bar_sync(0, warps)
+            half //= 2
+        with r.when(warp.equals(0)):
+            r.sts(self.parts[0, 0, :], partial, values, vector_bytes=4)
+        r.bar_sync(0, warps)
+        r.lds(partial, self.parts[0, 0, :], values, vector_bytes=4)
+
+
+class FirstWarpReduction:
+    """The same as PyTorch does it since 2.1: every warp leaves its number in shared memory, the first warp combines
+    them by shuffles, and all read what it leaves; three barriers."""
+
+    def __init__(self, kernel: KernelBuilder, warps: int) -> None:
+        self.warps = warps
+        self.parts = kernel.shared("parts", (warps, 1), "fp32")
+
+    def write(
+        self, r: RoleBuilder, warp: Expr, partial: View, opcode: str, combine: Callable[[Array], Array], *, again: bool
+    ) -> None:
+        """Reduces `partial` (1, 1) over the CTA, in place; `again` makes no difference: it begins with a barrier."""
+        warps = self.warps
+        every = RegisterTile("every_warp", (warps, 1), "fp32")
+        r.bar_sync(0, warps)
+        r.sts(self.parts[0, warp, :], partial, 1, vector_bytes=4)
+        r.bar_sync(0, warps)
+        with r.when(warp.equals(0)):
+            r.lds(every.whole, self.parts.stage(), 1, vector_bytes=4)
+            r.run(
+                "shfl", SHUFFLES, dtype="b32", dst=partial, srcs=(every.whole,), chain=SHUFFLES,
+                compute=lambda _, v: combine(v)[None, :], mix=((f"{opcode}.fp32", SHUFFLES),),
+            )  # fmt: skip
+            r.sts(self.parts[0, 0, :], partial, 1, vector_bytes=4)
+        r.bar_sync(0, warps)
+        r.lds(partial, self.parts[0, 0, :], 1, vector_bytes=4)
 
 
 @dataclass(frozen=True)

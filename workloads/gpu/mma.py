@@ -36,16 +36,6 @@ MATRIX_BYTES = 512
 """What one ldmatrix.x4 reads: four 8x8 matrices of 16-bit elements."""
 
 
-@dataclass(frozen=True)
-class MmaConfig(ThreadblockConfig):
-    """Tile configuration; see `ThreadblockConfig`."""
-
-    schedule: ClassVar[str] = "mma"
-
-    def __str__(self) -> str:
-        return self.words(self.schedule)
-
-
 def shape_of(spec: GpuSpec, dtype: str) -> str:
     """The machine's mma shape for a format. Raises InputError if its tensor cores do not take it."""
     for shape in SHAPES.get(dtype, ()):
@@ -60,6 +50,7 @@ class TensorCore:
 
     held_values = 2
     streams = False
+    scales = True
     step, per_copy, setup, epilogue = (
         overhead.MMA_STEP,
         overhead.MMA_PER_COPY,
@@ -133,9 +124,20 @@ class TensorCore:
         r.op("mma", count, dst=acc, srcs=srcs, shape=self.shape, dtype=self.dtype, value=value, **fields)
 
 
+@dataclass(frozen=True)
+class MmaConfig(ThreadblockConfig):
+    """Tile configuration; see `ThreadblockConfig`. core: the `Inner` of its kernels."""
+
+    schedule: ClassVar[str] = "mma"
+    core: ClassVar[type[TensorCore]] = TensorCore
+
+    def __str__(self) -> str:
+        return self.words(self.schedule)
+
+
 def inner(p: Problem, spec: GpuSpec, config: MmaConfig) -> TensorCore:
     """What the warps of a configuration do."""
-    return TensorCore(spec, p.dtype, config.copy)
+    return config.core(spec, p.dtype, config.copy)
 
 
 def check(p: Problem, spec: GpuSpec, config: MmaConfig) -> None:

@@ -1,7 +1,8 @@
 """Layer norm and RMS norm of rows, and the gradient of layer norm.
 
 - `fused`: a row stays in registers: one load, one store.
-- `torch`: PyTorch's kernel: a CTA of 128 threads a row, which is swept twice; layer norm by Welford's updates.
+- `torch`: PyTorch's kernel (layer norm since 1.10, RMS norm since 2.8): a CTA of 128 threads a row, which is swept
+  twice, a vector at a time; layer norm by Welford's updates.
 
 The gradient by x is a kernel over rows; those by weight and bias are sums over the rows, a kernel over columns.
 """
@@ -36,14 +37,19 @@ SCALE_SHIFT: Cost = {"fmul.fp32": 1.0, "ffma.fp32": 1.0}
 SCALE: Cost = {"fmul.fp32": 2.0}
 TORCH_VECTOR = 4
 """Elements of a vector load of PyTorch's kernel, whatever their format."""
-TORCH_UNROLL = 4
-"""Loads that the compiler brings forward: four trips of a loop whose length it does not know."""
+TORCH_STEP: Cost = {"iadd.int32": 3.0, "imad.int32": 2.0}
+"""Of a trip: address, counter, test and branch. The compiler unrolls neither sweep (SASS of nvcc 11.8, 12.6 and 13 for
+sm_80 and sm_90): a thread has one vector on its way, and fetches weights and biases, which are not declared free of
+aliases, element by element."""
+TORCH_REGISTERS = {"layernorm": 34, "rmsnorm": 25}
+"""Registers of a thread (nvcc 11.8 and 12.6, sm_80; nvcc 13 takes 32 for layer norm)."""
 ROOT: Cost = {"rsq.fp32": 1.0, "fmul.fp32": 4.0, "rcp.fp32": 1.0}
 """Of a row, once a thread: mean and 1/deviation."""
-WELFORD_COUNT: Cost = {"rcp.fp32": 1.0, "ffma.fp32": 2.0, "fadd.fp32": 1.0, "iadd.int32": 6.0}
-"""1/count of each update, an IEEE reciprocal."""
-WELFORD: Cost = {"fadd.fp32": 2.0, "ffma.fp32": 2.0}
-"""An update itself: difference, mean, difference, sum of squares; the next needs its mean."""
+WELFORD: Cost = {"rcp.fp32": 1.0, "fadd.fp32": 4.0, "ffma.fp32": 4.0, "iadd.int32": 6.0}
+"""An update: count and its reciprocal, whose Newton step, range test and branch around the slow path keep updates
+apart, then difference, mean, difference and sum of squares."""
+WELFORD_CHAIN = 2
+"""Nearly all of these wait for each other, about 70 cycles in all: twice each of the four opcodes once."""
 
 
 def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
@@ -57,12 +63,12 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     wide = lanes.widen(x.dtype)
 
     def finish(w: RowKernel, given: View, numbers: View, after: tuple[str, ...]) -> None:
-        loaded = [w.load(v) for v in vectors]
+        loaded = [w.load(v, single=bool(config.elements)) for v in vectors]
         waits = (*after, *(v.name for v in vectors))
         scale = SCALE if isinstance(op, RmsNorm) else lanes.total(SCALE_SHIFT, {"fadd.fp32": 1.0})
         cost = lanes.total(scale, *(wide for _ in vectors), lanes.narrow(spec, y.dtype))
         if config.elements:
-            cost = lanes.total(cost, wide, lanes.scaled(rows.STEP, 1 / config.elements))
+            cost = lanes.total(cost, wide, lanes.scaled(TORCH_STEP, 1 / config.elements))
 
         def compute(_: Array, v: Array, n: Array, weight: Array, *bias: Array) -> Array:
             normal = (v - n[:, :1]) * n[:, 1:] * weight
@@ -105,7 +111,7 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
         finish(w, given, numbers, ())
 
     def swept(w: RowKernel) -> None:
-        step = lanes.scaled(rows.STEP, 1 / config.elements)
+        step = lanes.scaled(TORCH_STEP, 1 / config.elements)
         if isinstance(op, RmsNorm):
             state = w.start("state", (0.0,))
             with w.sweep(0):
@@ -122,8 +128,9 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
             state = w.start("state", (0.0, 0.0, 0.0))
             with w.sweep(0):
                 given = w.load(x, "x0")
-                w.map("counts", lanes.total(WELFORD_COUNT, wide, step), (given,), lambda ok, v: v, after=("x0",))
-                w.local("state", WELFORD, (given,), _welford, values=3, old=True, chain=config.elements)
+                values = w.map("values", lanes.total(wide, step), (given,), lambda ok, v: v, after=("x0",))
+                chain = WELFORD_CHAIN * config.elements
+                w.local("state", WELFORD, (values,), _welford, values=3, old=True, chain=chain)
             # A step combines three numbers: about ten instructions, one after the other.
             w.across(state, "fadd", _combine_welford, steps=2)
             numbers = _numbers(
@@ -136,7 +143,10 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
             finish(w, again, numbers, ("x1",))
 
     values = 3 if config.elements and isinstance(op, LayerNorm) else 1
-    kernel = RowKernel(name, spec, op.rows, op.cols, config, values=values, vector=vector)
+    kernel = RowKernel(
+        name, spec, op.rows, op.cols, config, values=values, vector=vector,
+        exchange="halving" if config.elements else "all", registers_=TORCH_REGISTERS[name] if config.elements else 0,
+    )  # fmt: skip
     built = kernel.write(swept if config.elements else fused, ahead=x)
     return Program(str(op), (*tensors, *results), (built,), str(config), {"config": config})
 
@@ -228,7 +238,7 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
 
 def _configs(op: Norm | LayerNormBackward, spec: GpuSpec, kind: str) -> list[RowConfig]:
     if kind == "torch":
-        return [RowConfig("torch", 4, 1, TORCH_VECTOR * TORCH_UNROLL)]
+        return [RowConfig("torch", 4, 1, TORCH_VECTOR)]
     return rows.register_candidates(spec, "fused", op.cols, 2 if isinstance(op, LayerNormBackward) else 1)
 
 
@@ -237,7 +247,7 @@ def _estimate(op: Norm | LayerNormBackward, spec: GpuSpec, config: RowConfig) ->
     cost = lanes.total(SUM, DIFFERENCE, SQUARES, SCALE_SHIFT)
     backward = isinstance(op, LayerNormBackward)
     if config.elements:
-        cost = lanes.total(cost, WELFORD, WELFORD_COUNT)
+        cost = lanes.total(cost, WELFORD)
     return [
         rows.load(
             spec, op.rows, op.cols, config, read_bytes=size * (2 if backward else 1),

@@ -64,6 +64,13 @@ MMA_STEP = Overhead(alu=29, imad=2)
 MMA_PER_COPY = Overhead(alu=5)
 MMA_EPILOGUE = Overhead(alu=118, imad=31)
 
+# Triton's tutorial matmul, sm_80 (3.9.0, ptxas 12.9): loops of 185 (128x128x32, 8 LDGSTS), 282 (128x128x64, 16 LDGSTS,
+# and 128x256x64, 12) and 181 (128x256x32, 6); prologues of 455 to 597 with 18 to 32 LDGSTS; epilogues of 306 to 360.
+TRITON_SETUP = Overhead(alu=320, imad=110)
+TRITON_STEP = Overhead(alu=69, imad=8)
+TRITON_PER_COPY = Overhead(alu=2)
+TRITON_EPILOGUE = Overhead(alu=130, imad=78)
+
 # sm_75 tensor op, 128x128x32: prologue 313, loop 240 (128 HMMA, 16 LDSM, 8 LDG, 8 STS, 16 CS2R), epilogue 619.
 PREFETCH_SETUP = Overhead(alu=180, imad=54)
 PREFETCH_STEP = Overhead(alu=13, imad=2)

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sim.gpu.program import Const, Expr, IntLike, RoleBuilder, as_expr, maximum, minimum
-from workloads.gpu.problem import ceil_div
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,6 @@ class Plan:
     def tiles(self) -> int:
         """Output tiles."""
         return self.tiles_m * self.tiles_n * self.batch
-
-    @property
-    def whole_rounds(self) -> int:
-        """Most whole tiles that one worker does."""
-        return ceil_div(self.tiles - self.shared_tiles, self.workers)
 
     def tile(self, index: Expr) -> Tile:
         """Grouped order: within a group `group` tiles of one direction, then the next step of the other one."""

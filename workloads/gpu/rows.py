@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from sim.gpu.program import (
     as_expr,
 )
 from workloads.gpu import lanes
-from workloads.gpu.lanes import BlockReduction, Cost, Load, SerialReduction
+from workloads.gpu.lanes import BlockReduction, Cost, FirstWarpReduction, HalvingReduction, Load, SerialReduction
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.ops.base import Array, Operator
 
@@ -43,6 +43,9 @@ STEP: Cost = {"iadd.int32": 8.0}
 """Loop control and addresses of one tile of a sweep (Triton layer norm in three passes: 8 to 13 of 51)."""
 WORTH_A_WARP = 2
 """Per cent of an estimate below which more warps are not worth it."""
+Exchange = Literal["all", "serial", "first_warp", "halving"]
+"""How the warps of a row combine their numbers: `BlockReduction`, `SerialReduction`, `FirstWarpReduction` or
+`HalvingReduction` of `lanes`."""
 MOST_ELEMENTS = 64
 """Elements of one tensor that a thread keeps in registers: 64 take 100 registers in compiled kernels, 128 all 255."""
 
@@ -114,14 +117,15 @@ def check(spec: GpuSpec, cols: int, config: RowConfig, tensors: int = 1) -> None
 
 
 def part(cols: int, config: RowConfig) -> int:
-    """Columns of a row that one warp holds: all of them, or a share in whole vectors of all lanes; of a power of two in
-    Triton."""
+    """Columns of a row that one warp holds: all of them, or a share in whole vectors of all lanes, in elements in
+    PyTorch; of a power of two in Triton."""
     if not config.shared:
         return cols
     if config.schedule == "triton":
         return max(WARP_SIZE, 2 ** math.ceil(math.log2(cols)) // config.warps)
     sharing = config.warps * config.cluster
-    unit = WARP_SIZE * 4 if cols >= sharing * WARP_SIZE * 4 else WARP_SIZE
+    vectors = cols >= sharing * WARP_SIZE * 4 and not config.schedule.startswith("torch")
+    unit = WARP_SIZE * 4 if vectors else WARP_SIZE
     return -(-cols // (sharing * unit)) * unit
 
 
@@ -141,8 +145,8 @@ class RowKernel:
     """One kernel over a matrix of `rows` x `cols` under construction.
 
     tensors: matrices of which a thread holds its elements at once. values: numbers a row that its warps exchange.
-    vector: elements of a thread's access in a sweep, 0 for the widest. serial: warps exchange one number without
-    shuffles. ahead: format of the rows that are fetched ahead.
+    vector: elements of a thread's access, 0 for the widest. exchange: how the warps of a row combine their numbers.
+    ahead: format of the rows that are fetched ahead. registers_: of a thread, where its kernel is known.
     """
 
     def __init__(
@@ -156,13 +160,14 @@ class RowKernel:
         tensors: int = 1,
         values: int = 1,
         vector: int = 0,
-        serial: bool = False,
+        exchange: Exchange = "all",
         ahead: str = "",
+        registers_: int = 0,
     ) -> None:
         self.spec, self.rows, self.cols, self.config, self.vector = spec, rows, cols, config, vector
         self.loops = config.buffers > 0
         held = config.elements or elements(cols, config)
-        self.registers = registers(held, tensors, config.buffers)
+        self.registers = registers_ or registers(held, tensors, config.buffers)
         self.tile_rows = 1 if config.shared else max(1, config.rows // config.warps)
         self.span = config.elements * WARP_SIZE if config.elements else part(cols, config)
         """Columns of a warp's tile."""
@@ -177,13 +182,17 @@ class RowKernel:
         code = 120 + 24 * max(1, self.elements)
         self.kernel = KernelBuilder(name, (ctas, 1, 1), (config.cluster, 1, 1), code_bytes=code * INSTRUCTION_BYTES)
         self.exchanges = 0
-        self.block: BlockReduction | SerialReduction | None = None
+        self.block: BlockReduction | SerialReduction | FirstWarpReduction | HalvingReduction | None = None
         if config.shared:
-            self.block = (
-                SerialReduction(self.kernel, config.warps)
-                if serial
-                else BlockReduction(self.kernel, config.warps, values)
-            )
+            match exchange:
+                case "serial":
+                    self.block = SerialReduction(self.kernel, config.warps)
+                case "first_warp":
+                    self.block = FirstWarpReduction(self.kernel, config.warps)
+                case "halving":
+                    self.block = HalvingReduction(self.kernel, config.warps, values)
+                case "all":
+                    self.block = BlockReduction(self.kernel, config.warps, values)
         self.row: Expr = CTA_X // config.cluster if config.shared else (CTA_X * config.warps + WARP) * self.tile_rows
         self.column: Expr = WARP * self.span if config.shared else as_expr(0)
         if config.cluster > 1:
@@ -253,13 +262,16 @@ class RowKernel:
         self.r.cp_async(place, box, count, vector_bytes=vector, after=after)
         self.r.cp_commit()
 
-    def load(self, tensor: GlobalTensor, name: str = "") -> View:
-        """Brings this warp's tile of a matrix, a row (1, cols) or a column (rows, 1) to registers."""
+    def load(self, tensor: GlobalTensor, name: str = "", *, single: bool = False) -> View:
+        """Brings this warp's tile of a matrix, a row (1, cols) or a column (rows, 1) to registers; `single`: element by
+        element."""
         box, shape = self._box(tensor)
         if self.loops and tensor is self.ahead:
             return self._load_fetched(name or tensor.name, shape)
         tile = RegisterTile(name or tensor.name, shape, tensor.dtype)
         count, vector = self._accesses(tensor, shape)
+        if single:
+            count, vector = -(-shape[0] * shape[1] // WARP_SIZE), DTYPE_BYTES[tensor.dtype]
         self.r.ldg(tile.whole, box, count, into=tile.name, vector_bytes=vector)
         return tile.whole
 
@@ -277,6 +289,22 @@ class RowKernel:
         self._fetch(self.row + buffers * self.ctas, stage, after=(name,))
         return tile.whole
 
+    def keep(self, tensor: GlobalTensor, value: View) -> None:
+        """Leaves a tile of a sweep in shared memory for the sweeps that follow."""
+        trips = -(-self.cols // self.stride)
+        self.kept = self.kernel.shared(
+            f"kept_{tensor.name}", (self.config.warps, self.span), tensor.dtype, stages=trips
+        )
+        count, vector = self._accesses(tensor, (1, self.span))
+        self.r.sts(self.kept[self.tile, WARP, :], value, count, vector_bytes=max(4, vector))
+
+    def load_kept(self, tensor: GlobalTensor, name: str) -> View:
+        """Brings the tile of this trip back to registers."""
+        tile = RegisterTile(name, (1, self.span), tensor.dtype)
+        count, vector = self._accesses(tensor, (1, self.span))
+        self.r.lds(tile.whole, self.kept[self.tile, WARP, :], count, into=name, vector_bytes=max(4, vector))
+        return tile.whole
+
     def store(self, tensor: GlobalTensor, value: View) -> None:
         """Stores this warp's tile; what is one number a row only by the first warp of those that share it."""
         box, shape = self._box(tensor)
@@ -290,9 +318,10 @@ class RowKernel:
     @contextmanager
     def sweep(self, number: int) -> Iterator[None]:
         """Tile after tile of the row; `number` tells the sweeps of a kernel apart."""
-        trips = -(-self.cols // self.stride)
         column = self.column
+        trips = (self.cols - column + (self.stride - 1)) // self.stride  # a warp beyond the row's end skips it
         with self.r.loop(f"tile{number}", trips) as tile:
+            self.tile = tile
             self.column = column + tile * self.stride
             yield
         self.column = column
@@ -305,9 +334,10 @@ class RowKernel:
 
     def map(
         self, name: str, cost: Cost, srcs: Sequence[View], compute: Callable[..., Array], *, dtype: str = "fp32",
-        once: Cost | None = None, after: Sequence[str] = (),
+        once: Cost | None = None, after: Sequence[str] = (), chain: int = 0,
     ) -> View:  # fmt: skip
-        """A tile from tiles, element by element: compute(inside, *tiles). cost: an element's; once: a thread's."""
+        """A tile from tiles, element by element: compute(inside, *tiles). cost: an element's; once: a thread's; chain:
+        steps of an element that wait for each other, one element after the other."""
         tile = RegisterTile(name, (self.tile_rows, self.span), dtype)
 
         def run(_: Array, *given: Any) -> Array:
@@ -317,7 +347,7 @@ class RowKernel:
         whole = lanes.total(lanes.scaled(cost, self.elements), once or {})
         lanes.write(
             self.r, self.spec, whole, dst=tile.whole, srcs=tuple(srcs), compute=run, indices=(self.column,),
-            after=tuple(after),
+            after=tuple(after), chain=max(1, chain * self.elements),
         )  # fmt: skip
         return tile.whole
 
@@ -369,7 +399,7 @@ class RowKernel:
         with r.when(WARP.equals(0)):
             r.sts(own.stage(), partial, 1, vector_bytes=4)
         r.cluster_sync()
-        if self.block is not None:
+        if isinstance(self.block, BlockReduction):
             self.block.busy = False  # all warps of the CTA have met since they read its buffer
         for rank in range(size):
             r.dsmem_ld(every[rank:1, 0:1], own.stage(), 1, rank, vector_bytes=4, into="exchange")  # type: ignore[misc]

@@ -48,6 +48,7 @@ class Vector:
     extra_registers = 33
     held_values = 4
     streams = True
+    scales = True
 
     def __init__(self, spec: GpuSpec, dtype: str, acc: str, config: ThreadblockConfig) -> None:
         if (dtype, acc) not in OPCODES or not spec.has_instruction(OPCODES[dtype, acc][0], dtype):

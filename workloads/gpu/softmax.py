@@ -6,7 +6,10 @@
 - `online`: the row is swept twice; maximum and sum come from the first sweep, in which each lane rescales what it has
   summed whenever its maximum grows (Milakov and Gimelshein 2018).
 - `threepass`: maximum, sum and result in a sweep each.
-- `torch`: PyTorch up to 2.0: a warp a row up to 1024 elements, `threepass` beyond.
+- `torch`: PyTorch since 2.7: a warp a row up to 2048 elements; beyond, a CTA of 1024 threads keeps the row in registers
+  (up to 9216 elements), in shared memory while it fits into 48 KiB, or sweeps it three times.
+- `torch-2.1`: PyTorch 2.1 to 2.6: a warp a row up to 1024 elements; beyond as `torch`, but never in registers.
+- `torch-2.0`: PyTorch up to 2.0: a warp a row up to 1024 elements, `threepass` beyond, one warp adding up.
 - `triton`: the softmax of Triton's tutorial: eight warps, rows padded to a power of two, as many CTAs as fit, each
   doing row after row with the next one on its way to shared memory.
 - `unfused`: five kernels, each through memory: maximum, difference, exponential, sum, quotient.
@@ -22,6 +25,7 @@ import numpy as np
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from arch.gpu_rules import WARP_SIZE
 from sim.gpu.program import GlobalTensor, Kernel, Program, View
 from workloads.gpu import lanes, pointwise, rows
 from workloads.gpu.functions import DIVIDE, EXPONENTIAL
@@ -35,8 +39,16 @@ from workloads.registry import register
 
 MAXIMUM: Cost = {"fmnmx.fp32": 1.0}
 ADDITION: Cost = {"fadd.fp32": 1.0}
-TORCH_WARP_COLS = 1024
-"""Longest row that PyTorch gives to a warp; longer ones go to a CTA."""
+TORCH_WARP_COLS = {"torch-2.0": 1024, "torch-2.1": 1024, "torch": 2048}
+"""Longest row that PyTorch gives to a warp; longer ones go to a CTA (ATen/native/cuda/SoftMax.cu and
+PersistentSoftmax.cuh of each version)."""
+TORCH_WARPS = 32
+"""Warps of that CTA since 2.1."""
+TORCH_HELD = (24, 24, 24, 29, 26, 26, 30, 35, 36)
+"""Registers of a thread that holds 1 to 9 elements (nvcc 12.6, sm_80; sm_90 takes up to 4 more): from 8 on, one CTA
+fills an SM. More elements are not kept in registers."""
+TORCH_SHARED_BYTES = 48 * 1024
+"""Static limit of a CTA's shared memory, which rows that it keeps there and a number a warp must fit into."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,8 @@ class Costs:
     exponential: Cost
     quotient: Cost
     once: Cost
+    chain: int = 0
+    """1: an element's instructions wait for each other, one element after the other."""
 
 
 FAST = Costs(
@@ -54,8 +68,9 @@ FAST = Costs(
     once={"rcp.fp32": 1.0},
 )
 """Triton 3.9 on sm_80: FADD, FMUL by log2 e, range test and two guarded FMUL, EX2; two guarded FMUL and one FMUL."""
-ACCURATE = Costs(lanes.total({"fadd.fp32": 1.0}, EXPONENTIAL), DIVIDE, {})
-"""CUDA without fast math: `expf` and IEEE division."""
+ACCURATE = Costs(lanes.total({"fadd.fp32": 1.0}, EXPONENTIAL), DIVIDE, {}, 1)
+"""CUDA without fast math: `expf` and IEEE division, whose branch around its slow path keeps elements apart (SASS of
+nvcc 11.8 to 13)."""
 
 
 def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Program:
@@ -71,12 +86,16 @@ def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Progr
         total = w.reduce("total", "fadd", ADDITION, (e,), lambda ok, v: v.sum(axis=1), sums)
         out = w.map(
             "out", lanes.total(costs.quotient, lanes.narrow(spec, y.dtype)), (e, total), lambda ok, v, s: v / s,
-            dtype=y.dtype, once=costs.once,
+            dtype=y.dtype, once=costs.once, chain=costs.chain,
         )  # fmt: skip
         w.store(y, out)
 
-    vector = 1 if config.schedule == "torch" else 0
-    kernel = RowKernel("softmax", spec, op.rows, op.cols, config, vector=vector, ahead=x.dtype).write(body, ahead=x)
+    torch = config.schedule in TORCH_WARP_COLS
+    held = TORCH_HELD[rows.elements(op.cols, config) - 1] if torch and config.shared else 0
+    kernel = RowKernel(
+        "softmax", spec, op.rows, op.cols, config, vector=int(torch), ahead=x.dtype, exchange=_exchange(config),
+        registers_=held,
+    ).write(body, ahead=x)  # fmt: skip
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
 
 
@@ -117,6 +136,7 @@ def _online(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
 def _threepass(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Program:
     x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
     wide = lanes.widen(x.dtype)
+    kept = _kept(op, config)
 
     def body(w: RowKernel) -> None:
         top = w.start("top", (-np.inf,))
@@ -126,21 +146,35 @@ def _threepass(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> P
                 "top", lanes.total(MAXIMUM, wide, _step(config)), (given,),
                 lambda ok, before, v: np.maximum(before[:, 0], _largest_inside(ok, v)), after=("x0",), old=True,
             )  # fmt: skip
+            if kept:
+                w.keep(x, given)
         w.across(top, "fmnmx", largest)
         total = w.start("total", (0.0,))
         with w.sweep(1):
-            given = w.load(x, "x1")
+            given = w.load_kept(x, "x1") if kept else w.load(x, "x1")
             w.local(
                 "total", lanes.total(costs.exponential, ADDITION, wide, _step(config)), (given, top),
                 lambda ok, before, v, m: before[:, 0] + np.where(ok, np.exp(v - m), 0.0).sum(axis=1),
                 after=("x1",), old=True,
             )  # fmt: skip
         w.across(total, "fadd", sums)
-        _write_sweep(w, 2, x, y, (top, total), lambda ok, v, m, s: np.exp(v - m) / s, costs)
+        _write_sweep(w, 2, x, y, (top, total), lambda ok, v, m, s: np.exp(v - m) / s, costs, kept)
 
-    serial = config.schedule == "torch"
-    kernel = RowKernel("softmax_threepass", spec, op.rows, op.cols, config, serial=serial).write(body)
+    name = "softmax_shared" if kept else "softmax_threepass"
+    kernel = RowKernel(name, spec, op.rows, op.cols, config, exchange=_exchange(config)).write(body)
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
+
+
+def _exchange(config: RowConfig) -> rows.Exchange:
+    """How the warps of a row combine their numbers."""
+    return {"torch-2.0": "serial", "torch-2.1": "first_warp", "torch": "first_warp"}.get(config.schedule, "all")  # type: ignore[return-value]
+
+
+def _kept(op: Softmax, config: RowConfig) -> bool:
+    """Whether a CTA of PyTorch reads a row once and keeps it in shared memory."""
+    width = DTYPE_BYTES[op.chosen_dtype]
+    room = (TORCH_SHARED_BYTES - 4 * config.warps) // width
+    return config.schedule in ("torch", "torch-2.1") and op.cols < room and op.cols * width % 16 == 0
 
 
 def _step(config: RowConfig) -> Cost:
@@ -150,15 +184,18 @@ def _step(config: RowConfig) -> Cost:
 
 def _write_sweep(
     w: RowKernel, number: int, x: GlobalTensor, y: GlobalTensor, numbers: tuple[View, ...],
-    compute: Callable[..., Array], costs: Costs,
+    compute: Callable[..., Array], costs: Costs, kept: bool = False,
 ) -> None:  # fmt: skip
     """The last sweep: results from the row and its numbers."""
     cost = lanes.total(
         costs.exponential, costs.quotient, lanes.widen(x.dtype), lanes.narrow(w.spec, y.dtype), _step(w.config)
     )
     with w.sweep(number):
-        given = w.load(x, f"x{number}")
-        out = w.map("out", cost, (given, *numbers), compute, dtype=y.dtype, once=costs.once, after=(f"x{number}",))
+        name = f"x{number}"
+        given = w.load_kept(x, name) if kept else w.load(x, name)
+        out = w.map(
+            "out", cost, (given, *numbers), compute, dtype=y.dtype, once=costs.once, after=(name,), chain=costs.chain
+        )
         w.store(y, out)
 
 
@@ -262,12 +299,25 @@ def _backward(op: SoftmaxBackward, spec: GpuSpec, config: RowConfig) -> Program:
 
 # -------------------------------------------------------------------------------------------------------- choice
 
-KINDS = ("cluster", "fused", "online", "threepass", "torch", "triton", "unfused")
+KINDS = ("cluster", "fused", "online", "threepass", *TORCH_WARP_COLS, "triton", "unfused")
 _AUTO = ("fused", "online")
 
 
+def _torch_config(op: Softmax, kind: str) -> RowConfig:
+    """The kernel that a version of PyTorch dispatches to."""
+    cols, dtype = op.cols, op.chosen_dtype
+    if cols <= TORCH_WARP_COLS[kind]:
+        return RowConfig(kind, 4, 8 if cols <= 128 else 4)
+    vector = lanes.MAX_VECTOR_BYTES // DTYPE_BYTES[dtype]
+    if kind == "torch-2.0":
+        return RowConfig(kind, _torch_block(cols, dtype), 1, vector)
+    if kind == "torch" and cols <= len(TORCH_HELD) * TORCH_WARPS * WARP_SIZE:
+        return RowConfig(kind, TORCH_WARPS, 1)
+    return RowConfig(kind, TORCH_WARPS, 1, vector)
+
+
 def _torch_block(cols: int, dtype: str) -> int:
-    """Warps of PyTorch's CTA for a row: half as many vectors as the row has, at most 1024 threads."""
+    """Warps of the CTA up to 2.0: half as many threads as the row has vectors, at most 512."""
     vectors = cols * DTYPE_BYTES[dtype] // lanes.MAX_VECTOR_BYTES
     threads = 1
     while threads < min(vectors, 1024) // 2:
@@ -280,10 +330,8 @@ def _configs(op: Softmax, spec: GpuSpec, kind: str) -> list[RowConfig]:
     match kind:
         case "fused":
             return _fused_configs(op, spec)
-        case "torch" if op.cols <= TORCH_WARP_COLS:
-            return [RowConfig("torch", 4, 8 if op.cols <= 128 else 4)]
-        case "torch":
-            return [RowConfig("torch", _torch_block(op.cols, dtype), 1, lanes.MAX_VECTOR_BYTES // DTYPE_BYTES[dtype])]
+        case "torch" | "torch-2.1" | "torch-2.0":
+            return [_torch_config(op, kind)]
         case "cluster":
             shapes = [(warps, cluster) for warps in (8, 16, 32) for cluster in (2, 4, 8)]
             found = [RowConfig("cluster", warps, 1, cluster=cluster) for warps, cluster in shapes]
@@ -383,7 +431,8 @@ def _builders() -> Iterator[tuple[str, Build]]:
     yield "triton", lambda op, spec, c: _fused(op, spec, c, FAST)
     yield "online", _online
     yield "threepass", lambda op, spec, c: _threepass(op, spec, c, FAST)
-    yield "torch", lambda op, spec, c: (_threepass if c.elements else _fused)(op, spec, c, ACCURATE)
+    for kind in TORCH_WARP_COLS:
+        yield kind, lambda op, spec, c: (_threepass if c.elements else _fused)(op, spec, c, ACCURATE)
     yield "unfused", _unfused
 
 

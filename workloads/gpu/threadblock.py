@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -57,8 +57,13 @@ class ThreadblockConfig:
 
     tile_*: output tile and k step of a CTA. warp_m, warp_n: output tile of a warp. stages: shared buffers of an
     operand. copy: `ldg` or `cp.async`. group: tiles done together along one direction. split: pieces of k a tile;
-    stream_k: the tiles of the last wave are cut evenly over all CTAs.
+    stream_k: the tiles of the last wave are cut evenly over all CTAs. groups_of_rows: a group is always one of rows of
+    tiles; otherwise groups run across the shorter side. reuse: with one buffer less, cp.async writes to the one that
+    the current step has just read, behind a barrier for each operand.
     """
+
+    groups_of_rows: ClassVar[bool] = False
+    reuse: ClassVar[bool] = False
 
     tile_m: int
     tile_n: int
@@ -70,6 +75,11 @@ class ThreadblockConfig:
     group: int = 8
     split: int = 1
     stream_k: bool = False
+
+    @property
+    def buffers(self) -> int:
+        """Shared buffers of an operand."""
+        return self.stages - 1 if self.reuse else self.stages
 
     @property
     def warps(self) -> int:
@@ -112,6 +122,8 @@ class Inner(Protocol):
     """Neighbouring values of a row of the result that one thread holds."""
     streams: bool
     """Whether a step is one stream of multiplies and loads."""
+    scales: bool
+    """Whether the result is multiplied by alpha."""
 
     def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
         """Shape, swizzle and padding in bytes of an operand's shared tile."""
@@ -185,7 +197,7 @@ def operand_bytes(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
     total = 0
     for operand, rows in ((p.a, config.tile_m), (p.b, config.tile_n)):
         shape, _, pad = inner.shared_shape(operand, rows, config.tile_k)
-        total += shape[0] * (shape[1] * DTYPE_BYTES[p.dtype] + pad) * config.stages
+        total += shape[0] * (shape[1] * DTYPE_BYTES[p.dtype] + pad) * config.buffers
     return total
 
 
@@ -201,7 +213,8 @@ def plan(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> 
         shared_tiles = stream_tiles(tiles, resident)
         if shared_tiles:
             workers = min(resident, shared_tiles * steps)
-    return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, config.group, tiles_m < tiles_n)
+    along_n = tiles_m < tiles_n and not config.groups_of_rows
+    return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, config.group, along_n)
 
 
 def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, where: str) -> None:
@@ -245,7 +258,7 @@ def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, wh
         )
     size = operand_bytes(p, config, inner)
     if size > spec.shared.max_per_cta_bytes:
-        fits = spec.shared.max_per_cta_bytes // (size // config.stages)
+        fits = spec.shared.max_per_cta_bytes // (size // config.buffers) + config.stages - config.buffers
         raise InputError(
             f"{where}: {size} B of shared memory, {spec.name} has {spec.shared.max_per_cta_bytes} B a CTA; "
             f"nearest: stages {fits}"
@@ -369,7 +382,7 @@ class _Writer:
     def _copy(self, name: str, operand: Operand, extent: int) -> _Copy:
         c = self.config
         shape, swizzle, pad = self.inner.shared_shape(operand, extent, c.tile_k)
-        tile = self.k.shared(name, shape, self.p.dtype, c.stages, swizzle, pad)
+        tile = self.k.shared(name, shape, self.p.dtype, c.buffers, swizzle, pad)
         memory_rows, columns = operand.tile_shape(extent, c.tile_k)
         blocks = 1
         if not self.inner.transposed(operand):
@@ -439,10 +452,15 @@ class _Writer:
             return copy.tile[stage, 0 : copy.columns, share : copy.rows].T  # type: ignore[misc]
         return copy.tile[stage, share : copy.rows, 0 : copy.columns]  # type: ignore[misc]
 
-    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr) -> None:
-        """Starts the copies of k step `k` of this piece, to registers or (cp.async) to buffer `stage`."""
+    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, reuse: bool = False) -> None:
+        """Starts the copies of k step `k` of this piece, to registers or (cp.async) to buffer `stage`.
+
+        reuse: the buffer has just been read.
+        """
         depth = (unit.k_begin + k) * self.config.tile_k
         for copy in self.copies:
+            if reuse:
+                r.bar_sync(0, self.config.warps)
             mix = overhead.mix(alu=self.inner.per_copy.alu * copy.count)
             vector = copy.operand.vector_bytes
             with self._copying(r, copy):
@@ -526,10 +544,11 @@ class _Writer:
     def _loop_of_parts(self, r: RoleBuilder, unit: Unit) -> None:
         """One k step a trip, part by part; the first fragments of the next step are read at the end of this one."""
         c, last = self.config, self.parts - 1
+        refill = last - 1 if c.reuse else 0
         self._load_fragments(r, 0, Const(0))
         with r.loop("k", unit.k_trips) as k:
-            stage = k % c.stages
-            following = (k + 1) % c.stages
+            stage = k % c.buffers
+            following = (k + 1) % c.buffers
             ahead = k + (c.stages - 1)
             for part in range(self.parts):
                 accumulate = k > 0 if part == 0 else Const(1)
@@ -542,9 +561,9 @@ class _Writer:
                 else:
                     self._multiply(r, part, 0, c.warp_n, accumulate, spread=True)
                 self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
-                if part == 0:
+                if part == refill:
                     with r.when(ahead < unit.k_trips):
-                        self._fetch(r, unit, ahead, ahead % c.stages)
+                        self._fetch(r, unit, ahead, ahead % c.buffers, c.reuse)
                 if part == last - 1:
                     self._multiply(r, part, c.warp_n // 2, c.warp_n, accumulate)
 
@@ -641,7 +660,7 @@ class _Writer:
         if p.op.adds:
             self._add_result(r, row, col, unit)
         values = c.accumulators
-        if p.acc == "fp32":
+        if self.inner.scales and p.acc == "fp32":
             r.run("fmul", values, dtype="fp32")
         convert = 0
         if p.out != p.acc:
@@ -700,10 +719,12 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + copies * (2 + inner.per_copy.alu)
     shared = transfer(fragment_bytes + step_bytes, f.shared_rate)
     busy = max(int(per_sub_core * interval), per_sub_core * issue, 0 if inner.streams else shared)
-    barrier = f.barrier + f.barrier_per_warp * c.warps + f.shared_latency
+    sync = f.barrier + f.barrier_per_warp * c.warps
+    barrier = sync + f.shared_latency
     # After the barrier all warps read their first fragments at once, and none multiplies before it has its own unless
     # it has held back some of the step before.
     bubble = barrier if inner.streams else barrier + transfer(fragment_bytes * inner.part_k // c.tile_k, f.shared_rate)
+    bubble += 2 * sync if c.reuse else 0
     asynchronous = c.copy == "cp.async"
     store_bytes = c.tile_m * c.tile_n * out_width
     # About 8 instructions per 32 values (CUTLASS: 499 for 64x64 and a warp). With beta = 1, C is read first.

@@ -9,6 +9,10 @@ tiles: each loads a part and multicasts it. The store of a tile drains while the
 wgmma reads 16-bit operands in either order but tf32, fp8 and int8 only with k contiguous. An operand in the other
 order goes through registers, which wgmma allows for its first operand only (CUTLASS: sm90_mma_tma_gmma_rs); `swap`
 exchanges the operands, computing the transpose of C.
+
+Two mechanisms can be left out, which gives other programs: `tma` (the producer's four warps copy by cp.async, results
+go from registers to memory) and `specialized` (no producer: one of the warps that multiply issues the loads, as in
+CUTLASS's sm90_mma_tma_gmma_ss).
 """
 
 from __future__ import annotations
@@ -34,13 +38,14 @@ from sim.gpu.program import (
     RoleBuilder,
     SharedTile,
     View,
+    minimum,
     table,
 )
 from workloads.gpu import overhead
 from workloads.gpu.estimate import MILLI, Figures, Work, round_shape, transfer
 from workloads.gpu.fixup import Fixup, Piece, owner_only, scratch
 from workloads.gpu.plan import Plan, Unit, stream_tiles
-from workloads.gpu.problem import Operand, Problem, ceil_div, problem
+from workloads.gpu.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div, problem
 from workloads.ops import Gemm
 from workloads.registry import register
 
@@ -54,6 +59,8 @@ STEP_BYTES = 128
 """Bytes of k in one stage: the width of the widest swizzle."""
 INSTRUCTION_K_BYTES = 32
 """Bytes of k that one wgmma multiplies."""
+COPIES_AHEAD = 4
+"""Stages that a producer without TMA has in flight at most."""
 EPILOGUE_COLUMNS = 32
 """Columns of an epilogue subtile (CUTLASS's choice for these tiles)."""
 
@@ -66,6 +73,7 @@ class WgmmaConfig:
     cluster_n: CTAs that share operands. stages: of the operand buffers. pingpong: see above. swap: the first operand
     is B, the tile one of C transposed. persistent: CTAs take tile after tile. group: tiles done together along the
     first direction. split: pieces of k a tile; stream_k: the tiles of the last wave are cut evenly over all CTAs.
+    tma, specialized: see above.
     """
 
     tile_m: int
@@ -80,6 +88,8 @@ class WgmmaConfig:
     group: int = 8
     split: int = 1
     stream_k: bool = False
+    tma: bool = True
+    specialized: bool = True
 
     schedule: ClassVar[str] = "wgmma"
 
@@ -114,6 +124,8 @@ class WgmmaConfig:
         words += [f"group {self.group}"] if self.group != 8 else []
         words += [f"split {self.split}"] if self.split > 1 else []
         words += ["stream-k"] if self.stream_k else []
+        words += [] if self.tma else ["cp.async"]
+        words += [] if self.specialized else ["unspecialized"]
         return " ".join(words)
 
 
@@ -150,7 +162,7 @@ def _epilogue_stages(config: WgmmaConfig) -> int:
 
 
 def _epilogue_bytes(p: Problem, config: WgmmaConfig) -> int:
-    if p.c_vector_bytes < 16:
+    if p.c_vector_bytes < 16 or not config.tma:
         return 0
     groups = 2 if config.pingpong else 1
     return groups * config.tile_m * _epilogue_columns(config) * DTYPE_BYTES[p.out] * _epilogue_stages(config)
@@ -213,6 +225,17 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         raise InputError(f"{where}: a cluster's CTAs load whole groups of 8 rows each; nearest: cluster 1x1")
     if through_registers(p, config) and config.tile_m // config.cluster_n % WARP_ROWS:
         raise InputError(f"{where}: CTAs of a cluster load whole groups of {WARP_ROWS} rows each; nearest: cluster 1x1")
+    if not config.specialized and (config.pingpong or not config.tma or config.stages < 2):
+        raise InputError(
+            f"{where}: warps that load need TMA and 2 stages, and cannot take turns; nearest: leave out unspecialized"
+        )
+    if not config.tma and (config.cluster > 1 or config.stages < 2):
+        raise InputError(f"{where}: cp.async copies for its own CTA alone, to 2 stages; nearest: cluster 1x1 stages 2")
+    if not config.tma and (through_registers(p, config) or config.tile_n % 32):
+        raise InputError(
+            f"{where}: cp.async brings what wgmma reads from shared memory, a quarter of the rows a warp; nearest: "
+            "tile n a multiple of 32, leave out cp.async"
+        )
     if config.split < 1 or (config.split > 1 and config.stream_k):
         raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
     for operand in (x, y):
@@ -247,7 +270,7 @@ class _Builder:
         c = config
         self.k = KernelBuilder(
             f"gemm_{c}".replace(" ", "_"), (self.plan.workers * c.cluster, 1, 1), (c.cluster, 1, 1),
-            code_bytes=_code_bytes(c), flags=self.plan.shared_tiles * c.cluster,
+            code_bytes=_code_bytes(p, c), flags=self.plan.shared_tiles * c.cluster,
         )  # fmt: skip
         shape_x, shape_y = self.x.tile_shape(c.tile_m, c.tile_k), self.y.tile_shape(c.tile_n, c.tile_k)
         # What threads read lies in blocks of at most 128 B, as TMA's swizzle has them (wgmma's own reads never
@@ -258,14 +281,14 @@ class _Builder:
         swizzle_x = self.block * DTYPE_BYTES[p.dtype] if self.rs else 128
         self.sx = self.k.shared("x", shape_x, p.dtype, c.stages, swizzle_x if swizzle_x in (32, 64, 128) else 0)
         self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
-        self.full = self.k.mbarrier("full", c.stages, 1)
+        self.full = self.k.mbarrier("full", c.stages, 1 if c.tma else WARPGROUP)
         readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
         self.empty = self.k.mbarrier("empty", c.stages, readers * (c.cluster_m + c.cluster_n - 1))
         self.turn: MBarrier | None = self.k.mbarrier("turn", 2, WARPGROUP) if c.pingpong else None
         self.partials = scratch(self.plan, c.cluster, c.tile_m, c.tile_n, p.acc)
         # One buffer for each group of warps that stores a tile together.
         self.staging: list[SharedTile] = []
-        if p.c_vector_bytes == 16:
+        if p.c_vector_bytes == 16 and c.tma:
             columns, swizzle = _epilogue_columns(c), 128
             shape = (columns, c.tile_m) if c.swap else (c.tile_m, columns)
             if not c.swap:
@@ -282,28 +305,38 @@ class _Builder:
     def kernel(self) -> Kernel:
         """All roles, producer first."""
         c = self.config
-        launch = 168 if c.warpgroups == 2 else min(255, 8 * ceil_div(c.accumulators + 90, 8))
-        with self.k.role("producer", WARPGROUP, 40 if c.warpgroups == 2 else launch) as r:
-            self._set_up(r, 40)
-            with r.when(WARP.equals(0)):
-                self._producer(r)
+        alone = min(255, 8 * ceil_div(c.accumulators + 90, 8))
+        if not c.specialized:
+            with self.k.role("warps", WARPGROUP * c.warpgroups, alone) as r:
+                self._set_up(r)
+                self._consumer(r, 0, 1, WARPGROUP * c.warpgroups)
+            return self.k.build()
+        launch = 168 if c.warpgroups == 2 else alone
+        few, many = (40, 232) if c.tma else (56, 224)  # who copies by cp.async calculates addresses
+        with self.k.role("producer", WARPGROUP, few if c.warpgroups == 2 else launch) as r:
+            self._set_up(r, few)
+            if c.tma:
+                with r.when(WARP.equals(0)):
+                    self._producer(r)
+            else:
+                self._copying_producer(r)
         groups = 2 if c.pingpong else 1
         warps = WARPGROUP if c.pingpong else WARPGROUP * c.warpgroups
         for group in range(groups):
             name = f"consumer{group}" if c.pingpong else "consumer"
-            with self.k.role(name, warps, 232 if c.warpgroups == 2 else launch) as r:
-                self._set_up(r, 232)
+            with self.k.role(name, warps, many if c.warpgroups == 2 else launch) as r:
+                self._set_up(r, many)
                 self._consumer(r, group, groups, warps)
         return self.k.build(launch_registers=launch)
 
-    def _set_up(self, r: RoleBuilder, registers: int) -> None:
+    def _set_up(self, r: RoleBuilder, registers: int = 0) -> None:
         """Barriers are initialised by one warp; nobody uses them before all CTAs of the cluster know."""
         overhead.WGMMA_CTA_SETUP.write(r)
         if self.config.cluster > 1:
             r.cluster_sync()
         else:
-            r.bar_sync(0, WARPGROUP * (self.config.warpgroups + 1))
-        if self.config.warpgroups == 2:
+            r.bar_sync(0, WARPGROUP * (self.config.warpgroups + self.config.specialized))
+        if self.config.warpgroups == 2 and registers:
             r.setmaxnreg(registers)
 
     # --- producer
@@ -317,23 +350,62 @@ class _Builder:
         )
 
     def _producer(self, r: RoleBuilder) -> None:
+        with self.plan.units(r, self.worker) as unit, r.loop("k", unit.k_trips) as k:
+            self._load_step(r, unit, k)
+        self._drain(r)
+
+    def _load_step(self, r: RoleBuilder, unit: Unit, k: Expr) -> None:
+        """Both operands of k step `k` of a piece on their way."""
         c = self.config
-        stage_bytes = self.sx.stage_bytes + self.sy.stage_bytes
+        x_row, y_row = self._rows(unit)
+        step = unit.first + k
+        stage, depth = step % c.stages, (unit.k_begin + k) * c.tile_k
+        r.mbarrier_wait(self.empty, stage, step // c.stages - 1)
+        r.mbarrier_expect(self.full, stage, self.sx.stage_bytes + self.sy.stage_bytes)
+        self._load(r, self.x, self.sx, unit, x_row, c.tile_m, depth, stage, self.rank_n, c.cluster_n)
+        self._load(r, self.y, self.sy, unit, y_row, c.tile_n, depth, stage, self.rank_m, c.cluster_m)
+        overhead.WGMMA_PRODUCER_STEP.write(r)
+
+    def _drain(self, r: RoleBuilder) -> None:
+        """A CTA must not leave while others still arrive on its barriers."""
+        c = self.config
+        if c.cluster > 1:
+            done = self.plan.steps_done(self.worker)
+            with r.loop("drain", c.stages) as s:
+                r.mbarrier_wait(self.empty, (done + s) % c.stages, (done + s) // c.stages - 1)
+
+    def _copying_producer(self, r: RoleBuilder) -> None:
+        """Without TMA: each of four warps copies a quarter of the rows; what has landed is made known `ahead` steps
+        later, two before its stage comes round, since consumers hold a stage until they have the next one."""
+        c = self.config
+        ahead = min(c.stages - 2, COPIES_AHEAD)
         with self.plan.units(r, self.worker) as unit:
             x_row, y_row = self._rows(unit)
             with r.loop("k", unit.k_trips) as k:
                 step = unit.first + k
                 stage, depth = step % c.stages, (unit.k_begin + k) * c.tile_k
                 r.mbarrier_wait(self.empty, stage, step // c.stages - 1)
-                r.mbarrier_expect(self.full, stage, stage_bytes)
-                self._load(r, self.x, self.sx, unit, x_row, c.tile_m, depth, stage, self.rank_n, c.cluster_n)
-                self._load(r, self.y, self.sy, unit, y_row, c.tile_n, depth, stage, self.rank_m, c.cluster_m)
+                for operand, tile, first, rows in (
+                    (self.x, self.sx, x_row, c.tile_m), (self.y, self.sy, y_row, c.tile_n)
+                ):  # fmt: skip
+                    part = rows // WARPGROUP
+                    own, count = WARP * part, part * c.tile_k * DTYPE_BYTES[self.p.dtype] // (32 * MAX_VECTOR_BYTES)
+                    src = operand.box(unit.tile.batch, first + own, part, depth, c.tile_k)
+                    dst = operand.part(tile, stage, own, part, 0, c.tile_k)
+                    r.cp_async(dst, src, count, mix=overhead.mix(alu=2 * count))
+                r.cp_commit()
+                with r.when(step >= ahead):
+                    self._landed(r, step - ahead, ahead)
                 overhead.WGMMA_PRODUCER_STEP.write(r)
-        if c.cluster > 1:
-            # A CTA must not leave while others still arrive on its barriers.
-            done = self.plan.steps_done(self.worker)
-            with r.loop("drain", c.stages) as s:
-                r.mbarrier_wait(self.empty, (done + s) % c.stages, (done + s) // c.stages - 1)
+        done = self.plan.steps_done(self.worker)
+        with r.loop("rest", minimum(done, ahead)) as i:
+            self._landed(r, done - minimum(done, ahead) + i, 0)
+
+    def _landed(self, r: RoleBuilder, step: Expr, left: int) -> None:
+        """This warp's part of a step is there, for wgmma to see; `left` later ones are in flight."""
+        r.cp_wait(left)
+        r.fence_async()
+        r.mbarrier_arrive(self.full, step % self.config.stages)
 
     def _load(
         self, r: RoleBuilder, operand: Operand, tile: SharedTile, unit: Unit, row: Expr, rows: int, depth: Expr,
@@ -392,6 +464,9 @@ class _Builder:
         with self.plan.units(r, self.worker, group, groups) as unit:
             if self.turn is not None:
                 r.mbarrier_wait(self.turn, unit.index % 2, (unit.index + 1) // 2 - 1)
+            if not c.specialized:
+                with r.when(WARP.equals(0)), r.loop("ahead", minimum(unit.k_trips, c.stages)) as k:
+                    self._load_step(r, unit, k)
             self._main_loop(r, unit, pieces)
             if self.turn is not None:
                 r.mbarrier_arrive(self.turn, (unit.index + 1) % 2)
@@ -408,6 +483,9 @@ class _Builder:
         if self.staging:
             with r.when(WARP.equals(0)):
                 r.bulk_wait(0, read=False)
+        if not c.specialized:
+            with r.when(WARP.equals(0)):
+                self._drain(r)
 
     def _main_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
         """One group of wgmma stays in flight: a stage is released when the next one's group has been issued."""
@@ -419,6 +497,10 @@ class _Builder:
             self._step(r, step, pieces, first=False)
             r.wgmma_wait(1)
             r.mbarrier_arrive(self.empty, (step - 1) % c.stages, self._sources())
+            if not c.specialized:
+                following = k + (c.stages - 1)
+                with r.when(WARP.equals(0)), r.when(following < unit.k_trips):
+                    self._load_step(r, unit, following)
             pairs = c.blocks * c.tile_k * DTYPE_BYTES[self.p.dtype] // (2 * INSTRUCTION_K_BYTES)
             overhead.WGMMA_CONSUMER_STEP.plus(overhead.WGMMA_PAIR, pairs).write(r)
 
@@ -450,7 +532,7 @@ class _Builder:
         dst = fragment[:, step % 2 * c.tile_k : c.tile_k]
         at, column = p.row // self.block * c.tile_k, p.row % self.block
         view = self.sx[stage, at : c.tile_k, column:WARP_ROWS]  # type: ignore[misc]
-        words = WARP_ROWS * c.tile_k * DTYPE_BYTES[self.p.dtype] // 128
+        words = _fragment_words(self.p, c)
         # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
         permutes = 2 * words if DTYPE_BYTES[self.p.dtype] == 1 else 0
         r.lds(dst.T, view, words, vector_bytes=4, into="x", mix=overhead.mix(alu=permutes))
@@ -525,11 +607,22 @@ class _Builder:
                 r.stg(box, p.acc.whole, count, vector_bytes=vector)
 
 
-def _code_bytes(config: WgmmaConfig) -> int:
-    """Machine code on the path that runs: set-up, both roles, epilogue with its subtiles unrolled."""
+def _fragment_words(p: Problem, config: WgmmaConfig) -> int:
+    """Registers of a thread, and LDS of a warp, that bring 16 rows of one stage of the first operand."""
+    return WARP_ROWS * config.tile_k * DTYPE_BYTES[p.dtype] // 128
+
+
+def _code_bytes(p: Problem, config: WgmmaConfig) -> int:
+    """Machine code on the path that runs: set-up, both roles, epilogue with its subtiles unrolled.
+
+    With an operand through registers the k step is there three times, each with its loads: CUTLASS writes out the first
+    and the last one beside the loop.
+    """
     subtiles = config.tile_n // _epilogue_columns(config)
     values = config.blocks * config.tile_n // 2
     instructions = 249 + 88 + 46 + 40 + 144 + values + values // 2 + 20 * subtiles
+    if through_registers(p, config):
+        instructions += 2 * 46 + 3 * config.blocks * _fragment_words(p, config)
     return instructions * overhead.INSTRUCTION_BYTES
 
 
@@ -579,6 +672,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         persistent=c.persistent,
         busy=int(instructions * interval),
         bubble=_fragment_cycles(p, f, c),
+        shared=_shared_cycles(p, f, c, instructions * operand_rows * INSTRUCTION_K_BYTES),
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
         requested_bytes=x_bytes // c.cluster_n + y_bytes // c.cluster_m,
@@ -602,6 +696,15 @@ def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig) -> int:
         return 0
     fragment_bytes = c.blocks * WARP_ROWS * c.tile_k * DTYPE_BYTES[p.dtype]
     return f.shared_latency + transfer(fragment_bytes * WARPGROUP, f.shared_rate)
+
+
+def _shared_cycles(p: Problem, f: Figures, c: WgmmaConfig, operand_bytes: int) -> int:
+    """Cycles of the shared-memory array in one k step with an operand through registers: what TMA writes, what warps
+    load, and the `operand_bytes` that wgmma reads. 0 where wgmma reads both operands: its interval has them."""
+    if not through_registers(p, c):
+        return 0
+    width = c.tile_k * DTYPE_BYTES[p.dtype]
+    return transfer((2 * c.tile_m + c.tile_n) * width + operand_bytes, f.shared_rate)
 
 
 def _round_shape(p: Problem, c: WgmmaConfig, ctas: int) -> tuple[int, int]:

@@ -136,7 +136,7 @@ class GraphBuilder:
         self, label: str, op: Operator, *operands: Value, into: tuple[Value, ...] | None = None
     ) -> tuple[Value, ...]:
         """Calls an operator; its results, in its order. InputError where operands or results do not fit it."""
-        self._fit(label, op, "takes", operands, [operand for operand in op.operands if operand.stored])
+        self._fit(label, op, "takes", operands, op.operands)
         if into is None:
             number = len(self._steps)
             into = tuple(

@@ -51,7 +51,11 @@ class Llama(GraphOperator):
     word: ClassVar[str] = "llama"
 
     model: str = choice("llama3-8b", tuple(MODELS), help="sizes of the model")
-    phase: str = choice("prefill", ("prefill", "decode"), help="prefill: the whole prompt; decode: one more token")
+    phase: str = choice(
+        "prefill",
+        ("prefill", "decode", "training"),
+        help="prefill: the whole prompt; decode: one more token; training: forward and backward pass of one layer",
+    )
     batch: int = extent(1, help="sequences")
     seq: int = extent(2048, help="tokens of a sequence")
     layers: int = extent(1, help="layers that are run")
@@ -64,6 +68,8 @@ class Llama(GraphOperator):
         sizes = MODELS[self.model]
         if self.layers > sizes.layers:
             raise InputError(f"llama layers={self.layers}: {self.model} has {sizes.layers}")
+        if self.phase == "training" and self.layers != 1:
+            raise InputError(f"llama layers={self.layers}: phase=training runs one layer; nearest: layers=1")
         fits = [d for d in range(1, sizes.heads + 1) if sizes.heads % d == 0 and sizes.ffn % d == 0]
         fits = [d for d in fits if sizes.kv_heads % d == 0 or d % sizes.kv_heads == 0]
         if self.tp not in fits:
@@ -77,20 +83,32 @@ class Llama(GraphOperator):
     @property
     def flops(self) -> int:
         """Operations of all devices together."""
-        return dataclasses.replace(self, tp=1).graph(fused=False).flops
+        return self._passes[0] * self._forward.flops
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of all devices together."""
-        return dataclasses.replace(self, tp=1).graph(fused=False).macs
+        return self._passes[0] * self._forward.macs
 
     @property
     def operand_bytes(self) -> int:
         """Bytes of what exists before or after the layers, on all devices together."""
-        return dataclasses.replace(self, tp=1).graph(fused=False).lasting_bytes
+        return self._passes[1] * self._forward.lasting_bytes
+
+    @property
+    def _forward(self) -> Graph:
+        phase = "decode" if self.phase == "decode" else "prefill"
+        return dataclasses.replace(self, phase=phase, tp=1).graph(fused=False)
+
+    @property
+    def _passes(self) -> tuple[int, int]:
+        """Times the forward pass's work (each product has two in the backward pass), and its tensors (gradients)."""
+        return (3, 2) if self.phase == "training" else (1, 1)
 
     def graph(self, fused: bool) -> Graph:
         """The operators in the order in which they are called, on one of the devices."""
+        if self.phase == "training":
+            raise InputError("llama phase=training: dataflow machines alone have it (sn40l); nearest: phase=prefill")
         return _Decoder(self, fused).build()
 
 

@@ -54,20 +54,16 @@ def number_format(help: str = "") -> Any:
 
 
 class Operand(NamedTuple):
-    """One operand or result as it lies in device memory, row-major.
-
-    stored: whether it lies there at all; random numbers that a kernel makes itself do not.
-    """
+    """One operand or result as it lies in device memory, row-major."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    stored: bool = True
 
     @property
     def size_bytes(self) -> int:
         """Bytes in device memory."""
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype] if self.stored else 0
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

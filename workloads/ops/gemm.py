@@ -11,7 +11,7 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES, round_to
 from arch.errors import InputError
-from workloads.dtypes import default_accumulator, default_output, epsilon, is_integer
+from workloads.dtypes import accumulators, default_accumulator, default_output, epsilon, is_integer
 from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format
 
 
@@ -39,14 +39,13 @@ class Gemm(Operator):
         """Checks the fields and that the number formats go together."""
         super().__post_init__()
         if self.dtype is not None:
-            integer = is_integer(self.dtype)
-            if self.acc is not None and is_integer(self.acc) != integer:
-                right = default_accumulator(self.dtype)
-                raise InputError(f"gemm acc={self.acc}: {self.dtype} operands are summed in {right}")
-            if self.out is not None and is_integer(self.out) and not integer:
-                right = default_output(self.dtype)
+            right = accumulators(self.dtype)
+            if self.acc is not None and self.acc not in right:
+                raise InputError(f"gemm acc={self.acc}: {self.dtype} operands are summed in {' or '.join(right)}")
+            if self.out is not None and is_integer(self.out) and not is_integer(self.dtype):
                 raise InputError(
-                    f"gemm out={self.out}: {self.dtype} operands give a floating-point result, such as {right}"
+                    f"gemm out={self.out}: {self.dtype} operands give a floating-point result, such as "
+                    f"{default_output(self.dtype)}"
                 )
 
     def read_as_column_major(self) -> Self:

@@ -123,6 +123,9 @@ FUNCTIONS: dict[str, Function] = {
 }
 """The functions of chains; each is also an operator's word of its own, `exp n=4096`."""
 
+MOST_CALLS = 4096
+"""Functions of a whole chain, repeats counted: each is in the kernel's code."""
+
 
 @dataclass(frozen=True)
 class Pointwise(Operator):
@@ -153,6 +156,10 @@ class Pointwise(Operator):
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise InputError(f"pointwise chain={self.chain}: unknown function {name!r}{hint}")
         super().__post_init__()
+        most = MOST_CALLS // len(names)
+        if self.repeat > most:
+            rule = f"a chain has at most {MOST_CALLS} functions"
+            raise InputError(f"{self._typed} repeat={self.repeat}: {rule}; nearest: {most}")
         for i, name in enumerate(names):
             if FUNCTIONS[name].starts and (i or self.repeat > 1):
                 raise InputError(f"pointwise chain={self.chain}: {name} starts a chain, once; nearest: chain={name}")

@@ -1,4 +1,4 @@
-"""Two ways to read the same bytes: a stream, whose addresses run ahead, and a linked list, whose own are data."""
+"""Ways to read the same bytes: a stream, whose addresses run ahead, and a linked list, whose own are data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def linked_rows(count: int, seed: int = 0) -> NDArray[np.int64]:
     return table
 
 
-def chase(count: int) -> Program:
-    """Walks the list and stores the second word of every row."""
+def chase(count: int, *, on_chip: bool = False) -> Program:
+    """Walks the list and stores the second word of every row. on_chip: its rows are brought to PMUs first."""
     table = linked_rows(count)
     order = np.zeros(count, np.int64)
     for step in range(1, count):
@@ -28,11 +28,15 @@ def chase(count: int) -> Program:
     section, i = Section("chase"), Counter("i", count)
     rows = Tensor("rows", (count, WIDTH), "int32")
     index = section.loop(Tensor("head", (1, 1), "int32"), Out((1, 1), "int32", (i,)))
-    row = section.gather("fetch", rows, index.read(), order, (i,), units=1)
+    if on_chip:
+        held = section.load("load_rows", rows, (0, 0), (count, WIDTH), ())
+        row = section.lookup("fetch", held, index.read(), order[:, None], (i,))
+    else:
+        row = section.gather("fetch", rows, index.read(), order, (i,), units=1)
     section.close(index, section.stage("next", (i,), {"x": row}, lambda x: x.columns(0, 1), Out((1, 1), "int32", (i,))))
     word = section.stage("word", (i,), {"x": row}, lambda x: x.columns(1, 2), Out((1, 1), "int32", (i,)))
     section.store("store", Tensor("words", (count, 1), "int32", "output"), (i, 0), word, (i,), units=1)
-    return Program("chase", (Call(section),), "linked list")
+    return Program("chase", (Call(section),), "linked list in PMUs" if on_chip else "linked list")
 
 
 def stream(count: int, tile: int = 64) -> Program:

@@ -21,6 +21,9 @@ from workloads.ops import Attention
 from workloads.rdu.select import ceil_div, check_dtype, pick
 
 _FORM = re.compile(r"(streaming|naive) (\d+)x(\d+) heads (\d+)(?: fifo (\d+))?")
+AHEAD = 4
+"""Tiles between two stages: a firing takes about as long as the way to the next stage, so that two would be one too few
+for the stage at work, one on its way and one being taken."""
 LOWEST = -1e30
 """Start of a running maximum: finite, so that its difference from itself is 0."""
 
@@ -205,7 +208,7 @@ def attention_stages(
         return {"p": p, "shrink": shrink, "top": new, "total": sums, "sums": sums}
 
     soft = section.stage(
-        "softmax", inner, {"s": s}, online,
+        "softmax", inner, {"s": s.read(AHEAD)}, online,
         {
             "p": Out(tile, str(op.dtype), inner),
             "shrink": Out((c.heads, rows, 1), "fp32", inner),
@@ -219,7 +222,8 @@ def attention_stages(
         return {"out": o, "o": o}
 
     values = section.stage(
-        "values", inner, {"p": soft["p"], "v": v.read(piece=part), "shrink": soft["shrink"]}, gather,
+        "values", inner,
+        {"p": soft["p"].read(AHEAD), "v": v.read(piece=part), "shrink": soft["shrink"].read(AHEAD)}, gather,
         Out((c.heads, rows, d), "fp32", nest), carry={"o": Carry((c.heads, rows, d), 0.0, nest)},
     )  # fmt: skip
     shape = record(lambda o: view(o), {"o": (c.heads, rows, d)}, {}, ["out"])

@@ -101,9 +101,13 @@ def estimate(op: Gemm, spec: RduSpec, c: GemmConfig) -> int:
 
 
 def _crowding(spec: RduSpec, c: GemmConfig, width: int) -> tuple[int, int]:
-    """By how much, as a fraction, links slow the array: bands of its rows that share a row of the mesh stream A."""
+    """By how much, as a fraction, links slow the product: streams that share a row of the mesh.
+
+    An array's bands of rows each stream A. Where lanes add up inner products, every part of A and of B is a stream of a
+    vector a cycle, as wide as a link.
+    """
     if not spec.pcu.systolic:
-        return 1, 1
+        return max(c.row_par + c.col_par, spec.mesh.rows), spec.mesh.rows
     link = round(spec.mesh.vector_bytes_per_cycle)
     if spec.dies.count > 1 and c.row_par * c.col_par * spec.dies.count > spec.pcu.count:
         link = min(link, spec.dies.bandwidth_bytes_per_s // (spec.mesh.rows * spec.clock.boost_hz))

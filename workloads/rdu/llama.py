@@ -2,16 +2,22 @@
 
 `looped` is one section with the layers as its outermost loop: a layer's result goes round on chip, and the weights of
 the next layer are on their way while this one still computes. `fused` is one section for a layer, launched by layer.
-`cut` is a section for each group of stages that a chip with few units could hold: projections, attention, output, gated
-layer. `unfused` is a section for each operator, with its tensors in memory between them.
+`cut` is the fused layer cut into sections where stages would take turns for longer than a launch takes. `unfused` is a
+section for each operator, with its tensors in memory between them.
+
+Where HBM does not hold all layers (`from ddr`), some stay there and the others, evenly between them, are copied from
+DDR beside the layers before them, as far ahead as HBM has room.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 from arch.dtypes import DTYPE_BYTES
@@ -25,7 +31,11 @@ from workloads.rdu.select import check_dtype, pick
 
 FORMS = ("looped", "fused", "cut", "unfused")
 EPSILON = 1e-5
-_FORM = re.compile(r"(looped|fused|cut|unfused) by (hardware|host)(?: tokens (\d+))?")
+_FORM = re.compile(r"(looped|fused|cut|unfused) by (hardware|host)(?: tokens (\d+))?( from ddr)?")
+_USABLE = Fraction(9, 10)
+"""Of HBM, by weights and caches where layers are copied; the rest is for what passes between sections."""
+_AHEAD = 2
+"""Layers of weights for which HBM has room beside those that stay: one in use, one on its way."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,8 @@ class LlamaConfig:
     form: str
     orchestration: Literal["host", "hardware"]
     tokens: int
+    from_ddr: bool = False
+    """Whether DDR is the home of the weights that HBM does not hold."""
 
     @property
     def schedule(self) -> str:
@@ -42,10 +54,14 @@ class LlamaConfig:
         return self.form
 
     def __str__(self) -> str:
-        return f"{self.form} by {self.orchestration} tokens {self.tokens}"
+        return f"{self.form} by {self.orchestration} tokens {self.tokens}" + " from ddr" * self.from_ddr
 
     def build(self, op: Llama, spec: RduSpec) -> Program:
         """The program of all layers on one of the devices."""
+        if op.phase == "training":
+            from workloads.rdu.training import training_step  # which writes its forward pass with this module
+
+            return training_step(op, spec, self)
         return Decoder(op, spec, self).program()
 
 
@@ -56,19 +72,42 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
         raise InputError(f"llama tp={op.tp}: {spec.name} has no links to other devices; nearest: tp=1")
     new = 1 if op.phase == "decode" else op.seq
     tokens = op.batch if op.phase == "decode" else max(d for d in range(1, min(512, new) + 1) if new % d == 0)
-    configs = [LlamaConfig(form, who, tokens) for who in ("hardware", "host") for form in FORMS]  # type: ignore[arg-type]
+    filled = Fraction(op.layers * layer_bytes(op), spec.hbm.size_bytes) if spec.hbm else Fraction(0)
+    configs = [
+        LlamaConfig(form, who, tokens, filled > 1 and form != "looped")  # type: ignore[arg-type]
+        for who in ("hardware", "host")
+        for form in FORMS
+    ]
+    if op.phase == "training":
+        configs = [config for config in configs if config.form in ("cut", "unfused")]
     if op.phase == "prefill":
-        # Attention needs all keys of a sequence: with few sequences the stages before and after it would take turns.
-        # Loops hold the tokens of a whole layer.
-        first = ("cut", "unfused", "fused", "looped") if op.batch < 4 else ("fused", "cut", "unfused", "looped")
+        # Attention needs all keys of a sequence: with few sequences the stages before and after it would take turns,
+        # and `cut` says whether that is worth launches. Loops hold the tokens of a whole layer.
+        first = ("cut", "fused", "unfused", "looped")
         configs.sort(key=lambda c: (c.orchestration == "host", first.index(c.form)))
+
+    if filled > 1:  # a section that loops over the layers reads all of them in HBM
+        configs.sort(key=lambda c: c.form == "looped")
+    elif filled > _USABLE:
+        configs += [dataclasses.replace(c, from_ddr=True) for c in configs if c.form != "looped"]
 
     def parse(text: str) -> LlamaConfig | None:
         match = _FORM.fullmatch(text)
-        return LlamaConfig(match[1], match[2], int(match[3] or tokens)) if match else None  # type: ignore[arg-type]
+        if match is None:
+            return None
+        if match[4] and (match[1] == "looped" or spec.hbm is None or op.phase == "training"):
+            why = f"{'training' if op.phase == 'training' else 'looped'} keeps its layers in HBM"
+            if spec.hbm is None:
+                why = f"{spec.name} has no HBM to copy to"
+            raise InputError(f"schedule={text}: {why}; nearest: {text.removesuffix(' from ddr')}")
+        return LlamaConfig(match[1], match[2], int(match[3] or tokens), bool(match[4]))  # type: ignore[arg-type]
 
     moved = op.layers * layer_bytes(op)
-    cycles = moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
+    # Every form moves the weights once and multiplies as often: the bound that all of them share.
+    cycles = max(
+        moved * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s,
+        op.macs // (op.tp * spec.pcu.count * spec.macs_per_cycle),
+    )
     return list(pick("llama", schedule, [(config, cycles) for config in configs], parse))
 
 
@@ -82,13 +121,10 @@ def layer_bytes(op: Llama) -> int:
     return (weights + cache) * DTYPE_BYTES[str(op.dtype)]
 
 
-@dataclass
-class Node:
-    """A value of the layer: made by a stage of one section, and in memory if another section needs it."""
-
-    output: Output
-    section: Section
-    tensor: Tensor | None = None
+def copied_layers(layers: int, kept: int) -> list[bool]:
+    """Which layers are copied from DDR where HBM keeps `kept`: the others, spread evenly, the last one among them."""
+    copied = layers - kept
+    return [(layer + 1) * copied // layers > layer * copied // layers for layer in range(layers)]
 
 
 class Decoder:
@@ -113,101 +149,101 @@ class Decoder:
         self.nest: tuple[Counter, ...] = (self.layer, self.batch, self.tile)
         self.tokens = op.batch * (1 if self.decode else op.seq)
         self.at = self.batch * (self.tokens // op.batch) + self.tile * self.rows
-        self.sections: list[Section] = []
-        self.section = self._new("layer")
-        self.scratch = 0
+        self.section = Section("layer")
+        self.operators: list[int] = []
+        """Numbers of the stages with which operators begin."""
 
     def program(self) -> Program:
-        """Sections in order, each as often as there are layers (looped: once)."""
-        x = self._input()
+        """The section, as often as there are layers (looped: once)."""
+        self.write()
+        where: Any = {"cut": "time", "unfused": tuple(self.operators)}.get(self.config.form, "fit")
+        copied = (
+            copied_layers(self.op.layers, self.kept)
+            if self.config.from_ddr
+            else [False] * (self.op.layers // self.held)
+        )
+        calls = tuple(
+            Call(self.section, len(list(layers)), prefetch, where) for prefetch, layers in itertools.groupby(copied)
+        )
+        room = _AHEAD * max(call.prefetch_bytes for call in calls)
+        return Program(str(self.op), calls, str(self.config), self.config.orchestration, self.op.tp, room)
+
+    def write(self) -> None:
+        """Writes the section."""
+        x = x_of_loop = self._input()
         attended = self._attention(x)
-        self._cut("cut", "output")
+        self._operator()
         x = self._residual("output", self._project(attended, "wo", self.heads * self.head_dim), x)
-        self._cut("cut", "gated")
+        self._keep("middle", self.hidden, (self.at, 0), x, self.nest)
+        self._operator()
         y = self._residual("result", self._gated(self._norm(x, "norm2")), x)
         shape = (self.held, self.tokens, self.hidden)
-        self.section.store(
-            "store_y", Tensor("y", shape, self.dtype, "output"), (self.layer, self.at, 0), y.output, self.nest
-        )
+        self.section.store("store_y", Tensor("y", shape, self.dtype, "output"), (self.layer, self.at, 0), y, self.nest)
         if self.looped:
-            self.section.close(self.loop, y.output)
-        times = 1 if self.looped else self.op.layers
-        calls = tuple(Call(section) for _ in range(times) for section in self.sections)
-        if len(self.sections) == 1:
-            calls = (Call(self.sections[0], times),)
-        return Program(str(self.op), calls, str(self.config), self.config.orchestration, self.op.tp)
+            self.section.close(x_of_loop, y)
 
     # ---- values
 
-    def _new(self, name: str) -> Section:
-        section = Section(name)
-        self.sections.append(section)
-        return section
+    def _operator(self) -> None:
+        """What follows is another operator: a section of its own in `unfused` form."""
+        self.operators.append(len(self.section.stages))
 
-    def _cut(self, form: str, name: str) -> None:
-        """A new section begins here in `unfused` form, and in `cut` form where `form` says so."""
-        if self.config.form == "unfused" or (self.config.form == "cut" and form == "cut"):
-            self.section = self._new(name)
+    def _keep(
+        self, name: str, columns: int, at: tuple[Any, ...], value: Output, over: tuple[Counter, ...], **how: Any
+    ) -> None:
+        """Stores, in training, what the backward pass reads: a row a token."""
+        if self.op.phase == "training":
+            tensor = Tensor(name, (self.tokens, columns), self.dtype, "scratch")
+            self.section.store(f"keep_{name}", tensor, at, value, over, **how)
 
-    def _input(self) -> Node:
+    def _input(self) -> Output:
         first = Tensor("x", (self.tokens, self.hidden), self.dtype)
         if self.looped:
-            self.loop = self.section.loop(first, Out((self.rows, self.hidden), self.dtype, self.nest))
-            return Node(self.loop, self.section)
-        tile = (self.rows, self.hidden)
-        return Node(self.section.load("load_x", first, (self.at, 0), tile, self.nest), self.section, first)
-
-    def _read(self, node: Node, **how: Any) -> Read:
-        """A value where it is needed: from its stage, or through memory from an earlier section."""
-        if node.section is self.section:
-            return node.output.read(**how)
-        out = node.output.out
-        shape = out.token_shape
-        if node.tensor is None:
-            self.scratch += 1
-            node.tensor = Tensor(f"t{self.scratch}", (self.tokens // self.rows, *shape), out.dtype, "scratch")
-            node.section.store(
-                f"store_t{self.scratch}", node.tensor, (self._number(), *([0] * len(shape))), node.output, self.nest
-            )
-        tensor = node.tensor
-        if tensor.name == "x":
-            again = self.section.load(f"load_x{len(self.section.stages)}", tensor, (self.at, 0), shape, self.nest)
-        else:
-            origin: tuple[Index | int, ...] = (self._number(), *([0] * len(shape)))
-            name = f"load_{tensor.name}_{len(self.section.stages)}"
-            again = self.section.load(name, tensor, origin, (1, *shape), self.nest, shape=shape)
-        return again.read(**how)
-
-    def _number(self) -> Index:
-        """Number of the tile in a scratch tensor."""
-        return self.batch * self.tile.trips + self.tile * 1
+            return self.section.loop(first, Out((self.rows, self.hidden), self.dtype, self.nest))
+        return self.section.load("load_x", first, (self.at, 0), (self.rows, self.hidden), self.nest)
 
     def _make(
         self, name: str, inputs: dict[str, Any], body: Callable[..., Value], shape: tuple[int, ...], dtype: str
-    ) -> Node:
-        made = self.section.stage(name, self.nest, inputs, body, Out(shape, dtype, self.nest))
-        return Node(made, self.section)
+    ) -> Output:
+        made: Output = self.section.stage(name, self.nest, inputs, body, Out(shape, dtype, self.nest))
+        return made
 
     def _vector(self, name: str) -> Read:
         """A weight vector, one a layer."""
-        tensor = Tensor(name, (self.held, self.hidden), self.dtype)
+        tensor = self._layers_tensor(name, (self.held, self.hidden))
         loaded = self.section.load(
             f"load_{name}", tensor, (self.layer, 0), (1, self.hidden), (self.layer,), units=1, shape=(self.hidden,)
         )
         return loaded.read()
 
+    def _layers_tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A weight, of which every layer has its own; HBM holds `kept` of them where the others come from DDR."""
+        if self.config.from_ddr:
+            return Tensor(name, shape, self.dtype, copies=self.kept, home="ddr")
+        return Tensor(name, shape, self.dtype, copies=self.op.layers // self.held)
+
+    @property
+    def kept(self) -> int:
+        """Layers whose weights stay in what is usable of HBM, beside all caches and the room for copies."""
+        assert self.spec.hbm is not None
+        one = dataclasses.replace(self.op, layers=1)
+        cache = layer_bytes(one) - layer_bytes(dataclasses.replace(one, phase="prefill"))
+        weights = layer_bytes(one) - cache
+        room = int(self.spec.hbm.size_bytes * _USABLE) - self.op.layers * cache - _AHEAD * weights
+        return max(0, min(self.op.layers, room // weights))
+
     # ---- operators
 
-    def _norm(self, x: Node, name: str) -> Node:
+    def _norm(self, x: Output, name: str) -> Output:
         hidden = self.hidden
 
         def root(x: Value) -> Value:
             return ((x * x).row_sum() * (1 / hidden) + EPSILON).tail("rsqrt")
 
-        scale = self._make(f"{name}_root", {"x": self._read(x)}, root, (self.rows, 1), "fp32")
-        inputs = {"x": self._read(x, depth=3), "s": scale.output, "w": self._vector(name)}
+        scale = self._make(f"{name}_root", {"x": x}, root, (self.rows, 1), "fp32")
+        inputs = {"x": x.read(depth=3), "s": scale, "w": self._vector(name)}
         made = self._make(f"{name}_scale", inputs, lambda x, s, w: x * s * w, (self.rows, hidden), self.dtype)
-        self._cut("", name)
+        self._operator()
         return made
 
     def _weight(self, name: str, k: int, n: int, step: Counter, rows: bool = False) -> Read:
@@ -215,7 +251,7 @@ class Decoder:
 
         Where tokens come in many tiles and all weights fit the chip, a layer's matrix is loaded once and stays.
         """
-        tensor = Tensor(name, (self.held, k, n), self.dtype)
+        tensor = self._layers_tensor(name, (self.held, k, n))
         size = (k // step.trips, n) if rows else (k, n // step.trips)
         at: tuple[Any, ...] = (step * size[0], 0) if rows else (0, step * size[1])
         if self._resident:
@@ -241,11 +277,17 @@ class Decoder:
         return max(2, min(2 * trips, room * trips // layer_bytes(self.op)))
 
     def _steps(self, name: str, n: int, k: int) -> Counter:
-        """Tiles of a matrix with n columns (or rows) of k elements: about a megabyte each, and equal."""
-        most = max(1, (1 << 20) // (k * DTYPE_BYTES[self.dtype]))
-        return Counter(name, next(t for t in range(1, n + 1) if n % t == 0 and (n // t <= most or n // t <= 32)))
+        """Equal tiles of a matrix with n columns (or rows) of k elements: about a megabyte each.
 
-    def _linear(self, name: str, x: Node, k: int, n: int, out: str | None = None) -> Node:
+        With many tokens, wider where a tile of the product would have fewer than four blocks of cells for each PCU.
+        """
+        most = max(1, (1 << 20) // (k * DTYPE_BYTES[self.dtype]), 32)
+        if not self.decode:
+            pcu = self.spec.pcu
+            most = max(most, 4 * pcu.count * pcu.lanes * pcu.stages // self.rows)
+        return Counter(name, next(t for t in range(1, n + 1) if n % t == 0 and n // t <= most))
+
+    def _linear(self, name: str, x: Output, k: int, n: int, out: str | None = None) -> Output:
         if self.decode:
             return self._by_rows(name, x, k, n, out)
         step = self._steps(f"{name}_columns", n, k)
@@ -253,13 +295,13 @@ class Decoder:
         made = self.section.stage(
             name,
             over,
-            {"x": self._read(x), "w": self._weight(f"{name}_weight", k, n, step)},
+            {"x": x, "w": self._weight(f"{name}_weight", k, n, step)},
             lambda x, w: x @ w,
             Out((self.rows, n // step.trips), out or self.dtype, over, self.nest),
         )
-        return Node(made, self.section)
+        return made
 
-    def _by_rows(self, name: str, x: Node, k: int, n: int, out: str | None) -> Node:
+    def _by_rows(self, name: str, x: Output, k: int, n: int, out: str | None) -> Output:
         """With a row or two of x: tiles of whole rows of the matrix, so that its columns fill many PCUs."""
         step = self._steps(f"{name}_rows", k, n)
         shape = (self.rows, n)
@@ -271,36 +313,38 @@ class Decoder:
         made = self.section.stage(
             name,
             (*self.nest, step),
-            {"x": self._read(x, piece=(-1, step)), "w": self._weight(f"{name}_weight", k, n, step, rows=True)},
+            {"x": x.read(piece=(-1, step)), "w": self._weight(f"{name}_weight", k, n, step, rows=True)},
             add,
             Out(shape, out or self.dtype, self.nest),
             carry={"sums": Carry(shape, 0.0, self.nest)},
         )
-        return Node(made, self.section)
+        return made
 
-    def _reduce(self, name: str, x: Node) -> Node:
+    def _reduce(self, name: str, x: Output) -> Output:
         """Sums partial results over the devices that share the layer."""
         if self.op.tp == 1:
             return x
-        return Node(self.section.all_reduce(name, x.output, self.nest, self.op.tp), self.section)
+        return self.section.all_reduce(name, x, self.nest, self.op.tp)
 
-    def _project(self, x: Node, name: str, k: int) -> Node:
+    def _project(self, x: Output, name: str, k: int) -> Output:
         made = self._reduce(f"{name}_sum", self._linear(name, x, k, self.hidden, "fp32"))
-        self._cut("", name)
+        self._operator()
         return made
 
-    def _residual(self, name: str, x: Node, skip: Node) -> Node:
+    def _residual(self, name: str, x: Output, skip: Output) -> Output:
         depth = 3 if self.looped or self.tile.trips == 1 else self.tile.trips + 3
-        inputs = {"x": self._read(x), "skip": self._read(skip, depth=depth if skip.section is self.section else 2)}
+        inputs = {"x": x, "skip": skip.read(depth=depth)}
         return self._make(name, inputs, lambda x, skip: x + skip, (self.rows, self.hidden), self.dtype)
 
-    def _gated(self, x: Node) -> Node:
+    def _gated(self, x: Output) -> Output:
         if self.config.form == "unfused" or self.decode:
             gate, up = (self._split_linear(name, x) for name in ("gate", "up"))
-            inputs = {"g": self._read(gate), "u": self._read(up)}
+            for name, value in (("gate", gate), ("up", up)):
+                self._keep(name, self.ffn, (self.at, 0), value, self.nest)
+            inputs = {"g": gate, "u": up}
             shape = (self.rows, self.ffn)
             active = self._make("silu", inputs, lambda g, u: g * g.tail("sigmoid") * u, shape, self.dtype)
-            self._cut("", "down")
+            self._operator()
             return self._project(active, "down", self.ffn)
         step = self._steps("ffn", self.ffn, self.hidden)
         over, width = (*self.nest, step), self.ffn // step.trips
@@ -308,11 +352,13 @@ class Decoder:
         gate_, up_ = (
             self.section.stage(
                 name, over,
-                {"x": self._read(x), "w": self._weight(f"{name}_weight", self.hidden, self.ffn, step)},
+                {"x": x, "w": self._weight(f"{name}_weight", self.hidden, self.ffn, step)},
                 lambda x, w: x @ w, tile,
             )
             for name in ("gate", "up")
         )  # fmt: skip
+        for name, value in (("gate", gate_), ("up", up_)):
+            self._keep(name, self.ffn, (self.at, step * width), value, over)
         active_ = self.section.stage("silu", over, {"g": gate_, "u": up_}, lambda g, u: g * g.tail("sigmoid") * u, tile)
 
         def down(x: Value, w: Value, sums: Value) -> dict[str, Value]:
@@ -325,25 +371,24 @@ class Decoder:
             {"x": active_, "w": self._weight("down_weight", self.ffn, self.hidden, step, rows=True)},
             down, Out(shape, "fp32", self.nest), carry={"sums": Carry(shape, 0.0, self.nest)},
         )  # fmt: skip
-        return self._reduce("down_sum", Node(made, self.section))
+        return self._reduce("down_sum", made)
 
-    def _split_linear(self, name: str, x: Node) -> Node:
+    def _split_linear(self, name: str, x: Output) -> Output:
         made = self._linear(name, x, self.hidden, self.ffn)
-        self._cut("", name)
+        self._operator()
         return made
 
     # ---- attention
 
-    def _attention(self, x: Node) -> Node:
+    def _attention(self, x: Output) -> Output:
         width = (self.heads + 2 * self.kv_heads) * self.head_dim
         qkv = self._linear("qkv", self._norm(x, "norm1"), self.hidden, width)
-        self._cut("", "rotate")
+        self._operator()
         q, k, v = self._rotate(qkv)
-        self._cut("cut", "attention")
-        made = self._decode_attention(q, k, v) if self.decode else self._prefill_attention(q, k, v)
-        return made
+        self._operator()
+        return self._decode_attention(q, k, v) if self.decode else self._prefill_attention(q, k, v)
 
-    def _rotate(self, qkv: Node) -> tuple[Node, Node, Node]:
+    def _rotate(self, qkv: Output) -> tuple[Output, Output, Output]:
         """Queries and keys turned by their positions, by head: q [kv, group * rows, d], k and v [kv, rows, d]."""
         d, heads, kv, group, rows = self.head_dim, self.heads, self.kv_heads, self.group, self.rows
         positions = 1 if self.decode else self.op.seq
@@ -375,37 +420,26 @@ class Decoder:
 
         shape = (rows * kv, 1, d) if self.decode else (kv, rows, d)
         q_shape = (rows * kv, group, d) if self.decode else (kv, group * rows, d)
-        whole = self._whole
+        whole = self.nest[:2]
+        """Keys and values of a sequence are one token."""
         made = []
         for name, body, extent, names in (
             ("rotate_q", q_body, q_shape, ("cos", "sin")),
             ("rotate_k", k_body, shape, ("cos", "sin")),
             ("split_v", v_body, shape, ()),
         ):
-            inputs: dict[str, Any] = {"x": self._read(qkv)} | {n: tables[n].read() for n in names}
+            inputs: dict[str, Any] = {"x": qkv} | {n: tables[n].read() for n in names}
             collect = whole if name != "rotate_q" and not self.decode else None
             out = Out(extent, self.dtype, self.nest, collect, -2)
-            made.append(Node(self.section.stage(name, self.nest, inputs, body, out), self.section))
+            made.append(self.section.stage(name, self.nest, inputs, body, out))
+        for name, value, n, over in zip("qkv", made, (heads, kv, kv), (self.nest, whole, whole), strict=True):
+            at = (self.at if name == "q" else self.batch * self.op.seq, 0)
+            length = rows if name == "q" else self.op.seq
+            view = (kv, n // kv, length, d)
+            self._keep(name, n * d, at, value, over, tile=(length, n * d), view=view, permute=(2, 0, 1, 3))
         return made[0], made[1], made[2]
 
-    @property
-    def _whole(self) -> tuple[Counter, ...]:
-        """Nest of what holds for a whole sequence."""
-        return self.nest[:2]
-
-    def _all_keys(self, node: Node, name: str) -> Output:
-        """Keys or values of a whole sequence, from this section or through memory."""
-        if node.section is self.section:
-            return node.output
-        shape = node.output.out.token_shape
-        if node.tensor is None:
-            node.tensor = Tensor(name, (self.op.batch, *shape), self.dtype, "scratch")
-            node.section.store(f"store_{name}", node.tensor, (self.batch, 0, 0, 0), node.output, self._whole)
-        return self.section.load(
-            f"load_{name}", node.tensor, (self.batch, 0, 0, 0), (1, *shape), self._whole, shape=shape
-        )
-
-    def _prefill_attention(self, q: Node, k: Node, v: Node) -> Node:
+    def _prefill_attention(self, q: Output, k: Output, v: Output) -> Output:
         d, rows, kv, group = self.head_dim, self.rows, self.kv_heads, self.group
         keys = max(t for t in range(1, min(512, self.op.seq) + 1) if self.op.seq % t == 0)
         op = Attention(
@@ -416,13 +450,11 @@ class Decoder:
         def view(o: Value) -> Value:
             return o.reshape(kv, group, rows, d).permute(2, 0, 1, 3).reshape(rows, kv * group * d)
 
-        whole = [self._all_keys(node, name) for node, name in ((k, "k"), (v, "v"))]
-        made = attention_stages(
-            self.section, op, config, self.nest, self._read(q), whole[0], whole[1], self.dtype, view
-        )
-        return Node(made, self.section)
+        made = attention_stages(self.section, op, config, self.nest, q.read(), k, v, self.dtype, view)
+        self._keep("attended", kv * group * d, (self.at, 0), made, self.nest)
+        return made
 
-    def _decode_attention(self, q: Node, k: Node, v: Node) -> Node:
+    def _decode_attention(self, q: Output, k: Output, v: Output) -> Output:
         """One query a sequence against the cache; its own key and value, not in the cache yet, come last."""
         op, d, kv, group = self.op, self.head_dim, self.kv_heads, self.group
         past = op.seq - 1
@@ -433,7 +465,8 @@ class Decoder:
         scale = 1 / math.sqrt(d)
         cache = [
             self.section.load(
-                f"load_{name}", Tensor(name, (self.held, op.batch, op.seq, kv, d), self.dtype),
+                f"load_{name}",
+                Tensor(name, (self.held, op.batch, op.seq, kv, d), self.dtype, copies=op.layers // self.held),
                 (self.layer, b, j * keys, 0, 0), (1, 1, keys, kv, d), inner,
                 view=(keys, kv, d), permute=(1, 0, 2), shape=(kv, keys, d),
             )
@@ -445,7 +478,7 @@ class Decoder:
             return (q @ k * scale).causal(Index(past - 1), j * keys, period=1)
 
         def part() -> Read:
-            return self._read(q, piece=(0, b))
+            return q.read(piece=(0, b))
 
         s = self.section.stage(
             "scores", inner, {"q": part(), "k": cache[0].read(ahead, transposed=True)}, scores,
@@ -489,8 +522,8 @@ class Decoder:
 
         inputs = {
             "o": values, "top": soft["tops"], "total": soft["sums"], "q": part(),
-            "k": self._read(k, piece=(0, b)), "v": self._read(v, piece=(0, b)),
+            "k": k.read(piece=(0, b)), "v": v.read(piece=(0, b)),
         }  # fmt: skip
         out = Out((1, self.heads * d), self.dtype, nest, self.nest, 0)
         made = self.section.stage("own_key", nest, inputs, own, out)
-        return Node(made, self.section)
+        return made

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,8 @@ L2_STATES = ("cold", "warm", "mixed", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement. time_us and overhead_us are in microseconds; `shape` is the operator's keys as text."""
+    """One measurement. time_us and overhead_us are in microseconds; `shape` is the operator's keys as text. kind: of
+    the kernels that its source's environment says it ran; empty where `schedule` says it."""
 
     machine: str
     op: str
@@ -43,6 +44,7 @@ class Row:
     quality: str
     source: str
     url: str
+    kind: str = ""
 
     @property
     def cold_l2(self) -> bool:
@@ -57,6 +59,9 @@ class Row:
         """For people: `h100-sxm gemm bf16 m=... (vendor, xla_matmul_table)`."""
         return f"{self.machine} {self.op} {self.dtype} {self.shape} ({self.schedule}, {self.source})"
 
+
+COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name != "kind")
+"""Columns of the silicon schema."""
 
 Data = Literal["normal", "uniform", "zeros"]
 
@@ -80,8 +85,9 @@ class Environment(BaseModel):
     """What a cold row finds in the L2: nothing, or the lines with which the benchmark overwrote it."""
     dirty_share: float = Field(default=1, ge=0, le=1)
     """Share of a dirty L2 that DRAM does not have yet when the operator begins."""
-    schedules: Mapping[str, str] = Field(default_factory=dict)
-    """Kinds of kernels that its names of schedules stand for, where they are not those of this program."""
+    schedules: Mapping[str, Mapping[str, str | tuple[str, ...]]] = Field(default_factory=dict)
+    """By operator, kinds of kernels that its names of schedules stand for, where they are not those of this program.
+    Several: of rows that differ in nothing but their time, in their order; of a row alone, the last."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
     data: Data = "normal"
@@ -108,14 +114,14 @@ def read_rows(path: str | Path = SILICON_CSV) -> list[Row]:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             header = list(reader.fieldnames or [])
-            missing = [column for column in Row.__dataclass_fields__ if column not in header]
+            missing = [column for column in COLUMNS if column not in header]
             if missing:
                 near = difflib.get_close_matches(missing[0], header, n=1)
                 hint = f"; {near[0]} looks like it" if near else ""
                 raise InputError(f"{path}: column {missing[0]} is missing{hint}")
-            return [_row(path, reader.line_num, record) for record in reader]
+            return _with_kinds([_row(path, reader.line_num, record) for record in reader])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as a CSV file: {error}") from None
+        raise InputError(f"{path}: cannot be read as a CSV file: {getattr(error, 'strerror', None) or error}") from None
 
 
 @functools.cache
@@ -146,9 +152,25 @@ def operator_of(row: Row) -> Operator:
     return operator
 
 
+def _with_kinds(rows: Sequence[Row]) -> list[Row]:
+    """The rows, each with the kind of kernel that its source means by its schedule."""
+    alike: dict[Row, list[int]] = {}
+    for number, row in enumerate(rows):
+        alike.setdefault(dataclasses.replace(row, time_us=0.0, overhead_us=0.0), []).append(number)
+    found = list(rows)
+    for row, numbers in alike.items():
+        meant = environment_of(row.source).schedules.get(row.op, {}).get(row.schedule, ())
+        kinds = (meant,) if isinstance(meant, str) else meant
+        for place, number in enumerate(numbers):
+            if kinds:
+                kind = kinds[place if len(numbers) == len(kinds) else -1]
+                found[number] = dataclasses.replace(rows[number], kind=kind)
+    return found
+
+
 def _row(path: str | Path, line: int, record: Mapping[str, str | None]) -> Row:
     """One checked row."""
-    text = {column: (record[column] or "").strip() for column in Row.__dataclass_fields__}
+    text = {column: (record[column] or "").strip() for column in COLUMNS}
     time_us = _number(path, line, "time_us", text.pop("time_us"))
     overhead_us = _number(path, line, "overhead_us", text.pop("overhead_us") or "0")
     if not time_us > 0:

@@ -91,7 +91,7 @@ _MODULES = {
 def candidates(op: Any, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """Candidates of an operator with the estimate of their cycles, the best first; InputError where there are none."""
     if op.word not in _MODULES:
-        raise InputError(f"operator {op.word} has no schedule on machines of family {spec.family}")
+        raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: {', '.join(_MODULES)}")
     module = import_module(f"workloads.tpu.{_MODULES[op.word]}")
     found: list[tuple[Config, int]] = module.candidates(op, spec, schedule)
     return found

@@ -94,6 +94,9 @@ def test_computes_what_numpy_does(case: tuple[str, Attention, Config], machines:
 FENCE = "no register that wgmma reads or writes is touched between this fence and the one before"
 TURN = "keeps the warpgroups from multiplying at the same time, which is slower but not wrong"
 IMPLIED = "the values loaded last went where values had been handed back after these keys had been read"
+READ = "mma.sync has read the values before these keys are handed back"
+TOGETHER = "queries and first keys arrive together, so that each wait implies the other"
+STORED = "all warps have met at the barriers around the store of O since"
 MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
     "flash3": (
         "one SM", attention(128, 64, heads=2), Flash3Config(128, 16),
@@ -114,6 +117,27 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
     "flash3 fp8": (
         "one SM", attention(64, 128, heads=2, dtype="fp8"), Flash3Config(64, 32),
         {**{f"producer/{n} mbarrier_wait": IMPLIED for n in (7, 10)}, "consumer/23 wgmma_fence": FENCE},
+    ),
+    "flash3 without tma": (
+        "one SM", attention(128, 64, heads=2), Flash3Config(128, 16, tma=False),
+        {
+            "producer/7 mbarrier_wait": IMPLIED,
+            **{f"consumer/{n} mbarrier_wait": TOGETHER for n in (5, 6)},
+            "consumer/20 bar_sync": TURN,
+            "consumer/25 wgmma_fence": FENCE,
+        },
+    ),
+    "flash3 without wgmma": (
+        "one SM", attention(128, 64, heads=2), Flash3Config(128, 16, overlap=False, wgmma=False),
+        {
+            "producer/7 mbarrier_wait": IMPLIED,
+            "producer/13 mbarrier_wait": READ,
+            "consumer/28 bar_sync": TURN,
+        },
+    ),
+    "flash3 without warp specialization": (
+        "one SM", attention(128, 64, heads=2), Flash3Config(128, 16, pingpong=False, specialized=False),
+        {**{f"warps/{n} mbarrier_wait": STORED for n in (3, 7, 10, 13)}, "warps/41 wgmma_fence": FENCE},
     ),
     "flash2": ("a100-sxm4-80gb", attention(64, 96), Flash2Config(64, 32), {}),
     "decode": ("a100-sxm4-80gb", attention(1, 192, heads=4, kv_heads=1), DecodeConfig(64, 32, 2), {}),
@@ -274,3 +298,26 @@ def test_work_is_conserved_and_no_roof_is_beaten(data: st.DataObject) -> None:
     assert done == 2 * heads * visited * config.block_m * config.block_n * head_dim
     assert done >= op.macs
     assert max(simulate(op, machine, schedule=kind).figures.speed_of_light().values()) <= 1
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.data())
+def test_separate_kernels_conserve_work_and_beat_no_roof(data: st.DataObject) -> None:
+    """Intermediates are written once and read back, products are those of both multiplies, memory keeps its rate."""
+    keys, causal = data.draw(st.integers(1, 300)), data.draw(st.sampled_from("01"))
+    queries = data.draw(st.integers(1, keys if causal == "1" else 300))
+    head_dim, heads = data.draw(st.sampled_from([64, 128])), data.draw(st.sampled_from([1, 2]))
+    op = attention(queries, keys, heads=heads, head_dim=head_dim, causal=causal)
+    machine = load_arch("a100-sxm4-80gb", {"sm.count": 2, "gpc.count": 1})
+    report = simulate(op, machine, schedule="unfused")
+    kernels = report.record.kernels
+    total = {name: sum(k.counters.get(name, 0) for k in kernels) for name in kernels[0].counters}
+    scores = heads * queries * keys
+    gathered = heads * head_dim * (2 * queries + 2 * keys)
+    assert total["macs_tensor"] + total["macs_vector"] >= 2 * scores * head_dim
+    masked = causal == "1"
+    made = 2 * scores + masked * (scores + queries * keys) + gathered + heads * queries * head_dim
+    assert total["l2_write_bytes"] >= 2 * made
+    assert total["l1_read_bytes"] >= 2 * (scores + masked * 2 * scores + gathered)
+    assert max(report.figures.speed_of_light().values()) <= 1
+    assert report.record.time_ps * machine.dram.bandwidth_bytes_per_s >= total["dram_read_bytes"] * 10**12

@@ -42,7 +42,9 @@ def test_every_function_has_costs_of_instructions_that_machines_have(machine: st
 @settings(max_examples=15, deadline=None)
 @given(
     st.integers(1, 300_000),
-    st.sampled_from(["copy", "add", "gelu", "dropout", "fill", "cos+cos"]),
+    st.sampled_from(
+        ["copy", "add", "gelu", "gelu_backward", "dropout", "dropout_backward", "silu_backward", "fill", "cos+cos"]
+    ),
     st.sampled_from(["fp32", "bf16"]),
     st.sampled_from(["torch", "fused"]),
     st.sampled_from(["01", "10"]),

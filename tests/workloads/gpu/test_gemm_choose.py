@@ -9,13 +9,18 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
+from sim.gpu.listing import listing
+from sim.gpu.program import walk
+from workloads.gpu import select
 from workloads.gpu.choose import Config, _wgmma_candidates, choose, parse
 from workloads.gpu.estimate import figures
 from workloads.gpu.gemv import GemvConfig
 from workloads.gpu.mma import MmaConfig
 from workloads.gpu.problem import problem
 from workloads.gpu.simt import SimtConfig
-from workloads.gpu.wgmma import WgmmaConfig
+from workloads.gpu.triton import TritonConfig, configs, warp_tile
+from workloads.gpu.wgmma import Rates, WgmmaConfig
+from workloads.gpu.wgmma import work as wgmma_work
 from workloads.ops import Gemm
 from workloads.registry import build, schedules
 
@@ -29,7 +34,7 @@ FORMATS = {
 
 
 def test_all_schedules_are_registered() -> None:
-    assert schedules("gemm", "gpu") == ("gemv", "mma", "simt", "wgmma")
+    assert schedules("gemm", "gpu") == ("gemv", "mma", "simt", "triton", "wgmma")
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,13 +111,50 @@ def test_the_estimate_knows_that_cut_tiles_do_not_share_operands_in_time() -> No
     assert cut > read / 3.352e12 * 1e12
 
 
-def test_kernels_that_bring_an_operand_to_registers_have_no_clusters() -> None:
+def test_kernels_that_bring_an_operand_to_registers_are_plain() -> None:
     """wgmma reads tf32 only with k contiguous: B of row-major times row-major goes through registers."""
     spec = MACHINES["h100-sxm"]
-    for tb, clusters in (("N", {1}), ("T", {1, 2, 4})):
-        p = problem(Gemm(4096, 4096, 4096, tb=tb).with_defaults("tf32"))
-        found = {c.cluster for c, _ in _wgmma_candidates(p, spec, figures(spec)) if isinstance(c, WgmmaConfig)}
-        assert found == clusters
+    for tb, clusters, splits, least_n in (("N", {1}, {1}, 64), ("T", {1, 2, 4}, {1, 2, 3, 4}, 8)):
+        p = problem(Gemm(512, 1024, 512, tb=tb).with_defaults("tf32"))
+        found = [c for c, _ in _wgmma_candidates(p, spec, figures(spec)) if isinstance(c, WgmmaConfig)]
+        assert {c.cluster for c in found} == clusters
+        assert {c.split for c in found} == splits
+        assert min(c.tile_n for c in found) == least_n
+
+
+def test_the_estimate_counts_all_users_of_shared_memory() -> None:
+    """128x256 and 256x128 move the same bytes, but 256 rows mean twice the loads to registers: in cycles of a k step of
+    128 B, 512 of wgmma's reads, 128 or 256 of the loads, 384 of TMA's writes."""
+    p = problem(Gemm(4096, 4096, 512).with_defaults("tf32"))
+    spec = MACHINES["h100-sxm"]
+    rates = Rates.of(spec, "tf32")
+    assert rates is not None
+    shared = [
+        wgmma_work(p, figures(spec), WgmmaConfig(m, n, 32, stages=3, swap=True), rates).shared
+        for m, n in ((128, 256), (256, 128))
+    ]
+    assert shared == [512 + 128 + 384, 512 + 256 + 384]
+
+
+def test_a_k_step_through_registers_is_written_out_three_times() -> None:
+    """Two more copies of a step's 46 instructions, and three times the LDS: 16 words of a 16x32 fragment of 4 B."""
+    spec = MACHINES["h100-sxm"]
+    config = WgmmaConfig(64, 64, 32, stages=4, swap=True)
+    sizes = [build(Gemm(64, 64, 64, tb=tb, dtype="tf32"), spec, config).kernels[0].code_bytes for tb in ("N", "T")]
+    # With tb=T, k is contiguous in both operands.
+    assert sizes[0] - sizes[1] == (2 * 46 + 3 * 16) * 16
+
+
+def test_the_tutorials_kernel_has_its_tiles_and_warps() -> None:
+    """Warp tiles as Triton prints them (warpsPerCTA) for the tutorial's configurations; only those are tried."""
+    warps = {(128, 256, 8): (64, 64), (64, 256, 4): (64, 64), (128, 128, 4): (64, 64), (128, 64, 4): (32, 64),
+             (64, 128, 4): (32, 64), (128, 32, 4): (32, 32), (64, 32, 2): (32, 32), (32, 64, 2): (32, 32)}  # fmt: skip
+    assert all(warp_tile(*tile) == expected for tile, expected in warps.items())
+    assert {(c.tile_m, c.tile_n, c.warps) for c in configs()} == set(warps)
+    op = Gemm(m=2048, n=2048, k=2048, dtype="fp16")
+    tried = [config for config, _ in choose(op, MACHINES["a100-sxm4-80gb"], "triton").candidates]
+    assert set(tried) == set(configs())
+    assert all(not isinstance(c, TritonConfig) for c, _ in choose(op, MACHINES["a100-sxm4-80gb"]).candidates)
 
 
 def test_a_faster_machine_takes_less_time() -> None:
@@ -130,10 +172,13 @@ CONFIGS: list[tuple[str, Config]] = [
     ("wgmma 64x256x64 stages 4 pingpong swap", WgmmaConfig(64, 256, 64, stages=4, pingpong=True, swap=True)),
     ("wgmma 64x256x64 stages 4 group 4", WgmmaConfig(64, 256, 64, stages=4, group=4)),
     ("wgmma 128x128x64 stages 4 one-tile split 2", WgmmaConfig(128, 128, 64, stages=4, persistent=False, split=2)),
+    ("wgmma 128x256x64 stages 4 cp.async", WgmmaConfig(128, 256, 64, stages=4, tma=False)),
+    ("wgmma 128x256x64 stages 4 unspecialized", WgmmaConfig(128, 256, 64, stages=4, specialized=False)),
     ("mma 128x128x32 warp 64x64 cp.async stages 4", MmaConfig(128, 128, 32, 64, 64, 4, "cp.async")),
     ("mma 128x128x32 warp 64x64 ldg stages 2 stream-k", MmaConfig(128, 128, 32, 64, 64, 2, "ldg", stream_k=True)),
     ("simt 64x64x8 warp 32x32 ldg stages 2 split 4", SimtConfig(64, 64, 8, 32, 32, split=4)),
     ("gemv warps 4 rows 2 unroll 8", GemvConfig(4, 2, 8)),
+    ("triton 128x64x32 warp 32x64 cp.async stages 4", TritonConfig(128, 64, 32, 32, 64, 4, "cp.async")),
 ]  # fmt: skip
 
 
@@ -142,6 +187,35 @@ def test_configurations_are_printed_and_read(text: str, config: Config) -> None:
     assert str(config) == text
     p = problem(Gemm(m=512, n=512, k=512, dtype="fp16"))
     assert parse(text, p, MACHINES["h100-sxm"]) == config
+
+
+MECHANISMS = {
+    "tma": ("cp_async", "tma_load"),
+    "wgmma": ("mma", "wgmma"),
+    "warp_specialization": ("tma_load", "setmaxnreg"),
+    "pingpong": ("wgmma", ""),
+    "multicast": ("tma_load", "cluster_sync"),
+}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_mechanism_left_out_gives_another_program(mechanism: str) -> None:
+    spec = MACHINES["h100-sxm"]
+    op = Gemm(m=512, n=512, k=256, dtype="bf16")
+    schedule = "wgmma 64x128x64 cluster 2x1 stages 4 pingpong"
+    with_it = build(op, spec, select.choose(op, spec, schedule).config)
+    program = build(op, spec, select.choose(op, spec, f"{schedule} without {mechanism}").config)
+    assert listing(program, spec) != listing(with_it, spec)
+    used, gone = MECHANISMS[mechanism]
+    opcodes = {op.opcode for role in program.kernels[0].roles for op in walk(role.body)}
+    assert used in opcodes
+    assert gone not in opcodes
+
+
+def test_mechanisms_that_gemm_does_not_have_are_named() -> None:
+    op = Gemm(m=512, n=512, k=256, dtype="bf16")
+    with pytest.raises(InputError, match="without overlap: GEMM has no such program"):
+        select.choose(op, MACHINES["h100-sxm"], "auto without overlap")
 
 
 def test_what_a_configuration_leaves_out_is_filled_in() -> None:
@@ -153,6 +227,19 @@ def test_what_a_configuration_leaves_out_is_filled_in() -> None:
 WRONG: list[tuple[str, Gemm, str, str]] = [
     ("t4", Gemm(m=64, n=64, k=64, dtype="bf16"), "auto", "dtype=bf16"),
     ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="tf32"), "mma", "tf32"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "wgmma on h100-sxm"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x64 cluster 2x1 cp.async", "its own CTA alone"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x24 cp.async", "tile n a multiple of 32"),
+    (
+        "h100-sxm",
+        Gemm(m=64, n=64, k=64, dtype="fp16"),
+        "wgmma 64x64 cp.async unspecialized",
+        "warps that load need TMA",
+    ),
+    ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "no cp.async"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp32"), "triton", "tensor cores"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 split 2", "does not cut k"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 ldg", "not by ldg"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma", "schedule=wgmma: a100-sxm4-80gb"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 128x128x64 stages 3", "no wgmma"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgma", "one of auto, wgmma"),

@@ -11,6 +11,7 @@ from workloads.gpu.choose import Config
 from workloads.gpu.gemv import GemvConfig
 from workloads.gpu.mma import MmaConfig
 from workloads.gpu.simt import SimtConfig
+from workloads.gpu.triton import TritonConfig
 from workloads.gpu.wgmma import WgmmaConfig
 from workloads.ops import Gemm
 from workloads.registry import build
@@ -44,6 +45,10 @@ WGMMA: list[tuple[Gemm, WgmmaConfig]] = [
     (gemm("bf16", 128, 64, 512), WgmmaConfig(64, 64, 64, stages=3, split=3)),
     (gemm("bf16", 128, 264, 512), WgmmaConfig(64, 64, 64, 1, 2, 3, stream_k=True)),
     (gemm("bf16", 128, 128, 256), WgmmaConfig(64, 64, 64, stages=2, persistent=False)),
+    (gemm("bf16", 200, 136, 264, "TN", batch=2), WgmmaConfig(64, 64, 64, stages=3, pingpong=True, tma=False)),
+    (gemm("bf16", 128, 128, 512, "NT"), WgmmaConfig(128, 64, 64, stages=5, stream_k=True, tma=False)),
+    (gemm("fp16", 264, 136, 264), WgmmaConfig(128, 64, 64, 2, 1, 3, specialized=False)),
+    (gemm("tf32", 128, 96, 104, "NN"), WgmmaConfig(64, 32, 32, stages=2, swap=True, specialized=False)),
 ]
 MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("fp16", 128, 128, 128), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
@@ -55,6 +60,8 @@ MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("bf16", 65, 72, 500, batch=2), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async", split=3)),
     ("a100-sxm4-80gb", gemm("bf16", 65, 72, 512), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async", stream_k=True)),
     ("a100-sxm4-80gb", gemm("fp16", 64, 64, 64, out="fp32"), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
+    ("a100-sxm4-80gb", gemm("fp16", 100, 136, 200), TritonConfig(64, 32, 32, 32, 32, 5, "cp.async")),
+    ("a100-sxm4-80gb", gemm("bf16", 200, 1000, 72, "TN"), TritonConfig(64, 128, 32, 32, 64, 4, "cp.async")),
     ("h100-sxm", gemm("bf16", 128, 72, 96, "TT"), MmaConfig(64, 64, 64, 32, 32, 3, "cp.async")),
     ("t4", gemm("fp16", 65, 72, 100), MmaConfig(64, 64, 32, 32, 32)),
     ("t4", gemm("int8", 65, 72, 100, "NT"), MmaConfig(64, 64, 64, 32, 32)),

@@ -14,6 +14,7 @@ from workloads.gpu.choose import Config
 from workloads.gpu.gemv import GemvConfig
 from workloads.gpu.mma import MmaConfig
 from workloads.gpu.simt import SimtConfig
+from workloads.gpu.triton import TritonConfig
 from workloads.gpu.wgmma import WgmmaConfig
 from workloads.ops import Gemm
 from workloads.registry import build
@@ -22,6 +23,7 @@ from tests.reference.gpu_executor import execute  # isort: skip
 from tests.reference.mutation import assert_mutants_caught  # isort: skip
 
 FENCE = "no register that wgmma reads or writes is touched by anything else between two k steps"
+SECOND = "the barrier before the other operand's copies orders both; the compiler places one before each"
 TURN = "keeps the two warpgroups from multiplying at the same time, which is slower but not wrong"
 
 SMALL = {"sm.count": 2, "gpc.count": 1}
@@ -48,6 +50,14 @@ CASES: dict[str, Case] = {
         "h100-sxm", SMALL, Gemm(m=128, n=128, k=512, dtype="bf16"), WgmmaConfig(128, 128, 64, stages=2, split=2),
         {"consumer/9 wgmma_fence": FENCE},
     ),
+    "wgmma without TMA": (
+        "h100-sxm", SMALL, Gemm(m=128, n=128, k=320, dtype="bf16"), WgmmaConfig(128, 128, 64, stages=3, tma=False),
+        {"consumer/9 wgmma_fence": FENCE},
+    ),
+    "wgmma unspecialized": (
+        "h100-sxm", SMALL, Gemm(m=256, n=256, k=192, dtype="bf16"),
+        WgmmaConfig(128, 128, 64, 2, 1, 2, specialized=False), {"warps/13 wgmma_fence": FENCE},
+    ),
     "cp.async": (
         "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=192, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16, 3, "cp.async"), {},
     ),
@@ -58,6 +68,11 @@ CASES: dict[str, Case] = {
     "cp.async stream-K": (
         "a100-sxm4-80gb", TINY, Gemm(m=384, n=128, k=192, dtype="fp16"),
         MmaConfig(128, 128, 32, 64, 64, 3, "cp.async", stream_k=True), {},
+    ),
+    "triton": (
+        "a100-sxm4-80gb", {}, Gemm(m=64, n=128, k=192, dtype="fp16"),
+        TritonConfig(64, 128, 32, 32, 64, 4, "cp.async"),
+        {"warps/19 bar_sync": SECOND},
     ),
     "ldg": ("t4", {}, Gemm(m=64, n=64, k=96, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16), {}),
     "simt": ("t4", {}, Gemm(m=64, n=64, k=32, dtype="fp32"), SimtConfig(64, 32, 8, 32, 16), {}),

@@ -28,7 +28,12 @@ CHECKED = (
     ("softmax rows=5 cols=1000 dtype=bf16", A100, "fused warps 4 rows 1"),
     ("softmax rows=300 cols=300 dtype=fp32", A100, "fused warps 2 rows 1 buffers 2"),
     ("softmax rows=3 cols=5000 dtype=fp16", "h100-sxm", "online"),
-    ("softmax rows=3 cols=5000 dtype=fp16", "v100-sxm2", "torch"),
+    ("softmax rows=3 cols=5000 dtype=fp16", "v100-sxm2", "torch-2.0"),
+    ("softmax rows=3 cols=5000 dtype=fp16", "h100-sxm", "torch-2.1"),
+    ("softmax rows=3 cols=2001 dtype=fp32", A100, "torch-2.1"),
+    ("softmax rows=3 cols=2001 dtype=fp32", A100, "torch"),
+    ("softmax rows=3 cols=2100 dtype=fp16", A100, "torch"),
+    ("softmax rows=2 cols=9604 dtype=fp32", "t4", "torch"),
     ("softmax rows=3 cols=1500 dtype=fp16", "v100-sxm2", "threepass"),
     ("softmax rows=9 cols=300 dtype=fp32", "t4", "unfused"),
     ("softmax rows=3 cols=5000 dtype=fp16", "h100-sxm", "cluster warps 8 rows 1 cluster 2"),
@@ -63,7 +68,10 @@ MUTATED = (
     ("softmax rows=40 cols=128 dtype=fp32", A100, "fused warps 2 rows 1 buffers 2"),
     ("softmax rows=2 cols=300 dtype=fp32", A100, "online warps 2 rows 1 elements 4"),
     ("softmax rows=2 cols=300 dtype=fp32", A100, "threepass warps 2 rows 1 elements 4"),
+    ("softmax rows=2 cols=300 dtype=fp32", A100, "torch-2.0 warps 2 rows 1 elements 4"),
+    ("softmax rows=2 cols=302 dtype=fp32", A100, "torch-2.1 warps 2 rows 1 elements 4"),
     ("softmax rows=2 cols=300 dtype=fp32", A100, "torch warps 2 rows 1 elements 4"),
+    ("softmax rows=2 cols=300 dtype=fp32", A100, "torch warps 2 rows 1"),
     ("softmax rows=2 cols=300 dtype=fp32", "h100-sxm", "cluster warps 2 rows 1 cluster 2"),
     ("layernorm rows=2 cols=256 dtype=fp32", A100, "fused warps 2 rows 1"),
     ("layernorm rows=2 cols=300 dtype=fp32 stats=1", A100, "torch warps 2 rows 1 elements 4"),
@@ -74,7 +82,17 @@ MUTATED = (
 
 
 ONE_WARP = "PyTorch's own: only the first warp works on either side of it"
-REDUNDANT = {"softmax_threepass/warps/10 bar_sync": ONE_WARP, "softmax_threepass/warps/26 bar_sync": ONE_WARP}
+FIRST = "PyTorch's own: the first reduction finds the buffer unused"
+REDUNDANT = {
+    "softmax torch-2.0 warps 2 rows 1 elements 4": {
+        "softmax_threepass/warps/10 bar_sync": ONE_WARP,
+        "softmax_threepass/warps/26 bar_sync": ONE_WARP,
+    },
+    "softmax torch-2.1 warps 2 rows 1 elements 4": {"softmax_threepass/warps/5 bar_sync": FIRST},
+    "softmax torch warps 2 rows 1 elements 4": {"softmax_shared/warps/6 bar_sync": FIRST},
+    "softmax torch warps 2 rows 1": {"softmax/warps/4 bar_sync": FIRST},
+    "layernorm torch warps 2 rows 1 elements 4": {"layernorm/warps/11 bar_sync": ONE_WARP},
+}
 
 
 @pytest.mark.parametrize(("text", "machine", "schedule"), MUTATED)
@@ -91,13 +109,13 @@ def test_every_wait_matters(text: str, machine: str, schedule: str) -> None:
     def case() -> tuple[Program, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
         return program, inputs, expected
 
-    redundant = REDUNDANT if schedule.startswith("torch") and "softmax" in text else {}
+    redundant = REDUNDANT.get(f"{op.word} {schedule}")
     assert assert_mutants_caught(case, lambda mutant: execute(mutant, seed=2), redundant) > 0
 
 
 rows_and_columns = st.tuples(st.integers(1, 60), st.integers(1, 6000))
 SCHEDULES = {
-    "softmax": ("fused", "online", "threepass", "torch", "triton", "unfused"),
+    "softmax": ("fused", "online", "threepass", "torch", "torch-2.1", "torch-2.0", "triton", "unfused"),
     "layernorm": ("fused", "torch"),
     "rmsnorm": ("fused", "torch"),
     "softmax_backward": ("fused",),
@@ -105,6 +123,37 @@ SCHEDULES = {
     "transpose": ("tile",),
     "sum": ("torch",),
 }
+
+
+@pytest.mark.parametrize(
+    ("cols", "dtype", "kernel", "schedule"),
+    [
+        (2048, "fp32", "softmax", "torch warps 4 rows 4"),
+        (2049, "fp32", "softmax", "torch warps 32 rows 1"),
+        (9216, "fp16", "softmax", "torch warps 32 rows 1"),
+        (9220, "fp32", "softmax_shared", "torch warps 32 rows 1 elements 4"),
+        (9217, "fp32", "softmax_threepass", "torch warps 32 rows 1 elements 4"),
+        (12252, "fp32", "softmax_shared", "torch warps 32 rows 1 elements 4"),
+        (12256, "fp32", "softmax_threepass", "torch warps 32 rows 1 elements 4"),
+        (1024, "fp32", "softmax", "torch-2.1 warps 4 rows 4"),
+        (1032, "fp16", "softmax_shared", "torch-2.1 warps 32 rows 1 elements 8"),
+        (4096, "fp16", "softmax_threepass", "torch-2.0 warps 8 rows 1 elements 8"),
+        (32768, "fp16", "softmax_threepass", "torch-2.0 warps 16 rows 1 elements 8"),
+    ],
+)
+def test_pytorch_dispatches_by_length_format_and_version(cols: int, dtype: str, kernel: str, schedule: str) -> None:
+    op, spec = parse(f"softmax rows=8 cols={cols} dtype={dtype}"), load_arch(A100)
+    config = choose(op, spec, schedule.split()[0]).config
+    assert str(config) == schedule
+    assert build(op, spec, config).kernels[0].name == kernel
+
+
+def test_a_row_of_eight_elements_a_thread_leaves_room_for_one_cta() -> None:
+    def waves(cols: int) -> int:
+        record = simulate(f"softmax rows=216 cols={cols} dtype=fp32", A100, schedule="torch").record
+        return int(record.kernels[0].own.waves_milli)
+
+    assert [waves(7168), waves(8192)] == [1000, 2000]
 
 
 @settings(max_examples=40, deadline=None)

@@ -19,7 +19,6 @@ TINY = "bert_layer batch=2 seq=4 hidden=8 heads=2 ffn=16 dtype=fp64"
 def evaluate(graph: Graph, inputs: dict[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
     """Every buffer after the graph, each operator computed by its NumPy reference; dropout draws from `seed`."""
     memory = {name: np.array(inputs[name], dtype=np.float64) for name in graph.inputs}
-    random = np.random.default_rng(seed)
     sizes = {value.buffer: 0 for step in graph.steps for value in (*step.operands, *step.results)}
     for step in graph.steps:
         for value in step.results:
@@ -28,11 +27,8 @@ def evaluate(graph: Graph, inputs: dict[str, np.ndarray], seed: int = 0) -> dict
         given = iter(step.operands)
         operands = []
         for operand in step.op.operands:
-            if operand.stored:
-                value = next(given)
-                operands.append(memory[value.buffer][value.offset : value.offset + value.size].reshape(operand.shape))
-            else:
-                operands.append(random.uniform(size=operand.shape))
+            value = next(given)
+            operands.append(memory[value.buffer][value.offset : value.offset + value.size].reshape(operand.shape))
         for value, array in zip(step.results, step.op.references(*operands), strict=True):
             buffer = memory.setdefault(value.buffer, np.zeros(sizes[value.buffer]))
             buffer[value.offset : value.offset + value.size] = array.ravel()

@@ -1,0 +1,32 @@
+"""External memory with channels, banks and rows, on machines of every family that models them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from arch.spec import Count, Group, Share
+from arch.units import Bytes, BytesPerSecond, Picoseconds
+
+
+class BankedMemory(Group):
+    """External memory. `bandwidth` scales the data rate only; the timings stay."""
+
+    type: str
+    size_bytes: Bytes
+    bandwidth_bytes_per_s: BytesPerSecond = Field(description="peak of the data buses together")
+    overhead: Share = Field(description="share of the data bus that inline error correction and the like take")
+    channels: Count = Field(description="independent (pseudo-)channels")
+    banks: Count = Field(description="of one channel")
+    row_bytes: Bytes = Field(description="row buffer of one bank of one channel")
+    atom_bytes: Bytes = Field(description="one burst")
+    latency_ps: Picoseconds = Field(description="from a request to its data, row open, channel idle")
+    t_rcd_ps: Picoseconds = Field(description="activate to column command")
+    t_rp_ps: Picoseconds = Field(description="precharge to activate")
+    t_ras_ps: Picoseconds = Field(description="activate to precharge")
+    t_rc_ps: Picoseconds = Field(description="activate to activate, same bank")
+    t_faw_ps: Picoseconds = Field(description="window of at most four activates of a channel")
+    t_wtr_ps: Picoseconds = Field(description="data bus idle between a write and a read")
+    t_rtw_ps: Picoseconds = Field(description="data bus idle between a read and a write")
+    t_refi_ps: Picoseconds = Field(description="between two refreshes of the same bank")
+    t_rfc_ps: Picoseconds = Field(description="for which a bank under refresh is away")
+    write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")
