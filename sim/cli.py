@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 MOVIES = (".gif", ".html")
+PROFILED = ("copy_h2d", "allreduce")
+"""Operators beside graphs that run as steps of one, and so have a profile."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -161,7 +163,7 @@ def _run(options: argparse.Namespace) -> int:
     from sim.progress import Progress
     from workloads.ops import GRAPHS
 
-    if options.profile and options.operator not in GRAPHS:
+    if options.profile and options.operator not in (*GRAPHS, *PROFILED):
         raise InputError(f"--profile: {options.operator} is one operator; graphs are {' and '.join(GRAPHS)}")
 
     if movie:
