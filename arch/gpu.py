@@ -110,6 +110,7 @@ class L1(Group):
     """The L1 data cache: what shared memory leaves of the SM's combined array."""
 
     size_bytes: Bytes = Field(description="combined L1 and shared array")
+    reserved_bytes: Bytes = Field(description="part of the array that neither data nor shared memory get")
     ways: Count
     line_bytes: Bytes
     sector_bytes: Bytes

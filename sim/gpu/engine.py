@@ -24,6 +24,7 @@ from sim.gpu.lower import Occupancy, lower_kernel, occupancy
 from sim.gpu.program import Kernel
 from sim.memory.counters import MemoryCounter
 from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
+from sim.memory.recency import first_order
 
 _LOG_ROWS = 1 << 16
 _WHOLE_KERNEL_TICKS = 1 << 40
@@ -313,7 +314,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         stores=zeros(sms, int(p[P.MISS_QUEUE])),
         l1_tags=np.full((l1_sets, int(p[P.L1_WAYS])), -1, dtype=np.int32),
         l1_lines=zeros(l1_sets, int(p[P.L1_WAYS])),
-        l1_victim=zeros(l1_sets),
+        l1_order=np.full(l1_sets, first_order(int(p[P.L1_WAYS])), dtype=np.int64),
         flags=zeros(max(1, int(p[P.FLAGS])), 2),
         flag_waiters=zeros(warps),
         code_ready=zeros(spec.gpc.count, max(1, int(p[P.CODE_LINES]))),

@@ -52,6 +52,7 @@ from sim.gpu.layout import (
     X,
 )
 from sim.memory.kernel import l2_change, l2_prefetch, l2_read
+from sim.memory.recency import oldest_way, used
 
 ID_BITS = 16
 TIME_SHIFT = ID_BITS + 6  # six bits of priority
@@ -491,10 +492,10 @@ def _l1_find(p, st, sm, line):
     cache_set = sm * p[P.L1_SETS] + (line ^ (line >> 7)) % p[P.L1_SETS]
     way = _find_tag(st.l1_tags[cache_set], np.int32(line))
     if way < 0:
-        way = st.l1_victim[cache_set]
-        st.l1_victim[cache_set] = way + 1 if way + 1 < p[P.L1_WAYS] else 0
+        way = oldest_way(st.l1_order[cache_set], p[P.L1_WAYS])
         st.l1_tags[cache_set, way] = line
         st.l1_lines[cache_set, way] = 0
+    st.l1_order[cache_set] = used(st.l1_order[cache_set], p[P.L1_WAYS], way)
     return cache_set, way
 
 

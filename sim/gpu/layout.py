@@ -475,7 +475,7 @@ class GpuState(NamedTuple):
     stores: np.ndarray  # (sms, entries) ticks at which stores are acknowledged
     l1_tags: np.ndarray  # (sms * sets, ways) int32
     l1_lines: np.ndarray  # (sms * sets, ways): mask of valid sectors, ready tick from bit 4
-    l1_victim: np.ndarray  # (sms * sets,): the way that is replaced next, in turn
+    l1_order: np.ndarray  # (sms * sets,): see `sim.memory.recency`
     flags: np.ndarray  # (flags, 2): value, latest time
     flag_waiters: np.ndarray
     code_ready: np.ndarray  # (gpcs, code lines): tick at which a GPC's instruction cache holds it, 0 not asked for

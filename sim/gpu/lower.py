@@ -35,6 +35,7 @@ from sim.gpu.program import (
     Var,
     View,
 )
+from sim.memory.recency import MAX_WAYS
 
 PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": lay.TENSOR_PIPE, "lsu": 5}
 _PIPE_COUNTER = {
@@ -526,7 +527,10 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
     held = occupancy(kernel, spec)
     cycle = cycles_to_ticks(1)
     # The driver leaves to shared memory what as many CTAs as fit need, also where the grid has fewer.
-    l1_bytes = max(spec.l1.size_bytes - held.ctas * _shared_of_cta(kernel, spec), spec.l1.ways * spec.l1.line_bytes)
+    l1_bytes = spec.l1.size_bytes - spec.l1.reserved_bytes - held.ctas * _shared_of_cta(kernel, spec)
+    l1_bytes = max(l1_bytes, spec.l1.ways * spec.l1.line_bytes)
+    if spec.l1.ways > MAX_WAYS:
+        raise InputError(f"l1.ways={spec.l1.ways}: the L1 model takes 1 to {MAX_WAYS}; the nearest is {MAX_WAYS}")
     tma, sync = spec.tma, spec.sync
     p = np.zeros(P.WIDTH, dtype=np.int64)
     values = {

@@ -1,8 +1,8 @@
-"""How addresses spread: exact division by constants, and permutations that balance any run and break up any stride.
+"""How addresses spread: exact division by constants, and permutations that break up any stride.
 
-Products stay below 2**63, so jitted code and plain Python give the same values. A permutation rotates each block of
-`count` consecutive items by a hash of the block's number: every aligned block meets each target exactly once, and
-items a power of two apart fall as if drawn at random.
+Products stay below 2**63, so jitted code and plain Python give the same values. A permutation rotates a block of
+`count` items by a hash of the block's number: every block meets each target exactly once, and items of different blocks
+fall as if drawn at random.
 """
 
 from sim.engine.jit import kernel

@@ -19,10 +19,10 @@ from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramFigures, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
 from sim.memory.hashing import DIVIDEND_BITS, reciprocal
 from sim.memory.kernel import DIRTY_SHIFT, READY_SHIFT, VALID, read_lines, write_lines
+from sim.memory.recency import MAX_WAYS, first_order
 
 LINE_BYTES = 128
 SECTOR_BYTES = 32
-MAX_WAYS = 31
 
 
 class Machine(Protocol):
@@ -46,8 +46,6 @@ class MemorySpec(NamedTuple):
     sets: int
     """Of one slice."""
     ways: int
-    all_ways: int
-    """Mask of one bit a way."""
     slice_multiplier: int
     slice_shift: int
     set_multiplier: int
@@ -73,13 +71,13 @@ class MemoryState(NamedTuple):
     """Contents and calendars, all C-contiguous.
 
     tags: int32 [slices * sets * ways], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
-    referenced: int32 [slices * sets], one bit a way. read_free, write_free: int64 [slices]. link_free: int64 [2], by
+    order: int64 [slices * sets], see `recency`. read_free, write_free: int64 [slices]. link_free: int64 [2], by
     the partition that receives. scratch: int64 [2], second results of kernels. counters: int64 [len(MemoryCounter)].
     """
 
     tags: NDArray[np.int32]
     lines: NDArray[np.int64]
-    referenced: NDArray[np.int32]
+    order: NDArray[np.int64]
     read_free: NDArray[np.int64]
     write_free: NDArray[np.int64]
     link_free: NDArray[np.int64]
@@ -105,7 +103,6 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
         slices_per_partition=l2.slices_per_partition,
         sets=l2.sets,
         ways=l2.ways,
-        all_ways=(1 << l2.ways) - 1,
         slice_multiplier=slice_multiplier,
         slice_shift=slice_shift,
         set_multiplier=set_multiplier,
@@ -147,7 +144,7 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
     return MemoryState(
         tags=_aligned(count * spec.ways, np.int32, -1),
         lines=_aligned(count * spec.ways, np.int64, 0),
-        referenced=np.zeros(count, np.int32),
+        order=np.full(count, first_order(spec.ways), np.int64),
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
@@ -170,7 +167,6 @@ def flush(state: MemoryState) -> None:
     """Empty the cache without cost in time or counts, as before a cold run; DRAM's write buffers keep their content."""
     state.tags[:] = -1
     state.lines[:] = 0
-    state.referenced[:] = 0
 
 
 def settle(state: MemoryState) -> None:

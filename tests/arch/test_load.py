@@ -170,7 +170,7 @@ WRONG = [
     ("l2.partitions=3", "l2.partitions = 3", "less than or equal to 2"),
     ("l2.line=100 B", "l2.line", "nearest: 128 B"),
     ("l1.sector=48 B", "l1.sector", "nearest: 32 B"),
-    ("l1.size=255 KiB", "l1.size", "nearest: 248 KiB or 256 KiB"),
+    ("l1.size=255.5 KiB", "l1.size", "nearest: 255 KiB or 256 KiB"),
     ("shared.max_per_sm=300 KiB", "larger than the combined array", "at most l1.size = 256 KiB"),
     ("shared.max_per_cta=228 KiB", "shared.max_per_cta", "at most 227 KiB"),
     ("shared.granule=0 B", "shared.granule", "nearest: 128 B"),

@@ -118,8 +118,8 @@ def test_the_chip_shares_what_it_has(ampere: GpuSpec) -> None:
     """Two SMs read from L2 at twice the rate of one: the port of each is the limit."""
 
     def rate(ctas: int) -> float:
-        short, long = (cycles(run(ampere, micro.private_read(64 * 1024, sweeps, ctas))) for sweeps in (2, 6))
-        return 4 * 64 * 1024 * 4 * ctas / (long - short)
+        short, long = (cycles(run(ampere, micro.private_read(32 * 1024, sweeps, ctas))) for sweeps in (2, 6))
+        return 4 * 32 * 1024 * 8 * ctas / (long - short)
 
     one, two = rate(1), rate(2)
     assert two == pytest.approx(2 * one, rel=0.05)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.memory.counters import MemoryCounter
-from sim.memory.kernel import VALID, block_of, home_slice, l2_read, l2_reduce, l2_write, set_of
+from sim.memory.kernel import PAGE_SHIFT, VALID, home_slice, index_of, l2_read, l2_reduce, l2_write, set_of
 from sim.memory.model import (
     MemorySpec,
     MemoryState,
@@ -72,7 +72,7 @@ def test_contents_match_the_twin(name: str, steps: list[tuple[str, int, int, int
     spec = SPECS[name]
 
     def place(line: int) -> tuple[int, int]:
-        block = int(block_of(spec, line))
+        block = int(index_of(spec, line))
         home = int(home_slice(spec, line, block))
         return home, int(set_of(spec, block, home)) // spec.slices
 
@@ -140,16 +140,11 @@ def test_same_answers_in_a_fresh_process_and_in_every_mode(mode: str) -> None:
     assert done.stdout.strip() == expected
 
 
-def fill(spec: MemorySpec) -> tuple[MemoryState, int]:
-    state = new_memory_state(spec)
-    lines = spec.slices * spec.sets * spec.ways // (2 if spec.local_copies else 1)
-    return state, lines
-
-
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_run_of_lines_as_large_as_the_capacity_fits_exactly(name: str) -> None:
-    spec = SPECS[name]
-    state, lines = fill(spec)
+def test_a_page_as_large_as_the_capacity_fits_exactly(name: str) -> None:
+    copies = 2 if MACHINES[name]["local_copies"] else 1
+    spec = lower_memory(tiny(**MACHINES[name] | {"ways": 4, "sets": copies << PAGE_SHIFT - 2}), CLOCK_HZ)
+    state, lines = new_memory_state(spec), spec.slices << PAGE_SHIFT
     warm(spec, state, 0, lines)
     assert resident_lines(state) == spec.slices * spec.sets * spec.ways
     run(spec, state, [("read", p, line, VALID, 0) for line in range(lines) for p in range(spec.partitions)])
@@ -158,7 +153,7 @@ def test_a_run_of_lines_as_large_as_the_capacity_fits_exactly(name: str) -> None
 
 def test_warm_costs_no_time_and_counts_nothing() -> None:
     spec = SPECS["copies"]
-    state, _ = fill(spec)
+    state = new_memory_state(spec)
     warm(spec, state, 0, 20, dirty=True)
     assert dirty_sectors(state) == 80
     assert not state.counters.any()
@@ -167,7 +162,7 @@ def test_warm_costs_no_time_and_counts_nothing() -> None:
 
 def test_flush_empties_and_settle_keeps() -> None:
     spec = SPECS["one partition"]
-    state, _ = fill(spec)
+    state = new_memory_state(spec)
     cold = l2_read(spec, state, 10_000, 0, 5, VALID)
     settle(state)
     assert l2_read(spec, state, 0, 0, 5, 1) == spec.hit_latency

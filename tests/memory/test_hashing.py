@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from arch.load import load_arch
 from sim.engine.jit import kernel
 from sim.memory.hashing import divide, mix, reciprocal, rotate
-from sim.memory.kernel import block_of, channel_of, home_slice, set_of
+from sim.memory.kernel import PAGE_SHIFT, channel_of, home_slice, index_of, set_of
 from sim.memory.model import MemorySpec, lower_memory
 
 PRESETS = ["t4", "v100-sxm2", "a100-sxm4-80gb", "h100-sxm", "h200-sxm"]
@@ -37,11 +37,11 @@ def spread(spec, first, stride, slices, sets, channels):  # type: ignore[no-unty
     """Count lines first, first + stride, ... per slice, set (of slice 0's numbering) and channel."""
     for k in range(20_000):
         line = (first + k * stride) & 0x3FFFFFFF
-        block = block_of(spec, line)
-        home = home_slice(spec, line, block)
+        index = index_of(spec, line)
+        home = home_slice(spec, line, index)
         slices[home] += 1
-        sets[(set_of(spec, block, home) - home) // spec.slices] += 1
-        channels[channel_of(spec, home, block) >> 32] += 1
+        sets[(set_of(spec, index, home) - home) // spec.slices] += 1
+        channels[channel_of(spec, home, line) >> 32] += 1
 
 
 def counts(spec: MemorySpec, stride: int) -> list[np.ndarray]:
@@ -51,13 +51,32 @@ def counts(spec: MemorySpec, stride: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_runs_are_balanced(name: str) -> None:
+def test_whole_pages_are_balanced(name: str) -> None:
+    """Each slice has as many lines of an aligned range of `slices` times 32 KiB, and each its own index and set."""
     machine = load_arch(name)
     spec = lower_memory(machine, machine.clock.boost_hz)
-    slices, _, channels = counts(spec, 1)
-    assert slices.max() - slices.min() <= 2
-    # A channel sees every slice's lines block after block: at most one block's worth of difference at both ends.
-    assert channels.max() - channels.min() <= 2 * max(1, spec.slices // spec.dram.channels)
+    lines = spec.slices << PAGE_SHIFT
+    places = set()
+    slices = np.zeros(spec.slices, np.int64)
+    for line in range(3 * lines, 4 * lines, 1):
+        index = int(index_of(spec, line))
+        home = int(home_slice(spec, line, index))
+        places.add((home, index))
+        slices[home] += 1
+    assert len(places) == lines
+    assert (slices == 1 << PAGE_SHIFT).all()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_neighbours_scatter_as_if_drawn_at_random(name: str) -> None:
+    """Lines of a few KiB share slices as often as random ones: no slice is spared while others wait."""
+    machine = load_arch(name)
+    spec = lower_memory(machine, machine.clock.boost_hz)
+    met = []
+    for first in range(0, 64 << PAGE_SHIFT, 64):
+        met.append(len({int(home_slice(spec, line, index_of(spec, line))) for line in range(first, first + 64)}))
+    expected = spec.slices * (1 - (1 - 1 / spec.slices) ** 64)
+    assert np.mean(met) == pytest.approx(expected, rel=0.08)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -70,14 +89,3 @@ def test_power_of_two_strides_spread_like_random_ones(name: str, log_stride: int
         # Random placement keeps each count within five standard deviations of the mean; a short stride is a run with
         # gaps, whose last lap over the sets may be a part: one block more for some of them.
         assert abs(found - mean).max() <= 5 * mean**0.5 + spec.slices / (1 << log_stride)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_line_has_a_place_of_its_own_in_its_channel(name: str) -> None:
-    machine = load_arch(name)
-    spec = lower_memory(machine, machine.clock.boost_hz)
-    places = set()
-    for line in range(5000):
-        block = int(block_of(spec, line))
-        places.add(int(channel_of(spec, home_slice(spec, line, block), block)))
-    assert len(places) == 5000

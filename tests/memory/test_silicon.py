@@ -8,7 +8,7 @@ from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import kernel
 from sim.memory.counters import MemoryCounter
-from sim.memory.kernel import VALID, l2_read, l2_write
+from sim.memory.kernel import PAGE_SHIFT, VALID, l2_read, l2_write
 from sim.memory.model import MemorySpec, MemoryState, lower_memory, new_memory_state, warm
 
 pytestmark = pytest.mark.skipif(bool(getattr(config, "DISABLE_JIT", 0)), reason="millions of requests: compiled only")
@@ -18,12 +18,12 @@ SIXTEEN_LINES = 16
 
 @kernel
 def chase(spec, state, order, laps):  # type: ignore[no-untyped-def]
-    """Dependent loads of one sector a line by an SM of partition 0; ticks of the last lap."""
+    """Dependent loads of 8 B every 64 B by an SM of partition 0, so of two sectors a line; ticks of the last lap."""
     t, start = 0, 0
     for _ in range(laps):
         start = t
-        for line in order:
-            t = l2_read(spec, state, t, 0, line, 1)
+        for element in order:
+            t = l2_read(spec, state, t, 0, element >> 1, 1 << 2 * (element & 1))
     return t - start
 
 
@@ -59,7 +59,7 @@ def machine(name: str, clock_hz: int | None = None) -> tuple[MemorySpec, MemoryS
 
 def chase_cycles(name: str, mib: float, laps: int, clock_hz: int | None = None) -> float:
     spec, state, _ = machine(name, clock_hz)
-    order = np.random.default_rng(1).permutation(int(mib * 8192))
+    order = np.random.default_rng(1).permutation(int(mib * 16384))
     return float(chase(spec, state, order, laps)) / len(order) / TICKS_PER_CYCLE
 
 
@@ -68,8 +68,8 @@ def chase_cycles(name: str, mib: float, laps: int, clock_hz: int | None = None) 
     [(2.0, 215.0), (5.6, 215.1), (6.2, 265.1), (6.82, 354.5), (7.5, 395.8), (8.25, 412.7), (9.08, 424.9)],
 )
 def test_v100_chase_by_footprint(mib: float, measured: float) -> None:
-    """gpu-benches, V100 at 1380 MHz: beyond capacity the reference bits decide how many lines survive a lap."""
-    assert chase_cycles("v100-sxm2", mib, 12, 1_380_000_000) == pytest.approx(measured, rel=0.08)
+    """gpu-benches, V100 at 1380 MHz: beyond capacity a line survives if its other half is visited soon enough."""
+    assert chase_cycles("v100-sxm2", mib, 12, 1_380_000_000) == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_saturating_read_stream_fills_the_data_buses(name: str) -> None:
     end = stream(spec, state, sms, 160, window, 1, 0, np.zeros(sms * window, np.int64))
     lines = sms * 160 * SIXTEEN_LINES
     peak = spec.dram.channels * spec.dram.atom_bytes / spec.dram.burst
-    assert 0.94 <= lines * 128 / end / peak <= 1.0
+    assert 0.91 <= lines * 128 / end / peak <= 1.0
     assert state.counters[MemoryCounter.DRAM_READ_BYTES] == lines * 128
     hits = state.counters[MemoryCounter.DRAM_ROW_HITS]
     assert hits / lines > 0.8
@@ -111,13 +111,13 @@ def test_copy_pays_for_turning_the_bus(name: str) -> None:
     peak = spec.dram.channels * spec.dram.atom_bytes / spec.dram.burst
     batch = spec.dram.write_batch * spec.dram.burst
     turning = 2 * batch / (2 * batch + spec.dram.wtr + spec.dram.rtw)
-    assert moved / end / peak == pytest.approx(turning, rel=0.06)
+    assert moved / end / peak == pytest.approx(turning, rel=0.08)
 
 
 @pytest.mark.parametrize("name", ["v100-sxm2", "a100-sxm4-80gb", "h100-sxm"])
 def test_near_hits_reach_the_slices_bandwidth(name: str) -> None:
     spec, state, _ = machine(name)
-    count = spec.slices * 40
+    count = spec.slices << PAGE_SHIFT
     warm(spec, state, 0, count)
     if spec.partitions == 2:
         # Each partition reads what it holds, home or copy.

@@ -7,7 +7,7 @@ import pytest
 from arch.errors import InputError
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.memory.counters import MemoryCounter
-from sim.memory.kernel import VALID, block_of, home_slice, l2_read, l2_reduce, l2_write
+from sim.memory.kernel import VALID, home_slice, index_of, l2_read, l2_reduce, l2_write
 from sim.memory.model import MemorySpec, MemoryState, lower_memory, new_memory_state, warm
 from tests.memory.machines import CLOCK_HZ, tiny
 
@@ -18,7 +18,7 @@ def build(**changes: Any) -> tuple[MemorySpec, MemoryState]:
 
 
 def lines_of_slice(spec: MemorySpec, slice_index: int, count: int) -> list[int]:
-    found = [line for line in range(4096) if home_slice(spec, line, block_of(spec, line)) == slice_index]
+    found = [line for line in range(4096) if home_slice(spec, line, index_of(spec, line)) == slice_index]
     return found[:count]
 
 
@@ -90,12 +90,12 @@ def test_slice_port_serves_writes_at_its_bandwidth() -> None:
 
 def test_link_carries_each_direction_at_its_bandwidth() -> None:
     spec, state = build(link_bandwidth_bytes_per_cycle=16.0, local_copies=False)
-    warm(spec, state, 0, 64)
-    first, second = lines_of_slice(spec, 4, 1)[0], lines_of_slice(spec, 5, 1)[0]
+    first, second, back = (lines_of_slice(spec, slice_index, 1)[0] for slice_index in (4, 5, 0))
+    for line in (first, second, back):
+        warm(spec, state, line, 1)
     sector = 2 * TICKS_PER_CYCLE
     assert l2_read(spec, state, 0, 0, first, VALID) == spec.far_latency + 3 * sector
     assert l2_read(spec, state, 4 * sector - 1, 0, second, 1) == 4 * sector + spec.far_latency
-    back = lines_of_slice(spec, 0, 1)[0]
     assert l2_read(spec, state, 0, 1, back, 1) == spec.far_latency  # the other direction is free
     assert l2_read(spec, state, 6 * sector, 0, second, 1) == 6 * sector + spec.far_latency
     assert state.counters[MemoryCounter.L2_LINK_BYTES] == 32 * 7

@@ -11,12 +11,11 @@ Place = Callable[[int], tuple[int, int]]
 """From a line to its home slice and its set within a slice."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Way:
     """One line of one slice."""
 
     line: int | None = None
-    referenced: bool = False
     valid: set[int] = field(default_factory=set)
     dirty: set[int] = field(default_factory=set)
 
@@ -28,6 +27,7 @@ class CacheTwin:
         self.place, self.partitions, self.slices, self.copies = place, partitions, slices, copies and partitions == 2
         self.ways = ways
         self.sets: dict[tuple[int, int], list[Way]] = {}
+        """Ways of each set that has been used, the least recently used one first."""
         self.counts: Counter[str] = Counter()
 
     def read(self, partition: int, line: int, sectors: set[int]) -> None:
@@ -59,10 +59,11 @@ class CacheTwin:
             self.counts["L2_FAR_WRITE_SECTORS"] += len(sectors)
             self.counts["L2_LINK_BYTES"] += 32 * len(sectors)
         if self.copies:
-            for way in self._set((home + self.slices // 2) % self.slices, index):
-                if way.line == line:
-                    way.line, way.referenced, way.valid = None, False, set()
-                    self.counts["L2_INVALIDATIONS"] += 1
+            ways = self._set((home + self.slices // 2) % self.slices, index)
+            for way in [way for way in ways if way.line == line]:
+                ways.remove(way)
+                ways.insert(0, Way())
+                self.counts["L2_INVALIDATIONS"] += 1
         there = self._find_or_allocate(home, index, line)
         fetched = (sectors if reduce else sectors - full) - there.valid
         self.counts["L2_FETCH_SECTORS"] += len(fetched)
@@ -86,13 +87,11 @@ class CacheTwin:
         ways = self._set(slice_index, index)
         chosen = next((way for way in ways if way.line == line), None)
         if chosen is None:
-            chosen = next(way for way in ways if not way.referenced)
+            chosen = ways[0]
             if chosen.line is not None:
                 self.counts["L2_EVICTIONS"] += 1
                 self.counts["L2_WRITE_BACK_SECTORS"] += len(chosen.dirty)
             chosen.line, chosen.valid, chosen.dirty = line, set(), set()
-        chosen.referenced = True
-        if all(way.referenced for way in ways):
-            for way in ways:
-                way.referenced = way is chosen
+        ways.remove(chosen)
+        ways.append(chosen)
         return chosen

@@ -67,14 +67,24 @@ def _walk(r: RoleBuilder, length: int, at: Expr) -> None:
     r.assign("at", (at * (a % length) + c) % length)
 
 
-def _load_chain(r: RoleBuilder, x: GlobalTensor, element: IntLike) -> None:
-    """One load of a double by one thread, after the one before."""
+def _load_chain(r: RoleBuilder, x: GlobalTensor, element: IntLike, *, indexed: bool = False) -> None:
+    """One load of a double by one thread, after the one before; indexed: see `pointer_chase`."""
     value = RegisterTile("value", (1,), "fp64")
+    if indexed:
+        _address_step(r, value, 2)  # LEA and LEA.HI.X, which waits for the carry
     r.ldg(value.whole, x[element:1], 1, into="chase", after=("chase",), vector_bytes=_ELEMENT)
 
 
-def pointer_chase(footprint_bytes: int, loads: int, stride_bytes: int = 64) -> Program:
-    """`loads` dependent loads of one warp over a footprint, one element every `stride_bytes`, in scattered order."""
+def _address_step(r: RoleBuilder, value: RegisterTile, words: int = 1) -> None:
+    """What lies between two loads of x = a[x]: address = base + size * x, an instruction a word of the address."""
+    r.run("iadd", words, dtype="int32", dst=value.whole, after=("chase",), chain=words)
+
+
+def pointer_chase(footprint_bytes: int, loads: int, stride_bytes: int = 64, *, indexed: bool = False) -> Program:
+    """`loads` dependent loads of one warp over a footprint, one element every `stride_bytes`, in scattered order.
+
+    indexed: what is loaded is an index, x = a[x], whose address takes two instructions; otherwise it is a pointer.
+    """
     length = chase_length(footprint_bytes, stride_bytes)
     step = stride_bytes // _ELEMENT
     x = vector("x", length * step)
@@ -82,7 +92,7 @@ def pointer_chase(footprint_bytes: int, loads: int, stride_bytes: int = 64) -> P
     with kernel.role("warp", warps=1, registers=32) as r:
         r.assign("at", 0)
         with r.loop("i", loads):
-            _load_chain(r, x, Var("at") * step)
+            _load_chain(r, x, Var("at") * step, indexed=indexed)
             _walk(r, length, Var("at"))
     return _program("pointer_chase", [x], kernel.build())
 
@@ -104,12 +114,17 @@ def chase_lines(lines: Sequence[int], total_lines: int, warm_cta: int) -> Progra
     return _program("chase_lines", [x], warm.build(), chase.build())
 
 
-def shared_chase(loads: int, ways: int = 1) -> Program:
-    """`loads` dependent 4 B loads from shared memory, each with `ways`-way bank conflicts (1 to 32, a power of two)."""
+def shared_chase(loads: int, ways: int = 1, *, indexed: bool = False) -> Program:
+    """`loads` dependent 4 B loads from shared memory, each with `ways`-way bank conflicts (1 to 32, a power of two).
+
+    indexed: see `pointer_chase`.
+    """
     kernel = KernelBuilder("shared_chase", (1, 1, 1), code_bytes=_SMALL_CODE)
     tile = kernel.shared("tile", (WARP_SIZE, ways), "fp32")
     value = RegisterTile("value", (1, WARP_SIZE), "fp32")
     with kernel.role("warp", warps=1, registers=32) as r, r.loop("i", loads):
+        if indexed:
+            _address_step(r, value)
         r.lds(value.whole, tile[0, :, 0:1].T, 1, into="chase", after=("chase",), vector_bytes=4)
     return _program("shared_chase", [], kernel.build())
 
@@ -221,6 +236,24 @@ def stream(op: str, spec: GpuSpec, threads: int, ctas: int, repeat: int = 1) -> 
     return _program(f"stream_{op}", [*inputs, *outputs], kernel.build())
 
 
+def dot(spec: GpuSpec, trips: int, unroll: int = 4) -> Program:
+    """The dot product of BabelStream: 4 CTAs of 1024 threads an SM, each `trips` times `unroll` pairs of doubles."""
+    threads, ctas = 1024, 4 * spec.sm.count
+    step = ctas * threads
+    x, y = vector("x", step * trips * unroll), vector("y", step * trips * unroll)
+    kernel = KernelBuilder("dot", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    with kernel.role("warps", warps=threads // WARP_SIZE, registers=32) as r, r.loop("i", trips) as i:
+        for tensor in (x, y):
+            for u in range(unroll):
+                value = RegisterTile(f"{tensor.name}{u}", (WARP_SIZE,), "fp64")
+                at = (i * unroll + u) * step + CTA_X * threads + WARP * WARP_SIZE
+                r.ldg(value.whole, tensor[at:WARP_SIZE], 1, into=f"load{u}", vector_bytes=_ELEMENT)
+        total = RegisterTile("total", (1, WARP_SIZE), "fp32")
+        boards = tuple(f"load{u}" for u in range(unroll))
+        r.run("ffma", unroll, dtype="fp32", dst=total.whole, srcs=(total.whole,), after=boards)
+    return _program("dot", [x, y], kernel.build())
+
+
 def footprint_read(parts: int, ctas: int, loads: int = 32, unroll: int = 4) -> Program:
     """CTAs of 1024 threads, each `loads` loads of a double a thread, CTA i over part i mod `parts` of one footprint.
 
@@ -235,13 +268,13 @@ def footprint_read(parts: int, ctas: int, loads: int = 32, unroll: int = 4) -> P
 
 
 def private_read(elements: int, sweeps: int, ctas: int, unroll: int = 32) -> Program:
-    """One CTA of 256 threads an SM, each sweeping `sweeps` times over the same `elements` floats, 4 B a thread."""
+    """One CTA of 256 threads an SM, each sweeping `sweeps` times over the same `elements` doubles, one a thread."""
     threads = 256
-    x = GlobalTensor("x", (elements,), "fp32", (1,))
+    x = vector("x", elements)
     pieces = elements // threads
     kernel = KernelBuilder("private_read", (ctas, 1, 1), code_bytes=_SMALL_CODE)
     # Nothing else shares the SM: the benchmark launches one CTA for each.
-    with kernel.role("warps", warps=threads // WARP_SIZE, registers=64) as r, r.loop("sweep", sweeps):
+    with kernel.role("warps", warps=threads // WARP_SIZE, registers=96) as r, r.loop("sweep", sweeps):
         _sum_loop(r, x, WARP * WARP_SIZE, threads, pieces, unroll)
     return _program("private_read", [x], kernel.build())
 
