@@ -260,8 +260,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 config = WgmmaConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, 4, pingpong=pingpong, swap=swap)
                 # Kernels that bring an operand to registers come without clusters, cuts of k and narrow tiles. Public
                 # traces of cuBLAS name them sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32
-                # _warpgroupsize1x1x1_execute_segment_k_off; tiles of that family are 64x64 and larger. Narrow ones
-                # are named nvjet, those with clusters ..._tn_n_tilesize128x128x32_cgasize1x2x1.
+                # _warpgroupsize1x1x1_execute_segment_k_off; tiles of that family are 64x64 and larger.
                 plain = wgmma.through_registers(p, config)
                 if plain and (config.cluster > 1 or tile_n < REGISTER_OPERAND_LEAST_N):
                     continue
