@@ -50,6 +50,8 @@ class Pcu(Group):
     tail_interval_cycles: Cycles = Field(gt=0, description="between two vectors through the tail's functions (exp)")
     latency_cycles: Cycles = Field(description="first element in to first element out, beyond the cells themselves")
     fifo_bytes: Bytes = Field(description="input FIFO of one port; deeper streams live in PMUs")
+    vector_inputs: Count = Field(description="vector streams that enter one unit, that of the unit before it included")
+    vector_outputs: Count = Field(description="vector streams that leave one unit, that to the unit behind it included")
     systolic: bool = Field(description="whether it works as an output-stationary array; else it reduces over lanes")
 
 

@@ -17,7 +17,7 @@ from arch.gpu import L2
 from sim.engine.clock import TICKS_PER_CYCLE, transfer_ticks
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramFigures, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
-from sim.memory.hashing import DIVIDEND_BITS, reciprocal
+from sim.memory.hashing import reciprocal
 from sim.memory.kernel import DIRTY_SHIFT, READY_SHIFT, VALID, read_lines, write_lines
 from sim.memory.recency import MAX_WAYS, first_order
 
@@ -207,8 +207,3 @@ def dirty_sectors(state: MemoryState) -> int:
     """Sectors in the cache that DRAM does not have."""
     masks = (state.lines[state.tags >= 0] >> DIRTY_SHIFT) & VALID
     return int(sum(np.count_nonzero(masks >> sector & 1) for sector in range(4)))
-
-
-def address_limit_bytes() -> int:
-    """Bytes that line numbers can address."""
-    return LINE_BYTES << DIVIDEND_BITS

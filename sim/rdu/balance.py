@@ -14,7 +14,7 @@ from bisect import bisect_left
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.rdu import RduSpec
-from sim.rdu.cost import ceil_div, stage_cost
+from sim.rdu.cost import ceil_div, simd_links, stage_cost
 from sim.rdu.program import Section, Stage, chain
 from sim.rdu.route import blocks_of, columns_needed
 
@@ -90,6 +90,7 @@ def _divisions(stage: Stage, spec: RduSpec, budget: int) -> list[Division]:
     found: list[tuple[Division, int]] = []
     """With the bytes that leave the buffers a firing."""
     steps = chain(stage.body, spec.pcu.lanes, spec.pcu.stages)
+    links = simd_links(stage, spec)
     if any(node.op == "matmul" for node in stage.body.nodes):
         bands = spec.divisions(budget)
         for row_par, col_par, swapped in [(a, b, False) for a, b in bands] + [(b, a, True) for a, b in bands]:
@@ -100,11 +101,11 @@ def _divisions(stage: Stage, spec: RduSpec, budget: int) -> list[Division]:
             cycles = cost.interval_cycles
             elements = max((step[0] for step in steps), default=0)
             simd_par = max(1, ceil_div(elements, spec.pcu.lanes * max(cycles, 1)))
-            sizes = (row_par * col_par, *([simd_par] * len(steps)))
+            sizes = (row_par * col_par, *([simd_par] * links))
             streamed = sum(port.read_bytes for port in cost.ports.values())
             found.append(((firings * cycles, sum(sizes), row_par, col_par, simd_par, sizes), streamed))
     else:
-        length = max(1, len(steps))
+        length = max(1, links)
         elements = max([step[0] for step in steps] or [math.prod(read.shape) for read in stage.reads.values()])
         for par in range(1, min(max(1, budget // length), ceil_div(elements, spec.pcu.lanes)) + 1):
             tried = dataclasses.replace(stage, row_par=par, col_par=1, simd_par=par)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.engine.clock import PS_PER_S
 from sim.link.collective import fabric_of, fastest
@@ -75,22 +76,57 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
     if cost.array_pcus:
         cost.latency_cycles += spec.pcu.lanes + spec.pcu.stages + spec.pcu.latency_cycles
     steps = chain(stage.body, spec.pcu.lanes, spec.pcu.stages)
-    chain_latency = len(steps) * (spec.pcu.stages + spec.pcu.latency_cycles + spec.mesh.hop_cycles)
+    links = simd_links(stage, spec)
+    chain_latency = links * (spec.pcu.stages + spec.pcu.latency_cycles + spec.mesh.hop_cycles)
     for elements, tail, operations in steps:
         vectors = ceil_div(elements, spec.pcu.lanes * stage.simd_par)
         cost.interval_cycles = max(cost.interval_cycles, vectors * (spec.pcu.tail_interval_cycles if tail else 1))
         cost.lane_operations += operations
     cost.latency_cycles += chain_latency
-    cost.pcus = cost.array_pcus + len(steps) * stage.simd_par
+    cost.pcus = cost.array_pcus + links * stage.simd_par
     if stage.carry:
         # The next firing needs this one's result where it begins.
         cost.interval_cycles = max(cost.interval_cycles, chain_latency)
-    if not cost.pcus:  # a plain move: one pass through PCUs
-        cost.pcus = stage.simd_par
+    if not cost.array_pcus and not steps:  # a plain move: one pass through PCUs
+        links = max(1, links)
+        cost.pcus = links * stage.simd_par
         elements = max(math.prod(read.shape) for read in stage.reads.values())
         cost.interval_cycles = ceil_div(elements, spec.pcu.lanes * stage.simd_par)
-        cost.latency_cycles = spec.pcu.stages + spec.pcu.latency_cycles
+        cost.latency_cycles = links * (spec.pcu.stages + spec.pcu.latency_cycles) + (links - 1) * spec.mesh.hop_cycles
     return cost
+
+
+def simd_links(stage: Stage, spec: RduSpec) -> int:
+    """PCUs of a stage's SIMD chain, one after the other; 0 where an array, or a plain move, does without.
+
+    As many as its operations need, and as its streams need ports: units without an operation pass on what enters or
+    leaves there.
+    """
+    assert stage.body is not None
+    array = any(node.op == "matmul" for node in stage.body.nodes)
+    ports = _port_links(stage, spec)
+    return max(len(chain(stage.body, spec.pcu.lanes, spec.pcu.stages)), ports - 1 if array or ports == 1 else ports)
+
+
+def _port_links(stage: Stage, spec: RduSpec) -> int:
+    """PCUs that must follow one another for a stage's vector streams to find ports; scalars have ports of their own.
+
+    Each link between two of them spends an output and an input on what is handed on. InputError where none is left.
+    """
+    links = 1
+    for ends, verb, name, ports in (
+        ([read.output for read in stage.reads.values()], "reads", "vector_inputs", spec.pcu.vector_inputs),
+        (list(stage.outputs.values()), "sends", "vector_outputs", spec.pcu.vector_outputs),
+    ):
+        streams = sum(not output.out.scalar for output in ends)
+        if streams > 1 and ports == 1:
+            raise InputError(
+                f"stage {stage.name} {verb} {streams} vector streams, {spec.name} has pcu.{name} = 1: "
+                f"at least 2 are needed, or {streams} stages"
+            )
+        if streams > 1:
+            links = max(links, ceil_div(streams - 1, ports - 1))
+    return links
 
 
 def least_pmus(read: Read, reader: StageCost, spec: RduSpec) -> int:

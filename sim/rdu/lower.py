@@ -1,6 +1,6 @@
 """A section and a machine become the engine's integer tables: costs, units, placement, routes, memory requests.
 
-What does not fit (PCUs, PMUs, SRAM) is an `InputError` that says what would.
+What does not fit (PCUs, PMUs, SRAM, ports) is an `InputError` that says what would.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -818,13 +818,3 @@ def _refuse_rows_outside(stage: Stage, count: int) -> None:
 
 def _names(counters: Sequence[Counter]) -> str:
     return ", ".join(counter.name for counter in counters)
-
-
-def stages_of(program: Program) -> Iterator[tuple[Section, Stage]]:
-    """All stages with their sections, each section once."""
-    seen: list[Section] = []
-    for call in program.calls:
-        if call.section not in seen:
-            seen.append(call.section)
-            for stage in call.section.stages:
-                yield call.section, stage

@@ -11,6 +11,7 @@ from arch.errors import InputError
 from arch.load import load_arch
 from arch.rdu import RduSpec
 from sim.engine.clock import TICKS_PER_CYCLE
+from sim.rdu.cost import stage_cost
 from sim.rdu.layout import L, Network, Reason
 from sim.rdu.program import Counter, Out, Section, Tensor
 from tests.rdu.conftest import SILENT, SMALL, cycles, pipeline, run
@@ -204,3 +205,22 @@ def test_runs_are_repeatable_and_resumable(small: RduSpec) -> None:
     assert len(reached) > 3
     assert parts.result.ticks == whole.ticks == reached[-1]
     assert np.array_equal(parts.result.log, whole.log)
+
+
+@pytest.mark.parametrize(("streams", "units"), [(1, 1), (3, 1), (4, 2), (5, 2), (6, 3)])
+def test_streams_beyond_the_ports_of_a_unit_enter_at_units_behind_it(small: RduSpec, streams: int, units: int) -> None:
+    """Three inputs each, one of them for what the unit before hands on: two more streams a unit."""
+    section, i = Section("ports"), Counter("i", 2)
+    tile = Out((32, 32), "bf16", (i,))
+    inputs = {f"x{n}": section.timed(f"x{n}", (i,), {}, tile, interval_cycles=50) for n in range(streams)}
+    stage = section.stage("add", (i,), inputs, lambda **x: sum(list(x.values())[1:], x["x0"]), tile, row_par=1).stage
+    cost = stage_cost(stage, small)
+    assert cost.pcus == units
+    each = small.pcu.stages + small.pcu.latency_cycles
+    assert cost.latency_cycles in (units * (each + small.mesh.hop_cycles), each)
+    narrow = load_arch("sn40l", SMALL | {"pcu.vector_inputs": 1})
+    if streams > 1:
+        with pytest.raises(InputError, match=f"add reads {streams} vector streams.*pcu.vector_inputs = 1"):
+            stage_cost(stage, narrow)
+    else:
+        assert stage_cost(stage, narrow).pcus == 1
