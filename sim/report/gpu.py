@@ -146,7 +146,7 @@ def losses(figures: Figures) -> list[str]:
     reached = figures.speed_of_light()
     special, tensor = reached.get("mufu pipe", 0.0), reached.get("tensor pipe", 0.0)
     if min(special, tensor) >= WORTH_A_WORD:
-        issued = shares(figures.stalls.get("issue", {})).get("selected", 0.0)
+        issued = shares(figures.stalls["issue"])["issued"]
         found.append(
             f"Exponentials keep the MUFU {percent(special)} busy, and {percent(issued)} of the issue slots are taken, "
             f"beside {percent(tensor)} of the tensor cores: where they do not run side by side they add up."

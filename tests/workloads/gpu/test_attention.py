@@ -270,7 +270,9 @@ def test_separate_kernels_compute_what_numpy_does(op: Attention, machines: dict[
 def test_the_report_says_what_softmax_takes() -> None:
     machine = load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 1})
     report = simulate("attention batch=1 heads=2 seq=1024 head_dim=64 dtype=fp16", machine, schedule="flash3")
-    assert "Exponentials keep the MUFU" in str(report)
+    text = " ".join(str(report).split())
+    assert "Exponentials keep the MUFU" in text
+    assert f"{report.to_dict()['stalls']['issue']['issued']:.1%}".replace("%", " %") + " of the issue slots" in text
     light = report.figures.speed_of_light()
     scores = 2 * -(-1024 // 192) * 192 * -(-1024 // 192) * 192
     least = scores / (2 * 16) / report.figures.cycles  # 16 a cycle of an SM
