@@ -12,6 +12,7 @@ What records a run takes the state's `log` or `trace` as its first argument. Whe
 import numpy as np
 
 from sim.engine.jit import inner, kernel
+from sim.engine.prefetch import prefetch
 from sim.gpu.layout import (
     N_PIPES,
     N_RING,
@@ -60,6 +61,11 @@ ID_MASK = (1 << ID_BITS) - 1
 FAR = 1 << 62
 NEVER = (1 << 63) - 1  # key of a component without an event
 CHUNK = 16  # lines a long transfer issues in one event
+_TOUCHED = (
+    *(int(column) for column in (W.PC, W.ORDER, W.T_ISSUE, W.LEAF, W.READY, W.READY_REASON, W.VARS)),
+    W.READY + 8, W.READY + 16,
+)  # fmt: skip
+"""Columns of a warp's row on the host lines that most events touch."""
 PARKED = -1
 PHASE_SHIFT = 16  # of an mbarrier's phase above its number, in the event log
 SCHEDULED = -2  # the event of the component in progress has been announced
@@ -1836,6 +1842,16 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
 # ---- main loop
 
 
+@inner(inline=True)
+def _prefetch_warp(st, warps, component):
+    """Asks the host for what an event of a warp touches: most often it is the next one, and all warps' rows together
+    are larger than the host's caches."""
+    if component < warps:
+        row = component * W.WIDTH
+        for column in _TOUCHED:
+            prefetch(st.warps, row + column)
+
+
 @kernel(announce="compiling the GPU engine, once, about 40 s; runs that record have a version of their own")
 def advance(p, prog, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
@@ -1865,6 +1881,7 @@ def advance(p, prog, st, ms, mem, until):
                 limit = min(limit, due[node ^ 1])
                 node >>= 1
             x[X.LIMIT] = limit
+            _prefetch_warp(st, warps, limit & ID_MASK)
             tick = _step(p, prog, st, ms, mem, component, t)
         elif component < warps + 2 * p[P.SMS]:
             sm = component - warps
