@@ -3,7 +3,8 @@
 The operators are those of `attention_pytorch` in the published benchmarks: copies that bring heads together (that of K
 transposed, `rearrange(k, 'b s h d -> (b h) d s')`), Q K^T as a batched product of the vendor library, a mask made in
 fp32 (full, triu, cast) and added to all heads' scores, softmax, and P V, whose result is returned as a view. Softmax
-is the `torch-2.0` kernel. The scale, a factor of the first product there, goes into the copy of Q here.
+is the `torch-2.0` kernel. The scale is a factor of the first product, whose epilogue multiplies by one in any case;
+here the numbers get it in the copy of Q.
 
 Copies and the addition take operands whose strides do not fit each other, for which PyTorch has one kernel: a thread
 takes four elements, each a division by multiplication and an offset a dimension and operand. Its pointers may alias, so
@@ -195,13 +196,10 @@ def _copy_heads(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor,
         at = CTA_X * (CTA * ELEMENTS) + number
         row, column = at // d, at % d
         r.ldg(here.whole, source[CTA_Y // op.heads, row, head, column:WARP_SIZE], 1, into="here", vector_bytes=2)  # type: ignore[misc]
-        if scale != 1.0:
-            r.run(
-                "fmul", 1, dtype="fp32", dst=here.whole, after=("here",), compute=lambda x: x * scale, mix=(("cvt", 1),)
-            )
-        r.stg(
-            target[CTA_Y, row, column:WARP_SIZE], here.whole, 1, vector_bytes=2, after=() if scale != 1.0 else ("here",)
-        )  # type: ignore[misc]
+        r.op(
+            "stg", dst=target[CTA_Y, row, column:WARP_SIZE], srcs=(here.whole,), vector_bytes=2, after=("here",),
+            compute=lambda _, x: x * scale,
+        )  # type: ignore[misc]  # fmt: skip
 
     return _elements(KernelBuilder(f"copy_{source.name}", grid, code_bytes=CODE_BYTES), _index(2, 4), body)
 
