@@ -14,6 +14,7 @@ import numpy as np
 
 from arch.gpu import GpuSpec
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
+from sim.engine.search import TAGS
 from sim.gpu import kernel as native
 from sim.gpu import layout as lay
 from sim.gpu.clocking import FixedClock, Regulator
@@ -312,7 +313,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         in_flight=zeros(sms, int(p[P.TMA_IN_FLIGHT])),
         misses=zeros(sms, int(p[P.MISS_QUEUE])),
         stores=zeros(sms, int(p[P.MISS_QUEUE])),
-        l1_tags=np.full((l1_sets, int(p[P.L1_WAYS])), -1, dtype=np.int32),
+        l1_tags=np.full(l1_sets * TAGS, -1, dtype=np.int32),
         l1_lines=zeros(l1_sets, int(p[P.L1_WAYS])),
         l1_order=np.full(l1_sets, first_order(int(p[P.L1_WAYS])), dtype=np.int64),
         flags=zeros(max(1, int(p[P.FLAGS])), 2),
