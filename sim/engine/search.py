@@ -1,4 +1,4 @@
-"""Where a tag stands among the sixteen of a cache set: one vector comparison instead of a loop.
+"""Searches without loops: a tag among the sixteen of a cache set by one vector comparison, the lowest bit of a mask.
 
 A compiler vectorises a loop for more tags than there are, so that its scalar remainder runs.
 """
@@ -36,6 +36,18 @@ def _find(typing_context: Any, array: Any, cache_set: Any, tag: Any) -> Any:
     return types.int64(array, types.int64, types.int64), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _lowest(typing_context: Any, mask: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.int64), generate
+
+
+def _lowest_plainly(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1
+
+
 def _find_plainly(tags: Any, cache_set: int, tag: int) -> int:
     first = cache_set * TAGS
     for place in range(TAGS):
@@ -47,3 +59,5 @@ def _find_plainly(tags: Any, cache_set: int, tag: int) -> int:
 checked = getattr(config, "DISABLE_JIT", 0) or getattr(config, "BOUNDSCHECK", None)
 find_tag: Any = inner(inline=True)(_find_plainly) if checked else _find
 """find_tag(tags, cache_set, tag): place of a tag among those of a set, int32, set after set; -1 where it is not."""
+lowest_bit: Any = _lowest_plainly if getattr(config, "DISABLE_JIT", 0) else _lowest
+"""lowest_bit(mask): number of the lowest bit that is set in an int64 other than 0."""

@@ -10,7 +10,8 @@ What records a run takes the state's `log` or `trace` as its first argument. Whe
 """
 
 from sim.engine.jit import inner, kernel
-from sim.engine.search import TAGS, find_tag
+from sim.engine.prefetch import prefetch
+from sim.engine.search import TAGS, find_tag, lowest_bit
 from sim.gpu.layout import (
     N_PIPES,
     N_RING,
@@ -404,12 +405,28 @@ def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask, k):
 
 
 @inner(inline=True)
-def _prefetch_lines(ms, mem, partition, base, row, rows, stride, row_bytes, offset, size_bytes):
-    """Locates the lines that the walk over a box meets next: a chunk, or `size_bytes`. Returns their number."""
+def _l1_set(p, sm, line):
+    """Number of a line's set in the L1 of `sm`."""
+    sets = p[P.L1_SETS]
+    mixed = line ^ (line >> 7)
+    return sm * sets + mixed - divide(mixed, p[P.L1_SET_MULTIPLIER], p[P.L1_SET_SHIFT]) * sets
+
+
+@inner(inline=True)
+def _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, offset, size_bytes):
+    """Locates the lines that the walk over a box meets next: a chunk, or `size_bytes`. Returns their number.
+
+    l1: whether they are looked up in the L1, too.
+    """
+    partition = st.sms[sm, M.PARTITION]
     n = 0
     while n < CHUNK and row < rows and size_bytes > 0:
         address = base + row * stride + offset
         l2_prefetch(ms, mem, partition, address >> 7, n)
+        if l1:
+            cache_set = _l1_set(p, sm, address >> 7)
+            prefetch(st.l1_tags, cache_set * TAGS)
+            prefetch(st.l1_lines, cache_set * p[P.L1_WAYS])
         length = min((((address >> 7) + 1) << 7) - address, row_bytes - offset)
         size_bytes -= length
         offset += length
@@ -481,9 +498,7 @@ def _take_entry(entries, sms, sm, column, k, tick):
 @inner(inline=True)
 def _l1_find(p, st, sm, line):
     """Set and way of a line in the L1 of `sm`, allocated for it if need be."""
-    sets = p[P.L1_SETS]
-    mixed = line ^ (line >> 7)
-    cache_set = sm * sets + mixed - divide(mixed, p[P.L1_SET_MULTIPLIER], p[P.L1_SET_SHIFT]) * sets
+    cache_set = _l1_set(p, sm, line)
     order = st.l1_order[cache_set]
     way = find_tag(st.l1_tags, cache_set, line)
     if way < 0:
@@ -626,7 +641,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
             if (mask >> rank) & 1:
                 receivers[count] = st.ctas[slot, C.PEERS + rank] // p[P.CTAS_PER_SM]
                 count += 1
-    _prefetch_lines(ms, mem, sms[sm, M.PARTITION], base, row, rows, stride, row_bytes, offset, FAR)
+    _prefetch_lines(p, st, ms, mem, sm, False, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     while row < rows and lines < CHUNK:
         k = _entry(st.in_flight, sms, sm, M.TMA_HEAD, free)
@@ -702,7 +717,7 @@ def _tma_stores(p, st, ms, mem, sm, t):
     done = e[q, i, Q.T_DONE]
     reduce = e[q, i, Q.REDUCE] != 0
     free = max(t, st.queue_at[q, 2])
-    _prefetch_lines(ms, mem, st.sms[sm, M.PARTITION], base, row, rows, stride, row_bytes, offset, FAR)
+    _prefetch_lines(p, st, ms, mem, sm, False, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     while row < rows and lines < CHUNK:
         begin = max(free, st.sms[sm, M.WRITE_FREE])
@@ -1286,7 +1301,6 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     offset = warps[w, W.OFFSET]
     stride = warps[w, W.ROW_STRIDE]
     base = warps[w, W.BASE]
-    partition = sms[sm, M.PARTITION]
     here = -1  # the line in progress, number k of the `ahead` that have been located
     k = 0
     ahead = 0
@@ -1304,7 +1318,8 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 k += 1
                 if k >= ahead:
                     rest = (left - n + 1) * share - moved
-                    ahead = _prefetch_lines(ms, mem, partition, base, row, rows, stride, row_bytes, offset, rest)
+                    l1 = kind == Kind.LDG
+                    ahead = _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, offset, rest)
                     k = 0
             mask = _sector_mask(address, end)
             touched += 1
@@ -1443,15 +1458,13 @@ def _step(p, prog, st, ms, mem, w, t):
         if mask != 0 and warps[w, W.LEFT] == 0:
             need = t
             why = 0
-            i = 0
             while mask != 0:
-                if mask & 1:
-                    r = warps[w, W.READY + i]
-                    if r > need:
-                        need = r
-                        why = warps[w, W.READY_REASON + i]
-                mask >>= 1
-                i += 1
+                i = lowest_bit(mask)
+                mask &= mask - 1
+                r = warps[w, W.READY + i]
+                if r > need:
+                    need = r
+                    why = warps[w, W.READY_REASON + i]
             if need > t:
                 _account(st, w, need, why)
                 t = need
@@ -1872,6 +1885,13 @@ def advance(p, prog, st, ms, mem, until):
                 limit = min(limit, due[node ^ 1])
                 node >>= 1
             x[X.LIMIT] = limit
+            following = limit & ID_MASK  # most likely the next in turn: its row comes from far away
+            if following < warps:
+                row = following * W.WIDTH
+                prefetch(st.warps, row + W.PC)
+                prefetch(st.warps, row + W.OFFSET)
+                prefetch(st.warps, row + W.READY)
+                prefetch(st.warps, row + W.READY + N_SCOREBOARDS)
             tick = _step(p, prog, st, ms, mem, component, t)
         elif component < warps + 2 * p[P.SMS]:
             sm = component - warps
