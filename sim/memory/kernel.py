@@ -13,7 +13,8 @@ A sector that a write covers in part is fetched first; full sectors are allocate
 
 The least recently used way of a set is replaced (`recency`). Lines of a page of 2 to 2.5 MiB are dealt evenly to the
 slices, but neighbours as if drawn at random: with neighbours in turn no slice or channel ever had a queue, and streams
-that nearly saturate DRAM were up to 20 % faster than gpu-benches measures on V100, A100 and H100.
+that nearly saturate DRAM were up to 20 % faster than gpu-benches measures on V100, A100 and H100. Where `l2.interleave`
+is more than a line, that many bytes stay together, in two slices of one channel.
 """
 
 import numpy as np
@@ -73,8 +74,14 @@ def index_of(spec, line):
 
 @kernel(inline=True)
 def home_slice(spec, line, index):
-    """Slice that owns a line: neighbours are scattered as if drawn at random, larger ranges are balanced."""
-    return rotate((line >> PAGE_SHIFT) - (index >> PAGE_SHIFT) * spec.slices, index, spec.slices)
+    """Slice that owns a line: neighbours are scattered as if drawn at random, larger ranges are balanced.
+
+    Lines that stay together alternate between two neighbouring slices.
+    """
+    place = rotate(
+        (line >> PAGE_SHIFT) - (index >> PAGE_SHIFT) * spec.slices, index >> spec.interleave_shift, spec.slices
+    )
+    return place ^ (index & spec.alternate)
 
 
 @kernel(inline=True)

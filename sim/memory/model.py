@@ -50,6 +50,10 @@ class MemorySpec(NamedTuple):
     slice_shift: int
     set_multiplier: int
     set_shift: int
+    interleave_shift: int
+    """Lines that stay together, as a power of two."""
+    alternate: int
+    """1 if these alternate between two slices."""
     local_copies: int
     sector_bytes: int
     hit_latency: int
@@ -96,6 +100,7 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
     slice_multiplier, slice_shift = reciprocal(l2.slices)
     set_multiplier, set_shift = reciprocal(l2.sets)
     channel_multiplier, channel_shift = reciprocal(dram.channels)
+    interleave = l2.interleave_bytes // l2.line_bytes
     link = l2.link_bandwidth_bytes_per_cycle
     return MemorySpec(
         partitions=l2.partitions,
@@ -107,6 +112,8 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
         slice_shift=slice_shift,
         set_multiplier=set_multiplier,
         set_shift=set_shift,
+        interleave_shift=interleave.bit_length() - 1,
+        alternate=int(interleave > 1),
         local_copies=int(l2.local_copies and l2.partitions == 2),
         sector_bytes=l2.sector_bytes,
         hit_latency=l2.hit_latency_cycles * TICKS_PER_CYCLE,
