@@ -453,7 +453,9 @@ class P(IntEnum):
     TREE_SMS = 51  # SMs that the event tree has room for, a power of two
     TREE_LEVELS = 52  # levels of the event tree below an SM
     LOOKAHEAD = 53  # ticks that a warp may be ahead of other SMs
-    WIDTH = 54
+    L1_SET_MULTIPLIER = 54  # to divide by L1_SETS (`sim.memory.hashing.divide`)
+    L1_SET_SHIFT = 55
+    WIDTH = 56
 
 
 class GpuState(NamedTuple):
@@ -473,7 +475,7 @@ class GpuState(NamedTuple):
     in_flight: np.ndarray  # (sms, entries) completion ticks of TMA lines
     misses: np.ndarray  # (sms, entries) completion ticks of L1 misses
     stores: np.ndarray  # (sms, entries) ticks at which stores are acknowledged
-    l1_tags: np.ndarray  # (sms * sets, ways) int32
+    l1_tags: np.ndarray  # (sms * sets * TAGS,) int32
     l1_lines: np.ndarray  # (sms * sets, ways): mask of valid sectors, ready tick from bit 4
     l1_order: np.ndarray  # (sms * sets,): see `sim.memory.recency`
     flags: np.ndarray  # (flags, 2): value, latest time

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from arch.gpu import L2
 from sim.engine.clock import TICKS_PER_CYCLE, transfer_ticks
+from sim.engine.search import TAGS
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramFigures, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
 from sim.memory.hashing import reciprocal
-from sim.memory.kernel import DIRTY_SHIFT, READY_SHIFT, VALID, read_lines, write_lines
+from sim.memory.kernel import AHEAD, DIRTY_SHIFT, READY_SHIFT, VALID, read_lines, write_lines
 from sim.memory.recency import MAX_WAYS, first_order
 
 LINE_BYTES = 128
@@ -74,9 +75,10 @@ class MemorySpec(NamedTuple):
 class MemoryState(NamedTuple):
     """Contents and calendars, all C-contiguous.
 
-    tags: int32 [slices * sets * ways], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
+    tags: int32 [slices * sets * TAGS], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
     order: int64 [slices * sets], see `recency`. read_free, write_free: int64 [slices]. link_free: int64 [2], by
-    the partition that receives. scratch: int64 [2], second results of kernels. counters: int64 [len(MemoryCounter)].
+    the partition that receives. scratch: int64 [2], second results of kernels. ahead: int64 [AHEAD, 4], what `locate`
+    gave for lines that are looked up next. counters: int64 [len(MemoryCounter)].
     """
 
     tags: NDArray[np.int32]
@@ -86,6 +88,7 @@ class MemoryState(NamedTuple):
     write_free: NDArray[np.int64]
     link_free: NDArray[np.int64]
     scratch: NDArray[np.int64]
+    ahead: NDArray[np.int64]
     dram: DramState
     counters: NDArray[np.int64]
 
@@ -149,13 +152,14 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
     """State at tick 0 with an empty cache."""
     count = spec.slices * spec.sets
     return MemoryState(
-        tags=_aligned(count * spec.ways, np.int32, -1),
-        lines=_aligned(count * spec.ways, np.int64, 0),
+        tags=_aligned(count * TAGS, np.int32, -1),
+        lines=_aligned(count * TAGS, np.int64, 0),
         order=np.full(count, first_order(spec.ways), np.int64),
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
         scratch=np.zeros(2, np.int64),
+        ahead=np.zeros((AHEAD, 4), np.int64),
         dram=new_dram_state(spec.dram),
         counters=np.zeros(len(MemoryCounter), np.int64),
     )
