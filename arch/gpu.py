@@ -170,6 +170,10 @@ class L2(Group):
     link_bandwidth_bytes_per_cycle: BytesPerCycle | None = Field(
         default=None, description="between the partitions, each direction; absent with one partition"
     )
+    interleave_bytes: Bytes = Field(
+        description="neighbouring bytes that stay together when addresses are scattered over the slices; more than a line"
+        " alternates between two slices of a channel"
+    )
     local_copies: bool = Field(description="a partition keeps copies of lines whose home is the other one")
 
     @property

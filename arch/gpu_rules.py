@@ -92,6 +92,13 @@ def _check_caches(spec: GpuSpec) -> None:
     pair = f"{l2.slices - l2.slices % l2.partitions or l2.partitions}"
     reason = f"{l2.slices} slices do not divide into {l2.partitions} partitions; nearest: {pair}"
     _rule(l2.slices % l2.partitions == 0, "l2.slices", reason)
+    together = [l2.line_bytes << shift for shift in range(9)]
+    nearest = min(together, key=lambda size: abs(size - l2.interleave_bytes))
+    reason = f"{l2.interleave_bytes} B is not a line times a power of two up to 256; nearest: {nearest} B"
+    _rule(l2.interleave_bytes == nearest, "l2.interleave", reason)
+    paired = l2.interleave_bytes == l2.line_bytes or l2.slices_per_partition % 2 == 0
+    reason = f"{l2.interleave_bytes} B alternate between two slices, of which a partition has {l2.slices_per_partition}"
+    _rule(paired, "l2.interleave", f"{reason}; nearest: {l2.line_bytes} B")
     parts = f"{l2.slices} * {l2.ways} * {l2.line_bytes} B"
     reason = f"{BYTES.format(l2.size_bytes)} is not a multiple of slices * ways * line = {parts}; nearest: "
     whole = l2.size_bytes >= l2.granule_bytes and l2.size_bytes % l2.granule_bytes == 0

@@ -14,6 +14,7 @@ import numpy as np
 
 from arch.gpu import GpuSpec
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
+from sim.engine.search import TAGS
 from sim.gpu import kernel as native
 from sim.gpu import layout as lay
 from sim.gpu.clocking import FixedClock, Regulator
@@ -23,7 +24,7 @@ from sim.gpu.layout import Block, C, Counter, GpuState, M, P, Q, Reason, S, W, X
 from sim.gpu.lower import Occupancy, lower_kernel, occupancy
 from sim.gpu.program import Kernel
 from sim.memory.counters import MemoryCounter
-from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
+from sim.memory.model import MemorySpec, aligned, flush, lower_memory, new_memory_state, settle
 from sim.memory.recency import first_order
 
 _LOG_ROWS = 1 << 16
@@ -177,14 +178,16 @@ class Launch:
         time_ps, tick, energy_fj = 0, 0, 0
         window = regulator.window_ps
         step = ps_to_ticks(window, self.clock_hz) if window else _WHOLE_KERNEL_TICKS
-        before = self._actions()
+        model = self.device.energy
+        counters, memory = self.state.counters, self.device.memory.counters
+        before_core, before_memory = model.actions_fj(counters, memory)
         while self.advance(tick + step) >= 0:
             tick += step
             time_ps += window
-            now = self._actions()
-            spent = self.device.energy.window_fj(now - before, window, self.clock_hz)
+            core, dram = model.actions_fj(counters, memory)
+            spent = model.window_fj(core - before_core, dram - before_memory, window, self.clock_hz)
+            before_core, before_memory = core, dram
             energy_fj += spent.total_fj
-            before = now
             clock_hz = regulator.step(spent)
             if clock_hz != self.clock_hz:
                 self.clock_hz = clock_hz
@@ -196,7 +199,8 @@ class Launch:
         rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz) + drain_ps
         if self.samples and tick < end <= x[X.TO]:
             self.samples.append((end, self._actions()))
-        spent = self.device.energy.window_fj(self._actions() - before, max(rest_ps, 0), self.clock_hz)
+        core, dram = model.actions_fj(counters, memory)
+        spent = model.window_fj(core - before_core, dram - before_memory, max(rest_ps, 0), self.clock_hz)
         regulator.step(spent)
         time_ps += rest_ps
         end += ps_to_ticks(drain_ps, self.clock_hz)
@@ -222,7 +226,7 @@ class Launch:
     # ---- results
 
     def _actions(self) -> np.ndarray:
-        """Counters of SMs and memory, one after the other: what the energy model multiplies."""
+        """Counters of SMs and memory, one after the other."""
         return np.concatenate([self.state.counters, self.device.memory.counters - self._memory_before])
 
     def _result(self, end: int, time_ps: int, energy_fj: int) -> KernelResult:
@@ -281,7 +285,12 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
     components = warps + 3 * sms
     if components > native.ID_MASK:
         raise ValueError(f"{components} warps and queues exceed the {native.ID_MASK} that event keys can name")
-    rows = np.zeros((sms, M.WIDTH), dtype=np.int64)
+
+    def aligned_rows(count: int, width: int) -> np.ndarray:
+        width = -(-width // 8) * 8
+        return aligned(count * width, np.int64, 0).reshape(count, width)
+
+    rows = aligned_rows(sms, M.WIDTH)
     rows[:, M.FREE_CTAS] = held.ctas
     gpc = np.repeat(np.arange(spec.gpc.count), spec.sms_per_gpc)
     rows[:, M.GPC] = gpc
@@ -300,8 +309,8 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
     return GpuState(
         due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
         x=x,
-        warps=zeros(warps, W.WIDTH),
-        subs=zeros(subs, S.WIDTH + -(-held.warps // int(p[P.SUB_CORES]))),
+        warps=aligned_rows(warps, W.WIDTH),
+        subs=aligned_rows(subs, S.WIDTH + -(-held.warps // int(p[P.SUB_CORES]))),
         sms=rows,
         gpcs=zeros(spec.gpc.count),
         ctas=zeros(ctas, C.WIDTH),
@@ -312,7 +321,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         in_flight=zeros(sms, int(p[P.TMA_IN_FLIGHT])),
         misses=zeros(sms, int(p[P.MISS_QUEUE])),
         stores=zeros(sms, int(p[P.MISS_QUEUE])),
-        l1_tags=np.full((l1_sets, int(p[P.L1_WAYS])), -1, dtype=np.int32),
+        l1_tags=np.full(l1_sets * TAGS, -1, dtype=np.int32),
         l1_lines=zeros(l1_sets, int(p[P.L1_WAYS])),
         l1_order=np.full(l1_sets, first_order(int(p[P.L1_WAYS])), dtype=np.int64),
         flags=zeros(max(1, int(p[P.FLAGS])), 2),

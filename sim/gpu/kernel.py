@@ -9,9 +9,9 @@ What records a run takes the state's `log` or `trace` as its first argument. Whe
 `is not None` guards, so that a launch that records nothing has no code for it.
 """
 
-import numpy as np
-
 from sim.engine.jit import inner, kernel
+from sim.engine.prefetch import prefetch
+from sim.engine.search import TAGS, find_tag, lowest_bit
 from sim.gpu.layout import (
     N_PIPES,
     N_RING,
@@ -51,15 +51,16 @@ from sim.gpu.layout import (
     W,
     X,
 )
-from sim.memory.kernel import l2_change, l2_prefetch, l2_read
-from sim.memory.recency import oldest_way, used
+from sim.memory.hashing import divide
+from sim.memory.kernel import AHEAD, count_sectors, l2_change, l2_prefetch, l2_read_ahead
+from sim.memory.recency import oldest_way, refilled, used
 
 ID_BITS = 16
 TIME_SHIFT = ID_BITS + 6  # six bits of priority
 ID_MASK = (1 << ID_BITS) - 1
 FAR = 1 << 62
 NEVER = (1 << 63) - 1  # key of a component without an event
-CHUNK = 16  # lines a long transfer issues in one event
+CHUNK = AHEAD  # lines a long transfer issues in one event
 PARKED = -1
 PHASE_SHIFT = 16  # of an mbarrier's phase above its number, in the event log
 SCHEDULED = -2  # the event of the component in progress has been announced
@@ -235,12 +236,6 @@ def _full_mask(address, end):
     return ((1 << last) - 1) & ~((1 << first) - 1) if last > first else 0
 
 
-@inner(inline=True)
-def _sectors(mask):
-    """Number of sectors in a mask."""
-    return (mask & 1) + ((mask >> 1) & 1) + ((mask >> 2) & 1) + ((mask >> 3) & 1)
-
-
 # ---- accounting
 
 
@@ -384,14 +379,14 @@ def _log_put_off(log, row, ticks):
 
 
 @inner(inline=True)
-def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask):
+def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask, k):
     """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves
-    the crossbar.
+    the crossbar. k: its number among those that `_prefetch_lines` has located.
 
     now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no
     hole before it.
     """
-    n = _sectors(mask)
+    n = count_sectors(mask)
     begin = max(t, sms[sm, M.READ_FREE])
     sms[sm, M.READ_FREE] = begin + n * p[P.READ_TICKS]
     gpc = sms[sm, M.GPC]
@@ -400,16 +395,32 @@ def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask):
     port = max(begin, free)
     counters[Counter.PORT_READ_BYTES] += 32 * n
     counters[Counter.LINES] += 1
-    return l2_read(ms, mem, port, sms[sm, M.PARTITION], line, mask)
+    return l2_read_ahead(ms, mem, port, sms[sm, M.PARTITION], line, mask, k)
 
 
 @inner(inline=True)
-def _prefetch_lines(ms, mem, partition, base, row, rows, stride, row_bytes, offset, size_bytes):
-    """Asks the host for the L2's entries of the lines that the walk over a box meets next: a chunk, or `size_bytes`."""
+def _l1_set(p, sm, line):
+    """Number of a line's set in the L1 of `sm`."""
+    sets = p[P.L1_SETS]
+    mixed = line ^ (line >> 7)
+    return sm * sets + mixed - divide(mixed, p[P.L1_SET_MULTIPLIER], p[P.L1_SET_SHIFT]) * sets
+
+
+@inner(inline=True)
+def _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, offset, size_bytes):
+    """Locates the lines that the walk over a box meets next: a chunk, or `size_bytes`. Returns their number.
+
+    l1: whether they are looked up in the L1, too.
+    """
+    partition = st.sms[sm, M.PARTITION]
     n = 0
     while n < CHUNK and row < rows and size_bytes > 0:
         address = base + row * stride + offset
-        l2_prefetch(ms, mem, partition, address >> 7)
+        l2_prefetch(ms, mem, partition, address >> 7, n)
+        if l1:
+            cache_set = _l1_set(p, sm, address >> 7)
+            prefetch(st.l1_tags, cache_set * TAGS)
+            prefetch(st.l1_lines, cache_set * p[P.L1_WAYS])
         length = min((((address >> 7) + 1) << 7) - address, row_bytes - offset)
         size_bytes -= length
         offset += length
@@ -417,6 +428,7 @@ def _prefetch_lines(ms, mem, partition, base, row, rows, stride, row_bytes, offs
             row += 1
             offset = 0
         n += 1
+    return n
 
 
 @inner(inline=True)
@@ -425,7 +437,7 @@ def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
 
     The receive port delivers in the order of arrival, so its work is booked from the request.
     """
-    n = _sectors(mask)
+    n = count_sectors(mask)
     free = max(sms[sm, M.RECEIVE_FREE], t_request + p[P.NEAR_LATENCY] - 4 * p[P.RECEIVE_TICKS]) + n * p[P.RECEIVE_TICKS]
     sms[sm, M.RECEIVE_FREE] = free
     counters[Counter.PORT_RECEIVE_BYTES] += 32 * n
@@ -436,7 +448,7 @@ def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
 def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
     """[address, end) of one line written (or reduced) from SM `sm`; returns the tick of its acknowledgement."""
     mask = _sector_mask(address, end)
-    n = _sectors(mask)
+    n = count_sectors(mask)
     begin = max(t, sms[sm, M.WRITE_FREE])
     sms[sm, M.WRITE_FREE] = begin + n * p[P.WRITE_TICKS]
     counters[Counter.PORT_WRITE_BYTES] += 32 * n
@@ -478,24 +490,18 @@ def _take_entry(entries, sms, sm, column, k, tick):
 
 
 @inner(inline=True)
-def _find_tag(tags, tag):
-    """Way that holds `tag`, -1 if none does. It is in one way at most: a sum, because sums are vectorised."""
-    found = np.int32(0)
-    for i in range(tags.shape[0]):
-        found += np.int32(i + 1) if tags[i] == tag else np.int32(0)
-    return np.int64(found) - 1
-
-
-@inner(inline=True)
 def _l1_find(p, st, sm, line):
     """Set and way of a line in the L1 of `sm`, allocated for it if need be."""
-    cache_set = sm * p[P.L1_SETS] + (line ^ (line >> 7)) % p[P.L1_SETS]
-    way = _find_tag(st.l1_tags[cache_set], np.int32(line))
+    cache_set = _l1_set(p, sm, line)
+    order = st.l1_order[cache_set]
+    way = find_tag(st.l1_tags, cache_set, line)
     if way < 0:
-        way = oldest_way(st.l1_order[cache_set], p[P.L1_WAYS])
-        st.l1_tags[cache_set, way] = line
+        way = oldest_way(order, p[P.L1_WAYS])
+        st.l1_order[cache_set] = refilled(order, p[P.L1_WAYS], way)
+        st.l1_tags[cache_set * TAGS + way] = line
         st.l1_lines[cache_set, way] = 0
-    st.l1_order[cache_set] = used(st.l1_order[cache_set], p[P.L1_WAYS], way)
+    else:
+        st.l1_order[cache_set] = used(order, p[P.L1_WAYS], way)
     return cache_set, way
 
 
@@ -631,7 +637,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
             if (mask >> rank) & 1:
                 receivers[count] = st.ctas[slot, C.PEERS + rank] // p[P.CTAS_PER_SM]
                 count += 1
-    _prefetch_lines(ms, mem, sms[sm, M.PARTITION], base, row, rows, stride, row_bytes, offset, FAR)
+    _prefetch_lines(p, st, ms, mem, sm, False, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     while row < rows and lines < CHUNK:
         k = _entry(st.in_flight, sms, sm, M.TMA_HEAD, free)
@@ -646,7 +652,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
         end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
         sectors = _sector_mask(address, end)
         begin = max(begin, sms[sm, M.READ_FREE])
-        data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, sectors)
+        data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, sectors, lines)
         latest = data
         for j in range(count):
             other = receivers[j]
@@ -707,7 +713,7 @@ def _tma_stores(p, st, ms, mem, sm, t):
     done = e[q, i, Q.T_DONE]
     reduce = e[q, i, Q.REDUCE] != 0
     free = max(t, st.queue_at[q, 2])
-    _prefetch_lines(ms, mem, st.sms[sm, M.PARTITION], base, row, rows, stride, row_bytes, offset, FAR)
+    _prefetch_lines(p, st, ms, mem, sm, False, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     while row < rows and lines < CHUNK:
         begin = max(free, st.sms[sm, M.WRITE_FREE])
@@ -853,7 +859,8 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
 @inner
 def _fetch_line(p, st, ms, mem, sm, t, line):
     """Reads a line of code or a tensor map for an SM."""
-    return _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, t, t, line, L1_SECTORS)
+    l2_prefetch(ms, mem, st.sms[sm, M.PARTITION], line, 0)
+    return _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, t, t, line, L1_SECTORS, 0)
 
 
 @inner
@@ -1290,7 +1297,9 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     offset = warps[w, W.OFFSET]
     stride = warps[w, W.ROW_STRIDE]
     base = warps[w, W.BASE]
-    _prefetch_lines(ms, mem, sms[sm, M.PARTITION], base, row, rows, stride, row_bytes, offset, left * share)
+    here = -1  # the line in progress, number k of the `ahead` that have been located
+    k = 0
+    ahead = 0
     while n < left and lines < CHUNK:
         moved = 0
         n += 1
@@ -1299,10 +1308,19 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
             address = base + row * stride + offset
             end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
             end = min(end, address + share - moved)
+            line = address >> 7
+            if line != here:
+                here = line
+                k += 1
+                if k >= ahead:
+                    rest = (left - n + 1) * share - moved
+                    l1 = kind == Kind.LDG
+                    ahead = _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, offset, rest)
+                    k = 0
             mask = _sector_mask(address, end)
             touched += 1
             at = lsu
-            lsu += max(cycle, _sectors(mask) * p[P.L1_SECTOR_TICKS])
+            lsu += max(cycle, count_sectors(mask) * p[P.L1_SECTOR_TICKS])
             if kind == Kind.LDG or kind == Kind.CP_ASYNC:
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
                 data = at
@@ -1310,25 +1328,25 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 cache_set = 0
                 way = 0
                 if kind == Kind.LDG:
-                    cache_set, way = _l1_find(p, st, sm, address >> 7)
+                    cache_set, way = _l1_find(p, st, sm, line)
                     missing = mask & ~st.l1_lines[cache_set, way]
                     data = st.l1_lines[cache_set, way] >> L1_READY_SHIFT
-                    st.counters[Counter.L1_READ_SECTORS] += _sectors(mask)
+                    st.counters[Counter.L1_READ_SECTORS] += count_sectors(mask)
                 if missing != 0:
-                    k = _entry(st.misses, sms, sm, M.MISS_HEAD, at)
-                    begin = max(at, st.misses[sm, k])
-                    answer = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, missing)
+                    entry = _entry(st.misses, sms, sm, M.MISS_HEAD, at)
+                    begin = max(at, st.misses[sm, entry])
+                    answer = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, line, missing, k)
                     answer = _port_receive(p, sms, st.counters, sm, begin, answer, missing)
                     if kind == Kind.CP_ASYNC:
                         answer += p[P.CP_ASYNC_LATENCY]
                         sms[sm, M.SHARED_FREE] = max(sms[sm, M.SHARED_FREE], t) + p[P.SHARED_TICKS]
-                    _take_entry(st.misses, sms, sm, M.MISS_HEAD, k, answer)
+                    _take_entry(st.misses, sms, sm, M.MISS_HEAD, entry, answer)
                     data = max(data, answer)
                     if kind == Kind.LDG:
                         sectors = (st.l1_lines[cache_set, way] & L1_SECTORS) | missing
                         st.l1_lines[cache_set, way] = (data << L1_READY_SHIFT) | sectors
                 else:
-                    st.counters[Counter.L1_HIT_SECTORS] += _sectors(mask)
+                    st.counters[Counter.L1_HIT_SECTORS] += count_sectors(mask)
                     data = max(data, at + p[P.L1_HIT])
                 done = max(done, data)
             else:
@@ -1436,15 +1454,13 @@ def _step(p, prog, st, ms, mem, w, t):
         if mask != 0 and warps[w, W.LEFT] == 0:
             need = t
             why = 0
-            i = 0
             while mask != 0:
-                if mask & 1:
-                    r = warps[w, W.READY + i]
-                    if r > need:
-                        need = r
-                        why = warps[w, W.READY_REASON + i]
-                mask >>= 1
-                i += 1
+                i = lowest_bit(mask)
+                mask &= mask - 1
+                r = warps[w, W.READY + i]
+                if r > need:
+                    need = r
+                    why = warps[w, W.READY_REASON + i]
             if need > t:
                 _account(st, w, need, why)
                 t = need
@@ -1865,6 +1881,13 @@ def advance(p, prog, st, ms, mem, until):
                 limit = min(limit, due[node ^ 1])
                 node >>= 1
             x[X.LIMIT] = limit
+            following = limit & ID_MASK  # most likely the next in turn: its row comes from far away
+            if following < warps:
+                row = following * W.WIDTH
+                prefetch(st.warps, row)
+                prefetch(st.warps, row + W.ORDER)
+                prefetch(st.warps, row + W.READY)
+                prefetch(st.warps, row + W.READY + N_SCOREBOARDS)
             tick = _step(p, prog, st, ms, mem, component, t)
         elif component < warps + 2 * p[P.SMS]:
             sm = component - warps

@@ -35,6 +35,7 @@ from sim.gpu.program import (
     Var,
     View,
 )
+from sim.memory.hashing import reciprocal
 from sim.memory.recency import MAX_WAYS
 
 PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": lay.TENSOR_PIPE, "lsu": 5}
@@ -532,6 +533,8 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
     if spec.l1.ways > MAX_WAYS:
         raise InputError(f"l1.ways={spec.l1.ways}: the L1 model takes 1 to {MAX_WAYS}; the nearest is {MAX_WAYS}")
     tma, sync = spec.tma, spec.sync
+    l1_sets = max(1, l1_bytes // (spec.l1.ways * spec.l1.line_bytes))
+    l1_multiplier, l1_shift = reciprocal(l1_sets)
     p = np.zeros(P.WIDTH, dtype=np.int64)
     values = {
         P.SMS: spec.sm.count,
@@ -554,7 +557,9 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
         P.RECEIVE_TICKS: transfer_ticks(32, spec.port.receive_bytes_per_cycle),
         P.WRITE_TICKS: transfer_ticks(32, spec.port.write_bytes_per_cycle),
         P.GPC_TICKS: transfer_ticks(32, spec.port.gpc_bytes_per_cycle),
-        P.L1_SETS: max(1, l1_bytes // (spec.l1.ways * spec.l1.line_bytes)),
+        P.L1_SETS: l1_sets,
+        P.L1_SET_MULTIPLIER: l1_multiplier,
+        P.L1_SET_SHIFT: l1_shift,
         P.L1_WAYS: spec.l1.ways,
         P.L1_SECTOR_TICKS: transfer_ticks(32, spec.l1.bandwidth_bytes_per_cycle),
         P.L1_HIT: cycles_to_ticks(spec.l1.hit_latency_cycles),

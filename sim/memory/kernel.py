@@ -13,17 +13,19 @@ A sector that a write covers in part is fetched first; full sectors are allocate
 
 The least recently used way of a set is replaced (`recency`). Lines of a page of 2 to 2.5 MiB are dealt evenly to the
 slices, but neighbours as if drawn at random: with neighbours in turn no slice or channel ever had a queue, and streams
-that nearly saturate DRAM were up to 20 % faster than gpu-benches measures on V100, A100 and H100.
+that nearly saturate DRAM were up to 20 % faster than gpu-benches measures on V100, A100 and H100. Where `l2.interleave`
+is more than a line, that many bytes stay together, in two slices of one channel.
 """
 
 import numpy as np
 
 from sim.engine.jit import inner, kernel
 from sim.engine.prefetch import prefetch
+from sim.engine.search import TAGS, find_tag
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import dram_read, dram_write
 from sim.memory.hashing import divide, rotate
-from sim.memory.recency import dropped, oldest_way, used
+from sim.memory.recency import dropped, oldest_way, refilled, used
 
 VALID = 0xF
 """Mask of the valid sectors in a line's word."""
@@ -37,6 +39,9 @@ READY_SHIFT = 8
 
 WORD_MASKS = 0xFF
 """Both masks of a line's word."""
+
+AHEAD = 16
+"""Lines that a request locates ahead of their look-ups."""
 
 _WORDS_A_HOST_LINE = 8
 
@@ -73,8 +78,14 @@ def index_of(spec, line):
 
 @kernel(inline=True)
 def home_slice(spec, line, index):
-    """Slice that owns a line: neighbours are scattered as if drawn at random, larger ranges are balanced."""
-    return rotate((line >> PAGE_SHIFT) - (index >> PAGE_SHIFT) * spec.slices, index, spec.slices)
+    """Slice that owns a line: neighbours are scattered as if drawn at random, larger ranges are balanced.
+
+    Lines that stay together alternate between two neighbouring slices.
+    """
+    place = rotate(
+        (line >> PAGE_SHIFT) - (index >> PAGE_SHIFT) * spec.slices, index >> spec.interleave_shift, spec.slices
+    )
+    return place ^ (index & spec.alternate)
 
 
 @kernel(inline=True)
@@ -86,13 +97,21 @@ def set_of(spec, index, slice_index):
 
 
 @inner(inline=True)
-def find(spec, state, line, base):
-    """Index of the line in `state.tags` among the ways that start at base, or -1."""
-    found = -1
-    for i in range(base, base + spec.ways):
-        if state.tags[i] == line:
-            found = i
-    return found
+def find(state, line, cache_set):
+    """Index of the line in `state.tags` if its set holds it, or -1."""
+    way = find_tag(state.tags, cache_set, line)
+    return cache_set * TAGS + way if way >= 0 else -1
+
+
+@inner(inline=True)
+def locate(spec, partition, line):
+    """A line's index within its slice, its home slice, the slice that a read asks first, and the set there."""
+    index = index_of(spec, line)
+    home = home_slice(spec, line, index)
+    asked = home
+    if spec.local_copies != 0 and (home >= spec.slices_per_partition) != (partition == 1):
+        asked = home + (2 * partition - 1) * spec.slices_per_partition
+    return index, home, asked, set_of(spec, index, asked)
 
 
 @kernel(inline=True)
@@ -120,14 +139,14 @@ def fetch(spec, state, t, slice_index, line, sectors):
 
 
 @inner(inline=True)
-def allocate(spec, state, t, line, base, cache_set):
+def allocate(spec, state, t, line, cache_set):
     """Make room for a line; returns its index in `state.tags`. A dirty victim goes to DRAM.
 
     `state.scratch[0]` is then the tick at which DRAM's write buffer has taken the victim, t if there was nothing to do.
     """
     order = state.order[cache_set]
     way = oldest_way(order, spec.ways)
-    i = base + way
+    i = cache_set * TAGS + way
     victim = np.int64(state.tags[i])
     taken = t
     if victim >= 0:
@@ -140,13 +159,13 @@ def allocate(spec, state, t, line, base, cache_set):
             taken = dram_write(spec.dram, state.dram, state.counters, t, place >> 32, place & 0xFFFFFFFF, atoms)
     state.tags[i] = line
     state.lines[i] = 0
-    state.order[cache_set] = used(order, spec.ways, way)
+    state.order[cache_set] = refilled(order, spec.ways, way)
     state.scratch[0] = taken
     return i
 
 
 @inner(inline=True)
-def look_up(spec, state, t, line, index, slice_index, sectors, latency):
+def look_up(spec, state, t, line, slice_index, cache_set, sectors, latency):
     """Book a slice's port for a read at tick t and look for the line; `latency` is that of a hit as the SM sees it.
 
     Returns (whether all sectors are there, tick of the answer as far as the slice goes, index of the line or -1).
@@ -155,12 +174,10 @@ def look_up(spec, state, t, line, index, slice_index, sectors, latency):
     start = max(t, state.read_free[slice_index])
     state.read_free[slice_index] = start + n * spec.read_sector
     answer = start + latency + (n - 1) * spec.read_sector
-    cache_set = set_of(spec, index, slice_index)
-    base = cache_set * spec.ways
-    i = find(spec, state, line, base)
+    i = find(state, line, cache_set)
     if i >= 0:
         word = state.lines[i]
-        state.order[cache_set] = used(state.order[cache_set], spec.ways, i - base)
+        state.order[cache_set] = used(state.order[cache_set], spec.ways, i - cache_set * TAGS)
         if sectors & ~word == 0:
             state.counters[_READ_HIT] += n
             ready = word >> READY_SHIFT
@@ -172,11 +189,10 @@ def look_up(spec, state, t, line, index, slice_index, sectors, latency):
 
 
 @inner(inline=True)
-def complete_from_dram(spec, state, t, answer, i, line, index, home, sectors, latency):
+def complete_from_dram(spec, state, t, answer, i, line, home, cache_set, sectors, latency):
     """Complete a read at the home slice that found line i (-1: none) without all its sectors."""
     if i < 0:
-        cache_set = set_of(spec, index, home)
-        i = allocate(spec, state, t, line, cache_set * spec.ways, cache_set)
+        i = allocate(spec, state, t, line, cache_set)
         answer = max(answer, state.scratch[0])
     word = state.lines[i]
     missing = sectors & ~word
@@ -203,31 +219,38 @@ def l2_read(spec, state, t, partition, line, sectors):
 
     partition: of the SM that asks. line: byte address >> 7, below 2**31. sectors: mask of 1 to 15.
     """
+    index, home, asked, cache_set = locate(spec, partition, line)
+    return read_located(spec, state, t, partition, line, sectors, index, home, asked, cache_set)
+
+
+@inner(inline=True)
+def l2_read_ahead(spec, state, t, partition, line, sectors, k):
+    """`l2_read` of a line that `l2_prefetch` has located as number `k`."""
+    ahead = state.ahead
+    return read_located(spec, state, t, partition, line, sectors, ahead[k, 0], ahead[k, 1], ahead[k, 2], ahead[k, 3])
+
+
+@inner(inline=True)
+def read_located(spec, state, t, partition, line, sectors, index, home, asked, cache_set):
+    """`l2_read` of a line for which `locate` has given the last four arguments."""
     n = count_sectors(sectors)
     state.counters[_READ] += n
-    index = index_of(spec, line)
-    home = home_slice(spec, line, index)
-    slice_index = home
     latency = spec.hit_latency
     crossed = 0
-    if spec.partitions == 2 and (home >= spec.slices_per_partition) != (partition == 1):
-        if spec.local_copies != 0:
-            slice_index = home + (2 * partition - 1) * spec.slices_per_partition
-        else:
-            latency = spec.far_latency
-            crossed = cross_link(spec, state, t, partition, n) + latency
-            state.counters[_FAR_READ] += n
-    complete, answer, i = look_up(spec, state, t, line, index, slice_index, sectors, latency)
+    if asked == home and spec.partitions == 2 and (home >= spec.slices_per_partition) != (partition == 1):
+        latency = spec.far_latency
+        crossed = cross_link(spec, state, t, partition, n) + latency
+        state.counters[_FAR_READ] += n
+    complete, answer, i = look_up(spec, state, t, line, asked, cache_set, sectors, latency)
     answer = max(answer, crossed)
     if complete:
         return answer
     there = answer
     copy = -1
     copied = 0
-    if slice_index != home:  # the slice keeps a copy; what it lacks comes from the home slice
+    if asked != home:  # the slice keeps a copy; what it lacks comes from the home slice
         if i < 0:
-            cache_set = set_of(spec, index, slice_index)
-            i = allocate(spec, state, t, line, cache_set * spec.ways, cache_set)
+            i = allocate(spec, state, t, line, cache_set)
             answer = max(answer, state.scratch[0])
         copy = i
         word = state.lines[copy]
@@ -238,9 +261,10 @@ def l2_read(spec, state, t, partition, line, sectors):
         state.counters[_FAR_READ] += misses
         latency = spec.far_latency
         answer = max(max(answer, word >> READY_SHIFT), cross_link(spec, state, t, partition, misses) + latency)
-        complete, there, i = look_up(spec, state, t, line, index, home, sectors, latency)
+        cache_set = set_of(spec, index, home)
+        complete, there, i = look_up(spec, state, t, line, home, cache_set, sectors, latency)
     if not complete:
-        there = complete_from_dram(spec, state, t, there, i, line, index, home, sectors, latency)
+        there = complete_from_dram(spec, state, t, there, i, line, home, cache_set, sectors, latency)
     answer = max(answer, there)
     if copy >= 0:
         state.lines[copy] = (answer << READY_SHIFT) | copied | sectors
@@ -248,16 +272,17 @@ def l2_read(spec, state, t, partition, line, sectors):
 
 
 @inner(inline=True)
-def l2_prefetch(spec, state, partition, line):
-    """Ask the host for what a look-up of a line will touch: results are the same without it."""
-    index = index_of(spec, line)
-    slice_index = home_slice(spec, line, index)
-    if spec.local_copies != 0 and (slice_index >= spec.slices_per_partition) != (partition == 1):
-        slice_index += (2 * partition - 1) * spec.slices_per_partition
-    cache_set = set_of(spec, index, slice_index)
-    base = cache_set * spec.ways
+def l2_prefetch(spec, state, partition, line, k):
+    """Locates a line that is looked up soon, as number `k`, and asks the host for what that will touch."""
+    index, home, asked, cache_set = locate(spec, partition, line)
+    ahead = state.ahead
+    ahead[k, 0] = index
+    ahead[k, 1] = home
+    ahead[k, 2] = asked
+    ahead[k, 3] = cache_set
+    base = cache_set * TAGS
     prefetch(state.tags, base)
-    for i in range(base, base + spec.ways, _WORDS_A_HOST_LINE):
+    for i in range(base, base + TAGS, _WORDS_A_HOST_LINE):
         prefetch(state.lines, i)
     prefetch(state.order, cache_set)
 
@@ -269,12 +294,11 @@ def drop_copy(spec, state, line, index, slice_index):
     if other >= spec.slices:
         other -= spec.slices
     cache_set = set_of(spec, index, other)
-    base = cache_set * spec.ways
-    i = find(spec, state, line, base)
+    i = find(state, line, cache_set)
     if i >= 0:
         state.tags[i] = -1
         state.lines[i] = 0
-        state.order[cache_set] = dropped(state.order[cache_set], spec.ways, i - base)
+        state.order[cache_set] = dropped(state.order[cache_set], spec.ways, i - cache_set * TAGS)
         state.counters[_INVALIDATIONS] += 1
 
 
@@ -301,12 +325,11 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time):
     state.write_free[slice_index] = end
     answer = max(crossed, end - sector_time) + latency
     cache_set = set_of(spec, index, slice_index)
-    base = cache_set * spec.ways
-    i = find(spec, state, line, base)
+    i = find(state, line, cache_set)
     if i >= 0:
-        state.order[cache_set] = used(state.order[cache_set], spec.ways, i - base)
+        state.order[cache_set] = used(state.order[cache_set], spec.ways, i - cache_set * TAGS)
     else:
-        i = allocate(spec, state, t, line, base, cache_set)
+        i = allocate(spec, state, t, line, cache_set)
         # A full write buffer holds up the slice's port, and with it everybody who writes there.
         state.write_free[slice_index] = max(end, state.scratch[0])
         answer = max(answer, state.scratch[0] + latency)

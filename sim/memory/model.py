@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from arch.gpu import L2
 from sim.engine.clock import TICKS_PER_CYCLE, transfer_ticks
+from sim.engine.search import TAGS
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramFigures, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
 from sim.memory.hashing import reciprocal
-from sim.memory.kernel import DIRTY_SHIFT, READY_SHIFT, VALID, read_lines, write_lines
+from sim.memory.kernel import AHEAD, DIRTY_SHIFT, READY_SHIFT, VALID, read_lines, write_lines
 from sim.memory.recency import MAX_WAYS, first_order
 
 LINE_BYTES = 128
@@ -50,6 +51,10 @@ class MemorySpec(NamedTuple):
     slice_shift: int
     set_multiplier: int
     set_shift: int
+    interleave_shift: int
+    """Lines that stay together, as a power of two."""
+    alternate: int
+    """1 if these alternate between two slices."""
     local_copies: int
     sector_bytes: int
     hit_latency: int
@@ -70,9 +75,10 @@ class MemorySpec(NamedTuple):
 class MemoryState(NamedTuple):
     """Contents and calendars, all C-contiguous.
 
-    tags: int32 [slices * sets * ways], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
+    tags: int32 [slices * sets * TAGS], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
     order: int64 [slices * sets], see `recency`. read_free, write_free: int64 [slices]. link_free: int64 [2], by
-    the partition that receives. scratch: int64 [2], second results of kernels. counters: int64 [len(MemoryCounter)].
+    the partition that receives. scratch: int64 [2], second results of kernels. ahead: int64 [AHEAD, 4], what `locate`
+    gave for lines that are looked up next. counters: int64 [len(MemoryCounter)].
     """
 
     tags: NDArray[np.int32]
@@ -82,6 +88,7 @@ class MemoryState(NamedTuple):
     write_free: NDArray[np.int64]
     link_free: NDArray[np.int64]
     scratch: NDArray[np.int64]
+    ahead: NDArray[np.int64]
     dram: DramState
     counters: NDArray[np.int64]
 
@@ -96,6 +103,7 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
     slice_multiplier, slice_shift = reciprocal(l2.slices)
     set_multiplier, set_shift = reciprocal(l2.sets)
     channel_multiplier, channel_shift = reciprocal(dram.channels)
+    interleave = l2.interleave_bytes // l2.line_bytes
     link = l2.link_bandwidth_bytes_per_cycle
     return MemorySpec(
         partitions=l2.partitions,
@@ -107,6 +115,8 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
         slice_shift=slice_shift,
         set_multiplier=set_multiplier,
         set_shift=set_shift,
+        interleave_shift=interleave.bit_length() - 1,
+        alternate=int(interleave > 1),
         local_copies=int(l2.local_copies and l2.partitions == 2),
         sector_bytes=l2.sector_bytes,
         hit_latency=l2.hit_latency_cycles * TICKS_PER_CYCLE,
@@ -142,20 +152,21 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
     """State at tick 0 with an empty cache."""
     count = spec.slices * spec.sets
     return MemoryState(
-        tags=_aligned(count * spec.ways, np.int32, -1),
-        lines=_aligned(count * spec.ways, np.int64, 0),
+        tags=aligned(count * TAGS, np.int32, -1),
+        lines=aligned(count * TAGS, np.int64, 0),
         order=np.full(count, first_order(spec.ways), np.int64),
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
         scratch=np.zeros(2, np.int64),
+        ahead=np.zeros((AHEAD, 4), np.int64),
         dram=new_dram_state(spec.dram),
         counters=np.zeros(len(MemoryCounter), np.int64),
     )
 
 
-def _aligned(count: int, dtype: type, value: int) -> NDArray:
-    """A filled array that starts at a host cache line, so that the tags of a set lie in as few as possible."""
+def aligned(count: int, dtype: type, value: int) -> NDArray:
+    """A filled array that starts at a host cache line, so that what is touched together lies in as few as possible."""
     raw = np.empty(count * np.dtype(dtype).itemsize + 64, np.uint8)
     skip = -raw.ctypes.data % 64
     array: NDArray = raw[skip : skip + count * np.dtype(dtype).itemsize].view(dtype)

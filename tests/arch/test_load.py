@@ -169,6 +169,7 @@ WRONG = [
     ("l2=50 MiB", "l2 is a group", "l2.size"),
     ("l2.partitions=3", "l2.partitions = 3", "less than or equal to 2"),
     ("l2.line=100 B", "l2.line", "nearest: 128 B"),
+    ("l2.interleave=500 B", "l2.interleave", "nearest: 512 B"),
     ("l1.sector=48 B", "l1.sector", "nearest: 32 B"),
     ("l1.size=255.5 KiB", "l1.size", "nearest: 255 KiB or 256 KiB"),
     ("shared.max_per_sm=300 KiB", "larger than the combined array", "at most l1.size = 256 KiB"),

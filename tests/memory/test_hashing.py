@@ -69,13 +69,15 @@ def test_whole_pages_are_balanced(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_neighbours_scatter_as_if_drawn_at_random(name: str) -> None:
-    """Lines of a few KiB share slices as often as random ones: no slice is spared while others wait."""
+    """Groups of lines that stay together share slices as often as random ones: none is spared while others wait."""
     machine = load_arch(name)
     spec = lower_memory(machine, machine.clock.boost_hz)
     met = []
     for first in range(0, 64 << PAGE_SHIFT, 64):
         met.append(len({int(home_slice(spec, line, index_of(spec, line))) for line in range(first, first + 64)}))
-    expected = spec.slices * (1 - (1 - 1 / spec.slices) ** 64)
+    together = 1 << spec.interleave_shift
+    seats = spec.slices >> spec.alternate
+    expected = (spec.slices / seats) * seats * (1 - (1 - 1 / seats) ** (64 // together))
     assert np.mean(met) == pytest.approx(expected, rel=0.08)
 
 
