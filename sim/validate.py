@@ -15,10 +15,11 @@ import multiprocessing
 import os
 import signal
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +42,14 @@ class RowResult:
     """What the simulator says about one row.
 
     schedule: of the kernel that was chosen. cycles: core-clock cycles of its kernels. time_ps: picoseconds in the row's
-    scope; for `host` of the kernels alone, since the row states its own overhead.
+    scope; for `host` of the kernels alone, since the row states its own overhead. cpu_s: seconds of CPU that `validate`
+    saw the simulation take, no part of the answer.
     """
 
     schedule: str
     cycles: int
     time_ps: int
+    cpu_s: float = field(default=0.0, compare=False)
 
 
 Simulate = Callable[[Row], RowResult]
@@ -100,6 +103,8 @@ class Group:
     """Largest absolute error."""
     bias: float
     """Mean signed error: above 0 the simulator is too slow."""
+    cpu_s: float = field(compare=False)
+    """Seconds of CPU that its simulations took, whenever they ran."""
     worst_row: str
 
 
@@ -123,10 +128,16 @@ class Validation(Shown):
             by_key.setdefault((row.machine, row.op, row.dtype, row.schedule), []).append(outcome)
         return [_group(key, outcomes) for key, outcomes in by_key.items()]
 
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of CPU that all simulations took, those of an earlier, interrupted validation included."""
+        return _cpu_s(self.outcomes)
+
     def to_dict(self) -> dict[str, Any]:
-        """`groups`, `rows`, `skipped` and `failed` as plain data."""
+        """`cpu_s`, `groups`, `rows`, `skipped` and `failed` as plain data."""
         return {
             "schema_version": VALIDATION_VERSION,
+            "cpu_s": self.cpu_s,
             "groups": [asdict(group) for group in self.groups],
             "rows": [
                 {
@@ -135,6 +146,7 @@ class Validation(Shown):
                     "simulated_cycles": outcome.result.cycles,
                     "simulated_us": outcome.predicted_us,
                     "error_percent": 100 * outcome.error,
+                    "cpu_s": outcome.result.cpu_s,
                 }
                 for outcome in self.outcomes
             ],
@@ -160,13 +172,14 @@ class Validation(Shown):
                 *(g.machine, g.op, g.dtype, g.schedule, str(g.rows)),
                 *(f"{value:.1f} %" for value in (g.mape, g.median, g.worst)),
                 f"{g.bias:+.1f} %",
+                f"{g.cpu_s:.1f} s",
             )
             for g in self.groups
         )
-        header = ("machine", "op", "dtype", "schedule", "rows", "MAPE", "median", "worst", "bias")
+        header = ("machine", "op", "dtype", "schedule", "rows", "MAPE", "median", "worst", "bias", "CPU")
         worst = tuple((f"{g.worst:.1f} %", g.worst_row) for g in self.groups)
         found = [
-            Section(f"Simulated against measured: {len(self.outcomes)} rows", groups, header),
+            Section(f"Simulated against measured: {len(self.outcomes)} rows, {self.cpu_s:.1f} CPU s", groups, header),
             Section("Worst row of each group", worst),
             Section(f"Skipped: {len(self.skipped)} rows", _reasons(self.skipped), ("rows", "reason")),
             Section(f"Failed: {len(self.failed)} rows", _reasons(self.failed), ("rows", "reason")),
@@ -300,12 +313,12 @@ def _answers(
     count = min(workers or os.cpu_count() or 1, len(todo))
     if count <= 1:
         for key, row in todo.items():
-            yield key, *_outcome(row, functools.partial(simulate, row))
+            yield key, *_outcome(row, functools.partial(_timed, simulate, row))
         return
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_end_on_interrupt)
     try:
-        futures: dict[Future[RowResult], str] = {pool.submit(simulate, row): key for key, row in todo.items()}
+        futures: dict[Future[RowResult], str] = {pool.submit(_timed, simulate, row): key for key, row in todo.items()}
         for future in as_completed(futures):
             key = futures[future]
             yield key, *_outcome(todo[key], future.result)
@@ -315,6 +328,13 @@ def _answers(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _timed(simulate: Simulate, row: Row) -> RowResult:
+    """The result with the CPU time of this process that it took."""
+    start_s = time.process_time()
+    result = simulate(row)
+    return replace(result, cpu_s=time.process_time() - start_s)
 
 
 def _end_on_interrupt() -> None:
@@ -362,8 +382,14 @@ def _group(key: tuple[str, str, str, str], outcomes: Sequence[Outcome]) -> Group
         median=statistics.median(absolute),
         worst=max(absolute),
         bias=statistics.fmean(signed),
+        cpu_s=_cpu_s(outcomes),
         worst_row=f"{' '.join(key)} {text}, {worst.result.schedule} ({worst.row.source})",
     )
+
+
+def _cpu_s(outcomes: Iterable[Outcome]) -> float:
+    """CPU seconds of their simulations; rows that ask the same share one."""
+    return sum({id(outcome.result): outcome.result.cpu_s for outcome in outcomes}.values())
 
 
 def _reasons(missing: Iterable[Missing]) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,6 +138,28 @@ def test_equal_questions_are_simulated_once() -> None:
     validation = validate(rows, counting(calls), workers=1, fingerprint=same)
     assert len(calls) == 1
     assert len(validation.outcomes) == 3
+
+
+def busy(row: Row) -> RowResult:
+    """A simulator that takes some CPU time."""
+    end_s = time.process_time() + 0.02
+    while time.process_time() < end_s:
+        pass
+    return proportional(row)
+
+
+def test_cpu_time_is_reported_once_a_simulation_and_survives_an_interruption(tmp_path: Path) -> None:
+    rows = rows_of(shape=["m=1", "m=1", "m=2"], dtype=["bf16", "bf16", "tf32"])
+    first = validate(rows, busy, workers=2, store=tmp_path / "results.jsonl", fingerprint=same)
+    each = [outcome.result.cpu_s for outcome in first.outcomes]
+    assert min(each) >= 0.02
+    assert each[0] == each[1]
+    assert first.cpu_s == pytest.approx(each[0] + each[2])
+    assert [group.cpu_s for group in first.groups] == [each[0], each[2]]
+    resumed = validate(rows, counting([], stop_at=1), workers=1, store=tmp_path / "results.jsonl", fingerprint=same)
+    assert resumed.to_dict() == first.to_dict()
+    assert resumed.to_dict()["cpu_s"] == first.cpu_s
+    assert f"3 rows, {first.cpu_s:.1f} CPU s" in str(resumed)
 
 
 def test_progress_reaches_the_end() -> None:

@@ -24,7 +24,7 @@ from sim.gpu.layout import Block, C, Counter, GpuState, M, P, Q, Reason, S, W, X
 from sim.gpu.lower import Occupancy, lower_kernel, occupancy
 from sim.gpu.program import Kernel
 from sim.memory.counters import MemoryCounter
-from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
+from sim.memory.model import MemorySpec, aligned, flush, lower_memory, new_memory_state, settle
 from sim.memory.recency import first_order
 
 _LOG_ROWS = 1 << 16
@@ -285,7 +285,12 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
     components = warps + 3 * sms
     if components > native.ID_MASK:
         raise ValueError(f"{components} warps and queues exceed the {native.ID_MASK} that event keys can name")
-    rows = np.zeros((sms, M.WIDTH), dtype=np.int64)
+
+    def aligned_rows(count: int, width: int) -> np.ndarray:
+        width = -(-width // 8) * 8
+        return aligned(count * width, np.int64, 0).reshape(count, width)
+
+    rows = aligned_rows(sms, M.WIDTH)
     rows[:, M.FREE_CTAS] = held.ctas
     gpc = np.repeat(np.arange(spec.gpc.count), spec.sms_per_gpc)
     rows[:, M.GPC] = gpc
@@ -304,8 +309,8 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
     return GpuState(
         due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
         x=x,
-        warps=zeros(warps, W.WIDTH),
-        subs=zeros(subs, S.WIDTH + -(-held.warps // int(p[P.SUB_CORES]))),
+        warps=aligned_rows(warps, W.WIDTH),
+        subs=aligned_rows(subs, S.WIDTH + -(-held.warps // int(p[P.SUB_CORES]))),
         sms=rows,
         gpcs=zeros(spec.gpc.count),
         ctas=zeros(ctas, C.WIDTH),

@@ -52,8 +52,8 @@ from sim.gpu.layout import (
     X,
 )
 from sim.memory.hashing import divide
-from sim.memory.kernel import AHEAD, l2_change, l2_prefetch, l2_read_ahead
-from sim.memory.recency import oldest_way, used
+from sim.memory.kernel import AHEAD, count_sectors, l2_change, l2_prefetch, l2_read_ahead
+from sim.memory.recency import oldest_way, refilled, used
 
 ID_BITS = 16
 TIME_SHIFT = ID_BITS + 6  # six bits of priority
@@ -236,12 +236,6 @@ def _full_mask(address, end):
     return ((1 << last) - 1) & ~((1 << first) - 1) if last > first else 0
 
 
-@inner(inline=True)
-def _sectors(mask):
-    """Number of sectors in a mask."""
-    return (mask & 1) + ((mask >> 1) & 1) + ((mask >> 2) & 1) + ((mask >> 3) & 1)
-
-
 # ---- accounting
 
 
@@ -390,9 +384,10 @@ def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask, k):
     the crossbar. k: its number among those that `_prefetch_lines` has located.
 
     now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no
-    hole before it.
+    hole before it. The request itself takes the place of a sector on the path that stores leave by.
     """
-    n = _sectors(mask)
+    n = count_sectors(mask)
+    sms[sm, M.WRITE_FREE] = max(sms[sm, M.WRITE_FREE], now) + p[P.WRITE_TICKS]
     begin = max(t, sms[sm, M.READ_FREE])
     sms[sm, M.READ_FREE] = begin + n * p[P.READ_TICKS]
     gpc = sms[sm, M.GPC]
@@ -443,7 +438,7 @@ def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
 
     The receive port delivers in the order of arrival, so its work is booked from the request.
     """
-    n = _sectors(mask)
+    n = count_sectors(mask)
     free = max(sms[sm, M.RECEIVE_FREE], t_request + p[P.NEAR_LATENCY] - 4 * p[P.RECEIVE_TICKS]) + n * p[P.RECEIVE_TICKS]
     sms[sm, M.RECEIVE_FREE] = free
     counters[Counter.PORT_RECEIVE_BYTES] += 32 * n
@@ -454,7 +449,7 @@ def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
 def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
     """[address, end) of one line written (or reduced) from SM `sm`; returns the tick of its acknowledgement."""
     mask = _sector_mask(address, end)
-    n = _sectors(mask)
+    n = count_sectors(mask)
     begin = max(t, sms[sm, M.WRITE_FREE])
     sms[sm, M.WRITE_FREE] = begin + n * p[P.WRITE_TICKS]
     counters[Counter.PORT_WRITE_BYTES] += 32 * n
@@ -503,9 +498,11 @@ def _l1_find(p, st, sm, line):
     way = find_tag(st.l1_tags, cache_set, line)
     if way < 0:
         way = oldest_way(order, p[P.L1_WAYS])
+        st.l1_order[cache_set] = refilled(order, p[P.L1_WAYS], way)
         st.l1_tags[cache_set * TAGS + way] = line
         st.l1_lines[cache_set, way] = 0
-    st.l1_order[cache_set] = used(order, p[P.L1_WAYS], way)
+    else:
+        st.l1_order[cache_set] = used(order, p[P.L1_WAYS], way)
     return cache_set, way
 
 
@@ -1324,7 +1321,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
             mask = _sector_mask(address, end)
             touched += 1
             at = lsu
-            lsu += max(cycle, _sectors(mask) * p[P.L1_SECTOR_TICKS])
+            lsu += max(cycle, count_sectors(mask) * p[P.L1_SECTOR_TICKS])
             if kind == Kind.LDG or kind == Kind.CP_ASYNC:
                 st.counters[Counter.GLOBAL_READ_BYTES] += end - address
                 data = at
@@ -1335,7 +1332,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                     cache_set, way = _l1_find(p, st, sm, line)
                     missing = mask & ~st.l1_lines[cache_set, way]
                     data = st.l1_lines[cache_set, way] >> L1_READY_SHIFT
-                    st.counters[Counter.L1_READ_SECTORS] += _sectors(mask)
+                    st.counters[Counter.L1_READ_SECTORS] += count_sectors(mask)
                 if missing != 0:
                     entry = _entry(st.misses, sms, sm, M.MISS_HEAD, at)
                     begin = max(at, st.misses[sm, entry])
@@ -1350,7 +1347,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                         sectors = (st.l1_lines[cache_set, way] & L1_SECTORS) | missing
                         st.l1_lines[cache_set, way] = (data << L1_READY_SHIFT) | sectors
                 else:
-                    st.counters[Counter.L1_HIT_SECTORS] += _sectors(mask)
+                    st.counters[Counter.L1_HIT_SECTORS] += count_sectors(mask)
                     data = max(data, at + p[P.L1_HIT])
                 done = max(done, data)
             else:
@@ -1888,8 +1885,8 @@ def advance(p, prog, st, ms, mem, until):
             following = limit & ID_MASK  # most likely the next in turn: its row comes from far away
             if following < warps:
                 row = following * W.WIDTH
-                prefetch(st.warps, row + W.PC)
-                prefetch(st.warps, row + W.OFFSET)
+                prefetch(st.warps, row)
+                prefetch(st.warps, row + W.ORDER)
                 prefetch(st.warps, row + W.READY)
                 prefetch(st.warps, row + W.READY + N_SCOREBOARDS)
             tick = _step(p, prog, st, ms, mem, component, t)

@@ -111,7 +111,7 @@ N_RING = 8  # groups of cp.async, wgmma, bulk stores in flight
 
 
 class W(IntEnum):
-    """Columns of a warp's row."""
+    """Columns of a warp's row: eight to a host cache line, those first that most ops touch."""
 
     PC = 0
     ACCOUNTED = 1  # ticks accounted so far
@@ -120,42 +120,41 @@ class W(IntEnum):
     SM = 4
     SUB = 5
     LEFT = 6  # instructions left of the row in progress, 0 when none
-    LINE = 7  # lines of the box done by the row in progress
-    BLOCK = 8  # what a parked warp waits for (Block)
-    BLOCK_A = 9
-    BLOCK_B = 10
-    STORES = 11  # latest acknowledgement of its stores
-    WG_LAST = 12  # latest completion of its wgmma
-    WG_N = 13  # committed groups
-    CP_LAST = 14
-    CP_N = 15
-    BULK_READ = 16
-    BULK_DONE = 17
-    BULK_N = 18
-    TILES = 19  # next_tile calls
-    ORDER = 20  # launch order of its CTA, for age
-    ISSUED = 21  # sequence number of its last issue, of its sub-core
-    ROLE_WARP = 22
-    WARP = 23  # number in its CTA
-    TICKET = 24  # TMA tickets: copies given to the engine and not yet finished
-    T_ISSUE = 25
-    T_DONE = 26
-    BASE = 27
-    ROWS = 28
-    ROW_BYTES = 29
-    ROW_STRIDE = 30
-    ROW = 31
-    OFFSET = 32
-    BLOCK_OP = 33  # op of the wait in progress, -1 if it is not logged
-    SHARED_WRITTEN = 34  # when its latest shared-memory stores have been made
-    LEAF = 35  # in the tree of events
-    WG_LEFT = 36  # ticks of its tensor core that its wgmma in flight still need
-    WG_ASKED = 37  # ticks that all its wgmma have needed
-    WG_ISSUED = 38  # wgmma ops so far
-    WG_DONE = 39  # of these, over
-    READY = 40
-    READY_REASON = 72
-    VARS = 104
+    LEAF = 7  # in the tree of events
+    ORDER = 8  # launch order of its CTA, for age
+    ISSUED = 9  # sequence number of its last issue, of its sub-core
+    BLOCK = 10  # what a parked warp waits for (Block)
+    BLOCK_A = 11
+    BLOCK_B = 12
+    BLOCK_OP = 13  # op of the wait in progress, -1 if it is not logged
+    SHARED_WRITTEN = 14  # when its latest shared-memory stores have been made
+    STORES = 15  # latest acknowledgement of its stores
+    BASE = 16
+    ROWS = 17
+    ROW_BYTES = 18
+    ROW_STRIDE = 19
+    ROW = 20
+    OFFSET = 21
+    T_ISSUE = 22
+    T_DONE = 23
+    READY = 24
+    READY_REASON = 56
+    VARS = 88
+    WG_LAST = 120  # latest completion of its wgmma
+    WG_N = 121  # committed groups
+    CP_LAST = 122
+    CP_N = 123
+    BULK_READ = 124
+    BULK_DONE = 125
+    BULK_N = 126
+    TILES = 127  # next_tile calls
+    ROLE_WARP = 128
+    WARP = 129  # number in its CTA
+    TICKET = 130  # TMA tickets: copies given to the engine and not yet finished
+    WG_LEFT = 131  # ticks of its tensor core that its wgmma in flight still need
+    WG_ASKED = 132  # ticks that all its wgmma have needed
+    WG_ISSUED = 133  # wgmma ops so far
+    WG_DONE = 134  # of these, over
     WG_RING = 136  # ops issued when a group was committed
     CP_RING = 144
     BULK_RING = 152  # read done
@@ -226,7 +225,7 @@ class M(IntEnum):
     FETCHED = 17  # instruction lines asked for so far
     MISS_HEAD = 18  # entry of the miss queue that was taken longest ago
     STORE_HEAD = 19  # entry of the store queue that was taken longest ago
-    WIDTH = 20
+    WIDTH = 24
 
 
 class C(IntEnum):

@@ -25,7 +25,7 @@ from sim.engine.search import TAGS, find_tag
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import dram_read, dram_write
 from sim.memory.hashing import divide, rotate
-from sim.memory.recency import dropped, oldest_way, used
+from sim.memory.recency import dropped, oldest_way, refilled, used
 
 VALID = 0xF
 """Mask of the valid sectors in a line's word."""
@@ -159,7 +159,7 @@ def allocate(spec, state, t, line, cache_set):
             taken = dram_write(spec.dram, state.dram, state.counters, t, place >> 32, place & 0xFFFFFFFF, atoms)
     state.tags[i] = line
     state.lines[i] = 0
-    state.order[cache_set] = used(order, spec.ways, way)
+    state.order[cache_set] = refilled(order, spec.ways, way)
     state.scratch[0] = taken
     return i
 

@@ -152,8 +152,8 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
     """State at tick 0 with an empty cache."""
     count = spec.slices * spec.sets
     return MemoryState(
-        tags=_aligned(count * TAGS, np.int32, -1),
-        lines=_aligned(count * TAGS, np.int64, 0),
+        tags=aligned(count * TAGS, np.int32, -1),
+        lines=aligned(count * TAGS, np.int64, 0),
         order=np.full(count, first_order(spec.ways), np.int64),
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
@@ -165,8 +165,8 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
     )
 
 
-def _aligned(count: int, dtype: type, value: int) -> NDArray:
-    """A filled array that starts at a host cache line, so that the tags of a set lie in as few as possible."""
+def aligned(count: int, dtype: type, value: int) -> NDArray:
+    """A filled array that starts at a host cache line, so that what is touched together lies in as few as possible."""
     raw = np.empty(count * np.dtype(dtype).itemsize + 64, np.uint8)
     skip = -raw.ctypes.data % 64
     array: NDArray = raw[skip : skip + count * np.dtype(dtype).itemsize].view(dtype)

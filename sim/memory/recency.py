@@ -50,13 +50,18 @@ def oldest_way(order: int, ways: int) -> int:
 
 
 @inner(inline=True)
+def refilled(order: int, ways: int, way: int) -> int:
+    """The order after a use of the least recently used way: what was second to last is the oldest now."""
+    kept = ((1 << (4 * ways - 4)) - 1) >> 4
+    return (((order & kept) << 4) | way) if ways > 1 else order
+
+
+@inner(inline=True)
 def used(order: int, ways: int, way: int) -> int:
     """The order after a use of a way."""
     place = place_of(order, ways, way)
     if place == 0:
-        # What was second to last is the oldest now.
-        kept = ((1 << (4 * ways - 4)) - 1) >> 4
-        return (((order & kept) << 4) | way) if ways > 1 else order
+        return refilled(order, ways, way)
     below = (place >> 3) - 1
     return (order & ~((place << 1) - 1)) | ((order & below) << 4) | way
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from sim.report.sections import bytes_text
 from sim.runners.options import Cost, Options, Progress, one_of, part
 from sim.validate import RowResult
 from workloads.gpu.select import Choice, choose
+from workloads.gpu.threadblock import ThreadblockConfig
 from workloads.graphs import Graph, GraphOperator
 from workloads.ops import AllReduce, CopyH2D, Gemm, Operator
 from workloads.registry import build, schedules
@@ -166,6 +167,8 @@ def row(row: Row) -> RowResult:
     vendor = environment.kind.get(row.dtype, "auto")
     choice = choose(op, spec, vendor if schedule == "vendor" else schedule)
     config, estimate_ps = choice.candidates[0]
+    if environment.raster.get(row.dtype) == "linear" and isinstance(config, ThreadblockConfig):
+        config = replace(config, group=1)
     run = run_program(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
     # A `host` row states its own overhead, which is added to the kernels' time.
     scope = "kernel" if row.scope == "host" else row.scope

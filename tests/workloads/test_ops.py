@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from arch.dtypes import FORMATS, round_to
 from arch.errors import InputError
+from sim.api import simulate_row
 from workloads.dtypes import default_accumulator, default_output
 from workloads.ops import DATA_KINDS, FUNCTIONS, Gemm, operator_class, operator_words
 from workloads.parse import parse
@@ -276,3 +277,11 @@ def test_deepbench_multiplies_zeros_except_in_fp32_and_adds_to_c() -> None:
     gemm = operator_of(row)
     assert isinstance(gemm, Gemm)
     assert (gemm.beta, gemm.acc) == ("1", "fp16")
+
+
+def test_deepbenchs_library_launches_fp32_tiles_in_linear_order() -> None:
+    assert environment_of("deepbench").raster == {"fp32": "linear"}
+    assert not environment_of("default").raster
+    row = next(r for r in read_rows() if (r.source, r.machine, r.dtype) == ("deepbench", "t4", "fp32"))
+    assert "group 1" in simulate_row(dataclasses.replace(row, shape="m=512 n=256 k=64 ta=N tb=N")).schedule
+    assert "group" not in simulate_row(dataclasses.replace(row, shape="m=512 n=256 k=64", source="x")).schedule

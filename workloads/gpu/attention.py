@@ -143,11 +143,16 @@ class OnlineSoftmax:
     """Softmax of one warp's rows, block of keys by block: NumPy meaning and instructions.
 
     rows: of the warp, `stride` queries apart (0: they are heads of one query). A thread holds rows * block_n / 32
-    scores of `lines` rows of the tile; four threads share a row.
+    scores of `lines` rows of the tile; four threads share a row. sums_each_block: they add up their sums in each block,
+    not only at the end.
     """
 
-    def __init__(self, p: AttentionProblem, rows: int, block_n: int, head_dim: int, stride: int = 1) -> None:
+    def __init__(
+        self, p: AttentionProblem, rows: int, block_n: int, head_dim: int, stride: int = 1, *,
+        sums_each_block: bool = False,
+    ) -> None:  # fmt: skip
         self.p, self.rows, self.block_n, self.head_dim, self.stride = p, rows, block_n, head_dim, stride
+        self.sums_each_block = sums_each_block
         self.scores = RegisterTile("scores", (rows, block_n), "fp32")
         self.weights = RegisterTile("weights", (rows, block_n), p.dtype)
         self.acc = RegisterTile("acc", (rows, head_dim), "fp32")
@@ -211,6 +216,13 @@ class OnlineSoftmax:
         r.run("imad", lines, dtype="int32", dst=top, srcs=(new_top,), compute=_first)
         r.run("ex2", n, dtype="fp32", dst=scores, srcs=(new_top,), compute=weights, mix=(("ffma", n), ("fadd", n)))
         r.run("ffma", lines, dtype="fp32", dst=total, srcs=(scores, *(() if first else (scale,))), compute=add)
+        if self.sums_each_block:
+            self._add_up(r)
+
+    def _add_up(self, r: RoleBuilder) -> None:
+        """The four threads of a row add up their sums."""
+        total = self.total.whole
+        r.run("shfl", 2 * self.lines, dst=total, srcs=(total,), compute=_same, mix=(("fadd", 2 * self.lines),))
 
     def convert(self, r: RoleBuilder) -> None:
         """Weights in the operands' format, two an instruction."""
@@ -246,7 +258,8 @@ class OnlineSoftmax:
             return np.where(total > 0, factor * top + np.log(total), empty)
 
         total, lines = self.total.whole, self.lines
-        r.run("shfl", 2 * lines, dst=total, srcs=(total,), compute=_same, mix=(("fadd", 2 * lines),))
+        if not self.sums_each_block:
+            self._add_up(r)
         r.run("rcp", lines, dtype="fp32", dst=self.scale.whole, srcs=(total,), compute=inverse, mix=(("setp", lines),))
         self.rescale(r)
         r.run(

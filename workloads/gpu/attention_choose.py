@@ -10,20 +10,24 @@ import re
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from workloads.gpu import flash2, flash3, flash_decode, unfused
+from workloads.gpu import flash2, flash3, flash_decode, flash_triton, unfused
 from workloads.gpu.attention import AttentionProblem, problem, width
 from workloads.gpu.estimate import figures, transfer
 from workloads.gpu.flash2 import Flash2Config
 from workloads.gpu.flash3 import Flash3Config
 from workloads.gpu.flash_decode import DecodeConfig
+from workloads.gpu.flash_triton import FlashTritonConfig
 from workloads.gpu.problem import ceil_div
 from workloads.gpu.select import Choice
 from workloads.gpu.unfused import UnfusedConfig
+from workloads.gpu.wgmma import BLOCK_ROWS
 from workloads.ops.attention import Attention
 
-Config = Flash3Config | Flash2Config | DecodeConfig | UnfusedConfig
+Config = Flash3Config | Flash2Config | FlashTritonConfig | DecodeConfig | UnfusedConfig
 
 SCHEDULES = ("flash3", "flash2", "decode", "unfused")
+"""What `auto` ranks."""
+KINDS = (*SCHEDULES, "flash2-triton")
 
 
 def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
@@ -34,8 +38,8 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """
     p = problem(op)
     kind = schedule.split()[0] if schedule.split() else schedule
-    if kind not in (*SCHEDULES, "auto"):
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(SCHEDULES)}, or a whole configuration")
+    if kind not in (*KINDS, "auto"):
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
     if len(schedule.split()) > 1:
         config = parse(schedule, p, spec)
         _check(p, spec, config)
@@ -65,6 +69,8 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
         return UnfusedConfig()
     if kind == "decode":
         return flash_decode.default_config(p, spec)
+    if kind == "flash2-triton":
+        return flash_triton.default_config(p)
     return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
 
 
@@ -73,6 +79,8 @@ def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
         flash3.check(p, spec, config)
     elif isinstance(config, Flash2Config):
         flash2.check(p, spec, config)
+    elif isinstance(config, FlashTritonConfig):
+        flash_triton.check(p, spec, config)
     elif isinstance(config, DecodeConfig):
         flash_decode.check(p, spec, config)
     else:
@@ -90,14 +98,14 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     if isinstance(config, DecodeConfig):
         return _estimate_decode_ps(p, spec, config)
     tensor: float
-    if isinstance(config, Flash3Config):
+    if isinstance(config, Flash3Config | FlashTritonConfig):
         scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
         outputs = spec.instruction("wgmma", p.dtype, f"m64n{d}k{flash3.step_k(p)}")
         tensor = scores.interval_cycles * (d // flash3.step_k(p)) + outputs.interval_cycles * (
             config.block_n // flash3.step_k(p)
         )
-        tensor *= config.warpgroups
-        overlapped = config.overlap or config.pingpong
+        tensor *= config.block_m // BLOCK_ROWS
+        overlapped = isinstance(config, Flash3Config) and (config.overlap or config.pingpong)
     else:
         row = spec.instruction("mma", p.dtype, flash2.SHAPE)
         tensor = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores

@@ -7,8 +7,8 @@ the other (ping-pong). CTAs of a cluster share K and V by multicast. CTAs are pe
 unequal they take them from a counter, the longest first, few heads at a time so that K and V stay in the L2.
 
 Each mechanism can be left out, which gives another program: `tma` (cp.async by the producer's four warps), `wgmma`
-(ldmatrix and mma.sync), `specialized` (all warps load and compute), `pingpong`, `overlap` (both products are waited for
-before softmax), and multicast (`cluster` 1).
+(ldmatrix and mma.sync), `specialized` (all warps load and compute), `pingpong`, `overlap` (each product, then softmax,
+is waited for before the next one begins: the paper's algorithm 1), and multicast (`cluster` 1).
 
 Tiles, warps and instruction counts are those of the published kernels (hopper/tile_size.h and machine code of commit
 0251105a, nvcc 13.0).
@@ -95,7 +95,7 @@ def tile(p: AttentionProblem) -> tuple[int, int]:
     """Published tile of queries and keys."""
     d, local = p.op.head_dim, p.op.window > 0
     if width(p) == 1:
-        return (192, 160) if d == 64 else (128, 224)
+        return {64: (192, 160), 128: (128, 224), 256: (128, 64 if local else 128)}[d]
     if d == 64:
         return 192, 128 if p.masked else 192
     if d == 128:
@@ -143,8 +143,6 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
     if width(p) == 1 and not (config.tma and config.wgmma and config.specialized and config.cluster == 1):
         raise InputError(f"{where}: {p.dtype} needs TMA, wgmma and producers, which transpose V; nearest: dtype=fp16")
-    if width(p) == 1 and p.op.head_dim > 128:
-        raise InputError(f"{where}: {p.dtype} values and their transpose leave no room for O; nearest: head_dim=128")
     if config.block_n % step_k(p):
         raise InputError(f"{where}: a block of {p.dtype} keys is a multiple of {step_k(p)}; nearest: 128")
     if config.block_m not in (64, 128, 192):
@@ -192,13 +190,15 @@ class _Builder:
             self.transposed = self.k.shared("v_transposed", (d, config.block_n), p.dtype, config.stages, 128)
             used += self.transposed.size_bytes
         staged = config.block_m * d * DTYPE_BYTES[p.out]
-        # O leaves through a buffer of its own; where there is no room, through the values read last, or through Q.
+        # O leaves through a buffer of its own; where there is no room, through the values read last, or through Q, or,
+        # wider than what these hold, straight from registers (the published kernel lays it over all stages of V).
         self.o: Blocked | None = None
         if used + staged <= spec.shared.max_per_cta_bytes:
             self.o = self._buffer("o", config.block_m, 1, p.out)
         fits = config.block_n >= config.block_m and p.out == p.dtype
         self.through_v = self.o is None and fits and config.tma and config.wgmma
-        self.through_q = self.o is None and not self.through_v
+        self.through_q = self.o is None and not self.through_v and p.out == p.dtype
+        self.staging = self.o or (self.values if self.through_v else self.q if self.through_q else None)
         warps = self.consumer_warps
         loaders = 1 if config.tma else WARPGROUP if config.specialized else warps
         if self.transposed:
@@ -437,7 +437,7 @@ class _Builder:
         if first:
             self._load_first(r, t)
             self._landed(r, self.q_full, Const(0), 0)
-        else:
+        elif self.c.overlap:
             self._landed(r, self.v_full, step - 1, 0)
         r.mbarrier_arrive(self.k_full, step % self.c.stages)
         with r.when(t.blocks.trips > i + 1):
@@ -458,7 +458,11 @@ class _Builder:
             if not c.specialized:
                 self._load_ahead(r, t, 0)
             r.mbarrier_wait(self.q_full, 0, Var("index"))
-            self._first_block(r, s, t, row)
+            step = self._overlapped_step if c.overlap else self._serial_step
+            if c.overlap:
+                self._first_block(r, s, t, row)
+            else:
+                self._serial_step(r, s, t, row, 0, masked=True)
             done: Expr = Const(1)
             for name, trips, masked in (
                 ("tail", t.blocks.tail, self.p.masked), ("whole", t.blocks.whole, False), ("head", t.blocks.head, True)
@@ -468,11 +472,16 @@ class _Builder:
                 with r.loop(name, trips) as i:
                     if not c.specialized:
                         self._load_ahead(r, t, done + i)
-                    self._step(r, s, Var("done") + done + i, (row, t.blocks.end - 1 - done - i) if masked else None)
+                    step(r, s, t, row, done + i, masked=masked)
                 done = done + trips
-            self._last_block(r, s, t)
+            if not self.through_q:
+                r.mbarrier_arrive(self.q_empty, 0)
+            if c.overlap:
+                self._last_block(r, s, t)
+            else:
+                self._give_turn(r)
             self._store(r, s, t, row)
-        if c.tma:
+        if c.tma and self.staging:
             with r.when(WARP.equals(0)):
                 r.bulk_wait(0, read=False)
                 if not c.specialized:
@@ -508,10 +517,12 @@ class _Builder:
         )  # fmt: skip
         r.wgmma_commit()
 
-    def _outputs(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, first: IntLike) -> None:
+    def _outputs(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, first: IntLike, *, turn: bool) -> None:
         """acc + P V of one block, in flight. first: whether it is the first of the tile."""
         stage, n = step % self.c.stages, self.c.block_n // step_k(self.p)
         r.mbarrier_wait(self.v_full, stage, step // self.c.stages)
+        if turn:
+            self._take_turn(r)
         if not self.c.wgmma:
             self.fragments.outputs(r, s, self.values, stage, accumulate=1 - first)
             return
@@ -537,19 +548,21 @@ class _Builder:
         s.block(r, first=True)
         s.convert(r)
 
-    def _step(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, masked: tuple[Expr, Expr] | None) -> None:
+    def _overlapped_step(
+        self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr, i: Expr, *, masked: bool
+    ) -> None:  # fmt: skip
         """One block of keys: its scores and softmax, and the outputs of the block before."""
+        step = Var("done") + i
         before = step - 1
         self._scores(r, s, step, turn=True)
-        self._outputs(r, s, before, before.equals(Var("done")))
+        self._outputs(r, s, before, before.equals(Var("done")), turn=False)
         self._give_turn(r)
-        self._wait(r, 1 if self.c.overlap else 0)
+        self._wait(r, 1)
         self._release(r, self.k_empty, step)
         if masked:
-            s.mask(r, masked[0], masked[1] * self.c.block_n)
+            s.mask(r, row, (t.blocks.end - 1 - i) * self.c.block_n)
         s.block(r, first=False)
-        if self.c.overlap:
-            self._wait(r, 0)
+        self._wait(r, 0)
         self._release(r, self.v_empty, before)
         s.convert(r)
         s.rescale(r)
@@ -557,14 +570,40 @@ class _Builder:
 
     def _last_block(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile) -> None:
         last = Var("done") + t.blocks.trips - 1
-        if not self.through_q:
-            r.mbarrier_arrive(self.q_empty, 0)
         if not self.c.specialized and not self.c.tma:
             self._landed(r, self.v_full, last, 0)
-        self._outputs(r, s, last, t.blocks.trips.equals(1))
+        self._outputs(r, s, last, t.blocks.trips.equals(1), turn=False)
         self._wait(r, 0)
         if not self.through_v:
             self._release(r, self.v_empty, last)
+
+    def _serial_step(
+        self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr, i: IntLike, *, masked: bool
+    ) -> None:  # fmt: skip
+        """One block of keys: its scores, softmax and outputs in turn. A warpgroup's turn at the tensor cores is the
+        outputs of one block and the scores of the next."""
+        first = isinstance(i, int)
+        step = Var("done") + i
+        self._scores(r, s, step, turn=first)
+        self._give_turn(r)
+        self._wait(r, 0)
+        self._release(r, self.k_empty, step)
+        if masked:
+            s.mask(r, row, (t.blocks.end - 1 - i) * self.c.block_n)
+        s.block(r, first=first)
+        s.convert(r)
+        if not first:
+            s.rescale(r)
+        if not self.c.specialized and not self.c.tma:
+            self._landed(r, self.v_full, step, 0)
+        self._outputs(r, s, step, int(first), turn=True)
+        self._wait(r, 0)
+        if not self.through_v:
+            self._release(r, self.v_empty, step)
+        else:  # the last values stay, O leaves through their buffer
+            with r.when(t.blocks.trips > i + 1):
+                self._release(r, self.v_empty, step)
+        overhead.FLASH3_CONSUMER_STEP.write(r)
 
     def _release(self, r: RoleBuilder, empty: MBarrier, step: Expr) -> None:
         r.mbarrier_arrive(empty, step % self.c.stages, self.everyone if self.c.cluster > 1 else None)
@@ -577,8 +616,12 @@ class _Builder:
         overhead.FLASH3_EPILOGUE.write(r)
         last = Var("done") + t.blocks.trips - 1
         stage: IntLike = last % self.c.stages if self.through_v else 0
-        staging = self.o or (self.values if self.through_v else self.q)
-        if self.c.tma:
+        staging = self.staging
+        if staging is None:
+            box = self.p.o[t.batch, row:WARP_ROWS, t.head, :]  # type: ignore[misc]
+            pair = 2 * DTYPE_BYTES[self.p.out]  # what a thread holds of a row
+            r.stg(box, s.acc.whole, s.rows * s.head_dim // 64, vector_bytes=pair)
+        elif self.c.tma:
             self._store_tile(r, s, t, staging, stage)
         else:
             store_rows(r, s, staging, self._own_row, self.p.o, (t.batch, row, t.head))

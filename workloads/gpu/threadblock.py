@@ -56,10 +56,11 @@ class ThreadblockConfig:
     """Tile configuration.
 
     tile_*: output tile and k step of a CTA. warp_m, warp_n: output tile of a warp. stages: shared buffers of an
-    operand. copy: `ldg` or `cp.async`. group: tiles done together along one direction. split: pieces of k a tile;
-    stream_k: the tiles of the last wave are cut evenly over all CTAs. groups_of_rows: a group is always one of rows of
-    tiles; otherwise groups run across the shorter side. reuse: with one buffer less, cp.async writes to the one that
-    the current step has just read, behind a barrier for each operand.
+    operand. copy: `ldg` or `cp.async`. group: tiles done together along one direction; 1 is the order of launch, along
+    n, where the result is contiguous. split: pieces of k a tile; stream_k: the tiles of the last wave are cut evenly
+    over all CTAs. groups_of_rows: a group is always one of rows of tiles; otherwise groups run across the shorter side.
+    reuse: with one buffer less, cp.async writes to the one that the current step has just read, behind a barrier for
+    each operand.
     """
 
     groups_of_rows: ClassVar[bool] = False
@@ -213,7 +214,7 @@ def plan(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> 
         shared_tiles = stream_tiles(tiles, resident)
         if shared_tiles:
             workers = min(resident, shared_tiles * steps)
-    along_n = tiles_m < tiles_n and not config.groups_of_rows
+    along_n = tiles_m < tiles_n and config.group > 1 and not config.groups_of_rows
     return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, config.group, along_n)
 
 

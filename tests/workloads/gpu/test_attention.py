@@ -24,6 +24,7 @@ from workloads.gpu.attention_choose import Config
 from workloads.gpu.flash2 import Flash2Config
 from workloads.gpu.flash3 import Flash3Config
 from workloads.gpu.flash_decode import DecodeConfig
+from workloads.gpu.flash_triton import FlashTritonConfig
 from workloads.gpu.select import choose
 from workloads.gpu.unfused import UnfusedConfig
 from workloads.ops.attention import Attention
@@ -62,6 +63,16 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(128, 160, head_dim=256), Flash3Config(128, 80, pingpong=False)),
     (attention(64, 128), Flash3Config(64, 64, stages=1, overlap=True)),
     (attention(200, 300, heads=2, causal="1", dtype="fp8"), Flash3Config(128, 64)),
+    (attention(130, 200, heads=2, head_dim=256, dtype="fp8"), Flash3Config(128, 128)),
+    (attention(200, 270, heads=2, kv_heads=1, causal="1", window=70), Flash3Config(128, 32, overlap=False)),
+    (attention(384, batch=2, head_dim=128), Flash3Config(128, 176, cluster=2, overlap=False)),
+    (attention(256), Flash3Config(128, 64, pingpong=False, overlap=False, tma=False, specialized=False)),
+]
+TRITON: list[tuple[Attention, FlashTritonConfig]] = [
+    (attention(256, 384, heads=2), FlashTritonConfig(128, 64, 4, 4)),
+    (attention(256, batch=2, heads=2, causal="1"), FlashTritonConfig(128, 64)),
+    (attention(128, head_dim=128, causal="1", dtype="bf16"), FlashTritonConfig(64, 32, 4, 2)),
+    (attention(128, 256, head_dim=128), FlashTritonConfig(128, 128, 8, 2)),
 ]
 FLASH2: list[tuple[Attention, Flash2Config]] = [
     (attention(256), Flash2Config(128, 64)),
@@ -77,6 +88,7 @@ DECODE: list[tuple[Attention, DecodeConfig]] = [
 ]
 CASES: list[tuple[str, Attention, Config]] = [
     *(("two SMs", op, c) for op, c in FLASH3),
+    *(("two SMs", op, c) for op, c in TRITON),
     *(("a100-sxm4-80gb", op, c) for op, c in FLASH2),
     *(("a100-sxm4-80gb", op, c) for op, c in DECODE),
 ]
@@ -95,7 +107,8 @@ def test_computes_what_numpy_does(case: tuple[str, Attention, Config], machines:
 FENCE = "no register that wgmma reads or writes is touched between this fence and the one before"
 TURN = "keeps the warpgroups from multiplying at the same time, which is slower but not wrong"
 IMPLIED = "the values loaded last went where values had been handed back after these keys had been read"
-READ = "mma.sync has read the values before these keys are handed back"
+READ = "these values' buffer was read before the next keys, which are loaded first, were handed back"
+NEXT = "the wait for the next scores covers these outputs, and only after it their values are overwritten"
 TOGETHER = "queries and first keys arrive together, so that each wait implies the other"
 STORED = "all warps have met at the barriers around the store of O since"
 MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
@@ -133,13 +146,41 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
         {
             "producer/7 mbarrier_wait": IMPLIED,
             "producer/13 mbarrier_wait": READ,
-            "consumer/28 bar_sync": TURN,
+            "consumer/59 bar_sync": TURN,
         },
     ),
     "flash3 without warp specialization": (
         "one SM", attention(128, 64, heads=2), Flash3Config(128, 16, pingpong=False, specialized=False),
         {**{f"warps/{n} mbarrier_wait": STORED for n in (3, 7, 10, 13)}, "warps/41 wgmma_fence": FENCE},
     ),
+    "flash3 without overlap": (
+        "one SM", attention(128, 64, heads=2), Flash3Config(128, 16, overlap=False),
+        {
+            "producer/7 mbarrier_wait": IMPLIED,
+            "producer/13 mbarrier_wait": READ,
+            **{f"consumer/{n} bar_sync": TURN for n in (7, 22, 45)},
+            "consumer/26 wgmma_wait": NEXT,
+            "consumer/30 wgmma_fence": FENCE,
+        },
+    ),
+    "flash3 without ping-pong": (
+        "one SM", attention(128, 64, heads=2), Flash3Config(128, 16, pingpong=False),
+        {"producer/7 mbarrier_wait": IMPLIED, "consumer/23 wgmma_fence": FENCE},
+    ),
+    "flash3 without ping-pong and overlap": (
+        "one SM", attention(128, 64, heads=2), Flash3Config(128, 16, pingpong=False, overlap=False),
+        {
+            "producer/7 mbarrier_wait": IMPLIED,
+            "producer/13 mbarrier_wait": READ,
+            "consumer/22 wgmma_wait": NEXT,
+            "consumer/26 wgmma_fence": FENCE,
+        },
+    ),
+    "flash3 fp8 without a buffer for O": (
+        "one SM", attention(64, 128, heads=2, head_dim=256, dtype="fp8"), Flash3Config(64, 32),
+        {**{f"producer/{n} mbarrier_wait": IMPLIED for n in (7, 10)}, "consumer/23 wgmma_fence": FENCE},
+    ),
+    "flash2-triton": ("two SMs", attention(256, causal="1"), FlashTritonConfig(128, 32, 8, 3), {}),
     "flash2": ("a100-sxm4-80gb", attention(64, 96), Flash2Config(64, 32), {}),
     "decode": ("a100-sxm4-80gb", attention(1, 192, heads=4, kv_heads=1), DecodeConfig(64, 32, 2), {}),
 }  # fmt: skip
@@ -208,6 +249,7 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
         "flash3 64x32 stages 2 cp.async mma unspecialized",
         "flash2 64x32 warps 4",
         "decode 64x32 warps 4 splits 2",
+        "flash2-triton 64x32 warps 4 stages 2",
     ],
 )
 def test_a_configuration_is_written_as_it_prints(text: str, machines: dict[str, GpuSpec]) -> None:

@@ -14,9 +14,11 @@ from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.instances import Instance, places, run_warp
-from sim.gpu.program import GlobalTensor, Loop, Program, Statement, Var, evaluate, walk
+from sim.gpu.program import Const, GlobalTensor, Loop, Program, Statement, Var, evaluate, walk
+from workloads.gpu import simt, threadblock
 from workloads.gpu.mma import MmaConfig
 from workloads.gpu.plan import Plan
+from workloads.gpu.problem import problem
 from workloads.gpu.simt import SimtConfig
 from workloads.gpu.wgmma import WgmmaConfig
 from workloads.ops import Gemm
@@ -168,6 +170,16 @@ def test_declared_resources_fit_the_machine(case: tuple[str, Gemm, Tiled]) -> No
     kernel = build(op, spec, config).kernels[0]
     assert kernel.shared_bytes <= spec.shared.max_per_cta_bytes
     assert kernel.launch_registers <= spec.sm.max_registers_per_thread
+
+
+@pytest.mark.parametrize(("m", "n"), [(1024, 256), (256, 1024)])
+def test_a_group_of_one_tile_is_the_order_of_launch(m: int, n: int) -> None:
+    """Along n, where the result is contiguous, whichever side is the longer; larger groups run across the shorter."""
+    op, spec = Gemm(m=m, n=n, k=64, dtype="fp32"), MACHINES["t4"]
+    p, config = problem(op), SimtConfig(64, 64, 16, 32, 32, group=1)
+    order = threadblock.plan(p, spec, config, simt.inner(p, spec, config))
+    tiles = [order.tile(Const(i)) for i in range(order.tiles)]
+    assert [(evaluate(t.m, {}), evaluate(t.n, {})) for t in tiles] == [divmod(i, n // 64) for i in range(order.tiles)]
 
 
 @st.composite
