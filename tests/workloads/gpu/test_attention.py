@@ -296,9 +296,9 @@ def test_what_a_kernel_does_not_use_cannot_be_left_out(machines: dict[str, GpuSp
 @pytest.mark.parametrize(
     "op",
     [
-        attention(96, heads=2, kv_heads=1, causal="1"),
-        attention(64, 100, batch=2, window=30, dtype="bf16"),
-        attention(80, 130, head_dim=128),
+        attention(12, heads=2, kv_heads=1, causal="1"),
+        attention(6, 40, batch=2, window=30, dtype="bf16"),
+        attention(20, 130, head_dim=128),
     ],
     ids=str,
 )
