@@ -45,7 +45,7 @@ def _lowest(typing_context: Any, mask: Any) -> Any:
 
 
 def _lowest_plainly(mask: int) -> int:
-    return (mask & -mask).bit_length() - 1
+    return int(mask & -mask).bit_length() - 1
 
 
 def _find_plainly(tags: Any, cache_set: int, tag: int) -> int:
