@@ -171,8 +171,8 @@ class L2(Group):
         default=None, description="between the partitions, each direction; absent with one partition"
     )
     interleave_bytes: Bytes = Field(
-        description="neighbouring bytes that stay together when addresses are scattered over the slices; more than a line"
-        " alternates between two slices of a channel"
+        description="neighbouring bytes that stay together when lines are scattered over the slices; more than a"
+        " line alternates between two slices of a channel"
     )
     local_copies: bool = Field(description="a partition keeps copies of lines whose home is the other one")
 

@@ -42,6 +42,8 @@ _CLOCK_MHZ = {"v100-sxm2": 1380, "a100-sxm4-40gb": 1410, "a100-sxm4-80gb": 1410,
 """Core clock that the pointer chase of the same suite reports for the same machines."""
 _CHASE_KIB: tuple[int, ...] = (16, 95, 160, 1029, 4333, 7684, 14983, 29207, 42767, 56926, 206295)
 _THREADS: tuple[int, ...] = (32, 128, 256, 512, 1024)
+_STREAM_ELEMENTS = 134_217_730
+"""Of each array of the suite's streaming kernels."""
 _SHARED_KIB: tuple[int, ...] = (3072, 11264, 18432)
 LIMITS = {"cycles": 5.0, "us": 5.0}
 RATE_LIMIT = 8.0
@@ -210,7 +212,14 @@ class Bench:
         short = max(10 * wave, fill)
         long = short + max(20 * wave, 32_000_000 // (8 * threads) if threads > 128 else 0)
         size = 8 * threads * (loads + stores)
-        return self.rate(lambda n: micro.stream(op, self.spec, threads, n), short, long, size) / 1e9
+        rate = self.rate(lambda n: micro.stream(op, self.spec, threads, n), short, long, size)
+        if not row.source.startswith("gpu_benches"):
+            return rate / 1e9
+        # The suite's host clock covers two launches over arrays of 1 GiB and the synchronisation.
+        moved = 8 * _STREAM_ELEMENTS * (loads + stores)
+        launch = self.spec.launch
+        duration_ps = launch.kernel_ps + round(1e12 * moved / rate) + launch.drain_ps
+        return 1e3 * 2 * moved / scope_ps(self.spec, [duration_ps, duration_ps], "host")
 
     def dot(self, row: Row) -> float:
         """GB/s of BabelStream's dot product."""

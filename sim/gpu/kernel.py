@@ -384,9 +384,10 @@ def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask, k):
     the crossbar. k: its number among those that `_prefetch_lines` has located.
 
     now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no
-    hole before it.
+    hole before it. The request itself takes the place of a sector on the path that stores leave by.
     """
     n = count_sectors(mask)
+    sms[sm, M.WRITE_FREE] = max(sms[sm, M.WRITE_FREE], now) + p[P.WRITE_TICKS]
     begin = max(t, sms[sm, M.READ_FREE])
     sms[sm, M.READ_FREE] = begin + n * p[P.READ_TICKS]
     gpc = sms[sm, M.GPC]
