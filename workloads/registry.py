@@ -29,6 +29,7 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("attention", "gpu"): (
         "workloads.gpu.flash3",
         "workloads.gpu.flash2",
+        "workloads.gpu.flash_triton",
         "workloads.gpu.flash_decode",
         "workloads.gpu.unfused",
     ),

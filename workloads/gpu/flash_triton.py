@@ -184,7 +184,7 @@ class _Builder:
         """Blocks of keys from `first` on, pipelined on their own. row: the tile's first query where there is a mask."""
         c, s = self.c, self.softmax
         ahead = c.stages - 1
-        for stage in range(ahead):
+        with r.loop(f"{name}_fill", ahead) as stage:
             for to, tensor in ((self.keys, self.p.k), (self.values, self.p.v)):
                 with r.when(trips > stage):
                     self._copy(r, to, tensor, first + stage, stage)

@@ -345,6 +345,16 @@ def test_work_is_conserved_and_no_roof_is_beaten(data: st.DataObject) -> None:
     assert max(simulate(op, machine, schedule=kind).figures.speed_of_light().values()) <= 1
 
 
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_the_tutorials_kernel_visits_what_a_causal_tile_sees(head_dim: int, machines: dict[str, GpuSpec]) -> None:
+    op, machine = attention(256, head_dim=head_dim, causal="1"), machines["two SMs"]
+    config = choose(op, machine, "flash2-triton").config
+    program = build(op, machine, config)
+    done = Device(machine).run(program.kernels[0], program.addresses()).counters["macs_tensor"]
+    tiles = 256 // config.block_m
+    assert done == 2 * config.block_m**2 * head_dim * tiles * (tiles + 1) // 2
+
+
 @settings(max_examples=2, deadline=None)
 @given(st.data())
 def test_separate_kernels_conserve_work_and_beat_no_roof(data: st.DataObject) -> None:
