@@ -97,12 +97,20 @@ def _device_memory(program: Program, inputs: Mapping[str, Array]) -> dict[str, A
                 raise InputError(f"inputs: {tensor.name} has shape {given.shape}; the program says {tensor.shape}")
             memory[tensor.name] = _rounded(given, tensor.dtype)
         elif tensor.alias:
-            memory[tensor.name] = memory[tensor.alias].reshape(tensor.shape)
+            base = memory[tensor.alias]
+            memory[tensor.name] = base.transpose(_as_it_lies(tensors[tensor.alias])).reshape(tensor.shape)
         elif tensor.role == "input":
             raise InputError(f"inputs: {tensor.name} is missing; program {program.name} reads it")
         else:
-            memory[tensor.name] = _blank(tensor.shape, tensor.dtype)
+            order = _as_it_lies(tensor)
+            blank = _blank(tuple(tensor.shape[i] for i in order), tensor.dtype)
+            memory[tensor.name] = blank.transpose(np.argsort(order))
     return memory
+
+
+def _as_it_lies(tensor: GlobalTensor) -> list[int]:
+    """Dimensions of a tensor in the order in which memory holds them, the contiguous one last."""
+    return sorted(range(len(tensor.shape)), key=lambda i: -tensor.strides[i])
 
 
 def _storage(dtype: str) -> type[np.floating[Any]]:

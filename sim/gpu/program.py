@@ -224,7 +224,7 @@ class GlobalTensor:
 
     shape: elements per dimension. strides: elements per step of each dimension; exactly one of the last two is 1 (the
     contiguous one). role: "input", "output" or "scratch". align_bytes: alignment of its first element. alias: name of
-    the tensor of which this one is another shape, dense as that one is.
+    the tensor of which this one is another shape, dense as that one is and in the order in which that one lies.
     """
 
     name: str

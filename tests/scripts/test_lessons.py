@@ -139,3 +139,13 @@ def test_a_list_waits_for_every_row_and_a_stream_does_not(
     assert claims["list against stream"]["simulated"] > 20
     on_chip = claims["cycles a row, linked list in PMUs"]["simulated"]
     assert on_chip < claims["cycles a row, linked list"]["simulated"] / 5
+
+
+def test_each_mechanism_of_a_multiply_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("gemm_mechanisms", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    assert len(claims) == 7
+    assert len({claim["remark"].partition(", ")[2] for claim in claims.values()}) == 7  # seven programs
+    assert claims["2048 cubed without wgmma"]["simulated"] < claims["2048 cubed"]["simulated"]

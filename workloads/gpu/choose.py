@@ -269,6 +269,8 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                     continue
                 config = dataclasses.replace(config, stages=stages)
                 work = wgmma.work(p, f, config, rates)
+                if not work.resident:  # no GPC has as many SMs as the cluster has CTAs
+                    continue
                 if plain:
                     yield config, work
                 else:

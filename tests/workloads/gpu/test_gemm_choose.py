@@ -267,3 +267,9 @@ def test_errors_say_what_is_wrong(machine: str, op: Gemm, schedule: str, part: s
         choose(op, MACHINES[machine], schedule)
     assert part in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_machine_smaller_than_a_cluster_has_a_kernel() -> None:
+    machine = load_arch("h100-sxm", {"sm.count": 1, "gpc.count": 1})
+    config = choose(Gemm(m=256, n=256, k=256, dtype="bf16"), machine).config
+    assert getattr(config, "cluster", 1) == 1
