@@ -48,6 +48,7 @@ from sim.gpu.layout import (
     Q,
     Reason,
     S,
+    T,
     W,
     X,
 )
@@ -75,6 +76,9 @@ CHIP_KINDS = (
     | 1 << Kind.FLAG_ADD
     | 1 << Kind.FLAG_WAIT
 )  # ops that keep the order of time on the whole chip
+GLOBAL_KINDS = 1 << Kind.LDG | 1 << Kind.STG | 1 << Kind.RED | 1 << Kind.CP_ASYNC
+"""Of these, those that only book calendars: they may be `P.SLACK` ahead of others."""
+FULL = 240  # 256ths of the issue slots: ops that take more leave nothing to others
 TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
 L1_SECTORS = 0xF
 L1_READY_SHIFT = 4  # a line's word in L1: mask of the valid sectors, ready tick above it
@@ -100,15 +104,20 @@ def _leaf(p, sm, number):
 
 
 @inner(inline=True)
-def _schedule(st, tick, priority, component, leaf, sm):
-    """Announces an event of a component."""
-    key = (tick << TIME_SHIFT) | (priority << ID_BITS) | component
+def _announce(st, key, leaf, sm):
+    """Announces the event with a key."""
     x = st.x
     _set_due(st.due, leaf, key)
     x[X.NEW] = 1
     x[X.LIMIT] = min(x[X.LIMIT], key)
     if sm == x[X.SM]:
         x[X.SM_LIMIT] = min(x[X.SM_LIMIT], key)
+
+
+@inner(inline=True)
+def _schedule(st, tick, priority, component, leaf, sm):
+    """Announces an event of a component."""
+    _announce(st, (tick << TIME_SHIFT) | (priority << ID_BITS) | component, leaf, sm)
 
 
 @inner(inline=True)
@@ -120,14 +129,20 @@ def _schedule_warp(st, tick, priority, w):
 # ---- expressions
 
 
+@inner(inline=True)
+def _column(variable):
+    """Column of a variable in a warp's row: those below 0 are given, the coordinates of its CTA and its number."""
+    return W.VARS + variable if variable >= 0 else W.COORDINATES - variable - 1
+
+
 @inner
-def _evaluate(prog, ctas, warps, stack, w, e):
+def _evaluate(prog, warps, stack, w, e):
     """Value of expression `e` for warp `w`."""
     lo = prog.expr_at[e]
     hi = prog.expr_at[e + 1]
     expr = prog.expr
-    if hi == lo + 1 and expr[lo, 0] == X_CONST:
-        return expr[lo, 1]
+    if hi == lo + 1:
+        return expr[lo, 1] if expr[lo, 0] == X_CONST else warps[w, _column(expr[lo, 1])]
     n = 0
     for i in range(lo, hi):
         op = expr[i, 0]
@@ -136,12 +151,7 @@ def _evaluate(prog, ctas, warps, stack, w, e):
             stack[n] = arg
             n += 1
         elif op == X_VAR:
-            if arg >= 0:
-                stack[n] = warps[w, W.VARS + arg]
-            elif arg == -5:
-                stack[n] = warps[w, W.ROLE_WARP]
-            else:
-                stack[n] = ctas[warps[w, W.CTA], C.X - arg - 1]
+            stack[n] = warps[w, _column(arg)]
             n += 1
         elif op == X_TABLE:
             stack[n - 1] = prog.tables[arg + stack[n - 1]]
@@ -178,7 +188,7 @@ def _evaluate(prog, ctas, warps, stack, w, e):
 
 
 @inner
-def _locate_box(prog, ctas, warps, stack, w, box):
+def _locate_box(prog, warps, stack, w, box):
     """Resolves a box of a global tensor for warp `w` and starts its walk: address, rows, bytes a row, stride.
 
     Clipped at the tensor's edges.
@@ -191,7 +201,7 @@ def _locate_box(prog, ctas, warps, stack, w, box):
     element = boxes[box, Box.ELEMENT]
     for d in range(boxes[box, Box.DIMS]):
         at = Box.EXPR0 + 4 * d
-        offset = _evaluate(prog, ctas, warps, stack, w, boxes[box, at])
+        offset = _evaluate(prog, warps, stack, w, boxes[box, at])
         stride = boxes[box, at + 1]
         shape = boxes[box, at + 2]
         extent = boxes[box, at + 3]
@@ -309,14 +319,19 @@ def _issue_slots(st, w, s, t, busy, end):
 
 
 @inner(inline=True)
-def _priority(p, st, w):
-    """Rank of warp `w` among warps that are due at the same tick, 0 first: the policy of the warp scheduler."""
-    s = st.warps[w, W.SUB]
+def _rank(p, st, w):
+    """What the policy of the warp scheduler ranks warp `w` by: its last issue, or the launch of its CTA."""
+    return st.warps[w, W.ISSUED] if p[P.POLICY] == 1 else st.warps[w, W.ORDER]
+
+
+@inner(inline=True)
+def _priority(p, st, s, sm, w, rank):
+    """Place of warp `w` of sub-core `s` among warps that are due at the same tick, 0 first."""
     if p[P.POLICY] == 1:  # loose round robin: the least recently issued
-        return 63 - min(62, st.subs[s, S.SEQUENCE] - st.warps[w, W.ISSUED])
+        return 63 - min(62, st.subs[s, S.SEQUENCE] - rank)
     if p[P.POLICY] == 0 and st.subs[s, S.LAST_WARP] == w:  # greedy
         return 0
-    return 62 - min(61, st.sms[st.warps[w, W.SM], M.NEWEST] - st.warps[w, W.ORDER])
+    return 62 - min(61, st.sms[sm, M.NEWEST] - rank)
 
 
 @inner
@@ -526,7 +541,7 @@ def _wake(p, st, w, tick, reason, now):
     _log_woken(st.log, st, w, tick)
     st.warps[w, W.BLOCK] = Block.NONE
     _account(st, w, tick, reason)
-    _schedule_warp(st, tick, _priority(p, st, w), w)
+    _schedule_warp(st, tick, _priority(p, st, st.warps[w, W.SUB], st.warps[w, W.SM], w, _rank(p, st, w)), w)
 
 
 @inner
@@ -834,6 +849,8 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
             st.warps[w, c] = 0
         st.warps[w, W.PC] = prog.warp_entry[i, 0]
         st.warps[w, W.ROLE_WARP] = prog.warp_entry[i, 1]
+        for c in range(4):
+            st.warps[w, W.COORDINATES + c] = ctas[slot, C.X + c]
         st.warps[w, W.WARP] = i
         st.warps[w, W.CTA] = slot
         st.warps[w, W.SM] = sm
@@ -1150,7 +1167,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
             if f > t:
                 density += subs[s, S.DENSITY + q]
                 earliest = min(earliest, f)
-        if density > 240:  # the slots of running ops leave nothing
+        if density > FULL:  # the slots of running ops leave nothing
             _account(st, w, earliest, Reason.NOT_SELECTED)
             return earliest, earliest, earliest
         duration = max(duration, _issue_time(subs, s, t, busy) if density > 0 else busy)
@@ -1225,6 +1242,82 @@ def _stream_loads(st, w, t, code, pc, done, n, total):
 
 
 @inner(inline=True)
+def _contend(p, st, s, sm, w, tick, pipe):
+    """Puts warp `w` among those that wait to issue on a pipe of sub-core `s`, from `tick` on. Returns its key."""
+    subs, i = st.subs, st.subs[s, S.CONTENDERS]
+    subs[s, S.CONTENDERS] = i + 1
+    rank = _rank(p, st, w)
+    st.contenders[s, i, T.TICK] = tick
+    st.contenders[s, i, T.WARP] = w
+    st.contenders[s, i, T.PIPE] = pipe
+    st.contenders[s, i, T.RANK] = rank
+    st.contenders[s, i, T.REASON] = st.warps[w, W.REASON]
+    return (tick << TIME_SHIFT) | (_priority(p, st, s, sm, w, rank) << ID_BITS) | w
+
+
+@inner(inline=True)
+def _leave_line(st, s, w, t):
+    """Takes warp `w`, the first in line, from the contenders of sub-core `s`."""
+    last = st.subs[s, S.CONTENDERS] - 1
+    i = 0
+    while st.contenders[s, i, T.WARP] != w:
+        i += 1
+    _account(st, w, t, st.contenders[s, i, T.REASON])
+    for c in range(T.WIDTH):
+        st.contenders[s, i, c] = st.contenders[s, last, c]
+    st.subs[s, S.CONTENDERS] = last
+    st.subs[s, S.FIRST] = 0
+    st.subs[s, S.FIRST_KEY] = NEVER
+
+
+@inner(inline=True)
+def _next_in_line(p, st, s, sm, t):
+    """Announces the event of the contender of sub-core `s` that tries first, from tick `t`, the present, on.
+
+    The others have none: they would find their pipe or all issue slots taken, or are ranked behind it by the policy.
+    """
+    subs = st.subs
+    density = 0
+    earliest = FAR
+    for q in range(N_PIPES):
+        f = subs[s, S.PIPE_FREE + q]
+        if f > t:
+            density += subs[s, S.DENSITY + q]
+            earliest = min(earliest, f)
+    if p[P.MAX_RUN] == 1:
+        earliest = subs[s, S.ISSUE_FREE]
+    elif density <= FULL:
+        earliest = t
+    first = NEVER
+    for i in range(subs[s, S.CONTENDERS]):
+        w = st.contenders[s, i, T.WARP]
+        pipe = st.contenders[s, i, T.PIPE]
+        tick = max(t, st.contenders[s, i, T.TICK])
+        free = subs[s, S.PIPE_FREE + pipe]
+        reason = Reason.MATH_PIPE_THROTTLE
+        if free > tick and _may_overtake(p, st, s, w, pipe):
+            free = subs[s, S.HEAD_FREE]
+        elif earliest > max(free, tick):
+            free = earliest
+            reason = Reason.NOT_SELECTED
+        if free > tick:
+            tick = free
+            st.contenders[s, i, T.REASON] = reason
+        st.contenders[s, i, T.TICK] = tick
+        priority = _priority(p, st, s, sm, w, st.contenders[s, i, T.RANK])
+        first = min(first, (tick << TIME_SHIFT) | (priority << ID_BITS) | w)
+    if first == NEVER:
+        return
+    w = first & ID_MASK
+    before = subs[s, S.FIRST] - 1
+    if before >= 0 and before != w:
+        _set_due(st.due, st.warps[before, W.LEAF], NEVER)
+    subs[s, S.FIRST] = w + 1
+    subs[s, S.FIRST_KEY] = first
+    _announce(st, first, st.warps[w, W.LEAF], sm)
+
+
+@inner(inline=True)
 def _issue_one(p, st, w, s, t):
     """Issues one control instruction; returns the tick after it."""
     cycle = p[P.CYCLE]
@@ -1262,11 +1355,12 @@ def _set_tile(st, w, tile, first, last, reason):
 
 
 @inner(inline=True)
-def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
+def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
     """LDG, STG, RED and cp.async: as many instructions of row `pc` as fit one event. Returns the tick at which to
     come back.
 
-    When the row is finished the program counter moves on; else the warp comes back for the rest.
+    now: tick from which what SMs share is booked. When the row is finished the program counter moves on; else the warp
+    comes back for the rest.
     """
     code, warps, sms = prog.code, st.warps, st.sms
     total = code[pc, Col.COUNT]
@@ -1274,7 +1368,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     cycle = p[P.CYCLE]
     queue = p[P.LG_QUEUE]
     if warps[w, W.LEFT] == 0:
-        _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
+        _locate_box(prog, warps, st.stack, w, code[pc, Col.BOX])
         warps[w, W.LEFT] = total
         warps[w, W.T_ISSUE] = t
         warps[w, W.T_DONE] = t
@@ -1336,7 +1430,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 if missing != 0:
                     entry = _entry(st.misses, sms, sm, M.MISS_HEAD, at)
                     begin = max(at, st.misses[sm, entry])
-                    answer = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, line, missing, k)
+                    answer = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, now, begin, line, missing, k)
                     answer = _port_receive(p, sms, st.counters, sm, begin, answer, missing)
                     if kind == Kind.CP_ASYNC:
                         answer += p[P.CP_ASYNC_LATENCY]
@@ -1414,8 +1508,20 @@ def _step(p, prog, st, ms, mem, w, t):
     checked = t
     ahead = False
     horizon = t + p[P.LOOKAHEAD]
+    soon = t + p[P.SLACK]
     x[X.NEW] = 0
+    first = st.subs[s, S.FIRST] == w + 1  # of the contenders of its sub-core
+    if first:
+        _leave_line(st, s, w, t)
+    contends = False
+    hand_over = False
     while True:
+        if hand_over:
+            first = False
+            hand_over = False
+            _next_in_line(p, st, s, sm, x[X.NOW])
+        if contends:
+            return SCHEDULED if st.subs[s, S.FIRST] == w + 1 else PARKED
         pc = warps[w, W.PC]
         kind = code[pc, Col.KIND]
         chip = (CHIP_KINDS >> kind) & 1
@@ -1423,31 +1529,32 @@ def _step(p, prog, st, ms, mem, w, t):
             key = (t << TIME_SHIFT) | (32 << ID_BITS) | w
             ahead = key >= x[X.LIMIT]
             if ahead and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
-                return t
+                if kind == Kind.RUN or kind == Kind.SHARED:
+                    contends = True
+                    hand_over = _contend(p, st, s, sm, w, t, code[pc, Col.PIPE]) < st.subs[s, S.FIRST_KEY]
+                    continue
+                if t > soon or (GLOBAL_KINDS >> kind) & 1 == 0:
+                    return t
             checked = t
             x[X.NEW] = 0
         if kind <= Kind.ASSIGN:
             if kind == Kind.NEXT:
                 warps[w, W.VARS + code[pc, Col.VAR2]] -= 1
                 if warps[w, W.VARS + code[pc, Col.VAR2]] > 0:
-                    warps[w, W.VARS + code[pc, Col.VAR]] += _evaluate(
-                        prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA]
-                    )
+                    warps[w, W.VARS + code[pc, Col.VAR]] += _evaluate(prog, warps, st.stack, w, code[pc, Col.EXTRA])
                     warps[w, W.PC] = code[pc, Col.JUMP]
                 else:
                     warps[w, W.PC] = pc + 1
             elif kind == Kind.LOOP:
-                trips = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+                trips = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
                 if trips > 0:
-                    warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(
-                        prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA]
-                    )
+                    warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, warps, st.stack, w, code[pc, Col.EXTRA])
                     warps[w, W.VARS + code[pc, Col.VAR2]] = trips
                     warps[w, W.PC] = pc + 1
                 else:
                     warps[w, W.PC] = code[pc, Col.JUMP]
             else:
-                warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+                warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
                 warps[w, W.PC] = pc + 1
             continue
 
@@ -1465,6 +1572,7 @@ def _step(p, prog, st, ms, mem, w, t):
             if need > t:
                 _account(st, w, need, why)
                 t = need
+                hand_over = first
                 continue
 
         if kind == Kind.RUN or kind == Kind.SHARED:
@@ -1474,6 +1582,7 @@ def _step(p, prog, st, ms, mem, w, t):
                 if queued > t + p[P.MIO_QUEUE]:
                     _account(st, w, queued - p[P.MIO_QUEUE], Reason.MIO_THROTTLE)
                     t = queued - p[P.MIO_QUEUE]
+                    hand_over = first
                     continue
             fresh = warps[w, W.LEFT] == 0
             if fresh:
@@ -1485,8 +1594,10 @@ def _step(p, prog, st, ms, mem, w, t):
                 if fresh:
                     warps[w, W.LEFT] = 0
                 # Contended: the policy decides who goes first at that tick.
-                _schedule_warp(st, start, _priority(p, st, w), w)
-                return SCHEDULED
+                contends = True
+                hand_over = _contend(p, st, s, sm, w, start, code[pc, Col.PIPE]) < st.subs[s, S.FIRST_KEY]
+                continue
+            hand_over = first
             interval = code[pc, Col.INTERVAL]
             latency = code[pc, Col.LATENCY]
             if fresh:
@@ -1612,8 +1723,8 @@ def _step(p, prog, st, ms, mem, w, t):
             _log(log, st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], t, t, 0)
 
         elif kind == Kind.MBAR_WAIT:
-            b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
-            phase = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+            b = code[pc, Col.BAR] + _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
+            phase = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
             row = slot * p[P.BARRIERS] + b
             issued = t
             t = _issue_one(p, st, w, s, t)
@@ -1628,17 +1739,17 @@ def _step(p, prog, st, ms, mem, w, t):
             _log(log, st, w, code[pc, Col.OP], issued, t, t, (phase << PHASE_SHIFT) | b)
 
         elif kind == Kind.MBAR_ARRIVE or kind == Kind.MBAR_EXPECT:
-            b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+            b = code[pc, Col.BAR] + _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
             t = _issue_one(p, st, w, s, t)
             _log(log, st, w, code[pc, Col.OP], t, t, t, 0)
             warps[w, W.PC] = pc + 1
             if kind == Kind.MBAR_EXPECT:
-                size_bytes = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+                size_bytes = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
                 _barrier_arrive(p, prog, st, slot, b, 1, size_bytes, t, t)
             elif code[pc, Col.MASK] < 0:
                 _barrier_arrive(p, prog, st, slot, b, 1, 0, t + p[P.ARRIVE_LATENCY], t)
             else:
-                ranks = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.MASK])
+                ranks = _evaluate(prog, warps, st.stack, w, code[pc, Col.MASK])
                 for rank in range(8):
                     if (ranks >> rank) & 1:
                         other = _peer(st, slot, rank)
@@ -1648,11 +1759,11 @@ def _step(p, prog, st, ms, mem, w, t):
                             _barrier_arrive(p, prog, st, other, b, 1, 0, t + p[P.REMOTE_ARRIVE], t)
 
         elif kind == Kind.TMA_LOAD:
-            b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+            b = code[pc, Col.BAR] + _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
             ranks = -1
             if code[pc, Col.MASK] >= 0:
-                ranks = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.MASK])
-            _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
+                ranks = _evaluate(prog, warps, st.stack, w, code[pc, Col.MASK])
+            _locate_box(prog, warps, st.stack, w, code[pc, Col.BOX])
             if not _tma_enqueue(p, st, w, code[pc, Col.OP], 0, b, ranks, code[pc, Col.BYTES], 0, t):
                 # The queue drains one box at a time; look again after the head's next event.
                 tick = max(t + 64 * cycle, st.queue_at[sm, 2])
@@ -1664,7 +1775,7 @@ def _step(p, prog, st, ms, mem, w, t):
             warps[w, W.PC] = pc + 1
 
         elif kind == Kind.TMA_STORE or kind == Kind.TMA_REDUCE:
-            _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
+            _locate_box(prog, warps, st.stack, w, code[pc, Col.BOX])
             reduce = 1 if kind == Kind.TMA_REDUCE else 0
             if not _tma_enqueue(p, st, w, code[pc, Col.OP], 1, -1, -1, code[pc, Col.BYTES], reduce, t):
                 tick = max(t + 64 * cycle, st.queue_at[p[P.SMS] + sm, 2])
@@ -1676,7 +1787,7 @@ def _step(p, prog, st, ms, mem, w, t):
             warps[w, W.PC] = pc + 1
 
         elif kind == Kind.LDG or kind == Kind.STG or kind == Kind.RED or kind == Kind.CP_ASYNC:
-            t = _global_access(p, prog, st, ms, mem, w, s, t, pc, kind)
+            t = _global_access(p, prog, st, ms, mem, w, s, x[X.NOW] if ahead else t, t, pc, kind)
 
         elif kind == Kind.EXIT:
             if warps[w, W.WG_LEFT] > 0:
@@ -1729,7 +1840,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
                 _account(st, w, tick, Reason.CP_ASYNC)
                 t = tick
     elif kind == Kind.CP_ARRIVE:
-        b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        b = code[pc, Col.BAR] + _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
         _barrier_arrive(p, prog, st, slot, b, 1, 0, max(t, warps[w, W.CP_LAST]) + p[P.ARRIVE_LATENCY], t)
     elif kind == Kind.BULK_COMMIT:
         warps[w, W.BULK_N] += 1
@@ -1753,7 +1864,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
                 _account(st, w, tick, Reason.TMA_STORE)
                 t = tick
     elif kind == Kind.BAR_SYNC or kind == Kind.BAR_ARRIVE:
-        b = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        b = _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
         expected = code[pc, Col.VALUE]
         named = st.named
         named[slot, b, 0] += 1
@@ -1812,7 +1923,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         _log(log, st, w, op, issued, t, t, value)
         return t
     elif kind == Kind.FLAG_ADD:
-        f = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        f = _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
         first = st.ctas[slot, C.FIRST_WARP]
         visible = t
         for other in range(first, first + p[P.WARPS_PER_CTA]):
@@ -1833,8 +1944,8 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
             else:
                 i += 1
     elif kind == Kind.FLAG_WAIT:
-        f = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
-        value = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+        f = _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
+        value = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
         if st.flags[f, 0] < value:
             _park(st, w, Block.FLAG, f, value, op, issued)
             st.flag_waiters[x[X.FLAG_WAITERS]] = w
@@ -1853,6 +1964,14 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
 # ---- main loop
 
 
+@inner(inline=True)
+def _sm_of(p, warps, component):
+    """SM of a component: one of all `warps`, a queue of its TMA, its fetch of code."""
+    if component < warps:
+        return component // p[P.WARPS_PER_SM]
+    return (component - warps) % p[P.SMS]
+
+
 @kernel(announce="compiling the GPU engine, once, about 40 s; runs that record have a version of their own")
 def advance(p, prog, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
@@ -1861,9 +1980,18 @@ def advance(p, prog, st, ms, mem, until):
         x[X.STARTED] = 1
         _launch(p, prog, st, ms, mem, p[P.LAUNCH_START])
     warps = p[P.SMS] * p[P.WARPS_PER_SM]
-    border = (until + 1) << TIME_SHIFT
-    while due[1] < border:
-        key = due[1]
+    cell = p[P.CELL]
+    border = (until // cell + 1) * cell << TIME_SHIFT
+    end = 0  # of the cell of time in which one SM, `root` in the tree, goes before the others
+    root = 1
+    while True:
+        key = due[root]
+        if key >= end:
+            key = due[1]
+            if key >= border:
+                break
+            end = ((key >> TIME_SHIFT) // cell + 1) * cell << TIME_SHIFT
+            root = p[P.TREE_SMS] + _sm_of(p, warps, key & ID_MASK)
         t = key >> TIME_SHIFT
         component = key & ID_MASK
         x[X.NOW] = t
@@ -1878,15 +2006,19 @@ def advance(p, prog, st, ms, mem, until):
                 node >>= 1
             x[X.SM] = st.warps[component, W.SM]
             x[X.SM_LIMIT] = limit
+            others = border
             while node > 1:
-                limit = min(limit, due[node ^ 1])
+                others = min(others, due[node ^ 1])
                 node >>= 1
-            x[X.LIMIT] = limit
-            following = limit & ID_MASK  # most likely the next in turn: its row comes from far away
+            x[X.LIMIT] = min(limit, max(others, end))
+            following = (limit if limit < end else others) & ID_MASK  # likely the next: its row comes from far away
             if following < warps:
                 row = following * W.WIDTH
                 prefetch(st.warps, row)
                 prefetch(st.warps, row + W.ORDER)
+                prefetch(st.warps, row + W.BASE)
+                prefetch(st.warps, row + W.COORDINATES)
+                prefetch(st.warps, row + W.VARS)
                 prefetch(st.warps, row + W.READY)
                 prefetch(st.warps, row + W.READY + N_SCOREBOARDS)
             tick = _step(p, prog, st, ms, mem, component, t)

@@ -139,30 +139,31 @@ class W(IntEnum):
     T_DONE = 23
     READY = 24
     READY_REASON = 56
-    VARS = 88
-    WG_LAST = 120  # latest completion of its wgmma
-    WG_N = 121  # committed groups
-    CP_LAST = 122
-    CP_N = 123
-    BULK_READ = 124
-    BULK_DONE = 125
-    BULK_N = 126
-    TILES = 127  # next_tile calls
-    ROLE_WARP = 128
-    WARP = 129  # number in its CTA
-    TICKET = 130  # TMA tickets: copies given to the engine and not yet finished
-    WG_LEFT = 131  # ticks of its tensor core that its wgmma in flight still need
-    WG_ASKED = 132  # ticks that all its wgmma have needed
-    WG_ISSUED = 133  # wgmma ops so far
-    WG_DONE = 134  # of these, over
-    WG_RING = 136  # ops issued when a group was committed
-    CP_RING = 144
-    BULK_RING = 152  # read done
-    BULK_RING2 = 160  # visible
-    WG_END = 168  # of an op: ticks asked for up to its end
-    WG_TICK = 176  # its latency behind the tensor core; once it is over, the tick of its completion
-    WG_ROW = 184  # in the event log, if one is kept
-    WIDTH = 192
+    COORDINATES = 88  # of its CTA: x, y, z, rank
+    ROLE_WARP = 92  # number in its role
+    VARS = 96
+    WG_LAST = 128  # latest completion of its wgmma
+    WG_N = 129  # committed groups
+    CP_LAST = 130
+    CP_N = 131
+    BULK_READ = 132
+    BULK_DONE = 133
+    BULK_N = 134
+    TILES = 135  # next_tile calls
+    WARP = 136  # number in its CTA
+    TICKET = 137  # TMA tickets: copies given to the engine and not yet finished
+    WG_LEFT = 138  # ticks of its tensor core that its wgmma in flight still need
+    WG_ASKED = 139  # ticks that all its wgmma have needed
+    WG_ISSUED = 140  # wgmma ops so far
+    WG_DONE = 141  # of these, over
+    WG_RING = 144  # ops issued when a group was committed
+    CP_RING = 152
+    BULK_RING = 160  # read done
+    BULK_RING2 = 168  # visible
+    WG_END = 176  # of an op: ticks asked for up to its end
+    WG_TICK = 184  # its latency behind the tensor core; once it is over, the tick of its completion
+    WG_ROW = 192  # in the event log, if one is kept
+    WIDTH = 200
 
 
 class Block(IntEnum):
@@ -201,8 +202,22 @@ class S(IntEnum):
     HEAD_FREE = 36  # until then the pipe is busy with ops that have overtaken it
     WG_NOW = 37  # up to here the tensor core's time has been given to wgmma in flight
     WG_WARPS = 38  # warps that have some
-    WG_WARP = 39  # which: from here on a column for each warp of the sub-core
-    WIDTH = 39
+    CONTENDERS = 39  # warps that wait for a pipe or issue slots
+    FIRST = 40  # one more than the one of them that tries next, 0 none
+    FIRST_KEY = 41  # of its event
+    WG_WARP = 42  # warps that have wgmma in flight: from here on a column for each warp of the sub-core
+    WIDTH = 42
+
+
+class T(IntEnum):
+    """Columns of a warp that waits for a pipe or issue slots of its sub-core."""
+
+    TICK = 0  # when it tries again, at the earliest
+    WARP = 1
+    PIPE = 2
+    RANK = 3  # what the policy ranks it by
+    REASON = 4  # why it has not tried before
+    WIDTH = 5
 
 
 class M(IntEnum):
@@ -454,7 +469,9 @@ class P(IntEnum):
     LOOKAHEAD = 53  # ticks that a warp may be ahead of other SMs
     L1_SET_MULTIPLIER = 54  # to divide by L1_SETS (`sim.memory.hashing.divide`)
     L1_SET_SHIFT = 55
-    WIDTH = 56
+    SLACK = 56  # ticks that a request to memory may be ahead of other events of its SM
+    CELL = 57  # ticks of a cell of time, in which SMs go one after the other
+    WIDTH = 58
 
 
 class GpuState(NamedTuple):
@@ -464,6 +481,7 @@ class GpuState(NamedTuple):
     x: np.ndarray
     warps: np.ndarray
     subs: np.ndarray
+    contenders: np.ndarray  # (sub-cores, warps, T.WIDTH): who waits for a pipe or issue slots
     sms: np.ndarray
     gpcs: np.ndarray
     ctas: np.ndarray
