@@ -113,17 +113,18 @@ def without(config: Config, mechanism: str) -> str:
         return str(config)
     match mechanism:
         case "pingpong":
-            return str(dataclasses.replace(config, pingpong=False))
+            left = dataclasses.replace(config, pingpong=False)
         case "multicast":
-            return str(dataclasses.replace(config, cluster_m=1, cluster_n=1))
+            left = dataclasses.replace(config, cluster_m=1, cluster_n=1)
         case "wgmma":
             return MmaConfig.schedule
         case "tma":
-            return str(dataclasses.replace(config, tma=False, cluster_m=1, cluster_n=1))
+            left = dataclasses.replace(config, tma=False, cluster_m=1, cluster_n=1)
         case "warp_specialization":
-            return str(dataclasses.replace(config, specialized=False, pingpong=False))
+            left = dataclasses.replace(config, specialized=False, pingpong=False)
         case _:
             raise InputError(f"without {mechanism}: GEMM has no such program; attention can leave it out")
+    return str(dataclasses.replace(left, stages=max(left.stages, wgmma.least_stages(left))))
 
 
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
@@ -205,7 +206,7 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
             resident = _resident(p, spec, config, core)
             if resident:
                 yield config, mma.work(p, f, config, core, resident)
-    if "gemv" in names and min(p.m, p.n) == 1 and p.dtype in ("fp32", "tf32", "fp16", "bf16", "int8", "fp8"):
+    if "gemv" in names and min(p.m, p.n) == 1 and _units(spec, p.dtype):
         for warps, rows, unroll in GEMV_SHAPES:
             vector = GemvConfig(warps, rows, unroll)
             resident = _resident_gemv(p, spec, vector)

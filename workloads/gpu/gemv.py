@@ -66,6 +66,8 @@ def check(p: Problem, spec: GpuSpec, config: GemvConfig) -> None:
     """InputError if the problem is no matrix-vector product or the configuration does not fit."""
     if min(p.m, p.n) != 1:
         raise InputError(f"schedule={config}: needs m = 1 or n = 1, got m={p.m} n={p.n}; nearest: mma or simt")
+    if not spec.peak_flops(p.dtype):
+        raise InputError(f"schedule={config}: {spec.name} does not multiply {p.dtype}; nearest: dtype=fp32")
     if p.op.adds:
         raise InputError(f"schedule={config}: beta=1 is not available; nearest: mma or simt")
     if config.warps < 1 or config.warps * WARP_SIZE > spec.sm.max_threads_per_cta:

@@ -24,8 +24,9 @@ CHOOSERS: dict[str, str] = {
 """By operator, the module whose `choose(op, spec, schedule)` ranks the configurations that a GPU can run."""
 
 WITHOUT = " without "
-MECHANISMS = ("tma", "wgmma", "warp_specialization", "pingpong", "overlap", "multicast")
-"""What a schedule can be asked to do without, where its kernels use it: each gives another program. The module of an
+MECHANISMS = ("wgmma", "tma", "warp_specialization", "pingpong", "overlap", "multicast")
+"""What a schedule can be asked to do without, where its kernels use it: each gives another program. Several are left
+out in this order, those first that others need, whatever the order in which they are asked for. The module of an
 operator with such kernels has `without(config, mechanism)`, which returns the schedule that is left."""
 
 
@@ -51,16 +52,22 @@ def choose(op: Operator, spec: GpuSpec, schedule: str = "auto") -> Choice:
     module = importlib.import_module(CHOOSERS[op.word])
     asked, _, left_out = schedule.partition(WITHOUT)
     choice: Choice = module.choose(op, spec, asked)
-    for mechanism in left_out.split():
+    whole = choice.config
+    for mechanism in sorted(left_out.split(), key=_order):
         leave_out = getattr(module, "without", None)
         if leave_out is None:
             raise InputError(f"without {mechanism}: kernels of {op.word} have no mechanism to leave out")
         if mechanism not in MECHANISMS:
             near = difflib.get_close_matches(mechanism, MECHANISMS, n=1, cutoff=0.0)[0]
             raise InputError(f"without {mechanism}: one of {', '.join(MECHANISMS)}; did you mean {near}?")
-        before = str(choice.config)
+        if leave_out(whole, mechanism) == str(whole):
+            raise InputError(f"without {mechanism}: {whole} does not use it")
+        # What another one needs may be gone with it already.
         after = leave_out(choice.config, mechanism)
-        if after == before:
-            raise InputError(f"without {mechanism}: {before} does not use it")
-        choice = module.choose(op, spec, after)
+        if after != str(choice.config):
+            choice = module.choose(op, spec, after)
     return choice
+
+
+def _order(mechanism: str) -> int:
+    return MECHANISMS.index(mechanism) if mechanism in MECHANISMS else -1

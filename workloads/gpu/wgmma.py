@@ -12,7 +12,8 @@ exchanges the operands, computing the transpose of C.
 
 Two mechanisms can be left out, which gives other programs: `tma` (the producer's four warps copy by cp.async, results
 go from registers to memory) and `specialized` (no producer: one of the warps that multiply issues the loads, as in
-CUTLASS's sm90_mma_tma_gmma_ss).
+CUTLASS's sm90_mma_tma_gmma_ss). Without both, all warps copy by cp.async and multiply (`multistage`), as kernels
+before Hopper do with mma.sync: no mbarriers, the CTA meets at a barrier in each k step.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sim.gpu.program import (
     CLUSTER_RANK,
     CTA_X,
     WARP,
+    Const,
     Expr,
     IntLike,
     Kernel,
@@ -104,6 +106,17 @@ class WgmmaConfig:
         return 2 if self.pingpong or self.tile_m >= 2 * BLOCK_ROWS else 1
 
     @property
+    def multistage(self) -> bool:
+        """Whether all warps copy and multiply."""
+        return not (self.tma or self.specialized)
+
+    @property
+    def ahead(self) -> int:
+        """K steps whose copies are on their way beside the one that is multiplied. A multistage kernel leaves one stage
+        more to wgmma: only at the next barrier do all warps know that a group has been read."""
+        return self.stages - 2 if self.multistage else self.stages - 1
+
+    @property
     def blocks(self) -> int:
         """64-row blocks of a tile that one warpgroup computes."""
         return self.tile_m // BLOCK_ROWS if self.pingpong else self.tile_m // (BLOCK_ROWS * self.warpgroups)
@@ -150,6 +163,11 @@ def max_stages(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
     """Stages that fit beside the epilogue buffers."""
     stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + 2 * 8
     return (spec.shared.max_per_cta_bytes - _epilogue_bytes(p, config) - 1024 - 64) // stage
+
+
+def least_stages(config: WgmmaConfig) -> int:
+    """Stages that the program needs."""
+    return 3 if config.multistage else 1 if config.tma and config.specialized else 2
 
 
 def _epilogue_columns(config: WgmmaConfig) -> int:
@@ -225,15 +243,16 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         raise InputError(f"{where}: a cluster's CTAs load whole groups of 8 rows each; nearest: cluster 1x1")
     if through_registers(p, config) and config.tile_m // config.cluster_n % WARP_ROWS:
         raise InputError(f"{where}: CTAs of a cluster load whole groups of {WARP_ROWS} rows each; nearest: cluster 1x1")
-    if not config.specialized and (config.pingpong or not config.tma or config.stages < 2):
+    if not config.specialized and (config.pingpong or config.stages < least_stages(config)):
         raise InputError(
-            f"{where}: warps that load need TMA and 2 stages, and cannot take turns; nearest: leave out unspecialized"
+            f"{where}: warps that load need {least_stages(config)} stages and cannot take turns; nearest: leave out "
+            "unspecialized"
         )
     if not config.tma and (config.cluster > 1 or config.stages < 2):
         raise InputError(f"{where}: cp.async copies for its own CTA alone, to 2 stages; nearest: cluster 1x1 stages 2")
     if not config.tma and (through_registers(p, config) or config.tile_n % 32):
         raise InputError(
-            f"{where}: cp.async brings what wgmma reads from shared memory, a quarter of the rows a warp; nearest: "
+            f"{where}: cp.async brings what wgmma reads from shared memory, as many rows a warp; nearest: "
             "tile n a multiple of 32, leave out cp.async"
         )
     if config.split < 1 or (config.split > 1 and config.stream_k):
@@ -281,9 +300,10 @@ class _Builder:
         swizzle_x = self.block * DTYPE_BYTES[p.dtype] if self.rs else 128
         self.sx = self.k.shared("x", shape_x, p.dtype, c.stages, swizzle_x if swizzle_x in (32, 64, 128) else 0)
         self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
-        self.full = self.k.mbarrier("full", c.stages, 1 if c.tma else WARPGROUP)
-        readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
-        self.empty = self.k.mbarrier("empty", c.stages, readers * (c.cluster_m + c.cluster_n - 1))
+        if not c.multistage:
+            self.full = self.k.mbarrier("full", c.stages, 1 if c.tma else WARPGROUP)
+            readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
+            self.empty = self.k.mbarrier("empty", c.stages, readers * (c.cluster_m + c.cluster_n - 1))
         self.turn: MBarrier | None = self.k.mbarrier("turn", 2, WARPGROUP) if c.pingpong else None
         self.partials = scratch(self.plan, c.cluster, c.tile_m, c.tile_n, p.acc)
         # One buffer for each group of warps that stores a tile together.
@@ -334,7 +354,7 @@ class _Builder:
         overhead.WGMMA_CTA_SETUP.write(r)
         if self.config.cluster > 1:
             r.cluster_sync()
-        else:
+        elif not self.config.multistage:
             r.bar_sync(0, WARPGROUP * (self.config.warpgroups + self.config.specialized))
         if self.config.warpgroups == 2 and registers:
             r.setmaxnreg(registers)
@@ -379,27 +399,30 @@ class _Builder:
         later, two before its stage comes round, since consumers hold a stage until they have the next one."""
         c = self.config
         ahead = min(c.stages - 2, COPIES_AHEAD)
-        with self.plan.units(r, self.worker) as unit:
-            x_row, y_row = self._rows(unit)
-            with r.loop("k", unit.k_trips) as k:
-                step = unit.first + k
-                stage, depth = step % c.stages, (unit.k_begin + k) * c.tile_k
-                r.mbarrier_wait(self.empty, stage, step // c.stages - 1)
-                for operand, tile, first, rows in (
-                    (self.x, self.sx, x_row, c.tile_m), (self.y, self.sy, y_row, c.tile_n)
-                ):  # fmt: skip
-                    part = rows // WARPGROUP
-                    own, count = WARP * part, part * c.tile_k * DTYPE_BYTES[self.p.dtype] // (32 * MAX_VECTOR_BYTES)
-                    src = operand.box(unit.tile.batch, first + own, part, depth, c.tile_k)
-                    dst = operand.part(tile, stage, own, part, 0, c.tile_k)
-                    r.cp_async(dst, src, count, mix=overhead.mix(alu=2 * count))
-                r.cp_commit()
-                with r.when(step >= ahead):
-                    self._landed(r, step - ahead, ahead)
-                overhead.WGMMA_PRODUCER_STEP.write(r)
+        with self.plan.units(r, self.worker) as unit, r.loop("k", unit.k_trips) as k:
+            step = unit.first + k
+            r.mbarrier_wait(self.empty, step % c.stages, step // c.stages - 1)
+            self._copy_step(r, unit, k, WARPGROUP)
+            r.cp_commit()
+            with r.when(step >= ahead):
+                self._landed(r, step - ahead, ahead)
+            overhead.WGMMA_PRODUCER_STEP.write(r)
         done = self.plan.steps_done(self.worker)
         with r.loop("rest", minimum(done, ahead)) as i:
             self._landed(r, done - minimum(done, ahead) + i, 0)
+
+    def _copy_step(self, r: RoleBuilder, unit: Unit, k: Expr, warps: int) -> None:
+        """This warp's part of both operands of k step `k` of a piece: as many rows as each of the `warps` that copy."""
+        c = self.config
+        stage, depth = (unit.first + k) % c.stages, (unit.k_begin + k) * c.tile_k
+        x_row, y_row = self._rows(unit)
+        for operand, tile, first, rows in ((self.x, self.sx, x_row, c.tile_m), (self.y, self.sy, y_row, c.tile_n)):
+            part = rows // warps
+            own, count = WARP * part, part * c.tile_k * DTYPE_BYTES[self.p.dtype] // (32 * MAX_VECTOR_BYTES)
+            src = operand.box(unit.tile.batch, first + own, part, depth, c.tile_k)
+            r.cp_async(
+                operand.part(tile, stage, own, part, 0, c.tile_k), src, count, mix=overhead.mix(alu=2 * count)
+            )  # fmt: skip
 
     def _landed(self, r: RoleBuilder, step: Expr, left: int) -> None:
         """This warp's part of a step is there, for wgmma to see; `left` later ones are in flight."""
@@ -464,14 +487,18 @@ class _Builder:
         with self.plan.units(r, self.worker, group, groups) as unit:
             if self.turn is not None:
                 r.mbarrier_wait(self.turn, unit.index % 2, (unit.index + 1) // 2 - 1)
-            if not c.specialized:
-                with r.when(WARP.equals(0)), r.loop("ahead", minimum(unit.k_trips, c.stages)) as k:
-                    self._load_step(r, unit, k)
-            self._main_loop(r, unit, pieces)
+            if c.multistage:
+                self._multistage_loop(r, unit, pieces)
+            else:
+                if not c.specialized:
+                    with r.when(WARP.equals(0)), r.loop("ahead", minimum(unit.k_trips, c.stages)) as k:
+                        self._load_step(r, unit, k)
+                self._main_loop(r, unit, pieces)
             if self.turn is not None:
                 r.mbarrier_arrive(self.turn, (unit.index + 1) % 2)
             r.wgmma_wait(0)
-            r.mbarrier_arrive(self.empty, (unit.first + unit.k_trips - 1) % c.stages, self._sources())
+            if not c.multistage:
+                r.mbarrier_arrive(self.empty, (unit.first + unit.k_trips - 1) % c.stages, self._sources())
             if self.partials is not None:
                 rank: IntLike = CLUSTER_RANK if c.cluster > 1 else 0
                 fixup = Fixup(self.partials, CTA_X, c.cluster, unit.tile_index * c.cluster + rank, warps)
@@ -483,7 +510,7 @@ class _Builder:
         if self.staging:
             with r.when(WARP.equals(0)):
                 r.bulk_wait(0, read=False)
-        if not c.specialized:
+        if c.tma and not c.specialized:
             with r.when(WARP.equals(0)):
                 self._drain(r)
 
@@ -501,13 +528,51 @@ class _Builder:
                 following = k + (c.stages - 1)
                 with r.when(WARP.equals(0)), r.when(following < unit.k_trips):
                     self._load_step(r, unit, following)
-            pairs = c.blocks * c.tile_k * DTYPE_BYTES[self.p.dtype] // (2 * INSTRUCTION_K_BYTES)
-            overhead.WGMMA_CONSUMER_STEP.plus(overhead.WGMMA_PAIR, pairs).write(r)
+            self._step_overhead.write(r)
+
+    def _multistage_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
+        """All warps copy `ahead` steps ahead. In step s they meet when their parts of it are there, and each has waited
+        for its group of step s - 2, into whose stage step s + ahead is then copied."""
+        c = self.config
+        overhead.WGMMA_CONSUMER_TILE.write(r)
+        with r.loop("ahead", c.ahead) as k:
+            with r.when(k < unit.k_trips):
+                self._copy_step(r, unit, k, WARPGROUP * c.warpgroups)
+            r.cp_commit()
+        self._multistage_step(r, unit, Const(0), pieces)
+        with r.loop("k", unit.k_trips - 1, 1) as k:
+            self._multistage_step(r, unit, k, pieces)
+            r.wgmma_wait(1)
+
+    def _multistage_step(self, r: RoleBuilder, unit: Unit, k: Expr, pieces: list[Piece]) -> None:
+        c = self.config
+        warps = WARPGROUP * c.warpgroups
+        r.cp_wait(c.ahead - 1)
+        r.fence_async()
+        r.bar_sync(0, warps)
+        self._multiply(r, unit.first + k, pieces, first=k == Const(0))
+        following = k + c.ahead
+        with r.when(following < unit.k_trips):
+            self._copy_step(r, unit, following, warps)
+        r.cp_commit()
+        overhead.WGMMA_PRODUCER_STEP.write(r)
+        self._step_overhead.write(r)
+
+    @property
+    def _step_overhead(self) -> overhead.Overhead:
+        """Of one k step of a warp that multiplies."""
+        c = self.config
+        pairs = c.blocks * c.tile_k * DTYPE_BYTES[self.p.dtype] // (2 * INSTRUCTION_K_BYTES)
+        return overhead.WGMMA_CONSUMER_STEP.plus(overhead.WGMMA_PAIR, pairs)
 
     def _step(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
+        r.mbarrier_wait(self.full, step % self.config.stages, step // self.config.stages)
+        self._multiply(r, step, pieces, first)
+
+    def _multiply(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
+        """The group of wgmma of one k step, in flight."""
         c = self.config
         stage = step % c.stages
-        r.mbarrier_wait(self.full, stage, step // c.stages)
         views = [self._first_operand(r, stage, step, i, p) for i, p in enumerate(pieces)]
         second = self.y.by_k(self.y.part(self.sy, stage, 0, c.tile_n, 0, c.tile_k))
         k = INSTRUCTION_K_BYTES // DTYPE_BYTES[self.p.dtype]
@@ -676,7 +741,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
         requested_bytes=x_bytes // c.cluster_n + y_bytes // c.cluster_m,
-        ahead=max(1, c.stages - 1),
+        ahead=max(1, c.ahead),
         latency=f.load_latency + f.tma_latency,
         epilogue=epilogue,
         overlapped=c.pingpong,

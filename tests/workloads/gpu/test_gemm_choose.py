@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,6 +176,10 @@ CONFIGS: list[tuple[str, Config]] = [
     ("wgmma 128x128x64 stages 4 one-tile split 2", WgmmaConfig(128, 128, 64, stages=4, persistent=False, split=2)),
     ("wgmma 128x256x64 stages 4 cp.async", WgmmaConfig(128, 256, 64, stages=4, tma=False)),
     ("wgmma 128x256x64 stages 4 unspecialized", WgmmaConfig(128, 256, 64, stages=4, specialized=False)),
+    (
+        "wgmma 128x256x64 stages 4 cp.async unspecialized",
+        WgmmaConfig(128, 256, 64, stages=4, tma=False, specialized=False),
+    ),
     ("mma 128x128x32 warp 64x64 cp.async stages 4", MmaConfig(128, 128, 32, 64, 64, 4, "cp.async")),
     ("mma 128x128x32 warp 64x64 ldg stages 2 stream-k", MmaConfig(128, 128, 32, 64, 64, 2, "ldg", stream_k=True)),
     ("simt 64x64x8 warp 32x32 ldg stages 2 split 4", SimtConfig(64, 64, 8, 32, 32, split=4)),
@@ -195,6 +201,9 @@ MECHANISMS = {
     "warp_specialization": ("tma_load", "setmaxnreg"),
     "pingpong": ("wgmma", ""),
     "multicast": ("tma_load", "cluster_sync"),
+    "tma warp_specialization": ("cp_async", "mbarrier_wait"),
+    "warp_specialization multicast": ("tma_load", "cluster_sync"),
+    "tma wgmma": ("mma", "wgmma"),
 }
 
 
@@ -210,6 +219,15 @@ def test_a_mechanism_left_out_gives_another_program(mechanism: str) -> None:
     opcodes = {op.opcode for role in program.kernels[0].roles for op in walk(role.body)}
     assert used in opcodes
     assert gone not in opcodes
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(("tma", "wgmma", "multicast"))))
+def test_several_mechanisms_are_left_out_in_any_order(names: tuple[str, ...]) -> None:
+    spec, op = MACHINES["h100-sxm"], Gemm(m=512, n=512, k=256, dtype="tf32")
+    without_tma = "wgmma 128x128x32 cluster 2x1 stages 3 swap without"  # copies by cp.async cannot go through registers
+    with pytest.raises(InputError, match=r"leave out cp\.async"):
+        select.choose(op, spec, f"{without_tma} tma")
+    assert select.choose(op, spec, f"{without_tma} {' '.join(names)}").config.schedule == "mma"
 
 
 def test_mechanisms_that_gemm_does_not_have_are_named() -> None:
@@ -233,10 +251,13 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     (
         "h100-sxm",
         Gemm(m=64, n=64, k=64, dtype="fp16"),
-        "wgmma 64x64 cp.async unspecialized",
-        "warps that load need TMA",
+        "wgmma 64x64 stages 2 cp.async unspecialized",
+        "warps that load need 3 stages",
     ),
     ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "no cp.async"),
+    ("t4", Gemm(m=64, n=1, k=64, dtype="tf32"), "auto", "dtype=tf32: t4 multiplies fp32, fp16, int8"),
+    ("a100-sxm4-80gb", Gemm(m=1, n=64, k=64, dtype="fp8"), "gemv", "dtype=fp8"),
+    ("v100-sxm2", Gemm(m=1, n=64, k=64, dtype="bf16"), "gemv warps 4", "does not multiply bf16"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp32"), "triton", "tensor cores"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 split 2", "does not cut k"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 ldg", "not by ldg"),

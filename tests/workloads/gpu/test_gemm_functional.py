@@ -49,6 +49,11 @@ WGMMA: list[tuple[Gemm, WgmmaConfig]] = [
     (gemm("bf16", 128, 128, 512, "NT"), WgmmaConfig(128, 64, 64, stages=5, stream_k=True, tma=False)),
     (gemm("fp16", 264, 136, 264), WgmmaConfig(128, 64, 64, 2, 1, 3, specialized=False)),
     (gemm("tf32", 128, 96, 104, "NN"), WgmmaConfig(64, 32, 32, stages=2, swap=True, specialized=False)),
+    (gemm("bf16", 200, 136, 264, "TN", batch=2), WgmmaConfig(128, 64, 64, stages=3, tma=False, specialized=False)),
+    (gemm("fp16", 128, 72, 40), WgmmaConfig(64, 32, 64, stages=5, swap=True, tma=False, specialized=False)),
+    (gemm("tf32", 128, 96, 100, "NT"), WgmmaConfig(256, 32, 32, stages=4, tma=False, specialized=False)),
+    (gemm("bf16", 128, 264, 512), WgmmaConfig(64, 64, 64, stages=4, stream_k=True, tma=False, specialized=False)),
+    (gemm("fp8", 128, 96, 1040, "NT"), WgmmaConfig(64, 64, 128, stages=3, split=3, tma=False, specialized=False)),
 ]
 MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("fp16", 128, 128, 128), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),

@@ -58,6 +58,10 @@ CASES: dict[str, Case] = {
         "h100-sxm", SMALL, Gemm(m=256, n=256, k=192, dtype="bf16"),
         WgmmaConfig(128, 128, 64, 2, 1, 2, specialized=False), {"warps/13 wgmma_fence": FENCE},
     ),
+    "wgmma multistage": (
+        "h100-sxm", TINY, Gemm(m=128, n=192, k=320, dtype="bf16"),
+        WgmmaConfig(128, 64, 64, stages=3, tma=False, specialized=False), {"warps/19 wgmma_fence": FENCE},
+    ),
     "cp.async": (
         "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=192, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16, 3, "cp.async"), {},
     ),
