@@ -122,6 +122,19 @@ def _schedule(st, tick, priority, component, leaf, sm):
 
 
 @inner(inline=True)
+def _prefetch_warp(st, w):
+    """Asks the host's caches for the parts of a warp's row that its next event touches."""
+    row = w * W.WIDTH
+    prefetch(st.warps, row)
+    prefetch(st.warps, row + W.ORDER)
+    prefetch(st.warps, row + W.BASE)
+    prefetch(st.warps, row + W.READY)
+    prefetch(st.warps, row + W.READY + N_SCOREBOARDS)
+    prefetch(st.warps, row + W.GIVEN)
+    prefetch(st.warps, row + W.VARS)
+
+
+@inner(inline=True)
 def _schedule_warp(st, tick, priority, w):
     """Announces an event of warp `w`."""
     _schedule(st, tick, priority, w, st.warps[w, W.LEAF], st.warps[w, W.SM])
@@ -1183,7 +1196,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
         earliest = FAR
         for q in range(N_PIPES):
             f = subs[s, S.PIPE_FREE + q]
-            if f > t:
+            if f > t and subs[s, S.DENSITY + q] > 0:
                 density += subs[s, S.DENSITY + q]
                 earliest = min(earliest, f)
         if density > FULL:  # the slots of running ops leave nothing
@@ -1268,6 +1281,7 @@ def _contend(p, st, s, sm, w, tick, pipe):
     rank = _rank(p, st, w)
     st.contenders[s, i, T.TICK] = tick
     st.contenders[s, i, T.WARP] = w
+    st.contenders[s, i, T.LEAF] = st.warps[w, W.LEAF]
     st.contenders[s, i, T.PIPE] = pipe
     st.contenders[s, i, T.RANK] = rank
     st.contenders[s, i, T.REASON] = st.warps[w, W.REASON]
@@ -1300,7 +1314,7 @@ def _next_in_line(p, st, s, sm, t):
     earliest = FAR
     for q in range(N_PIPES):
         f = subs[s, S.PIPE_FREE + q]
-        if f > t:
+        if f > t and subs[s, S.DENSITY + q] > 0:
             density += subs[s, S.DENSITY + q]
             earliest = min(earliest, f)
     if p[P.MAX_RUN] == 1:
@@ -1308,6 +1322,7 @@ def _next_in_line(p, st, s, sm, t):
     elif density <= FULL:
         earliest = t
     first = NEVER
+    leaf = 0
     for i in range(subs[s, S.CONTENDERS]):
         w = st.contenders[s, i, T.WARP]
         pipe = st.contenders[s, i, T.PIPE]
@@ -1324,16 +1339,20 @@ def _next_in_line(p, st, s, sm, t):
             st.contenders[s, i, T.REASON] = reason
         st.contenders[s, i, T.TICK] = tick
         priority = _priority(p, st, s, sm, w, st.contenders[s, i, T.RANK])
-        first = min(first, (tick << TIME_SHIFT) | (priority << ID_BITS) | w)
+        key = (tick << TIME_SHIFT) | (priority << ID_BITS) | w
+        if key < first:
+            first = key
+            leaf = st.contenders[s, i, T.LEAF]
     if first == NEVER:
         return
     w = first & ID_MASK
+    _prefetch_warp(st, w)
     before = subs[s, S.FIRST] - 1
     if before >= 0 and before != w:
         _set_due(st.due, st.warps[before, W.LEAF], NEVER)
     subs[s, S.FIRST] = w + 1
     subs[s, S.FIRST_KEY] = first
-    _announce(st, first, st.warps[w, W.LEAF], sm)
+    _announce(st, first, leaf, sm)
 
 
 @inner(inline=True)
@@ -1555,20 +1574,7 @@ def _step(p, prog, st, ms, mem, w, t):
             return SCHEDULED if st.subs[s, S.FIRST] == w + 1 else PARKED
         pc = warps[w, W.PC]
         kind = code[pc, Col.KIND]
-        chip = (CHIP_KINDS >> kind) & 1
-        if t != checked or x[X.NEW] != 0 or (ahead and chip != 0):
-            key = (t << TIME_SHIFT) | (32 << ID_BITS) | w
-            ahead = key >= x[X.LIMIT]
-            if ahead and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
-                if kind == Kind.RUN or kind == Kind.SHARED:
-                    contends = True
-                    hand_over = _contend(p, st, s, sm, w, t, code[pc, Col.PIPE]) < st.subs[s, S.FIRST_KEY]
-                    continue
-                if t > soon or (GLOBAL_KINDS >> kind) & 1 == 0:
-                    return t
-            checked = t
-            x[X.NEW] = 0
-        if kind <= Kind.ASSIGN:
+        if kind <= Kind.ASSIGN:  # of this warp alone, and no time
             if kind == Kind.NEXT:
                 warps[w, W.VARS + code[pc, Col.VAR2]] -= 1
                 if warps[w, W.VARS + code[pc, Col.VAR2]] > 0:
@@ -1606,6 +1612,19 @@ def _step(p, prog, st, ms, mem, w, t):
                 hand_over = first
                 continue
 
+        chip = (CHIP_KINDS >> kind) & 1
+        if t != checked or x[X.NEW] != 0 or (ahead and chip != 0):
+            key = (t << TIME_SHIFT) | (32 << ID_BITS) | w
+            ahead = key >= x[X.LIMIT]
+            if ahead and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
+                if kind == Kind.RUN or kind == Kind.SHARED:
+                    contends = True
+                    hand_over = _contend(p, st, s, sm, w, t, code[pc, Col.PIPE]) < st.subs[s, S.FIRST_KEY]
+                    continue
+                if t > soon or (GLOBAL_KINDS >> kind) & 1 == 0:
+                    return t
+            checked = t
+            x[X.NEW] = 0
         if kind == Kind.RUN or kind == Kind.SHARED:
             total = code[pc, Col.COUNT]
             if kind == Kind.SHARED:
@@ -1628,7 +1647,7 @@ def _step(p, prog, st, ms, mem, w, t):
                 contends = True
                 hand_over = _contend(p, st, s, sm, w, start, code[pc, Col.PIPE]) < st.subs[s, S.FIRST_KEY]
                 continue
-            hand_over = first
+            hand_over = first or st.subs[s, S.FIRST_KEY] < following << TIME_SHIFT
             interval = code[pc, Col.INTERVAL]
             latency = code[pc, Col.LATENCY]
             if fresh:
@@ -2044,14 +2063,7 @@ def advance(p, prog, st, ms, mem, until):
             x[X.LIMIT] = min(limit, max(others, end))
             following = (limit if limit < end else others) & ID_MASK  # likely the next: its row comes from far away
             if following < warps:
-                row = following * W.WIDTH
-                prefetch(st.warps, row)
-                prefetch(st.warps, row + W.ORDER)
-                prefetch(st.warps, row + W.BASE)
-                prefetch(st.warps, row + W.GIVEN)
-                prefetch(st.warps, row + W.VARS)
-                prefetch(st.warps, row + W.READY)
-                prefetch(st.warps, row + W.READY + N_SCOREBOARDS)
+                _prefetch_warp(st, following)
             tick = _step(p, prog, st, ms, mem, component, t)
         elif component < warps + 2 * p[P.SMS]:
             sm = component - warps

@@ -229,7 +229,8 @@ class T(IntEnum):
     PIPE = 2
     RANK = 3  # what the policy ranks it by
     REASON = 4  # why it has not tried before
-    WIDTH = 5
+    LEAF = 5
+    WIDTH = 6
 
 
 class M(IntEnum):
