@@ -310,6 +310,22 @@ def test_separate_kernels_compute_what_numpy_does(op: Attention, machines: dict[
     assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance
 
 
+@pytest.mark.parametrize(("keys", "blind"), [({"causal": "1"}, 123), ({"window": 40}, 84), ({"window": 130}, 0)])
+def test_separate_kernels_need_a_key_for_each_query(
+    keys: dict[str, Any], blind: int, machines: dict[str, GpuSpec]
+) -> None:
+    op = attention(200, 77, **keys)
+    assert op.blind == blind
+    if not blind:
+        choose(op, machines["a100-sxm4-80gb"], "unfused")
+        return
+    with pytest.raises(
+        InputError, match=f"{blind} queries see no key and give no softmax; nearest: seq_q={200 - blind}"
+    ):
+        choose(op, machines["a100-sxm4-80gb"], "unfused")
+    choose(attention(200 - blind, 77, **keys), machines["a100-sxm4-80gb"], "unfused")
+
+
 def test_the_report_says_what_softmax_takes() -> None:
     machine = load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 1})
     report = simulate("attention batch=1 heads=2 seq=1024 head_dim=64 dtype=fp16", machine, schedule="flash3")
