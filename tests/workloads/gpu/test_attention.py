@@ -67,6 +67,7 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(200, 270, heads=2, kv_heads=1, causal="1", window=70), Flash3Config(128, 32, overlap=False)),
     (attention(384, batch=2, head_dim=128), Flash3Config(128, 176, cluster=2, overlap=False)),
     (attention(256), Flash3Config(128, 64, pingpong=False, overlap=False, tma=False, specialized=False)),
+    (attention(200, causal="1"), Flash3Config(192, 128, pingpong=False, tma=False, specialized=False)),
 ]
 TRITON: list[tuple[Attention, FlashTritonConfig]] = [
     (attention(256, 384, heads=2), FlashTritonConfig(128, 64, 4, 4)),
