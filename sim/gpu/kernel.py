@@ -2034,14 +2034,6 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
 # ---- main loop
 
 
-@inner(inline=True)
-def _sm_of(p, warps, component):
-    """SM of a component: one of all `warps`, a queue of its TMA, its fetch of code."""
-    if component < warps:
-        return component // p[P.WARPS_PER_SM]
-    return (component - warps) % p[P.SMS]
-
-
 @kernel(announce="compiling the GPU engine, once, about 40 s; runs that record have a version of their own")
 def advance(p, prog, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
@@ -2050,18 +2042,9 @@ def advance(p, prog, st, ms, mem, until):
         x[X.STARTED] = 1
         _launch(p, prog, st, ms, mem, p[P.LAUNCH_START])
     warps = p[P.SMS] * p[P.WARPS_PER_SM]
-    cell = p[P.CELL]
-    border = (until // cell + 1) * cell << TIME_SHIFT
-    end = 0  # of the cell of time in which one SM, `root` in the tree, goes before the others
-    root = 1
-    while True:
-        key = due[root]
-        if key >= end:
-            key = due[1]
-            if key >= border:
-                break
-            end = ((key >> TIME_SHIFT) // cell + 1) * cell << TIME_SHIFT
-            root = p[P.TREE_SMS] + _sm_of(p, warps, key & ID_MASK)
+    border = (until + 1) << TIME_SHIFT
+    while due[1] < border:
+        key = due[1]
         t = key >> TIME_SHIFT
         component = key & ID_MASK
         x[X.NOW] = t
@@ -2076,12 +2059,11 @@ def advance(p, prog, st, ms, mem, until):
                 node >>= 1
             x[X.SM] = st.warps[component, W.SM]
             x[X.SM_LIMIT] = limit
-            others = border
             while node > 1:
-                others = min(others, due[node ^ 1])
+                limit = min(limit, due[node ^ 1])
                 node >>= 1
-            x[X.LIMIT] = min(limit, max(others, end))
-            following = (limit if limit < end else others) & ID_MASK  # likely the next: its row comes from far away
+            x[X.LIMIT] = limit
+            following = limit & ID_MASK  # most likely the next in turn: its row comes from far away
             if following < warps:
                 _prefetch_warp(st, following)
             tick = _step(p, prog, st, ms, mem, component, t)

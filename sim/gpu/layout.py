@@ -484,8 +484,7 @@ class P(IntEnum):
     L1_SET_MULTIPLIER = 54  # to divide by L1_SETS (`sim.memory.hashing.divide`)
     L1_SET_SHIFT = 55
     SLACK = 56  # ticks that a request to memory may be ahead of other events of its SM
-    CELL = 57  # ticks of a cell of time, in which SMs go one after the other
-    WIDTH = 58
+    WIDTH = 57
 
 
 class GpuState(NamedTuple):

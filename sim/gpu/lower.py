@@ -625,7 +625,6 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
         P.TREE_SMS: 1 << (spec.sm.count - 1).bit_length(),
         P.TREE_LEVELS: (held.warps + 2).bit_length(),
         P.SLACK: _SLACK_CYCLES * cycle,
-        P.CELL: min(_CELL_CYCLES, *_between_sms_cycles(spec)) * cycle,
         P.LOOKAHEAD: min(_LOOKAHEAD_CYCLES, *_between_sms_cycles(spec)) * cycle,
     }
     for name, value in values.items():
@@ -644,10 +643,6 @@ def _between_sms_cycles(spec: GpuSpec) -> list[int]:
 #: How far a warp may be ahead of other SMs, at most; it changes only the order in which lines of a multicast take their
 #: place in the receiving SM.
 _LOOKAHEAD_CYCLES = 64
-
-#: How far requests to memory of one SM may be ahead of another SM's: within a cell of time an SM is simulated alone, so
-#: that what it touches stays in the host's caches. Calendars are booked some cycles out of order.
-_CELL_CYCLES = 32
 
 #: How far a request to memory may be ahead of other warps of its SM: two loads in a row, or a short calculation and
 #: the store of its result, are one event.
