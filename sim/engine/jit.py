@@ -250,6 +250,14 @@ def inner(function: Any = None, *, inline: bool = False) -> Any:
     return _compile(function, inline=inline, entry=False)
 
 
+def resolved(function: Any, *args: Any) -> Any:
+    """What a kernel calls for arguments of the types of `args`.
+
+    Looking the types up takes longer than many calls where arguments are tuples of arrays.
+    """
+    return function.compile(tuple(map(numba.typeof, args))) if hasattr(function, "compile") else function
+
+
 def _compile(function: Any, *, inline: bool, entry: bool, announce: str = "") -> Any:
     njit: Any = numba.njit  # its type hints do not know the private flag
     compiled: Any = njit(

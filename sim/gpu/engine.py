@@ -7,13 +7,14 @@ to the end, returning to the regulator at its boundaries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from arch.gpu import GpuSpec
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
+from sim.engine.jit import resolved
 from sim.engine.search import TAGS
 from sim.gpu import kernel as native
 from sim.gpu import layout as lay
@@ -140,6 +141,7 @@ class Launch:
         if window is None and device.log:
             window = Window(0, _WHOLE_KERNEL_TICKS, 0, spec.sm.count - 1, _LOG_ROWS, trace=False)
         self.state = new_state(self.p, spec, self.occupancy, window)
+        self._native: Callable[..., int] | None = None
         self._memory_before = device.memory.counters.copy()
         self.samples: list[tuple[int, np.ndarray]] = []
         self.clocks: list[tuple[int, int]] = [(0, self.clock_hz)]
@@ -163,7 +165,10 @@ class Launch:
         return self._advance(until)
 
     def _advance(self, until: int) -> int:
-        tick = native.advance(self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
+        arguments = (self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
+        if self._native is None:
+            self._native = resolved(native.advance, *arguments)
+        tick = self._native(*arguments)
         if tick < 0 and (self.state.x[X.LIVE] > 0 or self.state.x[X.NEXT_CLUSTER] < self.p[P.CLUSTERS]):
             raise DeadlockError(self._waiting())
         return int(tick)
@@ -324,6 +329,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         l1_tags=np.full(l1_sets * TAGS, -1, dtype=np.int32),
         l1_lines=zeros(l1_sets, int(p[P.L1_WAYS])),
         l1_order=np.full(l1_sets, first_order(int(p[P.L1_WAYS])), dtype=np.int64),
+        l1_ahead=zeros(native.CHUNK),
         flags=zeros(max(1, int(p[P.FLAGS])), 2),
         flag_waiters=zeros(warps),
         code_ready=zeros(spec.gpc.count, max(1, int(p[P.CODE_LINES]))),

@@ -36,6 +36,7 @@ from sim.gpu.layout import (
     X_TABLE,
     X_VAR,
     X_XOR,
+    Affine,
     B,
     Block,
     Box,
@@ -52,7 +53,7 @@ from sim.gpu.layout import (
     X,
 )
 from sim.memory.hashing import divide
-from sim.memory.kernel import AHEAD, count_sectors, l2_change, l2_prefetch, l2_read_ahead
+from sim.memory.kernel import AHEAD, LINE, count_sectors, l2_change, l2_prefetch, l2_read_ahead
 from sim.memory.recency import oldest_way, refilled, used
 
 ID_BITS = 16
@@ -120,17 +121,25 @@ def _schedule_warp(st, tick, priority, w):
 # ---- expressions
 
 
-@inner
+@inner(inline=True)
 def _evaluate(prog, ctas, warps, stack, w, e):
     """Value of expression `e` for warp `w`."""
-    lo = prog.expr_at[e]
-    hi = prog.expr_at[e + 1]
-    expr = prog.expr
-    if hi == lo + 1 and expr[lo, 0] == X_CONST:
-        return expr[lo, 1]
+    affine = prog.affine
+    terms = affine[e, Affine.TERMS]
+    if terms < 0:
+        return _run_bytecode(prog.expr, prog.expr_at, prog.tables, ctas, warps, stack, w, e)
+    value = affine[e, Affine.CONST]
+    for i in range(terms):
+        value += affine[e, Affine.FACTOR0 + 2 * i] * warps[w, affine[e, Affine.COLUMN0 + 2 * i]]
+    return value
+
+
+@inner
+def _run_bytecode(expr, expr_at, tables, ctas, warps, stack, w, e):
+    """`_evaluate` of what is not affine."""
     n = 0
     r = 0  # top of the stack
-    for i in range(lo, hi):
+    for i in range(expr_at[e], expr_at[e + 1]):
         op = expr[i, 0]
         arg = expr[i, 1]
         if op == X_CONST:
@@ -147,7 +156,7 @@ def _evaluate(prog, ctas, warps, stack, w, e):
             else:
                 r = ctas[warps[w, W.CTA], C.X - arg - 1]
         elif op == X_TABLE:
-            r = prog.tables[arg + r]
+            r = tables[arg + r]
         else:
             n -= 1
             a = stack[n]
@@ -179,7 +188,7 @@ def _evaluate(prog, ctas, warps, stack, w, e):
     return r
 
 
-@inner
+@inner(inline=True)
 def _locate_box(prog, ctas, warps, stack, w, box):
     """Resolves a box of a global tensor for warp `w` and starts its walk: address, rows, bytes a row, stride.
 
@@ -381,12 +390,13 @@ def _log_put_off(log, row, ticks):
 
 
 @inner(inline=True)
-def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask, k):
+def _port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, k):
     """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves
     the crossbar. k: its number among those that `_prefetch_lines` has located.
 
     now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no
-    hole before it. The request itself takes the place of a sector on the path that stores leave by.
+    hole before it. The request itself takes the place of a sector on the path that stores leave by. `_count_reads`
+    counts what an event has read.
     """
     n = count_sectors(mask)
     sms[sm, M.WRITE_FREE] = max(sms[sm, M.WRITE_FREE], now) + p[P.WRITE_TICKS]
@@ -396,17 +406,30 @@ def _port_read(p, sms, gpcs, counters, ms, mem, sm, now, t, line, mask, k):
     free = max(now, gpcs[gpc])
     gpcs[gpc] = free + n * p[P.GPC_TICKS]
     port = max(begin, free)
-    counters[Counter.PORT_READ_BYTES] += 32 * n
-    counters[Counter.LINES] += 1
     return l2_read_ahead(ms, mem, port, sms[sm, M.PARTITION], line, mask, k)
 
 
 @inner(inline=True)
-def _l1_set(p, sm, line):
-    """Number of a line's set in the L1 of `sm`."""
-    sets = p[P.L1_SETS]
-    mixed = line ^ (line >> 7)
-    return sm * sets + mixed - divide(mixed, p[P.L1_SET_MULTIPLIER], p[P.L1_SET_SHIFT]) * sets
+def _count_reads(counters, lines, sectors, received):
+    """Counts lines that `_port_read` has read, their sectors, and sectors that `_port_receive` has delivered."""
+    counters[Counter.LINES] += lines
+    counters[Counter.PORT_READ_BYTES] += 32 * sectors
+    counters[Counter.PORT_RECEIVE_BYTES] += 32 * received
+
+
+@inner(inline=True)
+def _locate_in_l1(p, st, sm, lines, count):
+    """Sets in the L1 of `sm` of the first `count` lines (numbers, CHUNK of them), which the host is asked for."""
+    sets, multiplier, shift = p[P.L1_SETS], p[P.L1_SET_MULTIPLIER], p[P.L1_SET_SHIFT]
+    first = sm * sets
+    ways = p[P.L1_WAYS]
+    for k in range(CHUNK):  # as in `l2_prefetch`
+        line = lines[LINE, k]
+        mixed = line ^ (line >> 7)
+        st.l1_ahead[k] = first + mixed - divide(mixed, multiplier, shift) * sets
+    for k in range(count):
+        prefetch(st.l1_tags, st.l1_ahead[k] * TAGS)
+        prefetch(st.l1_lines, st.l1_ahead[k] * ways)
 
 
 @inner(inline=True)
@@ -415,15 +438,10 @@ def _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, 
 
     l1: whether they are looked up in the L1, too.
     """
-    partition = st.sms[sm, M.PARTITION]
     n = 0
     while n < CHUNK and row < rows and size_bytes > 0:
         address = base + row * stride + offset
-        l2_prefetch(ms, mem, partition, address >> 7, n)
-        if l1:
-            cache_set = _l1_set(p, sm, address >> 7)
-            prefetch(st.l1_tags, cache_set * TAGS)
-            prefetch(st.l1_lines, cache_set * p[P.L1_WAYS])
+        mem.ahead[LINE, n] = address >> 7
         length = min((((address >> 7) + 1) << 7) - address, row_bytes - offset)
         size_bytes -= length
         offset += length
@@ -431,11 +449,14 @@ def _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, 
             row += 1
             offset = 0
         n += 1
+    l2_prefetch(ms, mem, st.sms[sm, M.PARTITION], n)
+    if l1:
+        _locate_in_l1(p, st, sm, mem.ahead, n)
     return n
 
 
 @inner(inline=True)
-def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
+def _port_receive(p, sms, sm, t_request, t_data, mask):
     """Delivery of a line into SM `sm`.
 
     The receive port delivers in the order of arrival, so its work is booked from the request.
@@ -443,7 +464,6 @@ def _port_receive(p, sms, counters, sm, t_request, t_data, mask):
     n = count_sectors(mask)
     free = max(sms[sm, M.RECEIVE_FREE], t_request + p[P.NEAR_LATENCY] - 4 * p[P.RECEIVE_TICKS]) + n * p[P.RECEIVE_TICKS]
     sms[sm, M.RECEIVE_FREE] = free
-    counters[Counter.PORT_RECEIVE_BYTES] += 32 * n
     return max(t_data, free)
 
 
@@ -493,9 +513,8 @@ def _take_entry(entries, sms, sm, column, k, tick):
 
 
 @inner(inline=True)
-def _l1_find(p, st, sm, line):
-    """Set and way of a line in the L1 of `sm`, allocated for it if need be."""
-    cache_set = _l1_set(p, sm, line)
+def _l1_find(p, st, cache_set, line):
+    """Way of a line in a set of an L1, allocated for it if need be."""
     order = st.l1_order[cache_set]
     way = find_tag(st.l1_tags, cache_set, line)
     if way < 0:
@@ -505,7 +524,7 @@ def _l1_find(p, st, sm, line):
         st.l1_lines[cache_set, way] = 0
     else:
         st.l1_order[cache_set] = used(order, p[P.L1_WAYS], way)
-    return cache_set, way
+    return way
 
 
 # ---- barriers
@@ -521,7 +540,7 @@ def _park(st, w, block, a, b, op, issued):
     st.warps[w, W.T_ISSUE] = issued
 
 
-@inner
+@inner(inline=True)
 def _wake(p, st, w, tick, reason, now):
     """Puts parked warp `w` back: it goes on at `tick`, its wait is booked on `reason`."""
     tick = max(tick, now)
@@ -642,10 +661,12 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
                 count += 1
     _prefetch_lines(p, st, ms, mem, sm, False, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
+    read = 0
     while row < rows and lines < CHUNK:
         k = _entry(st.in_flight, sms, sm, M.TMA_HEAD, free)
         begin = max(free, st.in_flight[sm, k])
         if begin > t + TMA_SLACK:
+            _count_reads(st.counters, lines, read, read * count)
             e[q, i, Q.ROW] = row
             e[q, i, Q.OFFSET] = offset
             e[q, i, Q.T_DONE] = done
@@ -655,11 +676,12 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
         end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
         sectors = _sector_mask(address, end)
         begin = max(begin, sms[sm, M.READ_FREE])
-        data = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, address >> 7, sectors, lines)
+        data = _port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, address >> 7, sectors, lines)
+        read += count_sectors(sectors)
         latest = data
         for j in range(count):
             other = receivers[j]
-            latest = max(latest, _port_receive(p, sms, st.counters, other, begin, data, sectors))
+            latest = max(latest, _port_receive(p, sms, other, begin, data, sectors))
             sms[other, M.BACKGROUND_FREE] = max(sms[other, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
         latest += p[P.TMA_LATENCY]
         _take_entry(st.in_flight, sms, sm, M.TMA_HEAD, k, latest)
@@ -670,6 +692,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
             row += 1
             offset = 0
         lines += 1
+    _count_reads(st.counters, lines, read, read * count)
     st.queue_at[q, 2] = free
     e[q, i, Q.ROW] = row
     e[q, i, Q.OFFSET] = offset
@@ -862,8 +885,10 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
 @inner
 def _fetch_line(p, st, ms, mem, sm, t, line):
     """Reads a line of code or a tensor map for an SM."""
-    l2_prefetch(ms, mem, st.sms[sm, M.PARTITION], line, 0)
-    return _port_read(p, st.sms, st.gpcs, st.counters, ms, mem, sm, t, t, line, L1_SECTORS, 0)
+    mem.ahead[LINE, 0] = line
+    l2_prefetch(ms, mem, st.sms[sm, M.PARTITION], 1)
+    _count_reads(st.counters, 1, count_sectors(L1_SECTORS), 0)
+    return _port_read(p, st.sms, st.gpcs, ms, mem, sm, t, t, line, L1_SECTORS, 0)
 
 
 @inner
@@ -1330,7 +1355,10 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     share = (rows * row_bytes + total - 1) // total
     n = 0
     lines = 0
+    # What the event counts, in sectors but for bytes and lines: asked of the L1, found there, brought by the port.
+    asked, hit, brought, brought_lines, moved_bytes = 0, 0, 0, 0, 0
     lsu = max(sms[sm, M.LSU_FREE], t)
+    sector_ticks = p[P.L1_SECTOR_TICKS]
     done = warps[w, W.T_DONE]
     row = warps[w, W.ROW]
     offset = warps[w, W.OFFSET]
@@ -1357,35 +1385,40 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                     ahead = _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, offset, rest)
                     k = 0
             mask = _sector_mask(address, end)
+            sectors = count_sectors(mask)
             touched += 1
             at = lsu
-            lsu += max(cycle, count_sectors(mask) * p[P.L1_SECTOR_TICKS])
+            lsu += max(cycle, sectors * sector_ticks)
+            moved_bytes += end - address
             if kind == Kind.LDG or kind == Kind.CP_ASYNC:
-                st.counters[Counter.GLOBAL_READ_BYTES] += end - address
                 data = at
                 missing = mask
                 cache_set = 0
                 way = 0
+                word = 0
                 if kind == Kind.LDG:
-                    cache_set, way = _l1_find(p, st, sm, line)
-                    missing = mask & ~st.l1_lines[cache_set, way]
-                    data = st.l1_lines[cache_set, way] >> L1_READY_SHIFT
-                    st.counters[Counter.L1_READ_SECTORS] += count_sectors(mask)
+                    cache_set = st.l1_ahead[k]
+                    way = _l1_find(p, st, cache_set, line)
+                    word = st.l1_lines[cache_set, way]
+                    missing = mask & ~word
+                    data = word >> L1_READY_SHIFT
+                    asked += sectors
                 if missing != 0:
                     entry = _entry(st.misses, sms, sm, M.MISS_HEAD, at)
                     begin = max(at, st.misses[sm, entry])
-                    answer = _port_read(p, sms, st.gpcs, st.counters, ms, mem, sm, t, begin, line, missing, k)
-                    answer = _port_receive(p, sms, st.counters, sm, begin, answer, missing)
+                    answer = _port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, line, missing, k)
+                    answer = _port_receive(p, sms, sm, begin, answer, missing)
+                    brought += count_sectors(missing)
+                    brought_lines += 1
                     if kind == Kind.CP_ASYNC:
                         answer += p[P.CP_ASYNC_LATENCY]
                         sms[sm, M.SHARED_FREE] = max(sms[sm, M.SHARED_FREE], t) + p[P.SHARED_TICKS]
                     _take_entry(st.misses, sms, sm, M.MISS_HEAD, entry, answer)
                     data = max(data, answer)
                     if kind == Kind.LDG:
-                        sectors = (st.l1_lines[cache_set, way] & L1_SECTORS) | missing
-                        st.l1_lines[cache_set, way] = (data << L1_READY_SHIFT) | sectors
+                        st.l1_lines[cache_set, way] = (data << L1_READY_SHIFT) | (word & L1_SECTORS) | missing
                 else:
-                    st.counters[Counter.L1_HIT_SECTORS] += count_sectors(mask)
+                    hit += sectors
                     data = max(data, at + p[P.L1_HIT])
                 done = max(done, data)
             else:
@@ -1393,7 +1426,6 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 answer = _port_write(p, sms, st.counters, ms, mem, sm, at, address, end, red)
                 _take_entry(st.stores, sms, sm, M.STORE_HEAD, sms[sm, M.STORE_HEAD], answer)
                 done = max(done, answer)
-                st.counters[Counter.GLOBAL_WRITE_BYTES] += end - address
             moved += end - address
             offset += end - address
             if offset >= row_bytes:
@@ -1417,6 +1449,11 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     st.counters[Counter.INSTRUCTIONS] += slots
     st.counters[Counter.INST_GLOBAL] += n
     st.counters[Counter.INST_OTHER] += slots - n
+    loads = kind == Kind.LDG or kind == Kind.CP_ASYNC
+    st.counters[Counter.GLOBAL_READ_BYTES if loads else Counter.GLOBAL_WRITE_BYTES] += moved_bytes
+    st.counters[Counter.L1_READ_SECTORS] += asked
+    st.counters[Counter.L1_HIT_SECTORS] += hit
+    _count_reads(st.counters, brought_lines, brought, brought)
     warps[w, W.LEFT] = left - n
     if left > n:
         return after

@@ -101,6 +101,19 @@ class Box(IntEnum):
 # Expression bytecode: postfix, two columns (operator, argument).
 X_CONST, X_VAR, X_ADD, X_SUB, X_MUL, X_DIV, X_MOD, X_XOR, X_AND, X_SHL, X_LT, X_EQ, X_MIN, X_MAX, X_TABLE = range(15)
 
+
+class Affine(IntEnum):
+    """Columns of the table of affine expressions: a constant and up to three columns of the warp's row with factors."""
+
+    TERMS = 0  # -1: the expression is not of this form, its bytecode is run
+    CONST = 1
+    COLUMN0 = 2
+    FACTOR0 = 3
+    WIDTH = 8
+
+
+MAX_TERMS = (Affine.WIDTH - Affine.COLUMN0) // 2
+
 # ---- state
 
 N_SCOREBOARDS = 8
@@ -388,6 +401,7 @@ class GpuProgram(NamedTuple):
     code: np.ndarray  # (rows, Col.WIDTH) int64
     expr: np.ndarray  # (words, 2) int64
     expr_at: np.ndarray  # (expressions + 1,) int64
+    affine: np.ndarray  # (expressions, Affine.WIDTH) int64
     tables: np.ndarray  # (n,) int64: constant tables, one after the other
     boxes: np.ndarray  # (boxes, Box.WIDTH) int64
     warp_entry: np.ndarray  # (warps a CTA, 2) int64: first row, number in its role
@@ -479,6 +493,7 @@ class GpuState(NamedTuple):
     l1_tags: np.ndarray  # (sms * sets * TAGS,) int32
     l1_lines: np.ndarray  # (sms * sets, ways): mask of valid sectors, ready tick from bit 4
     l1_order: np.ndarray  # (sms * sets,): see `sim.memory.recency`
+    l1_ahead: np.ndarray  # (lines of a chunk,): sets of those that are looked up next
     flags: np.ndarray  # (flags, 2): value, latest time
     flag_waiters: np.ndarray
     code_ready: np.ndarray  # (gpcs, code lines): tick at which a GPC's instruction cache holds it, 0 not asked for

@@ -6,7 +6,7 @@ views of global tensors into boxes of addresses. `occupancy` says how many CTAs 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from arch.gpu_rules import WARP_SIZE
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, ps_to_ticks, transfer_ticks
 from sim.gpu import layout as lay
 from sim.gpu.banks import access_waves, ldmatrix_waves
-from sim.gpu.layout import Box, Col, Counter, GpuProgram, Kind, P
+from sim.gpu.layout import Affine, Box, Col, Counter, GpuProgram, Kind, P, W
 from sim.gpu.program import (
     Assign,
     Binary,
@@ -200,6 +200,7 @@ class _Expressions:
     def __init__(self) -> None:
         self.words: list[tuple[int, int]] = []
         self.start: list[int] = [0]
+        self.affine: list[list[int]] = []
         self.tables: list[int] = []
         self._known: dict[tuple[tuple[int, int], ...], int] = {}
 
@@ -209,6 +210,7 @@ class _Expressions:
             self._known[words] = len(self.start) - 1
             self.words.extend(words)
             self.start.append(len(self.words))
+            self.affine.append(_affine(words))
         return self._known[words]
 
     def _compile(self, expr: Expr, variables: Mapping[str, int], where: str) -> list[tuple[int, int]]:
@@ -225,6 +227,34 @@ class _Expressions:
         assert isinstance(expr, Binary)
         left = self._compile(expr.left, variables, where)
         return [*left, *self._compile(expr.right, variables, where), (_OPERATORS[expr.op], 0)]
+
+
+def _affine(words: Sequence[tuple[int, int]]) -> list[int]:
+    """An expression's row in the table of affine ones (`layout.Affine`)."""
+    stack: list[dict[int, int]] = []  # factors by column of the warp's row, the constant at -1
+    for op, arg in words:
+        if op == lay.X_CONST:
+            stack.append({-1: arg})
+        elif op == lay.X_VAR and (arg >= 0 or arg == _BUILTIN["warp"]):
+            stack.append({W.VARS + arg if arg >= 0 else W.ROLE_WARP: 1})
+        elif op in (lay.X_ADD, lay.X_SUB, lay.X_MUL):
+            b, a = stack.pop(), stack.pop()
+            if op == lay.X_MUL:
+                a, b = (a, b) if b.keys() <= {-1} else (b, a)
+                if not b.keys() <= {-1}:
+                    return [-1] * Affine.WIDTH
+                stack.append({column: factor * b.get(-1, 0) for column, factor in a.items()})
+            else:
+                sign = 1 if op == lay.X_ADD else -1
+                stack.append({column: a.get(column, 0) + sign * b.get(column, 0) for column in a | b})
+        else:
+            return [-1] * Affine.WIDTH
+    (terms,) = stack
+    constant = terms.pop(-1, 0)
+    if len(terms) > lay.MAX_TERMS:
+        return [-1] * Affine.WIDTH
+    row = [len(terms), constant, *(word for term in terms.items() for word in term)]
+    return row + [0] * (Affine.WIDTH - len(row))
 
 
 class _Lowering:
@@ -516,6 +546,7 @@ def lower_kernel(
         code=np.array(lowering.code, dtype=np.int64),
         expr=np.array(expressions.words or [(0, 0)], dtype=np.int64),
         expr_at=np.array(expressions.start, dtype=np.int64),
+        affine=np.array(expressions.affine or [[-1] * Affine.WIDTH], dtype=np.int64),
         tables=np.array(expressions.tables or [0], dtype=np.int64),
         boxes=np.array(lowering.boxes or [[0] * Box.WIDTH], dtype=np.int64),
         warp_entry=np.array(entries, dtype=np.int64),

@@ -43,6 +43,9 @@ WORD_MASKS = 0xFF
 AHEAD = 16
 """Lines that a request locates ahead of their look-ups."""
 
+LINE, INDEX, HOME, ASKED, SET = range(5)
+"""Rows of `MemoryState.ahead`: numbers of lines, and what `locate` gave for them."""
+
 _WORDS_A_HOST_LINE = 8
 
 _BITS = 0x4332322132212110
@@ -229,7 +232,8 @@ def l2_read(spec, state, t, partition, line, sectors):
 def l2_read_ahead(spec, state, t, partition, line, sectors, k):
     """`l2_read` of a line that `l2_prefetch` has located as number `k`."""
     ahead = state.ahead
-    return read_located(spec, state, t, partition, line, sectors, ahead[k, 0], ahead[k, 1], ahead[k, 2], ahead[k, 3])
+    index, home, asked, cache_set = ahead[INDEX, k], ahead[HOME, k], ahead[ASKED, k], ahead[SET, k]
+    return read_located(spec, state, t, partition, line, sectors, index, home, asked, cache_set)
 
 
 @inner(inline=True)
@@ -274,19 +278,22 @@ def read_located(spec, state, t, partition, line, sectors, index, home, asked, c
 
 
 @inner(inline=True)
-def l2_prefetch(spec, state, partition, line, k):
-    """Locates a line that is looked up soon, as number `k`, and asks the host for what that will touch."""
-    index, home, asked, cache_set = locate(spec, partition, line)
+def l2_prefetch(spec, state, partition, count):
+    """Locates the first `count` lines of `state.ahead[LINE]` and asks the host for what looking them up will touch."""
     ahead = state.ahead
-    ahead[k, 0] = index
-    ahead[k, 1] = home
-    ahead[k, 2] = asked
-    ahead[k, 3] = cache_set
-    base = cache_set * TAGS
-    prefetch(state.tags, base)
-    for i in range(base, base + TAGS, _WORDS_A_HOST_LINE):
-        prefetch(state.lines, i)
-    prefetch(state.order, cache_set)
+    for k in range(AHEAD):  # whatever the count: the compiler makes vectors of it
+        index, home, asked, cache_set = locate(spec, partition, ahead[LINE, k])
+        ahead[INDEX, k] = index
+        ahead[HOME, k] = home
+        ahead[ASKED, k] = asked
+        ahead[SET, k] = cache_set
+    for k in range(count):
+        cache_set = ahead[SET, k]
+        base = cache_set * TAGS
+        prefetch(state.tags, base)
+        for i in range(base, base + TAGS, _WORDS_A_HOST_LINE):
+            prefetch(state.lines, i)
+        prefetch(state.order, cache_set)
 
 
 @inner(inline=True)
