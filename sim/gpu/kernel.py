@@ -77,6 +77,7 @@ CHIP_KINDS = (
     | 1 << Kind.FLAG_WAIT
 )  # ops that keep the order of time on the whole chip
 TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
+BACKLOG = 131072  # ticks: how far ahead of its event a memory instruction may book issue slots
 L1_SECTORS = 0xF
 L1_READY_SHIFT = 4  # a line's word in L1: mask of the valid sectors, ready tick above it
 
@@ -1288,6 +1289,21 @@ def _stream_loads(st, w, t, code, pc, done, n, total):
 
 
 @inner(inline=True)
+def _slot_free(p, subs, s, t):
+    """Tick from which a memory instruction finds an issue slot of sub-core `s`.
+
+    It issues beside the ops that run, whatever share of the slots these take. But slots that are booked beyond the end
+    of all of them, with none left idle before, are given once: `BACKLOG` bounds how far the account is ahead."""
+    free = subs[s, S.CURSOR] - BACKLOG
+    if free <= t or subs[s, S.IDLE] > 0:
+        return t
+    for q in range(N_PIPES):
+        if subs[s, S.PIPE_FREE + q] >= free:
+            return t
+    return free
+
+
+@inner(inline=True)
 def _issue_one(p, st, w, s, t):
     """Issues one control instruction; returns the tick after it."""
     cycle = p[P.CYCLE]
@@ -1336,6 +1352,10 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     sm = warps[w, W.SM]
     cycle = p[P.CYCLE]
     queue = p[P.LG_QUEUE]
+    free = _slot_free(p, st.subs, s, t)
+    if free > t:
+        _account(st, w, free, Reason.NOT_SELECTED)
+        return free
     if warps[w, W.LEFT] == 0:
         _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
         warps[w, W.LEFT] = total
