@@ -77,8 +77,7 @@ CHIP_KINDS = (
     | 1 << Kind.FLAG_ADD
     | 1 << Kind.FLAG_WAIT
 )  # ops that keep the order of time on the whole chip
-GLOBAL_KINDS = 1 << Kind.LDG | 1 << Kind.STG | 1 << Kind.RED | 1 << Kind.CP_ASYNC
-"""Of these, those that only book calendars: they may be `P.SLACK` ahead of others."""
+AHEAD_KINDS = 1 << Kind.LDG | 1 << Kind.STG  # of these, those that may be `P.SLACK` ahead of any other event
 FULL = 240  # 256ths of the issue slots: ops that take more leave nothing to others
 TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
 BACKLOG = 131072  # ticks: how far ahead of its event a memory instruction may book issue slots
@@ -1313,8 +1312,10 @@ def _stream_loads(st, w, t, code, pc, done, n, total):
 
 
 @inner(inline=True)
-def _contend(p, st, s, sm, w, tick, pipe):
-    """Puts warp `w` among those that wait to issue on a pipe of sub-core `s`, from `tick` on. Returns its key."""
+def _contend(p, st, s, sm, w, tick, pipe, tried):
+    """Puts warp `w` among those that wait to issue on a pipe of sub-core `s`, from `tick` on. Returns its key.
+
+    tried: whether it has found no room, and is ranked by the policy."""
     subs, i = st.subs, st.subs[s, S.CONTENDERS]
     subs[s, S.CONTENDERS] = i + 1
     rank = _rank(p, st, w)
@@ -1324,7 +1325,9 @@ def _contend(p, st, s, sm, w, tick, pipe):
     st.contenders[s, i, T.PIPE] = pipe
     st.contenders[s, i, T.RANK] = rank
     st.contenders[s, i, T.REASON] = st.warps[w, W.REASON]
-    return (tick << TIME_SHIFT) | (_priority(p, st, s, sm, w, rank) << ID_BITS) | w
+    st.contenders[s, i, T.TRIED] = tried
+    priority = _priority(p, st, s, sm, w, rank) if tried != 0 else 32
+    return (tick << TIME_SHIFT) | (priority << ID_BITS) | w
 
 
 @inner(inline=True)
@@ -1376,8 +1379,11 @@ def _next_in_line(p, st, s, sm, t):
         if free > tick:
             tick = free
             st.contenders[s, i, T.REASON] = reason
+            st.contenders[s, i, T.TRIED] = 1
         st.contenders[s, i, T.TICK] = tick
-        priority = _priority(p, st, s, sm, w, st.contenders[s, i, T.RANK])
+        priority = 32
+        if st.contenders[s, i, T.TRIED] != 0:
+            priority = _priority(p, st, s, sm, w, st.contenders[s, i, T.RANK])
         key = (tick << TIME_SHIFT) | (priority << ID_BITS) | w
         if key < first:
             first = key
@@ -1677,9 +1683,9 @@ def _step(p, prog, st, ms, mem, w, t):
             if ahead and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
                 if kind == Kind.RUN or kind == Kind.SHARED:
                     contends = True
-                    hand_over = _contend(p, st, s, sm, w, t, code[pc, Col.PIPE]) < st.subs[s, S.FIRST_KEY]
+                    hand_over = _contend(p, st, s, sm, w, t, code[pc, Col.PIPE], 0) < st.subs[s, S.FIRST_KEY]
                     continue
-                if t > soon or (GLOBAL_KINDS >> kind) & 1 == 0:
+                if t > soon or (AHEAD_KINDS >> kind) & 1 == 0:
                     return t
             checked = t
             x[X.NEW] = 0
@@ -1703,7 +1709,7 @@ def _step(p, prog, st, ms, mem, w, t):
                     warps[w, W.LEFT] = 0
                 # Contended: the policy decides who goes first at that tick.
                 contends = True
-                hand_over = _contend(p, st, s, sm, w, start, code[pc, Col.PIPE]) < st.subs[s, S.FIRST_KEY]
+                hand_over = _contend(p, st, s, sm, w, start, code[pc, Col.PIPE], 1) < st.subs[s, S.FIRST_KEY]
                 continue
             hand_over = first or st.subs[s, S.FIRST_KEY] < following << TIME_SHIFT
             interval = code[pc, Col.INTERVAL]

@@ -232,7 +232,8 @@ class T(IntEnum):
     RANK = 3  # what the policy ranks it by
     REASON = 4  # why it has not tried before
     LEAF = 5
-    WIDTH = 6
+    TRIED = 6  # whether it has found no room
+    WIDTH = 7
 
 
 class M(IntEnum):
