@@ -432,21 +432,36 @@ def _locate_in_l1(p, st, sm, lines, count):
 
 @inner(inline=True)
 def _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, offset, size_bytes):
-    """Locates the lines that the walk over a box meets next: a chunk, or `size_bytes`. Returns their number.
+    """Locates the lines that the walk over a box meets next: about `size_bytes`, at most a chunk. Returns their number.
 
-    l1: whether they are looked up in the L1, too.
+    Parts of one line that the walk meets in a row count once. l1: whether they are looked up in the L1, too.
     """
     n = 0
+    line = (base + row * stride + offset) >> 7
+    step = 0
+    last = -1
+    if stride & 127 == 0 and (base & 127) + row_bytes <= 128:  # a line a row
+        step = stride >> 7
+        n = min(CHUNK, rows - row)
+    elif row_bytes - offset > CHUNK << 7:
+        step = 1
+        n = CHUNK
+    if n > 0:
+        for k in range(CHUNK):
+            mem.ahead[LINE, k] = line + k * step
+        size_bytes = 0
     while n < CHUNK and row < rows and size_bytes > 0:
         address = base + row * stride + offset
-        mem.ahead[LINE, n] = address >> 7
+        if address >> 7 != last:
+            last = address >> 7
+            mem.ahead[LINE, n] = last
+            n += 1
         length = min((((address >> 7) + 1) << 7) - address, row_bytes - offset)
         size_bytes -= length
         offset += length
         if offset >= row_bytes:
             row += 1
             offset = 0
-        n += 1
     l2_prefetch(ms, mem, st.sms[sm, M.PARTITION], n)
     if l1:
         _locate_in_l1(p, st, sm, mem.ahead, n)
@@ -660,6 +675,8 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     _prefetch_lines(p, st, ms, mem, sm, False, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     read = 0
+    here = -1  # the line in progress, number `place` of those that have been located
+    place = -1
     while row < rows and lines < CHUNK:
         k = _entry(st.in_flight, sms, sm, M.TMA_HEAD, free)
         begin = max(free, st.in_flight[sm, k])
@@ -674,7 +691,10 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
         end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
         sectors = _sector_mask(address, end)
         begin = max(begin, sms[sm, M.READ_FREE])
-        data = _port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, address >> 7, sectors, lines)
+        if address >> 7 != here:
+            here = address >> 7
+            place += 1
+        data = _port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, here, sectors, place)
         read += count_sectors(sectors)
         latest = data
         for j in range(count):
