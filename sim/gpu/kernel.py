@@ -52,7 +52,7 @@ from sim.gpu.layout import (
     W,
     X,
 )
-from sim.memory.hashing import divide
+from sim.memory.hashing import divide, product
 from sim.memory.kernel import AHEAD, LINE, count_sectors, l2_change, l2_prefetch, l2_read_ahead
 from sim.memory.recency import oldest_way, refilled, used
 
@@ -424,7 +424,7 @@ def _locate_in_l1(p, st, sm, lines, count):
     for k in range(CHUNK):  # as in `l2_prefetch`
         line = lines[LINE, k]
         mixed = line ^ (line >> 7)
-        st.l1_ahead[k] = first + mixed - divide(mixed, multiplier, shift) * sets
+        st.l1_ahead[k] = first + mixed - product(divide(mixed, multiplier, shift), sets)
     for k in range(count):
         prefetch(st.l1_tags, st.l1_ahead[k] * TAGS)
         prefetch(st.l1_lines, st.l1_ahead[k] * ways)
@@ -526,17 +526,17 @@ def _take_entry(entries, sms, sm, column, k, tick):
 
 
 @inner(inline=True)
-def _l1_find(p, st, cache_set, line):
-    """Way of a line in a set of an L1, allocated for it if need be."""
+def _l1_find(st, ways, cache_set, line):
+    """Way of a line in a set of an L1 with `ways`, allocated for it if need be."""
     order = st.l1_order[cache_set]
     way = find_tag(st.l1_tags, cache_set, line)
     if way < 0:
-        way = oldest_way(order, p[P.L1_WAYS])
-        st.l1_order[cache_set] = refilled(order, p[P.L1_WAYS], way)
+        way = oldest_way(order, ways)
+        st.l1_order[cache_set] = refilled(order, ways, way)
         st.l1_tags[cache_set * TAGS + way] = line
         st.l1_lines[cache_set, way] = 0
     else:
-        st.l1_order[cache_set] = used(order, p[P.L1_WAYS], way)
+        st.l1_order[cache_set] = used(order, ways, way)
     return way
 
 
@@ -1340,7 +1340,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     # What the event counts, in sectors but for bytes and lines: asked of the L1, found there, brought by the port.
     asked, hit, brought, brought_lines, moved_bytes = 0, 0, 0, 0, 0
     lsu = max(sms[sm, M.LSU_FREE], t)
-    sector_ticks = p[P.L1_SECTOR_TICKS]
+    sector_ticks, ways = p[P.L1_SECTOR_TICKS], p[P.L1_WAYS]
     done = warps[w, W.T_DONE]
     row = warps[w, W.ROW]
     offset = warps[w, W.OFFSET]
@@ -1380,7 +1380,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 word = 0
                 if kind == Kind.LDG:
                     cache_set = st.l1_ahead[k]
-                    way = _l1_find(p, st, cache_set, line)
+                    way = _l1_find(st, ways, cache_set, line)
                     word = st.l1_lines[cache_set, way]
                     missing = mask & ~word
                     data = word >> L1_READY_SHIFT
