@@ -811,7 +811,9 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
         sms[sm, M.WARM] = 1
         number = p[P.WARPS_PER_SM] + 2
         _schedule(st, t, 32, p[P.SMS] * number + sm, _leaf(p, sm, number), sm)
-    begin = max(t + p[P.CTA_LAUNCH], sms[sm, M.LAUNCH_FREE])
+    handed = max(t, st.x[X.LAUNCH_FREE])
+    st.x[X.LAUNCH_FREE] = handed + p[P.CTA_INTERVAL]
+    begin = max(handed + p[P.CTA_LAUNCH], sms[sm, M.LAUNCH_FREE])
     sms[sm, M.LAUNCH_FREE] = begin + p[P.WARPS_PER_CTA] * p[P.WARP_LAUNCH]
     ctas = st.ctas
     grid_x = p[P.GRID_X] // p[P.CLUSTER_X]
