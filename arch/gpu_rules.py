@@ -38,9 +38,14 @@ def _rule(holds: bool, path: str, reason: str) -> None:
         raise ValueError(f"{path}: {reason}")
 
 
-def _nearest_multiples(value: int, step: int) -> str:
+def _multiples(value: int, step: int) -> tuple[int, int]:
+    """The two multiples of `step` around `value`, the first two for less than one."""
     below = max(step, value // step * step)
-    return f"{BYTES.format(below)} or {BYTES.format(below + step)}"
+    return below, below + step
+
+
+def _nearest_multiples(value: int, step: int) -> str:
+    return " or ".join(BYTES.format(size) for size in _multiples(value, step))
 
 
 def _check_sm(spec: GpuSpec) -> None:
@@ -48,18 +53,18 @@ def _check_sm(spec: GpuSpec) -> None:
     _rule(sm.count >= gpcs, "sm.count", f"{sm.count} SMs cannot fill {gpcs} GPCs; nearest: {gpcs}")
     most = MOST_COMPONENTS // (sm.max_warps + 3)
     _rule(sm.count <= most, "sm.count", f"{sm.count} SMs of {sm.max_warps} warps; the model takes {most}")
-    warps = max(1, round(sm.max_warps / sm.sub_cores)) * sm.sub_cores
+    warps = " or ".join(map(str, _multiples(sm.max_warps, sm.sub_cores)))
     reason = f"{sm.max_warps} is not a multiple of the {sm.sub_cores} sub-cores; nearest: {warps}"
-    _rule(sm.max_warps == warps, "sm.max_warps", reason)
+    _rule(sm.max_warps % sm.sub_cores == 0, "sm.max_warps", reason)
     threads = sm.max_warps * WARP_SIZE
     reason = f"{sm.max_threads} threads are more than {sm.max_warps} warps hold; nearest: {threads}"
     _rule(sm.max_threads <= threads, "sm.max_threads", reason)
     reason = f"{sm.max_threads_per_cta} is more than an SM holds; nearest: {sm.max_threads}"
     _rule(sm.max_threads_per_cta <= sm.max_threads, "sm.max_threads_per_cta", reason)
     step = sm.sub_cores * sm.register_granule
-    registers = max(1, round(sm.registers / step)) * step
+    registers = " or ".join(map(str, _multiples(sm.registers, step)))
     reason = f"{sm.registers} is not a multiple of sub_cores * register_granule = {step}; nearest: {registers}"
-    _rule(sm.registers == registers, "sm.registers", reason)
+    _rule(sm.registers % step == 0, "sm.registers", reason)
 
 
 def _check_shared(spec: GpuSpec) -> None:
@@ -89,13 +94,13 @@ def _check_caches(spec: GpuSpec) -> None:
     most = f"the model takes {BYTES.format(_MOST_L1_BYTES)} an SM"
     _rule(l1.size_bytes <= _MOST_L1_BYTES, "l1.size", f"{BYTES.format(l1.size_bytes)}; {most}")
 
-    pair = f"{l2.slices - l2.slices % l2.partitions or l2.partitions}"
+    pair = " or ".join(map(str, _multiples(l2.slices, l2.partitions)))
     reason = f"{l2.slices} slices do not divide into {l2.partitions} partitions; nearest: {pair}"
     _rule(l2.slices % l2.partitions == 0, "l2.slices", reason)
     together = [l2.line_bytes << shift for shift in range(9)]
-    nearest = min(together, key=lambda size: abs(size - l2.interleave_bytes))
-    reason = f"{l2.interleave_bytes} B is not a line times a power of two up to 256; nearest: {nearest} B"
-    _rule(l2.interleave_bytes == nearest, "l2.interleave", reason)
+    two = sorted(sorted(together, key=lambda size: abs(size - l2.interleave_bytes))[:2])
+    reason = f"{l2.interleave_bytes} B is not a line times a power of two up to 256; nearest: {two[0]} B or {two[1]} B"
+    _rule(l2.interleave_bytes in together, "l2.interleave", reason)
     paired = l2.interleave_bytes == l2.line_bytes or l2.slices_per_partition % 2 == 0
     reason = f"{l2.interleave_bytes} B alternate between two slices, of which a partition has {l2.slices_per_partition}"
     _rule(paired, "l2.interleave", f"{reason}; nearest: {l2.line_bytes} B")
@@ -120,11 +125,11 @@ def _check_dram(spec: GpuSpec) -> None:
     dram, partitions = spec.dram, spec.l2.partitions
     # A slice talks to channels of its own, or a channel to slices of its own.
     slices = spec.l2.slices
-    shared = [count for count in range(partitions, slices) if slices % count == 0 and count % partitions == 0]
-    whole = max(1, round(dram.channels / slices)) * slices
-    nearest = min([*shared, whole], key=lambda count: abs(count - dram.channels))
+    valid = [count for count in range(partitions, slices) if slices % count == 0 and count % partitions == 0]
+    valid += _multiples(dram.channels, slices)
+    two = " or ".join(map(str, sorted(sorted(valid, key=lambda count: abs(count - dram.channels))[:2])))
     reason = f"{dram.channels} channels do not divide evenly among {slices} L2 slices, nor they among them; nearest: "
-    _rule(dram.channels == nearest, "dram.channels", f"{reason}{nearest}")
+    _rule(dram.channels in valid, "dram.channels", f"{reason}{two}")
     reason = f"{dram.atom_bytes} B is not a burst that the model has; nearest: 32 B or 64 B"
     _rule(dram.atom_bytes in (32, 64), "dram.atom", reason)
     reason = f"{dram.row_bytes} B is not a multiple of the atom; nearest: "

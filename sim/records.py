@@ -19,9 +19,9 @@ _PIPES = {"tensor": "tensor_ticks", "fma": "fma_ticks", "alu": "alu_ticks", "hal
 
 
 def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
-    """What a report divides by, for operands of type `dtype`."""
+    """What a report divides by, for operands of type `dtype`; the fp32 pipes compute what no unit has as a format."""
     tensor = spec.tensor_flops_per_cycle(dtype) * spec.clock.tensor_hz
-    vector = spec.vector_flops_per_cycle(dtype) * spec.clock.boost_hz
+    vector = spec.vector_flops_per_cycle(dtype if spec.peak_flops(dtype) else "fp32") * spec.clock.boost_hz
     sub_cores = spec.sm.count * spec.sm.sub_cores
     return MachineFigures(
         name=spec.name,

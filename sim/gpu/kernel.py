@@ -77,6 +77,7 @@ CHIP_KINDS = (
     | 1 << Kind.FLAG_WAIT
 )  # ops that keep the order of time on the whole chip
 TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
+BACKLOG = 131072  # ticks: how far ahead of its event a memory instruction may book issue slots
 L1_SECTORS = 0xF
 L1_READY_SHIFT = 4  # a line's word in L1: mask of the valid sectors, ready tick above it
 
@@ -138,26 +139,29 @@ def _evaluate(prog, ctas, warps, stack, w, e):
 def _run_bytecode(expr, expr_at, tables, ctas, warps, stack, w, e):
     """`_evaluate` of what is not affine."""
     n = 0
+    r = 0  # top of the stack
     for i in range(expr_at[e], expr_at[e + 1]):
         op = expr[i, 0]
         arg = expr[i, 1]
         if op == X_CONST:
-            stack[n] = arg
+            stack[n] = r
             n += 1
+            r = arg
         elif op == X_VAR:
-            if arg >= 0:
-                stack[n] = warps[w, W.VARS + arg]
-            elif arg == -5:
-                stack[n] = warps[w, W.ROLE_WARP]
-            else:
-                stack[n] = ctas[warps[w, W.CTA], C.X - arg - 1]
+            stack[n] = r
             n += 1
+            if arg >= 0:
+                r = warps[w, W.VARS + arg]
+            elif arg == -5:
+                r = warps[w, W.ROLE_WARP]
+            else:
+                r = ctas[warps[w, W.CTA], C.X - arg - 1]
         elif op == X_TABLE:
-            stack[n - 1] = tables[arg + stack[n - 1]]
+            r = tables[arg + r]
         else:
-            b = stack[n - 1]
-            a = stack[n - 2]
             n -= 1
+            a = stack[n]
+            b = r
             if op == X_ADD:
                 r = a + b
             elif op == X_SUB:
@@ -182,8 +186,7 @@ def _run_bytecode(expr, expr_at, tables, ctas, warps, stack, w, e):
                 r = min(a, b)
             else:  # X_MAX
                 r = max(a, b)
-            stack[n - 1] = r
-    return stack[0]
+    return r
 
 
 @inner(inline=True)
@@ -828,7 +831,9 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
         sms[sm, M.WARM] = 1
         number = p[P.WARPS_PER_SM] + 2
         _schedule(st, t, 32, p[P.SMS] * number + sm, _leaf(p, sm, number), sm)
-    begin = max(t + p[P.CTA_LAUNCH], sms[sm, M.LAUNCH_FREE])
+    handed = max(t, st.x[X.LAUNCH_FREE])
+    st.x[X.LAUNCH_FREE] = handed + p[P.CTA_INTERVAL]
+    begin = max(handed + p[P.CTA_LAUNCH], sms[sm, M.LAUNCH_FREE])
     sms[sm, M.LAUNCH_FREE] = begin + p[P.WARPS_PER_CTA] * p[P.WARP_LAUNCH]
     ctas = st.ctas
     grid_x = p[P.GRID_X] // p[P.CLUSTER_X]
@@ -1041,6 +1046,12 @@ def _issue_time(subs, s, t, busy):
         now = following
 
 
+@inner(inline=True)
+def _wgmma_place(op):
+    """Offset of a warp's wgmma number `op` in the columns of those in flight."""
+    return 2 * (op & (N_RING - 1))
+
+
 @inner
 def _serve(warps, subs, log, s, t):
     """Gives the time of sub-core `s`'s tensor core up to tick `t` to the wgmma in flight.
@@ -1050,12 +1061,16 @@ def _serve(warps, subs, log, s, t):
     """
     while subs[s, S.WG_WARPS] > 0:
         count = subs[s, S.WG_WARPS]
-        share = (t - subs[s, S.WG_NOW]) // count
+        share = t - subs[s, S.WG_NOW]
+        if count == 2:
+            share >>= 1
+        elif count > 2:
+            share //= count
         if share <= 0:
             return
         for i in range(count):
             w = subs[s, S.WG_WARP + i]
-            end = warps[w, W.WG_END + warps[w, W.WG_DONE] % N_RING]
+            end = warps[w, W.WG_END + _wgmma_place(warps[w, W.WG_DONE])]
             share = min(share, end - warps[w, W.WG_ASKED] + warps[w, W.WG_LEFT])
         now = subs[s, S.WG_NOW] + share * count
         subs[s, S.WG_NOW] = now
@@ -1063,12 +1078,12 @@ def _serve(warps, subs, log, s, t):
             w = subs[s, S.WG_WARP + i]
             left = warps[w, W.WG_LEFT] - share
             warps[w, W.WG_LEFT] = left
-            op = warps[w, W.WG_DONE] % N_RING
+            op = _wgmma_place(warps[w, W.WG_DONE])
             if warps[w, W.WG_END + op] > warps[w, W.WG_ASKED] - left:
                 continue
             warps[w, W.WG_LAST] = max(warps[w, W.WG_LAST], now + warps[w, W.WG_TICK + op])
             warps[w, W.WG_TICK + op] = warps[w, W.WG_LAST]
-            _log_end(log, warps[w, W.WG_ROW + op], now, warps[w, W.WG_LAST])
+            _log_end(log, warps[w, W.WG_ROW + op // 2], now, warps[w, W.WG_LAST])
             warps[w, W.WG_DONE] += 1
             if left == 0:
                 count -= 1
@@ -1084,6 +1099,32 @@ def _served_at(warps, subs, s, need):
     for i in range(subs[s, S.WG_WARPS]):
         tick += min(warps[subs[s, S.WG_WARP + i], W.WG_LEFT], need)
     return tick
+
+
+@inner(inline=True)
+def _await_wgmma(st, w, s, left, behind, reason):
+    """Makes warp `w` wait until its wgmma in flight need no more than `left` ticks of the tensor core, and for `behind`
+    ticks from then on; returns the tick as it is now known. Others that issue meanwhile put it off."""
+    warps = st.warps
+    warps[w, W.WG_AWAITED] = left + 1
+    warps[w, W.WG_BEHIND] = behind
+    tick = _served_at(warps, st.subs, s, warps[w, W.WG_LEFT] - left) + behind
+    _account(st, w, tick, reason)
+    return tick
+
+
+@inner(inline=True)
+def _put_off_waits(st, s, w):
+    """Puts off the other warps of sub-core `s` that wait for wgmma in flight: warp `w` has issued some."""
+    subs, warps = st.subs, st.warps
+    for i in range(subs[s, S.WG_WARPS]):
+        other = subs[s, S.WG_WARP + i]
+        need = warps[other, W.WG_LEFT] - warps[other, W.WG_AWAITED] + 1
+        if warps[other, W.WG_AWAITED] > 0 and need > 0 and other != w:
+            tick = _served_at(warps, subs, s, need) + warps[other, W.WG_BEHIND]
+            if tick > warps[other, W.ACCOUNTED]:
+                _account(st, other, tick, warps[other, W.REASON])
+                _set_due(st.due, warps[other, W.LEAF], (tick << TIME_SHIFT) | (32 << ID_BITS) | other)
 
 
 @inner(inline=True)
@@ -1270,6 +1311,21 @@ def _stream_loads(st, w, t, code, pc, done, n, total):
 
 
 @inner(inline=True)
+def _slot_free(p, subs, s, t):
+    """Tick from which a memory instruction finds an issue slot of sub-core `s`.
+
+    It issues beside the ops that run, whatever share of the slots these take. But slots that are booked beyond the end
+    of all of them, with none left idle before, are given once: `BACKLOG` bounds how far the account is ahead."""
+    free = subs[s, S.CURSOR] - BACKLOG
+    if free <= t or subs[s, S.IDLE] > 0:
+        return t
+    for q in range(N_PIPES):
+        if subs[s, S.PIPE_FREE + q] >= free:
+            return t
+    return free
+
+
+@inner(inline=True)
 def _issue_one(p, st, w, s, t):
     """Issues one control instruction; returns the tick after it."""
     cycle = p[P.CYCLE]
@@ -1318,6 +1374,10 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     sm = warps[w, W.SM]
     cycle = p[P.CYCLE]
     queue = p[P.LG_QUEUE]
+    free = _slot_free(p, st.subs, s, t)
+    if free > t:
+        _account(st, w, free, Reason.NOT_SELECTED)
+        return free
     if warps[w, W.LEFT] == 0:
         _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
         warps[w, W.LEFT] = total
@@ -1587,22 +1647,19 @@ def _step(p, prog, st, ms, mem, w, t):
         elif kind == Kind.WGMMA:
             subs = st.subs
             _serve(warps, subs, st.log, s, t)
+            warps[w, W.WG_AWAITED] = 0
             if warps[w, W.LEFT] != 0:  # its instructions issue as the tensor core takes those before them
-                need = warps[w, W.WG_LEFT] - p[P.WGMMA_IN_FLIGHT] * code[pc, Col.INTERVAL]
-                if need > 0:
-                    tick = _served_at(warps, subs, s, need)
-                    _account(st, w, tick, Reason.MATH_PIPE_THROTTLE)
-                    t = tick
+                left = p[P.WGMMA_IN_FLIGHT] * code[pc, Col.INTERVAL]
+                if warps[w, W.WG_LEFT] > left:
+                    t = _await_wgmma(st, w, s, left, 0, Reason.MATH_PIPE_THROTTLE)
                     continue
                 warps[w, W.LEFT] = 0
                 warps[w, W.PC] = pc + 1
                 continue
-            at = warps[w, W.WG_ISSUED] % N_RING
+            at = _wgmma_place(warps[w, W.WG_ISSUED])
             if warps[w, W.WG_ISSUED] - warps[w, W.WG_DONE] == N_RING:
-                need = warps[w, W.WG_END + at] - warps[w, W.WG_ASKED] + warps[w, W.WG_LEFT]
-                tick = _served_at(warps, subs, s, need)
-                _account(st, w, tick, Reason.MATH_PIPE_THROTTLE)
-                t = tick
+                left = warps[w, W.WG_ASKED] - warps[w, W.WG_END + at]
+                t = _await_wgmma(st, w, s, left, 0, Reason.MATH_PIPE_THROTTLE)
                 continue
             n = code[pc, Col.COUNT]
             work = n * code[pc, Col.INTERVAL]
@@ -1642,8 +1699,13 @@ def _step(p, prog, st, ms, mem, w, t):
             st.counters[Counter.SHARED_READ_BYTES] += n * code[pc, Col.BYTES]
             logged = _log(log, st, w, code[pc, Col.OP], t, end, end + code[pc, Col.LATENCY], 0)
             if log is not None:
-                warps[w, W.WG_ROW + at] = logged
+                warps[w, W.WG_ROW + at // 2] = logged
+            if subs[s, S.WG_WARPS] > 1:
+                _put_off_waits(st, s, w)
             t += busy
+            left = p[P.WGMMA_IN_FLIGHT] * code[pc, Col.INTERVAL]
+            if _served_at(warps, subs, s, warps[w, W.WG_LEFT] - left) > t:
+                t = _await_wgmma(st, w, s, left, 0, Reason.MATH_PIPE_THROTTLE)
 
         elif kind == Kind.WGMMA_WAIT:
             if warps[w, W.LEFT] == 0:
@@ -1653,13 +1715,12 @@ def _step(p, prog, st, ms, mem, w, t):
                 continue
             groups = warps[w, W.WG_N] - code[pc, Col.VALUE]
             ops = warps[w, W.WG_RING + (groups - 1) % N_RING] if groups > 0 else 0
-            at = (ops - 1) % N_RING
+            at = _wgmma_place(ops - 1)
             _serve(warps, st.subs, st.log, s, t)
+            warps[w, W.WG_AWAITED] = 0
             if ops > warps[w, W.WG_DONE]:
-                need = warps[w, W.WG_END + at] - warps[w, W.WG_ASKED] + warps[w, W.WG_LEFT]
-                tick = _served_at(warps, st.subs, s, need) + warps[w, W.WG_TICK + at]
-                _account(st, w, tick, Reason.GMMA)
-                t = tick
+                left = warps[w, W.WG_ASKED] - warps[w, W.WG_END + at]
+                t = _await_wgmma(st, w, s, left, warps[w, W.WG_TICK + at], Reason.GMMA)
                 continue
             if ops > 0 and warps[w, W.WG_ISSUED] - ops < N_RING and warps[w, W.WG_TICK + at] > t:
                 t = warps[w, W.WG_TICK + at]
@@ -1739,9 +1800,7 @@ def _step(p, prog, st, ms, mem, w, t):
             if warps[w, W.WG_LEFT] > 0:
                 _serve(warps, st.subs, st.log, s, t)
                 if warps[w, W.WG_LEFT] > 0:
-                    tick = _served_at(warps, st.subs, s, warps[w, W.WG_LEFT])
-                    _account(st, w, tick, Reason.GMMA)
-                    t = tick
+                    t = _await_wgmma(st, w, s, 0, 0, Reason.GMMA)
                     continue
             if warps[w, W.TICKET] > 0:  # bulk stores must have read shared memory before the CTA goes
                 _park(st, w, Block.BULK, 1, warps[w, W.BULK_N], -1, t)
@@ -1946,6 +2005,8 @@ def advance(p, prog, st, ms, mem, until):
                 prefetch(st.warps, row + W.ORDER)
                 prefetch(st.warps, row + W.READY)
                 prefetch(st.warps, row + W.READY + N_SCOREBOARDS)
+                if p[P.WGMMA_IN_FLIGHT] > 0:
+                    prefetch(st.warps, row + W.WG_LEFT)
             tick = _step(p, prog, st, ms, mem, component, t)
         elif component < warps + 2 * p[P.SMS]:
             sm = component - warps

@@ -153,29 +153,31 @@ class W(IntEnum):
     READY = 24
     READY_REASON = 56
     VARS = 88
-    WG_LAST = 120  # latest completion of its wgmma
-    WG_N = 121  # committed groups
+    ROLE_WARP = 120
+    WARP = 121  # number in its CTA
     CP_LAST = 122
     CP_N = 123
     BULK_READ = 124
     BULK_DONE = 125
     BULK_N = 126
     TILES = 127  # next_tile calls
-    ROLE_WARP = 128
-    WARP = 129  # number in its CTA
-    TICKET = 130  # TMA tickets: copies given to the engine and not yet finished
-    WG_LEFT = 131  # ticks of its tensor core that its wgmma in flight still need
-    WG_ASKED = 132  # ticks that all its wgmma have needed
-    WG_ISSUED = 133  # wgmma ops so far
-    WG_DONE = 134  # of these, over
+    WG_LEFT = 128  # ticks of its tensor core that its wgmma in flight still need
+    WG_ASKED = 129  # ticks that all its wgmma have needed
+    WG_ISSUED = 130  # wgmma ops so far
+    WG_DONE = 131  # of these, over
+    WG_LAST = 132  # latest completion of its wgmma
+    WG_N = 133  # committed groups
+    WG_AWAITED = 134  # one more than what may be left when a wait for wgmma in flight ends, 0 without one
+    WG_BEHIND = 135  # ticks from then to the end of that wait
     WG_RING = 136  # ops issued when a group was committed
     CP_RING = 144
     BULK_RING = 152  # read done
     BULK_RING2 = 160  # visible
-    WG_END = 168  # of an op: ticks asked for up to its end
-    WG_TICK = 176  # its latency behind the tensor core; once it is over, the tick of its completion
+    WG_END = 168  # of an op, two columns each: ticks asked for up to its end
+    WG_TICK = 169  # its latency behind the tensor core; once it is over, the tick of its completion
     WG_ROW = 184  # in the event log, if one is kept
-    WIDTH = 192
+    TICKET = 192  # TMA tickets: copies given to the engine and not yet finished
+    WIDTH = 200
 
 
 class Block(IntEnum):
@@ -323,7 +325,8 @@ class X(IntEnum):
     TO = 18
     FIRST_SM = 19
     LAST_SM = 20
-    WIDTH = 21
+    LAUNCH_FREE = 21  # tick until which the CTA scheduler is busy
+    WIDTH = 22
 
 
 TRACE_BEGIN, TRACE_END = -1, -2  # states of a warp in the trace besides its reasons: it starts, it ends
@@ -468,7 +471,8 @@ class P(IntEnum):
     LOOKAHEAD = 53  # ticks that a warp may be ahead of other SMs
     L1_SET_MULTIPLIER = 54  # to divide by L1_SETS (`sim.memory.hashing.divide`)
     L1_SET_SHIFT = 55
-    WIDTH = 56
+    CTA_INTERVAL = 56  # between two CTAs of the chip
+    WIDTH = 57
 
 
 class GpuState(NamedTuple):

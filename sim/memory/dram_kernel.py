@@ -7,6 +7,7 @@ closes after tRAS. Writes are posted: a channel collects a batch, turns its bus 
 """
 
 from sim.engine.jit import inner, kernel
+from sim.engine.prefetch import prefetch
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import (
     ACTIVATE_FREE,
@@ -42,6 +43,14 @@ def bank_of(spec, row):
     """Bank of a row: consecutive rows lie in different banks."""
     group = divide(row, spec.bank_multiplier, spec.bank_shift)
     return rotate(row - group * spec.banks, group, spec.banks)
+
+
+@inner(inline=True)
+def ask_bank(spec, state, channel, unit):
+    """Asks the host for the words of the bank that holds a unit, which is read soon."""
+    base = (channel * spec.banks + bank_of(spec, row_of(spec, unit))) * BANK_WORDS
+    prefetch(state.bank, base)
+    prefetch(state.bank, base + BANK_WORDS - 1)
 
 
 @inner(inline=True)

@@ -23,7 +23,7 @@ from sim.engine.jit import inner, kernel
 from sim.engine.prefetch import prefetch
 from sim.engine.search import TAGS, find_tag
 from sim.memory.counters import MemoryCounter
-from sim.memory.dram_kernel import dram_read, dram_write
+from sim.memory.dram_kernel import ask_bank, dram_read, dram_write
 from sim.memory.hashing import divide, product, rotate
 from sim.memory.recency import dropped, oldest_way, refilled, used
 
@@ -194,6 +194,8 @@ def look_up(spec, state, t, line, slice_index, cache_set, sectors, latency):
 @inner(inline=True)
 def complete_from_dram(spec, state, t, answer, i, line, home, cache_set, sectors, latency):
     """Complete a read at the home slice that found line i (-1: none) without all its sectors."""
+    place = channel_of(spec, home, line)
+    ask_bank(spec.dram, state.dram, place >> 32, place & 0xFFFFFFFF)
     if i < 0:
         i = allocate(spec, state, t, line, cache_set)
         answer = max(answer, state.scratch[0])

@@ -46,6 +46,25 @@ def test_another_pipe_takes_slots_but_no_pipe_time(ampere: GpuSpec) -> None:
     assert over - none == pytest.approx(16 * TRIPS, abs=17)
 
 
+@pytest.mark.parametrize("store", [False, True])
+def test_address_instructions_of_loads_and_stores_take_issue_slots(ampere: GpuSpec, store: bool) -> None:
+    """Many warps hide every latency; then a sub-core issues one instruction a cycle, whatever it belongs to."""
+
+    def kernel(alu: int) -> Program:
+        x, value = GlobalTensor("x", (32,), "fp32", (1,)), RegisterTile("value", (32,), "fp32")
+        builder = KernelBuilder("addresses", (1, 1, 1))
+        with builder.role("warps", warps=32, registers=32) as r, r.loop("i", TRIPS):
+            if store:
+                r.stg(x[0:32], value.whole, 1, vector_bytes=4, mix=(("iadd", alu),))
+            else:
+                r.ldg(value.whole, x[0:32], 1, into="x", vector_bytes=4, mix=(("iadd", alu),))
+        return Program("addresses", (x,), (builder.build(),), "test")
+
+    less, more = (cycles(run(ampere, kernel(alu))) for alu in (100, 150))
+    # Eight warps a sub-core.
+    assert more - less == pytest.approx(50 * 8 * TRIPS, rel=0.05)
+
+
 @pytest.mark.parametrize("ways", [1, 2, 4, 8])
 def test_one_more_lds_costs_its_wavefronts(ampere: GpuSpec, ways: int) -> None:
     """16 warps keep the shared-memory array busy; one more load a trip is `ways` cycles for each of them."""

@@ -53,7 +53,7 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
         try:
             _check(p, spec, config)
         except InputError as error:
-            refused = refused or error
+            refused = error  # the last one is of the kernels that every machine has
             continue
         found.append((config, _estimate_ps(p, spec, config)))
     if not found:

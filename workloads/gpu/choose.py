@@ -128,15 +128,17 @@ def without(config: Config, mechanism: str) -> str:
 
 
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
-    formats = [d for d in DTYPE_BYTES if _units(spec, d)]
-    if _units(spec, p.dtype) == ["wgmma"] and schedule in ("auto", "wgmma"):
-        try:
+    formats, units = [d for d in DTYPE_BYTES if _units(spec, d)], _units(spec, p.dtype)
+    try:
+        if "wgmma" in units and (schedule == "wgmma" or units == ["wgmma"]):
             wgmma.check(p, spec, WgmmaConfig(64, 64, wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype], stages=2))
-        except InputError as error:
-            return error
+        if schedule == "gemv" and units:
+            gemv.check(p, spec, GemvConfig())
+    except InputError as error:
+        return error
     if schedule == "auto" or p.dtype not in formats:
         return InputError(f"gemm dtype={p.dtype}: {spec.name} multiplies {', '.join(formats)}")
-    return InputError(f"schedule={schedule}: {spec.name} runs {p.op} with {', '.join(_units(spec, p.dtype))}")
+    return InputError(f"schedule={schedule}: {spec.name} runs {p.op} with {', '.join(units)}")
 
 
 def _units(spec: GpuSpec, dtype: str) -> list[str]:

@@ -17,7 +17,7 @@ Tiles, warps and instruction counts are those of the published kernels (hopper/t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -155,8 +155,6 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         raise InputError(f"{where}: warps that load cannot take turns; leave out pingpong")
     if config.cluster > 1 and not config.tma:
         raise InputError(f"{where}: only TMA writes to other CTAs of a cluster; nearest: cluster 1")
-    if config.block_n % (WARPGROUP * (1 if config.specialized else config.warpgroups)) and not config.tma:
-        raise InputError(f"{where}: each warp copies as many rows; nearest: block of 128 keys")
     if config.cluster not in (1, 2, 4) or config.block_n % (8 * config.cluster):
         raise InputError(f"{where}: 1, 2 or 4 CTAs share keys, whole groups of 8 rows each; nearest: cluster 1")
 
@@ -395,12 +393,13 @@ class _Builder:
         full: MBarrier,
     ) -> None:  # fmt: skip
         """Rows of a tensor to a tile: by TMA, each CTA of a cluster its part of K and V for all; or by cp.async, each
-        warp its part."""
+        warp its part, of the warpgroups that the rows divide among."""
         shared = self.c.cluster > 1 and to is not self.q
         parts = self.c.cluster if shared else 1
         own: IntLike = CLUSTER_RANK * (to.rows // parts) if shared else 0
+        warps = WARPGROUP if self.c.specialized else self.consumer_warps
         if not self.c.tma:
-            parts = WARPGROUP if self.c.specialized else self.consumer_warps
+            parts = next(n for n in range(warps, 0, -WARPGROUP) if to.rows % n == 0)
             own = WARP * (to.rows // parts)
         rows = to.rows // parts
         for block in range(to.blocks):
@@ -409,8 +408,9 @@ class _Builder:
             dst = to.view(own, rows, at, to.columns, stage)
             if self.c.tma:
                 r.tma_load(dst, src, full, stage, multicast=self.everyone if shared else None)
-            else:
-                count = ceil_div(rows * to.columns * width(self.p), 32 * MAX_VECTOR_BYTES)
+                continue
+            count = ceil_div(rows * to.columns * width(self.p), 32 * MAX_VECTOR_BYTES)
+            with r.when(parts > WARP) if parts < warps else nullcontext():
                 r.cp_async(dst, src, count, mix=overhead.mix(alu=2 * count))
         if not self.c.tma:
             r.cp_commit()

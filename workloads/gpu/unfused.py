@@ -90,10 +90,10 @@ def check(p: AttentionProblem, spec: GpuSpec, config: UnfusedConfig) -> None:
     """InputError if the machine or the problem cannot take these kernels."""
     if p.out != p.dtype or DTYPE_BYTES[p.dtype] != 2:
         raise InputError(f"schedule={config}: kernels have fp16 and bf16 in and out, not {p.dtype} and {p.out}")
-    if p.causal and p.op.queries > p.op.keys:
+    if blind := p.op.blind:
         raise InputError(
-            f"schedule={config}: the first {p.op.queries - p.op.keys} queries see no key and give no softmax; "
-            f"nearest: seq_q={p.op.keys}"
+            f"schedule={config}: the first {blind} queries see no key and give no softmax; "
+            f"nearest: seq_q={p.op.queries - blind}"
         )
 
 

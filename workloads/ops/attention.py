@@ -79,6 +79,12 @@ class Attention(Operator):
         return int(np.maximum(last - first + 1, 0).sum())
 
     @property
+    def blind(self) -> int:
+        """Queries that see no key."""
+        first, last = self._visible(np.arange(self.queries, dtype=np.int64))
+        return int((last < first).sum())
+
+    @property
     def macs(self) -> int:
         """Two products over head_dim for each pair that is visible."""
         return 2 * self.batch * self.heads * self.pairs * self.head_dim

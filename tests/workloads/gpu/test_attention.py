@@ -67,6 +67,7 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(200, 270, heads=2, kv_heads=1, causal="1", window=70), Flash3Config(128, 32, overlap=False)),
     (attention(384, batch=2, head_dim=128), Flash3Config(128, 176, cluster=2, overlap=False)),
     (attention(256), Flash3Config(128, 64, pingpong=False, overlap=False, tma=False, specialized=False)),
+    (attention(200, causal="1"), Flash3Config(192, 128, pingpong=False, tma=False, specialized=False)),
 ]
 TRITON: list[tuple[Attention, FlashTritonConfig]] = [
     (attention(256, 384, heads=2), FlashTritonConfig(128, 64, 4, 4)),
@@ -308,6 +309,22 @@ def test_separate_kernels_compute_what_numpy_does(op: Attention, machines: dict[
     result = interpret(program, execute(program, seed=2), dict(zip("qkv", operands, strict=True)))
     assert result.violations == []
     assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance
+
+
+@pytest.mark.parametrize(("keys", "blind"), [({"causal": "1"}, 123), ({"window": 40}, 84), ({"window": 130}, 0)])
+def test_separate_kernels_need_a_key_for_each_query(
+    keys: dict[str, Any], blind: int, machines: dict[str, GpuSpec]
+) -> None:
+    op = attention(200, 77, **keys)
+    assert op.blind == blind
+    if not blind:
+        choose(op, machines["a100-sxm4-80gb"], "unfused")
+        return
+    with pytest.raises(
+        InputError, match=f"{blind} queries see no key and give no softmax; nearest: seq_q={200 - blind}"
+    ):
+        choose(op, machines["a100-sxm4-80gb"], "unfused")
+    choose(attention(200 - blind, 77, **keys), machines["a100-sxm4-80gb"], "unfused")
 
 
 def test_the_report_says_what_softmax_takes() -> None:

@@ -39,6 +39,16 @@ def test_every_function_has_costs_of_instructions_that_machines_have(machine: st
             assert instruction(spec, name).interval_cycles > 0
 
 
+@pytest.mark.parametrize("text", ["gelu n=500 dtype=bf16", "softmax rows=3 cols=90 dtype=bf16", "copy n=99 dtype=int8"])
+@pytest.mark.parametrize("machine", ["v100-sxm2", "t4"])
+def test_formats_that_no_unit_multiplies_are_computed_in_fp32(text: str, machine: str) -> None:
+    report = simulate(text, machine, check=True)
+    document = report.to_dict()
+    assert document["check"]["passed"]
+    assert 0 <= document["percent_of_peak"] < 100
+    assert "of peak" in str(report)
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     st.integers(1, 300_000),

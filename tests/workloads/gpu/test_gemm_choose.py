@@ -255,6 +255,8 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
         "warps that load need 3 stages",
     ),
     ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "no cp.async"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, ta="T", dtype="tf32"), "wgmma", "needs k contiguous in B"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "gemv", "needs m = 1 or n = 1"),
     ("t4", Gemm(m=64, n=1, k=64, dtype="tf32"), "auto", "dtype=tf32: t4 multiplies fp32, fp16, int8"),
     ("a100-sxm4-80gb", Gemm(m=1, n=64, k=64, dtype="fp8"), "gemv", "dtype=fp8"),
     ("v100-sxm2", Gemm(m=1, n=64, k=64, dtype="bf16"), "gemv warps 4", "does not multiply bf16"),

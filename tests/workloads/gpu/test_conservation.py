@@ -1,0 +1,144 @@
+"""Of every operator and every schedule that GPUs have, on random shapes: work is conserved, accounts add up, no roof is
+beaten. What single kernels move, to the byte, is tested beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arch.gpu import GpuSpec
+from arch.load import load_arch
+from sim.api import simulate
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.gpu.kernel import BACKLOG
+from workloads.gpu.select import choose
+from workloads.ops import FUNCTIONS, Attention, Gemm, Operator
+from workloads.parse import parse
+from workloads.registry import MODULES, schedules
+
+Draw = Callable[[Any], Any]
+
+A100, H100, V100, T4 = "a100-sxm4-80gb", "h100-sxm", "v100-sxm2", "t4"
+EVERY = [(op, kind) for op, family in MODULES if family == "gpu" for kind in schedules(op, family)]
+FLOATS = ("fp32", "fp16", "bf16")
+#: Formats of each GEMM schedule by machine; TMA needs rows of whole 16 B and only 16-bit formats in any order.
+FORMATS: dict[str, dict[str, tuple[str, ...]]] = {
+    "wgmma": {H100: ("bf16", "fp16", "tf32", "fp8", "int8")},
+    "mma": {A100: ("bf16", "fp16", "tf32", "int8"), H100: ("fp16",), V100: ("fp16",), T4: ("fp16", "int8")},
+    "simt": {T4: ("fp32", "int8"), V100: ("fp32",), A100: ("fp32",), H100: ("fp32",)},
+    "gemv": {T4: ("fp32", "fp16"), A100: ("bf16", "fp32"), H100: ("fp8", "fp16")},
+    "triton": {A100: ("fp16", "bf16")},
+}
+
+
+def small(name: str) -> GpuSpec:
+    """Two SMs of one GPC, so that clusters of two fit and grids have several waves."""
+    return load_arch(name, {"sm.count": 2, "gpc.count": 1})
+
+
+def gemm(draw: Draw, kind: str) -> tuple[str, str]:
+    machine = draw(st.sampled_from(sorted(FORMATS[kind])))
+    dtype = draw(st.sampled_from(FORMATS[kind][machine]))
+    step = 16 if kind == "wgmma" else 2 if kind == "triton" else 1
+    m, n, k = (step * draw(st.integers(1, 200 // step)) for _ in range(3))
+    if kind == "gemv":
+        m, n = draw(st.sampled_from([(1, n), (m, 1)]))
+    ta, tb = draw(st.sampled_from("NT")), draw(st.sampled_from("NT"))
+    if kind == "wgmma" and dtype not in ("fp16", "bf16"):
+        ta, tb = "NT"
+    return machine, f"gemm m={m} n={n} k={k} batch={draw(st.integers(1, 2))} ta={ta} tb={tb} dtype={dtype}"
+
+
+def attention(draw: Draw, kind: str) -> tuple[str, str]:
+    dtypes = {"flash3": ("fp16", "bf16", "fp8"), "unfused": ("fp16",)}.get(kind, ("fp16", "bf16"))
+    kv_heads = draw(st.integers(1, 2)) if kind != "flash2-triton" else 2
+    longest = 100 if kind == "unfused" else 300
+    queries, keys = draw(st.integers(1, longest)), draw(st.integers(1, longest))
+    causal, window = draw(st.sampled_from("01")), draw(st.sampled_from([0, 50]))
+    head_dim = draw(st.sampled_from([64, 128, 256] if kind not in ("unfused", "flash2-triton") else [64, 128]))
+    if kind == "flash2-triton":  # the tutorial's kernel knows whole blocks and square problems
+        queries = keys = 128 * draw(st.integers(1, 3))
+    if kind in ("unfused", "flash2-triton"):
+        window, queries = 0, min(queries, keys)
+    machine = draw(st.sampled_from([A100, H100])) if kind not in ("flash3", "flash2-triton") else H100
+    return machine, (
+        f"attention batch=1 heads=2 kv_heads={kv_heads} seq_q={queries} seq_k={keys} head_dim={head_dim} "
+        f"causal={causal} window={window} dtype={draw(st.sampled_from(dtypes))}"
+    )
+
+
+def rowwise(draw: Draw, op: str, kind: str) -> tuple[str, str]:
+    copying = [A100, H100]  # by cp.async
+    machine = draw(st.sampled_from([H100] if kind == "cluster" else copying + [V100, T4] * (kind != "triton")))
+    dtype = draw(st.sampled_from(FLOATS))
+    text = f"{op} rows={draw(st.integers(1, 60))} cols={draw(st.integers(1, 3000))} dtype={dtype}"
+    return machine, text + draw(st.sampled_from([" axis=0", " axis=1", ""])) * (op == "sum")
+
+
+def pointwise(draw: Draw) -> tuple[str, str]:
+    machine = draw(st.sampled_from([A100, H100, V100, T4]))
+    dtype = draw(st.sampled_from(FLOATS))
+    names = sorted(name for name, function in FUNCTIONS.items() if not function.starts)
+    chain = draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
+    cols = draw(st.integers(1, 300))
+    text = f"pointwise n={cols * draw(st.integers(1, 100))} chain={'+'.join(chain)} dtype={dtype}"
+    text += f" fused={draw(st.sampled_from('01'))}"
+    return machine, text + f" cols={cols}" * ("bias" in chain)
+
+
+def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
+    """Machine and text of a random problem that the schedule takes."""
+    if op == "gemm":
+        return gemm(draw, kind)
+    if op == "attention":
+        return attention(draw, kind)
+    return pointwise(draw) if op == "pointwise" else rowwise(draw, op, kind)
+
+
+def reads_everything(op: Operator) -> bool:
+    """Whether no mask spares a part of the operands."""
+    return not isinstance(op, Attention) or (op.causal == "0" and not op.window)
+
+
+@pytest.mark.parametrize(("word", "kind"), EVERY, ids=[f"{op} {kind}" for op, kind in EVERY])
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_work_is_conserved_accounts_add_up_and_no_roof_is_beaten(word: str, kind: str, data: st.DataObject) -> None:
+    machine, text = question(data.draw, word, kind)
+    spec, op = small(machine), parse(text)
+    report = simulate(op, spec, schedule=kind)
+    record, figures = report.record, report.figures
+    assert record.schedule.split()[0] == kind
+    counted = figures.counters
+
+    assert counted["macs"] >= op.macs
+    config = choose(op, spec, kind).config
+    if isinstance(op, Gemm) and kind != "gemv":
+        tiles = ((op.m, config.tile_m), (op.n, config.tile_n), (op.k, config.tile_k))
+        if getattr(config, "swap", False):
+            tiles = ((op.n, config.tile_m), (op.m, config.tile_n), (op.k, config.tile_k))
+        if kind == "wgmma":  # clusters are whole
+            (x, tile_m), (y, tile_n), depth = tiles
+            tiles = ((x, tile_m * config.cluster_m), (y, tile_n * config.cluster_n), depth)
+        assert counted["macs"] == op.batch * math.prod(-(-x // tile) * tile for x, tile in tiles)
+    assert counted["l2_write_bytes"] >= sum(result.size_bytes for result in op.results)
+    if reads_everything(op):
+        assert counted["dram_read_bytes"] >= sum(operand.size_bytes for operand in op.operands)
+
+    slots = spec.sm.count * spec.sm.sub_cores
+    for kernel in record.kernels:
+        assert slots * (kernel.cycles - 1) <= sum(kernel.stalls["issue"].values()) <= slots * kernel.cycles
+        assert min(min(unit.values()) for unit in kernel.stalls.values()) >= 0
+        # Issue slots are given once; memory instructions may book them for so long ahead of the others.
+        ahead = BACKLOG // TICKS_PER_CYCLE
+        assert kernel.stalls["issue"]["issued"] <= kernel.stalls["warps"]["selected"] <= slots * (kernel.cycles + ahead)
+    roofs = figures.speed_of_light()
+    assert max(roofs.values()) <= 1, roofs
+    assert figures.share_of_peak <= 1
+    moved = counted["dram_read_bytes"] + counted["dram_write_bytes"]
+    assert figures.device_ps * spec.dram.bandwidth_bytes_per_s >= moved * 10**12
