@@ -1381,9 +1381,7 @@ def _next_in_line(p, st, s, sm, t):
         if f > t and subs[s, S.DENSITY + q] > 0:
             density += subs[s, S.DENSITY + q]
             earliest = min(earliest, f)
-    if p[P.MAX_RUN] == 1:
-        earliest = subs[s, S.ISSUE_FREE]
-    elif density <= FULL:
+    if density <= FULL:
         earliest = t
     first = NEVER
     leaf = 0
@@ -1649,6 +1647,7 @@ def _step(p, prog, st, ms, mem, w, t):
     first = st.subs[s, S.FIRST] == w + 1  # of the contenders of its sub-core
     if first:
         _leave_line(st, s, w, t)
+    line = p[P.MAX_RUN] > 1  # in single issue each try is an event of its own
     contends = False
     hand_over = False
     while True:
@@ -1703,7 +1702,7 @@ def _step(p, prog, st, ms, mem, w, t):
             key = (t << TIME_SHIFT) | (32 << ID_BITS) | w
             ahead = key >= x[X.LIMIT]
             if ahead and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
-                if kind == Kind.RUN or kind == Kind.SHARED:
+                if line and (kind == Kind.RUN or kind == Kind.SHARED):
                     contends = True
                     hand_over = _contend(p, st, s, sm, w, t, code[pc, Col.PIPE], 0) < st.subs[s, S.FIRST_KEY]
                     continue
@@ -1730,6 +1729,9 @@ def _step(p, prog, st, ms, mem, w, t):
                 if fresh:
                     warps[w, W.LEFT] = 0
                 # Contended: the policy decides who goes first at that tick.
+                if not line:
+                    _schedule_warp(st, start, _priority(p, st, s, sm, w, _rank(p, st, w)), w)
+                    return SCHEDULED
                 contends = True
                 hand_over = _contend(p, st, s, sm, w, start, code[pc, Col.PIPE], 1) < st.subs[s, S.FIRST_KEY]
                 continue
