@@ -281,6 +281,7 @@ class Launch(Group):
     gap_stream_ps: Picoseconds = Field(description="start to start of dependent minimal kernels on a stream")
     gap_graph_ps: Picoseconds = Field(description="start to start of dependent minimal kernels in a graph")
     api_ps: Picoseconds = Field(description="launch call to kernel start on an idle device")
+    cta_interval_ps: Picoseconds = Field(description="between two CTAs that the chip's scheduler hands out")
     drain_ps: Picoseconds = Field(description="last CTA's end to the kernel's end, memory flush included")
     cold_instruction: bool = Field(description="first CTAs fetch the kernel's instructions through the L2")
     descriptor_fetch_cycles: Cycles = Field(description="first use of a tensor map by an SM (TMA)")

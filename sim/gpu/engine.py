@@ -137,6 +137,7 @@ class Launch:
         )
         self.launch_ps = spec.launch.kernel_ps + spec.launch.setup_ps if launch_ps is None else launch_ps
         self.p[P.LAUNCH_START] = ps_to_ticks(self.launch_ps, self.clock_hz)
+        self.p[P.CTA_INTERVAL] = ps_to_ticks(self.device.spec.launch.cta_interval_ps, self.clock_hz)
         window = device.window
         if window is None and device.log:
             window = Window(0, _WHOLE_KERNEL_TICKS, 0, spec.sm.count - 1, _LOG_ROWS, trace=False)

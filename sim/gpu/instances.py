@@ -34,7 +34,12 @@ class Box:
         return tuple(max(0, b - a) for a, b in zip(self.lower, self.upper, strict=True))
 
     def clipped(self) -> Box:
-        """The part that lies inside the buffer."""
+        """The part that lies inside the buffer, the box itself if all of it does."""
+        for a, b, n in zip(self.lower, self.upper, self.buffer.shape, strict=True):
+            if a < 0 or b > n:
+                break
+        else:
+            return self
         lower = tuple(min(max(a, 0), n) for a, n in zip(self.lower, self.buffer.shape, strict=True))
         upper = tuple(min(max(b, 0), n) for b, n in zip(self.upper, self.buffer.shape, strict=True))
         return Box(self.buffer, self.stage, lower, upper, self.transposed)
@@ -157,31 +162,32 @@ def _instance(number: int, op: Op, env: dict[str, int], where: str) -> Instance:
         return Instance(
             number,
             op,
-            None if op.dst is None else _box(op.dst, env, f"{where}, {op.opcode}"),
-            tuple(_box(v, env, f"{where}, {op.opcode}") for v in op.srcs),
+            None if op.dst is None else _box(op.dst, op, env, where),
+            tuple([_box(v, op, env, where) for v in op.srcs]),
             evaluate(op.stage, env),
             0 if op.phase is None else evaluate(op.phase, env),
             evaluate(op.value, env),
             None if op.multicast is None else evaluate(op.multicast, env),
-            tuple(evaluate(e, env) for e in op.indices),
+            tuple([evaluate(e, env) for e in op.indices]),
         )
     except KeyError as missing:
         raise InputError(f"{where}, {op.opcode}: variable {missing} is used before it is set") from None
 
 
-def _box(view: View, env: dict[str, int], where: str) -> Box:
-    lower = tuple(evaluate(o, env) for o in view.offsets)
+def _box(view: View, op: Op, env: dict[str, int], where: str) -> Box:
+    lower = tuple([evaluate(o, env) for o in view.offsets])
     box = Box(
         view.buffer,
         evaluate(view.stage, env),
         lower,
-        tuple(a + n for a, n in zip(lower, view.extents, strict=True)),
+        tuple([a + n for a, n in zip(lower, view.extents, strict=True)]),
         view.transposed,
     )
     if not isinstance(view.buffer, GlobalTensor):
         stages = view.buffer.stages if isinstance(view.buffer, SharedTile) else 1
         if not 0 <= box.stage < stages:
-            raise InputError(f"{where}: stage {box.stage} of {view.buffer.name}; it has stages 0 to {stages - 1}")
-        if box != box.clipped():
-            raise InputError(f"{where}: box {box} leaves its tile of shape {view.buffer.shape}")
+            stage = f"stage {box.stage} of {view.buffer.name}"
+            raise InputError(f"{where}, {op.opcode}: {stage}; it has stages 0 to {stages - 1}")
+        if box.clipped() is not box:
+            raise InputError(f"{where}, {op.opcode}: box {box} leaves its tile of shape {view.buffer.shape}")
     return box

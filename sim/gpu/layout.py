@@ -325,7 +325,8 @@ class X(IntEnum):
     TO = 18
     FIRST_SM = 19
     LAST_SM = 20
-    WIDTH = 21
+    LAUNCH_FREE = 21  # tick until which the CTA scheduler is busy
+    WIDTH = 22
 
 
 TRACE_BEGIN, TRACE_END = -1, -2  # states of a warp in the trace besides its reasons: it starts, it ends
@@ -470,7 +471,8 @@ class P(IntEnum):
     LOOKAHEAD = 53  # ticks that a warp may be ahead of other SMs
     L1_SET_MULTIPLIER = 54  # to divide by L1_SETS (`sim.memory.hashing.divide`)
     L1_SET_SHIFT = 55
-    WIDTH = 56
+    CTA_INTERVAL = 56  # between two CTAs of the chip
+    WIDTH = 57
 
 
 class GpuState(NamedTuple):

@@ -613,6 +613,7 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
         P.WGMMA_IN_FLIGHT: spec.sm.wgmma_in_flight or 0,
         P.CTA_LAUNCH: cycles_to_ticks(spec.sm.cta_launch_cycles),
         P.WARP_LAUNCH: cycles_to_ticks(_WARP_LAUNCH_CYCLES),
+        P.CTA_INTERVAL: ps_to_ticks(spec.launch.cta_interval_ps, spec.clock.boost_hz),
         P.LAUNCH_START: ps_to_ticks(spec.launch.kernel_ps + spec.launch.setup_ps, spec.clock.boost_hz),
         P.CODE_LINES: -(-kernel.code_bytes // spec.l1.line_bytes)
         if cold_launch and spec.launch.cold_instruction

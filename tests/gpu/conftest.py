@@ -19,14 +19,14 @@ Runner = Callable[..., KernelResult]
 
 @pytest.fixture(scope="session")
 def hopper() -> GpuSpec:
-    """An H100 SXM with 2 SMs in 2 GPCs."""
-    return load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 2})
+    """An H100 SXM with 2 SMs in 2 GPCs, whose scheduler hands out CTAs at once."""
+    return load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 2, "launch.cta_interval": "0 ns"})
 
 
 @pytest.fixture(scope="session")
 def ampere() -> GpuSpec:
-    """An A100 with 2 SMs in 2 GPCs."""
-    return load_arch("a100-sxm4-80gb", {"sm.count": 2, "gpc.count": 2})
+    """An A100 with 2 SMs in 2 GPCs, whose scheduler hands out CTAs at once."""
+    return load_arch("a100-sxm4-80gb", {"sm.count": 2, "gpc.count": 2, "launch.cta_interval": "0 ns"})
 
 
 @pytest.fixture(scope="session")

@@ -235,7 +235,12 @@ def tiny() -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "mode", [{}, {"NUMBA_DISABLE_JIT": "1"}, {"NUMBA_BOUNDSCHECK": "1"}], ids=["jit", "py", "bounds"]
+    "mode",
+    [
+        pytest.param({}, id="jit"),
+        pytest.param({"NUMBA_DISABLE_JIT": "1"}, id="py"),
+        pytest.param({"NUMBA_BOUNDSCHECK": "1"}, id="bounds", marks=pytest.mark.slow),
+    ],
 )
 def test_every_mode_and_process_gives_the_same_result(mode: dict[str, str]) -> None:
     """Compiled, as plain Python (an index beyond an array raises, integers do not wrap), and with bounds checked."""

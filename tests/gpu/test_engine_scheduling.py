@@ -9,7 +9,7 @@ import pytest
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
-from sim.engine.clock import TICKS_PER_CYCLE
+from sim.engine.clock import TICKS_PER_CYCLE, ps_to_ticks
 from sim.gpu.engine import Device
 from sim.gpu.events import Event
 from sim.gpu.layout import C, M
@@ -114,6 +114,14 @@ def test_ctas_start_in_linear_order_on_the_emptiest_sm(hopper: GpuSpec) -> None:
     per_sm = launch.occupancy.ctas
     placed = [[int(row[C.LINEAR]) for row in ctas[sm * per_sm : (sm + 1) * per_sm] if row[C.ACTIVE]] for sm in (0, 1)]
     assert placed == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_the_chip_hands_out_one_cta_after_the_other() -> None:
+    spec = load_arch("a100-sxm4-80gb", {"sm.count": 2, "gpc.count": 2, "launch.cta_interval": "10 ns"})
+    result = run(spec, plain(ctas=6, warps=1))
+    begun = [column(result, 0, Event.T_ISSUE, cta=cta)[0] for cta in range(6)]
+    interval = ps_to_ticks(10_000, spec.clock.boost_hz) / TICKS_PER_CYCLE
+    assert begun == [spec.sm.cta_launch_cycles + cta * interval for cta in range(6)]
 
 
 def test_later_ctas_take_the_first_slot_that_is_free(hopper: GpuSpec) -> None:

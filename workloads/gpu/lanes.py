@@ -292,8 +292,8 @@ class Load:
 
 
 def load_ps(spec: GpuSpec, loads: list[Load]) -> int:
-    """Picoseconds of kernels that run one after the other: each is as slow as DRAM, the issue slots, or its CTAs in
-    turn."""
+    """Picoseconds of kernels that run one after the other: each is as slow as DRAM, the issue slots, its CTAs in
+    turn, or the scheduler that hands them out."""
     f = figures(spec)
     cycles = 0
     for load in loads:
@@ -302,7 +302,8 @@ def load_ps(spec: GpuSpec, loads: list[Load]) -> int:
         memory = transfer(load.read_bytes + load.written_bytes, f.dram_rate)
         memory = max(memory, transfer(load.read_bytes + load.again_bytes, f.l2_rate))
         alone = load.path + load.trips * f.load_latency + int(spec.sm.cta_launch_cycles)
-        cycles += alone + max(memory, on_sm * load.issue, (waves - 1) * alone)
+        handed = load.ctas * spec.launch.cta_interval_ps * f.clock_hz // PS_PER_S
+        cycles += alone + max(memory, on_sm * load.issue, (waves - 1) * alone, handed)
         cycles += f.start
     return f.fixed_ps * len(loads) + cycles * PS_PER_S // f.clock_hz
 
