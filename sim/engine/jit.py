@@ -5,6 +5,7 @@ Every function of a kernel file is made with :func:`kernel`. It is ``numba.njit`
 - reference counting off (``_nrt=False``): branchy helpers that take arrays run up to 28 times faster, and an allocation
   inside a kernel is a compile error;
 - ``error_model="numpy"``: no test for a zero divisor in front of each division;
+- indices that count from the start: no test for a negative one in front of each access;
 - a compile cache of its own. ``cache=True`` alone keys a function by its own file only and returns an old result after
   a helper in another file changed. Here the cache directory carries the hash of every source that a kernel can depend
   on (its file and what that imports of ours), of the versions below it, and of the modes that change the code.
@@ -35,10 +36,11 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numpy
-from numba.core import config
+from numba.core import config, types
 from numba.core.caching import Cache, CompileResultCacheImpl, _CacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.np import arrayobj
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -261,6 +263,29 @@ def resolved(function: Any, *args: Any) -> Any:
     return function.compile(tuple(map(numba.typeof, args))) if hasattr(function, "compile") else function
 
 
+class _Compiler(Compiler):
+    """Numba's compiler, but an index counts from the start; with ``NUMBA_BOUNDSCHECK=1`` a negative one is an error."""
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        with _indices_from_start():
+            return super().compile_extra(func)
+
+
+@contextlib.contextmanager
+def _indices_from_start() -> Iterator[None]:
+    """While a kernel of ours is compiled (numba compiles one function at a time)."""
+    fix = arrayobj.fix_integer_index
+    arrayobj.fix_integer_index = _as_it_is
+    try:
+        yield
+    finally:
+        arrayobj.fix_integer_index = fix
+
+
+def _as_it_is(context: Any, builder: Any, index_type: Any, index: Any, size: Any) -> Any:
+    return context.cast(builder, index, index_type, types.intp)
+
+
 class _PartLibrary(JITCodeLibrary):
     """Code that is linked into its callers, which optimise it with theirs: it gets no machine code of its own."""
 
@@ -281,7 +306,7 @@ class _PartLibrary(JITCodeLibrary):
         """Nothing: what Python calls has an environment."""
 
 
-class _PartCompiler(Compiler):
+class _PartCompiler(_Compiler):
     """Compiles what only kernels call."""
 
     def define_pipelines(self) -> Any:
@@ -290,7 +315,7 @@ class _PartCompiler(Compiler):
         return super().define_pipelines()
 
 
-class _KernelCompiler(Compiler):
+class _KernelCompiler(_Compiler):
     """Compiles a kernel with all that it calls. Nothing of that becomes garbage before the end, so none is looked for:
     that took a tenth of the time."""
 

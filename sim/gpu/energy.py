@@ -81,7 +81,7 @@ class EnergyModel:
 
     def actions_fj(self, counters: np.ndarray, memory: np.ndarray) -> tuple[int, int]:
         """Energy of what the counters of SMs and memory hold, by supply: core (at its reference clock), memory."""
-        return int(counters @ self._core_actions), int(memory @ self._memory_actions)
+        return int(counters.dot(self._core_actions)), int(memory.dot(self._memory_actions))
 
     def window_fj(self, core_fj: int, memory_fj: int, window_ps: int, clock_hz: int) -> Spent:
         """Energy of a window: of what was done in it, and static power for its `window_ps` (1 mW over 1 ps is 1 fJ)."""

@@ -52,7 +52,7 @@ from sim.gpu.layout import (
     W,
     X,
 )
-from sim.memory.hashing import divide
+from sim.memory.hashing import divide, product
 from sim.memory.kernel import AHEAD, LINE, count_sectors, l2_change, l2_prefetch, l2_read_ahead
 from sim.memory.recency import oldest_way, refilled, used
 
@@ -427,7 +427,7 @@ def _locate_in_l1(p, st, sm, lines, count):
     for k in range(CHUNK):  # as in `l2_prefetch`
         line = lines[LINE, k]
         mixed = line ^ (line >> 7)
-        st.l1_ahead[k] = first + mixed - divide(mixed, multiplier, shift) * sets
+        st.l1_ahead[k] = first + mixed - product(divide(mixed, multiplier, shift), sets)
     for k in range(count):
         prefetch(st.l1_tags, st.l1_ahead[k] * TAGS)
         prefetch(st.l1_lines, st.l1_ahead[k] * ways)
@@ -435,21 +435,36 @@ def _locate_in_l1(p, st, sm, lines, count):
 
 @inner(inline=True)
 def _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, offset, size_bytes):
-    """Locates the lines that the walk over a box meets next: a chunk, or `size_bytes`. Returns their number.
+    """Locates the lines that the walk over a box meets next: about `size_bytes`, at most a chunk. Returns their number.
 
-    l1: whether they are looked up in the L1, too.
+    Parts of one line that the walk meets in a row count once. l1: whether they are looked up in the L1, too.
     """
     n = 0
+    line = (base + row * stride + offset) >> 7
+    step = 0
+    last = -1
+    if stride & 127 == 0 and (base & 127) + row_bytes <= 128:  # a line a row
+        step = stride >> 7
+        n = min(CHUNK, rows - row)
+    elif row_bytes - offset > CHUNK << 7:
+        step = 1
+        n = CHUNK
+    if n > 0:
+        for k in range(CHUNK):
+            mem.ahead[LINE, k] = line + k * step
+        size_bytes = 0
     while n < CHUNK and row < rows and size_bytes > 0:
         address = base + row * stride + offset
-        mem.ahead[LINE, n] = address >> 7
+        if address >> 7 != last:
+            last = address >> 7
+            mem.ahead[LINE, n] = last
+            n += 1
         length = min((((address >> 7) + 1) << 7) - address, row_bytes - offset)
         size_bytes -= length
         offset += length
         if offset >= row_bytes:
             row += 1
             offset = 0
-        n += 1
     l2_prefetch(ms, mem, st.sms[sm, M.PARTITION], n)
     if l1:
         _locate_in_l1(p, st, sm, mem.ahead, n)
@@ -514,17 +529,17 @@ def _take_entry(entries, sms, sm, column, k, tick):
 
 
 @inner(inline=True)
-def _l1_find(p, st, cache_set, line):
-    """Way of a line in a set of an L1, allocated for it if need be."""
+def _l1_find(st, ways, cache_set, line):
+    """Way of a line in a set of an L1 with `ways`, allocated for it if need be."""
     order = st.l1_order[cache_set]
     way = find_tag(st.l1_tags, cache_set, line)
     if way < 0:
-        way = oldest_way(order, p[P.L1_WAYS])
-        st.l1_order[cache_set] = refilled(order, p[P.L1_WAYS], way)
+        way = oldest_way(order, ways)
+        st.l1_order[cache_set] = refilled(order, ways, way)
         st.l1_tags[cache_set * TAGS + way] = line
         st.l1_lines[cache_set, way] = 0
     else:
-        st.l1_order[cache_set] = used(order, p[P.L1_WAYS], way)
+        st.l1_order[cache_set] = used(order, ways, way)
     return way
 
 
@@ -663,6 +678,8 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
     _prefetch_lines(p, st, ms, mem, sm, False, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     read = 0
+    here = -1  # the line in progress, number `place` of those that have been located
+    place = -1
     while row < rows and lines < CHUNK:
         k = _entry(st.in_flight, sms, sm, M.TMA_HEAD, free)
         begin = max(free, st.in_flight[sm, k])
@@ -677,7 +694,10 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
         end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
         sectors = _sector_mask(address, end)
         begin = max(begin, sms[sm, M.READ_FREE])
-        data = _port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, address >> 7, sectors, lines)
+        if address >> 7 != here:
+            here = address >> 7
+            place += 1
+        data = _port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, here, sectors, place)
         read += count_sectors(sectors)
         latest = data
         for j in range(count):
@@ -1380,7 +1400,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
     # What the event counts, in sectors but for bytes and lines: asked of the L1, found there, brought by the port.
     asked, hit, brought, brought_lines, moved_bytes = 0, 0, 0, 0, 0
     lsu = max(sms[sm, M.LSU_FREE], t)
-    sector_ticks = p[P.L1_SECTOR_TICKS]
+    sector_ticks, ways = p[P.L1_SECTOR_TICKS], p[P.L1_WAYS]
     done = warps[w, W.T_DONE]
     row = warps[w, W.ROW]
     offset = warps[w, W.OFFSET]
@@ -1420,7 +1440,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 word = 0
                 if kind == Kind.LDG:
                     cache_set = st.l1_ahead[k]
-                    way = _l1_find(p, st, cache_set, line)
+                    way = _l1_find(st, ways, cache_set, line)
                     word = st.l1_lines[cache_set, way]
                     missing = mask & ~word
                     data = word >> L1_READY_SHIFT

@@ -1,8 +1,8 @@
 """How addresses spread: exact division by constants, and permutations that break up any stride.
 
-Products stay below 2**63, so jitted code and plain Python give the same values. A permutation rotates a block of
-`count` items by a hash of the block's number: every block meets each target exactly once, and items of different blocks
-fall as if drawn at random.
+Factors are below 2**32 and products below 2**63, so jitted code and plain Python give the same values. A permutation
+rotates a block of `count` items by a hash of the block's number: every block meets each target exactly once, and items
+of different blocks fall as if drawn at random.
 """
 
 from sim.engine.jit import kernel
@@ -22,22 +22,28 @@ def reciprocal(divisor: int) -> tuple[int, int]:
 
 
 @kernel(inline=True)
+def product(x: int, y: int) -> int:
+    """Product of two numbers from 0 to 2**32 - 1: one multiplication of a vector, where that of int64 takes three."""
+    return (x & _MASK) * (y & _MASK)
+
+
+@kernel(inline=True)
 def divide(x: int, multiplier: int, shift: int) -> int:
     """Quotient of x (0 to 2**31 - 1) by the divisor that `reciprocal` prepared."""
-    return (x * multiplier) >> shift
+    return product(x, multiplier) >> shift
 
 
 @kernel(inline=True)
 def mix(x: int) -> int:
     """Hash of x (32 bits) to 32 bits."""
-    h = (x * _FIRST) & _MASK
+    h = product(x, _FIRST) & _MASK
     h ^= h >> 16
-    h = (h * _SECOND) & _MASK
+    h = product(h, _SECOND) & _MASK
     return h ^ (h >> 15)
 
 
 @kernel(inline=True)
 def rotate(remainder: int, block: int, count: int) -> int:
     """Where item `remainder` of a block of `count` goes (0 to count - 1): rotated by the hash of the block's number."""
-    place = remainder + ((mix(block) * count) >> 32)
+    place = remainder + (product(mix(block), count) >> 32)
     return place - count if place >= count else place

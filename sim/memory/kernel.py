@@ -24,7 +24,7 @@ from sim.engine.prefetch import prefetch
 from sim.engine.search import TAGS, find_tag
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import ask_bank, dram_read, dram_write
-from sim.memory.hashing import divide, rotate
+from sim.memory.hashing import divide, product, rotate
 from sim.memory.recency import dropped, oldest_way, refilled, used
 
 VALID = 0xF
@@ -86,7 +86,7 @@ def home_slice(spec, line, index):
     Lines that stay together alternate between two neighbouring slices.
     """
     place = rotate(
-        (line >> PAGE_SHIFT) - (index >> PAGE_SHIFT) * spec.slices, index >> spec.interleave_shift, spec.slices
+        (line >> PAGE_SHIFT) - product(index >> PAGE_SHIFT, spec.slices), index >> spec.interleave_shift, spec.slices
     )
     return place ^ (index & spec.alternate)
 
@@ -95,8 +95,8 @@ def home_slice(spec, line, index):
 def set_of(spec, index, slice_index):
     """Number of a line's set: each run of `sets` indices meets every set of the slice once."""
     group = divide(index, spec.set_multiplier, spec.set_shift)
-    place = rotate(index - group * spec.sets, group * spec.slices + slice_index, spec.sets)
-    return place * spec.slices + slice_index
+    place = rotate(index - product(group, spec.sets), product(group, spec.slices) + slice_index, spec.sets)
+    return product(place, spec.slices) + slice_index
 
 
 @inner(inline=True)

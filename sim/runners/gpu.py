@@ -52,6 +52,7 @@ _WINDOW_PS = PowerRegulator.WINDOW_PS
 SETTLED_PS = 40 * _WINDOW_PS
 """A kernel that is longer meets its sustained clock on its own; a shorter one is repeated first."""
 _SETTLING_RUNS = 8
+_WINDOWS_A_STEP = 8  # windows of the regulator between two turns of the host model
 
 _LOG_ROWS = 1 << 18
 _MAX_LOG_ROWS = 1 << 23
@@ -315,10 +316,12 @@ def _launch(program: Program, device: Device, progress: Progress | None) -> Prog
     def work(i: int, kernel: GpuKernel) -> Iterator[int]:
         launch = device.build(kernel, addresses)
         launches.append(launch)
-        for time_ps in launch.windows():
-            if progress is not None:
-                progress((i + launch.share_done) / len(program.kernels))
-            yield time_ps
+        for number, time_ps in enumerate(launch.windows()):
+            if number % _WINDOWS_A_STEP == 0:
+                if progress is not None:
+                    progress((i + launch.share_done) / len(program.kernels))
+                yield time_ps
+        yield time_ps
 
     def calls() -> Process:
         for i, kernel in enumerate(program.kernels):
