@@ -250,11 +250,8 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         )
     if not config.tma and (config.cluster > 1 or config.stages < 2):
         raise InputError(f"{where}: cp.async copies for its own CTA alone, to 2 stages; nearest: cluster 1x1 stages 2")
-    if not config.tma and (through_registers(p, config) or config.tile_n % 32):
-        raise InputError(
-            f"{where}: cp.async brings what wgmma reads from shared memory, as many rows a warp; nearest: "
-            "tile n a multiple of 32, leave out cp.async"
-        )
+    if not config.tma and through_registers(p, config):
+        raise InputError(f"{where}: cp.async brings what wgmma reads from shared memory; nearest: leave out cp.async")
     if config.split < 1 or (config.split > 1 and config.stream_k):
         raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
     for operand in (x, y):
@@ -412,17 +409,17 @@ class _Builder:
             self._landed(r, done - minimum(done, ahead) + i, 0)
 
     def _copy_step(self, r: RoleBuilder, unit: Unit, k: Expr, warps: int) -> None:
-        """This warp's part of both operands of k step `k` of a piece: as many rows as each of the `warps` that copy."""
+        """This warp's part of both operands of k step `k` of a piece: of the `warps` that copy each takes as many whole
+        rows, as they lie in memory."""
         c = self.config
         stage, depth = (unit.first + k) % c.stages, (unit.k_begin + k) * c.tile_k
         x_row, y_row = self._rows(unit)
         for operand, tile, first, rows in ((self.x, self.sx, x_row, c.tile_m), (self.y, self.sy, y_row, c.tile_n)):
-            part = rows // warps
-            own, count = WARP * part, part * c.tile_k * DTYPE_BYTES[self.p.dtype] // (32 * MAX_VECTOR_BYTES)
-            src = operand.box(unit.tile.batch, first + own, part, depth, c.tile_k)
-            r.cp_async(
-                operand.part(tile, stage, own, part, 0, c.tile_k), src, count, mix=overhead.mix(alu=2 * count)
-            )  # fmt: skip
+            high, deep = (rows // warps, c.tile_k) if operand.k_major else (rows, c.tile_k // warps)
+            row, at = (WARP * high, 0) if operand.k_major else (0, WARP * deep)
+            count = ceil_div(high * deep * DTYPE_BYTES[self.p.dtype], 32 * MAX_VECTOR_BYTES)
+            src = operand.box(unit.tile.batch, first + row, high, depth + at, deep)
+            r.cp_async(operand.part(tile, stage, row, high, at, deep), src, count, mix=overhead.mix(alu=2 * count))
 
     def _landed(self, r: RoleBuilder, step: Expr, left: int) -> None:
         """This warp's part of a step is there, for wgmma to see; `left` later ones are in flight."""
