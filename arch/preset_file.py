@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -18,6 +19,9 @@ from arch.errors import InputError
 
 IDENTITY = ("name", "family", "title", "notes", "architecture")
 """Words that name a machine; they are no figures and need no source."""
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml reads a preset in a fraction of the time, where PyYAML was built with it."""
 
 _ROW_COLUMNS = ("pipe", "interval", "latency", "source", "remark")
 
@@ -44,7 +48,7 @@ class PresetFile:
 def read(path: Path) -> PresetFile:
     """Read a machine file; raises InputError with file and line for anything that is not in the form above."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read machine file {path}: {getattr(error, 'strerror', None) or error}") from None
     except yaml.MarkedYAMLError as error:

@@ -339,6 +339,13 @@ def _compile(function: Any, *, inline: bool, entry: bool, announce: str = "") ->
         no_cfunc_wrapper=True,
         pipeline_class=_KernelCompiler if entry else _PartCompiler,
     )(function)
-    if compiled is not function and entry:
-        compiled._cache = _KernelCache(function, announce)
+    if compiled is not function:
+        compiled.get_call_template = functools.partial(_call_template, compiled.get_call_template)
+        if entry:
+            compiled._cache = _KernelCache(function, announce)
     return compiled
+
+
+def _call_template(find: Callable[..., Any], args: Any, keywords: Any) -> Any:
+    """What a call compiles, by `find`: the same code whether an argument is a constant of the source or a variable."""
+    return find([types.unliteral(a) for a in args], {name: types.unliteral(a) for name, a in keywords.items()})

@@ -99,6 +99,30 @@ def test_bounds_check_and_disabled_jit_run_from_the_same_install(tmp_path: Path)
     assert run_python(RUN, root, NUMBA_BOUNDSCHECK="1") == "20"
 
 
+@jitted_only
+def test_indices_count_from_the_start(tmp_path: Path) -> None:
+    root = small_install(tmp_path)
+    (root / "sim" / "part" / "kernel.py").write_text(
+        "from sim.engine.jit import kernel\n\n@kernel\ndef run(x, i):\n    return x[i]\n"
+    )
+    code = """
+import numba, numpy
+from sim.part.kernel import run
+values = numpy.arange(8)
+print(run(values[4:], -1), numba.njit(lambda x, i: x[i])(values[4:], -1))
+"""
+    assert run_python(code, root) == "3 7"  # a foreign function counts from the end, as Python does
+    refused = """
+import numpy
+from sim.part.kernel import run
+try:
+    run(numpy.arange(8), -1)
+except IndexError:
+    print("refused")
+"""
+    assert run_python(refused, root, NUMBA_BOUNDSCHECK="1") == "refused"
+
+
 def test_foreign_cached_function_keeps_its_directory(tmp_path: Path) -> None:
     root = small_install(tmp_path)
     (root / "foreign.py").write_text("import numba\n\n@numba.njit(cache=True)\ndef g(x):\n    return x + 5\n")

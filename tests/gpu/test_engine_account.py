@@ -19,7 +19,7 @@ from sim.gpu.events import Window
 from sim.gpu.layout import Counter, W
 from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
 from tests.gpu.conftest import run
-from tests.gpu.kernels import dynamic_copy, mma_gemm, split_sum, tma_copy, wgmma_gemm
+from tests.gpu.kernels import dynamic_copy, matrix, mma_gemm, split_sum, tma_copy, wgmma_gemm
 
 
 def wgmma(*shape: int, cluster: int = 1) -> Program:
@@ -159,6 +159,19 @@ def test_a_second_run_finds_its_data_in_the_l2(ampere: GpuSpec) -> None:
     assert warm.ticks < cold.ticks
     assert warm.memory["dram_read_bytes"] == 0
     assert flushed.memory["dram_read_bytes"] == cold.memory["dram_read_bytes"] > 0
+
+
+def test_rows_that_share_lines_fill_those_lines() -> None:
+    x = matrix("x", 64, 16, "fp32")
+    kernels = []
+    for columns in (8, 16):  # 32 of the 64 bytes of each row, then all
+        kernel, tile = KernelBuilder(f"read_{columns}", (1, 1, 1)), RegisterTile("tile", (64, columns), "fp32")
+        with kernel.role("warp", warps=1, registers=64) as r:
+            r.ldg(tile.whole, x[0:64, 0:columns], 2 * columns, into="tile")
+        kernels.append(kernel.build())
+    program, device = Program("read", (x,), tuple(kernels), "test"), Device(machine("v100-sxm2"), cold_launch=False)
+    narrow, wide = (device.run(kernel, program.addresses()) for kernel in program.kernels)
+    assert narrow.memory["l2_read_miss_sectors"] == wide.memory["l2_read_hit_sectors"] == 64
 
 
 # ------------------------------------------------------------------------------------------------------------- errors

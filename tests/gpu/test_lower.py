@@ -1,0 +1,43 @@
+"""Expressions as the engine evaluates them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sim.gpu import kernel as native
+from sim.gpu.layout import Affine, C, W
+from sim.gpu.lower import _BUILTIN, _Expressions
+from sim.gpu.program import CTA_X, WARP, Expr, Table, Var
+
+H, J, K, L = (Var(name) for name in "hjkl")
+
+
+@pytest.mark.parametrize(
+    ("expr", "affine"),
+    [
+        (H * 0 + 7, True),
+        ((K + 1) * 16 + WARP * 4, True),
+        (3 * (H - J * 2) - (K - 5), True),
+        (H + J + K + L, False),  # more columns than a row of the table has
+        (K % 2, False),
+        (H * J, False),
+        (CTA_X * 128, False),
+        (Table((5, 6, 7), K % 3), False),
+    ],
+)
+def test_affine_expressions_have_the_value_of_their_bytecode(expr: Expr, affine: bool) -> None:
+    expressions = _Expressions()
+    e = expressions.add(expr, {**_BUILTIN, "h": 0, "j": 1, "k": 2, "l": 3}, "test")
+    row = expressions.affine[e]
+    assert (row[Affine.TERMS] >= 0) == affine
+    if not affine:
+        return
+    warps, ctas = np.zeros((1, W.WIDTH), np.int64), np.zeros((1, C.WIDTH), np.int64)
+    warps[0, W.VARS : W.VARS + 4], warps[0, W.ROLE_WARP] = (11, 3, 8, 2), 5
+    run = getattr(native._run_bytecode, "py_func", native._run_bytecode)
+    words, at = np.array(expressions.words), np.array(expressions.start)
+    value = run(words, at, np.zeros(1, np.int64), ctas, warps, np.zeros(64, np.int64), 0, e)
+    columns, factors = row[Affine.COLUMN0 :: 2], row[Affine.FACTOR0 :: 2]
+    terms = zip(columns[: row[Affine.TERMS]], factors, strict=False)
+    assert row[Affine.CONST] + sum(factor * warps[0, column] for column, factor in terms) == value
