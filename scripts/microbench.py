@@ -216,8 +216,9 @@ class Bench:
         wave = 2 * self.spec.sm.count
         # Stores reach their steady state when the L2 is full of dirty lines.
         fill = int(1.25 * self.spec.l2.size_bytes / (8 * threads * stores)) if stores else 0
-        short = max(10 * wave, fill)
-        long = short + max(20 * wave, 32_000_000 // (8 * threads) if threads > 128 else 0)
+        # CTAs of one length start in step and take some 20 waves to spread.
+        short = max(20 * wave, fill)
+        long = short + max(40 * wave, 32_000_000 // (8 * threads) if threads > 128 else 0)
         size = 8 * threads * (loads + stores)
         rate = self.rate(lambda n: micro.stream(op, self.spec, threads, n), short, long, size)
         if not row.source.startswith("gpu_benches"):

@@ -33,6 +33,7 @@ SWITCHES: tuple[tuple[str, ...], ...] = (
     ("multicast",),
     ("warp_specialization",),
     ("tma",),
+    ("tma", "warp_specialization"),
     ("wgmma",),
 )
 
