@@ -306,6 +306,9 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
     def zeros(*shape: int) -> np.ndarray:
         return np.zeros(shape, dtype=np.int64)
 
+    warps_a_sub = -(-held.warps // int(p[P.SUB_CORES]))
+    sub_rows = aligned_rows(subs, S.WIDTH + warps_a_sub)
+    sub_rows[:, S.FIRST_KEY] = native.NEVER
     x = zeros(X.WIDTH)
     log = trace = None
     if window is not None:
@@ -316,7 +319,8 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
         x=x,
         warps=aligned_rows(warps, W.WIDTH),
-        subs=aligned_rows(subs, S.WIDTH + -(-held.warps // int(p[P.SUB_CORES]))),
+        subs=sub_rows,
+        contenders=zeros(subs, warps_a_sub, lay.T.WIDTH),
         sms=rows,
         gpcs=zeros(spec.gpc.count),
         ctas=zeros(ctas, C.WIDTH),

@@ -49,6 +49,7 @@ from sim.gpu.layout import (
     Q,
     Reason,
     S,
+    T,
     W,
     X,
 )
@@ -76,6 +77,8 @@ CHIP_KINDS = (
     | 1 << Kind.FLAG_ADD
     | 1 << Kind.FLAG_WAIT
 )  # ops that keep the order of time on the whole chip
+AHEAD_KINDS = 1 << Kind.LDG | 1 << Kind.STG  # of these, those that may be `P.SLACK` ahead of any other event
+FULL = 240  # 256ths of the issue slots: ops that take more leave nothing to others
 TMA_SLACK = 16384  # ticks: how far ahead of its event a TMA queue may book
 BACKLOG = 131072  # ticks: how far ahead of its event a memory instruction may book issue slots
 L1_SECTORS = 0xF
@@ -102,15 +105,33 @@ def _leaf(p, sm, number):
 
 
 @inner(inline=True)
-def _schedule(st, tick, priority, component, leaf, sm):
-    """Announces an event of a component."""
-    key = (tick << TIME_SHIFT) | (priority << ID_BITS) | component
+def _announce(st, key, leaf, sm):
+    """Announces the event with a key."""
     x = st.x
     _set_due(st.due, leaf, key)
     x[X.NEW] = 1
     x[X.LIMIT] = min(x[X.LIMIT], key)
     if sm == x[X.SM]:
         x[X.SM_LIMIT] = min(x[X.SM_LIMIT], key)
+
+
+@inner(inline=True)
+def _schedule(st, tick, priority, component, leaf, sm):
+    """Announces an event of a component."""
+    _announce(st, (tick << TIME_SHIFT) | (priority << ID_BITS) | component, leaf, sm)
+
+
+@inner(inline=True)
+def _prefetch_warp(st, w):
+    """Asks the host's caches for the parts of a warp's row that its next event touches."""
+    row = w * W.WIDTH
+    prefetch(st.warps, row)
+    prefetch(st.warps, row + W.ORDER)
+    prefetch(st.warps, row + W.BASE)
+    prefetch(st.warps, row + W.READY)
+    prefetch(st.warps, row + W.READY + N_SCOREBOARDS)
+    prefetch(st.warps, row + W.GIVEN)
+    prefetch(st.warps, row + W.VARS)
 
 
 @inner(inline=True)
@@ -123,12 +144,12 @@ def _schedule_warp(st, tick, priority, w):
 
 
 @inner(inline=True)
-def _evaluate(prog, ctas, warps, stack, w, e):
+def _evaluate(prog, warps, stack, w, e):
     """Value of expression `e` for warp `w`."""
     affine = prog.affine
     terms = affine[e, Affine.TERMS]
     if terms < 0:
-        return _run_bytecode(prog.expr, prog.expr_at, prog.tables, ctas, warps, stack, w, e)
+        return _run_bytecode(prog.expr, prog.expr_at, prog.tables, warps, stack, w, e)
     value = affine[e, Affine.CONST]
     for i in range(terms):
         value += affine[e, Affine.FACTOR0 + 2 * i] * warps[w, affine[e, Affine.COLUMN0 + 2 * i]]
@@ -136,7 +157,7 @@ def _evaluate(prog, ctas, warps, stack, w, e):
 
 
 @inner
-def _run_bytecode(expr, expr_at, tables, ctas, warps, stack, w, e):
+def _run_bytecode(expr, expr_at, tables, warps, stack, w, e):
     """`_evaluate` of what is not affine."""
     n = 0
     r = 0  # top of the stack
@@ -150,12 +171,7 @@ def _run_bytecode(expr, expr_at, tables, ctas, warps, stack, w, e):
         elif op == X_VAR:
             stack[n] = r
             n += 1
-            if arg >= 0:
-                r = warps[w, W.VARS + arg]
-            elif arg == -5:
-                r = warps[w, W.ROLE_WARP]
-            else:
-                r = ctas[warps[w, W.CTA], C.X - arg - 1]
+            r = warps[w, arg]
         elif op == X_TABLE:
             r = tables[arg + r]
         else:
@@ -190,7 +206,7 @@ def _run_bytecode(expr, expr_at, tables, ctas, warps, stack, w, e):
 
 
 @inner(inline=True)
-def _locate_box(prog, ctas, warps, stack, w, box):
+def _locate_box(prog, warps, stack, w, box):
     """Resolves a box of a global tensor for warp `w` and starts its walk: address, rows, bytes a row, stride.
 
     Clipped at the tensor's edges.
@@ -203,7 +219,7 @@ def _locate_box(prog, ctas, warps, stack, w, box):
     element = boxes[box, Box.ELEMENT]
     for d in range(boxes[box, Box.DIMS]):
         at = Box.EXPR0 + 4 * d
-        offset = _evaluate(prog, ctas, warps, stack, w, boxes[box, at])
+        offset = _evaluate(prog, warps, stack, w, boxes[box, at])
         stride = boxes[box, at + 1]
         shape = boxes[box, at + 2]
         extent = boxes[box, at + 3]
@@ -321,14 +337,19 @@ def _issue_slots(st, w, s, t, busy, end):
 
 
 @inner(inline=True)
-def _priority(p, st, w):
-    """Rank of warp `w` among warps that are due at the same tick, 0 first: the policy of the warp scheduler."""
-    s = st.warps[w, W.SUB]
+def _rank(p, st, w):
+    """What the policy of the warp scheduler ranks warp `w` by: its last issue, or the launch of its CTA."""
+    return st.warps[w, W.ISSUED] if p[P.POLICY] == 1 else st.warps[w, W.ORDER]
+
+
+@inner(inline=True)
+def _priority(p, st, s, sm, w, rank):
+    """Place of warp `w` of sub-core `s` among warps that are due at the same tick, 0 first."""
     if p[P.POLICY] == 1:  # loose round robin: the least recently issued
-        return 63 - min(62, st.subs[s, S.SEQUENCE] - st.warps[w, W.ISSUED])
+        return 63 - min(62, st.subs[s, S.SEQUENCE] - rank)
     if p[P.POLICY] == 0 and st.subs[s, S.LAST_WARP] == w:  # greedy
         return 0
-    return 62 - min(61, st.sms[st.warps[w, W.SM], M.NEWEST] - st.warps[w, W.ORDER])
+    return 62 - min(61, st.sms[sm, M.NEWEST] - rank)
 
 
 @inner
@@ -563,7 +584,7 @@ def _wake(p, st, w, tick, reason, now):
     _log_woken(st.log, st, w, tick)
     st.warps[w, W.BLOCK] = Block.NONE
     _account(st, w, tick, reason)
-    _schedule_warp(st, tick, _priority(p, st, w), w)
+    _schedule_warp(st, tick, _priority(p, st, st.warps[w, W.SUB], st.warps[w, W.SM], w, _rank(p, st, w)), w)
 
 
 @inner
@@ -881,7 +902,9 @@ def _start_cta(p, prog, st, ms, mem, sm, cluster, rank, t):
         for c in range(W.WIDTH):
             st.warps[w, c] = 0
         st.warps[w, W.PC] = prog.warp_entry[i, 0]
-        st.warps[w, W.ROLE_WARP] = prog.warp_entry[i, 1]
+        for c in range(4):
+            st.warps[w, W.GIVEN + c] = ctas[slot, C.X + c]
+        st.warps[w, W.GIVEN + 4] = prog.warp_entry[i, 1]
         st.warps[w, W.WARP] = i
         st.warps[w, W.CTA] = slot
         st.warps[w, W.SM] = sm
@@ -1233,10 +1256,10 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
         earliest = FAR
         for q in range(N_PIPES):
             f = subs[s, S.PIPE_FREE + q]
-            if f > t:
+            if f > t and subs[s, S.DENSITY + q] > 0:
                 density += subs[s, S.DENSITY + q]
                 earliest = min(earliest, f)
-        if density > 240:  # the slots of running ops leave nothing
+        if density > FULL:  # the slots of running ops leave nothing
             _account(st, w, earliest, Reason.NOT_SELECTED)
             return earliest, earliest, earliest
         duration = max(duration, _issue_time(subs, s, t, busy) if density > 0 else busy)
@@ -1311,6 +1334,93 @@ def _stream_loads(st, w, t, code, pc, done, n, total):
 
 
 @inner(inline=True)
+def _contend(p, st, s, sm, w, tick, pipe, tried):
+    """Puts warp `w` among those that wait to issue on a pipe of sub-core `s`, from `tick` on. Returns its key.
+
+    tried: whether it has found no room, and is ranked by the policy."""
+    subs, i = st.subs, st.subs[s, S.CONTENDERS]
+    subs[s, S.CONTENDERS] = i + 1
+    rank = _rank(p, st, w)
+    st.contenders[s, i, T.TICK] = tick
+    st.contenders[s, i, T.WARP] = w
+    st.contenders[s, i, T.LEAF] = st.warps[w, W.LEAF]
+    st.contenders[s, i, T.PIPE] = pipe
+    st.contenders[s, i, T.RANK] = rank
+    st.contenders[s, i, T.REASON] = st.warps[w, W.REASON]
+    st.contenders[s, i, T.TRIED] = tried
+    priority = _priority(p, st, s, sm, w, rank) if tried != 0 else 32
+    return (tick << TIME_SHIFT) | (priority << ID_BITS) | w
+
+
+@inner(inline=True)
+def _leave_line(st, s, w, t):
+    """Takes warp `w`, the first in line, from the contenders of sub-core `s`."""
+    last = st.subs[s, S.CONTENDERS] - 1
+    i = 0
+    while st.contenders[s, i, T.WARP] != w:
+        i += 1
+    _account(st, w, t, st.contenders[s, i, T.REASON])
+    for c in range(T.WIDTH):
+        st.contenders[s, i, c] = st.contenders[s, last, c]
+    st.subs[s, S.CONTENDERS] = last
+    st.subs[s, S.FIRST] = 0
+    st.subs[s, S.FIRST_KEY] = NEVER
+
+
+@inner(inline=True)
+def _next_in_line(p, st, s, sm, t):
+    """Announces the event of the contender of sub-core `s` that tries first, from tick `t`, the present, on.
+
+    The others have none: they would find their pipe or all issue slots taken, or are ranked behind it by the policy.
+    """
+    subs = st.subs
+    density = 0
+    earliest = FAR
+    for q in range(N_PIPES):
+        f = subs[s, S.PIPE_FREE + q]
+        if f > t and subs[s, S.DENSITY + q] > 0:
+            density += subs[s, S.DENSITY + q]
+            earliest = min(earliest, f)
+    if density <= FULL:
+        earliest = t
+    first = NEVER
+    leaf = 0
+    for i in range(subs[s, S.CONTENDERS]):
+        w = st.contenders[s, i, T.WARP]
+        pipe = st.contenders[s, i, T.PIPE]
+        tick = max(t, st.contenders[s, i, T.TICK])
+        free = subs[s, S.PIPE_FREE + pipe]
+        reason = Reason.MATH_PIPE_THROTTLE
+        if free > tick and _may_overtake(p, st, s, w, pipe):
+            free = subs[s, S.HEAD_FREE]
+        elif earliest > max(free, tick):
+            free = earliest
+            reason = Reason.NOT_SELECTED
+        if free > tick:
+            tick = free
+            st.contenders[s, i, T.REASON] = reason
+            st.contenders[s, i, T.TRIED] = 1
+        st.contenders[s, i, T.TICK] = tick
+        priority = 32
+        if st.contenders[s, i, T.TRIED] != 0:
+            priority = _priority(p, st, s, sm, w, st.contenders[s, i, T.RANK])
+        key = (tick << TIME_SHIFT) | (priority << ID_BITS) | w
+        if key < first:
+            first = key
+            leaf = st.contenders[s, i, T.LEAF]
+    if first == NEVER:
+        return
+    w = first & ID_MASK
+    _prefetch_warp(st, w)
+    before = subs[s, S.FIRST] - 1
+    if before >= 0 and before != w:
+        _set_due(st.due, st.warps[before, W.LEAF], NEVER)
+    subs[s, S.FIRST] = w + 1
+    subs[s, S.FIRST_KEY] = first
+    _announce(st, first, leaf, sm)
+
+
+@inner(inline=True)
 def _slot_free(p, subs, s, t):
     """Tick from which a memory instruction finds an issue slot of sub-core `s`.
 
@@ -1363,11 +1473,12 @@ def _set_tile(st, w, tile, first, last, reason):
 
 
 @inner(inline=True)
-def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
+def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
     """LDG, STG, RED and cp.async: as many instructions of row `pc` as fit one event. Returns the tick at which to
     come back.
 
-    When the row is finished the program counter moves on; else the warp comes back for the rest.
+    now: tick from which what SMs share is booked. When the row is finished the program counter moves on; else the warp
+    comes back for the rest.
     """
     code, warps, sms = prog.code, st.warps, st.sms
     total = code[pc, Col.COUNT]
@@ -1379,7 +1490,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
         _account(st, w, free, Reason.NOT_SELECTED)
         return free
     if warps[w, W.LEFT] == 0:
-        _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
+        _locate_box(prog, warps, st.stack, w, code[pc, Col.BOX])
         warps[w, W.LEFT] = total
         warps[w, W.T_ISSUE] = t
         warps[w, W.T_DONE] = t
@@ -1448,7 +1559,7 @@ def _global_access(p, prog, st, ms, mem, w, s, t, pc, kind):
                 if missing != 0:
                     entry = _entry(st.misses, sms, sm, M.MISS_HEAD, at)
                     begin = max(at, st.misses[sm, entry])
-                    answer = _port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, line, missing, k)
+                    answer = _port_read(p, sms, st.gpcs, ms, mem, sm, now, begin, line, missing, k)
                     answer = _port_receive(p, sms, sm, begin, answer, missing)
                     brought += count_sectors(missing)
                     brought_lines += 1
@@ -1531,40 +1642,41 @@ def _step(p, prog, st, ms, mem, w, t):
     checked = t
     ahead = False
     horizon = t + p[P.LOOKAHEAD]
+    soon = t + p[P.SLACK]
     x[X.NEW] = 0
+    first = st.subs[s, S.FIRST] == w + 1  # of the contenders of its sub-core
+    if first:
+        _leave_line(st, s, w, t)
+    line = p[P.MAX_RUN] > 1  # in single issue each try is an event of its own
+    contends = False
+    hand_over = False
     while True:
+        if hand_over:
+            first = False
+            hand_over = False
+            _next_in_line(p, st, s, sm, x[X.NOW])
+        if contends:
+            return SCHEDULED if st.subs[s, S.FIRST] == w + 1 else PARKED
         pc = warps[w, W.PC]
         kind = code[pc, Col.KIND]
-        chip = (CHIP_KINDS >> kind) & 1
-        if t != checked or x[X.NEW] != 0 or (ahead and chip != 0):
-            key = (t << TIME_SHIFT) | (32 << ID_BITS) | w
-            ahead = key >= x[X.LIMIT]
-            if ahead and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
-                return t
-            checked = t
-            x[X.NEW] = 0
-        if kind <= Kind.ASSIGN:
+        if kind <= Kind.ASSIGN:  # of this warp alone, and no time
             if kind == Kind.NEXT:
                 warps[w, W.VARS + code[pc, Col.VAR2]] -= 1
                 if warps[w, W.VARS + code[pc, Col.VAR2]] > 0:
-                    warps[w, W.VARS + code[pc, Col.VAR]] += _evaluate(
-                        prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA]
-                    )
+                    warps[w, W.VARS + code[pc, Col.VAR]] += _evaluate(prog, warps, st.stack, w, code[pc, Col.EXTRA])
                     warps[w, W.PC] = code[pc, Col.JUMP]
                 else:
                     warps[w, W.PC] = pc + 1
             elif kind == Kind.LOOP:
-                trips = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+                trips = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
                 if trips > 0:
-                    warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(
-                        prog, st.ctas, warps, st.stack, w, code[pc, Col.EXTRA]
-                    )
+                    warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, warps, st.stack, w, code[pc, Col.EXTRA])
                     warps[w, W.VARS + code[pc, Col.VAR2]] = trips
                     warps[w, W.PC] = pc + 1
                 else:
                     warps[w, W.PC] = code[pc, Col.JUMP]
             else:
-                warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+                warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
                 warps[w, W.PC] = pc + 1
             continue
 
@@ -1582,8 +1694,22 @@ def _step(p, prog, st, ms, mem, w, t):
             if need > t:
                 _account(st, w, need, why)
                 t = need
+                hand_over = first
                 continue
 
+        chip = (CHIP_KINDS >> kind) & 1
+        if t != checked or x[X.NEW] != 0 or (ahead and chip != 0):
+            key = (t << TIME_SHIFT) | (32 << ID_BITS) | w
+            ahead = key >= x[X.LIMIT]
+            if ahead and (chip != 0 or key >= x[X.SM_LIMIT] or t > horizon):
+                if line and (kind == Kind.RUN or kind == Kind.SHARED):
+                    contends = True
+                    hand_over = _contend(p, st, s, sm, w, t, code[pc, Col.PIPE], 0) < st.subs[s, S.FIRST_KEY]
+                    continue
+                if t > soon or (AHEAD_KINDS >> kind) & 1 == 0:
+                    return t
+            checked = t
+            x[X.NEW] = 0
         if kind == Kind.RUN or kind == Kind.SHARED:
             total = code[pc, Col.COUNT]
             if kind == Kind.SHARED:
@@ -1591,6 +1717,7 @@ def _step(p, prog, st, ms, mem, w, t):
                 if queued > t + p[P.MIO_QUEUE]:
                     _account(st, w, queued - p[P.MIO_QUEUE], Reason.MIO_THROTTLE)
                     t = queued - p[P.MIO_QUEUE]
+                    hand_over = first
                     continue
             fresh = warps[w, W.LEFT] == 0
             if fresh:
@@ -1602,8 +1729,13 @@ def _step(p, prog, st, ms, mem, w, t):
                 if fresh:
                     warps[w, W.LEFT] = 0
                 # Contended: the policy decides who goes first at that tick.
-                _schedule_warp(st, start, _priority(p, st, w), w)
-                return SCHEDULED
+                if not line:
+                    _schedule_warp(st, start, _priority(p, st, s, sm, w, _rank(p, st, w)), w)
+                    return SCHEDULED
+                contends = True
+                hand_over = _contend(p, st, s, sm, w, start, code[pc, Col.PIPE], 1) < st.subs[s, S.FIRST_KEY]
+                continue
+            hand_over = first or st.subs[s, S.FIRST_KEY] < following << TIME_SHIFT
             interval = code[pc, Col.INTERVAL]
             latency = code[pc, Col.LATENCY]
             if fresh:
@@ -1730,8 +1862,8 @@ def _step(p, prog, st, ms, mem, w, t):
             _log(log, st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], t, t, 0)
 
         elif kind == Kind.MBAR_WAIT:
-            b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
-            phase = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+            b = code[pc, Col.BAR] + _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
+            phase = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
             row = slot * p[P.BARRIERS] + b
             issued = t
             t = _issue_one(p, st, w, s, t)
@@ -1746,17 +1878,17 @@ def _step(p, prog, st, ms, mem, w, t):
             _log(log, st, w, code[pc, Col.OP], issued, t, t, (phase << PHASE_SHIFT) | b)
 
         elif kind == Kind.MBAR_ARRIVE or kind == Kind.MBAR_EXPECT:
-            b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+            b = code[pc, Col.BAR] + _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
             t = _issue_one(p, st, w, s, t)
             _log(log, st, w, code[pc, Col.OP], t, t, t, 0)
             warps[w, W.PC] = pc + 1
             if kind == Kind.MBAR_EXPECT:
-                size_bytes = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+                size_bytes = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
                 _barrier_arrive(p, prog, st, slot, b, 1, size_bytes, t, t)
             elif code[pc, Col.MASK] < 0:
                 _barrier_arrive(p, prog, st, slot, b, 1, 0, t + p[P.ARRIVE_LATENCY], t)
             else:
-                ranks = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.MASK])
+                ranks = _evaluate(prog, warps, st.stack, w, code[pc, Col.MASK])
                 for rank in range(8):
                     if (ranks >> rank) & 1:
                         other = _peer(st, slot, rank)
@@ -1766,11 +1898,11 @@ def _step(p, prog, st, ms, mem, w, t):
                             _barrier_arrive(p, prog, st, other, b, 1, 0, t + p[P.REMOTE_ARRIVE], t)
 
         elif kind == Kind.TMA_LOAD:
-            b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+            b = code[pc, Col.BAR] + _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
             ranks = -1
             if code[pc, Col.MASK] >= 0:
-                ranks = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.MASK])
-            _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
+                ranks = _evaluate(prog, warps, st.stack, w, code[pc, Col.MASK])
+            _locate_box(prog, warps, st.stack, w, code[pc, Col.BOX])
             if not _tma_enqueue(p, st, w, code[pc, Col.OP], 0, b, ranks, code[pc, Col.BYTES], 0, t):
                 # The queue drains one box at a time; look again after the head's next event.
                 tick = max(t + 64 * cycle, st.queue_at[sm, 2])
@@ -1782,7 +1914,7 @@ def _step(p, prog, st, ms, mem, w, t):
             warps[w, W.PC] = pc + 1
 
         elif kind == Kind.TMA_STORE or kind == Kind.TMA_REDUCE:
-            _locate_box(prog, st.ctas, warps, st.stack, w, code[pc, Col.BOX])
+            _locate_box(prog, warps, st.stack, w, code[pc, Col.BOX])
             reduce = 1 if kind == Kind.TMA_REDUCE else 0
             if not _tma_enqueue(p, st, w, code[pc, Col.OP], 1, -1, -1, code[pc, Col.BYTES], reduce, t):
                 tick = max(t + 64 * cycle, st.queue_at[p[P.SMS] + sm, 2])
@@ -1794,7 +1926,7 @@ def _step(p, prog, st, ms, mem, w, t):
             warps[w, W.PC] = pc + 1
 
         elif kind == Kind.LDG or kind == Kind.STG or kind == Kind.RED or kind == Kind.CP_ASYNC:
-            t = _global_access(p, prog, st, ms, mem, w, s, t, pc, kind)
+            t = _global_access(p, prog, st, ms, mem, w, s, x[X.NOW] if ahead else t, t, pc, kind)
 
         elif kind == Kind.EXIT:
             if warps[w, W.WG_LEFT] > 0:
@@ -1845,7 +1977,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
                 _account(st, w, tick, Reason.CP_ASYNC)
                 t = tick
     elif kind == Kind.CP_ARRIVE:
-        b = code[pc, Col.BAR] + _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        b = code[pc, Col.BAR] + _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
         _barrier_arrive(p, prog, st, slot, b, 1, 0, max(t, warps[w, W.CP_LAST]) + p[P.ARRIVE_LATENCY], t)
     elif kind == Kind.BULK_COMMIT:
         warps[w, W.BULK_N] += 1
@@ -1869,7 +2001,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
                 _account(st, w, tick, Reason.TMA_STORE)
                 t = tick
     elif kind == Kind.BAR_SYNC or kind == Kind.BAR_ARRIVE:
-        b = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        b = _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
         expected = code[pc, Col.VALUE]
         named = st.named
         named[slot, b, 0] += 1
@@ -1928,7 +2060,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         _log(log, st, w, op, issued, t, t, value)
         return t
     elif kind == Kind.FLAG_ADD:
-        f = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
+        f = _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
         first = st.ctas[slot, C.FIRST_WARP]
         visible = t
         for other in range(first, first + p[P.WARPS_PER_CTA]):
@@ -1949,8 +2081,8 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
             else:
                 i += 1
     elif kind == Kind.FLAG_WAIT:
-        f = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.STAGE])
-        value = _evaluate(prog, st.ctas, warps, st.stack, w, code[pc, Col.ARG])
+        f = _evaluate(prog, warps, st.stack, w, code[pc, Col.STAGE])
+        value = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
         if st.flags[f, 0] < value:
             _park(st, w, Block.FLAG, f, value, op, issued)
             st.flag_waiters[x[X.FLAG_WAITERS]] = w
@@ -2000,13 +2132,9 @@ def advance(p, prog, st, ms, mem, until):
             x[X.LIMIT] = limit
             following = limit & ID_MASK  # most likely the next in turn: its row comes from far away
             if following < warps:
-                row = following * W.WIDTH
-                prefetch(st.warps, row)
-                prefetch(st.warps, row + W.ORDER)
-                prefetch(st.warps, row + W.READY)
-                prefetch(st.warps, row + W.READY + N_SCOREBOARDS)
+                _prefetch_warp(st, following)
                 if p[P.WGMMA_IN_FLIGHT] > 0:
-                    prefetch(st.warps, row + W.WG_LEFT)
+                    prefetch(st.warps, following * W.WIDTH + W.WG_LEFT)
             tick = _step(p, prog, st, ms, mem, component, t)
         elif component < warps + 2 * p[P.SMS]:
             sm = component - warps

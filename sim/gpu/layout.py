@@ -152,15 +152,10 @@ class W(IntEnum):
     T_DONE = 23
     READY = 24
     READY_REASON = 56
-    VARS = 88
-    ROLE_WARP = 120
-    WARP = 121  # number in its CTA
-    CP_LAST = 122
-    CP_N = 123
-    BULK_READ = 124
-    BULK_DONE = 125
-    BULK_N = 126
-    TILES = 127  # next_tile calls
+    GIVEN = 88  # variables that it starts with: x, y, z and rank of its CTA, its number in its role
+    WARP = 93  # number in its CTA
+    TICKET = 94  # TMA tickets: copies given to the engine and not yet finished
+    VARS = 96
     WG_LEFT = 128  # ticks of its tensor core that its wgmma in flight still need
     WG_ASKED = 129  # ticks that all its wgmma have needed
     WG_ISSUED = 130  # wgmma ops so far
@@ -176,7 +171,12 @@ class W(IntEnum):
     WG_END = 168  # of an op, two columns each: ticks asked for up to its end
     WG_TICK = 169  # its latency behind the tensor core; once it is over, the tick of its completion
     WG_ROW = 184  # in the event log, if one is kept
-    TICKET = 192  # TMA tickets: copies given to the engine and not yet finished
+    CP_LAST = 192
+    CP_N = 193
+    BULK_READ = 194
+    BULK_DONE = 195
+    BULK_N = 196
+    TILES = 197  # next_tile calls
     WIDTH = 200
 
 
@@ -216,8 +216,24 @@ class S(IntEnum):
     HEAD_FREE = 36  # until then the pipe is busy with ops that have overtaken it
     WG_NOW = 37  # up to here the tensor core's time has been given to wgmma in flight
     WG_WARPS = 38  # warps that have some
-    WG_WARP = 39  # which: from here on a column for each warp of the sub-core
-    WIDTH = 39
+    CONTENDERS = 39  # warps that wait for a pipe or issue slots
+    FIRST = 40  # one more than the one of them that tries next, 0 none
+    FIRST_KEY = 41  # of its event
+    WG_WARP = 42  # warps that have wgmma in flight: from here on a column for each warp of the sub-core
+    WIDTH = 42
+
+
+class T(IntEnum):
+    """Columns of a warp that waits for a pipe or issue slots of its sub-core."""
+
+    TICK = 0  # when it tries again, at the earliest
+    WARP = 1
+    PIPE = 2
+    RANK = 3  # what the policy ranks it by
+    REASON = 4  # why it has not tried before
+    LEAF = 5
+    TRIED = 6  # whether it has found no room
+    WIDTH = 7
 
 
 class M(IntEnum):
@@ -472,7 +488,8 @@ class P(IntEnum):
     L1_SET_MULTIPLIER = 54  # to divide by L1_SETS (`sim.memory.hashing.divide`)
     L1_SET_SHIFT = 55
     CTA_INTERVAL = 56  # between two CTAs of the chip
-    WIDTH = 57
+    SLACK = 57  # ticks that a request to memory may be ahead of other events of its SM
+    WIDTH = 58
 
 
 class GpuState(NamedTuple):
@@ -482,6 +499,7 @@ class GpuState(NamedTuple):
     x: np.ndarray
     warps: np.ndarray
     subs: np.ndarray
+    contenders: np.ndarray  # (sub-cores, warps, T.WIDTH): who waits for a pipe or issue slots
     sms: np.ndarray
     gpcs: np.ndarray
     ctas: np.ndarray

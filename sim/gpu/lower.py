@@ -62,7 +62,8 @@ _OPERATORS = {
     "min": lay.X_MIN,
     "max": lay.X_MAX,
 }
-_BUILTIN = {"cta_x": -1, "cta_y": -2, "cta_z": -3, "cluster_rank": -4, "warp": -5}
+_GIVEN = ("cta_x", "cta_y", "cta_z", "cluster_rank", "warp")
+"""Variables that a warp starts with, in the order of their columns."""
 _GLOBAL = {"ldg": Kind.LDG, "stg": Kind.STG, "red": Kind.RED, "cp_async": Kind.CP_ASYNC}
 _TMA = {"tma_load": Kind.TMA_LOAD, "tma_store": Kind.TMA_STORE, "tma_reduce": Kind.TMA_REDUCE}
 _SHARED = ("lds", "sts", "ldmatrix", "stmatrix", "dsmem_ld")
@@ -219,7 +220,7 @@ class _Expressions:
         if isinstance(expr, Var):
             if expr.name not in variables:
                 raise InputError(f"{where}: variable {expr.name} is used outside its loop or before it is assigned")
-            return [(lay.X_VAR, variables[expr.name])]
+            return [(lay.X_VAR, W.VARS + variables[expr.name])]
         if isinstance(expr, Table):
             at = len(self.tables)
             self.tables.extend(expr.values)
@@ -235,8 +236,8 @@ def _affine(words: Sequence[tuple[int, int]]) -> list[int]:
     for op, arg in words:
         if op == lay.X_CONST:
             stack.append({-1: arg})
-        elif op == lay.X_VAR and (arg >= 0 or arg == _BUILTIN["warp"]):
-            stack.append({W.VARS + arg if arg >= 0 else W.ROLE_WARP: 1})
+        elif op == lay.X_VAR:
+            stack.append({arg: 1})
         elif op in (lay.X_ADD, lay.X_SUB, lay.X_MUL):
             b, a = stack.pop(), stack.pop()
             if op == lay.X_MUL:
@@ -277,7 +278,7 @@ class _Lowering:
         """Lowers a role; returns its first row."""
         first = len(self.code)
         self.where = f"kernel {self.kernel.name}, role {role.name}"
-        self.variables: dict[str, int] = dict(_BUILTIN)
+        self.variables: dict[str, int] = {name: W.GIVEN - W.VARS + i for i, name in enumerate(_GIVEN)}
         self.count_vars = 0
         self.scoreboards: dict[str, int] = {}
         self.tiles: dict[RegisterTile, int] = {}
@@ -624,6 +625,7 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
         P.FLAGS: kernel.flags,
         P.TREE_SMS: 1 << (spec.sm.count - 1).bit_length(),
         P.TREE_LEVELS: (held.warps + 2).bit_length(),
+        P.SLACK: _SLACK_CYCLES * cycle,
         P.LOOKAHEAD: min(_LOOKAHEAD_CYCLES, *_between_sms_cycles(spec)) * cycle,
     }
     for name, value in values.items():
@@ -642,6 +644,10 @@ def _between_sms_cycles(spec: GpuSpec) -> list[int]:
 #: How far a warp may be ahead of other SMs, at most; it changes only the order in which lines of a multicast take their
 #: place in the receiving SM.
 _LOOKAHEAD_CYCLES = 64
+
+#: How far a request to memory may be ahead of other warps of its SM: two loads in a row, or a short calculation and
+#: the store of its result, are one event.
+_SLACK_CYCLES = 16
 
 #: Instruction lines of 128 B that an SM fetches ahead in one go (4 KiB): sequential prefetch of the instruction caches.
 #: Calibrated on the shortest xla_matmul_table bf16 rows of h100-sxm.

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from sim.gpu import kernel as native
-from sim.gpu.layout import Affine, C, W
-from sim.gpu.lower import _BUILTIN, _Expressions
+from sim.gpu.layout import Affine, W
+from sim.gpu.lower import _GIVEN, _Expressions
 from sim.gpu.program import CTA_X, WARP, Expr, Table, Var
 
 H, J, K, L = (Var(name) for name in "hjkl")
+
+
+GIVEN = {name: W.GIVEN - W.VARS + i for i, name in enumerate(_GIVEN)}
 
 
 @pytest.mark.parametrize(
@@ -22,22 +25,22 @@ H, J, K, L = (Var(name) for name in "hjkl")
         (H + J + K + L, False),  # more columns than a row of the table has
         (K % 2, False),
         (H * J, False),
-        (CTA_X * 128, False),
+        (CTA_X * 128, True),
         (Table((5, 6, 7), K % 3), False),
     ],
 )
 def test_affine_expressions_have_the_value_of_their_bytecode(expr: Expr, affine: bool) -> None:
     expressions = _Expressions()
-    e = expressions.add(expr, {**_BUILTIN, "h": 0, "j": 1, "k": 2, "l": 3}, "test")
+    e = expressions.add(expr, {**GIVEN, "h": 0, "j": 1, "k": 2, "l": 3}, "test")
     row = expressions.affine[e]
     assert (row[Affine.TERMS] >= 0) == affine
     if not affine:
         return
-    warps, ctas = np.zeros((1, W.WIDTH), np.int64), np.zeros((1, C.WIDTH), np.int64)
-    warps[0, W.VARS : W.VARS + 4], warps[0, W.ROLE_WARP] = (11, 3, 8, 2), 5
+    warps = np.zeros((1, W.WIDTH), np.int64)
+    warps[0, W.VARS : W.VARS + 4], warps[0, W.GIVEN : W.GIVEN + 5] = (11, 3, 8, 2), (9, 7, 6, 4, 5)
     run = getattr(native._run_bytecode, "py_func", native._run_bytecode)
     words, at = np.array(expressions.words), np.array(expressions.start)
-    value = run(words, at, np.zeros(1, np.int64), ctas, warps, np.zeros(64, np.int64), 0, e)
+    value = run(words, at, np.zeros(1, np.int64), warps, np.zeros(64, np.int64), 0, e)
     columns, factors = row[Affine.COLUMN0 :: 2], row[Affine.FACTOR0 :: 2]
     terms = zip(columns[: row[Affine.TERMS]], factors, strict=False)
     assert row[Affine.CONST] + sum(factor * warps[0, column] for column, factor in terms) == value

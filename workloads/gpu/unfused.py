@@ -175,13 +175,13 @@ CODE_BYTES = 256 * INSTRUCTION_BYTES
 
 def _elements(builder: KernelBuilder, index: Mix, body: Callable[[RoleBuilder, Expr], None]) -> Kernel:
     """A kernel whose threads take one element after the other: `body` loads, computes and stores 32 of a warp, from
-    the given number on, counted from the CTA's first."""
+    the given number on, counted from the first of all CTAs in x."""
     with builder.role("warps", WARPS, 18) as r:
         place = RegisterTile("place", (1, 1), "int32")
-        with r.loop("element", ELEMENTS) as element:
+        with r.loop("number", ELEMENTS, CTA_X * (CTA * ELEMENTS) + WARP * WARP_SIZE, CTA) as number:
             first, *rest = index
             r.run(first[0], first[1], dtype="int32", dst=place.whole, mix=tuple(rest), compute=lambda old: old)
-            body(r, element * CTA + WARP * WARP_SIZE)
+            body(r, number)
     return builder.build()
 
 
@@ -193,8 +193,7 @@ def _copy_heads(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor,
     here = RegisterTile("here", (1, WARP_SIZE), p.dtype)
 
     def body(r: RoleBuilder, number: Expr) -> None:
-        at = CTA_X * (CTA * ELEMENTS) + number
-        row, column = at // d, at % d
+        row, column = number // d, number % d
         r.ldg(here.whole, source[CTA_Y // op.heads, row, head, column:WARP_SIZE], 1, into="here", vector_bytes=2)  # type: ignore[misc]
         r.op(
             "stg", dst=target[CTA_Y, row, column:WARP_SIZE], srcs=(here.whole,), vector_bytes=2, after=("here",),
@@ -212,10 +211,9 @@ def _copy_transposed(p: AttentionProblem, target: GlobalTensor) -> Kernel:
     head = p.key_head(CTA_Z % op.heads)
 
     def body(r: RoleBuilder, number: Expr) -> None:
-        row = CTA_X * (CTA * ELEMENTS) + number
-        box = p.k[CTA_Z // op.heads, row:WARP_SIZE, head, CTA_Y]  # type: ignore[misc]
+        box = p.k[CTA_Z // op.heads, number:WARP_SIZE, head, CTA_Y]  # type: ignore[misc]
         r.ldg(here.whole, box, 1, into="here", vector_bytes=2)
-        r.stg(target[CTA_Z, CTA_Y, row:WARP_SIZE], here.whole, 1, vector_bytes=2, after=("here",))  # type: ignore[misc]
+        r.stg(target[CTA_Z, CTA_Y, number:WARP_SIZE], here.whole, 1, vector_bytes=2, after=("here",))  # type: ignore[misc]
 
     return _elements(KernelBuilder("copy_k_transposed", grid, code_bytes=CODE_BYTES), _index(2, 3), body)
 
@@ -227,9 +225,8 @@ def _add(p: AttentionProblem, scores: GlobalTensor, mask: GlobalTensor, target: 
     x, m = (RegisterTile(name, (1, WARP_SIZE), p.dtype) for name in ("x", "m"))
 
     def body(r: RoleBuilder, number: Expr) -> None:
-        column = CTA_X * (CTA * ELEMENTS) + number
-        r.ldg(x.whole, scores[CTA_Z, CTA_Y, column:WARP_SIZE], 1, into="x", vector_bytes=2)  # type: ignore[misc]
-        r.ldg(m.whole, mask[CTA_Y, column:WARP_SIZE], 1, into="m", vector_bytes=2)  # type: ignore[misc]
+        r.ldg(x.whole, scores[CTA_Z, CTA_Y, number:WARP_SIZE], 1, into="x", vector_bytes=2)  # type: ignore[misc]
+        r.ldg(m.whole, mask[CTA_Y, number:WARP_SIZE], 1, into="m", vector_bytes=2)  # type: ignore[misc]
         r.run(
             ADD[0][0],
             ADD[0][1],
@@ -240,7 +237,7 @@ def _add(p: AttentionProblem, scores: GlobalTensor, mask: GlobalTensor, target: 
             after=("x", "m"),
             mix=ADD[1:],
         )
-        r.stg(target[CTA_Z, CTA_Y, column:WARP_SIZE], x.whole, 1, vector_bytes=2)  # type: ignore[misc]
+        r.stg(target[CTA_Z, CTA_Y, number:WARP_SIZE], x.whole, 1, vector_bytes=2)  # type: ignore[misc]
 
     return _elements(KernelBuilder("add_mask", grid, code_bytes=CODE_BYTES), _index(3, 2), body)
 
