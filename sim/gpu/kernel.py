@@ -1706,7 +1706,7 @@ def _step(p, prog, st, ms, mem, w, t):
                     contends = True
                     hand_over = _contend(p, st, s, sm, w, t, code[pc, Col.PIPE], 0) < st.subs[s, S.FIRST_KEY]
                     continue
-                if t > soon or (AHEAD_KINDS >> kind) & 1 == 0:
+                if not line or t > soon or (AHEAD_KINDS >> kind) & 1 == 0:
                     return t
             checked = t
             x[X.NEW] = 0
