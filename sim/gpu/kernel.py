@@ -1374,6 +1374,8 @@ def _next_in_line(p, st, s, sm, t):
     The others have none: they would find their pipe or all issue slots taken, or are ranked behind it by the policy.
     """
     subs = st.subs
+    if subs[s, S.CONTENDERS] == 0:
+        return
     density = 0
     earliest = FAR
     for q in range(N_PIPES):
@@ -1749,14 +1751,14 @@ def _step(p, prog, st, ms, mem, w, t):
                 st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.VALUE]
                 end = max(begin + work, issued)
                 last = end + latency
-                first = last
+                foremost = last
                 if code[pc, Col.EXTRA] == Counter.SHARED_WRITE_BYTES:
                     warps[w, W.SHARED_WRITTEN] = max(warps[w, W.SHARED_WRITTEN], last)
                 reason = Reason.SHORT_SCOREBOARD
             else:
                 last = issued - cycle + latency
                 # What reads memory has no first element before the last: its operands are in flight to its end.
-                first = last if code[pc, Col.LOADS] > 0 else warps[w, W.T_ISSUE] + latency
+                foremost = last if code[pc, Col.LOADS] > 0 else warps[w, W.T_ISSUE] + latency
                 reason = Reason.WAIT
                 if code[pc, Col.MACS] > 0:
                     st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.MACS]
@@ -1770,7 +1772,7 @@ def _step(p, prog, st, ms, mem, w, t):
             if code[pc, Col.SLOT] >= 0:
                 _add_ready(st, w, code[pc, Col.SLOT], last, reason)
             if code[pc, Col.TILE] >= 0:
-                _set_tile(st, w, code[pc, Col.TILE], first, last, reason)
+                _set_tile(st, w, code[pc, Col.TILE], foremost, last, reason)
             logged = _log(log, st, w, code[pc, Col.OP], warps[w, W.T_ISSUE], issued, last, 0)
             if code[pc, Col.SPREAD] == 1 and code[pc, Col.TILE] >= 0 and code[pc, Col.SLOT] < 0:
                 _let_overtake(st, s, w, code[pc, Col.PIPE], code[pc, Col.TILE], logged)
