@@ -54,7 +54,15 @@ from sim.gpu.layout import (
     X,
 )
 from sim.memory.hashing import divide, product
-from sim.memory.kernel import AHEAD, LINE, count_sectors, l2_change, l2_prefetch, l2_read_ahead
+from sim.memory.kernel import (
+    AHEAD,
+    LINE,
+    count_sectors,
+    l2_change_ahead,
+    l2_prefetch,
+    l2_prefetch_changes,
+    l2_read_ahead,
+)
 from sim.memory.recency import oldest_way, refilled, used
 
 ID_BITS = 16
@@ -455,10 +463,11 @@ def _locate_in_l1(p, st, sm, lines, count):
 
 
 @inner(inline=True)
-def _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, offset, size_bytes):
+def _prefetch_lines(p, st, ms, mem, sm, l1, changes, base, row, rows, stride, row_bytes, offset, size_bytes):
     """Locates the lines that the walk over a box meets next: about `size_bytes`, at most a chunk. Returns their number.
 
     Parts of one line that the walk meets in a row count once. l1: whether they are looked up in the L1, too.
+    changes: whether they are written.
     """
     n = 0
     line = (base + row * stride + offset) >> 7
@@ -486,7 +495,10 @@ def _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, 
         if offset >= row_bytes:
             row += 1
             offset = 0
-    l2_prefetch(ms, mem, st.sms[sm, M.PARTITION], n)
+    if changes:
+        l2_prefetch_changes(ms, mem, n)
+    else:
+        l2_prefetch(ms, mem, st.sms[sm, M.PARTITION], n)
     if l1:
         _locate_in_l1(p, st, sm, mem.ahead, n)
     return n
@@ -505,15 +517,17 @@ def _port_receive(p, sms, sm, t_request, t_data, mask):
 
 
 @inner(inline=True)
-def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce):
-    """[address, end) of one line written (or reduced) from SM `sm`; returns the tick of its acknowledgement."""
+def _port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce, k):
+    """[address, end) of one line written (or reduced) from SM `sm`; returns the tick of its acknowledgement. k: the
+    line's number among those that `_prefetch_lines` has located."""
     mask = _sector_mask(address, end)
     n = count_sectors(mask)
     begin = max(t, sms[sm, M.WRITE_FREE])
     sms[sm, M.WRITE_FREE] = begin + n * p[P.WRITE_TICKS]
     counters[Counter.PORT_WRITE_BYTES] += 32 * n
     counters[Counter.LINES] += 1
-    return l2_change(ms, mem, begin, sms[sm, M.PARTITION], address >> 7, mask, _full_mask(address, end), reduce)
+    full = _full_mask(address, end)
+    return l2_change_ahead(ms, mem, begin, sms[sm, M.PARTITION], address >> 7, mask, full, reduce, k)
 
 
 @inner
@@ -696,7 +710,7 @@ def _tma_loads(p, prog, st, ms, mem, sm, t):
             if (mask >> rank) & 1:
                 receivers[count] = st.ctas[slot, C.PEERS + rank] // p[P.CTAS_PER_SM]
                 count += 1
-    _prefetch_lines(p, st, ms, mem, sm, False, base, row, rows, stride, row_bytes, offset, FAR)
+    _prefetch_lines(p, st, ms, mem, sm, False, False, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     read = 0
     here = -1  # the line in progress, number `place` of those that have been located
@@ -781,8 +795,10 @@ def _tma_stores(p, st, ms, mem, sm, t):
     done = e[q, i, Q.T_DONE]
     reduce = e[q, i, Q.REDUCE] != 0
     free = max(t, st.queue_at[q, 2])
-    _prefetch_lines(p, st, ms, mem, sm, False, base, row, rows, stride, row_bytes, offset, FAR)
+    _prefetch_lines(p, st, ms, mem, sm, False, True, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
+    here = -1  # as in `_tma_loads`
+    place = -1
     while row < rows and lines < CHUNK:
         begin = max(free, st.sms[sm, M.WRITE_FREE])
         if begin > t + TMA_SLACK:
@@ -790,7 +806,10 @@ def _tma_stores(p, st, ms, mem, sm, t):
         address = base + row * stride + offset
         end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
         st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + p[P.SHARED_TICKS]
-        done = max(done, _port_write(p, st.sms, st.counters, ms, mem, sm, begin, address, end, reduce))
+        if address >> 7 != here:
+            here = address >> 7
+            place += 1
+        done = max(done, _port_write(p, st.sms, st.counters, ms, mem, sm, begin, address, end, reduce, place))
         st.counters[Counter.GLOBAL_WRITE_BYTES] += end - address
         free = begin + p[P.TMA_GAP]
         offset += end - address
@@ -1497,7 +1516,8 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
         warps[w, W.T_ISSUE] = t
         warps[w, W.T_DONE] = t
     busy = sms[sm, M.LSU_FREE]
-    if kind == Kind.STG or kind == Kind.RED:
+    changes = kind == Kind.STG or kind == Kind.RED
+    if changes:
         # No more stores are on their way than entries: memory that takes no more stops the warps.
         busy = max(busy, sms[sm, M.WRITE_FREE], st.stores[sm, sms[sm, M.STORE_HEAD]])
     if busy > t + queue:
@@ -1536,8 +1556,9 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
                 k += 1
                 if k >= ahead:
                     rest = (left - n + 1) * share - moved
-                    l1 = kind == Kind.LDG
-                    ahead = _prefetch_lines(p, st, ms, mem, sm, l1, base, row, rows, stride, row_bytes, offset, rest)
+                    ahead = _prefetch_lines(
+                        p, st, ms, mem, sm, kind == Kind.LDG, changes, base, row, rows, stride, row_bytes, offset, rest
+                    )
                     k = 0
             mask = _sector_mask(address, end)
             sectors = count_sectors(mask)
@@ -1578,7 +1599,7 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
                 done = max(done, data)
             else:
                 red = kind == Kind.RED
-                answer = _port_write(p, sms, st.counters, ms, mem, sm, at, address, end, red)
+                answer = _port_write(p, sms, st.counters, ms, mem, sm, at, address, end, red, k)
                 _take_entry(st.stores, sms, sm, M.STORE_HEAD, sms[sm, M.STORE_HEAD], answer)
                 done = max(done, answer)
             moved += end - address
@@ -2103,7 +2124,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
 # ---- main loop
 
 
-@kernel(announce="compiling the GPU engine, once, about 40 s; runs that record have a version of their own")
+@kernel(announce="compiling the GPU engine, once, about half a minute; runs that record have a version of their own")
 def advance(p, prog, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
     due, x = st.due, st.x

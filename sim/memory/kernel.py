@@ -43,8 +43,11 @@ WORD_MASKS = 0xFF
 AHEAD = 16
 """Lines that a request locates ahead of their look-ups."""
 
-LINE, INDEX, HOME, ASKED, SET = range(5)
-"""Rows of `MemoryState.ahead`: numbers of lines, and what `locate` gave for them."""
+LINE, INDEX, HOME, ASKED, SET, COPY_SET = range(6)
+"""Rows of `MemoryState.ahead`: numbers of lines, and what `locate` or `locate_change` gave for them."""
+
+FEW = 2
+"""Lines up to which they are located one by one, beyond which in vectors."""
 
 _WORDS_A_HOST_LINE = 8
 
@@ -279,30 +282,79 @@ def read_located(spec, state, t, partition, line, sectors, index, home, asked, c
 
 @inner(inline=True)
 def l2_prefetch(spec, state, partition, count):
-    """Locates the first `count` lines of `state.ahead[LINE]` and asks the host for what looking them up will touch."""
+    """Locates the first `count` lines of `state.ahead[LINE]` for reads and asks the host for what these will touch."""
     ahead = state.ahead
-    for k in range(AHEAD):  # whatever the count: the compiler makes vectors of it
-        index, home, asked, cache_set = locate(spec, partition, ahead[LINE, k])
-        ahead[INDEX, k] = index
-        ahead[HOME, k] = home
-        ahead[ASKED, k] = asked
-        ahead[SET, k] = cache_set
+    if count <= FEW:
+        for k in range(count):
+            locate_number(spec, ahead, partition, k)
+    else:
+        for k in range(AHEAD):  # whatever the count: the compiler makes vectors of it
+            locate_number(spec, ahead, partition, k)
     for k in range(count):
-        cache_set = ahead[SET, k]
-        base = cache_set * TAGS
-        prefetch(state.tags, base)
-        for i in range(base, base + TAGS, _WORDS_A_HOST_LINE):
-            prefetch(state.lines, i)
-        prefetch(state.order, cache_set)
+        prefetch_set(state, ahead[SET, k])
 
 
 @inner(inline=True)
-def drop_copy(spec, state, line, index, slice_index):
-    """Drop the copy that the other partition may hold of a line that is being written."""
-    other = slice_index + spec.slices_per_partition
-    if other >= spec.slices:
-        other -= spec.slices
-    cache_set = set_of(spec, index, other)
+def locate_number(spec, ahead, partition, k):
+    """`locate` for number `k` of those ahead."""
+    index, home, asked, cache_set = locate(spec, partition, ahead[LINE, k])
+    ahead[INDEX, k] = index
+    ahead[HOME, k] = home
+    ahead[ASKED, k] = asked
+    ahead[SET, k] = cache_set
+
+
+@inner(inline=True)
+def l2_prefetch_changes(spec, state, count):
+    """As `l2_prefetch`, for writes and reductions."""
+    ahead = state.ahead
+    if count <= FEW:
+        for k in range(count):
+            locate_number_changed(spec, ahead, k)
+    else:
+        for k in range(AHEAD):
+            locate_number_changed(spec, ahead, k)
+    for k in range(count):
+        prefetch_set(state, ahead[SET, k])
+        prefetch(state.tags, ahead[COPY_SET, k] * TAGS)
+
+
+@inner(inline=True)
+def locate_number_changed(spec, ahead, k):
+    """`locate_change` for number `k` of those ahead."""
+    home, cache_set, copy_set = locate_change(spec, ahead[LINE, k])
+    ahead[HOME, k] = home
+    ahead[SET, k] = cache_set
+    ahead[COPY_SET, k] = copy_set
+
+
+@inner(inline=True)
+def prefetch_set(state, cache_set):
+    """Asks the host for all words of a set."""
+    base = cache_set * TAGS
+    prefetch(state.tags, base)
+    for i in range(base, base + TAGS, _WORDS_A_HOST_LINE):
+        prefetch(state.lines, i)
+    prefetch(state.order, cache_set)
+
+
+@inner(inline=True)
+def locate_change(spec, line):
+    """The slice where a line is changed, its set there, and the set that may hold a copy in the other partition (the
+    same one where there are none)."""
+    index = index_of(spec, line)
+    home = home_slice(spec, line, index)
+    other = home
+    if spec.local_copies != 0:
+        other += spec.slices_per_partition
+        if other >= spec.slices:
+            other -= spec.slices
+    return home, set_of(spec, index, home), set_of(spec, index, other)
+
+
+@inner(inline=True)
+def drop_copy(spec, state, line, cache_set):
+    """Drop the copy that the other partition may hold, in that set, of a line that is being written."""
     i = find(state, line, cache_set)
     if i >= 0:
         state.tags[i] = -1
@@ -312,14 +364,13 @@ def drop_copy(spec, state, line, index, slice_index):
 
 
 @inner(inline=True)
-def modify(spec, state, t, partition, line, sectors, needed, sector_time):
-    """Change sectors at the home slice, whose content is needed first for those in `needed`.
+def modify(spec, state, t, partition, line, sectors, needed, sector_time, slice_index, cache_set, copy_set):
+    """Change sectors at the home slice, whose content is needed first for those in `needed`. The last three arguments
+    are what `locate_change` has given for the line.
 
     Returns the tick of the acknowledgement; `state.scratch[1]` is the tick at which needed content is there.
     """
     n = count_sectors(sectors)
-    index = index_of(spec, line)
-    slice_index = home_slice(spec, line, index)
     latency = spec.hit_latency
     crossed = t
     if spec.partitions == 2:
@@ -329,11 +380,10 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time):
             state.counters[_FAR_WRITE] += n
             crossed = cross_link(spec, state, t, home, n)
         if spec.local_copies != 0:
-            drop_copy(spec, state, line, index, slice_index)
+            drop_copy(spec, state, line, copy_set)
     end = max(t, state.write_free[slice_index]) + n * sector_time
     state.write_free[slice_index] = end
     answer = max(crossed, end - sector_time) + latency
-    cache_set = set_of(spec, index, slice_index)
     i = find(state, line, cache_set)
     if i >= 0:
         state.order[cache_set] = used(state.order[cache_set], spec.ways, i - cache_set * TAGS)
@@ -354,15 +404,26 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time):
 
 
 @inner(inline=True)
-def l2_change(spec, state, t, partition, line, sectors, full, reduce):
-    """`l2_reduce` if `reduce`, else `l2_write`."""
+def l2_change_ahead(spec, state, t, partition, line, sectors, full, reduce, k):
+    """`l2_reduce` if `reduce`, else `l2_write`, of a line that `l2_prefetch_changes` has located as number `k`."""
+    ahead = state.ahead
+    return change_located(
+        spec, state, t, partition, line, sectors, full, reduce, ahead[HOME, k], ahead[SET, k], ahead[COPY_SET, k]
+    )
+
+
+@inner(inline=True)
+def change_located(spec, state, t, partition, line, sectors, full, reduce, home, cache_set, copy_set):
+    """`l2_reduce` or `l2_write` of a line for which `locate_change` has given the last three arguments."""
     n = count_sectors(sectors)
     if reduce:
         state.counters[_REDUCE] += n
         full = 0
     else:
         state.counters[_WRITE] += n
-    answer = modify(spec, state, t, partition, line, sectors, sectors & ~full, spec.write_sector)
+    needed = sectors & ~full
+    time = spec.write_sector
+    answer = modify(spec, state, t, partition, line, sectors, needed, time, home, cache_set, copy_set)
     return state.scratch[1] if reduce else answer
 
 
@@ -373,13 +434,15 @@ def l2_write(spec, state, t, partition, line, sectors, full):
     full: those of `sectors` that are written in all their bytes; others are fetched unless present, for which the
     writer does not wait.
     """
-    return l2_change(spec, state, t, partition, line, sectors, full, False)
+    home, cache_set, copy_set = locate_change(spec, line)
+    return change_located(spec, state, t, partition, line, sectors, full, False, home, cache_set, copy_set)
 
 
 @kernel
 def l2_reduce(spec, state, t, partition, line, sectors):
     """Add to sectors of a line by atomics at the L2 at tick t; returns the tick at which the sums are there."""
-    return l2_change(spec, state, t, partition, line, sectors, 0, True)
+    home, cache_set, copy_set = locate_change(spec, line)
+    return change_located(spec, state, t, partition, line, sectors, 0, True, home, cache_set, copy_set)
 
 
 @kernel
