@@ -335,7 +335,8 @@ class _KernelCompiler(_Compiler):
 def _operators_resolved_once() -> Iterator[None]:
     """While a kernel is compiled, what an operator is on its types gets remembered: numba tries dozens of templates
     for each sum of two int64 anew, a quarter of the time."""
-    resolve = types.BaseFunction.get_call_type
+    functions: Any = types.BaseFunction
+    resolve = functions.get_call_type
     known: dict[Any, Any] = {}
     modes: dict[int, Any] = {}  # by identity, flags that functions are compiled with and the first equal ones
 
@@ -350,11 +351,11 @@ def _operators_resolved_once() -> Iterator[None]:
             known[key] = resolve(function, context, args, keywords)
         return known[key]
 
-    types.BaseFunction.get_call_type = remembered
+    functions.get_call_type = remembered
     try:
         yield
     finally:
-        types.BaseFunction.get_call_type = resolve
+        functions.get_call_type = resolve
 
 
 def _compile(function: Any, *, inline: bool, entry: bool, announce: str = "") -> Any:
