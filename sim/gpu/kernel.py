@@ -18,6 +18,7 @@ from sim.gpu.layout import (
     N_SCOREBOARDS,
     N_TILES,
     N_VECTOR_PIPES,
+    REASON_BITS,
     TENSOR_PIPE,
     TMA_QUEUE,
     TRACE_BEGIN,
@@ -1037,7 +1038,7 @@ def _launch(p, prog, st, ms, mem, t):
         st.x[X.LIVE] += size
 
 
-@inner
+@inner(inline=True)
 def _exit(p, prog, st, ms, mem, w, t):
     """Warp `w` ends; the last one frees its CTA and lets the next in."""
     _account(st, w, t, Reason.WAIT)
@@ -1230,7 +1231,8 @@ def _put_off(st, s, pipe, ticks):
     """Puts off the end of the op that holds a pipe: it has been overtaken for so long."""
     subs = st.subs
     subs[s, S.PIPE_FREE + pipe] += ticks
-    st.warps[subs[s, S.OVERTAKEN_WARP], W.READY + N_SCOREBOARDS + subs[s, S.OVERTAKEN_TILE]] += ticks
+    tile = W.READY + N_SCOREBOARDS + subs[s, S.OVERTAKEN_TILE]
+    st.warps[subs[s, S.OVERTAKEN_WARP], tile] += ticks << REASON_BITS
     _log_put_off(st.log, subs[s, S.OVERTAKEN_LOG], ticks)
 
 
@@ -1472,8 +1474,7 @@ def _issue_one(p, st, w, s, t):
 @inner(inline=True)
 def _set_ready(st, w, slot, tick, reason):
     """Ready slot `slot`: when what was issued last into it can be used."""
-    st.warps[w, W.READY + slot] = tick
-    st.warps[w, W.READY_REASON + slot] = reason
+    st.warps[w, W.READY + slot] = tick << REASON_BITS | reason
 
 
 @inner(inline=True)
@@ -1482,7 +1483,7 @@ def _add_ready(st, w, slot, tick, reason):
 
     It is ready when the last of several ops has completed, in whatever order.
     """
-    if tick > st.warps[w, W.READY + slot]:
+    if tick > st.warps[w, W.READY + slot] >> REASON_BITS:
         _set_ready(st, w, slot, tick, reason)
 
 
@@ -1710,10 +1711,10 @@ def _step(p, prog, st, ms, mem, w, t):
             while mask != 0:
                 i = lowest_bit(mask)
                 mask &= mask - 1
-                r = warps[w, W.READY + i]
-                if r > need:
-                    need = r
-                    why = warps[w, W.READY_REASON + i]
+                ready = warps[w, W.READY + i]
+                if ready >> REASON_BITS > need:
+                    need = ready >> REASON_BITS
+                    why = ready & ((1 << REASON_BITS) - 1)
             if need > t:
                 _account(st, w, need, why)
                 t = need
