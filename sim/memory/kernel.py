@@ -43,7 +43,7 @@ WORD_MASKS = 0xFF
 AHEAD = 16
 """Lines that a request locates ahead of their look-ups."""
 
-LINE, INDEX, HOME, ASKED, SET, COPY_SET = range(6)
+LINE, HOME, ASKED, SET, OTHER_SET = range(5)
 """Rows of `MemoryState.ahead`: numbers of lines, and what `locate` or `locate_change` gave for them."""
 
 FEW = 2
@@ -111,13 +111,14 @@ def find(state, line, cache_set):
 
 @inner(inline=True)
 def locate(spec, partition, line):
-    """A line's index within its slice, its home slice, the slice that a read asks first, and the set there."""
+    """A line's home slice, the slice that a read asks first, the line's set there and at home."""
     index = index_of(spec, line)
     home = home_slice(spec, line, index)
     asked = home
     if spec.local_copies != 0 and (home >= spec.slices_per_partition) != (partition == 1):
         asked = home + (2 * partition - 1) * spec.slices_per_partition
-    return index, home, asked, set_of(spec, index, asked)
+    cache_set = set_of(spec, index, asked)
+    return home, asked, cache_set, set_of(spec, index, home) if spec.local_copies != 0 else cache_set
 
 
 @kernel(inline=True)
@@ -227,20 +228,20 @@ def l2_read(spec, state, t, partition, line, sectors):
 
     partition: of the SM that asks. line: byte address >> 7, below 2**31. sectors: mask of 1 to 15.
     """
-    index, home, asked, cache_set = locate(spec, partition, line)
-    return read_located(spec, state, t, partition, line, sectors, index, home, asked, cache_set)
+    home, asked, cache_set, home_set = locate(spec, partition, line)
+    return read_located(spec, state, t, partition, line, sectors, home, asked, cache_set, home_set)
 
 
 @inner(inline=True)
 def l2_read_ahead(spec, state, t, partition, line, sectors, k):
     """`l2_read` of a line that `l2_prefetch` has located as number `k`."""
     ahead = state.ahead
-    index, home, asked, cache_set = ahead[INDEX, k], ahead[HOME, k], ahead[ASKED, k], ahead[SET, k]
-    return read_located(spec, state, t, partition, line, sectors, index, home, asked, cache_set)
+    home, asked, cache_set, home_set = ahead[HOME, k], ahead[ASKED, k], ahead[SET, k], ahead[OTHER_SET, k]
+    return read_located(spec, state, t, partition, line, sectors, home, asked, cache_set, home_set)
 
 
 @inner(inline=True)
-def read_located(spec, state, t, partition, line, sectors, index, home, asked, cache_set):
+def read_located(spec, state, t, partition, line, sectors, home, asked, cache_set, home_set):
     """`l2_read` of a line for which `locate` has given the last four arguments."""
     n = count_sectors(sectors)
     state.counters[_READ] += n
@@ -270,7 +271,7 @@ def read_located(spec, state, t, partition, line, sectors, index, home, asked, c
         state.counters[_FAR_READ] += misses
         latency = spec.far_latency
         answer = max(max(answer, word >> READY_SHIFT), cross_link(spec, state, t, partition, misses) + latency)
-        cache_set = set_of(spec, index, home)
+        cache_set = home_set
         complete, there, i = look_up(spec, state, t, line, home, cache_set, sectors, latency)
     if not complete:
         there = complete_from_dram(spec, state, t, there, i, line, home, cache_set, sectors, latency)
@@ -290,18 +291,17 @@ def l2_prefetch(spec, state, partition, count):
     else:
         for k in range(AHEAD):  # whatever the count: the compiler makes vectors of it
             locate_number(spec, ahead, partition, k)
-    for k in range(count):
-        prefetch_set(state, ahead[SET, k])
+    prefetch_sets(spec, state, count)
 
 
 @inner(inline=True)
 def locate_number(spec, ahead, partition, k):
     """`locate` for number `k` of those ahead."""
-    index, home, asked, cache_set = locate(spec, partition, ahead[LINE, k])
-    ahead[INDEX, k] = index
+    home, asked, cache_set, home_set = locate(spec, partition, ahead[LINE, k])
     ahead[HOME, k] = home
     ahead[ASKED, k] = asked
     ahead[SET, k] = cache_set
+    ahead[OTHER_SET, k] = home_set
 
 
 @inner(inline=True)
@@ -314,9 +314,7 @@ def l2_prefetch_changes(spec, state, count):
     else:
         for k in range(AHEAD):
             locate_number_changed(spec, ahead, k)
-    for k in range(count):
-        prefetch_set(state, ahead[SET, k])
-        prefetch(state.tags, ahead[COPY_SET, k] * TAGS)
+    prefetch_sets(spec, state, count)
 
 
 @inner(inline=True)
@@ -325,17 +323,21 @@ def locate_number_changed(spec, ahead, k):
     home, cache_set, copy_set = locate_change(spec, ahead[LINE, k])
     ahead[HOME, k] = home
     ahead[SET, k] = cache_set
-    ahead[COPY_SET, k] = copy_set
+    ahead[OTHER_SET, k] = copy_set
 
 
 @inner(inline=True)
-def prefetch_set(state, cache_set):
-    """Asks the host for all words of a set."""
-    base = cache_set * TAGS
-    prefetch(state.tags, base)
-    for i in range(base, base + TAGS, _WORDS_A_HOST_LINE):
-        prefetch(state.lines, i)
-    prefetch(state.order, cache_set)
+def prefetch_sets(spec, state, count):
+    """Asks the host for the sets of the first `count` lines ahead, and for the tags of their other sets."""
+    for k in range(count):
+        cache_set = state.ahead[SET, k]
+        base = cache_set * TAGS
+        prefetch(state.tags, base)
+        for i in range(base, base + TAGS, _WORDS_A_HOST_LINE):
+            prefetch(state.lines, i)
+        prefetch(state.order, cache_set)
+        if spec.local_copies != 0:
+            prefetch(state.tags, state.ahead[OTHER_SET, k] * TAGS)
 
 
 @inner(inline=True)
@@ -408,7 +410,7 @@ def l2_change_ahead(spec, state, t, partition, line, sectors, full, reduce, k):
     """`l2_reduce` if `reduce`, else `l2_write`, of a line that `l2_prefetch_changes` has located as number `k`."""
     ahead = state.ahead
     return change_located(
-        spec, state, t, partition, line, sectors, full, reduce, ahead[HOME, k], ahead[SET, k], ahead[COPY_SET, k]
+        spec, state, t, partition, line, sectors, full, reduce, ahead[HOME, k], ahead[SET, k], ahead[OTHER_SET, k]
     )
 
 

@@ -19,7 +19,7 @@ from sim.engine.search import TAGS
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramFigures, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
 from sim.memory.hashing import reciprocal
-from sim.memory.kernel import AHEAD, COPY_SET, DIRTY_SHIFT, READY_SHIFT, VALID, read_lines, write_lines
+from sim.memory.kernel import AHEAD, DIRTY_SHIFT, OTHER_SET, READY_SHIFT, VALID, read_lines, write_lines
 from sim.memory.recency import MAX_WAYS, first_order
 
 LINE_BYTES = 128
@@ -77,7 +77,7 @@ class MemoryState(NamedTuple):
 
     tags: int32 [slices * sets * TAGS], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
     order: int64 [slices * sets], see `recency`. read_free, write_free: int64 [slices]. link_free: int64 [2], by
-    the partition that receives. scratch: int64 [2], second results of kernels. ahead: int64 [6, AHEAD], lines that are
+    the partition that receives. scratch: int64 [2], second results of kernels. ahead: int64 [5, AHEAD], lines that are
     looked up next and where they are (see `kernel.SET`). counters: int64 [len(MemoryCounter)].
     """
 
@@ -159,7 +159,7 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
         scratch=np.zeros(2, np.int64),
-        ahead=np.zeros((COPY_SET + 1, AHEAD), np.int64),
+        ahead=np.zeros((OTHER_SET + 1, AHEAD), np.int64),
         dram=new_dram_state(spec.dram),
         counters=np.zeros(len(MemoryCounter), np.int64),
     )
