@@ -1063,6 +1063,19 @@ def _exit(p, prog, st, ms, mem, w, t):
 # ---- warps
 
 
+@inner(inline=True)
+def _running(subs, s, t):
+    """256ths of the issue slots that ops in progress on sub-core `s` take at tick t; when the first of them ends."""
+    density = 0
+    earliest = FAR
+    for q in range(N_PIPES):  # without branches: the compiler makes vectors of it
+        free = subs[s, S.PIPE_FREE + q]
+        share = subs[s, S.DENSITY + q] if free > t else 0
+        density += share
+        earliest = min(earliest, free if share > 0 else FAR)
+    return density, earliest
+
+
 @inner
 def _issue_time(subs, s, t, busy):
     """Ticks in which `busy` ticks of issue slots fit beside the ops that already run on sub-core `s` at tick `t`.
@@ -1273,13 +1286,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
         subs[s, S.ISSUE_FREE] = t + busy
         duration = max(duration, busy)
     else:
-        density = 0
-        earliest = FAR
-        for q in range(N_PIPES):
-            f = subs[s, S.PIPE_FREE + q]
-            if f > t and subs[s, S.DENSITY + q] > 0:
-                density += subs[s, S.DENSITY + q]
-                earliest = min(earliest, f)
+        density, earliest = _running(subs, s, t)
         if density > FULL:  # the slots of running ops leave nothing
             _account(st, w, earliest, Reason.NOT_SELECTED)
             return earliest, earliest, earliest
@@ -1397,13 +1404,7 @@ def _next_in_line(p, st, s, sm, t):
     subs = st.subs
     if subs[s, S.CONTENDERS] == 0:
         return
-    density = 0
-    earliest = FAR
-    for q in range(N_PIPES):
-        f = subs[s, S.PIPE_FREE + q]
-        if f > t and subs[s, S.DENSITY + q] > 0:
-            density += subs[s, S.DENSITY + q]
-            earliest = min(earliest, f)
+    density, earliest = _running(subs, s, t)
     if density <= FULL:
         earliest = t
     first = NEVER
@@ -1616,7 +1617,8 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
     warps[w, W.T_DONE] = done
     sms[sm, M.LSU_FREE] = lsu
     slots = code[pc, Col.ISSUE]
-    slots = slots * (total - left + n) // total - slots * (total - left) // total
+    if n != total:
+        slots = slots * (total - left + n) // total - slots * (total - left) // total
     busy = slots * cycle
     after = t + max(busy, n * code[pc, Col.INTERVAL])
     _issue_slots(st, w, s, t, busy, t + busy)
