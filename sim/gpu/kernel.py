@@ -1250,6 +1250,12 @@ def _put_off(st, s, pipe, ticks):
 
 
 @inner(inline=True)
+def _part(amount, done, n, total):
+    """What `n` of the `total` instructions of a row, after the first `done`, take of an amount that belongs to all."""
+    return amount if n == total else amount * (done + n) // total - amount * done // total
+
+
+@inner(inline=True)
 def _issue_run(p, prog, st, w, s, t, pc, n, total):
     """Books `n` of the `total` instructions of row `pc` on their pipes and issue slots.
 
@@ -1269,9 +1275,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     if overtakes:
         subs[s, S.DENSITY + pipe] = 0
     done = total - st.warps[w, W.LEFT]
-    slots = code[pc, Col.ISSUE]
-    if n != total:
-        slots = slots * (done + n) // total - slots * done // total
+    slots = _part(code[pc, Col.ISSUE], done, n, total)
     cycle = p[P.CYCLE]
     busy = slots * cycle
     duration = n * interval
@@ -1294,8 +1298,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     for k in range(2):
         ticks = code[pc, Col.MIX_TICKS0 + 2 * k]
         if ticks > 0:
-            if n != total:
-                ticks = ticks * (done + n) // total - ticks * done // total
+            ticks = _part(ticks, done, n, total)
             q = code[pc, Col.MIX_PIPE0 + 2 * k]
             if q < N_VECTOR_PIPES:
                 st.counters[Counter.FMA_TICKS + q] += ticks
@@ -1349,15 +1352,13 @@ def _stream_loads(st, w, t, code, pc, done, n, total):
     """
     background = st.sms[st.warps[w, W.SM], M.BACKGROUND_FREE]
     begin = max(background, t)
-    end = begin + code[pc, Col.SHARED] * (done + n) // total - code[pc, Col.SHARED] * done // total
+    end = begin + _part(code[pc, Col.SHARED], done, n, total)
     st.sms[st.warps[w, W.SM], M.BACKGROUND_FREE] = end
-    loads = code[pc, Col.LOADS] * (done + n) // total - code[pc, Col.LOADS] * done // total
+    loads = _part(code[pc, Col.LOADS], done, n, total)
     st.counters[Counter.INST_SHARED] += loads
     st.counters[Counter.INST_OTHER] -= loads
-    read = code[pc, Col.BYTES] * (done + n) // total - code[pc, Col.BYTES] * done // total
-    conflicts = code[pc, Col.VALUE] * (done + n) // total - code[pc, Col.VALUE] * done // total
-    st.counters[Counter.SHARED_READ_BYTES] += read
-    st.counters[Counter.SHARED_CONFLICT_TICKS] += conflicts
+    st.counters[Counter.SHARED_READ_BYTES] += _part(code[pc, Col.BYTES], done, n, total)
+    st.counters[Counter.SHARED_CONFLICT_TICKS] += _part(code[pc, Col.VALUE], done, n, total)
     return end
 
 
@@ -1616,9 +1617,7 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
     warps[w, W.OFFSET] = offset
     warps[w, W.T_DONE] = done
     sms[sm, M.LSU_FREE] = lsu
-    slots = code[pc, Col.ISSUE]
-    if n != total:
-        slots = slots * (total - left + n) // total - slots * (total - left) // total
+    slots = _part(code[pc, Col.ISSUE], total - left, n, total)
     busy = slots * cycle
     after = t + max(busy, n * code[pc, Col.INTERVAL])
     _issue_slots(st, w, s, t, busy, t + busy)

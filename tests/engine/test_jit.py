@@ -1,15 +1,18 @@
 """The jit decorator: fresh results after edits, no allocation, foreign functions untouched, every mode."""
 
+import operator
 import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numba.core import config
+from numba.core import config, types
+from numba.core.caching import NullCache
 from numba.core.errors import NumbaError
 
 from sim.engine import jit
@@ -26,6 +29,13 @@ def run_python(code: str, root: Path, **environment: str) -> str:
     done = subprocess.run(command, env=variables, cwd=root, capture_output=True, text=True, check=True)
     sys.stderr.write(done.stderr)
     return done.stdout.strip()
+
+
+def compiled_anew(function: Any) -> Any:
+    """A kernel that no cache holds: its compile is what a test looks at."""
+    compiled: Any = jit.kernel(function)
+    compiled._cache = NullCache()
+    return compiled
 
 
 def small_install(folder: Path) -> Path:
@@ -210,12 +220,40 @@ def test_allocation_in_a_kernel_is_a_compile_error() -> None:
 
 
 @jitted_only
+def test_operators_of_equal_types_are_resolved_once_and_only_while_a_kernel_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolved = Counter[Any]()
+    original = types.BaseFunction.get_call_type
+
+    def count(function: Any, context: Any, args: Any, keywords: Any) -> Any:
+        resolved[function.typing_key, tuple(args)] += 1
+        return original(function, context, args, keywords)
+
+    monkeypatch.setattr(types.BaseFunction, "get_call_type", count)
+
+    def polynomial(x: Any) -> Any:
+        return x + (x + (x + (x + x) * x) * x) * x
+
+    compiled = compiled_anew(polynomial)
+    two = np.int64(2)
+    assert compiled(two) == polynomial(two)
+    assert compiled(2.5) == polynomial(2.5)
+    sums = {args: count for (key, args), count in resolved.items() if key is operator.add}
+    assert sums == {(types.int64, types.int64): 1, (types.float64, types.float64): 1}
+    assert types.BaseFunction.get_call_type is count
+    with pytest.raises(NumbaError):
+        jit.kernel(lambda x: x + undefined)(two)  # type: ignore[name-defined]  # noqa: F821
+    assert types.BaseFunction.get_call_type is count
+
+
+@jitted_only
 def test_kernels_run_without_reference_counting() -> None:
     def pick(values, i):  # type: ignore[no-untyped-def]
         if values[i] > 3:
             return values[i]
         return values[0]
 
-    branchy: Any = jit.kernel(pick)
+    branchy = compiled_anew(pick)
     assert branchy(np.arange(8), 5) == 5
     assert "NRT_incref" not in next(iter(branchy.inspect_llvm().values()))
