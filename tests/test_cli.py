@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from importlib import resources
 from pathlib import Path
@@ -230,6 +230,15 @@ def test_a_full_disk_is_one_line() -> None:
     assert done.stderr == "tilewave: No space left on device\n"
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A process that a shell has put into the background ignores interrupts, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_is_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(self: Progress, share: float) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -241,6 +250,7 @@ def test_interrupt_is_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert err.splitlines()[-1] == "tilewave: interrupted"
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_ends_the_workers_of_a_validation(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
