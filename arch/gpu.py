@@ -142,6 +142,7 @@ class Tma(Group):
     max_in_flight_bytes: Bytes = Field(description="requested and not yet arrived, an SM")
     max_multicast: Count = Field(description="CTAs that one load may fill")
     multicast_latency_cycles: Cycles = Field(description="beyond that of a load for one CTA")
+    setup_ps: Picoseconds = Field(description="further fixed cost of a kernel with tensor maps on an idle device")
 
 
 class Dsmem(Group):
@@ -277,7 +278,7 @@ class Launch(Group):
     """Cost of launching kernels. Each part can be switched off by setting it to zero."""
 
     kernel_ps: Picoseconds = Field(description="command processing until the first CTA starts")
-    setup_ps: Picoseconds = Field(description="further fixed cost of a large kernel that no measurement separates")
+    setup_ps: Picoseconds = Field(description="further fixed cost on an idle device that no measurement separates")
     gap_stream_ps: Picoseconds = Field(description="start to start of dependent minimal kernels on a stream")
     gap_graph_ps: Picoseconds = Field(description="start to start of dependent minimal kernels in a graph")
     api_ps: Picoseconds = Field(description="launch call to kernel start on an idle device")

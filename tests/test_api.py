@@ -232,8 +232,26 @@ def test_a_row_runs_in_its_sources_environment() -> None:
     limited = row(source="triton_docs_a100")
     assert gpu.conditions_of(limited) == gpu.Conditions("dirty", "isolated", limit_mw=320_000, dirty_milli=600)
     assert gpu.conditions_of(row(source="xla_matmul_table", l2="mixed")) == gpu.Conditions(clock="isolated")
+    repeated = gpu.conditions_of(row(source="cudnn_frontend_bench"))
+    assert repeated == gpu.Conditions("dirty", "isolated", dirty_milli=450, cold_code=False)
     result = simulate_row(limited)
     assert (result.cycles - 1) / result.time_ps <= 1_410_000_000 / 10**12
+
+
+def test_set_up_is_of_kernels_with_tensor_maps_and_warm_code_is_not_fetched() -> None:
+    spec = load_arch("h100-sxm")
+    assert spec.tma is not None
+    for workload, setup_ps in ((SMALL, spec.tma.setup_ps), ("rmsnorm rows=16 cols=128 dtype=bf16", 0)):
+        (kernel,) = simulate(workload, "h100-sxm").to_dict()["kernels"]
+        assert kernel["gpu"]["launch_us"]["setup"] == setup_ps * 1e-6
+    norm = row(op="rmsnorm", shape="rows=16 cols=128", schedule="fused", dtype="bf16", source="cudnn_frontend_bench")
+    op = gpu.operator_on(gpu.operator_of(norm), spec)
+    program = gpu.program_of(op, spec, gpu.choose(op, spec, "fused").config)
+    warm, cold = (
+        gpu.run_program(program, spec, gpu.Conditions(cold_code=fetched), 0, "bf16", None).time_ps
+        for fetched in (False, True)
+    )
+    assert warm + 100_000 < cold
 
 
 def test_rows_that_cannot_run_say_why() -> None:

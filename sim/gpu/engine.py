@@ -22,7 +22,7 @@ from sim.gpu.clocking import FixedClock, Regulator
 from sim.gpu.energy import EnergyModel
 from sim.gpu.events import EVENT_COLUMNS, TRACE_COLUMNS, Window
 from sim.gpu.layout import Block, C, Counter, GpuState, M, P, Q, Reason, S, W, X
-from sim.gpu.lower import Occupancy, lower_kernel, occupancy
+from sim.gpu.lower import Occupancy, idle_launch_ps, lower_kernel, occupancy
 from sim.gpu.program import Kernel
 from sim.memory.counters import MemoryCounter
 from sim.memory.model import MemorySpec, aligned, flush, lower_memory, new_memory_state, settle
@@ -100,7 +100,7 @@ class Device:
         flush(self.memory)
 
     def build(self, kernel: Kernel, addresses: Mapping[str, int], *, launch_ps: int | None = None) -> Launch:
-        """Lowers `kernel` and places its first CTAs after `launch_ps` (default: the preset's kernel and setup cost)."""
+        """Lowers `kernel` and places its first CTAs after `launch_ps` (default: on an idle device)."""
         number = self._code.setdefault(kernel.name, len(self._code) % _CODE_SLOTS)
         return Launch(self, kernel, addresses, number, launch_ps)
 
@@ -135,7 +135,7 @@ class Launch:
         self.p, self.program = lower_kernel(
             kernel, addresses, spec, exact=device.exact, cold_launch=device.cold_launch, number=number
         )
-        self.launch_ps = spec.launch.kernel_ps + spec.launch.setup_ps if launch_ps is None else launch_ps
+        self.launch_ps = idle_launch_ps(kernel, spec) if launch_ps is None else launch_ps
         self.p[P.LAUNCH_START] = ps_to_ticks(self.launch_ps, self.clock_hz)
         self.p[P.CTA_INTERVAL] = ps_to_ticks(self.device.spec.launch.cta_interval_ps, self.clock_hz)
         window = device.window

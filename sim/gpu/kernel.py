@@ -579,6 +579,15 @@ def _l1_find(st, ways, cache_set, line):
     return way
 
 
+@inner(inline=True)
+def _l1_write(st, ways, cache_set, address, end, t):
+    """A store to [address, end) of one line goes through an L1, which keeps it; sectors written whole are valid."""
+    way = _l1_find(st, ways, cache_set, address >> 7)
+    word = st.l1_lines[cache_set, way]
+    valid = (word & L1_SECTORS) | _full_mask(address, end)
+    st.l1_lines[cache_set, way] = (max(word >> L1_READY_SHIFT, t) << L1_READY_SHIFT) | valid
+
+
 # ---- barriers
 
 
@@ -1520,6 +1529,7 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
         warps[w, W.T_DONE] = t
     busy = sms[sm, M.LSU_FREE]
     changes = kind == Kind.STG or kind == Kind.RED
+    cached = kind == Kind.LDG or kind == Kind.STG  # in the L1
     if changes:
         # No more stores are on their way than entries: memory that takes no more stops the warps.
         busy = max(busy, sms[sm, M.WRITE_FREE], st.stores[sm, sms[sm, M.STORE_HEAD]])
@@ -1560,7 +1570,7 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
                 if k >= ahead:
                     rest = (left - n + 1) * share - moved
                     ahead = _prefetch_lines(
-                        p, st, ms, mem, sm, kind == Kind.LDG, changes, base, row, rows, stride, row_bytes, offset, rest
+                        p, st, ms, mem, sm, cached, changes, base, row, rows, stride, row_bytes, offset, rest
                     )
                     k = 0
             mask = _sector_mask(address, end)
@@ -1602,6 +1612,8 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
                 done = max(done, data)
             else:
                 red = kind == Kind.RED
+                if not red:
+                    _l1_write(st, ways, st.l1_ahead[k], address, end, at)
                 answer = _port_write(p, sms, st.counters, ms, mem, sm, at, address, end, red, k)
                 _take_entry(st.stores, sms, sm, M.STORE_HEAD, sms[sm, M.STORE_HEAD], answer)
                 done = max(done, answer)

@@ -615,7 +615,7 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
         P.CTA_LAUNCH: cycles_to_ticks(spec.sm.cta_launch_cycles),
         P.WARP_LAUNCH: cycles_to_ticks(_WARP_LAUNCH_CYCLES),
         P.CTA_INTERVAL: ps_to_ticks(spec.launch.cta_interval_ps, spec.clock.boost_hz),
-        P.LAUNCH_START: ps_to_ticks(spec.launch.kernel_ps + spec.launch.setup_ps, spec.clock.boost_hz),
+        P.LAUNCH_START: ps_to_ticks(idle_launch_ps(kernel, spec), spec.clock.boost_hz),
         P.CODE_LINES: -(-kernel.code_bytes // spec.l1.line_bytes)
         if cold_launch and spec.launch.cold_instruction
         else 0,
@@ -631,6 +631,12 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
     for name, value in values.items():
         p[name] = value
     return p
+
+
+def idle_launch_ps(kernel: Kernel, spec: GpuSpec) -> int:
+    """From the launch of a kernel on an idle device to its first CTA: the preset's command and set-up."""
+    tensor_maps_ps = spec.tma.setup_ps if spec.tma and kernel.descriptors else 0
+    return spec.launch.kernel_ps + spec.launch.setup_ps + tensor_maps_ps
 
 
 def _between_sms_cycles(spec: GpuSpec) -> list[int]:

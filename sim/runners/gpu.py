@@ -63,7 +63,7 @@ _MAX_LOG_ROWS = 1 << 23
 class Conditions:
     """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
     an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
-    locked there; limit_mw: board limit where it is not the preset's."""
+    locked there; limit_mw: board limit where it is not the preset's. cold_code: kernels fetch their instructions."""
 
     l2: str = "cold"
     clock: str = "isolated"
@@ -72,6 +72,7 @@ class Conditions:
     data: str = "normal"
     exact: bool = False
     dirty_milli: int = 1000
+    cold_code: bool = True
 
     def regulator(self, spec: GpuSpec) -> Regulator:
         """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
@@ -188,6 +189,7 @@ def conditions_of(row: Row) -> Conditions:
         limit_mw=round(environment.power_limit_w * 1000) if environment.power_limit_w else None,
         data=environment.data_of(row.dtype),
         dirty_milli=round(1000 * environment.dirty_share),
+        cold_code=environment.code == "cold",
     )
 
 
@@ -258,7 +260,10 @@ def run_program(
 
     estimate_ps: rough time of the program. window: what the timed kernels record.
     """
-    device = Device(spec, regulator=conditions.regulator(spec), exact=conditions.exact, data=conditions.data)
+    device = Device(
+        spec, regulator=conditions.regulator(spec), exact=conditions.exact, cold_launch=conditions.cold_code,
+        data=conditions.data,
+    )  # fmt: skip
     device.energy.set_tensor_dtype(dtype)
     warm, short = conditions.l2 == "warm", estimate_ps < SETTLED_PS
     if short and conditions.clock == "sustained":

@@ -1,11 +1,16 @@
-"""The way out of an SM: stores in flight are bounded, and requests of loads share the path that stores leave by."""
+"""The way out of an SM: stores in flight are bounded, requests of loads share the path that stores leave by, and the L1
+keeps the lines that its SM writes."""
 
 import pytest
 
+from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine import Device
+from sim.gpu.events import Event
+from sim.gpu.program import GlobalTensor, KernelBuilder, RegisterTile
 from sim.memory.counters import MemoryCounter
+from tests.gpu.conftest import column, run
 from workloads.gpu import micro
 from workloads.gpu.select import choose
 from workloads.ops import Pointwise
@@ -49,3 +54,40 @@ def test_a_read_request_takes_the_place_of_a_sector_on_the_way_out() -> None:
     sector = 32 / 2
     assert cycles_a_line("init") == pytest.approx(4 * sector, rel=0.02)
     assert cycles_a_line("scale") == pytest.approx(5 * sector, rel=0.02)
+
+
+VALUE = RegisterTile("value", (1, 32), "fp32")
+X = GlobalTensor("x", (1 << 16,), "fp32", (1,))
+
+
+@pytest.mark.parametrize(
+    ("first", "length", "found"), [(0, 32, True), (8, 8, False), (0, 31, False)], ids=["whole", "a sector", "short"]
+)
+def test_a_line_that_is_written_is_found_in_the_l1(ampere: GpuSpec, first: int, length: int, found: bool) -> None:
+    """Sectors written whole are valid; those that are not are fetched."""
+    kernel = KernelBuilder("test", (1, 1, 1))
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.stg(X[first:length], VALUE.whole, 1, vector_bytes=4)
+        r.ldg(VALUE.whole, X[0:32], 1, into="x", vector_bytes=4)
+    result = run(ampere, kernel.build(), X)
+    took = column(result, 1, Event.T_DONE)[0] - column(result, 1, Event.T_ISSUE)[0]
+    if found:
+        assert took == ampere.l1.hit_latency_cycles
+    else:
+        assert took > ampere.l2.hit_latency_cycles
+
+
+@pytest.mark.parametrize("share", [0.5, 1.25])
+def test_lines_that_are_written_displace_others_from_the_l1(ampere: GpuSpec, share: float) -> None:
+    """A line is loaded, a share of the L1's capacity stored elsewhere, and the line loaded again."""
+    lines = int(share * ampere.l1.size_bytes) // LINE_BYTES
+    kernel = KernelBuilder("test", (1, 1, 1))
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.ldg(VALUE.whole, X[0:32], 1, into="x", vector_bytes=4)
+        r.run("ffma", 1, after=("x",))
+        with r.loop("i", lines) as i:
+            r.stg(X[32 * (i + 1) : 32], VALUE.whole, 1, vector_bytes=4)
+        r.ldg(VALUE.whole, X[0:32], 1, into="y", vector_bytes=4)
+    result = run(ampere, kernel.build(), X)
+    took = column(result, 3, Event.T_DONE)[0] - column(result, 3, Event.T_ISSUE)[0]
+    assert (took > ampere.l2.hit_latency_cycles) == (share > 1)

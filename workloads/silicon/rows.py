@@ -85,6 +85,8 @@ class Environment(BaseModel):
     """What a cold row finds in the L2: nothing, or the lines with which the benchmark overwrote it."""
     dirty_share: float = Field(default=1, ge=0, le=1)
     """Share of a dirty L2 that DRAM does not have yet when the operator begins."""
+    code: Literal["cold", "warm"] = "cold"
+    """Whether instruction caches hold a kernel's code when it starts, as where it is repeated between small kernels."""
     schedules: Mapping[str, Mapping[str, str | tuple[str, ...]]] = Field(default_factory=dict)
     """By operator, kinds of kernels that its names of schedules stand for, where they are not those of this program.
     Several: of rows that differ in nothing but their time, in their order; of a row alone, the last."""
