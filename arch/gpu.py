@@ -175,6 +175,9 @@ class L2(Group):
         description="neighbouring bytes that stay together when lines are scattered over the slices; more than a"
         " line alternates between two slices of a channel"
     )
+    coalescer: Annotated[int, Field(ge=0)] = Field(
+        description="reads waiting at a slice that another read of the same line may join; 0: no request coalescer"
+    )
     local_copies: bool = Field(description="a partition keeps copies of lines whose home is the other one")
 
     @property

@@ -101,7 +101,8 @@ def counters(result: KernelResult, spec: GpuSpec) -> dict[str, int]:
         "l1_read_bytes": SECTOR_BYTES * sm["l1_read_sectors"],
         "l1_hits": sm["l1_hit_sectors"],
         "l1_misses": sm["l1_read_sectors"] - sm["l1_hit_sectors"],
-        "l2_read_bytes": SECTOR_BYTES * memory["l2_read_sectors"],
+        # What slices have read: requests that their coalescers have joined count once.
+        "l2_read_bytes": SECTOR_BYTES * (memory["l2_read_sectors"] - memory["l2_coalesced_sectors"]),
         "l2_write_bytes": SECTOR_BYTES * (memory["l2_write_sectors"] + memory["l2_reduce_sectors"]),
         "l2_hits": memory["l2_read_hit_sectors"],
         "l2_misses": memory["l2_read_miss_sectors"],
@@ -111,6 +112,8 @@ def counters(result: KernelResult, spec: GpuSpec) -> dict[str, int]:
         "dram_row_hits": memory["dram_row_hits"],
         "dram_row_misses": memory["dram_row_misses"] + memory["dram_row_conflicts"],
     }
+    if spec.l2.coalescer:
+        found["l2_coalesced"] = memory["l2_coalesced_sectors"]
     if spec.l2.partitions == 2:
         found["l2_far_read_bytes"] = SECTOR_BYTES * memory["l2_far_read_sectors"]
         found["l2_link_bytes"] = memory["l2_link_bytes"]

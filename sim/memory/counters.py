@@ -46,3 +46,5 @@ class MemoryCounter(IntEnum):
     """Changes of a bus between reads and writes."""
     DRAM_REFRESH_WAITS = 19
     """Activates that waited for a bank under refresh."""
+    L2_COALESCED_SECTORS = 20
+    """Reads answered with another read of the same line that waited at its slice; they take no time of the slice."""

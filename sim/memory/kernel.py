@@ -11,6 +11,9 @@ Reads look in the SM's own partition first. Where a line's home is the other par
 goes over the link to the home slice and leaves a copy behind; writes and atomics go to the home and drop the copy.
 A sector that a write covers in part is fetched first; full sectors are allocated without a fetch.
 
+Where slices have a request coalescer (`l2.coalescer`), a read that has to wait joins another of the same sectors that
+waits there, and takes none of the slice's time.
+
 The least recently used way of a set is replaced (`recency`). Lines of a page of 2 to 2.5 MiB are dealt evenly to the
 slices, but neighbours as if drawn at random: with neighbours in turn no slice or channel ever had a queue, and streams
 that nearly saturate DRAM were up to 20 % faster than gpu-benches measures on V100, A100 and H100. Where `l2.interleave`
@@ -32,6 +35,9 @@ VALID = 0xF
 
 PAGE_SHIFT = 8
 """Lines that keep their low bits: 32 KiB are scattered, 32 KiB times the slices (2 to 2.5 MiB, a page) are balanced."""
+
+VALID_BITS = 4
+"""Bits of that mask."""
 
 DIRTY_SHIFT = 4
 READY_SHIFT = 8
@@ -58,6 +64,7 @@ _READ = int(MemoryCounter.L2_READ_SECTORS)
 _READ_HIT = int(MemoryCounter.L2_READ_HIT_SECTORS)
 _READ_MISS = int(MemoryCounter.L2_READ_MISS_SECTORS)
 _MERGED = int(MemoryCounter.L2_MERGED_SECTORS)
+_COALESCED = int(MemoryCounter.L2_COALESCED_SECTORS)
 _FAR_READ = int(MemoryCounter.L2_FAR_READ_SECTORS)
 _WRITE = int(MemoryCounter.L2_WRITE_SECTORS)
 _REDUCE = int(MemoryCounter.L2_REDUCE_SECTORS)
@@ -171,6 +178,25 @@ def allocate(spec, state, t, line, cache_set):
     return i
 
 
+@inner
+def coalesce(spec, state, t, slice_index, line, sectors, start):
+    """Tick at which a slice serves a read that has to wait until `start` if no other read of its sectors waits there.
+
+    The slice's coalescer holds the latest `spec.coalesced` reads that wait; one more read of a line that is among them
+    is answered with it, and takes no time of the slice.
+    """
+    first = slice_index * spec.coalesced
+    for k in range(first, first + spec.coalesced):
+        held = state.waiting[k]
+        if held >> VALID_BITS == line and sectors & ~held == 0 and state.waiting_start[k] > t:
+            return state.waiting_start[k]
+    k = state.waiting_next[slice_index]
+    state.waiting_next[slice_index] = k + 1 if k + 1 < spec.coalesced else 0
+    state.waiting[first + k] = line << VALID_BITS | sectors
+    state.waiting_start[first + k] = start
+    return start
+
+
 @inner(inline=True)
 def look_up(spec, state, t, line, slice_index, cache_set, sectors, latency):
     """Book a slice's port for a read at tick t and look for the line; `latency` is that of a hit as the SM sees it.
@@ -179,8 +205,14 @@ def look_up(spec, state, t, line, slice_index, cache_set, sectors, latency):
     """
     n = count_sectors(sectors)
     start = max(t, state.read_free[slice_index])
-    state.read_free[slice_index] = start + n * spec.read_sector
-    answer = start + latency + (n - 1) * spec.read_sector
+    begin = start
+    if start > t and spec.coalesced > 0:
+        begin = coalesce(spec, state, t, slice_index, line, sectors, start)
+    if begin == start:
+        state.read_free[slice_index] = start + n * spec.read_sector
+    else:
+        state.counters[_COALESCED] += n
+    answer = begin + latency + (n - 1) * spec.read_sector
     i = find(state, line, cache_set)
     if i >= 0:
         word = state.lines[i]

@@ -63,6 +63,8 @@ class MemorySpec(NamedTuple):
     """Hit in the other partition, everything included."""
     read_sector: int
     """Time of a slice's port for one sector read."""
+    coalesced: int
+    """Reads waiting at a slice that another read of the same line may join."""
     write_sector: int
     link_sector: int
     channel_multiplier: int
@@ -77,8 +79,10 @@ class MemoryState(NamedTuple):
 
     tags: int32 [slices * sets * TAGS], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
     order: int64 [slices * sets], see `recency`. read_free, write_free: int64 [slices]. link_free: int64 [2], by
-    the partition that receives. scratch: int64 [2], second results of kernels. ahead: int64 [5, AHEAD], lines that are
-    looked up next and where they are (see `kernel.SET`). counters: int64 [len(MemoryCounter)].
+    the partition that receives. waiting, waiting_start: int64 [slices * coalesced], line and sectors of reads that wait
+    or waited at a slice, and when they are served; waiting_next: int64 [slices], the entry that is replaced next.
+    scratch: int64 [2], second results of kernels. ahead: int64 [5, AHEAD], lines that are looked up next and where they
+    are (see `kernel.SET`). counters: int64 [len(MemoryCounter)].
     """
 
     tags: NDArray[np.int32]
@@ -87,6 +91,9 @@ class MemoryState(NamedTuple):
     read_free: NDArray[np.int64]
     write_free: NDArray[np.int64]
     link_free: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    waiting_start: NDArray[np.int64]
+    waiting_next: NDArray[np.int64]
     scratch: NDArray[np.int64]
     ahead: NDArray[np.int64]
     dram: DramState
@@ -122,6 +129,7 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
         hit_latency=l2.hit_latency_cycles * TICKS_PER_CYCLE,
         far_latency=(l2.hit_latency_cycles + l2.far_latency_cycles) * TICKS_PER_CYCLE,
         read_sector=transfer_ticks(l2.sector_bytes, l2.bandwidth_bytes_per_cycle),
+        coalesced=l2.coalescer,
         write_sector=transfer_ticks(l2.sector_bytes, l2.write_bandwidth_bytes_per_cycle),
         link_sector=transfer_ticks(l2.sector_bytes, link) if link else 0,
         channel_multiplier=channel_multiplier,
@@ -158,6 +166,9 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
+        waiting=np.zeros(max(1, spec.slices * spec.coalesced), np.int64),
+        waiting_start=np.zeros(max(1, spec.slices * spec.coalesced), np.int64),
+        waiting_next=np.zeros(spec.slices, np.int64),
         scratch=np.zeros(2, np.int64),
         ahead=np.zeros((OTHER_SET + 1, AHEAD), np.int64),
         dram=new_dram_state(spec.dram),
@@ -183,7 +194,7 @@ def flush(state: MemoryState) -> None:
 def settle(state: MemoryState) -> None:
     """Bring all calendars to tick 0, as between kernels: contents stay, nothing is in flight, rows are closed."""
     state.lines[:] &= (1 << READY_SHIFT) - 1
-    for calendar in (state.read_free, state.write_free, state.link_free):
+    for calendar in (state.read_free, state.write_free, state.link_free, state.waiting_start):
         calendar[:] = 0
     settle_dram(state.dram)
 
