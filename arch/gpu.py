@@ -104,6 +104,10 @@ class Shared(Group):
         description="dependent load without conflict; a pointer chase adds its address step"
     )
     store_latency_cycles: Cycles
+    setup_ps: Picoseconds = Field(
+        description="further fixed cost, on an idle device, of a kernel whose CTAs take more than a quarter of the array"
+        " that it shares with the L1"
+    )
 
 
 class L1(Group):
@@ -142,7 +146,6 @@ class Tma(Group):
     max_in_flight_bytes: Bytes = Field(description="requested and not yet arrived, an SM")
     max_multicast: Count = Field(description="CTAs that one load may fill")
     multicast_latency_cycles: Cycles = Field(description="beyond that of a load for one CTA")
-    setup_ps: Picoseconds = Field(description="further fixed cost of a kernel with tensor maps on an idle device")
 
 
 class Dsmem(Group):

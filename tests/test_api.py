@@ -238,10 +238,9 @@ def test_a_row_runs_in_its_sources_environment() -> None:
     assert (result.cycles - 1) / result.time_ps <= 1_410_000_000 / 10**12
 
 
-def test_set_up_is_of_kernels_with_tensor_maps_and_warm_code_is_not_fetched() -> None:
+def test_set_up_is_of_kernels_with_much_shared_memory_and_warm_code_is_not_fetched() -> None:
     spec = load_arch("h100-sxm")
-    assert spec.tma is not None
-    for workload, setup_ps in ((SMALL, spec.tma.setup_ps), ("rmsnorm rows=16 cols=128 dtype=bf16", 0)):
+    for workload, setup_ps in ((SMALL, spec.shared.setup_ps), ("rmsnorm rows=16 cols=128 dtype=bf16", 0)):
         (kernel,) = simulate(workload, "h100-sxm").to_dict()["kernels"]
         assert kernel["gpu"]["launch_us"]["setup"] == setup_ps * 1e-6
     norm = row(op="rmsnorm", shape="rows=16 cols=128", schedule="fused", dtype="bf16", source="cudnn_frontend_bench")

@@ -635,8 +635,9 @@ def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, n
 
 def idle_launch_ps(kernel: Kernel, spec: GpuSpec) -> int:
     """From the launch of a kernel on an idle device to its first CTA: the preset's command and set-up."""
-    tensor_maps_ps = spec.tma.setup_ps if spec.tma and kernel.descriptors else 0
-    return spec.launch.kernel_ps + spec.launch.setup_ps + tensor_maps_ps
+    shared = occupancy(kernel, spec).ctas * _shared_of_cta(kernel, spec)
+    split_ps = spec.shared.setup_ps if 4 * shared > spec.l1.size_bytes else 0
+    return spec.launch.kernel_ps + spec.launch.setup_ps + split_ps
 
 
 def _between_sms_cycles(spec: GpuSpec) -> list[int]:
