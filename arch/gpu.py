@@ -105,8 +105,8 @@ class Shared(Group):
     )
     store_latency_cycles: Cycles
     setup_ps: Picoseconds = Field(
-        description="further fixed cost, on an idle device, of a kernel whose CTAs take more than a quarter of the array"
-        " that it shares with the L1"
+        description="further fixed cost, on an idle device, of a kernel whose CTAs take more than a quarter of the"
+        " array that it shares with the L1"
     )
 
 

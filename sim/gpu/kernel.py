@@ -1751,6 +1751,10 @@ def _step(p, prog, st, ms, mem, w, t):
             total = code[pc, Col.COUNT]
             if kind == Kind.SHARED:
                 queued = st.sms[sm, M.SHARED_FREE]
+                if not line and code[pc, Col.EXTRA] == Counter.SHARED_WRITE_BYTES:
+                    # Stores queue behind spread loads, which else would starve. A run books all of its loads ahead, so
+                    # that in runs these hold up nobody.
+                    queued = st.sms[sm, M.BACKGROUND_FREE]
                 if queued > t + p[P.MIO_QUEUE]:
                     _account(st, w, queued - p[P.MIO_QUEUE], Reason.MIO_THROTTLE)
                     t = queued - p[P.MIO_QUEUE]
