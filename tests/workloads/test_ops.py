@@ -247,6 +247,14 @@ def test_column_major_source_swaps_its_operands() -> None:
     assert (gemm.m, gemm.n, gemm.ta, gemm.tb) == (int(shape["n"]), int(shape["m"]), "N", "T")
 
 
+def test_a_call_that_fixes_the_layout_gives_it_to_its_rows() -> None:
+    for row in read_rows():
+        if row.source == "mamf":
+            gemm = operator_of(row)
+            assert isinstance(gemm, Gemm)
+            assert gemm.ta + gemm.tb == {"bf16": "NN", "fp8": "NT"}[row.dtype]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [

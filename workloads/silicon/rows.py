@@ -92,6 +92,8 @@ class Environment(BaseModel):
     Several: of rows that differ in nothing but their time, in their order; of a row alone, the last."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
+    layout: Mapping[str, Literal["NN", "NT", "TN", "TT"]] = Field(default_factory=dict)
+    """By dtype, `ta` and `tb` of products where the source's call fixes them and its rows do not say."""
     data: Data = "normal"
     """Operand data."""
     data_by_dtype: Mapping[str, Data] = Field(default_factory=dict)
@@ -151,7 +153,9 @@ def operator_of(row: Row) -> Operator:
     operator = parse(f"{row.op} {row.shape} dtype={row.dtype}")
     environment = environment_of(row.source)
     if isinstance(operator, Gemm):
-        operator = dataclasses.replace(operator, acc=environment.acc.get(row.dtype), beta=environment.beta)
+        layout = environment.layout.get(row.dtype, operator.ta + operator.tb)
+        acc = environment.acc.get(row.dtype)
+        operator = dataclasses.replace(operator, ta=layout[0], tb=layout[1], acc=acc, beta=environment.beta)
         return operator.read_as_column_major() if environment.order == "column" else operator
     return operator
 
