@@ -125,7 +125,7 @@ def check(
     path = config.with_name(lockfile.NAME)
     if not update and not path.exists():
         raise InputError(f"{path}: there is none yet; tilewave check --update records it")
-    recorded = lockfile.read(path) if path.exists() else Lock()
+    recorded = lockfile.read(path, replaced=update and not names) if path.exists() else Lock()
     make = partial(make_executor, "local", workers=workers, scheduler=None)
     answers = run_cases([w.case for w in chosen], lambda cases: make(cases=cases), store=store, progress=progress)
     outcomes = [_outcome(w, answer, recorded) for w, answer in zip(chosen, answers, strict=True)]

@@ -17,13 +17,18 @@ MOST_STALLS, MOST_COUNTERS = 6, 10
 
 @dataclass(frozen=True)
 class Digest:
-    """One run. stalls: per cent of the unit's time by `unit.reason`, to a hundredth."""
+    """One run. stalls: per cent of the unit's time by `unit.reason`, to a hundredth of a thousandth.
+
+    clock_hz, energy_fj: mean core clock and energy; None where a machine has none.
+    """
 
     cycles: int
     time_ps: int
     schedule: str
     counters: Mapping[str, int] = field(default_factory=dict)
     stalls: Mapping[str, float] = field(default_factory=dict)
+    clock_hz: int | None = None
+    energy_fj: int | None = None
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Digest:
@@ -46,8 +51,10 @@ class Digest:
                     f"{unit}.{reason}": percent
                     for unit, shares in sorted(report.get("stalls", {}).items())
                     for reason, share in sorted(shares.items())
-                    if (percent := round(100 * share, 2))
+                    if (percent := round(100 * share, 5))
                 },
+                clock_hz=report.get("clock_hz"),
+                energy_fj=round(report["energy_j"] * 1e15) if "energy_j" in report else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
@@ -57,7 +64,10 @@ class Digest:
 
 @dataclass(frozen=True)
 class Change:
-    """One number that moved. kind: `cycles`, `time`, `counter` or `stall` (in per cent of the unit's time)."""
+    """One number that moved.
+
+    kind: `cycles`, `time`, `clock`, `energy`, `counter` or `stall` (in per cent of the unit's time).
+    """
 
     kind: str
     name: str
@@ -81,16 +91,27 @@ class Change:
             return self.name, f"{self.old:.2f} %", f"{self.new:.2f} %", f"{self.new - self.old:+.2f} points"
         if self.kind == "time":
             return self.name, f"{self.old / 1e6:,.3f} us", f"{self.new / 1e6:,.3f} us", f"{100 * self.relative:+.3f} %"
+        if self.kind == "clock":
+            return (
+                self.name,
+                f"{self.old / 1e6:,.1f} MHz",
+                f"{self.new / 1e6:,.1f} MHz",
+                f"{100 * self.relative:+.3f} %",
+            )
+        if self.kind == "energy":
+            old, new = f"{self.old / 1e9:,.3f} uJ", f"{self.new / 1e9:,.3f} uJ"
+            return self.name, old, new, f"{100 * self.relative:+.3f} %"
         return self.name, f"{self.old:,.0f}", f"{self.new:,.0f}", f"{100 * self.relative:+.3f} %"
 
 
 def changes(old: Digest, new: Digest) -> list[Change]:
-    """Everything that moved: cycles, time, stall reasons and counters, each kind with its largest change first."""
+    """Everything that moved: cycles, time, clock, energy, stall reasons and counters, the last two with their largest
+    change first. An energy that only one of them has has not moved."""
     found = []
-    if old.cycles != new.cycles:
-        found.append(Change("cycles", "cycles", old.cycles, new.cycles))
-    if old.time_ps != new.time_ps:
-        found.append(Change("time", "time", old.time_ps, new.time_ps))
+    for kind, field_name in (("cycles", "cycles"), ("time", "time_ps"), ("clock", "clock_hz"), ("energy", "energy_fj")):
+        before, after = getattr(old, field_name), getattr(new, field_name)
+        if before is not None and after is not None and before != after:
+            found.append(Change(kind, kind, before, after))
     stalls = _moved("stall", old.stalls, new.stalls)
     counters = _moved("counter", old.counters, new.counters)
     found += sorted(stalls, key=lambda c: (-abs(c.new - c.old), c.name))
@@ -100,7 +121,7 @@ def changes(old: Digest, new: Digest) -> list[Change]:
 
 def shown(found: list[Change]) -> list[tuple[str, str, str, str]]:
     """The changes as rows of text, small ones summed up."""
-    rows = [change.cells for change in found if change.kind in ("cycles", "time")]
+    rows = [change.cells for change in found if change.kind not in ("stall", "counter")]
     for kind, most in (("stall", MOST_STALLS), ("counter", MOST_COUNTERS)):
         of_kind = [change for change in found if change.kind == kind]
         rows += [change.cells for change in of_kind[:most]]

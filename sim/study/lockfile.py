@@ -17,8 +17,10 @@ from sim.fingerprint import code_hash
 from sim.study.digest import Digest
 
 NAME = "cycles.lock"
-FORMAT = 1
+FORMAT = 2
+"""2: clock and energy, stalls to a hundredth of a thousandth."""
 
+_OPTIONAL = ("clock_hz", "energy_fj")
 _HEAD = (
     "# Recorded by tilewave, which compares runs with it; its --update options write it. Commit it, do not edit it.\n"
 )
@@ -58,14 +60,17 @@ def here() -> Lock:
     return Lock(version())
 
 
-def read(path: Path) -> Lock:
-    """The lock at `path`; InputError if it cannot be read."""
+def read(path: Path, *, replaced: bool = False) -> Lock:
+    """The lock at `path`; InputError if it cannot be read. replaced: one of an earlier format counts as empty, since
+    it is about to be recorded again."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is damaged ({error}); record it again with --update") from None
+    if replaced and data.get("format") in range(1, FORMAT):
+        return Lock()
     if data.get("format") != FORMAT:
         raise InputError(
             f"{path}: has format {data.get('format')}, this version reads {FORMAT}; record it again with --update"
@@ -93,8 +98,9 @@ def write(path: Path, lock: Lock) -> None:
             f"cycles = {digest.cycles}\n",
             f"time_ps = {digest.time_ps}\n",
         ]
+        lines += [f"{key} = {value}\n" for key in _OPTIONAL if (value := getattr(digest, key)) is not None]
         lines += [f"counters.{_key(key)} = {count}\n" for key, count in digest.counters.items()]
-        lines += [f"stalls.{_key(key)} = {percent:.2f}\n" for key, percent in digest.stalls.items()]
+        lines += [f"stalls.{_key(key)} = {percent:.5f}\n" for key, percent in digest.stalls.items()]
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -115,7 +121,8 @@ def _entry(block: Mapping[str, Any]) -> Entry:
         for unit, reasons in block.get("stalls", {}).items()
         for reason, share in reasons.items()
     }
-    digest = Digest(block["cycles"], block["time_ps"], block["schedule"], block.get("counters", {}), stalls)
+    optional = {key: block.get(key) for key in _OPTIONAL}
+    digest = Digest(block["cycles"], block["time_ps"], block["schedule"], block.get("counters", {}), stalls, **optional)
     return Entry(block["arch"], block["workload"], block["machine"], digest, block["kernels"])
 
 

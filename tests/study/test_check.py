@@ -194,7 +194,7 @@ def test_other_wrong_input(project: Path, capsys: pytest.CaptureFixture[str]) ->
     ):
         code, _, err = run(capsys, *words)
         assert (code, err.count("\n"), message in err) == (2, 1, True)
-    for text in ("format = 9", "nonsense", "format = 1", "format = 1\nversion=''\n[case.a]\ncycles=1"):
+    for text in ("format = 9", "nonsense", "format = 2", "format = 2\nversion=''\n[case.a]\ncycles=1"):
         (project / "cycles.lock").write_text(text)
         code, _, err = run(capsys)
         assert (code, "--update" in err) == (2, True)
