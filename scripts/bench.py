@@ -52,7 +52,7 @@ CASES = (
 def _warm() -> None:
     """Loads the compiled engine, which is not part of a rate."""
     from arch.load import load_arch
-    from sim.gpu.engine import Device
+    from sim.gpu.engine.api import Device
     from workloads.gpu import micro
 
     device = Device(load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 1}))
@@ -62,7 +62,7 @@ def _warm() -> None:
 def _gemm(size: int, dtype: str, arch: str) -> tuple[float, int]:
     """CPU seconds and warp instructions of a GEMM by the schedule that `auto` picks, through the public interface."""
     from arch.load import load_arch
-    from sim.api import simulate
+    from sim.app.run import simulate
     from workloads.ops import Gemm
 
     spec = load_arch(arch)
@@ -75,8 +75,8 @@ def _gemm(size: int, dtype: str, arch: str) -> tuple[float, int]:
 def _stream_add() -> tuple[float, int]:
     """CPU seconds and warp instructions of z = x + y, 16 B a thread."""
     from arch.load import load_arch
-    from sim.gpu.engine import Device
-    from sim.gpu.program import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+    from sim.gpu.engine.api import Device
+    from sim.gpu.language.program import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
 
     elements, threads = 64 << 20, 256
     x, y, z = (GlobalTensor(name, (elements,), "fp32", (1,)) for name in "xyz")
@@ -115,7 +115,7 @@ def _child(*arguments: str, **environment: str) -> str:
 
 def _first_result(**environment: str) -> float:
     """Seconds from process start to the first result of the command line."""
-    code = "import sys; from sim.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from sim.app.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ("run", "gemm", "m=256", "n=256", "k=256", "dtype=bf16", "--arch", "h100-sxm", "--json")
     begin = time.perf_counter()
     _child("-c", code, *words, **environment)

@@ -24,9 +24,9 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
-from sim.gpu.clocking import FixedClock
-from sim.gpu.engine import Device, KernelResult
-from sim.gpu.program import Program
+from sim.gpu.engine.api import Device, KernelResult
+from sim.gpu.language.program import Program
+from sim.gpu.power.regulator import FixedClock
 from sim.host.model import Host, Kernel, Process
 from sim.host.scopes import scope_ps
 from sim.memory.kernel import home_slice, index_of

@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sim.api import compare, simulate, simulate_row
-    from sim.report.compare import Comparison
-    from sim.report.report import Report
-    from sim.study.optimize import optimize
-    from sim.study.sensitivity import sensitivity
-    from sim.study.sweep import Sweep, sweep
+    from sim.app.report.compare import Comparison
+    from sim.app.report.report import Report
+    from sim.app.run import compare, simulate, simulate_row
+    from sim.app.study.optimize import optimize
+    from sim.app.study.sensitivity import sensitivity
+    from sim.app.study.sweep import Sweep, sweep
 
 _HOMES = {
     "Comparison": "report.compare",
     "Report": "report.report",
-    "compare": "api",
-    "simulate": "api",
-    "simulate_row": "api",
+    "compare": "run",
+    "simulate": "run",
+    "simulate_row": "run",
     "Sweep": "study.sweep",
     "optimize": "study.optimize",
     "sensitivity": "study.sensitivity",
@@ -35,4 +35,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'sim' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"sim.{_HOMES[name]}"), name)
+    return getattr(import_module(f"sim.app.{_HOMES[name]}"), name)

@@ -22,7 +22,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker in ("gw0", "gw1") and len(session.items) > _MANY:
         from arch.load import load_arch
-        from sim.gpu.engine import Device
+        from sim.gpu.engine.api import Device
         from workloads.gpu import micro
 
         machine = load_arch("t4", {"sm.count": 2, "gpc.count": 1})

@@ -11,13 +11,13 @@ import pytest
 
 from arch import InputError, list_archs, load_arch
 from sim import compare, simulate, simulate_row
-from sim.gpu.interpret import CheckResult as Replay
+from sim.gpu.check.interpret import CheckResult as Replay
 from workloads.ops import Gemm
 from workloads.silicon import Row, read_rows
 
-gpu: Any = importlib.import_module("sim.runners.gpu")
+gpu: Any = importlib.import_module("sim.app.families.gpu")
 
-SCHEMA = json.loads(resources.files("sim.report").joinpath("schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(resources.files("sim.app.report").joinpath("schema.json").read_text(encoding="utf-8"))
 A100 = "a100-sxm4-80gb"
 SMALL = "gemm m=256 n=256 k=256 dtype=bf16"
 MMA = "mma 64x64x32 warp 32x32 stages 3"

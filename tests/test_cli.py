@@ -23,13 +23,13 @@ from arch.gpu import GpuSpec
 from arch.load import leaves
 from arch.rdu import RduSpec
 from arch.tpu import TpuSpec
-from sim.cli import main
-from sim.progress import Progress
+from sim.app.cli import main
+from sim.app.cli.progress import Progress
 from workloads.ops import operator_class, operator_words
 from workloads.silicon import Row
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMA = json.loads(resources.files("sim.report").joinpath("schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(resources.files("sim.app.report").joinpath("schema.json").read_text(encoding="utf-8"))
 A100 = "a100-sxm4-80gb"
 SMALL = ("gemm", "m=256", "n=256", "k=256", "dtype=bf16")
 MMA = "mma 64x64x32 warp 32x32 stages 3"
@@ -38,7 +38,7 @@ ON_A100 = (*SMALL, "--arch", A100, "--schedule", MMA)
 
 def fresh(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
-    command = (sys.executable, "-m", "sim.cli", *arguments)
+    command = (sys.executable, "-m", "sim.app.cli", *arguments)
     variables = {**os.environ, **environment}
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
 
@@ -75,7 +75,7 @@ def test_compare_prints_rows_and_reasons(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_failed_check_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    gpu: Any = importlib.import_module("sim.runners.gpu")
+    gpu: Any = importlib.import_module("sim.app.families.gpu")
     monkeypatch.setattr(gpu.Gemm, "relative_error", lambda *_: 1.0)
     assert main(["run", *ON_A100, "--check"]) == 1
     assert "check     FAILED" in capsys.readouterr().out
@@ -224,7 +224,7 @@ def test_pictures_are_drawn_and_never_overwritten_unasked(tmp_path: Path, capsys
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:
-        command = (sys.executable, "-m", "sim.cli", "archs")
+        command = (sys.executable, "-m", "sim.app.cli", "archs")
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "tilewave: No space left on device\n"
@@ -257,7 +257,7 @@ def test_interrupt_ends_the_workers_of_a_validation(tmp_path: Path) -> None:
         "\n".join(
             (
                 "import dataclasses, os, signal, time",
-                "from sim.validate import RowResult, validate",
+                "from sim.app.study.validate import RowResult, validate",
                 "from workloads.silicon import read_rows",
                 "def simulate(row):",
                 "    if row.shape != 'm=1': time.sleep(3600)",

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from arch.load import list_archs
-from sim.cli import main
-from sim.study.check import check, read_config
-from sim.study.check_formats import as_text
+from sim.app.cli import main
+from sim.app.study.check import check, read_config
+from sim.app.study.check_formats import as_text
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "tilewave.toml"

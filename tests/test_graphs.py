@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import simulate
-from sim.cli import main
-from sim.report.report import Report
+from sim.app.cli import main
+from sim.app.report.report import Report
+from sim.app.run import simulate
 from workloads.graphs import Graph, GraphBuilder
 from workloads.ops import CopyH2D, Gemm, Pointwise, Softmax, SoftmaxBackward
 
@@ -52,7 +52,7 @@ def test_the_l2_keeps_what_the_kernel_before_left(report: Report) -> None:
 
 def test_the_report_follows_the_schema_and_sums_up(report: Report) -> None:
     document = report.to_dict()
-    schema = json.loads((resources.files("sim.report") / "schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((resources.files("sim.app.report") / "schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(document, schema)
     assert document["check"]["passed"]
     assert document["flops"] == 3 * 2 * SIZE**3
@@ -91,7 +91,7 @@ def test_warm_runs_find_the_first_operands_in_the_l2() -> None:
 
 
 def test_a_long_graph_is_warm_without_running_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.runners.gpu.SETTLED_PS", 0)
+    monkeypatch.setattr("sim.app.families.gpu.SETTLED_PS", 0)
     marked = simulate(chain(2), MACHINE, l2="warm").to_dict()
     monkeypatch.undo()
     run = simulate(chain(2), MACHINE, l2="warm").to_dict()

@@ -12,15 +12,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("arch", "sim", "workloads")
 
 # The first rule whose prefix fits a module says which of our modules it may import. `*` stands for one name.
+# What lies above `workloads` is in `sim.app`, which nothing else imports but the lazy names of `sim` itself.
+ENGINES = ("sim.engine", "sim.memory", "sim.gpu", "sim.tpu", "sim.rdu", "sim.link", "sim.host")
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("arch", ("arch",)),
-    ("sim.api", PACKAGES),
-    ("sim.cli", PACKAGES),
-    ("sim.validate", PACKAGES),
-    ("sim.study", PACKAGES),
-    ("sim.trace", PACKAGES),
-    ("sim.runners", PACKAGES),
-    ("sim.report", ("arch", "sim.report")),
+    ("sim.app.report", ("arch", "sim.app.report")),
+    ("sim.app", ("arch", "workloads", "sim.app", *ENGINES)),
     ("sim.engine", ("arch", "sim.engine")),
     ("sim.memory", ("arch", "sim.engine", "sim.memory")),
     ("sim.host", ("arch", "sim.engine", "sim.host")),
@@ -28,17 +25,17 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.tpu", ("arch", "sim.engine", "sim.tpu")),
     ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.link", "sim.rdu")),
     ("sim.link", ("arch", "sim.engine", "sim.link")),
-    ("sim", ("arch", "sim")),
-    ("workloads", ("arch", "workloads", "sim.*.program")),
+    ("sim", ("sim.app",)),
+    ("workloads", ("arch", "workloads", "sim.gpu.language", "sim.tpu.program", "sim.rdu.program")),
 )
 
 # Who may import an optional dependency: by extra.
 EXTRAS = {
-    "dask": ("sim.study.executors",),
-    "dev": ("sim.study.pytest_plugin",),  # imported by pytest alone
-    "optimize": ("sim.study.optimize",),
-    "parquet": ("sim.study.sweep",),
-    "trace": ("sim.trace.perfetto",),
+    "dask": ("sim.app.study.executors",),
+    "dev": ("sim.app.study.pytest_plugin",),  # imported by pytest alone
+    "optimize": ("sim.app.study.optimize",),
+    "parquet": ("sim.app.study.sweep",),
+    "trace": ("sim.app.trace.perfetto",),
 }
 
 # Kernel files are njit functions over integers: no descriptions, no events of the host, no pictures.
@@ -46,7 +43,7 @@ NOT_IN_KERNELS = {"pydantic", "simpy", "yaml", "matplotlib"}
 
 
 def module_name(path: Path) -> str:
-    """`sim/gpu/program.py` as `sim.gpu.program`."""
+    """`sim/gpu/engine/loop.py` as `sim.gpu.engine.loop`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -105,12 +102,50 @@ def test_only_declared_dependencies_are_imported(path: Path) -> None:
     [
         ("arch.gpu", "import sim.engine", ["sim.engine"]),
         ("sim.gpu.model", "def f():\n    from workloads.ops import Gemm", ["workloads.ops.Gemm"]),
-        ("sim.gpu.model", "from ..report import record", ["sim.report.record"]),
-        ("sim.memory.cache", "from sim.gpu import program", ["sim.gpu.program"]),
-        ("workloads.gpu.gemm", "from sim.gpu.kernel import advance", ["sim.gpu.kernel.advance"]),
-        ("workloads.gpu.gemm", "from sim.gpu.program import Kernel\nfrom arch.gpu import GpuSpec", []),
-        ("sim.api", "from workloads.parse import parse", []),
+        ("sim.gpu.model", "from ..app.report import record", ["sim.app.report.record"]),
+        ("sim.memory.cache", "from sim.gpu.language import program", ["sim.gpu.language.program"]),
+        ("workloads.gpu.gemm", "from sim.gpu.engine.loop import advance", ["sim.gpu.engine.loop.advance"]),
+        ("workloads.gpu.gemm", "from sim.gpu.language.program import Kernel\nfrom arch.gpu import GpuSpec", []),
+        ("sim.app.run", "from workloads.parse import parse", []),
     ],
 )
 def test_the_rules_catch_what_they_should(module: str, source: str, found: list[str]) -> None:
     assert violations(source, module) == found
+
+
+def folders() -> dict[str, set[str]]:
+    """By folder, the other folders whose modules its own import when they are loaded or run."""
+    modules = {module_name(path): path for path in sources()}
+    found: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        here = found.setdefault(".".join(path.relative_to(ROOT).parent.parts), set())
+        names = imported(path.read_text(encoding="utf-8"), module, path.name == "__init__.py")
+        homes = (name if name in modules else name.rpartition(".")[0] for name in names)
+        here |= {".".join(modules[home].relative_to(ROOT).parent.parts) for home in homes if home in modules}
+    return {name: others - {name} for name, others in found.items()}
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The folders of a circle, [] if there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return path[path.index(name) :]
+        if name in done:
+            return []
+        found = next((c for other in sorted(graph.get(name, ())) if (c := visit(other, [*path, name]))), [])
+        done.add(name)
+        return found
+
+    return next((c for name in sorted(graph) if (c := visit(name, []))), [])
+
+
+@pytest.mark.xfail(reason="engine, lower and power; study and families: until the move is done", strict=True)
+def test_folders_have_no_circles() -> None:
+    assert circle(folders()) == []
+
+
+def test_a_circle_of_folders_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []

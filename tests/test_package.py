@@ -73,7 +73,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         (
             "import contextlib, io, sys",
             "sys.argv = ['tilewave', '--help']",
-            "from sim.cli import main",
+            "from sim.app.cli import main",
             "text = io.StringIO()",
             "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(text): main()",
             "assert 'validate' in text.getvalue()",

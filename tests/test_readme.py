@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.arguments import parse
-from sim.cli import _parser
+from sim.app.cli import _parser
+from sim.app.cli.arguments import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from arch.errors import InputError
-from sim.validate import Outcome, RowResult, Store, default_fingerprint, select, validate
+from sim.app.study.validate import Outcome, RowResult, Store, default_fingerprint, select, validate
 from workloads.silicon import Row, read_rows
 
 ROW = Row("h100-sxm", "gemm", "bf16", "m=1 n=1 k=1", "vendor", 100.0, "kernel", 0.0, "cold", "A", "here", "url")

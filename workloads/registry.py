@@ -13,13 +13,13 @@ Builder = Callable[[Any, Any, Any], Any]
 """`build(op, spec, config) -> Program`."""
 
 MODULES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("gemm", "gpu"): tuple(f"workloads.gpu.{name}" for name in ("wgmma", "mma", "triton", "simt", "gemv")),
-    ("pointwise", "gpu"): ("workloads.gpu.pointwise",),
-    ("softmax", "gpu"): ("workloads.gpu.softmax",),
-    ("softmax_backward", "gpu"): ("workloads.gpu.softmax",),
-    ("sum", "gpu"): ("workloads.gpu.sums",),
-    ("transpose", "gpu"): ("workloads.gpu.transpose",),
-    **{(word, "gpu"): ("workloads.gpu.norms",) for word in ("layernorm", "rmsnorm", "layernorm_backward")},
+    ("gemm", "gpu"): tuple(f"workloads.gpu.gemm.{name}" for name in ("wgmma", "mma", "triton", "simt", "gemv")),
+    ("pointwise", "gpu"): ("workloads.gpu.pointwise.pointwise",),
+    ("softmax", "gpu"): ("workloads.gpu.rows.softmax",),
+    ("softmax_backward", "gpu"): ("workloads.gpu.rows.softmax",),
+    ("sum", "gpu"): ("workloads.gpu.rows.sums",),
+    ("transpose", "gpu"): ("workloads.gpu.pointwise.transpose",),
+    **{(word, "gpu"): ("workloads.gpu.rows.norms",) for word in ("layernorm", "rmsnorm", "layernorm_backward")},
     ("gemm", "tpu"): ("workloads.tpu.gemm",),
     ("conv2d", "tpu"): ("workloads.tpu.conv",),
     ("softmax", "tpu"): ("workloads.tpu.rows",),
@@ -27,11 +27,11 @@ MODULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("inference", "tpu"): ("workloads.tpu.network",),
     ("matvec", "tpu"): ("workloads.tpu.gemm",),
     ("attention", "gpu"): (
-        "workloads.gpu.flash3",
-        "workloads.gpu.flash2",
-        "workloads.gpu.flash_triton",
-        "workloads.gpu.flash_decode",
-        "workloads.gpu.unfused",
+        "workloads.gpu.attention.flash3",
+        "workloads.gpu.attention.flash2",
+        "workloads.gpu.attention.flash_triton",
+        "workloads.gpu.attention.flash_decode",
+        "workloads.gpu.attention.unfused",
     ),
 }
 """Modules whose import registers the schedules of (operator, family)."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from lesson import Claim, main
 
 from arch.load import load_arch
-from sim.api import simulate
-from sim.gpu.engine import Device
-from sim.gpu.program import GlobalTensor, KernelBuilder, Program, RegisterTile
+from sim.app.run import simulate
+from sim.gpu.engine.api import Device
+from sim.gpu.language.program import GlobalTensor, KernelBuilder, Program, RegisterTile
 from workloads.ops import Gemm
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from lesson import Claim, main
 
-from sim.api import simulate
-from sim.report.profile import classes
-from sim.report.record import OperatorTime
-from sim.report.render import as_text
-from sim.report.sections import profile_section
+from sim.app.report.profile import classes
+from sim.app.report.record import OperatorTime
+from sim.app.report.render import as_text
+from sim.app.report.sections import profile_section
+from sim.app.run import simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

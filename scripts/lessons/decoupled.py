@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from lesson import Claim, main
 
 from arch.load import load_arch
+from sim.app.families.rdu import run_program
 from sim.rdu.layout import L
-from sim.runners.rdu import run_program
 from workloads.rdu.access import chase, stream
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lesson import Claim, main
 
 from arch.errors import InputError
-from sim.api import simulate
+from sim.app.run import simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

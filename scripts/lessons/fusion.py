@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lesson import Claim, main
 
-from sim.api import simulate
+from sim.app.run import simulate
 from workloads.ops import Pointwise
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from arch.errors import InputError
-from sim.report.render import as_text
-from sim.report.sections import Section
+from sim.app.report.render import as_text
+from sim.app.report.sections import Section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

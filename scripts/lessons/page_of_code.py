@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from lesson import Claim, main
 
 from arch.load import load_arch
-from sim.api import simulate
-from sim.gpu.clocking import PowerRegulator
-from sim.gpu.engine import Device
-from sim.gpu.program import CTA_X, WARP, Expr, GlobalTensor, KernelBuilder, Program, RegisterTile, RoleBuilder
-from sim.gpu.template import Load, pipelined
+from sim.app.run import simulate
+from sim.gpu.engine.api import Device
+from sim.gpu.language.program import CTA_X, WARP, Expr, GlobalTensor, KernelBuilder, Program, RegisterTile, RoleBuilder
+from sim.gpu.language.template import Load, pipelined
+from sim.gpu.power.regulator import PowerRegulator
 from workloads.ops import Gemm
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from lesson import Claim, main
 
-from sim.api import simulate
-from sim.report.report import Report
+from sim.app.report.report import Report
+from sim.app.run import simulate
 from workloads.ops import Pointwise
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from lesson import Claim, main
 
-from sim.api import simulate
-from sim.report.profile import profile
-from sim.report.render import as_text
-from sim.report.report import Report
-from sim.report.sections import profile_section
+from sim.app.report.profile import profile
+from sim.app.report.render import as_text
+from sim.app.report.report import Report
+from sim.app.report.sections import profile_section
+from sim.app.run import simulate
 from workloads.graphs import Graph, GraphBuilder
 from workloads.ops import Gemm, Pointwise, Sum
 

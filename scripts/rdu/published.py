@@ -22,9 +22,9 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from arch.load import load_arch
-from sim.api import simulate
+from sim.app.families.rdu import ProgramRun, chosen_run, play_launches, run_program
+from sim.app.run import simulate
 from sim.rdu.host import Launch, copy_ps, run_launches
-from sim.runners.rdu import ProgramRun, chosen_run, play_launches, run_program
 from workloads.graphs.llama import MODELS, Llama
 from workloads.rdu.monarch import FLOPS, FORMS, monarch
 

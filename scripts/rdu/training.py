@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sim.api import simulate
+from sim.app.run import simulate
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What every cell of the array holds in every cycle, as text; `sim.report.animation` draws the same."""
+"""What every cell of the array holds in every cycle, as text; `sim.app.report.animation` draws the same."""
 
 from __future__ import annotations
 

@@ -63,9 +63,14 @@ HITS = "from sim.part.kernel import run; run(1); print(sum(run.stats.cache_hits.
 
 
 def test_sources_are_what_a_file_imports_over_all_steps() -> None:
-    sources = {str(path.relative_to(REPOSITORY)) for path in jit.kernel_sources(REPOSITORY / "sim/gpu/kernel.py")}
-    assert {"sim/gpu/kernel.py", "sim/gpu/layout.py", "sim/memory/dram_kernel.py", "sim/engine/jit.py"} <= sources
-    assert not {"sim/gpu/lower.py", "sim/gpu/program.py", "sim/api.py"} & sources
+    sources = {str(path.relative_to(REPOSITORY)) for path in jit.kernel_sources(REPOSITORY / "sim/gpu/engine/loop.py")}
+    assert {
+        "sim/gpu/engine/loop.py",
+        "sim/gpu/engine/layout.py",
+        "sim/memory/dram_kernel.py",
+        "sim/engine/jit.py",
+    } <= sources
+    assert not {"sim/gpu/lower/kernel.py", "sim/gpu/language/program.py", "sim/app/run.py"} & sources
 
 
 def test_multi_line_and_module_imports_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

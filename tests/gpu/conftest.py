@@ -10,9 +10,9 @@ import pytest
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
-from sim.gpu.engine import Device, KernelResult
-from sim.gpu.events import Event
-from sim.gpu.program import GlobalTensor, Kernel, Program
+from sim.gpu.engine.api import Device, KernelResult
+from sim.gpu.engine.events import Event
+from sim.gpu.language.program import GlobalTensor, Kernel, Program
 
 Runner = Callable[..., KernelResult]
 

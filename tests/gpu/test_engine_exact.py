@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
-from sim.gpu.engine import Device
-from sim.gpu.program import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
-from workloads.gpu import mma, simt, wgmma
-from workloads.gpu.mma import MmaConfig
-from workloads.gpu.simt import SimtConfig
-from workloads.gpu.wgmma import WgmmaConfig
+from sim.gpu.engine.api import Device
+from sim.gpu.language.program import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+from workloads.gpu.gemm import mma, simt, wgmma
+from workloads.gpu.gemm.mma import MmaConfig
+from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.ops import Gemm
 
 AMPERE = load_arch("a100-sxm4-80gb", {"sm.count": 2, "gpc.count": 2})

@@ -10,11 +10,11 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE, ps_to_ticks
-from sim.gpu.engine import Device
-from sim.gpu.events import Event
-from sim.gpu.layout import C, M
-from sim.gpu.lower import occupancy
-from sim.gpu.program import CTA_X, WARP, Kernel, KernelBuilder, RegisterTile, table
+from sim.gpu.engine.api import Device
+from sim.gpu.engine.events import Event
+from sim.gpu.engine.layout import C, M
+from sim.gpu.language.program import CTA_X, WARP, Kernel, KernelBuilder, RegisterTile, table
+from sim.gpu.lower.kernel import occupancy
 from tests.gpu.conftest import column, cycles, run
 
 VALUE = RegisterTile("value", (1, 32), "fp32")

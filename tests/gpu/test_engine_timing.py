@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from arch.gpu import GpuSpec
-from sim.gpu import kernel as native
-from sim.gpu.events import Event
-from sim.gpu.layout import M
-from sim.gpu.program import WARP, GlobalTensor, KernelBuilder, RegisterTile
+from sim.gpu.engine import loop as native
+from sim.gpu.engine.events import Event
+from sim.gpu.engine.layout import M
+from sim.gpu.language.program import WARP, GlobalTensor, KernelBuilder, RegisterTile
 from tests.gpu.conftest import column, run
 
 VALUE = RegisterTile("value", (1, 32), "fp32")

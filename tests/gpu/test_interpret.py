@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from arch.dtypes import FORMATS, round_to
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.gpu.engine import Device
-from sim.gpu.events import Event
-from sim.gpu.interpret import CheckResult, interpret
-from sim.gpu.mutants import mutants
-from sim.gpu.program import (
+from sim.gpu.check.interpret import CheckResult, interpret
+from sim.gpu.check.mutants import mutants
+from sim.gpu.engine.api import Device
+from sim.gpu.engine.events import Event
+from sim.gpu.language.program import (
     CTA_X,
     WARP,
     GlobalTensor,

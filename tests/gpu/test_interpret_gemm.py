@@ -11,15 +11,15 @@ import pytest
 from arch.dtypes import round_to
 from arch.gpu import GpuSpec
 from arch.load import load_arch
-from sim.gpu.engine import Device
-from sim.gpu.events import Event
-from sim.gpu.interpret import interpret
-from sim.gpu.program import Program
+from sim.gpu.check.interpret import interpret
+from sim.gpu.engine.api import Device
+from sim.gpu.engine.events import Event
+from sim.gpu.language.program import Program
 from tests.gpu.kernels import Array, numbers
-from workloads.gpu import mma, simt, wgmma
-from workloads.gpu.mma import MmaConfig
-from workloads.gpu.simt import SimtConfig
-from workloads.gpu.wgmma import WgmmaConfig
+from workloads.gpu.gemm import mma, simt, wgmma
+from workloads.gpu.gemm.mma import MmaConfig
+from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.ops import Gemm
 
 Case = tuple[Callable[..., Program], Gemm, str, Any]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.gpu import kernel as native
-from sim.gpu.layout import Affine, W
-from sim.gpu.lower import _GIVEN, _Expressions
-from sim.gpu.program import CTA_X, WARP, Expr, Table, Var
+from sim.gpu.engine import loop as native
+from sim.gpu.engine.layout import Affine, W
+from sim.gpu.language.program import CTA_X, WARP, Expr, Table, Var
+from sim.gpu.lower.kernel import _GIVEN, _Expressions
 
 H, J, K, L = (Var(name) for name in "hjkl")
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from arch.dtypes import round_to
-from sim.gpu.mutants import mutants
-from sim.gpu.program import Kernel, Op, Program, walk
+from sim.gpu.check.mutants import mutants
+from sim.gpu.language.program import Kernel, Op, Program, walk
 from tests.gpu.kernels import (
     Array,
     dynamic_copy,

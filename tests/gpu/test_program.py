@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arch.errors import InputError
-from sim.gpu.instances import places, run_warp
-from sim.gpu.program import (
+from sim.gpu.check.instances import places, run_warp
+from sim.gpu.language.program import (
     BUILTIN_VARS,
     CTA_X,
     Const,

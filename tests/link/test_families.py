@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arch.errors import InputError
-from sim.api import simulate
+from sim.app.run import simulate
 
 
 def test_allreduce_runs_on_both_families_and_checks_its_sums() -> None:

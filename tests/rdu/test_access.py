@@ -7,11 +7,11 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
+from sim.app.families.rdu import run_program
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.interpret import interpret
 from sim.rdu.layout import L
 from sim.rdu.program import Counter, Out, Section, Tensor
-from sim.runners.rdu import run_program
 from workloads.rdu.access import chase, linked_rows, stream
 from workloads.rdu.monarch import FLOPS, FORMS, monarch
 

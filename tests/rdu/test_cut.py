@@ -14,11 +14,11 @@ from arch.dtypes import round_to
 from arch.errors import InputError
 from arch.load import load_arch
 from arch.rdu import RduSpec
-from sim.api import simulate
+from sim.app.families.rdu import ProgramRun, run_program
+from sim.app.run import simulate
 from sim.rdu.cut import fit
 from sim.rdu.interpret import Replay, interpret
 from sim.rdu.program import Call, Carry, Counter, Out, Output, Program, Section, Tensor, Value
-from sim.runners.rdu import ProgramRun, run_program
 from tests.rdu.conftest import SMALL
 
 ROWS, WIDTH, TILES, PARTS = 32, 48, 3, 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.cli import main
+from sim.app.cli import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dataflow-language.md"
 

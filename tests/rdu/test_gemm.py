@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import program_listing, simulate
+from sim.app.run import program_listing, simulate
 from tests.rdu.conftest import SMALL
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import simulate
-from sim.cli import main
-from sim.report.report import Report
+from sim.app.cli import main
+from sim.app.report.report import Report
+from sim.app.run import simulate
 from workloads.rdu.llama import copied_layers
 
 DECODE = "llama model=tiny phase=decode seq=40 batch=2"

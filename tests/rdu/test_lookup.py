@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.load import load_arch
 from arch.rdu import RduSpec
+from sim.app.families.rdu import run_program
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.banks import lookup_cycles
 from sim.rdu.engine import run_section
@@ -19,7 +20,6 @@ from sim.rdu.interpret import interpret
 from sim.rdu.layout import Reason
 from sim.rdu.listing import listing
 from sim.rdu.program import Call, Counter, Out, Section, Tensor
-from sim.runners.rdu import run_program
 from tests.rdu.conftest import SMALL, cycles, run
 from workloads.rdu.sparse import sparse_matvec
 

@@ -6,8 +6,8 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import simulate
-from sim.report.report import Report
+from sim.app.report.report import Report
+from sim.app.run import simulate
 from tests.rdu.conftest import SMALL
 from workloads.parse import parse
 from workloads.rdu.select import build, choose

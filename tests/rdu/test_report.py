@@ -8,11 +8,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from sim.api import compare, simulate
-from sim.report.families import family
+from sim.app.report.families import family
+from sim.app.run import compare, simulate
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMA = json.loads((ROOT / "sim" / "report" / "schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "sim" / "app" / "report" / "schema.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(

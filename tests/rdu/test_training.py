@@ -7,7 +7,7 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import simulate
+from sim.app.run import simulate
 from tests.rdu.conftest import SMALL
 from workloads.graphs.llama import Llama
 from workloads.parse import parse

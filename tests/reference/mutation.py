@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.gpu.interpret import interpret
-from sim.gpu.mutants import mutants
-from sim.gpu.program import Program
+from sim.gpu.check.interpret import interpret
+from sim.gpu.check.mutants import mutants
+from sim.gpu.language.program import Program
 
 Tensors = Mapping[str, NDArray[Any]]
 

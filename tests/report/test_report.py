@@ -9,10 +9,10 @@ import jsonschema
 import numpy as np
 import pytest
 
-from sim.report.compare import Comparison, Unsupported
-from sim.report.figures import Figures, hit_rates, level_bytes, shares
-from sim.report.gpu import REMEDIES
-from sim.report.record import (
+from sim.app.report.compare import Comparison, Unsupported
+from sim.app.report.figures import Figures, hit_rates, level_bytes, shares
+from sim.app.report.gpu import REMEDIES
+from sim.app.report.record import (
     WARP_STATES,
     Candidate,
     CheckResult,
@@ -23,9 +23,9 @@ from sim.report.record import (
     RunRecord,
     SimulatorStats,
 )
-from sim.report.render import aligned
-from sim.report.report import Report
-from sim.report.sections import bar, bytes_text, sections_of, time_text
+from sim.app.report.render import aligned
+from sim.app.report.report import Report
+from sim.app.report.sections import bar, bytes_text, sections_of, time_text
 
 MACHINE = MachineFigures(
     name="round",
@@ -86,7 +86,7 @@ def changed(*, kernel: dict[str, Any] | None = None, **fields: Any) -> Report:
 
 
 def validate_schema(document: dict[str, Any]) -> None:
-    schema = json.loads(resources.files("sim.report").joinpath("schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(resources.files("sim.app.report").joinpath("schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(json.loads(json.dumps(document)))
 

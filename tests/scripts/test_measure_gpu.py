@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from arch.load import list_archs
-from sim.api import simulate_row
-from sim.validate import validate
+from sim.app.run import simulate_row
+from sim.app.study.validate import validate
 from workloads.registry import schedules as kernels
 from workloads.silicon import Row, environment_of, operator_of, read_rows
 from workloads.silicon.rows import COLUMNS

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.errors import InputError
-from sim.api import simulate
-from sim.cli import main
-from sim.study import check as module
-from sim.study import lockfile
-from sim.study.case import Answer
-from sim.study.check import read_config
-from sim.study.digest import Digest, changes
-from sim.study.lockfile import Entry, Lock
+from sim.app.cli import main
+from sim.app.run import simulate
+from sim.app.study import check as module
+from sim.app.study import lockfile
+from sim.app.study.case import Answer
+from sim.app.study.check import read_config
+from sim.app.study.digest import Digest, changes
+from sim.app.study.lockfile import Entry, Lock
 
 TOML = """\
 # two machines, one shape

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from arch.errors import InputError
-from sim.study import executors
-from sim.study.executors import Dask
-from sim.study.runner import run_cases
-from sim.study.store import ResultStore
-from sim.study.sweep import sweep
+from sim.app.study import executors
+from sim.app.study.executors import Dask
+from sim.app.study.runner import run_cases
+from sim.app.study.store import ResultStore
+from sim.app.study.sweep import sweep
 from tests.study import work
 from tests.study.test_runner import CASES, EXPECTED, cycles, ran
 

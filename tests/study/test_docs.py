@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sim.cli import _parser
-from sim.study.check import read_config
+from sim.app.cli import _parser
+from sim.app.study.check import read_config
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.cli import main
-from sim.study.expressions import Constraint, Expression, machine_names
-from sim.study.optimize import optimize
-from sim.study.sweep import sweep
+from sim.app.cli import main
+from sim.app.study.expressions import Constraint, Expression, machine_names
+from sim.app.study.optimize import optimize
+from sim.app.study.sweep import sweep
 
 pytest.importorskip("optuna", reason="the optimize extra is not installed")
 

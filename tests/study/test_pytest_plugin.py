@@ -25,7 +25,7 @@ def test_two(cycles):
 def run(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
     # The entry point, where the package is installed, would bring the plugin a second time.
     return pytester.runpytest_inprocess(
-        "-p", "no:tilewave", "-p", "sim.study.pytest_plugin", "-p", "no:xdist", "-p", "no:cacheprovider", *words
+        "-p", "no:tilewave", "-p", "sim.app.study.pytest_plugin", "-p", "no:xdist", "-p", "no:cacheprovider", *words
     )
 
 
@@ -62,4 +62,4 @@ def test_record_compare_and_accept(pytester: pytest.Pytester, lock: Path) -> Non
 
 def test_it_is_an_entry_point() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"tilewave": "sim.study.pytest_plugin"}
+    assert project["entry-points"]["pytest11"] == {"tilewave": "sim.app.study.pytest_plugin"}

@@ -12,11 +12,11 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.study import case as case_module
-from sim.study.case import Case
-from sim.study.executors import Executor, Inline, Processes, make_executor
-from sim.study.runner import run_cases
-from sim.study.store import ResultStore
+from sim.app.study import case as case_module
+from sim.app.study.case import Case
+from sim.app.study.executors import Executor, Inline, Processes, make_executor
+from sim.app.study.runner import run_cases
+from sim.app.study.store import ResultStore
 from tests.study import work
 
 MACHINE = load_arch("t4")

@@ -9,9 +9,9 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.cli import main
-from sim.study.sensitivity import Sensitivity, _figures, sensitivity
-from sim.study.store import ResultStore
+from sim.app.cli import main
+from sim.app.study.sensitivity import Sensitivity, _figures, sensitivity
+from sim.app.study.store import ResultStore
 
 WORK = "gemm m=256 n=256 k=256 dtype=fp16"
 ONLY = ("clock.boost", "dram.bandwidth", "launch.drain", "sm.count", "pcie.*", "instructions.mma.fp16.*", "l2.line")

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from arch.errors import InputError
-from sim.study import store as module
-from sim.study.store import ResultStore
+from sim.app.study import store as module
+from sim.app.study.store import ResultStore
 
 WRITER = """
 import sys
 from pathlib import Path
-from sim.study.store import ResultStore
+from sim.app.study.store import ResultStore
 store = ResultStore(Path(sys.argv[1]))
 print("ready", flush=True)
 for i in range(1_000_000):
@@ -145,7 +145,7 @@ def test_claims_keep_rivals_away_until_they_lapse(tmp_path: Path, monkeypatch: p
 
 def test_the_claims_of_a_dead_process_are_void(tmp_path: Path) -> None:
     path = tmp_path / "r.sqlite"
-    code = "import sys, os; from pathlib import Path; from sim.study.store import ResultStore; "
+    code = "import sys, os; from pathlib import Path; from sim.app.study.store import ResultStore; "
     code += "print(ResultStore(Path(sys.argv[1])).claim('a'), flush=True); os._exit(0)"
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arch.errors import InputError
-from sim.api import simulate
-from sim.cli import main
-from sim.study.axes import Base, axes_of, numeric, points
-from sim.study.case import Answer
-from sim.study.sweep import Row, Sweep, sweep
+from sim.app.cli import main
+from sim.app.run import simulate
+from sim.app.study.axes import Base, axes_of, numeric, points
+from sim.app.study.case import Answer
+from sim.app.study.sweep import Row, Sweep, sweep
 
 SMALL = "gemm n=64 k=64 dtype=fp16"
 BASE = Base(SMALL, ("t4",))
@@ -264,8 +264,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     store = tmp_path / "r.sqlite"
     words = ["sweep", "gemm", "n=512", "k=512", "dtype=fp16", "--arch", "t4", "--vary", "m=64:1024:64"]
-    command = [sys.executable, "-m", "sim.cli", *words, "--workers", "1", "--json", "--store", str(store)]
-    from sim.study.store import ResultStore
+    command = [sys.executable, "-m", "sim.app.cli", *words, "--workers", "1", "--json", "--store", str(store)]
+    from sim.app.study.store import ResultStore
 
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     with ResultStore(store) as opened:

@@ -7,8 +7,8 @@ import signal
 import time
 from pathlib import Path
 
-from sim.fingerprint import code_hash
-from sim.study.case import Answer, Case
+from sim.app.fingerprint import code_hash
+from sim.app.study.case import Answer, Case
 
 FOLDER = "TILEWAVE_TEST_FOLDER"
 

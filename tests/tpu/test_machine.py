@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.load import load_arch
 from arch.tpu import TpuSpec
-from sim.api import compare, program_listing, simulate
+from sim.app.run import compare, program_listing, simulate
 from sim.tpu.assembly import assemble, disassemble
 from sim.tpu.data import Memory
 from sim.tpu.machine import ACTIVE, NON_MATRIX, UNIT_CAUSES, WEIGHT_SHIFT, WEIGHT_STALL, Machine
 from sim.tpu.program import Instruction, Program, Sync
 from sim.tpu.verify import verify
-from workloads.networks import APPS, Convolution, Dense, Elementwise, Network, Pool
 from workloads.ops import Gemm
+from workloads.ops.networks import APPS, Convolution, Dense, Elementwise, Network, Pool
 from workloads.parse import parse
 from workloads.registry import build
 from workloads.tpu.choose import candidates

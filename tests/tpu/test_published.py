@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from arch.load import load_arch
-from sim.api import simulate
-from workloads.networks import APPS, Convolution, Dense, Elementwise, Pool
+from sim.app.run import simulate
+from workloads.ops.networks import APPS, Convolution, Dense, Elementwise, Pool
 
 # Table 3, in per cent of the matrix unit's cycles.
 COUNTERS = {

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from arch.errors import InputError
-from sim.api import show_array
-from sim.cli import main
+from sim.app.cli import main
+from sim.app.run import show_array
 
 FOUR = ("--arch", "tpu-v1", "--set", "array.rows=4", "array.columns=4")
 MATVEC = ("matvec", "rows=4", "cols=4")

@@ -12,12 +12,12 @@ from numba.core import config
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import simulate
-from sim.cli import main
-from sim.gpu import kernel as native
-from sim.trace import kanata, perfetto, trace
-from sim.trace.timeline import Slice, Timeline
-from sim.trace.window import Wanted, parse_range
+from sim.app.cli import main
+from sim.app.run import simulate
+from sim.app.trace import kanata, perfetto, trace
+from sim.app.trace.timeline import Slice, Timeline
+from sim.app.trace.window import Wanted, parse_range
+from sim.gpu.engine import loop as native
 
 HOPPER = "gemm m=256 n=256 k=256 dtype=bf16"
 
@@ -254,7 +254,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sim.trace import gpu
+    from sim.app.trace import gpu
 
     monkeypatch.setattr(gpu, "ROWS", 16)
     with pytest.raises(InputError, match="shorter --window"):

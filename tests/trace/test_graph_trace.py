@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import simulate
-from sim.cli import main
+from sim.app.cli import main
+from sim.app.run import simulate
+from sim.app.trace import perfetto, trace
+from sim.app.trace.gpu_graph import Axis
+from sim.app.trace.timeline import Slice, Timeline
+from sim.app.trace.window import Wanted
 from sim.engine.clock import TICKS_PER_CYCLE
-from sim.trace import perfetto, trace
-from sim.trace.gpu_graph import Axis
-from sim.trace.timeline import Slice, Timeline
-from sim.trace.window import Wanted
 from tests.trace.test_gpu_trace import decoded
 from workloads.graphs import Graph, GraphBuilder
 from workloads.ops import CopyH2D, Gemm, Softmax
@@ -137,7 +137,7 @@ def test_windows_and_single_kernels(whole: Timeline) -> None:
 
 
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sim.trace import gpu_graph
+    from sim.app.trace import gpu_graph
 
     monkeypatch.setattr(gpu_graph, "ROWS", 400)  # enough for the first kernel
     with pytest.raises(InputError, match="one --kernel or fewer --sm"):

@@ -10,11 +10,11 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import simulate
-from sim.cli import main
-from sim.trace import trace
-from sim.trace.timeline import Timeline
-from sim.trace.window import Wanted
+from sim.app.cli import main
+from sim.app.run import simulate
+from sim.app.trace import trace
+from sim.app.trace.timeline import Timeline
+from sim.app.trace.window import Wanted
 
 TPU = "gemm m=200 n=512 k=512 dtype=int8"
 RDU = "softmax rows=64 cols=256 dtype=bf16"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.cli import main
+from sim.app.cli import main
 
 WORK = ("gemm", "m=128", "n=128", "k=128", "dtype=fp16", "--arch", "t4")
 VOID = {"meta", "img", "br", "hr", "input", "link"}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from arch.dtypes import FORMATS, round_to
 from arch.errors import InputError
-from sim.api import simulate_row
-from workloads.dtypes import default_accumulator, default_output
+from sim.app.run import simulate_row
 from workloads.ops import DATA_KINDS, FUNCTIONS, Gemm, operator_class, operator_words
+from workloads.ops.dtypes import default_accumulator, default_output
 from workloads.parse import parse
 from workloads.silicon import SILICON_CSV, environment_of, operator_of, read_rows
 

@@ -12,14 +12,14 @@ from arch.gpu import GpuSpec
 from workloads.ops import Operator
 
 CHOOSERS: dict[str, str] = {
-    "gemm": "workloads.gpu.choose",
-    "pointwise": "workloads.gpu.pointwise",
-    "softmax": "workloads.gpu.softmax",
-    "softmax_backward": "workloads.gpu.softmax",
-    "sum": "workloads.gpu.sums",
-    "transpose": "workloads.gpu.transpose",
-    **dict.fromkeys(("layernorm", "rmsnorm", "layernorm_backward"), "workloads.gpu.norms"),
-    "attention": "workloads.gpu.attention_choose",
+    "gemm": "workloads.gpu.gemm.choose",
+    "pointwise": "workloads.gpu.pointwise.pointwise",
+    "softmax": "workloads.gpu.rows.softmax",
+    "softmax_backward": "workloads.gpu.rows.softmax",
+    "sum": "workloads.gpu.rows.sums",
+    "transpose": "workloads.gpu.pointwise.transpose",
+    **dict.fromkeys(("layernorm", "rmsnorm", "layernorm_backward"), "workloads.gpu.rows.norms"),
+    "attention": "workloads.gpu.attention.choose",
 }
 """By operator, the module whose `choose(op, spec, schedule)` ranks the configurations that a GPU can run."""
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from arch.dtypes import round_to
 from arch.errors import InputError
-from workloads.dtypes import default_output, epsilon
 from workloads.ops.base import Array, Operand, Operator, choice, count, derived_extent, extent, number_format, rounding
+from workloads.ops.dtypes import default_output, epsilon
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from arch.dtypes import DTYPE_BYTES, FORMATS, round_to
 from arch.errors import InputError
-from workloads.dtypes import epsilon, format_of, is_integer
+from workloads.ops.dtypes import epsilon, format_of, is_integer
 
 Array = NDArray[Any]
 

@@ -10,8 +10,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from arch.errors import InputError
-from workloads.dtypes import default_accumulator, default_output
 from workloads.ops.base import Array, Operand, Operator, choice, count, derived_extent, extent, number_format
+from workloads.ops.dtypes import default_accumulator, default_output
 from workloads.ops.gemm import Gemm
 
 

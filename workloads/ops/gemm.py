@@ -11,8 +11,8 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES, round_to
 from arch.errors import InputError
-from workloads.dtypes import accumulators, default_accumulator, default_output, epsilon, is_integer
 from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format
+from workloads.ops.dtypes import accumulators, default_accumulator, default_output, epsilon, is_integer
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import ClassVar, Self
 import numpy as np
 
 from arch.errors import InputError
-from workloads import networks
+from workloads.ops import networks
 from workloads.ops.base import Array, Operand, Operator, derived_extent, number_format
 
 
 @dataclass(frozen=True)
 class Inference(Operator):
-    """One batch of an application of the TPU v1 paper; layer sizes are stand-ins (`workloads.networks`)."""
+    """One batch of an application of the TPU v1 paper; layer sizes are stand-ins (`workloads.ops.networks`)."""
 
     word: ClassVar[str] = "inference"
 

@@ -26,8 +26,8 @@ from sim.tpu.program import (
     Vector,
     WriteHostMemory,
 )
-from workloads.networks import FRACTION_BITS, Convolution, Dense, Elementwise, Layer, Network, Pool
 from workloads.ops import Inference
+from workloads.ops.networks import FRACTION_BITS, Convolution, Dense, Elementwise, Layer, Network, Pool
 from workloads.registry import register
 from workloads.tpu.choose import Config, block_rows, estimate
 from workloads.tpu.emit import Emitter, Weights, load, store

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
-from sim.api import simulate
-from sim.gpu.engine import Device
-from sim.gpu.interpret import interpret
-from sim.gpu.listing import listing
-from sim.gpu.program import Const, Program, evaluate, walk
-from workloads.gpu.attention import AttentionProblem, blocks, problem
-from workloads.gpu.attention_choose import Config
-from workloads.gpu.flash2 import Flash2Config
-from workloads.gpu.flash3 import Flash3Config
-from workloads.gpu.flash_decode import DecodeConfig
-from workloads.gpu.flash_triton import FlashTritonConfig
+from sim.app.run import simulate
+from sim.gpu.check.interpret import interpret
+from sim.gpu.engine.api import Device
+from sim.gpu.language.program import Const, Program, evaluate, walk
+from sim.gpu.lower.listing import listing
+from workloads.gpu.attention.blocks import AttentionProblem, blocks, problem
+from workloads.gpu.attention.choose import Config
+from workloads.gpu.attention.flash2 import Flash2Config
+from workloads.gpu.attention.flash3 import Flash3Config
+from workloads.gpu.attention.flash_decode import DecodeConfig
+from workloads.gpu.attention.flash_triton import FlashTritonConfig
+from workloads.gpu.attention.unfused import UnfusedConfig
 from workloads.gpu.select import choose
-from workloads.gpu.unfused import UnfusedConfig
 from workloads.ops.attention import Attention
 from workloads.registry import build
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import simulate
-from workloads.gpu.functions import COSTS
-from workloads.gpu.lanes import instruction
+from sim.app.run import simulate
+from workloads.gpu.pointwise.functions import COSTS
+from workloads.gpu.pointwise.lanes import instruction
 from workloads.ops import FUNCTIONS
 from workloads.parse import parse
 

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
-from sim.gpu.listing import listing
-from sim.gpu.program import walk
+from sim.gpu.language.program import walk
+from sim.gpu.lower.listing import listing
 from workloads.gpu import select
-from workloads.gpu.choose import Config, _wgmma_candidates, choose, parse
-from workloads.gpu.estimate import figures
-from workloads.gpu.gemv import GemvConfig
-from workloads.gpu.mma import MmaConfig
-from workloads.gpu.problem import problem
-from workloads.gpu.simt import SimtConfig
-from workloads.gpu.triton import TritonConfig, configs, warp_tile
-from workloads.gpu.wgmma import Rates, WgmmaConfig
-from workloads.gpu.wgmma import work as wgmma_work
+from workloads.gpu.gemm.choose import Config, _wgmma_candidates, choose, parse
+from workloads.gpu.gemm.estimate import figures
+from workloads.gpu.gemm.gemv import GemvConfig
+from workloads.gpu.gemm.mma import MmaConfig
+from workloads.gpu.gemm.problem import problem
+from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.triton import TritonConfig, configs, warp_tile
+from workloads.gpu.gemm.wgmma import Rates, WgmmaConfig
+from workloads.gpu.gemm.wgmma import work as wgmma_work
 from workloads.ops import Gemm
 from workloads.registry import build, schedules
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
 from arch.load import load_arch
-from sim.gpu.instances import Instance, places, run_warp
-from sim.gpu.program import Const, GlobalTensor, Loop, Program, Statement, Var, evaluate, walk
-from workloads.gpu import simt, threadblock
-from workloads.gpu.mma import MmaConfig
-from workloads.gpu.plan import Plan
-from workloads.gpu.problem import problem
-from workloads.gpu.simt import SimtConfig
-from workloads.gpu.wgmma import WgmmaConfig
+from sim.gpu.check.instances import Instance, places, run_warp
+from sim.gpu.language.program import Const, GlobalTensor, Loop, Program, Statement, Var, evaluate, walk
+from workloads.gpu.gemm import simt, threadblock
+from workloads.gpu.gemm.mma import MmaConfig
+from workloads.gpu.gemm.plan import Plan
+from workloads.gpu.gemm.problem import problem
+from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.ops import Gemm
 from workloads.registry import build
 

@@ -9,13 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from arch.load import load_arch
-from sim.gpu.program import Program
-from workloads.gpu.choose import Config
-from workloads.gpu.gemv import GemvConfig
-from workloads.gpu.mma import MmaConfig
-from workloads.gpu.simt import SimtConfig
-from workloads.gpu.triton import TritonConfig
-from workloads.gpu.wgmma import WgmmaConfig
+from sim.gpu.language.program import Program
+from workloads.gpu.gemm.choose import Config
+from workloads.gpu.gemm.gemv import GemvConfig
+from workloads.gpu.gemm.mma import MmaConfig
+from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.triton import TritonConfig
+from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.ops import Gemm
 from workloads.registry import build
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.api import simulate
-from sim.gpu.interpret import interpret
-from sim.gpu.program import Program
+from sim.app.run import simulate
+from sim.gpu.check.interpret import interpret
+from sim.gpu.language.program import Program
 from workloads.gpu.select import choose
 from workloads.parse import parse
 from workloads.registry import build

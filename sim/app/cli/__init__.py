@@ -1,0 +1,355 @@
+"""The command line: `tilewave run | compare | archs | validate`; studies and traces have theirs in their folders.
+
+Exit codes: 0 fine, 1 a failed check or a row on which the simulator broke, 2 bad input (one line on stderr), 130 after
+Ctrl-C.
+Everything heavy is imported by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arch.errors import InputError
+from sim.app.cli import arguments
+from sim.app.cli import study as study
+from sim.app.cli import trace as trace
+from sim.app.cli.arguments import Parser, as_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from sim.app.report.compare import Comparison
+    from sim.app.report.report import Report
+    from sim.app.study.validate import Validation
+
+FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+MOVIES = (".gif", ".html")
+PROFILED = ("copy_h2d", "allreduce")
+"""Operators beside graphs that run as steps of one, and so have a profile."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code."""
+    try:
+        options = arguments.parse(_parser(), words)
+        code = int(options.command(options))
+        print(end="", flush=True)
+        return code
+    except InputError as error:
+        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(error))
+        print(f"tilewave: {''.join(shown)}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("tilewave: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _say_no_more()
+        return FINE
+    except OSError as error:
+        _say_no_more()
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"tilewave: {where}{error.strerror or error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _say_no_more() -> None:
+    """Sends what stdout still holds nowhere: its reader has gone (`| head`), or its disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="tilewave",
+        description="Replays a workload, warp instruction by warp instruction, on a described machine, and says how "
+        "many cycles it took and why.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+
+    run = commands.add_parser("run", help="one operator on one machine", allow_abbrev=False)
+    arguments.add_workload(run)
+    arguments.add_machine(run)
+    arguments.add_schedule(run)
+    _add_conditions(run)
+    run.add_argument(
+        "--show-array",
+        nargs="?",
+        const="array.gif",
+        metavar="FILE",
+        help="print what every cell of a systolic array holds, and animate it (.gif, .html; default: array.gif)",
+    )
+    arguments.add_program(run)
+    run.add_argument("--listing", action="store_true", help="print the program instead of running it")
+    run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
+    arguments.add_output(run)
+    run.add_argument("--html", metavar="FILE", help="write the whole report as one HTML file")
+    run.set_defaults(command=_run)
+
+    compare = commands.add_parser("compare", help="one operator on several machines", allow_abbrev=False)
+    arguments.add_workload(compare)
+    compare.add_argument("--arch", required=True, nargs="+", metavar="A", help="presets or machine files")
+    arguments.add_overrides(compare)
+    compare.add_argument("--schedule", default=["auto"], nargs="+", metavar="S", help="each is run on each machine")
+    _add_conditions(compare)
+    arguments.add_output(compare)
+    compare.set_defaults(command=_compare)
+
+    archs = commands.add_parser("archs", help="list machines, or show one with its sources", allow_abbrev=False)
+    archs.add_argument("name", nargs="?", metavar="NAME", help="preset or machine file")
+    arguments.add_overrides(archs)
+    archs.add_argument("--json", action="store_true", help="JSON instead of text")
+    archs.add_argument(
+        "--schema",
+        action="store_true",
+        help="JSON schema of machine files of NAME's family (default: gpu), for editors",
+    )
+    archs.set_defaults(command=_archs)
+
+    validate = commands.add_parser("validate", help="simulated against measured times", allow_abbrev=False)
+    validate.add_argument("--reference", metavar="FILE", help="CSV of measurements; default: the packaged rows")
+    for name in ("arch", "op", "dtype", "source", "schedule"):
+        validate.add_argument(
+            f"--{name}", nargs="+", default=[], metavar=name[0].upper(), help=f"only rows of this {name}"
+        )
+    arguments.add_workers(validate)
+    arguments.add_output(validate)
+    validate.set_defaults(command=_validate)
+    study.add_commands(commands)
+    trace.add_command(commands)
+    return parser
+
+
+def _add_conditions(parser: Parser) -> None:
+    arguments.add_conditions(parser)
+    arguments.add_measures(parser)
+    parser.add_argument("--check", action="store_true", help="replay the schedule with numbers and compare with NumPy")
+    parser.add_argument(
+        "--without", nargs="+", action="extend", default=[], metavar="M",
+        help="leave a mechanism out, as another program: tma, wgmma, warp_specialization, pingpong, overlap, multicast",
+    )  # fmt: skip
+
+
+class _Version(argparse.Action):
+    """Prints the version; looked up only when asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **keywords: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **keywords)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Prints and exits."""
+        from importlib import metadata
+
+        print(f"tilewave {metadata.version('tilewave')}")
+        parser.exit()
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+
+
+def _run(options: argparse.Namespace) -> int:
+    picture = arguments.picture(options)
+    page = arguments.target("--html", options.html, (".html",), options.force)
+    movie = arguments.target("--show-array", options.show_array, MOVIES, options.force)
+    text: str = options.workload
+    if options.listing:
+        return _listing(options)
+    from sim.app.cli.progress import Progress
+    from sim.app.run import simulate
+    from workloads.ops import GRAPHS
+
+    if options.profile and options.operator not in (*GRAPHS, *PROFILED):
+        raise InputError(f"--profile: {options.operator} is one operator; graphs are {' and '.join(GRAPHS)}")
+
+    if movie:
+        _show_array(options, movie)
+    with Progress(text) as progress:
+        report = simulate(
+            text, options.arch, schedule=options.schedule, program=options.program, progress=progress,
+            **_conditions(options),
+        )  # fmt: skip
+    if options.profile:
+        _print_profile(report, options.json)
+    else:
+        print(as_json(report.to_dict()) if options.json else report)
+    if picture:
+        arguments.save(lambda: _drawing(report), picture)
+    if page:
+        _write_page(report, options, page)
+    return _outcome([report])
+
+
+def _listing(options: argparse.Namespace) -> int:
+    """Prints the program; InputError where something is asked for that only a run has."""
+    from sim.app.run import program_listing
+
+    other = ("json", "plot", "html", "show_array", "profile", "check", "program")
+    asked = next((name for name in other if getattr(options, name)), None)
+    if asked:
+        raise InputError(f"--listing prints the program and runs nothing; leave out --{asked.replace('_', '-')}")
+    how = {name: getattr(options, name) for name in ("schedule", "set", "without")}
+    print(program_listing(options.workload, options.arch, **how), end="")
+    return FINE
+
+
+def _drawing(report: Report) -> Figure:
+    """Roofline and stalls (of a graph: its profile), and below them what only the machine's family has."""
+    from matplotlib import pyplot
+
+    from sim.app.report.families import family
+
+    own = getattr(family(report.record.machine.family), "draw", None)
+    figure = pyplot.figure(figsize=(13, 10.5 if own else 4.5), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3)) if own else [figure]
+    left, right = parts[0].subplots(1, 2)
+    report.plot_roofline(left)
+    (report.plot_profile if report.record.operators else report.plot_stalls)(right)
+    if own:
+        own(report, parts[1])
+    return figure
+
+
+def _write_page(report: Report, options: argparse.Namespace, path: Path) -> None:
+    """Writes the report as one HTML file, with a timeline of what was run."""
+    from arch.load import load_arch
+    from sim.app.trace import trace
+    from sim.app.trace.page import page
+    from sim.app.trace.window import Wanted
+
+    machine = load_arch(options.arch, options.set)
+    run = report.record
+    asked = {name: getattr(options, name) for name in ("l2", "clock", "data", "exact", "program")}
+    schedule = options.schedule if run.operators else run.schedule
+    # Of a graph, the inside of its longest kernel.
+    inside = [n for n, kernel in enumerate(run.kernels) if run.operators and getattr(kernel.own, "occupancy", None)]
+    wanted = Wanted(kernel=max(inside, key=lambda number: run.kernels[number].cycles)) if inside else None
+    content = page(report, machine, lambda: trace(options.workload, machine, wanted, schedule=schedule, **asked))
+    with arguments.written("--html", path):
+        path.write_text(content, encoding="utf-8")
+
+
+def _print_profile(report: Report, json: bool) -> None:
+    from sim.app.report.render import as_text
+    from sim.app.report.sections import profile_section
+
+    if not report.record.operators:
+        raise InputError(f"--profile: {report.record.workload} ran as one program on {report.record.machine.name}")
+    print(as_json(report.to_dict()["profile"]) if json else as_text([profile_section(report.record)]))
+
+
+def _show_array(options: argparse.Namespace, path: Path) -> None:
+    """Prints the cells cycle by cycle and writes the animation; with --json only the latter."""
+    import matplotlib
+
+    from sim.app.run import show_array
+
+    array = show_array(options.workload, options.arch, set=options.set)
+    matplotlib.use("Agg")
+    from sim.app.report.animation import animate
+
+    with arguments.written("--show-array", path):
+        animate(array.title, array.frames, path)
+    if not options.json:
+        print(f"{array}\nanimated in {path}\n")
+
+
+def _compare(options: argparse.Namespace) -> int:
+    picture = arguments.picture(options)
+    from sim.app.cli.progress import Progress
+    from sim.app.run import compare
+
+    text = options.workload
+    with Progress(text) as progress:
+        comparison = compare(text, options.arch, options.schedule, progress=progress, **_conditions(options))
+    reports = comparison.reports
+    if not reports:
+        raise InputError("; ".join(dict.fromkeys(row["reason"] for row in comparison.to_dict()["rows"])))
+    print(as_json(comparison.to_dict()) if options.json else comparison)
+    if picture:
+        arguments.save(lambda: _roofline(comparison), picture)
+    return _outcome(reports)
+
+
+def _roofline(comparison: Comparison) -> Figure:
+    """The machines of a comparison on one roofline."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    comparison.plot_roofline(axes)
+    return figure
+
+
+def _archs(options: argparse.Namespace) -> int:
+    from arch import describe, json_schema, list_archs, load_arch
+
+    if options.schema:
+        print(as_json(json_schema(load_arch(options.name, options.set).family if options.name else "gpu")))
+        return FINE
+    if options.name:
+        spec = load_arch(options.name, options.set)
+        rows = describe(spec)
+        if options.json:
+            print(
+                as_json({"name": spec.name, "figures": {r.path: {"value": r.value, "source": r.source} for r in rows}})
+            )
+            return FINE
+        widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
+        print(f"{spec.name}: {spec.title}")
+        for row in rows:
+            print(f"  {row.path:<{widths[0]}}  {row.value:<{widths[1]}}  {row.source}".rstrip())
+        return FINE
+    if options.set:
+        raise InputError("archs: --set needs a NAME, such as tilewave archs h100-sxm --set sm.count=114")
+    machines = {name: load_arch(name).summary for name in list_archs()}
+    if options.json:
+        print(as_json(machines))
+    else:
+        width = max(map(len, machines))
+        print("\n".join(f"{name:<{width}}  {text}" for name, text in machines.items()))
+    return FINE
+
+
+def _validate(options: argparse.Namespace) -> int:
+    picture = arguments.picture(options)
+    from sim.app.families.gpu import compile_kernels
+    from sim.app.run import simulate_row
+    from sim.app.study.validate import default_store, select, validate
+    from workloads.silicon import SILICON_CSV, read_rows
+
+    filters = {name: getattr(options, name) for name in ("arch", "op", "dtype", "source", "schedule")}
+    rows = select(read_rows(options.reference or SILICON_CSV), **filters)
+    store = Path(options.store) if options.store else default_store()
+    compile_kernels()  # once here, not once in every process
+    with arguments.counted("validate") as progress:
+        validation = validate(rows, simulate_row, store=store, workers=options.workers, progress=progress)
+    print(as_json(validation.to_dict()) if options.json else validation)
+    if picture:
+        arguments.save(lambda: _scatter(validation), picture)
+    return DIFFERENCE if validation.failed else FINE
+
+
+def _scatter(validation: Validation) -> Figure:
+    """Simulated over measured times."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 7), layout="constrained")
+    validation.plot(axes)
+    return figure
+
+
+# ---------------------------------------------------------------------------------------------------- what they share
+
+
+def _conditions(options: argparse.Namespace) -> dict[str, Any]:
+    """Options that `simulate` and `compare` take under the same names."""
+    return arguments.conditions(options, "check", "without")
+
+
+def _outcome(reports: Sequence[Report]) -> int:
+    """1 where a check failed."""
+    return DIFFERENCE if any(report.record.check and not report.record.check.passed for report in reports) else FINE

@@ -1,0 +1,188 @@
+"""What subcommands share: options under the same names and words, checked values, and files that are written."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from arch.errors import InputError
+
+PICTURES = (".png", ".svg", ".pdf")
+FILES = ("plot", "html", "show_array", "csv", "out")
+"""Options that name a file to write."""
+
+Add = Callable[..., Any]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises InputError with argparse's message."""
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+# ------------------------------------------------------------------------------------------------------------- options
+
+
+def add_workload(parser: Parser) -> None:
+    """OP k=v ...; keys may also follow the options (`parse`)."""
+    parser.add_argument("operator", metavar="OP", help="such as: gemm m=4096 n=4096 k=4096 dtype=bf16")
+    parser.add_argument("keys", nargs="*", default=[], metavar="k=v", help="its keys; docs/workloads.md lists all")
+
+
+def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of one command line, with `workload` as one text. InputError for what no option takes.
+
+    argparse takes the words of a positional argument in one piece: keys that stand behind an option are left over.
+    """
+    options, rest = parser.parse_known_args(arguments)
+    if hasattr(options, "operator"):
+        late = [word for word in rest if "=" in word and not word.startswith("-")]
+        options.workload = " ".join([options.operator, *options.keys, *late])
+        rest = [word for word in rest if word not in late]
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if getattr(options, "force", False) and all(getattr(options, name, None) is None for name in FILES):
+        named = (f"--{name.replace('_', '-')} FILE" for name in FILES if name in options)
+        parser.error(f"--force goes with {' or '.join(named)}")
+    return options
+
+
+def add_machine(parser: Parser) -> None:
+    """--arch and --set, of one machine."""
+    parser.add_argument("--arch", required=True, metavar="A", help="preset or machine file (tilewave archs lists them)")
+    add_overrides(parser)
+
+
+def add_overrides(parser: Parser) -> None:
+    """--set."""
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="P=V", help="override: --set l2.size='60 MiB'"
+    )
+
+
+def add_schedule(parser: Parser) -> None:
+    """--schedule, one."""
+    parser.add_argument(
+        "--schedule", default="auto", metavar="S", help="auto, a kind such as wgmma, or a configuration"
+    )
+
+
+def add_conditions(parser: Parser) -> None:
+    """Options of every run, also of a recorded one."""
+    add: Add = parser.add_argument
+    add("--l2", default="cold", metavar="STATE", help="cold (default), warm, or dirty: full of another kernel's stores")
+    add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
+    add("--data", default="normal", metavar="DATA", help="operands, for the energy: normal (default), uniform, zeros")
+    add("--exact", action="store_true", help="issue every instruction singly")
+
+
+def add_measures(parser: Parser) -> None:
+    """Options of runs whose time is wanted."""
+    add: Add = parser.add_argument
+    add("--scope", default="kernel", metavar="SCOPE", help="what time covers: kernel (default), event, stream, host")
+    add("--tune", action="store_true", help="simulate the best few candidates and take the fastest")
+
+
+def add_program(parser: Parser) -> None:
+    """--program."""
+    words = "run this program, a changed listing (TPUs)"
+    parser.add_argument("--program", default="", metavar="FILE", help=words)
+
+
+def conditions(options: argparse.Namespace, *more: str) -> dict[str, Any]:
+    """Options of a run, and `more`, under the names that `simulate` takes."""
+    return {name: getattr(options, name) for name in ("set", "exact", "l2", "scope", "clock", "data", "tune", *more)}
+
+
+def add_workers(parser: Parser) -> None:
+    """--workers and --store."""
+    parser.add_argument("--workers", type=positive, metavar="N", help="processes; default: all cores")
+    parser.add_argument("--store", metavar="FILE", help="where results are kept; default: in the user's cache")
+
+
+def add_output(parser: Parser) -> None:
+    """--json, --plot and --force."""
+    parser.add_argument("--json", action="store_true", help="JSON on stdout instead of text")
+    parser.add_argument("--plot", metavar="FILE", help=f"draw to a file ({', '.join(PICTURES)})")
+    parser.add_argument("--force", action="store_true", help="let files be overwritten")
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be a whole number of at least 1")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A share: `10 %` or `0.1`."""
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} must be a share such as 0.1 or '10 %'") from None
+
+
+# ------------------------------------------------------------------------------------------------------ what comes out
+
+
+def as_json(document: Any) -> str:
+    """JSON as all commands print it."""
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def target(option: str, name: str | None, suffixes: Sequence[str], force: bool) -> Path | None:
+    """Where a file goes, checked before anything runs. suffixes: of its name; any if there are none."""
+    if name is None:
+        return None
+    path = Path(name)
+    if suffixes and path.suffix not in suffixes:
+        raise InputError(f"{option} {name}: the name must end in {' or '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {path.parent}")
+    if path.exists() and not force:
+        raise InputError(f"{option} {path}: the file exists; --force overwrites it")
+    return path
+
+
+def picture(options: argparse.Namespace) -> Path | None:
+    """Where --plot draws."""
+    return target("--plot", options.plot, PICTURES, options.force)
+
+
+@contextmanager
+def written(option: str, path: Path) -> Iterator[None]:
+    """Turns a full disk or a forbidden folder into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None
+
+
+def save(draw: Callable[[], Any], path: Path) -> None:
+    """Writes the figure that `draw` makes, without a display."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    figure = draw()
+    with written("--plot", path):
+        figure.savefig(path, dpi=150)
+
+
+@contextmanager
+def counted(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Progress over a number of runs, with the time left."""
+    from sim.app.cli.progress import Progress
+
+    with Progress(label) as bar:
+
+        def show(done: int, of: int) -> None:
+            bar.label = f"{label}: {done} of {of} runs"
+            bar(done / of)
+
+        yield show

@@ -1,0 +1,251 @@
+"""Subcommands of studies: sweep, sensitivity, optimize, check, diff. What they need is imported when they run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arch.errors import InputError
+from sim.app.cli import arguments
+from sim.app.cli.arguments import Parser, as_json
+
+if TYPE_CHECKING:
+    from sim.app.study.sweep import Sweep
+
+TABLES = (".csv", ".parquet")
+
+
+def add_commands(commands: Any) -> None:
+    """Adds the parsers of studies to the command line's."""
+    sweep = commands.add_parser(
+        "sweep", help="one workload over ranges of figures, shapes, schedules", allow_abbrev=False
+    )
+    _add_base(sweep, vary_help="KEY=1,2,4 or KEY=A:B:STEP, A:B:*F, A:B:linN, A:B:logN; keys of one --vary go together, "
+              "several --vary are crossed")  # fmt: skip
+    _add_running(sweep)
+    sweep.add_argument("--csv", metavar="FILE", help="write one row a run (.csv, .parquet)")
+    sweep.add_argument("--melt", action="store_true", help="one row a run and metric in --csv")
+    sweep.add_argument("--metric", default="time_us", metavar="M", help="what --plot shows; default time_us")
+    sweep.add_argument("--kind", default="auto", metavar="K", help="line or heat; default: what fits")
+    sweep.add_argument(
+        "--pareto", nargs=2, metavar=("X", "Y"), help="list, and with --plot draw, the runs best in both"
+    )
+    arguments.add_output(sweep)
+    sweep.set_defaults(command=_sweep)
+
+    found = commands.add_parser("sensitivity", help="which hardware figures move this workload", allow_abbrev=False)
+    arguments.add_workload(found)
+    arguments.add_machine(found)
+    _add_conditions(found)
+    found.add_argument(
+        "--step", type=arguments.share, default=0.1, metavar="S", help="relative change of each figure; default 10 %%"
+    )
+    found.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="only these figures, such as 'dram.*'")
+    _add_running(found)
+    arguments.add_output(found)
+    found.set_defaults(command=_sensitivity)
+
+    best = commands.add_parser("optimize", help="search ranges for the best run (Optuna)", allow_abbrev=False)
+    _add_base(best, vary_help="KEY=VALUES as in sweep: one parameter of the search")
+    best.add_argument("--goal", nargs="+", default=["time_us"], metavar="M", help="one or two metrics; default time_us")
+    best.add_argument(
+        "--define",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="N=E",
+        help="name an expression, such as an area: 'area=sm.count * 4.2 + l2.size_bytes / 2**20'",
+    )
+    best.add_argument(
+        "--subject-to", nargs="+", action="extend", default=[], metavar="C", help="constraint, such as 'area <= 800'"
+    )
+    best.add_argument("--trials", type=arguments.positive, default=40, metavar="N", help="runs to try; default 40")
+    best.add_argument("--seed", type=int, default=0, metavar="S", help="of the search; default 0")
+    _add_running(best)
+    arguments.add_output(best)
+    best.set_defaults(command=_optimize)
+
+    check = commands.add_parser("check", help="cases of tilewave.toml against recorded cycles", allow_abbrev=False)
+    check.add_argument("names", nargs="*", metavar="NAME", help="only these cases (patterns); default: all")
+    check.add_argument("--config", default="tilewave.toml", metavar="FILE", help="default: tilewave.toml")
+    check.add_argument("--update", action="store_true", help="record what is there now in cycles.lock beside it")
+    check.add_argument(
+        "--tolerance", type=arguments.share, metavar="T", help="accepted change, such as 1%%; default: the file's, or 0"
+    )
+    check.add_argument("--format", default="text", metavar="F", help="text (default), json, junit, github")
+    check.add_argument("--json", dest="format", action="store_const", const="json", help="same as --format json")
+    check.add_argument("--out", metavar="FILE", help="write to a file instead of stdout")
+    check.add_argument("--force", action="store_true", help="let FILE be overwritten")
+    arguments.add_workers(check)
+    check.set_defaults(command=_check)
+
+    diff = commands.add_parser("diff", help="explain the difference between two runs", allow_abbrev=False)
+    diff.add_argument("old", metavar="A.json", help="a report of tilewave run --json")
+    diff.add_argument("new", metavar="B.json", help="another one")
+    diff.add_argument("--tolerance", type=arguments.share, default=0.0, metavar="T", help="accepted change; default 0")
+    diff.add_argument("--json", action="store_true", help="JSON instead of text")
+    diff.set_defaults(command=_diff)
+
+
+def _add_base(parser: Parser, *, vary_help: str) -> None:
+    arguments.add_workload(parser)
+    parser.add_argument("--arch", nargs="+", default=[], metavar="A", help="presets or machine files")
+    parser.add_argument("--vary", nargs="+", action="append", default=[], metavar="KEY=VALUES", help=vary_help)
+    arguments.add_overrides(parser)
+    _add_conditions(parser)
+
+
+def _add_conditions(parser: Parser) -> None:
+    arguments.add_schedule(parser)
+    arguments.add_conditions(parser)
+    arguments.add_measures(parser)
+
+
+def _add_running(parser: Parser) -> None:
+    arguments.add_workers(parser)
+    add = parser.add_argument
+    add("--executor", default="local", choices=("local", "dask"), help="local processes (default), or a Dask cluster")
+    add("--scheduler", metavar="ADDRESS", help="of the Dask scheduler, such as tcp://10.0.0.1:8786")
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    table = arguments.target("--csv", options.csv, TABLES, options.force)
+    picture = arguments.picture(options)
+    if options.melt and table is None:
+        raise InputError("--melt goes with --csv FILE")
+    from sim.app.study.sweep import KINDS, known_metric, sweep
+
+    for metric in (options.metric, *(options.pareto or ())):
+        known_metric(metric)
+    if options.kind not in KINDS:
+        raise InputError(f"--kind {options.kind}: must be one of {', '.join(KINDS)}")
+    text = options.workload
+    with arguments.counted(text) as progress:
+        found = sweep(text, options.arch, options.vary, progress=progress, **_running(options), **_conditions(options))
+    if options.json:
+        print(as_json(found.to_dict()))
+    else:
+        print(found)
+        if options.pareto:
+            print(f"\nBest in {' and '.join(options.pareto)}")
+            for row in found.pareto(*options.pareto):
+                shown = ", ".join(f"{key}={value}" for key, value in row.point.values.items())
+                print("  " + "  ".join([*(f"{name} {row.metric(name):.6g}" for name in options.pareto), shown]))
+        if found.kept:
+            print(f"\n{found.kept} results were in the store")
+    if table:
+        with arguments.written("--csv", table):
+            found.write(table, melt=options.melt)
+    if picture:
+        arguments.save(lambda: _sweep_figure(found, options), picture)
+    return 1 if found.failed else 0
+
+
+def _sweep_figure(found: Sweep, options: argparse.Namespace) -> Any:
+    drawn = found.plot_pareto(*options.pareto) if options.pareto else found.plot(options.metric, kind=options.kind)
+    return drawn.figure
+
+
+def _sensitivity(options: argparse.Namespace) -> int:
+    picture = arguments.picture(options)
+    from sim.app.study.sensitivity import sensitivity
+
+    text = options.workload
+    with arguments.counted(text) as progress:
+        found = sensitivity(
+            text,
+            options.arch,
+            step=options.step,
+            only=options.only,
+            progress=progress,
+            **_running(options),
+            **_conditions(options),
+        )
+    print(as_json(found.to_dict()) if options.json else found)
+    if picture:
+        arguments.save(lambda: found.plot().figure, picture)
+    return 0
+
+
+def _optimize(options: argparse.Namespace) -> int:
+    picture = arguments.picture(options)
+    if len(options.arch) != 1:
+        raise InputError("--arch A: a search has one machine to start from")
+    from sim.app.study.optimize import optimize
+
+    text = options.workload
+    with arguments.counted(text) as progress:
+        found = optimize(
+            text,
+            options.arch[0],
+            options.vary,
+            goals=options.goal,
+            define=options.define,
+            subject_to=options.subject_to,
+            trials=options.trials,
+            seed=options.seed,
+            progress=progress,
+            **_running(options),
+            **_conditions(options),
+        )
+    print(as_json(found.to_dict()) if options.json else found)
+    if picture:
+        arguments.save(lambda: found.plot().figure, picture)
+    return 0 if found.best else 1
+
+
+def _check(options: argparse.Namespace) -> int:
+    import difflib
+
+    path = arguments.target("--out", options.out, (), options.force)
+    from sim.app.study.check import check
+    from sim.app.study.check_formats import FORMATS
+    from sim.app.study.store import ResultStore, default_store
+
+    if options.format not in FORMATS:
+        near = difflib.get_close_matches(options.format, list(FORMATS), n=1, cutoff=0.0)[0]
+        raise InputError(f"--format {options.format}: must be one of {', '.join(FORMATS)}; did you mean {near}?")
+    with (
+        ResultStore(Path(options.store) if options.store else default_store()) as store,
+        arguments.counted(options.config) as progress,
+    ):
+        found = check(
+            Path(options.config),
+            names=options.names,
+            update=options.update,
+            tolerance=options.tolerance,
+            store=store,
+            workers=options.workers,
+            progress=progress,
+        )
+    text = FORMATS[options.format](found)
+    if path:
+        with arguments.written("--out", path):
+            path.write_text(text + "\n", encoding="utf-8")
+    else:
+        print(text)
+    return found.exit_code
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from sim.app.study.difference import difference
+
+    found = difference(Path(options.old), Path(options.new), options.tolerance)
+    print(as_json(found.to_dict()) if options.json else found)
+    return 1 if found.differs else 0
+
+
+# ---------------------------------------------------------------------------------------------------- what they share
+
+
+def _conditions(options: argparse.Namespace) -> dict[str, Any]:
+    return arguments.conditions(options, "schedule")
+
+
+def _running(options: argparse.Namespace) -> dict[str, Any]:
+    store = Path(options.store) if options.store else None
+    return {"store": store, "workers": options.workers, "executor": options.executor, "scheduler": options.scheduler}

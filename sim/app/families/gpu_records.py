@@ -1,0 +1,138 @@
+"""From what the GPU engine counted to the record that a report shows: ticks to cycles, sectors to bytes, names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from arch.gpu import GpuSpec
+from sim.app.report.record import GpuLaunch, KernelRecord, MachineFigures, Occupancy
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.gpu.engine.api import KernelResult, Launch
+from sim.gpu.engine.layout import C, P
+
+SECTOR_BYTES = 32
+
+_PIPES = {"tensor": "tensor_ticks", "fma": "fma_ticks", "alu": "alu_ticks", "half": "half_ticks", "mufu": "mufu_ticks"}
+"""Counter of the time of each pipe of a sub-core."""
+
+
+def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
+    """What a report divides by, for operands of type `dtype`; the fp32 pipes compute what no unit has as a format."""
+    tensor = spec.tensor_flops_per_cycle(dtype) * spec.clock.tensor_hz
+    vector = spec.vector_flops_per_cycle(dtype if spec.peak_flops(dtype) else "fp32") * spec.clock.boost_hz
+    sub_cores = spec.sm.count * spec.sm.sub_cores
+    return MachineFigures(
+        name=spec.name,
+        family=spec.family,
+        boost_hz=spec.clock.boost_hz,
+        peak_ops_per_s=int(max(tensor, vector)),
+        peak_hz=spec.clock.tensor_hz if tensor >= vector else spec.clock.boost_hz,
+        bandwidths={
+            "l2": int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * spec.clock.boost_hz),
+            "dram": spec.dram.bandwidth_bytes_per_s,
+            "pcie": spec.pcie.bandwidth_bytes_per_s,
+        },
+        clocked=("l2",),
+        power_limit_mw=spec.power.limit_mw,
+        instances=dict.fromkeys(_PIPES, sub_cores),
+        spec=spec.model_dump(mode="json", by_alias=True),
+    )
+
+
+def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_reason: str | None) -> KernelRecord:
+    """The record of a kernel that `launch` has brought to its end. throttle_reason: as in `KernelRecord`."""
+    kernel, spec = result.kernel, launch.device.spec
+    held = result.occupancy
+    cycles = -(-result.ticks // TICKS_PER_CYCLE)
+    busy_sms = min(spec.sm.count, kernel.ctas)
+    resident = sum(sms * held.ctas // kernel.cluster_size for sms in spec.sms_per_gpc) * kernel.cluster_size
+    warp_ticks = sum(result.warp_states.values())
+    slots = dict(result.issue_slots)
+    slots["issued"] = slots.pop("selected")
+    timing = spec.launch
+    return KernelRecord(
+        name=kernel.name,
+        schedule=schedule,
+        cycles=cycles,
+        clock_hz=result.clock_hz,
+        time_ps=result.time_ps,
+        counters=counters(result, spec),
+        stalls={
+            "warps": to_cycles({k: v for k, v in result.warp_states.items() if k != "no_warp"}),
+            "issue": to_cycles(slots),
+        },
+        own=GpuLaunch(
+            grid=kernel.grid,
+            cluster=kernel.cluster,
+            occupancy=Occupancy(
+                ctas_per_sm=held.ctas,
+                warps_per_sm=held.warps,
+                limiter=held.limiter.replace(" ", "_"),
+                max_warps_per_sm=spec.sm.max_warps,
+                achieved_warps_milli=1000 * warp_ticks // (result.ticks * busy_sms),
+            ),
+            waves_milli=1000 * kernel.ctas // resident,
+            tail_cycles=_tail_ticks(launch) // TICKS_PER_CYCLE,
+        ),
+        energy_fj=result.energy_fj,
+        launch_ps={
+            "command": timing.kernel_ps,
+            "setup": launch.launch_ps - timing.kernel_ps,
+            "drain": timing.drain_ps,
+        },
+        throttle_reason=throttle_reason,
+    )
+
+
+def counters(result: KernelResult, spec: GpuSpec) -> dict[str, int]:
+    """Counts of SMs and memory under the names of `KernelRecord.counters`, in bytes and cycles."""
+    sm, memory = result.counters, result.memory
+    found = {
+        "macs": sm["macs_tensor"] + sm["macs_vector"],
+        "warp_instructions": sm["instructions"],
+        "ctas": sm["ctas"],
+        "events": sm["events"],
+        "memory_lines": sm["lines"],
+        "smem_read_bytes": sm["shared_read_bytes"],
+        "smem_write_bytes": sm["shared_write_bytes"],
+        "smem_conflict_cycles": sm["shared_conflict_ticks"] // TICKS_PER_CYCLE,
+        "l1_read_bytes": SECTOR_BYTES * sm["l1_read_sectors"],
+        "l1_hits": sm["l1_hit_sectors"],
+        "l1_misses": sm["l1_read_sectors"] - sm["l1_hit_sectors"],
+        # What slices have read: requests that their coalescers have joined count once.
+        "l2_read_bytes": SECTOR_BYTES * (memory["l2_read_sectors"] - memory["l2_coalesced_sectors"]),
+        "l2_write_bytes": SECTOR_BYTES * (memory["l2_write_sectors"] + memory["l2_reduce_sectors"]),
+        "l2_hits": memory["l2_read_hit_sectors"],
+        "l2_misses": memory["l2_read_miss_sectors"],
+        "l2_evictions": memory["l2_evictions"],
+        "dram_read_bytes": memory["dram_read_bytes"],
+        "dram_write_bytes": memory["dram_write_bytes"],
+        "dram_row_hits": memory["dram_row_hits"],
+        "dram_row_misses": memory["dram_row_misses"] + memory["dram_row_conflicts"],
+    }
+    if spec.l2.coalescer:
+        found["l2_coalesced"] = memory["l2_coalesced_sectors"]
+    if spec.l2.partitions == 2:
+        found["l2_far_read_bytes"] = SECTOR_BYTES * memory["l2_far_read_sectors"]
+        found["l2_link_bytes"] = memory["l2_link_bytes"]
+    found |= {f"{pipe}_busy_cycles": sm[counter] // TICKS_PER_CYCLE for pipe, counter in _PIPES.items()}
+    found |= {name: count for name, count in sm.items() if name.startswith("inst_")}
+    return found
+
+
+def to_cycles(ticks: Mapping[str, int]) -> dict[str, int]:
+    """Whole cycles whose sum is that of `ticks`, rounded down once: parts still add up to their whole."""
+    found, seen = {}, 0
+    for name, count in ticks.items():
+        found[name] = (seen + count) // TICKS_PER_CYCLE - seen // TICKS_PER_CYCLE
+        seen += count
+    return found
+
+
+def _tail_ticks(launch: Launch) -> int:
+    """Ticks from the end of the last CTA of the SM that was done first to the end of the last CTA of all."""
+    ends = launch.state.ctas[:, C.END].reshape(-1, int(launch.p[P.CTAS_PER_SM])).max(axis=1)
+    worked = ends[ends > 0]
+    return int(np.max(worked) - np.min(worked))

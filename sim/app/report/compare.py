@@ -1,0 +1,85 @@
+"""One workload on several machines: a table, a common roofline, and a reason where a machine cannot run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sim.app.report.render import Shown
+from sim.app.report.report import SCHEMA_VERSION, Report
+from sim.app.report.sections import Section, bytes_text, ghz_text, percent, sections_of, time_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A machine that cannot run the workload, and why."""
+
+    machine: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Comparison(Shown):
+    """Rows of a comparison in the order in which machines were named."""
+
+    workload: str
+    rows: Sequence[Report | Unsupported]
+
+    @property
+    def reports(self) -> list[Report]:
+        """The rows that ran."""
+        return [row for row in self.rows if isinstance(row, Report)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """`rows`: a report (schema.json) each, or machine and reason."""
+        rows = [
+            row.to_dict() if isinstance(row, Report) else {"machine": row.machine, "reason": row.reason}
+            for row in self.rows
+        ]
+        return {"schema_version": SCHEMA_VERSION, "workload": self.workload, "rows": rows}
+
+    def plot_roofline(self, ax: Axes | None = None) -> Axes:
+        """All machines on one roofline, operations per byte of external memory."""
+        from sim.app.report.plots import roofline
+
+        return roofline(self.reports, ax)
+
+    def sections(self) -> list[Section]:
+        """The table, then what bounds each machine, in words."""
+        found = [Section(self.workload, tuple(_cells(report) for report in self.reports), _HEADER)]
+        for report in self.reports:
+            verdict = sections_of(report)[-1]
+            found.append(Section(f"{verdict.title}: {report.record.machine.name}", verdict.rows))
+        refused = tuple((row.machine, row.reason) for row in self.rows if isinstance(row, Unsupported))
+        return [section for section in (*found, Section("Not run", refused)) if section.rows]
+
+
+_HEADER = (
+    *("machine", "dtype", "time", "cycles", "clock", "TFLOPS", "of peak", "bound"),
+    *("ops/byte", "ridge", "external", "energy", "pJ/op", "schedule"),
+)
+
+
+def _cells(report: Report) -> tuple[str, ...]:
+    """One row of the table."""
+    run, figures = report.record, report.figures
+    return (
+        run.machine.name,
+        run.dtype,
+        time_text(figures.time_ps),
+        f"{figures.cycles:,}",
+        ghz_text(figures.clock_hz),
+        f"{report.tflops:.1f}",
+        percent(figures.share_of_peak),
+        figures.bound,
+        f"{figures.intensity:.1f}",
+        f"{figures.ridge:.1f}",
+        bytes_text(figures.external_bytes),
+        "" if figures.energy_j is None else f"{figures.energy_j * 1000:.3g} mJ",
+        "" if figures.joules_per_op is None else f"{figures.joules_per_op * 1e12:.3g}",
+        run.schedule,
+    )

@@ -1,0 +1,172 @@
+"""What a report says about a GPU alone: launch shape, occupancy, warp states, and words about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sim.app.report.figures import Figures, hit_rates, shares, total
+from sim.app.report.record import GpuLaunch
+from sim.app.report.sections import Section, ghz_text, percent, time_text, words
+from sim.app.report.verdict import WORTH_A_WORD
+
+if TYPE_CHECKING:
+    from sim.app.report.report import Report
+
+STALL_TITLE = "Stall stack (warps: share of warp-cycles; issue: share of issue slots)"
+
+REMEDIES = {
+    "long_scoreboard": "more loads in flight (occupancy, deeper prefetch) or better locality",
+    "lg_throttle": "wider loads, or fewer of them",
+    "mio_throttle": "fewer shared-memory instructions (wider accesses, larger register tiles)",
+    "short_scoreboard": "more work between a shared-memory load and its use, or fewer bank conflicts",
+    "math_pipe_throttle": "nothing in the schedule: the pipe is busy; a faster pipe or a narrower format",
+    "wait": "more independent instructions between dependent ones",
+    "barrier": "fewer synchronisations a tile, or more stages",
+    "mbarrier": "more stages or faster loads, where it is the consumers that wait",
+    "gmma": "nothing while the tensor pipe is busy; else a larger tile or a second warpgroup",
+    "tma_store": "faster stores, or more buffers for them",
+    "cp_async": "more stages or faster loads",
+    "cluster_barrier": "less skew between the CTAs of a cluster, or smaller clusters",
+    "no_instruction": "shorter code, or a warm instruction cache",
+    "not_selected": "nothing: there are more ready warps than issue slots",
+}
+"""What moves a warp state; states without an entry are not commented on."""
+
+
+def details(figures: Figures) -> dict[str, Any]:
+    """What only a GPU has. Of several kernels, launch shape and occupancy are those of the longest."""
+    kernel = max(figures.kernels, key=lambda k: k.time_ps)
+    launch: GpuLaunch = kernel.own
+    return {
+        "grid": list(launch.grid),
+        "cluster": list(launch.cluster),
+        "waves": launch.waves_milli / 1000,
+        "tail_fraction": launch.tail_cycles / kernel.cycles,
+        "occupancy": occupancy_dict(launch),
+        "hit_rates": hit_rates(figures.counters),
+        "speed_of_light": figures.speed_of_light(),
+        "intensity": figures.intensity,
+        "launch_us": {name: ps / 1e6 for name, ps in total(k.launch_ps for k in figures.kernels).items()},
+        "counters": dict(figures.counters),
+        "throttle_reason": kernel.throttle_reason,
+    }
+
+
+def occupancy_dict(launch: GpuLaunch) -> dict[str, Any] | None:
+    """Residency of a kernel: what fits, what limits it, what was achieved on average."""
+    if launch.occupancy is None:
+        return None
+    occupancy = launch.occupancy
+    result = {
+        "ctas_per_sm": occupancy.ctas_per_sm,
+        "warps_per_sm": occupancy.warps_per_sm,
+        "max_warps_per_sm": occupancy.max_warps_per_sm,
+        "limiter": occupancy.limiter,
+    }
+    if occupancy.achieved_warps_milli:
+        return {**result, "achieved": occupancy.achieved_warps_milli / 1000}
+    return result
+
+
+def _occupancy(report: Report) -> Section:
+    kernel = max(report.record.kernels, key=lambda k: k.time_ps)
+    launch: GpuLaunch = kernel.own
+    rows = []
+    if launch.occupancy is not None:
+        o = launch.occupancy
+        fits = f"{o.ctas_per_sm} CTAs an SM, {o.warps_per_sm} of {o.max_warps_per_sm} warps; limit: {words(o.limiter)}"
+        rows.append(("resident", fits))
+        if o.achieved_warps_milli:
+            rows.append(("achieved", f"{o.achieved_warps_milli / 1000:.1f} warps an SM"))
+    clusters = f", clusters of {' x '.join(map(str, launch.cluster))}" if max(launch.cluster) > 1 else ""
+    rows.append(("grid", " x ".join(map(str, launch.grid)) + clusters))
+    if launch.waves_milli:
+        tail = percent(launch.tail_cycles / kernel.cycles)
+        rows.append(("waves", f"{launch.waves_milli / 1000:.2f}; tail {tail} of the cycles"))
+    return Section("Occupancy", tuple(rows))
+
+
+SECTIONS = (_occupancy,)
+
+
+def bound(figures: Figures) -> str:
+    """The sentence about the limiting unit."""
+    reached = figures.speed_of_light()
+    match figures.bound:
+        case "overhead":
+            share = percent(figures.overhead_ps / figures.time_ps)
+            return (
+                f"Launch and host take {time_text(figures.overhead_ps)} ({share} of the time): fewer or larger "
+                "kernels, a graph, or fusion would move it, a faster chip would not."
+            )
+        case "dram":
+            rate = figures.external_bytes_per_s * 1e-12
+            return (
+                f"External memory is busy: {percent(reached['dram'])} of {rate:.2f} TB/s. Fewer bytes (fusion, a "
+                "narrower format, better reuse in the L2) or more bandwidth would move it; a faster clock would not."
+            )
+        case "l2":
+            return (
+                f"The L2 is busy: {percent(reached['l2'])} of its bandwidth. Larger tiles or multicast in clusters "
+                "would move it."
+            )
+        case "pcie":
+            rate = figures.machine.bandwidths["pcie"] * 1e-9
+            return (
+                f"The link to the host is busy: {percent(reached['pcie'])} of {rate:.1f} GB/s. Copying less, or "
+                "copying while kernels run, would move it; a faster chip would not."
+            )
+        case "compute":
+            pipes = {name: share for name, share in reached.items() if name.endswith(" pipe")}
+            busiest = max(pipes, key=lambda name: pipes[name], default="compute")
+            busy = max(pipes.get(busiest, 0.0), reached["compute"])
+            return (
+                f"Arithmetic is busy: {percent(busy)} of what the {busiest} can do at {ghz_text(figures.clock_hz)}. "
+                "More clock, more SMs or a narrower format would move it; more memory bandwidth would not."
+            )
+        case _:
+            best = max(reached, key=lambda name: reached[name])
+            return (
+                f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])}): latencies bound "
+                "it. More parallelism would move it: smaller tiles or split-K for more CTAs, more stages, more warps."
+            )
+
+
+def losses(figures: Figures) -> list[str]:
+    """Sentences about what else costs time."""
+    found = []
+    kernel = max(figures.kernels, key=lambda k: k.time_ps)
+    waiting = {state: share for state, share in _stall_shares(figures).items() if state in REMEDIES}
+    if waiting:
+        state, share = next(iter(waiting.items()))
+        if share >= WORTH_A_WORD:
+            found.append(
+                f"Warps spend {percent(share)} of their cycles in {words(state)}; it moves with {REMEDIES[state]}."
+            )
+    reached = figures.speed_of_light()
+    special, tensor = reached.get("mufu pipe", 0.0), reached.get("tensor pipe", 0.0)
+    if min(special, tensor) >= WORTH_A_WORD:
+        issued = shares(figures.stalls["issue"])["issued"]
+        found.append(
+            f"Exponentials keep the MUFU {percent(special)} busy, and {percent(issued)} of the issue slots are taken, "
+            f"beside {percent(tensor)} of the tensor cores: where they do not run side by side they add up."
+        )
+    tail = kernel.own.tail_cycles / kernel.cycles
+    if tail >= WORTH_A_WORD:
+        found.append(
+            f"The tail, in which SMs run out of work, is {percent(tail)} of the cycles "
+            f"({kernel.own.waves_milli / 1000:.2f} waves): "
+            "another tile size, stream-K or a shape that fills the last wave would shorten it."
+        )
+    rates = hit_rates(figures.counters)
+    if figures.bound == "dram" and rates.get("dram_row", 1.0) < 0.5:
+        found.append(
+            f"Only {percent(rates['dram_row'])} of DRAM accesses hit an open row: longer contiguous pieces help."
+        )
+    return found
+
+
+def _stall_shares(figures: Figures) -> dict[str, float]:
+    """Shares of all warp-cycles by state, largest first, without those in which a warp issued."""
+    split = shares(figures.stalls.get("warps", {}))
+    return {state: share for state, share in split.items() if state != "selected"}

@@ -1,0 +1,99 @@
+"""Pictures of reports. matplotlib is imported here and nowhere else; import this module only where one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+
+from sim.app.report.figures import shares
+from sim.app.report.profile import profile
+from sim.app.report.sections import SMALLEST_STALL, words
+
+if TYPE_CHECKING:
+    from sim.app.report.report import Report
+
+
+def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
+    """Rooflines of all machines and a point a report: TFLOPS over operations per byte of external memory."""
+    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    intensities = [report.figures.intensity for report in reports]
+    ridges = [report.figures.ridge for report in reports]
+    shown = [value for value in (*intensities, *ridges) if value > 0]  # a copy has no operations, and no place here
+    x = np.geomspace(min(shown) / 8, max(shown) * 8, 200)
+    for report in reports:
+        machine, figures = report.record.machine, report.figures
+        roof = np.minimum(machine.peak_ops_per_s, x * figures.external_bytes_per_s) * 1e-12
+        (line,) = ax.loglog(x, roof, label=f"{machine.name} {report.record.dtype}")
+        ax.plot(figures.intensity, figures.ops_per_s * 1e-12, "o", color=line.get_color())
+    unit = "TOPS" if all(report.record.dtype.startswith("int") for report in reports) else "TFLOPS"
+    ax.set(xlabel="operations a byte of external memory", ylabel=unit, title=reports[0].record.workload)
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    ax.grid(visible=True, alpha=0.2)
+    ax.legend()
+    return ax
+
+
+def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
+    """What the first unit's cycles were spent on (of a GPU: its warps'), one bar a kernel.
+
+    Reasons below `SMALLEST_STALL` everywhere are `other`.
+    """
+    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    unit = next(iter(report.figures.stalls), "")
+    kernels = [kernel for kernel in report.record.kernels if any(kernel.stalls.get(unit, {}).values())]
+    splits = [shares(kernel.stalls[unit]) for kernel in kernels]
+    states = list(dict.fromkeys(s for split in splits for s, share in split.items() if share >= SMALLEST_STALL))
+    left = np.zeros(len(kernels))
+    colours = plt.get_cmap("tab20")
+    for i, state in enumerate(states):
+        width = np.array([split.get(state, 0.0) for split in splits])
+        ax.barh(range(len(kernels)), width, 0.5, left=left, label=words(state), color=colours(i))
+        left += width
+    if len(kernels) and left.min() < 1:
+        ax.barh(range(len(kernels)), 1 - left, 0.5, left=left, label="other", color="0.8")
+    title = f"where cycles went: {words(unit)} of {report.record.machine.name}" if unit else "no stalls counted"
+    ax.set(xlabel=f"share of cycles ({words(unit)})", xlim=(0, 1), ylim=(-1, len(kernels)), title=title)
+    ax.xaxis.set_major_formatter(PercentFormatter(1))
+    ax.set_yticks(range(len(kernels)), [f"kernel {i}" for i in range(len(kernels))])
+    if states:
+        ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax
+
+
+def time_by_operator(report: Report, ax: Axes | None = None) -> Axes:
+    """Device time of a graph by operator, one bar each, coloured by class."""
+    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    entries = profile(report.record)[::-1]
+    kinds = list(dict.fromkeys(operator.kind for operator in report.record.operators))
+    for kind in kinds:
+        chosen = [(i, entry) for i, entry in enumerate(entries) if entry.kind == kind]
+        ax.barh([i for i, _ in chosen], [entry.device_ps * 1e-6 for _, entry in chosen], label=kind)
+    ax.set_yticks(range(len(entries)), [f"{entry.name} ({entry.calls})" for entry in entries])
+    ax.set(xlabel="device time, us", title=f"operators on {report.record.machine.name}")
+    ax.legend(fontsize="small", loc="lower right")
+    return ax
+
+
+def predicted_against_measured(points: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
+    """Simulated over measured time in microseconds, one colour a group, with lines at equality and at 10 % off."""
+    ax = ax or plt.subplots(figsize=(6, 6), layout="constrained")[1]
+    for label, pairs in points.items():
+        measured, predicted = zip(*pairs, strict=True)
+        ax.loglog(measured, predicted, ".", label=label, alpha=0.7)
+    if points:
+        times = [time for pairs in points.values() for pair in pairs for time in pair]
+        span = np.array([min(times) / 1.5, max(times) * 1.5])
+        for factor, style in ((1.0, "-"), (1.1, ":"), (1 / 1.1, ":")):
+            ax.plot(span, span * factor, style, color="0.4", linewidth=0.8)
+        ax.legend(fontsize="small")
+    ax.set(xlabel="measured, us", ylabel="simulated, us", aspect="equal")
+    return ax

@@ -1,0 +1,213 @@
+"""What a report says about a dataflow machine alone: placement, stages with their reasons, buffers, and words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sim.app.report.figures import Figures, shares, total
+from sim.app.report.record import KernelRecord, RduSection, RduStage
+from sim.app.report.sections import Section, bytes_text, ghz_text, percent, time_text, words
+from sim.app.report.verdict import WORTH_A_WORD
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from sim.app.report.report import Report
+
+STALL_TITLE = "Stall stack (pcus: share of PCU-cycles; memory stages: share of their cycles)"
+
+REASONS = ("busy", "no_input", "no_room", "memory", "network", "reconfiguration", "idle")
+"""Closed list of what a stage's cycles are spent on."""
+
+REMEDIES = {
+    "no_input": "a faster producer (more PCUs for the slowest stage) or smaller tiles, which fill the pipeline sooner",
+    "no_room": "a faster consumer, or deeper buffers where rates vary",
+    "memory": "fewer bytes (fusion, larger tiles), deeper buffers that let loads run further ahead, or more bandwidth",
+    "network": "another division over row_par and col_par, or wider links",
+    "reconfiguration": "fewer launches: fusion into one section, or kernel looping",
+}
+"""What would move each reason; an idle stage has nothing to do, so nothing is lost."""
+
+
+def details(figures: Figures) -> dict[str, Any]:
+    """What only a dataflow machine has; placement and stages are those of the longest launch."""
+    kernel = _longest(figures)
+    section: RduSection = kernel.own
+    return {
+        "section": section.name,
+        "launches": len(figures.kernels),
+        "placement": {
+            "grid": list(section.grid),
+            "pcus": section.pcus,
+            "pcu_count": section.pcu_count,
+            "pmus": section.pmus,
+            "pmu_count": section.pmu_count,
+            "buffer_bytes": section.sram_bytes,
+            "busiest_link": max((share for share, _ in section.networks.values()), default=0),
+            "link_wait_cycles": sum(waits for _, waits in section.networks.values()),
+            "networks": {
+                name: {"busiest_link": share, "link_wait_cycles": waits}
+                for name, (share, waits) in section.networks.items()
+            },
+        },
+        "stages": [
+            {
+                "name": stage.name,
+                "kind": stage.kind,
+                "pcus": stage.pcus,
+                "firings": stage.firings,
+                "interval_cycles": stage.interval_cycles,
+                "shares": shares(stage.cycles),
+            }
+            for stage in section.stages
+        ],
+        "buffers": [
+            {"name": b.name, "depth": b.depth, "token_bytes": b.token_bytes, "pmus": b.pmus} for b in section.buffers
+        ],
+        "speed_of_light": figures.speed_of_light(),
+        "intensity": figures.intensity,
+        "launch_us": {name: ps / 1e6 for name, ps in total(k.launch_ps for k in figures.kernels).items()},
+        "counters": dict(figures.counters),
+    }
+
+
+def _longest(figures: Figures) -> KernelRecord:
+    return max(figures.kernels, key=lambda k: k.time_ps)
+
+
+def _placement(report: Report) -> Section:
+    section: RduSection = _longest(report.figures).own
+    return Section(
+        f"Placement of {section.name}",
+        (
+            ("PCUs", f"{section.pcus} of {section.pcu_count} on a grid of {section.grid[0]} x {section.grid[1]}"),
+            ("PMUs", f"{section.pmus} of {section.pmu_count}, {bytes_text(section.sram_bytes)} of buffers"),
+            *(
+                (f"busiest {name} link", f"{percent(share)} of its bandwidth, {waits:,} cycles of waits")
+                for name, (share, waits) in section.networks.items()
+            ),
+        ),
+    )
+
+
+def _prefetch(report: Report) -> Section:
+    """What came from DDR beside running sections, and how much of its time they hid."""
+    counters = report.figures.counters
+    copied_ps = counters.get("prefetch_ps", 0)
+    if not copied_ps:
+        return Section("Prefetch from DDR", ())
+    waited_ps = _waited_ps(report.figures)
+    hidden_ps = max(0, copied_ps - waited_ps)
+    return Section(
+        "Prefetch from DDR",
+        (
+            ("copied to HBM", f"{bytes_text(counters['prefetch_bytes'])} in {time_text(copied_ps)}"),
+            ("hidden by what ran", f"{time_text(hidden_ps)}, {percent(hidden_ps / copied_ps)}"),
+            ("waited for", f"{time_text(waited_ps)}, {percent(waited_ps / report.figures.time_ps)} of all time"),
+        ),
+    )
+
+
+def _stages(report: Report) -> Section:
+    section: RduSection = _longest(report.figures).own
+    rows = tuple(
+        (
+            stage.name,
+            str(stage.pcus) if stage.pcus else words(stage.kind),
+            f"{stage.firings:,}",
+            *(percent(stage.cycles.get(reason, 0) / max(sum(stage.cycles.values()), 1)) for reason in REASONS),
+        )
+        for stage in section.stages
+    )
+    return Section("Stages", rows, ("stage", "PCUs", "firings", *(words(r) for r in REASONS)))
+
+
+SECTIONS = (_placement, _stages, _prefetch)
+
+
+def _waited_ps(figures: Figures) -> int:
+    """Time in which launches waited for copies from DDR."""
+    return total(k.launch_ps for k in figures.kernels).get("prefetch", 0)
+
+
+def _copies(figures: Figures) -> str:
+    rate = figures.machine.bandwidths["ddr"] * 1e-12
+    waited_ps = _waited_ps(figures)
+    return (
+        f"Copies from DDR to HBM bound it: {percent(figures.speed_of_light()['ddr'])} of {rate:.2f} TB/s, and launches "
+        f"wait for them {time_text(waited_ps)} ({percent(waited_ps / figures.time_ps)} of the time). More sockets, "
+        "whose HBM holds more, larger batches or more DDR bandwidth would move it."
+    )
+
+
+def bound(figures: Figures) -> str:
+    """The sentence about the limiting unit."""
+    reached = figures.speed_of_light()
+    match figures.bound:
+        case "ddr" if figures.counters.get("prefetch_ps"):
+            return _copies(figures)
+        case "overhead":
+            if 2 * _waited_ps(figures) > figures.overhead_ps:
+                return _copies(figures)
+            share = percent(figures.overhead_ps / figures.time_ps)
+            return (
+                f"Launches take {time_text(figures.overhead_ps)} ({share} of the time): fusing sections, kernel "
+                "looping or hardware orchestration would move it, a faster chip would not."
+            )
+        case "hbm" | "ddr" as level:
+            rate = figures.machine.bandwidths[level] * 1e-12
+            return (
+                f"External memory is busy: {percent(reached[level])} of {rate:.2f} TB/s. Fewer bytes (fusion, larger "
+                "tiles) or more bandwidth would move it; more PCUs would not."
+            )
+        case "compute":
+            busy = max(reached["compute"], reached.get("pcu pipe", 0.0))
+            return (
+                f"Arithmetic is busy: {percent(busy)} of the PCUs' cycles at {ghz_text(figures.clock_hz)}. More clock "
+                "or more PCUs would move it; more memory bandwidth would not."
+            )
+    best = max(reached, key=lambda name: reached[name])
+    if not _longest(figures).own.stages:
+        share = percent(reached.get("link", 0.0))
+        return f"Links bound it: {share} of their bandwidth; the rest is latency, step by step."
+    slowest = _slowest(_longest(figures).own)
+    return (
+        f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])}). The slowest stage is "
+        f"{slowest.name}, busy {percent(slowest.cycles['busy'] / max(sum(slowest.cycles.values()), 1))} of the time: "
+        "more PCUs for it, deeper buffers or more tiles in flight would move it."
+    )
+
+
+def _slowest(section: RduSection) -> RduStage:
+    return max(section.stages, key=lambda stage: stage.cycles.get("busy", 0))
+
+
+def losses(figures: Figures) -> list[str]:
+    """Sentences about what else costs time."""
+    section: RduSection = _longest(figures).own
+    if not section.stages:
+        return []
+    slowest = _slowest(section)
+    whole = max(sum(slowest.cycles.values()), 1)
+    lost = {reason: count / whole for reason, count in slowest.cycles.items() if reason in REMEDIES}
+    reason = max(lost, key=lambda name: lost[name])
+    found = []
+    if lost[reason] >= WORTH_A_WORD:
+        found.append(
+            f"The busiest stage, {slowest.name}, spends {percent(lost[reason])} of its cycles in {words(reason)}; it "
+            f"moves with {REMEDIES[reason]}."
+        )
+    unused = 1 - section.pcus / section.pcu_count
+    if figures.bound == "compute" and unused >= WORTH_A_WORD:
+        found.append(f"{percent(unused)} of the PCUs hold no stage.")
+    return found
+
+
+def draw(report: Report, figure: Figure) -> None:
+    """The picture of a run: the pipeline on the grid, and when its stages fired."""
+    from sim.app.report.rdu_plots import placement, timeline
+
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
+    section: RduSection = _longest(report.figures).own
+    placement(section, left)
+    timeline(section, right)

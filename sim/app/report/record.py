@@ -1,0 +1,235 @@
+"""What an engine hands to a report: plain integers counted during one run, with no ratio and no unit conversion yet.
+
+A counter, level or unit that a machine lacks is absent from its mapping. Names of warp states are Nsight Compute's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+WARP_STATES = (
+    "selected",  # issued an instruction in this cycle
+    "not_selected",  # eligible, but another warp of the sub-core was chosen
+    "wait",  # fixed-latency dependency or stall count
+    "math_pipe_throttle",  # FP32, INT, MUFU or tensor pipe busy
+    "short_scoreboard",  # shared memory, MUFU or other on-chip result
+    "long_scoreboard",  # global or local memory result
+    "lg_throttle",  # queue of global and local memory instructions full
+    "mio_throttle",  # queue of shared-memory and special instructions full
+    "barrier",  # bar.sync
+    "mbarrier",  # waiting for the phase of an mbarrier
+    "gmma",  # wgmma.wait_group
+    "cp_async",  # cp.async.wait_group
+    "tma_store",  # cp.async.bulk.wait_group, or TMA queue full
+    "cluster_barrier",  # barrier.cluster
+    "membar",  # memory fence
+    "sleeping",  # nanosleep, or parked by setmaxnreg
+    "no_instruction",  # instruction fetch
+)
+"""Closed list of warp states of a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Residency of one kernel: what fits on one SM, what limits it, and what was reached on average."""
+
+    ctas_per_sm: int
+    warps_per_sm: int
+    limiter: str
+    """`registers`, `shared_memory`, `warps`, `ctas` or `grid`."""
+    max_warps_per_sm: int
+    achieved_warps_milli: int = 0
+    """Mean resident warps of an SM with work, times 1000."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLaunch:
+    """What only a launch on a GPU has."""
+
+    grid: tuple[int, ...]
+    cluster: tuple[int, ...] = (1, 1, 1)
+    occupancy: Occupancy | None = None
+    waves_milli: int = 0
+    """CTAs (or clusters' CTAs) divided by those that are resident at once, times 1000."""
+    tail_cycles: int = 0
+    """Cycles from the first SM that has no work left to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RduStage:
+    """One stage of a section. cycles: by reason; they sum to the section's."""
+
+    name: str
+    kind: str
+    pcus: int
+    firings: int
+    interval_cycles: int
+    cycles: Mapping[str, int]
+    units: Sequence[tuple[int, int]] = ()
+    """(row, column) of its PCUs on the mesh."""
+
+
+@dataclass(frozen=True, slots=True)
+class RduBuffer:
+    """One channel's buffer. units: (row, column) of its PMUs."""
+
+    name: str
+    depth: int
+    token_bytes: int
+    pmus: int
+    units: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RduSection:
+    """What only a section on a dataflow machine has: stages, buffers, where they stand, when they fired."""
+
+    name: str
+    stages: Sequence[RduStage]
+    buffers: Sequence[RduBuffer]
+    grid: tuple[int, int]
+    pcus: int
+    pcu_count: int
+    pmus: int
+    pmu_count: int
+    sram_bytes: int
+    networks: Mapping[str, tuple[float, int]]
+    """By network (vector, scalar, control): share of its bandwidth that the busiest link uses, cycles of waits."""
+    log: Sequence[tuple[int, int, int]] = ()
+    """(stage, first cycle, end) of firings."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One launch (of a program, of a section) as the engine counted it."""
+
+    name: str
+    schedule: str
+    cycles: int
+    """Core-clock cycles from the start of its first piece of work to its last store."""
+    clock_hz: int
+    """Mean core clock over those cycles."""
+    time_ps: int
+    """Device time of the kernel: what a profiler reports as its duration."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Monotonic counts. Known names: `macs`, `events`, `<level>_read_bytes`, `<level>_write_bytes`, `<level>_hits`,
+    `<level>_misses` (levels: `sim.app.report.figures.LEVELS`), `<pipe>_busy_cycles` (summed over its instances); of a
+    GPU `warp_instructions`, `ctas`, `memory_lines`, `smem_conflict_cycles`, `dram_row_hits`, `dram_row_misses`."""
+    stalls: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By unit, cycles by what they were spent on; a unit's counts sum to its instances times cycles. Of a GPU: `warps`,
+    warp-cycles by state (`WARP_STATES`), and `issue`, issue-slot cycles: `issued`, `no_warp`, or the state of the warp
+    that became eligible first."""
+    own: Any = None
+    """What only the machine's family has: a `GpuLaunch`, an `RduSection`;
+    of other families what their report module reads."""
+    energy_fj: int = 0
+    launch_ps: Mapping[str, int] = field(default_factory=dict)
+    """Parts of the launch that belong to `time_ps`: `command`, `instruction_fetch`, `descriptor_fetch`, ..."""
+    throttle_reason: str | None = None
+    """`power`, `regulator`, `tensor_clock` or `locked` when the clock stayed below boost; None at boost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One kernel that `schedule=auto` considered: a lower rank is better."""
+
+    schedule: str
+    estimate_cycles: int
+    simulated_cycles: int | None = None
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """One call of an operator, as a profiler of a framework shows it."""
+
+    name: str
+    kind: str
+    """Class of the operator by how it moves data: `contraction`, `normalisation`, `elementwise`, `copy` (to or from the
+    host), `communication` (between devices)."""
+    workload: str
+    """The operator as text."""
+    host_ps: int
+    """For how long the call kept the host's thread."""
+    kernels: int
+    device_ps: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFigures:
+    """The figures of a machine that a report divides by. Peaks are at the boost clock, but see `peak_hz`."""
+
+    name: str
+    family: str
+    boost_hz: int
+    peak_ops_per_s: int
+    """Peak of the chosen dtype, operations (2 per MAC) a second, as the data sheet counts them."""
+    bandwidths: Mapping[str, int]
+    """Peak bytes a second by memory level; a level without a figure is absent."""
+    external: tuple[str, ...] = ("dram",)
+    """Levels outside the chip: what the roofline counts as memory."""
+    duplex: tuple[str, ...] = ()
+    """Levels whose bandwidth is that of each direction; of others both share it."""
+    clocked: tuple[str, ...] = ()
+    """Levels whose bandwidth moves with the core clock; their figure is at boost."""
+    power_limit_mw: int | None = None
+    peak_hz: int = 0
+    """Core clock behind `peak_ops_per_s`; 0: boost."""
+    instances: Mapping[str, int] = field(default_factory=dict)
+    """How many instances of each pipe the machine has: what `<pipe>_busy_cycles` is divided by."""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """The validated description, as plain data."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorStats:
+    """What the simulation itself cost. Only the counts are deterministic."""
+
+    version: str
+    events: int
+    cpu_s: float
+    wall_s: float
+    peak_memory_bytes: int
+    warp_instructions: int | None = None
+    memory_lines: int | None = None
+    instructions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Outcome of check mode against the operator's NumPy reference."""
+
+    passed: bool
+    max_rel_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One operator on one machine."""
+
+    machine: MachineFigures
+    workload: str
+    """The operator as text, `gemm m=... n=...`."""
+    dtype: str
+    flops: int
+    macs: int
+    operand_bytes: int
+    """Bytes of all operands and results, each touched once."""
+    schedule: str
+    kernels: Sequence[KernelRecord]
+    scope: str = "kernel"
+    """What `time_ps` covers: `kernel`, `event`, `stream` or `host`."""
+    time_ps: int = 0
+    """Time in that scope; 0: that of the kernels alone."""
+    candidates: Sequence[Candidate] = ()
+    host_ps: Mapping[str, int] = field(default_factory=dict)
+    """Time outside kernels by cause: `framework`, `launch`, `gap`, `synchronise`, `copy`, ..."""
+    check: CheckResult | None = None
+    simulator: SimulatorStats | None = None
+    operators: Sequence[OperatorTime] = ()
+    """The operators of a graph, in the order of their calls."""
+    notes: Sequence[str] = ()
+    """Anything that a reader must know, one sentence each."""

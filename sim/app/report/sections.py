@@ -1,0 +1,245 @@
+"""A report as sections of table rows, in the order in which Nsight Compute taught people to read, then in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.app.report.families import family
+from sim.app.report.figures import Figures, hit_rates, level_bytes, shares, total
+from sim.app.report.profile import classes, profile
+from sim.app.report.record import RunRecord
+
+if TYPE_CHECKING:
+    from sim.app.report.report import Report
+
+BAR_WIDTH = 30
+SMALLEST_STALL = 0.005
+"""Stall reasons below this share are summed up as `other`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One titled table: `rows` of equally many cells; `header` may be empty."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    header: tuple[str, ...] = ()
+
+
+def sections_of(report: Report) -> list[Section]:
+    """All sections of a report; those about which nothing was counted are left out."""
+    makers: tuple[Callable[[Report], Section], ...] = (
+        _headline,
+        _speed_of_light,
+        _roofline,
+        _stalls,
+        _memory,
+        *family(report.record.machine.family).SECTIONS,
+        _clock,
+        _time_parts,
+        _profile,
+        _classes,
+        _kernels,
+        _candidates,
+        _verdict,
+    )
+    return [section for section in (make(report) for make in makers) if section.rows]
+
+
+def bar(share: float) -> str:
+    """A bar of `BAR_WIDTH` characters for a share of 0 to 1."""
+    filled = min(BAR_WIDTH, max(0, round(share * BAR_WIDTH)))
+    return "#" * filled + "." * (BAR_WIDTH - filled)
+
+
+def percent(share: float) -> str:
+    """`71.8 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def bytes_text(count: int) -> str:
+    """Bytes with a binary prefix: `1.50 GiB`."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1024
+    return f"{value:.2f} TiB"
+
+
+def time_text(ps: int) -> str:
+    """A time with three to four digits: `193.4 us`."""
+    us = ps * 1e-6
+    if us >= 1e6:
+        return f"{us * 1e-6:.3f} s"
+    if us >= 1e4:
+        return f"{us * 1e-3:.2f} ms"
+    return f"{us:.2f} us" if us < 100 else f"{us:.1f} us"
+
+
+def ops_text(ops_per_s: float, dtype: str) -> str:
+    """`710.2 TFLOPS`, or GFLOPS where small; of integers TOPS and GOPS."""
+    unit = "OPS" if dtype.startswith("int") else "FLOPS"
+    return f"{ops_per_s * 1e-12:.1f} T{unit}" if ops_per_s >= 1e11 else f"{ops_per_s * 1e-9:.2f} G{unit}"
+
+
+def ghz_text(hz: int) -> str:
+    """`1.755 GHz`."""
+    return f"{hz * 1e-9:.3f} GHz"
+
+
+def words(name: str) -> str:
+    """A counter's or reason's name for people: `shared_memory` is `shared memory`."""
+    return name.replace("_", " ")
+
+
+def _headline(report: Report) -> Section:
+    run, figures = report.record, report.figures
+    rows = [
+        ("time", f"{time_text(figures.time_ps)} ({run.scope})"),
+        ("cycles", f"{figures.cycles:,} at {ghz_text(figures.clock_hz)}"),
+        ("achieved", f"{ops_text(figures.ops_per_s, run.dtype)}, {percent(figures.share_of_peak)} of peak"),
+        ("schedule", run.schedule),
+    ]
+    if run.check is not None:
+        outcome = "passed" if run.check.passed else "FAILED"
+        rows.append(("check", f"{outcome}, largest relative error {run.check.max_rel_error:.2e}"))
+    return Section(f"{run.workload} on {run.machine.name}", tuple(rows))
+
+
+def _speed_of_light(report: Report) -> Section:
+    reached = report.figures.speed_of_light()
+    return Section(
+        "Speed of light", tuple((words(name), percent(share), bar(share)) for name, share in reached.items())
+    )
+
+
+def _roofline(report: Report) -> Section:
+    figures = report.figures
+    if not figures.flops:
+        return Section("Roofline", ())
+    side = "compute" if figures.intensity >= figures.ridge else "memory"
+    roof = min(float(figures.machine.peak_ops_per_s), figures.intensity * figures.external_bytes_per_s)
+    achieved, most = (ops_text(rate, report.record.dtype) for rate in (figures.ops_per_s, roof))
+    return Section(
+        "Roofline",
+        (
+            ("intensity", f"{figures.intensity:.1f} operations a byte of external memory"),
+            ("ridge", f"{figures.ridge:.1f}, so the {side} roof is over it"),
+            ("under its roof", f"{achieved} of {most} ({percent(figures.ops_per_s / roof)})"),
+        ),
+    )
+
+
+def _stalls(report: Report) -> Section:
+    rows = []
+    for unit, counts in report.figures.stalls.items():
+        split = shares(counts)
+        shown = {reason: share for reason, share in split.items() if share >= SMALLEST_STALL}
+        rest = sum(split.values()) - sum(shown.values())
+        if len(shown) < len(split):
+            shown["other"] = rest
+        rows += [(words(unit), words(reason), percent(share), bar(share)) for reason, share in shown.items()]
+    return Section(family(report.record.machine.family).STALL_TITLE, tuple(rows))
+
+
+def _memory(report: Report) -> Section:
+    figures = report.figures
+    rates = hit_rates(figures.counters)
+    device_s = figures.device_ps * 1e-12
+    rows = []
+    for level, sides in level_bytes(figures.counters).items():
+        if not any(sides.values()):
+            continue
+        rate = rates.get("dram_row" if level == "dram" else level)
+        hits = "" if rate is None else percent(rate) + (" of rows" if level == "dram" else "")
+        bandwidth = f"{sum(sides.values()) / device_s * 1e-9:,.0f} GB/s"
+        rows.append(
+            (words(level), *(bytes_text(sides[s]) if s in sides else "" for s in ("read", "write")), bandwidth, hits)
+        )
+    return Section("Memory chart", tuple(rows), ("level", "read", "written", "rate", "hits"))
+
+
+def _clock(report: Report) -> Section:
+    figures = report.figures
+    machine = figures.machine
+    reasons = sorted({words(k.throttle_reason) for k in figures.kernels if k.throttle_reason})
+    held = f", held by: {', '.join(reasons)}" if reasons else ""
+    rows = [("mean", f"{ghz_text(figures.clock_hz)} of {ghz_text(machine.boost_hz)} boost{held}")]
+    if figures.power_w is not None and figures.energy_j is not None:
+        limit = "" if machine.power_limit_mw is None else f" of {machine.power_limit_mw / 1000:.0f} W"
+        rows.append(("power", f"{figures.power_w:.0f} W{limit}; {figures.energy_j * 1000:.3g} mJ"))
+    return Section("Clock and power", tuple(rows))
+
+
+def _time_parts(report: Report) -> Section:
+    figures = report.figures
+    launch = total(k.launch_ps for k in figures.kernels)
+    parts = {"kernels": figures.device_ps - sum(launch.values())} | launch | dict(report.record.host_ps)
+    if len(parts) == 1:
+        return Section("Where the time went", ())
+    whole = sum(parts.values())
+    rows = tuple((words(name), time_text(ps), percent(ps / whole)) for name, ps in parts.items() if ps)
+    return Section("Where the time went", rows)
+
+
+def _profile(report: Report) -> Section:
+    if not report.record.operators:
+        return Section("Profile", ())
+    return profile_section(report.record)
+
+
+def _classes(report: Report) -> Section:
+    by_kind = classes(report.record)
+    if len(by_kind) < 2:
+        return Section("Operator classes", ())
+    rows = tuple(
+        (kind, percent(entry.flop_share), percent(entry.device_share), time_text(entry.device_ps))
+        for kind, entry in by_kind.items()
+    )
+    return Section("Operator classes", rows, ("class", "operations", "device time", ""))
+
+
+def _kernels(report: Report) -> Section:
+    if len(report.record.kernels) < 2 or report.record.operators:
+        return Section("Kernels", ())
+    rows = tuple(
+        (k.name, f"{k.cycles:,}", time_text(k.time_ps), Figures.of_kernel(report.record, k).bound)
+        for k in report.record.kernels
+    )
+    return Section("Kernels", rows, ("name", "cycles", "time", "bound"))
+
+
+def profile_section(run: RunRecord) -> Section:
+    """Time by operator, as a framework's profiler prints it."""
+    rows = tuple(
+        (
+            entry.name, str(entry.calls), str(entry.kernels),
+            time_text(entry.host_ps), percent(entry.host_share),
+            time_text(entry.device_ps), percent(entry.device_share), time_text(entry.device_ps // entry.calls),
+            entry.bound,
+        )
+        for entry in profile(run)
+    )  # fmt: skip
+    header = ("operator", "calls", "kernels", "host", "host %", "device", "device %", "device a call", "bound")
+    return Section("Profile", rows, header)
+
+
+def _candidates(report: Report) -> Section:
+    candidates = report.record.candidates
+    if len(candidates) < 2:
+        return Section("Candidates", ())
+    rows = []
+    for c in candidates:
+        simulated = "" if c.simulated_cycles is None else f"{c.simulated_cycles:,}"
+        rows.append((c.schedule, f"{c.estimate_cycles:,}", simulated, "chosen" if c.chosen else ""))
+    return Section("Candidates", tuple(rows), ("schedule", "estimated cycles", "simulated", ""))
+
+
+def _verdict(report: Report) -> Section:
+    from sim.app.report.verdict import sentences
+
+    lines = [*sentences(report), *report.record.notes]
+    return Section("What bounds it", tuple((line,) for line in lines))

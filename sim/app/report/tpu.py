@@ -1,0 +1,135 @@
+"""What a report says about a TPU alone: the matrix unit's counters as published, and words about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sim.app.report.figures import Figures
+from sim.app.report.sections import Section, percent, time_text, words
+from sim.app.report.verdict import WORTH_A_WORD
+
+if TYPE_CHECKING:
+    from sim.app.report.report import Report
+
+STALL_TITLE = "Where each unit's cycles went"
+
+WEIGHT_CAUSES = ("weight_stall", "weight_shift")
+
+CAUSES = {
+    "weight_stall": "more bandwidth of weight memory, or more rows a weight (a larger batch)",
+    "weight_shift": "more rows a weight: a shift hides behind a multiply that is at least as long",
+    "drain": "longer layers: sums leave the array at the end of each",
+    "activation": "a faster activation unit, or smaller output tiles that leave it work to overlap",
+    "raw": "fewer layers that depend on each other, or a cheaper synchronisation",
+    "input": "a faster link to the host, or input that arrives while something else runs",
+    "output": "a faster link to the host, or narrower results",
+    "host": "less work on the host, or a vector unit",
+    "accumulators": "a faster activation unit, or output tiles of half the accumulators",
+    "unified_buffer": "wider ports",
+}
+"""What moves a cause of idle cycles of the matrix unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TpuRun:
+    """What only a TPU's run has. array_cycles: of the array with neighbours that never make it wait; useful and active
+    cycles: of the cells that hold useful weights, and of all; raw and input stalls may overlap other counters."""
+
+    array_cycles: int
+    useful_cycles: int
+    active_cycles: int
+    raw_stall_cycles: int
+    input_stall_cycles: int
+
+
+def counters(figures: Figures) -> dict[str, float]:
+    """Shares of the matrix units' cycles as published: the first four sum to 1, useful and unused to active."""
+    matrix = figures.stalls.get("matrix", {})
+    whole = sum(matrix.values()) or 1
+    runs: list[TpuRun] = [k.own for k in figures.kernels]
+    active = matrix.get("active", 0)
+    cells = sum(run.active_cycles for run in runs) or 1
+    useful = active * sum(run.useful_cycles for run in runs) / cells
+    weights = {cause: matrix.get(cause, 0) / whole for cause in WEIGHT_CAUSES}
+    return {
+        "array_active": active / whole,
+        **weights,
+        "non_matrix": (whole - active) / whole - sum(weights.values()),
+        "useful_macs": useful / whole,
+        "unused_macs": (active - useful) / whole,
+        "raw_stalls": sum(run.raw_stall_cycles for run in runs) / whole,
+        "input_stalls": sum(run.input_stall_cycles for run in runs) / whole,
+    }
+
+
+def details(figures: Figures) -> dict[str, Any]:
+    """The family's object in a report."""
+    return {
+        "array_cycles": sum(k.own.array_cycles for k in figures.kernels),
+        "counters": counters(figures),
+        "counts": dict(figures.counters),
+        "speed_of_light": figures.speed_of_light(),
+        "intensity": figures.intensity,
+        "macs_per_weight_byte": figures.flops / 2 / figures.external_bytes,
+    }
+
+
+def _matrix_unit(report: Report) -> Section:
+    figures = report.figures
+    rows = [(words(name), percent(share)) for name, share in counters(figures).items()]
+    alone = sum(k.own.array_cycles for k in figures.kernels)
+    rows.append(("array alone", f"{alone:,} cycles"))
+    return Section("Counters of the matrix unit", tuple(rows))
+
+
+SECTIONS = (_matrix_unit,)
+
+
+def bound(figures: Figures) -> str:
+    """The sentence about the limiting unit."""
+    reached = figures.speed_of_light()
+    match figures.bound:
+        case "overhead":
+            share = percent(figures.overhead_ps / figures.time_ps)
+            return (
+                f"The host takes {time_text(figures.overhead_ps)} ({share} of the time); a larger batch would move it."
+            )
+        case "compute":
+            busy = max(reached.get("matrix pipe", 0.0), reached.get("activation pipe", 0.0))
+            return (
+                f"The array is busy for {percent(busy)} of the cycles. More clock or a larger array would move it; "
+                "more memory bandwidth would not."
+            )
+        case "latency":
+            best = max(reached, key=lambda name: reached[name])
+            return (
+                f"No unit is near its peak (the busiest, {words(best)}, reaches {percent(reached[best])}): units wait "
+                "for each other. More rows a weight, or layers that overlap, would move it."
+            )
+        case "dram":
+            return (
+                f"Weight memory is busy: {percent(reached['dram'])} of its bandwidth. More rows a weight (a larger "
+                "batch), narrower weights or more bandwidth would move it; a faster clock would not."
+            )
+        case "pcie":
+            return (
+                f"The link to the host is busy: {percent(reached['pcie'])} of one direction. Narrower results or "
+                "more layers between input and output would move it; nothing on the chip would."
+            )
+        case level:
+            return f"The {words(level)} is busy: {percent(reached[level])} of its bandwidth. A wider one would move it."
+
+
+def losses(figures: Figures) -> list[str]:
+    """A sentence about what the matrix unit waits for most."""
+    matrix = figures.stalls.get("matrix", {})
+    whole = sum(matrix.values())
+    waits = {cause: count for cause, count in matrix.items() if cause in CAUSES}
+    if not waits:
+        return []
+    cause = max(waits, key=lambda name: waits[name])
+    share = waits[cause] / whole
+    if share < WORTH_A_WORD:
+        return []
+    return [f"The matrix unit spends {percent(share)} of its cycles in {words(cause)}; it moves with {CAUSES[cause]}."]

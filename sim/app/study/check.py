@@ -1,0 +1,231 @@
+"""CI regression: the cases of `tilewave.toml` against the runs recorded in `cycles.lock`."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim.app.study import lockfile
+from sim.app.study.case import OPTION_DEFAULTS, Answer, Case
+from sim.app.study.digest import Change, Digest, changes
+from sim.app.study.executors import make_executor
+from sim.app.study.lockfile import Entry, Lock
+from sim.app.study.runner import Progress, run_cases
+from sim.app.study.store import ResultStore
+from workloads.parse import parse
+
+CONFIG = "tilewave.toml"
+
+SAME, CHANGED, NEW, GONE, REFUSED, FAILED = "same", "changed", "new", "gone", "refused", "failed"
+"""Outcomes of a case; the last two have no result."""
+
+_CASE_KEYS = ("name", "arch", "workload", "schedule", "set", "tolerance", *(k for k in OPTION_DEFAULTS if k != "check"))
+_KEYS = ("case", "tolerance")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One case of a configuration. line: in the file, of its `[[case]]`."""
+
+    name: str
+    arch: str
+    case: Case
+    tolerance: float
+    line: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one case. moved: every number that differs, tolerated or not. notes: what else changed."""
+
+    name: str
+    status: str
+    wanted: Wanted | None = None
+    old: Entry | None = None
+    new: Entry | None = None
+    moved: Sequence[Change] = ()
+    notes: Sequence[str] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CheckRun:
+    """All outcomes, in the order of the configuration, then what is recorded but no longer asked for."""
+
+    config: Path
+    lock: Path
+    outcomes: Sequence[Outcome] = field(default_factory=list)
+    updated: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0 fine (or recorded), 1 a difference or a broken simulator, 2 a case that cannot be run."""
+        found = {outcome.status for outcome in self.outcomes}
+        if REFUSED in found:
+            return 2
+        if FAILED in found or (not self.updated and found - {SAME}):
+            return 1
+        return 0
+
+
+def read_config(path: Path, tolerance: float | None = None) -> list[Wanted]:
+    """The cases of a configuration; InputError, with file, case and key, for anything wrong. Machines are loaded."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; name another with --config FILE") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from None
+    _known(data, _KEYS, str(path))
+    blocks = data.get("case", [])
+    if not isinstance(blocks, list) or not blocks:
+        raise InputError(f"{path}: has no [[case]] with name, arch and workload")
+    common = _tolerance(data.get("tolerance", 0), str(path)) if tolerance is None else tolerance
+    lines = [i for i, line in enumerate(text.splitlines(), 1) if line.split("#")[0].strip() == "[[case]]"]
+    if len(lines) != len(blocks):
+        lines = [1] * len(blocks)
+    found: dict[str, Wanted] = {}
+    for line, block in zip(lines, blocks, strict=True):
+        for wanted in _cases(block, path, line, common, tolerance):
+            if wanted.name in found:
+                raise InputError(f"{path} line {line}: the name {wanted.name!r} is given twice")
+            found[wanted.name] = wanted
+    return list(found.values())
+
+
+def check(
+    config: Path,
+    *,
+    names: Sequence[str] = (),
+    update: bool = False,
+    tolerance: float | None = None,
+    store: ResultStore | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> CheckRun:
+    """Runs the cases (those that a pattern in `names` fits) and compares them with the lock beside the configuration.
+
+    update: records them instead; an unchanged lock is not touched, and nothing is recorded if a case has no result.
+    tolerance: overrides those of the file. Raises InputError before anything runs.
+    """
+    wanted = read_config(config, tolerance)
+    chosen = [w for w in wanted if not names or any(fnmatch.fnmatch(w.name, pattern) for pattern in names)]
+    if not chosen:
+        near = difflib.get_close_matches(names[0], [w.name for w in wanted], n=1, cutoff=0.0)[0]
+        raise InputError(f"{config}: no case has the name {names[0]}; nearest: {near}")
+    path = config.with_name(lockfile.NAME)
+    if not update and not path.exists():
+        raise InputError(f"{path}: there is none yet; tilewave check --update records it")
+    recorded = lockfile.read(path, replaced=update and not names) if path.exists() else Lock()
+    make = partial(make_executor, "local", workers=workers, scheduler=None)
+    answers = run_cases([w.case for w in chosen], lambda cases: make(cases=cases), store=store, progress=progress)
+    outcomes = [_outcome(w, answer, recorded) for w, answer in zip(chosen, answers, strict=True)]
+    if not names:
+        kept = {w.name for w in wanted}
+        outcomes += [Outcome(name, GONE, old=e) for name, e in recorded.entries.items() if name not in kept]
+    found = CheckRun(config, path, outcomes)
+    if not update or any(outcome.status in (REFUSED, FAILED) for outcome in outcomes):
+        return found
+    if any(outcome.old != outcome.new for outcome in outcomes):
+        entries = {name: entry for name, entry in recorded.entries.items() if names}
+        # What is the same stays as it was recorded, so that a merge meets only what changed.
+        entries |= {o.name: o.old if o.old == o.new else o.new for o in outcomes if o.new}
+        lockfile.write(path, replace(lockfile.here(), entries=entries))
+    return replace(found, updated=True)
+
+
+def entry_of(arch: str, machine: Any, workload: str, report: Mapping[str, Any]) -> Entry:
+    """What a lock records of a run."""
+    return Entry(arch, workload, machine.content_hash()[:16], Digest.of(report), lockfile.kernels())
+
+
+def compared(name: str, old: Entry, new: Entry, tolerance: float) -> Outcome:
+    """Two runs of one case."""
+    moved = changes(old.digest, new.digest)
+    asked = [
+        f"{what}: {before} -> {after}"
+        for what, before, after in (
+            ("workload", old.workload, new.workload),
+            ("machine", old.arch, new.arch),
+            ("schedule", old.digest.schedule, new.digest.schedule),
+        )
+        if before != after
+    ]
+    differs = bool(asked and not tolerance) or any(change.beyond(tolerance) for change in moved)
+    causes = []
+    if differs and old.machine != new.machine:
+        causes.append(f"figures of the machine: {old.machine} -> {new.machine}")
+    if differs and old.kernels != new.kernels:
+        causes.append(f"simulator: {old.kernels} -> {new.kernels}")
+    return Outcome(name, CHANGED if differs else SAME, None, old, new, moved, [*asked, *causes])
+
+
+def _outcome(wanted: Wanted, answer: Answer, recorded: Lock) -> Outcome:
+    if answer.report is None:
+        status = REFUSED if answer.refused else FAILED
+        return Outcome(wanted.name, status, wanted, reason=answer.refused or answer.failed)
+    new = entry_of(wanted.arch, wanted.case.machine, wanted.case.workload, answer.report)
+    old = recorded.entries.get(wanted.name)
+    if old is None:
+        return Outcome(wanted.name, NEW, wanted, new=new)
+    return replace(compared(wanted.name, old, new, wanted.tolerance), wanted=wanted)
+
+
+def _cases(block: Any, path: Path, line: int, common: float, given: float | None) -> list[Wanted]:
+    """The cases of one `[[case]]`: one for each machine that it names."""
+    where = f"{path} line {line}"
+    if not isinstance(block, dict):
+        raise InputError(f"{where}: a case is a table: [[case]] with name, arch and workload")
+    _known(block, _CASE_KEYS, where)
+    for key in ("name", "arch", "workload"):
+        if key not in block:
+            raise InputError(f"{where}: {key} is missing; a case has name, arch and workload")
+    for key, value in block.items():
+        right = bool if isinstance(OPTION_DEFAULTS.get(key), bool) else (str, list) if key in ("arch", "set") else str
+        if key != "tolerance" and not isinstance(value, right):
+            raise InputError(f"{where}: {key} = {value!r}: must be {'true or false' if right is bool else 'text'}")
+    several = isinstance(block["arch"], list)
+    archs = block["arch"] if several else [block["arch"]]
+    overrides = block.get("set", [])
+    overrides = overrides if isinstance(overrides, list) else [overrides]
+    tolerance = common if given is not None else _tolerance(block.get("tolerance", common), where)
+    options = {key: block[key] for key in OPTION_DEFAULTS if key in block}
+    found = []
+    try:
+        workload = str(parse(block["workload"]))
+        for arch in archs:
+            # A machine's file is named from where the configuration lies.
+            place = str(path.parent / arch) if arch.endswith((".yaml", ".yml")) else arch
+            case = Case.of(workload, load_arch(place, overrides), block.get("schedule", "auto"), **options)
+            name = f"{block['name']} {arch}" if several else block["name"]
+            found.append(Wanted(name, arch, case, tolerance, line))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return found
+
+
+def _tolerance(value: Any, where: str) -> float:
+    """A share, as a number or as `1 %`."""
+    try:
+        share = float(value.removesuffix("%")) / 100 if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, AttributeError):
+        share = -1.0
+    if not 0 <= share < 1:
+        raise InputError(f"{where}: tolerance = {value!r}: must be a share such as 0.01 or '1 %'")
+    return share
+
+
+def _known(table: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
+    for key in table:
+        if key not in keys:
+            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)[0]
+            raise InputError(f"{where}: unknown key {key!r}, one of {', '.join(keys)}; nearest: {near}")

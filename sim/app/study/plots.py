@@ -1,0 +1,228 @@
+"""Pictures of studies: lines, heat maps, Pareto fronts, tornado charts. Import only where one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from arch.errors import InputError
+from sim.app.study.axes import numeric
+from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, known_metric
+
+if TYPE_CHECKING:
+    from sim.app.study.optimize import Optimum
+    from sim.app.study.sensitivity import Sensitivity
+
+_WIDE_RANGE = 8
+"""A numeric axis whose largest value is so many times its smallest is drawn logarithmically."""
+_MOST_LINES = 12
+_MOST_TICKS = 10
+
+
+def sweep_plot(sweep: Sweep, metric: str, kind: str = "auto", ax: Axes | None = None) -> Axes:
+    """A metric over the varied keys: one numeric key is the x axis of a line, two are the sides of a heat map.
+
+    `auto` takes a heat map where exactly two keys were varied and both have more than `_MOST_LINES` ** 0.5 values.
+    """
+    known_metric(metric)
+    rows = [row for row in sweep.rows if row.metric(metric) is not None]
+    if not rows:
+        raise InputError(f"no run has {metric}: nothing to draw")
+    # Keys that went together carry the same information: the first of them stands for all.
+    keys: list[str] = []
+    for key in sweep.keys:
+        labels = _labels(sweep, key)
+        if len(set(labels)) > 1 and not any(_same_partition(labels, _labels(sweep, k)) for k in keys):
+            keys.append(key)
+    if not keys:
+        raise InputError("nothing was varied: a plot needs at least one key with two values")
+    sizes = [len(set(_labels(sweep, key))) for key in keys]
+    if kind == "auto":
+        kind = "heat" if len(keys) == 2 and min(sizes) > 3 else "line"
+    if kind == "heat":
+        if len(keys) != 2:
+            raise InputError(f"a heat map needs two varied keys, not {len(keys)} ({', '.join(keys)})")
+        return _heat(sweep, rows, keys, metric, ax)
+    return _lines(sweep, rows, keys, metric, ax)
+
+
+def pareto_plot(sweep: Sweep, x: str, y: str, ax: Axes | None = None) -> Axes:
+    """All runs by two metrics, and the front of those that no other beats in both."""
+    ax = ax or plt.subplots(figsize=(6.5, 4.5), layout="constrained")[1]
+    front = sweep.pareto(x, y)
+    if not front:
+        raise InputError(f"no run has both {x} and {y}: nothing to draw")
+    rows = [row for row in sweep.rows if row.metric(x) is not None and row.metric(y) is not None]
+    ax.plot([_value(r, x) for r in rows], [_value(r, y) for r in rows], "o", color="0.75", label="all runs")
+    points = [(_value(r, x), _value(r, y)) for r in front]
+    ax.step(*zip(*points, strict=True), where="post", color="C3", linewidth=1)
+    ax.plot(*zip(*points, strict=True), "o", color="C3", label="no run is better in both")
+    for row, point in zip(front[:_MOST_LINES], points, strict=False):
+        label = ", ".join(f"{key} {value}" for key, value in row.point.values.items())
+        ax.annotate(label, point, textcoords="offset points", xytext=(5, 4), fontsize="x-small")
+    better = {name: "higher" if name in MORE_IS_BETTER else "lower" for name in (x, y)}
+    ax.set(xlabel=f"{METRICS.get(x, x)} ({better[x]} is better)", ylabel=f"{METRICS.get(y, y)} ({better[y]} is better)")
+    ax.set_title(sweep.base.workload, fontsize="medium")
+    ax.grid(visible=True, alpha=0.2)
+    ax.legend(fontsize="small")
+    return ax
+
+
+def tornado(found: Sensitivity, ax: Axes | None = None, most: int = 20) -> Axes:
+    """Change of time for each figure's step down and up, the figure that matters most on top."""
+    bars = [bar for bar in found.bars if bar.swing > 0][:most]
+    ax = ax or plt.subplots(figsize=(8, 1.5 + 0.3 * max(len(bars), 1)), layout="constrained")[1]
+    for i, bar in enumerate(bars):
+        for side, colour, word in ((bar.down, "C0", "lower"), (bar.up, "C3", "higher")):
+            if side is not None:
+                ax.barh(i, 100 * side.per(found.step), 0.7, color=colour, label=f"figure {word}" if i == 0 else None)
+    ax.set_yticks(range(len(bars)), [f"{bar.path} = {bar.value}" for bar in bars], fontsize="small")
+    ax.invert_yaxis()
+    ax.axvline(0, color="0.3", linewidth=0.8)
+    ax.set(xlabel=f"change of time for {100 * found.step:g} % of the figure, %")
+    ax.set_title(f"{found.workload} on {found.machine}", fontsize="medium")
+    if bars:
+        ax.legend(fontsize="small", loc="lower right")
+    else:
+        ax.text(0.5, 0.5, "no figure moves the time", transform=ax.transAxes, ha="center")
+    return ax
+
+
+def search_plot(found: Optimum, ax: Axes | None = None) -> Axes:
+    """The goal of every run, and the best so far that keeps the constraints."""
+    ax = ax or plt.subplots(figsize=(6.5, 4), layout="constrained")[1]
+    goal = found.goals[0]
+    sign = -1 if goal in MORE_IS_BETTER else 1
+    best: list[tuple[int, float]] = []
+    for fine, colour, label in ((True, "C0", "keeps the constraints"), (False, "0.75", "breaks one")):
+        dots = [(i, t.values[goal]) for i, t in enumerate(found.trials) if t.feasible == fine and goal in t.values]
+        if dots:
+            ax.plot(*zip(*dots, strict=True), "o", color=colour, label=label)
+        for i, value in dots if fine else ():
+            if not best or sign * value < sign * best[-1][1]:
+                best.append((i, value))
+    if best:
+        best.append((len(found.trials) - 1, best[-1][1]))
+        ax.step(*zip(*best, strict=True), where="post", color="C3", label="best so far")
+    ax.set(xlabel="run", ylabel=METRICS.get(goal, goal))
+    ax.set_title(found.base.workload, fontsize="medium")
+    ax.grid(visible=True, alpha=0.2)
+    if ax.lines:
+        ax.legend(fontsize="small")
+    return ax
+
+
+def _labels(sweep: Sweep, key: str) -> list[str]:
+    return [row.point.values.get(key, "") for row in sweep.rows]
+
+
+def _same_partition(a: Sequence[str], b: Sequence[str]) -> bool:
+    """Whether two keys always change together."""
+    return len(set(a)) == len(set(b)) == len(set(zip(a, b, strict=True)))
+
+
+def _value(row: Row, metric: str) -> float:
+    value = row.metric(metric)
+    assert value is not None
+    return value
+
+
+def _scale(sweep: Sweep, key: str) -> tuple[str, dict[str, float] | None]:
+    """A key's label, and its values as numbers; None where they are words."""
+    texts = dict.fromkeys(_labels(sweep, key))
+    found: dict[str, float] = {}
+    name = key
+    for text in texts:
+        name, value = numeric(key, text, sweep.base)
+        if isinstance(value, str):
+            return key, None
+        found[text] = float(value)
+    return name, found
+
+
+def _lines(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, ax: Axes | None) -> Axes:
+    """The numeric key with most values is the x axis; each combination of the others is a line."""
+    ax = ax or plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
+    scales = {key: _scale(sweep, key) for key in keys}
+    numeric_keys = [key for key in keys if scales[key][1] is not None]
+    if not numeric_keys:
+        return _bars(sweep, rows, keys, metric, ax)
+    x_key = max(numeric_keys, key=lambda key: len(scales[key][1] or ()))
+    name, values = scales[x_key]
+    assert values is not None
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        label = ", ".join(f"{key} {row.point.values[key]}" for key in keys if key != x_key)
+        groups.setdefault(label, []).append((values[row.point.values[x_key]], _value(row, metric)))
+    if len(groups) > _MOST_LINES:
+        raise InputError(
+            f"{len(groups)} lines are too many for one plot, at most {_MOST_LINES}: vary fewer keys, or draw a heat map"
+        )
+    for label, pairs in groups.items():
+        ax.plot(*zip(*sorted(pairs), strict=True), "o-", markersize=4, label=label)
+    _scale_axis(ax, "x", sorted(values.values()), values)
+    _scale_axis(ax, "y", [_value(row, metric) for row in rows])
+    # Values as they were typed carry their unit; plain numbers have that of the column's name.
+    ax.set(xlabel=x_key if len(values) <= _MOST_TICKS else name, ylabel=METRICS.get(metric, metric))
+    ax.set_title(sweep.base.workload, fontsize="medium")
+    ax.grid(visible=True, alpha=0.2)
+    if len(groups) > 1:
+        ax.legend(fontsize="small")
+    return ax
+
+
+def _bars(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, ax: Axes) -> Axes:
+    """Words only: one bar a run."""
+    labels = [", ".join(row.point.values[key] for key in keys) for row in rows]
+    ax.barh(labels, [_value(row, metric) for row in rows])
+    ax.invert_yaxis()
+    ax.set(xlabel=METRICS.get(metric, metric))
+    ax.set_title(sweep.base.workload, fontsize="medium")
+    return ax
+
+
+def _scale_axis(ax: Axes, side: str, values: Sequence[float], texts: Mapping[str, float] | None = None) -> None:
+    """Logarithmic where the range is wide; ticks at the values themselves where they are few, as they were typed."""
+    axis: Axis = ax.xaxis if side == "x" else ax.yaxis
+    if min(values) > 0 and max(values) >= _WIDE_RANGE * min(values):
+        ax.set(**{f"{side}scale": "log"})
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    if texts and len(texts) <= _MOST_TICKS:
+        axis.set_ticks(list(texts.values()), list(texts))
+
+
+def _heat(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, ax: Axes | None) -> Axes:
+    """Two keys as sides; cells without a result stay empty."""
+    ax = ax or plt.subplots(figsize=(7, 5), layout="constrained")[1]
+    sides: list[list[str]] = []
+    for key in keys:
+        texts, (_, values) = list(dict.fromkeys(_labels(sweep, key))), _scale(sweep, key)
+        sides.append(sorted(texts, key=lambda text: values[text]) if values else texts)
+    grid = np.full((len(sides[0]), len(sides[1])), np.nan)
+    for row in rows:
+        at = tuple(side.index(row.point.values[key]) for side, key in zip(sides, keys, strict=True))
+        grid[at] = _value(row, metric)
+    shown = [value for value in grid.ravel().tolist() if not np.isnan(value)]
+    wide = min(shown) > 0 and max(shown) >= _WIDE_RANGE * min(shown)
+    image = ax.imshow(grid, origin="lower", aspect="auto", norm="log" if wide else "linear", cmap="viridis")
+    ax.set_xticks(range(len(sides[1])), sides[1], rotation=30, ha="right", fontsize="small")
+    ax.set_yticks(range(len(sides[0])), sides[0], fontsize="small")
+    if grid.size <= 100:
+        middle = np.sqrt(min(shown) * max(shown)) if wide else (min(shown) + max(shown)) / 2
+        for (i, j), value in np.ndenumerate(grid):
+            if not np.isnan(value):
+                colour = "black" if value > middle else "white"
+                ax.text(j, i, f"{value:.3g}", ha="center", va="center", color=colour, fontsize="x-small")
+    bar: Any = ax.figure
+    bar.colorbar(image, ax=ax, label=METRICS.get(metric, metric))
+    ax.set(xlabel=keys[1], ylabel=keys[0])
+    ax.set_title(sweep.base.workload, fontsize="medium")
+    return ax

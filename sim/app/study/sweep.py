@@ -1,0 +1,294 @@
+"""What-if: one workload over many machines, shapes and schedules, as a table with one row a run."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arch.errors import InputError
+from sim.app.fingerprint import code_hash
+from sim.app.report.render import Shown
+from sim.app.report.sections import Section, percent, time_text
+from sim.app.study.axes import Base, Point, axes_of, numeric, points
+from sim.app.study.case import Answer, Case
+from sim.app.study.executors import Executor, check_executor, make_executor
+from sim.app.study.runner import Progress, run_cases
+from sim.app.study.store import ResultStore, default_store
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SWEEP_VERSION = "1.0"
+"""Version of the JSON that `Sweep.to_dict` gives."""
+
+METRICS: Mapping[str, str] = {
+    "time_us": "time, us",
+    "cycles": "cycles",
+    "tflops": "TFLOPS",
+    "percent_of_peak": "% of peak",
+    "clock_hz": "mean clock, Hz",
+    "energy_j": "energy, J",
+    "power_w": "power, W",
+    "flops": "operations",
+    "macs": "multiply-accumulates",
+}
+"""Numbers of a report that a table has a column for, with their name on an axis."""
+
+KINDS = ("auto", "line", "heat")
+"""Kinds of plots of a sweep, besides the Pareto front."""
+
+MORE_IS_BETTER = ("tflops", "percent_of_peak", "clock_hz")
+
+_SHOWN_ROWS = 200
+"""Rows that text and HTML show; files hold all."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run: what was varied, and what came of it."""
+
+    point: Point
+    answer: Answer
+
+    @property
+    def reason(self) -> str:
+        """Why there is no result; empty if there is one."""
+        return self.answer.refused or self.answer.failed
+
+    def metric(self, name: str) -> float | None:
+        """A number of the report; None if the run has none of that name."""
+        value = None if self.answer.report is None else metrics(self.answer.report).get(name)
+        return None if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class Sweep(Shown):
+    """The rows of a sweep, in the order of its axes (the last one fastest). kept: how many came from the store."""
+
+    base: Base
+    keys: Sequence[str]
+    rows: Sequence[Row]
+    kept: int = 0
+
+    @property
+    def failed(self) -> list[Row]:
+        """Rows on which the simulator broke, which is a bug of ours."""
+        return [row for row in self.rows if row.answer.failed]
+
+    @cached_property
+    def table(self) -> list[dict[str, Any]]:
+        """One flat mapping a run: varied keys (numbers in the unit that the column's name carries), then metrics."""
+        return [self._flat(row) for row in self.rows]
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Columns of the table; those that no run has are absent."""
+        return list(dict.fromkeys(name for record in self.table for name in record))
+
+    def melted(self) -> list[dict[str, Any]]:
+        """The table with one row a run and metric: `run`, the varied keys, `metric`, `value`."""
+        found = []
+        for i, (row, record) in enumerate(zip(self.rows, self.table, strict=True)):
+            asked = {"run": i, **self._asked(row)}
+            for name, value in record.items():
+                if name not in asked and isinstance(value, int | float):
+                    found.append({**asked, "metric": name, "value": value})
+        return found
+
+    def write(self, path: Path, *, melt: bool = False) -> None:
+        """Writes the table as CSV or Parquet, by the end of the name."""
+        records = self.melted() if melt else self.table
+        columns = list(dict.fromkeys(name for record in records for name in record))
+        if path.suffix == ".parquet":
+            _write_parquet(path, records, columns)
+            return
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(records)
+
+    def to_dict(self) -> dict[str, Any]:
+        """`rows`: the varied keys as typed, and the report (schema.json) or the reason."""
+        rows = [
+            {"values": dict(row.point.values), "report": row.answer.report}
+            if row.answer.report is not None
+            else {"values": dict(row.point.values), "reason": row.reason}
+            for row in self.rows
+        ]
+        return {"schema_version": SWEEP_VERSION, "workload": self.base.workload, "keys": list(self.keys), "rows": rows}
+
+    def plot(self, metric: str = "time_us", *, kind: str = "auto", ax: Axes | None = None) -> Axes:
+        """Draws a metric over what was varied: `line`, `heat`, or what fits (`auto`)."""
+        from sim.app.study.plots import sweep_plot
+
+        return sweep_plot(self, metric, kind, ax)
+
+    def plot_pareto(self, x: str = "time_us", y: str = "energy_j", ax: Axes | None = None) -> Axes:
+        """Draws two metrics of all runs and the front of those that no other run beats in both."""
+        from sim.app.study.plots import pareto_plot
+
+        return pareto_plot(self, x, y, ax)
+
+    def pareto(self, x: str = "time_us", y: str = "energy_j") -> list[Row]:
+        """Runs that no other run beats in both metrics, the best in `x` first."""
+        for name in (x, y):
+            known_metric(name)
+        costs = []
+        for i, row in enumerate(self.rows):
+            pair = [row.metric(name) for name in (x, y)]
+            if None not in pair:
+                cost = tuple(-float(v) if n in MORE_IS_BETTER else float(v) for n, v in zip((x, y), pair, strict=True))  # type: ignore[arg-type]
+                costs.append((cost, i))
+        front: list[Row] = []
+        best = math.inf
+        for cost, i in sorted(costs):
+            if cost[1] < best:
+                best = cost[1]
+                front.append(self.rows[i])
+        return front
+
+    def sections(self) -> list[Section]:
+        """The table in people's units, and why rows are missing."""
+        ran = [row for row in self.rows if row.answer.report is not None]
+        rows = tuple(_cells(row, self.keys) for row in ran[:_SHOWN_ROWS])
+        title = f"{self.base.workload}: {len(ran)} of {len(self.rows)} runs"
+        if len(ran) > _SHOWN_ROWS:
+            title += f" (the first {_SHOWN_ROWS}; write all with --csv FILE)"
+        missing = [
+            (", ".join(f"{k}={v}" for k, v in row.point.values.items()), row.reason) for row in self.rows if row.reason
+        ]
+        found = [Section(title, rows, (*self.keys, *_HEADER)), Section(f"Not run: {len(missing)}", tuple(missing))]
+        return [section for section in found if section.rows]
+
+    def _asked(self, row: Row) -> dict[str, Any]:
+        report = row.answer.report
+        if report is None:
+            fixed = {"workload": self.base.workload}
+        else:
+            fixed = {name: report[name] for name in ("machine", "workload", "dtype", "schedule", "bound")}
+        return {**fixed, **dict(numeric(key, value, self.base) for key, value in row.point.values.items())}
+
+    def _flat(self, row: Row) -> dict[str, Any]:
+        record = self._asked(row)
+        if row.answer.report is not None:
+            record |= metrics(row.answer.report)
+            assert row.point.case is not None
+            record |= {"result": row.point.case.key[:16], "code": code_hash()[:16]}
+        if row.reason:
+            record["reason"] = row.reason
+        return record
+
+
+def metrics(report: Mapping[str, Any]) -> dict[str, float | int]:
+    """The numbers of a report that a table has columns for; bytes as `dram.read_bytes`."""
+    found: dict[str, float | int] = {name: report[name] for name in METRICS if name in report}
+    for level, sides in report.get("bytes", {}).items():
+        found |= {f"{level}.{side}_bytes": count for side, count in sides.items()}
+    return found
+
+
+def sweep(
+    workload: str,
+    arch: Sequence[str] | str = (),
+    vary: Sequence[Sequence[str] | str] = (),
+    *,
+    set: Sequence[str] = (),
+    schedule: str = "auto",
+    store: Path | ResultStore | None = None,
+    workers: int | None = None,
+    executor: str = "local",
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Sweep:
+    """Runs a workload over every combination of the axes.
+
+    vary: one entry an axis, `KEY=VALUES` (`sim.app.study.axes`) or several of them that go together. store: results
+    file, default in the user's cache; a result that is there is not simulated again. workers: processes, all cores by
+    default; 1 stays in this process. executor: `local`, or `dask` with the `scheduler`'s address. options: as in
+    `simulate`. Raises InputError before anything runs, and where no machine can run any of it.
+    """
+    check_executor(executor, scheduler)
+    archs = (arch,) if isinstance(arch, str) else tuple(arch)
+    axes_words = [[words] if isinstance(words, str) else list(words) for words in vary]
+    base, axes = axes_of(Base(workload, archs, tuple(set), schedule, options), axes_words)
+    found = points(base, axes)
+
+    def make(cases: Sequence[Case]) -> Executor:
+        return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
+
+    answers, kept = run_points(found, make, store, progress)
+    if all(answer.refused for answer in answers):
+        raise InputError(answers[0].refused)
+    keys = list(dict.fromkeys(key for point in found for key in point.values))
+    return Sweep(base, keys, [Row(*pair) for pair in zip(found, answers, strict=True)], kept)
+
+
+def run_points(
+    found: Sequence[Point],
+    make: Callable[[Sequence[Case]], Executor],
+    store: Path | ResultStore | None,
+    progress: Progress | None,
+) -> tuple[list[Answer], int]:
+    """The answers of points, and how many of them were in the store."""
+    cases = [point.case for point in found if point.case is not None]
+    simulated = 0
+
+    def count(done: int, of: int) -> None:
+        nonlocal simulated
+        simulated = of
+        if progress:
+            progress(done, of)
+
+    if isinstance(store, ResultStore):
+        ran = iter(run_cases(cases, make, store=store, progress=count))
+    else:
+        with ResultStore(store or default_store()) as opened:
+            ran = iter(run_cases(cases, make, store=opened, progress=count))
+            if opened.trouble:
+                print(f"tilewave: {opened.trouble}", file=sys.stderr)
+    answers = [Answer(refused=point.reason) if point.case is None else next(ran) for point in found]
+    return answers, len({case.key for case in cases}) - simulated
+
+
+def _write_parquet(path: Path, records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"{path}: Parquet needs pyarrow; pip install 'tilewave[parquet]', or write .csv") from None
+    table = pyarrow.table({name: [record.get(name) for record in records] for name in columns})
+    pyarrow.parquet.write_table(table, path)
+
+
+_HEADER = ("time", "cycles", "TFLOPS", "of peak", "bound", "energy", "schedule")
+
+
+def _cells(row: Row, keys: Sequence[str]) -> tuple[str, ...]:
+    """One row as text."""
+    report = row.answer.report
+    assert report is not None
+    return (
+        *(row.point.values.get(key, "") for key in keys),
+        time_text(round(report["time_us"] * 1e6)),
+        f"{report['cycles']:,}",
+        f"{report['tflops']:.1f}",
+        percent(report["percent_of_peak"] / 100),
+        report["bound"],
+        f"{report['energy_j'] * 1000:.3g} mJ" if "energy_j" in report else "",
+        report["schedule"],
+    )
+
+
+def known_metric(metric: str) -> None:
+    """InputError, with the nearest name, for a metric that no table has."""
+    if metric not in METRICS and not metric.endswith("_bytes"):
+        near = difflib.get_close_matches(metric, list(METRICS), n=1, cutoff=0.0)[0]
+        raise InputError(f"metric {metric}: must be one of {', '.join(METRICS)} or LEVEL.read_bytes; nearest: {near}")

@@ -1,0 +1,257 @@
+"""The timeline of a graph of operators on a GPU, of a copy or a collective: host, stream, links, inside kernels.
+
+Kernels may run at different clocks, so that the common axis is time, in cycles of the boost clock. Host, stream, copies
+and messages are those of the whole run; what happens inside SMs is recorded in the window that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.app.families import gpu_graph
+from sim.app.families.gpu_graph import Done, PlannedGraph, collective_of
+from sim.app.families.options import Options, Progress, version
+from sim.app.trace.gpu import ROWS, sample_cycles
+from sim.app.trace.gpu_kernel import Collector
+from sim.app.trace.timeline import Timeline
+from sim.app.trace.window import Wanted
+from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
+from sim.gpu.engine.api import Launch
+from sim.gpu.engine.events import Window
+from sim.host.model import Host, Span
+from sim.host.scopes import CallTime
+from workloads.graphs import Graph
+from workloads.ops import AllReduce, CopyH2D, Operator
+
+
+def trace(
+    asked: Operator | Graph, spec: GpuSpec, options: Options, wanted: Wanted, progress: Progress | None = None
+) -> Timeline:
+    """Runs a graph and records it. InputError for a kernel or a window that holds nothing, or too much."""
+    planned = gpu_graph.prepare(asked, spec, options)
+    kernels = planned.kernels
+    if wanted.kernel is not None and (wanted.kernel >= len(kernels) or kernels[wanted.kernel] is None):
+        inside = [str(number) for number, kernel in enumerate(kernels) if kernel is not None]
+        have = f"the kernels of {asked} are {_listed(inside)}" if inside else f"{asked} has no kernel with SM tracks"
+        raise InputError(f"--kernel {wanted.kernel}: {have}")
+    hz = spec.clock.boost_hz
+    found = Timeline(
+        f"{asked} on {spec.name}",
+        {
+            "workload": str(asked),
+            "machine": spec.name,
+            "schedule": str(planned),
+            "time": f"1 ns in this trace is 1 cycle of the boost clock ({hz / 1e6:g} MHz); 0 is the host's first call",
+            "simulator": f"tilewave {version()}",
+        },
+    )
+    host = found.track("host, stream and links: 1 ns = 1 cycle of the boost clock")
+    chip = found.track(spec.name)
+    recorder = _Recorder(found, chip, spec, wanted)
+    try:
+        done, times = gpu_graph.run_graph(planned, spec, progress, recorder)
+    except MemoryError as error:
+        raise InputError(f"trace: {error}; a shorter --window, one --kernel or fewer --sm") from None
+    whole = _Outside(found, host, spec, planned, done, times).collect()
+    found.facts["cycles"] = str(whole)
+    if any(kernels) and not recorder.rows:
+        raise InputError(f"trace: nothing happens on these SMs in this window; {asked} takes {whole} cycles")
+    return found
+
+
+def _listed(numbers: Sequence[str]) -> str:
+    """`0 to 7`, or one by one where some are left out."""
+    together = int(numbers[-1]) - int(numbers[0]) + 1 == len(numbers)
+    return f"{numbers[0]} to {numbers[-1]}" if together and len(numbers) > 1 else ", ".join(numbers)
+
+
+class Axis:
+    """Ticks of one kernel, whose clock may change, as time. origin_ps: its launch; clocks: as in `Launch`."""
+
+    def __init__(self, origin_ps: int, clocks: Sequence[tuple[int, int]], boost_hz: int) -> None:
+        self.origin_ps, self.boost_hz = origin_ps, boost_hz
+        self.pieces: list[tuple[int, int, int]] = []  # first tick, ps since the launch, Hz
+        tick = 0
+        for (begin_ps, hz), (end_ps, _) in pairwise([*clocks, clocks[-1]]):
+            self.pieces.append((tick, begin_ps, hz))
+            tick += (end_ps - begin_ps) * hz * TICKS_PER_CYCLE // PS_PER_S
+
+    def cycle(self, tick: int) -> int:
+        """Cycles of the boost clock since the host's first call."""
+        first, begin_ps, hz = next(piece for piece in reversed(self.pieces) if piece[0] <= tick or piece[0] == 0)
+        ps = self.origin_ps + begin_ps + (tick - first) * PS_PER_S // (hz * TICKS_PER_CYCLE)
+        return ps * self.boost_hz // PS_PER_S
+
+    def tick(self, ps: int) -> int:
+        """The tick at a time of the host's clock, by what is known of the kernel's."""
+        since_ps = max(ps - self.origin_ps, 0)
+        first, begin_ps, hz = next(piece for piece in reversed(self.pieces) if piece[1] <= since_ps)
+        return first + (since_ps - begin_ps) * hz * TICKS_PER_CYCLE // PS_PER_S
+
+
+class _Recorder:
+    """Has the kernels in the window record, and brings their rows into the timeline as soon as each ends."""
+
+    FAR_PS = 1 << 50
+
+    def __init__(self, found: Timeline, root: int, spec: GpuSpec, wanted: Wanted) -> None:
+        self.found, self.root, self.spec, self.wanted = found, root, spec, wanted
+        self.rows = 0
+
+    def _window_ps(self, origin_ps: int) -> tuple[int, int]:
+        """First and last time, on the host's clock: since its first call, or since the launch of the one kernel."""
+        base = 0 if self.wanted.kernel is None else origin_ps
+        first, last = (None if c is None else base + _ps(c, self.spec) for c in (self.wanted.first, self.wanted.last))
+        return first or 0, self.FAR_PS if last is None else last
+
+    def window(self, number: int, origin_ps: int, clock_hz: int, estimate_ps: int) -> Window | None:
+        """What the kernel that starts now records."""
+        first_ps, last_ps = self._window_ps(origin_ps)
+        if self.wanted.kernel not in (None, number) or origin_ps >= last_ps:
+            return None
+        axis = Axis(origin_ps, [(0, clock_hz)], self.spec.clock.boost_hz)
+        return Window(
+            axis.tick(first_ps),
+            axis.tick(last_ps),
+            self.wanted.first_unit,
+            self.wanted.last_unit,
+            ROWS - self.rows,
+            sample_ticks=TICKS_PER_CYCLE * sample_cycles(self.wanted, estimate_ps, self.spec),
+        )
+
+    def advanced(self, origin_ps: int, launch: Launch) -> None:
+        """Keeps the window in its place on the axis when the kernel's clock changes."""
+        axis = Axis(origin_ps, launch.clocks, self.spec.clock.boost_hz)
+        first_ps, last_ps = self._window_ps(origin_ps)
+        launch.record_within(axis.tick(first_ps), axis.tick(last_ps))
+
+    def ended(self, origin_ps: int, launch: Launch) -> None:
+        """Draws what the kernel has recorded, and lets go of it."""
+        result = launch.result
+        if result.events is None or result.trace is None:
+            return
+        axis = Axis(origin_ps, launch.clocks, self.spec.clock.boost_hz)
+        if len(result.events) or len(result.trace):
+            Collector(self.found, self.root, self.spec, launch, result, axis.cycle, alone=False).collect()
+        self.rows += max(len(result.events), len(result.trace))
+        launch.state = launch.state._replace(log=None, trace=None)
+        result.events = result.trace = None
+
+
+class _Outside:
+    """Host thread, stream, copies and messages of the whole run."""
+
+    def __init__(
+        self,
+        found: Timeline,
+        root: int,
+        spec: GpuSpec,
+        planned: PlannedGraph,
+        done: Sequence[Done],
+        times: Sequence[CallTime],
+    ) -> None:
+        self.found, self.root, self.spec, self.planned, self.done, self.times = found, root, spec, planned, done, times
+        self.launched: dict[int, int] = {}  # flow of each launch, by the number of its command
+
+    def collect(self) -> int:
+        """Fills in everything; the cycle at which the last command ends."""
+        self._host()
+        self._stream()
+        return max(self._cycle(span.end_ps) for time in self.times for span in time.spans)
+
+    def _cycle(self, ps: int) -> int:
+        return ps * self.spec.clock.boost_hz // PS_PER_S
+
+    def _host(self) -> None:
+        """Operators as the host calls them, and what each call consists of."""
+        operators = self.found.track("host thread: operators", self.root)
+        calls = self.found.track("host thread: calls", self.root)
+        call_ps = Host(self.spec).host_call_ps
+        number = 0
+        for entry, time in zip(self.done, self.times, strict=True):
+            step = entry.planned.step
+            if self.planned.calling == "graph":
+                if number == 0:
+                    self._add(operators, 0, call_ps, f"launch of {self.planned.graph}", "host")
+                    self.launched[0] = self.found.flow()
+                    self._add(calls, 0, call_ps, "graph launch", "host", flows=(self.launched[0],))
+                number += len(time.spans)
+                continue
+            args: dict[str, str | int] = {"operator": str(step.op), "kernels": len(time.spans)}
+            self._add(operators, time.called_ps, time.called_ps + time.host_ps, step.label, "host", args)
+            if time.spans[0].called_ps > time.called_ps:
+                self._add(calls, time.called_ps, time.spans[0].called_ps, "framework", "host")
+            for span in time.spans:
+                self.launched[number] = self.found.flow()
+                flows = (self.launched[number],)
+                self._add(calls, span.called_ps, span.called_ps + call_ps, f"launch {span.name}", "host", flows=flows)
+                number += 1
+
+    def _stream(self) -> None:
+        """Kernels and copies on the device, and between them what the stream waited for."""
+        stream = self.found.track("stream 1", self.root)
+        free_ps = number = 0
+        for entry, time in zip(self.done, self.times, strict=True):
+            kernels = iter(entry.launches)
+            for span in time.spans:
+                arrives_ps = span.called_ps + self.spec.launch.api_ps
+                self._gap(stream, free_ps, min(arrives_ps, span.start_ps), "waits for the host")
+                self._gap(stream, max(free_ps, arrives_ps), span.start_ps, "launch")
+                args = {"number": number, "operator": entry.planned.step.label, **self._about(entry, kernels)}
+                flows = (self.launched[number],) if number in self.launched else ()
+                self._add(stream, span.start_ps, span.end_ps, span.name, "kernel", args, flows)
+                self._links(entry, span)
+                free_ps = span.end_ps
+                number += 1
+
+    def _gap(self, track: int, begin_ps: int, end_ps: int, name: str) -> None:
+        if end_ps > begin_ps:
+            self._add(track, begin_ps, end_ps, name, "gap")
+
+    @staticmethod
+    def _about(entry: Done, kernels: Iterator[Launch]) -> dict[str, str | int]:
+        """What to say about one command."""
+        launch = next(kernels, None)
+        if launch is None or entry.planned.program is None:
+            return {"operation": str(entry.planned.step.op)}
+        result = launch.result
+        return {
+            "schedule": entry.planned.program.schedule,
+            "ctas": launch.kernel.ctas,
+            "cycles": -(-result.ticks // TICKS_PER_CYCLE),
+            "clock_hz": result.clock_hz,
+        }
+
+    def _links(self, entry: Done, span: Span) -> None:
+        """What a copy or a collective moves over which link."""
+        op = entry.planned.step.op
+        if isinstance(op, CopyH2D):
+            track = self.found.child("PCIe, host to device", self.root)
+            self._add(track, span.start_ps, span.end_ps, span.name, "copy", {"bytes": op.bytes})
+        elif isinstance(op, AllReduce):
+            group = self.found.child("links", self.root)
+            for send in sorted(collective_of(op, self.spec).sends, key=lambda send: (send.source, send.begin_ps)):
+                track = self.found.child(f"device {send.source}", group)
+                begin_ps, end_ps = span.start_ps + send.begin_ps, span.start_ps + send.end_ps
+                args = {"bytes": send.size_bytes, "latency_cycles": self._cycle(send.arrival_ps - send.end_ps)}
+                self._add(track, begin_ps, end_ps, f"to device {send.target}", "copy", args)
+
+    def _add(
+        self,
+        track: int,
+        begin_ps: int,
+        end_ps: int,
+        name: str,
+        category: str,
+        args: Mapping[str, str | int] | None = None,
+        flows: tuple[int, ...] = (),
+    ) -> None:
+        self.found.add(track, self._cycle(begin_ps), self._cycle(end_ps), name, category, args, flows)
+
+
+def _ps(cycles: int, spec: GpuSpec) -> int:
+    """Time of cycles of the boost clock."""
+    return cycles * PS_PER_S // spec.clock.boost_hz

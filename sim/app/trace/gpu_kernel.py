@@ -1,0 +1,285 @@
+"""What one GPU kernel recorded, as tracks: warps with their states, tensor pipes, TMA, memory in flight, counters.
+
+Rows come from what the engine records in a window of ticks and SMs (`sim.gpu.engine.events`). A warp's states tile its
+life: a tick that no stall covers is one in which it issued. Counters are sampled; requests count when they are issued,
+as the engine books them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from arch.gpu import GpuSpec
+from sim.app.trace.timeline import Timeline
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.gpu.check.instances import places
+from sim.gpu.engine.api import KernelResult, Launch
+from sim.gpu.engine.events import Event, TraceRow
+from sim.gpu.engine.layout import TRACE_BEGIN, TRACE_END, Counter, P, Reason, W
+from sim.gpu.engine.loop import PHASE_SHIFT
+from sim.gpu.language.program import Op, walk
+from sim.memory.counters import MemoryCounter
+
+_SECTOR_BYTES = 32
+_ASYNC = ("ldg", "cp_async")
+"""Loads that are in flight while their warp goes on."""
+
+
+class _State(NamedTuple):
+    """A piece of a warp's life, in ticks."""
+
+    begin: int
+    end: int
+    name: str
+    category: str
+
+
+class Collector:
+    """Brings one kernel's rows into a timeline, on tracks that kernels share.
+
+    root: track above all of them. at: a tick of the kernel as a cycle of the timeline. alone: no other kernel uses the
+    tracks, and a warp's is named after its role.
+    """
+
+    def __init__(
+        self,
+        found: Timeline,
+        root: int,
+        spec: GpuSpec,
+        launch: Launch,
+        result: KernelResult,
+        at: Callable[[int], int],
+        *,
+        alone: bool,
+    ) -> None:
+        self.found, self.root, self.spec, self.launch, self.result = found, root, spec, launch, result
+        self.at, self.alone = at, alone
+        kernel = result.kernel
+        self.ops: list[Op] = [op for role in kernel.roles for op in walk(role.body)]
+        self.roles = [role.name for role in kernel.roles for _ in range(role.warps)]
+        self.clusters = [place.cluster for place in places(kernel)] if kernel.cluster_size > 1 else None
+        self.warps_per_sm = int(launch.p[P.WARPS_PER_SM])
+        assert result.events is not None
+        assert result.trace is not None
+        self.events, self.rows = result.events, result.trace
+        self.slots = {(int(r[TraceRow.CTA]), int(r[TraceRow.WARP])): int(r[TraceRow.SLOT]) for r in self.rows}
+        self.by_warp: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
+        for row in self.events[np.argsort(self.events[:, Event.T_ISSUE], kind="stable")]:
+            self.by_warp[int(row[Event.CTA]), int(row[Event.WARP])].append(row)
+        # TMA boxes by what they fill: CTAs, barrier, phase.
+        self.flows: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+
+    def collect(self) -> None:
+        """Fills in everything."""
+        self._counters()
+        sms = self._sms()
+        self._tma(sms)
+        self._warps(sms)
+
+    def _counters(self) -> None:
+        """Rates between samples, a cycle, of the whole chip."""
+        samples = self.launch.samples
+        group = self.found.child("counters of the chip", self.root)
+        bytes_of = {
+            "L2 read": [(MemoryCounter.L2_READ_SECTORS, _SECTOR_BYTES)],
+            "L2 written": [
+                (MemoryCounter.L2_WRITE_SECTORS, _SECTOR_BYTES),
+                (MemoryCounter.L2_REDUCE_SECTORS, _SECTOR_BYTES),
+            ],
+            "DRAM read": [(MemoryCounter.DRAM_READ_BYTES, 1)],
+            "DRAM written": [(MemoryCounter.DRAM_WRITE_BYTES, 1)],
+        }
+        width = int(Counter.WIDTH)
+        kinds = {name: ("B/cycle", [(width + c, k) for c, k in cs], 1) for name, cs in bytes_of.items()}
+        kinds["issued"] = ("warp instructions/cycle", [(int(Counter.INSTRUCTIONS), 1)], 1)
+        pipes = self.spec.sm.count * self.spec.sm.sub_cores * TICKS_PER_CYCLE
+        kinds["tensor pipes booked"] = ("% of the chip", [(int(Counter.TENSOR_TICKS), 100)], pipes)
+        for name, (unit, columns, divisor) in kinds.items():
+            track = self.found.child(name, group, unit)
+            for (t0, before), (t1, after) in pairwise(samples):
+                count = sum(k * int(after[c] - before[c]) for c, k in columns)
+                self.found.sample(track, self.at(t0), count * TICKS_PER_CYCLE / (t1 - t0) / divisor)
+            if samples:
+                self.found.sample(track, self.at(samples[-1][0]), 0)
+
+    def _sms(self) -> dict[int, int]:
+        """Tracks GPC > SM of the SMs that have anything to show."""
+        found: dict[int, int] = {}
+        gpc_of = [gpc for gpc, count in enumerate(self.spec.sms_per_gpc) for _ in range(count)]
+        for sm in sorted({slot // self.warps_per_sm for slot in self.slots.values()}):
+            found[sm] = self.found.child(f"SM {sm}", self.found.child(f"GPC {gpc_of[sm]}", self.root))
+        return found
+
+    def _sm_of(self, cta: int, warp: int) -> int | None:
+        slot = self.slots.get((cta, warp))
+        return None if slot is None else slot // self.warps_per_sm
+
+    def _tma(self, sms: dict[int, int]) -> None:
+        """TMA boxes and loads in flight, in lanes; a box that fills an mbarrier begins a flow."""
+        for row in self.events[np.argsort(self.events[:, Event.T_ISSUE], kind="stable")]:
+            op = self.ops[int(row[Event.OP])]
+            sm = self._sm_of(int(row[Event.CTA]), int(row[Event.WARP]))
+            if sm is None:
+                continue
+            begin, end = self.at(int(row[Event.T_ISSUE])), self.at(int(row[Event.T_DONE]))
+            args = {"op": int(row[Event.OP]), "CTA": int(row[Event.CTA])}
+            if op.opcode == "tma_load":
+                number = self.found.flow()
+                bar, phase = _barrier(int(row[Event.VALUE]))
+                self.flows[self._group(int(row[Event.CTA])), bar, phase].append(number)
+                where = f"{op.barrier.name if op.barrier else ''} phase {phase}"
+                self.found.add_in_lane(
+                    sms[sm], "TMA load", begin, end, _label(op), "tma", args={**args, "barrier": where}, flows=(number,)
+                )
+            elif op.opcode in ("tma_store", "tma_reduce"):
+                self.found.add_in_lane(sms[sm], "TMA store", begin, end, _label(op), "tma", args=args)
+            elif op.opcode in _ASYNC:
+                self.found.add_in_lane(sms[sm], "loads in flight", begin, end, _label(op), "load", args=args)
+
+    def _group(self, cta: int) -> int:
+        """CTAs whose barriers one TMA box can fill: those of a cluster."""
+        return cta if self.clusters is None else self.clusters[cta]
+
+    def _warps(self, sms: dict[int, int]) -> None:
+        """Sub-cores with their tensor pipe and warps, states tiling each warp's life."""
+        subs: dict[tuple[int, int], int] = {}
+        tracks: dict[int, int] = {}
+        pipes: dict[tuple[int, int], list[tuple[int, int, np.ndarray, tuple[int, ...]]]] = defaultdict(list)
+        lives = self._lives()
+        placed = sorted((slot, life) for life, slot in self.slots.items())
+        for slot, _ in placed:
+            sm, sub = slot // self.warps_per_sm, self._sub(slot)
+            subs.setdefault((sm, sub), -1)
+        for sm, sub in sorted(subs):
+            subs[sm, sub] = self.found.child(f"sub-core {sub}", sms[sm])
+            pipes[sm, sub] = []
+        pipe_tracks = (
+            {at: self.found.child("tensor pipe", track) for at, track in subs.items()} if self._tensor() else {}
+        )
+        for slot, (cta, warp) in placed:
+            sm, sub = slot // self.warps_per_sm, self._sub(slot)
+            if slot not in tracks:
+                name = f"warp {slot % self.warps_per_sm}" + (f" ({self.roles[warp]})" if self.alone else "")
+                tracks[slot] = self.found.child(name, subs[sm, sub])
+            states = lives[cta, warp]
+            rows = self.by_warp.get((cta, warp), [])
+            flows, multiplied = self._waits(cta, states, rows)
+            for i, state in enumerate(states):
+                args: dict[str, str | int] = {"CTA": cta, "warp": warp, "role": self.roles[warp]}
+                self.found.add(
+                    tracks[slot], self.at(state.begin), self.at(state.end), state.name, state.category, args,
+                    tuple(flows.get(i, ())),
+                )  # fmt: skip
+            for j, row in enumerate(rows):
+                if _multiplies(self.ops[int(row[Event.OP])]):
+                    begin, end = int(row[Event.T_ISSUE]), int(row[Event.T_READ])
+                    pipes[sm, sub].append((begin, end, row, tuple(multiplied.get(j, ()))))
+        for at, runs in pipes.items():
+            free = 0
+            for begin, end, row, flow in sorted(runs, key=lambda run: (run[1], run[0])):
+                op = self.ops[int(row[Event.OP])]
+                args = {"CTA": int(row[Event.CTA]), "warp": int(row[Event.WARP]), "instructions": op.count}
+                first = max(begin, free)
+                self.found.add(pipe_tracks[at], self.at(first), self.at(end), _label(op), "tensor", args, flow)
+                free = max(free, end)
+
+    def _tensor(self) -> bool:
+        return any(_multiplies(op) for op in self.ops)
+
+    def _sub(self, slot: int) -> int:
+        """Sub-core of a place on an SM, as the engine deals warps out."""
+        return int(self.launch.state.warps[slot, W.SUB]) % self.spec.sm.sub_cores
+
+    def _lives(self) -> dict[tuple[int, int], list[_State]]:
+        """Each warp's states in order: stalls as recorded, and between them what it issued."""
+        rows: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+        for row in self.rows:
+            key = int(row[TraceRow.CTA]), int(row[TraceRow.WARP])
+            rows[key].append((int(row[TraceRow.BEGIN]), int(row[TraceRow.END]), int(row[TraceRow.STATE])))
+        window = self.launch.device.window
+        assert window is not None
+        found: dict[tuple[int, int], list[_State]] = {}
+        for key, pieces in rows.items():
+            pieces.sort()
+            issued = [(int(row[Event.T_ISSUE]), self.ops[int(row[Event.OP])]) for row in self.by_warp.get(key, [])]
+            at = pieces[0][0]
+            states: list[_State] = []
+            for begin, end, state in pieces:
+                if state == TRACE_BEGIN:
+                    continue
+                if begin > at:
+                    states += _issue(at, begin, issued)
+                if state == TRACE_END:
+                    break
+                states.append(_State(begin, end, Reason(state).name.lower(), "stall"))
+                at = end
+            found[key] = states
+        return found
+
+    def _waits(
+        self, cta: int, states: list[_State], rows: list[np.ndarray]
+    ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """Flows that arrive at a warp: by the state that waited for the barrier, and by the multiply after it."""
+        waiting: dict[int, list[int]] = defaultdict(list)
+        multiplied: dict[int, list[int]] = defaultdict(list)
+        begins = [state.begin for state in states]
+        carried: list[int] = []
+        for j, row in enumerate(rows):
+            op = self.ops[int(row[Event.OP])]
+            if op.opcode == "mbarrier_wait":
+                bar, phase = _barrier(int(row[Event.VALUE]))
+                arrived = self.flows.get((self._group(cta), bar, phase), [])
+                if not arrived:
+                    continue
+                at = bisect_right(begins, int(row[Event.T_DONE]) - 1) - 1
+                if at >= 0:
+                    waiting[at] += arrived
+                carried += arrived
+            elif _multiplies(op) and carried:
+                multiplied[j] += carried
+                carried = []
+        return waiting, multiplied
+
+
+def _issue(begin: int, end: int, issued: list[tuple[int, Op]]) -> list[_State]:
+    """What a warp issued within a gap between stalls: one piece an op, from its issue to the next one's."""
+    cuts = issued[bisect_left(issued, begin, key=_at) : bisect_left(issued, end, key=_at)]
+    pieces: list[_State] = []
+    if not cuts:
+        return [_State(begin, end, "issue", "issue")]
+    if cuts[0][0] > begin:
+        pieces.append(_State(begin, cuts[0][0], "issue", "issue"))
+    for (at, op), following in zip(cuts, [*(at for at, _ in cuts[1:]), end], strict=True):
+        if following > at:
+            pieces.append(_State(at, following, _label(op), "issue"))
+    return pieces
+
+
+def _at(entry: tuple[int, Op]) -> int:
+    return entry[0]
+
+
+def _label(op: Op) -> str:
+    """An op in a word or two: `wgmma x4`, `tma_load A`."""
+    target = op.srcs[0] if op.opcode == "tma_load" and op.srcs else op.dst if op.opcode.startswith("tma_") else None
+    words = [
+        op.opcode,
+        *([f"x{op.count}"] if op.count > 1 else []),
+        *([target.buffer.name] if target is not None else []),
+    ]
+    return " ".join(words)
+
+
+def _multiplies(op: Op) -> bool:
+    return op.opcode in ("mma", "wgmma")
+
+
+def _barrier(value: int) -> tuple[int, int]:
+    """Number of an mbarrier in its CTA, and the phase."""
+    return value & ((1 << PHASE_SHIFT) - 1), value >> PHASE_SHIFT

@@ -1,0 +1,152 @@
+"""A dataflow section's timeline: stages with their firings and what they waited for, and the levels of their buffers.
+
+Each cycle of a stage has its reason, as in the report: its launch (`reconfiguration`), work, what it waited for before
+a firing and in it, and nothing left to do. A buffer holds a token from the tick at which its data are there until the
+reader has let go of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from arch.errors import InputError
+from arch.rdu import RduSpec
+from sim.app.families import rdu
+from sim.app.families.options import Options, Progress, version
+from sim.app.report.record import KernelRecord
+from sim.app.trace.timeline import Timeline
+from sim.app.trace.window import Wanted
+from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
+from sim.rdu.engine import SectionResult
+from sim.rdu.layout import Kind, L, Q, Reason, S
+from workloads.ops import AllReduce, CopyH2D, Operator
+
+MOST_FIRINGS = 1 << 20
+
+
+def trace(
+    asked: Operator, spec: RduSpec, options: Options, wanted: Wanted, progress: Progress | None = None
+) -> Timeline:
+    """Runs an operator and records one of its sections. InputError for a window that holds nothing."""
+    if isinstance(asked, CopyH2D | AllReduce):
+        raise InputError(f"{asked}: alone on {spec.name} it is one transfer, without a timeline")
+    done = rdu.chosen_run(asked, spec, options.schedule, progress, options.program)
+    results = list(done.results.values())
+    number = wanted.kernel or 0
+    if number >= len(results):
+        raise InputError(f"--kernel {number}: {done.program.name} has sections 0 to {len(results) - 1}")
+    result = results[number]
+    section = result.configuration.section
+    record = _first_launch(done, result)
+    if len(result.log) > MOST_FIRINGS or not len(result.log):
+        raise InputError(
+            f"trace: section {section.name} has {len(result.log)} firings in its log; take a smaller problem"
+        )
+    found = Timeline(
+        f"{asked} on {spec.name}",
+        {
+            "workload": str(asked),
+            "machine": spec.name,
+            "schedule": done.program.schedule,
+            "section": section.name,
+            "cycles": str(record.cycles),
+            "time": "1 ns in this trace is 1 cycle; 0 is the section's launch",
+            "simulator": f"tilewave {version()}",
+        },
+    )
+    root = found.track(f"{spec.name}: 1 ns = 1 cycle")
+    _Collector(found, result, record).collect(root)
+    part = found.within(wanted.first, wanted.last)
+    if not part.slices:
+        raise InputError(f"trace: nothing happens in this window; section {section.name} takes {record.cycles} cycles")
+    return part
+
+
+def _first_launch(done: rdu.ProgramRun, result: SectionResult) -> KernelRecord:
+    """The record of a section's first launch."""
+    number = 0
+    for call in done.program.calls:
+        if done.results[id(call.section)] is result:
+            break
+        number += call.times
+    return done.records[number]
+
+
+class _Collector:
+    """Brings a section's firings into a timeline."""
+
+    def __init__(self, found: Timeline, result: SectionResult, record: KernelRecord) -> None:
+        self.found, self.configuration, self.ticks = found, result.configuration, result.ticks
+        self.tables = result.configuration.tables
+        self.outside = record.cycles - -(-result.ticks // TICKS_PER_CYCLE)
+        parts = record.launch_ps.items()
+        self.launch = {f"{name}_cycles": ps * record.clock_hz // PS_PER_S for name, ps in parts}
+        self.firings: dict[int, list[np.ndarray]] = defaultdict(list)
+        for row in result.log:
+            self.firings[int(row[L.STAGE])].append(row)
+        for rows in self.firings.values():
+            rows.sort(key=lambda row: int(row[L.FIRING]))
+
+    def collect(self, root: int) -> None:
+        """Fills in stages, then buffers."""
+        ready: dict[int, list[int]] = {}  # by channel, when the data of each token are there
+        freed: dict[int, list[int]] = {}
+        for c, channel in enumerate(self.tables.channel):
+            producer, consumer = int(channel[Q.PRODUCER]), int(channel[Q.CONSUMER])
+            latency = int(channel[Q.READY_LATENCY])
+            first = [0] * self.configuration.channels[c].read.initial
+            ready[c] = first + [int(r[L.COMMIT]) + latency for r in self._moving(producer, int(channel[Q.TOKEN_LEVEL]))]
+            freed[c] = [int(r[L.END]) for r in self._moving(consumer, int(channel[Q.READ_LEVEL]))]
+        for number, stage in enumerate(self.configuration.stages):
+            units = len(self.configuration.pcus[number])
+            self._stage(self.found.track(f"{stage.name} ({units} units)", root), number)
+        group = self.found.track("buffers", root)
+        for c, units_of in enumerate(self.configuration.channels):
+            track = self.found.counter(units_of.read.name, group, f"tokens of {units_of.read.depth}")
+            changes: dict[int, int] = defaultdict(int)
+            for tick in ready[c]:
+                changes[self._cycle(tick)] += 1
+            for tick in freed[c]:
+                changes[self._cycle(tick)] -= 1
+            level = 0
+            for cycle, change in sorted(changes.items()):
+                level += change
+                self.found.sample(track, cycle, level)
+
+    def _moving(self, stage: int, level: int) -> list[np.ndarray]:
+        """Firings of a stage after which a counter below `level` moves on."""
+        at = int(self.tables.stage[stage, S.STARTS]) + 1
+        return [row for row in self.firings[stage] if self.tables.starts[at + int(row[L.FIRING])] < level]
+
+    def _stage(self, track: int, number: int) -> None:
+        """Its launch, its firings in order, what was waited for before and in each, and nothing after the last."""
+        self.found.add(track, 0, self.outside, "reconfiguration", "stall", self.launch)
+        free = 0
+        for row in self.firings[number]:
+            start, end, late = int(row[L.START]), int(row[L.END]), int(row[L.LATE])
+            firing = {"firing": int(row[L.FIRING])}
+            if start > free:
+                self._piece(track, free, start - late, Reason(int(row[L.WAITED])), firing)
+                self._piece(track, start - late, start, Reason.NETWORK, firing)
+            worked = start + int(row[L.WORKED])
+            memory = worked + int(row[L.MEMORY])
+            work = Reason.NETWORK if self.tables.stage[number, S.KIND] == Kind.COLLECTIVE else Reason.BUSY
+            self.found.add(
+                track, self._cycle(start), self._cycle(worked), f"firing {firing['firing']}", "work",
+                {**firing, "reason": work.name.lower()},
+            )  # fmt: skip
+            self._piece(track, worked, memory, Reason.MEMORY, firing)
+            self._piece(track, memory, end, Reason.NETWORK, firing)
+            free = end
+        self._piece(track, free, self.ticks, Reason.IDLE, {})
+
+    def _piece(self, track: int, begin: int, end: int, reason: Reason, args: Mapping[str, str | int]) -> None:
+        """Time that went into something else than work."""
+        if end > begin:
+            self.found.add(track, self._cycle(begin), self._cycle(end), reason.name.lower(), "stall", args)
+
+    def _cycle(self, tick: int) -> int:
+        return self.outside + tick // TICKS_PER_CYCLE

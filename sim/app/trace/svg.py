@@ -1,0 +1,113 @@
+"""A timeline as one SVG picture: a row a track, coloured by what it shows, the details of a slice under the pointer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from sim.app.trace.timeline import Sample, Slice, Timeline
+
+WIDTH, LABELS = 1160, 300
+ROW, COUNTER, GAP = 13, 26, 3
+
+MOST_SLICES = 6000
+"""A picture with more would be slow to look at."""
+
+_COLOURS = (
+    *("#4e79a7", "#f28e2b", "#76b7b2", "#e15759", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#86bcb6", "#d37295"),
+    *("#a0cbe8", "#ffbe7d", "#8cd17d", "#b6992d", "#499894", "#d4a6c8", "#fabfd2", "#d7b5a6", "#79706e", "#bab0ac"),
+)
+_WAITS = ("stall", "gap", "launch")
+_NAMED = ("host", "kernel", "copy")
+"""Kinds of slices whose name stands on them, as far as it has room, and that are set apart from their neighbours."""
+_LETTER = 5.4
+_WORK = "#59a14f"
+"""Issue, tensor pipes, firings: whatever gets something done."""
+
+
+def svg(found: Timeline) -> str:
+    """The picture; what is on a track and its parents stands at the left."""
+    first, last = found.span
+    rows = _rows(found)
+    reasons = sorted({s.name for s in found.slices if s.category in _WAITS})
+    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(reasons)}
+    scale = (WIDTH - LABELS) / max(last - first, 1)
+    parts: list[str] = []
+    y = 24
+    for track, label in rows:
+        counter = found.tracks[track].counter
+        height = COUNTER if counter else ROW
+        parts.append(f'<text x="{LABELS - 8}" y="{y + height - 3}" text-anchor="end">{escape(label)}</text>')
+        if counter:
+            samples = sorted((s for s in found.samples if s.track == track), key=lambda s: s.at)
+            parts.append(_area(samples, found.tracks[track].unit, first, last, scale, y))
+        else:
+            for piece in found.slices:
+                if piece.track == track:
+                    parts.append(_rectangle(piece, colours, first, scale, y))
+        y += height + GAP
+    axis = "".join(
+        f'<text x="{LABELS + (WIDTH - LABELS) * i / 5:.0f}" y="14" text-anchor="{"end" if i == 5 else "middle"}">'
+        f"{round(first + (last - first) * i / 5):,}</text>"
+        for i in range(6)
+    )
+    legend = "".join(
+        f'<span class="key"><i style="background:{colour}"></i>{escape(name.replace("_", " "))}</span>'
+        for name, colour in [("issue, multiply, work", _WORK), *colours.items()]
+    )
+    return (
+        f'<div class="legend">{legend}</div><svg viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img" '
+        f'aria-label="timeline, cycles {first} to {last}">{axis}{"".join(parts)}</svg>'
+    )
+
+
+def shown_part(found: Timeline) -> Timeline:
+    """The timeline, or as long a part of its middle as a picture can show."""
+    first, last = found.span
+    while len(found.slices) > MOST_SLICES and last - first > 1:
+        quarter = (last - first) // 4
+        first, last = first + quarter, last - quarter
+        found = found.within(first, last)
+    return found
+
+
+def _rows(found: Timeline) -> list[tuple[int, str]]:
+    """Tracks with anything on them, groups together, and their labels: the last two names of the path."""
+    used = {s.track for s in found.slices} | {s.track for s in found.samples}
+
+    def order(track: int) -> tuple[int, ...]:
+        parent = found.tracks[track].parent
+        return (*(order(parent) if parent is not None else ()), track)
+
+    return [(track, " / ".join(found.path(track).split(" / ")[1:][-2:])) for track in sorted(used, key=order)]
+
+
+def _rectangle(piece: Slice, colours: dict[str, str], first: int, scale: float, y: int) -> str:
+    x = LABELS + (max(piece.begin, first) - first) * scale
+    width = max((piece.end - max(piece.begin, first)) * scale, 0.4)
+    details = "".join(f", {name} {value}" for name, value in piece.args.items())
+    title = f"{piece.name}: cycles {piece.begin} to {piece.end}{details}"
+    shape = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW}" fill="{colours.get(piece.name, _WORK)}"'
+    tip = f"<title>{escape(title)}</title>"
+    if piece.category not in _NAMED:
+        return f"<rect {shape}>{tip}</rect>"
+    name = piece.name.rpartition("::")[2][: int((width - 4) / _LETTER)] if width > 4 * _LETTER else ""
+    text = f'<text class="on" x="{x + 2:.1f}" y="{y + ROW - 3}">{escape(name)}</text>' if name else ""
+    return f'<g>{tip}<rect {shape} stroke="#fff" stroke-width="0.6"/>{text}</g>'
+
+
+def _area(samples: Sequence[Sample], unit: str, first: int, last: int, scale: float, y: int) -> str:
+    """A counter as steps over its row, from 0 to its largest value."""
+    most = max((s.value for s in samples), default=0) or 1
+    points = [f"{LABELS},{y + COUNTER}"]
+    at: float = y + COUNTER
+    for sample in samples:
+        x = LABELS + (max(sample.at, first) - first) * scale
+        points.append(f"{x:.1f},{at:.1f}")
+        at = y + COUNTER - round(COUNTER * sample.value / most, 1)
+        points.append(f"{x:.1f},{at:.1f}")
+    end = LABELS + (last - first) * scale
+    points += [f"{end:.1f},{at:.1f}", f"{end:.1f},{y + COUNTER}"]
+    return (
+        f'<polygon points="{" ".join(points)}" fill="#9bb7d4"><title>up to {most:.4g} {escape(unit)}</title></polygon>'
+    )

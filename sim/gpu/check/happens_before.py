@@ -1,0 +1,169 @@
+"""Happens-before: which accesses of a launch are ordered by its barriers, whatever the timing was.
+
+Vector clocks over warps and over what runs beside them. A warp has seven components: its own accesses; those that it
+fenced for the asynchronous proxy; its cp.async copies, and those that it fenced; its wgmma; the reads and the ends of
+its bulk stores. Each stage of an mbarrier has one, counted in phases: a TMA load is known to have landed by whoever
+knows that the phase of its bytes is complete. A wait joins the clock of what it waits for; an access that conflicts
+with an earlier one must know that one's component up to its epoch.
+
+Source: Flanagan and Freund, "FastTrack" (PLDI 2009) for epochs; NVIDIA PTX ISA, "Memory Consistency Model" and "Async
+proxy" for the edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.gpu.check.instances import Box
+from sim.gpu.language.program import GlobalTensor
+
+Clock = NDArray[np.int32]
+
+#: Epoch of a copy that has not landed: no clock reaches it.
+NEVER = np.iinfo(np.int32).max
+
+#: Elements of one bucket of a global tensor's history, per dimension of the last two.
+_BUCKET = 64
+
+
+class Agent(IntEnum):
+    """Components of one warp in a vector clock."""
+
+    WARP = 0
+    FENCED = 1
+    CP_ASYNC = 2
+    CP_FENCED = 3
+    WGMMA = 4
+    BULK_READ = 5
+    BULK_DONE = 6
+
+
+@dataclass(slots=True, eq=False)
+class Access:
+    """One access of a box: the component and epoch that a later conflicting access must know.
+
+    domain: the clocks that its component belongs to. proxy_component: the component to be known by an access through
+    the asynchronous proxy. what: printed for a person (op, CTA, warp, times).
+    """
+
+    box: Box
+    write: bool
+    atomic: bool
+    domain: Clocks
+    component: int
+    proxy_component: int
+    epoch: int
+    what: object
+
+
+class Clocks:
+    """Vector clocks of `ctas` CTAs that can synchronise with each other, of `warps` warps and `barriers` mbarrier
+    stages each."""
+
+    def __init__(self, ctas: int, warps: int, barriers: int) -> None:
+        self._warps, self._barriers = warps, barriers
+        self._first_barrier = ctas * warps * len(Agent)
+        size = self._first_barrier + ctas * barriers
+        self._clock = np.zeros((ctas * warps, size), dtype=np.int32)
+        for w in range(ctas * warps):
+            self._clock[w, w * len(Agent)] = 1
+        self._size = size
+
+    def row(self, cta: int, warp: int) -> int:
+        """Row of a warp; `cta` counts within these clocks."""
+        return cta * self._warps + warp
+
+    def component(self, row: int, agent: Agent) -> int:
+        """Component of a warp's agent."""
+        return row * len(Agent) + agent
+
+    def barrier_component(self, cta: int, barrier: int) -> int:
+        """Component of one mbarrier stage."""
+        return self._first_barrier + cta * self._barriers + barrier
+
+    def of(self, row: int) -> Clock:
+        """What the warp knows now (a view)."""
+        return self._clock[row]
+
+    def blank(self) -> Clock:
+        """A clock that knows nothing."""
+        return np.zeros(self._size, dtype=np.int32)
+
+    def epoch(self, row: int) -> int:
+        """The warp's current epoch."""
+        return int(self._clock[row, row * len(Agent)])
+
+    def release(self, row: int) -> Clock:
+        """What the warp knows, for others to acquire; later accesses of the warp are not part of it."""
+        out = self._clock[row].copy()
+        self._clock[row, row * len(Agent)] += 1
+        return out
+
+    def acquire(self, row: int, clock: Clock) -> None:
+        """The warp learns `clock`."""
+        np.maximum(self._clock[row], clock, out=self._clock[row])
+
+    def learn(self, row: int, component: int, epoch: int) -> None:
+        """The warp learns one component up to `epoch`."""
+        self._clock[row, component] = max(int(self._clock[row, component]), epoch)
+
+    def fence(self, row: int) -> None:
+        """fence.proxy.async: orders the warp's writes and finished cp.async for the asynchronous proxy."""
+        clock = self._clock[row]
+        base = row * len(Agent)
+        clock[base + Agent.FENCED] = clock[base + Agent.WARP]
+        clock[base + Agent.CP_FENCED] = clock[base + Agent.CP_ASYNC]
+        clock[base + Agent.WARP] += 1
+
+
+class History:
+    """Accesses of one stage of a shared tile, or of a global tensor, that a later access can still conflict with."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[tuple[int, ...], list[Access]] = {}
+
+    def conflicts(self, access: Access, clock: Clock, *, asynchronous: bool) -> Iterator[Access]:
+        """Earlier accesses that conflict with `access` and that `clock` does not order before it; then remembers it."""
+        found: list[Access] = []
+        for key in _buckets(access.box):
+            bucket = self._buckets.setdefault(key, [])
+            keep = []
+            for prior in bucket:
+                component = prior.proxy_component if asynchronous else prior.component
+                ordered = prior.domain is access.domain and bool(clock[component] >= prior.epoch)
+                if (
+                    not ordered
+                    and (access.write or prior.write)
+                    and not (access.atomic and prior.atomic)
+                    and prior.box.overlaps(access.box)
+                    and all(prior is not f for f in found)
+                ):
+                    found.append(prior)
+                # Whoever is ordered after a write is ordered after all that this write was ordered after.
+                superseded = (ordered and access.write and not access.atomic) or (
+                    not access.write
+                    and not prior.write
+                    and prior.domain is access.domain
+                    and prior.component == access.component
+                    and prior.epoch <= access.epoch
+                )
+                if not (superseded and access.box.contains(prior.box)):
+                    keep.append(prior)
+            keep.append(access)
+            self._buckets[key] = keep
+        yield from found
+
+
+def _buckets(box: Box) -> Iterator[tuple[int, ...]]:
+    if not isinstance(box.buffer, GlobalTensor):
+        yield ()
+        return
+    lower, upper = box.lower[-2:], box.upper[-2:]
+    spans = [range(a // _BUCKET, -(-b // _BUCKET)) for a, b in zip(lower, upper, strict=True)]
+    yield from product(*[range(a, b) for a, b in zip(box.lower[:-2], box.upper[:-2], strict=True)], *spans)

@@ -1,0 +1,347 @@
+"""One GPU as a host program sees it: a device with memory that persists, on which kernels are built and advanced.
+
+`Device` owns what outlives a kernel (L2 contents, DRAM rows). `Device.build` lowers a kernel and places its first
+wave; `Launch.advance` goes on to a tick and returns, so that a host model can interleave devices; `Launch.run` goes
+to the end, returning to the regulator at its boundaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from arch.gpu import GpuSpec
+from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
+from sim.engine.jit import resolved
+from sim.engine.search import TAGS
+from sim.gpu.engine import layout as lay
+from sim.gpu.engine import loop as native
+from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Window
+from sim.gpu.engine.layout import Block, C, Counter, GpuState, M, P, Q, Reason, S, W, X
+from sim.gpu.language.program import Kernel
+from sim.gpu.lower.kernel import Occupancy, idle_launch_ps, lower_kernel, occupancy
+from sim.gpu.power.energy import EnergyModel
+from sim.gpu.power.regulator import FixedClock, Regulator
+from sim.memory.counters import MemoryCounter
+from sim.memory.model import MemorySpec, aligned, flush, lower_memory, new_memory_state, settle
+from sim.memory.recency import first_order
+
+_LOG_ROWS = 1 << 16
+_WHOLE_KERNEL_TICKS = 1 << 40
+_CODE_SLOTS = 64  # places for machine code below the tensors
+
+
+class DeadlockError(RuntimeError):
+    """No event is left and warps still wait: a program that synchronises wrongly.
+
+    The message names what each waits for.
+    """
+
+
+@dataclass
+class KernelResult:
+    """What one kernel did.
+
+    ticks: from launch to the end, drain included, at 256 a core cycle. time_ps: the same in picoseconds, clock
+    changes included. warp_states and issue_slots are in ticks and sum to warp residency and to sub-cores x ticks.
+    """
+
+    kernel: Kernel
+    occupancy: Occupancy
+    ticks: int
+    time_ps: int
+    energy_fj: int
+    counters: dict[str, int]
+    memory: dict[str, int]
+    warp_states: dict[str, int]
+    issue_slots: dict[str, int]
+    clock_hz: int
+    clocks: list[tuple[int, int]] = field(default_factory=list)  # (time in ps, Hz) at each change
+    events: np.ndarray | None = None
+    trace: np.ndarray | None = None  # rows of `sim.gpu.engine.events.TraceRow`
+
+
+class Device:
+    """A GPU with its memory system. clock: the regulator; exact, log, cold_launch: see `lower_kernel`.
+
+    window: what kernels record while they run; None with `log` for all ops and no warp states.
+    """
+
+    def __init__(
+        self,
+        spec: GpuSpec,
+        *,
+        regulator: Regulator | None = None,
+        exact: bool = False,
+        log: bool = False,
+        cold_launch: bool = True,
+        data: str = "normal",
+        window: Window | None = None,
+    ) -> None:
+        self.spec = spec
+        self.window = window
+        self.regulator = regulator or FixedClock(spec.clock.boost_hz)
+        self.exact, self.log, self.cold_launch = exact, log, cold_launch
+        self.energy = EnergyModel(spec, data)
+        self._memory_specs = {self.regulator.clock_hz: lower_memory(spec, self.regulator.clock_hz)}
+        self.memory = new_memory_state(self.memory_spec(self.regulator.clock_hz))
+        self._code: dict[str, int] = {}
+
+    def memory_spec(self, clock_hz: int) -> MemorySpec:
+        """The memory system lowered for a core clock."""
+        if clock_hz not in self._memory_specs:
+            self._memory_specs[clock_hz] = lower_memory(self.spec, clock_hz)
+        return self._memory_specs[clock_hz]
+
+    def flush_l2(self) -> None:
+        """Empties the L2, as before a cold run."""
+        flush(self.memory)
+
+    def build(self, kernel: Kernel, addresses: Mapping[str, int], *, launch_ps: int | None = None) -> Launch:
+        """Lowers `kernel` and places its first CTAs after `launch_ps` (default: on an idle device)."""
+        number = self._code.setdefault(kernel.name, len(self._code) % _CODE_SLOTS)
+        return Launch(self, kernel, addresses, number, launch_ps)
+
+    def run(
+        self,
+        kernel: Kernel,
+        addresses: Mapping[str, int],
+        *,
+        launch_ps: int | None = None,
+        drain_ps: int | None = None,
+    ) -> KernelResult:
+        """Builds and runs a kernel to its end."""
+        return self.build(kernel, addresses, launch_ps=launch_ps).run(drain_ps)
+
+
+class Launch:
+    """One kernel on its way: `build` has been done, `advance` goes on; `result` is there after `windows` or `run`.
+
+    samples: (tick, counters of SMs and memory one after the other), where the device's window asks for them. clocks:
+    (time in ps since the launch, Hz) at its start and at each change so far.
+    """
+
+    result: KernelResult
+
+    def __init__(
+        self, device: Device, kernel: Kernel, addresses: Mapping[str, int], number: int, launch_ps: int | None
+    ) -> None:
+        self.device, self.kernel = device, kernel
+        spec = device.spec
+        self.occupancy = occupancy(kernel, spec)
+        self.clock_hz = device.regulator.clock_hz
+        self.p, self.program = lower_kernel(
+            kernel, addresses, spec, exact=device.exact, cold_launch=device.cold_launch, number=number
+        )
+        self.launch_ps = idle_launch_ps(kernel, spec) if launch_ps is None else launch_ps
+        self.p[P.LAUNCH_START] = ps_to_ticks(self.launch_ps, self.clock_hz)
+        self.p[P.CTA_INTERVAL] = ps_to_ticks(self.device.spec.launch.cta_interval_ps, self.clock_hz)
+        window = device.window
+        if window is None and device.log:
+            window = Window(0, _WHOLE_KERNEL_TICKS, 0, spec.sm.count - 1, _LOG_ROWS, trace=False)
+        self.state = new_state(self.p, spec, self.occupancy, window)
+        self._native: Callable[..., int] | None = None
+        self._memory_before = device.memory.counters.copy()
+        self.samples: list[tuple[int, np.ndarray]] = []
+        self.clocks: list[tuple[int, int]] = [(0, self.clock_hz)]
+        settle(device.memory)
+
+    @property
+    def _memory_spec(self) -> MemorySpec:
+        return self.device.memory_spec(self.clock_hz)
+
+    def advance(self, until: int) -> int:
+        """Processes events up to tick `until`; returns the tick of the next one, -1 when the kernel has ended."""
+        window = self.device.window
+        if window is not None and window.sample_ticks:
+            at = self.samples[-1][0] + window.sample_ticks if self.samples else window.from_tick
+            while at < min(until, window.to_tick):
+                ended = self._advance(at) < 0
+                self.samples.append((at, self._actions()))
+                if ended:
+                    break
+                at += window.sample_ticks
+        return self._advance(until)
+
+    def _advance(self, until: int) -> int:
+        arguments = (self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
+        if self._native is None:
+            self._native = resolved(native.advance, *arguments)
+        tick = self._native(*arguments)
+        if tick < 0 and (self.state.x[X.LIVE] > 0 or self.state.x[X.NEXT_CLUSTER] < self.p[P.CLUSTERS]):
+            raise DeadlockError(self._waiting())
+        return int(tick)
+
+    def windows(self, drain_ps: int | None = None) -> Iterator[int]:
+        """Goes to the end of the kernel, a window of the regulator at a time: for host models that interleave devices.
+
+        Yields the time since the launch in ps at the end of each window, at last the kernel's whole time; `result`
+        is there afterwards. drain_ps: from the last CTA's end to the kernel's (default: the preset's).
+        """
+        regulator, x = self.device.regulator, self.state.x
+        time_ps, tick, energy_fj = 0, 0, 0
+        window = regulator.window_ps
+        step = ps_to_ticks(window, self.clock_hz) if window else _WHOLE_KERNEL_TICKS
+        model = self.device.energy
+        counters, memory = self.state.counters, self.device.memory.counters
+        before_core, before_memory = model.actions_fj(counters, memory)
+        while self.advance(tick + step) >= 0:
+            tick += step
+            time_ps += window
+            core, dram = model.actions_fj(counters, memory)
+            spent = model.window_fj(core - before_core, dram - before_memory, window, self.clock_hz)
+            before_core, before_memory = core, dram
+            energy_fj += spent.total_fj
+            clock_hz = regulator.step(spent)
+            if clock_hz != self.clock_hz:
+                self.clock_hz = clock_hz
+                self.clocks.append((time_ps, clock_hz))
+                step = ps_to_ticks(window, clock_hz)
+            yield time_ps
+        drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
+        end = max(int(x[X.END]), int(x[X.LAST_STORE]))
+        rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz) + drain_ps
+        if self.samples and tick < end <= x[X.TO]:
+            self.samples.append((end, self._actions()))
+        core, dram = model.actions_fj(counters, memory)
+        spent = model.window_fj(core - before_core, dram - before_memory, max(rest_ps, 0), self.clock_hz)
+        regulator.step(spent)
+        time_ps += rest_ps
+        end += ps_to_ticks(drain_ps, self.clock_hz)
+        self.result = self._result(end, time_ps, energy_fj + spent.total_fj)
+        yield time_ps
+
+    def record_within(self, from_tick: int, to_tick: int) -> None:
+        """Moves the window of ticks that is recorded from now on."""
+        self.state.x[X.FROM], self.state.x[X.TO] = from_tick, to_tick
+
+    @property
+    def share_done(self) -> float:
+        """Share of the CTAs that have ended."""
+        waiting = int(self.p[P.CLUSTERS] - self.state.x[X.NEXT_CLUSTER]) * self.kernel.cluster_size
+        return 1 - (int(self.state.x[X.LIVE]) + waiting) / self.kernel.ctas
+
+    def run(self, drain_ps: int | None = None) -> KernelResult:
+        """Goes to the end of the kernel in one go; see `windows`."""
+        for _ in self.windows(drain_ps):
+            pass
+        return self.result
+
+    # ---- results
+
+    def _actions(self) -> np.ndarray:
+        """Counters of SMs and memory, one after the other."""
+        return np.concatenate([self.state.counters, self.device.memory.counters - self._memory_before])
+
+    def _result(self, end: int, time_ps: int, energy_fj: int) -> KernelResult:
+        state = self.state
+        slots = state.slots.copy()
+        cursors = state.subs[:, S.CURSOR]
+        slots[Reason.NO_WARP] += int((end - cursors).clip(min=0).sum())
+        slots[Reason.SELECTED] += int((end - cursors).clip(max=0).sum())
+        memory = self.device.memory.counters - self._memory_before
+        mean_hz = end * PS_PER_S // (TICKS_PER_CYCLE * max(time_ps, 1))
+        events = trace = None
+        if state.log is not None and state.trace is not None:
+            for needed, rows in ((state.x[X.LOG], state.log), (state.x[X.TRACE], state.trace)):
+                if needed > len(rows):
+                    raise MemoryError(
+                        f"the event log of kernel {self.kernel.name} holds {len(rows)} rows, {needed} needed"
+                    )
+            events = state.log[: state.x[X.LOG]].copy()
+            trace = state.trace[: state.x[X.TRACE]].copy()
+        return KernelResult(
+            kernel=self.kernel,
+            occupancy=self.occupancy,
+            ticks=end,
+            time_ps=time_ps,
+            energy_fj=energy_fj,
+            counters={c.name.lower(): int(state.counters[c]) for c in Counter if c.name != "WIDTH"},
+            memory={c.name.lower(): int(memory[c]) for c in MemoryCounter},
+            warp_states={r.name.lower(): int(state.warp_states[r]) for r in Reason},
+            issue_slots={r.name.lower(): int(slots[r]) for r in Reason},
+            clock_hz=int(mean_hz),
+            clocks=self.clocks,
+            events=events,
+            trace=trace,
+        )
+
+    def _waiting(self) -> str:
+        """What the parked warps of the first live CTA wait for."""
+        state, p = self.state, self.p
+        lines = []
+        for slot in np.flatnonzero(state.ctas[:, C.ACTIVE] == 1)[:1]:
+            row = state.ctas[slot]
+            for w in range(row[C.FIRST_WARP], row[C.FIRST_WARP] + p[P.WARPS_PER_CTA]):
+                warp = state.warps[w]
+                if warp[W.BLOCK]:
+                    name = Block(warp[W.BLOCK]).name.lower()
+                    lines.append(f"warp {warp[W.WARP]} at {name} {warp[W.BLOCK_A]} for {warp[W.BLOCK_B]}")
+            where = f"CTA ({row[C.X]}, {row[C.Y]}, {row[C.Z]})"
+            return f"kernel {self.kernel.name} deadlocks: {where}: " + "; ".join(lines)
+        return f"kernel {self.kernel.name} deadlocks: clusters are left and no SM can take one"
+
+
+def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | None = None) -> GpuState:
+    """A chip with nothing on it yet. window: what is recorded, None for nothing."""
+    sms, subs = int(p[P.SMS]), int(p[P.SMS] * p[P.SUB_CORES])
+    warps, ctas = sms * held.warps, sms * held.ctas
+    components = warps + 3 * sms
+    if components > native.ID_MASK:
+        raise ValueError(f"{components} warps and queues exceed the {native.ID_MASK} that event keys can name")
+
+    def aligned_rows(count: int, width: int) -> np.ndarray:
+        width = -(-width // 8) * 8
+        return aligned(count * width, np.int64, 0).reshape(count, width)
+
+    rows = aligned_rows(sms, M.WIDTH)
+    rows[:, M.FREE_CTAS] = held.ctas
+    gpc = np.repeat(np.arange(spec.gpc.count), spec.sms_per_gpc)
+    rows[:, M.GPC] = gpc
+    rows[:, M.PARTITION] = gpc * spec.l2.partitions // spec.gpc.count
+    l1_sets = sms * int(p[P.L1_SETS])
+
+    def zeros(*shape: int) -> np.ndarray:
+        return np.zeros(shape, dtype=np.int64)
+
+    warps_a_sub = -(-held.warps // int(p[P.SUB_CORES]))
+    sub_rows = aligned_rows(subs, S.WIDTH + warps_a_sub)
+    sub_rows[:, S.FIRST_KEY] = native.NEVER
+    x = zeros(X.WIDTH)
+    log = trace = None
+    if window is not None:
+        x[X.FROM], x[X.TO] = window.from_tick, window.to_tick
+        x[X.FIRST_SM], x[X.LAST_SM] = window.first_sm, window.last_sm
+        log, trace = zeros(window.rows, EVENT_COLUMNS), zeros(window.rows if window.trace else 0, TRACE_COLUMNS)
+    return GpuState(
+        due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
+        x=x,
+        warps=aligned_rows(warps, W.WIDTH),
+        subs=sub_rows,
+        contenders=zeros(subs, warps_a_sub, lay.T.WIDTH),
+        sms=rows,
+        gpcs=zeros(spec.gpc.count),
+        ctas=zeros(ctas, C.WIDTH),
+        bars=zeros(ctas * int(p[P.BARRIERS]), lay.B.WIDTH),
+        named=zeros(ctas, 16, 2),
+        queues=zeros(2 * sms, lay.TMA_QUEUE, Q.WIDTH),
+        queue_at=zeros(2 * sms, 3),
+        in_flight=zeros(sms, int(p[P.TMA_IN_FLIGHT])),
+        misses=zeros(sms, int(p[P.MISS_QUEUE])),
+        stores=zeros(sms, int(p[P.MISS_QUEUE])),
+        l1_tags=np.full(l1_sets * TAGS, -1, dtype=np.int32),
+        l1_lines=zeros(l1_sets, int(p[P.L1_WAYS])),
+        l1_order=np.full(l1_sets, first_order(int(p[P.L1_WAYS])), dtype=np.int64),
+        l1_ahead=zeros(native.CHUNK),
+        flags=zeros(max(1, int(p[P.FLAGS])), 2),
+        flag_waiters=zeros(warps),
+        code_ready=zeros(spec.gpc.count, max(1, int(p[P.CODE_LINES]))),
+        stack=zeros(64),
+        counters=zeros(Counter.WIDTH),
+        warp_states=zeros(len(Reason)),
+        slots=zeros(len(Reason)),
+        log=log,
+        trace=trace,
+    )

@@ -1,0 +1,72 @@
+"""Shared-memory bank conflicts: wavefronts of an instruction, computed from the tile's layout and swizzle.
+
+32 banks of 4 B. Accesses of 8 B a thread are served in two phases (half warps), of 16 B in four (quarter warps);
+threads that read the same word share it. Where threads read the same vector pair by pair (as in the outer product of
+a SIMT GEMM), the registers of a pair return packed and each phase serves twice the threads: LDS.128 takes two
+wavefronts instead of four (NVIDIA staff, forums.developer.nvidia.com/t/77228, for compute capability 7.0 to 7.5;
+later ones are assumed alike). ldmatrix reads each 8x8 matrix as eight rows of 16 B in one phase.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from arch.dtypes import DTYPE_BYTES
+from sim.gpu.language.program import SharedTile, View
+
+BANKS = 32
+WARP = 32
+
+
+def swizzle(address: int, swizzle_bytes: int) -> int:
+    """Byte address after the XOR pattern of TMA and ldmatrix layouts.
+
+    16 B chunks permuted by the 128 B line's number.
+    """
+    lines = swizzle_bytes // 16
+    if lines < 2:
+        return address
+    return address ^ (((address >> 7) & (lines - 1)) << 4)
+
+
+def _address(tile: SharedTile, row: int, byte: int) -> int:
+    return swizzle(row * tile.row_bytes + byte, tile.swizzle_bytes)
+
+
+def _degree(words: list[int]) -> int:
+    """Wavefronts of one phase: the most distinct words in one bank."""
+    banks: dict[int, set[int]] = defaultdict(set)
+    for word in words:
+        banks[word % BANKS].add(word)
+    return max((len(b) for b in banks.values()), default=1)
+
+
+def ldmatrix_waves(view: View, matrices: int = 4) -> int:
+    """Wavefronts of one ldmatrix of `matrices` 8x8 matrices taken from the rows of `view`."""
+    tile = view.buffer
+    assert isinstance(tile, SharedTile)
+    words = [(_address(tile, row, 0) + 4 * w) // 4 for row in range(8) for w in range(4)]
+    return matrices * _degree(words)
+
+
+def access_waves(view: View, vector_bytes: int, sharers: int = 1) -> int:
+    """Wavefronts of one LDS or STS of `vector_bytes` a thread.
+
+    Threads walk the rows of `view` (its columns where transposed), `sharers` of them abreast.
+    """
+    tile = view.buffer
+    assert isinstance(tile, SharedTile)
+    element = DTYPE_BYTES[tile.dtype]
+    width = max(vector_bytes, element)
+    rows, cols = (view.extents[-2] if len(view.extents) > 1 else 1), view.extents[-1]
+    per_row = max(1, cols * element // width)
+    total = rows * per_row
+    threads = []
+    for thread in range(WARP):
+        i = thread // sharers % total
+        row, vector = (i % rows, i // rows) if view.transposed else (i // per_row, i % per_row)
+        first = _address(tile, row, vector * width)
+        threads.append([(first + 4 * w) // 4 for w in range(max(1, width // 4))])
+    group = WARP // max(1, width // 4 // (2 if sharers > 1 else 1))
+    phases = [threads[i : i + group] for i in range(0, WARP, group)]
+    return sum(_degree([word for t in phase for word in t]) for phase in phases)

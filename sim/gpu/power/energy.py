@@ -1,0 +1,124 @@
+"""Energy of a kernel: action counts times the preset's energy per action, scaled with voltage, plus static power.
+
+All sums are integers in femtojoules. The clock at which the board's limit is met follows from the same figures.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from arch.gpu import GpuSpec, Voltage
+from arch.gpu_rules import WARP_SIZE
+from sim.gpu.engine.layout import Counter
+from sim.memory.counters import MemoryCounter
+
+_LOWEST_HZ = 210_000_000
+
+
+class Spent(NamedTuple):
+    """Energy of a window of `window_ps` by where it goes, in femtojoules."""
+
+    core_fj: int
+    memory_fj: int
+    static_fj: int
+    window_ps: int
+
+    @property
+    def total_fj(self) -> int:
+        """All of it."""
+        return self.core_fj + self.memory_fj + self.static_fj
+
+
+def _voltage_mv(v: Voltage, clock_hz: int) -> int:
+    """Core voltage at a clock: the preset's line, flat outside."""
+    clock = min(max(clock_hz, v.min_clock_hz), v.max_clock_hz)
+    return v.min_mv + (v.max_mv - v.min_mv) * (clock - v.min_clock_hz) // max(1, v.max_clock_hz - v.min_clock_hz)
+
+
+class EnergyModel:
+    """Energies of a chip. data: "zeros", "uniform" or "normal" operands; tensor and move actions scale with it."""
+
+    def __init__(self, spec: GpuSpec, data: str = "normal") -> None:
+        self.spec = spec
+        energy = spec.power.energy
+        factor = {"zeros": spec.power.data.zeros, "uniform": spec.power.data.uniform, "normal": spec.power.data.normal}[
+            data
+        ]
+        # Memory has its own supply: its energy does not scale with the core's voltage.
+        self._core_actions = np.zeros(Counter.WIDTH, dtype=np.int64)
+        self._memory_actions = np.zeros(len(MemoryCounter), dtype=np.int64)
+        self._factor_ppm = int(factor * 1_000_000)
+
+        # Asked in every window of the regulator, for the same few hundred clocks.
+        self.voltage_mv = functools.cache(functools.partial(_voltage_mv, spec.power.voltage))
+        self._reference_mv = self.voltage_mv(spec.power.voltage.reference_clock_hz)
+        self._static_mw = spec.power.static_mw
+        self._clocks = functools.cache(self._clock_table)
+
+        def put(index: int, femtojoules: float, moves_data: bool, rail: np.ndarray = self._core_actions) -> None:
+            rail[index] += int(femtojoules * (factor if moves_data else 1))
+
+        put(Counter.INSTRUCTIONS, energy.issue_fj, False)
+        # A packed multiply-add (two halves, four bytes) moves as many register bits as one of fp32.
+        put(Counter.INST_FMA, WARP_SIZE * energy.fma_fj, True)
+        put(Counter.INST_FP16, WARP_SIZE * energy.fma_fj, True)
+        put(Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte, True)
+        put(Counter.SHARED_WRITE_BYTES, energy.shared_fj_per_byte, True)
+        put(Counter.L1_READ_SECTORS, 32 * energy.l1_fj_per_byte, True)
+        put(Counter.PORT_READ_BYTES, energy.l2_fj_per_byte, True)  # a multicast line is read and sent once
+        put(Counter.PORT_WRITE_BYTES, energy.l2_fj_per_byte, True)
+        for counter in (MemoryCounter.DRAM_READ_BYTES, MemoryCounter.DRAM_WRITE_BYTES):
+            put(counter, energy.dram_fj_per_byte, True, self._memory_actions)
+
+    def set_tensor_dtype(self, dtype: str) -> None:
+        """Operand type of the tensor-core work that follows."""
+        tensor = self.spec.power.energy.tensor
+        per_flop = getattr(tensor, f"{dtype}_fj_per_flop", None) or tensor.fp16_fj_per_flop
+        self._core_actions[Counter.MACS_TENSOR] = int(2 * per_flop * self._factor_ppm) // 1_000_000
+
+    def actions_fj(self, counters: np.ndarray, memory: np.ndarray) -> tuple[int, int]:
+        """Energy of what the counters of SMs and memory hold, by supply: core (at its reference clock), memory."""
+        return int(counters.dot(self._core_actions)), int(memory.dot(self._memory_actions))
+
+    def window_fj(self, core_fj: int, memory_fj: int, window_ps: int, clock_hz: int) -> Spent:
+        """Energy of a window: of what was done in it, and static power for its `window_ps` (1 mW over 1 ps is 1 fJ)."""
+        voltage = self.voltage_mv(clock_hz)
+        return Spent(
+            core_fj * voltage * voltage // (self._reference_mv * self._reference_mv),
+            memory_fj,
+            self._static_mw * window_ps,
+            window_ps,
+        )
+
+    def sustained_hz(self, clock_hz: int, spent: Spent, limit_mw: int, highest_hz: int) -> int:
+        """Highest clock, at most `highest_hz`, at which the work of a window at `clock_hz` would stay within
+        `limit_mw`.
+
+        Its time scales with the clock, core energy with voltage squared.
+        """
+        clocks = self._clocks(highest_hz)
+        core, memory, now_mhz = spent.core_fj, spent.memory_fj, clock_hz // 1_000_000
+        now_squared = self.voltage_mv(clock_hz) ** 2
+        most_fj = (limit_mw + 1) * spent.window_ps - spent.static_fj
+        low, high = 0, len(clocks)
+        while high - low > 1:
+            middle = (low + high) // 2
+            _, mhz, squared = clocks[middle]
+            if (core * squared // now_squared + memory) * mhz // now_mhz < most_fj:
+                low = middle
+            else:
+                high = middle
+        return clocks[low][0]
+
+    def _clock_table(self, highest_hz: int) -> tuple[tuple[int, int, int], ...]:
+        """Clocks to choose from, at most 5 MHz apart: Hz, MHz, voltage squared."""
+
+        def halves(low: int, high: int) -> list[int]:
+            middle = (low + high) // 2
+            return [low] if high - low <= 5_000_000 else halves(low, middle) + halves(middle, high)
+
+        clocks = [*halves(_LOWEST_HZ, highest_hz), highest_hz]
+        return tuple((hz, hz // 1_000_000, self.voltage_mv(hz) ** 2) for hz in clocks)

@@ -1,0 +1,283 @@
+"""Attention as its kernels see it: tensors, the blocks of keys that a tile of queries visits, online softmax.
+
+Source of the algorithm: Dao, "FlashAttention-2" (arXiv 2307.08691) and Shah et al., "FlashAttention-3" (arXiv
+2407.08608).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from sim.gpu.language.program import Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, as_expr, maximum, minimum
+from workloads.gpu.gemm.problem import ceil_div
+from workloads.ops.attention import Attention
+
+Array = NDArray[np.floating]
+
+HEAD_DIMS = (64, 128, 256)
+LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """Tensors of an `Attention` with its number formats resolved; LSE holds the logarithm of each row's sum."""
+
+    op: Attention
+    dtype: str
+    out: str
+    q: GlobalTensor
+    k: GlobalTensor
+    v: GlobalTensor
+    o: GlobalTensor
+    lse: GlobalTensor
+
+    @property
+    def tensors(self) -> tuple[GlobalTensor, ...]:
+        """All of them, operands first."""
+        return (self.q, self.k, self.v, self.o, self.lse)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees no later key."""
+        return self.op.causal == "1"
+
+    @property
+    def masked(self) -> bool:
+        """Whether a query sees only a part of the keys."""
+        return self.causal or self.op.window > 0
+
+    @property
+    def shift(self) -> int:
+        """Key that query 0 stands at: the last query stands at the last key."""
+        return self.op.keys - self.op.queries
+
+    @property
+    def exponent_scale(self) -> float:
+        """Factor of a score inside exp2."""
+        return LOG2_E / math.sqrt(self.op.head_dim)
+
+    def key_head(self, head: Expr) -> Expr:
+        """Key head that query head `head` reads."""
+        return head // (self.op.heads // self.op.key_heads)
+
+    @property
+    def _ahead(self) -> int | None:
+        """Keys after its own that a query sees; None for all."""
+        if self.causal:
+            return 0
+        return self.op.window - 1 if self.op.window else None
+
+    def seen(self, rows: NDArray[np.integer], columns: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which of keys `columns` each of queries `rows` sees."""
+        own = rows[:, None] + self.shift
+        visible = np.broadcast_to(columns[None, :] < self.op.keys, (len(rows), len(columns)))
+        if self._ahead is not None:
+            visible = visible & (columns[None, :] <= own + self._ahead)
+        if self.op.window:
+            visible = visible & (columns[None, :] > own - self.op.window)
+        return visible
+
+
+def problem(op: Attention) -> AttentionProblem:
+    """The tensors of `op`. Raises InputError for a head_dim without kernels and a number format that is open."""
+    if op.head_dim not in HEAD_DIMS:
+        nearest = min(HEAD_DIMS, key=lambda d: (abs(d - op.head_dim), -d))
+        raise InputError(f"attention head_dim={op.head_dim}: kernels have {HEAD_DIMS}; nearest: {nearest}")
+    full = op.with_defaults(op.chosen_dtype)
+    dtype, out = str(full.dtype), str(full.out)
+    q, k, v = (_tensor(operand.name, operand.shape, operand.dtype, "input") for operand in full.operands)
+    (result,) = full.results
+    o = _tensor(result.name, result.shape, result.dtype, "output")
+    lse = _tensor("lse", (full.batch, full.heads, full.queries), "fp32", "scratch")
+    return AttentionProblem(full, dtype, out, q, k, v, o, lse)
+
+
+def _tensor(name: str, shape: tuple[int, ...], dtype: str, role: str) -> GlobalTensor:
+    strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    return GlobalTensor(name, shape, dtype, strides, role)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of `block_n` keys that a tile of queries visits, from the last one backwards.
+
+    end: one after the last. trips: all. The first is masked always; then come `tail` masked ones, where the tile's
+    queries end, `whole` ones, and `head` masked ones, where their windows begin.
+    """
+
+    end: Expr
+    trips: Expr
+    tail: Expr
+    whole: Expr
+    head: Expr
+
+
+def blocks(p: AttentionProblem, first_row: Expr, rows: int, block_n: int) -> Blocks:
+    """Blocks of the tile of `rows` queries from `first_row` on. A tile that sees nothing still visits one block."""
+    begin: IntLike = 0
+    end: IntLike = -(-p.op.keys // block_n)
+    own = first_row + p.shift
+    unmasked_end: IntLike = end
+    if p._ahead is not None:
+        end = maximum(1, minimum(end, (own + (rows + p._ahead + block_n - 1)) // block_n))
+        unmasked_end = maximum(0, (own + (p._ahead + 1)) // block_n)
+    unmasked_begin: IntLike = 0
+    if p.op.window:
+        begin = minimum(end - 1, maximum(0, (own - (p.op.window - 1)) // block_n))
+        # The last row's window begins inside the block before this one, or at this one's first key.
+        unmasked_begin = maximum(0, (own + (rows - p.op.window + block_n - 1)) // block_n)
+    begin, end = as_expr(begin), as_expr(end)
+    rest = end - 1
+    whole_end = maximum(begin, minimum(rest, unmasked_end)) if p._ahead is not None else rest
+    whole_begin = minimum(whole_end, maximum(begin, unmasked_begin)) if p.op.window else begin
+    return Blocks(end, end - begin, rest - whole_end, whole_end - whole_begin, whole_begin - begin)
+
+
+class OnlineSoftmax:
+    """Softmax of one warp's rows, block of keys by block: NumPy meaning and instructions.
+
+    rows: of the warp, `stride` queries apart (0: they are heads of one query). A thread holds rows * block_n / 32
+    scores of `lines` rows of the tile; four threads share a row. sums_each_block: they add up their sums in each block,
+    not only at the end.
+    """
+
+    def __init__(
+        self, p: AttentionProblem, rows: int, block_n: int, head_dim: int, stride: int = 1, *,
+        sums_each_block: bool = False,
+    ) -> None:  # fmt: skip
+        self.p, self.rows, self.block_n, self.head_dim, self.stride = p, rows, block_n, head_dim, stride
+        self.sums_each_block = sums_each_block
+        self.scores = RegisterTile("scores", (rows, block_n), "fp32")
+        self.weights = RegisterTile("weights", (rows, block_n), p.dtype)
+        self.acc = RegisterTile("acc", (rows, head_dim), "fp32")
+        self.top = RegisterTile("top", (rows, 1), "fp32")
+        self.new_top = RegisterTile("new_top", (rows, 1), "fp32")
+        self.total = RegisterTile("total", (rows, 1), "fp32")
+        self.scale = RegisterTile("scale", (rows, 1), "fp32")
+
+    @property
+    def values(self) -> int:
+        """Scores of a thread, one instruction each."""
+        return self.rows * self.block_n // 32
+
+    @property
+    def lines(self) -> int:
+        """Rows of a thread: eight threads' rows times four threads a row."""
+        return self.rows // 8
+
+    def mask(self, r: RoleBuilder, row: Expr, column: Expr) -> None:
+        """Scores of keys that a query does not see become minus infinity: a compare and a select each."""
+
+        def compute(scores: Array, first_row: int, first_column: int) -> Array:
+            seen = self.p.seen(first_row + self.stride * np.arange(self.rows), first_column + np.arange(self.block_n))
+            return np.where(seen, scores, -np.inf)
+
+        r.run(
+            "sel", self.values, dtype="int32", dst=self.scores.whole, compute=compute, indices=(row, column),
+            mix=(("setp", self.values),),
+        )  # fmt: skip
+
+    def block(self, r: RoleBuilder, *, first: bool) -> None:
+        """Row maxima, the factor that old sums are rescaled by, weights exp2(score - maximum) and their sums."""
+        factor, n, lines = self.p.exponent_scale, self.values, self.lines
+
+        def maxima(_: Array, scores: Array, top: Array | None = None) -> Array:
+            highest = scores.max(axis=1, keepdims=True)
+            return highest if top is None else np.maximum(top, highest)
+
+        def weights(scores: Array, top: Array) -> Array:
+            # A row that has seen no key yet keeps weights of 0.
+            return np.exp2(factor * (scores - np.where(np.isfinite(top), top, 0)))
+
+        def rescale(_: Array, top: Array, new_top: Array) -> Array:
+            return np.exp2(factor * (top - np.where(np.isfinite(new_top), new_top, 0)))
+
+        def add(total: Array, weights: Array, scale: Array | None = None) -> Array:
+            rows = weights.sum(axis=1, keepdims=True)
+            return rows if scale is None else total * scale + rows
+
+        top, new_top, total = self.top.whole, self.new_top.whole, self.total.whole
+        scores, scale = self.scores.whole, self.scale.whole
+        before = () if first else (top,)
+        r.run("fmnmx", n - (lines if first else 0), dtype="fp32", dst=new_top, srcs=(scores, *before), compute=maxima)
+        # The four threads of a row agree on its maximum.
+        r.run("shfl", 2 * lines, dst=new_top, srcs=(new_top,), compute=_same, mix=(("fmnmx", 2 * lines),))
+        if not first:
+            r.run(
+                "ex2", lines, dtype="fp32", dst=scale, srcs=(top, new_top), compute=rescale,
+                mix=(("fmul", 2 * lines),),
+            )  # fmt: skip
+        r.run("imad", lines, dtype="int32", dst=top, srcs=(new_top,), compute=_first)
+        r.run("ex2", n, dtype="fp32", dst=scores, srcs=(new_top,), compute=weights, mix=(("ffma", n), ("fadd", n)))
+        r.run("ffma", lines, dtype="fp32", dst=total, srcs=(scores, *(() if first else (scale,))), compute=add)
+        if self.sums_each_block:
+            self._add_up(r)
+
+    def _add_up(self, r: RoleBuilder) -> None:
+        """The four threads of a row add up their sums."""
+        total = self.total.whole
+        r.run("shfl", 2 * self.lines, dst=total, srcs=(total,), compute=_same, mix=(("fadd", 2 * self.lines),))
+
+    def convert(self, r: RoleBuilder) -> None:
+        """Weights in the operands' format, two an instruction."""
+        r.run(
+            "cvt", self.values // 2, dtype=self.p.dtype, dst=self.weights.whole, srcs=(self.scores.whole,),
+            compute=_first,
+        )  # fmt: skip
+
+    def rescale(self, r: RoleBuilder) -> None:
+        """What has been added up so far moves to the new maximum."""
+        r.run(
+            "fmul", self.rows * self.head_dim // 32, dtype="fp32", dst=self.acc.whole, srcs=(self.scale.whole,),
+            compute=lambda acc, scale: acc * scale,
+        )  # fmt: skip
+
+    def start(self, r: RoleBuilder) -> None:
+        """No key has been seen yet."""
+        for tile, value in ((self.acc, 0.0), (self.total, 0.0), (self.top, -np.inf)):
+            r.run(
+                "imad", ceil_div(tile.shape[0] * tile.shape[1], 32), dtype="int32", dst=tile.whole,
+                compute=lambda old, value=value: np.full_like(old, value),
+            )  # fmt: skip
+
+    def finish(self, r: RoleBuilder, empty: float = np.inf) -> None:
+        """Sums over the four threads of a row, division of the outputs by them; `total` becomes the row's LSE, `empty`
+        where it has seen no key."""
+        factor = self.p.exponent_scale / LOG2_E
+
+        def inverse(_: Array, total: Array) -> Array:
+            return 1 / np.where(total > 0, total, 1)
+
+        def logarithm(total: Array, top: Array) -> Array:
+            return np.where(total > 0, factor * top + np.log(total), empty)
+
+        total, lines = self.total.whole, self.lines
+        if not self.sums_each_block:
+            self._add_up(r)
+        r.run("rcp", lines, dtype="fp32", dst=self.scale.whole, srcs=(total,), compute=inverse, mix=(("setp", lines),))
+        self.rescale(r)
+        r.run(
+            "lg2", lines, dtype="fp32", dst=total, srcs=(self.top.whole,), compute=logarithm,
+            mix=(("ffma", lines), ("fmul", 2 * lines)),
+        )  # fmt: skip
+        if self.p.out != "fp32":
+            r.run("cvt", self.rows * self.head_dim // 64, dtype=self.p.out)
+
+
+def _first(_: Array, source: Array) -> Array:
+    return source
+
+
+def _same(value: Array, *_: Array) -> Array:
+    return value
+
+
+def width(p: AttentionProblem) -> int:
+    """Bytes of an element of Q, K and V."""
+    return DTYPE_BYTES[p.dtype]

@@ -1,0 +1,183 @@
+"""Which attention kernel runs: the published configuration of each kind, ranked by an interval estimate.
+
+The estimate reads counts of the kernel and figures of the machine only; ties are broken by the text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from workloads.gpu.attention import flash2, flash3, flash_decode, flash_triton, unfused
+from workloads.gpu.attention.blocks import AttentionProblem, problem, width
+from workloads.gpu.attention.flash2 import Flash2Config
+from workloads.gpu.attention.flash3 import Flash3Config
+from workloads.gpu.attention.flash_decode import DecodeConfig
+from workloads.gpu.attention.flash_triton import FlashTritonConfig
+from workloads.gpu.attention.unfused import UnfusedConfig
+from workloads.gpu.gemm.estimate import figures, transfer
+from workloads.gpu.gemm.problem import ceil_div
+from workloads.gpu.gemm.wgmma import BLOCK_ROWS
+from workloads.gpu.select import Choice
+from workloads.ops.attention import Attention
+
+Config = Flash3Config | Flash2Config | FlashTritonConfig | DecodeConfig | UnfusedConfig
+
+SCHEDULES = ("flash3", "flash2", "decode", "unfused")
+"""What `auto` ranks."""
+KINDS = (*SCHEDULES, "flash2-triton")
+
+
+def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The kernel for `op` on `spec`.
+
+    schedule: `auto`, the name of a kind, or one configuration as it prints, such as `flash3 128x128 stages 2 pingpong
+    overlap`. Raises InputError where the machine or the problem cannot take it.
+    """
+    p = problem(op)
+    kind = schedule.split()[0] if schedule.split() else schedule
+    if kind not in (*KINDS, "auto"):
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+    if len(schedule.split()) > 1:
+        config = parse(schedule, p, spec)
+        _check(p, spec, config)
+        return Choice(config, [(config, _estimate_ps(p, spec, config))])
+    found: list[tuple[Config, int]] = []
+    refused: InputError | None = None
+    for name in SCHEDULES if kind == "auto" else (kind,):
+        if found and name == "unfused":
+            continue  # for machines that have nothing better
+        config = default(name, p, spec)
+        try:
+            _check(p, spec, config)
+        except InputError as error:
+            refused = error  # the last one is of the kernels that every machine has
+            continue
+        found.append((config, _estimate_ps(p, spec, config)))
+    if not found:
+        assert refused is not None
+        raise refused
+    found.sort(key=lambda item: (item[1], str(item[0])))
+    return Choice(found[0][0], found)
+
+
+def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
+    """The published configuration of a kind."""
+    if kind == "unfused":
+        return UnfusedConfig()
+    if kind == "decode":
+        return flash_decode.default_config(p, spec)
+    if kind == "flash2-triton":
+        return flash_triton.default_config(p)
+    return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
+
+
+def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
+    if isinstance(config, Flash3Config):
+        flash3.check(p, spec, config)
+    elif isinstance(config, Flash2Config):
+        flash2.check(p, spec, config)
+    elif isinstance(config, FlashTritonConfig):
+        flash_triton.check(p, spec, config)
+    elif isinstance(config, DecodeConfig):
+        flash_decode.check(p, spec, config)
+    else:
+        unfused.check(p, spec, config)
+
+
+def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
+    """Rounds of CTAs, each a start and its steps of products and softmax, one beside the other or in turn."""
+    f, d = figures(spec), p.op.head_dim
+    if isinstance(config, UnfusedConfig):
+        # Scores are written and read three times each, weights read once more.
+        score_bytes = p.op.batch * p.op.heads * p.op.queries * p.op.keys * width(p)
+        cycles = transfer((6 if p.masked else 4) * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
+        return 7 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+    if isinstance(config, DecodeConfig):
+        return _estimate_decode_ps(p, spec, config)
+    tensor: float
+    if isinstance(config, Flash3Config | FlashTritonConfig):
+        scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
+        outputs = spec.instruction("wgmma", p.dtype, f"m64n{d}k{flash3.step_k(p)}")
+        tensor = scores.interval_cycles * (d // flash3.step_k(p)) + outputs.interval_cycles * (
+            config.block_n // flash3.step_k(p)
+        )
+        tensor *= config.block_m // BLOCK_ROWS
+        overlapped = isinstance(config, Flash3Config) and (config.overlap or config.pingpong)
+    else:
+        row = spec.instruction("mma", p.dtype, flash2.SHAPE)
+        tensor = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores
+        overlapped = False
+    exponents = config.block_m * config.block_n // 32 * spec.instruction("ex2", "fp32", "").interval_cycles
+    softmax = 2 * exponents / spec.sm.sub_cores
+    step = max(tensor, softmax) if overlapped else tensor + softmax
+    pairs = p.op.pairs
+    steps = ceil_div(pairs, config.block_m * config.block_n)
+    rounds = max(ceil_div(steps * p.op.batch * p.op.heads, spec.sm.count), ceil_div(p.op.keys, config.block_n))
+    cycles = f.start + 3 * f.load_latency + int(rounds * step)
+    return f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+
+
+def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> int:
+    """K and V from memory beside products and softmax of whole tiles, in as many CTAs as find room; then the parts."""
+    f, rows, d = figures(spec), flash_decode.rows_of(p), p.op.head_dim
+    row = spec.instruction("mma", p.dtype, flash2.SHAPE)
+    step = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores
+    ctas = rows.groups * ceil_div(rows.count, config.block_m) * config.splits
+    trips = ceil_div(ceil_div(min(p.op.keys, p.op.window or p.op.keys), config.block_n), config.splits)
+    work = ceil_div(ctas, 2 * spec.sm.count) * trips * int(2 * step)
+    visited = ctas * trips * config.block_n * d * 2 * width(p)
+    parts = config.splits * rows.groups * rows.count * d * 4
+    cycles = (
+        max(work, transfer(visited, f.dram_rate)) + transfer(2 * parts, f.l2_rate) + 2 * f.start + 6 * f.load_latency
+    )
+    return 2 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+
+
+def without(config: Config, mechanism: str) -> str:
+    """The schedule that is left without a mechanism of flash3; the same where it does not use it."""
+    return str(flash3.without(config, mechanism) if isinstance(config, Flash3Config) else config)
+
+
+# ---------------------------------------------------------------------------------------------- configurations as text
+
+_NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps", "splits": "splits"}
+_FLAGS = {
+    "pingpong": ("pingpong", True),
+    "overlap": ("overlap", True),
+    "cp.async": ("tma", False),
+    "mma": ("wgmma", False),
+    "unspecialized": ("specialized", False),
+}
+"""Words that set a field; it is the other way round where the word is missing."""
+
+
+def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
+    """The configuration that `text` describes; what it leaves out is off or as published."""
+    name, *words = text.split()
+    where = f"schedule={text}"
+    config = default(name, p, spec)
+    known = {f.name for f in dataclasses.fields(config)}
+    fields: dict[str, int | bool] = {field: not value for field, value in _FLAGS.values() if field in known}
+    if "cluster" in known:
+        fields["cluster"] = 1
+    rest = iter(words)
+    for word in rest:
+        tile = re.fullmatch(r"(\d+)x(\d+)", word)
+        if tile:
+            fields |= {"block_m": int(tile[1]), "block_n": int(tile[2])}
+        elif word in _NUMBERS:
+            value = next(rest, "")
+            if not value.isdigit():
+                raise InputError(f"{where}: {word} needs a number, such as {word} 2")
+            fields[_NUMBERS[word]] = int(value)
+        elif word in _FLAGS:
+            field, value_if_named = _FLAGS[word]
+            fields[field] = value_if_named
+        else:
+            raise InputError(f"{where}: {word} is no word of a {name} configuration")
+    if unknown := [key for key in fields if key not in known]:
+        raise InputError(f"{where}: {unknown[0]} does not belong to {name}")
+    return dataclasses.replace(config, **fields)  # type: ignore[arg-type]

@@ -1,0 +1,282 @@
+"""FlashAttention-2: attention forward by mma.sync and cp.async, as it runs on Ampere (Dao, arXiv 2307.08691).
+
+All warps of a CTA do the same: 32 or 16 queries each, all keys. K and V have one buffer each: V is on its way while
+Q K^T is multiplied, the next K while softmax and P V run. Tiles, warps and instruction counts are those of the
+published kernels (csrc/flash_attn, machine code of commit 0251105a, nvcc 13.0); on Hopper it is the same program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language.program import (
+    CTA_X,
+    CTA_Y,
+    CTA_Z,
+    WARP,
+    Const,
+    Expr,
+    GlobalTensor,
+    IntLike,
+    Kernel,
+    KernelBuilder,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    SharedTile,
+    View,
+)
+from workloads.gpu import overhead
+from workloads.gpu.attention.blocks import AttentionProblem, Blocks, OnlineSoftmax, blocks, problem, width
+from workloads.gpu.gemm.mma import MATRIX_BYTES
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
+from workloads.ops.attention import Attention
+from workloads.registry import register
+
+SHAPE = "m16n8k16"
+SHAPE_K = 16
+SHAPE_MACS = 16 * 8 * 16
+BLOCK_COLUMNS = 64
+"""Columns of a block of a shared tile: 128 B, all banks once, so that ldmatrix has no conflicts."""
+
+
+@dataclass(frozen=True)
+class Flash2Config:
+    """Tile configuration: `block_m` queries a CTA of `warps` warps, `block_n` keys a step."""
+
+    block_m: int
+    block_n: int
+    warps: int = 4
+
+    schedule: ClassVar[str] = "flash2"
+
+    @property
+    def rows(self) -> int:
+        """Queries of a warp."""
+        return self.block_m // self.warps
+
+    def __str__(self) -> str:
+        return f"flash2 {self.block_m}x{self.block_n} warps {self.warps}"
+
+
+def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash2Config:
+    """The published kernel's configuration (csrc/flash_attn/src/flash_fwd_launch_template.h)."""
+    d = p.op.head_dim
+    if d == 64:
+        return Flash2Config(128, 128)
+    if d == 128:
+        return Flash2Config(128, 64)
+    # Two CTAs of 64 queries where an SM has room for both, else one of 128.
+    small = (64 + 2 * 64) * d * width(p)
+    one = (128 + 2 * 64) * d * width(p)
+    if one <= spec.shared.max_per_cta_bytes and spec.shared.max_per_sm_bytes < 2 * small:
+        return Flash2Config(128, 64, 8)
+    return Flash2Config(64, 64)
+
+
+def check(p: AttentionProblem, spec: GpuSpec, config: Flash2Config) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    where = f"schedule={config}"
+    if spec.cp_async is None or not spec.has_instruction("mma", p.dtype, SHAPE):
+        raise InputError(f"{where}: {spec.name} has no cp.async with mma {SHAPE} for {p.dtype}; nearest: unfused")
+    if config.block_m % (16 * config.warps) or config.block_m < 1:
+        raise InputError(f"{where}: each warp has a multiple of 16 queries; nearest: {16 * config.warps} queries")
+    if config.block_n % SHAPE_K or config.block_n < SHAPE_K:
+        raise InputError(f"{where}: a block of keys is a multiple of {SHAPE_K}; nearest: 64")
+
+
+@register("attention", "gpu", "flash2")
+def build(op: Attention, spec: GpuSpec, config: Flash2Config) -> Program:
+    """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
+    p = problem(op)
+    check(p, spec, config)
+    return Program(f"{op}", p.tensors, (_Builder(p, config).kernel(),), str(config), {"config": config})
+
+
+class Blocked:
+    """`rows` by head_dim elements in shared memory, in blocks of `columns` columns with permuted rows (XOR)."""
+
+    def __init__(
+        self, k: KernelBuilder, name: str, rows: int, head_dim: int, dtype: str, stages: int = 1,
+        columns: int = BLOCK_COLUMNS,
+    ) -> None:  # fmt: skip
+        self.rows, self.columns, self.blocks = rows, columns, head_dim // columns
+        self.tile: SharedTile = k.shared(name, (rows * self.blocks, columns), dtype, stages, swizzle_bytes=128)
+
+    def view(self, row: IntLike, rows: int, column: int, columns: int, stage: IntLike = 0) -> View:
+        """A box that lies in one block of columns."""
+        first = column // self.columns * self.rows
+        return self.tile[stage, row + first : rows, column % self.columns : columns]  # type: ignore[misc]
+
+
+class Fragments:
+    """Products of 16 rows and more by ldmatrix and mma: fragments of one part are read while the one before multiplies.
+
+    A part is `PART` deep, two mma.
+    """
+
+    PART = 16
+
+    def __init__(self, dtype: str, rows: int, block_n: int, head_dim: int) -> None:
+        self.dtype, self.rows, self.block_n, self.head_dim = dtype, rows, block_n, head_dim
+        self.a = [RegisterTile(f"a{i}", (rows, self.PART), dtype) for i in range(2)]
+        self.b = [RegisterTile(f"b{i}", (self.PART, max(block_n, head_dim)), dtype) for i in range(2)]
+
+    def scores(self, r: RoleBuilder, s: OnlineSoftmax, q: Blocked, row: Expr, k: Blocked, stage: IntLike = 0) -> None:
+        """scores = Q K^T."""
+
+        def load(part: int) -> None:
+            at = part * self.PART
+            self._ldmatrix(r, self.a[part % 2].whole, q.view(row, self.rows, at, self.PART))
+            self._ldmatrix(r, self.b[part % 2][:, 0 : self.block_n].T, k.view(0, self.block_n, at, self.PART, stage))
+
+        def multiply(part: int, spread: bool) -> None:
+            b = self.b[part % 2][:, 0 : self.block_n]
+            self._mma(r, s.scores.whole, self.a[part % 2].whole, b, part > 0, spread)
+
+        self._pipeline(self.head_dim // self.PART, load, multiply)
+
+    def outputs(
+        self, r: RoleBuilder, s: OnlineSoftmax, v: Blocked, stage: IntLike = 0, accumulate: IntLike = 1
+    ) -> None:
+        """acc += P V."""
+
+        def load(part: int) -> None:
+            for block in range(v.blocks):
+                at = block * BLOCK_COLUMNS
+                dst = self.b[part % 2][:, at:BLOCK_COLUMNS]
+                self._ldmatrix(r, dst, v.view(part * self.PART, self.PART, at, BLOCK_COLUMNS, stage))
+
+        def multiply(part: int, spread: bool) -> None:
+            a = s.weights[:, part * self.PART : self.PART]
+            b = self.b[part % 2][:, 0 : self.head_dim]
+            self._mma(r, s.acc.whole, a, b, accumulate if part == 0 else 1, spread)
+
+        self._pipeline(self.block_n // self.PART, load, multiply)
+
+    @staticmethod
+    def _pipeline(parts: int, load, multiply) -> None:  # type: ignore[no-untyped-def]
+        load(0)
+        for part in range(parts):
+            multiply(part, part + 1 < parts)
+            if part + 1 < parts:
+                load(part + 1)
+
+    def _ldmatrix(self, r: RoleBuilder, dst: View, src: View) -> None:
+        r.ldmatrix(dst, src, ceil_div(dst.size_bytes, MATRIX_BYTES))
+
+    def _mma(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike, spread: bool) -> None:
+        count = acc.extents[0] * acc.extents[1] * self.PART // SHAPE_MACS
+        r.mma(acc, a, b, shape=SHAPE, dtype=self.dtype, count=count, accumulate=accumulate, spread=spread)
+
+
+def store_rows(
+    r: RoleBuilder, s: OnlineSoftmax, staging: Blocked, own: Expr, o: GlobalTensor, at: tuple[Expr, Expr, Expr]
+) -> None:
+    """A warp's outputs to (batch, row, head) `at`, through its rows `own` of `staging`, so that threads store whole
+    vectors; it takes back what it has put there, so that no barrier is needed."""
+    batch, row, head = at
+    out, rows, columns = DTYPE_BYTES[o.dtype], s.rows, staging.columns
+    result = RegisterTile("result", (rows, s.head_dim), o.dtype)
+    for block in range(staging.blocks):
+        view = staging.view(own, rows, block * columns, columns)
+        r.sts(view, s.acc[:, block * columns : columns], ceil_div(rows * columns, 64), vector_bytes=2 * out)
+    for block in range(staging.blocks):
+        view = staging.view(own, rows, block * columns, columns)
+        count = ceil_div(rows * columns * out, 32 * MAX_VECTOR_BYTES)
+        r.lds(result[:, block * columns : columns], view, count)
+    box = o[batch, row:rows, head, :]  # type: ignore[misc]
+    r.stg(box, result.whole, ceil_div(rows * s.head_dim * out, 32 * MAX_VECTOR_BYTES))
+
+
+class _Builder:
+    """Writes the kernel."""
+
+    def __init__(self, p: AttentionProblem, config: Flash2Config) -> None:
+        self.p, self.c = p, config
+        op, d = p.op, p.op.head_dim
+        self.k = KernelBuilder(
+            f"attention_{config}".replace(" ", "_"), (ceil_div(op.queries, config.block_m), op.batch, op.heads),
+            code_bytes=_code_bytes(config, d),
+        )  # fmt: skip
+        self.q, self.keys, self.values = (
+            Blocked(self.k, name, rows, d, p.dtype)
+            for name, rows in (("q", config.block_m), ("k", config.block_n), ("v", config.block_n))
+        )
+        # O leaves through the buffer of Q.
+        self.staging = self.q if p.out == p.dtype else Blocked(self.k, "o", config.block_m, d, p.out)
+        self.own = WARP * config.rows
+
+    def kernel(self) -> Kernel:
+        """One role: all warps do the same."""
+        c, d = self.c, self.p.op.head_dim
+        row = CTA_X * c.block_m
+        b = blocks(self.p, row, c.block_m, c.block_n)
+        s = OnlineSoftmax(self.p, c.rows, c.block_n, d)
+        f = Fragments(self.p.dtype, c.rows, c.block_n, d)
+        with self.k.role("warps", c.warps, 255) as r:
+            overhead.FLASH2_SETUP.write(r)
+            self._copy(r, self.q, self.p.q, row, CTA_Z)
+            self._copy(r, self.keys, self.p.k, (b.end - 1) * c.block_n, self.p.key_head(CTA_Z))
+            r.cp_commit()
+            self._block(r, s, f, b, row, b.end - 1, first=True, masked=True)
+            last = b.end - 2
+            for name, trips, masked in (("tail", b.tail, True), ("whole", b.whole, False), ("head", b.head, True)):
+                if trips == Const(0):
+                    continue
+                with r.loop(name, trips) as i:
+                    self._block(r, s, f, b, row, last - i, first=False, masked=masked)
+                last = last - trips
+            self._store(r, s, row)
+        return self.k.build()
+
+    def _copy(self, r: RoleBuilder, to: Blocked, tensor: GlobalTensor, row: Expr, head: Expr) -> None:
+        """All warps bring their share of the rows of a tile, block of columns by block."""
+        rows = to.rows // self.c.warps
+        for block in range(to.blocks):
+            column = block * BLOCK_COLUMNS
+            own = WARP * rows
+            src = tensor[CTA_Y, row + own : rows, head, column:BLOCK_COLUMNS]  # type: ignore[misc]
+            count = ceil_div(rows * BLOCK_COLUMNS * width(self.p), 32 * MAX_VECTOR_BYTES)
+            r.cp_async(to.view(own, rows, column, BLOCK_COLUMNS), src, count)
+
+    def _block(
+        self, r: RoleBuilder, s: OnlineSoftmax, f: Fragments, b: Blocks, row: Expr, block: Expr, *, first: bool,
+        masked: bool,
+    ) -> None:  # fmt: skip
+        c, head = self.c, self.p.key_head(CTA_Z)
+        r.cp_wait(0)
+        r.bar_sync(0, c.warps)
+        self._copy(r, self.values, self.p.v, block * c.block_n, head)
+        r.cp_commit()
+        f.scores(r, s, self.q, self.own, self.keys)
+        if masked:
+            s.mask(r, row + self.own, block * c.block_n)
+        r.cp_wait(0)
+        r.bar_sync(0, c.warps)
+        with r.when(block > b.end - b.trips):
+            self._copy(r, self.keys, self.p.k, (block - 1) * c.block_n, head)
+        r.cp_commit()
+        s.block(r, first=first)
+        if not first:
+            s.rescale(r)
+        s.convert(r)
+        f.outputs(r, s, self.values, accumulate=0 if first else 1)
+        overhead.FLASH2_STEP.write(r)
+
+    def _store(self, r: RoleBuilder, s: OnlineSoftmax, row: Expr) -> None:
+        """Outputs through shared memory, LSE from registers."""
+        s.finish(r)
+        overhead.FLASH2_EPILOGUE.write(r)
+        store_rows(r, s, self.staging, self.own, self.p.o, (CTA_Y, row + self.own, CTA_Z))
+        lse = self.p.lse[CTA_Y, CTA_Z, row + self.own : self.c.rows]  # type: ignore[misc]
+        r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
+
+
+def _code_bytes(c: Flash2Config, head_dim: int) -> int:
+    """Machine code on the path that runs: set-up, a masked block, the loop, the epilogue."""
+    return (240 + 1650 + 1180 + 350 + head_dim) * overhead.INSTRUCTION_BYTES

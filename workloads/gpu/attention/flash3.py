@@ -1,0 +1,676 @@
+"""FlashAttention-3: attention forward on Hopper (Shah et al., arXiv 2407.08608).
+
+One producer warp brings tiles of Q, K and V by TMA; two or three consumer warpgroups, 64 queries each, multiply them
+with wgmma. Inside a warpgroup the product Q K^T of a block of keys runs beside P V of the block before, and softmax
+beside P V (overlap). The warpgroups take turns at the tensor cores, so that softmax of one runs beside the products of
+the other (ping-pong). CTAs of a cluster share K and V by multicast. CTAs are persistent; where masks make tiles
+unequal they take them from a counter, the longest first, few heads at a time so that K and V stay in the L2.
+
+Each mechanism can be left out, which gives another program: `tma` (cp.async by the producer's four warps), `wgmma`
+(ldmatrix and mma.sync), `specialized` (all warps load and compute), `pingpong`, `overlap` (each product, then softmax,
+is waited for before the next one begins: the paper's algorithm 1), and multicast (`cluster` 1).
+
+Tiles, warps and instruction counts are those of the published kernels (hopper/tile_size.h and machine code of commit
+0251105a, nvcc 13.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language.program import (
+    CLUSTER_RANK,
+    CTA_X,
+    WARP,
+    Const,
+    Expr,
+    GlobalTensor,
+    IntLike,
+    Kernel,
+    KernelBuilder,
+    MBarrier,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    SharedTile,
+    Var,
+    minimum,
+)
+from workloads.gpu import overhead
+from workloads.gpu.attention.blocks import AttentionProblem, Blocks, OnlineSoftmax, blocks, problem, width
+from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Fragments, store_rows
+from workloads.gpu.gemm.mma import MATRIX_BYTES
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
+from workloads.gpu.gemm.wgmma import BLOCK_ROWS, INSTRUCTION_K_BYTES, WARP_ROWS, WARPGROUP, clusters_resident
+from workloads.ops.attention import Attention
+from workloads.registry import register
+
+L2_SECTION_BYTES = 32 << 20
+"""Keys and values of the heads that are worked on at a time (hopper/tile_scheduler.hpp)."""
+
+
+@dataclass(frozen=True)
+class Flash3Config:
+    """Tile configuration: `block_m` queries a CTA, `block_n` keys a step.
+
+    cluster: CTAs that share keys and values. stages: of K and of V. The mechanisms: see above.
+    """
+
+    block_m: int
+    block_n: int
+    cluster: int = 1
+    stages: int = 2
+    pingpong: bool = True
+    overlap: bool = True
+    tma: bool = True
+    wgmma: bool = True
+    specialized: bool = True
+
+    schedule: ClassVar[str] = "flash3"
+
+    @property
+    def warpgroups(self) -> int:
+        """Consumer warpgroups."""
+        return self.block_m // BLOCK_ROWS
+
+    def __str__(self) -> str:
+        words = [f"flash3 {self.block_m}x{self.block_n}"]
+        words += [f"cluster {self.cluster}"] if self.cluster > 1 else []
+        words += [f"stages {self.stages}"]
+        words += ["pingpong"] if self.pingpong else []
+        words += ["overlap"] if self.overlap else []
+        words += [] if self.tma else ["cp.async"]
+        words += [] if self.wgmma else ["mma"]
+        words += [] if self.specialized else ["unspecialized"]
+        return " ".join(words)
+
+
+def tile(p: AttentionProblem) -> tuple[int, int]:
+    """Published tile of queries and keys."""
+    d, local = p.op.head_dim, p.op.window > 0
+    if width(p) == 1:
+        return {64: (192, 160), 128: (128, 224), 256: (128, 64 if local else 128)}[d]
+    if d == 64:
+        return 192, 128 if p.masked else 192
+    if d == 128:
+        return 128, 128 if p.masked else 176
+    return 128, 64 if local else 80
+
+
+def default_config(p: AttentionProblem) -> Flash3Config:
+    """The published kernel's configuration."""
+    block_m, block_n = tile(p)
+    wide = width(p) == 2
+    shares = wide and not p.masked and p.op.head_dim >= 128 and ceil_div(p.op.queries, block_m) % 2 == 0
+    turns = p.op.head_dim <= 128 if wide else p.op.head_dim >= 128
+    return Flash3Config(block_m, block_n, cluster=2 if shares else 1, pingpong=turns)
+
+
+def without(config: Flash3Config, mechanism: str) -> Flash3Config:
+    """The configuration without a mechanism and what needs it."""
+    match mechanism:
+        case "tma":
+            return replace(config, tma=False, cluster=1)
+        case "wgmma":
+            return replace(config, wgmma=False, overlap=False)
+        case "warp_specialization":
+            return replace(config, specialized=False, pingpong=False)
+        case "multicast":
+            return replace(config, cluster=1)
+        case _:
+            return replace(config, **{mechanism: False})
+
+
+@register("attention", "gpu", "flash3")
+def build(op: Attention, spec: GpuSpec, config: Flash3Config) -> Program:
+    """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
+    p = problem(op)
+    check(p, spec, config)
+    kernel = _Builder(p, spec, config).kernel()
+    return Program(f"{op}", p.tensors, (kernel,), str(config), {"config": config})
+
+
+def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    where = f"schedule={config}"
+    if spec.tma is None or not spec.has_instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n*k{step_k(p)}"):
+        raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
+    if width(p) == 1 and not (config.tma and config.wgmma and config.specialized and config.cluster == 1):
+        raise InputError(f"{where}: {p.dtype} needs TMA, wgmma and producers, which transpose V; nearest: dtype=fp16")
+    if config.block_n % step_k(p):
+        raise InputError(f"{where}: a block of {p.dtype} keys is a multiple of {step_k(p)}; nearest: 128")
+    if config.block_m not in (64, 128, 192):
+        raise InputError(f"{where}: a tile has 64, 128 or 192 queries, one warpgroup each 64; nearest: 128")
+    if config.block_n % 16 or not 16 <= config.block_n <= 256:
+        raise InputError(f"{where}: a block of keys is a multiple of 16 from 16 to 256; nearest: 128")
+    if config.overlap and not config.wgmma:
+        raise InputError(f"{where}: mma.sync ends before the next instruction, nothing overlaps it; leave out overlap")
+    if config.pingpong and not config.specialized:
+        raise InputError(f"{where}: warps that load cannot take turns; leave out pingpong")
+    if config.cluster > 1 and not config.tma:
+        raise InputError(f"{where}: only TMA writes to other CTAs of a cluster; nearest: cluster 1")
+    if config.cluster not in (1, 2, 4) or config.block_n % (8 * config.cluster):
+        raise InputError(f"{where}: 1, 2 or 4 CTAs share keys, whole groups of 8 rows each; nearest: cluster 1")
+
+
+def step_k(p: AttentionProblem) -> int:
+    """Depth of one wgmma."""
+    return INSTRUCTION_K_BYTES // width(p)
+
+
+class _Builder:
+    """Writes the kernel; one method a role or a part of one."""
+
+    def __init__(self, p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
+        self.p, self.c = p, config
+        op, d = p.op, p.op.head_dim
+        self.tiles_m = ceil_div(ceil_div(op.queries, config.block_m), config.cluster)
+        self.tiles = self.tiles_m * op.heads * op.batch
+        workers = min(self.tiles, max(1, clusters_resident(spec, config.cluster)))
+        self.workers = workers
+        self.k = KernelBuilder(
+            f"attention_{config}".replace(" ", "_"), (workers * config.cluster, 1, 1), (config.cluster, 1, 1),
+            code_bytes=_code_bytes(config, d),
+        )  # fmt: skip
+        self.q = self._buffer("q", config.block_m, 1)
+        self.keys = self._buffer("k", config.block_n, config.stages)
+        self.values = self._buffer("v", config.block_n, config.stages)
+        used = sum(t.tile.size_bytes for t in (self.q, self.keys, self.values)) + 2048
+        # wgmma takes 8-bit values only with keys contiguous: producers transpose what TMA has brought.
+        self.transposed: SharedTile | None = None
+        if width(p) == 1:
+            self.transposed = self.k.shared("v_transposed", (d, config.block_n), p.dtype, config.stages, 128)
+            used += self.transposed.size_bytes
+        staged = config.block_m * d * DTYPE_BYTES[p.out]
+        # O leaves through a buffer of its own; where there is no room, through the values read last, or through Q, or,
+        # wider than what these hold, straight from registers (the published kernel lays it over all stages of V).
+        self.o: Blocked | None = None
+        if used + staged <= spec.shared.max_per_cta_bytes:
+            self.o = self._buffer("o", config.block_m, 1, p.out)
+        fits = config.block_n >= config.block_m and p.out == p.dtype
+        self.through_v = self.o is None and fits and config.tma and config.wgmma
+        self.through_q = self.o is None and not self.through_v and p.out == p.dtype
+        self.staging = self.o or (self.values if self.through_v else self.q if self.through_q else None)
+        warps = self.consumer_warps
+        loaders = 1 if config.tma else WARPGROUP if config.specialized else warps
+        if self.transposed:
+            self.raw_full = self.k.mbarrier("raw_full", config.stages, 1)
+            self.raw_empty = self.k.mbarrier("raw_empty", config.stages, WARPGROUP)
+        self.q_full = self.k.mbarrier("q_full", 1, loaders)
+        self.q_empty = self.k.mbarrier("q_empty", 1, 1 if self.through_q and config.tma else warps)
+        self.k_full = self.k.mbarrier("k_full", config.stages, loaders)
+        self.v_full = self.k.mbarrier("v_full", config.stages, WARPGROUP if self.transposed else loaders)
+        self.k_empty, self.v_empty = (
+            self.k.mbarrier(f"{n}_empty", config.stages, warps * config.cluster) for n in "kv"
+        )
+        self.rank: IntLike = CLUSTER_RANK if config.cluster > 1 else 0
+        self.everyone = (1 << config.cluster) - 1
+        self.fragments = Fragments(p.dtype, WARP_ROWS, config.block_n, d)
+
+    def _buffer(self, name: str, rows: int, stages: int, dtype: str = "") -> Blocked:
+        """A tile in shared memory: wgmma reads it whole, ldmatrix in blocks of 128 B without conflicts."""
+        columns = self.p.op.head_dim
+        block = columns if self.c.wgmma else BLOCK_COLUMNS
+        return Blocked(self.k, name, rows, columns, dtype or self.p.dtype, stages, block)
+
+    @property
+    def consumer_warps(self) -> int:
+        """Warps that compute."""
+        return WARPGROUP * self.c.warpgroups
+
+    def kernel(self) -> Kernel:
+        """All roles, producer first."""
+        groups = self.c.warpgroups
+        launch, few, many = {1: (168, 56, 248), 2: (168, 24, 240), 3: (128, 32, 160)}[groups]
+        if not self.c.specialized:
+            with self.k.role("warps", self.consumer_warps, {1: 255, 2: 255, 3: 168}[groups]) as r:
+                self._set_up(r, 0)
+                self._consumer(r)
+            return self.k.build()
+        if not self.c.tma:  # producers calculate addresses
+            few, many = few + 16, many - 8
+        with self.k.role("producer", WARPGROUP, few) as r:
+            self._set_up(r, few)
+            if self.transposed:
+                self._transposing_producer(r, self.transposed)
+            elif self.c.tma:
+                with r.when(WARP.equals(0)):
+                    self._producer(r)
+            else:
+                self._producer(r)
+        with self.k.role("consumer", self.consumer_warps, many) as r:
+            self._set_up(r, many)
+            self._consumer(r)
+        return self.k.build(launch_registers=launch)
+
+    def _set_up(self, r: RoleBuilder, registers: int) -> None:
+        overhead.FLASH3_CTA_SETUP.write(r)
+        if self.c.cluster > 1:
+            r.cluster_sync()
+        else:
+            r.bar_sync(0, self.consumer_warps + (WARPGROUP if self.c.specialized else 0))
+        if registers:
+            r.setmaxnreg(registers)
+
+    # --- tiles
+
+    @contextmanager
+    def _each_tile(self, r: RoleBuilder) -> Iterator[_Tile]:
+        """The tiles of this CTA one after the other."""
+        worker = CTA_X // self.c.cluster if self.c.cluster > 1 else CTA_X
+        r.assign("done", 0)  # steps of the tiles before, for the stages of K and V
+        if self.p.masked:
+            r.assign("index", 0)
+            r.next_tile("tile")
+            with r.loop_while(Var("tile") < self.tiles):
+                t = self._longest_first(Var("tile"))
+                yield t
+                r.assign("done", Var("done") + t.blocks.trips)
+                r.assign("index", Var("index") + 1)
+                r.next_tile("tile")
+        else:
+            with r.loop("index", (self.tiles - worker + (self.workers - 1)) // self.workers) as index:
+                t = self._in_order(worker + index * self.workers)
+                yield t
+                r.assign("done", Var("done") + t.blocks.trips)
+
+    def _in_order(self, number: Expr) -> _Tile:
+        """Neighbours in number have the same keys."""
+        heads = number // self.tiles_m
+        return self._tile(number % self.tiles_m, heads)
+
+    def _longest_first(self, number: Expr) -> _Tile:
+        """Sections of heads whose keys fit the L2 together; in a section the tiles that see most keys first."""
+        op = self.p.op
+        all_heads = op.batch * op.heads
+        head_bytes = 2 * op.keys * op.head_dim * width(self.p)
+        section = min(all_heads, 1 << max(0, (L2_SECTION_BYTES // head_bytes).bit_length() - 1))
+        within = number % (section * self.tiles_m)
+        first = number // (section * self.tiles_m) * section
+        # The last section has what heads are left.
+        left = all_heads - all_heads // section * section
+        size: IntLike = section
+        if left:
+            whole = all_heads - left
+            size = section - (first + 1 > whole) * (section - left)
+        return self._tile(self.tiles_m - 1 - within // size, first + within % size)
+
+    def _tile(self, m: Expr, heads: Expr) -> _Tile:
+        row = (m * self.c.cluster + self.rank) * self.c.block_m
+        head, batch = heads % self.p.op.heads, heads // self.p.op.heads
+        return _Tile(row, head, batch, blocks(self.p, row, self.c.block_m, self.c.block_n))
+
+    # --- loads
+
+    def _producer(self, r: RoleBuilder) -> None:
+        c = self.c
+        with self._each_tile(r) as t:
+            self._load_first(r, t)
+            with r.loop("i", t.blocks.trips - 1) as i:
+                step, block = Var("done") + i, t.blocks.end - 1 - i
+                # Keys run one block ahead of values, as consumers ask for them.
+                self._load(r, t, step + 1, block - 1, self.keys)
+                self._load(r, t, step, block, self.values)
+                if not c.tma:
+                    self._landed(r, self.k_full, step + 1, 1)
+                    self._landed(r, self.v_full, step, 0)
+                overhead.FLASH3_PRODUCER_STEP.write(r)
+            step = Var("done") + t.blocks.trips - 1
+            self._load(r, t, step, t.blocks.end - t.blocks.trips, self.values)
+            if not c.tma:
+                self._landed(r, self.v_full, step, 0)
+        self._drain(r)
+
+    def _transposing_producer(self, r: RoleBuilder, to: SharedTile) -> None:
+        """The first warp loads, one block ahead; all four transpose values."""
+        with self._each_tile(r) as t:
+            with r.when(WARP.equals(0)):
+                self._load_first(r, t)
+                self._load(r, t, Var("done"), t.blocks.end - 1, self.values)
+            with r.loop("i", t.blocks.trips - 1) as i:
+                step, block = Var("done") + i, t.blocks.end - 1 - i
+                with r.when(WARP.equals(0)):
+                    self._load(r, t, step + 1, block - 1, self.keys)
+                    self._load(r, t, step + 1, block - 1, self.values)
+                    overhead.FLASH3_PRODUCER_STEP.write(r)
+                self._transpose(r, step, to)
+            self._transpose(r, Var("done") + t.blocks.trips - 1, to)
+
+    def _transpose(self, r: RoleBuilder, step: Expr, to: SharedTile) -> None:
+        """This warp's keys of a block: ldmatrix.trans, two permutes a word, stmatrix."""
+        stage, phase, d = step % self.c.stages, step // self.c.stages, self.p.op.head_dim
+        rows = self.c.block_n // WARPGROUP
+        own, count = WARP * rows, ceil_div(rows * d, MATRIX_BYTES)
+        turn = RegisterTile("turn", (rows, d), self.p.dtype)
+        r.mbarrier_wait(self.raw_full, stage, phase)
+        r.ldmatrix(turn.whole, self.values.view(own, rows, 0, d, stage), count, mix=overhead.mix(alu=8 * count))
+        r.mbarrier_wait(self.v_empty, stage, phase - 1)
+        r.sts(to[stage, :, own:rows], turn.whole.T, count, vector_bytes=16)  # type: ignore[misc]
+        r.fence_async()
+        r.mbarrier_arrive(self.v_full, stage)
+        r.mbarrier_arrive(self.raw_empty, stage)
+
+    def _drain(self, r: RoleBuilder) -> None:
+        """A CTA stays until its peers have handed back what it sent them, the values last."""
+        if self.c.cluster > 1:
+            with r.loop("drain", minimum(Var("done"), self.c.stages)) as i:
+                step = Var("done") - 1 - i
+                r.mbarrier_wait(self.v_empty, step % self.c.stages, step // self.c.stages)
+
+    def _load_first(self, r: RoleBuilder, t: _Tile) -> None:
+        """Q and the first keys."""
+        r.mbarrier_wait(self.q_empty, 0, Var("index") - 1)
+        if self.c.tma:
+            r.mbarrier_expect(self.q_full, 0, self.q.tile.stage_bytes)
+        self._copy(r, self.q, 0, self.p.q, t.batch, t.row, t.head, self.q_full)
+        overhead.FLASH3_PRODUCER_TILE.write(r)
+        self._load(r, t, Var("done"), t.blocks.end - 1, self.keys)
+        if not self.c.tma and self.c.specialized:
+            self._landed(r, self.q_full, Const(0), 0)
+            r.mbarrier_arrive(self.k_full, Var("done") % self.c.stages)
+
+    def _load(self, r: RoleBuilder, t: _Tile, step: Expr, block: Expr, to: Blocked) -> None:
+        """One block of K or V on its way."""
+        full, empty, tensor = (self.k_full, self.k_empty, self.p.k)
+        if to is self.values:
+            full, empty, tensor = (self.v_full, self.v_empty, self.p.v)
+            if self.transposed:
+                full, empty = self.raw_full, self.raw_empty
+        stage = step % self.c.stages
+        r.mbarrier_wait(empty, stage, step // self.c.stages - 1)
+        if self.c.tma:
+            r.mbarrier_expect(full, stage, to.tile.stage_bytes)
+        self._copy(r, to, stage, tensor, t.batch, block * self.c.block_n, self.p.key_head(t.head), full)
+
+    def _copy(
+        self, r: RoleBuilder, to: Blocked, stage: IntLike, tensor: GlobalTensor, batch: Expr, row: Expr, head: Expr,
+        full: MBarrier,
+    ) -> None:  # fmt: skip
+        """Rows of a tensor to a tile: by TMA, each CTA of a cluster its part of K and V for all; or by cp.async, each
+        warp its part, of the warpgroups that the rows divide among."""
+        shared = self.c.cluster > 1 and to is not self.q
+        parts = self.c.cluster if shared else 1
+        own: IntLike = CLUSTER_RANK * (to.rows // parts) if shared else 0
+        warps = WARPGROUP if self.c.specialized else self.consumer_warps
+        if not self.c.tma:
+            parts = next(n for n in range(warps, 0, -WARPGROUP) if to.rows % n == 0)
+            own = WARP * (to.rows // parts)
+        rows = to.rows // parts
+        for block in range(to.blocks):
+            at = block * to.columns
+            src = tensor[batch, row + own : rows, head, at : to.columns]  # type: ignore[misc]
+            dst = to.view(own, rows, at, to.columns, stage)
+            if self.c.tma:
+                r.tma_load(dst, src, full, stage, multicast=self.everyone if shared else None)
+                continue
+            count = ceil_div(rows * to.columns * width(self.p), 32 * MAX_VECTOR_BYTES)
+            with r.when(parts > WARP) if parts < warps else nullcontext():
+                r.cp_async(dst, src, count, mix=overhead.mix(alu=2 * count))
+        if not self.c.tma:
+            r.cp_commit()
+
+    def _landed(self, r: RoleBuilder, full: MBarrier, step: Expr, left: int) -> None:
+        """This warp's part of a block is there, for wgmma to see."""
+        r.cp_wait(left)
+        r.fence_async()
+        r.mbarrier_arrive(full, step % full.stages)
+
+    def _load_ahead(self, r: RoleBuilder, t: _Tile, i: IntLike) -> None:
+        """Without a producer: what step `i` of the tile brings, the next keys and its own values; before it, what the
+        step before has brought is made known."""
+        step, block = Var("done") + i, t.blocks.end - 1 - i
+        first = isinstance(i, int)
+        if self.c.tma:
+            with r.when(WARP.equals(0)):
+                if first:
+                    self._load_first(r, t)
+                with r.when(t.blocks.trips > i + 1):
+                    self._load(r, t, step + 1, block - 1, self.keys)
+                self._load(r, t, step, block, self.values)
+            return
+        if first:
+            self._load_first(r, t)
+            self._landed(r, self.q_full, Const(0), 0)
+        elif self.c.overlap:
+            self._landed(r, self.v_full, step - 1, 0)
+        r.mbarrier_arrive(self.k_full, step % self.c.stages)
+        with r.when(t.blocks.trips > i + 1):
+            self._load(r, t, step + 1, block - 1, self.keys)
+        self._load(r, t, step, block, self.values)
+
+    # --- consumers
+
+    def _consumer(self, r: RoleBuilder) -> None:
+        c = self.c
+        s = OnlineSoftmax(self.p, WARP_ROWS, c.block_n, self.p.op.head_dim)
+        if c.pingpong and c.warpgroups > 1:
+            with r.when((WARP // WARPGROUP).equals(c.warpgroups - 1)):
+                self._give_turn(r)
+        with self._each_tile(r) as t:
+            row = t.row + self._own_row
+            overhead.FLASH3_CONSUMER_TILE.write(r)
+            if not c.specialized:
+                self._load_ahead(r, t, 0)
+            r.mbarrier_wait(self.q_full, 0, Var("index"))
+            step = self._overlapped_step if c.overlap else self._serial_step
+            if c.overlap:
+                self._first_block(r, s, t, row)
+            else:
+                self._serial_step(r, s, t, row, 0, masked=True)
+            done: Expr = Const(1)
+            for name, trips, masked in (
+                ("tail", t.blocks.tail, self.p.masked), ("whole", t.blocks.whole, False), ("head", t.blocks.head, True)
+            ):  # fmt: skip
+                if trips == Const(0):
+                    continue
+                with r.loop(name, trips) as i:
+                    if not c.specialized:
+                        self._load_ahead(r, t, done + i)
+                    step(r, s, t, row, done + i, masked=masked)
+                done = done + trips
+            if not self.through_q:
+                r.mbarrier_arrive(self.q_empty, 0)
+            if c.overlap:
+                self._last_block(r, s, t)
+            else:
+                self._give_turn(r)
+            self._store(r, s, t, row)
+        if c.tma and self.staging:
+            with r.when(WARP.equals(0)):
+                r.bulk_wait(0, read=False)
+                if not c.specialized:
+                    self._drain(r)
+
+    @property
+    def _own_row(self) -> Expr:
+        """First row of this warp in its tile."""
+        return WARP // WARPGROUP * BLOCK_ROWS + WARP % WARPGROUP * WARP_ROWS
+
+    def _take_turn(self, r: RoleBuilder) -> None:
+        if self.c.pingpong and self.c.warpgroups > 1:
+            r.bar_sync(2 + WARP // WARPGROUP, 2 * WARPGROUP)
+
+    def _give_turn(self, r: RoleBuilder) -> None:
+        if self.c.pingpong and self.c.warpgroups > 1:
+            r.bar_arrive(2 + (WARP // WARPGROUP + 1) % self.c.warpgroups, 2 * WARPGROUP)
+
+    def _scores(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, *, turn: bool) -> None:
+        """Q K^T of one block, in flight."""
+        stage, d = step % self.c.stages, self.p.op.head_dim
+        r.mbarrier_wait(self.k_full, stage, step // self.c.stages)
+        if turn:
+            self._take_turn(r)
+        if not self.c.wgmma:
+            self.fragments.scores(r, s, self.q, self._own_row, self.keys, stage)
+            return
+        r.wgmma_fence()
+        r.wgmma(
+            s.scores.whole, self.q.view(self._own_row, WARP_ROWS, 0, d), self.keys.tile.stage(stage).T,
+            shape=f"m{BLOCK_ROWS}n{self.c.block_n}k{step_k(self.p)}", dtype=self.p.dtype, count=d // step_k(self.p),
+            accumulate=0, mix=overhead.mix(alu=2 * d // step_k(self.p)),
+        )  # fmt: skip
+        r.wgmma_commit()
+
+    def _outputs(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, first: IntLike, *, turn: bool) -> None:
+        """acc + P V of one block, in flight. first: whether it is the first of the tile."""
+        stage, n = step % self.c.stages, self.c.block_n // step_k(self.p)
+        r.mbarrier_wait(self.v_full, stage, step // self.c.stages)
+        if turn:
+            self._take_turn(r)
+        if not self.c.wgmma:
+            self.fragments.outputs(r, s, self.values, stage, accumulate=1 - first)
+            return
+        r.wgmma_fence()
+        r.wgmma(
+            s.acc.whole, s.weights.whole,
+            self.transposed.stage(stage).T if self.transposed else self.values.tile.stage(stage),
+            shape=f"m{BLOCK_ROWS}n{self.p.op.head_dim}k{step_k(self.p)}", dtype=self.p.dtype, count=n,
+            accumulate=1 - first, mix=overhead.mix(alu=2 * n),
+        )  # fmt: skip
+        r.wgmma_commit()
+
+    def _wait(self, r: RoleBuilder, left: int) -> None:
+        """Until at most `left` products are in flight; mma.sync leaves none."""
+        if self.c.wgmma:
+            r.wgmma_wait(left)
+
+    def _first_block(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr) -> None:
+        self._scores(r, s, Var("done"), turn=False)
+        self._wait(r, 0)
+        self._release(r, self.k_empty, Var("done"))
+        s.mask(r, row, (t.blocks.end - 1) * self.c.block_n)
+        s.block(r, first=True)
+        s.convert(r)
+
+    def _overlapped_step(
+        self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr, i: Expr, *, masked: bool
+    ) -> None:  # fmt: skip
+        """One block of keys: its scores and softmax, and the outputs of the block before."""
+        step = Var("done") + i
+        before = step - 1
+        self._scores(r, s, step, turn=True)
+        self._outputs(r, s, before, before.equals(Var("done")), turn=False)
+        self._give_turn(r)
+        self._wait(r, 1)
+        self._release(r, self.k_empty, step)
+        if masked:
+            s.mask(r, row, (t.blocks.end - 1 - i) * self.c.block_n)
+        s.block(r, first=False)
+        self._wait(r, 0)
+        self._release(r, self.v_empty, before)
+        s.convert(r)
+        s.rescale(r)
+        overhead.FLASH3_CONSUMER_STEP.write(r)
+
+    def _last_block(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile) -> None:
+        last = Var("done") + t.blocks.trips - 1
+        if not self.c.specialized and not self.c.tma:
+            self._landed(r, self.v_full, last, 0)
+        self._outputs(r, s, last, t.blocks.trips.equals(1), turn=False)
+        self._wait(r, 0)
+        if not self.through_v:
+            self._release(r, self.v_empty, last)
+
+    def _serial_step(
+        self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr, i: IntLike, *, masked: bool
+    ) -> None:  # fmt: skip
+        """One block of keys: its scores, softmax and outputs in turn. A warpgroup's turn at the tensor cores is the
+        outputs of one block and the scores of the next."""
+        first = isinstance(i, int)
+        step = Var("done") + i
+        self._scores(r, s, step, turn=first)
+        self._give_turn(r)
+        self._wait(r, 0)
+        self._release(r, self.k_empty, step)
+        if masked:
+            s.mask(r, row, (t.blocks.end - 1 - i) * self.c.block_n)
+        s.block(r, first=first)
+        s.convert(r)
+        if not first:
+            s.rescale(r)
+        if not self.c.specialized and not self.c.tma:
+            self._landed(r, self.v_full, step, 0)
+        self._outputs(r, s, step, int(first), turn=True)
+        self._wait(r, 0)
+        if not self.through_v:
+            self._release(r, self.v_empty, step)
+        else:  # the last values stay, O leaves through their buffer
+            with r.when(t.blocks.trips > i + 1):
+                self._release(r, self.v_empty, step)
+        overhead.FLASH3_CONSUMER_STEP.write(r)
+
+    def _release(self, r: RoleBuilder, empty: MBarrier, step: Expr) -> None:
+        r.mbarrier_arrive(empty, step % self.c.stages, self.everyone if self.c.cluster > 1 else None)
+
+    # --- epilogue
+
+    def _store(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr) -> None:
+        """Outputs through shared memory, the rows' LSE from registers."""
+        s.finish(r)
+        overhead.FLASH3_EPILOGUE.write(r)
+        last = Var("done") + t.blocks.trips - 1
+        stage: IntLike = last % self.c.stages if self.through_v else 0
+        staging = self.staging
+        if staging is None:
+            box = self.p.o[t.batch, row:WARP_ROWS, t.head, :]  # type: ignore[misc]
+            pair = 2 * DTYPE_BYTES[self.p.out]  # what a thread holds of a row
+            r.stg(box, s.acc.whole, s.rows * s.head_dim // 64, vector_bytes=pair)
+        elif self.c.tma:
+            self._store_tile(r, s, t, staging, stage)
+        else:
+            store_rows(r, s, staging, self._own_row, self.p.o, (t.batch, row, t.head))
+            if self.through_q:
+                r.mbarrier_arrive(self.q_empty, 0)
+        if self.through_v:
+            self._release(r, self.v_empty, last)
+        lse = self.p.lse[t.batch, t.head, row:WARP_ROWS]  # type: ignore[misc]
+        r.stg(lse, s.total.whole, 2, vector_bytes=4)
+
+    def _store_tile(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, staging: Blocked, stage: IntLike) -> None:
+        """All warps write their rows, one of them stores the tile by TMA."""
+        warps, out = self.consumer_warps, DTYPE_BYTES[self.p.out]
+        with r.when(WARP.equals(0)):
+            r.bulk_wait(0)
+        r.bar_sync(1, warps)
+        vector = 16 if out < 4 else 8
+        for block in range(staging.blocks):
+            at = block * staging.columns
+            r.sts(
+                staging.view(self._own_row, WARP_ROWS, at, staging.columns, stage), s.acc[:, at : staging.columns],
+                WARP_ROWS * staging.columns * out // (32 * vector), vector_bytes=vector,
+            )  # fmt: skip
+        r.fence_async()
+        r.bar_sync(1, warps)
+        with r.when(WARP.equals(0)):
+            for block in range(staging.blocks):
+                at = block * staging.columns
+                box = self.p.o[t.batch, t.row : self.c.block_m, t.head, at : staging.columns]  # type: ignore[misc]
+                r.tma_store(box, staging.view(0, self.c.block_m, at, staging.columns, stage))
+            r.bulk_commit()
+            if self.o is None:
+                r.bulk_wait(0)
+            if self.through_q:
+                r.mbarrier_arrive(self.q_empty, 0)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile of queries: its first row, head, sequence, and the blocks of keys that it visits."""
+
+    row: Expr
+    head: Expr
+    batch: Expr
+    blocks: Blocks
+
+
+def _code_bytes(c: Flash3Config, head_dim: int) -> int:
+    """Machine code on the path that runs."""
+    scores = c.block_n // 2
+    step = 6 * scores + head_dim + 130
+    return (230 + 60 + 2 * step + 300 + 200 + 150) * overhead.INSTRUCTION_BYTES

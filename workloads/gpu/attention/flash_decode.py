@@ -1,0 +1,265 @@
+"""Attention of few queries over many keys: FlashDecoding (Dao et al. 2023), a split of the keys over CTAs.
+
+The first kernel is FlashAttention-2 on a part of the keys; it leaves each part's outputs and LSE in memory. The second
+adds the parts, weighted by their LSE. Where a sequence has one query, the rows of a tile are the query heads that share
+a key head, so that K and V are read once for all of them.
+
+Tiles and the number of parts are those of the published kernels (csrc/flash_attn, flash_fwd_splitkv_kernel).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.gpu import GpuSpec
+from sim.gpu.language.program import (
+    CTA_X,
+    CTA_Y,
+    CTA_Z,
+    WARP,
+    Expr,
+    GlobalTensor,
+    IntLike,
+    Kernel,
+    KernelBuilder,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    View,
+    as_expr,
+    maximum,
+    minimum,
+)
+from workloads.gpu import overhead
+from workloads.gpu.attention import flash2
+from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftmax, blocks, problem, width
+from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Flash2Config, Fragments
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
+from workloads.ops.attention import Attention
+from workloads.registry import register
+
+MOST_SPLITS = 128
+COMBINED = 8
+"""Parts that a warp of the second kernel has in flight."""
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """Tile configuration: `block_m` rows a CTA of `warps` warps, `block_n` keys a step, `splits` parts of the keys."""
+
+    block_m: int
+    block_n: int
+    splits: int
+    warps: int = 4
+
+    schedule: ClassVar[str] = "decode"
+
+    def __str__(self) -> str:
+        return f"decode {self.block_m}x{self.block_n} warps {self.warps} splits {self.splits}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the rows of a tile are: `count` of each of `groups` groups that share keys. packed: heads of one query."""
+
+    count: int
+    groups: int
+    heads: int
+    packed: bool
+
+
+def rows_of(p: AttentionProblem) -> Rows:
+    """Heads of one query where there is one, else the queries of a head."""
+    op = p.op
+    if op.queries == 1 and op.heads > op.key_heads:
+        return Rows(op.heads // op.key_heads, op.batch * op.key_heads, op.key_heads, True)
+    return Rows(op.queries, op.batch * op.heads, op.heads, False)
+
+
+def default_config(p: AttentionProblem, spec: GpuSpec) -> DecodeConfig:
+    """The published tile, and the fewest parts that keep SMs within 15 % of the best balance."""
+    block_n = {64: 256, 128: 128, 256: 64}[p.op.head_dim]
+    rows = rows_of(p)
+    ctas = rows.groups * ceil_div(rows.count, 64)
+    steps = ceil_div(min(p.op.keys, p.op.window or p.op.keys), block_n)
+    return DecodeConfig(64, block_n, _splits(ctas, 2 * spec.sm.count, steps))
+
+
+def _splits(ctas: int, room: int, steps: int) -> int:
+    if 5 * ctas >= 4 * room:
+        return 1
+    best, shares = 0, {}
+    for splits in range(1, min(MOST_SPLITS, room, steps) + 1):
+        if splits > 1 and ceil_div(steps, splits) == ceil_div(steps, splits - 1):
+            continue  # it would give some CTAs less without relieving the others
+        waves = ceil_div(ctas * splits, room)
+        shares[splits] = 1000 * ctas * splits // (room * waves)
+        best = max(best, shares[splits])
+    return min(splits for splits, share in shares.items() if 100 * share >= 85 * best)
+
+
+def check(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    flash2.check(p, spec, Flash2Config(config.block_m, config.block_n, config.warps))
+
+
+@register("attention", "gpu", "decode")
+def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
+    """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
+    p = problem(op)
+    check(p, spec, config)
+    rows, d = rows_of(p), op.head_dim
+    shape = (config.splits, rows.groups, rows.count)
+    strides = (rows.groups * rows.count, rows.count, 1)
+    sums = GlobalTensor("part_lse", shape, "fp32", strides, "scratch")
+    parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
+    kernels = (_Split(p, config, rows, parts, sums).kernel(), _combine(p, config, rows, parts, sums))
+    return Program(f"{op}", (p.q, p.k, p.v, p.o, parts, sums), kernels, str(config), {"config": config})
+
+
+class _Split:
+    """Writes the first kernel: CTAs are parts, groups, tiles of rows."""
+
+    def __init__(
+        self, p: AttentionProblem, config: DecodeConfig, rows: Rows, parts: GlobalTensor, sums: GlobalTensor
+    ) -> None:
+        self.p, self.c, self.rows, self.parts, self.sums = p, config, rows, parts, sums
+        d = p.op.head_dim
+        self.k = KernelBuilder(
+            f"attention_{config}".replace(" ", "_"), (config.splits, rows.groups, ceil_div(rows.count, config.block_m)),
+            code_bytes=(240 + 1650 + 1180 + 350 + d) * overhead.INSTRUCTION_BYTES,
+        )  # fmt: skip
+        self.q, self.keys, self.values = (
+            Blocked(self.k, name, n, d, p.dtype)
+            for name, n in (("q", config.block_m), ("k", config.block_n), ("v", config.block_n))
+        )
+        self.own_rows = config.block_m // config.warps
+        self.batch, self.head = CTA_Y // rows.heads, CTA_Y % rows.heads
+        self.key_head = self.head if rows.packed else p.key_head(self.head)
+
+    def kernel(self) -> Kernel:
+        """One role: all warps do the same."""
+        c, d, packed = self.c, self.p.op.head_dim, self.rows.packed
+        row = CTA_Z * c.block_m
+        query: Expr = as_expr(0) if packed else row
+        b = blocks(self.p, query, 1 if packed else c.block_m, c.block_n)
+        share = (b.trips + (c.splits - 1)) // c.splits
+        first = b.end - b.trips + CTA_X * share
+        last = minimum(first + share, b.end)
+        s = OnlineSoftmax(self.p, self.own_rows, c.block_n, d, 0 if packed else 1)
+        f = Fragments(self.p.dtype, self.own_rows, c.block_n, d)
+        own = WARP * self.own_rows
+        with self.k.role("warps", c.warps, 255) as r:
+            overhead.FLASH2_SETUP.write(r)
+            s.start(r)
+            with r.when(first < last):
+                self._copy(
+                    r, self.q, lambda at, n, column: self._query(row + at, n, column), min(c.block_m, self.rows.count)
+                )
+                self._copy_keys(r, self.keys, self.p.k, last - 1)
+                r.cp_commit()
+            with r.loop("i", maximum(0, last - first)) as i:
+                block = last - 1 - i
+                r.cp_wait(0)
+                r.bar_sync(0, c.warps)
+                self._copy_keys(r, self.values, self.p.v, block)
+                r.cp_commit()
+                f.scores(r, s, self.q, own, self.keys)
+                whole_end = b.end - 1 - b.tail
+                with r.when((block >= whole_end) + (block < whole_end - b.whole)):
+                    s.mask(r, query if packed else query + own, block * c.block_n)
+                r.cp_wait(0)
+                r.bar_sync(0, c.warps)
+                with r.when(block > first):
+                    self._copy_keys(r, self.keys, self.p.k, block - 1)
+                r.cp_commit()
+                s.block(r, first=False)
+                s.rescale(r)
+                s.convert(r)
+                f.outputs(r, s, self.values)
+                overhead.FLASH2_STEP.write(r)
+            s.finish(r, empty=-np.inf)
+            overhead.FLASH2_EPILOGUE.write(r)
+            box = self.parts[CTA_X, CTA_Y, row + own : self.own_rows, :]  # type: ignore[misc]
+            r.stg(box, s.acc.whole, self.own_rows * d // 64, vector_bytes=8)
+            lse = self.sums[CTA_X, CTA_Y, row + own : self.own_rows]  # type: ignore[misc]
+            r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
+        return self.k.build()
+
+    def _query(self, row: IntLike, rows: int, column: int) -> View:
+        columns = BLOCK_COLUMNS
+        if self.rows.packed:
+            head = self.head * self.rows.count + row
+            return self.p.q[self.batch, 0, head:rows, column:columns]  # type: ignore[misc]
+        return self.p.q[self.batch, row:rows, self.head, column:columns]  # type: ignore[misc]
+
+    def _copy_keys(self, r: RoleBuilder, to: Blocked, tensor: GlobalTensor, block: Expr) -> None:
+        first = block * self.c.block_n
+
+        def box(at: IntLike, rows: int, column: int) -> View:
+            return tensor[self.batch, first + at : rows, self.key_head, column:BLOCK_COLUMNS]  # type: ignore[misc]
+
+        self._copy(r, to, box, to.rows)
+
+    def _copy(self, r: RoleBuilder, to: Blocked, box, rows: int) -> None:  # type: ignore[no-untyped-def]
+        """All warps bring their share of `rows` rows; fewer than eight a warp would leave lanes idle."""
+        share = max(8, ceil_div(rows, self.c.warps))
+        with r.when(share * WARP < rows):
+            for block in range(to.blocks):
+                column = block * BLOCK_COLUMNS
+                count = ceil_div(share * BLOCK_COLUMNS * width(self.p), 32 * MAX_VECTOR_BYTES)
+                r.cp_async(to.view(WARP * share, share, column, BLOCK_COLUMNS), box(WARP * share, share, column), count)
+
+
+def _combine(p: AttentionProblem, config: DecodeConfig, rows: Rows, parts: GlobalTensor, sums: GlobalTensor) -> Kernel:
+    """The second kernel: a warp a row."""
+    warps, d, splits = 4, p.op.head_dim, config.splits
+    total = rows.groups * rows.count
+    k = KernelBuilder("combine", (ceil_div(total, warps), 1, 1), code_bytes=300 * overhead.INSTRUCTION_BYTES)
+    number = CTA_X * warps + WARP
+    group, row = number // rows.count, number % rows.count
+    batch, head = group // rows.heads, group % rows.heads
+    ahead = min(COMBINED, splits)
+
+    def share(lse: Array) -> Array:
+        top = lse.max()
+        e = np.exp(lse - (top if np.isfinite(top) else 0))
+        return e / (e.sum() or 1)
+
+    def add(acc: Array, weights: Array, part: Array, first: int) -> Array:
+        own = weights[first : first + ahead]
+        return acc + (own * part[: len(own)]).sum(axis=0, keepdims=True)
+
+    lse, acc = RegisterTile("lse", (splits, 1), "fp32"), RegisterTile("acc", (1, d), "fp32")
+    part, out = RegisterTile("part", (ahead, d), "fp32"), RegisterTile("out", (1, d), p.out)
+    lanes = ceil_div(splits, 32)
+    with k.role("warps", warps, 48) as r, r.when(number < total):
+        r.ldg(
+            lse.whole, sums[0:splits, group, row], lanes, into="lse", vector_bytes=4, mix=overhead.mix(alu=20, imad=10)
+        )  # type: ignore[misc]
+        r.run(
+            "ex2", lanes, dtype="fp32", dst=lse.whole, compute=share, after=("lse",),
+            mix=(("shfl", 10), ("fmnmx", 5 + lanes), ("fadd", 5 + lanes), ("rcp", 1), ("fmul", 2 * lanes)),
+        )  # fmt: skip
+        r.run("imad", ceil_div(d, 32), dtype="int32", dst=acc.whole, compute=np.zeros_like)
+        with r.loop("c", ceil_div(splits, ahead)) as c:
+            box = parts[c * ahead : ahead, group, row, :]  # type: ignore[misc]
+            r.ldg(part.whole, box, ceil_div(ahead * d * 4, 512), into="part", mix=overhead.mix(alu=2 * ahead))
+            r.run(
+                "ffma", ceil_div(ahead * d, 32), dtype="fp32", dst=acc.whole, srcs=(lse.whole, part.whole), compute=add,
+                indices=(c * ahead,), after=("part",),
+            )  # fmt: skip
+        r.run("cvt", ceil_div(d, 64), dtype=p.out, dst=out.whole, srcs=(acc.whole,), compute=_second)
+        box = (
+            p.o[batch, 0, head * rows.count + row, :] if rows.packed else p.o[batch, row, head, :]  # type: ignore[misc]
+        )
+        r.stg(box, out.whole, 1, vector_bytes=max(4, d * DTYPE_BYTES[p.out] // 32))
+    return k.build()
+
+
+def _second(_: Array, source: Array) -> Array:
+    return source

@@ -1,0 +1,391 @@
+"""Which kernel a GEMM runs: a candidate set as a vendor library has for the machine, ranked by `estimate`.
+
+Nothing here looks at a shape other than through the counts of the kernels that it would make. Ties are broken by the
+order of the configurations' text, so that the choice is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from workloads.gpu.gemm import gemv, mma, simt, threadblock, triton, wgmma
+from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
+from workloads.gpu.gemm.gemv import GemvConfig
+from workloads.gpu.gemm.mma import MmaConfig
+from workloads.gpu.gemm.problem import Problem, problem
+from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.triton import TritonConfig
+from workloads.gpu.gemm.wgmma import WgmmaConfig
+from workloads.gpu.select import Choice
+from workloads.ops import Gemm
+
+Config = WgmmaConfig | MmaConfig | SimtConfig | GemvConfig
+
+SCHEDULES = ("wgmma", "mma", "simt", "gemv")
+"""Kinds that a vendor's library has."""
+KINDS = (*SCHEDULES, "triton")
+RUNNERS_UP = 8
+"""Candidates that are reported, the chosen one included."""
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+"""Pieces of k; only as many as find room on the chip at once are tried."""
+LEAST_SPLIT_STEPS = 4
+"""K steps that a piece of k has at least."""
+
+WGMMA_TILES = (
+    # (tile m, tile n, ping-pong)
+    (128, 256, False), (256, 128, False), (128, 128, False), (128, 64, False),
+    (64, 256, True), (64, 128, True), (128, 128, True),
+    (64, 128, False), (64, 64, False), (64, 32, False), (64, 16, False), (64, 8, False),
+)  # fmt: skip
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
+REGISTER_OPERAND_LEAST_N = 64
+"""Narrowest tile of kernels that bring an operand to registers, see `_wgmma_candidates`."""
+
+MMA_TILES = (
+    # (tile m, tile n, warp m, warp n, stages of cp.async): CUTLASS's profiled set for sm_80 and sm_75
+    (256, 128, 64, 64, 3), (128, 256, 64, 64, 3), (256, 64, 64, 64, 4), (64, 256, 64, 64, 4), (128, 128, 64, 64, 4),
+    (128, 64, 64, 32, 6), (64, 128, 32, 64, 6), (64, 64, 32, 32, 8), (64, 32, 32, 16, 8), (32, 64, 16, 32, 8),
+    (32, 32, 16, 16, 8),
+)  # fmt: skip
+PREFETCH_LEAST_TILE = 64
+"""Smallest side of a tile whose copies go through registers: the kernels of libraries for Volta and Turing
+(..._h884gemm_64x64_..., ..._s1688gemm_..._64x64_sliced1x2_...) begin there."""
+MMA_STEP_BYTES = 64
+"""Bytes of k in one stage; twice as many are tried too."""
+
+SIMT_TILES = (
+    # (tile m, tile n, warp m, warp n): 8x8 results a thread where the tile has room for them
+    (128, 128, 32, 64), (128, 64, 32, 64), (64, 128, 32, 64), (64, 64, 32, 32), (128, 32, 32, 32), (32, 128, 32, 32),
+    (64, 32, 16, 32), (32, 64, 16, 32), (32, 32, 16, 16),
+)  # fmt: skip
+SIMT_STEP_BYTES = 64
+"""Bytes of k in one buffer: 16 fp32. Compiled kernels have 8 or 16; with 8, barriers are twice as many."""
+
+GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
+
+
+def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The kernel for `op` on `spec`.
+
+    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`), or one configuration as it
+    prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot
+    take it.
+    """
+    p = problem(op)
+    f = figures(spec)
+    words = schedule.split()
+    if len(words) > 1:
+        config = parse(schedule, p, spec)
+        _check(p, spec, config)
+        return Choice(config, [(config, estimate_ps(_work(p, spec, f, config), f))])
+    names = SCHEDULES if schedule == "auto" else (schedule,)
+    if schedule != "auto" and schedule not in KINDS:
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+    ranked = sorted(
+        ((estimate_ps(work, f), config) for config, work in _candidates(p, spec, f, names)),
+        key=lambda item: (item[0], str(item[1])),
+    )
+    best: list[tuple[Config, int]] = []
+    refused: InputError | None = None
+    for time_ps, config in ranked:
+        try:
+            _check(p, spec, config)
+        except InputError as error:
+            refused = refused or error
+            continue
+        best.append((config, time_ps))
+        if len(best) == RUNNERS_UP:
+            break
+    if not best:
+        raise refused or _no_candidate(p, spec, schedule)
+    return Choice(best[0][0], best)
+
+
+def without(config: Config, mechanism: str) -> str:
+    """The schedule that is left without a mechanism of wgmma kernels; the same where it does not use it."""
+    if not isinstance(config, WgmmaConfig):
+        return str(config)
+    match mechanism:
+        case "pingpong":
+            left = dataclasses.replace(config, pingpong=False)
+        case "multicast":
+            left = dataclasses.replace(config, cluster_m=1, cluster_n=1)
+        case "wgmma":
+            return MmaConfig.schedule
+        case "tma":
+            left = dataclasses.replace(config, tma=False, cluster_m=1, cluster_n=1)
+        case "warp_specialization":
+            left = dataclasses.replace(config, specialized=False, pingpong=False)
+        case _:
+            raise InputError(f"without {mechanism}: GEMM has no such program; attention can leave it out")
+    return str(dataclasses.replace(left, stages=max(left.stages, wgmma.least_stages(left))))
+
+
+def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
+    formats, units = [d for d in DTYPE_BYTES if _units(spec, d)], _units(spec, p.dtype)
+    try:
+        if "wgmma" in units and (schedule == "wgmma" or units == ["wgmma"]):
+            wgmma.check(p, spec, WgmmaConfig(64, 64, wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype], stages=2))
+        if schedule == "gemv" and units:
+            gemv.check(p, spec, GemvConfig())
+    except InputError as error:
+        return error
+    if schedule == "auto" or p.dtype not in formats:
+        return InputError(f"gemm dtype={p.dtype}: {spec.name} multiplies {', '.join(formats)}")
+    return InputError(f"schedule={schedule}: {spec.name} runs {p.op} with {', '.join(units)}")
+
+
+def _units(spec: GpuSpec, dtype: str) -> list[str]:
+    """Schedules that a machine has for a format."""
+    units = ["wgmma"] if wgmma.Rates.of(spec, dtype) else []
+    units += ["mma"] if any(spec.has_instruction("mma", dtype, s) for s in mma.SHAPES.get(dtype, ())) else []
+    units += (
+        ["simt"] if any(d == dtype and spec.has_instruction(o, d) for (d, _), (o, _) in simt.OPCODES.items()) else []
+    )
+    return units
+
+
+def _check(p: Problem, spec: GpuSpec, config: Config) -> None:
+    match config:
+        case WgmmaConfig():
+            wgmma.check(p, spec, config)
+        case TritonConfig():
+            triton.check(p, spec, config)
+        case MmaConfig():
+            mma.check(p, spec, config)
+        case SimtConfig():
+            simt.check(p, spec, config)
+        case GemvConfig():
+            gemv.check(p, spec, config)
+
+
+def _work(p: Problem, spec: GpuSpec, f: Figures, config: Config) -> Work:
+    match config:
+        case WgmmaConfig():
+            rates = wgmma.Rates.of(spec, p.dtype)
+            assert rates is not None
+            return wgmma.work(p, f, config, rates)
+        case MmaConfig():
+            core = mma.inner(p, spec, config)
+            return mma.work(p, f, config, core, _resident(p, spec, config, core))
+        case SimtConfig():
+            vector = simt.inner(p, spec, config)
+            return simt.work(p, f, config, vector, _resident(p, spec, config, vector))
+        case GemvConfig():
+            return gemv.work(p, f, config, _resident_gemv(p, spec, config))
+
+
+def _resident(p: Problem, spec: GpuSpec, config: threadblock.ThreadblockConfig, inner: threadblock.Inner) -> int:
+    registers = threadblock.registers(p, config, inner)
+    if registers > spec.sm.max_registers_per_thread:
+        return 0
+    return threadblock.resident_ctas(spec, config.warps, registers, threadblock.operand_bytes(p, config, inner))
+
+
+def _resident_gemv(p: Problem, spec: GpuSpec, config: GemvConfig) -> int:
+    return threadblock.resident_ctas(spec, config.warps, gemv.registers(p, config), 0)
+
+
+def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> Iterator[tuple[Config, Work]]:
+    """Configurations of the named kinds that fit, with their counts."""
+    if "wgmma" in names:
+        yield from _wgmma_candidates(p, spec, f)
+    if "mma" in names and "mma" in _units(spec, p.dtype):
+        yield from _mma_candidates(p, spec, f)
+    # Libraries keep to the tensor cores where they take the format.
+    tensor = len(names) > 1 and {"wgmma", "mma"}.intersection(_units(spec, p.dtype))
+    if "simt" in names and not tensor and (p.dtype, p.acc) in simt.OPCODES:
+        yield from _simt_candidates(p, spec, f)
+    if "triton" in names:
+        for config in triton.configs():
+            core = mma.inner(p, spec, config)
+            resident = _resident(p, spec, config, core)
+            if resident:
+                yield config, mma.work(p, f, config, core, resident)
+    if "gemv" in names and min(p.m, p.n) == 1 and _units(spec, p.dtype):
+        for warps, rows, unroll in GEMV_SHAPES:
+            vector = GemvConfig(warps, rows, unroll)
+            resident = _resident_gemv(p, spec, vector)
+            if resident:
+                yield vector, gemv.work(p, f, vector, resident)
+
+
+def _splits(work: Work) -> Iterator[int]:
+    """Cuts of k that find room on the chip at once and leave each piece enough steps."""
+    for split in SPLITS[1:]:
+        if work.ctas * split > work.resident or work.steps // split < LEAST_SPLIT_STEPS:
+            return
+        yield split
+
+
+def _with_cuts(config: Config, work: Work, stream_k: bool) -> Iterator[tuple[Config, Work]]:
+    """A configuration, its splits and, where the last wave is partial, its stream-K variant.
+
+    Libraries have stream-K kernels for Hopper (Osama et al. 2023); those of the machines before it are older and only
+    split.
+    """
+    yield config, work
+    for split in _splits(work):
+        cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
+        yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
+    if stream_k and work.ctas > work.resident and work.ctas % work.resident:
+        yield (
+            dataclasses.replace(config, stream_k=True),  # type: ignore[call-arg, arg-type]
+            dataclasses.replace(work, stream=True),
+        )
+
+
+def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+    rates = wgmma.Rates.of(spec, p.dtype)
+    if rates is None or not (p.a.tma and p.b.tma):
+        return
+    width = DTYPE_BYTES[p.dtype]
+    tile_k = wgmma.STEP_BYTES // width
+    for swap in (False, True):
+        if width != 2 and not (p.a if swap else p.b).k_major:
+            continue
+        rows_m, rows_n = (p.n, p.m) if swap else (p.m, p.n)
+        for tile_m, tile_n, pingpong in WGMMA_TILES:
+            for cluster_m, cluster_n in CLUSTERS:
+                # A cluster wider than the problem would only multiply padding.
+                if (cluster_m > 1 and tile_m * cluster_m >= 2 * rows_m) or (
+                    cluster_n > 1 and tile_n * cluster_n >= 2 * rows_n
+                ):
+                    continue
+                if tile_m % (8 * cluster_n) or tile_n % (8 * cluster_m):
+                    continue
+                config = WgmmaConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, 4, pingpong=pingpong, swap=swap)
+                # Kernels that bring an operand to registers come without clusters, cuts of k and narrow tiles. Public
+                # traces of cuBLAS name them sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32
+                # _warpgroupsize1x1x1_execute_segment_k_off; tiles of that family are 64x64 and larger.
+                plain = wgmma.through_registers(p, config)
+                if plain and (config.cluster > 1 or tile_n < REGISTER_OPERAND_LEAST_N):
+                    continue
+                stages = min(12, wgmma.max_stages(p, config, spec))
+                if stages < 2:
+                    continue
+                config = dataclasses.replace(config, stages=stages)
+                work = wgmma.work(p, f, config, rates)
+                if not work.resident:  # no GPC has as many SMs as the cluster has CTAs
+                    continue
+                if plain:
+                    yield config, work
+                else:
+                    yield from _with_cuts(config, work, True)
+
+
+def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+    width = DTYPE_BYTES[p.dtype]
+    asynchronous = spec.cp_async is not None and min(p.a.vector_bytes, p.b.vector_bytes) >= 4
+    copy = "cp.async" if asynchronous else "ldg"
+    core = mma.TensorCore(spec, p.dtype, copy)
+    for tile_m, tile_n, warp_m, warp_n, stages in MMA_TILES:
+        if not asynchronous and min(tile_m, tile_n) < PREFETCH_LEAST_TILE:
+            continue
+        for steps in (1, 2) if asynchronous else (1,):
+            config = MmaConfig(
+                tile_m, tile_n, steps * MMA_STEP_BYTES // width, warp_m, warp_n,
+                max(3, stages // steps) if asynchronous else 2, copy,
+            )  # fmt: skip
+            resident = _resident(p, spec, config, core)
+            if resident:
+                yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.tma is not None)
+
+
+def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+    for tile_m, tile_n, warp_m, warp_n in SIMT_TILES:
+        config = SimtConfig(tile_m, tile_n, SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
+        vector = simt.inner(p, spec, config)
+        resident = _resident(p, spec, config, vector)
+        if resident:
+            yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.tma is not None)
+
+
+# ---------------------------------------------------------------------------------------------- configurations as text
+
+_FLAGS = {"pingpong": "pingpong", "swap": "swap", "stream-k": "stream_k"}
+_NUMBERS = {
+    "stages": "stages",
+    "group": "group",
+    "split": "split",
+    "warps": "warps",
+    "rows": "rows",
+    "unroll": "unroll",
+}
+
+
+def parse(text: str, p: Problem, spec: GpuSpec) -> Config:
+    """The configuration that `text` describes; what it leaves out is filled in for `p`.
+
+    Raises InputError naming the word that is wrong.
+    """
+    name, *words = text.split()
+    where = f"schedule={text}"
+    classes: dict[str, type[Config]] = {
+        "wgmma": WgmmaConfig,
+        "mma": MmaConfig,
+        "triton": TritonConfig,
+        "simt": SimtConfig,
+        "gemv": GemvConfig,
+    }
+    if name not in classes:
+        raise InputError(f"{where}: {name} is no schedule; one of {', '.join(classes)}")
+    fields: dict[str, int | bool | str] = {}
+    rest = iter(words)
+    for word in rest:
+        if re.fullmatch(r"\d+(x\d+){1,2}", word):
+            fields |= dict(zip(("tile_m", "tile_n", "tile_k"), map(int, word.split("x")), strict=False))
+        elif word in ("cluster", "warp"):
+            pair = re.fullmatch(r"(\d+)x(\d+)", next(rest, ""))
+            if pair is None:
+                raise InputError(f"{where}: {word} needs two numbers, such as {word} 2x1")
+            fields |= {f"{word}_m": int(pair[1]), f"{word}_n": int(pair[2])}
+        elif word in _NUMBERS:
+            value = next(rest, "")
+            if not value.isdigit():
+                raise InputError(f"{where}: {word} needs a number, such as {word} 4")
+            fields[_NUMBERS[word]] = int(value)
+        elif word in _FLAGS:
+            fields[_FLAGS[word]] = True
+        elif word == "one-tile":
+            fields["persistent"] = False
+        elif word == "unspecialized":
+            fields["specialized"] = False
+        elif word == "cp.async" and classes[name] is WgmmaConfig:
+            fields["tma"] = False
+        elif word in ("ldg", "cp.async"):
+            fields["copy"] = word
+        else:
+            raise InputError(f"{where}: {word} is no word of a {name} configuration")
+    return _complete(classes[name], fields, p, spec, where)
+
+
+def _complete(cls: type[Config], fields: dict[str, int | bool | str], p: Problem, spec: GpuSpec, where: str) -> Config:
+    """Fills in the k step, warp tiles and stages."""
+    known = {f.name for f in dataclasses.fields(cls)}
+    if unknown := [key for key in fields if key not in known]:
+        raise InputError(f"{where}: {unknown[0]} does not belong to {cls.schedule}")
+    if cls is not GemvConfig and "tile_n" not in fields:
+        raise InputError(f"{where}: the tile is missing, such as {cls.schedule} 128x128")
+    width = DTYPE_BYTES[p.dtype]
+    if cls is WgmmaConfig:
+        fields.setdefault("tile_k", wgmma.STEP_BYTES // width)
+        if "stages" not in fields:
+            draft = WgmmaConfig(**{**fields, "stages": 1})  # type: ignore[arg-type]
+            fields["stages"] = max(1, wgmma.max_stages(p, draft, spec))
+    elif cls is not GemvConfig:
+        tensor = cls is not SimtConfig
+        step = MMA_STEP_BYTES if tensor else SIMT_STEP_BYTES
+        fields.setdefault("tile_k", step // width)
+        fields.setdefault("warp_m", min(64 if tensor else 32, int(fields["tile_m"])))
+        fields.setdefault("warp_n", min(64, int(fields["tile_n"])))
+        if tensor and spec.cp_async is not None and "copy" not in fields:
+            fields["copy"] = "cp.async"
+        fields.setdefault("stages", 3 if fields.get("copy") == "cp.async" else 2)
+    return cls(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,201 @@
+"""A fast estimate of a GEMM kernel's time, by which candidates are ranked: an interval model in whole numbers.
+
+One k step of a CTA takes as long as its busiest resource: tensor or vector pipes, issue slots, shared memory, the SM's
+port, the L2, or the latency that its buffers do not cover. Rounds of CTAs, prologues, epilogues and the exchange of
+partial sums add to it; nothing is faster than DRAM. It reads machine figures and counts of the kernel only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isqrt
+
+from arch.gpu import GpuSpec
+from workloads.gpu.gemm.plan import stream_tiles
+from workloads.gpu.gemm.problem import ceil_div
+
+PS_PER_S = 10**12
+MILLI = 1000
+"""Rates are kept in thousandths of a byte a cycle, so that all arithmetic is on integers."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the estimate reads of a machine: cycles, and bytes in thousandths a cycle."""
+
+    clock_hz: int
+    sms: int
+    sub_cores: int
+    sms_per_gpc: tuple[int, ...]
+    fixed_ps: int
+    start: int
+    load_latency: int
+    l2_latency: int
+    tma_latency: int
+    barrier: int
+    barrier_per_warp: int
+    shared_latency: int
+    shared_rate: int
+    read_rate: int
+    receive_rate: int
+    write_rate: int
+    gpc_rate: int
+    l2_rate: int
+    l2_bytes: int
+    l2_reach: int
+    dram_rate: int
+
+
+@lru_cache(maxsize=64)
+def figures(spec: GpuSpec) -> Figures:
+    """The figures of a machine."""
+    hz, launch = spec.clock.tensor_hz, spec.launch
+    dram_latency = spec.dram.latency_ps * hz // PS_PER_S
+    far = spec.l2.far_latency_cycles // 2
+    load_latency = int(spec.l2.hit_latency_cycles + far + dram_latency)
+    usable = spec.dram.bandwidth_bytes_per_s * (1 - spec.dram.overhead)
+    return Figures(
+        clock_hz=hz,
+        sms=spec.sm.count,
+        sub_cores=spec.sm.sub_cores,
+        sms_per_gpc=spec.sms_per_gpc,
+        fixed_ps=launch.kernel_ps + launch.setup_ps + spec.shared.setup_ps + launch.drain_ps,
+        start=int(launch.descriptor_fetch_cycles + launch.cold_instruction * load_latency),
+        load_latency=load_latency,
+        l2_latency=int(spec.l2.hit_latency_cycles + far),
+        tma_latency=int(spec.tma.latency_cycles) if spec.tma else 0,
+        barrier=int(spec.sync.barrier_cycles),
+        barrier_per_warp=int(spec.sync.barrier_per_warp_cycles),
+        shared_latency=int(spec.shared.load_latency_cycles),
+        shared_rate=int(spec.shared.bandwidth_bytes_per_cycle * MILLI),
+        read_rate=int(spec.port.read_bytes_per_cycle * MILLI),
+        receive_rate=int(spec.port.receive_bytes_per_cycle * MILLI),
+        write_rate=int(spec.port.write_bytes_per_cycle * MILLI),
+        gpc_rate=int(spec.port.gpc_bytes_per_cycle * MILLI),
+        l2_rate=int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * MILLI),
+        l2_bytes=spec.l2.size_bytes,
+        l2_reach=spec.l2.size_bytes // (spec.l2.partitions if spec.l2.local_copies else 1),
+        dram_rate=int(usable * MILLI / hz),
+    )
+
+
+def transfer(size_bytes: int, rate: int) -> int:
+    """Cycles that `size_bytes` take at `rate` thousandths of a byte a cycle."""
+    return ceil_div(size_bytes * MILLI, rate)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Counts of one kernel; cycles are those of an SM that runs one CTA alone.
+
+    tiles: output tiles; steps: k steps of one. ctas: launched. resident: that the chip holds at once. persistent: a
+    CTA does tile after tile. busy: cycles of the busiest pipe in one k step. bubble: of a k step in which one CTA
+    alone does nothing. unicast_bytes, received_bytes, requested_bytes: of one k step of one CTA, loaded for it alone,
+    in all, asked from the L2. ahead: k steps in flight. epilogue: cycles of instructions after a tile's last step;
+    overlapped: the epilogue hides behind the next tile. store_bytes: of one tile. cuts: workers a tile has, where k
+    is cut; partial_bytes: of one partial tile. operand_bytes: of A and B; footprint: operand bytes of one round of
+    CTAs. result_bytes: of C. shared: cycles of the shared-memory array in one k step, where loads and multiplies are
+    one stream (elsewhere they take turns and `busy` holds the longer).
+    """
+
+    tiles: int
+    steps: int
+    ctas: int
+    resident: int
+    persistent: bool
+    busy: int
+    bubble: int
+    unicast_bytes: int
+    received_bytes: int
+    requested_bytes: int
+    ahead: int
+    latency: int
+    epilogue: int
+    overlapped: bool
+    store_bytes: int
+    cuts: int
+    stream: bool
+    partial_bytes: int
+    operand_bytes: int
+    round_bytes: int
+    result_bytes: int
+    extra_ps: int = 0
+    shared: int = 0
+
+
+def round_shape(tiles_m: int, tiles_n: int, group: int, ctas: int) -> tuple[int, int]:
+    """Tiles along m and n that `ctas` neighbours in grouped order cover together; several problems count one by one."""
+    across, along = (tiles_n, tiles_m) if tiles_m < tiles_n else (tiles_m, tiles_n)
+    wide = min(group, across)
+    long = ceil_div(ctas, wide)
+    if long > along:
+        # Past the end of a group the next one begins: its own rows come on top.
+        wide, long = wide * ceil_div(long, along), along
+    return (long, wide) if tiles_m < tiles_n else (wide, long)
+
+
+def estimate_ps(w: Work, f: Figures) -> int:
+    """Picoseconds of one launch, from the command processor to the end of the drain."""
+    if w.stream:
+        rounds, full, rest = 1, 0, min(w.resident, w.ctas)
+        steps = ceil_div(w.tiles * w.steps, rest)
+        # A cut line of tiles leaves most workers with a piece more than they have whole tiles.
+        tiles_each = w.tiles // rest + 1
+    else:
+        full, rest = divmod(w.ctas, w.resident)
+        rounds = full + (rest > 0)
+        steps = ceil_div(w.steps, w.cuts)
+        tiles_each = 1
+    per_sm = ceil_div(w.resident, f.sms)
+    cycles = 0
+    if full:
+        cycles += full * (steps * _step(w, f, w.resident, per_sm) + _between(w, f, steps) // per_sm)
+    if rest:
+        cycles += steps * _step(w, f, rest, ceil_div(rest, f.sms)) + (tiles_each - 1) * _between(w, f, w.steps)
+    cycles += f.start + w.latency + w.epilogue + transfer(w.store_bytes, f.write_rate) + f.l2_latency
+    if w.cuts > 1 or w.stream:
+        # One CTA stores its part, the owner sees the flag, fetches the parts and adds them.
+        peers = 1 if w.stream else w.cuts - 1
+        exchange = transfer(w.partial_bytes, f.write_rate) + transfer(peers * w.partial_bytes, f.read_rate)
+        cycles += exchange * ceil_div(min(w.ctas, w.resident), f.sms) + 3 * f.l2_latency
+    dram = w.operand_bytes
+    if w.operand_bytes > f.l2_bytes:
+        dram = max(dram, rounds * w.round_bytes)
+    if w.stream and w.operand_bytes > f.l2_reach:
+        # Cut pieces are at all depths at once: what they read has been used before, but long ago, and is still in the
+        # L2 for the part of the operands that it holds (each partition copies of its own).
+        cut = stream_tiles(w.tiles, w.resident) * w.steps * w.requested_bytes
+        dram = max(dram, cut * (w.operand_bytes - f.l2_reach) // w.operand_bytes)
+    cycles = max(cycles, w.latency + transfer(dram + w.result_bytes, f.dram_rate))
+    return f.fixed_ps + cycles * PS_PER_S // f.clock_hz + w.extra_ps
+
+
+def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
+    """Cycles of one k step of all CTAs of an SM.
+
+    Resources that are nearly as busy as the busiest one delay it too, because their queues meet: the 4-norm, in whole
+    numbers (two equal ones give 1.19 times one, one half as busy 1.5 % more).
+    """
+    on_gpc = ceil_div(active, len(f.sms_per_gpc))
+    shares = (
+        max(per_sm * w.busy, w.busy + w.bubble),
+        transfer(per_sm * w.unicast_bytes, f.read_rate),
+        transfer(per_sm * w.received_bytes, f.receive_rate),
+        transfer(on_gpc * w.requested_bytes, f.gpc_rate),
+        transfer(active * w.requested_bytes, f.l2_rate),
+        w.latency // w.ahead,
+        per_sm * w.shared,
+    )
+    return isqrt(isqrt(sum(x**4 for x in shares)))
+
+
+def _between(w: Work, f: Figures, steps: int) -> int:
+    """Cycles between the main loops of two tiles that follow each other on an SM."""
+    store = transfer(w.store_bytes, f.write_rate)
+    main = steps * w.busy
+    if w.overlapped:
+        return max(0, w.epilogue + store - main)
+    if w.persistent:
+        return w.epilogue + max(0, store - main)
+    return w.latency + w.epilogue + store

@@ -1,0 +1,169 @@
+"""GEMM on the tensor cores by warp-level mma: copies through registers (Volta, Turing) or by cp.async (Ampere, Hopper).
+
+Instruction counts of the k step as in CUTLASS 2.x tensor-op kernels (4.7.0, nvcc 13.0): a warp tile of 64x64x32 takes
+64 HMMA.16816 (128 HMMA.1688 on Turing) and 16 ldmatrix.x4. Volta has no ldmatrix and reads fragments with 16-byte LDS,
+each quad-pair its own copy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language.program import IntLike, Op, Program, RegisterTile, RoleBuilder, View, as_expr
+from workloads.gpu import overhead
+from workloads.gpu.gemm import threadblock
+from workloads.gpu.gemm.estimate import Figures, Work
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem
+from workloads.gpu.gemm.threadblock import WARP_SIZE, ThreadblockConfig
+from workloads.ops import Gemm
+from workloads.registry import register
+
+SHAPES = {
+    "fp16": ("m16n8k16", "m16n8k8", "m8n8k4"),
+    "bf16": ("m16n8k16", "m16n8k8"),
+    "tf32": ("m16n8k8",),
+    "int8": ("m16n8k32", "m16n8k16", "m8n8k16"),
+}
+"""Shapes of mma by operand format, the best first; a machine has some of them."""
+
+BLOCK_BYTES = 128
+"""Widest row of a permuted block: all banks of shared memory once."""
+MATRIX_BYTES = 512
+"""What one ldmatrix.x4 reads: four 8x8 matrices of 16-bit elements."""
+
+
+def shape_of(spec: GpuSpec, dtype: str) -> str:
+    """The machine's mma shape for a format. Raises InputError if its tensor cores do not take it."""
+    for shape in SHAPES.get(dtype, ()):
+        if spec.has_instruction("mma", dtype, shape):
+            return shape
+    takes = [d for d in SHAPES if any(spec.has_instruction("mma", d, s) for s in SHAPES[d])]
+    raise InputError(f"schedule=mma dtype={dtype}: the tensor cores of {spec.name} take {', '.join(takes)}")
+
+
+class TensorCore:
+    """`Inner` of warp-level mma."""
+
+    held_values = 2
+    streams = False
+    scales = True
+    step, per_copy, setup, epilogue = (
+        overhead.MMA_STEP,
+        overhead.MMA_PER_COPY,
+        overhead.MMA_SETUP,
+        overhead.MMA_EPILOGUE,
+    )
+
+    def __init__(self, spec: GpuSpec, dtype: str, copy: str) -> None:
+        self.dtype, self.shape = dtype, shape_of(spec, dtype)
+        self.ldmatrix = spec.has_instruction("ldmatrix", "b16", "x4")
+        self.quad_pairs = self.shape == "m8n8k4"
+        row = spec.instruction("mma", dtype, self.shape)
+        self.macs, self.interval = row.macs, row.cadence_cycles
+        k = int(self.shape.rpartition("k")[2])
+        # Fragments are read for at least 16 bytes of k: one row of an 8x8 matrix of 16-bit elements.
+        self.part_k = max(k, 16 // DTYPE_BYTES[dtype])
+        self.extra_registers = 38 if copy == "cp.async" else 24
+        if copy == "ldg":
+            self.streams = True
+            self.step, self.per_copy = overhead.PREFETCH_STEP, overhead.PREFETCH_PER_COPY
+            self.setup = overhead.PREFETCH_SETUP
+
+    def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
+        """In the order of memory, in blocks of 128 B with permuted rows (XOR): fragments come without conflicts."""
+        memory_rows, columns = operand.tile_shape(rows, depth)
+        width = DTYPE_BYTES[self.dtype]
+        block_bytes = math.gcd(columns * width, BLOCK_BYTES)
+        blocks = columns * width // block_bytes
+        return (blocks * memory_rows, block_bytes // width), block_bytes if block_bytes >= 32 else 0, 0
+
+    def transposed(self, operand: Operand) -> bool:
+        """Never: fragments can be read in either order."""
+        return False
+
+    def fragment_bytes(self, warp_m: int, warp_n: int, depth: int) -> int:
+        """Each element once, on Volta in two quad-pairs."""
+        return (warp_m + warp_n) * depth * DTYPE_BYTES[self.dtype] * (2 if self.quad_pairs else 1)
+
+    def store_bytes(self, operand: Operand) -> int:
+        """As loaded."""
+        return operand.vector_bytes
+
+    def clear(self, r: RoleBuilder, acc: RegisterTile) -> None:
+        """Nothing: the first multiply starts from zero."""
+
+    def fragment_registers(self, warp_m: int, warp_n: int) -> int:
+        """Each element once; Volta's second copies share the registers of the halves that are used up."""
+        return ceil_div((warp_m + warp_n) * self.part_k * DTYPE_BYTES[self.dtype], 4 * WARP_SIZE)
+
+    def load(self, src: View, k_major: bool) -> Op:
+        """ldmatrix where it can deliver the fragment: k contiguous, or 16-bit elements (transposed); else LDS."""
+        width = DTYPE_BYTES[self.dtype]
+        size = src.size_bytes
+        if self.ldmatrix and not self.quad_pairs and (k_major or width == 2):
+            return Op("ldmatrix", ceil_div(size, MATRIX_BYTES), srcs=(src,))
+        if self.quad_pairs:
+            # Each element is in two quad-pairs.
+            count, vector, mix = ceil_div(2 * size, 32 * 16), 16, overhead.mix()
+        else:
+            # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
+            count, vector = ceil_div(size, 32 * 4), 4
+            mix = overhead.mix(alu=2 * count if width == 1 else 0)
+        return Op("lds", count, srcs=(src,), vector_bytes=vector, mix=mix)
+
+    def multiply(
+        self, r: RoleBuilder, acc: View, srcs: tuple[View, ...], depth: int, accumulate: IntLike, **fields: Any
+    ) -> None:
+        """All mma of the warp tile for `depth` of k."""
+        count = ceil_div(acc.extents[0] * acc.extents[1] * depth, self.macs)
+        value = as_expr(accumulate)
+        r.op("mma", count, dst=acc, srcs=srcs, shape=self.shape, dtype=self.dtype, value=value, **fields)
+
+
+@dataclass(frozen=True)
+class MmaConfig(ThreadblockConfig):
+    """Tile configuration; see `ThreadblockConfig`. core: the `Inner` of its kernels."""
+
+    schedule: ClassVar[str] = "mma"
+    core: ClassVar[type[TensorCore]] = TensorCore
+
+    def __str__(self) -> str:
+        return self.words(self.schedule)
+
+
+def inner(p: Problem, spec: GpuSpec, config: MmaConfig) -> TensorCore:
+    """What the warps of a configuration do."""
+    return config.core(spec, p.dtype, config.copy)
+
+
+def check(p: Problem, spec: GpuSpec, config: MmaConfig) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    core = inner(p, spec, config)
+    rows = 8 if core.shape.startswith("m8") else 16
+    if core.quad_pairs:
+        rows = 32
+    where = f"schedule={config}"
+    for name, warp, step in (("m", config.warp_m, rows), ("n", config.warp_n, 32 if core.quad_pairs else 8)):
+        if warp % step:
+            nearest = max(1, round(warp / step)) * step
+            raise InputError(f"{where}: warp tile {name} = {warp} must be a multiple of {step}, nearest: {nearest}")
+    threadblock.check(p, spec, config, core, where)
+
+
+@register("gemm", "gpu", "mma")
+def build(op: Gemm, spec: GpuSpec, config: MmaConfig) -> Program:
+    """The program of `op` on `spec`. Raises InputError where `check` does."""
+    p = problem(op)
+    check(p, spec, config)
+    return threadblock.build(p, spec, config, inner(p, spec, config), op)
+
+
+def work(p: Problem, f: Figures, c: MmaConfig, core: TensorCore, resident: int) -> Work:
+    """Counts for the estimate."""
+    interval = c.warp_m * c.warp_n * c.tile_k / core.macs * core.interval
+    return threadblock.work(p, f, c, core, resident, interval)

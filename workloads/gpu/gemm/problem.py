@@ -1,0 +1,153 @@
+"""A GEMM as its kernels see it: tensors as stored, alignment of their rows, operands by the way in which k runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from sim.gpu.language.program import GlobalTensor, IntLike, SharedTile, View
+from workloads.ops import Gemm
+
+MAX_VECTOR_BYTES = 16
+"""Widest access of one thread."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def row_alignment(tensor: GlobalTensor) -> int:
+    """Bytes (16, 8, 4, 2 or 1) to which the start of every row of `tensor` is aligned."""
+    width = DTYPE_BYTES[tensor.dtype]
+    strides = [s * width for n, s in zip(tensor.shape, tensor.strides, strict=True) if s != 1 and n > 1]
+    return math.gcd(MAX_VECTOR_BYTES, *strides)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand as `rows` (m of A, n of B) by k.
+
+    k_major: k is the contiguous dimension in memory (and in the shared tile).
+    """
+
+    tensor: GlobalTensor
+    rows: int
+    k_major: bool
+
+    @property
+    def dtype(self) -> str:
+        """Number format of the elements."""
+        return self.tensor.dtype
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes that one thread can load at once."""
+        return row_alignment(self.tensor)
+
+    @property
+    def tma(self) -> bool:
+        """Whether a tensor map can describe it: every stride but the innermost a multiple of 16 bytes."""
+        return self.vector_bytes == MAX_VECTOR_BYTES
+
+    def tile_shape(self, rows: int, depth: int) -> tuple[int, int]:
+        """Shape of a shared tile that holds `rows` by `depth` elements in the order of memory."""
+        return (rows, depth) if self.k_major else (depth, rows)
+
+    def box(self, batch: IntLike, row: IntLike, rows: int, k: IntLike, depth: int) -> View:
+        """`rows` by `depth` elements of global memory, in the order of memory."""
+        if self.k_major:
+            return self.tensor[batch, row:rows, k:depth]  # type: ignore[misc]
+        return self.tensor[batch, k:depth, row:rows]  # type: ignore[misc]
+
+    def part(self, tile: SharedTile, stage: IntLike, row: IntLike, rows: int, k: IntLike, depth: int) -> View:
+        """`rows` by `depth` elements of a shared tile, in the order of memory."""
+        if self.k_major:
+            return tile[stage, row:rows, k:depth]  # type: ignore[misc]
+        return tile[stage, k:depth, row:rows]  # type: ignore[misc]
+
+    def by_rows(self, view: View) -> View:
+        """The view as rows by k."""
+        return view if self.k_major else view.T
+
+    def by_k(self, view: View) -> View:
+        """The view as k by rows."""
+        return view.T if self.k_major else view
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Tensors A, B, C of a `Gemm` with its number formats resolved; shapes (batch, rows, columns) as stored."""
+
+    op: Gemm
+    dtype: str
+    out: str
+    acc: str
+    a: Operand
+    b: Operand
+    c: GlobalTensor
+
+    @property
+    def m(self) -> int:
+        """Rows of C."""
+        return self.op.m
+
+    @property
+    def n(self) -> int:
+        """Columns of C."""
+        return self.op.n
+
+    @property
+    def k(self) -> int:
+        """Depth of the sum."""
+        return self.op.k
+
+    @property
+    def batch(self) -> int:
+        """Independent multiplies."""
+        return self.op.batch
+
+    @property
+    def c_vector_bytes(self) -> int:
+        """Bytes of C that one thread can store at once."""
+        return row_alignment(self.c)
+
+
+def _tensor(name: str, shape: tuple[int, int, int], dtype: str, role: str) -> GlobalTensor:
+    return GlobalTensor(name, shape, dtype, (shape[1] * shape[2], shape[2], 1), role)
+
+
+def problem(op: Gemm) -> Problem:
+    """The tensors of `op`. Raises InputError for sizes below 1 and for a number format that is still open."""
+    for key in ("m", "n", "k", "batch"):
+        if getattr(op, key) < 1:
+            raise InputError(f"gemm {key}={getattr(op, key)}: must be at least 1")
+    if op.dtype is None:
+        raise InputError("gemm dtype: not set, such as dtype=bf16")
+    full = op.with_defaults(op.dtype)
+    dtype, out, acc = str(full.dtype), str(full.out), str(full.acc)
+    for key, name in (("dtype", dtype), ("out", out), ("acc", acc)):
+        if name not in DTYPE_BYTES:
+            raise InputError(f"gemm {key}={name}: no GPU kernel has this format; one of {', '.join(DTYPE_BYTES)}")
+    a = Operand(_tensor("A", full.a_shape, dtype, "input"), full.m, full.ta == "N")
+    b = Operand(_tensor("B", full.b_shape, dtype, "input"), full.n, full.tb == "T")
+    return Problem(full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"))
+
+
+def multiply_add(acc: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """acc + a @ b."""
+    return acc + a @ b
+
+
+def add(acc: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """acc + part."""
+    return acc + part
+
+
+def zeros(acc: np.ndarray) -> np.ndarray:
+    """A cleared accumulator."""
+    return np.zeros_like(acc)

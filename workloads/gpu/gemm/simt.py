@@ -1,0 +1,137 @@
+"""GEMM on the vector pipes: FFMA for fp32, HFMA2 for fp16 summed in fp16, DP4A for int8 (CUTLASS 2.x SIMT).
+
+Both operands lie k by rows in shared memory, so that a thread reads its 8 rows of one k as two 16-byte vectors; an
+operand with k contiguous in memory is transposed on its way from registers. A k step of 8 for a warp tile of 32x64
+takes 512 FFMA and 32 LDS.128 (CUTLASS 4.7.0, nvcc 13.0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language.program import IntLike, Op, Program, RegisterTile, RoleBuilder, View
+from workloads.gpu import overhead
+from workloads.gpu.gemm import threadblock
+from workloads.gpu.gemm.estimate import Figures, Work
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, zeros
+from workloads.gpu.gemm.threadblock import WARP_SIZE, ThreadblockConfig
+from workloads.ops import Gemm
+from workloads.registry import register
+
+OPCODES = {("fp32", "fp32"): ("ffma", 1), ("fp16", "fp16"): ("hfma2", 2), ("int8", "int32"): ("dp4a", 4)}
+"""(operand format, accumulator): opcode and multiply-accumulates of a lane."""
+
+THREADS_M, THREADS_N = 4, 8
+"""Threads of a warp along m and n."""
+VECTOR_BYTES = 16
+"""Bytes of one fragment load."""
+
+
+@dataclass(frozen=True)
+class SimtConfig(ThreadblockConfig):
+    """Tile configuration; see `ThreadblockConfig`."""
+
+    schedule: ClassVar[str] = "simt"
+
+    def __str__(self) -> str:
+        return self.words(self.schedule)
+
+
+class Vector:
+    """`Inner` of the vector pipes."""
+
+    step, per_copy = overhead.SIMT_STEP, overhead.SIMT_PER_COPY
+    setup, epilogue = overhead.SIMT_SETUP, overhead.SIMT_EPILOGUE
+    extra_registers = 33
+    held_values = 4
+    streams = True
+    scales = True
+
+    def __init__(self, spec: GpuSpec, dtype: str, acc: str, config: ThreadblockConfig) -> None:
+        if (dtype, acc) not in OPCODES or not spec.has_instruction(OPCODES[dtype, acc][0], dtype):
+            takes = [f"{d} summed in {a}" for (d, a), (o, _) in OPCODES.items() if spec.has_instruction(o, d)]
+            raise InputError(f"schedule=simt: {spec.name} has {', '.join(takes)}, not {dtype} summed in {acc}")
+        self.opcode, self.lane_macs = OPCODES[dtype, acc]
+        self.macs = WARP_SIZE * self.lane_macs
+        self.interval = spec.instruction(self.opcode, dtype).cadence_cycles
+        self.dtype = dtype
+        # What one instruction takes of k: the inner loop reads one while it multiplies the one before.
+        self.part_k = 4 if self.opcode == "dp4a" else 1
+
+    def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
+        """K by rows; a transposing store writes down a column, so that rows are one word longer."""
+        return (depth, rows), 0, 16 if self.transposed(operand) else 0
+
+    def transposed(self, operand: Operand) -> bool:
+        """Whether k is contiguous in memory."""
+        return operand.k_major
+
+    def fragment_bytes(self, warp_m: int, warp_n: int, depth: int) -> int:
+        """Every thread its own rows and columns; pairs that read the same return together, at twice the rate."""
+        return WARP_SIZE // 2 * (warp_m // THREADS_M + warp_n // THREADS_N) * depth * DTYPE_BYTES[self.dtype]
+
+    def store_bytes(self, operand: Operand) -> int:
+        """As loaded, but element by element (DP4A: word by word, its four k together) where it is transposed."""
+        if self.opcode == "dp4a":
+            return 4
+        return DTYPE_BYTES[self.dtype] if self.transposed(operand) else operand.vector_bytes
+
+    def clear(self, r: RoleBuilder, acc: RegisterTile) -> None:
+        """Zeroes the accumulators, two registers an instruction."""
+        count = ceil_div(acc.shape[0] * acc.shape[1], 2 * WARP_SIZE)
+        r.run(overhead.ALU, count, dtype="int32", dst=acc.whole, compute=zeros)
+
+    def fragment_registers(self, warp_m: int, warp_n: int) -> int:
+        """A thread's rows and columns of one k."""
+        values = ceil_div(warp_m, THREADS_M) + ceil_div(warp_n, THREADS_N)
+        return ceil_div(values * self.part_k * DTYPE_BYTES[self.dtype], 4)
+
+    def load(self, src: View, k_major: bool) -> Op:
+        """Each thread its rows of every k; threads in one row or column of the warp read the same words."""
+        depth, rows = src.extents[-2:]
+        threads, sharers = (THREADS_M, THREADS_N) if src.buffer.name == "a" else (THREADS_N, THREADS_M)
+        thread_bytes = max(1, rows // threads) * self.part_k * DTYPE_BYTES[self.dtype]
+        vector = max(4, min(VECTOR_BYTES, thread_bytes))
+        count = ceil_div(thread_bytes, vector) * ceil_div(depth, self.part_k)
+        return Op("lds", count, srcs=(src,), vector_bytes=vector, sharers=sharers)
+
+    def multiply(
+        self, r: RoleBuilder, acc: View, srcs: tuple[View, ...], depth: int, accumulate: IntLike, **fields: Any
+    ) -> None:
+        """The outer products of `depth` of k."""
+        count = ceil_div(acc.extents[0] * acc.extents[1] * depth, self.macs)
+        r.run(self.opcode, count, dtype=self.dtype, dst=acc, srcs=srcs, **fields)
+
+
+def inner(p: Problem, spec: GpuSpec, config: SimtConfig) -> Vector:
+    """What the warps of a configuration do."""
+    return Vector(spec, p.dtype, p.acc, config)
+
+
+def check(p: Problem, spec: GpuSpec, config: SimtConfig) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    where = f"schedule={config}"
+    vector = inner(p, spec, config)
+    for name, warp, threads in (("m", config.warp_m, THREADS_M), ("n", config.warp_n, THREADS_N)):
+        if warp % threads:
+            nearest = max(1, round(warp / threads)) * threads
+            raise InputError(f"{where}: warp tile {name} = {warp} must be a multiple of {threads}, nearest: {nearest}")
+    threadblock.check(p, spec, config, vector, where)
+
+
+@register("gemm", "gpu", "simt")
+def build(op: Gemm, spec: GpuSpec, config: SimtConfig) -> Program:
+    """The program of `op` on `spec`. Raises InputError where `check` does."""
+    p = problem(op)
+    check(p, spec, config)
+    return threadblock.build(p, spec, config, inner(p, spec, config), op)
+
+
+def work(p: Problem, f: Figures, c: SimtConfig, vector: Vector, resident: int) -> Work:
+    """Counts for the estimate."""
+    interval = c.warp_m * c.warp_n * c.tile_k / vector.macs * vector.interval
+    return threadblock.work(p, f, c, vector, resident, interval)

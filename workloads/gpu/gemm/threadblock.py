@@ -1,0 +1,760 @@
+"""The GEMM main loop of Volta to Ampere: every warp copies its share of the operands and multiplies (CUTLASS 2.x).
+
+Two ways of copying: `ldg` fetches the next k step to registers while the current one is multiplied and stores it to
+the other of two shared buffers (Volta, Turing, and operands whose rows are not aligned); `cp.async` keeps
+`stages` - 1 steps in flight past the registers (Ampere).
+
+Within a step the fragments of the next part are read from shared memory while the current part is multiplied: part
+by part, each an op, or, where the inner loop is one stream of multiplies and loads (`Inner.streams`), in one op a step.
+Such a loop multiplies the last part of a step after the barrier, while it reads the first of the next.
+
+What multiplies is an `Inner` (`workloads.gpu.gemm.mma`, `workloads.gpu.gemm.simt`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language.program import (
+    CTA_X,
+    WARP,
+    Const,
+    Expr,
+    IntLike,
+    Kernel,
+    KernelBuilder,
+    Op,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    SharedTile,
+    View,
+    maximum,
+)
+from workloads.gpu import overhead
+from workloads.gpu.gemm.estimate import Figures, Work, round_shape, transfer
+from workloads.gpu.gemm.fixup import ADDS, CHUNK_COLUMNS, Fixup, Piece, owner_only, scratch
+from workloads.gpu.gemm.plan import Plan, Tile, Unit, stream_tiles
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, add, ceil_div, multiply_add
+from workloads.gpu.overhead import Mix, Overhead
+from workloads.ops import Gemm
+
+WARP_SIZE = 32
+
+
+@dataclass(frozen=True)
+class ThreadblockConfig:
+    """Tile configuration.
+
+    tile_*: output tile and k step of a CTA. warp_m, warp_n: output tile of a warp. stages: shared buffers of an
+    operand. copy: `ldg` or `cp.async`. group: tiles done together along one direction; 1 is the order of launch, along
+    n, where the result is contiguous. split: pieces of k a tile; stream_k: the tiles of the last wave are cut evenly
+    over all CTAs. groups_of_rows: a group is always one of rows of tiles; otherwise groups run across the shorter side.
+    reuse: with one buffer less, cp.async writes to the one that the current step has just read, behind a barrier for
+    each operand.
+    """
+
+    groups_of_rows: ClassVar[bool] = False
+    reuse: ClassVar[bool] = False
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    warp_m: int
+    warp_n: int
+    stages: int = 2
+    copy: str = "ldg"
+    group: int = 8
+    split: int = 1
+    stream_k: bool = False
+
+    @property
+    def buffers(self) -> int:
+        """Shared buffers of an operand."""
+        return self.stages - 1 if self.reuse else self.stages
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA."""
+        return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulator registers of a thread."""
+        return self.warp_m * self.warp_n // WARP_SIZE
+
+    def words(self, schedule: str) -> str:
+        """The configuration as people write it."""
+        words = [f"{schedule} {self.tile_m}x{self.tile_n}x{self.tile_k} warp {self.warp_m}x{self.warp_n}"]
+        words.append(f"{self.copy} stages {self.stages}")
+        words += [f"group {self.group}"] if self.group != 8 else []
+        words += [f"split {self.split}"] if self.split > 1 else []
+        words += ["stream-k"] if self.stream_k else []
+        return " ".join(words)
+
+
+class Inner(Protocol):
+    """What a warp does with a part of a k step that is in shared memory."""
+
+    part_k: int
+    """Elements of k of one part."""
+    step: Overhead
+    """Instructions of a k step beside loads, stores and multiplies."""
+    per_copy: Overhead
+    """Further ones for each copy instruction."""
+    setup: Overhead
+    """Before the main loop."""
+    epilogue: Overhead
+    """After it."""
+    extra_registers: int
+    """Registers of a thread beside accumulators, fragments and prefetched elements."""
+    macs: int
+    """Multiply-accumulates of one warp instruction."""
+    held_values: int
+    """Neighbouring values of a row of the result that one thread holds."""
+    streams: bool
+    """Whether a step is one stream of multiplies and loads."""
+    scales: bool
+    """Whether the result is multiplied by alpha."""
+
+    def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
+        """Shape, swizzle and padding in bytes of an operand's shared tile."""
+        ...
+
+    def transposed(self, operand: Operand) -> bool:
+        """Whether the shared tile holds the operand in the other order than global memory."""
+        ...
+
+    def fragment_bytes(self, warp_m: int, warp_n: int, depth: int) -> int:
+        """Bytes that one warp reads from shared memory in `depth` of k."""
+        ...
+
+    def store_bytes(self, operand: Operand) -> int:
+        """Bytes a thread writes at once when it stores an operand from registers to shared memory."""
+        ...
+
+    def clear(self, r: RoleBuilder, acc: RegisterTile) -> None:
+        """Zeroes the accumulators, where the multiply cannot start from zero by itself."""
+        ...
+
+    def fragment_registers(self, warp_m: int, warp_n: int) -> int:
+        """Registers of a thread that hold the fragments of one part."""
+        ...
+
+    def load(self, src: View, k_major: bool) -> Op:
+        """The loads of a fragment from `src`, a part of a shared tile: rows by k if `k_major`, else k by rows."""
+        ...
+
+    def multiply(
+        self, r: RoleBuilder, acc: View, srcs: tuple[View, ...], depth: int, accumulate: IntLike, **fields: Any
+    ) -> None:
+        """acc += a product of depth `depth` of `srcs`; `accumulate` is 0 where acc starts from zero.
+
+        fields: further ones of the op, its `compute` among them.
+        """
+        ...
+
+
+def resident_ctas(spec: GpuSpec, warps: int, registers: int, shared_bytes: int) -> int:
+    """CTAs that the chip holds at once; 0 where not even one fits an SM."""
+    granule = spec.sm.register_granule
+    per_cta = ceil_div(registers * WARP_SIZE, granule) * granule * warps
+    step = spec.shared.granule_bytes
+    shared = ceil_div(shared_bytes + spec.shared.reserved_per_cta_bytes, step) * step
+    if shared_bytes > spec.shared.max_per_cta_bytes:
+        return 0
+    limits = (
+        spec.sm.max_warps // warps, spec.sm.registers // per_cta, spec.sm.max_ctas,
+        spec.shared.max_per_sm_bytes // shared if shared else spec.sm.max_ctas,
+    )  # fmt: skip
+    return min(limits) * spec.sm.count
+
+
+def prefetch_registers(p: Problem, config: ThreadblockConfig) -> int:
+    """Registers of a thread that hold the next k step on its way to shared memory."""
+    if config.copy != "ldg":
+        return 0
+    step = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype]
+    return ceil_div(step, 4 * WARP_SIZE * config.warps)
+
+
+def registers(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
+    """Registers of a thread."""
+    fragments = 2 * inner.fragment_registers(config.warp_m, config.warp_n)
+    return config.accumulators + fragments + prefetch_registers(p, config) + inner.extra_registers
+
+
+def operand_bytes(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
+    """Shared memory of one CTA."""
+    total = 0
+    for operand, rows in ((p.a, config.tile_m), (p.b, config.tile_n)):
+        shape, _, pad = inner.shared_shape(operand, rows, config.tile_k)
+        total += shape[0] * (shape[1] * DTYPE_BYTES[p.dtype] + pad) * config.buffers
+    return total
+
+
+def plan(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> Plan:
+    """Tiles and CTAs."""
+    tiles_m, tiles_n = ceil_div(p.m, config.tile_m), ceil_div(p.n, config.tile_n)
+    tiles, steps = tiles_m * tiles_n * p.batch, ceil_div(p.k, config.tile_k)
+    workers, shared_tiles = tiles, 0
+    if config.split > 1:
+        shared_tiles, workers = tiles, min(tiles * config.split, tiles * steps)
+    elif config.stream_k:
+        resident = resident_ctas(spec, config.warps, registers(p, config, inner), operand_bytes(p, config, inner))
+        shared_tiles = stream_tiles(tiles, resident)
+        if shared_tiles:
+            workers = min(resident, shared_tiles * steps)
+    along_n = tiles_m < tiles_n and config.group > 1 and not config.groups_of_rows
+    return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, config.group, along_n)
+
+
+def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, where: str) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
+        if warp < 1 or tile < 1 or tile % warp:
+            nearest = max(1, round(tile / max(1, warp))) * max(1, warp)
+            raise InputError(f"{where}: tile {name} = {tile} is no multiple of the warp's {warp}; nearest: {nearest}")
+    # Fragments of two parts take turns, so that the first part of a step always finds the same registers.
+    pair = 2 * inner.part_k
+    if config.tile_k < 1 or config.tile_k % pair:
+        nearest = max(1, round(config.tile_k / pair)) * pair
+        raise InputError(f"{where}: tile k = {config.tile_k} must be a multiple of {pair}, nearest: {nearest}")
+    if config.copy not in ("ldg", "cp.async"):
+        raise InputError(f"{where}: copy {config.copy} is unknown; one of ldg, cp.async")
+    if config.copy == "cp.async" and spec.cp_async is None:
+        raise InputError(f"{where}: {spec.name} has no cp.async; nearest: ldg stages 2")
+    if config.copy == "ldg" and config.stages != 2:
+        raise InputError(f"{where}: copies through registers use two buffers; nearest: stages 2")
+    if config.copy == "cp.async" and config.stages < 2:
+        raise InputError(f"{where}: stages {config.stages}: at least 2")
+    if config.copy == "cp.async":
+        for operand in (p.a, p.b):
+            if operand.vector_bytes < 4:
+                raise InputError(
+                    f"{where}: rows of {operand.tensor.name} start at multiples of {operand.vector_bytes} B, "
+                    "cp.async copies 4 B or more; nearest: ldg stages 2"
+                )
+            if inner.transposed(operand):
+                raise InputError(f"{where}: cp.async cannot transpose {operand.tensor.name}; nearest: ldg stages 2")
+    if config.split < 1 or (config.split > 1 and config.stream_k):
+        raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
+    threads = config.warps * WARP_SIZE
+    if threads > spec.sm.max_threads_per_cta:
+        raise InputError(f"{where}: {threads} threads a CTA, {spec.name} has {spec.sm.max_threads_per_cta}")
+    used = registers(p, config, inner)
+    if used > spec.sm.max_registers_per_thread:
+        raise InputError(
+            f"{where}: {used} registers a thread, {spec.name} has {spec.sm.max_registers_per_thread}; "
+            "nearest: smaller warp tiles"
+        )
+    size = operand_bytes(p, config, inner)
+    if size > spec.shared.max_per_cta_bytes:
+        fits = spec.shared.max_per_cta_bytes // (size // config.buffers) + config.stages - config.buffers
+        raise InputError(
+            f"{where}: {size} B of shared memory, {spec.name} has {spec.shared.max_per_cta_bytes} B a CTA; "
+            f"nearest: stages {fits}"
+        )
+    if resident_ctas(spec, config.warps, used, size) < 1:
+        raise InputError(f"{where}: one CTA does not fit an SM of {spec.name}; nearest: smaller tiles")
+
+
+def build(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, op: Gemm) -> Program:
+    """The program of one kernel; `check` has passed."""
+    writer = _Writer(p, spec, config, inner)
+    tensors = [p.a.tensor, p.b.tensor, p.c]
+    if writer.partials is not None:
+        tensors.append(writer.partials)
+    return Program(str(op), tuple(tensors), (writer.kernel(),), str(config), {"config": config})
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Copying of one operand.
+
+    The shared tile holds `memory_rows` rows of memory, side by side in blocks of `columns`. Each of `warps` warps
+    copies `pieces` boxes of `rows` rows of one block, with `count` instructions each; `buffer` holds them for `ldg`.
+    extent: rows of the operand in the CTA's tile.
+    """
+
+    operand: Operand
+    tile: SharedTile
+    extent: int
+    memory_rows: int
+    blocks: int
+    columns: int
+    warps: int
+    pieces: int
+    rows: int
+    count: int
+    buffer: RegisterTile
+
+    def share(self, piece: int) -> Expr:
+        """First row of this warp's box number `piece`, blocks one below the other."""
+        return (WARP * self.pieces + piece) * self.rows
+
+    def place(self, row: IntLike, column: IntLike) -> tuple[IntLike, IntLike]:
+        """Row and column of the shared tile for an element given in rows and columns of memory."""
+        if self.blocks == 1:
+            return row, column
+        return column // self.columns * self.memory_rows + row, column % self.columns
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A box of a shared tile: its place and size among the rows and along k of a warp's operand."""
+
+    row: int
+    rows: int
+    k: int
+    depth: int
+    view: View
+
+
+def _assembled(pieces: Sequence[_Piece], values: Sequence[np.ndarray]) -> np.ndarray:
+    """An operand, rows by k, from the values of its pieces."""
+    last = pieces[-1]
+    out = np.empty((last.row + last.rows, last.k + last.depth), dtype=values[0].dtype)
+    for piece, value in zip(pieces, values, strict=True):
+        out[piece.row : piece.row + piece.rows, piece.k : piece.k + piece.depth] = value
+    return out
+
+
+def _streamed_product(a: Sequence[_Piece], b: Sequence[_Piece]) -> Callable[..., np.ndarray]:
+    """The meaning of a streamed step: operands in pieces of shared memory, then the fragments held back, if any."""
+
+    def compute(acc: np.ndarray, *values: np.ndarray) -> np.ndarray:
+        split, end = len(a), len(a) + len(b)
+        held = values[end:]
+        first = held[0] @ held[1].T if held else 0
+        return acc + first + _assembled(a, values[:split]) @ _assembled(b, values[split:end]).T
+
+    return compute
+
+
+def _times(mix: Mix, times: int) -> Mix:
+    """The instructions of a mix so many times."""
+    return tuple((name, count * times) for name, count in mix)
+
+
+class _Writer:
+    """Writes the kernel; one method a part of it."""
+
+    def __init__(self, p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> None:
+        self.p, self.spec, self.config, self.inner = p, spec, config, inner
+        self.plan = plan(p, spec, config, inner)
+        c = config
+        self.registers = registers(p, c, inner)
+        self.k = KernelBuilder(
+            f"gemm_{c}".replace(" ", "_"), (self.plan.workers, 1, 1), code_bytes=self._code_bytes(),
+            flags=self.plan.shared_tiles,
+        )  # fmt: skip
+        self.copies = (self._copy("a", p.a, c.tile_m), self._copy("b", p.b, c.tile_n))
+        self.acc = RegisterTile("acc", (c.warp_m, c.warp_n), p.acc)
+        self.fragments = [
+            (
+                RegisterTile(f"a{i}", (c.warp_m, inner.part_k), p.dtype),
+                RegisterTile(f"b{i}", (c.warp_n, inner.part_k), p.dtype),
+            )
+            for i in range(1 if inner.streams else 2)
+        ]
+        self.partials = scratch(self.plan, 1, c.tile_m, c.tile_n, p.acc)
+        self.parts = c.tile_k // inner.part_k
+        across = c.tile_m // c.warp_m
+        self.row, self.col = WARP % across * c.warp_m, WARP // across * c.warp_n
+
+    def _code_bytes(self) -> int:
+        """Machine code: set-up, the unrolled k step, epilogue."""
+        c = self.config
+        multiplies = c.warp_m * c.warp_n * c.tile_k // self.inner.macs
+        # CUTLASS: 434 + 162 + 499 for 128x128x32, 515 + 273 + 499 for 128x256x64 (sm_80), 313 + 240 + 619 (sm_75).
+        instructions = 450 + multiplies + 35 * (c.tile_k // self.inner.part_k) + 4 * c.accumulators
+        return instructions * overhead.INSTRUCTION_BYTES
+
+    def _copy(self, name: str, operand: Operand, extent: int) -> _Copy:
+        c = self.config
+        shape, swizzle, pad = self.inner.shared_shape(operand, extent, c.tile_k)
+        tile = self.k.shared(name, shape, self.p.dtype, c.buffers, swizzle, pad)
+        memory_rows, columns = operand.tile_shape(extent, c.tile_k)
+        blocks = 1
+        if not self.inner.transposed(operand):
+            blocks, columns = columns // shape[1], shape[1]
+        # All warps share the rows; fewer do where there are fewer rows than warps. A box stays within its block.
+        warps = c.warps
+        while memory_rows * blocks % warps:
+            warps -= 1
+        each = memory_rows * blocks // warps
+        rows = math.gcd(each, memory_rows)
+        count = ceil_div(rows * columns * DTYPE_BYTES[operand.dtype], WARP_SIZE * operand.vector_bytes)
+        buffer = RegisterTile(f"next_{name}", (each, columns), operand.dtype)
+        return _Copy(operand, tile, extent, memory_rows, blocks, columns, warps, each // rows, rows, count, buffer)
+
+    def kernel(self) -> Kernel:
+        """One role: all warps do the same."""
+        with self.k.role("warps", self.config.warps, self.registers) as r:
+            self.inner.setup.write(r)
+            with self.plan.units(r, CTA_X) as piece:
+                unit = self._resolved(r, piece)
+                self._main_loop(r, unit)
+                pieces = [Piece(self.acc, self.row, self.col)]
+                if self.partials is not None:
+                    fixup = Fixup(self.partials, CTA_X, 1, unit.tile_index, self.config.warps)
+                    fixup.store(r, unit, pieces)
+                with owner_only(r, unit):
+                    if self.partials is not None:
+                        fixup.add(r, unit, pieces)
+                    self._epilogue(r, unit)
+                if self.config.stream_k:
+                    # The next tile's copies overwrite buffers that slower warps still use.
+                    r.bar_sync(0, self.config.warps)
+        return self.k.build()
+
+    @staticmethod
+    def _resolved(r: RoleBuilder, unit: Unit) -> Unit:
+        """The piece with its coordinates in registers: they are worked out once and not in every k step."""
+        names = {
+            "batch": unit.tile.batch,
+            "tile_m": unit.tile.m,
+            "tile_n": unit.tile.n,
+            "k_begin": unit.k_begin,
+            "k_trips": unit.k_trips,
+        }
+        known = {name: at if isinstance(at, Const) else r.assign(name, at) for name, at in names.items()}
+        tile = Tile(known["batch"], known["tile_m"], known["tile_n"])
+        return replace(unit, tile=tile, k_begin=known["k_begin"], k_trips=known["k_trips"])
+
+    # --- copying
+
+    def _source(self, copy: _Copy, unit: Unit, depth: Expr, piece: int) -> View:
+        first = (unit.tile.m if copy.operand is self.p.a else unit.tile.n) * copy.extent
+        share: Expr = copy.share(piece)
+        row, column = (
+            (share % copy.memory_rows, share // copy.memory_rows * copy.columns) if copy.blocks > 1 else (share, 0)
+        )
+        if copy.operand.k_major:
+            row, column = first + row, depth + column
+        else:
+            row, column = depth + row, first + column
+        return copy.operand.tensor[unit.tile.batch, row : copy.rows, column : copy.columns]  # type: ignore[misc]
+
+    def _target(self, copy: _Copy, stage: Expr, piece: int) -> View:
+        """The same box of the shared tile, in the order of global memory."""
+        share = copy.share(piece)
+        if self.inner.transposed(copy.operand):
+            return copy.tile[stage, 0 : copy.columns, share : copy.rows].T  # type: ignore[misc]
+        return copy.tile[stage, share : copy.rows, 0 : copy.columns]  # type: ignore[misc]
+
+    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, reuse: bool = False) -> None:
+        """Starts the copies of k step `k` of this piece, to registers or (cp.async) to buffer `stage`.
+
+        reuse: the buffer has just been read.
+        """
+        depth = (unit.k_begin + k) * self.config.tile_k
+        for copy in self.copies:
+            if reuse:
+                r.bar_sync(0, self.config.warps)
+            mix = overhead.mix(alu=self.inner.per_copy.alu * copy.count)
+            vector = copy.operand.vector_bytes
+            with self._copying(r, copy):
+                for piece in range(copy.pieces):
+                    src = self._source(copy, unit, depth, piece)
+                    if self.config.copy == "cp.async":
+                        r.cp_async(self._target(copy, stage, piece), src, copy.count, vector_bytes=vector, mix=mix)
+                    else:
+                        dst = copy.buffer[piece * copy.rows : copy.rows, :]
+                        r.ldg(dst, src, copy.count, into=copy.buffer.name, vector_bytes=vector, mix=mix)
+
+    def _stash(self, r: RoleBuilder, stage: Expr) -> None:
+        """Registers to buffer `stage`."""
+        for copy in self.copies:
+            vector = self.inner.store_bytes(copy.operand)
+            count = ceil_div(copy.rows * copy.columns * DTYPE_BYTES[copy.operand.dtype], WARP_SIZE * vector)
+            with self._copying(r, copy):
+                for piece in range(copy.pieces):
+                    src = copy.buffer[piece * copy.rows : copy.rows, :]
+                    after = (copy.buffer.name,) if piece == 0 else ()
+                    r.sts(self._target(copy, stage, piece), src, count, vector_bytes=vector, after=after)
+
+    def _copying(self, r: RoleBuilder, copy: _Copy) -> AbstractContextManager[None]:
+        return nullcontext() if copy.warps == self.config.warps else r.when(copy.warps > WARP)
+
+    # --- main loop
+
+    def _pieces(self, copy: _Copy, row: Expr, rows: int, k: int, depth: int, stage: Expr) -> list[_Piece]:
+        """The part of a shared tile that holds `rows` by `depth` elements, in boxes that stay within its blocks."""
+        k_major = self._shared_k_major(copy)
+        high, deep = rows, depth
+        if copy.blocks > 1 and k_major:
+            deep = math.gcd(depth, copy.columns)
+        elif copy.blocks > 1:
+            high = math.gcd(rows, copy.columns)
+        pieces = []
+        for i in range(0, rows, high):
+            for j in range(0, depth, deep):
+                if k_major:
+                    at, column = copy.place(row + i, k + j)
+                    view = copy.tile[stage, at:high, column:deep]  # type: ignore[misc]
+                else:
+                    at, column = copy.place(k + j, row + i)
+                    view = copy.tile[stage, at:deep, column:high]  # type: ignore[misc]
+                pieces.append(_Piece(i, high, j, deep, view))
+        return pieces
+
+    def _shared_k_major(self, copy: _Copy) -> bool:
+        """Whether the rows of the shared tile run along k."""
+        return copy.operand.k_major != self.inner.transposed(copy.operand)
+
+    def _load_fragments(self, r: RoleBuilder, part: int, stage: Expr) -> None:
+        """One part of a step to its set of registers."""
+        depth, k = part * self.inner.part_k, self.inner.part_k
+        fragments = self.fragments[part % len(self.fragments)]
+        for copy, fragment, row in zip(self.copies, fragments, (self.row, self.col), strict=True):
+            k_major = self._shared_k_major(copy)
+            for piece in self._pieces(copy, row, fragment.shape[0], depth, k, stage):
+                dst = fragment[piece.row : piece.rows, piece.k : piece.depth]  # type: ignore[misc]
+                r.load(dst if k_major else dst.T, self.inner.load(piece.view, k_major))
+
+    def _main_loop(self, r: RoleBuilder, unit: Unit) -> None:
+        """Prologue: the first steps on their way. Then one k step a trip."""
+        c = self.config
+        if c.copy == "cp.async":
+            for s in range(c.stages - 1):
+                with r.when(unit.k_trips > s):
+                    self._fetch(r, unit, Const(s), Const(s))
+                r.cp_commit()
+            r.cp_wait(c.stages - 2)
+        else:
+            self._fetch(r, unit, Const(0), Const(0))
+            self._stash(r, Const(0))
+        self.inner.clear(r, self.acc)
+        r.bar_sync(0, c.warps)
+        if self.inner.streams:
+            self._streamed_loop(r, unit)
+        else:
+            self._loop_of_parts(r, unit)
+
+    def _loop_of_parts(self, r: RoleBuilder, unit: Unit) -> None:
+        """One k step a trip, part by part; the first fragments of the next step are read at the end of this one."""
+        c, last = self.config, self.parts - 1
+        refill = last - 1 if c.reuse else 0
+        self._load_fragments(r, 0, Const(0))
+        with r.loop("k", unit.k_trips) as k:
+            stage = k % c.buffers
+            following = (k + 1) % c.buffers
+            ahead = k + (c.stages - 1)
+            for part in range(self.parts):
+                accumulate = k > 0 if part == 0 else Const(1)
+                if part == last:
+                    self._hand_over(r, following)
+                    self._multiply(r, part, 0, c.warp_n, accumulate, spread=True, mix=self.inner.step.mix)
+                elif part == last - 1:
+                    # What waits at the barrier cannot multiply: nothing of this part is left to do there.
+                    self._multiply(r, part, 0, c.warp_n // 2, accumulate, spread=True)
+                else:
+                    self._multiply(r, part, 0, c.warp_n, accumulate, spread=True)
+                self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
+                if part == refill:
+                    with r.when(ahead < unit.k_trips):
+                        self._fetch(r, unit, ahead, ahead % c.buffers, c.reuse)
+                if part == last - 1:
+                    self._multiply(r, part, c.warp_n // 2, c.warp_n, accumulate)
+
+    def _streamed_loop(self, r: RoleBuilder, unit: Unit) -> None:
+        """One k step a trip, each one stream of multiplies and loads; the first and the last step stand alone.
+
+        Copies through registers run one step ahead, so that all other steps fetch, without a question.
+        """
+        ahead = self.config.stages - 1
+        with r.when(unit.k_trips > ahead):
+            self._fetch(r, unit, Const(ahead), Const(ahead))
+        self._stream(r, Const(0), held=False)
+        with r.when(unit.k_trips > 1):
+            self._hand_over(r, Const(1))
+        if ahead == 1:
+            with r.loop("k", maximum(unit.k_trips - 2, 0), 1) as k:
+                self._fetch(r, unit, k + 1, (k + 1) % self.config.stages)
+                self._stream(r, k, held=True)
+                self._hand_over(r, (k + 1) % self.config.stages)
+            with r.when(unit.k_trips > 1):
+                self._stream(r, unit.k_trips - 1, held=True)
+        else:
+            with r.loop("k", unit.k_trips - 1, 1) as k:
+                with r.when(k + ahead < unit.k_trips):
+                    self._fetch(r, unit, k + ahead, (k + ahead) % self.config.stages)
+                self._stream(r, k, held=True)
+                self._hand_over(r, (k + 1) % self.config.stages)
+        a, b = self.fragments[0]
+        self.inner.multiply(r, self.acc.whole, (a.whole, b.whole.T), self.inner.part_k, Const(1), compute=multiply_add)
+
+    def _stream(self, r: RoleBuilder, k: Expr, held: bool) -> None:
+        """What the step before held back, then step `k` but for its last part, which is read and held back."""
+        c, part_k = self.config, self.inner.part_k
+        depth, stage = c.tile_k - part_k, k % c.stages
+        a, b = (
+            self._pieces(copy, row, rows, 0, depth, stage)
+            for copy, row, rows in zip(self.copies, (self.row, self.col), (c.warp_m, c.warp_n), strict=True)
+        )
+        views, loads = [], []
+        for copy, row, pieces in zip(self.copies, (self.row, self.col), (a, b), strict=True):
+            k_major = self._shared_k_major(copy)
+            views += [piece.view if k_major else piece.view.T for piece in pieces]
+            for part in self._pieces(copy, row, pieces[-1].row + pieces[-1].rows, 0, part_k, stage):
+                load = self.inner.load(part.view, k_major)
+                loads.append(replace(load, count=load.count * (self.parts - 1), mix=_times(load.mix, self.parts - 1)))
+        registers = [tile.whole for tile in self.fragments[0]] if held else []
+        self.inner.multiply(
+            r, self.acc.whole, (*views, *registers), depth + (part_k if held else 0), Const(int(held)),
+            compute=_streamed_product(a, b), loads=tuple(loads), mix=self.inner.step.mix,
+        )  # fmt: skip
+        self._load_fragments(r, self.parts - 1, stage)
+
+    def _multiply(self, r: RoleBuilder, part: int, begin: int, end: int, accumulate: Expr, **fields: Any) -> None:
+        """Columns `begin` to `end` of the warp tile, one part of a k step."""
+        a, b = self.fragments[part % 2]
+        columns = end - begin
+        self.inner.multiply(
+            r, self.acc[:, begin:columns], (a.whole, b[begin:columns, :].T), self.inner.part_k, accumulate,
+            compute=multiply_add, **fields,
+        )  # fmt: skip
+
+    def _hand_over(self, r: RoleBuilder, following: Expr) -> None:
+        """The next step's operands are in buffer `following`, for all warps to see."""
+        c = self.config
+        if c.copy == "cp.async":
+            r.cp_commit()
+            r.cp_wait(c.stages - 2)
+        else:
+            self._stash(r, following)
+        r.bar_sync(0, c.warps)
+
+    # --- epilogue
+
+    def _add_result(self, r: RoleBuilder, row: Expr, col: Expr, unit: Unit) -> None:
+        """beta = 1: what C holds is fetched a few columns at a time and added, as CUTLASS's epilogues do."""
+        c, p = self.config, self.p
+        width = min(CHUNK_COLUMNS, c.warp_n)
+        old = RegisterTile("old", (c.warp_m, width), p.out)
+        opcode, lane_adds = ADDS[p.acc]
+        elements = c.warp_m * width
+        count = ceil_div(elements * DTYPE_BYTES[p.out], WARP_SIZE * p.c_vector_bytes)
+        for j in range(0, c.warp_n, width):
+            box = p.c[unit.tile.batch, row : c.warp_m, col + j : width]  # type: ignore[misc]
+            r.ldg(old.whole, box, count, into="old", vector_bytes=p.c_vector_bytes)
+            r.run(
+                opcode, ceil_div(elements, WARP_SIZE * lane_adds), dtype=p.acc,
+                dst=self.acc[:, j:width], srcs=(old.whole,), compute=add, after=("old",),
+            )  # fmt: skip
+
+    def _epilogue(self, r: RoleBuilder, unit: Unit) -> None:
+        c, p = self.config, self.p
+        self.inner.epilogue.write(r)
+        row, col = unit.tile.m * c.tile_m + self.row, unit.tile.n * c.tile_n + self.col
+        if p.op.adds:
+            self._add_result(r, row, col, unit)
+        values = c.accumulators
+        if self.inner.scales and p.acc == "fp32":
+            r.run("fmul", values, dtype="fp32")
+        convert = 0
+        if p.out != p.acc:
+            # Packed conversions take two values; the older units, on the transcendental pipe, one.
+            packed = 1 if self.spec.instruction("cvt", p.out).pipe == "xu" else 2
+            convert = ceil_div(values, packed)
+            r.run("cvt", convert, dtype=p.out)
+        width = DTYPE_BYTES[p.out]
+        region = self._staging()
+        if region is None:
+            vector = max(width, min(p.c_vector_bytes, self.inner.held_values * width))
+            count = ceil_div(c.warp_m * c.warp_n * width, WARP_SIZE * vector)
+            box = p.c[unit.tile.batch, row : c.warp_m, col : c.warp_n]  # type: ignore[misc]
+            r.stg(box, self.acc.whole, count, vector_bytes=vector)
+        else:
+            r.bar_sync(0, c.warps)
+            self._store_through_shared(r, unit, region, row, col)
+
+    def _staging(self) -> tuple[int, int] | None:
+        """Rows and columns that a warp can turn in its own part of the first operand's buffer; None: store directly.
+
+        Only 2-byte results gain: threads that hold two neighbouring 4-byte ones fill 32 B sectors by themselves.
+        """
+        c, tile = self.config, self.copies[0].tile
+        if DTYPE_BYTES[self.p.out] != 2 or tile.dtype != self.p.out:
+            return None
+        rows = tile.shape[0] // c.warps
+        return (math.gcd(rows, c.warp_m), math.gcd(tile.shape[1], c.warp_n)) if rows else None
+
+    def _store_through_shared(self, r: RoleBuilder, unit: Unit, region: tuple[int, int], row: Expr, col: Expr) -> None:
+        """Box by box: fragments to shared memory, whole rows back, 16 bytes a thread to global memory."""
+        c, p, tile = self.config, self.p, self.copies[0].tile
+        rows, cols = region
+        box_bytes = rows * cols * DTYPE_BYTES[p.out]
+        staging = tile[0, WARP * (tile.shape[0] // c.warps) : rows, 0:cols]  # type: ignore[misc]
+        out = RegisterTile("out", (rows, cols), p.out)
+        vector = min(MAX_VECTOR_BYTES, p.c_vector_bytes)
+        for i in range(0, c.warp_m, rows):
+            for j in range(0, c.warp_n, cols):
+                r.sts(staging, self.acc[i:rows, j:cols], ceil_div(box_bytes, WARP_SIZE * 4), vector_bytes=4)
+                r.lds(out.whole, staging, ceil_div(box_bytes, WARP_SIZE * MAX_VECTOR_BYTES), vector_bytes=16)
+                box = p.c[unit.tile.batch, row + i : rows, col + j : cols]  # type: ignore[misc]
+                r.stg(box, out.whole, ceil_div(box_bytes, WARP_SIZE * vector), vector_bytes=vector)
+
+
+def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: int, interval: float) -> Work:
+    """Counts for the estimate; `interval`: cycles of a sub-core's pipe for one k step of one warp."""
+    width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
+    steps = ceil_div(p.k, c.tile_k)
+    tiles_m, tiles_n = ceil_div(p.m, c.tile_m), ceil_div(p.n, c.tile_n)
+    tiles = tiles_m * tiles_n * p.batch
+    per_sub_core = ceil_div(c.warps, f.sub_cores)
+    step_bytes = (c.tile_m + c.tile_n) * c.tile_k * width
+    fragment_bytes = c.warps * inner.fragment_bytes(c.warp_m, c.warp_n, c.tile_k)
+    copies = step_bytes // (WARP_SIZE * c.warps * min(p.a.vector_bytes, p.b.vector_bytes))
+    issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + copies * (2 + inner.per_copy.alu)
+    shared = transfer(fragment_bytes + step_bytes, f.shared_rate)
+    busy = max(int(per_sub_core * interval), per_sub_core * issue, 0 if inner.streams else shared)
+    sync = f.barrier + f.barrier_per_warp * c.warps
+    barrier = sync + f.shared_latency
+    # After the barrier all warps read their first fragments at once, and none multiplies before it has its own unless
+    # it has held back some of the step before.
+    bubble = barrier if inner.streams else barrier + transfer(fragment_bytes * inner.part_k // c.tile_k, f.shared_rate)
+    bubble += 2 * sync if c.reuse else 0
+    asynchronous = c.copy == "cp.async"
+    store_bytes = c.tile_m * c.tile_n * out_width
+    # About 8 instructions per 32 values (CUTLASS: 499 for 64x64 and a warp). With beta = 1, C is read first.
+    epilogue = c.tile_m * c.tile_n * 4 // 32 // f.sub_cores * 4 // max(1, min(4, c.warps)) + barrier
+    if p.op.adds:
+        epilogue += f.load_latency + transfer(store_bytes, f.read_rate)
+    side_m, side_n = round_shape(tiles_m, tiles_n, c.group, min(resident, tiles))
+    return Work(
+        tiles=tiles,
+        steps=steps,
+        ctas=tiles * min(c.split, steps),
+        resident=resident,
+        persistent=False,
+        busy=busy,
+        # What comes through registers is asked for when a step begins and must be there before it ends.
+        bubble=bubble if asynchronous else bubble + max(0, f.load_latency - busy),
+        unicast_bytes=step_bytes,
+        received_bytes=step_bytes,
+        requested_bytes=step_bytes,
+        ahead=c.stages - 1,
+        latency=f.load_latency,
+        epilogue=epilogue,
+        overlapped=False,
+        store_bytes=store_bytes,
+        cuts=min(c.split, steps),
+        stream=c.stream_k and tiles % resident > 0,
+        partial_bytes=c.tile_m * c.tile_n * 4,
+        operand_bytes=p.batch * p.k * (p.m + p.n) * width,
+        round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
+        result_bytes=p.batch * p.m * p.n * out_width * (2 if p.op.adds else 1),
+        shared=shared if inner.streams else 0,
+    )

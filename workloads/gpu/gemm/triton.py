@@ -1,0 +1,96 @@
+"""GEMM as Triton's matrix multiplication tutorial has it on Ampere: the kernel of `mma`, in the tutorial's tiles.
+
+The tutorial (triton-lang/triton, python/tutorials/03-matrix-multiplication.py) lists its configurations and takes the
+one that it measures fastest; tiles are done in groups of eight rows of them. It never cuts k and scales nothing.
+
+Instruction counts, registers, buffers and barriers are those of the compiled kernel (Triton 3.9.0, ptxas 12.9, sm_80):
+with `stages` - 1 buffers it has a barrier before each operand's copies, three a k step in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language.program import Program
+from workloads.gpu import overhead
+from workloads.gpu.gemm import mma
+from workloads.gpu.gemm.mma import MmaConfig, TensorCore
+from workloads.gpu.gemm.problem import Problem, problem
+from workloads.ops import Gemm
+from workloads.registry import register
+
+TILES = (
+    # (tile m, tile n, tile k, warps, stages): the tutorial's configurations for 16-bit operands
+    (128, 256, 64, 8, 3), (64, 256, 32, 4, 4), (128, 128, 32, 4, 4), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4),
+    (128, 32, 32, 4, 4), (64, 32, 32, 2, 5), (32, 64, 32, 2, 5),
+)  # fmt: skip
+
+
+class TritonCore(TensorCore):
+    """`Inner` of Triton's compiled loop."""
+
+    step, per_copy, setup, epilogue = (
+        overhead.TRITON_STEP,
+        overhead.TRITON_PER_COPY,
+        overhead.TRITON_SETUP,
+        overhead.TRITON_EPILOGUE,
+    )
+    scales = False
+
+    def __init__(self, spec: GpuSpec, dtype: str, copy: str) -> None:
+        super().__init__(spec, dtype, copy)
+        self.extra_registers = 58
+
+
+@dataclass(frozen=True)
+class TritonConfig(MmaConfig):
+    """Tile configuration; see `workloads.gpu.gemm.threadblock.ThreadblockConfig`."""
+
+    schedule: ClassVar[str] = "triton"
+    core: ClassVar[type[TensorCore]] = TritonCore
+    groups_of_rows: ClassVar[bool] = True
+    reuse: ClassVar[bool] = True
+
+
+def configs() -> list[TritonConfig]:
+    """The tutorial's configurations."""
+    return [TritonConfig(m, n, k, *warp_tile(m, n, warps), stages, "cp.async") for m, n, k, warps, stages in TILES]
+
+
+def warp_tile(tile_m: int, tile_n: int, warps: int) -> tuple[int, int]:
+    """Rows and columns of one warp where `warps` of them share a tile.
+
+    As Triton's compiler lays them out: the side that holds more products of 16x16 a warp is halved, m where they are
+    equal.
+    """
+    across, along = 1, 1
+    while across * along < warps:
+        if tile_m // 16 // across >= tile_n // 16 // along and across < tile_m // 16:
+            across *= 2
+        else:
+            along *= 2
+    return tile_m // across, tile_n // along
+
+
+def check(p: Problem, spec: GpuSpec, config: TritonConfig) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    where = f"schedule={config.schedule}"
+    if spec.tma is not None:
+        raise InputError(f"{where}: Triton multiplies by wgmma on {spec.name}, which is not written; nearest: mma")
+    if spec.cp_async is None:
+        raise InputError(f"{where}: {spec.name} has no cp.async, by which the tutorial's kernel copies; nearest: mma")
+    if config.copy != "cp.async":
+        raise InputError(f"{where}: the tutorial's kernel copies by cp.async, not by {config.copy}; nearest: mma")
+    if config.split > 1 or config.stream_k:
+        raise InputError(f"{where}: the tutorial's kernel does not cut k; nearest: mma")
+    mma.check(p, spec, config)
+
+
+@register("gemm", "gpu", "triton")
+def build(op: Gemm, spec: GpuSpec, config: TritonConfig) -> Program:
+    """The program of `op` on `spec`. Raises InputError where `check` does."""
+    check(problem(op), spec, config)
+    return mma.build(op, spec, config)

@@ -1,0 +1,776 @@
+"""GEMM on Hopper.
+
+TMA loads by one producer warp, asynchronous wgmma by one or two consumer warpgroups (CUTLASS 3.x, warp specialised).
+
+Cooperative: both warpgroups share a tile, each has half of its rows. Ping-pong: each has a tile of its own, and they
+take turns, so that the epilogue of one hides behind the main loop of the other. CTAs of a cluster share operand
+tiles: each loads a part and multicasts it. The store of a tile drains while the next one is computed.
+
+wgmma reads 16-bit operands in either order but tf32, fp8 and int8 only with k contiguous. An operand in the other
+order goes through registers, which wgmma allows for its first operand only (CUTLASS: sm90_mma_tma_gmma_rs); `swap`
+exchanges the operands, computing the transpose of C.
+
+Two mechanisms can be left out, which gives other programs: `tma` (the producer's four warps copy by cp.async, results
+go from registers to memory) and `specialized` (no producer: one of the warps that multiply issues the loads, as in
+CUTLASS's sm90_mma_tma_gmma_ss). Without both, all warps copy by cp.async and multiply (`multistage`), as kernels
+before Hopper do with mma.sync: no mbarriers, the CTA meets at a barrier in each k step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language.program import (
+    CLUSTER_RANK,
+    CTA_X,
+    WARP,
+    Const,
+    Expr,
+    IntLike,
+    Kernel,
+    KernelBuilder,
+    MBarrier,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    SharedTile,
+    View,
+    minimum,
+    table,
+)
+from workloads.gpu import overhead
+from workloads.gpu.gemm.estimate import MILLI, Figures, Work, round_shape, transfer
+from workloads.gpu.gemm.fixup import Fixup, Piece, owner_only, scratch
+from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div, problem
+from workloads.ops import Gemm
+from workloads.registry import register
+
+WARPGROUP = 4
+"""Warps of a warpgroup."""
+BLOCK_ROWS = 64
+"""Rows of one wgmma."""
+WARP_ROWS = 16
+"""Rows of one wgmma that one warp of the warpgroup holds."""
+STEP_BYTES = 128
+"""Bytes of k in one stage: the width of the widest swizzle."""
+INSTRUCTION_K_BYTES = 32
+"""Bytes of k that one wgmma multiplies."""
+COPIES_AHEAD = 4
+"""Stages that a producer without TMA has in flight at most."""
+EPILOGUE_COLUMNS = 32
+"""Columns of an epilogue subtile (CUTLASS's choice for these tiles)."""
+
+
+@dataclass(frozen=True)
+class WgmmaConfig:
+    """Tile configuration.
+
+    tile_m, tile_n: output tile (of a warpgroup's turn), along the first and second operand of wgmma. cluster_m,
+    cluster_n: CTAs that share operands. stages: of the operand buffers. pingpong: see above. swap: the first operand
+    is B, the tile one of C transposed. persistent: CTAs take tile after tile. group: tiles done together along the
+    first direction. split: pieces of k a tile; stream_k: the tiles of the last wave are cut evenly over all CTAs.
+    tma, specialized: see above.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    cluster_m: int = 1
+    cluster_n: int = 1
+    stages: int = 4
+    pingpong: bool = False
+    swap: bool = False
+    persistent: bool = True
+    group: int = 8
+    split: int = 1
+    stream_k: bool = False
+    tma: bool = True
+    specialized: bool = True
+
+    schedule: ClassVar[str] = "wgmma"
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def warpgroups(self) -> int:
+        """Consumer warpgroups."""
+        return 2 if self.pingpong or self.tile_m >= 2 * BLOCK_ROWS else 1
+
+    @property
+    def multistage(self) -> bool:
+        """Whether all warps copy and multiply."""
+        return not (self.tma or self.specialized)
+
+    @property
+    def ahead(self) -> int:
+        """K steps whose copies are on their way beside the one that is multiplied. A multistage kernel leaves one stage
+        more to wgmma: only at the next barrier do all warps know that a group has been read."""
+        return self.stages - 2 if self.multistage else self.stages - 1
+
+    @property
+    def blocks(self) -> int:
+        """64-row blocks of a tile that one warpgroup computes."""
+        return self.tile_m // BLOCK_ROWS if self.pingpong else self.tile_m // (BLOCK_ROWS * self.warpgroups)
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulator registers of a thread."""
+        return self.blocks * self.tile_n // 2
+
+    def __str__(self) -> str:
+        words = [f"wgmma {self.tile_m}x{self.tile_n}x{self.tile_k}"]
+        if self.cluster > 1:
+            words.append(f"cluster {self.cluster_m}x{self.cluster_n}")
+        words.append(f"stages {self.stages}")
+        words += ["pingpong"] if self.pingpong else []
+        words += ["swap"] if self.swap else []
+        words += [] if self.persistent else ["one-tile"]
+        words += [f"group {self.group}"] if self.group != 8 else []
+        words += [f"split {self.split}"] if self.split > 1 else []
+        words += ["stream-k"] if self.stream_k else []
+        words += [] if self.tma else ["cp.async"]
+        words += [] if self.specialized else ["unspecialized"]
+        return " ".join(words)
+
+
+def operands(p: Problem, config: WgmmaConfig) -> tuple[Operand, Operand]:
+    """First and second operand of wgmma."""
+    return (p.b, p.a) if config.swap else (p.a, p.b)
+
+
+def through_registers(p: Problem, config: WgmmaConfig) -> bool:
+    """Whether the first operand must go through registers because k is not contiguous."""
+    return DTYPE_BYTES[p.dtype] != 2 and not operands(p, config)[0].k_major
+
+
+def shared_bytes(p: Problem, config: WgmmaConfig) -> int:
+    """Shared memory of one CTA: operand stages, epilogue buffers, barriers, alignment."""
+    width = DTYPE_BYTES[p.dtype]
+    stage = (config.tile_m + config.tile_n) * config.tile_k * width
+    return config.stages * (stage + 2 * 8) + _epilogue_bytes(p, config) + 1024 + 64
+
+
+def max_stages(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
+    """Stages that fit beside the epilogue buffers."""
+    stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + 2 * 8
+    return (spec.shared.max_per_cta_bytes - _epilogue_bytes(p, config) - 1024 - 64) // stage
+
+
+def least_stages(config: WgmmaConfig) -> int:
+    """Stages that the program needs."""
+    return 3 if config.multistage else 1 if config.tma and config.specialized else 2
+
+
+def _epilogue_columns(config: WgmmaConfig) -> int:
+    return math.gcd(config.tile_n, EPILOGUE_COLUMNS)
+
+
+def _epilogue_stages(config: WgmmaConfig) -> int:
+    """Two buffers in turn if the subtiles of a tile are even in number, so that every tile starts with the first."""
+    return 2 if config.tile_n // _epilogue_columns(config) % 2 == 0 else 1
+
+
+def _epilogue_bytes(p: Problem, config: WgmmaConfig) -> int:
+    if p.c_vector_bytes < 16 or not config.tma:
+        return 0
+    groups = 2 if config.pingpong else 1
+    return groups * config.tile_m * _epilogue_columns(config) * DTYPE_BYTES[p.out] * _epilogue_stages(config)
+
+
+def clusters_resident(spec: GpuSpec, size: int) -> int:
+    """Clusters of `size` CTAs, one CTA an SM, that the chip holds: a cluster lives inside one GPC."""
+    return sum(sms // size for sms in spec.sms_per_gpc)
+
+
+def plan(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> Plan:
+    """Tiles (of a cluster) and workers (clusters)."""
+    x, y = operands(p, config)
+    tiles_m = ceil_div(x.rows, config.tile_m * config.cluster_m)
+    tiles_n = ceil_div(y.rows, config.tile_n * config.cluster_n)
+    tiles, steps = tiles_m * tiles_n * p.batch, ceil_div(p.k, config.tile_k)
+    resident = max(1, clusters_resident(spec, config.cluster))
+    shared_tiles, workers = 0, min(tiles, resident) if config.persistent else tiles
+    if config.split > 1:
+        shared_tiles, workers = tiles, min(tiles * config.split, tiles * steps)
+    elif config.stream_k and tiles % resident:
+        shared_tiles = stream_tiles(tiles, resident)
+        workers = min(resident, shared_tiles * steps)
+    # Neighbours in time share operands best when groups run across the shorter side.
+    along_n = tiles_m < tiles_n
+    group = max(1, config.group // (config.cluster_n if along_n else config.cluster_m))
+    return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, group, along_n)
+
+
+def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    where = f"schedule={config}"
+    if spec.tma is None or spec.dsmem is None:
+        raise InputError(f"{where}: {spec.name} has no wgmma; its nearest schedule is mma")
+    if p.op.adds:
+        raise InputError(f"{where}: beta=1 is not available; nearest: mma")
+    x, y = operands(p, config)
+    width = DTYPE_BYTES[p.dtype]
+    step = INSTRUCTION_K_BYTES // width
+    if config.tile_m < BLOCK_ROWS or config.tile_m % (BLOCK_ROWS * (1 if config.pingpong else config.warpgroups)):
+        nearest = max(1, round(config.tile_m / BLOCK_ROWS)) * BLOCK_ROWS
+        raise InputError(f"{where}: tile m must be a multiple of {BLOCK_ROWS}, nearest: {nearest}")
+    if config.tile_k % (STEP_BYTES // width):
+        raise InputError(f"{where}: tile k must be a multiple of {STEP_BYTES // width} for {p.dtype}")
+    spec.instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n{config.tile_n}k{step}")
+    if config.accumulators > 128:
+        raise InputError(
+            f"{where}: {config.accumulators} accumulators a thread do not fit its registers, at most 128; "
+            f"nearest: tile n = {256 // config.blocks}"
+        )
+    if not 1 <= config.stages <= max_stages(p, config, spec):
+        raise InputError(
+            f"{where}: {shared_bytes(p, config)} B of shared memory, {spec.name} has "
+            f"{spec.shared.max_per_cta_bytes} B a CTA; "
+            f"nearest: stages = {max(1, max_stages(p, config, spec))}"
+        )
+    if config.cluster > spec.dsmem.max_portable_cluster or config.cluster > min(spec.sms_per_gpc):
+        raise InputError(f"{where}: clusters have at most {spec.dsmem.max_portable_cluster} CTAs on {spec.name}")
+    if config.tile_m % (8 * config.cluster_n) or config.tile_n % (8 * config.cluster_m):
+        raise InputError(f"{where}: a cluster's CTAs load whole groups of 8 rows each; nearest: cluster 1x1")
+    if through_registers(p, config) and config.tile_m // config.cluster_n % WARP_ROWS:
+        raise InputError(f"{where}: CTAs of a cluster load whole groups of {WARP_ROWS} rows each; nearest: cluster 1x1")
+    if not config.specialized and (config.pingpong or config.stages < least_stages(config)):
+        raise InputError(
+            f"{where}: warps that load need {least_stages(config)} stages and cannot take turns; nearest: leave out "
+            "unspecialized"
+        )
+    if not config.tma and (config.cluster > 1 or config.stages < 2):
+        raise InputError(f"{where}: cp.async copies for its own CTA alone, to 2 stages; nearest: cluster 1x1 stages 2")
+    if not config.tma and through_registers(p, config):
+        raise InputError(f"{where}: cp.async brings what wgmma reads from shared memory; nearest: leave out cp.async")
+    if config.split < 1 or (config.split > 1 and config.stream_k):
+        raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
+    for operand in (x, y):
+        if not operand.tma:
+            name, align = operand.tensor.name, operand.vector_bytes
+            raise InputError(f"{where}: rows of {name} start at multiples of {align} B, TMA needs 16 B; nearest: mma")
+    if width != 2 and not y.k_major:
+        hint = "swap" if x.k_major and not config.swap else "mma"
+        raise InputError(f"{where}: wgmma {p.dtype} needs k contiguous in {y.tensor.name}; nearest: {hint}")
+
+
+@register("gemm", "gpu", "wgmma")
+def build(op: Gemm, spec: GpuSpec, config: WgmmaConfig) -> Program:
+    """The program of `op` on `spec`. Raises InputError where `check` does."""
+    p = problem(op)
+    check(p, spec, config)
+    kernel = _Builder(p, spec, config)
+    tensors = [p.a.tensor, p.b.tensor, p.c]
+    if kernel.partials is not None:
+        tensors.append(kernel.partials)
+    return Program(f"{op}", tuple(tensors), (kernel.kernel(),), str(config), {"config": config})
+
+
+class _Builder:
+    """Writes the kernel; one method a role or a part of one."""
+
+    def __init__(self, p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
+        self.p, self.config = p, config
+        self.x, self.y = operands(p, config)
+        self.plan = plan(p, spec, config)
+        self.rs = through_registers(p, config)
+        c = config
+        self.k = KernelBuilder(
+            f"gemm_{c}".replace(" ", "_"), (self.plan.workers * c.cluster, 1, 1), (c.cluster, 1, 1),
+            code_bytes=_code_bytes(p, c), flags=self.plan.shared_tiles * c.cluster,
+        )  # fmt: skip
+        shape_x, shape_y = self.x.tile_shape(c.tile_m, c.tile_k), self.y.tile_shape(c.tile_n, c.tile_k)
+        # What threads read lies in blocks of at most 128 B, as TMA's swizzle has them (wgmma's own reads never
+        # conflict).
+        self.block = math.gcd(c.tile_m // c.cluster_n, STEP_BYTES // DTYPE_BYTES[p.dtype])
+        if self.rs:
+            shape_x = (c.tile_m // self.block * c.tile_k, self.block)
+        swizzle_x = self.block * DTYPE_BYTES[p.dtype] if self.rs else 128
+        self.sx = self.k.shared("x", shape_x, p.dtype, c.stages, swizzle_x if swizzle_x in (32, 64, 128) else 0)
+        self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
+        if not c.multistage:
+            self.full = self.k.mbarrier("full", c.stages, 1 if c.tma else WARPGROUP)
+            readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
+            self.empty = self.k.mbarrier("empty", c.stages, readers * (c.cluster_m + c.cluster_n - 1))
+        self.turn: MBarrier | None = self.k.mbarrier("turn", 2, WARPGROUP) if c.pingpong else None
+        self.partials = scratch(self.plan, c.cluster, c.tile_m, c.tile_n, p.acc)
+        # One buffer for each group of warps that stores a tile together.
+        self.staging: list[SharedTile] = []
+        if p.c_vector_bytes == 16 and c.tma:
+            columns, swizzle = _epilogue_columns(c), 128
+            shape = (columns, c.tile_m) if c.swap else (c.tile_m, columns)
+            if not c.swap:
+                swizzle = min(128, columns * DTYPE_BYTES[p.out])
+            for group in range(2 if c.pingpong else 1):
+                tile = self.k.shared(
+                    f"staging{group}", shape, p.out, _epilogue_stages(c), swizzle if swizzle in (32, 64, 128) else 0
+                )
+                self.staging.append(tile)
+        self.worker = CTA_X // c.cluster if c.cluster > 1 else CTA_X
+        self.rank_m: IntLike = CLUSTER_RANK % c.cluster_m if c.cluster > 1 else 0
+        self.rank_n: IntLike = CLUSTER_RANK // c.cluster_m if c.cluster > 1 else 0
+
+    def kernel(self) -> Kernel:
+        """All roles, producer first."""
+        c = self.config
+        alone = min(255, 8 * ceil_div(c.accumulators + 90, 8))
+        if not c.specialized:
+            with self.k.role("warps", WARPGROUP * c.warpgroups, alone) as r:
+                self._set_up(r)
+                self._consumer(r, 0, 1, WARPGROUP * c.warpgroups)
+            return self.k.build()
+        launch = 168 if c.warpgroups == 2 else alone
+        few, many = (40, 232) if c.tma else (56, 224)  # who copies by cp.async calculates addresses
+        with self.k.role("producer", WARPGROUP, few if c.warpgroups == 2 else launch) as r:
+            self._set_up(r, few)
+            if c.tma:
+                with r.when(WARP.equals(0)):
+                    self._producer(r)
+            else:
+                self._copying_producer(r)
+        groups = 2 if c.pingpong else 1
+        warps = WARPGROUP if c.pingpong else WARPGROUP * c.warpgroups
+        for group in range(groups):
+            name = f"consumer{group}" if c.pingpong else "consumer"
+            with self.k.role(name, warps, many if c.warpgroups == 2 else launch) as r:
+                self._set_up(r, many)
+                self._consumer(r, group, groups, warps)
+        return self.k.build(launch_registers=launch)
+
+    def _set_up(self, r: RoleBuilder, registers: int = 0) -> None:
+        """Barriers are initialised by one warp; nobody uses them before all CTAs of the cluster know."""
+        overhead.WGMMA_CTA_SETUP.write(r)
+        if self.config.cluster > 1:
+            r.cluster_sync()
+        elif not self.config.multistage:
+            r.bar_sync(0, WARPGROUP * (self.config.warpgroups + self.config.specialized))
+        if self.config.warpgroups == 2 and registers:
+            r.setmaxnreg(registers)
+
+    # --- producer
+
+    def _rows(self, unit: Unit) -> tuple[Expr, Expr]:
+        """First row of this CTA's tile in the first and second operand."""
+        c = self.config
+        return (
+            (unit.tile.m * c.cluster_m + self.rank_m) * c.tile_m,
+            (unit.tile.n * c.cluster_n + self.rank_n) * c.tile_n,
+        )
+
+    def _producer(self, r: RoleBuilder) -> None:
+        with self.plan.units(r, self.worker) as unit, r.loop("k", unit.k_trips) as k:
+            self._load_step(r, unit, k)
+        self._drain(r)
+
+    def _load_step(self, r: RoleBuilder, unit: Unit, k: Expr) -> None:
+        """Both operands of k step `k` of a piece on their way."""
+        c = self.config
+        x_row, y_row = self._rows(unit)
+        step = unit.first + k
+        stage, depth = step % c.stages, (unit.k_begin + k) * c.tile_k
+        r.mbarrier_wait(self.empty, stage, step // c.stages - 1)
+        r.mbarrier_expect(self.full, stage, self.sx.stage_bytes + self.sy.stage_bytes)
+        self._load(r, self.x, self.sx, unit, x_row, c.tile_m, depth, stage, self.rank_n, c.cluster_n)
+        self._load(r, self.y, self.sy, unit, y_row, c.tile_n, depth, stage, self.rank_m, c.cluster_m)
+        overhead.WGMMA_PRODUCER_STEP.write(r)
+
+    def _drain(self, r: RoleBuilder) -> None:
+        """A CTA must not leave while others still arrive on its barriers."""
+        c = self.config
+        if c.cluster > 1:
+            done = self.plan.steps_done(self.worker)
+            with r.loop("drain", c.stages) as s:
+                r.mbarrier_wait(self.empty, (done + s) % c.stages, (done + s) // c.stages - 1)
+
+    def _copying_producer(self, r: RoleBuilder) -> None:
+        """Without TMA: each of four warps copies a quarter of the rows; what has landed is made known `ahead` steps
+        later, two before its stage comes round, since consumers hold a stage until they have the next one."""
+        c = self.config
+        ahead = min(c.stages - 2, COPIES_AHEAD)
+        with self.plan.units(r, self.worker) as unit, r.loop("k", unit.k_trips) as k:
+            step = unit.first + k
+            r.mbarrier_wait(self.empty, step % c.stages, step // c.stages - 1)
+            self._copy_step(r, unit, k, WARPGROUP)
+            r.cp_commit()
+            with r.when(step >= ahead):
+                self._landed(r, step - ahead, ahead)
+            overhead.WGMMA_PRODUCER_STEP.write(r)
+        done = self.plan.steps_done(self.worker)
+        with r.loop("rest", minimum(done, ahead)) as i:
+            self._landed(r, done - minimum(done, ahead) + i, 0)
+
+    def _copy_step(self, r: RoleBuilder, unit: Unit, k: Expr, warps: int) -> None:
+        """This warp's part of both operands of k step `k` of a piece: of the `warps` that copy each takes as many whole
+        rows, as they lie in memory."""
+        c = self.config
+        stage, depth = (unit.first + k) % c.stages, (unit.k_begin + k) * c.tile_k
+        x_row, y_row = self._rows(unit)
+        for operand, tile, first, rows in ((self.x, self.sx, x_row, c.tile_m), (self.y, self.sy, y_row, c.tile_n)):
+            high, deep = (rows // warps, c.tile_k) if operand.k_major else (rows, c.tile_k // warps)
+            row, at = (WARP * high, 0) if operand.k_major else (0, WARP * deep)
+            count = ceil_div(high * deep * DTYPE_BYTES[self.p.dtype], 32 * MAX_VECTOR_BYTES)
+            src = operand.box(unit.tile.batch, first + row, high, depth + at, deep)
+            r.cp_async(operand.part(tile, stage, row, high, at, deep), src, count, mix=overhead.mix(alu=2 * count))
+
+    def _landed(self, r: RoleBuilder, step: Expr, left: int) -> None:
+        """This warp's part of a step is there, for wgmma to see; `left` later ones are in flight."""
+        r.cp_wait(left)
+        r.fence_async()
+        r.mbarrier_arrive(self.full, step % self.config.stages)
+
+    def _load(
+        self, r: RoleBuilder, operand: Operand, tile: SharedTile, unit: Unit, row: Expr, rows: int, depth: Expr,
+        stage: Expr, share: IntLike, sharers: int,
+    ) -> None:  # fmt: skip
+        """This CTA's share of the tile, to all CTAs that use it: one TMA load, or one a block."""
+        c = self.config
+        part = rows // sharers
+        offset = share * part
+        if operand is self.x and self.rs:
+            for i in range(0, part, self.block):
+                at = (offset + i) // self.block * c.tile_k
+                src = operand.box(unit.tile.batch, row + (offset + i), self.block, depth, c.tile_k)
+                mask = None if sharers == 1 else self._mask(True)
+                r.tma_load(tile[stage, at : c.tile_k, :], src, self.full, stage, mask)  # type: ignore[misc]
+            return
+        dst = operand.part(tile, stage, offset, part, 0, c.tile_k)
+        src = operand.box(unit.tile.batch, row + offset, part, depth, c.tile_k)
+        r.tma_load(dst, src, self.full, stage, None if sharers == 1 else self._mask(operand is self.x))
+
+    def _mask(self, along_n: bool) -> Expr:
+        """Ranks of the CTAs in this one's row (the same first operand) or column (the same second one)."""
+        c = self.config
+        values = []
+        for rank in range(c.cluster):
+            m, n = rank % c.cluster_m, rank // c.cluster_m
+            peers = [m + c.cluster_m * j for j in range(c.cluster_n)] if along_n else []
+            peers += [] if along_n else [i + c.cluster_m * n for i in range(c.cluster_m)]
+            values.append(sum(1 << peer for peer in peers))
+        return table(values, CLUSTER_RANK)
+
+    def _sources(self) -> Expr | None:
+        """Ranks of the CTAs that load into this one."""
+        c = self.config
+        if c.cluster == 1:
+            return None
+        values = []
+        for rank in range(c.cluster):
+            m, n = rank % c.cluster_m, rank // c.cluster_m
+            row = {m + c.cluster_m * j for j in range(c.cluster_n)}
+            column = {i + c.cluster_m * n for i in range(c.cluster_m)}
+            values.append(sum(1 << peer for peer in row | column))
+        return table(values, CLUSTER_RANK)
+
+    # --- consumer
+
+    def _consumer(self, r: RoleBuilder, group: int, groups: int, warps: int) -> None:
+        c = self.config
+        first_row = WARP % WARPGROUP * WARP_ROWS
+        if not c.pingpong and c.warpgroups == 2:
+            first_row = WARP // WARPGROUP * (BLOCK_ROWS * c.blocks) + first_row
+        pieces = [
+            Piece(RegisterTile(f"acc{i}", (WARP_ROWS, c.tile_n), self.p.acc), first_row + i * BLOCK_ROWS, 0)
+            for i in range(c.blocks)
+        ]
+        with self.plan.units(r, self.worker, group, groups) as unit:
+            if self.turn is not None:
+                r.mbarrier_wait(self.turn, unit.index % 2, (unit.index + 1) // 2 - 1)
+            if c.multistage:
+                self._multistage_loop(r, unit, pieces)
+            else:
+                if not c.specialized:
+                    with r.when(WARP.equals(0)), r.loop("ahead", minimum(unit.k_trips, c.stages)) as k:
+                        self._load_step(r, unit, k)
+                self._main_loop(r, unit, pieces)
+            if self.turn is not None:
+                r.mbarrier_arrive(self.turn, (unit.index + 1) % 2)
+            r.wgmma_wait(0)
+            if not c.multistage:
+                r.mbarrier_arrive(self.empty, (unit.first + unit.k_trips - 1) % c.stages, self._sources())
+            if self.partials is not None:
+                rank: IntLike = CLUSTER_RANK if c.cluster > 1 else 0
+                fixup = Fixup(self.partials, CTA_X, c.cluster, unit.tile_index * c.cluster + rank, warps)
+                fixup.store(r, unit, pieces)
+            with owner_only(r, unit):
+                if self.partials is not None:
+                    fixup.add(r, unit, pieces)
+                self._epilogue(r, unit, pieces, group, warps)
+        if self.staging:
+            with r.when(WARP.equals(0)):
+                r.bulk_wait(0, read=False)
+        if c.tma and not c.specialized:
+            with r.when(WARP.equals(0)):
+                self._drain(r)
+
+    def _main_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
+        """One group of wgmma stays in flight: a stage is released when the next one's group has been issued."""
+        c = self.config
+        overhead.WGMMA_CONSUMER_TILE.write(r)
+        self._step(r, unit.first, pieces, first=True)
+        with r.loop("k", unit.k_trips - 1, 1) as k:
+            step = unit.first + k
+            self._step(r, step, pieces, first=False)
+            r.wgmma_wait(1)
+            r.mbarrier_arrive(self.empty, (step - 1) % c.stages, self._sources())
+            if not c.specialized:
+                following = k + (c.stages - 1)
+                with r.when(WARP.equals(0)), r.when(following < unit.k_trips):
+                    self._load_step(r, unit, following)
+            self._step_overhead.write(r)
+
+    def _multistage_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
+        """All warps copy `ahead` steps ahead. In step s they meet when their parts of it are there, and each has waited
+        for its group of step s - 2, into whose stage step s + ahead is then copied."""
+        c = self.config
+        overhead.WGMMA_CONSUMER_TILE.write(r)
+        with r.loop("ahead", c.ahead) as k:
+            with r.when(k < unit.k_trips):
+                self._copy_step(r, unit, k, WARPGROUP * c.warpgroups)
+            r.cp_commit()
+        self._multistage_step(r, unit, Const(0), pieces)
+        with r.loop("k", unit.k_trips - 1, 1) as k:
+            self._multistage_step(r, unit, k, pieces)
+            r.wgmma_wait(1)
+
+    def _multistage_step(self, r: RoleBuilder, unit: Unit, k: Expr, pieces: list[Piece]) -> None:
+        c = self.config
+        warps = WARPGROUP * c.warpgroups
+        r.cp_wait(c.ahead - 1)
+        r.fence_async()
+        r.bar_sync(0, warps)
+        self._multiply(r, unit.first + k, pieces, first=k == Const(0))
+        following = k + c.ahead
+        with r.when(following < unit.k_trips):
+            self._copy_step(r, unit, following, warps)
+        r.cp_commit()
+        overhead.WGMMA_PRODUCER_STEP.write(r)
+        self._step_overhead.write(r)
+
+    @property
+    def _step_overhead(self) -> overhead.Overhead:
+        """Of one k step of a warp that multiplies."""
+        c = self.config
+        pairs = c.blocks * c.tile_k * DTYPE_BYTES[self.p.dtype] // (2 * INSTRUCTION_K_BYTES)
+        return overhead.WGMMA_CONSUMER_STEP.plus(overhead.WGMMA_PAIR, pairs)
+
+    def _step(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
+        r.mbarrier_wait(self.full, step % self.config.stages, step // self.config.stages)
+        self._multiply(r, step, pieces, first)
+
+    def _multiply(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
+        """The group of wgmma of one k step, in flight."""
+        c = self.config
+        stage = step % c.stages
+        views = [self._first_operand(r, stage, step, i, p) for i, p in enumerate(pieces)]
+        second = self.y.by_k(self.y.part(self.sy, stage, 0, c.tile_n, 0, c.tile_k))
+        k = INSTRUCTION_K_BYTES // DTYPE_BYTES[self.p.dtype]
+        shape, count = f"m{BLOCK_ROWS}n{c.tile_n}k{k}", c.tile_k // k
+        after = ("x",) if self.rs else ()
+        r.wgmma_fence()
+        for p, view in zip(pieces, views, strict=True):
+            # The first multiply of a tile ignores the accumulator (scale-d = 0): nothing clears it.
+            r.wgmma(
+                p.acc.whole, view, second, shape=shape, dtype=self.p.dtype, count=count, accumulate=int(not first),
+                after=after,
+            )  # fmt: skip
+        r.wgmma_commit()
+
+    def _first_operand(self, r: RoleBuilder, stage: Expr, step: Expr, block: int, p: Piece) -> View:
+        """This warp's rows of the first operand: in shared memory, or brought to registers in k-contiguous order."""
+        c = self.config
+        if not self.rs:
+            return self.x.by_rows(self.x.part(self.sx, stage, p.row, WARP_ROWS, 0, c.tile_k))
+        # Two fragments in turn: the group in flight still reads the other one.
+        fragment = RegisterTile(f"x{block}", (WARP_ROWS, 2 * c.tile_k), self.p.dtype)
+        dst = fragment[:, step % 2 * c.tile_k : c.tile_k]
+        at, column = p.row // self.block * c.tile_k, p.row % self.block
+        view = self.sx[stage, at : c.tile_k, column:WARP_ROWS]  # type: ignore[misc]
+        words = _fragment_words(self.p, c)
+        # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
+        permutes = 2 * words if DTYPE_BYTES[self.p.dtype] == 1 else 0
+        r.lds(dst.T, view, words, vector_bytes=4, into="x", mix=overhead.mix(alu=permutes))
+        return dst
+
+    # --- epilogue
+
+    def _epilogue(self, r: RoleBuilder, unit: Unit, pieces: list[Piece], group: int, warps: int) -> None:
+        overhead.WGMMA_EPILOGUE_TILE.write(r)
+        x_row, y_row = self._rows(unit)
+        if self.staging:
+            self._store_through_shared(r, unit, pieces, x_row, y_row, self.staging[group], group, warps)
+        else:
+            self._store_directly(r, unit, pieces, x_row, y_row)
+
+    def _scale_and_convert(self, r: RoleBuilder, values: int) -> None:
+        """alpha, and two values packed by one conversion; `values` of a thread."""
+        if self.p.acc == "fp32":
+            r.run("fmul", values, dtype="fp32")
+        if self.p.out != self.p.acc:
+            r.run("cvt", ceil_div(values, 2), dtype=self.p.out)
+
+    def _store_through_shared(
+        self, r: RoleBuilder, unit: Unit, pieces: list[Piece], x_row: Expr, y_row: Expr, staging: SharedTile,
+        group: int, warps: int,
+    ) -> None:  # fmt: skip
+        """Subtile by subtile: registers to shared memory, then one TMA store by an elected warp."""
+        c = self.config
+        columns = _epilogue_columns(c)
+        with r.loop("subtile", c.tile_n // columns) as s:
+            buffer = s % staging.stages
+            self._scale_and_convert(r, c.blocks * WARP_ROWS * columns // 32)
+            with r.when(WARP.equals(0)):
+                r.bulk_wait(staging.stages - 1)
+            r.bar_sync(1 + group, warps)
+            for p in pieces:
+                src = p.acc[:, s * columns : columns]
+                dst = staging[buffer, p.row : WARP_ROWS, 0:columns]
+                if c.swap:
+                    src, dst = src.T, staging[buffer, 0:columns, p.row : WARP_ROWS]
+                width = DTYPE_BYTES[self.p.out]
+                # stmatrix.x4 writes 16 bytes a thread, transposed or not. It takes no 4-byte values: of those a thread
+                # stores the two neighbours of a row that it holds, or each alone where rows are columns.
+                vector = 16 if width < 4 else width if c.swap else 2 * width
+                count = ceil_div(WARP_ROWS * columns * width, 32 * vector)
+                r.sts(dst, src, count, vector_bytes=vector, mix=overhead.WGMMA_EPILOGUE_SUBTILE.mix)
+            r.fence_async()
+            r.bar_sync(1 + group, warps)
+            with r.when(WARP.equals(0)):
+                col = y_row + s * columns
+                box = (
+                    self.p.c[unit.tile.batch, col:columns, x_row : c.tile_m]  # type: ignore[misc]
+                    if c.swap
+                    else self.p.c[unit.tile.batch, x_row : c.tile_m, col:columns]  # type: ignore[misc]
+                )
+                r.tma_store(box, staging.stage(buffer))
+                r.bulk_commit()
+
+    def _store_directly(self, r: RoleBuilder, unit: Unit, pieces: list[Piece], x_row: Expr, y_row: Expr) -> None:
+        """Rows of C are not aligned for TMA: each thread stores the two neighbouring values that it holds, or one."""
+        c = self.config
+        width = DTYPE_BYTES[self.p.out]
+        vector = width if c.swap else max(width, min(self.p.c_vector_bytes, 2 * width))
+        for p in pieces:
+            self._scale_and_convert(r, WARP_ROWS * c.tile_n // 32)
+            row, count = x_row + p.row, ceil_div(WARP_ROWS * c.tile_n * width, 32 * vector)
+            if c.swap:
+                box = self.p.c[unit.tile.batch, y_row : c.tile_n, row:WARP_ROWS]  # type: ignore[misc]
+                r.stg(box, p.acc.whole.T, count, vector_bytes=vector)
+            else:
+                box = self.p.c[unit.tile.batch, row:WARP_ROWS, y_row : c.tile_n]  # type: ignore[misc]
+                r.stg(box, p.acc.whole, count, vector_bytes=vector)
+
+
+def _fragment_words(p: Problem, config: WgmmaConfig) -> int:
+    """Registers of a thread, and LDS of a warp, that bring 16 rows of one stage of the first operand."""
+    return WARP_ROWS * config.tile_k * DTYPE_BYTES[p.dtype] // 128
+
+
+def _code_bytes(p: Problem, config: WgmmaConfig) -> int:
+    """Machine code on the path that runs: set-up, both roles, epilogue with its subtiles unrolled.
+
+    With an operand through registers the k step is there three times, each with its loads: CUTLASS writes out the first
+    and the last one beside the loop.
+    """
+    subtiles = config.tile_n // _epilogue_columns(config)
+    values = config.blocks * config.tile_n // 2
+    instructions = 249 + 88 + 46 + 40 + 144 + values + values // 2 + 20 * subtiles
+    if through_registers(p, config):
+        instructions += 2 * 46 + 3 * config.blocks * _fragment_words(p, config)
+    return instructions * overhead.INSTRUCTION_BYTES
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Issue of wgmma on a machine for one format: cycles of eight columns, least cycles."""
+
+    eight_columns: float
+    floor: float
+
+    @classmethod
+    def of(cls, spec: GpuSpec, dtype: str) -> Rates | None:
+        """None where the machine has no such instruction."""
+        shape = f"m{BLOCK_ROWS}n*k{INSTRUCTION_K_BYTES // DTYPE_BYTES[dtype]}"
+        if not spec.has_instruction("wgmma", dtype, shape):
+            return None
+        row = spec.instruction("wgmma", dtype, shape)
+        return cls(row.interval_cycles, row.floor_cycles)
+
+
+def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
+    """Counts for the estimate, per CTA."""
+    x, y = operands(p, c)
+    width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
+    steps = ceil_div(p.k, c.tile_k)
+    cluster_tiles = ceil_div(x.rows, c.tile_m * c.cluster_m) * ceil_div(y.rows, c.tile_n * c.cluster_n) * p.batch
+    tiles = cluster_tiles * c.cluster
+    resident = sum(sms // c.cluster for sms in f.sms_per_gpc) * c.cluster
+    # Both operands of an instruction also pass the shared memory's port.
+    operand_rows = c.tile_n + (0 if through_registers(p, c) else BLOCK_ROWS)
+    interval = max(
+        c.tile_n * rates.eight_columns / 8, rates.floor, operand_rows * INSTRUCTION_K_BYTES * MILLI / f.shared_rate
+    )
+    instructions = c.tile_m // BLOCK_ROWS * (c.tile_k * width // INSTRUCTION_K_BYTES)
+    x_bytes, y_bytes = c.tile_m * c.tile_k * width, c.tile_n * c.tile_k * width
+    values = c.tile_m * c.tile_n
+    store_bytes = values * out_width
+    # Four warp schedulers share an epilogue of about 4 instructions per 32 values (CUTLASS: 495 for 64x256 and a warp).
+    subtiles = c.tile_n // _epilogue_columns(c)
+    epilogue = values // 32 + subtiles * 2 * (f.barrier + f.barrier_per_warp * WARPGROUP * c.warpgroups)
+    side_m, side_n = _round_shape(p, c, min(resident, tiles))
+    return Work(
+        tiles=tiles,
+        steps=steps,
+        ctas=tiles * min(c.split, steps),
+        resident=resident,
+        persistent=c.persistent,
+        busy=int(instructions * interval),
+        bubble=_fragment_cycles(p, f, c),
+        shared=_shared_cycles(p, f, c, instructions * operand_rows * INSTRUCTION_K_BYTES),
+        unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
+        received_bytes=x_bytes + y_bytes,
+        requested_bytes=x_bytes // c.cluster_n + y_bytes // c.cluster_m,
+        ahead=max(1, c.ahead),
+        latency=f.load_latency + f.tma_latency,
+        epilogue=epilogue,
+        overlapped=c.pingpong,
+        store_bytes=store_bytes,
+        cuts=min(c.split, steps),
+        stream=c.stream_k and tiles % resident > 0,
+        partial_bytes=values * 4,
+        operand_bytes=p.batch * p.k * (p.m + p.n) * width,
+        round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
+        result_bytes=p.batch * p.m * p.n * out_width,
+    )
+
+
+def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig) -> int:
+    """Cycles in which a warp brings its part of the first operand to registers; 0 if wgmma reads it by itself."""
+    if not through_registers(p, c):
+        return 0
+    fragment_bytes = c.blocks * WARP_ROWS * c.tile_k * DTYPE_BYTES[p.dtype]
+    return f.shared_latency + transfer(fragment_bytes * WARPGROUP, f.shared_rate)
+
+
+def _shared_cycles(p: Problem, f: Figures, c: WgmmaConfig, operand_bytes: int) -> int:
+    """Cycles of the shared-memory array in one k step with an operand through registers: what TMA writes, what warps
+    load, and the `operand_bytes` that wgmma reads. 0 where wgmma reads both operands: its interval has them."""
+    if not through_registers(p, c):
+        return 0
+    width = c.tile_k * DTYPE_BYTES[p.dtype]
+    return transfer((2 * c.tile_m + c.tile_n) * width + operand_bytes, f.shared_rate)
+
+
+def _round_shape(p: Problem, c: WgmmaConfig, ctas: int) -> tuple[int, int]:
+    """Tiles along the first and second operand that one round of CTAs covers in grouped order."""
+    x, y = operands(p, c)
+    tiles_m, tiles_n = ceil_div(x.rows, c.tile_m), ceil_div(y.rows, c.tile_n)
+    return round_shape(tiles_m, tiles_n, c.group, ctas)

@@ -1,0 +1,266 @@
+"""Elementwise kernels: a CTA takes one tile of neighbouring elements, each thread a few vectors of it.
+
+Two kinds, as they are found compiled: `torch`, PyTorch's vectorised kernel (128 threads, four elements each), and
+`fused`, what Triton and other fusing compilers make (128 threads, a tile of 1024 elements, 16 B a load). A chain that
+is not fused runs as one kernel a function, through memory.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.gpu_rules import WARP_SIZE
+from sim.gpu.language.program import CTA_X, WARP, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile, as_expr
+from workloads.gpu.overhead import INSTRUCTION_BYTES
+from workloads.gpu.pointwise import lanes
+from workloads.gpu.pointwise.functions import COSTS
+from workloads.gpu.pointwise.lanes import Cost, Load
+from workloads.gpu.select import Choice
+from workloads.ops import FUNCTIONS, Pointwise
+from workloads.ops.base import Array
+from workloads.registry import register
+
+SETUP: Cost = {"iadd.int32": 9.0, "imad.int32": 2.0}
+"""Block and thread index, bounds, addresses: 11 to 15 instructions before the first load (CUDA, sm_80)."""
+REGISTERS = 14
+"""Registers of a thread beside its elements: 14 to 30 in the compiled functions."""
+KINDS = ("fused", "torch")
+
+
+@dataclass(frozen=True)
+class PointwiseConfig:
+    """warps a CTA, elements a thread."""
+
+    schedule: str
+    warps: int
+    elements: int
+
+    def __str__(self) -> str:
+        """As people type it: `torch warps 4 elements 4`."""
+        return f"{self.schedule} warps {self.warps} elements {self.elements}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One elementwise kernel over a matrix of `rows` x `cols`.
+
+    inputs: matrices, rows (1, cols) or columns (rows, 1). outputs: matrices. cost: instructions an element, conversions
+    left out. compute(index, *values): the outputs, `index` being the numbers of the elements.
+    """
+
+    name: str
+    rows: int
+    cols: int
+    inputs: tuple[GlobalTensor, ...]
+    outputs: tuple[GlobalTensor, ...]
+    cost: Cost
+    compute: Callable[..., tuple[Array, ...]]
+
+
+def kernel(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Kernel:
+    """The kernel of one stage."""
+    span = config.elements * WARP_SIZE
+    tiles = -(-stage.cols // (span * config.warps))
+    code = 40 + math.ceil(config.elements * sum(stage.cost.values()))
+    k = KernelBuilder(stage.name, (tiles * stage.rows, 1, 1), code_bytes=code * INSTRUCTION_BYTES)
+    row, tile = (CTA_X // tiles, CTA_X % tiles) if stage.rows > 1 else (as_expr(0), CTA_X)
+    column = (tile * config.warps + WARP) * span
+    with k.role("warps", config.warps, registers(stage, config)) as r:
+        place = RegisterTile("place", (1, 1), "int32")
+        lanes.write(r, spec, SETUP, dst=place.whole, compute=lambda _: np.zeros((1, 1)))
+        loaded = []
+        for number, x in enumerate(stage.inputs):
+            at = (row if x.shape[0] > 1 else 0, column if x.shape[1] > 1 else 0)
+            extents = (1, span if x.shape[1] > 1 else 1)
+            value = RegisterTile(f"in{number}", extents, x.dtype)
+            vector = _vector_bytes(x, config)
+            count = max(1, extents[1] * DTYPE_BYTES[x.dtype] // (WARP_SIZE * vector))
+            box = x[at[0] : extents[0], at[1] : extents[1]]  # type: ignore[misc]
+            r.ldg(value.whole, box, count, into="loaded", vector_bytes=vector)
+            loaded.append(value.whole)
+        waits = ("loaded",) if loaded else ()
+        index = (row * stage.cols + column,)
+        cost = lanes.total(
+            stage.cost,
+            *(lanes.widen(x.dtype) for x in stage.inputs if stage.cost and x.shape[1] > 1),
+            *(lanes.narrow(spec, y.dtype) for y in stage.outputs if stage.cost or _converts(stage)),
+        )
+        for number, y in enumerate(stage.outputs):
+            value = RegisterTile(f"out{number}", (1, span), y.dtype)
+            lanes.write(
+                r, spec, lanes.scaled(cost, config.elements if number == 0 else 0), dst=value.whole, srcs=tuple(loaded),
+                compute=_result(stage, number, span), indices=index, after=waits if number == 0 else (),
+            )  # fmt: skip
+            vector = _vector_bytes(y, config)
+            count = max(1, span * DTYPE_BYTES[y.dtype] // (WARP_SIZE * vector))
+            r.stg(y[row:1, column:span], value.whole, count, vector_bytes=vector)  # type: ignore[misc]
+    return k.build()
+
+
+def registers(stage: Stage, config: PointwiseConfig) -> int:
+    """Registers of a thread: its elements of every tensor, in fp32."""
+    wide = sum(x.shape[1] > 1 for x in (*stage.inputs, *stage.outputs))
+    return REGISTERS + config.elements * max(1, wide)
+
+
+def load(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Load:
+    """Counts for the estimate."""
+    span = config.elements * WARP_SIZE * config.warps
+    instructions = 16 + math.ceil(config.elements * sum(stage.cost.values())) + 2 * len(stage.inputs)
+    return Load(
+        ctas=-(-stage.cols // span) * stage.rows,
+        resident=lanes.resident(spec, config.warps, registers(stage, config)),
+        read_bytes=sum(x.size_bytes for x in stage.inputs),
+        written_bytes=sum(y.size_bytes for y in stage.outputs),
+        issue=-(-config.warps * instructions // spec.sm.sub_cores),
+        path=2 * instructions,
+    )
+
+
+def _converts(stage: Stage) -> bool:
+    return any(x.dtype != y.dtype for x in stage.inputs for y in stage.outputs)
+
+
+def _vector_bytes(x: GlobalTensor, config: PointwiseConfig) -> int:
+    """Vectors of a thread's elements, at most 16 B, that start where rows do."""
+    if x.shape[1] == 1:
+        return DTYPE_BYTES[x.dtype]
+    most = min(lanes.MAX_VECTOR_BYTES, config.elements * DTYPE_BYTES[x.dtype])
+    return lanes.vector_bytes(x.shape[1], x.dtype, most) if x.shape[0] > 1 else most
+
+
+def _result(stage: Stage, number: int, span: int) -> Callable[..., Array]:
+    """What one output's registers become."""
+
+    def compute(_: Array, *given: Array) -> Array:
+        values, first = given[:-1], int(given[-1])
+        index = first + np.arange(span)[None, :]
+        return np.broadcast_to(stage.compute(index, *(v.astype(np.float64) for v in values))[number], (1, span))
+
+    return compute
+
+
+# ------------------------------------------------------------------------------------------------------- the operator
+
+
+def stages(op: Pointwise) -> tuple[tuple[GlobalTensor, ...], list[Stage]]:
+    """Tensors in the order of operands, results and scratch, and the kernels of a chain."""
+    rows, cols = (op.n // op.cols, op.cols) if op.cols else (1, op.n)
+    shape = (rows, cols)
+    given = [lanes.tensor(o, shape=(1, cols) if o.shape != (op.n,) else shape) for o in op.operands]
+    results = [lanes.tensor(o, "output", shape) for o in op.results]
+    starts = FUNCTIONS[op.functions[0]].starts
+    others = given if starts else given[1:]
+    names = op.functions * op.repeat
+    own = _own_operands(op, others)
+    if op.fused == "1":
+        stage = _stage(op, names, shape, given, own, results)
+        return (*given, *results), [stage]
+    scratch = [
+        GlobalTensor(f"between{i}", shape, op.chosen_dtype, (cols, 1), "scratch") for i in range(min(2, len(names) - 1))
+    ]
+    out = []
+    before: GlobalTensor | None = None if starts else given[0]
+    for number, name in enumerate(names):
+        after = results[0] if number == len(names) - 1 else scratch[number % 2]
+        mine = own[number % len(op.functions)]
+        mask = results[1:] if FUNCTIONS[name].mask else []
+        inputs = [*([] if before is None else [before]), *mine]
+        out.append(_stage(op, [name], shape, inputs, [mine], [after, *mask]))
+        before = after
+    return (*given, *results, *scratch), out
+
+
+def _own_operands(op: Pointwise, others: Sequence[GlobalTensor]) -> list[list[GlobalTensor]]:
+    """What each function of the chain takes beside x."""
+    rest = iter(others)
+    return [[next(rest) for kind in FUNCTIONS[name].others if kind != "index"] for name in op.functions]
+
+
+def _stage(
+    op: Pointwise, names: Sequence[str], shape: tuple[int, int], inputs: Sequence[GlobalTensor],
+    own: Sequence[Sequence[GlobalTensor]], outputs: Sequence[GlobalTensor],
+) -> Stage:  # fmt: skip
+    """The functions `names` as one kernel; own: operands of each function of one round of the chain."""
+    places = {x.name: i for i, x in enumerate(inputs)}
+
+    def compute(index: Array, *values: Array) -> tuple[Array, ...]:
+        value: Array | None = None if FUNCTIONS[names[0]].starts else values[0]
+        mask: list[Array] = []
+        for number, name in enumerate(names):
+            function = FUNCTIONS[name]
+            mine = iter(values[places[x.name]] for x in own[number % len(own)])
+            arguments = [index if kind == "index" else next(mine) for kind in function.others]
+            value = function.apply(*([] if function.starts else [value]), *arguments)
+            if function.mask:
+                mask.append((function.apply(np.ones(index.shape), index) != 0).astype(np.float64))
+        assert value is not None
+        return (np.asarray(value), *mask)
+
+    cost = lanes.total(*(COSTS[name] for name in names))
+    title = op.chain if len(names) > 1 else names[0]
+    return Stage(title.replace("+", "_"), *shape, tuple(inputs), tuple(outputs), cost, compute)
+
+
+def check(op: Pointwise, spec: GpuSpec, config: PointwiseConfig) -> None:
+    """InputError where the machine or the operator cannot take it."""
+    if any(COSTS[name] for name in op.functions):
+        for dtype in {op.chosen_dtype, op.out_dtype}:
+            lanes.check_format(op, dtype)
+    elif op.out_dtype != op.chosen_dtype:
+        for dtype in (op.chosen_dtype, op.out_dtype):
+            lanes.check_format(op, dtype)
+    most = spec.sm.max_threads_per_cta // WARP_SIZE
+    if not 1 <= config.warps <= most:
+        raise InputError(f"schedule={config}: warps must be 1 to {most}")
+    if config.elements < 1 or config.elements & (config.elements - 1) or config.elements > 64:
+        raise InputError(f"schedule={config}: elements must be a power of two from 1 to 64")
+
+
+def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The kernels of a chain; `auto` takes the kind with the lower estimate."""
+    words = schedule.split()
+    if schedule != "auto" and (not words or words[0] not in KINDS):
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+    kinds = KINDS if schedule == "auto" else (words[0],)
+    base = {"torch": PointwiseConfig("torch", 4, 4), "fused": PointwiseConfig("fused", 4, 8)}
+    configs = [base[kind] for kind in kinds]
+    if len(words) > 1:
+        configs = [_parse(base[words[0]], schedule)]
+    _, chain = stages(op)
+    ranked = []
+    for config in configs:
+        check(op, spec, config)
+        ranked.append((lanes.load_ps(spec, [load(spec, stage, config) for stage in chain]), str(config), config))
+    ranked.sort(key=lambda item: item[:2])
+    return Choice(ranked[0][2], [(config, time_ps) for time_ps, _, config in ranked])
+
+
+def _parse(base: PointwiseConfig, schedule: str) -> PointwiseConfig:
+    fields: dict[str, Any] = {}
+    text = schedule.removeprefix(base.schedule).strip()
+    if not re.fullmatch(r"((warps|elements) \d+ ?)+", text):
+        raise InputError(f"schedule={schedule}: write {base}")
+    for name, value in re.findall(r"(warps|elements) (\d+)", text):
+        fields[name] = int(value)
+    return replace(base, **fields)
+
+
+def _build(op: Pointwise, spec: GpuSpec, config: PointwiseConfig) -> Program:
+    check(op, spec, config)
+    tensors, chain = stages(op)
+    kernels = tuple(kernel(spec, stage, config) for stage in chain)
+    return Program(str(op), tensors, kernels, str(config), {"config": config})
+
+
+for _kind in KINDS:
+    register("pointwise", "gpu", _kind)(_build)

@@ -1,0 +1,97 @@
+"""Transpose through shared memory: a CTA reads a square tile by rows and writes it by columns, both in whole lines.
+
+The tile's rows are padded by one word, so that neither side has bank conflicts; `pad 0` shows what they cost.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.gpu_rules import WARP_SIZE
+from sim.gpu.language.program import CTA_X, CTA_Y, WARP, KernelBuilder, Program, RegisterTile
+from workloads.gpu.overhead import INSTRUCTION_BYTES, mix
+from workloads.gpu.pointwise import lanes
+from workloads.gpu.pointwise.lanes import Load
+from workloads.gpu.select import Choice
+from workloads.ops import Transpose
+from workloads.registry import register
+
+LINE_BYTES = 128
+REGISTERS = 32
+
+
+@dataclass(frozen=True)
+class TransposeConfig:
+    """warps of a CTA, and padding of a row of the tile in bytes."""
+
+    warps: int = 8
+    pad: int = 4
+    schedule: str = "tile"
+
+    def __str__(self) -> str:
+        """As people type it: `tile warps 8 pad 4`."""
+        return f"{self.schedule} warps {self.warps} pad {self.pad}"
+
+
+@register("transpose", "gpu", "tile")
+def build(op: Transpose, spec: GpuSpec, config: TransposeConfig) -> Program:
+    """The program: a tile has rows of one line on both sides."""
+    size = DTYPE_BYTES[op.chosen_dtype]
+    side = LINE_BYTES // size
+    _check(config, side)
+    own = side // config.warps
+    x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
+    k = KernelBuilder("transpose", (-(-op.cols // side), -(-op.rows // side), 1), code_bytes=128 * INSTRUCTION_BYTES)
+    tile = k.shared("tile", (side, side), op.chosen_dtype, pad_bytes=config.pad)
+    row, column = CTA_Y * side, CTA_X * side
+    words = -(-own * side // WARP_SIZE)  # elements of a lane; those of 16 or 8 bit one by one on the transposed side
+    with k.role("warps", config.warps, REGISTERS) as r:
+        there = RegisterTile("there", (own, side), op.chosen_dtype)
+        back = RegisterTile("back", (own, side), op.chosen_dtype)
+        wide = lanes.vector_bytes(op.cols, op.chosen_dtype, min(4, LINE_BYTES // WARP_SIZE))
+        out = lanes.vector_bytes(op.rows, op.chosen_dtype, min(4, LINE_BYTES // WARP_SIZE))
+        count = own * LINE_BYTES // (WARP_SIZE * wide)
+        box = x[row + WARP * own : own, column:side]  # type: ignore[misc]
+        r.ldg(there.whole, box, count, into="there", vector_bytes=wide, mix=mix(alu=14, imad=own))
+        r.sts(tile[0, WARP * own : own, :], there.whole, max(1, own * size // 4), vector_bytes=4, after=("there",))
+        r.bar_sync(0, config.warps)
+        source = tile[0, :, WARP * own : own].T
+        r.lds(back.whole, source, words, vector_bytes=size, mix=mix(alu=words if size < 4 else 0))
+        count = own * LINE_BYTES // (WARP_SIZE * out)
+        r.stg(y[column + WARP * own : own, row:side], back.whole, count, vector_bytes=out, mix=mix(imad=own))  # type: ignore[misc]
+    return Program(str(op), (x, y), (k.build(),), str(config), {"config": config})
+
+
+def _check(config: TransposeConfig, side: int) -> None:
+    if config.warps < 1 or side % config.warps or config.warps > 32:
+        raise InputError(f"schedule={config}: warps must divide the tile's {side} rows, such as 8")
+    if config.pad % 4 or config.pad > LINE_BYTES:
+        raise InputError(f"schedule={config}: pad must be a multiple of 4 up to {LINE_BYTES}")
+
+
+def choose(op: Transpose, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The one kind of kernel."""
+    config = TransposeConfig() if schedule in ("auto", "tile") else _parse(schedule)
+    size = op.operands[0].size_bytes
+    side = LINE_BYTES // DTYPE_BYTES[op.chosen_dtype]
+    _check(config, side)
+    shared = side * (LINE_BYTES + config.pad)
+    work = Load(
+        ctas=-(-op.cols // side) * -(-op.rows // side),
+        resident=max(1, lanes.resident(spec, config.warps, REGISTERS, shared)),
+        read_bytes=size, written_bytes=size, issue=16 * side // spec.sm.sub_cores, path=150,
+    )  # fmt: skip
+    return Choice(config, [(config, lanes.load_ps(spec, [work]))])
+
+
+def _parse(schedule: str) -> TransposeConfig:
+    text = schedule.removeprefix("tile").strip()
+    if not schedule.startswith("tile") or not re.fullmatch(r"((warps|pad) \d+ ?)+", text):
+        raise InputError(f"schedule={schedule}: one of auto, tile, or a whole configuration: {TransposeConfig()}")
+    fields: dict[str, Any] = {name: int(value) for name, value in re.findall(r"(warps|pad) (\d+)", text)}
+    return TransposeConfig(**fields)

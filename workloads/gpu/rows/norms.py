@@ -1,0 +1,265 @@
+"""Layer norm and RMS norm of rows, and the gradient of layer norm.
+
+- `fused`: a row stays in registers: one load, one store.
+- `torch`: PyTorch's kernel (layer norm since 1.10, RMS norm since 2.8): a CTA of 128 threads a row, which is swept
+  twice, a vector at a time; layer norm by Welford's updates.
+
+The gradient by x is a kernel over rows; those by weight and bias are sums over the rows, a kernel over columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language.program import Program, RegisterTile, View
+from workloads.gpu.pointwise import lanes
+from workloads.gpu.pointwise.lanes import Cost, Load
+from workloads.gpu.rows import columns, rows
+from workloads.gpu.rows.rows import RowConfig, RowKernel, sums
+from workloads.gpu.select import Choice
+from workloads.ops import LayerNorm, LayerNormBackward, RmsNorm
+from workloads.ops.base import Array
+from workloads.ops.rowwise import EPSILON
+from workloads.registry import register
+
+KINDS = ("fused", "torch")
+Norm = LayerNorm | RmsNorm
+
+# Instructions of an element (Triton layer norm and RMS norm on sm_80, 16 elements a thread).
+SUM: Cost = {"fadd.fp32": 1.0}
+DIFFERENCE: Cost = {"fadd.fp32": 1.0, "sel.int32": 1.0}
+SQUARES: Cost = {"ffma.fp32": 1.0}
+SCALE_SHIFT: Cost = {"fmul.fp32": 1.0, "ffma.fp32": 1.0}
+SCALE: Cost = {"fmul.fp32": 2.0}
+TORCH_VECTOR = 4
+"""Elements of a vector load of PyTorch's kernel, whatever their format."""
+TORCH_STEP: Cost = {"iadd.int32": 3.0, "imad.int32": 2.0}
+"""Of a trip: address, counter, test and branch. The compiler unrolls neither sweep (SASS of nvcc 11.8, 12.6 and 13 for
+sm_80 and sm_90): a thread has one vector on its way, and fetches weights and biases, which are not declared free of
+aliases, element by element."""
+TORCH_REGISTERS = {"layernorm": 34, "rmsnorm": 25}
+"""Registers of a thread (nvcc 11.8 and 12.6, sm_80; nvcc 13 takes 32 for layer norm)."""
+ROOT: Cost = {"rsq.fp32": 1.0, "fmul.fp32": 4.0, "rcp.fp32": 1.0}
+"""Of a row, once a thread: mean and 1/deviation."""
+WELFORD: Cost = {"rcp.fp32": 1.0, "fadd.fp32": 4.0, "ffma.fp32": 4.0, "iadd.int32": 6.0}
+"""An update: count and its reciprocal, whose Newton step, range test and branch around the slow path keep updates
+apart, then difference, mean, difference and sum of squares."""
+WELFORD_CHAIN = 2
+"""Nearly all of these wait for each other, about 70 cycles in all: twice each of the four opcodes once."""
+
+
+def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
+    rows.check(spec, op.cols, config)
+    vector = TORCH_VECTOR if config.elements else 0
+    name = "layernorm" if isinstance(op, LayerNorm) else "rmsnorm"
+    tensors = [lanes.tensor(o, shape=(1, op.cols) if len(o.shape) == 1 else None) for o in op.operands]
+    results = [lanes.tensor(o, "output", (op.rows, 1) if len(o.shape) == 1 else None) for o in op.results]
+    x, *vectors = tensors
+    y, *stats = results
+    wide = lanes.widen(x.dtype)
+
+    def finish(w: RowKernel, given: View, numbers: View, after: tuple[str, ...]) -> None:
+        loaded = [w.load(v, single=bool(config.elements)) for v in vectors]
+        waits = (*after, *(v.name for v in vectors))
+        scale = SCALE if isinstance(op, RmsNorm) else lanes.total(SCALE_SHIFT, {"fadd.fp32": 1.0})
+        cost = lanes.total(scale, *(wide for _ in vectors), lanes.narrow(spec, y.dtype))
+        if config.elements:
+            cost = lanes.total(cost, wide, lanes.scaled(TORCH_STEP, 1 / config.elements))
+
+        def compute(_: Array, v: Array, n: Array, weight: Array, *bias: Array) -> Array:
+            normal = (v - n[:, :1]) * n[:, 1:] * weight
+            return normal + bias[0] if bias else normal
+
+        out = w.map("out", cost, (given, numbers, *loaded), compute, dtype=y.dtype, after=waits)
+        w.store(y, out)
+
+    def store_stats(w: RowKernel, numbers: View) -> None:
+        for number, tensor in enumerate(stats):
+            column = numbers.buffer[:, number:1]  # type: ignore[index]
+            w.store(tensor, column)
+
+    def root(t: Array) -> Array:
+        """RMS norm subtracts nothing."""
+        return np.concatenate([0 * t, 1 / np.sqrt(t / op.cols + EPSILON)], axis=1)
+
+    def fused(w: RowKernel) -> None:
+        given = w.load(x)
+        if isinstance(op, RmsNorm):
+            total = w.reduce(
+                "total", "fadd", lanes.total(SUM, {"fmul.fp32": 1.0}, wide), (given,),
+                lambda ok, v: np.where(ok, v * v, 0.0).sum(axis=1), sums, after=w.arrived(x),
+            )  # fmt: skip
+            numbers = _numbers(
+                w, (total,), lambda t: np.concatenate([0 * t, 1 / np.sqrt(t / op.cols + EPSILON)], axis=1)
+            )
+        else:
+            total = w.reduce(
+                "total", "fadd", lanes.total(SUM, wide), (given,),
+                lambda ok, v: np.where(ok, v, 0.0).sum(axis=1), sums, after=w.arrived(x),
+            )  # fmt: skip
+            centred = w.map("centred", DIFFERENCE, (given, total), lambda ok, v, t: np.where(ok, v - t / op.cols, 0.0))
+            squares = w.reduce("squares", "fadd", SQUARES, (centred,), lambda ok, v: (v * v).sum(axis=1), sums)
+            numbers = _numbers(
+                w, (total, squares),
+                lambda t, q: np.concatenate([t / op.cols, 1 / np.sqrt(q / op.cols + EPSILON)], axis=1),
+            )  # fmt: skip
+            store_stats(w, numbers)
+        finish(w, given, numbers, ())
+
+    def swept(w: RowKernel) -> None:
+        step = lanes.scaled(TORCH_STEP, 1 / config.elements)
+        if isinstance(op, RmsNorm):
+            state = w.start("state", (0.0,))
+            with w.sweep(0):
+                given = w.load(x, "x0")
+                w.local(
+                    "state", lanes.total(SQUARES, wide, step), (given,),
+                    lambda ok, before, v: before[:, 0] + np.where(ok, v * v, 0.0).sum(axis=1), after=("x0",), old=True,
+                )  # fmt: skip
+            w.across(state, "fadd", sums)
+            numbers = _numbers(
+                w, (state,), lambda t: np.concatenate([0 * t, 1 / np.sqrt(t / op.cols + EPSILON)], axis=1)
+            )
+        else:
+            state = w.start("state", (0.0, 0.0, 0.0))
+            with w.sweep(0):
+                given = w.load(x, "x0")
+                values = w.map("values", lanes.total(wide, step), (given,), lambda ok, v: v, after=("x0",))
+                chain = WELFORD_CHAIN * config.elements
+                w.local("state", WELFORD, (values,), _welford, values=3, old=True, chain=chain)
+            # A step combines three numbers: about ten instructions, one after the other.
+            w.across(state, "fadd", _combine_welford, steps=2)
+            numbers = _numbers(
+                w, (state,),
+                lambda s: np.stack([s[:, 1], 1 / np.sqrt(s[:, 2] / op.cols + EPSILON)], axis=1),
+            )  # fmt: skip
+            store_stats(w, numbers)
+        with w.sweep(1):
+            again = w.load(x, "x1")
+            finish(w, again, numbers, ("x1",))
+
+    values = 3 if config.elements and isinstance(op, LayerNorm) else 1
+    kernel = RowKernel(
+        name, spec, op.rows, op.cols, config, values=values, vector=vector,
+        exchange="halving" if config.elements else "all", registers_=TORCH_REGISTERS[name] if config.elements else 0,
+    )  # fmt: skip
+    built = kernel.write(swept if config.elements else fused, ahead=x)
+    return Program(str(op), (*tensors, *results), (built,), str(config), {"config": config})
+
+
+def _numbers(w: RowKernel, given: tuple[View, ...], compute: Callable[..., Array]) -> View:
+    """Mean and 1/deviation of each row from its sums, (rows, 2)."""
+    tile = RegisterTile("numbers", (w.tile_rows, 2), "fp32")
+    lanes.write(
+        w.r, w.spec, ROOT, dst=tile.whole, srcs=given,
+        compute=lambda _, *parts: compute(*(np.asarray(p, dtype=np.float64) for p in parts)),
+    )  # fmt: skip
+    return tile.whole
+
+
+def _welford(ok: Array, before: Array, v: Array) -> Array:
+    """Count, mean and sum of squared differences with the elements of a tile added."""
+    count = ok.sum(axis=1) * np.ones(v.shape[0])
+    held = np.maximum(count, 1)
+    mean = np.where(ok, v, 0.0).sum(axis=1) / held
+    squares = np.where(ok, (v - mean[:, None]) ** 2, 0.0).sum(axis=1)
+    every = np.stack([before, np.stack([count, mean, squares], axis=1)])
+    return np.stack([_combine_welford(every[:, row]) for row in range(v.shape[0])])
+
+
+def _combine_welford(every: Array) -> Array:
+    """Count, mean and sum of squared differences of all parts together."""
+    every = np.asarray(every, dtype=np.float64)
+    count = every[:, 0].sum()
+    mean = (every[:, 0] * every[:, 1]).sum() / max(count, 1)
+    return np.array([count, mean, (every[:, 2] + every[:, 0] * (every[:, 1] - mean) ** 2).sum()])
+
+
+# ---------------------------------------------------------------------------------------------------- backward form
+
+
+def _build_backward(op: LayerNormBackward, spec: GpuSpec, config: RowConfig) -> Program:
+    rows.check(spec, op.cols, config, tensors=2)
+    shapes = {"mean": (op.rows, 1), "rstd": (op.rows, 1), "weight": (1, op.cols)}
+    dy, x, mean, rstd, weight = (lanes.tensor(o, shape=shapes.get(o.name)) for o in op.operands)
+    dx, dweight, dbias = (lanes.tensor(o, "output", (1, op.cols) if len(o.shape) == 1 else None) for o in op.results)
+
+    def body(w: RowKernel) -> None:
+        g, v, m, s, scale = (w.load(t) for t in (dy, x, mean, rstd, weight))
+        wide = lanes.scaled(lanes.widen(x.dtype), 3)
+        totals = w.reduce(
+            "totals", "fadd", lanes.total({"fmul.fp32": 1.0, "fadd.fp32": 2.0, "ffma.fp32": 2.0}, wide),
+            (g, v, m, s, scale),
+            lambda ok, g, v, m, s, w: np.stack([(g * w).sum(axis=1), (g * w * (v - m) * s).sum(axis=1)], axis=1),
+            sums, values=2, after=tuple(t.name for t in (dy, x, mean, rstd, weight)),
+        )  # fmt: skip
+        out = w.map(
+            "out", lanes.total({"fmul.fp32": 3.0, "fadd.fp32": 1.0, "ffma.fp32": 3.0}, lanes.narrow(spec, dx.dtype)),
+            (g, v, m, s, scale, totals),
+            lambda ok, g, v, m, s, w, t: s * (g * w - (t[:, :1] + (v - m) * s * t[:, 1:]) / op.cols),
+            dtype=dx.dtype,
+        )  # fmt: skip
+        w.store(dx, out)
+
+    kernel = RowKernel("layernorm_backward", spec, op.rows, op.cols, config, tensors=2, values=2).write(body)
+    wide = lanes.scaled(lanes.widen(x.dtype), 2)
+    gradients = columns.kernels(
+        "layernorm_weights", spec, (op.rows, op.cols), (dy, x), (mean, rstd), (dweight, dbias),
+        lanes.total({"fadd.fp32": 2.0, "ffma.fp32": 1.0, "fmul.fp32": 1.0}, wide),
+        lambda g, v, m, s: (np.asarray((g * (v - m) * s).sum(axis=0)), np.asarray(g.sum(axis=0))),
+    )  # fmt: skip
+    tensors = (dy, x, mean, rstd, weight, dx, dweight, dbias, *gradients.scratch)
+    return Program(str(op), tensors, (kernel, *gradients.kernels), str(config), {"config": config})
+
+
+# ------------------------------------------------------------------------------------------------------------ choice
+
+
+def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The kernel of a norm: `auto` takes the better of both kinds. The backward form has only `fused`."""
+    for dtype in (op.chosen_dtype, op.out_dtype):
+        lanes.check_format(op, dtype)
+    kinds = ("fused",) if isinstance(op, LayerNormBackward) else KINDS
+    words = schedule.split()
+    if schedule != "auto" and (not words or words[0] not in kinds):
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(kinds)}, or a whole configuration")
+    wanted = kinds if schedule == "auto" else (words[0],)
+    configs = [config for kind in wanted for config in _configs(op, spec, kind)]
+    if len(words) > 1:
+        configs = [rows.parse(schedule, configs[0] if configs else RowConfig(words[0], 8, 1))]
+        rows.check(spec, op.cols, configs[0], tensors=2 if isinstance(op, LayerNormBackward) else 1)
+    found = rows.ranked(op, spec, configs, lambda config: _estimate(op, spec, config))
+    return Choice(found[0][0], found)
+
+
+def _configs(op: Norm | LayerNormBackward, spec: GpuSpec, kind: str) -> list[RowConfig]:
+    if kind == "torch":
+        return [RowConfig("torch", 4, 1, TORCH_VECTOR)]
+    return rows.register_candidates(spec, "fused", op.cols, 2 if isinstance(op, LayerNormBackward) else 1)
+
+
+def _estimate(op: Norm | LayerNormBackward, spec: GpuSpec, config: RowConfig) -> list[Load]:
+    size = op.rows * op.cols * DTYPE_BYTES[op.chosen_dtype]
+    cost = lanes.total(SUM, DIFFERENCE, SQUARES, SCALE_SHIFT)
+    backward = isinstance(op, LayerNormBackward)
+    if config.elements:
+        cost = lanes.total(cost, WELFORD)
+    return [
+        rows.load(
+            spec, op.rows, op.cols, config, read_bytes=size * (2 if backward else 1),
+            written_bytes=op.rows * op.cols * DTYPE_BYTES[op.out_dtype], cost=cost,
+            reductions=1 if isinstance(op, RmsNorm) or config.elements else 2, sweeps=2 if config.elements else 1,
+            tensors=2 if backward else 1,
+        )
+    ]  # fmt: skip
+
+
+for _word in ("layernorm", "rmsnorm"):
+    for _kind in KINDS:
+        register(_word, "gpu", _kind)(_build)
+register("layernorm_backward", "gpu", "fused")(_build_backward)

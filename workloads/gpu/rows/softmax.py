@@ -1,0 +1,452 @@
+"""Softmax of rows, in the ways in which it is really computed, and its backward form.
+
+- `fused`: a row stays in registers, one load and one store; a warp a row while rows are short, a CTA a row when long.
+- `cluster`: the same with a row shared by the CTAs of a cluster, which exchange maximum and sum through distributed
+  shared memory (Hopper).
+- `online`: the row is swept twice; maximum and sum come from the first sweep, in which each lane rescales what it has
+  summed whenever its maximum grows (Milakov and Gimelshein 2018).
+- `threepass`: maximum, sum and result in a sweep each.
+- `torch`: PyTorch since 2.7: a warp a row up to 2048 elements; beyond, a CTA of 1024 threads keeps the row in registers
+  (up to 9216 elements), in shared memory while it fits into 48 KiB, or sweeps it three times.
+- `torch-2.1`: PyTorch 2.1 to 2.6: a warp a row up to 1024 elements; beyond as `torch`, but never in registers.
+- `torch-2.0`: PyTorch up to 2.0: a warp a row up to 1024 elements, `threepass` beyond, one warp adding up.
+- `triton`: the softmax of Triton's tutorial: eight warps, rows padded to a power of two, as many CTAs as fit, each
+  doing row after row with the next one on its way to shared memory.
+- `unfused`: five kernels, each through memory: maximum, difference, exponential, sum, quotient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.gpu_rules import WARP_SIZE
+from sim.gpu.language.program import GlobalTensor, Kernel, Program, View
+from workloads.gpu.pointwise import lanes, pointwise
+from workloads.gpu.pointwise.functions import DIVIDE, EXPONENTIAL
+from workloads.gpu.pointwise.lanes import Cost, Load
+from workloads.gpu.pointwise.pointwise import PointwiseConfig, Stage
+from workloads.gpu.rows import rows
+from workloads.gpu.rows.rows import RowConfig, RowKernel, largest, sums
+from workloads.gpu.select import Choice
+from workloads.ops import RowOperator, Softmax, SoftmaxBackward
+from workloads.ops.base import Array
+from workloads.registry import register
+
+MAXIMUM: Cost = {"fmnmx.fp32": 1.0}
+ADDITION: Cost = {"fadd.fp32": 1.0}
+TORCH_WARP_COLS = {"torch-2.0": 1024, "torch-2.1": 1024, "torch": 2048}
+"""Longest row that PyTorch gives to a warp; longer ones go to a CTA (ATen/native/cuda/SoftMax.cu and
+PersistentSoftmax.cuh of each version)."""
+TORCH_WARPS = 32
+"""Warps of that CTA since 2.1."""
+TORCH_HELD = (24, 24, 24, 29, 26, 26, 30, 35, 36)
+"""Registers of a thread that holds 1 to 9 elements (nvcc 12.6, sm_80; sm_90 takes up to 4 more): from 8 on, one CTA
+fills an SM. More elements are not kept in registers."""
+TORCH_SHARED_BYTES = 48 * 1024
+"""Static limit of a CTA's shared memory, which rows that it keeps there and a number a warp must fit into."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Instructions of an element: e = exp(x - m), and y = e / s; of a thread once: the quotient's reciprocal."""
+
+    exponential: Cost
+    quotient: Cost
+    once: Cost
+    chain: int = 0
+    """1: an element's instructions wait for each other, one element after the other."""
+
+
+FAST = Costs(
+    exponential={"fadd.fp32": 1.0, "fmul.fp32": 3.0, "setp.int32": 1.0, "ex2.fp32": 1.0},
+    quotient={"fmul.fp32": 3.0},
+    once={"rcp.fp32": 1.0},
+)
+"""Triton 3.9 on sm_80: FADD, FMUL by log2 e, range test and two guarded FMUL, EX2; two guarded FMUL and one FMUL."""
+ACCURATE = Costs(lanes.total({"fadd.fp32": 1.0}, EXPONENTIAL), DIVIDE, {}, 1)
+"""CUDA without fast math: `expf` and IEEE division, whose branch around its slow path keeps elements apart (SASS of
+nvcc 11.8 to 13)."""
+
+
+def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Program:
+    x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
+
+    def body(w: RowKernel) -> None:
+        given = w.load(x)
+        wide = lanes.widen(x.dtype)
+        top = w.reduce(
+            "top", "fmnmx", lanes.total(MAXIMUM, wide), (given,), _largest_inside, largest, after=w.arrived(x)
+        )
+        e = w.map("e", costs.exponential, (given, top), lambda ok, v, m: np.where(ok, np.exp(v - m), 0.0))
+        total = w.reduce("total", "fadd", ADDITION, (e,), lambda ok, v: v.sum(axis=1), sums)
+        out = w.map(
+            "out", lanes.total(costs.quotient, lanes.narrow(spec, y.dtype)), (e, total), lambda ok, v, s: v / s,
+            dtype=y.dtype, once=costs.once, chain=costs.chain,
+        )  # fmt: skip
+        w.store(y, out)
+
+    torch = config.schedule in TORCH_WARP_COLS
+    held = TORCH_HELD[rows.elements(op.cols, config) - 1] if torch and config.shared else 0
+    kernel = RowKernel(
+        "softmax", spec, op.rows, op.cols, config, vector=int(torch), ahead=x.dtype, exchange=_exchange(config),
+        registers_=held,
+    ).write(body, ahead=x)  # fmt: skip
+    return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
+
+
+def _largest_inside(ok: Array, v: Array) -> Array:
+    return np.asarray(np.where(ok, v, -np.inf).max(axis=1))
+
+
+def _online(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
+    x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
+    wide = lanes.widen(x.dtype)
+    # A vector's maximum, one rescale of the lane's sum a vector, then an exponential and an addition an element.
+    rescale = lanes.scaled(lanes.total(FAST.exponential, {"fmul.fp32": 1.0}), 1 / config.elements)
+    first = lanes.total(MAXIMUM, FAST.exponential, ADDITION, rescale, wide, _step(config))
+
+    def update(ok: Array, before: Array, v: Array) -> Array:
+        top = np.maximum(before[:, 0], _largest_inside(ok, v))
+        base = np.where(np.isfinite(top), top, 0.0)
+        shrunk = before[:, 1] * np.exp(np.where(np.isfinite(before[:, 0]), before[:, 0] - base, -np.inf))
+        return np.stack([top, shrunk + np.where(ok, np.exp(v - base[:, None]), 0.0).sum(axis=1)], axis=1)
+
+    def combine(every: Array) -> Array:
+        top = every[:, 0].max()
+        return np.array([top, (every[:, 1] * np.exp(every[:, 0] - top)).sum()])
+
+    def body(w: RowKernel) -> None:
+        state = w.start("state", (-np.inf, 0.0))
+        with w.sweep(0):
+            given = w.load(x)
+            w.local("state", first, (given,), update, values=2, after=(x.name,), old=True)
+        # A step of the butterfly takes both numbers, two exponentials and two products.
+        w.across(state, "fmnmx", combine, steps=2)
+        _write_sweep(w, 1, x, y, (state,), lambda ok, v, s: np.exp(v - s[:, :1]) / s[:, 1:], FAST)
+
+    kernel = RowKernel("softmax_online", spec, op.rows, op.cols, config, values=2).write(body)
+    return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
+
+
+def _threepass(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Program:
+    x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
+    wide = lanes.widen(x.dtype)
+    kept = _kept(op, config)
+
+    def body(w: RowKernel) -> None:
+        top = w.start("top", (-np.inf,))
+        with w.sweep(0):
+            given = w.load(x, "x0")
+            w.local(
+                "top", lanes.total(MAXIMUM, wide, _step(config)), (given,),
+                lambda ok, before, v: np.maximum(before[:, 0], _largest_inside(ok, v)), after=("x0",), old=True,
+            )  # fmt: skip
+            if kept:
+                w.keep(x, given)
+        w.across(top, "fmnmx", largest)
+        total = w.start("total", (0.0,))
+        with w.sweep(1):
+            given = w.load_kept(x, "x1") if kept else w.load(x, "x1")
+            w.local(
+                "total", lanes.total(costs.exponential, ADDITION, wide, _step(config)), (given, top),
+                lambda ok, before, v, m: before[:, 0] + np.where(ok, np.exp(v - m), 0.0).sum(axis=1),
+                after=("x1",), old=True,
+            )  # fmt: skip
+        w.across(total, "fadd", sums)
+        _write_sweep(w, 2, x, y, (top, total), lambda ok, v, m, s: np.exp(v - m) / s, costs, kept)
+
+    name = "softmax_shared" if kept else "softmax_threepass"
+    kernel = RowKernel(name, spec, op.rows, op.cols, config, exchange=_exchange(config)).write(body)
+    return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
+
+
+def _exchange(config: RowConfig) -> rows.Exchange:
+    """How the warps of a row combine their numbers."""
+    return {"torch-2.0": "serial", "torch-2.1": "first_warp", "torch": "first_warp"}.get(config.schedule, "all")  # type: ignore[return-value]
+
+
+def _kept(op: Softmax, config: RowConfig) -> bool:
+    """Whether a CTA of PyTorch reads a row once and keeps it in shared memory."""
+    width = DTYPE_BYTES[op.chosen_dtype]
+    room = (TORCH_SHARED_BYTES - 4 * config.warps) // width
+    return config.schedule in ("torch", "torch-2.1") and op.cols < room and op.cols * width % 16 == 0
+
+
+def _step(config: RowConfig) -> Cost:
+    """Loop control of a sweep, as a share of an element."""
+    return lanes.scaled(rows.STEP, 1 / config.elements)
+
+
+def _write_sweep(
+    w: RowKernel, number: int, x: GlobalTensor, y: GlobalTensor, numbers: tuple[View, ...],
+    compute: Callable[..., Array], costs: Costs, kept: bool = False,
+) -> None:  # fmt: skip
+    """The last sweep: results from the row and its numbers."""
+    cost = lanes.total(
+        costs.exponential, costs.quotient, lanes.widen(x.dtype), lanes.narrow(w.spec, y.dtype), _step(w.config)
+    )
+    with w.sweep(number):
+        name = f"x{number}"
+        given = w.load_kept(x, name) if kept else w.load(x, name)
+        out = w.map(
+            "out", cost, (given, *numbers), compute, dtype=y.dtype, once=costs.once, after=(name,), chain=costs.chain
+        )
+        w.store(y, out)
+
+
+# -------------------------------------------------------------------------------------------------------- unfused
+
+
+def row_numbers(
+    name: str, spec: GpuSpec, shape: tuple[int, int], x: GlobalTensor, y: GlobalTensor, config: RowConfig, opcode: str
+) -> Kernel:
+    """One kernel: the maximum (fmnmx) or sum (fadd) of each row."""
+    is_sum = opcode == "fadd"
+    wide = lanes.widen(x.dtype)
+
+    def update(ok: Array, before: Array, v: Array) -> Array:
+        if is_sum:
+            return before[:, 0] + np.where(ok, v, 0.0).sum(axis=1)
+        return np.maximum(before[:, 0], _largest_inside(ok, v))
+
+    def body(w: RowKernel) -> None:
+        found = w.start("found", (0.0 if is_sum else -np.inf,))
+        with w.sweep(0):
+            given = w.load(x)
+            cost = lanes.total(ADDITION if is_sum else MAXIMUM, wide, _step(config))
+            w.local("found", cost, (given,), update, after=(x.name,), old=True)
+        w.across(found, opcode, sums if is_sum else largest)
+        w.store(y, found)
+
+    return RowKernel(name, spec, *shape, config).write(body)
+
+
+def _sub(_: Array, v: Array, m: Array) -> tuple[Array]:
+    return (v - m,)
+
+
+def _exp(_: Array, v: Array) -> tuple[Array]:
+    return (np.exp(v),)
+
+
+def _div(_: Array, v: Array, s: Array) -> tuple[Array]:
+    return (v / s,)
+
+
+Part = Stage | tuple[str, GlobalTensor, GlobalTensor]
+"""A kernel of the unfused form: an elementwise one, or a reduction of rows (opcode, from, to)."""
+
+
+def _unfused_parts(
+    op: Softmax,
+) -> tuple[tuple[GlobalTensor, ...], list[Stage | tuple[str, GlobalTensor, GlobalTensor]]]:
+    """Tensors, and the five kernels in their order."""
+    dtype, shape = op.chosen_dtype, (op.rows, op.cols)
+    x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
+    top, total = (GlobalTensor(name, (op.rows, 1), dtype, (1, 1), "scratch") for name in ("top", "total"))
+    z, e = (GlobalTensor(name, shape, dtype, (op.cols, 1), "scratch") for name in ("z", "e"))
+    parts: list[Part] = [
+        ("fmnmx", x, top),
+        Stage("sub", *shape, (x, top), (z,), {"ffma.fp32": 1.0}, _sub),
+        Stage("exp", *shape, (z,), (e,), EXPONENTIAL, _exp),
+        ("fadd", e, total),
+        Stage("div", *shape, (e, total), (y,), DIVIDE, _div),
+    ]
+    return (x, y, top, total, z, e), parts
+
+
+ELEMENTWISE = PointwiseConfig("torch", 4, 4)
+
+
+def _unfused(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
+    tensors, parts = _unfused_parts(op)
+    kernels = []
+    for one in parts:
+        if isinstance(one, Stage):
+            kernels.append(pointwise.kernel(spec, one, ELEMENTWISE))
+        else:
+            opcode, source, target = one
+            name = "row_sum" if opcode == "fadd" else "row_max"
+            kernels.append(row_numbers(name, spec, (op.rows, op.cols), source, target, config, opcode))
+    return Program(str(op), tensors, tuple(kernels), str(config), {"config": config})
+
+
+# ---------------------------------------------------------------------------------------------------- backward form
+
+
+def _backward(op: SoftmaxBackward, spec: GpuSpec, config: RowConfig) -> Program:
+    dy, y = (lanes.tensor(operand) for operand in op.operands)
+    dx = lanes.tensor(op.results[0], "output")
+
+    def body(w: RowKernel) -> None:
+        g, p = w.load(dy), w.load(y)
+        wide = lanes.scaled(lanes.widen(dy.dtype), 2)
+        total = w.reduce(
+            "total", "fadd", lanes.total({"ffma.fp32": 1.0}, wide), (g, p), lambda ok, a, b: (a * b).sum(axis=1), sums,
+            after=(dy.name, y.name),
+        )  # fmt: skip
+        cost = lanes.total({"fadd.fp32": 1.0, "fmul.fp32": 1.0}, lanes.narrow(spec, dx.dtype))
+        w.store(dx, w.map("out", cost, (g, p, total), lambda ok, a, b, s: b * (a - s), dtype=dx.dtype))
+
+    kernel = RowKernel("softmax_backward", spec, op.rows, op.cols, config, tensors=2).write(body)
+    return Program(str(op), (dy, y, dx), (kernel,), str(config), {"config": config})
+
+
+# -------------------------------------------------------------------------------------------------------- choice
+
+KINDS = ("cluster", "fused", "online", "threepass", *TORCH_WARP_COLS, "triton", "unfused")
+_AUTO = ("fused", "online")
+
+
+def _torch_config(op: Softmax, kind: str) -> RowConfig:
+    """The kernel that a version of PyTorch dispatches to."""
+    cols, dtype = op.cols, op.chosen_dtype
+    if cols <= TORCH_WARP_COLS[kind]:
+        return RowConfig(kind, 4, 8 if cols <= 128 else 4)
+    vector = lanes.MAX_VECTOR_BYTES // DTYPE_BYTES[dtype]
+    if kind == "torch-2.0":
+        return RowConfig(kind, _torch_block(cols, dtype), 1, vector)
+    if kind == "torch" and cols <= len(TORCH_HELD) * TORCH_WARPS * WARP_SIZE:
+        return RowConfig(kind, TORCH_WARPS, 1)
+    return RowConfig(kind, TORCH_WARPS, 1, vector)
+
+
+def _torch_block(cols: int, dtype: str) -> int:
+    """Warps of the CTA up to 2.0: half as many threads as the row has vectors, at most 512."""
+    vectors = cols * DTYPE_BYTES[dtype] // lanes.MAX_VECTOR_BYTES
+    threads = 1
+    while threads < min(vectors, 1024) // 2:
+        threads *= 2
+    return max(1, threads // 32)
+
+
+def _configs(op: Softmax, spec: GpuSpec, kind: str) -> list[RowConfig]:
+    dtype = op.chosen_dtype
+    match kind:
+        case "fused":
+            return _fused_configs(op, spec)
+        case "torch" | "torch-2.1" | "torch-2.0":
+            return [_torch_config(op, kind)]
+        case "cluster":
+            shapes = [(warps, cluster) for warps in (8, 16, 32) for cluster in (2, 4, 8)]
+            found = [RowConfig("cluster", warps, 1, cluster=cluster) for warps, cluster in shapes]
+            return [c for c in found if rows.elements(op.cols, c) <= rows.MOST_ELEMENTS]
+        case "triton":
+            return [RowConfig("triton", 8, 1, buffers=1)]
+        case _:
+            return rows.sweep_candidates(spec, kind, op.cols, dtype)
+
+
+def _fused_configs(op: Softmax, spec: GpuSpec) -> list[RowConfig]:
+    return rows.register_candidates(spec, "fused", op.cols)
+
+
+def _estimate(op: Softmax, spec: GpuSpec, config: RowConfig) -> list[Load]:
+    size = op.rows * op.cols * DTYPE_BYTES[op.chosen_dtype]
+    written = op.rows * op.cols * DTYPE_BYTES[op.out_dtype]
+    if config.schedule == "unfused":
+        _, parts = _unfused_parts(op)
+        out = []
+        for one in parts:
+            if isinstance(one, Stage):
+                out.append(pointwise.load(spec, one, ELEMENTWISE))
+            else:
+                out.append(
+                    rows.load(
+                        spec, op.rows, op.cols, config, read_bytes=size, written_bytes=0, cost=ADDITION, reductions=1
+                    )
+                )
+        return out
+    sweeps = 1 if not config.elements else 2 if config.schedule == "online" else 3
+    costs = lanes.total(FAST.exponential, FAST.quotient, ADDITION, MAXIMUM)
+    cost = costs if sweeps == 1 else lanes.total(costs, FAST.exponential)
+    return [
+        rows.load(
+            spec, op.rows, op.cols, config, read_bytes=size, written_bytes=written, cost=cost, reductions=2,
+            sweeps=sweeps,
+        )
+    ]  # fmt: skip
+
+
+def choose(op: Softmax | SoftmaxBackward, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The kernels of a softmax; `auto` takes the better of `fused` and `online`. The backward form has only `fused`."""
+    _check_formats(op)
+    if isinstance(op, SoftmaxBackward):
+        return choose_registers(op, spec, schedule, reads=2, cost={"ffma.fp32": 1.0, "fadd.fp32": 2.0}, tensors=2)
+    words = schedule.split()
+    if schedule != "auto" and (not words or words[0] not in KINDS):
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+    kinds = _AUTO if schedule == "auto" else (words[0],)
+    configs = [config for kind in kinds for config in _configs(op, spec, kind)]
+    if len(words) > 1:
+        base = configs[0] if configs else RowConfig(words[0], 8, 1)
+        configs = [rows.parse(schedule, base)]
+        rows.check(spec, op.cols, configs[0])
+    for config in configs:
+        rows.check(spec, op.cols, config)
+    found = rows.ranked(op, spec, configs, lambda config: _estimate(op, spec, config))
+    return Choice(found[0][0], found)
+
+
+def _check_formats(op: RowOperator) -> None:
+    for dtype in (op.chosen_dtype, op.out_dtype):
+        lanes.check_format(op, dtype)
+
+
+def choose_registers(
+    op: RowOperator, spec: GpuSpec, schedule: str, *, reads: int, cost: Cost, tensors: int, reductions: int = 1
+) -> Choice:
+    """The kernel of an operator that has only the kind `fused`."""
+    words = schedule.split()
+    if schedule != "auto" and words[0] != "fused":
+        raise InputError(f"schedule={schedule}: one of auto, fused, or a whole configuration")
+    configs = rows.register_candidates(spec, "fused", op.cols, tensors)
+    if len(words) > 1:
+        configs = [rows.parse(schedule, configs[0] if configs else RowConfig("fused", 8, 1))]
+        rows.check(spec, op.cols, configs[0], tensors)
+    size = op.rows * op.cols * DTYPE_BYTES[op.chosen_dtype]
+    found = rows.ranked(
+        op, spec, configs,
+        lambda c: [
+            rows.load(
+                spec, op.rows, op.cols, c, read_bytes=reads * size, written_bytes=size, cost=cost,
+                reductions=reductions, tensors=tensors,
+            )
+        ],
+    )  # fmt: skip
+    return Choice(found[0][0], found)
+
+
+Build = Callable[[Softmax, GpuSpec, RowConfig], Program]
+
+
+def _builders() -> Iterator[tuple[str, Build]]:
+    yield "fused", lambda op, spec, c: _fused(op, spec, c, FAST)
+    yield "cluster", lambda op, spec, c: _fused(op, spec, c, FAST)
+    yield "triton", lambda op, spec, c: _fused(op, spec, c, FAST)
+    yield "online", _online
+    yield "threepass", lambda op, spec, c: _threepass(op, spec, c, FAST)
+    for kind in TORCH_WARP_COLS:
+        yield kind, lambda op, spec, c: (_threepass if c.elements else _fused)(op, spec, c, ACCURATE)
+    yield "unfused", _unfused
+
+
+def _checked(
+    build: Callable[[Softmax, GpuSpec, RowConfig], Program],
+) -> Callable[[Softmax, GpuSpec, RowConfig], Program]:
+    def checked(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
+        rows.check(spec, op.cols, config)
+        return build(op, spec, config)
+
+    return checked
+
+
+for _kind, _build in _builders():
+    register("softmax", "gpu", _kind)(_checked(_build))
+register("softmax_backward", "gpu", "fused")(_backward)

@@ -1,0 +1,204 @@
+"""Sums: of everything, of each row, of each column.
+
+Everything: CTAs of 512 threads stride over the vector, four vectors a thread in flight, as many CTAs as the chip holds;
+each leaves its sum in device memory, and the last one of the grid waits for the others and adds them up, as PyTorch's
+reduction does with a semaphore.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.gpu_rules import WARP_SIZE
+from sim.gpu.language.program import CTA_X, WARP, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile, View
+from workloads.gpu.overhead import INSTRUCTION_BYTES
+from workloads.gpu.pointwise import lanes
+from workloads.gpu.pointwise.lanes import BlockReduction, Cost, Load
+from workloads.gpu.pointwise.pointwise import SETUP
+from workloads.gpu.rows import columns, rows
+from workloads.gpu.rows.rows import RowConfig
+from workloads.gpu.rows.softmax import row_numbers
+from workloads.gpu.select import Choice
+from workloads.ops import Sum
+from workloads.ops.base import Array
+from workloads.registry import register
+
+LOOP: Cost = {"iadd.int32": 5.0, "imad.int32": 2.0}
+"""Loop control and addresses of one step (full sum in CUDA, float4, sm_80: 12 instructions with 4 FADD and a load)."""
+REGISTERS = 32
+
+
+@dataclass(frozen=True)
+class VectorConfig:
+    """Sum of everything: warps of a CTA, vectors that a thread has in flight, CTAs of an SM."""
+
+    warps: int = 16
+    vectors: int = 4
+    ctas: int = 4
+    schedule: str = "torch"
+
+    def __str__(self) -> str:
+        """As people type it: `torch warps 16 vectors 4 ctas 4`."""
+        return f"{self.schedule} warps {self.warps} vectors {self.vectors} ctas {self.ctas}"
+
+
+@dataclass(frozen=True)
+class ColumnConfig:
+    """One result a column: a strip of columns and a share of the rows a CTA."""
+
+    schedule: str = "torch"
+
+    def __str__(self) -> str:
+        """As people type it."""
+        return self.schedule
+
+
+Config = VectorConfig | ColumnConfig | RowConfig
+
+
+def _vector_grid(op: Sum, spec: GpuSpec, config: VectorConfig) -> tuple[int, int, int]:
+    """Columns of a warp's step, CTAs, steps."""
+    elements = op.shape[0] * op.shape[1]
+    vector = lanes.MAX_VECTOR_BYTES // DTYPE_BYTES[op.chosen_dtype]
+    span = vector * config.vectors * WARP_SIZE
+    held = lanes.resident(spec, config.warps, REGISTERS)
+    most = min(config.ctas, held) * spec.sm.count
+    ctas = max(1, min(most, -(-elements // (span * config.warps))))
+    steps = -(-elements // (span * config.warps * ctas))
+    return span, ctas, steps
+
+
+def _everything(op: Sum, spec: GpuSpec, config: VectorConfig) -> Program:
+    elements = op.shape[0] * op.shape[1]
+    x = lanes.tensor(op.operands[0], shape=(1, elements))
+    y = lanes.tensor(op.results[0], "output", (1, 1))
+    span, ctas, steps = _vector_grid(op, spec, config)
+    parts = GlobalTensor("parts", (1, ctas), "fp32", (ctas, 1), "scratch")
+    k = KernelBuilder("sum", (ctas, 1, 1), code_bytes=200 * INSTRUCTION_BYTES, flags=1 if ctas > 1 else 0)
+    block = BlockReduction(k, config.warps)
+    per_lane = span // WARP_SIZE
+    with k.role("warps", config.warps, REGISTERS) as r:
+        place = RegisterTile("place", (1, 1), "int32")
+        lanes.write(r, spec, SETUP, dst=place.whole, compute=lambda _: np.zeros((1, 1)))
+        total = RegisterTile("total", (1, 1), "fp32")
+        lanes.write(r, spec, {"iadd.int32": 4.0}, dst=total.whole, compute=_zero)
+        with r.loop("step", steps) as step:
+            at = ((step * ctas + CTA_X) * config.warps + WARP) * span
+            tile = RegisterTile("x", (1, span), x.dtype)
+            r.ldg(tile.whole, x[0:1, at:span], config.vectors, into="x", vector_bytes=lanes.MAX_VECTOR_BYTES)  # type: ignore[misc]
+            cost = lanes.total({"fadd.fp32": 1.0}, lanes.widen(x.dtype))
+            lanes.write(
+                r, spec, lanes.total(lanes.scaled(cost, per_lane), lanes.scaled(LOOP, config.vectors)),
+                dst=total.whole, srcs=(tile.whole,), compute=_add, after=("x",),
+            )  # fmt: skip
+        lanes.warp_reduce(r, "fadd", total.whole, 1)
+        block.write(r, WARP, total.whole, "fadd", rows.sums, again=False)
+        target: View = parts[0:1, CTA_X:1] if ctas > 1 else y[0:1, 0:1]  # type: ignore[misc]
+        with r.when(WARP.equals(0)):
+            r.stg(target, total.whole, 1, vector_bytes=4 if ctas > 1 else DTYPE_BYTES[y.dtype], mix=(("iadd", 30),))
+            if ctas > 1:
+                r.flag_add(0)
+        if ctas > 1:
+            with r.when(CTA_X.equals(ctas - 1)):
+                r.flag_wait(0, ctas)
+                own = -(-ctas // config.warps)
+                part = RegisterTile("part", (1, own), "fp32")
+                count = -(-own // WARP_SIZE)
+                r.ldg(part.whole, parts[0:1, WARP * own : own], count, into="part", vector_bytes=4)  # type: ignore[misc]
+                lanes.write(
+                    r, spec, {"fadd.fp32": float(count)}, dst=total.whole, srcs=(part.whole,),
+                    compute=lambda _, v: v.sum(axis=1, keepdims=True), after=("part",),
+                )  # fmt: skip
+                lanes.warp_reduce(r, "fadd", total.whole, 1)
+                block.write(r, WARP, total.whole, "fadd", rows.sums, again=True)
+                with r.when(WARP.equals(0)):
+                    r.stg(y[0:1, 0:1], total.whole, 1, vector_bytes=DTYPE_BYTES[y.dtype])  # type: ignore[misc]
+    tensors = (x, y, parts) if ctas > 1 else (x, y)
+    return Program(str(op), tensors, (k.build(),), str(config), {"config": config})
+
+
+def _zero(old: Array) -> Array:
+    return np.zeros(old.shape)
+
+
+def _add(old: Array, x: Array) -> Array:
+    return np.asarray(old + x.astype(np.float64).sum(axis=1, keepdims=True))
+
+
+def _columns(op: Sum, spec: GpuSpec, config: ColumnConfig) -> Program:
+    x = lanes.tensor(op.operands[0])
+    y = lanes.tensor(op.results[0], "output", (1, op.shape[1]))
+    cost = lanes.total({"fadd.fp32": 1.0}, lanes.widen(x.dtype))
+    made = columns.kernels("sum_columns", spec, op.shape, (x,), (), (y,), cost, lambda v: (v.sum(axis=0),))
+    return Program(str(op), (x, y, *made.scratch), made.kernels, str(config), {"config": config})
+
+
+def _rows(op: Sum, spec: GpuSpec, config: RowConfig) -> Program:
+    x = lanes.tensor(op.operands[0])
+    y = lanes.tensor(op.results[0], "output", (op.shape[0], 1))
+    made: Kernel = row_numbers("sum_rows", spec, op.shape, x, y, config, "fadd")
+    return Program(str(op), (x, y), (made,), str(config), {"config": config})
+
+
+@register("sum", "gpu", "torch")
+def build(op: Sum, spec: GpuSpec, config: Config) -> Program:
+    """The program of a sum."""
+    match config:
+        case VectorConfig():
+            return _everything(op, spec, config)
+        case RowConfig():
+            rows.check(spec, op.shape[1], config)
+            return _rows(op, spec, config)
+        case ColumnConfig():
+            return _columns(op, spec, config)
+
+
+def choose(op: Sum, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The kernel of a sum: what is added up decides its kind."""
+    lanes.check_format(op, op.chosen_dtype)
+    lanes.check_format(op, op.results[0].dtype)
+    if schedule.split()[:1] not in (["auto"], ["torch"]):
+        raise InputError(f"schedule={schedule}: one of auto, torch, or a whole configuration")
+    size = op.operands[0].size_bytes
+    cost: Cost = {"fadd.fp32": 1.0}
+    if op.axis == 0:
+        columns_config = ColumnConfig()
+        if schedule not in ("auto", "torch"):
+            raise InputError(f"schedule={schedule}: write torch")
+        time_ps = lanes.load_ps(spec, [columns.load(spec, op.shape, op.chosen_dtype, 1, cost)])
+        return Choice(columns_config, [(columns_config, time_ps)])
+    if op.axis == 1:
+        found = rows.sweep_candidates(spec, "torch", op.shape[1], op.chosen_dtype)
+        if len(schedule.split()) > 1:
+            found = [rows.parse(schedule, found[0])]
+            rows.check(spec, op.shape[1], found[0])
+        best = rows.ranked(
+            op, spec, found,
+            lambda c: [
+                rows.load(spec, *op.shape, c, read_bytes=size, written_bytes=0, cost=cost, reductions=1)
+            ],
+        )  # fmt: skip
+        return Choice(best[0][0], best)
+    config = VectorConfig() if schedule in ("auto", "torch") else _parse(schedule)
+    _, ctas, steps = _vector_grid(op, spec, config)
+    work = Load(ctas, config.ctas, size, 0, 30 * steps * config.warps, 200, steps)
+    return Choice(config, [(config, lanes.load_ps(spec, [work]))])
+
+
+def _parse(schedule: str) -> VectorConfig:
+    text = schedule.removeprefix("torch").strip()
+    found = re.findall(r"(warps|vectors|ctas) (\d+)", text)
+    if not re.fullmatch(r"((warps|vectors|ctas) \d+ ?)+", text) or not all(int(value) for _, value in found):
+        raise InputError(f"schedule={schedule}: write {VectorConfig()}")
+    fields: dict[str, Any] = {name: int(value) for name, value in found}
+    config = VectorConfig(**fields)
+    if config.warps > 32 or config.vectors > 16:
+        raise InputError(f"schedule={schedule}: at most 32 warps and 16 vectors")
+    return config
