@@ -10,6 +10,7 @@ Every function of a kernel file is made with :func:`kernel`. It is ``numba.njit`
   a helper in another file changed. Here the cache directory carries the hash of every source that a kernel can depend
   on (its file and what that imports of ours), of the versions below it, and of the modes that change the code.
 
+Some of that replaces private parts of numba: `PRIVATE` names each, and a numba without one is refused at import.
 Nothing outside these functions is touched: neither the environment nor numba's configuration, so the jitted functions
 of a program that imports us keep their own cache directories.
 """
@@ -18,6 +19,7 @@ import contextlib
 import functools
 import gc
 import hashlib
+import importlib
 import inspect
 import os
 import pickle
@@ -30,18 +32,76 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import llvmlite
 import llvmlite.binding
 import numba
 import numpy
-from numba.core import config, types
-from numba.core.caching import Cache, CompileResultCacheImpl, _CacheLocator
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
-from numba.core.targetconfig import ConfigStack
+from numba.core import caching, codegen, compiler, config, targetconfig, types
 from numba.np import arrayobj
+
+from arch.errors import InputError
+
+NUMBA_VERSIONS = ">=0.61,<0.69"
+"""Versions of numba that the tests pass with, as pyproject.toml has them."""
+
+
+class Private(NamedTuple):
+    """A part of numba that is no part of its interface. why: what is done with it here."""
+
+    module: str
+    name: str
+    why: str
+
+
+PRIVATE = (
+    Private("numba.core.caching", "_CacheLocator", "says where a kernel's cache files lie, and when they are stale"),
+    Private("numba.core.caching", "CompileResultCacheImpl.get_filename_base", "names a kernel's cache files"),
+    Private("numba.core.caching", "CompileResultCacheImpl._locator", "is given the locator above"),
+    Private("numba.core.caching", "CompileResultCacheImpl._filename_base", "is given that name"),
+    Private("numba.core.caching", "CompileResultCacheImpl._lineno", "is given a kernel's first line"),
+    Private("numba.core.caching", "Cache._impl_class", "is replaced by a cache with all that"),
+    Private("numba.core.caching", "Cache.load_overload", "is called, and what it does not find is announced"),
+    Private("numba.core.caching", "Cache._guard_against_spurious_io_errors", "is replaced: a full disk is no error"),
+    Private("numba.core.codegen", "JITCodeLibrary._optimize_final_module", "is replaced: no machine code of a part"),
+    Private("numba.core.codegen", "JITCodeLibrary._finalize_final_module", "is replaced: no machine code of a part"),
+    Private("numba.core.codegen", "JITCodeLibrary._finalized", "is set by that"),
+    Private("numba.core.codegen", "JITCodeLibrary.get_pointer_to_function", "is replaced: a part has no address"),
+    Private("numba.core.codegen", "JITCodeLibrary.codegen", "is replaced, so that a part's environment goes nowhere"),
+    Private("numba.core.codegen", "JITCPUCodegen.set_env", "is replaced: what Python calls has an environment"),
+    Private("numba.core.compiler", "Compiler.compile_extra", "is wrapped by what holds while a kernel is compiled"),
+    Private("numba.core.compiler", "Compiler.define_pipelines", "is wrapped: a part is compiled into its own library"),
+    Private("numba.core.cpu", "CPUTargetOptions._nrt", "switches reference counting off"),
+    Private("numba.core.dispatcher", "Dispatcher._cache", "is given the cache above"),
+    Private("numba.core.dispatcher", "Dispatcher.compile", "finds what a kernel is for given types, once"),
+    Private("numba.core.dispatcher", "Dispatcher.get_call_template", "is wrapped: constants make no versions"),
+    Private("numba.core.targetconfig", "ConfigStack.top_or_none", "tells with which flags an operator is resolved"),
+    Private("numba.core.types", "BaseFunction.get_call_type", "is wrapped: an operator is resolved once"),
+    Private("numba.core.types", "unliteral", "makes a variable's type of a constant's"),
+    Private("numba.np.arrayobj", "fix_integer_index", "is replaced: indices count from the start"),
+    Private("numba.np.arrayobj", "make_array", "gives the address of an array's data (search.py, prefetch.py)"),
+)
+"""Every private part of numba that the engines replace, wrap, set or call. A name may end in what `__init__` sets."""
+
+
+def check_numba(parts: Iterable[Private] = PRIVATE) -> None:
+    """InputError, in one line, for a numba that lacks one of the parts."""
+    for part in parts:
+        *path, last = part.name.split(".")
+        try:
+            owner = functools.reduce(getattr, path, importlib.import_module(part.module))
+        except (ImportError, AttributeError):
+            owner = None
+        made = getattr(getattr(owner, "__init__", None), "__code__", None)
+        if not hasattr(owner, last) and last not in getattr(made, "co_names", ()):
+            raise InputError(
+                f"numba {numba.__version__} has no {part.module}.{part.name}, which here {part.why}; "
+                f"install 'numba{NUMBA_VERSIONS}'"
+            )
+
+
+check_numba()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -167,7 +227,7 @@ def cache_directory(file: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="tilewave-"))
 
 
-class _KernelLocator(_CacheLocator):
+class _KernelLocator(caching._CacheLocator):
     """Puts a kernel's cache files into :func:`cache_directory`; the stamp covers the function's own file as well."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -185,14 +245,14 @@ class _KernelLocator(_CacheLocator):
         return hashlib.sha256(f"{self._module}:{self._file}".encode()).hexdigest()[:10] + f"-{self._line}"
 
 
-class _KernelCacheImpl(CompileResultCacheImpl):
+class _KernelCacheImpl(caching.CompileResultCacheImpl):
     def __init__(self, function: Callable[..., Any]) -> None:
         self._lineno = function.__code__.co_firstlineno
         self._locator = _KernelLocator(function)
         self._filename_base = self.get_filename_base(function.__qualname__, getattr(sys, "abiflags", ""))
 
 
-class _KernelCache(Cache):
+class _KernelCache(caching.Cache):
     """Numba's cache with our locator. A full disk or a damaged file costs a compile, not the run.
 
     announce: what to say on stderr when nothing is found, because the compile that follows takes long.
@@ -264,7 +324,7 @@ def resolved(function: Any, *args: Any) -> Any:
     return function.compile(tuple(map(numba.typeof, args))) if hasattr(function, "compile") else function
 
 
-class _Compiler(Compiler):
+class _Compiler(compiler.Compiler):
     """Numba's compiler, but an index counts from the start; with ``NUMBA_BOUNDSCHECK=1`` a negative one is an error."""
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
@@ -287,7 +347,7 @@ def _as_it_is(context: Any, builder: Any, index_type: Any, index: Any, size: Any
     return context.cast(builder, index, index_type, types.intp)
 
 
-class _PartLibrary(JITCodeLibrary):
+class _PartLibrary(codegen.JITCodeLibrary):
     """Code that is linked into its callers, which optimise it with theirs: it gets no machine code of its own."""
 
     def _optimize_final_module(self) -> None:
@@ -343,7 +403,7 @@ def _operators_resolved_once() -> Iterator[None]:
     def remembered(function: Any, context: Any, args: Any, keywords: Any) -> Any:
         if keywords or not all(a.is_precise() for a in args):
             return resolve(function, context, args, keywords)
-        flags = ConfigStack.top_or_none()
+        flags = targetconfig.ConfigStack.top_or_none()
         if id(flags) not in modes:
             modes[id(flags)] = flags, next((mode for _, mode in modes.values() if mode == flags), flags)
         key = function, tuple(args), id(modes[id(flags)][1])

@@ -2,19 +2,23 @@
 
 import operator
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from numba.core import config, types
 from numba.core.caching import NullCache
 from numba.core.errors import NumbaError
 
+from arch.errors import InputError
 from sim.engine import jit
 
 REPOSITORY = Path(jit.__file__).resolve().parents[2]
@@ -43,6 +47,9 @@ def small_install(folder: Path) -> Path:
     engine = folder / "sim" / "engine"
     shutil.copytree(REPOSITORY / "sim" / "engine", engine, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "sim" / "__init__.py").write_text("")
+    (folder / "arch").mkdir()
+    (folder / "arch" / "__init__.py").write_text("")
+    shutil.copy(REPOSITORY / "arch" / "errors.py", folder / "arch")
     part = folder / "sim" / "part"
     part.mkdir()
     (part / "__init__.py").write_text("")
@@ -212,6 +219,40 @@ def test_what_is_not_in_the_cache_is_announced_once(tmp_path: Path, capfd: pytes
         words.append(capfd.readouterr().err)
     said = "tilewave: compiling, once for each type\n"
     assert words == [said, "", said]
+
+
+@pytest.mark.parametrize("part", jit.PRIVATE, ids=lambda part: part.name)
+def test_a_numba_without_a_private_part_is_refused_in_one_line(
+    part: jit.Private, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = part._replace(name=f"{part.name}_of_another_version")
+    with pytest.raises(InputError, match=re.escape(f"has no {other.module}.{other.name}")) as raised:
+        jit.check_numba([part, other])
+    assert "\n" not in str(raised.value)
+    assert f"install 'numba{jit.NUMBA_VERSIONS}'" in str(raised.value)
+
+
+@pytest.mark.parametrize("part", ["core.codegen.JITCodeLibrary._finalized", "np.arrayobj.fix_integer_index"])
+def test_the_command_says_what_numba_lacks(part: str) -> None:
+    code = f"""
+import functools, sys, numba.core.codegen, numba.np.arrayobj
+*path, last = {part!r}.split(".")
+owner = functools.reduce(getattr, path, numba)
+for place in getattr(owner, "__mro__", (owner,)):
+    if last in vars(place):
+        delattr(place, last)
+from sim.app.cli import main
+sys.exit(main(["run", "gemm", "m=8", "n=8", "k=8", "--arch", "t4"]) != 2)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"tilewave: numba {numba.__version__} has no numba.{part}, which here is ")
+
+
+def test_the_range_of_numba_is_that_of_the_package() -> None:
+    wanted = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert f"numba{jit.NUMBA_VERSIONS}" in wanted
 
 
 @jitted_only
