@@ -76,7 +76,7 @@ def _stream_add() -> tuple[float, int]:
     """CPU seconds and warp instructions of z = x + y, 16 B a thread."""
     from arch.load import load_arch
     from sim.gpu.engine.api import Device
-    from sim.gpu.language.program import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+    from sim.gpu.language import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
 
     elements, threads = 64 << 20, 256
     x, y, z = (GlobalTensor(name, (elements,), "fp32", (1,)) for name in "xyz")

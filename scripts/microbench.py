@@ -25,7 +25,7 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.api import Device, KernelResult
-from sim.gpu.language.program import Program
+from sim.gpu.language import Program
 from sim.gpu.power.regulator import FixedClock
 from sim.host.model import Host, Kernel, Process
 from sim.host.scopes import scope_ps

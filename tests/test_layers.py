@@ -105,7 +105,7 @@ def test_only_declared_dependencies_are_imported(path: Path) -> None:
         ("sim.gpu.model", "from ..app.report import record", ["sim.app.report.record"]),
         ("sim.memory.cache", "from sim.gpu.language import program", ["sim.gpu.language.program"]),
         ("workloads.gpu.gemm", "from sim.gpu.engine.loop import advance", ["sim.gpu.engine.loop.advance"]),
-        ("workloads.gpu.gemm", "from sim.gpu.language.program import Kernel\nfrom arch.gpu import GpuSpec", []),
+        ("workloads.gpu.gemm", "from sim.gpu.language import Kernel\nfrom arch.gpu import GpuSpec", []),
         ("sim.app.run", "from workloads.parse import parse", []),
     ],
 )

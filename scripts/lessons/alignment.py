@@ -16,7 +16,7 @@ from lesson import Claim, main
 from arch.load import load_arch
 from sim.app.run import simulate
 from sim.gpu.engine.api import Device
-from sim.gpu.language.program import GlobalTensor, KernelBuilder, Program, RegisterTile
+from sim.gpu.language import GlobalTensor, KernelBuilder, Program, RegisterTile
 from workloads.ops import Gemm
 
 if TYPE_CHECKING:

@@ -18,8 +18,18 @@ from lesson import Claim, main
 from arch.load import load_arch
 from sim.app.run import simulate
 from sim.gpu.engine.api import Device
-from sim.gpu.language.program import CTA_X, WARP, Expr, GlobalTensor, KernelBuilder, Program, RegisterTile, RoleBuilder
-from sim.gpu.language.template import Load, pipelined
+from sim.gpu.language import (
+    CTA_X,
+    WARP,
+    Expr,
+    GlobalTensor,
+    KernelBuilder,
+    Load,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    pipelined,
+)
 from sim.gpu.power.regulator import PowerRegulator
 from workloads.ops import Gemm
 

@@ -1,3 +1,3 @@
-"""Another name of `sim.gpu.language.program`, kept for one release: kernels import the language from there."""
+"""Another name of `sim.gpu.language`, kept for one release: kernels import the language from there."""
 
-from sim.gpu.language.program import *  # noqa: F403
+from sim.gpu.language import *  # noqa: F403

@@ -1,3 +1,5 @@
-"""Another name of `sim.gpu.language.template`, kept for one release: kernels import it from there."""
+"""Another name of `sim.gpu.language`, kept for one release: kernels import the template from there."""
 
-from sim.gpu.language.template import *  # noqa: F403
+from sim.gpu.language import Load, pipelined
+
+__all__ = ["Load", "pipelined"]

@@ -12,7 +12,7 @@ from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.api import Device, KernelResult
 from sim.gpu.engine.events import Event
-from sim.gpu.language.program import GlobalTensor, Kernel, Program
+from sim.gpu.language import GlobalTensor, Kernel, Program
 
 Runner = Callable[..., KernelResult]
 

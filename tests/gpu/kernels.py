@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     CLUSTER_RANK,
     CTA_X,
     CTA_Y,

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from arch.errors import InputError
-from sim.gpu.language.program import CTA_X, KernelBuilder
-from sim.gpu.language.template import Load, pipelined
+from sim.gpu.language import CTA_X, KernelBuilder, Load, pipelined
 from tests.gpu.kernels import numbers
 from tests.reference.gpu_executor import execute
 from tests.reference.mutation import assert_mutants_caught, check

@@ -18,7 +18,7 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.api import Device
-from sim.gpu.language.program import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+from sim.gpu.language import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
 from workloads.gpu.gemm import mma, simt, wgmma
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.simt import SimtConfig

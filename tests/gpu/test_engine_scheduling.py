@@ -13,7 +13,7 @@ from sim.engine.clock import TICKS_PER_CYCLE, ps_to_ticks
 from sim.gpu.engine.api import Device
 from sim.gpu.engine.events import Event
 from sim.gpu.engine.layout import C, M
-from sim.gpu.language.program import CTA_X, WARP, Kernel, KernelBuilder, RegisterTile, table
+from sim.gpu.language import CTA_X, WARP, Kernel, KernelBuilder, RegisterTile, table
 from sim.gpu.lower.kernel import occupancy
 from tests.gpu.conftest import column, cycles, run
 

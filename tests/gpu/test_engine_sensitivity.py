@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arch.gpu import GpuSpec
-from sim.gpu.language.program import WARP, GlobalTensor, KernelBuilder, Op, Program, RegisterTile, SharedTile
+from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, Op, Program, RegisterTile, SharedTile
 from sim.gpu.lower.banks import access_waves
 from tests.gpu.conftest import cycles, run
 from workloads.gpu import micro

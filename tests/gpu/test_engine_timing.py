@@ -13,7 +13,7 @@ from arch.gpu import GpuSpec
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.events import Event
 from sim.gpu.engine.layout import M
-from sim.gpu.language.program import WARP, GlobalTensor, KernelBuilder, RegisterTile
+from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, RegisterTile
 from tests.gpu.conftest import column, run
 
 VALUE = RegisterTile("value", (1, 32), "fp32")

@@ -16,7 +16,7 @@ from sim.gpu.check.interpret import CheckResult, interpret
 from sim.gpu.check.mutants import mutants
 from sim.gpu.engine.api import Device
 from sim.gpu.engine.events import Event
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     CTA_X,
     WARP,
     GlobalTensor,

@@ -14,7 +14,7 @@ from arch.load import load_arch
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
 from sim.gpu.engine.events import Event
-from sim.gpu.language.program import Program
+from sim.gpu.language import Program
 from tests.gpu.kernels import Array, numbers
 from workloads.gpu.gemm import mma, simt, wgmma
 from workloads.gpu.gemm.mma import MmaConfig

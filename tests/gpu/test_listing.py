@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arch.load import load_arch
-from sim.gpu.language.program import walk
+from sim.gpu.language import walk
 from sim.gpu.lower.listing import listing
 from tests.gpu.kernels import mma_gemm, split_sum, wgmma_gemm
 

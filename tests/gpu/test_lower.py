@@ -7,7 +7,7 @@ import pytest
 
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.layout import Affine, W
-from sim.gpu.language.program import CTA_X, WARP, Expr, Table, Var
+from sim.gpu.language import CTA_X, WARP, Expr, Table, Var
 from sim.gpu.lower.kernel import _GIVEN, _Expressions
 
 H, J, K, L = (Var(name) for name in "hjkl")

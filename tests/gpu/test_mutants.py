@@ -9,7 +9,7 @@ import pytest
 
 from arch.dtypes import round_to
 from sim.gpu.check.mutants import mutants
-from sim.gpu.language.program import Kernel, Op, Program, walk
+from sim.gpu.language import Kernel, Op, Program, walk
 from tests.gpu.kernels import (
     Array,
     dynamic_copy,

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from arch.errors import InputError
 from sim.gpu.check.instances import places, run_warp
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     BUILTIN_VARS,
     CTA_X,
     Const,
     IntLike,
+    Kernel,
     KernelBuilder,
     RegisterTile,
     Var,
@@ -21,6 +22,7 @@ from sim.gpu.language.program import (
     maximum,
     minimum,
     table,
+    walk,
 )
 from tests.gpu.kernels import matrix, tma_copy
 
@@ -225,3 +227,27 @@ def test_shared_bytes_counts_alignment_and_barriers() -> None:
     k.shared("swizzled", (8, 64), "bf16", stages=2, swizzle_bytes=128)
     k.mbarrier("full", 2, 1)
     assert _role_of(k).build().shared_bytes == 1024 + 2 * 1024 + 16
+
+
+def test_a_kernel_written_against_the_old_names_builds() -> None:
+    """`sim.gpu.program` and `sim.gpu.template` stay for one release."""
+    from sim.gpu import program as old
+    from sim.gpu import template
+
+    x = old.GlobalTensor("x", (64, 64), "fp32", strides=(64, 1))
+    kernel = old.KernelBuilder("copy", grid=(1, 1, 1))
+    tile = kernel.shared("tile", (8, 64), "fp32", 2)
+    value = old.RegisterTile("value", (8, 64), "fp32")
+    template.pipelined(
+        kernel,
+        steps=8,
+        loads=[template.Load(tile, lambda step: x[step * 8 : 8, :])],
+        warps=1,
+        registers=32,
+        compute=lambda r, step, stage: r.lds(value.whole, tile.stage(stage), 4),
+        store=lambda r: r.stg(x[0:8, :], value.whole, 4),
+    )
+    built = kernel.build()
+    assert isinstance(built, Kernel)
+    assert old.Program("copy", (x,), (built,), "by hand").addresses()["x"] > 0
+    assert (old.Kernel, old.walk, old.CTA_X) == (Kernel, walk, CTA_X)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.gpu.check.instances import Instance, Place, places, run_warp, warp_roles
-from sim.gpu.language.program import GlobalTensor, Kernel, Program, RegisterTile, SharedTile
+from sim.gpu.language import GlobalTensor, Kernel, Program, RegisterTile, SharedTile
 
 #: These wait until the warp's own loads and stores have been performed, as the memory model says of what releases.
 _RELEASES = {"bar_sync", "bar_arrive", "cluster_sync", "mbarrier_arrive", "mbarrier_expect", "flag_add", "fence_async"}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sim.gpu.check.interpret import interpret
 from sim.gpu.check.mutants import mutants
-from sim.gpu.language.program import Program
+from sim.gpu.language import Program
 
 Tensors = Mapping[str, NDArray[Any]]
 

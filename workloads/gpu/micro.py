@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     CTA_X,
     WARP,
     Expr,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.gpu.language.program import RoleBuilder
+from sim.gpu.language import RoleBuilder
 
 Mix = tuple[tuple[str, int], ...]
 

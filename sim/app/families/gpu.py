@@ -23,8 +23,8 @@ from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.events import EVENT_COLUMNS, Event, Window
 from sim.gpu.engine.layout import X
-from sim.gpu.language.program import Kernel as GpuKernel
-from sim.gpu.language.program import Program
+from sim.gpu.language import Kernel as GpuKernel
+from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
 from sim.gpu.power.regulator import FixedClock, PowerRegulator, Regulator
 from sim.host.model import Host, Process

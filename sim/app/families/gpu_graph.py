@@ -19,8 +19,8 @@ from sim.app.report.sections import bytes_text
 from sim.engine.clock import PS_PER_S
 from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.events import Window
-from sim.gpu.language.program import Kernel as GpuKernel
-from sim.gpu.language.program import Program
+from sim.gpu.language import Kernel as GpuKernel
+from sim.gpu.language import Program
 from sim.host.model import Copy, Host
 from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import SCOPES, Call, CallTime, call_times, calls_ps

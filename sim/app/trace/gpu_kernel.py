@@ -23,7 +23,7 @@ from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.engine.events import Event, TraceRow
 from sim.gpu.engine.layout import TRACE_BEGIN, TRACE_END, Counter, P, Reason, W
 from sim.gpu.engine.loop import PHASE_SHIFT
-from sim.gpu.language.program import Op, walk
+from sim.gpu.language import Op, walk
 from sim.memory.counters import MemoryCounter
 
 _SECTOR_BYTES = 32

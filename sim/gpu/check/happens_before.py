@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.gpu.check.instances import Box
-from sim.gpu.language.program import GlobalTensor
+from sim.gpu.language import GlobalTensor
 
 Clock = NDArray[np.int32]
 

@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from arch.errors import InputError
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     Assign,
     Buffer,
     GlobalTensor,

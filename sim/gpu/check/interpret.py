@@ -37,7 +37,7 @@ from sim.gpu.check.happens_before import NEVER, Access, Agent, Clock, Clocks, Hi
 from sim.gpu.check.instances import Box, Instance, Place, places, run_warp, warp_roles
 from sim.gpu.check.mutants import WAITS
 from sim.gpu.engine.events import EVENT_COLUMNS, Event
-from sim.gpu.language.program import GlobalTensor, Kernel, Program, RegisterTile, walk
+from sim.gpu.language import GlobalTensor, Kernel, Program, RegisterTile, walk
 
 Array = NDArray[Any]
 Key = tuple[int, str, int]  #: CTA (-1 for device memory), buffer, stage

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from sim.gpu.language.program import Kernel, Loop, Op, Program, Statement, walk
+from sim.gpu.language import Kernel, Loop, Op, Program, Statement, walk
 
 #: Opcodes whose removal must be noticed: what waits, and what orders.
 WAITS = (

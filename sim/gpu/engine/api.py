@@ -20,7 +20,7 @@ from sim.gpu.engine import layout as lay
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Window
 from sim.gpu.engine.layout import Block, C, Counter, GpuState, M, P, Q, Reason, S, W, X
-from sim.gpu.language.program import Kernel
+from sim.gpu.language import Kernel
 from sim.gpu.lower.kernel import Occupancy, idle_launch_ps, lower_kernel, occupancy
 from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
-from sim.gpu.language.program import Expr, IntLike, KernelBuilder, RoleBuilder, SharedTile, View
+from sim.gpu.language.builder import KernelBuilder, RoleBuilder
+from sim.gpu.language.expressions import Expr, IntLike
+from sim.gpu.language.tensors import SharedTile, View
 
 
 @dataclass(frozen=True)

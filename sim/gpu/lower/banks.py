@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from arch.dtypes import DTYPE_BYTES
-from sim.gpu.language.program import SharedTile, View
+from sim.gpu.language import SharedTile, View
 
 BANKS = 32
 WARP = 32

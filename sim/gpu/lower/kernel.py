@@ -18,7 +18,7 @@ from arch.gpu_rules import WARP_SIZE
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, ps_to_ticks, transfer_ticks
 from sim.gpu.engine import layout as lay
 from sim.gpu.engine.layout import Affine, Box, Col, Counter, GpuProgram, Kind, P, W
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     Assign,
     Binary,
     Const,

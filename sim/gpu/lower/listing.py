@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from arch.gpu import GpuSpec
-from sim.gpu.language.program import Assign, Const, GlobalTensor, Kernel, Loop, Op, Program, Statement, View
+from sim.gpu.language import Assign, Const, GlobalTensor, Kernel, Loop, Op, Program, Statement, View
 from sim.gpu.lower.kernel import find_row, shared_row
 
 _SHARED_OPS = ("lds", "sts", "ldmatrix", "stmatrix", "dsmem_ld")

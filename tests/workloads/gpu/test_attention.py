@@ -17,7 +17,7 @@ from arch.load import load_arch
 from sim.app.run import simulate
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
-from sim.gpu.language.program import Const, Program, evaluate, walk
+from sim.gpu.language import Const, Program, evaluate, walk
 from sim.gpu.lower.listing import listing
 from workloads.gpu.attention.blocks import AttentionProblem, blocks, problem
 from workloads.gpu.attention.choose import Config

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
-from sim.gpu.language.program import walk
+from sim.gpu.language import walk
 from sim.gpu.lower.listing import listing
 from workloads.gpu import select
 from workloads.gpu.gemm.choose import Config, _wgmma_candidates, choose, parse

@@ -14,7 +14,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.check.instances import Instance, places, run_warp
-from sim.gpu.language.program import Const, GlobalTensor, Loop, Program, Statement, Var, evaluate, walk
+from sim.gpu.language import Const, GlobalTensor, Loop, Program, Statement, Var, evaluate, walk
 from workloads.gpu.gemm import simt, threadblock
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.plan import Plan

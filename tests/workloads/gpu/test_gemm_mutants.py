@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from arch.load import load_arch
-from sim.gpu.language.program import Program
+from sim.gpu.language import Program
 from workloads.gpu.gemm.choose import Config
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig

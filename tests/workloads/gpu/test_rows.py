@@ -12,7 +12,7 @@ from arch.errors import InputError
 from arch.load import load_arch
 from sim.app.run import simulate
 from sim.gpu.check.interpret import interpret
-from sim.gpu.language.program import Program
+from sim.gpu.language import Program
 from workloads.gpu.select import choose
 from workloads.parse import parse
 from workloads.registry import build

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
-from sim.gpu.language.program import Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, as_expr, maximum, minimum
+from sim.gpu.language import Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, as_expr, maximum, minimum
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.ops.attention import Attention
 

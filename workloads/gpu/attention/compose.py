@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sim.gpu.language.program import GlobalTensor, Kernel, Loop, Op, Statement, View
+from sim.gpu.language import GlobalTensor, Kernel, Loop, Op, Statement, View
 
 
 def on_tensors(kernel: Kernel, tensors: Mapping[str, GlobalTensor], name: str) -> Kernel:

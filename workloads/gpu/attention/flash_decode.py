@@ -16,7 +16,7 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     CTA_X,
     CTA_Y,
     CTA_Z,

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     CTA_X,
     CTA_Y,
     WARP,

@@ -24,7 +24,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     CTA_X,
     CTA_Y,
     CTA_Z,

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from arch.dtypes import DTYPE_BYTES
-from sim.gpu.language.program import Const, Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, View
+from sim.gpu.language import Const, Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, View
 from workloads.gpu.gemm.plan import Plan, Unit
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, add, ceil_div
 

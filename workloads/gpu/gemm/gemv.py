@@ -15,7 +15,7 @@ import numpy as np
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     CTA_X,
     CTA_Y,
     WARP,

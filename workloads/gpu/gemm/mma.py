@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language.program import IntLike, Op, Program, RegisterTile, RoleBuilder, View, as_expr
+from sim.gpu.language import IntLike, Op, Program, RegisterTile, RoleBuilder, View, as_expr
 from workloads.gpu import overhead
 from workloads.gpu.gemm import threadblock
 from workloads.gpu.gemm.estimate import Figures, Work

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sim.gpu.language.program import Const, Expr, IntLike, RoleBuilder, as_expr, maximum, minimum
+from sim.gpu.language import Const, Expr, IntLike, RoleBuilder, as_expr, maximum, minimum
 
 
 @dataclass(frozen=True)

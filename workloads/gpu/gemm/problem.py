@@ -9,7 +9,7 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
-from sim.gpu.language.program import GlobalTensor, IntLike, SharedTile, View
+from sim.gpu.language import GlobalTensor, IntLike, SharedTile, View
 from workloads.ops import Gemm
 
 MAX_VECTOR_BYTES = 16

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language.program import Program
+from sim.gpu.language import Program
 from workloads.gpu import overhead
 from workloads.gpu.gemm import mma
 from workloads.gpu.gemm.mma import MmaConfig, TensorCore

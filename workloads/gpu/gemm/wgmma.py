@@ -25,7 +25,7 @@ from typing import ClassVar
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     CLUSTER_RANK,
     CTA_X,
     WARP,

@@ -19,7 +19,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from sim.gpu.language.program import CTA_X, WARP, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile, as_expr
+from sim.gpu.language import CTA_X, WARP, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile, as_expr
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.functions import COSTS

@@ -13,7 +13,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from sim.gpu.language.program import CTA_X, CTA_Y, WARP, KernelBuilder, Program, RegisterTile
+from sim.gpu.language import CTA_X, CTA_Y, WARP, KernelBuilder, Program, RegisterTile
 from workloads.gpu.overhead import INSTRUCTION_BYTES, mix
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Load

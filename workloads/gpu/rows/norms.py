@@ -16,7 +16,7 @@ import numpy as np
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language.program import Program, RegisterTile, View
+from sim.gpu.language import Program, RegisterTile, View
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Cost, Load
 from workloads.gpu.rows import columns, rows

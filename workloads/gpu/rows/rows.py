@@ -20,7 +20,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from sim.gpu.language.program import (
+from sim.gpu.language import (
     CLUSTER_RANK,
     CTA_X,
     WARP,

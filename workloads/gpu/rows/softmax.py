@@ -26,7 +26,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from sim.gpu.language.program import GlobalTensor, Kernel, Program, View
+from sim.gpu.language import GlobalTensor, Kernel, Program, View
 from workloads.gpu.pointwise import lanes, pointwise
 from workloads.gpu.pointwise.functions import DIVIDE, EXPONENTIAL
 from workloads.gpu.pointwise.lanes import Cost, Load

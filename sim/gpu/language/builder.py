@@ -1,0 +1,336 @@
+"""Builders of kernels: buffers and barriers are declared, then each role is written, a method an op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from arch.errors import InputError
+from sim.gpu.language.expressions import ZERO, Const, IntLike, Var, as_expr
+from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
+from sim.gpu.language.tensors import GlobalTensor, MBarrier, SharedTile, View
+
+
+class RoleBuilder:
+    """Writes the body of one role; every method appends one statement. See `Op` for the common keywords."""
+
+    def __init__(self, kernel: KernelBuilder, name: str, warps: int, registers: int) -> None:
+        self._kernel = kernel
+        self.name, self.warps, self.registers = name, warps, registers
+        self._bodies: list[list[Statement]] = [[]]
+        self._vars: set[str] = set()
+
+    # --- control
+
+    @contextmanager
+    def loop(self, var: str, trips: IntLike, start: IntLike = 0, step: IntLike = 1) -> Iterator[Var]:
+        """`with role.loop("k", trips) as k:` runs the body `trips` times."""
+        self._bodies.append([])
+        self._vars.add(var)
+        yield Var(var)
+        body = tuple(self._bodies.pop())
+        self._bodies[-1].append(Loop(var, as_expr(trips), as_expr(start), as_expr(step), body))
+
+    @contextmanager
+    def when(self, condition: IntLike) -> Iterator[None]:
+        """Runs the body where `condition` (0 or 1) is 1."""
+        self._bodies.append([])
+        yield
+        body = tuple(self._bodies.pop())
+        self._bodies[-1].append(Loop("", as_expr(condition), ZERO, Const(1), body))
+
+    @contextmanager
+    def loop_while(self, condition: IntLike) -> Iterator[None]:
+        """Runs the body again and again as long as `condition` is 1: for counters that the body sets."""
+        self._bodies.append([])
+        yield
+        body = tuple(self._bodies.pop())
+        self._bodies[-1].append(Loop("", as_expr(condition), ZERO, Const(1), body, again=True))
+
+    def assign(self, var: str, value: IntLike) -> Var:
+        """Sets the counter `var`; returns it for use in expressions."""
+        self._vars.add(var)
+        self._bodies[-1].append(Assign(var, as_expr(value)))
+        return Var(var)
+
+    def op(self, opcode: str, count: int = 1, **fields: Any) -> None:
+        """Appends `Op(opcode, count, ...)`; the named methods below are the readable way."""
+        if count < 0:
+            raise InputError(f"kernel {self._kernel.name}, role {self.name}: {opcode} count {count} is negative")
+        if count:
+            self._bodies[-1].append(Op(opcode, count, **fields))
+
+    # --- arithmetic on registers
+
+    def run(self, opcode: str, count: int, **fields: Any) -> None:
+        """`count` instructions of a fixed-latency opcode of the machine's table (ffma, hfma2, imad, alu, mufu, ...)."""
+        self.op(opcode, count, **fields)
+
+    def mma(
+        self, acc: View, a: View, b: View, *, shape: str, dtype: str, count: int, accumulate: IntLike = 1, **fields: Any
+    ) -> None:
+        """`count` warp-level mma.sync of `shape`, together acc += a @ b for this warp's register tiles.
+
+        accumulate: 0 where the sum starts from zero (the first step of a loop: `accumulate=k > 0`).
+        """
+        value = as_expr(accumulate)
+        self.op(
+            "mma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, value=value, compute=_matmul_into, **fields
+        )
+
+    def wgmma(
+        self, acc: View, a: View, b: View, *, shape: str, dtype: str, count: int, accumulate: IntLike = 1, **fields: Any
+    ) -> None:
+        """`count` asynchronous wgmma of the warp's warpgroup; a is shared or registers, b shared.
+
+        The views are this warp's part of a and acc. accumulate: 0 where the sum starts from zero, as for `mma`. To be
+        preceded by `wgmma_fence` and followed by `wgmma_commit` and, some time later, `wgmma_wait`.
+        """
+        value = as_expr(accumulate)
+        self.op(
+            "wgmma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, value=value, compute=_matmul_into, **fields
+        )
+
+    def wgmma_fence(self) -> None:
+        """Orders register accesses before the following wgmma."""
+        self.op("wgmma_fence")
+
+    def wgmma_commit(self) -> None:
+        """Closes a group of wgmma."""
+        self.op("wgmma_commit")
+
+    def wgmma_wait(self, left: int) -> None:
+        """Waits until at most `left` groups of wgmma are pending."""
+        self.op("wgmma_wait", value=Const(left))
+
+    # --- shared memory
+
+    def load(self, dst: View, op: Op) -> None:
+        """`op`, an `lds` or `ldmatrix` without dst, to the registers `dst`."""
+        self._bodies[-1].append(replace(op, dst=dst, compute=_copy))
+
+    def ldmatrix(self, dst: View, src: View, count: int, **fields: Any) -> None:
+        """`count` ldmatrix.x4 (8x8 matrices of 16-bit elements) from shared memory into fragments."""
+        self.op("ldmatrix", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+
+    def lds(self, dst: View, src: View, count: int, **fields: Any) -> None:
+        """`count` LDS of `vector_bytes` a thread."""
+        self.op("lds", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+
+    def sts(self, dst: View, src: View, count: int, **fields: Any) -> None:
+        """`count` STS of `vector_bytes` a thread."""
+        self.op("sts", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+
+    def dsmem_ld(self, dst: View, src: View, count: int, rank: int, **fields: Any) -> None:
+        """`count` LDS of `vector_bytes` a thread from the same tile of CTA `rank` of the cluster."""
+        self.op("dsmem_ld", count, dst=dst, srcs=(src,), multicast=Const(1 << rank), compute=_copy, **fields)
+
+    # --- global memory through L1
+
+    def ldg(self, dst: View, src: View, count: int, *, into: str, **fields: Any) -> None:
+        """`count` LDG of `vector_bytes` a thread, covering the box `src`; completion on scoreboard `into`."""
+        self.op("ldg", count, dst=dst, srcs=(src,), into=into, compute=_copy, **fields)
+
+    def stg(self, dst: View, src: View, count: int, **fields: Any) -> None:
+        """`count` STG of `vector_bytes` a thread, covering the box `dst`."""
+        self.op("stg", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+
+    def red(self, dst: View, src: View, count: int, **fields: Any) -> None:
+        """`count` RED.ADD to global memory, done at the L2."""
+        self.op("red", count, dst=dst, srcs=(src,), compute=_add_into, **fields)
+
+    def cp_async(self, dst: View, src: View, count: int, **fields: Any) -> None:
+        """`count` cp.async (global to shared, past the registers)."""
+        self.op("cp_async", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+
+    def cp_commit(self) -> None:
+        """Closes a group of cp.async."""
+        self.op("cp_commit")
+
+    def cp_wait(self, left: int) -> None:
+        """Waits until at most `left` groups of cp.async are pending (this warp's own)."""
+        self.op("cp_wait", value=Const(left))
+
+    def cp_async_arrive(self, barrier: MBarrier, stage: IntLike) -> None:
+        """cp.async.mbarrier.arrive.noinc: arrives when this warp's earlier cp.async are complete."""
+        self.op("cp_async_arrive", barrier=barrier, stage=as_expr(stage))
+
+    # --- TMA
+
+    def tma_load(
+        self, dst: View, src: View, barrier: MBarrier, stage: IntLike, multicast: IntLike | None = None
+    ) -> None:
+        """One bulk tensor copy, box `src` of a global tensor to a shared tile; completes by bytes on `barrier[stage]`.
+
+        multicast: mask of cluster ranks that all receive it, each on its own barrier.
+        """
+        mask = None if multicast is None else as_expr(multicast)
+        self.op("tma_load", dst=dst, srcs=(src,), barrier=barrier, stage=as_expr(stage), multicast=mask, compute=_copy)
+
+    def tma_store(self, dst: View, src: View, *, add: bool = False) -> None:
+        """One bulk tensor store (or reduction at the L2) from a shared tile, grouped by `bulk_commit`, `bulk_wait`."""
+        self.op("tma_reduce" if add else "tma_store", dst=dst, srcs=(src,), compute=_add_into if add else _copy)
+
+    def bulk_commit(self) -> None:
+        """Closes a group of bulk stores."""
+        self.op("bulk_commit")
+
+    def bulk_wait(self, left: int, *, read: bool = True) -> None:
+        """Waits until at most `left` groups of bulk stores are pending; `read`: until their source has been read."""
+        self.op("bulk_wait_read" if read else "bulk_wait", value=Const(left))
+
+    def fence_async(self) -> None:
+        """fence.proxy.async: shared-memory writes of this warp become visible to TMA and wgmma."""
+        self.op("fence_async")
+
+    # --- barriers
+
+    def mbarrier_wait(self, barrier: MBarrier, stage: IntLike, phase: IntLike) -> None:
+        """Waits until `barrier[stage]` has completed phase `phase` (0 is the first; negative phases are complete)."""
+        self.op("mbarrier_wait", barrier=barrier, stage=as_expr(stage), phase=as_expr(phase))
+
+    def mbarrier_expect(self, barrier: MBarrier, stage: IntLike, size_bytes: IntLike) -> None:
+        """Arrives on `barrier[stage]` and expects `size_bytes` of bulk copies in this phase."""
+        self.op("mbarrier_expect", barrier=barrier, stage=as_expr(stage), value=as_expr(size_bytes))
+
+    def mbarrier_arrive(self, barrier: MBarrier, stage: IntLike, cluster: IntLike | None = None) -> None:
+        """One arrival of this warp on `barrier[stage]`, of its own CTA or of every CTA in the mask `cluster`."""
+        mask = None if cluster is None else as_expr(cluster)
+        self.op("mbarrier_arrive", barrier=barrier, stage=as_expr(stage), multicast=mask)
+
+    def bar_sync(self, barrier: IntLike, warps: int) -> None:
+        """bar.sync: waits for `warps` warps of the CTA on named barrier `barrier` (0-15); 0 is __syncthreads."""
+        self.op("bar_sync", stage=as_expr(barrier), value=Const(warps))
+
+    def bar_arrive(self, barrier: IntLike, warps: int) -> None:
+        """bar.arrive: counts as one of the `warps` warps of named barrier `barrier` and does not wait."""
+        self.op("bar_arrive", stage=as_expr(barrier), value=Const(warps))
+
+    def cluster_sync(self) -> None:
+        """barrier.cluster arrive and wait by all warps of all CTAs of the cluster."""
+        self.op("cluster_sync")
+
+    # --- tile schedulers and fix-ups between CTAs
+
+    def next_tile(self, var: str) -> Var:
+        """atomicAdd of a global counter, broadcast in the CTA: the next tile of a dynamic scheduler in `var`."""
+        self._vars.add(var)
+        self.op("next_tile", var=var)
+        return Var(var)
+
+    def flag_add(self, index: IntLike) -> None:
+        """Release: this warp's earlier stores are visible, then global semaphore `index` grows by 1."""
+        self.op("flag_add", stage=as_expr(index))
+
+    def flag_wait(self, index: IntLike, value: IntLike) -> None:
+        """Acquire: waits until global semaphore `index` has reached `value`."""
+        self.op("flag_wait", stage=as_expr(index), value=as_expr(value))
+
+    # --- registers
+
+    def setmaxnreg(self, registers: int) -> None:
+        """Re-allocates registers of the role's warps."""
+        self.op("setmaxnreg", value=Const(registers))
+
+
+class KernelBuilder:
+    """Builds a `Kernel`: declare buffers and barriers, then write each role in a `with` block."""
+
+    def __init__(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        cluster: tuple[int, int, int] = (1, 1, 1),
+        *,
+        code_bytes: int = 8192,
+        flags: int = 0,
+    ) -> None:
+        self.name, self.grid, self.cluster = name, grid, cluster
+        self.code_bytes, self.flags = code_bytes, flags
+        self._shared: list[SharedTile] = []
+        self._barriers: list[MBarrier] = []
+        self._roles: list[RoleBuilder] = []
+
+    def shared(
+        self, name: str, shape: Sequence[int], dtype: str, stages: int = 1, swizzle_bytes: int = 0, pad_bytes: int = 0
+    ) -> SharedTile:
+        """Declares a shared tile."""
+        tile = SharedTile(name, tuple(shape), dtype, stages, swizzle_bytes, pad_bytes)
+        self._shared.append(tile)
+        return tile
+
+    def mbarrier(self, name: str, stages: int, arrivals: int) -> MBarrier:
+        """Declares an array of mbarriers."""
+        barrier = MBarrier(name, stages, arrivals)
+        self._barriers.append(barrier)
+        return barrier
+
+    @contextmanager
+    def role(self, name: str, warps: int, registers: int) -> Iterator[RoleBuilder]:
+        """`with kernel.role("consumer", warps=8, registers=232) as r:`; roles take warps in order of declaration."""
+        builder = RoleBuilder(self, name, warps, registers)
+        yield builder
+        self._roles.append(builder)
+
+    def build(self, launch_registers: int | None = None) -> Kernel:
+        """The finished kernel. Raises InputError for undeclared names and sizes that cannot be."""
+        roles = []
+        for r in self._roles:
+            roles.append(Role(r.name, r.warps, r.registers, tuple(r._bodies[0])))
+        registers = launch_registers or max(r.registers for r in roles)
+        copies = [op for role in roles for op in walk(role.body) if op.opcode.startswith("tma_")]
+        tensors = {op.srcs[0].buffer if op.opcode == "tma_load" or op.dst is None else op.dst.buffer for op in copies}
+        kernel = Kernel(
+            self.name, self.grid, self.cluster, tuple(roles), tuple(self._shared), tuple(self._barriers), registers,
+            self.code_bytes, self.flags, descriptors=sum(isinstance(t, GlobalTensor) for t in tensors),
+        )  # fmt: skip
+        _check(kernel)
+        return kernel
+
+
+def _check(kernel: Kernel) -> None:
+    """Refuses kernels that name what they do not declare or exceed what any machine has."""
+    if min(kernel.grid) < 1 or min(kernel.cluster) < 1:
+        raise InputError(f"kernel {kernel.name}: grid {kernel.grid} and cluster {kernel.cluster} must be positive")
+    if any(g % c for g, c in zip(kernel.grid, kernel.cluster, strict=True)):
+        raise InputError(f"kernel {kernel.name}: grid {kernel.grid} is not a multiple of its cluster {kernel.cluster}")
+    if kernel.warps > 32:
+        raise InputError(f"kernel {kernel.name}: {kernel.warps} warps a CTA; at most 32 (1024 threads)")
+    shared, barriers = set(kernel.shared), set(kernel.barriers)
+    first_warp = 0
+    for role in kernel.roles:
+        if (first_warp % 4 or role.warps % 4) and any(op.opcode == "wgmma" for op in walk(role.body)):
+            raise InputError(
+                f"kernel {kernel.name}, role {role.name}: wgmma needs whole warpgroups, four warps from a multiple of "
+                f"four on; the role has warps {first_warp} to {first_warp + role.warps - 1}"
+            )
+        first_warp += role.warps
+        signalled = {op.into for op in walk(role.body) if op.into}
+        for op in walk(role.body):
+            where = f"kernel {kernel.name}, role {role.name}, {op.opcode}"
+            for view in (*op.srcs, *((op.dst,) if op.dst else ())):
+                if isinstance(view.buffer, SharedTile) and view.buffer not in shared:
+                    raise InputError(f"{where}: shared tile {view.buffer.name} is not declared in this kernel")
+            if op.barrier is not None and op.barrier not in barriers:
+                raise InputError(f"{where}: barrier {op.barrier.name} is not declared in this kernel")
+            if missing := set(op.after) - signalled:
+                raise InputError(f"{where}: waits for scoreboard {sorted(missing)[0]}, which no op signals")
+
+
+# -------------------------------------------------------------------------------------------------- meanings in NumPy
+
+
+def _copy(_: np.ndarray, src: np.ndarray) -> np.ndarray:
+    return src
+
+
+def _add_into(old: np.ndarray, src: np.ndarray) -> np.ndarray:
+    return old + src
+
+
+def _matmul_into(acc: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return acc + a @ b
