@@ -14,9 +14,10 @@ import pytest
 
 from arch.gpu import GpuSpec
 from arch.load import load_arch
+from sim.gpu.counters import Counter
 from sim.gpu.engine.api import DeadlockError, Device, KernelResult
 from sim.gpu.engine.events import Window
-from sim.gpu.engine.layout import Counter, W
+from sim.gpu.engine.layout import W
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
 from tests.gpu.conftest import run
 from tests.gpu.kernels import dynamic_copy, matrix, mma_gemm, split_sum, tma_copy, wgmma_gemm

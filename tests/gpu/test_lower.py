@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from sim.gpu.engine import loop as native
-from sim.gpu.engine.layout import Affine, W
+from sim.gpu.engine.layout import W
 from sim.gpu.language import CTA_X, WARP, Expr, Table, Var
 from sim.gpu.lower.kernel import _GIVEN, _Expressions
+from sim.gpu.lower.tables import Affine
 
 H, J, K, L = (Var(name) for name in "hjkl")
 

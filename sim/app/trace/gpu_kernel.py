@@ -19,9 +19,10 @@ from arch.gpu import GpuSpec
 from sim.app.trace.timeline import Timeline
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.check.instances import places
+from sim.gpu.counters import Counter
 from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.engine.events import Event, TraceRow
-from sim.gpu.engine.layout import TRACE_BEGIN, TRACE_END, Counter, P, Reason, W
+from sim.gpu.engine.layout import TRACE_BEGIN, TRACE_END, P, Reason, W
 from sim.gpu.engine.loop import PHASE_SHIFT
 from sim.gpu.language import Op, walk
 from sim.memory.counters import MemoryCounter

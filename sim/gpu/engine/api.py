@@ -16,12 +16,14 @@ from arch.gpu import GpuSpec
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
 from sim.engine.jit import resolved
 from sim.engine.search import TAGS
+from sim.gpu.counters import Counter
 from sim.gpu.engine import layout as lay
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Window
-from sim.gpu.engine.layout import Block, C, Counter, GpuState, M, P, Q, Reason, S, W, X
+from sim.gpu.engine.layout import Block, C, GpuState, M, P, Q, Reason, S, W, X
+from sim.gpu.engine.parameters import idle_launch_ps, parameters
 from sim.gpu.language import Kernel
-from sim.gpu.lower.kernel import Occupancy, idle_launch_ps, lower_kernel, occupancy
+from sim.gpu.lower.kernel import Occupancy, lower_kernel, occupancy
 from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter
@@ -64,7 +66,7 @@ class KernelResult:
 
 
 class Device:
-    """A GPU with its memory system. clock: the regulator; exact, log, cold_launch: see `lower_kernel`.
+    """A GPU with its memory system. clock: the regulator; exact, cold_launch: see `parameters`.
 
     window: what kernels record while they run; None with `log` for all ops and no warp states.
     """
@@ -132,9 +134,8 @@ class Launch:
         spec = device.spec
         self.occupancy = occupancy(kernel, spec)
         self.clock_hz = device.regulator.clock_hz
-        self.p, self.program = lower_kernel(
-            kernel, addresses, spec, exact=device.exact, cold_launch=device.cold_launch, number=number
-        )
+        self.program = lower_kernel(kernel, addresses, spec)
+        self.p = parameters(kernel, spec, exact=device.exact, cold_launch=device.cold_launch, number=number)
         self.launch_ps = idle_launch_ps(kernel, spec) if launch_ps is None else launch_ps
         self.p[P.LAUNCH_START] = ps_to_ticks(self.launch_ps, self.clock_hz)
         self.p[P.CTA_INTERVAL] = ps_to_ticks(self.device.spec.launch.cta_interval_ps, self.clock_hz)

@@ -1,4 +1,4 @@
-"""Columns of the engine's integer tables: rows of the lowered program, rows of the state, counters.
+"""Columns of the engine's integer tables: rows of the state, parameters.
 
 Kernels index plain 2-D int64 arrays by these names; one row holds everything that is touched together.
 """
@@ -8,118 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-# ---- lowered program
-
-
-class Kind(IntEnum):
-    """What the engine does for a row of the lowered program."""
-
-    LOOP = 0
-    NEXT = 1
-    ASSIGN = 2
-    EXIT = 3
-    RUN = 4  # fixed latency instructions, mma.sync included
-    SHARED = 5  # lds, sts, ldmatrix
-    LDG = 6
-    STG = 7
-    RED = 8
-    CP_ASYNC = 9
-    CP_COMMIT = 10
-    CP_WAIT = 11
-    CP_ARRIVE = 12
-    TMA_LOAD = 13
-    TMA_STORE = 14
-    TMA_REDUCE = 15
-    BULK_COMMIT = 16
-    BULK_WAIT = 17
-    BULK_WAIT_READ = 18
-    MBAR_WAIT = 19
-    MBAR_EXPECT = 20
-    MBAR_ARRIVE = 21
-    BAR_SYNC = 22
-    CLUSTER_SYNC = 23
-    NEXT_TILE = 24
-    FLAG_ADD = 25
-    FLAG_WAIT = 26
-    WGMMA = 27
-    WGMMA_COMMIT = 28
-    WGMMA_WAIT = 29
-    NOTE = 30  # takes an issue slot, nothing else
-    FENCE = 31  # waits for the warp's shared-memory stores
-    BAR_ARRIVE = 32
-
-
-class Col(IntEnum):
-    """Columns of the code table (int64). Expressions are indices into the expression table."""
-
-    KIND = 0
-    OP = 1  # number of the op in the kernel's enumeration, for the event log
-    COUNT = 2  # warp instructions of the opcode itself
-    PIPE = 3
-    INTERVAL = 4  # ticks one instruction holds its pipe
-    LATENCY = 5  # ticks to the first result
-    WAIT_MASK = 6  # bits of the warp's ready slots to wait for
-    SLOT = 7  # ready slot written, -1 none
-    ISSUE = 8  # issue slots, those of the mix included
-    STAGE = 9  # expression
-    ARG = 10  # expression: phase, bytes, flag value, loop trips, assigned value
-    MASK = 11  # expression: multicast mask, -1 none
-    BAR = 12  # first mbarrier of the array
-    BOX = 13  # global box, -1 none
-    SHARED = 14  # ticks of the shared-memory data path an instruction (RUN: of all loads of the op)
-    MIX_PIPE0 = 15
-    MIX_TICKS0 = 16
-    MIX_PIPE1 = 17
-    MIX_TICKS1 = 18
-    JUMP = 19  # target row
-    VAR = 20  # variable written
-    VAR2 = 21  # hidden trip counter of a loop
-    VALUE = 22
-    BYTES = 23
-    EXTRA = 24  # loop start or step expression; flags
-    MACS = 25  # multiply-accumulates of one instruction
-    COUNTER = 26  # counter of the opcode's instructions
-    TILE = 27  # register tile written, -1 none
-    SPREAD = 28  # 1: the ops that follow issue between the instructions of this one
-    LOADS = 29  # shared-memory loads between the instructions of a RUN
-    REGISTERS = 30  # ticks for which all instructions of the row keep the tensor core from the register file
-    WIDTH = 31
-
-
-class Box(IntEnum):
-    """Columns of the box table: a box of a global tensor as addresses."""
-
-    BASE = 0  # byte address of the tensor
-    ELEMENT = 1  # bytes
-    ROW_DIM = 2  # dimension whose extent gives rows, -1 for one row
-    COL_DIM = 3  # contiguous dimension
-    DIMS = 4
-    EXPR0 = 5  # four groups of (offset expression, stride in bytes, shape, extent)
-    WIDTH = 21
-
-
-# Expression bytecode: postfix, two columns (operator, argument).
-X_CONST, X_VAR, X_ADD, X_SUB, X_MUL, X_DIV, X_MOD, X_XOR, X_AND, X_SHL, X_LT, X_EQ, X_MIN, X_MAX, X_TABLE = range(15)
-
-
-class Affine(IntEnum):
-    """Columns of the table of affine expressions: a constant and up to three columns of the warp's row with factors."""
-
-    TERMS = 0  # -1: the expression is not of this form, its bytecode is run
-    CONST = 1
-    COLUMN0 = 2
-    FACTOR0 = 3
-    WIDTH = 8
-
-
-MAX_TERMS = (Affine.WIDTH - Affine.COLUMN0) // 2
+from sim.gpu.lower.tables import WarpVariables
 
 # ---- state
 
-N_SCOREBOARDS = 8
-N_TILES = 12  # register tiles a role
 N_READY = 32  # per warp: scoreboards, then tiles (last element ready), then tiles (first element ready)
-N_VARS = 32
 REASON_BITS = 5
 N_RING = 8  # groups of cp.async, wgmma, bulk stores in flight
 
@@ -152,10 +45,10 @@ class W(IntEnum):
     T_ISSUE = 22
     T_DONE = 23
     READY = 24  # when what was issued into a slot can be used, << REASON_BITS, and why it is waited for (Reason)
-    GIVEN = 56  # variables that it starts with: x, y, z and rank of its CTA, its number in its role
+    GIVEN = WarpVariables.CTA_X  # variables that it starts with: x, y, z and rank of its CTA, its number in its role
     WARP = 61  # number in its CTA
     TICKET = 62  # TMA tickets: copies given to the engine and not yet finished
-    VARS = 64
+    VARS = WarpVariables.FIRST
     WG_LEFT = 96  # ticks of its tensor core that its wgmma in flight still need
     WG_ASKED = 97  # ticks that all its wgmma have needed
     WG_ISSUED = 98  # wgmma ops so far
@@ -192,8 +85,7 @@ class Block(IntEnum):
     FETCH = 6
 
 
-N_PIPES = 12
-TENSOR_PIPE = 4
+N_PIPES = 12  # room for pipes: whole vectors
 
 
 class S(IntEnum):
@@ -369,60 +261,6 @@ class Reason(IntEnum):
     NO_INSTRUCTION = 15
     SLEEPING = 16
     NO_WARP = 17
-
-
-class Counter(IntEnum):
-    """What the SMs count; the memory system has its own counters."""
-
-    INSTRUCTIONS = 0
-    MACS_TENSOR = 1
-    MACS_VECTOR = 2
-    SHARED_READ_BYTES = 3
-    SHARED_WRITE_BYTES = 4
-    SHARED_CONFLICT_TICKS = 5
-    L1_READ_SECTORS = 6
-    L1_HIT_SECTORS = 7
-    PORT_READ_BYTES = 8
-    PORT_RECEIVE_BYTES = 9
-    PORT_WRITE_BYTES = 10
-    TMA_BOXES = 11
-    TENSOR_TICKS = 12
-    EVENTS = 13
-    LINES = 14
-    CTAS = 15
-    INST_FMA = 16
-    INST_ALU = 17
-    INST_FP16 = 18
-    INST_MUFU = 19
-    INST_TENSOR = 20
-    INST_SHARED = 21
-    INST_GLOBAL = 22
-    INST_OTHER = 23
-    GLOBAL_READ_BYTES = 24
-    GLOBAL_WRITE_BYTES = 25
-    WARP_TICKS = 26
-    # Time of each vector pipe, in the order of `lower.PIPES`, summed over sub-cores; mixed instructions count too.
-    FMA_TICKS = 27
-    ALU_TICKS = 28
-    HALF_TICKS = 29
-    MUFU_TICKS = 30
-    WIDTH = 31
-
-
-N_VECTOR_PIPES = 4
-
-
-class GpuProgram(NamedTuple):
-    """A lowered kernel."""
-
-    code: np.ndarray  # (rows, Col.WIDTH) int64
-    expr: np.ndarray  # (words, 2) int64
-    expr_at: np.ndarray  # (expressions + 1,) int64
-    affine: np.ndarray  # (expressions, Affine.WIDTH) int64
-    tables: np.ndarray  # (n,) int64: constant tables, one after the other
-    boxes: np.ndarray  # (boxes, Box.WIDTH) int64
-    warp_entry: np.ndarray  # (warps a CTA, 2) int64: first row, number in its role
-    barrier_arrivals: np.ndarray  # (mbarriers a CTA,) int64
 
 
 class P(IntEnum):

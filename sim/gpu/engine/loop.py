@@ -12,39 +12,17 @@ What records a run takes the state's `log` or `trace` as its first argument. Whe
 from sim.engine.jit import inner, kernel
 from sim.engine.prefetch import prefetch
 from sim.engine.search import TAGS, find_tag, lowest_bit
+from sim.gpu.counters import Counter
 from sim.gpu.engine.layout import (
     N_PIPES,
     N_RING,
-    N_SCOREBOARDS,
-    N_TILES,
-    N_VECTOR_PIPES,
     REASON_BITS,
-    TENSOR_PIPE,
     TMA_QUEUE,
     TRACE_BEGIN,
     TRACE_END,
-    X_ADD,
-    X_AND,
-    X_CONST,
-    X_DIV,
-    X_EQ,
-    X_LT,
-    X_MIN,
-    X_MOD,
-    X_MUL,
-    X_SHL,
-    X_SUB,
-    X_TABLE,
-    X_VAR,
-    X_XOR,
-    Affine,
     B,
     Block,
-    Box,
     C,
-    Col,
-    Counter,
-    Kind,
     M,
     P,
     Q,
@@ -54,6 +32,7 @@ from sim.gpu.engine.layout import (
     W,
     X,
 )
+from sim.gpu.lower.tables import N_SCOREBOARDS, N_TILES, N_VECTOR_PIPES, Affine, Box, Col, Kind, Operator, Pipe
 from sim.memory.hashing import divide, product
 from sim.memory.kernel import (
     AHEAD,
@@ -173,43 +152,43 @@ def _run_bytecode(expr, expr_at, tables, warps, stack, w, e):
     for i in range(expr_at[e], expr_at[e + 1]):
         op = expr[i, 0]
         arg = expr[i, 1]
-        if op == X_CONST:
+        if op == Operator.CONST:
             stack[n] = r
             n += 1
             r = arg
-        elif op == X_VAR:
+        elif op == Operator.VARIABLE:
             stack[n] = r
             n += 1
             r = warps[w, arg]
-        elif op == X_TABLE:
+        elif op == Operator.TABLE:
             r = tables[arg + r]
         else:
             n -= 1
             a = stack[n]
             b = r
-            if op == X_ADD:
+            if op == Operator.ADD:
                 r = a + b
-            elif op == X_SUB:
+            elif op == Operator.SUB:
                 r = a - b
-            elif op == X_MUL:
+            elif op == Operator.MUL:
                 r = a * b
-            elif op == X_DIV:
+            elif op == Operator.DIV:
                 r = a // b
-            elif op == X_MOD:
+            elif op == Operator.MOD:
                 r = a % b
-            elif op == X_XOR:
+            elif op == Operator.XOR:
                 r = a ^ b
-            elif op == X_AND:
+            elif op == Operator.AND:
                 r = a & b
-            elif op == X_SHL:
+            elif op == Operator.SHL:
                 r = a << b
-            elif op == X_LT:
+            elif op == Operator.LT:
                 r = 1 if a < b else 0
-            elif op == X_EQ:
+            elif op == Operator.EQ:
                 r = 1 if a == b else 0
-            elif op == X_MIN:
+            elif op == Operator.MIN:
                 r = min(a, b)
-            else:  # X_MAX
+            else:  # Operator.MAX
                 r = max(a, b)
     return r
 
@@ -1197,10 +1176,10 @@ def _take_registers(st, s, t, duration, taken):
     """Instructions on vector registers, issued within [t, t + duration), keep the tensor core from the register file
     for `taken` ticks: what it has in hand ends later, what it is given before they end takes longer."""
     subs = st.subs
-    free = subs[s, S.PIPE_FREE + TENSOR_PIPE]
+    free = subs[s, S.PIPE_FREE + Pipe.TENSOR]
     if free > t:
         lost = taken if t + duration <= free else taken * (free - t) // duration
-        subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + lost
+        subs[s, S.PIPE_FREE + Pipe.TENSOR] = free + lost
         if subs[s, S.WG_WARPS] > 0:
             _serve(st.warps, subs, st.log, s, t)
             subs[s, S.WG_NOW] += lost
@@ -1288,7 +1267,7 @@ def _issue_run(p, prog, st, w, s, t, pc, n, total):
     cycle = p[P.CYCLE]
     busy = slots * cycle
     duration = n * interval
-    if pipe == TENSOR_PIPE:
+    if pipe == Pipe.TENSOR:
         duration += _registers_taken(subs, s, t, duration)
     alone = duration  # of the pipe; the rest of the duration it waits for slots and for the other pipes of the mix
     if p[P.MAX_RUN] == 1:
@@ -1367,7 +1346,7 @@ def _stream_loads(st, w, t, code, pc, done, n, total):
     st.counters[Counter.INST_SHARED] += loads
     st.counters[Counter.INST_OTHER] -= loads
     st.counters[Counter.SHARED_READ_BYTES] += _part(code[pc, Col.BYTES], done, n, total)
-    st.counters[Counter.SHARED_CONFLICT_TICKS] += _part(code[pc, Col.VALUE], done, n, total)
+    st.counters[Counter.SHARED_CONFLICT_TICKS] += _part(code[pc, Col.CONFLICTS], done, n, total)
     return end
 
 
@@ -1700,14 +1679,14 @@ def _step(p, prog, st, ms, mem, w, t):
             if kind == Kind.NEXT:
                 warps[w, W.VARS + code[pc, Col.VAR2]] -= 1
                 if warps[w, W.VARS + code[pc, Col.VAR2]] > 0:
-                    warps[w, W.VARS + code[pc, Col.VAR]] += _evaluate(prog, warps, st.stack, w, code[pc, Col.EXTRA])
+                    warps[w, W.VARS + code[pc, Col.VAR]] += _evaluate(prog, warps, st.stack, w, code[pc, Col.STEP])
                     warps[w, W.PC] = code[pc, Col.JUMP]
                 else:
                     warps[w, W.PC] = pc + 1
             elif kind == Kind.LOOP:
                 trips = _evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
                 if trips > 0:
-                    warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, warps, st.stack, w, code[pc, Col.EXTRA])
+                    warps[w, W.VARS + code[pc, Col.VAR]] = _evaluate(prog, warps, st.stack, w, code[pc, Col.START])
                     warps[w, W.VARS + code[pc, Col.VAR2]] = trips
                     warps[w, W.PC] = pc + 1
                 else:
@@ -1751,7 +1730,7 @@ def _step(p, prog, st, ms, mem, w, t):
             total = code[pc, Col.COUNT]
             if kind == Kind.SHARED:
                 queued = st.sms[sm, M.SHARED_FREE]
-                if not line and code[pc, Col.EXTRA] == Counter.SHARED_WRITE_BYTES:
+                if not line and code[pc, Col.BYTES_COUNTER] == Counter.SHARED_WRITE_BYTES:
                     # Stores queue behind spread loads, which else would starve. A run books all of its loads ahead, so
                     # that in runs these hold up nobody.
                     queued = st.sms[sm, M.BACKGROUND_FREE]
@@ -1786,12 +1765,12 @@ def _step(p, prog, st, ms, mem, w, t):
                 work = n * code[pc, Col.SHARED]
                 st.sms[sm, M.SHARED_FREE] = begin + work
                 st.sms[sm, M.BACKGROUND_FREE] = max(st.sms[sm, M.BACKGROUND_FREE], t) + work
-                st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.BYTES]
-                st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.VALUE]
+                st.counters[code[pc, Col.BYTES_COUNTER]] += n * code[pc, Col.BYTES]
+                st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.CONFLICTS]
                 end = max(begin + work, issued)
                 last = end + latency
                 foremost = last
-                if code[pc, Col.EXTRA] == Counter.SHARED_WRITE_BYTES:
+                if code[pc, Col.BYTES_COUNTER] == Counter.SHARED_WRITE_BYTES:
                     warps[w, W.SHARED_WRITTEN] = max(warps[w, W.SHARED_WRITTEN], last)
                 reason = Reason.SHORT_SCOREBOARD
             else:
@@ -1800,9 +1779,9 @@ def _step(p, prog, st, ms, mem, w, t):
                 foremost = last if code[pc, Col.LOADS] > 0 else warps[w, W.T_ISSUE] + latency
                 reason = Reason.WAIT
                 if code[pc, Col.MACS] > 0:
-                    st.counters[code[pc, Col.EXTRA]] += n * code[pc, Col.MACS]
+                    st.counters[code[pc, Col.MACS_COUNTER]] += n * code[pc, Col.MACS]
                     st.counters[Counter.TENSOR_TICKS] += (
-                        n * interval * (1 if code[pc, Col.EXTRA] == Counter.MACS_TENSOR else 0)
+                        n * interval * (1 if code[pc, Col.MACS_COUNTER] == Counter.MACS_TENSOR else 0)
                     )
             warps[w, W.LEFT] -= n
             t = following
@@ -1836,7 +1815,7 @@ def _step(p, prog, st, ms, mem, w, t):
                 continue
             n = code[pc, Col.COUNT]
             work = n * code[pc, Col.INTERVAL]
-            free = max(t, subs[s, S.PIPE_FREE + TENSOR_PIPE])
+            free = max(t, subs[s, S.PIPE_FREE + Pipe.TENSOR])
             work += _registers_taken(subs, s, free, work)
             if subs[s, S.WG_WARPS] == 0:
                 subs[s, S.WG_NOW] = free
@@ -1853,8 +1832,8 @@ def _step(p, prog, st, ms, mem, w, t):
                 work += shared - end
                 end = shared
             warps[w, W.WG_ASKED] += work
-            subs[s, S.PIPE_FREE + TENSOR_PIPE] = free + work
-            subs[s, S.DENSITY + TENSOR_PIPE] = 0
+            subs[s, S.PIPE_FREE + Pipe.TENSOR] = free + work
+            subs[s, S.DENSITY + Pipe.TENSOR] = 0
             warps[w, W.WG_END + at] = warps[w, W.WG_ASKED]
             warps[w, W.WG_TICK + at] = code[pc, Col.LATENCY]
             warps[w, W.WG_ISSUED] += 1

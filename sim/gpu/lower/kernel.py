@@ -15,9 +15,8 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.gpu_rules import WARP_SIZE
-from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, ps_to_ticks, transfer_ticks
-from sim.gpu.engine import layout as lay
-from sim.gpu.engine.layout import Affine, Box, Col, Counter, GpuProgram, Kind, P, W
+from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
+from sim.gpu.counters import Counter
 from sim.gpu.language import (
     Assign,
     Binary,
@@ -35,10 +34,21 @@ from sim.gpu.language import (
     View,
 )
 from sim.gpu.lower.banks import access_waves, ldmatrix_waves
-from sim.memory.hashing import reciprocal
-from sim.memory.recency import MAX_WAYS
+from sim.gpu.lower.tables import (
+    MAX_TERMS,
+    N_SCOREBOARDS,
+    N_TILES,
+    N_VARS,
+    Affine,
+    Box,
+    Col,
+    GpuProgram,
+    Kind,
+    Operator,
+    Pipe,
+    WarpVariables,
+)
 
-PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": lay.TENSOR_PIPE, "lsu": 5}
 _PIPE_COUNTER = {
     "fma": Counter.INST_FMA,
     "alu": Counter.INST_ALU,
@@ -49,18 +59,18 @@ _PIPE_COUNTER = {
 }
 _VECTOR_MACS = {"ffma": WARP_SIZE, "hfma2": 2 * WARP_SIZE, "dp4a": 4 * WARP_SIZE}
 _OPERATORS = {
-    "+": lay.X_ADD,
-    "-": lay.X_SUB,
-    "*": lay.X_MUL,
-    "//": lay.X_DIV,
-    "%": lay.X_MOD,
-    "^": lay.X_XOR,
-    "&": lay.X_AND,
-    "<<": lay.X_SHL,
-    "<": lay.X_LT,
-    "==": lay.X_EQ,
-    "min": lay.X_MIN,
-    "max": lay.X_MAX,
+    "+": Operator.ADD,
+    "-": Operator.SUB,
+    "*": Operator.MUL,
+    "//": Operator.DIV,
+    "%": Operator.MOD,
+    "^": Operator.XOR,
+    "&": Operator.AND,
+    "<<": Operator.SHL,
+    "<": Operator.LT,
+    "==": Operator.EQ,
+    "min": Operator.MIN,
+    "max": Operator.MAX,
 }
 _GIVEN = ("cta_x", "cta_y", "cta_z", "cluster_rank", "warp")
 """Variables that a warp starts with, in the order of their columns."""
@@ -89,18 +99,6 @@ _SYNC = {
     "fence_async": Kind.FENCE,
     "setmaxnreg": Kind.NOTE,
 }
-#: Work that the shared-memory and load/store queues of an SM hold before a warp stalls on them, in cycles of their
-#: data path.
-#: Assumption: 16 accesses of four wavefronts a sub-core. Compilers spread loads between arithmetic so that the queues
-#: do not stall a warp; an op stands for loads so spread, so the queue is deeper than the 4 to 8 entries that single
-#: instructions see.
-_QUEUE_CYCLES = 256
-#: Instructions of an op that issue in one event under loose round robin, so that warps of equal rank alternate.
-_ROUND_ROBIN_RUN = 8
-#: An SM sets up one warp of a new CTA after the other. From gpu-benches' stream kernels: a CTA of 4 warps takes 5 to
-#: 12 cycles longer from slot to slot than one of 1 warp (init, A100 and H100 PCIe).
-_WARP_LAUNCH_CYCLES = 3
-_CODE_BASE_LINE = (1 << 20) // 128
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     """CTAs of `kernel` an SM can hold. Raises InputError if not even one fits."""
     granule = spec.sm.register_granule
     registers = -(-kernel.launch_registers * WARP_SIZE // granule) * granule
-    shared, shared_total = kernel.shared_bytes, _shared_of_cta(kernel, spec)
+    shared, shared_total = kernel.shared_bytes, shared_of_cta(kernel, spec)
     if shared > spec.shared.max_per_cta_bytes:
         raise InputError(
             f"kernel {kernel.name} needs {shared} B of shared memory a CTA; "
@@ -150,7 +148,7 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     return Occupancy(ctas, ctas * kernel.warps, limiter)
 
 
-def _shared_of_cta(kernel: Kernel, spec: GpuSpec) -> int:
+def shared_of_cta(kernel: Kernel, spec: GpuSpec) -> int:
     """Bytes of the combined array that a resident CTA takes, the system's share included."""
     step = spec.shared.granule_bytes
     return -(-(kernel.shared_bytes + spec.shared.reserved_per_cta_bytes) // step) * step
@@ -216,43 +214,43 @@ class _Expressions:
 
     def _compile(self, expr: Expr, variables: Mapping[str, int], where: str) -> list[tuple[int, int]]:
         if isinstance(expr, Const):
-            return [(lay.X_CONST, expr.value)]
+            return [(Operator.CONST, expr.value)]
         if isinstance(expr, Var):
             if expr.name not in variables:
                 raise InputError(f"{where}: variable {expr.name} is used outside its loop or before it is assigned")
-            return [(lay.X_VAR, W.VARS + variables[expr.name])]
+            return [(Operator.VARIABLE, WarpVariables.FIRST + variables[expr.name])]
         if isinstance(expr, Table):
             at = len(self.tables)
             self.tables.extend(expr.values)
-            return [*self._compile(expr.index, variables, where), (lay.X_TABLE, at)]
+            return [*self._compile(expr.index, variables, where), (Operator.TABLE, at)]
         assert isinstance(expr, Binary)
         left = self._compile(expr.left, variables, where)
         return [*left, *self._compile(expr.right, variables, where), (_OPERATORS[expr.op], 0)]
 
 
 def _affine(words: Sequence[tuple[int, int]]) -> list[int]:
-    """An expression's row in the table of affine ones (`layout.Affine`)."""
+    """An expression's row in the table of affine ones (`tables.Affine`)."""
     stack: list[dict[int, int]] = []  # factors by column of the warp's row, the constant at -1
     for op, arg in words:
-        if op == lay.X_CONST:
+        if op == Operator.CONST:
             stack.append({-1: arg})
-        elif op == lay.X_VAR:
+        elif op == Operator.VARIABLE:
             stack.append({arg: 1})
-        elif op in (lay.X_ADD, lay.X_SUB, lay.X_MUL):
+        elif op in (Operator.ADD, Operator.SUB, Operator.MUL):
             b, a = stack.pop(), stack.pop()
-            if op == lay.X_MUL:
+            if op == Operator.MUL:
                 a, b = (a, b) if b.keys() <= {-1} else (b, a)
                 if not b.keys() <= {-1}:
                     return [-1] * Affine.WIDTH
                 stack.append({column: factor * b.get(-1, 0) for column, factor in a.items()})
             else:
-                sign = 1 if op == lay.X_ADD else -1
+                sign = 1 if op == Operator.ADD else -1
                 stack.append({column: a.get(column, 0) + sign * b.get(column, 0) for column in a | b})
         else:
             return [-1] * Affine.WIDTH
     (terms,) = stack
     constant = terms.pop(-1, 0)
-    if len(terms) > lay.MAX_TERMS:
+    if len(terms) > MAX_TERMS:
         return [-1] * Affine.WIDTH
     row = [len(terms), constant, *(word for term in terms.items() for word in term)]
     return row + [0] * (Affine.WIDTH - len(row))
@@ -278,7 +276,9 @@ class _Lowering:
         """Lowers a role; returns its first row."""
         first = len(self.code)
         self.where = f"kernel {self.kernel.name}, role {role.name}"
-        self.variables: dict[str, int] = {name: W.GIVEN - W.VARS + i for i, name in enumerate(_GIVEN)}
+        self.variables: dict[str, int] = {
+            name: WarpVariables.CTA_X - WarpVariables.FIRST + i for i, name in enumerate(_GIVEN)
+        }
         self.count_vars = 0
         self.scoreboards: dict[str, int] = {}
         self.tiles: dict[RegisterTile, int] = {}
@@ -303,8 +303,8 @@ class _Lowering:
             return self.variables[name]
         number = self.count_vars
         self.count_vars += 1
-        if number >= lay.N_VARS:
-            raise InputError(f"{self.where}: more than {lay.N_VARS} loop and counter variables (two a loop)")
+        if number >= N_VARS:
+            raise InputError(f"{self.where}: more than {N_VARS} loop and counter variables (two a loop)")
         if name:
             self.variables[name] = number
         return number
@@ -324,12 +324,12 @@ class _Lowering:
             if isinstance(statement, Loop):
                 trips, start = self._expr(statement.trips), self._expr(statement.start)
                 var, hidden = self._variable(statement.var), self._variable()
-                row = self._row(Kind.LOOP, arg=trips, extra=start, var=var, var2=hidden)
+                row = self._row(Kind.LOOP, arg=trips, start=start, var=var, var2=hidden)
                 inside = len(self.code)
                 self._body(statement.body)
                 if statement.again:  # the trip counter is what the condition says now, one of it taken by NEXT
                     self._row(Kind.ASSIGN, arg=self._expr(statement.trips + 1), var=hidden)
-                self._row(Kind.NEXT, extra=self._expr(statement.step), var=var, var2=hidden, jump=inside)
+                self._row(Kind.NEXT, step=self._expr(statement.step), var=var, var2=hidden, jump=inside)
                 row[Col.JUMP] = len(self.code)
             elif isinstance(statement, Assign):
                 value = self._expr(statement.value)
@@ -351,7 +351,7 @@ class _Lowering:
         if op.into:
             columns["slot"] = self._scoreboard(op.into)
         elif op.dst is not None and isinstance(op.dst.buffer, RegisterTile) and op.opcode != "wgmma":
-            columns["tile"] = self._slot(self.tiles, op.dst.buffer, lay.N_TILES, "register tiles")
+            columns["tile"] = self._slot(self.tiles, op.dst.buffer, N_TILES, "register tiles")
         columns |= self._mix(op)
         if op.opcode in _GLOBAL:
             row = find_row(
@@ -359,7 +359,7 @@ class _Lowering:
             )
             self._row(
                 _GLOBAL[op.opcode], box=self._box(op.dst if op.opcode in ("stg", "red") else op.srcs[0]),
-                pipe=PIPES[row.pipe],
+                pipe=Pipe[row.pipe.upper()],
                 interval=cycles_to_ticks(self.spec.sm.address_interval_cycles), **columns,
             )  # fmt: skip
         elif op.opcode in _TMA:
@@ -379,7 +379,7 @@ class _Lowering:
             self._run(op, columns)
 
     def _scoreboard(self, name: str) -> int:
-        return self._slot(self.scoreboards, name, lay.N_SCOREBOARDS, "scoreboards")
+        return self._slot(self.scoreboards, name, N_SCOREBOARDS, "scoreboards")
 
     def _waits(self, op: Op) -> int:
         mask = 0
@@ -387,10 +387,10 @@ class _Lowering:
             mask |= 1 << self._scoreboard(name)
         for view in op.srcs:
             if isinstance(view.buffer, RegisterTile):
-                mask |= 1 << (lay.N_SCOREBOARDS + self._slot(self.tiles, view.buffer, lay.N_TILES, "register tiles"))
+                mask |= 1 << (N_SCOREBOARDS + self._slot(self.tiles, view.buffer, N_TILES, "register tiles"))
         if op.dst is not None and isinstance(op.dst.buffer, RegisterTile):
-            tile = self._slot(self.tiles, op.dst.buffer, lay.N_TILES, "register tiles")
-            mask |= 1 << (lay.N_SCOREBOARDS + lay.N_TILES + tile)
+            tile = self._slot(self.tiles, op.dst.buffer, N_TILES, "register tiles")
+            mask |= 1 << (N_SCOREBOARDS + N_TILES + tile)
         return mask
 
     def _mix(self, op: Op) -> dict[str, int]:
@@ -400,11 +400,11 @@ class _Lowering:
             row = mixed_row(self.spec, name)
             if row.pipe == "lsu":
                 continue  # issue slots only: the SM's queue is booked by memory ops
-            pipe = PIPES[row.pipe]
+            pipe = Pipe[row.pipe.upper()]
             ticks[pipe] = ticks.get(pipe, 0) + count * cycles_to_ticks(row.interval_cycles)
         columns: dict[str, int] = {}
-        for i, (pipe, total) in enumerate(sorted(ticks.items(), key=lambda item: -item[1])[:2]):
-            columns[f"mix_pipe{i}"], columns[f"mix_ticks{i}"] = pipe, total
+        for i, (busiest, total) in enumerate(sorted(ticks.items(), key=lambda item: -item[1])[:2]):
+            columns[f"mix_pipe{i}"], columns[f"mix_ticks{i}"] = busiest, total
         return columns
 
     def _registers(self, op: Op, accesses: int) -> int:
@@ -430,22 +430,22 @@ class _Lowering:
             step = latency + sum(cycles_to_ticks(mixed_row(self.spec, name).latency_cycles) for name, _ in op.mix)
             latency = max(step, op.chain * step - (op.count - 1) * interval)
         self._row(
-            Kind.RUN, pipe=PIPES[row.pipe], interval=interval, latency=latency, macs=macs,
-            extra=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR, counter=_PIPE_COUNTER[row.pipe],
-            spread=int(op.spread),
+            Kind.RUN, pipe=Pipe[row.pipe.upper()], interval=interval, latency=latency, macs=macs,
+            macs_counter=Counter.MACS_TENSOR if op.opcode == "mma" else Counter.MACS_VECTOR,
+            counter=_PIPE_COUNTER[row.pipe], spread=int(op.spread),
             registers=0 if row.pipe == "tensor" else self._registers(op, op.count + sum(n for _, n in op.mix)),
             **self._loads(op), **columns,
         )  # fmt: skip
 
     def _loads(self, op: Op) -> dict[str, int]:
         """What the loads between the instructions of an op take of shared memory, all together."""
-        columns = {"loads": 0, "shared": 0, "value": 0, "bytes": 0}
+        columns = {"loads": 0, "shared": 0, "conflicts": 0, "bytes": 0}
         for load in op.loads:
             _, base, waves = shared_row(self.spec, load)
             width = 16 if load.opcode == "ldmatrix" else load.vector_bytes
             columns["loads"] += load.count
             columns["shared"] += load.count * waves * self.shared_ticks
-            columns["value"] += load.count * max(0, waves - base) * self.shared_ticks
+            columns["conflicts"] += load.count * max(0, waves - base) * self.shared_ticks
             columns["bytes"] += load.count * WARP_SIZE * width
         return columns
 
@@ -458,10 +458,11 @@ class _Lowering:
         # (23/25/29/37 for 1/2/4/8-way).
         latency = cycles_to_ticks(row.latency_cycles) - base * cycle + (waves - base) * cycle
         self._row(
-            Kind.SHARED, pipe=PIPES["lsu"], interval=cycles_to_ticks(self.spec.sm.address_interval_cycles),
+            Kind.SHARED, pipe=Pipe.LSU, interval=cycles_to_ticks(self.spec.sm.address_interval_cycles),
             latency=max(latency, 0),
-            shared=waves * self.shared_ticks, value=max(0, waves - base) * self.shared_ticks, bytes=WARP_SIZE * width,
-            extra=Counter.SHARED_WRITE_BYTES if store else Counter.SHARED_READ_BYTES, counter=Counter.INST_SHARED,
+            shared=waves * self.shared_ticks, conflicts=max(0, waves - base) * self.shared_ticks,
+            bytes=WARP_SIZE * width, counter=Counter.INST_SHARED,
+            bytes_counter=Counter.SHARED_WRITE_BYTES if store else Counter.SHARED_READ_BYTES,
             registers=self._registers(op, op.count * base),
             **columns,
         )  # fmt: skip
@@ -476,7 +477,7 @@ class _Lowering:
         interval = cycles_to_ticks(row.interval_cycles)
         # The four warps of the warpgroup each book their quarter of the operand traffic.
         self._row(
-            Kind.WGMMA, pipe=PIPES["tensor"], interval=interval, latency=cycles_to_ticks(row.latency_cycles) - interval,
+            Kind.WGMMA, pipe=Pipe.TENSOR, interval=interval, latency=cycles_to_ticks(row.latency_cycles) - interval,
             shared=ticks // 4, bytes=size_bytes // 4, macs=row.macs // 4, **columns,
         )  # fmt: skip
 
@@ -524,16 +525,9 @@ def lower_kernel(
     kernel: Kernel,
     addresses: Mapping[str, int],
     spec: GpuSpec,
-    *,
-    exact: bool = False,
-    cold_launch: bool = True,
-    number: int = 0,
-) -> tuple[np.ndarray, GpuProgram]:
-    """Parameters and tables of one launch. addresses: byte address of each tensor. number: position in the program
-    (its code's address).
+) -> GpuProgram:
+    """Tables of one launch. addresses: byte address of each tensor.
 
-    exact: every instruction issues in an event of its own. cold_launch: instructions and descriptors are fetched
-    through the L2.
     Raises InputError for a kernel that the machine cannot run.
     """
     lowering = _Lowering(kernel, addresses, spec)
@@ -543,7 +537,7 @@ def lower_kernel(
         entries.extend((first, warp) for warp in range(role.warps))
     arrivals = [barrier.arrivals for barrier in kernel.barriers for _ in range(barrier.stages)]
     expressions = lowering.expressions
-    program = GpuProgram(
+    return GpuProgram(
         code=np.array(lowering.code, dtype=np.int64),
         expr=np.array(expressions.words or [(0, 0)], dtype=np.int64),
         expr_at=np.array(expressions.start, dtype=np.int64),
@@ -553,109 +547,3 @@ def lower_kernel(
         warp_entry=np.array(entries, dtype=np.int64),
         barrier_arrivals=np.array(arrivals or [0], dtype=np.int64),
     )
-    return _parameters(kernel, spec, exact, cold_launch, number), program
-
-
-def _parameters(kernel: Kernel, spec: GpuSpec, exact: bool, cold_launch: bool, number: int) -> np.ndarray:
-    held = occupancy(kernel, spec)
-    cycle = cycles_to_ticks(1)
-    # The driver leaves to shared memory what as many CTAs as fit need, also where the grid has fewer.
-    l1_bytes = spec.l1.size_bytes - spec.l1.reserved_bytes - held.ctas * _shared_of_cta(kernel, spec)
-    l1_bytes = max(l1_bytes, spec.l1.ways * spec.l1.line_bytes)
-    if spec.l1.ways > MAX_WAYS:
-        raise InputError(f"l1.ways={spec.l1.ways}: the L1 model takes 1 to {MAX_WAYS}; the nearest is {MAX_WAYS}")
-    tma, sync = spec.tma, spec.sync
-    l1_sets = max(1, l1_bytes // (spec.l1.ways * spec.l1.line_bytes))
-    l1_multiplier, l1_shift = reciprocal(l1_sets)
-    p = np.zeros(P.WIDTH, dtype=np.int64)
-    values = {
-        P.SMS: spec.sm.count,
-        P.SUB_CORES: spec.sm.sub_cores,
-        P.WARPS_PER_SM: held.warps,
-        P.CTAS_PER_SM: held.ctas,
-        P.WARPS_PER_CTA: kernel.warps,
-        P.GRID_X: kernel.grid[0],
-        P.GRID_Y: kernel.grid[1],
-        P.GRID_Z: kernel.grid[2],
-        P.CLUSTER_X: kernel.cluster[0],
-        P.CLUSTER_Y: kernel.cluster[1],
-        P.CLUSTER_Z: kernel.cluster[2],
-        P.CLUSTERS: kernel.ctas // kernel.cluster_size,
-        P.BARRIERS: max(1, sum(b.stages for b in kernel.barriers)),
-        P.MAX_RUN: 1 if exact else (_ROUND_ROBIN_RUN if spec.sm.scheduler == "lrr" else 1 << 30),
-        P.POLICY: {"gto": 0, "lrr": 1, "oldest": 2}[spec.sm.scheduler],
-        P.CYCLE: cycle,
-        P.READ_TICKS: transfer_ticks(32, spec.port.read_bytes_per_cycle),
-        P.RECEIVE_TICKS: transfer_ticks(32, spec.port.receive_bytes_per_cycle),
-        P.WRITE_TICKS: transfer_ticks(32, spec.port.write_bytes_per_cycle),
-        P.GPC_TICKS: transfer_ticks(32, spec.port.gpc_bytes_per_cycle),
-        P.L1_SETS: l1_sets,
-        P.L1_SET_MULTIPLIER: l1_multiplier,
-        P.L1_SET_SHIFT: l1_shift,
-        P.L1_WAYS: spec.l1.ways,
-        P.L1_SECTOR_TICKS: transfer_ticks(32, spec.l1.bandwidth_bytes_per_cycle),
-        P.L1_HIT: cycles_to_ticks(spec.l1.hit_latency_cycles),
-        P.MISS_QUEUE: spec.l1.miss_queue,
-        P.NEAR_LATENCY: cycles_to_ticks(spec.l2.hit_latency_cycles),
-        P.TMA_GAP: cycles_to_ticks(tma.issue_gap_cycles) if tma else cycle,
-        P.TMA_LATENCY: cycles_to_ticks(tma.latency_cycles) if tma else 0,
-        P.TMA_IN_FLIGHT: tma.max_in_flight_bytes // spec.l1.line_bytes if tma else 1,
-        P.CP_ASYNC_LATENCY: cycles_to_ticks(spec.cp_async.latency_cycles) if spec.cp_async else 0,
-        P.SHARED_TICKS: transfer_ticks(128, spec.shared.bandwidth_bytes_per_cycle),
-        P.MIO_QUEUE: _QUEUE_CYCLES * cycle,
-        P.LG_QUEUE: _QUEUE_CYCLES * cycle,
-        P.BARRIER_LATENCY: cycles_to_ticks(sync.barrier_cycles),
-        P.BARRIER_PER_WARP: cycles_to_ticks(sync.barrier_per_warp_cycles),
-        P.ARRIVE_LATENCY: cycles_to_ticks(sync.mbarrier_arrive_cycles or 0),
-        P.WAIT_LATENCY: cycles_to_ticks(sync.mbarrier_wait_cycles or 0),
-        P.CLUSTER_LATENCY: cycles_to_ticks(sync.cluster_sync_cycles or 0),
-        P.REMOTE_ARRIVE: cycles_to_ticks(spec.dsmem.latency_cycles) if spec.dsmem else 0,
-        P.ATOMIC_LATENCY: cycles_to_ticks(spec.l2.hit_latency_cycles),
-        P.WGMMA_IN_FLIGHT: spec.sm.wgmma_in_flight or 0,
-        P.CTA_LAUNCH: cycles_to_ticks(spec.sm.cta_launch_cycles),
-        P.WARP_LAUNCH: cycles_to_ticks(_WARP_LAUNCH_CYCLES),
-        P.CTA_INTERVAL: ps_to_ticks(spec.launch.cta_interval_ps, spec.clock.boost_hz),
-        P.LAUNCH_START: ps_to_ticks(idle_launch_ps(kernel, spec), spec.clock.boost_hz),
-        P.CODE_LINES: -(-kernel.code_bytes // spec.l1.line_bytes)
-        if cold_launch and spec.launch.cold_instruction
-        else 0,
-        P.CODE_BASE: _CODE_BASE_LINE + 1024 * number,
-        P.FETCH_LINES: _FETCH_LINES,
-        P.DESCRIPTORS: kernel.descriptors if cold_launch and spec.launch.descriptor_fetch_cycles else 0,
-        P.FLAGS: kernel.flags,
-        P.TREE_SMS: 1 << (spec.sm.count - 1).bit_length(),
-        P.TREE_LEVELS: (held.warps + 2).bit_length(),
-        P.SLACK: _SLACK_CYCLES * cycle,
-        P.LOOKAHEAD: min(_LOOKAHEAD_CYCLES, *_between_sms_cycles(spec)) * cycle,
-    }
-    for name, value in values.items():
-        p[name] = value
-    return p
-
-
-def idle_launch_ps(kernel: Kernel, spec: GpuSpec) -> int:
-    """From the launch of a kernel on an idle device to its first CTA: the preset's command and set-up."""
-    shared = occupancy(kernel, spec).ctas * _shared_of_cta(kernel, spec)
-    split_ps = spec.shared.setup_ps if 4 * shared > spec.l1.size_bytes else 0
-    return spec.launch.kernel_ps + spec.launch.setup_ps + split_ps
-
-
-def _between_sms_cycles(spec: GpuSpec) -> list[int]:
-    """What an SM takes at least to affect another."""
-    latencies = [spec.l2.hit_latency_cycles, spec.sm.cta_launch_cycles]
-    if spec.dsmem:
-        latencies += [spec.dsmem.latency_cycles, spec.sync.cluster_sync_cycles or 0]
-    return latencies
-
-
-#: How far a warp may be ahead of other SMs, at most; it changes only the order in which lines of a multicast take their
-#: place in the receiving SM.
-_LOOKAHEAD_CYCLES = 64
-
-#: How far a request to memory may be ahead of other warps of its SM: two loads in a row, or a short calculation and
-#: the store of its result, are one event.
-_SLACK_CYCLES = 16
-
-#: Instruction lines of 128 B that an SM fetches ahead in one go (4 KiB): sequential prefetch of the instruction caches.
-#: Calibrated on the shortest xla_matmul_table bf16 rows of h100-sxm.
-_FETCH_LINES = 32

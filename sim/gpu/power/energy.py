@@ -12,7 +12,7 @@ import numpy as np
 
 from arch.gpu import GpuSpec, Voltage
 from arch.gpu_rules import WARP_SIZE
-from sim.gpu.engine.layout import Counter
+from sim.gpu.counters import Counter
 from sim.memory.counters import MemoryCounter
 
 _LOWEST_HZ = 210_000_000
