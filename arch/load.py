@@ -30,6 +30,9 @@ FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "tpu": TpuSpec, "rdu":
 
 PRESETS = Path(__file__).parent / "presets"
 
+_MOST_BASES = 16
+"""Machine files that build on each other; one that names itself by ever other paths would go on for ever."""
+
 Overrides = Mapping[str, str | int | float] | Sequence[str]
 
 
@@ -93,6 +96,8 @@ def _chain(path: Path) -> list[PresetFile]:
             raise InputError(
                 f"{path.name}: base leads back to itself: {' -> '.join(step.stem for step in [*seen, path])}"
             )
+        if len(seen) >= _MOST_BASES:
+            raise InputError(f"{path.name}: base: more than {_MOST_BASES} machine files build on each other")
         seen.append(path)
         files.append(_read_preset(path) if path.parent == PRESETS else read(path))
         base = files[-1].base

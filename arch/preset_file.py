@@ -8,6 +8,8 @@ source is an id from the `sources:` table of the file or of its bases. `instruct
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +26,16 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml reads a preset in a fraction of the time, where PyYAML was built with it."""
 
 _ROW_COLUMNS = ("pipe", "interval", "latency", "source", "remark")
+
+
+MOST_BYTES = 1 << 20
+"""Of a machine file; the largest preset has 16 KB."""
+
+MOST_DEPTH = 16
+"""Groups in groups."""
+
+MOST_FIGURES = 10_000
+"""Of one file, those included that an alias repeats."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +60,12 @@ class PresetFile:
 def read(path: Path) -> PresetFile:
     """Read a machine file; raises InputError with file and line for anything that is not in the form above."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
-    except (OSError, UnicodeDecodeError) as error:
+        text = _text(path)
+        _check_depth(text, path.name)
+        root = yaml.compose(text, Loader=_LOADER)
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot read machine file {path}: {getattr(error, 'strerror', None) or error}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
@@ -60,6 +76,30 @@ def read(path: Path) -> PresetFile:
     for key, node in reader.pairs(root, "the file"):
         reader.top(key, node)
     return reader.file
+
+
+def _text(path: Path) -> str:
+    """The contents of a regular file of at most `MOST_BYTES`: a device or a pipe might never end."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("it is no regular file")
+    with open(path, encoding="utf-8") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it is longer than {MOST_BYTES} characters, which no machine needs")
+    return text
+
+
+def _check_depth(text: str, name: str) -> None:
+    """InputError for what is nested deeper than `MOST_DEPTH`: the parser that follows calls itself for each level."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MOST_DEPTH:
+                where = f"{name} line {event.start_mark.line + 1}" if event.start_mark else name
+                raise InputError(f"{where}: more than {MOST_DEPTH} levels of nesting; a machine needs four")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 class _Reader:
@@ -103,6 +143,9 @@ class _Reader:
             self.group(key, node)
 
     def group(self, path: str, node: yaml.Node) -> None:
+        if path.count(".") >= MOST_DEPTH or len(self.file.figures) >= MOST_FIGURES:  # by aliases, of itself or of many
+            what = f"levels of groups ({MOST_DEPTH})" if path.count(".") >= MOST_DEPTH else f"figures ({MOST_FIGURES})"
+            raise InputError(f"{self.where(node)}: {path[:40]}: the file has too many {what}; write it without aliases")
         if isinstance(node, yaml.MappingNode):
             for key, value in self.pairs(node, path):
                 self.group(f"{path}.{key}", value)

@@ -16,7 +16,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+MOST_DIGITS = 18
+"""Of a whole number that a person types: it fits int64."""
+
+_MOST_EXPONENT = 30
+"""Power of ten of a number that a person types: no figure in any base unit needs more."""
+
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*")
 _SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 # Above these no figure makes sense, and int64 ticks of a run would be at risk.
 _MAX = 2**53
@@ -25,6 +31,17 @@ _MAX_PS = 10**13  # 10 s
 # Below this a kernel of any size would take hours of simulated time.
 _MIN_BYTES_PER_S = 10**8
 _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def whole_number(text: str) -> int | None:
+    """The number that ASCII digits write, up to 18 of them; None for anything else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
+def within_range(number: str) -> bool:
+    """Whether a number in decimal notation is short enough to be written out exactly."""
+    exponent = number.lower().partition("e")[2] or "0"
+    return len(number) <= 100 and len(exponent) <= 4 and abs(int(exponent)) <= _MOST_EXPONENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +62,10 @@ class Unit:
         if match is None:
             raise ValueError(f"{value!r} is not a number with a unit: write for example {self.example!r}")
         number, unit = match[1], match[2]
-        if len(number.lower().partition("e")[2]) > 3:  # Fraction would write out every digit
-            raise ValueError(f"{number!r} is out of range: write for example {self.example!r}")
+        if not within_range(number):
+            raise ValueError(f"{number[:40]!r} is out of range: write for example {self.example!r}")
+        if unit == "" and Fraction(number.replace("_", "")) == 0:
+            return Fraction(0)
         if unit in self.factors:
             return Fraction(number.replace("_", "")) * self.factors[unit]
         if unit == "":

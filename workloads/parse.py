@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable
 
 from arch.errors import InputError
+from arch.units import whole_number
 from workloads.ops import Operator, operator_class, short_words
 
 
@@ -43,7 +44,7 @@ def parse_words(words: Iterable[str]) -> Operator:
 
 def _integer(word: str, key: str, value: str) -> int:
     """The integer that `value` spells."""
-    try:
-        return int(value)
-    except ValueError:
-        raise InputError(f"{word} {key}={value}: must be a whole number") from None
+    number = whole_number(value.removeprefix("-").replace("_", ""))
+    if number is None:
+        raise InputError(f"{word} {key}={value[:40]}: must be a whole number")
+    return -number if value.startswith("-") else number

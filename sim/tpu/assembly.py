@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from arch.errors import InputError
+from arch.units import whole_number
 from sim.tpu.program import INSTRUCTIONS, Image, Instruction
 
 _BY_NAME = {cls.NAME: cls for cls in INSTRUCTIONS}
@@ -67,7 +68,8 @@ def _instruction(words: Sequence[str], where: str) -> Instruction:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if key not in fields:
-            raise InputError(f"{where}: {name} has no field {key!r}; nearest: {_near(key, fields)}")
+            hint = f"nearest: {_near(key, fields)}" if fields else "it has none"
+            raise InputError(f"{where}: {name} has no field {key!r}; {hint}")
         if not equals or not value:
             raise InputError(f"{where}: {pair!r} has no value, write {key}=VALUE")
         if key in values:
@@ -83,13 +85,14 @@ def _value(kind: str, text: str, where: str) -> Any:
     if kind == "str":
         return text
     if kind == "Image":
-        found = re.findall(r"([a-z])(\d+)", text)
+        found = re.findall(r"([a-z])([0-9]{1,9})", text)
         if "".join(letter + number for letter, number in found) != text or any(k not in _IMAGE_KEYS for k, _ in found):
             raise InputError(f"{where}: write letters with numbers, as h7w7c3r3s3p5q5; letters: {''.join(_IMAGE_KEYS)}")
         return Image(**{_IMAGE_KEYS[letter]: int(number) for letter, number in found})
-    if not text.isdigit():
+    number = whole_number(text)
+    if number is None:
         raise InputError(f"{where}: must be a whole number of at least 0")
-    return int(text)
+    return number
 
 
 def _near(name: str, names: Iterable[str]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from arch.errors import InputError
+from arch.units import whole_number
 
 PICTURES = (".png", ".svg", ".pdf")
 FILES = ("plot", "html", "show_array", "csv", "out")
@@ -115,17 +117,21 @@ def add_output(parser: Parser) -> None:
 
 def positive(text: str) -> int:
     """A whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be a whole number of at least 1")
-    return int(text)
+    number = whole_number(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text[:40]} must be a whole number of at least 1")
+    return number
 
 
 def share(text: str) -> float:
     """A share: `10 %` or `0.1`."""
     try:
-        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+        value = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} must be a share such as 0.1 or '10 %'") from None
+        value = math.nan
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]} must be a share between 0 and 1, such as 0.1 or '10 %'")
+    return value
 
 
 # ------------------------------------------------------------------------------------------------------ what comes out

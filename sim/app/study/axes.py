@@ -15,6 +15,7 @@ import difflib
 import itertools
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -22,7 +23,7 @@ from typing import Any
 
 from arch.errors import InputError
 from arch.load import leaves, load_arch
-from arch.units import Unit
+from arch.units import MOST_DIGITS, Unit, within_range
 from sim.app.study.case import OPTION_DEFAULTS, Case
 from workloads.ops import operator_class
 from workloads.parse import parse
@@ -35,8 +36,8 @@ MOST_POINTS = 100_000
 _LOG_DIGITS = 6
 """Significant digits of values at equal ratios."""
 
-_STEPS = re.compile(r"(lin|log)(\d+)")
-_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_STEPS = re.compile(r"(lin|log)([0-9]+)")
+_NUMBER = re.compile(r"[+-]?([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -233,21 +234,24 @@ def _expand(text: str, unit: Unit | None, whole: bool, given: str) -> Iterable[s
 def _numbers(low: Fraction, high: Fraction, step: str, unit: Unit | None, given: str) -> list[Fraction]:
     """The values of a range in the base unit."""
     if match := _STEPS.fullmatch(step):
-        count = int(match[2])
+        count = int(match[2]) if len(match[2]) <= MOST_DIGITS else 0
         if not 2 <= count <= MOST_POINTS:
             raise InputError(f"--vary {given!r}: {step}: write a number of at least 2, such as {match[1]}5")
         if match[1] == "lin":
             return [low + (high - low) * Fraction(i, count - 1) for i in range(count)]
         if low <= 0:
             raise InputError(f"--vary {given!r}: equal ratios need a first value above 0")
-        ratio = math.log(high / low) / (count - 1)
+        ratio = (_log(high) - _log(low)) / (count - 1)
         inner = [Fraction(f"{float(low) * math.exp(ratio * i):.{_LOG_DIGITS}g}") for i in range(1, count - 1)]
         return [low, *inner, high]
     if step.startswith("*"):
         factor = _quantity(step[1:], None, given)
         if factor is None or factor <= 1 or low <= 0:
             raise InputError(f"--vary {given!r}: {step}: write a factor above 1, such as *2, and start above 0")
-        count = int(math.log(high / low) / math.log(factor) + 1e-9)
+        steps = (_log(high) - _log(low)) / (_log(factor) or sys.float_info.min)
+        if steps > MOST_POINTS:
+            raise InputError(f"--vary {given!r}: {step}: more than {MOST_POINTS} values; write a larger factor")
+        count = int(steps + 1e-9)
         return [low * factor**i for i in range(count + 1)]
     size = _quantity(step, unit, given) if step else Fraction(1) if unit is None else None
     if size is None or size <= 0:
@@ -262,11 +266,20 @@ def _numbers(low: Fraction, high: Fraction, step: str, unit: Unit | None, given:
 def _quantity(text: str, unit: Unit | None, given: str) -> Fraction | None:
     """A number in the base unit; None for what is no number."""
     if unit is None:
-        return Fraction(text.replace("_", "")) if _NUMBER.fullmatch(text) else None
+        if not _NUMBER.fullmatch(text):
+            return None
+        if not within_range(text):
+            raise InputError(f"--vary {given[:60]!r}: {text[:40]} is out of range")
+        return Fraction(text.replace("_", ""))
     try:
         return unit.parse(text)
     except ValueError as error:
         raise InputError(f"--vary {given!r}: {error}") from None
+
+
+def _log(number: Fraction) -> float:
+    """Natural logarithm, also close to 1, where the ratio of two floats has lost the difference."""
+    return math.log1p(float(number - 1)) if 0.5 < number < 2 else math.log(number)
 
 
 def _text(number: Fraction) -> str:
@@ -275,7 +288,7 @@ def _text(number: Fraction) -> str:
 
 def _plain(value: str) -> float | int | str:
     """A number if it is one."""
-    number = Fraction(value.replace("_", "")) if _NUMBER.fullmatch(value) else None
+    number = Fraction(value.replace("_", "")) if _NUMBER.fullmatch(value) and within_range(value) else None
     if number is None:
         return value
     return int(number) if number.denominator == 1 else float(number)

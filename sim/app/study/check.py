@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +19,7 @@ from sim.app.study.executors import make_executor
 from sim.app.study.lockfile import Entry, Lock
 from sim.app.study.runner import Progress, run_cases
 from sim.app.study.store import ResultStore
+from sim.app.study.toml_file import read_toml
 from workloads.parse import parse
 
 CONFIG = "tilewave.toml"
@@ -78,19 +78,14 @@ class CheckRun:
 
 def read_config(path: Path, tolerance: float | None = None) -> list[Wanted]:
     """The cases of a configuration; InputError, with file, case and key, for anything wrong. Machines are loaded."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; name another with --config FILE") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}") from None
+    data = read_toml(path, "put it right, or name another file with --config FILE")
     _known(data, _KEYS, str(path))
     blocks = data.get("case", [])
     if not isinstance(blocks, list) or not blocks:
         raise InputError(f"{path}: has no [[case]] with name, arch and workload")
     common = _tolerance(data.get("tolerance", 0), str(path)) if tolerance is None else tolerance
-    lines = [i for i, line in enumerate(text.splitlines(), 1) if line.split("#")[0].strip() == "[[case]]"]
+    written = path.read_text(encoding="utf-8").splitlines()
+    lines = [i for i, line in enumerate(written, 1) if line.split("#")[0].strip() == "[[case]]"]
     if len(lines) != len(blocks):
         lines = [1] * len(blocks)
     found: dict[str, Wanted] = {}
@@ -193,6 +188,8 @@ def _cases(block: Any, path: Path, line: int, common: float, given: float | None
         right = bool if isinstance(OPTION_DEFAULTS.get(key), bool) else (str, list) if key in ("arch", "set") else str
         if key != "tolerance" and not isinstance(value, right):
             raise InputError(f"{where}: {key} = {value!r}: must be {'true or false' if right is bool else 'text'}")
+        if isinstance(value, list) and not (value and all(isinstance(item, str) and item for item in value)):
+            raise InputError(f"{where}: {key} = {value!r}: must be text or a list of texts")
     several = isinstance(block["arch"], list)
     archs = block["arch"] if several else [block["arch"]]
     overrides = block.get("set", [])

@@ -11,6 +11,9 @@ from arch.errors import InputError
 _DETAIL = ("inst_", "events")
 """Counters, by the beginning of their name, that only repeat in detail what others say."""
 
+MOST_PERCENT = 1000
+"""Of a unit's time; more is no share but a damaged file."""
+
 MOST_STALLS, MOST_COUNTERS = 6, 10
 """Changes of each kind that text shows, the largest first."""
 
@@ -29,6 +32,19 @@ class Digest:
     stalls: Mapping[str, float] = field(default_factory=dict)
     clock_hz: int | None = None
     energy_fj: int | None = None
+
+    def __post_init__(self) -> None:
+        """TypeError for what a damaged file has in the place of a number or a text."""
+        whole = {"cycles": self.cycles, "time_ps": self.time_ps, **self.counters}
+        whole |= {name: value for name in ("clock_hz", "energy_fj") if (value := getattr(self, name)) is not None}
+        for name, value in whole.items():
+            if type(value) is not int or abs(value) >= 1 << 63:
+                raise TypeError(f"{name} = {str(value)[:40]!r} is no whole number")
+        for name, share in self.stalls.items():
+            if type(share) not in (int, float) or not abs(share) <= MOST_PERCENT:
+                raise TypeError(f"{name} = {str(share)[:40]!r} is no share")
+        if not isinstance(self.schedule, str):
+            raise TypeError(f"schedule = {str(self.schedule)[:40]!r} is no text")
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Digest:
@@ -56,7 +72,7 @@ class Digest:
                 clock_hz=report.get("clock_hz"),
                 energy_fj=round(report["energy_j"] * 1e15) if "energy_j" in report else None,
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"no report of one run: {type(error).__name__} {error}; make it with tilewave run --json"
             ) from None

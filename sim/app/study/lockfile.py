@@ -6,7 +6,6 @@ import json
 import os
 import re
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from arch.errors import InputError
 from sim.app.fingerprint import code_hash
 from sim.app.study.digest import Digest
+from sim.app.study.toml_file import read_toml
 
 NAME = "cycles.lock"
 FORMAT = 2
@@ -63,12 +63,7 @@ def here() -> Lock:
 def read(path: Path, *, replaced: bool = False) -> Lock:
     """The lock at `path`; InputError if it cannot be read. replaced: one of an earlier format counts as empty, since
     it is about to be recorded again."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is damaged ({error}); record it again with --update") from None
+    data = read_toml(path, "record it again with --update")
     if replaced and data.get("format") in range(1, FORMAT):
         return Lock()
     if data.get("format") != FORMAT:
@@ -123,7 +118,10 @@ def _entry(block: Mapping[str, Any]) -> Entry:
     }
     optional = {key: block.get(key) for key in _OPTIONAL}
     digest = Digest(block["cycles"], block["time_ps"], block["schedule"], block.get("counters", {}), stalls, **optional)
-    return Entry(block["arch"], block["workload"], block["machine"], digest, block["kernels"])
+    arch, workload, machine, kernels = (block[key] for key in ("arch", "workload", "machine", "kernels"))
+    if not all(isinstance(word, str) for word in (arch, workload, machine, kernels)):
+        raise TypeError("arch, workload, machine and kernels are texts")
+    return Entry(arch, workload, machine, digest, kernels)
 
 
 def _text(value: str) -> str:

@@ -22,9 +22,9 @@ class Wanted:
 
 def parse_range(option: str, text: str) -> tuple[int, int | None]:
     """`3`, `3:7`, `3:`, `:7` as first and last, both included."""
-    match = re.fullmatch(r"(\d*)(:?)(\d*)", text.replace("_", ""))
+    match = re.fullmatch(r"([0-9]{0,18})(:?)([0-9]{0,18})", text.replace("_", ""))
     if match is None or not any(match.groups()):
-        raise InputError(f"{option} {text}: write it as FIRST:LAST, such as 0:20000, or as one number")
+        raise InputError(f"{option} {text[:60]}: write it as FIRST:LAST, such as 0:20000, or as one number")
     first = int(match[1] or 0)
     last = int(match[3]) if match[3] else None if match[2] else first
     if last is not None and last < first:

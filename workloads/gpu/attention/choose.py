@@ -10,6 +10,7 @@ import re
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from arch.units import whole_number
 from workloads.gpu.attention import flash2, flash3, flash_decode, flash_triton, unfused
 from workloads.gpu.attention.blocks import AttentionProblem, problem, width
 from workloads.gpu.attention.flash2 import Flash2Config
@@ -165,14 +166,15 @@ def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
         fields["cluster"] = 1
     rest = iter(words)
     for word in rest:
-        tile = re.fullmatch(r"(\d+)x(\d+)", word)
+        tile = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", word)
         if tile:
             fields |= {"block_m": int(tile[1]), "block_n": int(tile[2])}
         elif word in _NUMBERS:
             value = next(rest, "")
-            if not value.isdigit():
+            number = whole_number(value)
+            if number is None:
                 raise InputError(f"{where}: {word} needs a number, such as {word} 2")
-            fields[_NUMBERS[word]] = int(value)
+            fields[_NUMBERS[word]] = number
         elif word in _FLAGS:
             field, value_if_named = _FLAGS[word]
             fields[field] = value_if_named

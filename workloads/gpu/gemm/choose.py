@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from arch.units import whole_number
 from workloads.gpu.gemm import gemv, mma, simt, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.gemv import GemvConfig
@@ -339,18 +340,19 @@ def parse(text: str, p: Problem, spec: GpuSpec) -> Config:
     fields: dict[str, int | bool | str] = {}
     rest = iter(words)
     for word in rest:
-        if re.fullmatch(r"\d+(x\d+){1,2}", word):
+        if re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){1,2}", word):
             fields |= dict(zip(("tile_m", "tile_n", "tile_k"), map(int, word.split("x")), strict=False))
         elif word in ("cluster", "warp"):
-            pair = re.fullmatch(r"(\d+)x(\d+)", next(rest, ""))
+            pair = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", next(rest, ""))
             if pair is None:
                 raise InputError(f"{where}: {word} needs two numbers, such as {word} 2x1")
             fields |= {f"{word}_m": int(pair[1]), f"{word}_n": int(pair[2])}
         elif word in _NUMBERS:
             value = next(rest, "")
-            if not value.isdigit():
+            number = whole_number(value)
+            if number is None:
                 raise InputError(f"{where}: {word} needs a number, such as {word} 4")
-            fields[_NUMBERS[word]] = int(value)
+            fields[_NUMBERS[word]] = number
         elif word in _FLAGS:
             fields[_FLAGS[word]] = True
         elif word == "one-tile":
