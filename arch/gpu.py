@@ -41,6 +41,8 @@ from arch.units import (
 )
 
 Architecture = Literal["volta", "turing", "ampere", "hopper"]
+Replacement = Literal["lru", "srrip"]
+"""Which line of a cache set makes room: the least recently used one, or by re-reference interval prediction."""
 Pipe = Literal["fma", "alu", "half", "xu", "tensor", "lsu"]
 """Execution pipes, one each a sub-core, but `lsu`: an SM has one, and the intervals of its rows are cycles of that."""
 
@@ -116,6 +118,7 @@ class L1(Group):
     size_bytes: Bytes = Field(description="combined L1 and shared array")
     reserved_bytes: Bytes = Field(description="part of the array that neither data nor shared memory get")
     ways: Count
+    replacement: Replacement = "lru"
     line_bytes: Bytes
     sector_bytes: Bytes
     hit_latency_cycles: Cycles = Field(description="dependent load that hits, as a pointer chase measures it")
@@ -165,6 +168,7 @@ class L2(Group):
     partitions: Annotated[int, Field(ge=1, le=2)]
     slices: Count = Field(description="of the whole chip")
     ways: Count
+    replacement: Replacement = "lru"
     line_bytes: Bytes
     sector_bytes: Bytes
     bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="read, one slice")

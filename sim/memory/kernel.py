@@ -14,7 +14,7 @@ A sector that a write covers in part is fetched first; full sectors are allocate
 Where slices have a request coalescer (`l2.coalescer`), a read that has to wait joins another of the same sectors that
 waits there, and takes none of the slice's time.
 
-The least recently used way of a set is replaced (`recency`). Lines of a page of 2 to 2.5 MiB are dealt evenly to the
+Which line of a set makes room says `replacement`. Lines of a page of 2 to 2.5 MiB are dealt evenly to the
 slices, but neighbours as if drawn at random: with neighbours in turn no slice or channel ever had a queue, and streams
 that nearly saturate DRAM were up to 20 % faster than gpu-benches measures on V100, A100 and H100. Where `l2.interleave`
 is more than a line, that many bytes stay together, in two slices of one channel.
@@ -28,7 +28,7 @@ from sim.engine.search import TAGS, find_tag
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import ask_bank, dram_read, dram_write
 from sim.memory.hashing import divide, product, rotate
-from sim.memory.recency import dropped, oldest_way, refilled, used
+from sim.memory.replacement import drop, fill, touch, victim
 
 VALID = 0xF
 """Mask of the valid sectors in a line's word."""
@@ -159,21 +159,21 @@ def allocate(spec, state, t, line, cache_set):
     `state.scratch[0]` is then the tick at which DRAM's write buffer has taken the victim, t if there was nothing to do.
     """
     order = state.order[cache_set]
-    way = oldest_way(order, spec.ways)
+    way = victim(spec.replacement, order, spec.ways)
     i = cache_set * TAGS + way
-    victim = np.int64(state.tags[i])
+    evicted = np.int64(state.tags[i])
     taken = t
-    if victim >= 0:
+    if evicted >= 0:
         state.counters[_EVICTIONS] += 1
         dirty = (state.lines[i] >> DIRTY_SHIFT) & VALID
         if dirty:
-            place = channel_of(spec, home_slice(spec, victim, index_of(spec, victim)), victim)
+            place = channel_of(spec, home_slice(spec, evicted, index_of(spec, evicted)), evicted)
             atoms = (spec.atoms_of_sectors >> (dirty << 2)) & 7
             state.counters[_WRITE_BACK] += count_sectors(dirty)
             taken = dram_write(spec.dram, state.dram, state.counters, t, place >> 32, place & 0xFFFFFFFF, atoms)
     state.tags[i] = line
     state.lines[i] = 0
-    state.order[cache_set] = refilled(order, spec.ways, way)
+    state.order[cache_set] = fill(spec.replacement, order, spec.ways, way)
     state.scratch[0] = taken
     return i
 
@@ -216,7 +216,7 @@ def look_up(spec, state, t, line, slice_index, cache_set, sectors, latency):
     i = find(state, line, cache_set)
     if i >= 0:
         word = state.lines[i]
-        state.order[cache_set] = used(state.order[cache_set], spec.ways, i - cache_set * TAGS)
+        state.order[cache_set] = touch(spec.replacement, state.order[cache_set], spec.ways, i - cache_set * TAGS)
         if sectors & ~word == 0:
             state.counters[_READ_HIT] += n
             ready = word >> READY_SHIFT
@@ -393,7 +393,7 @@ def drop_copy(spec, state, line, cache_set):
     if i >= 0:
         state.tags[i] = -1
         state.lines[i] = 0
-        state.order[cache_set] = dropped(state.order[cache_set], spec.ways, i - cache_set * TAGS)
+        state.order[cache_set] = drop(spec.replacement, state.order[cache_set], spec.ways, i - cache_set * TAGS)
         state.counters[_INVALIDATIONS] += 1
 
 
@@ -420,7 +420,7 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time, slice_
     answer = max(crossed, end - sector_time) + latency
     i = find(state, line, cache_set)
     if i >= 0:
-        state.order[cache_set] = used(state.order[cache_set], spec.ways, i - cache_set * TAGS)
+        state.order[cache_set] = touch(spec.replacement, state.order[cache_set], spec.ways, i - cache_set * TAGS)
     else:
         i = allocate(spec, state, t, line, cache_set)
         # A full write buffer holds up the slice's port, and with it everybody who writes there.

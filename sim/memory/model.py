@@ -20,7 +20,7 @@ from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramFigures, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
 from sim.memory.hashing import reciprocal
 from sim.memory.kernel import AHEAD, DIRTY_SHIFT, OTHER_SET, READY_SHIFT, VALID, read_lines, write_lines
-from sim.memory.recency import MAX_WAYS, first_order
+from sim.memory.replacement import MAX_WAYS, POLICIES, first_word
 
 LINE_BYTES = 128
 SECTOR_BYTES = 32
@@ -47,6 +47,8 @@ class MemorySpec(NamedTuple):
     sets: int
     """Of one slice."""
     ways: int
+    replacement: int
+    """A policy of `replacement`."""
     slice_multiplier: int
     slice_shift: int
     set_multiplier: int
@@ -78,9 +80,9 @@ class MemoryState(NamedTuple):
     """Contents and calendars, all C-contiguous.
 
     tags: int32 [slices * sets * TAGS], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
-    order: int64 [slices * sets], see `recency`. read_free, write_free: int64 [slices]. link_free: int64 [2], by
-    the partition that receives. waiting, waiting_start: int64 [slices * coalesced], line and sectors of reads that wait
-    or waited at a slice, and when they are served; waiting_next: int64 [slices], the entry that is replaced next.
+    order: int64 [slices * sets], words of `replacement`. read_free, write_free: int64 [slices]. link_free: int64 [2],
+    by the partition that receives. waiting, waiting_start: int64 [slices * coalesced], line and sectors of reads that
+    wait or waited at a slice, and when they are served; waiting_next: int64 [slices], the entry that is replaced next.
     scratch: int64 [2], second results of kernels. ahead: int64 [5, AHEAD], lines that are looked up next and where they
     are (see `kernel.SET`). counters: int64 [len(MemoryCounter)].
     """
@@ -118,6 +120,7 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
         slices_per_partition=l2.slices_per_partition,
         sets=l2.sets,
         ways=l2.ways,
+        replacement=POLICIES.index(l2.replacement),
         slice_multiplier=slice_multiplier,
         slice_shift=slice_shift,
         set_multiplier=set_multiplier,
@@ -162,7 +165,7 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
     return MemoryState(
         tags=aligned(count * TAGS, np.int32, -1),
         lines=aligned(count * TAGS, np.int64, 0),
-        order=np.full(count, first_order(spec.ways), np.int64),
+        order=np.full(count, first_word(spec.replacement, spec.ways), np.int64),
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
@@ -185,10 +188,11 @@ def aligned(count: int, dtype: type, value: int) -> NDArray:
     return array
 
 
-def flush(state: MemoryState) -> None:
+def flush(spec: MemorySpec, state: MemoryState) -> None:
     """Empty the cache without cost in time or counts, as before a cold run; DRAM's write buffers keep their content."""
     state.tags[:] = -1
     state.lines[:] = 0
+    state.order[:] = first_word(spec.replacement, spec.ways)
 
 
 def settle(state: MemoryState) -> None:

@@ -91,3 +91,21 @@ def test_lines_that_are_written_displace_others_from_the_l1(ampere: GpuSpec, sha
     result = run(ampere, kernel.build(), X)
     took = column(result, 3, Event.T_DONE)[0] - column(result, 3, Event.T_ISSUE)[0]
     assert (took > ampere.l2.hit_latency_cycles) == (share > 1)
+
+
+@pytest.mark.parametrize(("policy", "found"), [("lru", False), ("srrip", True)])
+def test_a_line_that_was_hit_outlives_a_scan_where_the_l1_predicts(policy: str, found: bool) -> None:
+    """A line is loaded twice, 1.25 times the L1's capacity stored elsewhere, and the line loaded again."""
+    machine = load_arch("a100-sxm4-80gb", {"l1.replacement": policy})
+    lines = int(1.25 * machine.l1.size_bytes) // LINE_BYTES
+    kernel = KernelBuilder("test", (1, 1, 1))
+    with kernel.role("warp", warps=1, registers=32) as r:
+        for name in ("x", "y"):
+            r.ldg(VALUE.whole, X[0:32], 1, into=name, vector_bytes=4)
+            r.run("ffma", 1, after=(name,))
+        with r.loop("i", lines) as i:
+            r.stg(X[32 * (i + 1) : 32], VALUE.whole, 1, vector_bytes=4)
+        r.ldg(VALUE.whole, X[0:32], 1, into="z", vector_bytes=4)
+    result = run(machine, kernel.build(), X)
+    took = column(result, 5, Event.T_DONE)[0] - column(result, 5, Event.T_ISSUE)[0]
+    assert (took == machine.l1.hit_latency_cycles) == found

@@ -166,7 +166,7 @@ def test_flush_empties_and_settle_keeps() -> None:
     cold = l2_read(spec, state, 10_000, 0, 5, VALID)
     settle(state)
     assert l2_read(spec, state, 0, 0, 5, 1) == spec.hit_latency
-    flush(state)
+    flush(spec, state)
     settle(state)
     assert resident_lines(state) == 0
     assert l2_read(spec, state, 10_000, 0, 5, VALID) == cold

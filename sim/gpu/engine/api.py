@@ -28,7 +28,7 @@ from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter
 from sim.memory.model import MemorySpec, aligned, flush, lower_memory, new_memory_state, settle
-from sim.memory.recency import first_order
+from sim.memory.replacement import first_word
 
 _LOG_ROWS = 1 << 16
 _WHOLE_KERNEL_TICKS = 1 << 40
@@ -99,7 +99,7 @@ class Device:
 
     def flush_l2(self) -> None:
         """Empties the L2, as before a cold run."""
-        flush(self.memory)
+        flush(self.memory_spec(self.regulator.clock_hz), self.memory)
 
     def build(self, kernel: Kernel, addresses: Mapping[str, int], *, launch_ps: int | None = None) -> Launch:
         """Lowers `kernel` and places its first CTAs after `launch_ps` (default: on an idle device)."""
@@ -334,7 +334,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | No
         stores=zeros(sms, int(p[P.MISS_QUEUE])),
         l1_tags=np.full(l1_sets * TAGS, -1, dtype=np.int32),
         l1_lines=zeros(l1_sets, int(p[P.L1_WAYS])),
-        l1_order=np.full(l1_sets, first_order(int(p[P.L1_WAYS])), dtype=np.int64),
+        l1_order=np.full(l1_sets, first_word(int(p[P.L1_REPLACEMENT]), int(p[P.L1_WAYS])), dtype=np.int64),
         l1_ahead=zeros(native.CHUNK),
         flags=zeros(max(1, int(p[P.FLAGS])), 2),
         flag_waiters=zeros(warps),

@@ -327,7 +327,8 @@ class P(IntEnum):
     L1_SET_SHIFT = 55
     CTA_INTERVAL = 56  # between two CTAs of the chip
     SLACK = 57  # ticks that a request to memory may be ahead of other events of its SM
-    WIDTH = 58
+    L1_REPLACEMENT = 58  # a policy of `sim.memory.replacement`
+    WIDTH = 59
 
 
 class GpuState(NamedTuple):
@@ -350,7 +351,7 @@ class GpuState(NamedTuple):
     stores: np.ndarray  # (sms, entries) ticks at which stores are acknowledged
     l1_tags: np.ndarray  # (sms * sets * TAGS,) int32
     l1_lines: np.ndarray  # (sms * sets, ways): mask of valid sectors, ready tick from bit 4
-    l1_order: np.ndarray  # (sms * sets,): see `sim.memory.recency`
+    l1_order: np.ndarray  # (sms * sets,): words of `sim.memory.replacement`
     l1_ahead: np.ndarray  # (lines of a chunk,): sets of those that are looked up next
     flags: np.ndarray  # (flags, 2): value, latest time
     flag_waiters: np.ndarray

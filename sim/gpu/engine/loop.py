@@ -43,7 +43,7 @@ from sim.memory.kernel import (
     l2_prefetch_changes,
     l2_read_ahead,
 )
-from sim.memory.recency import oldest_way, refilled, used
+from sim.memory.replacement import fill, touch, victim
 
 ID_BITS = 16
 TIME_SHIFT = ID_BITS + 6  # six bits of priority
@@ -544,24 +544,24 @@ def _take_entry(entries, sms, sm, column, k, tick):
 
 
 @inner(inline=True)
-def _l1_find(st, ways, cache_set, line):
-    """Way of a line in a set of an L1 with `ways`, allocated for it if need be."""
+def _l1_find(st, policy, ways, cache_set, line):
+    """Way of a line in a set of an L1 with `ways` and a replacement policy, allocated for it if need be."""
     order = st.l1_order[cache_set]
     way = find_tag(st.l1_tags, cache_set, line)
     if way < 0:
-        way = oldest_way(order, ways)
-        st.l1_order[cache_set] = refilled(order, ways, way)
+        way = victim(policy, order, ways)
+        st.l1_order[cache_set] = fill(policy, order, ways, way)
         st.l1_tags[cache_set * TAGS + way] = line
         st.l1_lines[cache_set, way] = 0
     else:
-        st.l1_order[cache_set] = used(order, ways, way)
+        st.l1_order[cache_set] = touch(policy, order, ways, way)
     return way
 
 
 @inner(inline=True)
-def _l1_write(st, ways, cache_set, address, end, t):
+def _l1_write(st, policy, ways, cache_set, address, end, t):
     """A store to [address, end) of one line goes through an L1, which keeps it; sectors written whole are valid."""
-    way = _l1_find(st, ways, cache_set, address >> 7)
+    way = _l1_find(st, policy, ways, cache_set, address >> 7)
     word = st.l1_lines[cache_set, way]
     valid = (word & L1_SECTORS) | _full_mask(address, end)
     st.l1_lines[cache_set, way] = (max(word >> L1_READY_SHIFT, t) << L1_READY_SHIFT) | valid
@@ -1525,7 +1525,7 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
     # What the event counts, in sectors but for bytes and lines: asked of the L1, found there, brought by the port.
     asked, hit, brought, brought_lines, moved_bytes = 0, 0, 0, 0, 0
     lsu = max(sms[sm, M.LSU_FREE], t)
-    sector_ticks, ways = p[P.L1_SECTOR_TICKS], p[P.L1_WAYS]
+    sector_ticks, ways, policy = p[P.L1_SECTOR_TICKS], p[P.L1_WAYS], p[P.L1_REPLACEMENT]
     done = warps[w, W.T_DONE]
     row = warps[w, W.ROW]
     offset = warps[w, W.OFFSET]
@@ -1566,7 +1566,7 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
                 word = 0
                 if kind == Kind.LDG:
                     cache_set = st.l1_ahead[k]
-                    way = _l1_find(st, ways, cache_set, line)
+                    way = _l1_find(st, policy, ways, cache_set, line)
                     word = st.l1_lines[cache_set, way]
                     missing = mask & ~word
                     data = word >> L1_READY_SHIFT
@@ -1592,7 +1592,7 @@ def _global_access(p, prog, st, ms, mem, w, s, now, t, pc, kind):
             else:
                 red = kind == Kind.RED
                 if not red:
-                    _l1_write(st, ways, st.l1_ahead[k], address, end, at)
+                    _l1_write(st, policy, ways, st.l1_ahead[k], address, end, at)
                 answer = _port_write(p, sms, st.counters, ms, mem, sm, at, address, end, red, k)
                 _take_entry(st.stores, sms, sm, M.STORE_HEAD, sms[sm, M.STORE_HEAD], answer)
                 done = max(done, answer)

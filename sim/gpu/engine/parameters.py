@@ -11,7 +11,7 @@ from sim.gpu.engine.layout import P
 from sim.gpu.language import Kernel
 from sim.gpu.lower.kernel import occupancy, shared_of_cta
 from sim.memory.hashing import reciprocal
-from sim.memory.recency import MAX_WAYS
+from sim.memory.replacement import MAX_WAYS, POLICIES
 
 #: Work that the shared-memory and load/store queues of an SM hold before a warp stalls on them, in cycles of their
 #: data path.
@@ -83,6 +83,7 @@ def parameters(
         P.L1_SET_MULTIPLIER: l1_multiplier,
         P.L1_SET_SHIFT: l1_shift,
         P.L1_WAYS: spec.l1.ways,
+        P.L1_REPLACEMENT: POLICIES.index(spec.l1.replacement),
         P.L1_SECTOR_TICKS: transfer_ticks(32, spec.l1.bandwidth_bytes_per_cycle),
         P.L1_HIT: cycles_to_ticks(spec.l1.hit_latency_cycles),
         P.MISS_QUEUE: spec.l1.miss_queue,
