@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from arch.errors import InputError
 from arch.gpu_rules import WARP_SIZE, check
 from arch.memory import BankedMemory
-from arch.spec import Count, Group, MachineSpec, Share
+from arch.spec import Count, Documents, Group, MachineSpec, Share
 from arch.units import (
     BYTES,
     BYTES_PER_S,
@@ -70,7 +70,12 @@ class Sm(Group):
     )
     cta_launch_cycles: Cycles = Field(description="from a free slot to the first instruction of the next CTA")
     address_interval_cycles: Cycles = Field(description="between two memory instructions of one sub-core")
-    instruction_cache_bytes: Bytes = Field(description="instructions that an SM holds without going to the L2")
+    instruction_cache_bytes: Annotated[
+        Bytes,
+        Documents(
+            "kernels fetch their code once, cold, and find it in the cache after that", "launch.cold_instruction"
+        ),
+    ] = Field(description="instructions that an SM holds without going to the L2")
     register_conflict_cycles: MeanCycles = Field(
         description="cycles that a sub-core's tensor core loses for a vector instruction: both use the register file"
     )
@@ -84,7 +89,7 @@ class Sync(Group):
 
     barrier_cycles: Cycles
     barrier_per_warp_cycles: Cycles
-    warp_sync_cycles: Cycles
+    warp_sync_cycles: Annotated[Cycles, Documents("no op of the tile language is a __syncwarp", "sync.barrier")]
     mbarrier_arrive_cycles: Cycles | None = Field(default=None, description="Ampere and later")
     mbarrier_wait_cycles: Cycles | None = Field(
         default=None, description="from completion to the waiting warp's next issue"
@@ -101,11 +106,16 @@ class Shared(Group):
     granule_bytes: Bytes = Field(description="allocations are multiples of this")
     banks: Count = Field(description="banks of 4 bytes")
     bandwidth_bytes_per_cycle: BytesPerCycle
-    return_bytes_per_cycle: BytesPerCycle = Field(description="loaded data into the registers of one sub-core")
-    load_latency_cycles: Cycles = Field(
-        description="dependent load without conflict; a pointer chase adds its address step"
-    )
-    store_latency_cycles: Cycles
+    return_bytes_per_cycle: Annotated[
+        BytesPerCycle,
+        Documents("the latencies of loads hold it", "instructions.lds.b32.latency and those of wider loads"),
+    ] = Field(description="loaded data into the registers of one sub-core")
+    load_latency_cycles: Annotated[
+        Cycles, Documents("the rows of loads hold it, by width", "instructions.lds.b32.latency")
+    ] = Field(description="dependent load without conflict; a pointer chase adds its address step")
+    store_latency_cycles: Annotated[
+        Cycles, Documents("the rows of stores hold it, by width", "instructions.sts.b32.latency")
+    ]
     setup_ps: Picoseconds = Field(
         description="further fixed cost, on an idle device, of a kernel whose CTAs take more than a quarter of the"
         " array that it shares with the L1"
@@ -148,7 +158,9 @@ class Tma(Group):
     latency_cycles: Cycles = Field(description="beyond that of a plain load from the same place")
     max_in_flight_bytes: Bytes = Field(description="requested and not yet arrived, an SM")
     max_multicast: Count = Field(description="CTAs that one load may fill")
-    multicast_latency_cycles: Cycles = Field(description="beyond that of a load for one CTA")
+    multicast_latency_cycles: Annotated[
+        Cycles, Documents("a multicast load takes its time at the receiving ports", "port.receive or tma.latency")
+    ] = Field(description="beyond that of a load for one CTA")
 
 
 class Dsmem(Group):
@@ -220,8 +232,8 @@ class Clock(Group):
 
     boost_hz: Hertz = Field(description="highest core clock")
     tensor: Share = Field(description="clock behind the data sheet's tensor peak, as a share of boost")
-    base_hz: Hertz
-    memory_hz: Hertz = Field(description="for information: the data rate is dram.bandwidth")
+    base_hz: Annotated[Hertz, Documents("the clock under load follows from power", "clock.boost or power.limit")]
+    memory_hz: Annotated[Hertz, Documents("the data rate is stated itself", "dram.bandwidth")]
     onset_ps: Picoseconds = Field(description="run at full clock before the regulator reacts")
     recovery_ps: Picoseconds = Field(
         description="after which the clock settles on its sustained level, counted from the start"
@@ -319,6 +331,30 @@ class Host(Group):
     framework_overhead_ps: Picoseconds = Field(description="host time per operator in an eager framework")
 
 
+_ROW_DOCUMENTS: Mapping[str, Mapping[str, Documents]] = MappingProxyType(
+    {
+        "lds sts ldmatrix stmatrix": {
+            "pipe": Documents("shared memory is reached through lsu", "sm.address_interval"),
+            "interval": Documents(
+                "shared memory takes them at its bandwidth", "shared.bandwidth or sm.address_interval"
+            ),
+        },
+        "ldg stg": {
+            "pipe": Documents("memory is reached through lsu", "sm.address_interval"),
+            "interval": Documents("the L1 takes them at its bandwidth", "l1.bandwidth or sm.address_interval"),
+            "latency": Documents("where a line is found decides", "l1.hit_latency, l2.hit_latency or dram.latency"),
+        },
+        "wgmma wgmma_rs": {
+            "pipe": Documents("wgmma is what a tensor core does", "interval"),
+            "stall": Documents("operand bandwidth and the interval bound it", "interval"),
+        },
+    }
+)
+"""Columns of instruction rows that nothing reads, by the rows' ops."""
+
+_NO_FLOOR = Documents("rows of every n alone have a floor", "interval")
+
+
 class Instruction(Group):
     """One row of the instruction table: a warp instruction's pipe, issue interval and latency.
 
@@ -343,6 +379,19 @@ class Instruction(Group):
     def name(self) -> str:
         """The row's name in a preset: op.dtype or op.dtype.shape."""
         return ".".join(part for part in (self.op, self.dtype, self.shape) if part)
+
+    @staticmethod
+    def documented() -> Mapping[str, Documents]:
+        """Columns that only document, `ops: column`."""
+        found = {f"{ops}: {name}": mark for ops, columns in _ROW_DOCUMENTS.items() for name, mark in columns.items()}
+        return {**found, "rows of one shape: floor": _NO_FLOOR}
+
+    @staticmethod
+    def documents(op: str, shape: str, column: str) -> Documents | None:
+        """Whether a column of a row only documents."""
+        if column == "floor" and "n*" not in shape:
+            return _NO_FLOOR
+        return next((columns.get(column) for ops, columns in _ROW_DOCUMENTS.items() if op in ops.split()), None)
 
     @property
     def cadence_cycles(self) -> float:
@@ -379,8 +428,12 @@ class GpuSpec(MachineSpec):
 
     family: Literal["gpu"]
     architecture: Architecture
-    compute_capability: str = Field(pattern=r"^\d+\.\d$")
-    devices: Count = Field(description="GPUs of the machine, joined by links")
+    compute_capability: Annotated[
+        str, Documents("what a machine can do is in its table of instructions", "the rows of instructions")
+    ] = Field(pattern=r"^\d+\.\d$")
+    devices: Annotated[
+        Count, Documents("workloads say over how many devices they run", "devices= or tp= of the workload")
+    ]
     gpc: Gpc
     sm: Sm
     sync: Sync

@@ -21,7 +21,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.preset_file import Figure, PresetFile, read, source_text
 from arch.rdu import RduSpec
-from arch.spec import MachineSpec
+from arch.spec import Documents, MachineSpec
 from arch.tpu import TpuSpec
 from arch.units import Unit, word
 
@@ -69,12 +69,16 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
             f"{family.where}: family {family.text!r} is unknown; nearest: {_nearest(str(family.text), FAMILIES)}"
         )
     model = FAMILIES[str(family.text)]
-    for key, value in _pairs(overrides):
-        if key.startswith("instructions.") and key not in figures and not key.endswith(".floor"):
+    asked = dict(_pairs(overrides))
+    for key, value in asked.items():
+        if key.startswith("instructions.") and key not in figures and not key.endswith((".floor", ".stall")):
             raise InputError(f"override: {key} is no figure of {path.stem}; nearest: {_nearest(key, figures)}")
         figures[key] = Figure(value, "", "", "override")
     for key, figure in figures.items():
         _check_word(model, key, figure.where)
+    for key in asked:
+        if (mark := documents(model, key)) is not None:
+            raise InputError(f"override: {key} documents only: {mark.reason}; change {mark.instead} instead")
     return _build(model, figures, {key: _source(figure, table, key) for key, figure in figures.items()})
 
 
@@ -132,6 +136,11 @@ class Leaf(NamedTuple):
     attributes: tuple[str, ...]
     unit: Unit | None
 
+    @property
+    def documents(self) -> Documents | None:
+        """Why nothing reads it, where it only documents."""
+        return next((entry for entry in self.field.metadata if isinstance(entry, Documents)), None)
+
 
 def has_instructions(model: type[BaseModel]) -> bool:
     """Say whether machines of a family have a table of instructions."""
@@ -152,6 +161,15 @@ def leaves(model: type[BaseModel]) -> Mapping[str, Leaf]:
             for path, leaf in leaves(group).items():
                 found[f"{word(attribute)}.{path}"] = leaf._replace(attributes=(attribute, *leaf.attributes))
     return found
+
+
+def documents(model: type[BaseModel], path: str) -> Documents | None:
+    """Why nothing reads a figure of a spec, or a column of an instruction row; None where something does."""
+    if path.startswith("instructions."):
+        key, column = path.removeprefix("instructions.").rpartition(".")[::2]
+        op, _, shape = [*key.split("."), "", ""][:3]
+        return Instruction.documents(op, shape, column)
+    return leaves(model)[path].documents
 
 
 def group_of(annotation: Any) -> type[BaseModel] | None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from arch.spec import Count, Group, Share
+from arch.spec import Count, Documents, Group, Share
 from arch.units import Bytes, BytesPerSecond, Picoseconds
 
 
 class BankedMemory(Group):
     """External memory. `bandwidth` scales the data rate only; the timings stay."""
 
-    type: str
+    type: Annotated[
+        str, Documents("the name of the standard; its figures are stated one by one", "bandwidth, channels or a timing")
+    ]
     size_bytes: Bytes
     bandwidth_bytes_per_s: BytesPerSecond = Field(description="peak of the data buses together")
     overhead: Share = Field(description="share of the data bus that inline error correction and the like take")

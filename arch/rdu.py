@@ -6,12 +6,12 @@ Times on the chip are in core cycles, other times in picoseconds, energies in fe
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from arch.memory import BankedMemory
-from arch.spec import Count, Group, MachineSpec
+from arch.spec import Count, Documents, Group, MachineSpec
 from arch.units import (
     BYTES,
     BYTES_PER_S,
@@ -163,7 +163,9 @@ class RduSpec(MachineSpec):
     """One socket (and, with `devices`, several of them joined by links)."""
 
     family: Literal["rdu"]
-    devices: Count = Field(description="sockets that work together")
+    devices: Annotated[
+        Count, Documents("workloads say over how many sockets they run", "devices= or tp= of the workload")
+    ]
     clock: Clock
     pcu: Pcu
     pmu: Pmu

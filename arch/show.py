@@ -36,6 +36,15 @@ def describe(spec: MachineSpec) -> list[Row]:
     return rows
 
 
+def documentation(family: str) -> list[tuple[str, str, str]]:
+    """Figures of a family that only document: path, why nothing reads it, what to change instead."""
+    model = FAMILIES[family]
+    marks = {path: leaf.documents for path, leaf in leaves(model).items() if leaf.documents is not None}
+    if has_instructions(model):
+        marks |= {f"instructions, {columns}": mark for columns, mark in Instruction.documented().items()}
+    return [(path, mark.reason, mark.instead) for path, mark in marks.items()]
+
+
 def as_html(spec: MachineSpec) -> str:
     """Return a machine's figures as an HTML table."""
     rows = "".join(

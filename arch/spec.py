@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated
 
@@ -14,6 +15,17 @@ from arch.units import word
 
 Count = Annotated[int, Field(gt=0, le=2**20)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Marks a figure that is stated and that nothing reads: an override of it would answer wrongly and in silence.
+
+    reason: why nothing reads it. instead: what to change for the effect that one might expect.
+    """
+
+    reason: str
+    instead: str
 
 
 class Group(BaseModel):

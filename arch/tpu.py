@@ -6,11 +6,11 @@ are in cycles, other times in picoseconds, energies in femtojoules.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from arch.spec import Count, Group, MachineSpec, Share
+from arch.spec import Count, Documents, Group, MachineSpec, Share
 from arch.units import (
     BYTES,
     BYTES_PER_S,
@@ -60,7 +60,7 @@ class WeightFifo(Group):
 class Dram(Group):
     """Weight memory."""
 
-    type: str
+    type: Annotated[str, Documents("the name of the standard", "dram.bandwidth, dram.overhead or dram.latency")]
     size_bytes: Bytes
     bandwidth_bytes_per_s: BytesPerSecond
     overhead: Share = Field(lt=1, description="share of the bandwidth that refresh and row changes take")
@@ -108,8 +108,10 @@ class Clock(Group):
 class Pcie(Group):
     """Link to the host, each direction."""
 
-    bandwidth_bytes_per_s: BytesPerSecond
-    path_bytes_per_s: BytesPerSecond = Field(description="between host interface and unified buffer")
+    bandwidth_bytes_per_s: BytesPerSecond = Field(description="from host memory to the chip's, all on the way included")
+    path_bytes_per_s: Annotated[
+        BytesPerSecond, Documents("bandwidth is the rate of the whole way, this path included", "pcie.bandwidth")
+    ] = Field(description="between host interface and unified buffer")
     latency_ps: Picoseconds
 
 

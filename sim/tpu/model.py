@@ -38,7 +38,7 @@ class Timing(NamedTuple):
 
     def pcie(self, size: int) -> int:
         """Ticks of bytes from or to the host."""
-        return self.transfer(size, min(self.spec.pcie.bandwidth_bytes_per_s, self.spec.pcie.path_bytes_per_s))
+        return self.transfer(size, self.spec.pcie.bandwidth_bytes_per_s)
 
     def port(self, size: int) -> int:
         """Ticks of bytes through a port of the unified buffer, rounded up."""

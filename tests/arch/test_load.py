@@ -205,7 +205,7 @@ WRONG = [
     ("power.voltage.max=0.6 V", "power.voltage.max", "at least 700 mV"),
     ("power.voltage.max_clock=1 GHz", "power.voltage.max_clock", "1.2 GHz"),
     ("launch.kernel=nan us", "launch.kernel", "'45 ns'"),
-    ("compute_capability=nine", "compute_capability = nine", "pattern"),
+    ("compute_capability=nine", "documents only", "the rows of instructions"),
     ("instructions.mma.bf16.m16n8k16.rate=4", "override", "nearest: instructions.mma.bf16.m16n8k16."),
     ("sm.count", "path=value", "'l2.size=60 MiB'"),
 ]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import jsonschema
 import pytest
 import yaml
 
-from arch.gpu import GpuSpec
 from arch.load import FAMILIES, PRESETS, leaves, list_archs, load_arch
 from arch.preset_file import IDENTITY, read
 from arch.show import describe, json_schema
 
 KINDS = ("vendor: ", "measured: ", "derived: ", "model: ", "assumed: ", "calibrated on ")
 ALL = list_archs()
-ROOT = Path(__file__).resolve().parents[2]
 GPUS = [name for name in ALL if load_arch(name).family == "gpu"]
 
 
@@ -112,6 +107,7 @@ def test_description_rebuilds_the_machine(name: str) -> None:
     spec = load_arch(name)
     known = leaves(FAMILIES[spec.family])
     rows = [row for row in describe(spec) if row.path in known and row.path not in IDENTITY]
+    rows = [row for row in rows if known[row.path].documents is None]
     again = load_arch(name, {row.path: row.value for row in rows})
     assert again.content_hash() == spec.content_hash()
 
@@ -143,12 +139,3 @@ def test_presets_fit_the_schema_for_editors(path) -> None:  # type: ignore[no-un
 def test_schema_refuses_what_the_loader_refuses(text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(yaml.safe_load(text), json_schema())
-
-
-def test_a_figure_that_nothing_reads_says_so() -> None:
-    files = (path for package in ("arch", "sim", "workloads") for path in (ROOT / package).rglob("*.py"))
-    read_somewhere = set(re.findall(r"\.(\w+)", "\n".join(path.read_text(encoding="utf-8") for path in files)))
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    by_format = "power.energy.tensor."  # looked up by the name of a number format
-    unread = [path for path, leaf in leaves(GpuSpec).items() if leaf.attributes[-1] not in read_somewhere]
-    assert [path for path in unread if not path.startswith(by_format) and f"`{path}`" not in page] == []

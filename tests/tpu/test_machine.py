@@ -151,7 +151,7 @@ def test_the_same_run_gives_the_same_report() -> None:
 @pytest.mark.parametrize(
     ("figure", "slower"),
     [
-        ("dram.bandwidth=3.4 GB/s", True), ("pcie.path=1 GB/s", True), ("array.wide_interval=4 cycles", False),
+        ("dram.bandwidth=3.4 GB/s", True), ("pcie.bandwidth=1 GB/s", True), ("array.wide_interval=4 cycles", False),
         ("activation.values=16", True), ("unified_buffer.bandwidth=64 B/clk", True), ("control.sync=9000 cycles", True),
         ("weight_fifo.depth=1", True), ("dram.latency=30 us", True),
     ],
@@ -355,8 +355,8 @@ def test_a_vector_unit_keeps_softmax_on_the_chip() -> None:
 def test_a_slow_link_and_a_slow_activation_unit_are_told_apart() -> None:
     """Small sums of one deep tile: the array waits for accumulators, for one reason or the other."""
     workload = "gemm m=1024 n=4096 k=256 out=int8"
-    link = simulate(workload, "tpu-v1", set=["pcie.path=1 GB/s"]).to_dict()["stalls"]["matrix"]
-    unit = simulate(workload, "tpu-v1", set=["pcie.path=200 GB/s", "pcie.bandwidth=200 GB/s", "activation.values=32"])
+    link = simulate(workload, "tpu-v1", set=["pcie.bandwidth=1 GB/s"]).to_dict()["stalls"]["matrix"]
+    unit = simulate(workload, "tpu-v1", set=["pcie.bandwidth=200 GB/s", "activation.values=32"])
     slow = unit.to_dict()["stalls"]["matrix"]
     assert link["output"] > 0.5 > 10 * link.get("accumulators", 0)
     assert slow["accumulators"] > 0.5 > 3 * slow.get("output", 0)

@@ -37,7 +37,7 @@ def candidates(op: Attention, spec: TpuSpec, schedule: str) -> list[tuple[Config
     each = estimate(spec, op.queries, op.head_dim, op.keys, 8, 1, False)
     each += estimate(spec, op.queries, op.keys, op.head_dim, 8, 1, False)
     if not on_chip:
-        each += 2 * op.queries * op.keys * spec.clock.boost_hz // spec.pcie.path_bytes_per_s
+        each += 2 * op.queries * op.keys * spec.clock.boost_hz // spec.pcie.bandwidth_bytes_per_s
     return [(Config(name), op.batch * op.heads * each)]
 
 

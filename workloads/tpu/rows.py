@@ -40,7 +40,7 @@ def candidates(op: Softmax, spec: TpuSpec, schedule: str) -> list[tuple[Config, 
     size = op.rows * op.cols
     if spec.vector:
         return [(Config(name), 3 * size // spec.vector.lanes)]
-    return [(Config(name), 2 * size * spec.clock.boost_hz // spec.pcie.path_bytes_per_s)]
+    return [(Config(name), 2 * size * spec.clock.boost_hz // spec.pcie.bandwidth_bytes_per_s)]
 
 
 @register("softmax", "tpu", "vector")

@@ -140,7 +140,7 @@ def machine_figures(spec: TpuSpec, dtype: str) -> MachineFigures:
         bandwidths={
             "unified_buffer": int(port),
             "dram": spec.dram.bandwidth_bytes_per_s,
-            "pcie": min(spec.pcie.bandwidth_bytes_per_s, spec.pcie.path_bytes_per_s),
+            "pcie": spec.pcie.bandwidth_bytes_per_s,
         },
         duplex=("unified_buffer", "pcie"),
         clocked=("unified_buffer",),
