@@ -67,7 +67,7 @@ def figures(spec: GpuSpec) -> Figures:
         tma_latency=int(spec.tma.latency_cycles) if spec.tma else 0,
         barrier=int(spec.sync.barrier_cycles),
         barrier_per_warp=int(spec.sync.barrier_per_warp_cycles),
-        shared_latency=int(spec.instruction("lds", "b32").latency_cycles),
+        shared_latency=int(spec.instruction("lds", "b32").latency_cycles) - 1,  # beyond its issue
         shared_rate=int(spec.shared.bandwidth_bytes_per_cycle * MILLI),
         read_rate=int(spec.port.read_bytes_per_cycle * MILLI),
         receive_rate=int(spec.port.receive_bytes_per_cycle * MILLI),
