@@ -58,6 +58,8 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
     for file in chain:
         table |= file.sources
         figures |= file.figures
+    if not path.stem.isprintable():
+        raise InputError(f"machine file {path.name!a}: the name has a control character")
     figures.setdefault("name", Figure(path.stem, "", "", path.name))
     family = figures.get("family")
     if family is None:

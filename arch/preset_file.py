@@ -129,7 +129,11 @@ class _Reader:
     def scalar(self, node: yaml.Node, what: str) -> str:
         if not isinstance(node, yaml.ScalarNode):
             raise InputError(f"{self.where(node)}: {what} must be a single value")
-        return str(node.value)
+        text = str(node.value)
+        # Names reach terminals, pages and reports: no escape codes, nothing that turns the direction of writing.
+        if not text.replace("\n", "").isprintable():
+            raise InputError(f"{self.where(node)}: {what} has the control character {_unprintable(text)!a}")
+        return text
 
     def top(self, key: str, node: yaml.Node) -> None:
         if key == "base":
@@ -175,6 +179,10 @@ class _Reader:
             # Columns of the table are in cycles; a unit may be written all the same.
             unit = " cycles" if word != "pipe" and _is_number(text) else ""
             self.file.figures[f"{path}.{word}"] = Figure(text + unit, source, remark, self.where(node))
+
+
+def _unprintable(text: str) -> str:
+    return next(c for c in text if not c.isprintable() and c != "\n")
 
 
 def _is_number(text: str) -> bool:

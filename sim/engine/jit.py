@@ -181,15 +181,18 @@ def cache_roots() -> list[Path]:
 def usable_directory(root: Path, name: str) -> Path | None:
     """``root/name``, made if needed; None where it cannot be written or where somebody else could write to it.
 
-    A cache file is unpickled, so a directory that another user owns or may write to is never used.
+    A cache file is unpickled, so a directory that another user owns or may write to, by its group too, is never used,
+    nor is one behind a symbolic link.
     """
     path = root / name
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if hasattr(os, "getuid"):
-            for place in (root, path):
-                info = place.stat()
-                if info.st_uid != os.getuid() or info.st_mode & stat.S_IWOTH:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        for place in (root, path):
+            place.mkdir(mode=0o700, exist_ok=True)
+            if hasattr(os, "getuid"):
+                info = place.lstat()
+                ours = stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid()
+                if not ours or info.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
                     return None
         tempfile.TemporaryFile(dir=path).close()
         os.utime(path)

@@ -289,3 +289,34 @@ def test_notebooks_show_figures_with_sources(name: str) -> None:
         assert escape(row.path) in html
         assert escape(row.source) in html
     assert ("set by the user" in html) == (name == "t4")
+
+
+@pytest.mark.parametrize("text", ['"a\\e[31mb"', '"a\\u202Eb"', '"a\\rb"'])
+def test_control_characters_in_names_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.yaml"
+    for key in ("title", "name"):
+        path.write_text(f"base: t4\n{key}: {text}\n")
+        with pytest.raises(InputError, match=r"mine.yaml line 2: .* has the control character"):
+            load_arch(str(path))
+    (tmp_path / "a\x1b.yaml").write_text("base: t4\n")
+    with pytest.raises(InputError, match="control character"):
+        load_arch(str(tmp_path / "a\x1b.yaml"))
+
+
+def test_only_regular_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
+    for text, message in (
+        ("[" * 50_000, "more than 16 levels"),
+        ("base: t4\nl2: &a {x: *a}\n", "too many levels"),
+        ("# x\n" * 500_000, "longer than"),
+        ("base: /dev/zero\n", "no regular file"),
+        (f"base: ../{tmp_path.name}/mine.yaml\n", "more than 16 machine files"),
+    ):
+        (tmp_path / "mine.yaml").write_text(text)
+        with pytest.raises(InputError, match=message):
+            load_arch(str(tmp_path / "mine.yaml"))
+
+
+def test_zero_needs_no_unit_and_other_numbers_do() -> None:
+    assert load_arch("t4", ["sm.register_conflict=0"]).sm.register_conflict_cycles == 0
+    with pytest.raises(InputError, match="has no unit"):
+        load_arch("t4", ["sm.register_conflict=1"])

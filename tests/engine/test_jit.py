@@ -179,8 +179,28 @@ def test_read_only_install_uses_the_user_cache_then_temporary_files(tmp_path: Pa
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs POSIX permissions")
 def test_directory_that_others_can_write_is_refused(tmp_path: Path) -> None:
     assert jit.usable_directory(tmp_path / "a", "k") is not None
-    (tmp_path / "a").chmod(0o777)
+    for mode in (0o777, 0o770):
+        (tmp_path / "a").chmod(mode)
+        assert jit.usable_directory(tmp_path / "a", "k") is None
+    (tmp_path / "a").chmod(0o700)
+    (tmp_path / "a" / "k").chmod(0o720)
     assert jit.usable_directory(tmp_path / "a", "k") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs POSIX permissions")
+def test_directory_is_the_users_alone_whatever_the_umask_and_never_a_link(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        path = jit.usable_directory(tmp_path / "cache" / "tilewave", "k")
+    finally:
+        os.umask(before)
+    assert path is not None
+    assert path.stat().st_mode & 0o077 == path.parent.stat().st_mode & 0o077 == 0
+    (tmp_path / "link").symlink_to(tmp_path / "cache" / "tilewave")
+    assert jit.usable_directory(tmp_path / "link", "k") is None
+    (tmp_path / "real").mkdir()
+    (tmp_path / "cache" / "tilewave" / "l").symlink_to(tmp_path / "real")
+    assert jit.usable_directory(tmp_path / "cache" / "tilewave", "l") is None
 
 
 def test_prune_removes_only_old_cache_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

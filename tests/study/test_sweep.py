@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +22,7 @@ from sim.app.cli import main
 from sim.app.run import simulate
 from sim.app.study.axes import Base, axes_of, numeric, points
 from sim.app.study.case import Answer
-from sim.app.study.sweep import Row, Sweep, sweep
+from sim.app.study.sweep import Row, Sweep, _cell, sweep
 
 SMALL = "gemm n=64 k=64 dtype=fp16"
 BASE = Base(SMALL, ("t4",))
@@ -279,3 +281,49 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     fresh = subprocess.run([*command[:-1], str(tmp_path / "other")], capture_output=True, text=True, check=True)
     assert 2 <= kept < 16
     assert whole.stdout == fresh.stdout
+
+
+def _children(pid: int) -> set[int]:
+    """Processes below a process, over all steps."""
+    found: set[int] = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == pid:
+                child = int(path.parent.name)
+                found |= {child} | _children(child)
+    return found
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_a_killed_parent(tmp_path: Path, how: signal.Signals) -> None:
+    words = ["sweep", "gemm", "n=4096", "k=4096", "dtype=fp32", "--arch", "t4", "--vary", "m=4096:8192:1024"]
+    command = [sys.executable, "-m", "sim.app.cli", *words, "--workers", "2", "--store", str(tmp_path / "r.sqlite")]
+    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline_s = time.monotonic() + 120
+    while len(workers := _children(parent.pid)) < 2:  # and the pool's helper process
+        assert parent.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    time.sleep(1)
+    workers |= _children(parent.pid)
+    parent.send_signal(how)
+    parent.wait()
+    deadline_s = time.monotonic() + 30
+    while any(map(_alive, workers)) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert not [pid for pid in workers if _alive(pid)]
+
+
+def test_cells_that_a_spreadsheet_would_run_are_text() -> None:
+    assert [_cell(value) for value in ("=1+1", "+x", "-x", "@x", "\tx", "x=1", -1.5, 3, True)] == [
+        "'=1+1", "'+x", "'-x", "'@x", "'\tx", "x=1", -1.5, 3, True,
+    ]  # fmt: skip

@@ -190,6 +190,9 @@ def _cases(block: Any, path: Path, line: int, common: float, given: float | None
             raise InputError(f"{where}: {key} = {value!r}: must be {'true or false' if right is bool else 'text'}")
         if isinstance(value, list) and not (value and all(isinstance(item, str) and item for item in value)):
             raise InputError(f"{where}: {key} = {value!r}: must be text or a list of texts")
+    for key in ("name", "arch", "schedule"):
+        if not str(block.get(key, "")).isprintable():
+            raise InputError(f"{where}: {key} = {block[key]!a}: has a control character")
     several = isinstance(block["arch"], list)
     archs = block["arch"] if several else [block["arch"]]
     overrides = block.get("set", [])

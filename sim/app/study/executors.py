@@ -9,10 +9,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from typing import Any, Protocol
 
 from arch.errors import InputError
@@ -83,7 +85,7 @@ class Processes:
 
     def _start(self) -> ProcessPoolExecutor:
         spawn = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self.capacity, mp_context=spawn, initializer=_end_on_interrupt)
+        return ProcessPoolExecutor(self.capacity, mp_context=spawn, initializer=_begin_worker)
 
     def submit(self, case: Case) -> Future[Answer]:
         """Hands a case to the pool; one that has died meanwhile says so through the future."""
@@ -183,6 +185,18 @@ def make_executor(name: str, *, workers: int | None, scheduler: str | None, case
     return Processes(count)
 
 
-def _end_on_interrupt() -> None:
-    """In a worker: Ctrl-C on the terminal reaches every process; this one ends in silence, the first one reports."""
+def _begin_worker() -> None:
+    """In a worker: it ends with its parent, whatever ended that, and on Ctrl-C.
+
+    Ctrl-C on the terminal reaches every process; this one ends in silence, the first one reports.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed parent says nothing to its pool: its end of this process's sentinel closes."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)

@@ -112,7 +112,7 @@ class Sweep(Shown):
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
-            writer.writerows(records)
+            writer.writerows({name: _cell(value) for name, value in record.items()} for record in records)
 
     def to_dict(self) -> dict[str, Any]:
         """`rows`: the varied keys as typed, and the report (schema.json) or the reason."""
@@ -256,6 +256,11 @@ def run_points(
                 print(f"tilewave: {opened.trouble}", file=sys.stderr)
     answers = [Answer(refused=point.reason) if point.case is None else next(ran) for point in found]
     return answers, len({case.key for case in cases}) - simulated
+
+
+def _cell(value: Any) -> Any:
+    """A value for CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front of it."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def _write_parquet(path: Path, records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
