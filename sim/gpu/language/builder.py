@@ -11,8 +11,9 @@ import numpy as np
 
 from arch.errors import InputError
 from sim.gpu.language.expressions import ZERO, Const, IntLike, Var, as_expr
+from sim.gpu.language.ops import OPS, Action, Space, Unit, nearest_opcode
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
-from sim.gpu.language.tensors import GlobalTensor, MBarrier, SharedTile, View
+from sim.gpu.language.tensors import MBarrier, SharedTile, View
 
 
 class RoleBuilder:
@@ -62,12 +63,22 @@ class RoleBuilder:
         if count < 0:
             raise InputError(f"kernel {self._kernel.name}, role {self.name}: {opcode} count {count} is negative")
         if count:
-            self._bodies[-1].append(Op(opcode, count, **fields))
+            self._append(Op(opcode, count, **fields))
+
+    def _append(self, op: Op) -> None:
+        wrong = misfit(op)
+        if wrong:
+            raise InputError(f"kernel {self._kernel.name}, role {self.name}, {op.opcode}: {wrong}")
+        self._bodies[-1].append(op)
 
     # --- arithmetic on registers
 
     def run(self, opcode: str, count: int, **fields: Any) -> None:
         """`count` instructions of a fixed-latency opcode of the machine's table (ffma, hfma2, imad, alu, mufu, ...)."""
+        if opcode in OPS:
+            raise InputError(
+                f"kernel {self._kernel.name}, role {self.name}: `run` is for arithmetic, {opcode} has its own method"
+            )
         self.op(opcode, count, **fields)
 
     def mma(
@@ -111,11 +122,15 @@ class RoleBuilder:
 
     def load(self, dst: View, op: Op) -> None:
         """`op`, an `lds` or `ldmatrix` without dst, to the registers `dst`."""
-        self._bodies[-1].append(replace(op, dst=dst, compute=_copy))
+        self._append(replace(op, dst=dst, compute=_copy))
 
     def ldmatrix(self, dst: View, src: View, count: int, **fields: Any) -> None:
         """`count` ldmatrix.x4 (8x8 matrices of 16-bit elements) from shared memory into fragments."""
         self.op("ldmatrix", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+
+    def stmatrix(self, dst: View, src: View, count: int, **fields: Any) -> None:
+        """`count` stmatrix.x4 (8x8 matrices of 16-bit elements) from fragments to shared memory; Hopper has it."""
+        self.op("stmatrix", count, dst=dst, srcs=(src,), compute=_copy, **fields)
 
     def lds(self, dst: View, src: View, count: int, **fields: Any) -> None:
         """`count` LDS of `vector_bytes` a thread."""
@@ -282,14 +297,48 @@ class KernelBuilder:
         for r in self._roles:
             roles.append(Role(r.name, r.warps, r.registers, tuple(r._bodies[0])))
         registers = launch_registers or max(r.registers for r in roles)
-        copies = [op for role in roles for op in walk(role.body) if op.opcode.startswith("tma_")]
-        tensors = {op.srcs[0].buffer if op.opcode == "tma_load" or op.dst is None else op.dst.buffer for op in copies}
+        bulk = [op for role in roles for op in walk(role.body) if op.spec.unit is Unit.TMA]
+        tensors = {view.buffer for op in bulk for view in op.views if view.buffer.space is Space.GLOBAL}
         kernel = Kernel(
             self.name, self.grid, self.cluster, tuple(roles), tuple(self._shared), tuple(self._barriers), registers,
-            self.code_bytes, self.flags, descriptors=sum(isinstance(t, GlobalTensor) for t in tensors),
+            self.code_bytes, self.flags, descriptors=len(tensors),
         )  # fmt: skip
         _check(kernel)
         return kernel
+
+
+def misfit(op: Op) -> str:
+    """What of an op its opcode does not take, in words; "" if all fits.
+
+    An op of `loads` has no destination. Operands may be left out of arithmetic, and out of an op that only takes time.
+    """
+    spec = op.spec
+    if (op.barrier is not None) != spec.barrier:
+        hint = "" if op.opcode in OPS else f"; nearest opcode: {nearest_opcode(op.opcode)}"
+        return ("takes no mbarrier" if op.barrier is not None else "needs an mbarrier") + hint
+    if (op.phase is not None) != (spec.action is Action.AWAIT_PHASE):
+        return "takes no phase" if op.phase is not None else "needs a phase"
+    if not spec.evaluated and not isinstance(op.value, Const):
+        return f"its number must be known when the kernel is built, not {op.value}"
+    if op.dst is not None and not _lies_in(op.dst, spec.dst):
+        return f"writes to {spec.dst}, not to {op.dst} in {op.dst.buffer.space}"
+    places = spec.srcs + spec.srcs[-1:] * (len(op.srcs) - len(spec.srcs)) if spec.variadic else spec.srcs
+    if len(op.srcs) > len(places):
+        return f"has {len(places)} sources, not {len(op.srcs)}"
+    for view, space in zip(op.srcs, places, strict=False):
+        if not _lies_in(view, space):
+            return f"reads from {space}, not from {view} in {view.buffer.space}"
+    for load in op.loads:
+        if load.spec.unit is not Unit.SHARED or load.spec.dst != Space.REGISTERS or load.dst is not None:
+            return f"loads are of shared memory, without destination; not {load.opcode}"
+        if wrong := misfit(load):
+            return f"loads by {load.opcode}, which {wrong}"
+    return ""
+
+
+def _lies_in(view: View, space: Space) -> bool:
+    here = view.buffer.space
+    return here in space or (here is Space.SHARED and Space.CLUSTER in space)
 
 
 def _check(kernel: Kernel) -> None:
@@ -303,16 +352,19 @@ def _check(kernel: Kernel) -> None:
     shared, barriers = set(kernel.shared), set(kernel.barriers)
     first_warp = 0
     for role in kernel.roles:
-        if (first_warp % 4 or role.warps % 4) and any(op.opcode == "wgmma" for op in walk(role.body)):
-            raise InputError(
-                f"kernel {kernel.name}, role {role.name}: wgmma needs whole warpgroups, four warps from a multiple of "
-                f"four on; the role has warps {first_warp} to {first_warp + role.warps - 1}"
-            )
+        for op in walk(role.body):
+            together = op.spec.group.warps if op.spec.group and op.spec.action is Action.OPERATE else 1
+            if first_warp % together or role.warps % together:
+                raise InputError(
+                    f"kernel {kernel.name}, role {role.name}: {op.opcode} needs whole warpgroups, {together} warps "
+                    f"from a multiple of {together} on; the role has warps {first_warp} to "
+                    f"{first_warp + role.warps - 1}"
+                )
         first_warp += role.warps
         signalled = {op.into for op in walk(role.body) if op.into}
         for op in walk(role.body):
             where = f"kernel {kernel.name}, role {role.name}, {op.opcode}"
-            for view in (*op.srcs, *((op.dst,) if op.dst else ())):
+            for view in op.views:
                 if isinstance(view.buffer, SharedTile) and view.buffer not in shared:
                     raise InputError(f"{where}: shared tile {view.buffer.name} is not declared in this kernel")
             if op.barrier is not None and op.barrier not in barriers:

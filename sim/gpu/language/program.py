@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sim.gpu.language.expressions import ZERO, Expr
+from sim.gpu.language.ops import OpSpec, op_spec
 from sim.gpu.language.tensors import GlobalTensor, MBarrier, SharedTile, View
 
 
@@ -56,6 +57,16 @@ class Op:
     compute: Callable[..., np.ndarray] | None = None
     indices: tuple[Expr, ...] = ()
     chain: int = 1
+
+    @property
+    def spec(self) -> OpSpec:
+        """What the language knows of its opcode."""
+        return op_spec(self.opcode)
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Its operands, the destination last."""
+        return self.srcs if self.dst is None else (*self.srcs, self.dst)
 
 
 @dataclass(frozen=True)

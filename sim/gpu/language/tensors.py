@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from sim.gpu.language.expressions import ZERO, Expr, IntLike, as_expr
+from sim.gpu.language.ops import Space
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class GlobalTensor:
     contiguous one). role: "input", "output" or "scratch". align_bytes: alignment of its first element. alias: name of
     the tensor of which this one is another shape, dense as that one is and in the order in which that one lies.
     """
+
+    space: ClassVar[Space] = Space.GLOBAL
 
     name: str
     shape: tuple[int, ...]
@@ -44,6 +47,8 @@ class SharedTile:
     swizzle_bytes: 0, 32, 64 or 128, the XOR pattern of TMA and ldmatrix; pad_bytes: added to each row instead. The
     contiguous dimension is the last one.
     """
+
+    space: ClassVar[Space] = Space.SHARED
 
     name: str
     shape: tuple[int, ...]
@@ -82,6 +87,8 @@ class SharedTile:
 @dataclass(frozen=True)
 class RegisterTile:
     """A tile in registers, private to each warp of its role: shape and dtype as one warp sees it."""
+
+    space: ClassVar[Space] = Space.REGISTERS
 
     name: str
     shape: tuple[int, ...]
