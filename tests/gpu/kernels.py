@@ -236,3 +236,40 @@ def dynamic_copy(tiles: int = 5, columns: int = 32) -> Program:
             r.ldg(value.whole, x[tile:1, WARP * half : half], 1, into="value")
             r.stg(y[tile:1, WARP * half : half], value.whole, 1, after=("value",))
     return Program("copy", (x, y), (kernel.build(),), "dynamic")
+
+
+def exchange() -> Program:
+    """y += 2 x + 2 x of CTA 0, in clusters of two CTAs of 16 rows: what the other kernels here leave out.
+
+    A loader copies by cp.async and arrives when the copies are there; a worker doubles them, stores its fragments for
+    the cluster, adds those of the first CTA and has the TMA add the sum to y.
+    """
+    x, y = matrix("x", 32, 16, "fp16"), matrix("y", 32, 16, "fp16", "output")
+    kernel = KernelBuilder("exchange", (2, 1, 1), (2, 1, 1))
+    loaded, doubled, total = (kernel.shared(name, (16, 16), "fp16") for name in ("loaded", "doubled", "total"))
+    full = kernel.mbarrier("full", 1, 1)
+    rows = CTA_X * 16
+    with kernel.role("loader", warps=1, registers=64) as r:
+        r.setmaxnreg(40)
+        r.cp_async(loaded.stage(), x[rows:16, :], 1)
+        r.cp_async_arrive(full, 0)
+        r.bar_arrive(1, 2)
+        r.cluster_sync()
+        r.cluster_sync()
+    own, first = RegisterTile("own", (16, 16), "fp16"), RegisterTile("first", (16, 16), "fp16")
+    with kernel.role("worker", warps=1, registers=64) as r:
+        r.bar_sync(1, 2)
+        r.mbarrier_wait(full, 0, 0)
+        r.lds(own.whole, loaded.stage(), 1, into="own")
+        r.run("fmul", 2, dst=own.whole, srcs=(own.whole,), compute=lambda _, v: 2 * v, after=("own",))
+        r.stmatrix(doubled.stage(), own.whole, 1)
+        r.cluster_sync()
+        r.dsmem_ld(first.whole, doubled.stage(), 1, rank=0, into="first")
+        r.run("fadd", 2, dst=own.whole, srcs=(own.whole, first.whole), compute=lambda _, a, b: a + b, after=("first",))
+        r.sts(total.stage(), own.whole, 1)
+        r.fence_async()
+        r.tma_store(y[rows:16, :], total.stage(), add=True)
+        r.bulk_commit()
+        r.bulk_wait(0, read=False)
+        r.cluster_sync()
+    return Program("exchange", (x, y), (kernel.build(),), "cluster")

@@ -25,11 +25,10 @@ from sim.gpu.engine.events import Event, TraceRow
 from sim.gpu.engine.layout import TRACE_BEGIN, TRACE_END, P, Reason, W
 from sim.gpu.engine.loop import PHASE_SHIFT
 from sim.gpu.language import Op, walk
+from sim.gpu.language.ops import Action, Space, Unit
 from sim.memory.counters import MemoryCounter
 
 _SECTOR_BYTES = 32
-_ASYNC = ("ldg", "cp_async")
-"""Loads that are in flight while their warp goes on."""
 
 
 class _State(NamedTuple):
@@ -122,26 +121,23 @@ class Collector:
         return None if slot is None else slot // self.warps_per_sm
 
     def _tma(self, sms: dict[int, int]) -> None:
-        """TMA boxes and loads in flight, in lanes; a box that fills an mbarrier begins a flow."""
+        """What runs beside its warp, TMA boxes and loads, in lanes; what lands on an mbarrier begins a flow."""
         for row in self.events[np.argsort(self.events[:, Event.T_ISSUE], kind="stable")]:
             op = self.ops[int(row[Event.OP])]
             sm = self._sm_of(int(row[Event.CTA]), int(row[Event.WARP]))
             if sm is None:
                 continue
             begin, end = self.at(int(row[Event.T_ISSUE])), self.at(int(row[Event.T_DONE]))
-            args = {"op": int(row[Event.OP]), "CTA": int(row[Event.CTA])}
-            if op.opcode == "tma_load":
-                number = self.found.flow()
+            args: dict[str, str | int] = {"op": int(row[Event.OP]), "CTA": int(row[Event.CTA])}
+            flows: tuple[int, ...] = ()
+            if op.spec.lands:
+                flows = (self.found.flow(),)
                 bar, phase = _barrier(int(row[Event.VALUE]))
-                self.flows[self._group(int(row[Event.CTA])), bar, phase].append(number)
-                where = f"{op.barrier.name if op.barrier else ''} phase {phase}"
-                self.found.add_in_lane(
-                    sms[sm], "TMA load", begin, end, _label(op), "tma", args={**args, "barrier": where}, flows=(number,)
-                )
-            elif op.opcode in ("tma_store", "tma_reduce"):
-                self.found.add_in_lane(sms[sm], "TMA store", begin, end, _label(op), "tma", args=args)
-            elif op.opcode in _ASYNC:
-                self.found.add_in_lane(sms[sm], "loads in flight", begin, end, _label(op), "load", args=args)
+                self.flows[self._group(int(row[Event.CTA])), bar, phase] += flows
+                args["barrier"] = f"{op.barrier.name if op.barrier else ''} phase {phase}"
+            if op.spec.track:
+                category = "tma" if op.spec.unit is Unit.TMA else "load"
+                self.found.add_in_lane(sms[sm], op.spec.track, begin, end, _label(op), category, args=args, flows=flows)
 
     def _group(self, cta: int) -> int:
         """CTAs whose barriers one TMA box can fill: those of a cluster."""
@@ -233,7 +229,7 @@ class Collector:
         carried: list[int] = []
         for j, row in enumerate(rows):
             op = self.ops[int(row[Event.OP])]
-            if op.opcode == "mbarrier_wait":
+            if op.spec.action is Action.AWAIT_PHASE:
                 bar, phase = _barrier(int(row[Event.VALUE]))
                 arrived = self.flows.get((self._group(cta), bar, phase), [])
                 if not arrived:
@@ -268,17 +264,17 @@ def _at(entry: tuple[int, Op]) -> int:
 
 def _label(op: Op) -> str:
     """An op in a word or two: `wgmma x4`, `tma_load A`."""
-    target = op.srcs[0] if op.opcode == "tma_load" and op.srcs else op.dst if op.opcode.startswith("tma_") else None
+    targets = [view for view in op.views if view.buffer.space is Space.GLOBAL] if op.spec.unit is Unit.TMA else []
     words = [
         op.opcode,
         *([f"x{op.count}"] if op.count > 1 else []),
-        *([target.buffer.name] if target is not None else []),
+        *(target.buffer.name for target in targets),
     ]
     return " ".join(words)
 
 
 def _multiplies(op: Op) -> bool:
-    return op.opcode in ("mma", "wgmma")
+    return op.spec.accumulates
 
 
 def _barrier(value: int) -> tuple[int, int]:

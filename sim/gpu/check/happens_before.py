@@ -1,10 +1,11 @@
 """Happens-before: which accesses of a launch are ordered by its barriers, whatever the timing was.
 
-Vector clocks over warps and over what runs beside them. A warp has seven components: its own accesses; those that it
-fenced for the asynchronous proxy; its cp.async copies, and those that it fenced; its wgmma; the reads and the ends of
-its bulk stores. Each stage of an mbarrier has one, counted in phases: a TMA load is known to have landed by whoever
-knows that the phase of its bytes is complete. A wait joins the clock of what it waits for; an access that conflicts
-with an earlier one must know that one's component up to its epoch.
+Vector clocks over warps and over what runs beside them. A warp has components for its own accesses and for those that
+it fenced for the asynchronous proxy; and for each group of asynchronous ops (`GROUPS`) one for their ends, one for
+their reads where these can be awaited alone, and one for those that it fenced where they need it. Each stage of an
+mbarrier has one, counted in phases: a TMA load is known to have landed by whoever knows that the phase of its bytes is
+complete. A wait joins the clock of what it waits for; an access that conflicts with an earlier one must know that one's
+component up to its epoch.
 
 Source: Flanagan and Freund, "FastTrack" (PLDI 2009) for epochs; NVIDIA PTX ISA, "Memory Consistency Model" and "Async
 proxy" for the edges.
@@ -14,14 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.gpu.check.instances import Box
 from sim.gpu.language import GlobalTensor
+from sim.gpu.language.ops import GROUPS, Group
 
 Clock = NDArray[np.int32]
 
@@ -32,16 +34,33 @@ NEVER = np.iinfo(np.int32).max
 _BUCKET = 64
 
 
-class Agent(IntEnum):
-    """Components of one warp in a vector clock."""
+#: Components of one warp in a vector clock: its own accesses, and those that it fenced.
+OWN, OWN_FENCED = 0, 1
 
-    WARP = 0
-    FENCED = 1
-    CP_ASYNC = 2
-    CP_FENCED = 3
-    WGMMA = 4
-    BULK_READ = 5
-    BULK_DONE = 6
+
+class GroupAgents(NamedTuple):
+    """Components of one warp for its asynchronous ops of one group: their ends, their reads, those that it fenced."""
+
+    done: int
+    read: int
+    fenced: int
+
+
+def _agents() -> tuple[dict[Group, GroupAgents], int]:
+    """(components of each group, components in all); a group has those apart that can be known apart."""
+    agents, free = {}, OWN_FENCED + 1
+    for group in GROUPS:
+        done = read = fenced = free
+        free += 1
+        if group.reads_first:
+            read, free = free, free + 1
+        if not group.asynchronous_proxy:
+            fenced, free = free, free + 1
+        agents[group] = GroupAgents(done, read, fenced)
+    return agents, free
+
+
+AGENTS, N_AGENTS = _agents()
 
 
 @dataclass(slots=True, eq=False)
@@ -68,20 +87,20 @@ class Clocks:
 
     def __init__(self, ctas: int, warps: int, barriers: int) -> None:
         self._warps, self._barriers = warps, barriers
-        self._first_barrier = ctas * warps * len(Agent)
+        self._first_barrier = ctas * warps * N_AGENTS
         size = self._first_barrier + ctas * barriers
         self._clock = np.zeros((ctas * warps, size), dtype=np.int32)
         for w in range(ctas * warps):
-            self._clock[w, w * len(Agent)] = 1
+            self._clock[w, w * N_AGENTS] = 1
         self._size = size
 
     def row(self, cta: int, warp: int) -> int:
         """Row of a warp; `cta` counts within these clocks."""
         return cta * self._warps + warp
 
-    def component(self, row: int, agent: Agent) -> int:
+    def component(self, row: int, agent: int) -> int:
         """Component of a warp's agent."""
-        return row * len(Agent) + agent
+        return row * N_AGENTS + agent
 
     def barrier_component(self, cta: int, barrier: int) -> int:
         """Component of one mbarrier stage."""
@@ -97,12 +116,12 @@ class Clocks:
 
     def epoch(self, row: int) -> int:
         """The warp's current epoch."""
-        return int(self._clock[row, row * len(Agent)])
+        return int(self._clock[row, row * N_AGENTS])
 
     def release(self, row: int) -> Clock:
         """What the warp knows, for others to acquire; later accesses of the warp are not part of it."""
         out = self._clock[row].copy()
-        self._clock[row, row * len(Agent)] += 1
+        self._clock[row, row * N_AGENTS] += 1
         return out
 
     def acquire(self, row: int, clock: Clock) -> None:
@@ -114,12 +133,13 @@ class Clocks:
         self._clock[row, component] = max(int(self._clock[row, component]), epoch)
 
     def fence(self, row: int) -> None:
-        """fence.proxy.async: orders the warp's writes and finished cp.async for the asynchronous proxy."""
+        """fence.proxy.async: orders the warp's writes and finished copies for the asynchronous proxy."""
         clock = self._clock[row]
-        base = row * len(Agent)
-        clock[base + Agent.FENCED] = clock[base + Agent.WARP]
-        clock[base + Agent.CP_FENCED] = clock[base + Agent.CP_ASYNC]
-        clock[base + Agent.WARP] += 1
+        base = row * N_AGENTS
+        clock[base + OWN_FENCED] = clock[base + OWN]
+        for agents in AGENTS.values():
+            clock[base + agents.fenced] = clock[base + agents.done]
+        clock[base + OWN] += 1
 
 
 class History:

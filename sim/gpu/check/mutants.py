@@ -7,21 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from sim.gpu.language import Kernel, Loop, Op, Program, Statement, walk
-
-#: Opcodes whose removal must be noticed: what waits, and what orders.
-WAITS = (
-    "mbarrier_wait",
-    "bar_sync",
-    "cluster_sync",
-    "cp_wait",
-    "wgmma_wait",
-    "bulk_wait",
-    "bulk_wait_read",
-    "flag_wait",
-)
-FENCES = ("wgmma_fence", "fence_async")
-#: Barriers that several roles pass together: left out of one role they deadlock, left out of all they race.
-_COMMON = ("bar_sync", "cluster_sync")
+from sim.gpu.language.ops import OPS, Action
 
 Edit = Callable[[int, int, Op], Op | None]
 """(role, number of the op in its role, op) -> what stands there instead."""
@@ -31,7 +17,8 @@ def mutants(program: Program) -> Iterator[tuple[str, Program]]:
     """(description, program) with one wait, one fence or one scoreboard of one op's `after` removed at a time.
 
     The description is `kernel/role/n opcode`, n counting the ops of the role, with ` after name` for a scoreboard; a
-    barrier that several roles pass is in addition left out of all of them: `kernel/*/n-th opcode`.
+    barrier that several roles pass is in addition left out of all of them, since left out of one role alone it
+    deadlocks: `kernel/*/n-th opcode`.
     """
     for k, kernel in enumerate(program.kernels):
         for what, edit in _edits(kernel):
@@ -45,17 +32,17 @@ def _edits(kernel: Kernel) -> Iterator[tuple[str, Edit]]:
     for i, role in enumerate(kernel.roles):
         seen: Counter[tuple[str, str]] = Counter()
         for number, op in enumerate(walk(role.body)):
-            if op.opcode in WAITS or op.opcode in FENCES:
+            if op.spec.waits or op.spec.fences:
                 yield f"{role.name}/{number} {op.opcode}", _without([(i, number)])
             for name in op.after:
                 yield f"{role.name}/{number} {op.opcode} after {name}", _unlinked(i, number, name)
-            if op.opcode in _COMMON:
+            if op.spec.action is Action.MEET:
                 same = (op.opcode, str(op.stage))
                 common.setdefault((*same, seen[same]), []).append((i, number))
                 seen[same] += 1
     for (opcode, barrier, n), where in common.items():
         if len({i for i, _ in where}) > 1:
-            label = f"{opcode} {barrier}" if opcode == "bar_sync" else opcode
+            label = f"{opcode} {barrier}" if OPS[opcode].numbered else opcode
             yield f"*/{n} {label}", _without(where)
 
 

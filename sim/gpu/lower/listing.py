@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from arch.gpu import GpuSpec
-from sim.gpu.language import Assign, Const, GlobalTensor, Kernel, Loop, Op, Program, Statement, View
+from sim.gpu.language import Assign, Const, Kernel, Loop, Op, Program, Statement
+from sim.gpu.language.ops import Space
 from sim.gpu.lower.kernel import find_row, shared_row
 
 _SHARED_OPS = ("lds", "sts", "ldmatrix", "stmatrix", "dsmem_ld")
@@ -83,12 +84,13 @@ def _op(op: Op) -> str:
         words.append(f"{op.dst} <- {sources}" if op.dst is not None and op.srcs else f"{op.dst or sources}")
     if op.barrier is not None:
         words.append(f"{op.barrier.name}[{op.stage}]")
-    elif op.stage != Const(0) or op.opcode in ("bar_sync", "bar_arrive", "flag_add", "flag_wait"):
+    elif op.spec.numbered:
         words.append(f"{op.stage}")
     words += [f"phase {op.phase}"] if op.phase is not None else []
     words += _value(op)
     words += [f"to CTAs {op.multicast}"] if op.multicast is not None else []
-    words += [f"{op.vector_bytes} B a thread"] if _in_memory(op.dst, *op.srcs) and op.vector_bytes != 16 else []
+    in_memory = any(view.buffer.space is Space.GLOBAL for view in op.views)
+    words += [f"{op.vector_bytes} B a thread"] if in_memory and op.vector_bytes != 16 else []
     words += ["with " + " ".join(f"{name} x{n}" for name, n in op.mix)] if op.mix else []
     words += [f"in {op.chain} dependent steps"] if op.chain > 1 else []
     words += ["spread"] if op.spread else []
@@ -99,23 +101,11 @@ def _op(op: Op) -> str:
 
 
 def _value(op: Op) -> list[str]:
-    """The opcode's own integer in words."""
-    if op.opcode in ("mma", "wgmma"):
-        return [] if op.value == Const(1) else [f"accumulate {op.value}"]
-    unit = {
-        "mbarrier_expect": "bytes",
-        "bar_sync": "warps",
-        "bar_arrive": "warps",
-        "setmaxnreg": "registers",
-        "flag_wait": "reached",
-    }
-    if op.opcode in unit:
-        return [f"{op.value} {unit[op.opcode]}"]
-    return [f"{op.value} left"] if op.opcode.endswith(("_wait", "_wait_read")) and op.barrier is None else []
-
-
-def _in_memory(*views: View | None) -> bool:
-    return any(isinstance(v.buffer, GlobalTensor) for v in views if v is not None)
+    """The opcode's own integer in words; a product that accumulates, as most do, says nothing."""
+    spec = op.spec
+    if not spec.value or (spec.accumulates and op.value == Const(1)):
+        return []
+    return [spec.value.format(op.value)]
 
 
 def _cost(op: Op, spec: GpuSpec) -> str:
