@@ -1,0 +1,254 @@
+"""Energy and clock by a calculation of one's own: what an action costs, what voltage does, when the regulator acts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arch.load import load_arch
+from sim import simulate
+from sim.gpu.counters import Counter
+from sim.gpu.power.energy import EnergyModel, Spent
+from sim.gpu.power.regulator import FixedClock, PowerRegulator
+from sim.memory.counters import MemoryCounter
+
+H100 = load_arch("h100-sxm")
+LANES = 32
+SECTOR_BYTES = 32
+
+
+def core_fj(model: EnergyModel, counter: Counter, count: int = 1) -> int:
+    counters = np.zeros(Counter.WIDTH, dtype=np.int64)
+    counters[counter] = count
+    return model.actions_fj(counters, np.zeros(len(MemoryCounter), dtype=np.int64))[0]
+
+
+def memory_fj(model: EnergyModel, counter: MemoryCounter) -> int:
+    memory = np.zeros(len(MemoryCounter), dtype=np.int64)
+    memory[counter] = 1
+    return model.actions_fj(np.zeros(Counter.WIDTH, dtype=np.int64), memory)[1]
+
+
+def voltage_v(spec: Any, clock_hz: float) -> float:
+    """The preset's line of voltage over clock, flat outside."""
+    v = spec.power.voltage
+    share = (clock_hz - v.min_clock_hz) / (v.max_clock_hz - v.min_clock_hz)
+    return float(v.min_mv + (v.max_mv - v.min_mv) * min(max(share, 0), 1)) / 1000
+
+
+# ---------------------------------------------------------------------------------------------------------- actions
+
+
+@pytest.mark.parametrize("arch", ["h100-sxm", "t4", "v100-sxm2", "a100-sxm4-80gb"])
+def test_one_action_costs_what_the_preset_says(arch: str) -> None:
+    spec = load_arch(arch)
+    model, energy = EnergyModel(spec), spec.power.energy
+    for counter, expected in (
+        (Counter.INSTRUCTIONS, energy.issue_fj),
+        (Counter.INST_FMA, LANES * energy.fma_fj),
+        (Counter.INST_FP16, LANES * energy.fma_fj),
+        (Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte),
+        (Counter.SHARED_WRITE_BYTES, energy.shared_fj_per_byte),
+        (Counter.L1_READ_SECTORS, SECTOR_BYTES * energy.l1_fj_per_byte),
+        (Counter.PORT_READ_BYTES, energy.l2_fj_per_byte),
+        (Counter.PORT_WRITE_BYTES, energy.l2_fj_per_byte),
+    ):
+        assert expected > 0
+        assert core_fj(model, counter) == expected
+        assert core_fj(model, counter, 1000) == 1000 * expected
+    for side in (MemoryCounter.DRAM_READ_BYTES, MemoryCounter.DRAM_WRITE_BYTES):
+        assert memory_fj(model, side) == energy.dram_fj_per_byte > 0
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "tf32", "fp8", "int8"])
+def test_a_multiply_add_on_a_tensor_core_is_two_operations_of_its_format(dtype: str) -> None:
+    model = EnergyModel(H100)
+    model.set_tensor_dtype(dtype)
+    per_flop = getattr(H100.power.energy.tensor, f"{dtype}_fj_per_flop") or H100.power.energy.tensor.fp16_fj_per_flop
+    assert core_fj(model, Counter.MACS_TENSOR, 10) == 20 * per_flop
+
+
+@pytest.mark.parametrize("data", ["zeros", "uniform", "normal"])
+def test_operand_data_scales_what_moves_data_and_not_the_issue(data: str) -> None:
+    model, plain = EnergyModel(H100, data), EnergyModel(H100)
+    for one in (model, plain):
+        one.set_tensor_dtype("bf16")
+    factor = getattr(H100.power.data, data)
+    assert core_fj(model, Counter.INSTRUCTIONS) == core_fj(plain, Counter.INSTRUCTIONS)
+    for counter in (
+        Counter.MACS_TENSOR, Counter.INST_FMA, Counter.SHARED_READ_BYTES, Counter.L1_READ_SECTORS,
+        Counter.PORT_READ_BYTES,
+    ):  # fmt: skip
+        assert core_fj(model, counter) == pytest.approx(factor * core_fj(plain, counter), abs=1)
+    dram = MemoryCounter.DRAM_READ_BYTES
+    assert memory_fj(model, dram) == pytest.approx(factor * memory_fj(plain, dram), abs=1)
+    assert (factor == 1) == (data == "normal")
+
+
+# ---------------------------------------------------------------------------------------------------------- voltage
+
+
+@given(st.integers(200, 2200))
+@settings(max_examples=50)
+def test_core_energy_goes_with_voltage_squared_and_static_power_with_time(clock_mhz: int) -> None:
+    model, clock_hz = EnergyModel(H100), clock_mhz * 1_000_000
+    spent = model.window_fj(10**12, 10**11, 2_000_000, clock_hz)
+    reference = voltage_v(H100, H100.power.voltage.reference_clock_hz)
+    # The model's voltages are whole millivolts.
+    assert spent.core_fj == pytest.approx(1e12 * (voltage_v(H100, clock_hz) / reference) ** 2, rel=0.006)
+    assert spent.memory_fj == 10**11
+    assert spent.static_fj == H100.power.static_mw * 2_000_000
+    assert spent.total_fj == spent.core_fj + spent.memory_fj + spent.static_fj
+
+
+def test_voltage_is_flat_outside_its_line() -> None:
+    v, model = H100.power.voltage, EnergyModel(H100)
+    assert model.voltage_mv(v.min_clock_hz) == model.voltage_mv(v.min_clock_hz - 50_000_000) == v.min_mv
+    assert model.voltage_mv(v.max_clock_hz) == model.voltage_mv(v.max_clock_hz + 50_000_000) == v.max_mv
+    middle = model.voltage_mv((v.min_clock_hz + v.max_clock_hz) // 2)
+    assert middle == pytest.approx((v.min_mv + v.max_mv) / 2, abs=1)
+
+
+# ---------------------------------------------------------------------------------------------------- sustained clock
+
+
+def power_w(spec: Any, spent: Spent, at_hz: float, clock_hz: float) -> float:
+    """Power at `clock_hz` of work that spent `spent` at `at_hz`: its time goes with 1 / clock."""
+    seconds = spent.window_ps * 1e-12 * at_hz / clock_hz
+    core = spent.core_fj * 1e-15 * (voltage_v(spec, clock_hz) / voltage_v(spec, at_hz)) ** 2
+    return (core + spent.memory_fj * 1e-15) / seconds + spent.static_fj * 1e-15 / (spent.window_ps * 1e-12)
+
+
+@given(st.integers(0, 2_000), st.integers(0, 400), st.integers(300, 1980), st.integers(150, 900))
+@settings(max_examples=100)
+def test_the_sustained_clock_is_the_highest_within_the_limit(core_w: int, dram_w: int, at: int, limit_w: int) -> None:
+    model, window_ps = EnergyModel(H100), 2_000_000
+    at_hz, highest_hz = at * 1_000_000, H100.clock.boost_hz
+    spent = Spent(core_w * window_ps * 1000, dram_w * window_ps * 1000, H100.power.static_mw * window_ps, window_ps)
+    found = model.sustained_hz(at_hz, spent, limit_w * 1000, highest_hz)
+    assert found <= highest_hz
+    if found > 210_000_000:  # the lowest is taken whatever it needs
+        assert power_w(H100, spent, at_hz, found) <= 1.01 * limit_w + 1
+    if found < highest_hz:
+        assert power_w(H100, spent, at_hz, min(found + 12_000_000, highest_hz)) >= 0.99 * limit_w - 1
+
+
+# ---------------------------------------------------------------------------------------------------------- regulator
+
+
+def trace(regulator: PowerRegulator, watts_at_boost: float, windows: int) -> Iterator[tuple[float, int]]:
+    """(us, clock) after each window of steady work whose core power at boost is given."""
+    spec = regulator.spec
+    for number in range(1, windows + 1):
+        clock = regulator.clock_hz
+        scale = (voltage_v(spec, clock) / voltage_v(spec, spec.clock.boost_hz)) ** 2 * clock / spec.clock.boost_hz
+        core = int(watts_at_boost * scale * 1000) * regulator.window_ps
+        spent = Spent(core, 0, spec.power.static_mw * regulator.window_ps, regulator.window_ps)
+        regulator.step(spent)
+        yield number * regulator.window_ps * 1e-6, regulator.clock_hz
+
+
+def steady(spec: Any, watts_at_boost: float, limit_w: float) -> float:
+    """Clock at which steady work meets a limit."""
+    low, high = 210e6, float(spec.clock.boost_hz)
+    for _ in range(50):
+        middle = (low + high) / 2
+        scale = (voltage_v(spec, middle) / voltage_v(spec, spec.clock.boost_hz)) ** 2 * middle / spec.clock.boost_hz
+        low, high = (middle, high) if watts_at_boost * scale + spec.power.static_mw / 1000 < limit_w else (low, middle)
+    return low
+
+
+TRANSIENT = load_arch("h100-sxm", ["clock.onset=20 us", "clock.recovery=60 us", "clock.undershoot=0.8"])
+
+
+def test_onset_undershoot_and_recovery_of_an_idle_chip() -> None:
+    watts, limit_w = 1200.0, TRANSIENT.power.limit_mw / 1000
+    level = steady(TRANSIENT, watts, limit_w)
+    assert level < 0.95 * TRANSIENT.clock.boost_hz
+    seen = list(trace(PowerRegulator(TRANSIENT, sustained=False), watts, 100))
+    assert {clock for us, clock in seen if us < 20} == {TRANSIENT.clock.boost_hz // 15_000_000 * 15_000_000}
+    for us, clock in seen:
+        if 30 <= us < 60:
+            assert clock == pytest.approx(0.8 * level, abs=40e6)
+        if us >= 80:
+            assert clock == pytest.approx(level, abs=40e6)
+
+
+def test_a_busy_chip_is_regulated_from_the_first_window_and_has_no_undershoot() -> None:
+    watts, limit_w = 1200.0, TRANSIENT.power.limit_mw / 1000
+    seen = list(trace(PowerRegulator(TRANSIENT, sustained=True), watts, 50))
+    level = steady(TRANSIENT, watts, limit_w)
+    assert seen[0][1] == pytest.approx(level, abs=40e6)
+    assert all(clock == pytest.approx(level, abs=40e6) for _, clock in seen)
+
+
+@pytest.mark.parametrize("limit_w", [300, 450, 600])
+def test_another_limit_is_held(limit_w: int) -> None:
+    regulator = PowerRegulator(H100, sustained=True, limit_mw=limit_w * 1000)
+    (*_, (_, clock)) = trace(regulator, 1200.0, 50)
+    assert clock == pytest.approx(steady(H100, 1200.0, limit_w), abs=40e6)
+
+
+def test_light_work_runs_at_the_highest_clock() -> None:
+    for highest in (None, 1_500_000_000):
+        regulator = PowerRegulator(H100, sustained=True, highest_hz=highest)
+        (*_, (_, clock)) = trace(regulator, 100.0, 50)
+        assert clock == (highest or H100.clock.boost_hz) // 15_000_000 * 15_000_000
+    assert FixedClock(1_234).step(Spent(10**18, 0, 0, 1)) == 1_234
+
+
+# ---------------------------------------------------------------------------------------------------------- whole runs
+
+
+def test_sustained_work_stays_within_the_boards_limit_and_isolated_work_does_not_wait() -> None:
+    spec = load_arch("t4")
+    limit_w = spec.power.limit_mw / 1000
+    busy, idle = (
+        simulate("gemm m=1024 n=1024 k=1024 dtype=fp16", spec, clock=clock).to_dict()
+        for clock in ("sustained", "isolated")
+    )
+    assert busy["power_w"] <= 1.05 * limit_w < 1.5 * limit_w < idle["power_w"]
+    assert busy["clock_hz"] < 0.8 * spec.clock.boost_hz
+    assert idle["clock_hz"] == pytest.approx(spec.clock.boost_hz, rel=1e-3)
+    assert busy["time_us"] > 1.2 * idle["time_us"]
+    # Half the limit: at least a third less clock.
+    half = load_arch("t4", [f"power.limit={limit_w / 2} W"])
+    less = simulate("gemm m=1024 n=1024 k=1024 dtype=fp16", half, clock="sustained").to_dict()
+    assert less["clock_hz"] < 0.75 * busy["clock_hz"]
+    assert less["power_w"] <= 1.1 * limit_w / 2
+
+
+def test_a_short_kernel_is_repeated_until_its_clock_stays() -> None:
+    """The timed run begins at the clock at which it goes on: one repetition alone would be on its way there."""
+    first, second = (
+        simulate("gemm m=1024 n=1024 k=1024 dtype=fp16", "t4", clock="sustained").to_dict()["clock_hz"] for _ in "ab"
+    )
+    longer = simulate("gemm m=1024 n=2048 k=2048 dtype=fp16", "t4", clock="sustained").to_dict()["clock_hz"]
+    assert first == second
+    assert first == pytest.approx(longer, rel=0.08)
+
+
+def test_the_report_adds_up_actions_and_static_power() -> None:
+    """Energy of a run from its own counters, at one clock."""
+    spec = load_arch("a100-sxm4-80gb")
+    found = simulate("add n=1000000 dtype=fp32", spec, clock=f"{spec.power.voltage.reference_clock_hz // 10**6} MHz")
+    report, energy = found.to_dict(), spec.power.energy
+    counters = report["gpu"]["counters"]
+    moved = report["bytes"]
+    actions = (
+        counters["warp_instructions"] * energy.issue_fj
+        + counters["inst_fma"] * LANES * energy.fma_fj
+        + moved["l1"]["read"] * energy.l1_fj_per_byte
+        + (moved["l2"]["read"] + moved["l2"]["write"]) * energy.l2_fj_per_byte
+        + (moved["dram"]["read"] + moved["dram"].get("write", 0)) * energy.dram_fj_per_byte
+    )
+    static = spec.power.static_mw * report["time_us"] * 1e6
+    assert report["energy_j"] * 1e15 == pytest.approx(actions + static, rel=0.01)
+    assert report["power_w"] == pytest.approx(report["energy_j"] / (report["time_us"] * 1e-6), rel=1e-6)
+    assert not math.isclose(actions, 0)
