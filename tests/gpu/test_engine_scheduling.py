@@ -14,7 +14,7 @@ from sim.gpu.engine.api import Device
 from sim.gpu.engine.events import Event
 from sim.gpu.engine.layout import C, M
 from sim.gpu.language import CTA_X, WARP, Kernel, KernelBuilder, RegisterTile, table
-from sim.gpu.lower.kernel import occupancy
+from sim.gpu.lower.occupancy import occupancy
 from tests.gpu.conftest import column, cycles, run
 
 VALUE = RegisterTile("value", (1, 32), "fp32")

@@ -8,13 +8,10 @@ import pytest
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.layout import W
 from sim.gpu.language import CTA_X, WARP, Expr, Table, Var
-from sim.gpu.lower.kernel import _GIVEN, _Expressions
+from sim.gpu.lower.expressions import Expressions, given_variables
 from sim.gpu.lower.tables import Affine
 
 H, J, K, L = (Var(name) for name in "hjkl")
-
-
-GIVEN = {name: W.GIVEN - W.VARS + i for i, name in enumerate(_GIVEN)}
 
 
 @pytest.mark.parametrize(
@@ -31,8 +28,8 @@ GIVEN = {name: W.GIVEN - W.VARS + i for i, name in enumerate(_GIVEN)}
     ],
 )
 def test_affine_expressions_have_the_value_of_their_bytecode(expr: Expr, affine: bool) -> None:
-    expressions = _Expressions()
-    e = expressions.add(expr, {**GIVEN, "h": 0, "j": 1, "k": 2, "l": 3}, "test")
+    expressions = Expressions()
+    e = expressions.add(expr, {**given_variables(), "h": 0, "j": 1, "k": 2, "l": 3}, "test")
     row = expressions.affine[e]
     assert (row[Affine.TERMS] >= 0) == affine
     if not affine:

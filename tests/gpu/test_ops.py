@@ -19,8 +19,9 @@ from sim.gpu.check.mutants import mutants
 from sim.gpu.engine.events import Event
 from sim.gpu.language import Buffer, KernelBuilder, Op, Program, RegisterTile, RoleBuilder, walk
 from sim.gpu.language.ops import ARITHMETIC, GROUPS, OPS, Action, OpSpec, Space, Unit, op_spec
+from sim.gpu.lower.kernel import LOWERING, lower_kernel
 from sim.gpu.lower.listing import listing
-from sim.gpu.lower.tables import Kind
+from sim.gpu.lower.tables import Col, Kind
 from tests.gpu.kernels import (
     Array,
     dynamic_copy,
@@ -61,6 +62,7 @@ def unread(table: Iterable[OpSpec]) -> list[str]:
     for spec in table:
         known = {
             "the engine's kinds": spec.kind in Kind.__members__,
+            "the lowering": spec.action is not Action.OPERATE or spec.unit in LOWERING,
             "the interpreter": spec.action in {*replay.AT_ISSUE, *replay.AT_END, Action.NOTE},
             "a kernel of these tests": spec.opcode in executed,
             "docs/tile-language.md": f"`{spec.opcode}" in PAGE,
@@ -74,10 +76,10 @@ def test_every_reader_knows_every_opcode() -> None:
 
 
 def test_an_opcode_that_a_reader_does_not_know_is_named() -> None:
-    new = OpSpec("tensor_store", Unit.TENSOR, "TENSOR_STORE")
+    new = OpSpec("tensor_store", Unit.BARRIERS, "TENSOR_STORE")
     assert unread([*OPS.values(), new]) == [
         f"tensor_store: not known to {reader}"
-        for reader in ("the engine's kinds", "a kernel of these tests", "docs/tile-language.md")
+        for reader in ("the engine's kinds", "the lowering", "a kernel of these tests", "docs/tile-language.md")
     ]
 
 
@@ -191,6 +193,46 @@ def test_a_fragment_store_costs_what_its_layout_does() -> None:
     text = listing(exchange(), _machine("h100-sxm"))
     (line,) = [line for line in text.splitlines() if " stmatrix " in line]
     assert "8 wavefronts (4 without conflicts)" in line
+
+
+def test_the_first_operand_in_registers_takes_the_row_for_it() -> None:
+    kernel = KernelBuilder("k", (1, 1, 1))
+    tile = kernel.shared("tile", (64, 64), "bf16")
+    acc, a = RegisterTile("acc", (16, 64), "fp32"), RegisterTile("a", (16, 64), "bf16")
+    with kernel.role("r", 4, 128) as r:
+        for source in (tile[0, 0:16, :], a.whole):
+            r.wgmma(acc.whole, source, tile.stage(), shape="m64n64k16", dtype="bf16", count=4)
+    program, spec = Program("p", (), (kernel.build(),), ""), _machine("h100-sxm")
+    lines = [line for line in listing(program, spec).splitlines() if "wgmma" in line]
+    for line, opcode in zip(lines, ("wgmma", "wgmma_rs"), strict=True):
+        row = spec.instruction(opcode, "bf16", "m64n64k16")
+        assert line.endswith(f"every {row.interval_cycles:g}, latency {row.latency_cycles:g}")
+    first, second = lower_kernel(program.kernels[0], {}, spec).code[:2]
+    assert first[Col.BYTES] == second[Col.BYTES] + 64 * 16 * 2 // 4
+
+
+@pytest.mark.parametrize(
+    ("write", "machine", "message"),
+    [
+        (lambda r, k: r.op("stg"), "t4", "kernel k, role r: stg needs an operand in global memory"),
+        (lambda r, k: r.tma_store(X[:, :], k.shared("s", (8, 8), "fp16").stage()), "t4", "tma_store needs a TMA"),
+        (lambda r, k: r.mbarrier_arrive(k.mbarrier("b", 1, 1), 0), "t4", "mbarrier_arrive needs mbarriers"),
+        (lambda r, k: r.run("ffmma", 1, dtype="fp32"), "t4", "t4 has no instruction ffmma.fp32; nearest: ffma.fp32"),
+        (
+            lambda r, k: r.dsmem_ld(R.whole, k.shared("s", (8, 8), "fp16").stage(), 1, 0),
+            "a100-sxm4-80gb",
+            "dsmem_ld needs clusters, which a100-sxm4-80gb does not have",
+        ),
+    ],
+)
+def test_what_a_machine_cannot_do_is_refused(
+    write: Callable[[RoleBuilder, KernelBuilder], None], machine: str, message: str
+) -> None:
+    kernel = KernelBuilder("k", (1, 1, 1))
+    with kernel.role("r", 1, 32) as r:
+        write(r, kernel)
+    with pytest.raises(InputError, match=message):
+        lower_kernel(kernel.build(), {"x": 0}, load_arch(machine))
 
 
 def test_what_orders_is_what_mutants_leave_out() -> None:

@@ -23,7 +23,8 @@ from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Window
 from sim.gpu.engine.layout import Block, C, GpuState, M, P, Q, Reason, S, W, X
 from sim.gpu.engine.parameters import idle_launch_ps, parameters
 from sim.gpu.language import Kernel
-from sim.gpu.lower.kernel import Occupancy, lower_kernel, occupancy
+from sim.gpu.lower.kernel import lower_kernel
+from sim.gpu.lower.occupancy import Occupancy, occupancy
 from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter

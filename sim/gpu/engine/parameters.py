@@ -9,7 +9,7 @@ from arch.gpu import GpuSpec
 from sim.engine.clock import cycles_to_ticks, ps_to_ticks, transfer_ticks
 from sim.gpu.engine.layout import P
 from sim.gpu.language import Kernel
-from sim.gpu.lower.kernel import occupancy, shared_of_cta
+from sim.gpu.lower.occupancy import occupancy, shared_of_cta
 from sim.memory.hashing import reciprocal
 from sim.memory.replacement import MAX_WAYS, POLICIES
 

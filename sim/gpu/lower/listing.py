@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from arch.gpu import GpuSpec
+from arch.gpu import GpuSpec, Instruction
 from sim.gpu.language import Assign, Const, Kernel, Loop, Op, Program, Statement
-from sim.gpu.language.ops import Space
-from sim.gpu.lower.kernel import find_row, shared_row
+from sim.gpu.language.ops import Action, Space, Unit
+from sim.gpu.lower.instructions import instruction, shared_access
 
-_SHARED_OPS = ("lds", "sts", "ldmatrix", "stmatrix", "dsmem_ld")
 #: Column at which costs begin, unless an op is longer.
 _COST_COLUMN = 88
 
@@ -110,11 +109,14 @@ def _value(op: Op) -> list[str]:
 
 def _cost(op: Op, spec: GpuSpec) -> str:
     """Pipe, interval and latency of one instruction; what the memory system or a barrier decides has none."""
-    if op.opcode in _SHARED_OPS:
-        row, least, waves = shared_row(spec, op)
-        conflicts = f", {waves} wavefronts ({least} without conflicts)" if waves != least else ""
-        return f"{row.pipe} every {row.cadence_cycles:g}, latency {row.latency_cycles:g}{conflicts}"
-    if not any(row.op == op.opcode for row in spec.instructions):
+    if op.spec.action is not Action.OPERATE or op.spec.unit is Unit.TMA:
         return ""
-    row = find_row(spec, op.opcode, op.dtype, op.shape)
+    if op.spec.unit is not Unit.SHARED:
+        return _row(instruction(spec, op))
+    row, waves, least, _ = shared_access(spec, op)
+    conflicts = f", {waves} wavefronts ({least} without conflicts)" if waves != least else ""
+    return _row(row) + conflicts
+
+
+def _row(row: Instruction) -> str:
     return f"{row.pipe} every {row.cadence_cycles:g}, latency {row.latency_cycles:g}"

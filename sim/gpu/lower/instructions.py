@@ -1,0 +1,79 @@
+"""Rows of the machine's instruction table that ops take, and what an access of shared memory costs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec, Instruction
+from sim.gpu.language import Op
+from sim.gpu.language.ops import OPS, Space, Unit
+from sim.gpu.lower.banks import access_waves, ldmatrix_waves
+
+
+def instruction(spec: GpuSpec, op: Op) -> Instruction:
+    """The row of one op: by its format and shape, an access of memory by its width.
+
+    Raises InputError, with the nearest row, for an instruction that the machine does not have.
+    """
+    if op.opcode not in OPS:
+        return _find(spec, op.opcode, op.dtype, op.shape)
+    entry = op.spec
+    opcode = entry.row
+    if entry.row_of_registers and op.srcs[0].buffer.space is Space.REGISTERS:
+        opcode = entry.row_of_registers
+    if entry.shape:
+        return _find(spec, opcode, entry.dtype, entry.shape)
+    if entry.unit in (Unit.SHARED, Unit.GLOBAL):
+        return _find(spec, opcode, f"b{_bits(op)}")
+    return _find(spec, opcode, op.dtype, op.shape)
+
+
+def mixed_instruction(spec: GpuSpec, name: str) -> Instruction:
+    """The row of an instruction of a mix, `opcode` or `opcode.dtype`."""
+    opcode, _, dtype = name.partition(".")
+    return _find(spec, opcode, dtype)
+
+
+def _find(spec: GpuSpec, opcode: str, dtype: str = "", shape: str = "") -> Instruction:
+    """A row; without a dtype the first one of that opcode."""
+    if not (dtype or shape):
+        for row in spec.instructions:
+            if row.op == opcode:
+                return row
+    return spec.instruction(opcode, dtype, shape)
+
+
+def _bits(op: Op) -> int:
+    """Width of a thread's access."""
+    return 8 * max(4, op.vector_bytes)
+
+
+class SharedAccess(NamedTuple):
+    """One instruction's access of shared memory. waves: wavefronts, with the conflicts of the tile's layout.
+
+    least_waves: without conflicts. thread_bytes: what each thread asks for.
+    """
+
+    row: Instruction
+    waves: int
+    least_waves: int
+    thread_bytes: int
+
+
+def shared_access(spec: GpuSpec, op: Op) -> SharedAccess:
+    """What one instruction of an op on shared memory takes of it."""
+    stores = Space.SHARED in op.spec.dst
+    view = op.dst if stores else op.srcs[0]
+    assert view is not None
+    row = instruction(spec, op)
+    if op.spec.shape:  # 8x8 matrices, each a row of 16 B by eight threads
+        matrices = int(op.spec.shape.removeprefix("x"))
+        return SharedAccess(row, ldmatrix_waves(view, matrices), matrices, 16)
+    if not stores and Space.CLUSTER in op.spec.srcs[0]:
+        # The latency is the network's, whose rate is not booked, nor the array of the SM that is read.
+        if spec.dsmem is None:
+            raise InputError(f"{op.opcode} needs clusters, which {spec.name} does not have")
+        row = row.model_copy(update={"latency_cycles": spec.dsmem.latency_cycles})
+    waves = access_waves(view, op.vector_bytes, op.sharers)
+    return SharedAccess(row, waves, max(1, _bits(op) // 32), op.vector_bytes)
