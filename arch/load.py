@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from arch.dram import with_standards
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.preset_file import Figure, PresetFile, read, source_text
@@ -55,7 +56,7 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
     chain = _chain(path)
     table: dict[str, str] = {}
     figures: dict[str, Figure] = {}
-    for file in chain:
+    for file in map(with_standards, chain):
         table |= file.sources
         figures |= file.figures
     if not path.stem.isprintable():
@@ -72,10 +73,14 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
         )
     model = FAMILIES[str(family.text)]
     asked = dict(_pairs(overrides))
-    for key, value in asked.items():
+    for key in asked:
         if key.startswith("instructions.") and key not in figures and not key.endswith((".floor", ".stall")):
             raise InputError(f"override: {key} is no figure of {path.stem}; nearest: {_nearest(key, figures)}")
-        figures[key] = Figure(value, "", "", "override")
+    asked_for = with_standards(
+        PresetFile(figures={key: Figure(value, "", "", "override") for key, value in asked.items()})
+    )
+    table |= asked_for.sources
+    figures |= asked_for.figures
     for key, figure in figures.items():
         _check_word(model, key, figure.where)
     for key in asked:

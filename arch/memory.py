@@ -13,9 +13,10 @@ from arch.units import Bytes, BytesPerSecond, Picoseconds
 class BankedMemory(Group):
     """External memory. `bandwidth` scales the data rate only; the timings stay."""
 
-    type: Annotated[
-        str, Documents("the name of the standard; its figures are stated one by one", "bandwidth, channels or a timing")
-    ]
+    standard: str = Field(
+        default="", description="DRAM standard whose organisation and timings hold where nothing else is stated"
+    )
+    type: Annotated[str, Documents("the name of the standard in reports", "standard, bandwidth or a timing")]
     size_bytes: Bytes
     bandwidth_bytes_per_s: BytesPerSecond = Field(description="peak of the data buses together")
     overhead: Share = Field(description="share of the data bus that inline error correction and the like take")

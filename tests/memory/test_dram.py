@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arch.dram import list_standards
+from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.memory.counters import MemoryCounter
-from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state, settle_dram
+from sim.memory.dram import BANK_WORDS, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
 from sim.memory.dram_kernel import bank_of, dram_read, dram_write
 from tests.memory.machines import CLOCK_HZ, tiny
 
@@ -187,3 +189,116 @@ def test_writes_that_change_check_bits_hold_the_bus_for_longer() -> None:
     # A read after one batch waits for the bus: for as long again where writes take twice the time.
     plain_end, checked_end = (memory.read(0, 10_000) for memory in (plain, checked))
     assert checked_end - plain_end == batch * plain.spec.burst / NS
+
+
+# ---- every standard, constraint by constraint, at a clock of which a tick is a picosecond
+
+
+class Standard:
+    """External memory of a machine that names a DRAM standard: one channel; times in ps."""
+
+    CLOCK_HZ = 10**12 // TICKS_PER_CYCLE
+
+    def __init__(self, name: str, write_batch: int = 8, refresh: bool = False) -> None:
+        figures: dict[str, Any] = {"dram.standard": name, "dram.write_batch": write_batch, "dram.overhead": 0}
+        if not refresh:
+            figures["dram.t_rfc"] = 0
+        self.figures = load_arch("t4", figures).dram
+        self.spec = lower_dram(self.figures, 128, self.CLOCK_HZ)
+        self.state = new_dram_state(self.spec)
+        self.counters = np.zeros(len(MemoryCounter), np.int64)
+        self.units = self.figures.row_bytes // 128
+
+    def read(self, t: int, bank: int, row: int = 0) -> int:
+        """Tick at which the row's column could be read, for a request of one burst at tick t."""
+        return int(dram_read(self.spec, self.state, self.counters, t, 0, self._unit(bank, row), 1)) - self.spec.latency
+
+    def write(self, t: int, bank: int, row: int = 0) -> int:
+        """Tick at which the write buffer takes a burst."""
+        return int(dram_write(self.spec, self.state, self.counters, t, 0, self._unit(bank, row), 1))
+
+    def row(self, bank: int, nth: int = 0) -> int:
+        """The n-th row of a bank."""
+        return [row for row in range(1024) if bank_of(self.spec, row) == bank][nth]
+
+    def _unit(self, bank: int, row: int) -> int:
+        return self.row(bank, row) * self.units
+
+
+@pytest.fixture(params=list_standards())
+def standard(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_standard_rcd_activate_to_read(standard: str) -> None:
+    t_rcd = Standard(standard).figures.t_rcd_ps
+    for early, waited in ((1, 1), (0, 0)):  # blocked at t - 1, ready at t
+        memory = Standard(standard)
+        assert memory.read(0, bank=3) == t_rcd
+        memory.state.channel[:] = 0  # the bus is free
+        assert memory.read(t_rcd - early, bank=3) == t_rcd - early + waited
+
+
+def test_standard_rc_activate_to_activate_of_a_bank(standard: str) -> None:
+    t_rc, t_rcd = Standard(standard).figures.t_rc_ps, Standard(standard).figures.t_rcd_ps
+    for early, waited in ((1, 1), (0, 0)):
+        memory = Standard(standard)
+        memory.read(0, bank=3)
+        assert memory.read(t_rc - early, bank=3, row=1) == t_rc - early + waited + t_rcd
+
+
+def test_standard_ras_a_row_stays_open(standard: str) -> None:
+    t_ras, t_rc, t_rcd = (getattr(Standard(standard).figures, name) for name in ("t_ras_ps", "t_rc_ps", "t_rcd_ps"))
+    memory = Standard(standard)
+    memory.read(0, bank=3)
+    assert memory.read(t_ras, bank=3) == max(t_ras, t_rcd)
+    memory = Standard(standard)
+    memory.read(0, bank=3)
+    assert memory.read(t_ras + 1, bank=3) == t_rc + t_rcd  # closed by then
+
+
+def test_standard_rp_precharge_to_activate(standard: str) -> None:
+    memory = Standard(standard)
+    memory.read(0, bank=3)
+    at = memory.figures.t_ras_ps  # a read that joins keeps the row open until its data end
+    closed = memory.read(at, bank=3) + memory.spec.burst
+    ready = max(closed + memory.figures.t_rp_ps, memory.figures.t_rc_ps)
+    assert memory.read(at, bank=3, row=1) == ready + memory.figures.t_rcd_ps
+
+
+def test_standard_faw_five_activates(standard: str) -> None:
+    figures = Standard(standard).figures
+    for early, waited in ((1, 1), (0, 0)):
+        memory = Standard(standard)
+        for bank in range(4):
+            memory.read(0, bank=bank)
+        at = figures.t_faw_ps - early
+        assert memory.read(at, bank=4) == at + waited + figures.t_rcd_ps
+
+
+def test_standard_wtr_and_rtw_turn_the_bus_round(standard: str) -> None:
+    figures = Standard(standard).figures
+    for early, waited in ((1, 1), (0, 0)):
+        memory = Standard(standard)
+        for _ in range(8):
+            memory.write(0, bank=4)
+        written = figures.t_rtw_ps + 8 * memory.spec.write_burst
+        at = written + figures.t_wtr_ps - early
+        # A row that is open by then: its data wait for the bus alone.
+        memory.state.bank[:] = 0
+        memory.state.bank.reshape(-1, BANK_WORDS)[5, 2:5] = (memory.row(5), 0, 1 << 40)
+        assert memory.read(at, bank=5) == at + waited
+
+
+@pytest.mark.parametrize("bank", [0, 3])
+def test_standard_refi_and_rfc_a_bank_is_away(standard: str, bank: int) -> None:
+    figures = Standard(standard, refresh=True).figures
+    first = (bank + 1) * (figures.t_refi_ps // figures.banks)
+    for at, ready in (
+        (first - 1, first - 1),
+        (first, first + figures.t_rfc_ps),
+        (first + figures.t_rfc_ps - 1, first + figures.t_rfc_ps),
+        (first + figures.t_rfc_ps, first + figures.t_rfc_ps),
+        (first + figures.t_refi_ps, first + figures.t_refi_ps + figures.t_rfc_ps),
+    ):
+        assert Standard(standard, refresh=True).read(at, bank=bank) == ready + figures.t_rcd_ps
