@@ -235,6 +235,90 @@ def test_what_is_written_is_read_back(tmp_path_factory: Any, found: dict[str, En
 
 
 @settings(max_examples=40)
+@given(st.dictionaries(names, entries, max_size=4), st.dictionaries(names, entries, max_size=2), st.data())
+def test_an_update_leaves_everything_else_alone(
+    tmp_path_factory: Any, found: dict[str, Entry], other: dict[str, Entry], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("lock") / "cycles.lock"
+    lockfile.write(path, Lock("1", found))
+    gone = data.draw(st.sets(st.sampled_from(sorted(found)))) if found else set()
+    after = {name: entry for name, entry in found.items() if name not in gone} | other
+    lockfile.write(path, Lock("2", after))
+    assert lockfile.read(path) == Lock("2", after)
+    updated = path.read_bytes()
+    path.unlink()
+    lockfile.write(path, Lock("2", after))
+    assert path.read_bytes() == updated
+
+
+COMMENTED = """\
+# Recorded by tilewave.
+
+# Our own remark, with a gap below it.
+
+format = 2  # as of spring
+version = "0.1.0"
+
+# above a
+[case."a"]  # beside a
+arch = "t4"
+# above workload
+workload   =   "gemm m=1 n=1 k=1"  # spaces
+machine = "x"
+kernels = "y"
+schedule = "s"
+cycles = 5  # beside cycles
+time_ps = 7
+counters.macs = 3
+# above a counter that goes
+counters.zz = 4
+stalls.issue.wait = 1.00000
+# at the end of a
+
+# stays with c
+[case.c]
+arch = "t4"
+workload = "gemm m=3 n=3 k=3"
+machine = "x"
+kernels = "y"
+schedule = "s"
+cycles = 6
+time_ps = 8
+"""
+
+
+def test_comments_and_blocks_of_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "cycles.lock"
+    path.write_text(COMMENTED)
+    lock = lockfile.read(path)
+    lockfile.write(path, lock)
+    assert path.read_text() == COMMENTED
+    a = lock.entries["a"]
+    lockfile.write(path, replace(lock, entries={**lock.entries, "b": a}))
+    before, after = COMMENTED.split("\n# stays with c")
+    text = path.read_text()
+    assert text.startswith(before)
+    assert text.endswith(f"\n# stays with c{after}")
+    assert text.index('[case."b"]') < text.index("# stays with c")
+
+    moved = replace(a.digest, cycles=50, counters={"macs": 3}, stalls={"issue.wait": 0.5})
+    lockfile.write(path, replace(lock, entries={**lock.entries, "a": replace(a, digest=moved)}))
+    text = path.read_text()
+    assert lockfile.read(path).entries["a"].digest == moved
+    assert text.endswith(f"\n# stays with c{after}")
+    for line in (
+        '# above a\n[case."a"]  # beside a\n',
+        '# above workload\nworkload = "gemm m=1 n=1 k=1"  # spaces\n',
+        "cycles = 50  # beside cycles\n",
+        "stalls.issue.wait = 0.50000\n",
+        "# above a counter that goes\n",
+        "# at the end of a\n",
+        "format = 2  # as of spring\n",
+    ):
+        assert line in text, line
+
+
+@settings(max_examples=40)
 @given(digests, digests)
 def test_changes_are_everything_that_differs(old: Digest, new: Digest) -> None:
     moved = changes(old, new)

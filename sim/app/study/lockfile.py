@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import tomlkit
+from tomlkit.items import Item, KeyType, SingleKey
 
 from arch.errors import InputError
 from sim.app.fingerprint import code_hash
@@ -21,6 +25,9 @@ FORMAT = 2
 """2: clock and energy, stalls to a hundredth of a thousandth."""
 
 _OPTIONAL = ("clock_hz", "energy_fj")
+_Path = tuple[str, ...]
+_HEADER, _END = (), ("",)
+"""Places of comments that stand beside a block's header and at its end."""
 _HEAD = (
     "# Recorded by tilewave, which compares runs with it; its --update options write it. Commit it, do not edit it.\n"
 )
@@ -80,27 +87,20 @@ def read(path: Path, *, replaced: bool = False) -> Lock:
 
 
 def write(path: Path, lock: Lock) -> None:
-    """Replaces the file as a whole, or leaves it as it was; InputError if it cannot be written."""
-    lines = [_HEAD, f"format = {FORMAT}\n", f"version = {_text(lock.version)}\n"]
+    """Replaces the file as a whole, or leaves it as it was; InputError if it cannot be written.
+
+    The blocks of runs that are recorded as they are now stay byte for byte, and people's comments stay everywhere.
+    """
+    head, blocks = _parts(path)
+    parts = [_head(head, lock.version)]
     for name in sorted(lock.entries):
-        entry = lock.entries[name]
-        digest = entry.digest
-        lines.append(f"\n[case.{_text(name)}]\n")
-        for key in ("arch", "workload", "machine", "kernels"):
-            lines.append(f"{key} = {_text(getattr(entry, key))}\n")
-        lines += [
-            f"schedule = {_text(digest.schedule)}\n",
-            f"cycles = {digest.cycles}\n",
-            f"time_ps = {digest.time_ps}\n",
-        ]
-        lines += [f"{key} = {value}\n" for key in _OPTIONAL if (value := getattr(digest, key)) is not None]
-        lines += [f"counters.{_key(key)} = {count}\n" for key, count in digest.counters.items()]
-        lines += [f"stalls.{_key(key)} = {percent:.5f}\n" for key, percent in digest.stalls.items()]
+        entry, block = lock.entries[name], blocks.get(name, "")
+        parts.append(block if block and _only_entry(block) == (name, entry) else _block(name, entry, block))
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.writelines(lines)
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.writelines(parts)
             os.chmod(temporary, path.stat().st_mode if path.exists() else 0o644)
             os.replace(temporary, path)
         except BaseException:
@@ -108,6 +108,102 @@ def write(path: Path, lock: Lock) -> None:
             raise
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _parts(path: Path) -> tuple[str, dict[str, str]]:
+    """What stands above the first case, and the text of each case with the comments directly above it, by name.
+
+    Nothing of a file that is absent, damaged, or of another format: it is written anew.
+    """
+    try:
+        read(path)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, InputError):
+        return "", {}
+    lines = re.split(r"(?<=\n)", text)  # not at what else Python takes for the end of a line
+    starts = [_start(lines, number) for number, line in enumerate(lines) if line.lstrip().startswith("[")]
+    bounds = [*starts, len(lines)]
+    try:
+        blocks = ["".join(lines[a:b]) for a, b in itertools.pairwise(bounds)]
+        return "".join(lines[: bounds[0]]), {_only_entry(block)[0]: block for block in blocks}
+    except (tomllib.TOMLDecodeError, KeyError, ValueError):
+        return "", {}
+
+
+def _start(lines: Sequence[str], header: int) -> int:
+    """The line at which the block of a header begins: comments without a gap above it, and the gap above those."""
+    start = header
+    while start and lines[start - 1].startswith("#"):
+        start -= 1
+    while start and not lines[start - 1].strip():
+        start -= 1
+    return start
+
+
+def _only_entry(block: str) -> tuple[str, Entry]:
+    """Name and entry of the one case in a text."""
+    ((name, case),) = tomllib.loads(block)["case"].items()
+    return name, _entry(case)
+
+
+def _head(before: str, version: str) -> str:
+    """What stands above the first case, with the comments that stood there."""
+    head = tomlkit.parse(before or _HEAD)
+    head["format"], head["version"] = FORMAT, version
+    return tomlkit.dumps(head)
+
+
+def _block(name: str, entry: Entry, before: str) -> str:
+    """The text of one case, with the comments of the text that it replaces."""
+    above, beside = _comments(before)
+    leading = before[: _header(before)] if before else "\n"
+    lines = [f"{leading}[case.{SingleKey(name, KeyType.Basic).as_string()}]{beside.get(_HEADER, '')}"]
+    for path, value in _values(entry):
+        lines += above.pop(path, ())
+        lines.append(f"{tomlkit.key(path).as_string()} = {value.as_string()}{beside.get(path, '')}")
+    lines += [text for texts in above.values() for text in texts]  # of values that are gone, and at the end
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _comments(block: str) -> tuple[dict[_Path, list[str]], dict[_Path, str]]:
+    """The comments below a block's header: on lines of their own, by the value that follows, and beside values."""
+    above: dict[_Path, list[str]] = {}
+    beside: dict[_Path, str] = {}
+    waiting: list[str] = []
+    for line in block[_header(block) :].split("\n"):
+        if line.strip().startswith("#"):
+            waiting.append(line.strip())
+        elif line.strip():
+            path, item = (), tomlkit.parse(line)
+            while isinstance(item, Mapping) and item:
+                ((key, item),) = item.items()
+                path = (*path, key)
+            if comment := item.trivia.comment:
+                beside[_HEADER if isinstance(item, Mapping) else path] = f"  {comment}"
+            above[path], waiting = waiting, []
+    above[_END] = waiting
+    return above, beside
+
+
+def _header(block: str) -> int:
+    """Where in a block the line `[case.NAME]` begins; 0 if it is empty."""
+    found = re.search(r"^[ \t]*\[", block, re.MULTILINE)
+    return found.start() if found else 0
+
+
+def _values(entry: Entry) -> Iterator[tuple[_Path, Item]]:
+    """What a lock holds of a run, in its order, by key."""
+    digest = entry.digest
+    for key in ("arch", "workload", "machine", "kernels"):
+        yield (key,), tomlkit.item(getattr(entry, key))
+    yield ("schedule",), tomlkit.item(digest.schedule)
+    for key in ("cycles", "time_ps", *_OPTIONAL):
+        if (value := getattr(digest, key)) is not None:
+            yield (key,), tomlkit.item(value)
+    for key, count in digest.counters.items():
+        yield ("counters", *key.split(".")), tomlkit.item(count)
+    for key, percent in digest.stalls.items():
+        yield ("stalls", *key.split(".")), tomlkit.value(f"{percent:.5f}")
 
 
 def _entry(block: Mapping[str, Any]) -> Entry:
@@ -122,13 +218,3 @@ def _entry(block: Mapping[str, Any]) -> Entry:
     if not all(isinstance(word, str) for word in (arch, workload, machine, kernels)):
         raise TypeError("arch, workload, machine and kernels are texts")
     return Entry(arch, workload, machine, digest, kernels)
-
-
-def _text(value: str) -> str:
-    """A TOML string: JSON's escapes are a part of TOML's, which wants one more."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(name: str) -> str:
-    """A dotted TOML key, parts in quotes where they need them."""
-    return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _text(part) for part in name.split("."))
