@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter
@@ -47,12 +46,10 @@ def documentation(family: str) -> list[tuple[str, str, str]]:
 
 def as_html(spec: MachineSpec) -> str:
     """Return a machine's figures as an HTML table."""
-    rows = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in describe(spec)
-    )
-    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("figure", "value", "source"))
-    return f"<h4>{escape(spec.name)}: {escape(spec.title)}</h4><table><tr>{head}</tr>{rows}</table>"
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(loader=PackageLoader("arch"), autoescape=True, trim_blocks=True)
+    return environment.get_template("machine.html").render(spec=spec, rows=describe(spec))
 
 
 def json_schema(family: str = "gpu") -> dict[str, Any]:

@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -294,20 +295,27 @@ def test_progress_is_for_terminals_and_long_work(monkeypatch: pytest.MonkeyPatch
 
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setenv("TERM", "xterm")
 
-    def shown(terminal: bool, seconds: float) -> str:
+    def shown(terminal: bool, seconds: float, width: int = 80, label: str = "work") -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
         screen: Any = Screen(terminal)
         clock[0] = 0.0
-        with Progress("work", screen) as progress:
+        with Progress(label, screen) as progress:
             clock[0] = seconds
             progress(0.5)
-        return str(screen.text)
+            progress(0.6)
+        return re.sub(r"\x1b\[[0-9;]*m", "", str(screen.text))
 
     assert shown(True, 0.5) == shown(False, 5) == ""
-    assert "work [###############...............]  50 %" in shown(True, 5)
+    assert "work ━━━━━━━━━━╺━━━━━━━━━  50 %" in shown(True, 5)
     assert "50 %, 0:05 left" in shown(True, 5)
+    assert "60 %" not in shown(True, 5)  # so soon after the last picture there is no new one
     assert "1:02:05 left" in shown(True, 3725)
-    assert shown(True, 5).endswith(" \r")
+    assert shown(True, 5).endswith("\x1b[1A\x1b[2K")  # it is gone at the end
+    narrow = shown(True, 5, 40, "a label that has no room at all")
+    assert "…" in narrow
+    assert "50 %, 0:05 left" in narrow
 
 
 def reference(path: Path, shapes: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-HEAVY = ("numpy", "numba", "llvmlite", "matplotlib", "simpy", "pydantic", "yaml")
+HEAVY = ("jinja2", "rich", "tomlkit", "numpy", "numba", "llvmlite", "matplotlib", "simpy", "pydantic", "yaml")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -44,7 +44,7 @@ def test_wheel_carries_data_types_and_licence(wheel: Path) -> None:
         path.relative_to(ROOT).as_posix()
         for package in ("arch", "sim", "workloads")
         for path in (ROOT / package).rglob("*")
-        if path.suffix in (".yaml", ".csv", ".json", ".py") or path.name == "py.typed"
+        if path.suffix in (".yaml", ".csv", ".json", ".html", ".css", ".py") or path.name == "py.typed"
     }
     assert data - names == set()
     assert any(name.endswith("licenses/LICENSE") for name in names)

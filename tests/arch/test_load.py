@@ -7,12 +7,12 @@ import pickle
 import re
 import subprocess
 import sys
-from html import escape
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markupsafe import escape
 from pydantic import ValidationError
 
 from arch.errors import InputError

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import sys
 from importlib import resources
 from typing import Any
 
@@ -23,9 +25,9 @@ from sim.app.report.record import (
     RunRecord,
     SimulatorStats,
 )
-from sim.app.report.render import aligned
+from sim.app.report.render import as_html, as_text, show
 from sim.app.report.report import Report
-from sim.app.report.sections import bar, bytes_text, sections_of, time_text
+from sim.app.report.sections import Meter, Section, bytes_text, sections_of, time_text
 
 MACHINE = MachineFigures(
     name="round",
@@ -250,8 +252,89 @@ def test_units_for_people() -> None:
     assert [bytes_text(n) for n in (10, 1536, 3 << 20, 5 << 40)] == ["10 B", "1.50 KiB", "3.00 MiB", "5.00 TiB"]
     times = [time_text(ps) for ps in (1_234_000, 193_400_000, 43_090_000_000, 2 * 10**12)]
     assert times == ["1.23 us", "193.4 us", "43.09 ms", "2.000 s"]
-    assert bar(0.5).count("#") * 2 == len(bar(0.5))
-    assert aligned([("a", "1"), ("bc", "23")]) == ["a    1", "bc  23"]
+    assert str(Meter(0.5)).count("#") * 2 == len(str(Meter(0.5)))
+    assert [str(Meter(share))[0] for share in (-1, 0, 1, 2)] == [".", ".", "#", "#"]
+
+
+WIDE = Section(
+    "wide",
+    (("a", "1.5 us", "a long schedule of many words", Meter(0.5)), ("b", "20 us", "another", Meter(1))),
+    ("name", "time", "schedule", ""),
+)
+"""About 80 columns."""
+
+
+def on_screen(sections: list[Section], width: int, colours: bool = False) -> list[str]:
+    """The lines that a terminal shows."""
+    from rich.console import Console
+
+    from sim.app.report.console import on_terminal
+
+    system: Any = "standard" if colours else None
+    return on_terminal(sections, Console(width=width, force_terminal=True, color_system=system)).splitlines()
+
+
+def test_text_is_plain_and_of_one_width_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = str(Report(RUN))
+    for name, value in (("COLUMNS", "30"), ("TERM", "xterm-256color"), ("FORCE_COLOR", "1"), ("LINES", "3")):
+        monkeypatch.setenv(name, value)
+    assert str(Report(RUN)) == before
+    assert "\x1b" not in before
+    assert all(line == line.rstrip() for line in before.splitlines())
+    assert as_text([WIDE]).splitlines() == [
+        "wide",
+        "  name    time  schedule",
+        f"  a     1.5 us  a long schedule of many words  {Meter(0.5)}",
+        f"  b      20 us  another                        {Meter(1)}",
+    ]
+
+
+@pytest.mark.parametrize("width", [200, 80, 60, 40, 24])
+def test_a_terminal_is_never_too_narrow(width: int) -> None:
+    reports = Comparison(RUN.workload, [Report(RUN), changed(flops=10**8), Unsupported("t4", "t4 has no bf16")])
+    many = dataclasses.replace(WIDE, rows=WIDE.rows * 5)
+    lines = on_screen([WIDE, many, *Report(RUN).sections(), *reports.sections()], width)
+    assert max(map(len, lines)) <= width
+    words = " ".join(" ".join(lines).split())
+    assert words.count("20 us") >= 6
+    assert "t4 has no bf16" in words
+
+
+def test_wide_tables_are_turned_or_told_row_by_row() -> None:
+    wide = [line.split() for line in on_screen([WIDE], 90)]
+    assert wide[1] == ["name", "time", "schedule"]
+    turned = on_screen(Comparison(RUN.workload, [Report(RUN), changed(flops=10**8)]).sections(), 60)
+    assert turned[1].split() == ["machine", "round", "round"]
+    assert turned[2].split() == ["dtype", "fp16", "fp16"]
+    told = on_screen([dataclasses.replace(WIDE, rows=WIDE.rows * 4)], 20)
+    assert [line.split()[1] for line in told if line.split()[:1] == ["name"]] == ["a", "b"] * 4
+
+
+def test_colours_and_bars_are_for_terminals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\n".join(on_screen([WIDE], 100, colours=True))
+    assert "\x1b[" in text
+    assert "━" * 15 in text
+    assert "#" not in text
+    show([WIDE])
+    assert capsys.readouterr().out == as_text([WIDE]) + "\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    show([WIDE])
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, shown.splitlines())) <= 40
+
+
+def test_notebooks_get_tables_with_bars_and_nothing_is_taken_for_html() -> None:
+    section = Section("a <b>", (("<i>", "1", Meter(0.25)), ("&", "23", Meter(2))), ("x<y", "n", ""))
+    html = as_html([section, Section("words", (("it is < 5",),))])
+    for escaped in ("a &lt;b&gt;", "&lt;i&gt;", "&amp;", "x&lt;y", "it is &lt; 5"):
+        assert escaped in html
+    assert "width:25.0%" in html
+    assert html.count("<table>") == html.count("</table>") == 1
+    assert '<td style="text-align:right;white-space:nowrap">23</td>' in html
+    assert "####" not in html
 
 
 def test_remedies_are_for_states_that_exist() -> None:

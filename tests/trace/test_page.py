@@ -88,7 +88,7 @@ def test_the_same_run_gives_the_same_page(page: Path, tmp_path: Path) -> None:
     assert main(["run", *WORK, "--html", str(again)]) == 0
 
     def stable(path: Path) -> str:
-        return re.sub(r"&quot;simulator&quot;: \{.*?\}", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        return re.sub(r"&#34;simulator&#34;: \{.*?\}", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
 
     assert stable(page) == stable(again)
 

@@ -176,7 +176,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.profile:
         _print_profile(report, options.json)
     else:
-        print(as_json(report.to_dict()) if options.json else report)
+        arguments.show(report, options.json)
     if picture:
         arguments.save(lambda: _drawing(report), picture)
     if page:
@@ -234,12 +234,15 @@ def _write_page(report: Report, options: argparse.Namespace, path: Path) -> None
 
 
 def _print_profile(report: Report, json: bool) -> None:
-    from sim.app.report.render import as_text
+    from sim.app.report.render import show
     from sim.app.report.sections import profile_section
 
     if not report.record.operators:
         raise InputError(f"--profile: {report.record.workload} ran as one program on {report.record.machine.name}")
-    print(as_json(report.to_dict()["profile"]) if json else as_text([profile_section(report.record)]))
+    if json:
+        print(as_json(report.to_dict()["profile"]))
+    else:
+        show([profile_section(report.record)])
 
 
 def _show_array(options: argparse.Namespace, path: Path) -> None:
@@ -269,7 +272,7 @@ def _compare(options: argparse.Namespace) -> int:
     reports = comparison.reports
     if not reports:
         raise InputError("; ".join(dict.fromkeys(row["reason"] for row in comparison.to_dict()["rows"])))
-    print(as_json(comparison.to_dict()) if options.json else comparison)
+    arguments.show(comparison, options.json)
     if picture:
         arguments.save(lambda: _roofline(comparison), picture)
     return _outcome(reports)
@@ -286,6 +289,8 @@ def _roofline(comparison: Comparison) -> Figure:
 
 def _archs(options: argparse.Namespace) -> int:
     from arch import describe, json_schema, list_archs, load_arch
+    from sim.app.report.render import show
+    from sim.app.report.sections import Section
 
     if options.schema:
         print(as_json(json_schema(load_arch(options.name, options.set).family if options.name else "gpu")))
@@ -298,10 +303,7 @@ def _archs(options: argparse.Namespace) -> int:
                 as_json({"name": spec.name, "figures": {r.path: {"value": r.value, "source": r.source} for r in rows}})
             )
             return FINE
-        widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
-        print(f"{spec.name}: {spec.title}")
-        for row in rows:
-            print(f"  {row.path:<{widths[0]}}  {row.value:<{widths[1]}}  {row.source}".rstrip())
+        show([Section(f"{spec.name}: {spec.title}", tuple(map(tuple, rows)))])
         return FINE
     if options.set:
         raise InputError("archs: --set needs a NAME, such as tilewave archs h100-sxm --set sm.count=114")
@@ -309,8 +311,7 @@ def _archs(options: argparse.Namespace) -> int:
     if options.json:
         print(as_json(machines))
     else:
-        width = max(map(len, machines))
-        print("\n".join(f"{name:<{width}}  {text}" for name, text in machines.items()))
+        show([Section("", tuple(machines.items()))])
     return FINE
 
 
@@ -327,7 +328,7 @@ def _validate(options: argparse.Namespace) -> int:
     compile_kernels()  # once here, not once in every process
     with arguments.counted("validate") as progress:
         validation = validate(rows, simulate_row, store=store, workers=options.workers, progress=progress)
-    print(as_json(validation.to_dict()) if options.json else validation)
+    arguments.show(validation, options.json)
     if picture:
         arguments.save(lambda: _scatter(validation), picture)
     return DIFFERENCE if validation.failed else FINE

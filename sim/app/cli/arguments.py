@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from arch.errors import InputError
-from arch.units import whole_number
+
+if TYPE_CHECKING:
+    from sim.app.report.render import Shown
 
 PICTURES = (".png", ".svg", ".pdf")
 FILES = ("plot", "html", "show_array", "csv", "out")
@@ -117,6 +119,8 @@ def add_output(parser: Parser) -> None:
 
 def positive(text: str) -> int:
     """A whole number of at least 1."""
+    from arch.units import whole_number  # its library takes longer than --help may
+
     number = whole_number(text)
     if not number:
         raise argparse.ArgumentTypeError(f"{text[:40]} must be a whole number of at least 1")
@@ -140,6 +144,16 @@ def share(text: str) -> float:
 def as_json(document: Any) -> str:
     """JSON as all commands print it."""
     return json.dumps(document, indent=2, allow_nan=False)
+
+
+def show(found: Shown, json: bool) -> None:
+    """Prints what a command found: JSON if asked for, else tables."""
+    if json:
+        print(as_json(found.to_dict()))
+        return
+    from sim.app.report.render import show
+
+    show(found.sections())
 
 
 def target(option: str, name: str | None, suffixes: Sequence[str], force: bool) -> Path | None:

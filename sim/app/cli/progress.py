@@ -5,11 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Line
 
 DELAY_S = 1.0
 INTERVAL_S = 0.2
 _WIDTH = 30
+_SHARE = 22
+"""Columns of `100 %, 1:02:03 left` and of the gaps beside it."""
 
 
 class Progress:
@@ -21,7 +26,7 @@ class Progress:
         self._on = self._stream.isatty()
         self._started_s = time.monotonic()
         self._drawn_s = 0.0
-        self._drawn = 0
+        self._line: Line | None = None
 
     def __call__(self, share: float) -> None:
         """Shows `share` (0 to 1) as done."""
@@ -29,13 +34,14 @@ class Progress:
         if not self._on or now_s - self._started_s < DELAY_S or now_s - self._drawn_s < INTERVAL_S:
             return
         self._drawn_s = now_s
-        filled = round(min(max(share, 0.0), 1.0) * _WIDTH)
-        line = f"{self.label} [{'#' * filled}{'.' * (_WIDTH - filled)}] {100 * share:3.0f} %"
-        if 0 < share < 1:
-            line += f", {_clock((now_s - self._started_s) * (1 - share) / share)} left"
-        self._stream.write("\r" + line.ljust(self._drawn))
-        self._stream.flush()
-        self._drawn = len(line)
+        line = self._line or _line(self._stream)
+        left = f", {_clock((now_s - self._started_s) * (1 - share) / share)} left" if 0 < share < 1 else ""
+        line.update(line.task_ids[0], completed=share, description=self.label, left=left)
+        if self._line:
+            line.refresh()
+        else:
+            self._line = line
+            line.start()
 
     def __enter__(self) -> Progress:
         return self
@@ -43,9 +49,30 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._drawn:
-            self._stream.write("\r" + " " * self._drawn + "\r")
-            self._stream.flush()
+        if self._line:
+            self._line.stop()
+
+
+def _line(stream: TextIO) -> Line:
+    """A bar that is drawn when it is told to: a thread that draws would be copied into the processes of a study."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    console = Console(file=stream, force_terminal=True, highlight=False)
+    room = max(console.width * 3 // 4 - _SHARE, 8)
+    label = TextColumn("{task.description}", markup=False, table_column=Column(max_width=room, no_wrap=True))
+    share = TextColumn("{task.percentage:3.0f} %{task.fields[left]}", markup=False, table_column=Column(no_wrap=True))
+    line = Progress(
+        *(label, BarColumn(min(_WIDTH, console.width // 4)), share),
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    line.add_task("", total=1.0, left="")
+    return line
 
 
 def _clock(seconds: float) -> str:

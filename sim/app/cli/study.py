@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
 from sim.app.cli import arguments
-from sim.app.cli.arguments import Parser, as_json
+from sim.app.cli.arguments import Parser
 
 if TYPE_CHECKING:
     from sim.app.study.sweep import Sweep
@@ -117,6 +117,7 @@ def _sweep(options: argparse.Namespace) -> int:
     picture = arguments.picture(options)
     if options.melt and table is None:
         raise InputError("--melt goes with --csv FILE")
+    from sim.app.report.render import show
     from sim.app.study.sweep import KINDS, known_metric, sweep
 
     for metric in (options.metric, *(options.pareto or ())):
@@ -126,15 +127,11 @@ def _sweep(options: argparse.Namespace) -> int:
     text = options.workload
     with arguments.counted(text) as progress:
         found = sweep(text, options.arch, options.vary, progress=progress, **_running(options), **_conditions(options))
-    if options.json:
-        print(as_json(found.to_dict()))
-    else:
-        print(found)
+    arguments.show(found, options.json)
+    if not options.json:
         if options.pareto:
-            print(f"\nBest in {' and '.join(options.pareto)}")
-            for row in found.pareto(*options.pareto):
-                shown = ", ".join(f"{key}={value}" for key, value in row.point.values.items())
-                print("  " + "  ".join([*(f"{name} {row.metric(name):.6g}" for name in options.pareto), shown]))
+            print()
+            show([found.pareto_section(*options.pareto)])
         if found.kept:
             print(f"\n{found.kept} results were in the store")
     if table:
@@ -165,7 +162,7 @@ def _sensitivity(options: argparse.Namespace) -> int:
             **_running(options),
             **_conditions(options),
         )
-    print(as_json(found.to_dict()) if options.json else found)
+    arguments.show(found, options.json)
     if picture:
         arguments.save(lambda: found.plot().figure, picture)
     return 0
@@ -192,7 +189,7 @@ def _optimize(options: argparse.Namespace) -> int:
             **_running(options),
             **_conditions(options),
         )
-    print(as_json(found.to_dict()) if options.json else found)
+    arguments.show(found, options.json)
     if picture:
         arguments.save(lambda: found.plot().figure, picture)
     return 0 if found.best else 1
@@ -235,7 +232,7 @@ def _diff(options: argparse.Namespace) -> int:
     from sim.app.study.difference import difference
 
     found = difference(Path(options.old), Path(options.new), options.tolerance)
-    print(as_json(found.to_dict()) if options.json else found)
+    arguments.show(found, options.json)
     return 1 if found.differs else 0
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import matplotlib.pyplot as plt
+from markupsafe import Markup
 from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
+
+from sim.app.report.html import rendered
 
 FRAMES_PER_S = 2
 FORMATS = (".gif", ".html")
@@ -82,7 +85,8 @@ def animate(title: str, frames: Sequence[Frame], path: Path) -> None:
 
     movie = FuncAnimation(figure, draw, frames=len(frames), interval=1000 // FRAMES_PER_S)
     if path.suffix == ".html":
-        path.write_text(f"<!doctype html><title>{title}</title>{movie.to_jshtml(fps=FRAMES_PER_S)}", encoding="utf-8")
+        page = rendered("movie.html", title=title, movie=Markup(movie.to_jshtml(fps=FRAMES_PER_S)))
+        path.write_text(page, encoding="utf-8")
     else:
         movie.save(path, writer=PillowWriter(fps=FRAMES_PER_S), dpi=110)
     plt.close(figure)

@@ -11,6 +11,8 @@ from sim.app.report.families import family
 from sim.app.report.figures import Figures, level_bytes, shares
 from sim.app.report.profile import profile
 from sim.app.report.record import KernelRecord, RunRecord
+from sim.app.report.render import Shown
+from sim.app.report.sections import Section, sections_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +22,7 @@ SCHEMA_VERSION = "1.1"
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Shown):
     """What one operator did on one machine. `print(report)` reads in Nsight Compute's order."""
 
     record: RunRecord
@@ -103,19 +105,9 @@ class Report:
 
         return time_by_operator(self, ax)
 
-    def __str__(self) -> str:
-        """The report as text."""
-        from sim.app.report.render import as_text
-        from sim.app.report.sections import sections_of
-
-        return as_text(sections_of(self))
-
-    def _repr_html_(self) -> str:
-        """The report for notebooks."""
-        from sim.app.report.render import as_html
-        from sim.app.report.sections import sections_of
-
-        return as_html(sections_of(self))
+    def sections(self) -> list[Section]:
+        """The report as tables, in Nsight Compute's order, and what bounds the run in words."""
+        return sections_of(self)
 
 
 def _measured(figures: Figures, macs: int) -> dict[str, Any]:

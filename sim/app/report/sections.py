@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,13 +20,43 @@ SMALLEST_STALL = 0.005
 """Stall reasons below this share are summed up as `other`."""
 
 
+_NUMBER = re.compile(r"[+-]?\d|-?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """A cell that shows a share of 0 to 1; as text `BAR_WIDTH` characters."""
+
+    share: float
+
+    def __str__(self) -> str:
+        filled = round(min(max(self.share, 0.0), 1.0) * BAR_WIDTH)
+        return "#" * filled + "." * (BAR_WIDTH - filled)
+
+
+Cell = str | Meter
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One titled table: `rows` of equally many cells; `header` may be empty."""
+    """One titled table: `rows` of equally many cells; `header` may be empty. Rows of one cell are sentences."""
 
     title: str
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     header: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> list[str]:
+        """The rows of a section without columns; empty for a table."""
+        return [] if self.header or any(len(row) != 1 for row in self.rows) else [str(row[0]) for row in self.rows]
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """By column, whether it holds numbers, which stand at its right end. Names and their values do not."""
+        if not self.header and all(len(row) == 2 for row in self.rows):
+            return (False, False)
+        columns = zip(*self.rows, strict=True)
+        return tuple(all(isinstance(c, str) and bool(_NUMBER.match(c)) for c in column) for column in columns)
 
 
 def sections_of(report: Report) -> list[Section]:
@@ -46,12 +77,6 @@ def sections_of(report: Report) -> list[Section]:
         _verdict,
     )
     return [section for section in (make(report) for make in makers) if section.rows]
-
-
-def bar(share: float) -> str:
-    """A bar of `BAR_WIDTH` characters for a share of 0 to 1."""
-    filled = min(BAR_WIDTH, max(0, round(share * BAR_WIDTH)))
-    return "#" * filled + "." * (BAR_WIDTH - filled)
 
 
 def percent(share: float) -> str:
@@ -112,7 +137,7 @@ def _headline(report: Report) -> Section:
 def _speed_of_light(report: Report) -> Section:
     reached = report.figures.speed_of_light()
     return Section(
-        "Speed of light", tuple((words(name), percent(share), bar(share)) for name, share in reached.items())
+        "Speed of light", tuple((words(name), percent(share), Meter(share)) for name, share in reached.items())
     )
 
 
@@ -134,14 +159,14 @@ def _roofline(report: Report) -> Section:
 
 
 def _stalls(report: Report) -> Section:
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for unit, counts in report.figures.stalls.items():
         split = shares(counts)
         shown = {reason: share for reason, share in split.items() if share >= SMALLEST_STALL}
         rest = sum(split.values()) - sum(shown.values())
         if len(shown) < len(split):
             shown["other"] = rest
-        rows += [(words(unit), words(reason), percent(share), bar(share)) for reason, share in shown.items()]
+        rows += [(words(unit), words(reason), percent(share), Meter(share)) for reason, share in shown.items()]
     return Section(family(report.record.machine.family).STALL_TITLE, tuple(rows))
 
 

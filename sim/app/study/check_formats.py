@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
-from sim.app.report.render import aligned
+from sim.app.report.render import as_text as table_text
+from sim.app.report.sections import Section
 from sim.app.study.check import CHANGED, FAILED, GONE, NEW, REFUSED, SAME, CheckRun, Outcome
 from sim.app.study.digest import shown
 
@@ -25,8 +26,8 @@ def explain(outcome: Outcome) -> list[str]:
             return [f"recorded, but no longer among the cases; {UPDATE}"]
         case "refused" | "failed":
             return [outcome.reason]
-    rows = shown(list(outcome.moved))
-    return [*(aligned(rows) if rows else []), *outcome.notes]
+    moved = Section("", tuple(shown(list(outcome.moved))))
+    return [*(table_text([moved]).splitlines() if moved.rows else []), *outcome.notes]
 
 
 def as_text(found: CheckRun) -> str:

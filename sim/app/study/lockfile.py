@@ -174,7 +174,8 @@ def _comments(block: str) -> tuple[dict[_Path, list[str]], dict[_Path, str]]:
         if line.strip().startswith("#"):
             waiting.append(line.strip())
         elif line.strip():
-            path, item = (), tomlkit.parse(line)
+            path: _Path = ()
+            item: Any = tomlkit.parse(line)
             while isinstance(item, Mapping) and item:
                 ((key, item),) = item.items()
                 path = (*path, key)

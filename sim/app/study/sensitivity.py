@@ -19,7 +19,7 @@ from arch.load import leaves, load_arch
 from arch.show import describe
 from arch.units import CYCLES
 from sim.app.report.render import Shown
-from sim.app.report.sections import Section, bar, time_text
+from sim.app.report.sections import Meter, Section, time_text
 from sim.app.study.axes import Point
 from sim.app.study.case import Case
 from sim.app.study.executors import Executor, check_executor, make_executor
@@ -131,7 +131,7 @@ class Sensitivity(Shown):
         moving = [b for b in self.bars if b.swing > 0]
         most = max((b.swing for b in moving), default=1.0)
         rows = tuple(
-            (b.path, b.value, _side(b.down), _side(b.up), f"{b.elasticity:+.3f}", bar(b.swing / most)) for b in moving
+            (b.path, b.value, _side(b.down), _side(b.up), f"{b.elasticity:+.3f}", Meter(b.swing / most)) for b in moving
         )
         groups: dict[str, list[str]] = {}
         for b in self.bars:

@@ -154,6 +154,14 @@ class Sweep(Shown):
                 front.append(self.rows[i])
         return front
 
+    def pareto_section(self, x: str, y: str) -> Section:
+        """The runs that no other run beats in both metrics, as a table."""
+        rows = tuple(
+            (*(f"{row.metric(name):.6g}" for name in (x, y)), *(row.point.values.get(key, "") for key in self.keys))
+            for row in self.pareto(x, y)
+        )
+        return Section(f"Best in {x} and {y}", rows, (x, y, *self.keys))
+
     def sections(self) -> list[Section]:
         """The table in people's units, and why rows are missing."""
         ran = [row for row in self.rows if row.answer.report is not None]
