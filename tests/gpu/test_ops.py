@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,6 +17,7 @@ from arch.load import load_arch
 from sim.gpu.check import replay
 from sim.gpu.check.interpret import interpret
 from sim.gpu.check.mutants import mutants
+from sim.gpu.engine.api import Device
 from sim.gpu.engine.events import Event
 from sim.gpu.language import Buffer, KernelBuilder, Op, Program, RegisterTile, RoleBuilder, walk
 from sim.gpu.language.ops import ARITHMETIC, GROUPS, OPS, Action, OpSpec, Space, Unit, op_spec
@@ -81,6 +83,34 @@ def test_an_opcode_that_a_reader_does_not_know_is_named() -> None:
         f"tensor_store: not known to {reader}"
         for reader in ("the engine's kinds", "the lowering", "a kernel of these tests", "docs/tile-language.md")
     ]
+
+
+def test_another_opcode_is_another_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody but the table knows `product`; it is checked, lowered, simulated, listed and computed all the same."""
+    monkeypatch.setitem(OPS, "product", replace(OPS["mma"], opcode="product"))
+    a, b, c = matrix("a", 16, 16, "fp16"), matrix("b", 16, 8, "fp16"), matrix("c", 16, 8, "fp32", "output")
+    x, y, z = (RegisterTile(t.name, t.shape, t.dtype) for t in (a, b, c))
+    kernel = KernelBuilder("k", (1, 1, 1))
+    with kernel.role("r", 1, 64) as r:
+        r.ldg(x.whole, a[:, :], 1, into="loads")
+        r.ldg(y.whole, b[:, :], 1, into="loads")
+        r.op(
+            "product", dst=z.whole, srcs=(x.whole, y.whole), dtype="fp16", shape="m16n8k16", after=("loads",),
+            compute=lambda old, p, q: old + p @ q,
+        )  # fmt: skip
+        r.stg(c[:, :], z.whole, 1)
+        with pytest.raises(InputError, match="product: writes to registers, not to c"):
+            r.op("product", dst=c[:, :], srcs=(x.whole, y.whole))
+    program, spec = Program("p", (a, b, c), (kernel.build(),), ""), _machine("a100-sxm4-80gb")
+    run = Device(spec, log=True).run(program.kernels[0], program.addresses())
+    assert run.events is not None
+    inputs = {"a": numbers(16, 16), "b": numbers(16, 8, seed=1)}
+    check = interpret(program, run.events, inputs)
+    assert check.violations == []
+    np.testing.assert_array_equal(check.outputs["c"], inputs["a"] @ inputs["b"])
+    assert run.counters["macs_tensor"] == 16 * 8 * 16
+    row = spec.instruction("mma", "fp16", "m16n8k16")
+    assert f"latency {row.latency_cycles:g}" in next(t for t in listing(program, spec).splitlines() if "product" in t)
 
 
 def test_the_engine_has_no_kind_that_no_opcode_asks_for() -> None:

@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 
 from sim.gpu.check.instances import Instance, Place, places, run_warp, warp_roles
 from sim.gpu.language import GlobalTensor, Kernel, Program, RegisterTile, SharedTile
+from sim.gpu.language.ops import GROUPS, Action, Group
 
 #: These wait until the warp's own loads and stores have been performed, as the memory model says of what releases.
-_RELEASES = {"bar_sync", "bar_arrive", "cluster_sync", "mbarrier_arrive", "mbarrier_expect", "flag_add", "fence_async"}
+_RELEASES = (
+    Action.MEET,
+    Action.JOIN,
+    Action.ARRIVE,
+    Action.EXPECT_BYTES,
+    Action.RELEASE,
+    Action.FENCE_PROXY,
+)
 
 
 class Deadlock(RuntimeError):
@@ -49,14 +57,11 @@ class _Warp:
     outstanding: Counter[str] = field(default_factory=Counter)
     performed: int = 0  # ticks at which its own loads and stores are performed
     registers: int = 0  # ticks at which loads without scoreboard are there
-    wgmma: list[int] = field(default_factory=list)  # done ticks of the open group
-    cp: list[int] = field(default_factory=list)
-    bulk: list[tuple[int, int]] = field(default_factory=list)
-    wgmma_groups: list[int] = field(default_factory=list)
-    cp_groups: list[int] = field(default_factory=list)
-    bulk_groups: list[tuple[int, int]] = field(default_factory=list)
-    joined: int = 0  # wgmma that it has come to
-    cp_last: int = 0
+    # By group: (read, done) ticks of the ops of the open one, and of those that are closed.
+    open: dict[Group, list[tuple[int, int]]] = field(default_factory=lambda: {g: [] for g in GROUPS})
+    closed: dict[Group, list[tuple[int, int]]] = field(default_factory=lambda: {g: [] for g in GROUPS})
+    latest: Counter[Group] = field(default_factory=Counter)  # done ticks of the last of all
+    joined: int = 0  # ops of several warps that it has come to
     tiles: int = 0
 
 
@@ -83,9 +88,9 @@ class _Launch:
             for b in kernel.barriers
             for stage in range(b.stages)
         }
-        self.meetings: dict[tuple[str, int, int], list[int]] = {}  # key -> [generation, arrived]
-        self.wgmma: dict[tuple[int, str, int, int], list[int]] = {}  # warpgroup and number -> [warps there, done ticks]
-        self.wgmma_free: Counter[tuple[int, str, int]] = Counter()
+        self.meetings: dict[tuple[bool, int, int], list[int]] = {}  # key -> [generation, arrived]
+        self.together: dict[tuple[int, str, int, int], list[int]] = {}  # warps and number -> [warps there, done ticks]
+        self.free: Counter[tuple[int, str, int]] = Counter()
         self.flags: Counter[int] = Counter()
         self.tiles: dict[int, list[int]] = {}
         self.next_tile = 0
@@ -134,7 +139,7 @@ class _Launch:
                 # Once free, it starts again from here.
                 warp.issued = -1
                 return
-            due = max(warp.registers, warp.performed if op.opcode in _RELEASES else 0)
+            due = max(warp.registers, warp.performed if op.spec.action in _RELEASES else 0)
             if due > self.now:
                 self.at(due, lambda: self.step(warp))
                 return
@@ -155,11 +160,11 @@ class _Launch:
 
     def passed(self, warp: _Warp, instance: Instance) -> None:
         """A wait is over."""
-        if instance.op.opcode == "wgmma":
+        if instance.op.spec.action is Action.OPERATE:
             self.issue(warp, instance, resumed=True)
             return
         value = 0
-        if instance.op.opcode == "next_tile":
+        if instance.op.spec.action is Action.NEXT_TILE:
             tiles = self.tiles.setdefault(warp.place.cta, [])
             if len(tiles) == warp.tiles:
                 tiles.append(self.next_tile)
@@ -200,88 +205,67 @@ class _Launch:
         return [cta for rank, cta in enumerate(warp.place.peers) if mask >> rank & 1]
 
     @staticmethod
-    def warpgroup(warp: _Warp) -> tuple[int, str, int]:
-        return warp.place.cta, warp.role, warp.in_role // 4
+    def companions(warp: _Warp, group: Group) -> tuple[int, str, int]:
+        """The warps that execute an op of `group` together with this one."""
+        return warp.place.cta, warp.role, warp.in_role // group.warps
 
     def issue(self, warp: _Warp, instance: Instance, resumed: bool = False) -> tuple[Callable[[], bool], str] | None:
         """Does what the op does at its issue. A wait returns its condition; others are logged and the warp goes on."""
-        op, now = instance.op, self.now
-        opcode = op.opcode
+        op, spec, now = instance.op, instance.op.spec, self.now
         read = done = now
-        if opcode == "wgmma" and not resumed:
-            group = self.warpgroup(warp)
-            together = self.wgmma.setdefault((*group, warp.joined), [0, 0])
-            warp.joined += 1
-            together[0] += 1
-            size = min(4, self.sizes[warp.role] - 4 * group[2])
-            if together[0] == size:
-                # One instruction of four warps: it ends for all of them at once, after the one before.
-                together[1] = max(now, self.wgmma_free[group]) + self.delay()
-                self.wgmma_free[group] = together[1]
-            return (lambda: together[0] == size), "the other warps of its warpgroup"
-        if opcode == "mbarrier_wait":
-            phase = self.phase(warp.place.cta, instance)
-            assert op.barrier is not None
-            what = f"phase {instance.phase} of {op.barrier.name}[{instance.stage}]"
-            return (lambda: phase.completed > instance.phase), what
-        if opcode in ("bar_sync", "cluster_sync"):
-            cluster = opcode == "cluster_sync"
-            key = (opcode, warp.place.cluster if cluster else warp.place.cta, 0 if cluster else instance.stage)
-            count = self.kernel.cluster_size * self.kernel.warps if cluster else instance.value
-            meeting = self.meetings.setdefault(key, [0, 0])
-            generation = meeting[0]
-            meeting[1] += 1
-            if meeting[1] == count:
-                meeting[:] = [generation + 1, 0]
-            return (lambda: meeting[0] > generation), f"{opcode} {key[2]} of {count} warps"
-        if opcode == "flag_wait":
-            return (lambda: self.flags[instance.stage] >= instance.value), f"semaphore {instance.stage}"
-        if opcode == "next_tile":
-            return (lambda: True), "next tile"
-        if opcode in ("wgmma_wait", "cp_wait", "bulk_wait", "bulk_wait_read"):
-            left = instance.value
-            if opcode == "wgmma_wait":
-                dues = warp.wgmma_groups
-            elif opcode == "cp_wait":
-                dues = warp.cp_groups
-            else:
-                dues = [g[0 if opcode == "bulk_wait_read" else 1] for g in warp.bulk_groups]
-            due = max(dues[: max(0, len(dues) - left)], default=now)
-            if due > now:
-                self.at(due, lambda: None)
-            return (lambda: self.now >= due), f"{opcode} {left}"
-        if opcode == "wgmma_commit":
-            warp.wgmma_groups.append(max(warp.wgmma, default=now))
-            warp.wgmma.clear()
-        elif opcode == "cp_commit":
-            warp.cp_groups.append(max(warp.cp, default=now))
-            warp.cp.clear()
-        elif opcode == "bulk_commit":
-            warp.bulk_groups.append(
-                (max((r for r, _ in warp.bulk), default=now), max((d for _, d in warp.bulk), default=now))
-            )
-            warp.bulk.clear()
-        elif opcode == "mbarrier_arrive":
-            done = now + self.delay()
-            for cta in self.targets(warp, instance.mask):
-                self.at(done, partial(self.arrive, self.phase(cta, instance)))
-        elif opcode == "mbarrier_expect":
-            phase = self.phase(warp.place.cta, instance)
-            phase.bytes += instance.value
-            self.arrive(phase)
-        elif opcode == "bar_arrive":
-            meeting = self.meetings.setdefault(("bar_sync", warp.place.cta, instance.stage), [0, 0])
-            meeting[1] += 1
-            if meeting[1] == instance.value:
-                meeting[:] = [meeting[0] + 1, 0]
-        elif opcode == "cp_async_arrive":
-            done = max(warp.cp_last, now)
-            self.at(done, partial(self.arrive, self.phase(warp.place.cta, instance)))
-        elif opcode == "flag_add":
-            done = now + self.delay()
-            self.at(done, lambda: self.flags.update([instance.stage]))
-        elif op.dst is not None or op.srcs:
-            read, done = self.data(warp, instance)
+        match spec.action:
+            case Action.OPERATE if spec.group and spec.group.warps > 1 and not resumed:
+                return self.join(warp, spec.group)
+            case Action.OPERATE if instance.op.views:
+                read, done = self.data(warp, instance)
+            case Action.AWAIT_PHASE:
+                phase = self.phase(warp.place.cta, instance)
+                assert op.barrier is not None
+                what = f"phase {instance.phase} of {op.barrier.name}[{instance.stage}]"
+                return (lambda: phase.completed > instance.phase), what
+            case Action.MEET:
+                meeting = self.meeting(warp, instance)
+                generation = meeting[0]
+                self.meet(meeting, instance)
+                count = self.expected(instance)
+                number = 0 if spec.cluster else instance.stage
+                return (lambda: meeting[0] > generation), f"{op.opcode} {number} of {count} warps"
+            case Action.JOIN:
+                self.meet(self.meeting(warp, instance), instance)
+            case Action.ACQUIRE:
+                return (lambda: self.flags[instance.stage] >= instance.value), f"semaphore {instance.stage}"
+            case Action.NEXT_TILE:
+                return (lambda: True), "next tile"
+            case Action.AWAIT_GROUPS:
+                assert spec.group is not None
+                closed = warp.closed[spec.group]
+                ends = [group[0 if spec.until_read else 1] for group in closed]
+                due = max(ends[: max(0, len(ends) - instance.value)], default=now)
+                if due > now:
+                    self.at(due, lambda: None)
+                return (lambda: self.now >= due), f"{op.opcode} {instance.value}"
+            case Action.COMMIT_GROUP:
+                assert spec.group is not None
+                members = warp.open[spec.group]
+                warp.closed[spec.group].append(
+                    (max((r for r, _ in members), default=now), max((d for _, d in members), default=now))
+                )
+                members.clear()
+            case Action.ARRIVE:
+                done = now + self.delay()
+                for cta in self.targets(warp, instance.mask):
+                    self.at(done, partial(self.arrive, self.phase(cta, instance)))
+            case Action.EXPECT_BYTES:
+                expecting = self.phase(warp.place.cta, instance)
+                expecting.bytes += instance.value
+                self.arrive(expecting)
+            case Action.ARRIVE_AFTER_GROUP:
+                assert spec.group is not None
+                done = max(warp.latest[spec.group], now)
+                self.at(done, partial(self.arrive, self.phase(warp.place.cta, instance)))
+            case Action.RELEASE:
+                done = now + self.delay()
+                self.at(done, lambda: self.flags.update([instance.stage]))
         if op.into:
             warp.outstanding[op.into] += 1
             self.at(done, lambda: warp.outstanding.subtract([op.into]))
@@ -290,12 +274,41 @@ class _Launch:
         self.advance(warp)
         return None
 
+    def join(self, warp: _Warp, group: Group) -> tuple[Callable[[], bool], str]:
+        """Comes to an op of several warps; it begins when all are there."""
+        companions = self.companions(warp, group)
+        together = self.together.setdefault((*companions, warp.joined), [0, 0])
+        warp.joined += 1
+        together[0] += 1
+        size = min(group.warps, self.sizes[warp.role] - group.warps * companions[2])
+        if together[0] == size:
+            # One instruction of all of them: it ends for all at once, after the one before.
+            together[1] = max(self.now, self.free[companions]) + self.delay()
+            self.free[companions] = together[1]
+        return (lambda: together[0] == size), "the other warps of its warpgroup"
+
+    def expected(self, instance: Instance) -> int:
+        """Warps that a barrier waits for."""
+        return self.kernel.cluster_size * self.kernel.warps if instance.op.spec.cluster else instance.value
+
+    def meeting(self, warp: _Warp, instance: Instance) -> list[int]:
+        """[generation, arrived] of the barrier of the cluster or, by its number, of the CTA."""
+        cluster = instance.op.spec.cluster
+        place = warp.place.cluster if cluster else warp.place.cta
+        return self.meetings.setdefault((cluster, place, 0 if cluster else instance.stage), [0, 0])
+
+    def meet(self, meeting: list[int], instance: Instance) -> None:
+        """One more warp at a barrier."""
+        meeting[1] += 1
+        if meeting[1] == self.expected(instance):
+            meeting[:] = [meeting[0] + 1, 0]
+
     def data(self, warp: _Warp, instance: Instance) -> tuple[int, int]:
         """(read, done) ticks of an op with operands."""
         op, now = instance.op, self.now
         read = now + self.delay()
         done = read + self.delay()
-        if op.opcode == "tma_load":
+        if op.spec.lands:
             assert op.dst is not None
             size = op.dst.size_bytes
             for cta in self.targets(warp, instance.mask):
@@ -306,14 +319,12 @@ class _Launch:
                     self.settle(phase)
 
                 self.at(done, land)
-        elif op.opcode in ("tma_store", "tma_reduce"):
-            warp.bulk.append((read, done))
-        elif op.opcode == "cp_async":
-            warp.cp.append(done)
-            warp.cp_last = max(warp.cp_last, done)
-        elif op.opcode == "wgmma":
-            done = read = self.wgmma[*self.warpgroup(warp), warp.joined - 1][1]
-            warp.wgmma.append(done)
+        elif op.spec.group is not None:
+            group = op.spec.group
+            if group.warps > 1:
+                done = read = self.together[*self.companions(warp, group), warp.joined - 1][1]
+            warp.open[group].append((read, done))
+            warp.latest[group] = max(warp.latest[group], done)
         elif any(isinstance(b.buffer, SharedTile | GlobalTensor) for b in (*instance.srcs, instance.dst) if b):
             # The load-store unit keeps one warp's order.
             read = max(read, warp.performed)

@@ -263,7 +263,7 @@ def _at(entry: tuple[int, Op]) -> int:
 
 
 def _label(op: Op) -> str:
-    """An op in a word or two: `wgmma x4`, `tma_load A`."""
+    """An op in a word or two: `mma x4`, `tma_load A`."""
     targets = [view for view in op.views if view.buffer.space is Space.GLOBAL] if op.spec.unit is Unit.TMA else []
     words = [
         op.opcode,

@@ -23,6 +23,7 @@ from sim.gpu.language import (
     View,
     evaluate,
 )
+from sim.gpu.language.ops import Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def _run(body: Sequence[Statement], number: int, env: dict[str, int], where: str
     for statement in body:
         if isinstance(statement, Op):
             value = yield _instance(number, statement, env, where)
-            if statement.opcode == "next_tile":
+            if statement.spec.action is Action.NEXT_TILE:
                 env[statement.var] = value
             number += 1
         elif isinstance(statement, Assign):

@@ -12,9 +12,10 @@ Rules of the language that are checked here:
   tensor: outside it reads give zero and writes are dropped.
 - Arithmetic on registers is ordered by the program. A load into registers that names a scoreboard (`into`) needs an
   op that waits for it (`after`); without `into` its destination is interlocked. Accumulators and register operands of
-  wgmma belong to it until `wgmma_wait`, and registers used since the last `wgmma_fence` are not its to use.
-- One warp's own synchronous accesses to memory keep their order. What goes through the asynchronous proxy (TMA,
-  wgmma) needs `fence_async` after ordinary writes.
+  an asynchronous product belong to it until its group is awaited, and registers used since the group's last fence are
+  not its to use.
+- One warp's own synchronous accesses to memory keep their order. What goes through the asynchronous proxy (TMA, the
+  tensor core's reads of shared memory) needs `fence_async` after ordinary writes.
 - mbarriers are initialised by the first warp of their CTA; everyone else needs a `bar_sync` or `cluster_sync` before
   using them. A CTA must outlive what its cluster sends to it, and its own bulk stores' reads of shared memory.
 """

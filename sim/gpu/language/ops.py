@@ -85,7 +85,6 @@ class Group:
 CP_ASYNC = Group("cp_async")
 WGMMA = Group("wgmma", warps=4, asynchronous_proxy=True, owns_registers=True)
 BULK = Group("bulk", asynchronous_proxy=True, reads_first=True)
-GROUPS = (CP_ASYNC, WGMMA, BULK)
 
 
 @dataclass(frozen=True)
@@ -227,6 +226,9 @@ _SPECS = (
 
 OPS: dict[str, OpSpec] = {spec.opcode: spec for spec in _SPECS}
 """Every opcode but those of arithmetic (`ARITHMETIC`)."""
+
+GROUPS = tuple(dict.fromkeys(spec.group for spec in _SPECS if spec.group is not None))
+"""The groups of asynchronous ops, in the order of the table."""
 
 
 def op_spec(opcode: str) -> OpSpec:
