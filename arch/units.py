@@ -16,11 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-MOST_DIGITS = 18
-"""Of a whole number that a person types: it fits int64."""
-
-_MOST_EXPONENT = 30
-"""Power of ten of a number that a person types: no figure in any base unit needs more."""
+from arch.digits import within_range
 
 _NUMBER = re.compile(r"\s*([+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*")
 _SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -31,17 +27,6 @@ _MAX_PS = 10**13  # 10 s
 # Below this a kernel of any size would take hours of simulated time.
 _MIN_BYTES_PER_S = 10**8
 _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-
-
-def whole_number(text: str) -> int | None:
-    """The number that ASCII digits write, up to 18 of them; None for anything else."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
-
-
-def within_range(number: str) -> bool:
-    """Whether a number in decimal notation is short enough to be written out exactly."""
-    exponent = number.lower().partition("e")[2] or "0"
-    return len(number) <= 100 and len(exponent) <= 4 and abs(int(exponent)) <= _MOST_EXPONENT
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ import dataclasses
 import difflib
 from collections.abc import Iterable
 
+from arch.digits import whole_number
 from arch.errors import InputError
-from arch.units import whole_number
 from workloads.ops import Operator, operator_class, short_words
 
 

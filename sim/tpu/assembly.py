@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from arch.digits import whole_number
 from arch.errors import InputError
-from arch.units import whole_number
 from sim.tpu.program import INSTRUCTIONS, Image, Instruction
 
 _BY_NAME = {cls.NAME: cls for cls in INSTRUCTIONS}

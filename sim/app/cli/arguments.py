@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from arch.digits import whole_number
 from arch.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,8 +120,6 @@ def add_output(parser: Parser) -> None:
 
 def positive(text: str) -> int:
     """A whole number of at least 1."""
-    from arch.units import whole_number  # its library takes longer than --help may
-
     number = whole_number(text)
     if not number:
         raise argparse.ArgumentTypeError(f"{text[:40]} must be a whole number of at least 1")

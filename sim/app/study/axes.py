@@ -21,9 +21,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from arch.digits import MOST_DIGITS, within_range
 from arch.errors import InputError
 from arch.load import leaves, load_arch
-from arch.units import MOST_DIGITS, Unit, within_range
+from arch.units import Unit
 from sim.app.study.case import OPTION_DEFAULTS, Case
 from workloads.ops import operator_class
 from workloads.parse import parse

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from arch.digits import whole_number
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from arch.units import whole_number
 from workloads.gpu.attention import flash2, flash3, flash_decode, flash_triton, unfused
 from workloads.gpu.attention.blocks import AttentionProblem, problem, width
 from workloads.gpu.attention.flash2 import Flash2Config

@@ -10,10 +10,10 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from arch.digits import whole_number
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from arch.units import whole_number
 from workloads.gpu.gemm import gemv, mma, simt, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.gemv import GemvConfig
