@@ -26,6 +26,18 @@ import simpy
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 
+FIGURES = (
+    "host.framework_overhead",
+    "launch.api",
+    "launch.drain",
+    "launch.gap_graph",
+    "launch.gap_stream",
+    "launch.kernel",
+    "pcie.bandwidth",
+    "pcie.latency",
+)
+"""Figures of a preset that this module reads."""
+
 PS_PER_S = 10**12
 DIRECTIONS = ("h2d", "d2h")
 

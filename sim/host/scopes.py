@@ -18,6 +18,12 @@ from typing import Protocol
 from arch.gpu import GpuSpec
 from sim.host.model import Copy, Host, Kernel, Process, Span, Stream
 
+FIGURES = (
+    "host.framework_overhead",
+    "launch.api",
+)
+"""Figures of a preset that this module reads."""
+
 SCOPES = ("kernel", "event", "stream", "host")
 FORMS = ("direct", "eager", "graph")
 

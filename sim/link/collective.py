@@ -20,6 +20,15 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from sim.engine.clock import PS_PER_S
 
+FIGURES = (
+    "link.bandwidth",
+    "link.latency",
+    "node.bandwidth",
+    "node.devices",
+    "node.latency",
+)
+"""Figures of a preset that this module reads."""
+
 Array = NDArray[Any]
 Process = Generator[simpy.Event, Any, None]
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter"]

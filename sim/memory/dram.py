@@ -16,6 +16,28 @@ from sim.engine.clock import bytes_per_cycle, ps_to_ticks, transfer_ticks
 from sim.memory.hashing import reciprocal
 from sim.memory.page_policy import POLICIES
 
+FIGURES = (
+    "dram.atom",
+    "dram.bandwidth",
+    "dram.banks",
+    "dram.channels",
+    "dram.latency",
+    "dram.overhead",
+    "dram.row",
+    "dram.t_faw",
+    "dram.t_ras",
+    "dram.t_rc",
+    "dram.t_rcd",
+    "dram.t_refi",
+    "dram.t_rfc",
+    "dram.t_rp",
+    "dram.t_rtw",
+    "dram.t_wtr",
+    "dram.write_batch",
+    "dram.write_overhead",
+)
+"""Figures of a preset that this module reads; of a machine that calls its memories otherwise, those of each."""
+
 BATCHES = 4
 """Row batches that the controller remembers for each bank, so that later requests of a pending row join it."""
 

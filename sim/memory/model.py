@@ -22,6 +22,27 @@ from sim.memory.hashing import reciprocal
 from sim.memory.kernel import AHEAD, DIRTY_SHIFT, OTHER_SET, READY_SHIFT, VALID, read_lines, write_lines
 from sim.memory.replacement import MAX_WAYS, POLICIES, first_word
 
+FIGURES = (
+    "dram.atom",
+    "dram.channels",
+    "l2.bandwidth",
+    "l2.coalescer",
+    "l2.far_latency",
+    "l2.hit_latency",
+    "l2.interleave",
+    "l2.line",
+    "l2.link_bandwidth",
+    "l2.local_copies",
+    "l2.partitions",
+    "l2.replacement",
+    "l2.sector",
+    "l2.size",
+    "l2.slices",
+    "l2.ways",
+    "l2.write_bandwidth",
+)
+"""Figures of a preset that this module reads."""
+
 LINE_BYTES = 128
 SECTOR_BYTES = 32
 

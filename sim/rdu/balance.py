@@ -18,6 +18,19 @@ from sim.rdu.cost import ceil_div, simd_links, stage_cost
 from sim.rdu.program import Section, Stage, chain
 from sim.rdu.route import blocks_of, columns_needed
 
+FIGURES = (
+    "clock.boost",
+    "ddr.bandwidth",
+    "dies.count",
+    "hbm.bandwidth",
+    "mesh.rows",
+    "pcu.count",
+    "pcu.lanes",
+    "pcu.stages",
+    "pmu.count",
+)
+"""Figures of a preset that this module reads."""
+
 Division = tuple[int, int, int, int, int, tuple[int, ...]]
 """(cycles of all firings, PCUs, row_par, col_par, simd_par, PCUs by block)."""
 

@@ -10,6 +10,14 @@ from arch.rdu import RduSpec
 from sim.rdu.place import Ints
 from sim.rdu.program import Read
 
+FIGURES = (
+    "pmu.addresses",
+    "pmu.bandwidth",
+    "pmu.banks",
+    "pmu.transpose",
+)
+"""Figures of a preset that this module reads."""
+
 
 def bank_conflict(read: Read, spec: RduSpec) -> int:
     """Cycles that a vector read takes: words in the same bank follow one another, and words that do not lie side by

@@ -19,6 +19,24 @@ from sim.engine.clock import PS_PER_S
 from sim.link.collective import fabric_of, fastest
 from sim.rdu.program import VIEWS, Body, Node, Read, Stage, chain
 
+FIGURES = (
+    "clock.boost",
+    "mesh.hop",
+    "pcu.dtypes",
+    "pcu.fifo",
+    "pcu.lanes",
+    "pcu.latency",
+    "pcu.macs",
+    "pcu.stages",
+    "pcu.systolic",
+    "pcu.tail_interval",
+    "pcu.vector_inputs",
+    "pcu.vector_outputs",
+    "pmu.latency",
+    "pmu.size",
+)
+"""Figures of a preset that this module reads."""
+
 Spread = str
 """How a tile is spread over a stage's PCUs: `rows` (parts along row_par, each sent to all of col_par), `columns` (the
 other way round), `even`."""

@@ -39,6 +39,24 @@ from sim.rdu.program import (
     walk,
 )
 
+FIGURES = (
+    "clock.boost",
+    "ddr.bandwidth",
+    "ddr.latency",
+    "hbm.bandwidth",
+    "hbm.latency",
+    "launch.argument_load",
+    "launch.execute",
+    "launch.hardware",
+    "launch.program_load",
+    "pcu.count",
+    "pcu.lanes",
+    "pcu.stages",
+    "pmu.count",
+    "pmu.size",
+)
+"""Figures of a preset that this module reads."""
+
 
 @dataclass(frozen=True)
 class Cut:

@@ -21,6 +21,18 @@ from arch.units import BYTES
 from sim.engine.clock import PS_PER_S
 from sim.link.collective import collective, fabric_of
 
+FIGURES = (
+    "ddr.bandwidth",
+    "ddr.latency",
+    "hbm.bandwidth",
+    "launch.argument_load",
+    "launch.execute",
+    "launch.hardware",
+    "launch.host",
+    "launch.program_load",
+)
+"""Figures of a preset that this module reads."""
+
 Process = Generator[simpy.Event, Any, None]
 
 PARTS = ("orchestration", "prefetch", "program_load", "argument_load", "synchronisation", "execute", "execution")

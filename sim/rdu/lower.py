@@ -30,6 +30,24 @@ from sim.rdu.network import Ways
 from sim.rdu.place import Grid, Ints
 from sim.rdu.program import Read, Section, Stage, walk
 
+FIGURES = (
+    "agcu.bandwidth",
+    "agcu.count",
+    "agcu.in_flight",
+    "clock.boost",
+    "ddr.bandwidth",
+    "ddr.latency",
+    "dies.count",
+    "hbm.bandwidth",
+    "hbm.latency",
+    "mesh.control",
+    "pcu.count",
+    "pmu.bandwidth",
+    "pmu.count",
+    "pmu.latency",
+)
+"""Figures of a preset that this module reads."""
+
 _SPREADS = (1, 2, 4, 6, 8)
 """Times the PMUs that the rate of an array's operand needs: spread over more, its streams share fewer links."""
 

@@ -23,6 +23,21 @@ from sim.rdu.place import Flow, Grid, Ints
 from sim.rdu.program import WORD_BYTES, Read, Stage
 from sim.rdu.route import StageUnits
 
+FIGURES = (
+    "clock.boost",
+    "dies.bandwidth",
+    "dies.count",
+    "dies.latency",
+    "mesh.control",
+    "mesh.control_wires",
+    "mesh.credits",
+    "mesh.flit",
+    "mesh.hop",
+    "mesh.scalar",
+    "mesh.vector",
+)
+"""Figures of a preset that this module reads."""
+
 Loads = NDArray[np.float64]
 
 

@@ -16,6 +16,15 @@ from numpy.typing import NDArray
 
 from arch.rdu import RduSpec
 
+FIGURES = (
+    "agcu.count",
+    "dies.count",
+    "mesh.rows",
+    "pcu.count",
+    "pmu.count",
+)
+"""Figures of a preset that this module reads."""
+
 Ints = NDArray[np.int64]
 EAST, WEST, SOUTH, NORTH = range(4)
 _SEED = 40

@@ -22,6 +22,14 @@ from sim.tpu.program import (
     WriteHostMemory,
 )
 
+FIGURES = (
+    "array.columns",
+    "array.count",
+    "array.rows",
+    "unified_buffer.size",
+)
+"""Figures of a preset that this module reads."""
+
 Bytes = NDArray[np.uint8]
 SIGNED: Mapping[int, Any] = {8: np.int8, 16: np.int16, 32: np.int32}
 LOWEST: Mapping[int, int] = {bits: -(2 ** (bits - 1)) for bits in SIGNED}

@@ -35,6 +35,28 @@ from sim.tpu.program import (
     wrong,
 )
 
+FIGURES = (
+    "activation.latency",
+    "array.columns",
+    "array.count",
+    "array.dataflow",
+    "array.issue_interval",
+    "array.overlap_weights",
+    "array.rows",
+    "array.wide_interval",
+    "control.buffer",
+    "control.instruction",
+    "control.issue",
+    "control.queue",
+    "control.sync",
+    "dram.latency",
+    "pcie.latency",
+    "unified_buffer.latency",
+    "vector.latency",
+    "weight_fifo.depth",
+)
+"""Figures of a preset that this module reads."""
+
 Process = Generator[simpy.Event, Any, None]
 
 ACTIVE, WEIGHT_STALL, WEIGHT_SHIFT = "active", "weight_stall", "weight_shift"

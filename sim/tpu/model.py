@@ -8,6 +8,23 @@ from arch.tpu import TpuSpec
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.tpu.program import Image, MatrixMultiply, Vector
 
+FIGURES = (
+    "activation.values",
+    "array.columns",
+    "array.dataflow",
+    "array.rows",
+    "clock.boost",
+    "dram.bandwidth",
+    "dram.overhead",
+    "host.bandwidth",
+    "host.ops",
+    "host.turnaround",
+    "pcie.bandwidth",
+    "unified_buffer.bandwidth",
+    "vector.lanes",
+)
+"""Figures of a preset that this module reads."""
+
 
 class Timing(NamedTuple):
     """Rates and latencies of one machine in ticks. `alone`: the array with neighbours that never make it wait."""

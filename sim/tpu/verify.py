@@ -32,6 +32,17 @@ from sim.tpu.program import (
     wrong,
 )
 
+FIGURES = (
+    "accumulators.rows",
+    "array.columns",
+    "array.count",
+    "array.dataflow",
+    "array.rows",
+    "dram.size",
+    "unified_buffer.size",
+)
+"""Figures of a preset that this module reads."""
+
 
 class Area(NamedTuple):
     """`rows` rows of `width` bytes, `pitch` apart."""

@@ -15,6 +15,30 @@ from arch.gpu_rules import WARP_SIZE
 from sim.gpu.counters import Counter
 from sim.memory.counters import MemoryCounter
 
+FIGURES = (
+    "power.data.normal",
+    "power.data.uniform",
+    "power.data.zeros",
+    "power.energy.dram",
+    "power.energy.fma",
+    "power.energy.issue",
+    "power.energy.l1",
+    "power.energy.l2",
+    "power.energy.shared",
+    "power.energy.tensor.bf16",
+    "power.energy.tensor.fp16",
+    "power.energy.tensor.fp8",
+    "power.energy.tensor.int8",
+    "power.energy.tensor.tf32",
+    "power.static",
+    "power.voltage.max",
+    "power.voltage.max_clock",
+    "power.voltage.min",
+    "power.voltage.min_clock",
+    "power.voltage.reference_clock",
+)
+"""Figures of a preset that this module reads."""
+
 _LOWEST_HZ = 210_000_000
 
 

@@ -12,6 +12,15 @@ from typing import Protocol
 from arch.gpu import GpuSpec
 from sim.gpu.power.energy import EnergyModel, Spent
 
+FIGURES = (
+    "clock.boost",
+    "clock.onset",
+    "clock.recovery",
+    "clock.undershoot",
+    "power.limit",
+)
+"""Figures of a preset that this module reads."""
+
 
 class Regulator(Protocol):
     """What the engine asks."""

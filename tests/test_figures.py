@@ -1,0 +1,88 @@
+"""Every figure of every preset has an owner, and declarations of units say what is really read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from arch.load import FAMILIES, documents, list_archs, load_arch
+from arch.preset_file import IDENTITY
+from arch.reads import Notes, recorded
+from sim import simulate
+from sim.app.figures import APP, KERNELS, declared, owners
+from sim.rdu.host import Launch, run_launches
+from sim.rdu.lower import lower_section
+from workloads.rdu.access import chase
+from workloads.rdu.sparse import sparse_matvec
+
+# Runs that together ask every unit of a family for all that it reads: machine, overrides, workload, options.
+Run = tuple[str, tuple[str, ...], str, dict[str, str]]
+RUNS: dict[str, list[Run]] = {
+    "tpu": [
+        ("tpu-v1", (), "gemm m=64 n=256 k=256", {}),
+        ("tpu-v1", (), "gemm m=64 n=64 k=64 dtype=int16", {}),
+        ("tpu-v1", (), "softmax rows=16 cols=256", {}),
+        ("tpu-v1", ("array.dataflow=os",), "gemm m=64 n=256 k=256", {}),
+        ("tpu-v1", (), "inference app=mlp1", {"scope": "host"}),
+        ("tpu-v1-ext", (), "softmax rows=16 cols=256", {}),
+    ],
+    "rdu": [
+        ("sn40l", (), "gemm m=128 n=128 k=128", {}),
+        ("sn40l", (), "softmax rows=64 cols=256", {}),
+        ("sn40l", (), "allreduce bytes=65536 devices=16", {}),
+        ("sn40l", (), "copy_h2d bytes=100000", {}),
+        ("sn40l", (), "llama model=tiny phase=decode seq=64 layers=2 tp=2", {}),
+        ("sn40l", ("pmu.count=20",), "llama model=tiny seq=128", {"scope": "host"}),
+        ("plasticine", (), "llama model=tiny seq=128", {}),
+        ("plasticine", (), "attention batch=1 heads=2 head_dim=64 seq=128", {}),
+        ("plasticine", (), "gemm m=128 n=128 k=128", {}),
+    ],
+}  # fmt: skip
+
+
+def notes_of(family: str) -> Notes:
+    """What the runs of a family read, (figure, module), rows of the table of instructions as one figure."""
+    found: Notes = set()
+    for machine, overrides, workload, options in RUNS[family]:
+        spec, notes = recorded(load_arch(machine, overrides))
+        simulate(workload, spec, check=workload.startswith("gemm"), **options)  # type: ignore[arg-type]
+        found |= notes
+    for machine in ("sn40l", "plasticine") if family == "rdu" else ():
+        spec, notes = recorded(load_arch(machine))
+        columns = np.random.default_rng(0).integers(0, 512, (64, 4))
+        for program in (sparse_matvec(columns, 512), chase(16, on_chip=True)):
+            for call in program.calls:
+                lower_section(call.section, spec, program.addresses())
+        run_launches(spec, [Launch(0, 10**6, prefetch_bytes=4096, memory_ps=10**6)] * 2, "host")
+        found |= notes
+    return {("instructions" if path.startswith("instructions.") else path, module) for path, module in found}
+
+
+def read_by_unit(family: str, units: Iterable[str]) -> dict[str, set[str]]:
+    """Figures by the unit that read them; of what no unit is, by the name of the module."""
+    read: dict[str, set[str]] = {}
+    for path, module in notes_of(family):
+        above = next((unit for unit in (APP, KERNELS) if module.startswith(f"{unit}.")), module)
+        if path not in IDENTITY:
+            read.setdefault(above, set()).add(path)
+    return {unit: read.get(unit, set()) for unit in {*units, *read}}
+
+
+@pytest.mark.parametrize("family", RUNS)
+def test_a_unit_declares_what_it_reads_and_reads_what_it_declares(family: str) -> None:
+    units = declared(family)
+    read = read_by_unit(family, units)
+    undeclared = {unit: sorted(paths - units.get(unit, frozenset())) for unit, paths in read.items() if unit != KERNELS}
+    assert {unit: paths for unit, paths in undeclared.items() if paths} == {}
+    unread = {unit: sorted(paths - read[unit]) for unit, paths in units.items()}
+    assert {unit: paths for unit, paths in unread.items() if paths} == {}
+
+
+@pytest.mark.parametrize("machine", [name for name in list_archs() if load_arch(name).family in RUNS])
+def test_every_figure_of_a_preset_has_an_owner(machine: str) -> None:
+    spec = load_arch(machine)
+    model = FAMILIES[spec.family]
+    asked = [path for path in spec.sources if path not in IDENTITY and documents(model, path) is None]
+    assert [path for path in asked if not owners(spec.family, path)] == []
