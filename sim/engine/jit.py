@@ -109,6 +109,7 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 """The ``sim`` package: kernels live below it."""
 
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+(\([^)]*\)|[^\n]*))?", re.MULTILINE)
+_TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:(?:[ \t]+[^\n]*)?\n)+", re.MULTILINE)
 _DIRECTORY_PREFIX = "kernels-"
 _KEEP_UNUSED_S = 7 * 24 * 3600
 _KEEP_ALWAYS_S = 3600
@@ -141,9 +142,13 @@ def kernel_sources(file: Path) -> list[Path]:
 
 @functools.cache
 def _imported_files(file: Path) -> tuple[Path, ...]:
-    """Files of the project that a file imports by name, packages' own files included."""
+    """Files of the project that a file imports by name, packages' own files included.
+
+    What stands below `if TYPE_CHECKING:` is not there at run time and cannot be frozen into code.
+    """
     names: set[str] = set()
-    for module, what in _IMPORT.findall(file.read_text(encoding="utf-8")):
+    source = _TYPES_ONLY.sub("", file.read_text(encoding="utf-8"))
+    for module, what in _IMPORT.findall(source):
         names |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", what))}
     paths = (PACKAGE_ROOT.parent.joinpath(*name.split(".")) for name in names)
     candidates = (path for stem in paths for path in (stem.with_suffix(".py"), stem / "__init__.py"))

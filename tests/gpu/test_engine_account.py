@@ -17,7 +17,7 @@ from arch.load import load_arch
 from sim.gpu.counters import Counter
 from sim.gpu.engine.api import DeadlockError, Device, KernelResult
 from sim.gpu.engine.events import Window
-from sim.gpu.engine.layout import W
+from sim.gpu.engine.warp import Warp
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
 from tests.gpu.conftest import run
 from tests.gpu.kernels import dynamic_copy, matrix, mma_gemm, split_sum, tma_copy, wgmma_gemm
@@ -97,10 +97,10 @@ def test_warp_states_sum_to_residency_and_issue_slots_to_sub_cores_times_ticks(c
         while launch.state.counters[Counter.CTAS] < kernel.ctas:  # one wave: all CTAs are placed at once
             tick += 256
             launch.advance(tick)
-        begun = launch.state.warps[:, W.ACCOUNTED].copy()
+        begun = launch.state.warps[:, Warp.ACCOUNTED].copy()
         accounted = int(launch.state.warp_states.sum())
         result = launch.run()
-        ended = launch.state.warps[:, W.ACCOUNTED]
+        ended = launch.state.warps[:, Warp.ACCOUNTED]
         assert int((ended > 0).sum()) == kernel.ctas * kernel.warps
         assert sum(result.warp_states.values()) - accounted == int((ended - begun).sum())
         assert sum(result.issue_slots.values()) == spec.sm.count * spec.sm.sub_cores * result.ticks

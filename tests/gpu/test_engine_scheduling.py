@@ -11,8 +11,9 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE, ps_to_ticks
 from sim.gpu.engine.api import Device
+from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Event
-from sim.gpu.engine.layout import C, M
+from sim.gpu.engine.port import Port
 from sim.gpu.language import CTA_X, WARP, Kernel, KernelBuilder, RegisterTile, table
 from sim.gpu.lower.occupancy import occupancy
 from tests.gpu.conftest import column, cycles, run
@@ -112,7 +113,9 @@ def test_ctas_start_in_linear_order_on_the_emptiest_sm(hopper: GpuSpec) -> None:
     launch.advance(0)
     ctas = launch.state.ctas
     per_sm = launch.occupancy.ctas
-    placed = [[int(row[C.LINEAR]) for row in ctas[sm * per_sm : (sm + 1) * per_sm] if row[C.ACTIVE]] for sm in (0, 1)]
+    placed = [
+        [int(row[Cta.LINEAR]) for row in ctas[sm * per_sm : (sm + 1) * per_sm] if row[Cta.ACTIVE]] for sm in (0, 1)
+    ]
     assert placed == [[0, 2, 4], [1, 3, 5]]
 
 
@@ -153,8 +156,8 @@ def test_the_ctas_of_a_cluster_share_a_gpc() -> None:
     sms = launch.state.sms
     gpcs: dict[int, set[int]] = {}
     for sm, row in enumerate(launch.state.ctas):
-        if row[C.ACTIVE]:
-            gpcs.setdefault(int(row[C.CLUSTER]), set()).add(int(sms[sm, M.GPC]))
+        if row[Cta.ACTIVE]:
+            gpcs.setdefault(int(row[Cta.CLUSTER]), set()).add(int(sms[sm, Port.GPC]))
     assert [len(g) for g in gpcs.values()] == [1, 1, 1]
     assert set.union(*gpcs.values()) == {0, 1, 2}
     assert launch.run().counters["ctas"] == 12

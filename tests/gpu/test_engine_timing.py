@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from arch.gpu import GpuSpec
-from sim.gpu.engine import loop as native
+from sim.gpu.engine import port
 from sim.gpu.engine.events import Event
-from sim.gpu.engine.layout import M
+from sim.gpu.engine.l1 import L1
+from sim.gpu.engine.state import SM_WIDTH
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, RegisterTile
 from tests.gpu.conftest import column, run
 
@@ -83,20 +84,20 @@ def test_a_scoreboard_waits_for_the_slowest_of_its_loads(ampere: GpuSpec) -> Non
 def test_the_next_line_takes_the_entry_that_is_free_first(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests start as if a heap held the ticks at which entries become free, in whatever order answers come."""
     random.seed(size)
-    functions: tuple[Any, ...] = (native._entry, native._take_entry, native._earliest)
+    functions: tuple[Any, ...] = (port.free_entry, port.take_entry, port.earliest)
     entry, take, earliest = (getattr(function, "py_func", function) for function in functions)
-    monkeypatch.setattr(native, "_earliest", earliest)
-    entries, sms, model = np.zeros((2, size), dtype=np.int64), np.zeros((2, M.WIDTH), dtype=np.int64), [0] * size
+    monkeypatch.setattr(port, "earliest", earliest)
+    entries, sms, model = np.zeros((2, size), dtype=np.int64), np.zeros((2, SM_WIDTH), dtype=np.int64), [0] * size
     tick, waited = 0, 0
     for _ in range(500):
         tick += random.randrange(20)
-        k = entry(entries, sms, 1, M.MISS_HEAD, tick)
+        k = entry(entries, sms, 1, L1.NEXT_MISS, tick)
         begin = max(tick, int(entries[1, k]))
         assert begin == max(tick, model[0])
         waited += begin > tick
         tick = begin
         done = tick + random.randrange(20 * size)
-        take(entries, sms, 1, M.MISS_HEAD, k, done)
+        take(entries, sms, 1, L1.NEXT_MISS, k, done)
         heapq.heapreplace(model, done)
     assert waited
     assert not entries[0].any()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.gpu.engine import loop as native
-from sim.gpu.engine.layout import W
+from sim.gpu.engine import expressions as native
+from sim.gpu.engine.warp import Warp
 from sim.gpu.language import CTA_X, WARP, Expr, Table, Var
 from sim.gpu.lower.expressions import Expressions, given_variables
 from sim.gpu.lower.tables import Affine
+from sim.gpu.lower.tables import WarpVariables as V
 
 H, J, K, L = (Var(name) for name in "hjkl")
 
@@ -34,9 +35,9 @@ def test_affine_expressions_have_the_value_of_their_bytecode(expr: Expr, affine:
     assert (row[Affine.TERMS] >= 0) == affine
     if not affine:
         return
-    warps = np.zeros((1, W.WIDTH), np.int64)
-    warps[0, W.VARS : W.VARS + 4], warps[0, W.GIVEN : W.GIVEN + 5] = (11, 3, 8, 2), (9, 7, 6, 4, 5)
-    run = getattr(native._run_bytecode, "py_func", native._run_bytecode)
+    warps = np.zeros((1, Warp.WIDTH), np.int64)
+    warps[0, V.FIRST : V.FIRST + 4], warps[0, V.CTA_X : V.CTA_X + 5] = (11, 3, 8, 2), (9, 7, 6, 4, 5)
+    run = getattr(native.run_bytecode, "py_func", native.run_bytecode)
     words, at = np.array(expressions.words), np.array(expressions.start)
     value = run(words, at, np.zeros(1, np.int64), warps, np.zeros(64, np.int64), 0, e)
     columns, factors = row[Affine.COLUMN0 :: 2], row[Affine.FACTOR0 :: 2]

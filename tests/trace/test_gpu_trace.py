@@ -91,8 +91,8 @@ def test_a_launch_that_records_nothing_has_no_code_for_it(hopper: Timeline) -> N
     found = {}
     for (signature, *_), name in files._load_index().items():
         code = Path(files._cache_path, name).read_bytes()
-        found[str(signature[2].types[-1])] = {word for word in (b"_add_log", b"_add_trace", b"_step") if word in code}
-    assert found == {"none": {b"_step"}, "array(int64, 2d, C)": {b"_step", b"_add_log", b"_add_trace"}}
+        found[str(signature[2].types[-1])] = {word for word in (b"add_log", b"add_trace", b"advance") if word in code}
+    assert found == {"none": {b"advance"}, "array(int64, 2d, C)": {b"advance", b"add_log", b"add_trace"}}
 
 
 def test_flows_lead_from_tma_through_the_wait_to_the_multiply(hopper: Timeline) -> None:

@@ -22,7 +22,6 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.events import EVENT_COLUMNS, Event, Window
-from sim.gpu.engine.layout import X
 from sim.gpu.language import Kernel as GpuKernel
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
@@ -401,7 +400,7 @@ def _events(program: Program, spec: GpuSpec, conditions: Conditions) -> np.ndarr
             try:
                 events = launch.run().events
             except MemoryError:
-                needed = max(needed, int(launch.state.x[X.LOG]))
+                needed = max(needed, launch.log_rows_needed)
                 continue
             assert events is not None
             events[:, Event.KERNEL] = number

@@ -10,7 +10,6 @@ from arch.gpu import GpuSpec
 from sim.app.report.record import GpuLaunch, KernelRecord, MachineFigures, Occupancy
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.api import KernelResult, Launch
-from sim.gpu.engine.layout import C, P
 
 SECTOR_BYTES = 32
 
@@ -133,6 +132,6 @@ def to_cycles(ticks: Mapping[str, int]) -> dict[str, int]:
 
 def _tail_ticks(launch: Launch) -> int:
     """Ticks from the end of the last CTA of the SM that was done first to the end of the last CTA of all."""
-    ends = launch.state.ctas[:, C.END].reshape(-1, int(launch.p[P.CTAS_PER_SM])).max(axis=1)
+    ends = launch.last_cta_ticks()
     worked = ends[ends > 0]
     return int(np.max(worked) - np.min(worked))

@@ -12,7 +12,6 @@ from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import Launch
 from sim.gpu.engine.events import Window
-from sim.gpu.engine.layout import P, X
 from workloads.gpu.select import choose
 from workloads.graphs import Graph, GraphOperator
 from workloads.ops import AllReduce, CopyH2D, Operator
@@ -88,9 +87,9 @@ def check_units(wanted: Wanted, spec: GpuSpec) -> None:
 def _whole(found: Timeline, root: int, launch: Launch) -> None:
     """The kernel as a whole, with the parts before its first CTA and after its last."""
     track, kernel = found.track("kernel", root), launch.kernel
-    begin = int(launch.p[P.LAUNCH_START]) // TICKS_PER_CYCLE
+    begin = launch.start_tick // TICKS_PER_CYCLE
     end = -(-launch.result.ticks // TICKS_PER_CYCLE)
-    drain = int(launch.state.x[X.END]) // TICKS_PER_CYCLE
+    drain = launch.last_warp_tick // TICKS_PER_CYCLE
     found.add(track, 0, begin, "launch", "launch")
     found.add(track, begin, drain, kernel.name, "kernel", {"ctas": kernel.ctas})
     found.add(track, drain, end, "drain", "launch")

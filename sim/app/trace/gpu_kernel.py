@@ -21,9 +21,7 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.check.instances import places
 from sim.gpu.counters import Counter
 from sim.gpu.engine.api import KernelResult, Launch
-from sim.gpu.engine.events import Event, TraceRow
-from sim.gpu.engine.layout import TRACE_BEGIN, TRACE_END, P, Reason, W
-from sim.gpu.engine.loop import PHASE_SHIFT
+from sim.gpu.engine.events import PHASE_SHIFT, TRACE_BEGIN, TRACE_END, Event, Reason, TraceRow
 from sim.gpu.language import Op, walk
 from sim.gpu.language.ops import Action, Space, Unit
 from sim.memory.counters import MemoryCounter
@@ -64,7 +62,7 @@ class Collector:
         self.ops: list[Op] = [op for role in kernel.roles for op in walk(role.body)]
         self.roles = [role.name for role in kernel.roles for _ in range(role.warps)]
         self.clusters = [place.cluster for place in places(kernel)] if kernel.cluster_size > 1 else None
-        self.warps_per_sm = int(launch.p[P.WARPS_PER_SM])
+        self.warps_per_sm = launch.occupancy.warps
         assert result.events is not None
         assert result.trace is not None
         self.events, self.rows = result.events, result.trace
@@ -191,7 +189,7 @@ class Collector:
 
     def _sub(self, slot: int) -> int:
         """Sub-core of a place on an SM, as the engine deals warps out."""
-        return int(self.launch.state.warps[slot, W.SUB]) % self.spec.sm.sub_cores
+        return self.launch.sub_core_of(slot)
 
     def _lives(self) -> dict[tuple[int, int], list[_State]]:
         """Each warp's states in order: stalls as recorded, and between them what it issued."""

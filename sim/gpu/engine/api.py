@@ -15,21 +15,24 @@ import numpy as np
 from arch.gpu import GpuSpec
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
 from sim.engine.jit import resolved
-from sim.engine.search import TAGS
 from sim.gpu.counters import Counter
-from sim.gpu.engine import layout as lay
 from sim.gpu.engine import loop as native
-from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Window
-from sim.gpu.engine.layout import Block, C, GpuState, M, P, Q, Reason, S, W, X
-from sim.gpu.engine.parameters import idle_launch_ps, parameters
+from sim.gpu.engine.chip import Launching
+from sim.gpu.engine.cta import Cta, CtaFigure, Grid, idle_launch_ps
+from sim.gpu.engine.events import Reason, Window
+from sim.gpu.engine.global_memory import Stores
+from sim.gpu.engine.pipes import SubCore
+from sim.gpu.engine.record import Recorder
+from sim.gpu.engine.state import new_state
+from sim.gpu.engine.units import parameters
+from sim.gpu.engine.warp import Block, Warp
 from sim.gpu.language import Kernel
 from sim.gpu.lower.kernel import lower_kernel
-from sim.gpu.lower.occupancy import Occupancy, occupancy
+from sim.gpu.lower.occupancy import Occupancy, occupancy, shared_of_cta
 from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter
-from sim.memory.model import MemorySpec, aligned, flush, lower_memory, new_memory_state, settle
-from sim.memory.replacement import first_word
+from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
 
 _LOG_ROWS = 1 << 16
 _WHOLE_KERNEL_TICKS = 1 << 40
@@ -67,7 +70,9 @@ class KernelResult:
 
 
 class Device:
-    """A GPU with its memory system. clock: the regulator; exact, cold_launch: see `parameters`.
+    """A GPU with its memory system. clock: the regulator; exact: every instruction issues in an event of its own.
+
+    cold_launch: instructions and descriptors are fetched through the L2.
 
     window: what kernels record while they run; None with `log` for all ops and no warp states.
     """
@@ -135,15 +140,23 @@ class Launch:
         spec = device.spec
         self.occupancy = occupancy(kernel, spec)
         self.clock_hz = device.regulator.clock_hz
+        launch = Launching(
+            kernel,
+            self.occupancy,
+            shared_bytes=shared_of_cta(kernel, spec),
+            clock_hz=self.clock_hz,
+            start_ps=launch_ps,
+            code_number=number,
+            exact=device.exact,
+            cold=device.cold_launch,
+        )
         self.program = lower_kernel(kernel, addresses, spec)
-        self.p = parameters(kernel, spec, exact=device.exact, cold_launch=device.cold_launch, number=number)
-        self.launch_ps = idle_launch_ps(kernel, spec) if launch_ps is None else launch_ps
-        self.p[P.LAUNCH_START] = ps_to_ticks(self.launch_ps, self.clock_hz)
-        self.p[P.CTA_INTERVAL] = ps_to_ticks(self.device.spec.launch.cta_interval_ps, self.clock_hz)
+        self.p = parameters(spec, launch)
+        self.launch_ps = idle_launch_ps(spec, launch) if launch_ps is None else launch_ps
         window = device.window
         if window is None and device.log:
             window = Window(0, _WHOLE_KERNEL_TICKS, 0, spec.sm.count - 1, _LOG_ROWS, trace=False)
-        self.state = new_state(self.p, spec, self.occupancy, window)
+        self.state = new_state(self.p, spec, window)
         self._native: Callable[..., int] | None = None
         self._memory_before = device.memory.counters.copy()
         self.samples: list[tuple[int, np.ndarray]] = []
@@ -172,7 +185,7 @@ class Launch:
         if self._native is None:
             self._native = resolved(native.advance, *arguments)
         tick = self._native(*arguments)
-        if tick < 0 and (self.state.x[X.LIVE] > 0 or self.state.x[X.NEXT_CLUSTER] < self.p[P.CLUSTERS]):
+        if tick < 0 and self._clusters_left() + self.state.chip[Grid.LIVE_CTAS] > 0:
             raise DeadlockError(self._waiting())
         return int(tick)
 
@@ -182,7 +195,7 @@ class Launch:
         Yields the time since the launch in ps at the end of each window, at last the kernel's whole time; `result`
         is there afterwards. drain_ps: from the last CTA's end to the kernel's (default: the preset's).
         """
-        regulator, x = self.device.regulator, self.state.x
+        regulator, chip = self.device.regulator, self.state.chip
         time_ps, tick, energy_fj = 0, 0, 0
         window = regulator.window_ps
         step = ps_to_ticks(window, self.clock_hz) if window else _WHOLE_KERNEL_TICKS
@@ -203,9 +216,9 @@ class Launch:
                 step = ps_to_ticks(window, clock_hz)
             yield time_ps
         drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
-        end = max(int(x[X.END]), int(x[X.LAST_STORE]))
+        end = max(int(chip[Grid.END]), int(chip[Stores.LAST]))
         rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz) + drain_ps
-        if self.samples and tick < end <= x[X.TO]:
+        if self.samples and tick < end <= chip[Recorder.TO]:
             self.samples.append((end, self._actions()))
         core, dram = model.actions_fj(counters, memory)
         spent = model.window_fj(core - before_core, dram - before_memory, max(rest_ps, 0), self.clock_hz)
@@ -217,13 +230,41 @@ class Launch:
 
     def record_within(self, from_tick: int, to_tick: int) -> None:
         """Moves the window of ticks that is recorded from now on."""
-        self.state.x[X.FROM], self.state.x[X.TO] = from_tick, to_tick
+        self.state.chip[Recorder.FROM], self.state.chip[Recorder.TO] = from_tick, to_tick
 
     @property
     def share_done(self) -> float:
         """Share of the CTAs that have ended."""
-        waiting = int(self.p[P.CLUSTERS] - self.state.x[X.NEXT_CLUSTER]) * self.kernel.cluster_size
-        return 1 - (int(self.state.x[X.LIVE]) + waiting) / self.kernel.ctas
+        waiting = self._clusters_left() * self.kernel.cluster_size
+        return 1 - (int(self.state.chip[Grid.LIVE_CTAS]) + waiting) / self.kernel.ctas
+
+    @property
+    def start_tick(self) -> int:
+        """Tick of the first CTA."""
+        return int(self.p[CtaFigure.START])
+
+    @property
+    def last_warp_tick(self) -> int:
+        """Tick at which the last warp so far has ended."""
+        return int(self.state.chip[Grid.END])
+
+    @property
+    def log_rows_needed(self) -> int:
+        """Rows of the event log so far, those included for which there was no room."""
+        return int(self.state.chip[Recorder.LOG_ROWS])
+
+    def last_cta_ticks(self) -> np.ndarray:
+        """By SM: the end of its last CTA so far, 0 without one."""
+        ends: np.ndarray = self.state.ctas[:, Cta.END].reshape(-1, self.occupancy.ctas).max(axis=1)
+        return ends
+
+    def sub_core_of(self, place: int) -> int:
+        """Sub-core of its SM that a place for a warp on the chip belongs to."""
+        return int(self.state.warps[place, Warp.SUB_CORE]) % self.device.spec.sm.sub_cores
+
+    def _clusters_left(self) -> int:
+        """Clusters that have not started."""
+        return int(self.p[CtaFigure.CLUSTERS] - self.state.chip[Grid.NEXT_CLUSTER])
 
     def run(self, drain_ps: int | None = None) -> KernelResult:
         """Goes to the end of the kernel in one go; see `windows`."""
@@ -239,21 +280,22 @@ class Launch:
 
     def _result(self, end: int, time_ps: int, energy_fj: int) -> KernelResult:
         state = self.state
-        slots = state.slots.copy()
-        cursors = state.subs[:, S.CURSOR]
+        slots = state.issue_slots.copy()
+        cursors = state.sub_cores[:, SubCore.CURSOR]
         slots[Reason.NO_WARP] += int((end - cursors).clip(min=0).sum())
         slots[Reason.SELECTED] += int((end - cursors).clip(max=0).sum())
         memory = self.device.memory.counters - self._memory_before
         mean_hz = end * PS_PER_S // (TICKS_PER_CYCLE * max(time_ps, 1))
         events = trace = None
         if state.log is not None and state.trace is not None:
-            for needed, rows in ((state.x[X.LOG], state.log), (state.x[X.TRACE], state.trace)):
+            n_events, n_states = self.log_rows_needed, int(state.chip[Recorder.TRACE_ROWS])
+            for needed, rows in ((n_events, state.log), (n_states, state.trace)):
                 if needed > len(rows):
                     raise MemoryError(
                         f"the event log of kernel {self.kernel.name} holds {len(rows)} rows, {needed} needed"
                     )
-            events = state.log[: state.x[X.LOG]].copy()
-            trace = state.trace[: state.x[X.TRACE]].copy()
+            events = state.log[:n_events].copy()
+            trace = state.trace[:n_states].copy()
         return KernelResult(
             kernel=self.kernel,
             occupancy=self.occupancy,
@@ -272,78 +314,15 @@ class Launch:
 
     def _waiting(self) -> str:
         """What the parked warps of the first live CTA wait for."""
-        state, p = self.state, self.p
+        state = self.state
         lines = []
-        for slot in np.flatnonzero(state.ctas[:, C.ACTIVE] == 1)[:1]:
+        for slot in np.flatnonzero(state.ctas[:, Cta.ACTIVE] == 1)[:1]:
             row = state.ctas[slot]
-            for w in range(row[C.FIRST_WARP], row[C.FIRST_WARP] + p[P.WARPS_PER_CTA]):
+            for w in range(row[Cta.FIRST_WARP], row[Cta.FIRST_WARP] + self.kernel.warps):
                 warp = state.warps[w]
-                if warp[W.BLOCK]:
-                    name = Block(warp[W.BLOCK]).name.lower()
-                    lines.append(f"warp {warp[W.WARP]} at {name} {warp[W.BLOCK_A]} for {warp[W.BLOCK_B]}")
-            where = f"CTA ({row[C.X]}, {row[C.Y]}, {row[C.Z]})"
+                if warp[Warp.BLOCK]:
+                    what = f"{Block(warp[Warp.BLOCK]).name.lower()} {warp[Warp.BLOCK_WHAT]}"
+                    lines.append(f"warp {warp[Warp.NUMBER]} at {what} for {warp[Warp.BLOCK_VALUE]}")
+            where = f"CTA ({row[Cta.X]}, {row[Cta.Y]}, {row[Cta.Z]})"
             return f"kernel {self.kernel.name} deadlocks: {where}: " + "; ".join(lines)
         return f"kernel {self.kernel.name} deadlocks: clusters are left and no SM can take one"
-
-
-def new_state(p: np.ndarray, spec: GpuSpec, held: Occupancy, window: Window | None = None) -> GpuState:
-    """A chip with nothing on it yet. window: what is recorded, None for nothing."""
-    sms, subs = int(p[P.SMS]), int(p[P.SMS] * p[P.SUB_CORES])
-    warps, ctas = sms * held.warps, sms * held.ctas
-    components = warps + 3 * sms
-    if components > native.ID_MASK:
-        raise ValueError(f"{components} warps and queues exceed the {native.ID_MASK} that event keys can name")
-
-    def aligned_rows(count: int, width: int) -> np.ndarray:
-        width = -(-width // 8) * 8
-        return aligned(count * width, np.int64, 0).reshape(count, width)
-
-    rows = aligned_rows(sms, M.WIDTH)
-    rows[:, M.FREE_CTAS] = held.ctas
-    gpc = np.repeat(np.arange(spec.gpc.count), spec.sms_per_gpc)
-    rows[:, M.GPC] = gpc
-    rows[:, M.PARTITION] = gpc * spec.l2.partitions // spec.gpc.count
-    l1_sets = sms * int(p[P.L1_SETS])
-
-    def zeros(*shape: int) -> np.ndarray:
-        return np.zeros(shape, dtype=np.int64)
-
-    warps_a_sub = -(-held.warps // int(p[P.SUB_CORES]))
-    sub_rows = aligned_rows(subs, S.WIDTH + warps_a_sub)
-    sub_rows[:, S.FIRST_KEY] = native.NEVER
-    x = zeros(X.WIDTH)
-    log = trace = None
-    if window is not None:
-        x[X.FROM], x[X.TO] = window.from_tick, window.to_tick
-        x[X.FIRST_SM], x[X.LAST_SM] = window.first_sm, window.last_sm
-        log, trace = zeros(window.rows, EVENT_COLUMNS), zeros(window.rows if window.trace else 0, TRACE_COLUMNS)
-    return GpuState(
-        due=np.full(2 * int(p[P.TREE_SMS]) << int(p[P.TREE_LEVELS]), native.NEVER, dtype=np.int64),
-        x=x,
-        warps=aligned_rows(warps, W.WIDTH),
-        subs=sub_rows,
-        contenders=zeros(subs, warps_a_sub, lay.T.WIDTH),
-        sms=rows,
-        gpcs=zeros(spec.gpc.count),
-        ctas=zeros(ctas, C.WIDTH),
-        bars=zeros(ctas * int(p[P.BARRIERS]), lay.B.WIDTH),
-        named=zeros(ctas, 16, 2),
-        queues=zeros(2 * sms, lay.TMA_QUEUE, Q.WIDTH),
-        queue_at=zeros(2 * sms, 3),
-        in_flight=zeros(sms, int(p[P.TMA_IN_FLIGHT])),
-        misses=zeros(sms, int(p[P.MISS_QUEUE])),
-        stores=zeros(sms, int(p[P.MISS_QUEUE])),
-        l1_tags=np.full(l1_sets * TAGS, -1, dtype=np.int32),
-        l1_lines=zeros(l1_sets, int(p[P.L1_WAYS])),
-        l1_order=np.full(l1_sets, first_word(int(p[P.L1_REPLACEMENT]), int(p[P.L1_WAYS])), dtype=np.int64),
-        l1_ahead=zeros(native.CHUNK),
-        flags=zeros(max(1, int(p[P.FLAGS])), 2),
-        flag_waiters=zeros(warps),
-        code_ready=zeros(spec.gpc.count, max(1, int(p[P.CODE_LINES]))),
-        stack=zeros(64),
-        counters=zeros(Counter.WIDTH),
-        warp_states=zeros(len(Reason)),
-        slots=zeros(len(Reason)),
-        log=log,
-        trace=trace,
-    )

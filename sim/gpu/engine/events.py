@@ -1,4 +1,6 @@
-"""The event log: what the engine tells the interpreter, one int64 row of eight columns per executed op.
+"""What the engine tells others: the event log and the trace, and why warps wait.
+
+The event log is one int64 row of eight columns per executed op, which the interpreter walks by.
 
 An op with count n is one row. Rows come in any order; control flow (`Loop`, `Assign`) is not logged. Times are ticks
 of the core clock on one axis for all kernels of a program.
@@ -26,6 +28,35 @@ class Event(IntEnum):
 EVENT_COLUMNS = len(Event)
 
 
+PHASE_SHIFT = 16  # of an mbarrier's phase above its number, in `Event.VALUE`
+
+
+class Reason(IntEnum):
+    """Why a warp did not issue (Nsight Compute's warp states) or an issue slot stayed empty."""
+
+    SELECTED = 0
+    WAIT = 1
+    MATH_PIPE_THROTTLE = 2
+    MIO_THROTTLE = 3
+    LG_THROTTLE = 4
+    SHORT_SCOREBOARD = 5
+    LONG_SCOREBOARD = 6
+    BARRIER = 7
+    MBARRIER = 8
+    GMMA = 9
+    TMA_STORE = 10
+    CP_ASYNC = 11
+    NOT_SELECTED = 12
+    MEMBAR = 13
+    CLUSTER_BARRIER = 14
+    NO_INSTRUCTION = 15
+    SLEEPING = 16
+    NO_WARP = 17
+
+
+TRACE_BEGIN, TRACE_END = -1, -2  # states of a warp in the trace besides its reasons: it starts, it ends
+
+
 class TraceRow(IntEnum):
     """Columns of the trace, an int64 array of shape (rows, 6): when warps were in which state.
 
@@ -35,7 +66,7 @@ class TraceRow(IntEnum):
     SLOT = 0  #: the warp's place on the chip: SM * warps an SM + place on the SM
     CTA = 1
     WARP = 2
-    STATE = 3  #: `sim.gpu.engine.layout.Reason`; TRACE_BEGIN and TRACE_END where the warp starts and ends
+    STATE = 3  #: `Reason`; TRACE_BEGIN and TRACE_END where the warp starts and ends
     BEGIN = 4  #: ticks
     END = 5
 

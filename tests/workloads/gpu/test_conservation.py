@@ -15,7 +15,7 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.app.run import simulate
 from sim.engine.clock import TICKS_PER_CYCLE
-from sim.gpu.engine.loop import BACKLOG
+from sim.gpu.engine.pipes import BACKLOG
 from workloads.gpu.select import choose
 from workloads.ops import FUNCTIONS, Attention, Gemm, Operator
 from workloads.parse import parse

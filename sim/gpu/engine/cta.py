@@ -1,0 +1,98 @@
+"""CTAs and the grid of a launch: their rows, and the figures of launching."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from sim.engine.clock import cycles_to_ticks, ps_to_ticks
+from sim.gpu.engine.chip import Part
+
+if TYPE_CHECKING:
+    from arch.gpu import GpuSpec
+    from sim.gpu.engine.chip import Launching
+
+
+#: An SM sets up one warp of a new CTA after the other. From gpu-benches' stream kernels: a CTA of 4 warps takes 5 to
+#: 12 cycles longer from slot to slot than one of 1 warp (init, A100 and H100 PCIe).
+_WARP_SETUP_CYCLES = 3
+
+FIGURES = ("sm.cta_launch", "launch.cta_interval", "launch.kernel", "launch.setup", "shared.setup", "l1.size")
+
+
+class Grid(IntEnum):
+    """Columns of the chip's row: how far the launch has come."""
+
+    NEXT_CLUSTER = 16
+    LIVE_CTAS = 17
+    LAUNCHED = 18  # CTAs so far
+    LAUNCH_FREE = 19  # tick until which the CTA scheduler is busy
+    END = 20  # of the last warp
+    STARTED = 21
+
+
+class CtaSlots(IntEnum):
+    """Columns of an SM's row."""
+
+    FREE = 8  # CTAs that it has room for
+    NEWEST = 9  # launch order of its newest CTA
+    LAUNCH_FREE = 15  # tick until which it sets up warps
+
+
+class Cta(IntEnum):
+    """Columns of a CTA slot's row. Others own the rest: `ClusterBarrier`, `CtaTiles`."""
+
+    ACTIVE = 0
+    X = 1
+    Y = 2
+    Z = 3
+    RANK = 4
+    LEFT = 5  # warps that have not exited
+    FIRST_WARP = 6
+    LINEAR = 7  # number in the grid
+    END = 11
+    CLUSTER = 12  # number of its cluster in the launch
+    PEERS = 32  # by rank: slots of its cluster's CTAs
+    WIDTH = 48
+
+
+class CtaFigure(IntEnum):
+    """Parameters of the launch."""
+
+    GRID_X = Part.CTA
+    GRID_Y = Part.CTA + 1
+    GRID_Z = Part.CTA + 2
+    CLUSTER_X = Part.CTA + 3
+    CLUSTER_Y = Part.CTA + 4
+    CLUSTER_Z = Part.CTA + 5
+    CLUSTERS = Part.CTA + 6
+    LAUNCH_LATENCY = Part.CTA + 7  # from a free slot to the first instruction
+    INTERVAL = Part.CTA + 8  # between two CTAs of the chip
+    WARP_SETUP = Part.CTA + 9  # between the first instructions of two CTAs of an SM, a warp
+    START = Part.CTA + 10  # of the first CTA
+
+
+def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
+    """`CtaFigure`."""
+    kernel = launch.kernel
+    start_ps = idle_launch_ps(spec, launch) if launch.start_ps is None else launch.start_ps
+    return {
+        CtaFigure.GRID_X: kernel.grid[0],
+        CtaFigure.GRID_Y: kernel.grid[1],
+        CtaFigure.GRID_Z: kernel.grid[2],
+        CtaFigure.CLUSTER_X: kernel.cluster[0],
+        CtaFigure.CLUSTER_Y: kernel.cluster[1],
+        CtaFigure.CLUSTER_Z: kernel.cluster[2],
+        CtaFigure.CLUSTERS: kernel.ctas // kernel.cluster_size,
+        CtaFigure.LAUNCH_LATENCY: cycles_to_ticks(spec.sm.cta_launch_cycles),
+        CtaFigure.INTERVAL: ps_to_ticks(spec.launch.cta_interval_ps, launch.clock_hz),
+        CtaFigure.WARP_SETUP: cycles_to_ticks(_WARP_SETUP_CYCLES),
+        CtaFigure.START: ps_to_ticks(start_ps, launch.clock_hz),
+    }
+
+
+def idle_launch_ps(spec: GpuSpec, launch: Launching) -> int:
+    """From the launch of a kernel on an idle device to its first CTA: the preset's command and set-up."""
+    shared_bytes = launch.held.ctas * launch.shared_bytes
+    split_ps = spec.shared.setup_ps if 4 * shared_bytes > spec.l1.size_bytes else 0
+    return spec.launch.kernel_ps + spec.launch.setup_ps + split_ps

@@ -1,0 +1,115 @@
+"""The L1 data cache of an SM: a tag a line, sectors valid one by one; stores go through it and leave their lines."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from arch.errors import InputError
+from sim.engine.clock import cycles_to_ticks, transfer_ticks
+from sim.engine.jit import inner
+from sim.engine.prefetch import prefetch
+from sim.engine.search import TAGS, find_tag
+from sim.gpu.engine.boxes import CHUNK, full_mask
+from sim.gpu.engine.chip import Part
+from sim.memory.hashing import divide, product, reciprocal
+from sim.memory.kernel import LINE
+from sim.memory.replacement import MAX_WAYS, POLICIES, fill, touch, victim
+
+if TYPE_CHECKING:
+    from arch.gpu import GpuSpec
+    from sim.gpu.engine.chip import Launching
+
+
+SECTORS = 0xF  # of a line
+READY_SHIFT = 4  # a line's word: mask of the valid sectors, ready tick above it
+
+FIGURES = (
+    "l1.size",
+    "l1.reserved",
+    "l1.ways",
+    "l1.replacement",
+    "l1.line",
+    "l1.hit_latency",
+    "l1.bandwidth",
+    "l1.miss_queue",
+)
+
+
+class L1(IntEnum):
+    """Columns of an SM's row."""
+
+    NEXT_MISS = 18  # entry of the miss queue that was taken longest ago
+
+
+class L1Figure(IntEnum):
+    """Parameters of the L1."""
+
+    SETS = Part.L1
+    WAYS = Part.L1 + 1
+    HIT_LATENCY = Part.L1 + 2
+    SECTOR = Part.L1 + 3  # ticks a 32 B sector on its data path
+    MISS_QUEUE = Part.L1 + 4  # entries; as many stores
+    SET_MULTIPLIER = Part.L1 + 5  # to divide by SETS (`sim.memory.hashing.divide`)
+    SET_SHIFT = Part.L1 + 6
+    REPLACEMENT = Part.L1 + 7  # a policy of `sim.memory.replacement`
+
+
+def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
+    """`L1Figure`. Raises InputError for ways that a word of the replacement order cannot hold."""
+    l1 = spec.l1
+    if l1.ways > MAX_WAYS:
+        raise InputError(f"l1.ways={l1.ways}: the L1 model takes 1 to {MAX_WAYS}; the nearest is {MAX_WAYS}")
+    # The driver leaves to shared memory what as many CTAs as fit need, also where the grid has fewer.
+    size_bytes = l1.size_bytes - l1.reserved_bytes - launch.held.ctas * launch.shared_bytes
+    sets = max(1, size_bytes // (l1.ways * l1.line_bytes))
+    multiplier, shift = reciprocal(sets)
+    return {
+        L1Figure.SETS: sets,
+        L1Figure.WAYS: l1.ways,
+        L1Figure.HIT_LATENCY: cycles_to_ticks(l1.hit_latency_cycles),
+        L1Figure.SECTOR: transfer_ticks(32, l1.bandwidth_bytes_per_cycle),
+        L1Figure.MISS_QUEUE: l1.miss_queue,
+        L1Figure.SET_MULTIPLIER: multiplier,
+        L1Figure.SET_SHIFT: shift,
+        L1Figure.REPLACEMENT: POLICIES.index(l1.replacement),
+    }
+
+
+@inner(inline=True)
+def locate_in_l1(p, st, sm, lines, count):
+    """Sets in the L1 of `sm` of the first `count` lines (numbers, CHUNK of them), which the host is asked for."""
+    sets, multiplier, shift = p[L1Figure.SETS], p[L1Figure.SET_MULTIPLIER], p[L1Figure.SET_SHIFT]
+    first = sm * sets
+    ways = p[L1Figure.WAYS]
+    for k in range(CHUNK):  # as in `l2_prefetch`
+        line = lines[LINE, k]
+        mixed = line ^ (line >> 7)
+        st.l1_ahead[k] = first + mixed - product(divide(mixed, multiplier, shift), sets)
+    for k in range(count):
+        prefetch(st.l1_tags, st.l1_ahead[k] * TAGS)
+        prefetch(st.l1_lines, st.l1_ahead[k] * ways)
+
+
+@inner(inline=True)
+def find_line(st, policy, ways, cache_set, line):
+    """Way of a line in a set of an L1 with `ways` and a replacement policy, allocated for it if need be."""
+    order = st.l1_order[cache_set]
+    way = find_tag(st.l1_tags, cache_set, line)
+    if way < 0:
+        way = victim(policy, order, ways)
+        st.l1_order[cache_set] = fill(policy, order, ways, way)
+        st.l1_tags[cache_set * TAGS + way] = line
+        st.l1_lines[cache_set, way] = 0
+    else:
+        st.l1_order[cache_set] = touch(policy, order, ways, way)
+    return way
+
+
+@inner(inline=True)
+def write_line(st, policy, ways, cache_set, address, end, t):
+    """A store to [address, end) of one line goes through an L1, which keeps it; sectors written whole are valid."""
+    way = find_line(st, policy, ways, cache_set, address >> 7)
+    word = st.l1_lines[cache_set, way]
+    valid = (word & SECTORS) | full_mask(address, end)
+    st.l1_lines[cache_set, way] = (max(word >> READY_SHIFT, t) << READY_SHIFT) | valid

@@ -1,0 +1,183 @@
+"""The port of an SM to the L2: lines read, received and written, and the places of requests on their way."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from sim.engine.clock import cycles_to_ticks, transfer_ticks
+from sim.engine.jit import inner
+from sim.gpu.counters import Counter
+from sim.gpu.engine.boxes import CHUNK, full_mask, sector_mask
+from sim.gpu.engine.chip import Part
+from sim.gpu.engine.l1 import locate_in_l1
+from sim.gpu.engine.tree import FAR
+from sim.memory.kernel import LINE, count_sectors, l2_change_ahead, l2_prefetch, l2_prefetch_changes, l2_read_ahead
+
+if TYPE_CHECKING:
+    from arch.gpu import GpuSpec
+    from sim.gpu.engine.chip import Launching
+
+
+FIGURES = ("port.read", "port.receive", "port.write", "port.gpc", "l2.hit_latency", "gpc.count", "l2.partitions")
+
+
+class Port(IntEnum):
+    """Columns of an SM's row: its links to the L2."""
+
+    READ_FREE = 2
+    RECEIVE_FREE = 3
+    WRITE_FREE = 4
+    PARTITION = 6
+    GPC = 7
+
+
+class PortFigure(IntEnum):
+    """Parameters of the port, in ticks a sector of 32 B."""
+
+    READ_SECTOR = Part.PORT  # on the unicast read path of an SM
+    RECEIVE_SECTOR = Part.PORT + 1
+    WRITE_SECTOR = Part.PORT + 2
+    GPC_SECTOR = Part.PORT + 3
+    L2_LATENCY = Part.PORT + 4  # of a hit
+
+
+def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
+    """`PortFigure`."""
+    return {
+        PortFigure.READ_SECTOR: transfer_ticks(32, spec.port.read_bytes_per_cycle),
+        PortFigure.RECEIVE_SECTOR: transfer_ticks(32, spec.port.receive_bytes_per_cycle),
+        PortFigure.WRITE_SECTOR: transfer_ticks(32, spec.port.write_bytes_per_cycle),
+        PortFigure.GPC_SECTOR: transfer_ticks(32, spec.port.gpc_bytes_per_cycle),
+        PortFigure.L2_LATENCY: cycles_to_ticks(spec.l2.hit_latency_cycles),
+    }
+
+
+@inner(inline=True)
+def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, k):
+    """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves
+    the crossbar. k: its number among those that `prefetch_lines` has located.
+
+    now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no
+    hole before it. The request itself takes the place of a sector on the path that stores leave by. `count_reads`
+    counts what an event has read.
+    """
+    n = count_sectors(mask)
+    sms[sm, Port.WRITE_FREE] = max(sms[sm, Port.WRITE_FREE], now) + p[PortFigure.WRITE_SECTOR]
+    begin = max(t, sms[sm, Port.READ_FREE])
+    sms[sm, Port.READ_FREE] = begin + n * p[PortFigure.READ_SECTOR]
+    gpc = sms[sm, Port.GPC]
+    free = max(now, gpcs[gpc])
+    gpcs[gpc] = free + n * p[PortFigure.GPC_SECTOR]
+    port = max(begin, free)
+    return l2_read_ahead(ms, mem, port, sms[sm, Port.PARTITION], line, mask, k)
+
+
+@inner(inline=True)
+def count_reads(counters, lines, sectors, received):
+    """Counts lines that `port_read` has read, their sectors, and sectors that `port_receive` has delivered."""
+    counters[Counter.LINES] += lines
+    counters[Counter.PORT_READ_BYTES] += 32 * sectors
+    counters[Counter.PORT_RECEIVE_BYTES] += 32 * received
+
+
+@inner(inline=True)
+def port_receive(p, sms, sm, t_request, t_data, mask):
+    """Delivery of a line into SM `sm`.
+
+    The receive port delivers in the order of arrival, so its work is booked from the request.
+    """
+    n = count_sectors(mask)
+    arrival = t_request + p[PortFigure.L2_LATENCY] - 4 * p[PortFigure.RECEIVE_SECTOR]
+    free = max(sms[sm, Port.RECEIVE_FREE], arrival) + n * p[PortFigure.RECEIVE_SECTOR]
+    sms[sm, Port.RECEIVE_FREE] = free
+    return max(t_data, free)
+
+
+@inner(inline=True)
+def port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce, k):
+    """[address, end) of one line written (or reduced) from SM `sm`; returns the tick of its acknowledgement. k: the
+    line's number among those that `prefetch_lines` has located."""
+    mask = sector_mask(address, end)
+    n = count_sectors(mask)
+    begin = max(t, sms[sm, Port.WRITE_FREE])
+    sms[sm, Port.WRITE_FREE] = begin + n * p[PortFigure.WRITE_SECTOR]
+    counters[Counter.PORT_WRITE_BYTES] += 32 * n
+    counters[Counter.LINES] += 1
+    full = full_mask(address, end)
+    return l2_change_ahead(ms, mem, begin, sms[sm, Port.PARTITION], address >> 7, mask, full, reduce, k)
+
+
+@inner
+def earliest(entries, sm):
+    """Index of the entry of SM `sm` that becomes free first."""
+    size = entries.shape[1]
+    least = FAR
+    for k in range(size):
+        least = min(least, entries[sm, k])
+    found = 0
+    for k in range(size):
+        if entries[sm, k] == least:
+            found = k
+    return found
+
+
+@inner(inline=True)
+def free_entry(entries, sms, sm, column, t):
+    """Index of an entry that is free at tick t or, where none is, of the one that becomes free first.
+
+    Answers come back in any order, so that one that waits for DRAM holds up no others. Entries are taken in turn, and
+    searched where the next one is still taken.
+    """
+    k = sms[sm, column]
+    return k if entries[sm, k] <= t else earliest(entries, sm)
+
+
+@inner(inline=True)
+def take_entry(entries, sms, sm, column, k, tick):
+    """Takes entry `k` until a tick."""
+    entries[sm, k] = tick
+    following = sms[sm, column] + 1
+    sms[sm, column] = following if following < entries.shape[1] else 0
+
+
+@inner(inline=True)
+def prefetch_lines(p, st, ms, mem, sm, l1, changes, base, row, rows, stride, row_bytes, offset, size_bytes):
+    """Locates the lines that the walk over a box meets next: about `size_bytes`, at most a chunk. Returns their number.
+
+    Parts of one line that the walk meets in a row count once. l1: whether they are looked up in the L1, too.
+    changes: whether they are written.
+    """
+    n = 0
+    line = (base + row * stride + offset) >> 7
+    step = 0
+    last = -1
+    if stride & 127 == 0 and (base & 127) + row_bytes <= 128:  # a line a row
+        step = stride >> 7
+        n = min(CHUNK, rows - row)
+    elif row_bytes - offset > CHUNK << 7:
+        step = 1
+        n = CHUNK
+    if n > 0:
+        for k in range(CHUNK):
+            mem.ahead[LINE, k] = line + k * step
+        size_bytes = 0
+    while n < CHUNK and row < rows and size_bytes > 0:
+        address = base + row * stride + offset
+        if address >> 7 != last:
+            last = address >> 7
+            mem.ahead[LINE, n] = last
+            n += 1
+        length = min((((address >> 7) + 1) << 7) - address, row_bytes - offset)
+        size_bytes -= length
+        offset += length
+        if offset >= row_bytes:
+            row += 1
+            offset = 0
+    if changes:
+        l2_prefetch_changes(ms, mem, n)
+    else:
+        l2_prefetch(ms, mem, st.sms[sm, Port.PARTITION], n)
+    if l1:
+        locate_in_l1(p, st, sm, mem.ahead, n)
+    return n

@@ -1,0 +1,244 @@
+"""The warp scheduler of a sub-core: which of the warps that could issue goes first.
+
+Warps that wait for a pipe or issue slots stand in line, and only the one that can go first has an event. What ranks
+them is a policy (`Policy`), one number of the launch.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from sim.engine.jit import inner
+from sim.gpu.engine.accounting import account
+from sim.gpu.engine.chip import Part
+from sim.gpu.engine.cta import CtaSlots
+from sim.gpu.engine.events import PHASE_SHIFT, Reason
+from sim.gpu.engine.pipes import SubCore, running_ops
+from sim.gpu.engine.record import add_log, log_put_off
+from sim.gpu.engine.tree import ID_BITS, ID_MASK, NEVER, TIME_SHIFT, announce, set_due
+from sim.gpu.engine.warp import REASON_BITS, Block, Warp, prefetch_warp, schedule_warp
+from sim.gpu.lower.tables import N_SCOREBOARDS
+
+if TYPE_CHECKING:
+    from arch.gpu import GpuSpec
+    from sim.gpu.engine.chip import Launching
+
+
+FULL = 240  # 256ths of the issue slots: ops that take more leave nothing to others
+_ROUND_ROBIN_RUN = 8  # instructions of an op that issue in one event under loose round robin, so that warps alternate
+_WHOLE = 1 << 30
+
+FIGURES = ("sm.scheduler",)
+
+
+class Policy(IntEnum):
+    """Policies, by the name that `sm.scheduler` has for them in small letters."""
+
+    GTO = 0
+    LRR = 1
+    OLDEST = 2
+
+
+class Overtaken(IntEnum):
+    """Columns of a sub-core's row: a spread op that holds a pipe, between whose instructions older warps may issue."""
+
+    PIPE = 32  # one more than the pipe, 0 none
+    WARP = 33  # whose op it is
+    TILE = 34  # its result
+    LOG_ROW = 35  # its row in the event log
+    FREE = 36  # until then the pipe is busy with ops that have overtaken it
+
+
+class Line(IntEnum):
+    """Columns of a sub-core's row: the warps that stand in line."""
+
+    LENGTH = 39
+    FIRST = 40  # one more than the one of them that tries next, 0 none
+    FIRST_KEY = 41  # of its event
+
+
+class Contender(IntEnum):
+    """Columns of a warp that stands in line."""
+
+    TICK = 0  # when it tries again, at the earliest
+    WARP = 1
+    PIPE = 2
+    RANK = 3  # what the policy ranks it by
+    REASON = 4  # why it has not tried before
+    LEAF = 5
+    TRIED = 6  # whether it has found no room
+    WIDTH = 7
+
+
+class SchedulerFigure(IntEnum):
+    """Parameters of the warp scheduler."""
+
+    LONGEST_RUN = Part.SCHEDULER  # instructions a run issues in one event; 1 is `--exact`
+    POLICY = Part.SCHEDULER + 1
+
+
+def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
+    """`SchedulerFigure`."""
+    policy = Policy[spec.sm.scheduler.upper()]
+    longest = _ROUND_ROBIN_RUN if policy == Policy.LRR else _WHOLE
+    return {SchedulerFigure.LONGEST_RUN: 1 if launch.exact else longest, SchedulerFigure.POLICY: policy}
+
+
+@inner(inline=True)
+def rank_of(p, st, w):
+    """What the policy of the warp scheduler ranks warp `w` by: its last issue, or the launch of its CTA."""
+    return st.warps[w, Warp.LAST_ISSUE] if p[SchedulerFigure.POLICY] == 1 else st.warps[w, Warp.LAUNCH_ORDER]
+
+
+@inner(inline=True)
+def priority_of(p, st, s, sm, w, rank):
+    """Place of warp `w` of sub-core `s` among warps that are due at the same tick, 0 first."""
+    if p[SchedulerFigure.POLICY] == 1:  # loose round robin: the least recently issued
+        return 63 - min(62, st.sub_cores[s, SubCore.SEQUENCE] - rank)
+    if p[SchedulerFigure.POLICY] == 0 and st.sub_cores[s, SubCore.LAST_WARP] == w:  # greedy
+        return 0
+    return 62 - min(61, st.sms[sm, CtaSlots.NEWEST] - rank)
+
+
+@inner(inline=True)
+def log_woken(log, st, w, tick):
+    """The row of the op that warp `w` was parked at, which ends at `tick`."""
+    if log is not None and st.warps[w, Warp.BLOCK_OP] >= 0:
+        value = 0
+        if st.warps[w, Warp.BLOCK] == Block.MBARRIER:
+            value = (st.warps[w, Warp.BLOCK_VALUE] << PHASE_SHIFT) | st.warps[w, Warp.BLOCK_WHAT]
+        add_log(log, st, w, st.warps[w, Warp.BLOCK_OP], st.warps[w, Warp.OP_ISSUED], tick, tick, value)
+
+
+@inner(inline=True)
+def wake(p, st, w, tick, reason, now):
+    """Puts parked warp `w` back: it goes on at `tick`, its wait is booked on `reason`."""
+    tick = max(tick, now)
+    log_woken(st.log, st, w, tick)
+    st.warps[w, Warp.BLOCK] = Block.NONE
+    account(st, w, tick, reason)
+    s, sm = st.warps[w, Warp.SUB_CORE], st.warps[w, Warp.SM]
+    schedule_warp(st, tick, priority_of(p, st, s, sm, w, rank_of(p, st, w)), w)
+
+
+@inner(inline=True)
+def may_overtake(p, st, s, w, pipe):
+    """Whether ops of warp `w` may issue between the instructions of the spread op that holds a pipe of sub-core `s`.
+
+    A greedy scheduler stays with a warp until that stalls, and its multiplies stall for the pipe. An older warp issues
+    other instructions meanwhile, becomes the greedy one, and has the pipe for as long as it has multiplies.
+    """
+    subs = st.sub_cores
+    if p[SchedulerFigure.POLICY] == 1 or subs[s, Overtaken.PIPE] != pipe + 1:
+        return False
+    return st.warps[w, Warp.LAUNCH_ORDER] < st.warps[subs[s, Overtaken.WARP], Warp.LAUNCH_ORDER]
+
+
+@inner(inline=True)
+def let_overtake(st, s, w, pipe, tile, row):
+    """Notes that a spread op of warp `w` holds a pipe of sub-core `s`, unless it has itself overtaken one that does.
+
+    tile: its result. row: of the event log, -1 none.
+    """
+    subs = st.sub_cores
+    if subs[s, Overtaken.PIPE] == 0:
+        subs[s, Overtaken.PIPE] = pipe + 1
+        subs[s, Overtaken.WARP] = w
+        subs[s, Overtaken.TILE] = tile
+        if st.log is not None:
+            subs[s, Overtaken.LOG_ROW] = row
+        subs[s, Overtaken.FREE] = 0
+
+
+@inner(inline=True)
+def put_off(st, s, pipe, ticks):
+    """Puts off the end of the op that holds a pipe: it has been overtaken for so long."""
+    subs = st.sub_cores
+    subs[s, SubCore.PIPE_FREE + pipe] += ticks
+    tile = Warp.READY + N_SCOREBOARDS + subs[s, Overtaken.TILE]
+    st.warps[subs[s, Overtaken.WARP], tile] += ticks << REASON_BITS
+    log_put_off(st.log, subs[s, Overtaken.LOG_ROW], ticks)
+
+
+@inner(inline=True)
+def contend(p, st, s, sm, w, tick, pipe, tried):
+    """Puts warp `w` among those that wait to issue on a pipe of sub-core `s`, from `tick` on. Returns its key.
+
+    tried: whether it has found no room, and is ranked by the policy."""
+    subs, i = st.sub_cores, st.sub_cores[s, Line.LENGTH]
+    subs[s, Line.LENGTH] = i + 1
+    rank = rank_of(p, st, w)
+    st.contenders[s, i, Contender.TICK] = tick
+    st.contenders[s, i, Contender.WARP] = w
+    st.contenders[s, i, Contender.LEAF] = st.warps[w, Warp.LEAF]
+    st.contenders[s, i, Contender.PIPE] = pipe
+    st.contenders[s, i, Contender.RANK] = rank
+    st.contenders[s, i, Contender.REASON] = st.warps[w, Warp.REASON]
+    st.contenders[s, i, Contender.TRIED] = tried
+    priority = priority_of(p, st, s, sm, w, rank) if tried != 0 else 32
+    return (tick << TIME_SHIFT) | (priority << ID_BITS) | w
+
+
+@inner(inline=True)
+def leave_line(st, s, w, t):
+    """Takes warp `w`, the first in line, from the contenders of sub-core `s`."""
+    last = st.sub_cores[s, Line.LENGTH] - 1
+    i = 0
+    while st.contenders[s, i, Contender.WARP] != w:
+        i += 1
+    account(st, w, t, st.contenders[s, i, Contender.REASON])
+    for c in range(Contender.WIDTH):
+        st.contenders[s, i, c] = st.contenders[s, last, c]
+    st.sub_cores[s, Line.LENGTH] = last
+    st.sub_cores[s, Line.FIRST] = 0
+    st.sub_cores[s, Line.FIRST_KEY] = NEVER
+
+
+@inner(inline=True)
+def next_in_line(p, st, s, sm, t):
+    """Announces the event of the contender of sub-core `s` that tries first, from tick `t`, the present, on.
+
+    The others have none: they would find their pipe or all issue slots taken, or are ranked behind it by the policy.
+    """
+    subs = st.sub_cores
+    if subs[s, Line.LENGTH] == 0:
+        return
+    density, earliest = running_ops(subs, s, t)
+    if density <= FULL:
+        earliest = t
+    first = NEVER
+    leaf = 0
+    for i in range(subs[s, Line.LENGTH]):
+        w = st.contenders[s, i, Contender.WARP]
+        pipe = st.contenders[s, i, Contender.PIPE]
+        tick = max(t, st.contenders[s, i, Contender.TICK])
+        free = subs[s, SubCore.PIPE_FREE + pipe]
+        reason = Reason.MATH_PIPE_THROTTLE
+        if free > tick and may_overtake(p, st, s, w, pipe):
+            free = subs[s, Overtaken.FREE]
+        elif earliest > max(free, tick):
+            free = earliest
+            reason = Reason.NOT_SELECTED
+        if free > tick:
+            tick = free
+            st.contenders[s, i, Contender.REASON] = reason
+            st.contenders[s, i, Contender.TRIED] = 1
+        st.contenders[s, i, Contender.TICK] = tick
+        priority = 32
+        if st.contenders[s, i, Contender.TRIED] != 0:
+            priority = priority_of(p, st, s, sm, w, st.contenders[s, i, Contender.RANK])
+        key = (tick << TIME_SHIFT) | (priority << ID_BITS) | w
+        if key < first:
+            first = key
+            leaf = st.contenders[s, i, Contender.LEAF]
+    if first == NEVER:
+        return
+    w = first & ID_MASK
+    prefetch_warp(st, w)
+    before = subs[s, Line.FIRST] - 1
+    if before >= 0 and before != w:
+        set_due(st.tree, st.warps[before, Warp.LEAF], NEVER)
+    subs[s, Line.FIRST] = w + 1
+    subs[s, Line.FIRST_KEY] = first
+    announce(st, first, leaf, sm)

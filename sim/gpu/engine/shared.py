@@ -1,0 +1,106 @@
+"""Shared memory of an SM: one array for loads, stores, ldmatrix, the TMA's writes and the operands of wgmma."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from sim.engine.clock import cycles_to_ticks, transfer_ticks
+from sim.engine.jit import inner
+from sim.gpu.counters import Counter
+from sim.gpu.engine.accounting import account
+from sim.gpu.engine.chip import Part
+from sim.gpu.engine.events import Reason
+from sim.gpu.engine.pipes import part
+from sim.gpu.engine.warp import Warp
+from sim.gpu.lower.tables import Col
+
+if TYPE_CHECKING:
+    from arch.gpu import GpuSpec
+    from sim.gpu.engine.chip import Launching
+
+
+#: Work that the queue of an SM's shared memory holds before a warp stalls on it, in cycles of the data path.
+#: Assumption: 16 accesses of four wavefronts a sub-core. Compilers spread loads between arithmetic so that the queues
+#: do not stall a warp; an op stands for loads so spread, so the queue is deeper than the 4 to 8 entries that single
+#: instructions see.
+_QUEUE_CYCLES = 256
+
+FIGURES = ("shared.bandwidth",)
+
+
+class SharedMemory(IntEnum):
+    """Columns of an SM's row: until when the array's work is booked."""
+
+    FREE = 0  # for loads and stores of warps
+    BACKGROUND_FREE = 1  # for wgmma and TMA traffic behind these
+
+
+class SharedFigure(IntEnum):
+    """Parameters of shared memory."""
+
+    WAVEFRONT = Part.SHARED  # ticks a 128 B wavefront
+    QUEUE = Part.SHARED + 1  # ticks of queued work that an SM accepts
+
+
+def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
+    """`SharedFigure`."""
+    return {
+        SharedFigure.WAVEFRONT: transfer_ticks(128, spec.shared.bandwidth_bytes_per_cycle),
+        SharedFigure.QUEUE: cycles_to_ticks(_QUEUE_CYCLES),
+    }
+
+
+@inner(inline=True)
+def queue_room(p, st, sm, counter, in_runs):
+    """Tick from which the queue of `sm` has room for an access whose bytes `counter` counts."""
+    free = st.sms[sm, SharedMemory.FREE]
+    if not in_runs and counter == Counter.SHARED_WRITE_BYTES:
+        # Stores queue behind spread loads, which else would starve. A run books all of its loads ahead, so that in
+        # runs these hold up nobody.
+        free = st.sms[sm, SharedMemory.BACKGROUND_FREE]
+    return free - p[SharedFigure.QUEUE]
+
+
+@inner(inline=True)
+def access(p, st, code, w, sm, t, pc, n, issued):
+    """Books `n` loads or stores of row `pc`, of which the last issues at `issued`; returns when they are done."""
+    sms = st.sms
+    begin = max(sms[sm, SharedMemory.FREE], t)
+    work = n * code[pc, Col.SHARED]
+    sms[sm, SharedMemory.FREE] = begin + work
+    sms[sm, SharedMemory.BACKGROUND_FREE] = max(sms[sm, SharedMemory.BACKGROUND_FREE], t) + work
+    st.counters[code[pc, Col.BYTES_COUNTER]] += n * code[pc, Col.BYTES]
+    st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.CONFLICTS]
+    last = max(begin + work, issued) + code[pc, Col.LATENCY]
+    if code[pc, Col.BYTES_COUNTER] == Counter.SHARED_WRITE_BYTES:
+        st.warps[w, Warp.SHARED_WRITTEN] = max(st.warps[w, Warp.SHARED_WRITTEN], last)
+    return last
+
+
+@inner(inline=True)
+def stream_loads(st, w, t, code, pc, done, n, total):
+    """Books the shared-memory loads that go with instructions `done` to `done + n` of row `pc`.
+
+    Returns the tick at which the array has served them. They are spread over the row, so that the array has room for
+    others between them: they wait only for its bandwidth.
+    """
+    background = st.sms[st.warps[w, Warp.SM], SharedMemory.BACKGROUND_FREE]
+    begin = max(background, t)
+    end = begin + part(code[pc, Col.SHARED], done, n, total)
+    st.sms[st.warps[w, Warp.SM], SharedMemory.BACKGROUND_FREE] = end
+    loads = part(code[pc, Col.LOADS], done, n, total)
+    st.counters[Counter.INST_SHARED] += loads
+    st.counters[Counter.INST_OTHER] -= loads
+    st.counters[Counter.SHARED_READ_BYTES] += part(code[pc, Col.BYTES], done, n, total)
+    st.counters[Counter.SHARED_CONFLICT_TICKS] += part(code[pc, Col.CONFLICTS], done, n, total)
+    return end
+
+
+@inner(inline=True)
+def fence(st, w, t):
+    """Waits until the shared-memory stores of warp `w` have been made; returns the tick."""
+    if st.warps[w, Warp.SHARED_WRITTEN] > t:
+        account(st, w, st.warps[w, Warp.SHARED_WRITTEN], Reason.MEMBAR)
+        t = st.warps[w, Warp.SHARED_WRITTEN]
+    return t

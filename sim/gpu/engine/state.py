@@ -1,0 +1,136 @@
+"""The state of a launch: arrays of int64 rows, one row for everything that is touched together.
+
+Rows of the chip, its SMs, sub-cores, CTA slots and warps are shared by units; each unit names the columns that it owns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from arch.gpu import GpuSpec
+from sim.engine.search import TAGS
+from sim.gpu.counters import Counter
+from sim.gpu.engine.barriers import NAMED_BARRIERS, BarrierFigure, Mbarrier, NamedBarrier
+from sim.gpu.engine.boxes import CHUNK
+from sim.gpu.engine.chip import Chip
+from sim.gpu.engine.cta import Cta, CtaSlots
+from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Reason, Window
+from sim.gpu.engine.fetch import FetchFigure
+from sim.gpu.engine.l1 import L1Figure
+from sim.gpu.engine.port import Port
+from sim.gpu.engine.record import Recorder
+from sim.gpu.engine.scheduler import Contender, Line
+from sim.gpu.engine.semaphores import SemaphoreFigure
+from sim.gpu.engine.tensor import TensorCore
+from sim.gpu.engine.tma import TMA_QUEUE, TmaBox, TmaFigure, TmaQueue
+from sim.gpu.engine.tree import ID_MASK, NEVER, TreeFigure
+from sim.gpu.engine.warp import Warp
+from sim.memory.model import aligned
+from sim.memory.replacement import first_word
+
+CHIP_WIDTH = 32
+"""Columns of the chip's row."""
+SM_WIDTH = 24
+"""Columns of an SM's row."""
+
+
+class GpuState(NamedTuple):
+    """Everything that changes while a kernel runs."""
+
+    tree: np.ndarray  # tournament tree of event keys: node i has children 2 i and 2 i + 1, leaves are components by SM
+    chip: np.ndarray
+    warps: np.ndarray
+    sub_cores: np.ndarray
+    contenders: np.ndarray  # (sub-cores, warps, Contender.WIDTH): who waits for a pipe or issue slots
+    sms: np.ndarray
+    gpcs: np.ndarray  # when a GPC's link to the L2 is free
+    ctas: np.ndarray
+    mbarriers: np.ndarray
+    named_barriers: np.ndarray  # (CTA slots, NAMED_BARRIERS, NamedBarrier.WIDTH)
+    tma_boxes: np.ndarray  # (2 * SMs, TMA_QUEUE, TmaBox.WIDTH): loads, then stores
+    tma_queues: np.ndarray  # (2 * SMs, TmaQueue.WIDTH)
+    tma_in_flight: np.ndarray  # (SMs, entries) completion ticks of TMA lines
+    l1_misses: np.ndarray  # (SMs, entries) completion ticks of L1 misses
+    stores: np.ndarray  # (SMs, entries) ticks at which stores are acknowledged
+    l1_tags: np.ndarray  # (SMs * sets * TAGS,) int32
+    l1_lines: np.ndarray  # (SMs * sets, ways): mask of valid sectors, ready tick above it
+    l1_order: np.ndarray  # (SMs * sets,): words of `sim.memory.replacement`
+    l1_ahead: np.ndarray  # (lines of a chunk,): sets of those that are looked up next
+    flags: np.ndarray  # (flags, 2)
+    flag_waiters: np.ndarray  # warps
+    code_ready: np.ndarray  # (GPCs, code lines): tick at which a GPC's instruction cache holds it, 0 not asked for
+    stack: np.ndarray  # scratch: operands of an expression, receivers of a box, slots of a cluster
+    counters: np.ndarray  # by Counter
+    warp_states: np.ndarray  # ticks by Reason
+    issue_slots: np.ndarray  # ticks by Reason
+    # None in a launch that records nothing: `advance` is compiled for it without what records.
+    log: np.ndarray | None  # rows of `sim.gpu.engine.events.Event`
+    trace: np.ndarray | None  # rows of `sim.gpu.engine.events.TraceRow`, none for executed ops alone
+
+
+def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> GpuState:
+    """A chip with nothing on it yet, for a launch's parameters. window: what is recorded, None for nothing."""
+    sms, sub_cores = int(p[Chip.SMS]), int(p[Chip.SMS] * p[Chip.SUB_CORES])
+    warps_per_sm = int(p[Chip.WARPS_PER_SM])
+    warps, ctas = sms * warps_per_sm, sms * int(p[Chip.CTAS_PER_SM])
+    components = warps + 3 * sms
+    if components > ID_MASK:
+        raise ValueError(f"{components} warps and queues exceed the {ID_MASK} that event keys can name")
+
+    sm_rows = _rows(sms, SM_WIDTH)
+    sm_rows[:, CtaSlots.FREE] = p[Chip.CTAS_PER_SM]
+    gpc = np.repeat(np.arange(spec.gpc.count), spec.sms_per_gpc)
+    sm_rows[:, Port.GPC] = gpc
+    sm_rows[:, Port.PARTITION] = gpc * spec.l2.partitions // spec.gpc.count
+    warps_per_sub_core = -(-warps_per_sm // int(p[Chip.SUB_CORES]))
+    sub_core_rows = _rows(sub_cores, TensorCore.FIRST_WARP + warps_per_sub_core)
+    sub_core_rows[:, Line.FIRST_KEY] = NEVER
+    chip = _zeros(CHIP_WIDTH)
+    log = trace = None
+    if window is not None:
+        chip[Recorder.FROM], chip[Recorder.TO] = window.from_tick, window.to_tick
+        chip[Recorder.FIRST_SM], chip[Recorder.LAST_SM] = window.first_sm, window.last_sm
+        log, trace = _zeros(window.rows, EVENT_COLUMNS), _zeros(window.rows if window.trace else 0, TRACE_COLUMNS)
+    l1_sets, l1_ways = sms * int(p[L1Figure.SETS]), int(p[L1Figure.WAYS])
+    return GpuState(
+        tree=np.full(2 * int(p[TreeFigure.SMS]) << int(p[TreeFigure.LEVELS]), NEVER, dtype=np.int64),
+        chip=chip,
+        warps=_rows(warps, Warp.WIDTH),
+        sub_cores=sub_core_rows,
+        contenders=_zeros(sub_cores, warps_per_sub_core, Contender.WIDTH),
+        sms=sm_rows,
+        gpcs=_zeros(spec.gpc.count),
+        ctas=_zeros(ctas, Cta.WIDTH),
+        mbarriers=_zeros(ctas * int(p[BarrierFigure.MBARRIERS]), Mbarrier.WIDTH),
+        named_barriers=_zeros(ctas, NAMED_BARRIERS, NamedBarrier.WIDTH),
+        tma_boxes=_zeros(2 * sms, TMA_QUEUE, TmaBox.WIDTH),
+        tma_queues=_zeros(2 * sms, TmaQueue.WIDTH),
+        tma_in_flight=_zeros(sms, int(p[TmaFigure.LINES_IN_FLIGHT])),
+        l1_misses=_zeros(sms, int(p[L1Figure.MISS_QUEUE])),
+        stores=_zeros(sms, int(p[L1Figure.MISS_QUEUE])),
+        l1_tags=np.full(l1_sets * TAGS, -1, dtype=np.int32),
+        l1_lines=_zeros(l1_sets, l1_ways),
+        l1_order=np.full(l1_sets, first_word(int(p[L1Figure.REPLACEMENT]), l1_ways), dtype=np.int64),
+        l1_ahead=_zeros(CHUNK),
+        flags=_zeros(max(1, int(p[SemaphoreFigure.FLAGS])), 2),
+        flag_waiters=_zeros(warps),
+        code_ready=_zeros(spec.gpc.count, max(1, int(p[FetchFigure.CODE_LINES]))),
+        stack=_zeros(64),
+        counters=_zeros(Counter.WIDTH),
+        warp_states=_zeros(len(Reason)),
+        issue_slots=_zeros(len(Reason)),
+        log=log,
+        trace=trace,
+    )
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, dtype=np.int64)
+
+
+def _rows(count: int, width: int) -> np.ndarray:
+    """Rows that begin at host cache lines."""
+    width = -(-width // 8) * 8
+    return aligned(count * width, np.int64, 0).reshape(count, width)

@@ -1,0 +1,51 @@
+"""The units of the GPU engine, and the parameters of a launch, of which each unit computes its part."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from arch.gpu import GpuSpec
+from sim.gpu.engine import (
+    barriers,
+    chip,
+    cp_async,
+    cta,
+    fetch,
+    global_memory,
+    l1,
+    port,
+    scheduler,
+    semaphores,
+    shared,
+    tensor,
+    tma,
+    tree,
+)
+from sim.gpu.engine.chip import Launching, Part
+
+UNITS = (
+    chip,
+    tree,
+    cta,
+    fetch,
+    scheduler,
+    tensor,
+    shared,
+    port,
+    l1,
+    global_memory,
+    cp_async,
+    tma,
+    barriers,
+    semaphores,
+)
+"""Modules with `FIGURES`, the figures of a preset that they read, and `parameters`."""
+
+
+def parameters(spec: GpuSpec, launch: Launching) -> np.ndarray:
+    """The parameter array of a launch. Raises InputError for a machine that the engine cannot take."""
+    p = np.zeros(Part.WIDTH, dtype=np.int64)
+    for unit in UNITS:
+        for index, value in unit.parameters(spec, launch).items():
+            p[index] = value
+    return p
