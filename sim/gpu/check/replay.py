@@ -103,18 +103,18 @@ class Replay:
         return InputError(f"event log, {where}, row {warp.next_row} of the warp: {what}")
 
     def _issue(self, warp: Warp, instance: Instance, row: list[int]) -> None:
-        op = instance.op
+        op, spec = instance.op, instance.op.spec
         times = row[Event.T_ISSUE], row[Event.T_DONE]
         what = What(op.opcode, instance.number, warp.role, warp.place.cta, warp.number, *times)
-        step = Step(warp, instance, row, what)
+        step = Step(warp, instance, spec, row, what)
         self._wait_scoreboards(step)
-        action = op.spec.action
-        if action in AT_ISSUE:
-            AT_ISSUE[action](self, step)
+        effect, end = AT_ISSUE.get(spec.action), AT_END.get(spec.action)
+        if effect is not None:
+            effect(self, step)
         if op.into:
             warp.scoreboards[op.into] = max(warp.scoreboards.get(op.into, 0), what.done)
-        if action in AT_END:
-            self._at(what.done, _ISSUE, lambda: AT_END[action](self, step))
+        if end is not None:
+            self._at(what.done, _ISSUE, partial(end, self, step))
         else:
             self._next(warp, None)
 
@@ -240,12 +240,11 @@ class Replay:
         due = read if step.spec.until_read else done
         if due > step.what.done:
             self.violations.of(step.what, "early", f"passed before its groups were complete at {due}")
-        agents = AGENTS[group]
+        agents = {AGENTS[group].read} if step.spec.until_read else {AGENTS[group].read, AGENTS[group].done}
         # One op of several warps: what is over for one of them is over for all.
         for row in warp.together(group):
-            warp.clocks.learn(warp.row, warp.clocks.component(row, agents.read), epoch)
-            if not step.spec.until_read:
-                warp.clocks.learn(warp.row, warp.clocks.component(row, agents.done), epoch)
+            for agent in agents:
+                warp.clocks.learn(warp.row, warp.clocks.component(row, agent), epoch)
         warp.pending = [p for p in warp.pending if p.group is not group or p.epoch > epoch]
         self._next(warp, None)
 
@@ -351,7 +350,7 @@ class Replay:
             return
         memory, clipped = self._memory(step.warp, box, cta), box.clipped()
         old = np.zeros(box.shape, dtype=memory.dtype)
-        if not op.spec.accumulates or step.instance.value:
+        if not step.spec.accumulates or step.instance.value:
             old[relative(clipped, box)] = memory[clipped.index]
         if op.compute is None:
             result = np.full(box.shape, np.nan)

@@ -87,14 +87,10 @@ class Warp:
 
 
 class Step(NamedTuple):
-    """One op that a warp executes: what it is, and its row of the log."""
+    """One op that a warp executes: what the language knows of it, and its row of the log."""
 
     warp: Warp
     instance: Instance
+    spec: OpSpec
     row: list[int]
     what: What
-
-    @property
-    def spec(self) -> OpSpec:
-        """What the language knows of it."""
-        return self.instance.op.spec

@@ -66,7 +66,7 @@ class Action(Enum):
     NOTE = "nothing"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Asynchronous ops of one kind, which a warp commits in groups and awaits in that order.
 
