@@ -138,6 +138,16 @@ def test_wgmma_needs_whole_warpgroups() -> None:
         k.build()
 
 
+def test_a_kernel_has_roles_and_no_name_twice() -> None:
+    with pytest.raises(InputError, match="kernel k has no role"):
+        KernelBuilder("k", (1, 1, 1)).build()
+    k = KernelBuilder("k", (1, 1, 1))
+    k.shared("tile", (8, 8), "fp16")
+    k.shared("tile", (8, 16), "fp16")
+    with pytest.raises(InputError, match="two shared tiles are named tile; each needs a name of its own"):
+        _role_of(k).build()
+
+
 def _role_of(builder: KernelBuilder, warps: int = 1) -> KernelBuilder:
     with builder.role("r", warps, 32) as r:
         r.run("ffma", 1)

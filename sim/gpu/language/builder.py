@@ -11,8 +11,9 @@ import numpy as np
 
 from arch.errors import InputError
 from sim.gpu.language.expressions import ZERO, Const, IntLike, Var, as_expr
-from sim.gpu.language.ops import OPS, Action, Space, Unit, nearest_opcode
+from sim.gpu.language.ops import OPS, Space, Unit
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
+from sim.gpu.language.rules import check_kernel, misfit
 from sim.gpu.language.tensors import MBarrier, SharedTile, View
 
 
@@ -23,7 +24,6 @@ class RoleBuilder:
         self._kernel = kernel
         self.name, self.warps, self.registers = name, warps, registers
         self._bodies: list[list[Statement]] = [[]]
-        self._vars: set[str] = set()
 
     # --- control
 
@@ -31,7 +31,6 @@ class RoleBuilder:
     def loop(self, var: str, trips: IntLike, start: IntLike = 0, step: IntLike = 1) -> Iterator[Var]:
         """`with role.loop("k", trips) as k:` runs the body `trips` times."""
         self._bodies.append([])
-        self._vars.add(var)
         yield Var(var)
         body = tuple(self._bodies.pop())
         self._bodies[-1].append(Loop(var, as_expr(trips), as_expr(start), as_expr(step), body))
@@ -54,7 +53,6 @@ class RoleBuilder:
 
     def assign(self, var: str, value: IntLike) -> Var:
         """Sets the counter `var`; returns it for use in expressions."""
-        self._vars.add(var)
         self._bodies[-1].append(Assign(var, as_expr(value)))
         return Var(var)
 
@@ -233,7 +231,6 @@ class RoleBuilder:
 
     def next_tile(self, var: str) -> Var:
         """atomicAdd of a global counter, broadcast in the CTA: the next tile of a dynamic scheduler in `var`."""
-        self._vars.add(var)
         self.op("next_tile", var=var)
         return Var(var)
 
@@ -293,9 +290,9 @@ class KernelBuilder:
 
     def build(self, launch_registers: int | None = None) -> Kernel:
         """The finished kernel. Raises InputError for undeclared names and sizes that cannot be."""
-        roles = []
-        for r in self._roles:
-            roles.append(Role(r.name, r.warps, r.registers, tuple(r._bodies[0])))
+        if not self._roles:
+            raise InputError(f"kernel {self.name} has no role; write one with `with kernel.role(...)`")
+        roles = [Role(r.name, r.warps, r.registers, tuple(r._bodies[0])) for r in self._roles]
         registers = launch_registers or max(r.registers for r in roles)
         bulk = [op for role in roles for op in walk(role.body) if op.spec.unit is Unit.TMA]
         tensors = {view.buffer for op in bulk for view in op.views if view.buffer.space is Space.GLOBAL}
@@ -303,74 +300,8 @@ class KernelBuilder:
             self.name, self.grid, self.cluster, tuple(roles), tuple(self._shared), tuple(self._barriers), registers,
             self.code_bytes, self.flags, descriptors=len(tensors),
         )  # fmt: skip
-        _check(kernel)
+        check_kernel(kernel)
         return kernel
-
-
-def misfit(op: Op) -> str:
-    """What of an op its opcode does not take, in words; "" if all fits.
-
-    An op of `loads` has no destination. Operands may be left out of arithmetic, and out of an op that only takes time.
-    """
-    spec = op.spec
-    if (op.barrier is not None) != spec.barrier:
-        hint = "" if op.opcode in OPS else f"; nearest opcode: {nearest_opcode(op.opcode)}"
-        return ("takes no mbarrier" if op.barrier is not None else "needs an mbarrier") + hint
-    if (op.phase is not None) != (spec.action is Action.AWAIT_PHASE):
-        return "takes no phase" if op.phase is not None else "needs a phase"
-    if not spec.evaluated and not isinstance(op.value, Const):
-        return f"its number must be known when the kernel is built, not {op.value}"
-    if op.dst is not None and not _lies_in(op.dst, spec.dst):
-        return f"writes to {spec.dst}, not to {op.dst} in {op.dst.buffer.space}"
-    places = spec.srcs + spec.srcs[-1:] * (len(op.srcs) - len(spec.srcs)) if spec.variadic else spec.srcs
-    if len(op.srcs) > len(places):
-        return f"has {len(places)} sources, not {len(op.srcs)}"
-    for view, space in zip(op.srcs, places, strict=False):
-        if not _lies_in(view, space):
-            return f"reads from {space}, not from {view} in {view.buffer.space}"
-    for load in op.loads:
-        if load.spec.unit is not Unit.SHARED or load.spec.dst != Space.REGISTERS or load.dst is not None:
-            return f"loads are of shared memory, without destination; not {load.opcode}"
-        if wrong := misfit(load):
-            return f"loads by {load.opcode}, which {wrong}"
-    return ""
-
-
-def _lies_in(view: View, space: Space) -> bool:
-    here = view.buffer.space
-    return here in space or (here is Space.SHARED and Space.CLUSTER in space)
-
-
-def _check(kernel: Kernel) -> None:
-    """Refuses kernels that name what they do not declare or exceed what any machine has."""
-    if min(kernel.grid) < 1 or min(kernel.cluster) < 1:
-        raise InputError(f"kernel {kernel.name}: grid {kernel.grid} and cluster {kernel.cluster} must be positive")
-    if any(g % c for g, c in zip(kernel.grid, kernel.cluster, strict=True)):
-        raise InputError(f"kernel {kernel.name}: grid {kernel.grid} is not a multiple of its cluster {kernel.cluster}")
-    if kernel.warps > 32:
-        raise InputError(f"kernel {kernel.name}: {kernel.warps} warps a CTA; at most 32 (1024 threads)")
-    shared, barriers = set(kernel.shared), set(kernel.barriers)
-    first_warp = 0
-    for role in kernel.roles:
-        for op in walk(role.body):
-            together = op.spec.group.warps if op.spec.group and op.spec.action is Action.OPERATE else 1
-            if first_warp % together or role.warps % together:
-                raise InputError(
-                    f"kernel {kernel.name}, role {role.name}: {op.opcode} needs whole warpgroups, {together} warps "
-                    f"from a multiple of {together} on; the role has warps {first_warp} to "
-                    f"{first_warp + role.warps - 1}"
-                )
-        first_warp += role.warps
-        signalled = {op.into for op in walk(role.body) if op.into}
-        for op in walk(role.body):
-            where = f"kernel {kernel.name}, role {role.name}, {op.opcode}"
-            for view in op.views:
-                if isinstance(view.buffer, SharedTile) and view.buffer not in shared:
-                    raise InputError(f"{where}: shared tile {view.buffer.name} is not declared in this kernel")
-            if op.barrier is not None and op.barrier not in barriers:
-                raise InputError(f"{where}: barrier {op.barrier.name} is not declared in this kernel")
-            if missing := set(op.after) - signalled:
-                raise InputError(f"{where}: waits for scoreboard {sorted(missing)[0]}, which no op signals")
 
 
 # -------------------------------------------------------------------------------------------------- meanings in NumPy
