@@ -1,0 +1,74 @@
+"""`scripts/mutate.py`: a tenth of the mutants, every pattern, and that a mutant which nobody notices is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def mutate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutate", ROOT / "scripts" / "mutate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_mutant_still_has_its_place(mutate: ModuleType) -> None:
+    for mutant in mutate.MUTANTS:
+        source = (ROOT / mutant.symbol.partition(":")[0]).read_text(encoding="utf-8")
+        assert mutate.mutated(source, mutant) != source
+        assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests.split())
+    assert len({mutant.name for mutant in mutate.MUTANTS}) == len(mutate.MUTANTS)
+
+
+@pytest.mark.slow
+def test_a_tenth_of_the_mutants_is_killed(mutate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert mutate.main(["--part", "1/10"]) == 0, capsys.readouterr().out
+
+
+SOURCE = """LIMIT = 3
+
+
+class Box:
+    def size(self):
+        return 1 + 1
+
+    def other(self):
+        return 1 + 1
+"""
+
+
+def test_a_pattern_is_looked_for_in_its_symbol_alone(mutate: ModuleType) -> None:
+    found = mutate.mutated(SOURCE, mutate.Mutant("a", "f.py:Box.other", r"1 \+ 1", "5", ""))
+    assert found == SOURCE[: SOURCE.rindex("1 + 1")] + "5\n"
+    assert mutate.mutated(SOURCE, mutate.Mutant("a", "f.py:LIMIT", "3", "4", "")).startswith("LIMIT = 4\n")
+    for symbol, pattern, message in (
+        ("f.py:Box.other", "2", "0 matches"),
+        ("f.py:Box", r"1 \+ 1", "2 matches"),
+        ("f.py:Box.none", "1", "there is no Box.none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mutate.mutated(SOURCE, mutate.Mutant("a", symbol, pattern, "", ""))
+
+
+@pytest.mark.slow
+def test_a_mutant_that_nobody_notices_survives(
+    mutate: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harmless = mutate.Mutant(
+        "text", "arch/errors.py:InputError", "Bad input", "Wrong input", "tests/arch/test_units.py"
+    )
+    monkeypatch.setattr(mutate, "MUTANTS", (harmless,))
+    assert mutate.main([]) == 1
+    assert "SURVIVED text" in capsys.readouterr().out
+    assert mutate.main(["--part", "3/2"]) == 2
