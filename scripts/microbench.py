@@ -29,7 +29,7 @@ from sim.gpu.language import Program
 from sim.gpu.power.regulator import FixedClock
 from sim.host.model import Host, Kernel, Process
 from sim.host.scopes import scope_ps
-from sim.memory.kernel import home_slice, index_of
+from sim.memory.addresses import home_slice, index_of
 from sim.memory.model import lower_memory
 from workloads import silicon
 from workloads.gpu import micro

@@ -16,11 +16,13 @@ from arch.errors import InputError
 from arch.gpu import L2
 from sim.engine.clock import TICKS_PER_CYCLE, transfer_ticks
 from sim.engine.search import TAGS
+from sim.memory.ahead import AHEAD, OTHER_SET
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramFigures, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
 from sim.memory.hashing import reciprocal
-from sim.memory.kernel import AHEAD, DIRTY_SHIFT, OTHER_SET, READY_SHIFT, VALID, read_lines, write_lines
+from sim.memory.l2 import read_lines, write_lines
 from sim.memory.replacement import MAX_WAYS, POLICIES, first_word
+from sim.memory.sets import DIRTY_SHIFT, READY_SHIFT, VALID
 
 FIGURES = (
     "dram.atom",
@@ -100,12 +102,12 @@ class MemorySpec(NamedTuple):
 class MemoryState(NamedTuple):
     """Contents and calendars, all C-contiguous.
 
-    tags: int32 [slices * sets * TAGS], line or -1. lines: int64, the same shape (see `kernel.READY_SHIFT`).
+    tags: int32 [slices * sets * TAGS], line or -1. lines: int64, the same shape (see `sets.READY_SHIFT`).
     order: int64 [slices * sets], words of `replacement`. read_free, write_free: int64 [slices]. link_free: int64 [2],
     by the partition that receives. waiting, waiting_start: int64 [slices * coalesced], line and sectors of reads that
     wait or waited at a slice, and when they are served; waiting_next: int64 [slices], the entry that is replaced next.
-    scratch: int64 [2], second results of kernels. ahead: int64 [5, AHEAD], lines that are looked up next and where they
-    are (see `kernel.SET`). counters: int64 [len(MemoryCounter)].
+    ahead: int64 [5, AHEAD], lines that are looked up next and where they are (see `ahead.SET`). counters: int64
+    [len(MemoryCounter)].
     """
 
     tags: NDArray[np.int32]
@@ -117,7 +119,6 @@ class MemoryState(NamedTuple):
     waiting: NDArray[np.int64]
     waiting_start: NDArray[np.int64]
     waiting_next: NDArray[np.int64]
-    scratch: NDArray[np.int64]
     ahead: NDArray[np.int64]
     dram: DramState
     counters: NDArray[np.int64]
@@ -193,7 +194,6 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
         waiting=np.zeros(max(1, spec.slices * spec.coalesced), np.int64),
         waiting_start=np.zeros(max(1, spec.slices * spec.coalesced), np.int64),
         waiting_next=np.zeros(spec.slices, np.int64),
-        scratch=np.zeros(2, np.int64),
         ahead=np.zeros((OTHER_SET + 1, AHEAD), np.int64),
         dram=new_dram_state(spec.dram),
         counters=np.zeros(len(MemoryCounter), np.int64),

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.memory.addresses import PAGE_SHIFT, home_slice, index_of, set_of
 from sim.memory.counters import MemoryCounter
-from sim.memory.kernel import PAGE_SHIFT, VALID, home_slice, index_of, l2_read, l2_reduce, l2_write, set_of
+from sim.memory.l2 import l2_read, l2_reduce, l2_write
 from sim.memory.model import (
     MemorySpec,
     MemoryState,
@@ -24,6 +25,7 @@ from sim.memory.model import (
     settle,
     warm,
 )
+from sim.memory.sets import VALID
 from tests.memory.machines import CLOCK_HZ, tiny
 from tests.memory.twin import CacheTwin
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from arch.load import load_arch
 from sim.engine.jit import kernel
+from sim.memory.addresses import PAGE_SHIFT, channel_of, home_slice, index_of, set_of
 from sim.memory.hashing import divide, mix, reciprocal, rotate
-from sim.memory.kernel import PAGE_SHIFT, channel_of, home_slice, index_of, set_of
 from sim.memory.model import MemorySpec, lower_memory
 
 PRESETS = ["t4", "v100-sxm2", "a100-sxm4-80gb", "h100-sxm", "h200-sxm"]

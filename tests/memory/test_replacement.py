@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from arch.gpu import Replacement
 from arch.load import load_arch
 from sim.engine.jit import kernel
+from sim.memory.addresses import home_slice, index_of
 from sim.memory.counters import MemoryCounter
-from sim.memory.kernel import VALID, home_slice, index_of, l2_read
+from sim.memory.l2 import l2_read
 from sim.memory.model import lower_memory, new_memory_state
 from sim.memory.replacement import MAX_WAYS, POLICIES, drop, fill, first_word, touch, victim
+from sim.memory.sets import VALID
 from tests.memory.machines import CLOCK_HZ, tiny
 
 steps = st.lists(st.tuples(st.sampled_from(["miss", "hit", "drop"]), st.integers(0, MAX_WAYS - 1)), max_size=80)

@@ -7,9 +7,11 @@ from numba.core import config
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import kernel
+from sim.memory.addresses import PAGE_SHIFT
 from sim.memory.counters import MemoryCounter
-from sim.memory.kernel import PAGE_SHIFT, VALID, l2_read, l2_write
+from sim.memory.l2 import l2_read, l2_write
 from sim.memory.model import MemorySpec, MemoryState, lower_memory, new_memory_state, warm
+from sim.memory.sets import VALID
 
 pytestmark = pytest.mark.skipif(bool(getattr(config, "DISABLE_JIT", 0)), reason="millions of requests: compiled only")
 

@@ -6,9 +6,11 @@ import pytest
 
 from arch.errors import InputError
 from sim.engine.clock import TICKS_PER_CYCLE
+from sim.memory.addresses import home_slice, index_of
 from sim.memory.counters import MemoryCounter
-from sim.memory.kernel import VALID, home_slice, index_of, l2_read, l2_reduce, l2_write
+from sim.memory.l2 import l2_read, l2_reduce, l2_write
 from sim.memory.model import MemorySpec, MemoryState, lower_memory, new_memory_state, warm
+from sim.memory.sets import VALID
 from tests.memory.machines import CLOCK_HZ, tiny
 
 

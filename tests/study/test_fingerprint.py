@@ -12,7 +12,7 @@ def test_what_it_covers() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in result_sources()}
     for name in (
         "sim/gpu/engine/loop.py",
-        "sim/memory/kernel.py",
+        "sim/memory/l2.py",
         "workloads/gpu/gemm/choose.py",
         "arch/gpu.py",
         "sim/app/report/figures.py",
