@@ -200,9 +200,10 @@ def arrive_or_expect(p, prog, st, w, s, t, pc, kind):
 
 @inner(inline=True)
 def arrive_behind_copies(p, prog, st, w, t, pc):
-    """An arrival on an mbarrier when the copies of warp `w` so far are done."""
+    """An arrival on an mbarrier when the copies of warp `w` so far are done; returns the tick of the arrival."""
     done = max(t, st.warps[w, CpAsyncGroups.LAST]) + p[BarrierFigure.ARRIVE_LATENCY]
     arrive(p, prog, st, st.warps[w, Warp.CTA], barrier_number(prog, st, w, pc), 1, 0, done, t)
+    return done
 
 
 # ---- named barriers, clusters

@@ -155,7 +155,8 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
     st.warps[w, Warp.PROGRAM_COUNTER] = pc + 1
     issued = t
     t = issue_one(p, st, w, s, t)
-    value = 0  # in the event log
+    value = 0  # in the event log, and when it is done if that is later than its warp goes on
+    done = t
     if kind == Kind.WGMMA_COMMIT:
         commit_group(st, w)
     elif kind == Kind.CP_COMMIT:
@@ -163,7 +164,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
     elif kind == Kind.CP_WAIT:
         t = wait_copies(st, w, t, code[pc, Col.VALUE])
     elif kind == Kind.CP_ARRIVE:
-        arrive_behind_copies(p, prog, st, w, t, pc)
+        done = arrive_behind_copies(p, prog, st, w, t, pc)
     elif kind == Kind.BULK_COMMIT:
         st.warps[w, BulkGroups.COMMITTED] += 1
     elif kind == Kind.BULK_WAIT or kind == Kind.BULK_WAIT_READ:
@@ -181,7 +182,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
     elif kind == Kind.FENCE:
         t = fence(st, w, t)
     if t != PARKED:
-        log_op(st.log, st, w, code[pc, Col.OP], issued, t, t, value)
+        log_op(st.log, st, w, code[pc, Col.OP], issued, t, max(t, done), value)
     return t
 
 
