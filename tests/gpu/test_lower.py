@@ -1,15 +1,17 @@
-"""Expressions as the engine evaluates them."""
+"""Expressions as the engine evaluates them, and views that no box of addresses can hold."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from arch.errors import InputError
 from sim.gpu.engine import expressions as native
 from sim.gpu.engine.warp import Warp
-from sim.gpu.language import CTA_X, WARP, Expr, Table, Var
+from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, Table, Var
+from sim.gpu.lower.boxes import box_row
 from sim.gpu.lower.expressions import Expressions, given_variables
-from sim.gpu.lower.tables import Affine
+from sim.gpu.lower.tables import Affine, Box
 from sim.gpu.lower.tables import WarpVariables as V
 
 H, J, K, L = (Var(name) for name in "hjkl")
@@ -43,3 +45,25 @@ def test_affine_expressions_have_the_value_of_their_bytecode(expr: Expr, affine:
     columns, factors = row[Affine.COLUMN0 :: 2], row[Affine.FACTOR0 :: 2]
     terms = zip(columns[: row[Affine.TERMS]], factors, strict=False)
     assert row[Affine.CONST] + sum(factor * warps[0, column] for column, factor in terms) == value
+
+
+def test_a_box_walks_its_rows_along_the_contiguous_dimension() -> None:
+    columns_first = GlobalTensor("t", (8, 32), "fp16", strides=(1, 8))
+    row = box_row(columns_first[2:4, 16:16], {"t": 4096}, lambda e: 7, "here")
+    assert (row[Box.BASE], row[Box.ELEMENT]) == (4096, 2)
+    assert (row[Box.COL_DIM], row[Box.ROW_DIM], row[Box.DIMS]) == (0, 1, 2)
+    assert row[Box.EXPR0 : Box.EXPR0 + 8] == [7, 2, 8, 4, 7, 16, 32, 16]
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "message"),
+    [
+        ((2, 2, 2, 2, 2), (16, 8, 4, 2, 1), "here: tensor t has 5 dimensions; at most 4"),
+        ((4, 4), (8, 2), "here: tensor t has no dimension of stride 1"),
+        ((4, 4, 4), (16, 4, 1), "more than two-dimensional; copy it in two-dimensional boxes"),
+    ],
+)
+def test_a_view_that_is_no_box_is_refused(shape: tuple[int, ...], strides: tuple[int, ...], message: str) -> None:
+    tensor = GlobalTensor("t", shape, "fp16", strides=strides)
+    with pytest.raises(InputError, match=message):
+        box_row(tensor[tuple(slice(None) for _ in shape)], {"t": 0}, lambda e: 0, "here")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
@@ -63,6 +64,7 @@ def unread(table: Iterable[OpSpec]) -> list[str]:
     found = []
     for spec in table:
         known = {
+            "the engine": find_spec(f"sim.gpu.engine.{spec.unit.value}") is not None,
             "the engine's kinds": spec.kind in Kind.__members__,
             "the lowering": spec.action is not Action.OPERATE or spec.unit in LOWERING,
             "the interpreter": spec.action in {*replay.AT_ISSUE, *replay.AT_END, Action.NOTE},
@@ -210,6 +212,15 @@ def _exchange() -> tuple[Program, dict[str, Array], dict[str, Array]]:
 def test_fragments_clusters_and_reductions_compute_the_sum() -> None:
     program, inputs, expected = _exchange()
     check = interpret(program, execute(program), inputs)
+    assert check.violations == []
+    np.testing.assert_array_equal(check.outputs["y"], expected["y"])
+
+
+def test_what_the_engine_says_of_them_computes_the_sum() -> None:
+    program, inputs, expected = _exchange()
+    run = Device(_machine("h100-sxm"), log=True).run(program.kernels[0], program.addresses())
+    assert run.events is not None
+    check = interpret(program, run.events, inputs)
     assert check.violations == []
     np.testing.assert_array_equal(check.outputs["y"], expected["y"])
 

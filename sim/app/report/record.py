@@ -20,7 +20,7 @@ WARP_STATES = (
     "mio_throttle",  # queue of shared-memory and special instructions full
     "barrier",  # bar.sync
     "mbarrier",  # waiting for the phase of an mbarrier
-    "gmma",  # wgmma.wait_group
+    "gmma",  # a wait for asynchronous products
     "cp_async",  # cp.async.wait_group
     "tma_store",  # cp.async.bulk.wait_group, or TMA queue full
     "cluster_barrier",  # barrier.cluster

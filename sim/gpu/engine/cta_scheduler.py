@@ -163,7 +163,7 @@ def start_warp(p, prog, st, sm, slot, i, order, begin):
 
 @inner(inline=True)
 def exit_warp(p, prog, st, w, s, sm, t):
-    """Warp `w` ends at `t`, unless wgmma or bulk stores of it are in flight; the last one lets the next CTA in.
+    """Warp `w` ends at `t`, unless products or bulk stores of it are in flight; the last one lets the next CTA in.
 
     Returns the tick at which it looks again, PARKED or SCHEDULED.
     """

@@ -20,7 +20,7 @@ class Event(IntEnum):
     WARP = 2  #: number in the CTA, roles in the order of their declaration
     OP = 3  #: index in `for role in kernel.roles: for op in walk(role.body)`
     T_ISSUE = 4  #: ticks; the op leaves the warp (a barrier: the warp arrives)
-    T_READ = 5  #: ticks; its sources have been read (wgmma, TMA store: the shared memory)
+    T_READ = 5  #: ticks; its sources have been read (asynchronous products, bulk stores: the shared memory)
     T_DONE = 6  #: ticks; its result is visible: landed in every destination, written, barrier passed
     VALUE = 7  #: what `next_tile` returned; of TMA loads and mbarrier waits phase << 16 | barrier of the CTA; else 0
 

@@ -86,7 +86,7 @@ def log_op(log, st, w, op, t0, t1, t2, value):
 
 @inner(inline=True)
 def log_end(log, row, read, done):
-    """Writes the times of a wgmma that has been logged when it was issued."""
+    """Writes the times of an op that was logged before they were known."""
     if log is not None and 0 <= row < log.shape[0]:
         log[row, 5] = read
         log[row, 6] = done

@@ -1,4 +1,4 @@
-"""Shared memory of an SM: one array for loads, stores, ldmatrix, the TMA's writes and the operands of wgmma."""
+"""Shared memory of an SM: one array for loads, stores, ldmatrix, the TMA's writes and operands of the tensor cores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SharedMemory(IntEnum):
     """Columns of an SM's row: until when the array's work is booked."""
 
     FREE = 0  # for loads and stores of warps
-    BACKGROUND_FREE = 1  # for wgmma and TMA traffic behind these
+    BACKGROUND_FREE = 1  # for traffic of tensor cores and TMA behind these
 
 
 class SharedFigure(IntEnum):

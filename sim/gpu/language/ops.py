@@ -36,14 +36,20 @@ _SPACES = {
 
 
 class Unit(Enum):
-    """Who executes an op."""
+    """Who executes an op: a module of `sim.gpu.engine`."""
 
-    ISSUE = "the warp scheduler and the pipes of its sub-core, of fixed latency"
-    TENSOR = "the tensor core, beside its warp"
-    SHARED = "the shared memory"
-    GLOBAL = "the load/store unit and the L1"
-    TMA = "the TMA"
-    BARRIERS = "barriers, semaphores and the counter of a dynamic scheduler"
+    ISSUE = "issue"
+    """The pipes of the warp's sub-core, of fixed latency."""
+    TENSOR = "tensor"
+    """The tensor core, beside its warp."""
+    SHARED = "shared"
+    GLOBAL = "global_memory"
+    CP_ASYNC = "cp_async"
+    """Groups of asynchronous copies; the copies themselves are requests like loads."""
+    TMA = "tma"
+    BARRIERS = "barriers"
+    SEMAPHORES = "semaphores"
+    """Semaphores in device memory, and the counter of a dynamic scheduler."""
 
 
 class Action(Enum):
@@ -194,9 +200,9 @@ _SPECS = (
         "cp_async", Unit.GLOBAL, "CP_ASYNC", group=CP_ASYNC, dst=_SHARED, srcs=(_GLOBAL,), row="ldg",
         track="loads in flight",
     ),
-    OpSpec("cp_commit", Unit.GLOBAL, "CP_COMMIT", Action.COMMIT_GROUP, CP_ASYNC),
-    OpSpec("cp_wait", Unit.GLOBAL, "CP_WAIT", Action.AWAIT_GROUPS, CP_ASYNC, value="{} left"),
-    OpSpec("cp_async_arrive", Unit.GLOBAL, "CP_ARRIVE", Action.ARRIVE_AFTER_GROUP, CP_ASYNC, barrier=True),
+    OpSpec("cp_commit", Unit.CP_ASYNC, "CP_COMMIT", Action.COMMIT_GROUP, CP_ASYNC),
+    OpSpec("cp_wait", Unit.CP_ASYNC, "CP_WAIT", Action.AWAIT_GROUPS, CP_ASYNC, value="{} left"),
+    OpSpec("cp_async_arrive", Unit.BARRIERS, "CP_ARRIVE", Action.ARRIVE_AFTER_GROUP, CP_ASYNC, barrier=True),
     OpSpec("tma_load", Unit.TMA, "TMA_LOAD", dst=_CLUSTER, srcs=(_GLOBAL,), barrier=True, track="TMA load"),
     OpSpec("tma_store", Unit.TMA, "TMA_STORE", group=BULK, dst=_GLOBAL, srcs=(_SHARED,), track="TMA store"),
     OpSpec(
@@ -216,10 +222,10 @@ _SPECS = (
     OpSpec("bar_sync", Unit.BARRIERS, "BAR_SYNC", Action.MEET, value="{} warps", numbered=True),
     OpSpec("bar_arrive", Unit.BARRIERS, "BAR_ARRIVE", Action.JOIN, value="{} warps", numbered=True),
     OpSpec("cluster_sync", Unit.BARRIERS, "CLUSTER_SYNC", Action.MEET, cluster=True),
-    OpSpec("next_tile", Unit.BARRIERS, "NEXT_TILE", Action.NEXT_TILE),
-    OpSpec("flag_add", Unit.BARRIERS, "FLAG_ADD", Action.RELEASE, numbered=True),
+    OpSpec("next_tile", Unit.SEMAPHORES, "NEXT_TILE", Action.NEXT_TILE),
+    OpSpec("flag_add", Unit.SEMAPHORES, "FLAG_ADD", Action.RELEASE, numbered=True),
     OpSpec(
-        "flag_wait", Unit.BARRIERS, "FLAG_WAIT", Action.ACQUIRE, value="{} reached", evaluated=True, numbered=True
+        "flag_wait", Unit.SEMAPHORES, "FLAG_WAIT", Action.ACQUIRE, value="{} reached", evaluated=True, numbered=True
     ),
     OpSpec("setmaxnreg", Unit.ISSUE, "NOTE", Action.NOTE, value="{} registers"),
 )  # fmt: skip
