@@ -1,8 +1,8 @@
 """The library end to end on small shapes: what comes out, under which conditions, and what is refused."""
 
 import dataclasses
-import importlib
 import json
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -10,12 +10,17 @@ import jsonschema
 import pytest
 
 from arch import InputError, list_archs, load_arch
+from arch.gpu import GpuSpec
 from sim import compare, simulate, simulate_row
+from sim.app.families import gpu_check, gpu_run
+from sim.app.families.gpu import Gpu, operator_on
+from sim.app.families.gpu_conditions import Conditions, conditions_of
+from sim.app.families.request import Bench
+from sim.app.run import row_request, run
 from sim.gpu.check.interpret import CheckResult as Replay
+from sim.gpu.check.interpret import interpret as interpreted
 from workloads.ops import Gemm
-from workloads.silicon import Row, read_rows
-
-gpu: Any = importlib.import_module("sim.app.families.gpu")
+from workloads.silicon import Row, operator_of, read_rows
 
 SCHEMA = json.loads(resources.files("sim.app.report").joinpath("schema.json").read_text(encoding="utf-8"))
 A100 = "a100-sxm4-80gb"
@@ -83,7 +88,7 @@ def test_a_warm_cache_reads_no_operands_from_dram() -> None:
 
 
 def test_operands_of_a_long_run_are_warm_without_running_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "SETTLED_PS", 0)
+    monkeypatch.setattr(gpu_run, "SETTLED_PS", 0)
     assert simulate(SMALL, A100, l2="warm").figures.counters["dram_read_bytes"] < OPERANDS // 4
 
 
@@ -115,7 +120,7 @@ def test_exact_issues_singly_and_counts_the_same() -> None:
 def test_tune_takes_the_fastest_and_reports_the_others() -> None:
     report = simulate(SMALL, "h100-sxm", tune=True)
     simulated = [c for c in report.record.candidates if c.simulated_cycles is not None]
-    assert len(simulated) == gpu.TUNED
+    assert len(simulated) == Gpu.tuned
     (chosen,) = [c for c in simulated if c.chosen]
     assert chosen.schedule == report.record.schedule
     assert chosen.simulated_cycles == min(c.simulated_cycles or 0 for c in simulated) == report.cycles
@@ -144,8 +149,8 @@ def test_a_wrong_result_and_a_violation_fail_the_check(monkeypatch: pytest.Monke
         outputs["C"][0, 7, 9] = float("nan")
         return Replay(outputs, replay.violations)
 
-    original = gpu.interpret
-    monkeypatch.setattr(gpu, "interpret", interpret)
+    original = interpreted
+    monkeypatch.setattr(gpu_check, "interpret", interpret)
     report = simulate("gemm m=64 n=64 k=64 dtype=bf16", A100, schedule=MMA, check=True)
     assert report.record.check is not None
     assert not report.record.check.passed
@@ -155,11 +160,11 @@ def test_a_wrong_result_and_a_violation_fail_the_check(monkeypatch: pytest.Monke
 
 def test_the_event_log_grows_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = "gemm m=64 n=64 k=64 dtype=bf16"
-    monkeypatch.setattr(gpu, "_LOG_ROWS", 16)
+    monkeypatch.setattr(gpu_check, "_LOG_ROWS", 16)
     report = simulate(workload, A100, schedule=MMA, check=True)
     assert report.record.check is not None
     assert report.record.check.passed
-    monkeypatch.setattr(gpu, "_MAX_LOG_ROWS", 32)
+    monkeypatch.setattr(gpu_check, "_MAX_LOG_ROWS", 32)
     with pytest.raises(InputError, match="a smaller problem"):
         simulate(workload, A100, schedule=MMA, check=True)
 
@@ -186,7 +191,7 @@ def test_bad_input_is_refused_before_anything_runs(
     def run(*arguments: Any) -> None:
         raise AssertionError("ran")
 
-    monkeypatch.setattr(gpu, "run_program", run)
+    monkeypatch.setattr("sim.app.families.gpu.run_steps", run)
     with pytest.raises(InputError, match=says) as caught:
         simulate(**{"workload": SMALL, "machine": A100, **options})
     assert "\n" not in str(caught.value)
@@ -229,11 +234,16 @@ def test_a_row_runs_in_its_scope_and_state() -> None:
 
 
 def test_a_row_runs_in_its_sources_environment() -> None:
+    def conditions(row: Row) -> Conditions:
+        request = Gpu().row(row)
+        assert isinstance(request.machine, GpuSpec)
+        return conditions_of(request, request.machine)
+
     limited = row(source="triton_docs_a100")
-    assert gpu.conditions_of(limited) == gpu.Conditions("dirty", "isolated", limit_mw=320_000, dirty_milli=600)
-    assert gpu.conditions_of(row(source="xla_matmul_table", l2="mixed")) == gpu.Conditions(clock="isolated")
-    repeated = gpu.conditions_of(row(source="cudnn_frontend_bench"))
-    assert repeated == gpu.Conditions("dirty", "isolated", dirty_milli=450, cold_code=False)
+    assert conditions(limited) == Conditions("dirty", "isolated", limit_mw=320_000, dirty_milli=600)
+    assert conditions(row(source="xla_matmul_table", l2="mixed")) == Conditions(clock="isolated")
+    repeated = conditions(row(source="cudnn_frontend_bench"))
+    assert repeated == Conditions("dirty", "isolated", dirty_milli=450, cold_code=False)
     result = simulate_row(limited)
     assert (result.cycles - 1) / result.time_ps <= 1_410_000_000 / 10**12
 
@@ -244,12 +254,8 @@ def test_set_up_is_of_kernels_with_much_shared_memory_and_warm_code_is_not_fetch
         (kernel,) = simulate(workload, "h100-sxm").to_dict()["kernels"]
         assert kernel["gpu"]["launch_us"]["setup"] == setup_ps * 1e-6
     norm = row(op="rmsnorm", shape="rows=16 cols=128", schedule="fused", dtype="bf16", source="cudnn_frontend_bench")
-    op = gpu.operator_on(gpu.operator_of(norm), spec)
-    program = gpu.program_of(op, spec, gpu.choose(op, spec, "fused").config)
-    warm, cold = (
-        gpu.run_program(program, spec, gpu.Conditions(cold_code=fetched), 0, "bf16", None).time_ps
-        for fetched in (False, True)
-    )
+    asked = replace(row_request(norm), clock="isolated", l2="cold")
+    warm, cold = (run(replace(asked, bench=Bench(cold_code=fetched))).time_ps for fetched in (False, True))
     assert warm + 100_000 < cold
 
 
@@ -268,5 +274,5 @@ def test_every_packaged_row_is_a_question_that_can_be_asked() -> None:
     specs = {name: load_arch(name) for name in list_archs()}
     for packaged in read_rows():
         if packaged.op == "gemm" and packaged.machine in specs:
-            operator = gpu.operator_on(gpu.operator_of(packaged), specs[packaged.machine])
+            operator = operator_on(operator_of(packaged), specs[packaged.machine])
             assert operator.macs > 0

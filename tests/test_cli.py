@@ -1,7 +1,6 @@
 """The command line end to end: what is printed where, exit codes, files, interruption, the same result everywhere."""
 
 import csv
-import importlib
 import json
 import os
 import re
@@ -26,7 +25,7 @@ from arch.rdu import RduSpec
 from arch.tpu import TpuSpec
 from sim.app.cli import main
 from sim.app.cli.progress import Progress
-from workloads.ops import operator_class, operator_words
+from workloads.ops import Gemm, operator_class, operator_words
 from workloads.silicon import Row
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,8 +75,7 @@ def test_compare_prints_rows_and_reasons(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_failed_check_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    gpu: Any = importlib.import_module("sim.app.families.gpu")
-    monkeypatch.setattr(gpu.Gemm, "relative_error", lambda *_: 1.0)
+    monkeypatch.setattr(Gemm, "relative_error", lambda *_: 1.0)
     assert main(["run", *ON_A100, "--check"]) == 1
     assert "check     FAILED" in capsys.readouterr().out
 
@@ -240,7 +238,13 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_interrupt_is_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("background", [False, True])
+def test_interrupt_is_clean(
+    background: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if background:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def interrupted(self: Progress, share: float) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -258,16 +262,18 @@ def test_interrupt_ends_the_workers_of_a_validation(tmp_path: Path) -> None:
         "\n".join(
             (
                 "import dataclasses, os, signal, time",
-                "from sim.app.study.validate import RowResult, validate",
+                "from sim.app.study.case import Answer, code_hash",
+                "from sim.app.study.executors import Processes",
+                "from sim.app.study.validate import validate",
                 "from workloads.silicon import read_rows",
-                "def simulate(row):",
-                "    if row.shape != 'm=1': time.sleep(3600)",
-                "    return RowResult('s', 1, 1)",
+                "def work(request):",
+                "    if 'm=1 ' not in request.workload: time.sleep(3600)",
+                "    return Answer({'schedule': 's', 'cycles': 1, 'time_us': 1.0}, code=code_hash())",
                 "if __name__ == '__main__':",
-                "    first = read_rows()[0]",
-                "    rows = [dataclasses.replace(first, shape=f'm={i}', time_us=9 - i) for i in (1, 2, 3)]",
-                "    def progress(done, of): os.kill(os.getpid(), signal.SIGINT)",
-                "    try: validate(rows, simulate, workers=2, progress=progress)",
+                "    first = next(row for row in read_rows() if row.op == 'gemm')",
+                "    rows = [dataclasses.replace(first, shape=f'm={i} n=1 k=1', time_us=9 - i) for i in (1, 2, 3)]",
+                "    def progress(done, of): done and os.kill(os.getpid(), signal.SIGINT)",
+                "    try: validate(rows, make=lambda cases: Processes(2, work), progress=progress)",
                 "    except KeyboardInterrupt: print('ended')",
             )
         )

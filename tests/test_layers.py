@@ -141,7 +141,6 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return next((c for name in sorted(graph) if (c := visit(name, []))), [])
 
 
-@pytest.mark.xfail(reason="study and families: until the move is done", strict=True)
 def test_folders_have_no_circles() -> None:
     assert circle(folders()) == []
 

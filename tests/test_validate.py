@@ -3,42 +3,57 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from arch.errors import InputError
-from sim.app.study.validate import Outcome, RowResult, Store, default_fingerprint, select, validate
+from sim.app.families.request import Request
+from sim.app.fingerprint import code_hash
+from sim.app.run import RowResult, row_request
+from sim.app.study import case as case_module
+from sim.app.study.case import Answer
+from sim.app.study.executors import Inline, Processes, Work
+from sim.app.study.store import ResultStore
+from sim.app.study.validate import Outcome, Validation, select, validate
+from workloads.parse import parse
 from workloads.silicon import Row, read_rows
 
-ROW = Row("h100-sxm", "gemm", "bf16", "m=1 n=1 k=1", "vendor", 100.0, "kernel", 0.0, "cold", "A", "here", "url")
+ROW = Row("h100-sxm", "gemm", "bf16", "m=64 n=64 k=64", "vendor", 100.0, "kernel", 0.0, "cold", "A", "here", "url")
 
 
-def rows_of(**columns: list[object]) -> list[Row]:
-    """Rows that differ in the given columns."""
+def rows_of(sizes: Iterable[int] = (), **columns: list[Any]) -> list[Row]:
+    """Rows that differ in the given columns. sizes: m of each."""
+    if sizes := list(sizes):
+        columns["shape"] = [f"m={m} n=1 k=1" for m in sizes]
     lists = [[(name, value) for value in values] for name, values in columns.items()]
-    return [dataclasses.replace(ROW, **dict(pairs)) for pairs in zip(*lists, strict=True)]  # type: ignore[arg-type]
+    return [dataclasses.replace(ROW, **dict(pairs)) for pairs in zip(*lists, strict=True)]
 
 
-def proportional(row: Row) -> RowResult:
-    """A simulator that takes m microseconds."""
-    size = int(row.shape.split()[0].removeprefix("m="))
-    if row.op != "gemm":
-        raise InputError(f"operator {row.op} is not available in this version")
+def proportional(request: Request) -> Answer:
+    """A simulator that takes m microseconds and does not run softmax."""
+    op = parse(str(request.workload))
+    if op.word != "gemm":
+        return Answer(refused=f"operator {op.word} is not available in this version", code=code_hash())
+    size: int = op.m  # type: ignore[attr-defined]
     if size == 13:
-        raise ZeroDivisionError("a bug")
-    return RowResult("wgmma", 1000 * size, size * 10**6)
+        return Answer(failed="ZeroDivisionError: a bug", code=code_hash())
+    return Answer({"schedule": "wgmma", "cycles": 1000 * size, "time_us": float(size)}, code=code_hash())
 
 
-def same(row: Row) -> str:
-    """A fingerprint of a program that never changes."""
-    return "1"
+def validated(rows: Sequence[Row], work: Work = proportional, store: Path | None = None, **options: Any) -> Validation:
+    """A validation in this process."""
+    if store is None:
+        return validate(rows, make=lambda _: Inline(work), **options)
+    with ResultStore(store) as opened:
+        return validate(rows, make=lambda _: Inline(work), store=opened, **options)
 
 
 def test_groups_by_hand() -> None:
-    rows = rows_of(shape=["m=110", "m=80", "m=100", "m=300"], dtype=["bf16", "bf16", "bf16", "tf32"])
-    validation = validate(rows, proportional, workers=1, fingerprint=same)
+    rows = rows_of([110, 80, 100, 300], dtype=["bf16", "bf16", "bf16", "tf32"])
+    validation = validated(rows)
     first, second = validation.groups
     assert (first.machine, first.op, first.dtype, first.schedule, first.rows) == (
         "h100-sxm",
@@ -64,8 +79,11 @@ def test_overhead_counts_in_host_scope_only() -> None:
 
 
 def test_no_row_is_dropped_in_silence() -> None:
-    rows = rows_of(shape=["m=100", "m=1", "m=13", "m=2"], op=["gemm", "softmax", "gemm", "softmax"])
-    validation = validate(rows, proportional, workers=1, fingerprint=same)
+    rows = rows_of(
+        shape=["m=100 n=1 k=1", "rows=1 cols=1", "m=13 n=1 k=1", "rows=2 cols=1"],
+        op=["gemm", "softmax", "gemm", "softmax"],
+    )
+    validation = validated(rows)
     assert [outcome.row for outcome in validation.outcomes] == [rows[0]]
     assert [missing.row for missing in validation.skipped] == [rows[1], rows[3]]
     assert [missing.reason for missing in validation.failed] == ["ZeroDivisionError: a bug"]
@@ -80,100 +98,97 @@ def test_no_row_is_dropped_in_silence() -> None:
 
 
 def test_processes_and_one_process_agree() -> None:
-    rows = rows_of(shape=["m=110", "m=80", "m=13", "m=7"], op=["gemm", "gemm", "gemm", "add"])
-    assert validate(rows, proportional, workers=2, fingerprint=same) == validate(
-        rows, proportional, workers=1, fingerprint=same
-    )
+    rows = rows_of([110, 80, 13, 7], op=["gemm", "gemm", "gemm", "add"])
+    assert validate(rows, make=lambda _: Processes(2, proportional)) == validated(rows)
 
 
-def counting(calls: list[Row], stop_at: int | None = None) -> Callable[[Row], RowResult]:
+def counting(calls: list[str], stop_at: int | None = None) -> Work:
     """A simulator that notes its calls and is interrupted at one of them."""
 
-    def simulate(row: Row) -> RowResult:
-        calls.append(row)
+    def simulate(request: Request) -> Answer:
+        calls.append(str(request.workload))
         if len(calls) == stop_at:
             raise KeyboardInterrupt
-        return proportional(row)
+        return proportional(request)
 
     return simulate
 
 
 def test_an_interruption_costs_only_the_row_that_ran(tmp_path: Path) -> None:
-    store = tmp_path / "deep" / "results.jsonl"
-    rows = rows_of(shape=[f"m={m}" for m in range(1, 6)])
-    calls: list[Row] = []
+    store = tmp_path / "deep" / "results.sqlite"
+    rows = rows_of(range(1, 6))
+    calls: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        validate(rows, counting(calls, stop_at=3), workers=1, store=store, fingerprint=same)
-    with open(store, "a", encoding="utf-8") as file:
-        file.write('{"key": "cut sh')
-    again: list[Row] = []
-    resumed = validate(rows, counting(again), workers=1, store=store, fingerprint=same)
-    assert again == calls[2:] + rows[3:]
-    assert resumed == validate(rows, proportional, workers=1, fingerprint=same)
-    third: list[Row] = []
-    assert validate(rows, counting(third), workers=1, store=store, fingerprint=same) == resumed
+        validated(rows, counting(calls, stop_at=3), store)
+    again: list[str] = []
+    resumed = validated(rows, counting(again), store)
+    assert again == [calls[2], *(str(row_request(row).workload) for row in rows[3:])]
+    assert resumed == validated(rows)
+    third: list[str] = []
+    assert validated(rows, counting(third), store) == resumed
     assert third == []
 
 
-def test_stored_results_are_for_the_same_question_only(tmp_path: Path) -> None:
-    store = tmp_path / "results.jsonl"
-    validate([ROW], proportional, workers=1, store=store, fingerprint=same)
+def test_stored_results_are_for_the_same_question_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "results.sqlite"
+    row = dataclasses.replace(ROW, shape="m=1 n=1 k=1")
+    validated([row], store=store)
 
-    def ran(row: Row, fingerprint: Callable[[Row], str] = same) -> bool:
-        calls: list[Row] = []
-        validate([row], counting(calls), workers=1, store=store, fingerprint=fingerprint)
+    def ran(row: Row) -> bool:
+        calls: list[str] = []
+        validated([row], counting(calls), store)
         return bool(calls)
 
-    assert not ran(dataclasses.replace(ROW, time_us=7.0, quality="C", url="elsewhere"))
-    changes = {"machine": "t4", "dtype": "fp16", "shape": "m=2", "scope": "event", "l2": "warm", "schedule": "triton"}
+    assert not ran(dataclasses.replace(row, time_us=7.0, quality="C", url="elsewhere"))
+    shape = "m=2 n=1 k=1"
+    changes = {
+        "machine": "t4", "dtype": "fp16", "shape": shape, "scope": "event", "l2": "warm", "schedule": "triton"
+    }  # fmt: skip
     for column, value in changes.items():
-        assert ran(dataclasses.replace(ROW, **{column: value})), column  # type: ignore[arg-type]
-    assert ran(dataclasses.replace(ROW, source="xla_matmul_table")), "another environment"
-    assert ran(ROW, lambda row: "2"), "another program"
+        assert ran(dataclasses.replace(row, **{column: value})), column  # type: ignore[arg-type]
+    assert ran(dataclasses.replace(row, source="xla_matmul_table")), "another environment"
+    monkeypatch.setattr(case_module, "code_hash", lambda: "f" * 64)
+    monkeypatch.setattr("tests.test_validate.code_hash", lambda: "f" * 64)
+    monkeypatch.setattr("sim.app.study.runner.code_hash", lambda: "f" * 64)
+    assert ran(row), "another program"
 
 
 def test_equal_questions_are_simulated_once() -> None:
-    calls: list[Row] = []
-    rows = rows_of(time_us=[90.0, 100.0, 110.0])
-    validation = validate(rows, counting(calls), workers=1, fingerprint=same)
+    calls: list[str] = []
+    validation = validated(rows_of(time_us=[90.0, 100.0, 110.0]), counting(calls))
     assert len(calls) == 1
     assert len(validation.outcomes) == 3
 
 
-def busy(row: Row) -> RowResult:
-    """A simulator that takes some CPU time."""
-    end_s = time.process_time() + 0.02
-    while time.process_time() < end_s:
-        pass
-    return proportional(row)
+def timed(request: Request) -> Answer:
+    """A simulator that says what it cost."""
+    return dataclasses.replace(proportional(request), cpu_s=0.25)
 
 
 def test_cpu_time_is_reported_once_a_simulation_and_survives_an_interruption(tmp_path: Path) -> None:
-    rows = rows_of(shape=["m=1", "m=1", "m=2"], dtype=["bf16", "bf16", "tf32"])
-    first = validate(rows, busy, workers=2, store=tmp_path / "results.jsonl", fingerprint=same)
-    each = [outcome.result.cpu_s for outcome in first.outcomes]
-    assert min(each) >= 0.02
-    assert each[0] == each[1]
-    assert first.cpu_s == pytest.approx(each[0] + each[2])
-    assert [group.cpu_s for group in first.groups] == [each[0], each[2]]
-    resumed = validate(rows, counting([], stop_at=1), workers=1, store=tmp_path / "results.jsonl", fingerprint=same)
+    rows = rows_of([1, 1, 2], dtype=["bf16", "bf16", "tf32"])
+    first = validated(rows, timed, tmp_path / "results.sqlite")
+    assert [outcome.result.cpu_s for outcome in first.outcomes] == [0.25] * 3
+    assert first.cpu_s == 0.5
+    assert [group.cpu_s for group in first.groups] == [0.25, 0.25]
+    resumed = validated(rows, counting([], stop_at=1), tmp_path / "results.sqlite")
     assert resumed.to_dict() == first.to_dict()
     assert resumed.to_dict()["cpu_s"] == first.cpu_s
-    assert f"3 rows, {first.cpu_s:.1f} CPU s" in str(resumed)
+    assert "3 rows, 0.5 CPU s" in str(resumed)
+
+
+def test_a_simulation_says_what_cpu_time_it_took() -> None:
+    start_s = time.process_time()
+    answer = case_module.run_case(row_request(dataclasses.replace(ROW, machine="t4", dtype="fp16")))
+    assert 0 < answer.cpu_s <= time.process_time() - start_s
+    assert answer.report is not None
+    assert "simulator" not in answer.report
 
 
 def test_progress_reaches_the_end() -> None:
     seen: list[tuple[int, int]] = []
-    rows = rows_of(shape=["m=1", "m=2", "m=2"])
-    validate(rows, proportional, workers=1, fingerprint=same, progress=lambda done, of: seen.append((done, of)))
-    assert seen[-1] == (3, 3)
-    assert len(seen) == 2
-
-
-def test_fingerprint_follows_the_machine() -> None:
-    t4, other = dataclasses.replace(ROW, machine="no-such-machine"), ROW
-    assert default_fingerprint(ROW) == default_fingerprint(other)
-    assert default_fingerprint(ROW) != default_fingerprint(t4)
+    validated(rows_of([1, 2, 2]), progress=lambda done, of: seen.append((done, of)))
+    assert seen[-1] == (2, 2)
 
 
 def test_select_filters_and_names_the_nearest() -> None:
@@ -188,17 +203,11 @@ def test_select_filters_and_names_the_nearest() -> None:
         select(rows, arch=["h100-sxn"])
 
 
-def test_store_that_cannot_be_used_is_bad_input(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be used"):
-        Store(tmp_path / "file" / "below")
-
-
 def test_picture_has_a_group_each() -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    rows = rows_of(shape=["m=110", "m=80"], dtype=["bf16", "tf32"])
-    axes = validate(rows, proportional, workers=1, fingerprint=same).plot()
+    rows = rows_of([110, 80], dtype=["bf16", "tf32"])
+    axes = validated(rows).plot()
     labels = [line.get_label() for line in axes.lines if line.get_marker() == "."]
     assert labels == ["h100-sxm gemm bf16 vendor", "h100-sxm gemm tf32 vendor"]

@@ -22,11 +22,12 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from arch.load import load_arch
-from sim.app.families.rdu import ProgramRun, chosen_run, play_launches, run_program
+from sim.app.families.rdu import ProgramRun, play_launches, run_program
 from sim.app.run import simulate
 from sim.rdu.host import Launch, copy_ps, run_launches
 from workloads.graphs.llama import MODELS, Llama
 from workloads.rdu.monarch import FLOPS, FORMS, monarch
+from workloads.rdu.select import build, choose
 
 SWEPT = {
     "launch.program_load": ("10 us", "20 us", "40 us"),
@@ -83,7 +84,9 @@ def decode_us(overrides: Sequence[str], schedule: str, tp: int = 8, layers: int 
 def _sections(model: str, tp: int, schedule: str, latency: str) -> ProgramRun:
     """All layers of a model decoding a token, for one latency of the links: launch times do not reach the sections."""
     op = Llama(model=model, phase="decode", seq=4096, layers=MODELS[model].layers, tp=tp)
-    return chosen_run(op, load_arch("sn40l", [latency] if latency else []), schedule, None)
+    spec = load_arch("sn40l", [latency] if latency else [])
+    op = op.with_defaults(spec.default_dtype)
+    return run_program(build(op, spec, choose(op, spec, schedule).config), spec)
 
 
 def token_us(overrides: Sequence[str], model: str, tp: int, schedule: str) -> float:

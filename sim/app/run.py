@@ -1,23 +1,27 @@
-"""The program as a library: `simulate` one operator on one machine, `compare` several, `simulate_row` for validation.
+"""The program as a library, and its one pipeline: a request becomes candidates, a run, a record, a report.
 
-What a family of machines does with an operator is in `sim.app.families`.
+`simulate` runs one operator or graph on one machine, `compare` one on several, `simulate_row` a row of reference data;
+`trace` records what happens when. What a family of machines does with an operator is in `sim.app.families`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
 from arch.load import load_arch
 from arch.spec import MachineSpec
-from sim.app.families import runner
-from sim.app.families.options import Options, Progress, part
+from sim.app.cost import Cost, version
+from sim.app.families import family_of
+from sim.app.families.family import Family, Plan, Ran
+from sim.app.families.request import Progress, Request, part
 from sim.app.report.compare import Comparison, Unsupported
+from sim.app.report.record import Candidate, RunRecord
 from sim.app.report.report import Report
-from sim.app.study.validate import RowResult
-from workloads.gpu.select import WITHOUT
+from sim.app.trace.timeline import Timeline
+from sim.app.trace.window import TooMuchError, Wanted
 from workloads.graphs import Graph
 from workloads.ops import Operator
 from workloads.parse import parse
@@ -25,6 +29,24 @@ from workloads.silicon import Row
 
 if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What the simulator says about a row of reference data.
+
+    schedule: of the kernel that was chosen. cycles: core-clock cycles of its kernels. time_ps: picoseconds in the row's
+    scope; for `host` of the kernels alone, since the row states its own overhead. cpu_s: seconds of CPU that the
+    simulation took, no part of the answer.
+    """
+
+    schedule: str
+    cycles: int
+    time_ps: int
+    cpu_s: float = field(default=0.0, compare=False)
+
+
+# ---------------------------------------------------------------------------------------------------- for callers
 
 
 def simulate(
@@ -59,10 +81,11 @@ def simulate(
     progress: called with the share done, 0 to 1.
     Raises InputError before anything runs, also for an option that means nothing on the machine.
     """
-    spec = _machine(machine, set)
-    op = parse(workload) if isinstance(workload, str) else workload
-    options = Options(_leaving_out(schedule, without), check, exact, l2, scope, clock, data, tune, program)
-    return _simulate(op, spec, options, progress)
+    asked = request_of(
+        workload, machine, set, schedule=schedule, without=without, check=check, exact=exact, l2=l2, scope=scope,
+        clock=clock, data=data, tune=tune, program=program,
+    )  # fmt: skip
+    return Report(run(asked, progress))
 
 
 def compare(
@@ -86,38 +109,47 @@ def compare(
     A machine that cannot run it, or lacks a figure that `set` overrides, is a row with the reason; an option that means
     nothing on a machine is noted in its report. Raises InputError for an unknown machine or operator.
     """
-    op = parse(workload) if isinstance(workload, str) else workload
     specs = _machines(machines, set)
-    options = Options("auto", check, exact, l2, scope, clock, data, tune)
-    pairs = [(spec, _leaving_out(schedule, without)) for spec in specs for schedule in schedules]
     rows: list[Report | Unsupported] = []
+    pairs = [(spec, schedule) for spec in specs for schedule in schedules]
     for i, (spec, schedule) in enumerate(pairs):
         if isinstance(spec, Unsupported):
             rows.append(spec)
             continue
-        known = runner(spec.family).OPTIONS
+        asked = Request(
+            workload, spec, tuple(set), schedule, tuple(without), check, exact, l2, scope, clock, data, tune
+        )
+        known = family_of(spec.family).options
         try:
-            report = _simulate(op, spec, replace(options, schedule=schedule).only(known), part(progress, i, len(pairs)))
+            record = run(asked.only(known), part(progress, i, len(pairs)))
         except InputError as error:
             rows.append(Unsupported(spec.name, str(error)))
             continue
-        notes = [f"The option {name} means nothing on {spec.name}." for name in options.beyond(known)]
-        rows.append(Report(replace(report.record, notes=[*report.record.notes, *notes])))
-    return Comparison(str(op), rows)
+        notes = [f"The option {name} means nothing on {spec.name}." for name in asked.beyond(known)]
+        rows.append(Report(replace(record, notes=[*record.notes, *notes])))
+    return Comparison(str(parse(workload) if isinstance(workload, str) else workload), rows)
 
 
 def simulate_row(row: Row) -> RowResult:
     """Simulates a row of reference data in its source's environment. Raises InputError where it cannot be run."""
-    family = load_arch(row.machine).family
-    simulate_one = getattr(runner(family), "row", None)
-    if simulate_one is None:
-        raise InputError(f"{row.machine}: rows of measured times cannot be run on machines of family {family}")
-    result: RowResult = simulate_one(row)
-    return result
+    record = run(row_request(row))
+    return RowResult(record.schedule, sum(kernel.cycles for kernel in record.kernels), record.time_ps)
+
+
+def request_of(
+    workload: Operator | Graph | str, machine: MachineSpec | str, set: Sequence[str] = (), **options: Any
+) -> Request:
+    """The run that `simulate` makes of its arguments. Raises InputError for a machine or an override that is none."""
+    return Request(workload, _machine(machine, set), tuple(set), **options)
+
+
+def row_request(row: Row) -> Request:
+    """The run that a row of reference data asks for. Raises InputError where it cannot be asked."""
+    return family_of(load_arch(row.machine).family).row(row)
 
 
 def program_listing(
-    workload: Operator | str,
+    workload: Operator | Graph | str,
     machine: MachineSpec | str,
     *,
     schedule: str = "auto",
@@ -125,32 +157,176 @@ def program_listing(
     without: Sequence[str] = (),
 ) -> str:
     """The program that `simulate` would run, as text with the cost of each instruction."""
-    spec = _machine(machine, set)
-    op = parse(workload) if isinstance(workload, str) else workload
-    return str(runner(spec.family).listing(op, spec, _leaving_out(schedule, without)))
-
-
-def _leaving_out(schedule: str, without: Sequence[str]) -> str:
-    """The schedule as families read it, with the mechanisms that it is to leave out."""
-    return f"{schedule}{WITHOUT}{' '.join(without)}" if without else schedule
+    asked = request_of(workload, machine, set, schedule=schedule, without=without)
+    return _family(asked).listing(asked)
 
 
 def show_array(workload: Operator | str, machine: MachineSpec | str, *, set: Sequence[str] = ()) -> ArrayRun:
     """What every cell of a systolic array holds in every cycle of a small product."""
-    spec = _machine(machine, set)
-    op = parse(workload) if isinstance(workload, str) else workload
-    show = getattr(runner(spec.family), "show_array", None)
-    if show is None:
-        raise InputError(f"show-array: {spec.name} is no systolic array; tpu-v1 is one")
-    found: ArrayRun = show(op, spec)
+    asked = request_of(workload, machine, set)
+    return _family(asked).show_array(asked)
+
+
+def trace(
+    workload: Operator | Graph | str,
+    machine: MachineSpec | str,
+    wanted: Wanted | None = None,
+    *,
+    schedule: str = "auto",
+    set: Sequence[str] = (),
+    without: Sequence[str] = (),
+    l2: str = "cold",
+    clock: str = "isolated",
+    data: str = "normal",
+    exact: bool = False,
+    program: str = "",
+    progress: Progress | None = None,
+) -> Timeline:
+    """Runs an operator and records a part of it.
+
+    wanted: cycles, units and kernel; default: all of the first kernel on the first SM. The rest is as in `simulate`.
+    Raises InputError before anything runs, and for a part that holds nothing or too much.
+    """
+    asked = request_of(
+        workload, machine, set, schedule=schedule, without=without, exact=exact, l2=l2, clock=clock, data=data,
+        program=program,
+    )  # fmt: skip
+    return _timeline(_try(_plan(asked), 1, progress, wanted or Wanted()).best)
+
+
+# ---------------------------------------------------------------------------------------------------- the pipeline
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Candidates that have run, by their number, and those that were refused, with the reason."""
+
+    runs: dict[int, Ran]
+    refused: dict[int, InputError]
+
+    @property
+    def chosen(self) -> int:
+        """Number of the fastest."""
+        return min(self.runs, key=lambda number: self.runs[number].device_ps)
+
+    @property
+    def best(self) -> Ran:
+        """What came of it."""
+        return self.runs[self.chosen]
+
+
+def run(request: Request, progress: Progress | None = None) -> RunRecord:
+    """Runs what is asked for, the best few candidates where it is to be tuned, and records the fastest."""
+    cost, plan = Cost(), _plan(request)
+    return _record(request, plan, _try(plan, _most(request), progress), cost)
+
+
+def run_recorded(request: Request, progress: Progress | None = None) -> tuple[RunRecord, Callable[[], Timeline]]:
+    """As `run`, and the timeline of the part that says most on one page; it raises InputError where there is none.
+
+    One simulation gives both, unless candidates are compared first or more happens than a recording holds.
+    """
+    cost, plan = Cost(), _plan(request)
+    refused: TooMuchError | None = None
+    try:
+        tried = _try(plan, _most(request), progress, None if request.tune else plan.overview)
+    except TooMuchError as error:
+        refused = error
+        tried = _try(plan, 1, progress)
+
+    def timeline() -> Timeline:
+        if refused:
+            raise refused
+        return _timeline(plan.run(tried.chosen, None, plan.overview) if request.tune else tried.best)
+
+    return _record(request, plan, tried, cost), timeline
+
+
+def _plan(request: Request) -> Plan:
+    return _family(request).plan(request)
+
+
+def _most(request: Request) -> int:
+    """How many candidates are simulated."""
+    return _family(request).tuned if request.tune else 1
+
+
+def _try(plan: Plan, most: int, progress: Progress | None, wanted: Wanted | None = None) -> _Tried:
+    """Runs the best candidates that fit the machine; InputError where none does."""
+    runs: dict[int, Ran] = {}
+    refused: dict[int, InputError] = {}
+    count = min(most, max(1, len(plan.candidates)))
+    for number in range(max(1, len(plan.candidates))):
+        try:
+            runs[number] = plan.run(number, part(progress, len(runs), count), wanted)
+        except TooMuchError:
+            raise
+        except InputError as error:
+            refused[number] = error
+            continue
+        if len(runs) == most:
+            break
+    if not runs:
+        raise next(iter(refused.values()))
+    return _Tried(runs, refused)
+
+
+def _record(request: Request, plan: Plan, tried: _Tried, cost: Cost) -> RunRecord:
+    """What a report shows."""
+    ran, subject = tried.best, plan.subject
+    check, found = ran.check() if ran.check else (None, [])
+    left_out = [
+        f"The schedule {plan.candidates[number][0]} was left out: {error}." for number, error in tried.refused.items()
+    ]
+    return RunRecord(
+        machine=ran.machine,
+        workload=str(request.asked),
+        dtype=subject.dtype,
+        flops=subject.flops,
+        macs=subject.macs,
+        operand_bytes=subject.operand_bytes,
+        schedule=ran.schedule,
+        kernels=ran.kernels,
+        scope=request.scope,
+        time_ps=ran.time_ps,
+        candidates=_candidates(plan, tried),
+        host_ps=ran.host_ps,
+        check=check,
+        simulator=cost.stats(**ran.counts),
+        operators=ran.operators,
+        notes=[*ran.notes, *found, *left_out],
+    )
+
+
+def _candidates(plan: Plan, tried: _Tried) -> list[Candidate]:
+    """What was considered: what ran, then the rest, in the order of the estimate."""
+    rest = [number for number in range(len(plan.candidates)) if number not in tried.runs]
+    return [
+        Candidate(
+            schedule=plan.candidates[number][0],
+            estimate_cycles=plan.candidates[number][1],
+            simulated_cycles=tried.runs[number].cycles if number in tried.runs else None,
+            chosen=number == tried.chosen,
+        )
+        for number in [*tried.runs, *rest]
+        if plan.candidates
+    ]
+
+
+def _timeline(ran: Ran) -> Timeline:
+    """What was recorded, with the version of the program that did it."""
+    assert ran.timeline is not None
+    found = ran.timeline()
+    found.facts["simulator"] = f"tilewave {version()}"
     return found
 
 
-def _simulate(op: Operator | Graph, spec: MachineSpec, options: Options, progress: Progress | None) -> Report:
-    family = runner(spec.family)
-    for name in options.beyond(family.OPTIONS):
-        raise InputError(f"{name}={getattr(options, name)}: means nothing on {spec.name}, leave it out")
-    return Report(family.run(op, spec, options, progress))
+def _family(request: Request) -> Family:
+    """The family of the machine; InputError for an option that means nothing there."""
+    family = family_of(request.machine.family)
+    for name in request.beyond(family.options):
+        raise InputError(f"{name}={getattr(request, name)}: means nothing on {request.machine.name}, leave it out")
+    return family
 
 
 def _machines(machines: Sequence[MachineSpec | str], overrides: Sequence[str]) -> list[MachineSpec | Unsupported]:

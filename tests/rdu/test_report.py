@@ -37,7 +37,9 @@ def test_picture_of_the_placed_pipeline() -> None:
 
     report = simulate("softmax rows=512 cols=512", "sn40l")
     figure = pyplot.figure(figsize=(12, 5), layout="constrained")
-    family("rdu").draw(report, figure)
+    draw = family("rdu").draw
+    assert draw is not None
+    draw(report, figure)
     grid, timeline = figure.axes[:2]
     assert {text.get_text() for text in grid.texts} == {"row_max", "subtract", "exponent", "row_sum", "divide"}
     assert len(timeline.get_yticklabels()) == 7

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from arch.load import list_archs
-from sim.app.run import simulate_row
 from sim.app.study.validate import validate
 from workloads.registry import schedules as kernels
 from workloads.silicon import Row, environment_of, operator_of, read_rows
@@ -71,7 +70,7 @@ def test_rows_are_read_and_simulated_as_they_are(tmp_path: Path) -> None:
     assert [row.time_us for row in rows] == list(range(1, 9))
     assert [row.l2 for row in rows[:2]] == ["cold", "warm"]
     assert environment_of(rows[0].source).statistic.startswith("median")
-    validation = validate(rows[:1], simulate_row, workers=1)
+    validation = validate(rows[:1], workers=1)
     assert len(validation.outcomes) == 1
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.errors import InputError
+from arch.gpu import GpuSpec
 from sim.app.cli import main
 from sim.app.run import simulate
 from sim.app.study import check as module
@@ -209,6 +210,7 @@ def test_machine_files_are_found_from_the_configuration(project: Path) -> None:
         "[[case]]\nname='a'\narch='mine.yaml'\nworkload='gemm m=64 n=64 k=64'\n"
     )
     (wanted,) = read_config(Path("deep/tilewave.toml"))
+    assert isinstance(wanted.case.machine, GpuSpec)
     assert wanted.case.machine.sm.count == 10
 
 

@@ -12,16 +12,17 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
+from sim.app.families.request import Request
 from sim.app.study import case as case_module
-from sim.app.study.case import Case
+from sim.app.study.case import key_of
 from sim.app.study.executors import Executor, Inline, Processes, make_executor
 from sim.app.study.runner import run_cases
 from sim.app.study.store import ResultStore
 from tests.study import work
 
 MACHINE = load_arch("t4")
-CASES = [Case.of(f"gemm m={m}", MACHINE) for m in range(1, 9)]
-EXPECTED = [len(case.workload) for case in CASES]
+CASES = [Request(f"gemm m={m}", MACHINE) for m in range(1, 9)]
+EXPECTED = [len(str(case.workload)) for case in CASES]
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def cycles(answers: Any) -> list[int]:
     return [answer.report["cycles"] for answer in answers]
 
 
-def never(cases: Sequence[Case]) -> Executor:
+def never(cases: Sequence[Request]) -> Executor:
     raise AssertionError(f"{len(cases)} cases are run again")
 
 
@@ -61,8 +62,8 @@ def test_nothing_is_run_twice(folder: Path, store: ResultStore) -> None:
 
 
 def test_an_interrupted_study_goes_on_where_it_stopped(folder: Path, store: ResultStore) -> None:
-    def stops(case: Case) -> Any:
-        if "m=4" in case.workload:
+    def stops(case: Request) -> Any:
+        if "m=4" in str(case.workload):
             raise KeyboardInterrupt
         return work.noted(case)
 
@@ -79,14 +80,14 @@ def test_a_dying_process_costs_nothing(folder: Path, store: ResultStore) -> None
 
 def test_a_case_that_kills_its_process_fails_alone(folder: Path, store: ResultStore) -> None:
     answers = run_cases(CASES, lambda n: Processes(2, work.dies_always), store=store)
-    assert [bool(answer.failed) for answer in answers] == [" m=3" in case.workload for case in CASES]
+    assert [bool(answer.failed) for answer in answers] == [" m=3" in str(case.workload) for case in CASES]
     assert "died" in answers[2].failed
 
 
 def test_concurrent_studies_share_the_work(folder: Path, tmp_path: Path) -> None:
     found: list[list[int]] = []
 
-    def study(cases: list[Case]) -> None:
+    def study(cases: list[Request]) -> None:
         with ResultStore(tmp_path / "r.sqlite") as store:
             found.append(cycles(run_cases(cases, lambda n: Inline(work.noted), store=store)))
             assert store.trouble == ""
@@ -98,7 +99,7 @@ def test_concurrent_studies_share_the_work(folder: Path, tmp_path: Path) -> None
     for thread in studies:
         thread.join()
     assert found == [EXPECTED] * 3
-    assert sorted(ran(folder)) == sorted(case.workload for case in CASES)
+    assert sorted(ran(folder)) == sorted(str(case.workload) for case in CASES)
 
 
 def test_a_worker_of_another_version_is_refused(store: ResultStore) -> None:
@@ -109,23 +110,23 @@ def test_a_worker_of_another_version_is_refused(store: ResultStore) -> None:
 
 def test_another_version_does_not_see_the_results(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run_cases(CASES[:1], lambda n: Inline(work.answer_of), store=store)
-    key = CASES[0].key
+    key = key_of(CASES[0])
     monkeypatch.setattr(case_module, "code_hash", lambda: "f" * 64)
-    assert CASES[0].key != key
-    assert store.get(CASES[0].key) is None
+    assert key_of(CASES[0]) != key
+    assert store.get(key_of(CASES[0])) is None
 
 
 def test_the_key_is_of_all_that_matters_and_of_nothing_else() -> None:
-    case = Case.of("gemm m=1 n=1 k=1", MACHINE, l2="cold")
-    assert case == Case.of("gemm m=1 n=1 k=1", MACHINE)
+    case = Request("gemm m=1 n=1 k=1", MACHINE, l2="cold")
+    assert case == Request("gemm m=1 n=1 k=1", MACHINE)
     others = [
         replace(case, workload="gemm m=2 n=1 k=1"),
         replace(case, schedule="mma"),
-        Case.of("gemm m=1 n=1 k=1", MACHINE, l2="warm"),
+        Request("gemm m=1 n=1 k=1", MACHINE, l2="warm"),
         replace(case, machine=load_arch("t4", ["sm.count=39"])),
     ]
-    assert len({case.key, *(other.key for other in others)}) == 5
-    assert replace(case, machine=load_arch("t4", ["title=another"])).key == case.key
+    assert len({key_of(case), *(key_of(other) for other in others)}) == 5
+    assert key_of(replace(case, machine=load_arch("t4", ["title=another"]))) == key_of(case)
 
 
 def test_options_of_executors_are_checked() -> None:

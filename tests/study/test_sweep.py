@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arch.errors import InputError
+from arch.gpu import GpuSpec
 from sim.app.cli import main
 from sim.app.run import simulate
 from sim.app.study.axes import Base, axes_of, numeric, points
@@ -86,6 +87,7 @@ def test_keys_of_one_vary_go_together_and_several_are_crossed() -> None:
     ]
     case = found[3].case
     assert case
+    assert isinstance(case.machine, GpuSpec)
     assert (case.machine.sm.count, case.machine.l2.size_bytes) == (40, 4 << 20)
     assert case.workload == "gemm m=2 n=64 k=64 dtype=fp16"
 

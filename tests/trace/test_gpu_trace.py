@@ -13,8 +13,8 @@ from numba.core import config
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.app.cli import main
-from sim.app.run import simulate
-from sim.app.trace import kanata, perfetto, trace
+from sim.app.run import simulate, trace
+from sim.app.trace import kanata, perfetto
 from sim.app.trace.timeline import Slice, Timeline
 from sim.app.trace.window import Wanted, parse_range
 from sim.gpu.engine import loop as native

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.app.cli import main
-from sim.app.run import simulate
-from sim.app.trace import perfetto, trace
+from sim.app.run import simulate, trace
+from sim.app.trace import perfetto
 from sim.app.trace.gpu_graph import Axis
 from sim.app.trace.timeline import Slice, Timeline
 from sim.app.trace.window import Wanted

@@ -11,8 +11,7 @@ import pytest
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.app.cli import main
-from sim.app.run import simulate
-from sim.app.trace import trace
+from sim.app.run import simulate, trace
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,19 +42,24 @@ class Choice:
     candidates: list[tuple[Any, int]]
 
 
-def choose(op: Operator, spec: GpuSpec, schedule: str = "auto") -> Choice:
-    """The kernels for `op`. schedule: `auto`, the name of one kind, or one configuration as it prints; each may be
-    followed by `without` and mechanisms that the program is to leave out.
+def split_without(schedule: str) -> tuple[str, tuple[str, ...]]:
+    """A schedule's text, `flash3 without pingpong`, as the schedule itself and the mechanisms that it leaves out."""
+    whole, _, left_out = schedule.partition(WITHOUT)
+    return whole, tuple(left_out.split())
+
+
+def choose(op: Operator, spec: GpuSpec, schedule: str = "auto", without: Sequence[str] = ()) -> Choice:
+    """The kernels for `op`. schedule: `auto`, the name of one kind, or one configuration as it prints. without:
+    mechanisms that the program is to leave out.
 
     Raises InputError where the machine or the problem cannot take it.
     """
     if op.word not in CHOOSERS:
         raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: {', '.join(CHOOSERS)}")
     module = importlib.import_module(CHOOSERS[op.word])
-    asked, _, left_out = schedule.partition(WITHOUT)
-    choice: Choice = module.choose(op, spec, asked)
+    choice: Choice = module.choose(op, spec, schedule)
     whole = choice.config
-    for mechanism in sorted(left_out.split(), key=_order):
+    for mechanism in sorted(without, key=_order):
         leave_out = getattr(module, "without", None)
         if leave_out is None:
             raise InputError(f"without {mechanism}: kernels of {op.word} have no mechanism to leave out")

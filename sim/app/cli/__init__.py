@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from sim.app.report.compare import Comparison
     from sim.app.report.report import Report
     from sim.app.study.validate import Validation
+    from sim.app.trace.timeline import Timeline
 
 FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 MOVIES = (".gif", ".html")
@@ -35,6 +38,7 @@ PROFILED = ("copy_h2d", "allreduce")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
+    _hear_interrupts()
     try:
         options = arguments.parse(_parser(), words)
         code = int(options.command(options))
@@ -55,6 +59,12 @@ def main(words: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"tilewave: {where}{error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
+
+
+def _hear_interrupts() -> None:
+    """Listens to SIGINT also where a shell has put the program into the background, which makes it deaf to that."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _say_no_more() -> None:
@@ -117,7 +127,7 @@ def _parser() -> Parser:
         validate.add_argument(
             f"--{name}", nargs="+", default=[], metavar=name[0].upper(), help=f"only rows of this {name}"
         )
-    arguments.add_workers(validate)
+    arguments.add_running(validate)
     arguments.add_output(validate)
     validate.set_defaults(command=_validate)
     study.add_commands(commands)
@@ -129,10 +139,6 @@ def _add_conditions(parser: Parser) -> None:
     arguments.add_conditions(parser)
     arguments.add_measures(parser)
     parser.add_argument("--check", action="store_true", help="replay the schedule with numbers and compare with NumPy")
-    parser.add_argument(
-        "--without", nargs="+", action="extend", default=[], metavar="M",
-        help="leave a mechanism out, as another program: tma, wgmma, warp_specialization, pingpong, overlap, multicast",
-    )  # fmt: skip
 
 
 class _Version(argparse.Action):
@@ -160,7 +166,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.listing:
         return _listing(options)
     from sim.app.cli.progress import Progress
-    from sim.app.run import simulate
+    from sim.app.report.report import Report
+    from sim.app.run import request_of, run, run_recorded
     from workloads.ops import GRAPHS
 
     if options.profile and options.operator not in (*GRAPHS, *PROFILED):
@@ -168,19 +175,18 @@ def _run(options: argparse.Namespace) -> int:
 
     if movie:
         _show_array(options, movie)
+    asked = request_of(text, options.arch, schedule=options.schedule, program=options.program, **_conditions(options))
     with Progress(text) as progress:
-        report = simulate(
-            text, options.arch, schedule=options.schedule, program=options.program, progress=progress,
-            **_conditions(options),
-        )  # fmt: skip
+        record, timeline = run_recorded(asked, progress) if page else (run(asked, progress), None)
+    report = Report(record)
     if options.profile:
         _print_profile(report, options.json)
     else:
         arguments.show(report, options.json)
     if picture:
         arguments.save(lambda: _drawing(report), picture)
-    if page:
-        _write_page(report, options, page)
+    if page and timeline:
+        _write_page(report, timeline, options, page)
     return _outcome([report])
 
 
@@ -203,7 +209,7 @@ def _drawing(report: Report) -> Figure:
 
     from sim.app.report.families import family
 
-    own = getattr(family(report.record.machine.family), "draw", None)
+    own = family(report.record.machine.family).draw
     figure = pyplot.figure(figsize=(13, 10.5 if own else 4.5), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3)) if own else [figure]
     left, right = parts[0].subplots(1, 2)
@@ -214,21 +220,12 @@ def _drawing(report: Report) -> Figure:
     return figure
 
 
-def _write_page(report: Report, options: argparse.Namespace, path: Path) -> None:
+def _write_page(report: Report, timeline: Callable[[], Timeline], options: argparse.Namespace, path: Path) -> None:
     """Writes the report as one HTML file, with a timeline of what was run."""
     from arch.load import load_arch
-    from sim.app.trace import trace
     from sim.app.trace.page import page
-    from sim.app.trace.window import Wanted
 
-    machine = load_arch(options.arch, options.set)
-    run = report.record
-    asked = {name: getattr(options, name) for name in ("l2", "clock", "data", "exact", "program")}
-    schedule = options.schedule if run.operators else run.schedule
-    # Of a graph, the inside of its longest kernel.
-    inside = [n for n, kernel in enumerate(run.kernels) if run.operators and getattr(kernel.own, "occupancy", None)]
-    wanted = Wanted(kernel=max(inside, key=lambda number: run.kernels[number].cycles)) if inside else None
-    content = page(report, machine, lambda: trace(options.workload, machine, wanted, schedule=schedule, **asked))
+    content = page(report, load_arch(options.arch, options.set), timeline)
     with arguments.written("--html", path):
         path.write_text(content, encoding="utf-8")
 
@@ -317,17 +314,20 @@ def _archs(options: argparse.Namespace) -> int:
 
 def _validate(options: argparse.Namespace) -> int:
     picture = arguments.picture(options)
-    from sim.app.families.gpu import compile_kernels
-    from sim.app.run import simulate_row
-    from sim.app.study.validate import default_store, select, validate
+    from sim.app.study.store import ResultStore, default_store
+    from sim.app.study.validate import select, validate
     from workloads.silicon import SILICON_CSV, read_rows
 
     filters = {name: getattr(options, name) for name in ("arch", "op", "dtype", "source", "schedule")}
     rows = select(read_rows(options.reference or SILICON_CSV), **filters)
-    store = Path(options.store) if options.store else default_store()
-    compile_kernels()  # once here, not once in every process
-    with arguments.counted("validate") as progress:
-        validation = validate(rows, simulate_row, store=store, workers=options.workers, progress=progress)
+    with (
+        ResultStore(Path(options.store) if options.store else default_store()) as store,
+        arguments.counted("validate") as progress,
+    ):
+        validation = validate(
+            rows, store=store, workers=options.workers, executor=options.executor, scheduler=options.scheduler,
+            progress=progress,
+        )  # fmt: skip
     arguments.show(validation, options.json)
     if picture:
         arguments.save(lambda: _scatter(validation), picture)
@@ -348,7 +348,7 @@ def _scatter(validation: Validation) -> Figure:
 
 def _conditions(options: argparse.Namespace) -> dict[str, Any]:
     """Options that `simulate` and `compare` take under the same names."""
-    return arguments.conditions(options, "check", "without")
+    return arguments.conditions(options, "check")
 
 
 def _outcome(reports: Sequence[Report]) -> int:

@@ -85,6 +85,10 @@ def add_conditions(parser: Parser) -> None:
     add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
     add("--data", default="normal", metavar="DATA", help="operands, for the energy: normal (default), uniform, zeros")
     add("--exact", action="store_true", help="issue every instruction singly")
+    add(
+        "--without", nargs="+", action="extend", default=[], metavar="M",
+        help="leave a mechanism out, as another program: tma, wgmma, warp_specialization, pingpong, overlap, multicast",
+    )  # fmt: skip
 
 
 def add_measures(parser: Parser) -> None:
@@ -102,13 +106,24 @@ def add_program(parser: Parser) -> None:
 
 def conditions(options: argparse.Namespace, *more: str) -> dict[str, Any]:
     """Options of a run, and `more`, under the names that `simulate` takes."""
-    return {name: getattr(options, name) for name in ("set", "exact", "l2", "scope", "clock", "data", "tune", *more)}
+    return {
+        name: getattr(options, name)
+        for name in ("set", "without", "exact", "l2", "scope", "clock", "data", "tune", *more)
+    }
 
 
 def add_workers(parser: Parser) -> None:
     """--workers and --store."""
     parser.add_argument("--workers", type=positive, metavar="N", help="processes; default: all cores")
     parser.add_argument("--store", metavar="FILE", help="where results are kept; default: in the user's cache")
+
+
+def add_running(parser: Parser) -> None:
+    """--workers, --store, --executor and --scheduler: where a study's runs are made and kept."""
+    add_workers(parser)
+    add: Add = parser.add_argument
+    add("--executor", default="local", choices=("local", "dask"), help="local processes (default), or a Dask cluster")
+    add("--scheduler", metavar="ADDRESS", help="of the Dask scheduler, such as tcp://10.0.0.1:8786")
 
 
 def add_output(parser: Parser) -> None:

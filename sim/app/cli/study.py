@@ -23,7 +23,7 @@ def add_commands(commands: Any) -> None:
     )
     _add_base(sweep, vary_help="KEY=1,2,4 or KEY=A:B:STEP, A:B:*F, A:B:linN, A:B:logN; keys of one --vary go together, "
               "several --vary are crossed")  # fmt: skip
-    _add_running(sweep)
+    arguments.add_running(sweep)
     sweep.add_argument("--csv", metavar="FILE", help="write one row a run (.csv, .parquet)")
     sweep.add_argument("--melt", action="store_true", help="one row a run and metric in --csv")
     sweep.add_argument("--metric", default="time_us", metavar="M", help="what --plot shows; default time_us")
@@ -42,7 +42,7 @@ def add_commands(commands: Any) -> None:
         "--step", type=arguments.share, default=0.1, metavar="S", help="relative change of each figure; default 10 %%"
     )
     found.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="only these figures, such as 'dram.*'")
-    _add_running(found)
+    arguments.add_running(found)
     arguments.add_output(found)
     found.set_defaults(command=_sensitivity)
 
@@ -62,7 +62,7 @@ def add_commands(commands: Any) -> None:
     )
     best.add_argument("--trials", type=arguments.positive, default=40, metavar="N", help="runs to try; default 40")
     best.add_argument("--seed", type=int, default=0, metavar="S", help="of the search; default 0")
-    _add_running(best)
+    arguments.add_running(best)
     arguments.add_output(best)
     best.set_defaults(command=_optimize)
 
@@ -100,13 +100,6 @@ def _add_conditions(parser: Parser) -> None:
     arguments.add_schedule(parser)
     arguments.add_conditions(parser)
     arguments.add_measures(parser)
-
-
-def _add_running(parser: Parser) -> None:
-    arguments.add_workers(parser)
-    add = parser.add_argument
-    add("--executor", default="local", choices=("local", "dask"), help="local processes (default), or a Dask cluster")
-    add("--scheduler", metavar="ADDRESS", help="of the Dask scheduler, such as tcp://10.0.0.1:8786")
 
 
 # ---------------------------------------------------------------------------------------------------- commands

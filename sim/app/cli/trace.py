@@ -38,7 +38,7 @@ def _trace(options: argparse.Namespace) -> int:
     if options.kernel is not None and options.kernel < 0:
         raise InputError(f"--kernel {options.kernel}: must be 0 or more")
     from sim.app.cli.progress import Progress
-    from sim.app.trace import trace
+    from sim.app.run import trace
     from sim.app.trace.window import Wanted, parse_range
 
     first, last = parse_range("--window", options.window)
@@ -53,6 +53,7 @@ def _trace(options: argparse.Namespace) -> int:
             Wanted(first, last, low, high, options.kernel),
             schedule=options.schedule,
             set=options.set,
+            without=options.without,
             l2=options.l2,
             clock=options.clock,
             data=options.data,

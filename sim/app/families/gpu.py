@@ -1,207 +1,132 @@
-"""Runs operators on GPUs: chooses kernels, launches them on the host model, reports and checks."""
+"""GPUs: chooses kernels for an operator or the steps of a graph, has them run, and gives what a report needs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
-from arch.units import BYTES, HERTZ
-from sim.app.families.gpu_records import kernel_record, machine_figures
-from sim.app.families.options import Cost, Options, Progress, one_of, part
-from sim.app.report.record import Candidate, CheckResult, RunRecord
+from arch.units import BYTES
+from sim.app.families.family import Ran, Subject
+from sim.app.families.gpu_check import check_steps
+from sim.app.families.gpu_conditions import Conditions, conditions_of
+from sim.app.families.gpu_graph import PlannedGraph, dtype_of, graph_listing, plan_graph
+from sim.app.families.gpu_records import machine_figures
+from sim.app.families.gpu_run import Done, Planned, StepsRun, Work, collective_of, run_steps
+from sim.app.families.request import Bench, Progress, Request, one_of
+from sim.app.report.record import OperatorTime
 from sim.app.report.sections import bytes_text
-from sim.app.study.validate import RowResult
-from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
-from sim.gpu.check.interpret import interpret
-from sim.gpu.engine.api import Device, KernelResult, Launch
-from sim.gpu.engine.events import EVENT_COLUMNS, Event, Window
-from sim.gpu.language import Kernel as GpuKernel
+from sim.app.trace.gpu import KernelRecorder
+from sim.app.trace.gpu_graph import GraphRecorder, Shown
+from sim.app.trace.timeline import Timeline
+from sim.app.trace.window import TooMuchError, Wanted
+from sim.engine.clock import PS_PER_S
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
-from sim.gpu.power.regulator import FixedClock, PowerRegulator, Regulator
-from sim.host.model import Host, Process
-from sim.host.model import Kernel as HostKernel
-from sim.host.scopes import SCOPES, scope_ps
-from sim.memory.model import LINE_BYTES, clean
-from sim.memory.model import warm as warm_lines
+from sim.host.scopes import SCOPES
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
-from workloads.gpu.select import Choice, choose
+from workloads.gpu.select import choose
 from workloads.graphs import Graph, GraphOperator
-from workloads.ops import AllReduce, CopyH2D, Gemm, Operator
+from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.registry import build, schedules
 from workloads.silicon import Row, environment_of, operator_of
 
-OPTIONS = ("schedule", "check", "exact", "l2", "scope", "clock", "data", "tune")
+if TYPE_CHECKING:
+    from sim.tpu.show import ArrayRun
 
-L2_STATES = ("cold", "warm", "dirty")
-CLOCKS = ("isolated", "sustained")
-DATA = ("normal", "uniform", "zeros")
-
-TUNED = 4
-"""Candidates that `tune` simulates, the best by estimate."""
-
-_WINDOW_PS = PowerRegulator.WINDOW_PS
-SETTLED_PS = 40 * _WINDOW_PS
-"""A kernel that is longer meets its sustained clock on its own; a shorter one is repeated first."""
 _SETTLING_RUNS = 8
-_WINDOWS_A_STEP = 8  # windows of the regulator between two turns of the host model
 
-_LOG_ROWS = 1 << 18
-_MAX_LOG_ROWS = 1 << 23
-"""Event log of a check: 64 bytes a row, 512 MiB at most."""
+_COUNTS = ("events", "warp_instructions", "memory_lines")
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
-    an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
-    locked there; limit_mw: board limit where it is not the preset's. cold_code: kernels fetch their instructions."""
+class Gpu:
+    """The family of GPUs."""
 
-    l2: str = "cold"
-    clock: str = "isolated"
-    clock_hz: int | None = None
-    limit_mw: int | None = None
-    data: str = "normal"
-    exact: bool = False
-    dirty_milli: int = 1000
-    cold_code: bool = True
+    name = "gpu"
+    options: tuple[str, ...] = ("schedule", "without", "check", "exact", "l2", "scope", "clock", "data", "tune")
+    tuned = 4
 
-    def regulator(self, spec: GpuSpec) -> Regulator:
-        """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
-        if self.clock == "locked":
-            assert self.clock_hz is not None
-            return FixedClock(self.clock_hz, _WINDOW_PS)
-        sustained = self.clock == "sustained"
-        return PowerRegulator(spec, sustained=sustained, limit_mw=self.limit_mw, highest_hz=self.clock_hz)
+    def plan(self, request: Request) -> OperatorPlan | GraphPlan:
+        """The kernels that could run an operator, or the steps of a graph."""
+        spec = _spec(request)
+        one_of("scope", request.scope, SCOPES)
+        conditions = conditions_of(request, spec)
+        if _is_graph(request.asked):
+            return GraphPlan(request, spec, conditions, plan_graph(request, spec))
+        op = operator_on(request.asked, spec)
+        return OperatorPlan(request, spec, conditions, op, _configurations(request, op, spec))
 
+    def listing(self, request: Request) -> str:
+        """The kernels as text with the cost of each instruction; of a graph, its steps."""
+        spec = _spec(request)
+        if _is_graph(request.asked):
+            return graph_listing(request, spec)
+        op = operator_on(request.asked, spec)
+        return program_listing(program_of(op, spec, _configurations(request, op, spec)[0][0]), spec)
 
-@dataclass(frozen=True)
-class ProgramRun:
-    """A program that has run: one launch and one result a kernel."""
+    def row(self, row: Row) -> Request:
+        """A row of reference data in its source's environment."""
+        environment = environment_of(row.source)
+        rate = environment.dram_bandwidth_tb_s
+        overrides = [f"dram.bandwidth={rate} TB/s"] if rate else []
+        spec = load_arch(row.machine, overrides)
+        op = operator_of(row)
+        kinds = schedules(op.word, spec.family)
+        if not kinds:
+            raise InputError(f"operator {op.word} has no schedule on {spec.name}")
+        schedule = row.kind or row.schedule
+        if schedule != "vendor" and schedule not in kinds:
+            raise InputError(f"schedule {schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
+        locked, limit = environment.locked_clock_mhz, environment.power_limit_w
+        return Request(
+            str(op),
+            spec,
+            tuple(overrides),
+            schedule=environment.kind.get(row.dtype, "auto") if schedule == "vendor" else schedule,
+            l2=environment.flush if row.cold_l2 else "warm",
+            # A `host` row states its own overhead, which is added to the kernels' time.
+            scope="kernel" if row.scope == "host" else row.scope,
+            clock=environment.clock,
+            data=environment.data_of(row.dtype),
+            bench=Bench(
+                limit_mw=round(limit * 1000) if limit else None,
+                clock_hz=round(locked * 1_000_000) if locked else None,
+                dirty_milli=round(1000 * environment.dirty_share),
+                cold_code=environment.code == "cold",
+                linear_tiles=environment.raster.get(row.dtype) == "linear",
+            ),
+        )
 
-    program: Program
-    launches: Sequence[Launch]
-    results: Sequence[KernelResult]
+    def show_array(self, request: Request) -> ArrayRun:
+        """InputError: a GPU is no such array."""
+        raise InputError(f"show-array: {request.machine.name} is no systolic array; tpu-v1 is one")
 
-    @property
-    def time_ps(self) -> int:
-        """Device time of its kernels."""
-        return sum(result.time_ps for result in self.results)
-
-
-def run(asked: Operator | Graph, spec: GpuSpec, options: Options, progress: Progress | None) -> RunRecord:
-    """Simulates the chosen candidate, or the best few, and reports the fastest."""
-    if isinstance(asked, Graph | GraphOperator | CopyH2D | AllReduce):
-        from sim.app.families import gpu_graph
-
-        return gpu_graph.run(asked, spec, options, progress)
-    op = operator_on(asked, spec)
-    one_of("scope", options.scope, SCOPES)
-    conditions = conditions_asked(spec, options)
-    cost = Cost()
-    choice = choose(op, spec, options.schedule)
-    tried = choice.candidates[: TUNED if options.tune else 1]
-    runs: list[ProgramRun] = []
-    for i, (config, estimate_ps) in enumerate(tried):
-        program = program_of(op, spec, config)
-        runs.append(run_program(program, spec, conditions, estimate_ps, str(op.dtype), part(progress, i, len(tried))))
-    best = min(range(len(runs)), key=lambda i: runs[i].time_ps)
-    chosen = runs[best]
-    records = [
-        kernel_record(launch, result, chosen.program.schedule, throttle_reason(spec, conditions, result))
-        for launch, result in zip(chosen.launches, chosen.results, strict=True)
-    ]
-    time_ps = scope_ps(spec, [record.time_ps for record in records], options.scope)
-    outcome, notes = check(op, spec, chosen.program, conditions) if options.check else (None, [])
-    # The counts are those of the timed run.
-    counts = {
-        name: sum(record.counters[name] for record in records)
-        for name in ("events", "warp_instructions", "memory_lines")
-    }
-    return RunRecord(
-        machine=machine_figures(spec, str(op.dtype)),
-        workload=str(asked),
-        dtype=str(op.dtype),
-        flops=op.flops,
-        macs=op.macs,
-        operand_bytes=op.operand_bytes,
-        schedule=chosen.program.schedule,
-        kernels=records,
-        scope=options.scope,
-        time_ps=time_ps,
-        candidates=_candidates(choice, spec, runs, best),
-        host_ps={"host": rest} if (rest := time_ps - chosen.time_ps) > 0 else {},
-        check=outcome,
-        simulator=cost.stats(**counts),
-        notes=notes,
-    )
-
-
-def listing(asked: Operator, spec: GpuSpec, schedule: str) -> str:
-    """The program that `run` would run, as text with the cost of each instruction."""
-    if isinstance(asked, GraphOperator | CopyH2D | AllReduce):
-        from sim.app.families import gpu_graph
-
-        return gpu_graph.listing(asked, spec, schedule)
-    op = operator_on(asked, spec)
-    return program_listing(program_of(op, spec, choose(op, spec, schedule).config), spec)
-
-
-def row(row: Row) -> RowResult:
-    """Simulates a row of reference data in its source's environment."""
-    environment = environment_of(row.source)
-    rate = environment.dram_bandwidth_tb_s
-    spec = load_arch(row.machine, [f"dram.bandwidth={rate} TB/s"] if rate else [])
-    op = operator_on(operator_of(row), spec)
-    kinds = schedules(op.word, spec.family)
-    schedule = row.kind or row.schedule
-    if schedule != "vendor" and schedule not in kinds:
-        raise InputError(f"schedule {schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
-    conditions = conditions_of(row)
-    vendor = environment.kind.get(row.dtype, "auto")
-    choice = choose(op, spec, vendor if schedule == "vendor" else schedule)
-    config, estimate_ps = choice.candidates[0]
-    if environment.raster.get(row.dtype) == "linear" and isinstance(config, ThreadblockConfig):
-        config = replace(config, group=1)
-    run = run_program(program_of(op, spec, config), spec, conditions, estimate_ps, str(op.dtype), None)
-    # A `host` row states its own overhead, which is added to the kernels' time.
-    scope = "kernel" if row.scope == "host" else row.scope
-    time_ps = scope_ps(spec, [result.time_ps for result in run.results], scope)
-    cycles = sum(-(-result.ticks // TICKS_PER_CYCLE) for result in run.results)
-    return RowResult(run.program.schedule, cycles, time_ps)
-
-
-def conditions_of(row: Row) -> Conditions:
-    """What a row's source states about how it measured."""
-    environment = environment_of(row.source)
-    return Conditions(
-        l2=environment.flush if row.cold_l2 else "warm",
-        clock=environment.clock,
-        clock_hz=round(environment.locked_clock_mhz * 1_000_000) if environment.locked_clock_mhz else None,
-        limit_mw=round(environment.power_limit_w * 1000) if environment.power_limit_w else None,
-        data=environment.data_of(row.dtype),
-        dirty_milli=round(1000 * environment.dirty_share),
-        cold_code=environment.code == "cold",
-    )
-
-
-def compile_kernels(*, check: bool = False) -> None:
-    """Makes the compiled kernels ready for other processes, those of check mode too, by running something small."""
-    run(Gemm(m=64, n=64, k=64, dtype="fp16"), load_arch("t4"), Options(check=check), None)
+    def compile_kernels(self, *, check: bool = False) -> None:
+        """Makes the compiled kernels ready for other processes by running something small."""
+        ran = self.plan(Request("gemm m=64 n=64 k=64 dtype=fp16", load_arch("t4"), check=check)).run(0, None)
+        if ran.check is not None:
+            ran.check()
 
 
 # ---------------------------------------------------------------------------------------------- what was asked for
 
 
-def operator_on(asked: Operator, spec: GpuSpec) -> Operator:
+def _spec(request: Request) -> GpuSpec:
+    assert isinstance(request.machine, GpuSpec)
+    return request.machine
+
+
+def _is_graph(asked: Operator | Graph) -> bool:
+    return isinstance(asked, Graph | GraphOperator | CopyH2D | AllReduce)
+
+
+def operator_on(asked: Operator | Graph, spec: GpuSpec) -> Operator:
     """The operator with its formats filled in; InputError where it does not fit the machine's memory."""
+    assert not isinstance(asked, Graph)
     op = asked.with_defaults(spec.default_dtype)
     if op.operand_bytes > spec.dram.size_bytes:
         raise InputError(
@@ -211,23 +136,12 @@ def operator_on(asked: Operator, spec: GpuSpec) -> Operator:
     return op
 
 
-def conditions_asked(spec: GpuSpec, options: Options) -> Conditions:
-    """What the options ask for."""
-    l2, clock, data, exact = options.l2, options.clock, options.data, options.exact
-    one_of("l2", l2, L2_STATES)
-    one_of("data", data, DATA)
-    if clock in CLOCKS:
-        return Conditions(l2, clock, None, None, data, exact)
-    try:
-        clock_hz = round(HERTZ.parse(clock))
-    except ValueError:
-        raise InputError(f"clock={clock}: must be {', '.join(CLOCKS)} or a clock such as 1.41 GHz") from None
-    lowest, highest = 100_000_000, spec.clock.boost_hz
-    if not lowest <= clock_hz <= highest:
-        nearest = HERTZ.format(min(max(clock_hz, lowest), highest))
-        limits = f"{HERTZ.format(lowest)} to {HERTZ.format(highest)}"
-        raise InputError(f"clock={clock}: {spec.name} takes {limits}, nearest: {nearest}")
-    return Conditions(l2, "locked", clock_hz, None, data, exact)
+def _configurations(request: Request, op: Operator, spec: GpuSpec) -> list[tuple[Any, int]]:
+    """The kernels that could run, with their estimated times in picoseconds, the best first."""
+    found = choose(op, spec, request.schedule, request.without).candidates
+    if not request.bench.linear_tiles:
+        return found
+    return [(replace(c, group=1) if isinstance(c, ThreadblockConfig) else c, time_ps) for c, time_ps in found]
 
 
 def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
@@ -243,173 +157,145 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
     return program
 
 
-# ---------------------------------------------------------------------------------------------------- running
+# ---------------------------------------------------------------------------------------------- plans
 
 
-def run_program(
-    program: Program,
-    spec: GpuSpec,
-    conditions: Conditions,
-    estimate_ps: int,
-    dtype: str,
-    progress: Progress | None,
-    window: Window | None = None,
-) -> ProgramRun:
-    """Runs all kernels once, timed, after what the conditions ask for.
-
-    estimate_ps: rough time of the program. window: what the timed kernels record.
-    """
-    device = Device(
-        spec, regulator=conditions.regulator(spec), exact=conditions.exact, cold_launch=conditions.cold_code,
-        data=conditions.data,
-    )  # fmt: skip
-    device.energy.set_tensor_dtype(dtype)
-    warm, short = conditions.l2 == "warm", estimate_ps < SETTLED_PS
-    if short and conditions.clock == "sustained":
-        _repeat_until_settled(program, device, conditions)
-    elif short and warm:
-        _launch(program, device, None)
-        device.regulator = conditions.regulator(spec)
-    elif warm:
-        _warm(program, device)
-    else:
-        _flush(program, device, conditions)
-    device.window = window
-    return _launch(program, device, progress)
+def operator_work(op: Operator, program: Program, estimate_ps: int) -> Work:
+    """An operator's kernels as the one step of a graph, launched by a program that calls them directly."""
+    step = Planned(op, program, program.addresses(), estimate_ps)
+    return Work((step,), "direct", _SETTLING_RUNS, idle_launches=True)
 
 
-def _repeat_until_settled(program: Program, device: Device, conditions: Conditions) -> None:
-    """Repeats a short program until its clock stays: the chip has been busy with it for long."""
-    for _ in range(_SETTLING_RUNS):
-        before_hz = device.regulator.clock_hz
-        _launch(program, device, None)
-        if conditions.l2 != "warm":
-            _flush(program, device, conditions)
-        if device.regulator.clock_hz == before_hz:
-            return
+@dataclass(frozen=True)
+class OperatorPlan:
+    """An operator with its candidates. configurations: with their estimated times in picoseconds, the best first."""
+
+    request: Request
+    spec: GpuSpec
+    conditions: Conditions
+    op: Operator
+    configurations: Sequence[tuple[Any, int]]
+
+    overview = Wanted()
+
+    @property
+    def subject(self) -> Subject:
+        """What is computed."""
+        return Subject(str(self.op.dtype), self.op.flops, self.op.macs, self.op.operand_bytes)
+
+    @property
+    def candidates(self) -> list[tuple[str, int]]:
+        """The configurations as text, with their estimated cycles."""
+        hz = self.spec.clock.tensor_hz
+        return [(str(config), estimate_ps * hz // PS_PER_S) for config, estimate_ps in self.configurations]
+
+    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+        """Runs a candidate; what is wanted is recorded in one of its kernels."""
+        config, estimate_ps = self.configurations[number]
+        program = program_of(self.op, self.spec, config)
+        work = operator_work(self.op, program, estimate_ps)
+        if wanted is None:
+            return self._ran(work, run_steps(work, self.spec, self.conditions, progress))
+        facts = _facts(self.request, program.schedule)
+        recorder = KernelRecorder(facts, program, estimate_ps, self.spec, wanted)
+        try:
+            done = run_steps(work, self.spec, self.conditions, progress, recorder)
+        except MemoryError as error:
+            raise TooMuchError(f"trace: {error}; a shorter --window or fewer --sm") from None
+        return replace(self._ran(work, done), timeline=recorder.timeline)
+
+    def _ran(self, work: Work, done: StepsRun) -> Ran:
+        (step,) = work.steps
+        assert step.program is not None
+        return _ran(self.request, self.spec, self.conditions, work, done, str(self.op.dtype), step.program.schedule)
 
 
-def _flush(program: Program, device: Device, conditions: Conditions) -> None:
-    """Empties the L2, or fills it with lines that something else has written and that DRAM does not have yet."""
-    device.flush_l2()
-    if conditions.l2 == "dirty":
-        spec = device.memory_spec(device.regulator.clock_hz)
-        addresses = program.addresses()
-        first = 1 + max((addresses[t.name] + t.size_bytes) // LINE_BYTES for t in program.tensors)
-        warm_lines(spec, device.memory, first, device.spec.l2.size_bytes // LINE_BYTES, dirty=True)
-        clean(device.memory, 1000 - conditions.dirty_milli)
+@dataclass(frozen=True)
+class GraphPlan:
+    """A graph with the kernels of its steps."""
 
+    request: Request
+    spec: GpuSpec
+    conditions: Conditions
+    planned: PlannedGraph
 
-def _warm(program: Program, device: Device) -> None:
-    """Leaves in the L2 what a run before would: operands, then what it wrote last."""
-    addresses = program.addresses()
-    spec = device.memory_spec(device.regulator.clock_hz)
-    for tensor in sorted(program.tensors, key=lambda t: t.role != "input"):
-        first = addresses[tensor.name] // LINE_BYTES
-        last = (addresses[tensor.name] + tensor.size_bytes - 1) // LINE_BYTES
-        warm_lines(spec, device.memory, first, last - first + 1, dirty=tensor.role != "input")
+    candidates = ()
 
+    @property
+    def subject(self) -> Subject:
+        """What is computed."""
+        graph = self.planned.graph
+        return Subject(dtype_of(graph, self.spec), graph.flops, graph.macs, graph.lasting_bytes)
 
-def _launch(program: Program, device: Device, progress: Progress | None) -> ProgramRun:
-    """The program's kernels on one stream of the host model, which advances the device window by window."""
-    addresses = program.addresses()
-    launches: list[Launch] = []
-    host = Host(device.spec)
-    stream = host.stream()
+    @cached_property
+    def overview(self) -> Wanted:
+        """The inside of the kernel that takes longest by estimate."""
+        steps = self.planned.work.steps
+        longest = max(range(len(steps)), key=lambda i: steps[i].estimate_ps)
+        before = sum(len(step.kernels) for step in steps[:longest])
+        return Wanted(kernel=before if steps[longest].program else None)
 
-    def work(i: int, kernel: GpuKernel) -> Iterator[int]:
-        launch = device.build(kernel, addresses)
-        launches.append(launch)
-        for number, time_ps in enumerate(launch.windows()):
-            if number % _WINDOWS_A_STEP == 0:
-                if progress is not None:
-                    progress((i + launch.share_done) / len(program.kernels))
-                yield time_ps
-        yield time_ps
+    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+        """Runs all steps; what is wanted is recorded inside kernels, the rest of the timeline is of the whole run."""
+        work = self.planned.work
+        if wanted is None:
+            return self._ran(run_steps(work, self.spec, self.conditions, progress))
+        kernels = [kernel for step in work.steps for kernel in step.kernels]
+        recorder = GraphRecorder(_facts(self.request, str(self.planned)), kernels, self.spec, wanted)
+        try:
+            done = run_steps(work, self.spec, self.conditions, progress, recorder)
+        except MemoryError as error:
+            raise TooMuchError(f"trace: {error}; a shorter --window, one --kernel or fewer --sm") from None
 
-    def calls() -> Process:
-        for i, kernel in enumerate(program.kernels):
-            yield from host.launch(stream, HostKernel(kernel.name, work(i, kernel)))
-        yield from host.synchronise(stream)
+        def timeline() -> Timeline:
+            return recorder.timeline(str(self.planned.graph), work.calling, map(self._shown, done.done), done.times)
 
-    host.run(calls())
-    return ProgramRun(program, launches, [launch.result for launch in launches])
+        return replace(self._ran(done), timeline=timeline)
 
-
-# ---------------------------------------------------------------------------------------------------- reporting
-
-
-def throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult) -> str | None:
-    """Why the clock was below boost."""
-    highest_hz = max(hz for _, hz in result.clocks)
-    if conditions.clock == "locked":
-        return "locked" if highest_hz < spec.clock.boost_hz else None
-    start_hz = min(conditions.clock_hz or spec.clock.tensor_hz, spec.clock.boost_hz)
-    if result.clock_hz < 0.99 * start_hz:
-        return "power" if conditions.clock == "sustained" else "regulator"
-    if conditions.clock_hz:
-        return "locked"
-    return "tensor_clock" if start_hz < spec.clock.boost_hz else None
-
-
-def _candidates(choice: Choice, spec: GpuSpec, runs: Sequence[ProgramRun], best: int) -> list[Candidate]:
-    """What was considered, in the order of the estimate; simulated ones with what came out."""
-    simulated = [sum(-(-result.ticks // TICKS_PER_CYCLE) for result in run.results) for run in runs]
-    return [
-        Candidate(
-            schedule=str(config),
-            estimate_cycles=estimate_ps * spec.clock.tensor_hz // PS_PER_S,
-            simulated_cycles=simulated[i] if i < len(simulated) else None,
-            chosen=i == best,
-        )
-        for i, (config, estimate_ps) in enumerate(choice.candidates)
-    ]
-
-
-# ---------------------------------------------------------------------------------------------------- checking
-
-
-def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions) -> tuple[CheckResult, list[str]]:
-    """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
-    operands = op.inputs(seed=0)
-    by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
-    # Operands beyond the inputs are results that the operator adds to.
-    inputs = {
-        tensor.name: array.reshape(tensor.shape)
-        for tensor, array in zip([*by_role["input"], *by_role["output"]], operands, strict=False)
-    }
-    replay = interpret(program, _events(program, spec, conditions), inputs)
-    error = op.largest_error([replay.outputs[tensor.name] for tensor in by_role["output"]], *operands)
-    passed = error <= op.tolerance and not replay.violations
-    notes = [f"Check: {violation}." for violation in replay.violations]
-    if not error <= op.tolerance:
-        notes.append(f"Check: relative error {error:.2e}, rounding alone explains {op.tolerance:.2e}.")
-    return CheckResult(passed, error if math.isfinite(error) else math.inf), notes
-
-
-def _events(program: Program, spec: GpuSpec, conditions: Conditions) -> np.ndarray:
-    """The event log of all kernels of a program, shape (rows, 8); InputError if it would be too large."""
-    rows = _LOG_ROWS
-    while True:
-        device = Device(spec, regulator=conditions.regulator(spec), exact=conditions.exact, log=True)
-        logs = []
-        needed = 0
-        for number, kernel in enumerate(program.kernels):
-            launch = device.build(kernel, program.addresses())
-            launch.state = launch.state._replace(log=np.zeros((rows, EVENT_COLUMNS), dtype=np.int64))
-            try:
-                events = launch.run().events
-            except MemoryError:
-                needed = max(needed, launch.log_rows_needed)
-                continue
-            assert events is not None
-            events[:, Event.KERNEL] = number
-            logs.append(events)
-        if not needed:
-            return np.concatenate(logs)
-        if needed > _MAX_LOG_ROWS:
-            raise InputError(
-                f"check: {program.name} with {program.schedule} logs {needed} events, more than the {_MAX_LOG_ROWS} "
-                f"that fit in {BYTES.format(64 * _MAX_LOG_ROWS)}; a smaller problem runs the same code"
+    def _ran(self, done: StepsRun) -> Ran:
+        work, dtype = self.planned.work, self.subject.dtype
+        found = _ran(self.request, self.spec, self.conditions, work, done, dtype, str(self.planned))
+        operators = [
+            OperatorTime(
+                step.label,
+                step.kind,
+                str(step.op),
+                time.host_ps,
+                len(entry.records),
+                sum(record.time_ps for record in entry.records),
+                step.op.flops,
             )
-        rows = needed
+            for step, entry, time in zip(self.planned.graph.steps, done.done, done.times, strict=True)
+        ]
+        return replace(found, operators=operators)
+
+    def _shown(self, entry: Done) -> Shown:
+        """A step as a timeline shows it."""
+        step = entry.planned
+        sends = collective_of(step.op, self.spec).sends if isinstance(step.op, AllReduce) else ()
+        return Shown(step.op, step.label, step.program.schedule if step.program else "", entry.results, sends)
+
+
+def _facts(request: Request, schedule: str) -> dict[str, str]:
+    """What a reader of a timeline must know of what ran."""
+    return {"workload": str(request.asked), "machine": request.machine.name, "schedule": schedule}
+
+
+def _ran(
+    request: Request, spec: GpuSpec, conditions: Conditions, work: Work, done: StepsRun, dtype: str, schedule: str
+) -> Ran:
+    """What came of steps that have run."""
+    records = done.records
+    time_ps = done.scope_ps(spec, request.scope, work.calling)
+    rest_ps = time_ps - done.time_ps
+    return Ran(
+        schedule=schedule,
+        machine=machine_figures(spec, dtype),
+        kernels=records,
+        device_ps=done.time_ps,
+        time_ps=time_ps,
+        # The counts are those of the timed run.
+        counts={name: sum(record.counters.get(name, 0) for record in records) for name in _COUNTS},
+        host_ps={"host": rest_ps} if rest_ps > 0 else {},
+        check=partial(check_steps, work.steps, spec, conditions) if request.check else None,
+    )

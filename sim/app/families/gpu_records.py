@@ -8,8 +8,11 @@ import numpy as np
 
 from arch.gpu import GpuSpec
 from sim.app.report.record import GpuLaunch, KernelRecord, MachineFigures, Occupancy
-from sim.engine.clock import TICKS_PER_CYCLE
+from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import KernelResult, Launch
+from sim.host.model import Copy
+from sim.link.collective import Outcome
+from workloads.ops import AllReduce
 
 SECTOR_BYTES = 32
 
@@ -135,3 +138,30 @@ def _tail_ticks(launch: Launch) -> int:
     ends = launch.last_cta_ticks()
     worked = ends[ends > 0]
     return int(np.max(worked) - np.min(worked))
+
+
+def copy_record(label: str, copy: Copy, time_ps: int, spec: GpuSpec) -> KernelRecord:
+    """A copy beside kernels: cycles are those that the core's clock would count meanwhile."""
+    return KernelRecord(
+        name=f"{label}: {copy.name}",
+        schedule="pcie",
+        cycles=time_ps * spec.clock.boost_hz // PS_PER_S,
+        clock_hz=spec.clock.boost_hz,
+        time_ps=time_ps,
+        counters={"pcie_read_bytes": copy.size_bytes},
+        own=GpuLaunch((1, 1, 1)),
+    )
+
+
+def collective_record(label: str, op: AllReduce, outcome: Outcome, time_ps: int, spec: GpuSpec) -> KernelRecord:
+    """A collective of one device: cycles are those that the core's clock would count meanwhile."""
+    return KernelRecord(
+        name=f"{label}: {outcome.algorithm} over {op.devices}",
+        schedule=outcome.algorithm,
+        cycles=time_ps * spec.clock.boost_hz // PS_PER_S,
+        clock_hz=spec.clock.boost_hz,
+        time_ps=time_ps,
+        counters={"link_write_bytes": outcome.sent_bytes // op.devices},
+        own=GpuLaunch((1, 1, 1)),
+        launch_ps={"command": spec.launch.kernel_ps},
+    )

@@ -1,11 +1,12 @@
-"""Runs operators on dataflow machines: chooses a program, runs its sections, reports and checks."""
+"""Dataflow machines: chooses a program for an operator, runs its sections, and gives what a report needs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,13 +14,17 @@ from arch.dtypes import round_to
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
-from sim.app.families.options import Cost, Options, Progress, one_of, part
+from sim.app.families.family import Ran, Subject
 from sim.app.families.rdu_program import ProgramFile
 from sim.app.families.rdu_records import kernel_record, machine_figures
-from sim.app.report.record import Candidate, CheckResult, KernelRecord, RduSection, RunRecord
+from sim.app.families.request import Progress, Request, one_of
+from sim.app.report.record import CheckResult, KernelRecord, MachineFigures, RduSection
 from sim.app.report.sections import bytes_text
+from sim.app.trace.rdu import section_timeline
+from sim.app.trace.timeline import Timeline
+from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, ticks_to_ps
-from sim.link.collective import collective, fabric_of
+from sim.link.collective import Outcome, collective, fabric_of
 from sim.rdu.cut import Cut, fit
 from sim.rdu.engine import SectionResult, run_section
 from sim.rdu.host import Launch, run_launches
@@ -29,12 +34,61 @@ from sim.rdu.program import Program
 from workloads.graphs.llama import Llama
 from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.rdu import llama_reference
-from workloads.rdu.select import Choice, build, choose
+from workloads.rdu.select import build, choose
 
-OPTIONS = ("schedule", "check", "scope", "tune", "program")
+if TYPE_CHECKING:
+    from sim.tpu.show import ArrayRun
+    from workloads.silicon import Row
 
 SCOPES = ("kernel", "host")
-TUNED = 6
+
+
+class Rdu:
+    """The family of dataflow machines."""
+
+    name = "rdu"
+    options: tuple[str, ...] = ("schedule", "check", "scope", "tune", "program")
+    tuned = 6
+
+    def plan(self, request: Request) -> ProgramPlan | AllReducePlan | CopyPlan:
+        """The programs that could run an operator, or a transfer alone."""
+        spec, op = _operator(request)
+        one_of("scope", request.scope, SCOPES)
+        if isinstance(op, AllReduce):
+            return AllReducePlan(request, spec, op)
+        if isinstance(op, CopyH2D):
+            return CopyPlan(request, spec, op)
+        program = [(ProgramFile(request.program), 0)] if request.program else None
+        return ProgramPlan(request, spec, op, program or choose(op, spec, request.schedule).candidates)
+
+    def listing(self, request: Request) -> str:
+        """The program that would run, as text with what each part takes."""
+        spec, op = _operator(request)
+        return program_listing(fit(build(op, spec, choose(op, spec, request.schedule).config), spec)[0], spec)
+
+    def row(self, row: Row) -> Request:
+        """InputError: nobody has published times of these machines by the row."""
+        raise InputError(f"{row.machine}: rows of measured times cannot be run on machines of family {self.name}")
+
+    def show_array(self, request: Request) -> ArrayRun:
+        """InputError: a dataflow machine is no such array."""
+        raise InputError(f"show-array: {request.machine.name} is no systolic array; tpu-v1 is one")
+
+    def compile_kernels(self, *, check: bool = False) -> None:
+        """Little is compiled here."""
+
+
+def _operator(request: Request) -> tuple[RduSpec, Operator]:
+    """The machine, and the operator with its formats filled in."""
+    spec, asked = request.machine, request.asked
+    assert isinstance(spec, RduSpec)
+    if not isinstance(asked, Operator):
+        raise InputError(f"{asked}: {spec.name} runs operators, no graphs of them")
+    return spec, asked.with_defaults(spec.default_dtype)
+
+
+def _subject(op: Operator, dtype: str) -> Subject:
+    return Subject(dtype, op.flops, op.macs, op.operand_bytes)
 
 
 @dataclass(frozen=True)
@@ -53,129 +107,142 @@ class ProgramRun:
         """Cycles of all launches."""
         return sum(record.cycles for record in self.records)
 
-
-def run(asked: Operator, spec: RduSpec, options: Options, progress: Progress | None) -> RunRecord:
-    """Simulates the chosen program, or the best few, and reports the fastest."""
-    op = asked.with_defaults(spec.default_dtype)
-    one_of("scope", options.scope, SCOPES)
-    cost = Cost()
-    if isinstance(op, AllReduce):
-        return _all_reduce(op, spec, str(asked), options, cost)
-    if isinstance(op, CopyH2D):
-        return _copy(op, spec, str(asked), options, cost)
-    choice = _choice(op, spec, options.schedule, options.program)
-    wanted = TUNED if options.tune else 1
-    runs: list[ProgramRun] = []
-    refused: list[tuple[str, InputError]] = []
-    tried = []
-    for config, estimate in choice.candidates:
-        try:
-            runs.append(run_program(build(op, spec, config), spec, part(progress, len(runs), wanted)))
-        except InputError as error:
-            refused.append((str(config), error))
-            continue
-        tried.append((config, estimate))
-        if len(runs) == wanted:
-            break
-    if not runs:
-        raise refused[0][1]
-    choice = Choice([*tried, *(c for c in choice.candidates if c not in tried)])
-    best = min(range(len(runs)), key=lambda i: runs[i].time_ps)
-    chosen = runs[best]
-    outcome, notes = check_program(op, chosen) if options.check else (None, [])
-    notes += [f"{cut}." for cut in chosen.cuts]
-    notes += [f"The schedule {name} was left out: {error}." for name, error in refused]
-    time_ps = chosen.time_ps
-    host_ps = {}
-    if options.scope == "host":
-        host_ps = {"host": spec.launch.host_ps + spec.launch.program_load_ps}
-        time_ps += sum(host_ps.values())
-    return RunRecord(
-        machine=machine_figures(spec, str(op.dtype), chosen.program.devices),
-        workload=str(asked),
-        dtype=str(op.dtype),
-        flops=op.flops,
-        macs=op.macs,
-        operand_bytes=op.operand_bytes,
-        schedule=chosen.program.schedule,
-        kernels=chosen.records,
-        scope=options.scope,
-        time_ps=time_ps,
-        candidates=_candidates(choice, runs, best),
-        host_ps=host_ps,
-        check=outcome,
-        simulator=cost.stats(events=sum(record.counters["events"] for record in chosen.records)),
-        notes=notes,
-    )
+    def first_launch(self, result: SectionResult) -> KernelRecord:
+        """The record of a section's first launch."""
+        number = 0
+        for call in self.program.calls:
+            if self.results[id(call.section)] is result:
+                break
+            number += call.times
+        return self.records[number]
 
 
-def _choice(op: Operator, spec: RduSpec, schedule: str, program: str) -> Choice:
-    """The candidates, or the program of a file alone."""
-    return Choice([(ProgramFile(program), 0)]) if program else choose(op, spec, schedule)
+@dataclass(frozen=True)
+class ProgramPlan:
+    """An operator with its candidates. configurations: with their estimated cycles, the best first."""
+
+    request: Request
+    spec: RduSpec
+    op: Operator
+    configurations: Sequence[tuple[Any, int]]
+
+    overview = Wanted()
+
+    @property
+    def subject(self) -> Subject:
+        """What is computed."""
+        return _subject(self.op, str(self.op.dtype))
+
+    @property
+    def candidates(self) -> list[tuple[str, int]]:
+        """The configurations as text, with their estimated cycles."""
+        return [(str(config), cycles) for config, cycles in self.configurations]
+
+    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+        """Runs a candidate; its sections are always recorded."""
+        request, spec = self.request, self.spec
+        done = run_program(build(self.op, spec, self.configurations[number][0]), spec, progress)
+        time_ps, host_ps = done.time_ps, {}
+        if request.scope == "host":
+            host_ps = {"host": spec.launch.host_ps + spec.launch.program_load_ps}
+            time_ps += sum(host_ps.values())
+        return Ran(
+            schedule=done.program.schedule,
+            machine=machine_figures(spec, str(self.op.dtype), done.program.devices),
+            kernels=done.records,
+            device_ps=done.time_ps,
+            time_ps=time_ps,
+            counts={"events": sum(record.counters["events"] for record in done.records)},
+            host_ps=host_ps,
+            notes=[f"{cut}." for cut in done.cuts],
+            check=partial(check_program, self.op, done) if request.check else None,
+            timeline=partial(self._timeline, done, wanted) if wanted else None,
+        )
+
+    def _timeline(self, done: ProgramRun, wanted: Wanted) -> Timeline:
+        results = list(done.results.values())
+        number = wanted.kernel or 0
+        if number >= len(results):
+            raise InputError(f"--kernel {number}: {done.program.name} has sections 0 to {len(results) - 1}")
+        facts = {"workload": str(self.request.asked), "machine": self.spec.name, "schedule": done.program.schedule}
+        return section_timeline(facts, results[number], done.first_launch(results[number]), wanted)
 
 
-def chosen_run(
-    asked: Operator, spec: RduSpec, schedule: str, progress: Progress | None, program: str = ""
-) -> ProgramRun:
-    """The run of the best candidate by estimate that the machine takes, as `run` without `tune` reports it."""
-    op = asked.with_defaults(spec.default_dtype)
-    first: InputError | None = None
-    for config, _ in _choice(op, spec, schedule, program).candidates:
-        try:
-            return run_program(build(op, spec, config), spec, progress)
-        except InputError as error:
-            first = first or error
-    raise first or InputError(f"{asked} has no schedule on {spec.name}")
-
-
-def _all_reduce(op: AllReduce, spec: RduSpec, asked: str, options: Options, cost: Cost) -> RunRecord:
+@dataclass(frozen=True)
+class AllReducePlan:
     """A collective alone: the links' time, with numbers carried by the same messages in check mode."""
-    fabric = fabric_of(spec, op.devices)
-    if options.schedule != "auto":
-        one_of("schedule", options.schedule, fabric.algorithms)
-    ways = fabric.algorithms if options.schedule == "auto" else (options.schedule,)
-    outcomes = [collective(fabric, "all_reduce", way, op.bytes) for way in ways]  # type: ignore[arg-type]
-    best = min(outcomes, key=lambda outcome: outcome.time_ps)
-    check = None
-    if options.check:
+
+    request: Request
+    spec: RduSpec
+    op: AllReduce
+
+    candidates = ()
+    overview = Wanted()
+
+    @property
+    def subject(self) -> Subject:
+        """What is computed."""
+        return _subject(self.op, str(self.op.dtype))
+
+    @cached_property
+    def best(self) -> Outcome:
+        """The fastest of the algorithms that are asked for."""
+        fabric, schedule = fabric_of(self.spec, self.op.devices), self.request.schedule
+        if schedule != "auto":
+            one_of("schedule", schedule, fabric.algorithms)
+        ways = fabric.algorithms if schedule == "auto" else (schedule,)
+        outcomes = [collective(fabric, "all_reduce", way, self.op.bytes) for way in ways]  # type: ignore[arg-type]
+        return min(outcomes, key=lambda outcome: outcome.time_ps)
+
+    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+        """Sends the messages."""
+        best, spec, devices = self.best, self.spec, self.op.devices
+        kernel = _transfer(spec, "all_reduce", best.algorithm, best.time_ps, {"link_write_bytes": best.sent_bytes})
+        kernel = replace(kernel, energy_fj=best.sent_bytes * spec.power.energy.link_fj_per_byte)
+        figures = machine_figures(spec, str(self.op.dtype), devices)
+        ran = _moved(self.request, spec, figures, kernel, f"{best.algorithm} over {devices} devices")
+        return replace(ran, check=self._check if self.request.check else None)
+
+    def _check(self) -> tuple[CheckResult, list[str]]:
+        op = self.op
         operands = op.inputs(seed=0)
-        sums = collective(fabric, "all_reduce", best.algorithm, op.bytes, list(operands[0])).values
-        errors = [op.largest_error([round_to(total, str(op.dtype))], *operands) for total in sums]
-        check = CheckResult(max(errors) <= op.tolerance, max(errors))
-    kernel = _transfer(spec, "all_reduce", best.algorithm, best.time_ps, {"link_write_bytes": best.sent_bytes})
-    kernel = replace(kernel, energy_fj=best.sent_bytes * spec.power.energy.link_fj_per_byte)
-    return RunRecord(
-        machine=machine_figures(spec, str(op.dtype), op.devices),
-        workload=asked,
-        dtype=str(op.dtype),
-        flops=op.flops,
-        macs=op.macs,
-        operand_bytes=op.operand_bytes,
-        schedule=f"{best.algorithm} over {op.devices} devices",
-        kernels=[kernel],
-        scope=options.scope,
-        time_ps=best.time_ps,
-        check=check,
-        simulator=cost.stats(events=0),
-    )
+        fabric = fabric_of(self.spec, op.devices)
+        sums = collective(fabric, "all_reduce", self.best.algorithm, op.bytes, list(operands[0])).values
+        error = max(op.largest_error([round_to(total, str(op.dtype))], *operands) for total in sums)
+        return CheckResult(error <= op.tolerance, error), []
 
 
-def _copy(op: CopyH2D, spec: RduSpec, asked: str, options: Options, cost: Cost) -> RunRecord:
+@dataclass(frozen=True)
+class CopyPlan:
     """A copy over PCIe: the link's latency once, then its bandwidth."""
-    time_ps = spec.host.latency_ps + -(-op.bytes * PS_PER_S // spec.host.bandwidth_bytes_per_s)
-    return RunRecord(
-        machine=machine_figures(spec, spec.default_dtype),
-        workload=asked,
-        dtype=op.dtype or "int8",
-        flops=op.flops,
-        macs=op.macs,
-        operand_bytes=op.operand_bytes,
-        schedule="pcie",
-        kernels=[_transfer(spec, "copy_h2d", "pcie", time_ps, {"pcie_read_bytes": op.bytes})],
-        scope=options.scope,
-        time_ps=time_ps,
-        simulator=cost.stats(events=0),
-    )
+
+    request: Request
+    spec: RduSpec
+    op: CopyH2D
+
+    candidates = ()
+    overview = Wanted()
+
+    @property
+    def subject(self) -> Subject:
+        """What is moved."""
+        return _subject(self.op, self.op.dtype or "int8")
+
+    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+        """Copies."""
+        host = self.spec.host
+        time_ps = host.latency_ps + -(-self.op.bytes * PS_PER_S // host.bandwidth_bytes_per_s)
+        kernel = _transfer(self.spec, "copy_h2d", "pcie", time_ps, {"pcie_read_bytes": self.op.bytes})
+        return _moved(self.request, self.spec, machine_figures(self.spec, self.spec.default_dtype), kernel, "pcie")
+
+
+def _moved(request: Request, spec: RduSpec, figures: MachineFigures, kernel: KernelRecord, schedule: str) -> Ran:
+    """What came of a transfer alone."""
+
+    def timeline() -> Timeline:
+        raise InputError(f"{request.asked}: alone on {spec.name} it is one transfer, without a timeline")
+
+    return Ran(schedule, figures, [kernel], kernel.time_ps, kernel.time_ps, {"events": 0}, timeline=timeline)
 
 
 def _transfer(spec: RduSpec, name: str, schedule: str, time_ps: int, counted: Mapping[str, int]) -> KernelRecord:
@@ -191,12 +258,6 @@ def _transfer(spec: RduSpec, name: str, schedule: str, time_ps: int, counted: Ma
         counters={**counted, "events": 0},
         own=RduSection(name, (), (), grid, 0, spec.pcu.count, 0, spec.pmu.count, 0, {}),
     )
-
-
-def listing(asked: Operator, spec: RduSpec, schedule: str) -> str:
-    """The program that `run` would run, as text with what each part takes."""
-    op = asked.with_defaults(spec.default_dtype)
-    return program_listing(fit(build(op, spec, choose(op, spec, schedule).config), spec)[0], spec)
 
 
 def run_program(program: Program, spec: RduSpec, progress: Progress | None = None, *, log: bool = True) -> ProgramRun:
@@ -299,15 +360,3 @@ def _check_memories(program: Program, spec: RduSpec) -> None:
                 f"{program.name}: arrays take {bytes_text(size)}, {spec.name} has {name}.size = "
                 f"{BYTES.format(memory.size_bytes)}; a smaller problem or more devices fit"
             )
-
-
-def _candidates(choice: Choice, runs: Sequence[ProgramRun], best: int) -> list[Candidate]:
-    return [
-        Candidate(
-            schedule=str(config),
-            estimate_cycles=estimate,
-            simulated_cycles=runs[i].cycles if i < len(runs) else None,
-            chosen=i == best,
-        )
-        for i, (config, estimate) in enumerate(choice.candidates)
-    ]

@@ -1,18 +1,22 @@
-"""Runs operators on TPUs: builds the program, runs the machine, the array alone, and with numbers where asked."""
+"""TPUs: builds the program of an operator, runs the machine, the array alone, and with numbers where asked."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
-from sim.app.families.options import Cost, Options, Progress, one_of
-from sim.app.report.record import Candidate, CheckResult, KernelRecord, MachineFigures, RunRecord
+from sim.app.families.family import Ran, Subject
+from sim.app.families.request import Progress, Request, one_of
+from sim.app.report.record import CheckResult, KernelRecord, MachineFigures
 from sim.app.report.tpu import TpuRun
+from sim.app.trace.tpu import program_timeline
+from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.tpu.assembly import assemble, disassemble
 from sim.tpu.data import Memory
@@ -26,8 +30,8 @@ from workloads.tpu.gemm import matrices
 
 if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
+    from workloads.silicon import Row
 
-OPTIONS = ("schedule", "check", "scope", "program")
 SCOPES = ("kernel", "host")
 """`kernel`: from the first instruction to the last result in host memory; `host`: with interrupt and driver."""
 
@@ -35,40 +39,103 @@ _NO_LIMIT = 2**40
 """Rows or bytes of what the array alone never waits for."""
 
 
-def run(asked: Operator, spec: TpuSpec, options: Options, progress: Progress | None) -> RunRecord:
-    """Simulates the candidate with the best estimate."""
-    one_of("scope", options.scope, SCOPES)
-    op, choice = choose_on(asked, spec, options.schedule)
-    cost = Cost()
-    config, _ = choice[0]
-    program = program_of(op, spec, config, options.program)
-    memory = None
-    if options.check:
-        memory = Memory(spec, program)
-        operands = op.inputs(seed=0)
-        program.fill(memory, operands)
-    result = Machine(spec, program, memory, progress=progress).run()
-    alone = _alone(spec, program) if options.program else array_cycles(op, spec, config)
-    record = _kernel(spec, program, result, alone)
-    time_ps = record.time_ps + (spec.host.turnaround_ps if options.scope == "host" else 0)
-    outcome, failures = (None, []) if memory is None else _check(op, program, memory, operands)
-    return RunRecord(
-        machine=machine_figures(spec, str(op.dtype)),
-        workload=str(asked),
-        dtype=str(op.dtype),
-        flops=op.flops,
-        macs=op.macs,
-        operand_bytes=op.operand_bytes,
-        schedule=program.schedule,
-        kernels=[record],
-        scope=options.scope,
-        time_ps=time_ps,
-        candidates=[Candidate(str(c), e, record.cycles if c == config else None, c == config) for c, e in choice],
-        host_ps={"host": time_ps - record.time_ps} if time_ps > record.time_ps else {},
-        check=outcome,
-        simulator=cost.stats(events=result.events, instructions=result.instructions),
-        notes=[*program.notes, *failures, *(["A what-if: TPU v1 has no vector unit."] if spec.vector else [])],
-    )
+class Tpu:
+    """The family of TPUs."""
+
+    name = "tpu"
+    options: tuple[str, ...] = ("schedule", "check", "scope", "program")
+    tuned = 1
+
+    def plan(self, request: Request) -> ProgramPlan:
+        """The programs that could run an operator."""
+        one_of("scope", request.scope, SCOPES)
+        spec, op = _operator(request)
+        return ProgramPlan(request, spec, op, candidates(op, spec, request.schedule))
+
+    def listing(self, request: Request) -> str:
+        """The program as assembly text."""
+        spec, op = _operator(request)
+        program: Program = build(op, spec, candidates(op, spec, request.schedule)[0][0])
+        return disassemble(program.instructions)
+
+    def row(self, row: Row) -> Request:
+        """InputError: nobody has published times of these machines by the row."""
+        raise InputError(f"{row.machine}: rows of measured times cannot be run on machines of family {self.name}")
+
+    def show_array(self, request: Request) -> ArrayRun:
+        """A product on the array cell by cell, with small whole numbers as operands."""
+        from sim.tpu.show import array_run  # only this needs numba, whose import takes longer than most runs
+
+        spec, op = _operator(request)
+        if not isinstance(op, Gemm | Matvec) or op.dtype != "int8":
+            raise InputError(f"show-array: {request.asked}: shows gemm and matvec of int8")
+        a, b = matrices(op, spec, op.inputs(seed=0, data="integers"))
+        if a.shape[0] > 1:
+            raise InputError(f"show-array: {request.asked}: shows one product, batch must be 1")
+        cells = f"{spec.array.rows} x {spec.array.columns} cells ({spec.array.dataflow})"
+        return array_run(f"{request.asked} on {spec.name}, {cells}", spec, a[0], b[0])
+
+    def compile_kernels(self, *, check: bool = False) -> None:
+        """Nothing that a run needs is compiled."""
+
+
+def _operator(request: Request) -> tuple[TpuSpec, Operator]:
+    """The machine, and the operator with its formats filled in."""
+    spec, asked = request.machine, request.asked
+    assert isinstance(spec, TpuSpec)
+    if not isinstance(asked, Operator):
+        raise InputError(f"{asked}: {spec.name} runs operators, no graphs of them")
+    return spec, asked.with_defaults(spec.default_dtype)
+
+
+@dataclass(frozen=True)
+class ProgramPlan:
+    """An operator with its candidates. configurations: with their estimated cycles, the best first."""
+
+    request: Request
+    spec: TpuSpec
+    op: Operator
+    configurations: Sequence[tuple[Config, int]]
+
+    overview = Wanted()
+
+    @property
+    def subject(self) -> Subject:
+        """What is computed."""
+        return Subject(str(self.op.dtype), self.op.flops, self.op.macs, self.op.operand_bytes)
+
+    @property
+    def candidates(self) -> list[tuple[str, int]]:
+        """The configurations as text, with their estimated cycles."""
+        return [(str(config), cycles) for config, cycles in self.configurations]
+
+    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+        """Runs a candidate, with numbers where a check is asked for."""
+        request, spec, op = self.request, self.spec, self.op
+        config = self.configurations[number][0]
+        program = program_of(op, spec, config, request.program)
+        memory = None
+        if request.check:
+            memory = Memory(spec, program)
+            operands = op.inputs(seed=0)
+            program.fill(memory, operands)
+        result = Machine(spec, program, memory, progress=progress, log=wanted is not None).run()
+        alone = _alone(spec, program) if request.program else array_cycles(op, spec, config)
+        record = _kernel(spec, program, result, alone)
+        host_ps = spec.host.turnaround_ps if request.scope == "host" else 0
+        facts = {"workload": str(request.asked), "machine": spec.name, "schedule": program.schedule}
+        return Ran(
+            schedule=program.schedule,
+            machine=machine_figures(spec, str(op.dtype)),
+            kernels=[record],
+            device_ps=record.time_ps,
+            time_ps=record.time_ps + host_ps,
+            counts={"events": result.events, "instructions": result.instructions},
+            host_ps={"host": host_ps} if host_ps else {},
+            notes=[*program.notes, *(["A what-if: TPU v1 has no vector unit."] if spec.vector else [])],
+            check=partial(_check, op, program, memory, operands) if memory is not None else None,
+            timeline=partial(program_timeline, facts, result, wanted) if wanted else None,
+        )
 
 
 def program_of(op: Operator, spec: TpuSpec, config: Config, path: str = "") -> Program:
@@ -79,27 +146,6 @@ def program_of(op: Operator, spec: TpuSpec, config: Config, path: str = "") -> P
         program = replace(program, instructions=_read(path), notes=notes)
     verify(program, spec)
     return program
-
-
-def listing(asked: Operator, spec: TpuSpec, schedule: str) -> str:
-    """The program as assembly text."""
-    op, choice = choose_on(asked, spec, schedule)
-    program: Program = build(op, spec, choice[0][0])
-    return disassemble(program.instructions)
-
-
-def show_array(asked: Operator, spec: TpuSpec) -> ArrayRun:
-    """A product on the array cell by cell, with small whole numbers as operands."""
-    from sim.tpu.show import array_run  # only this needs numba, whose import takes longer than most runs
-
-    op = asked.with_defaults(spec.default_dtype)
-    if not isinstance(op, Gemm | Matvec) or op.dtype != "int8":
-        raise InputError(f"show-array: {asked}: shows gemm and matvec of int8")
-    a, b = matrices(op, spec, op.inputs(seed=0, data="integers"))
-    if a.shape[0] > 1:
-        raise InputError(f"show-array: {asked}: shows one product, batch must be 1")
-    title = f"{asked} on {spec.name}, {spec.array.rows} x {spec.array.columns} cells ({spec.array.dataflow})"
-    return array_run(title, spec, a[0], b[0])
 
 
 def array_cycles(op: Operator, spec: TpuSpec, config: Config) -> int:
@@ -148,12 +194,6 @@ def machine_figures(spec: TpuSpec, dtype: str) -> MachineFigures:
         instances={"matrix": spec.array.count, "activation": 1},
         spec=spec.model_dump(mode="json", by_alias=True),
     )
-
-
-def choose_on(asked: Operator, spec: TpuSpec, schedule: str) -> tuple[Operator, list[tuple[Config, int]]]:
-    """The operator with its formats filled in, and its candidates with their estimates, the best first."""
-    op: Operator = asked.with_defaults(spec.default_dtype)
-    return op, candidates(op, spec, schedule)
 
 
 def _kernel(spec: TpuSpec, program: Program, result: Result, array: int) -> KernelRecord:

@@ -1,16 +1,56 @@
-"""What a report says about one family of machines alone: a module `sim.app.report.<family>` each.
-
-It has `STALL_TITLE` (heading of the stall stack), `SECTIONS` (makers of sections, after the memory chart),
-`details(figures)` (the object that the schema names after the family; None values are left out), `bound(figures)` (the
-sentence about the limiting unit) and `losses(figures)` (sentences about what else costs time).
-"""
+"""What a report says about one family of machines alone: a module `sim.app.report.<family>` each."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from sim.app.report.figures import Figures
+    from sim.app.report.report import Report
+    from sim.app.report.sections import Section
 
 
-def family(name: str) -> Any:
-    """The module of a family."""
-    return import_module(f"sim.app.report.{name}")
+class FamilyReport(Protocol):
+    """What such a module has."""
+
+    @property
+    def STALL_TITLE(self) -> str:
+        """Heading of the stall stack."""
+
+    @property
+    def SECTIONS(self) -> Sequence[Callable[[Report], Section]]:
+        """Makers of sections, after the memory chart."""
+
+    @property
+    def draw(self) -> Callable[[Report, Figure], None] | None:
+        """Draws what only the family has below roofline and stalls; None where that is nothing."""
+
+    def details(self, figures: Figures) -> dict[str, Any]:
+        """The object that the schema names after the family; None values are left out."""
+
+    def bound(self, figures: Figures) -> str:
+        """The sentence about the limiting unit."""
+
+    def losses(self, figures: Figures) -> list[str]:
+        """Sentences about what else costs time."""
+
+
+def family(name: str) -> FamilyReport:
+    """What reports say about a family. Only the family that is asked for is imported."""
+    match name:
+        case "gpu":
+            from sim.app.report import gpu
+
+            return gpu
+        case "tpu":
+            from sim.app.report import tpu
+
+            return tpu
+        case "rdu":
+            from sim.app.report import rdu
+
+            return rdu
+    raise ValueError(f"no report is known of machines of family {name}")

@@ -87,6 +87,7 @@ def _occupancy(report: Report) -> Section:
 
 
 SECTIONS = (_occupancy,)
+draw = None
 
 
 def bound(figures: Figures) -> str:

@@ -84,6 +84,7 @@ def _matrix_unit(report: Report) -> Section:
 
 
 SECTIONS = (_matrix_unit,)
+draw = None
 
 
 def bound(figures: Figures) -> str:

@@ -25,11 +25,11 @@ from arch.digits import MOST_DIGITS, within_range
 from arch.errors import InputError
 from arch.load import leaves, load_arch
 from arch.units import Unit
-from sim.app.study.case import OPTION_DEFAULTS, Case
+from sim.app.families.request import OPTION_DEFAULTS, Request
 from workloads.ops import operator_class
 from workloads.parse import parse
 
-RUN_KEYS = ("arch", "schedule", *(name for name, value in OPTION_DEFAULTS.items() if isinstance(value, str)))
+RUN_KEYS = ("arch", *(name for name, value in OPTION_DEFAULTS.items() if isinstance(value, str) and name != "program"))
 """Keys that are neither figures of the machine nor keys of the workload."""
 
 MOST_POINTS = 100_000
@@ -65,7 +65,7 @@ class Point:
     """One position of all axes, with the case it stands for, or the reason why there is none."""
 
     values: Mapping[str, str]
-    case: Case | None
+    case: Request | None
     reason: str = ""
 
 
@@ -164,14 +164,14 @@ def numeric(key: str, value: str, base: Base) -> tuple[str, float | int | str]:
 
 def _point(base: Base, values: Mapping[str, str]) -> Point:
     arch = values.get("arch") or base.archs[0]
-    schedule = values.get("schedule", base.schedule)
-    options = {**base.options, **{key: values[key] for key in OPTION_DEFAULTS if key in values}}
+    options = {"schedule": base.schedule, **base.options, **{key: values[key] for key in RUN_KEYS[1:] if key in values}}
     keys = _workload_keys(base.workload)
     words = {k: v for k, v in values.items() if k in keys}
     overrides = [f"{k}={v}" for k, v in values.items() if k not in words and k not in RUN_KEYS]
     try:
-        machine = load_arch(arch, [*base.set, *overrides])
-        return Point(values, Case.of(str(parse(_with(base.workload, words))), machine, schedule, **options))
+        given = (*base.set, *overrides)
+        machine = load_arch(arch, given)
+        return Point(values, Request(str(parse(_with(base.workload, words))), machine, given, **options))
     except InputError as error:
         return Point(values, None, str(error))
 

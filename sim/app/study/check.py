@@ -12,8 +12,9 @@ from typing import Any
 
 from arch.errors import InputError
 from arch.load import load_arch
+from sim.app.families.request import OPTION_DEFAULTS, Request
 from sim.app.study import lockfile
-from sim.app.study.case import OPTION_DEFAULTS, Answer, Case
+from sim.app.study.case import Answer
 from sim.app.study.digest import Change, Digest, changes
 from sim.app.study.executors import make_executor
 from sim.app.study.lockfile import Entry, Lock
@@ -27,7 +28,10 @@ CONFIG = "tilewave.toml"
 SAME, CHANGED, NEW, GONE, REFUSED, FAILED = "same", "changed", "new", "gone", "refused", "failed"
 """Outcomes of a case; the last two have no result."""
 
-_CASE_KEYS = ("name", "arch", "workload", "schedule", "set", "tolerance", *(k for k in OPTION_DEFAULTS if k != "check"))
+_OPTIONS = {name: value for name, value in OPTION_DEFAULTS.items() if name not in ("check", "program")}
+_CASE_KEYS = ("name", "arch", "workload", "set", "tolerance", *_OPTIONS)
+_LISTS = ("arch", "set", "without")
+"""Keys that take one text or several."""
 _KEYS = ("case", "tolerance")
 
 
@@ -37,7 +41,7 @@ class Wanted:
 
     name: str
     arch: str
-    case: Case
+    case: Request
     tolerance: float
     line: int
 
@@ -168,7 +172,7 @@ def _outcome(wanted: Wanted, answer: Answer, recorded: Lock) -> Outcome:
     if answer.report is None:
         status = REFUSED if answer.refused else FAILED
         return Outcome(wanted.name, status, wanted, reason=answer.refused or answer.failed)
-    new = entry_of(wanted.arch, wanted.case.machine, wanted.case.workload, answer.report)
+    new = entry_of(wanted.arch, wanted.case.machine, str(wanted.case.workload), answer.report)
     old = recorded.entries.get(wanted.name)
     if old is None:
         return Outcome(wanted.name, NEW, wanted, new=new)
@@ -185,7 +189,7 @@ def _cases(block: Any, path: Path, line: int, common: float, given: float | None
         if key not in block:
             raise InputError(f"{where}: {key} is missing; a case has name, arch and workload")
     for key, value in block.items():
-        right = bool if isinstance(OPTION_DEFAULTS.get(key), bool) else (str, list) if key in ("arch", "set") else str
+        right = bool if isinstance(_OPTIONS.get(key), bool) else (str, list) if key in _LISTS else str
         if key != "tolerance" and not isinstance(value, right):
             raise InputError(f"{where}: {key} = {value!r}: must be {'true or false' if right is bool else 'text'}")
         if isinstance(value, list) and not (value and all(isinstance(item, str) and item for item in value)):
@@ -194,23 +198,29 @@ def _cases(block: Any, path: Path, line: int, common: float, given: float | None
         if not str(block.get(key, "")).isprintable():
             raise InputError(f"{where}: {key} = {block[key]!a}: has a control character")
     several = isinstance(block["arch"], list)
-    archs = block["arch"] if several else [block["arch"]]
-    overrides = block.get("set", [])
-    overrides = overrides if isinstance(overrides, list) else [overrides]
+    archs = _several(block["arch"])
+    overrides = _several(block.get("set", []))
     tolerance = common if given is not None else _tolerance(block.get("tolerance", common), where)
-    options = {key: block[key] for key in OPTION_DEFAULTS if key in block}
+    options: dict[str, Any] = {
+        key: _several(block[key]) if key in _LISTS else block[key] for key in _OPTIONS if key in block
+    }
     found = []
     try:
         workload = str(parse(block["workload"]))
         for arch in archs:
             # A machine's file is named from where the configuration lies.
             place = str(path.parent / arch) if arch.endswith((".yaml", ".yml")) else arch
-            case = Case.of(workload, load_arch(place, overrides), block.get("schedule", "auto"), **options)
+            case = Request(workload, load_arch(place, overrides), overrides, **options)
             name = f"{block['name']} {arch}" if several else block["name"]
             found.append(Wanted(name, arch, case, tolerance, line))
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     return found
+
+
+def _several(value: str | list[str]) -> tuple[str, ...]:
+    """One text, or several."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _tolerance(value: Any, where: str) -> float:

@@ -18,8 +18,9 @@ from multiprocessing import connection
 from typing import Any, Protocol
 
 from arch.errors import InputError
-from sim.app.families import runner
-from sim.app.study.case import Answer, Case, run_case
+from sim.app.families import family_of
+from sim.app.families.request import Request
+from sim.app.study.case import Answer, run_case
 
 EXECUTORS = ("local", "dask")
 
@@ -29,7 +30,7 @@ DASK_WORKERS_WITHIN_S = 30.0
 DASK_ANSWERS_WITHIN_S = 10.0
 """How long a scheduler may take to answer."""
 
-Work = Callable[[Case], Answer]
+Work = Callable[[Request], Answer]
 
 
 class Executor(Protocol):
@@ -37,7 +38,7 @@ class Executor(Protocol):
 
     capacity: int
 
-    def submit(self, case: Case) -> Future[Answer]:
+    def submit(self, case: Request) -> Future[Answer]:
         """Starts a case."""
 
     def restart(self) -> None:
@@ -58,7 +59,7 @@ class Inline:
     def __init__(self, work: Work = run_case) -> None:
         self._work = work
 
-    def submit(self, case: Case) -> Future[Answer]:
+    def submit(self, case: Request) -> Future[Answer]:
         """Runs the case."""
         future: Future[Answer] = Future()
         future.set_result(self._work(case))
@@ -87,7 +88,7 @@ class Processes:
         spawn = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(self.capacity, mp_context=spawn, initializer=_begin_worker)
 
-    def submit(self, case: Case) -> Future[Answer]:
+    def submit(self, case: Request) -> Future[Answer]:
         """Hands a case to the pool; one that has died meanwhile says so through the future."""
         try:
             return self._pool.submit(self._work, case)
@@ -137,7 +138,7 @@ class Dask:
         workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return sum(worker["nthreads"] for worker in workers)
 
-    def submit(self, case: Case) -> Future[Answer]:
+    def submit(self, case: Request) -> Future[Answer]:
         """Hands a case to the cluster."""
         future: Future[Answer] = self._pool.submit(self._work, case)
         return future
@@ -171,7 +172,7 @@ def check_executor(name: str, scheduler: str | None) -> None:
         raise InputError("--scheduler goes with --executor dask")
 
 
-def make_executor(name: str, *, workers: int | None, scheduler: str | None, cases: Sequence[Case]) -> Executor:
+def make_executor(name: str, *, workers: int | None, scheduler: str | None, cases: Sequence[Request]) -> Executor:
     """The executor that a person asked for; `cases`: those that it will run."""
     check_executor(name, scheduler)
     if scheduler is not None:
@@ -179,9 +180,9 @@ def make_executor(name: str, *, workers: int | None, scheduler: str | None, case
     count = min(workers or os.cpu_count() or 1, len(cases))
     if count <= 1:
         return Inline()
-    if gpus := [case for case in cases if case.machine.family == "gpu"]:
+    for name in sorted({case.machine.family for case in cases}):
         # Once here, not once in every process.
-        runner("gpu").compile_kernels(check=any(case.options.get("check") for case in gpus))
+        family_of(name).compile_kernels(check=any(c.check for c in cases if c.machine.family == name))
     return Processes(count)
 
 

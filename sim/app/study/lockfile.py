@@ -62,7 +62,7 @@ def kernels() -> str:
 
 def here() -> Lock:
     """An empty lock of this version of the program."""
-    from sim.app.families.options import version
+    from sim.app.cost import version
 
     return Lock(version())
 

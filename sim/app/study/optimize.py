@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
 from arch.load import load_arch
+from sim.app.families.request import Request
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
 from sim.app.study.axes import Base, Point, axes_of, point_at
-from sim.app.study.case import Answer, Case
+from sim.app.study.case import Answer
 from sim.app.study.executors import Executor, check_executor, make_executor
 from sim.app.study.expressions import Constraint, Expression, check_names, machine_names
 from sim.app.study.runner import Progress
@@ -148,7 +149,7 @@ def optimize(
     sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
     study = optuna.create_study(directions=["minimize"] * len(goals), sampler=sampler)
 
-    def make(cases: Sequence[Case]) -> Executor:
+    def make(cases: Sequence[Request]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
     done: list[Trial] = []

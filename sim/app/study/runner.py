@@ -10,8 +10,9 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 
 from arch.errors import InputError
+from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
-from sim.app.study.case import Answer, Case
+from sim.app.study.case import Answer, key_of
 from sim.app.study.executors import Executor
 from sim.app.study.store import CLAIM_S, ResultStore
 
@@ -25,8 +26,8 @@ Progress = Callable[[int, int], None]
 
 
 def run_cases(
-    cases: Sequence[Case],
-    executor: Callable[[Sequence[Case]], Executor],
+    cases: Sequence[Request],
+    executor: Callable[[Sequence[Request]], Executor],
     *,
     store: ResultStore | None = None,
     progress: Progress | None = None,
@@ -36,9 +37,9 @@ def run_cases(
     executor: makes one for the cases to simulate; not called if there are none. progress: called with the
     numbers of cases simulated and to be simulated. Results do not depend on either, nor on what the store held.
     """
-    keys = [case.key for case in cases]
+    keys = [key_of(case) for case in cases]
     answers: dict[str, Answer] = {}
-    todo: dict[str, Case] = {}
+    todo: dict[str, Request] = {}
     for key, case in zip(keys, cases, strict=True):
         if key in answers or key in todo:
             continue
@@ -46,7 +47,7 @@ def run_cases(
         if known is None:
             todo[key] = case
         else:
-            answers[key] = Answer(report=known, code=code_hash())
+            answers[key] = Answer.kept(known)
     if todo:
         made = executor(list(todo.values()))
         with contextlib.ExitStack() as stack:
@@ -56,7 +57,7 @@ def run_cases(
 
 
 def _simulate(
-    todo: dict[str, Case],
+    todo: dict[str, Request],
     executor: Executor,
     store: ResultStore | None,
     answers: dict[str, Answer],
@@ -84,7 +85,7 @@ def _simulate(
             known = store.get(key) if store else None  # once the claim is ours, nobody can finish it unseen
             if store and known is not None:
                 store.release(key)
-                answers[key] = Answer(report=known, code=code_hash())
+                answers[key] = Answer.kept(known)
             else:
                 running[executor.submit(todo[key])] = key
         if not running:
@@ -122,7 +123,7 @@ def _keep(key: str, answer: Answer, store: ResultStore | None) -> None:
     if store is None:
         return
     if answer.report is not None:
-        store.put(key, answer.report)
+        store.put(key, answer.document)
     else:
         store.release(key)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,10 @@ from arch.errors import InputError
 from arch.load import leaves, load_arch
 from arch.show import describe
 from arch.units import CYCLES
+from sim.app.families.request import Request
 from sim.app.report.render import Shown
 from sim.app.report.sections import Meter, Section, time_text
 from sim.app.study.axes import Point
-from sim.app.study.case import Case
 from sim.app.study.executors import Executor, check_executor, make_executor
 from sim.app.study.runner import Progress
 from sim.app.study.store import ResultStore
@@ -174,16 +174,17 @@ def sensitivity(
     machine = load_arch(arch, set)
     text = str(parse(workload))
 
-    def make(cases: Sequence[Case]) -> Executor:
+    def make(cases: Sequence[Request]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
-    base = Point({}, Case.of(text, machine, schedule, **options))
+    base = Request(text, machine, tuple(set), schedule, **options)
     ((first,), _) = run_points(
-        [base], lambda n: make_executor("local", workers=1, scheduler=None, cases=n), store, None
+        [Point({}, base)], lambda n: make_executor("local", workers=1, scheduler=None, cases=n), store, None
     )
     if first.report is None:
         raise InputError(first.refused or first.failed)
-    kept = first.report["schedule"] if schedule == "auto" else schedule
+    # The schedule that was taken has left out already what it is to do without.
+    kept = replace(base, schedule=first.report["schedule"], without=()) if base.schedule == "auto" else base
     figures = {path: value for path, value in _figures(machine) if _wanted(path, only)}
     if not figures:
         raise InputError(
@@ -200,7 +201,10 @@ def sensitivity(
     while tries:
         # Most machines are valid at the first step; the rest go on to longer ones together.
         asked = [(key, found) for key, steps in tries.items() if (found := _first_valid(key[0], steps, reasons))]
-        points = [Point({path: n.text}, Case.of(text, n.machine, kept, **options)) for (path, _), n in asked]
+        points = [
+            Point({path: n.text}, replace(kept, machine=n.machine, overrides=(*set, f"{path}={n.text}")))
+            for (path, _), n in asked
+        ]
         answers, _ = run_points(points, make, store, progress)
         left = {}
         for (key, neighbour), answer in zip(asked, answers, strict=True):

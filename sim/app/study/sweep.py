@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
+from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section, percent, time_text
 from sim.app.study.axes import Base, Point, axes_of, numeric, points
-from sim.app.study.case import Answer, Case
+from sim.app.study.case import Answer, key_of
 from sim.app.study.executors import Executor, check_executor, make_executor
 from sim.app.study.runner import Progress, run_cases
 from sim.app.study.store import ResultStore, default_store
@@ -188,7 +189,7 @@ class Sweep(Shown):
         if row.answer.report is not None:
             record |= metrics(row.answer.report)
             assert row.point.case is not None
-            record |= {"result": row.point.case.key[:16], "code": code_hash()[:16]}
+            record |= {"result": key_of(row.point.case)[:16], "code": code_hash()[:16]}
         if row.reason:
             record["reason"] = row.reason
         return record
@@ -229,7 +230,7 @@ def sweep(
     base, axes = axes_of(Base(workload, archs, tuple(set), schedule, options), axes_words)
     found = points(base, axes)
 
-    def make(cases: Sequence[Case]) -> Executor:
+    def make(cases: Sequence[Request]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
     answers, kept = run_points(found, make, store, progress)
@@ -241,7 +242,7 @@ def sweep(
 
 def run_points(
     found: Sequence[Point],
-    make: Callable[[Sequence[Case]], Executor],
+    make: Callable[[Sequence[Request]], Executor],
     store: Path | ResultStore | None,
     progress: Progress | None,
 ) -> tuple[list[Answer], int]:
@@ -263,7 +264,7 @@ def run_points(
             if opened.trouble:
                 print(f"tilewave: {opened.trouble}", file=sys.stderr)
     answers = [Answer(refused=point.reason) if point.case is None else next(ran) for point in found]
-    return answers, len({case.key for case in cases}) - simulated
+    return answers, len({key_of(case) for case in cases}) - simulated
 
 
 def _cell(value: Any) -> Any:

@@ -1,34 +1,29 @@
-"""Simulated against measured: runs rows of the silicon schema, on all cores, and says how far off each group is.
+"""Simulated against measured: a study over rows of the silicon schema, which says how far off each group is.
 
-Results of rows are kept in a file keyed by everything that a simulated time depends on, so an interrupted validation
-goes on where it stopped, and a change of a machine or of the program runs again exactly what it touches.
+Each row asks for a run in its source's environment; its answers are kept as those of every study are, so that an
+interrupted validation goes on where it stopped, and a change of a machine or of the program runs again exactly what it
+touches.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import functools
-import hashlib
-import json
-import multiprocessing
-import os
-import signal
 import statistics
-import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
-from arch.load import load_arch
-from sim.app.fingerprint import code_hash
+from sim.app.families.request import Request
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
-from workloads.silicon import Row, environment_of
+from sim.app.run import RowResult, row_request
+from sim.app.study.case import Answer
+from sim.app.study.executors import Executor, check_executor, make_executor
+from sim.app.study.runner import Progress, run_cases
+from sim.app.study.store import ResultStore
+from workloads.silicon import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,27 +31,8 @@ if TYPE_CHECKING:
 VALIDATION_VERSION = "1.0"
 """Version of the JSON that `Validation.to_dict` gives."""
 
-
-@dataclass(frozen=True, slots=True)
-class RowResult:
-    """What the simulator says about one row.
-
-    schedule: of the kernel that was chosen. cycles: core-clock cycles of its kernels. time_ps: picoseconds in the row's
-    scope; for `host` of the kernels alone, since the row states its own overhead. cpu_s: seconds of CPU that `validate`
-    saw the simulation take, no part of the answer.
-    """
-
-    schedule: str
-    cycles: int
-    time_ps: int
-    cpu_s: float = field(default=0.0, compare=False)
-
-
-Simulate = Callable[[Row], RowResult]
-"""Runs one row; InputError says why it cannot. It crosses process boundaries, so it is a function of a module."""
-
-Fingerprint = Callable[[Row], str]
-"""Text that changes whenever the simulated time of a row may change."""
+Make = Callable[[Sequence[Request]], Executor]
+"""Makes an executor for the runs that are not in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,44 +163,6 @@ class Validation(Shown):
         return [section for section in found if section.rows]
 
 
-class Store:
-    """Results of rows in a file of JSON lines, appended as they come; a line cut short is ignored."""
-
-    def __init__(self, path: Path) -> None:
-        """Opens the store at `path`, made if needed; InputError if that is impossible."""
-        self._path = path
-        self._results: dict[str, RowResult] = {}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
-            if text and not text.endswith("\n"):
-                with open(path, "a", encoding="utf-8") as file:
-                    file.write("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--store {path}: cannot be used as a results file: {error}") from None
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                entry = json.loads(line)
-                key = entry.pop("key")
-                self._results[key] = RowResult(**entry)
-
-    def get(self, key: str) -> RowResult | None:
-        """The result under `key`, if there is one."""
-        return self._results.get(key)
-
-    def put(self, key: str, result: RowResult) -> None:
-        """Keeps a result; it is on disk when this returns."""
-        self._results[key] = result
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": key, **asdict(result)}) + "\n")
-
-
-def default_store() -> Path:
-    """Results file in the user's cache directory."""
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(root) / "tilewave" / "validate.jsonl"
-
-
 def select(
     rows: Iterable[Row],
     *,
@@ -254,119 +192,54 @@ def select(
 
 def validate(
     rows: Sequence[Row],
-    simulate: Simulate,
     *,
-    store: Path | None = None,
+    store: ResultStore | None = None,
     workers: int | None = None,
-    fingerprint: Fingerprint | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    executor: str = "local",
+    scheduler: str | None = None,
+    make: Make | None = None,
+    progress: Progress | None = None,
 ) -> Validation:
     """Simulates every row and compares.
 
-    rows: see `workloads.silicon.read_rows` and `select`. store: results file; None keeps nothing. workers: processes,
-    all cores by default; 1 stays in this process. progress: called with the numbers of rows done and of all rows. The
-    result does not depend on `workers`, nor on what `store` held before.
+    rows: see `workloads.silicon.read_rows` and `select`. store: of results; None keeps nothing. workers: processes, all
+    cores by default; 1 stays in this process. executor: `local`, or `dask` with the `scheduler`'s address. make: an
+    executor in their place. progress: called with the numbers of runs done and to do. The result does not depend on who
+    runs it, nor on what `store` held before.
     """
-    keys = [_key(row, fingerprint or default_fingerprint) for row in rows]
-    kept = None if store is None else Store(store)
-    answers: dict[str, RowResult | Missing] = {}
-    todo: dict[str, Row] = {}
-    for key, row in zip(keys, rows, strict=True):
-        known = kept.get(key) if kept else None
-        if known is not None:
-            answers[key] = known
-        else:
-            todo.setdefault(key, row)
+    check_executor(executor, scheduler)
+    make = make or (lambda cases: make_executor(executor, workers=workers, scheduler=scheduler, cases=cases))
+    asked: dict[int, Request] = {}
+    missing: dict[int, str] = {}
+    for number, row in enumerate(rows):
+        try:
+            asked[number] = row_request(row)
+        except InputError as error:
+            missing[number] = str(error)
     # The longest measured first, so that no core is left with a long row at the end.
-    order = sorted(todo, key=lambda key: -todo[key].time_us)
-    failed: set[str] = set()
-    with contextlib.closing(_answers({key: todo[key] for key in order}, simulate, workers)) as found_answers:
-        for key, answer, broke in found_answers:
-            answers[key] = answer
-            if broke:
-                failed.add(key)
-            if kept and isinstance(answer, RowResult):
-                kept.put(key, answer)
-            if progress:
-                progress(sum(k in answers for k in keys), len(keys))
+    order = sorted(asked, key=lambda number: -rows[number].time_us)
+    ran = run_cases([asked[number] for number in order], make, store=store, progress=progress)
+    answers = dict(zip(order, ran, strict=True))
+    results = {id(answer): _result(answer) for answer in ran if answer.report is not None}  # one a run, not one a row
     outcomes: list[Outcome] = []
     skipped: list[Missing] = []
-    broken: list[Missing] = []
-    for key, row in zip(keys, rows, strict=True):
-        found = answers[key]
-        if isinstance(found, RowResult):
-            outcomes.append(Outcome(row, found))
+    failed: list[Missing] = []
+    for number, row in enumerate(rows):
+        answer = answers.get(number) or Answer(refused=missing[number])
+        if answer.report is not None:
+            outcomes.append(Outcome(row, results[id(answer)]))
+        elif answer.failed:
+            failed.append(Missing(row, answer.failed))
         else:
-            (broken if key in failed else skipped).append(Missing(row, found.reason))
-    return Validation(outcomes, skipped, broken)
+            skipped.append(Missing(row, answer.refused))
+    return Validation(outcomes, skipped, failed)
 
 
-def default_fingerprint(row: Row) -> str:
-    """Hash of the machine's description and of every source file that a simulated time can depend on."""
-    return _machine_hash(row.machine) + code_hash()
-
-
-def _answers(
-    todo: Mapping[str, Row], simulate: Simulate, workers: int | None
-) -> Generator[tuple[str, RowResult | Missing, bool], None, None]:
-    """Key, answer and whether the simulator broke, for every row, in the order in which they finish."""
-    count = min(workers or os.cpu_count() or 1, len(todo))
-    if count <= 1:
-        for key, row in todo.items():
-            yield key, *_outcome(row, functools.partial(_timed, simulate, row))
-        return
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_end_on_interrupt)
-    try:
-        futures: dict[Future[RowResult], str] = {pool.submit(_timed, simulate, row): key for key, row in todo.items()}
-        for future in as_completed(futures):
-            key = futures[future]
-            yield key, *_outcome(todo[key], future.result)
-    except BaseException:  # the reader has stopped: a row in progress may take minutes more
-        for process in set(multiprocessing.active_children()) - others:
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _timed(simulate: Simulate, row: Row) -> RowResult:
-    """The result with the CPU time of this process that it took."""
-    start_s = time.process_time()
-    result = simulate(row)
-    return replace(result, cpu_s=time.process_time() - start_s)
-
-
-def _end_on_interrupt() -> None:
-    """In a worker: Ctrl-C on the terminal reaches every process; this one ends in silence, the first one reports."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _outcome(row: Row, get: Callable[[], RowResult]) -> tuple[RowResult | Missing, bool]:
-    """The result, or why there is none, and whether that is a bug."""
-    try:
-        return get(), False
-    except InputError as error:
-        return Missing(row, str(error)), False
-    except Exception as error:  # one broken row must not cost the others; it is listed as failed
-        return Missing(row, f"{type(error).__name__}: {error}"), True
-
-
-def _key(row: Row, fingerprint: Fingerprint) -> str:
-    """Hash of all that the simulated time of a row depends on; measured time and quality are not part of it."""
-    asked = [row.machine, row.op, row.dtype, row.shape, row.schedule, row.kind, row.scope, row.l2]
-    environment = environment_of(row.source).model_dump_json()
-    return hashlib.sha256(json.dumps([asked, environment, fingerprint(row)]).encode()).hexdigest()
-
-
-@functools.cache
-def _machine_hash(machine: str) -> str:
-    """Hash of a machine's validated description; of a machine that cannot be loaded, of its name."""
-    try:
-        content = load_arch(machine).model_dump_json()
-    except InputError:
-        content = machine
-    return hashlib.sha256(content.encode()).hexdigest()
+def _result(answer: Answer) -> RowResult:
+    """What a report says about a row."""
+    report = answer.report
+    assert report is not None
+    return RowResult(report["schedule"], report["cycles"], round(report["time_us"] * 1e6), answer.cpu_s)
 
 
 def _group(key: tuple[str, str, str, str], outcomes: Sequence[Outcome]) -> Group:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.app.families import gpu
-from sim.app.families.options import Options, Progress, version
 from sim.app.trace.gpu_kernel import Collector
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import Launch
 from sim.gpu.engine.events import Window
-from workloads.gpu.select import choose
-from workloads.graphs import Graph, GraphOperator
-from workloads.ops import AllReduce, CopyH2D, Operator
+from sim.gpu.language import Program
 
 ROWS = 1 << 21
 """Most rows of a kind: 128 MiB of events, 96 MiB of states."""
@@ -25,57 +23,67 @@ SAMPLES = 400
 LEAST_SAMPLE_CYCLES = 8
 
 
-def trace(
-    asked: Operator | Graph, spec: GpuSpec, options: Options, wanted: Wanted, progress: Progress | None = None
-) -> Timeline:
-    """Runs an operator and records one of its kernels. InputError for a window that holds nothing, or too much."""
-    check_units(wanted, spec)
-    if isinstance(asked, Graph | GraphOperator | CopyH2D | AllReduce):
-        from sim.app.trace import gpu_graph
+class KernelRecorder:
+    """Has one kernel of a program record, and makes its timeline when it ends.
 
-        return gpu_graph.trace(asked, spec, options, wanted, progress)
-    op = gpu.operator_on(asked, spec)
-    conditions = gpu.conditions_asked(spec, options)
-    config, estimate_ps = choose(op, spec, options.schedule).candidates[0]
-    program = gpu.program_of(op, spec, config)
-    number = wanted.kernel or 0
-    if number >= len(program.kernels):
-        raise InputError(f"--kernel {number}: {program.name} has kernels 0 to {len(program.kernels) - 1}")
-    window = Window(
-        wanted.first * TICKS_PER_CYCLE,
-        1 << 50 if wanted.last is None else wanted.last * TICKS_PER_CYCLE,
-        wanted.first_unit,
-        wanted.last_unit,
-        ROWS,
-        sample_ticks=TICKS_PER_CYCLE * sample_cycles(wanted, estimate_ps, spec),
-    )
-    try:
-        run = gpu.run_program(program, spec, conditions, estimate_ps, str(op.dtype), progress, window)
-    except MemoryError as error:
-        raise InputError(f"trace: {error}; a shorter --window or fewer --sm") from None
-    launch, result = run.launches[number], run.results[number]
-    assert result.events is not None
-    assert result.trace is not None
-    if not len(result.events) and not len(result.trace):
-        last = -(-result.ticks // TICKS_PER_CYCLE)
-        raise InputError(f"trace: nothing happens in this window; kernel {result.kernel.name} takes {last} cycles")
-    found = Timeline(
-        f"{asked} on {spec.name}",
-        {
-            "workload": str(asked),
-            "machine": spec.name,
-            "schedule": program.schedule,
-            "kernel": result.kernel.name,
-            "cycles": str(-(-result.ticks // TICKS_PER_CYCLE)),
-            "time": "1 ns in this trace is 1 core cycle; 0 is the kernel's launch",
-            "clock_hz": str(result.clock_hz),
-            "simulator": f"tilewave {version()}",
-        },
-    )
-    root = found.track(f"{spec.name}: 1 ns = 1 core cycle")
-    _whole(found, root, launch)
-    Collector(found, root, spec, launch, result, lambda tick: tick // TICKS_PER_CYCLE, alone=True).collect()
-    return found
+    facts: what was run. InputError for a kernel or SMs that are not there.
+    """
+
+    def __init__(
+        self, facts: Mapping[str, str], program: Program, estimate_ps: int, spec: GpuSpec, wanted: Wanted
+    ) -> None:
+        check_units(wanted, spec)
+        self.number = wanted.kernel or 0
+        if self.number >= len(program.kernels):
+            raise InputError(f"--kernel {self.number}: {program.name} has kernels 0 to {len(program.kernels) - 1}")
+        self.facts, self.spec = facts, spec
+        self._window = Window(
+            wanted.first * TICKS_PER_CYCLE,
+            1 << 50 if wanted.last is None else wanted.last * TICKS_PER_CYCLE,
+            wanted.first_unit,
+            wanted.last_unit,
+            ROWS,
+            sample_ticks=TICKS_PER_CYCLE * sample_cycles(wanted, estimate_ps, spec),
+        )
+        self._found: Timeline | None = None
+        self._nothing = ""
+
+    def window(self, number: int, origin_ps: int, clock_hz: int, estimate_ps: int) -> Window | None:
+        """What the kernel that starts now records."""
+        return self._window if number == self.number else None
+
+    def advanced(self, origin_ps: int, launch: Launch) -> None:
+        """Ticks of the window are the kernel's own, whatever its clock."""
+
+    def ended(self, origin_ps: int, launch: Launch) -> None:
+        """Draws what the kernel has recorded."""
+        result = launch.result
+        if result.events is None or result.trace is None:
+            return
+        cycles = -(-result.ticks // TICKS_PER_CYCLE)
+        if not len(result.events) and not len(result.trace):
+            self._nothing = f"trace: nothing happens in this window; kernel {result.kernel.name} takes {cycles} cycles"
+            return
+        self._found = found = Timeline(
+            f"{self.facts['workload']} on {self.facts['machine']}",
+            {
+                **self.facts,
+                "kernel": result.kernel.name,
+                "cycles": str(cycles),
+                "time": "1 ns in this trace is 1 core cycle; 0 is the kernel's launch",
+                "clock_hz": str(result.clock_hz),
+            },
+        )
+        root = found.track(f"{self.spec.name}: 1 ns = 1 core cycle")
+        _whole(found, root, launch)
+        Collector(found, root, self.spec, launch, result, lambda tick: tick // TICKS_PER_CYCLE, alone=True).collect()
+        result.events = result.trace = None
+
+    def timeline(self) -> Timeline:
+        """What was recorded; InputError if that is nothing."""
+        if self._found is None:
+            raise InputError(self._nothing)
+        return self._found
 
 
 def check_units(wanted: Wanted, spec: GpuSpec) -> None:

@@ -6,60 +6,35 @@ and messages are those of the whole run; what happens inside SMs is recorded in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.app.families import gpu_graph
-from sim.app.families.gpu_graph import Done, PlannedGraph, collective_of
-from sim.app.families.options import Options, Progress, version
-from sim.app.trace.gpu import ROWS, sample_cycles
+from sim.app.trace.gpu import ROWS, check_units, sample_cycles
 from sim.app.trace.gpu_kernel import Collector
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
-from sim.gpu.engine.api import Launch
+from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.engine.events import Window
+from sim.gpu.language import Kernel
 from sim.host.model import Host, Span
 from sim.host.scopes import CallTime
-from workloads.graphs import Graph
-from workloads.ops import AllReduce, CopyH2D, Operator
+from sim.link.collective import Send
+from workloads.ops import CopyH2D, Operator
 
 
-def trace(
-    asked: Operator | Graph, spec: GpuSpec, options: Options, wanted: Wanted, progress: Progress | None = None
-) -> Timeline:
-    """Runs a graph and records it. InputError for a kernel or a window that holds nothing, or too much."""
-    planned = gpu_graph.prepare(asked, spec, options)
-    kernels = planned.kernels
-    if wanted.kernel is not None and (wanted.kernel >= len(kernels) or kernels[wanted.kernel] is None):
-        inside = [str(number) for number, kernel in enumerate(kernels) if kernel is not None]
-        have = f"the kernels of {asked} are {_listed(inside)}" if inside else f"{asked} has no kernel with SM tracks"
-        raise InputError(f"--kernel {wanted.kernel}: {have}")
-    hz = spec.clock.boost_hz
-    found = Timeline(
-        f"{asked} on {spec.name}",
-        {
-            "workload": str(asked),
-            "machine": spec.name,
-            "schedule": str(planned),
-            "time": f"1 ns in this trace is 1 cycle of the boost clock ({hz / 1e6:g} MHz); 0 is the host's first call",
-            "simulator": f"tilewave {version()}",
-        },
-    )
-    host = found.track("host, stream and links: 1 ns = 1 cycle of the boost clock")
-    chip = found.track(spec.name)
-    recorder = _Recorder(found, chip, spec, wanted)
-    try:
-        done, times = gpu_graph.run_graph(planned, spec, progress, recorder)
-    except MemoryError as error:
-        raise InputError(f"trace: {error}; a shorter --window, one --kernel or fewer --sm") from None
-    whole = _Outside(found, host, spec, planned, done, times).collect()
-    found.facts["cycles"] = str(whole)
-    if any(kernels) and not recorder.rows:
-        raise InputError(f"trace: nothing happens on these SMs in this window; {asked} takes {whole} cycles")
-    return found
+@dataclass(frozen=True)
+class Shown:
+    """A step of the graph that has run. schedule, results: of its kernels. sends: messages of a collective."""
+
+    op: Operator
+    label: str
+    schedule: str
+    results: Sequence[KernelResult]
+    sends: Sequence[Send] = ()
 
 
 def _listed(numbers: Sequence[str]) -> str:
@@ -92,14 +67,41 @@ class Axis:
         return first + (since_ps - begin_ps) * hz * TICKS_PER_CYCLE // PS_PER_S
 
 
-class _Recorder:
-    """Has the kernels in the window record, and brings their rows into the timeline as soon as each ends."""
+class GraphRecorder:
+    """Has the kernels in the window record, and brings their rows into the timeline as soon as each ends.
+
+    facts: what was run. kernels: what goes onto the stream, None for a copy or a collective. InputError for a kernel or
+    SMs that are not there.
+    """
 
     FAR_PS = 1 << 50
 
-    def __init__(self, found: Timeline, root: int, spec: GpuSpec, wanted: Wanted) -> None:
-        self.found, self.root, self.spec, self.wanted = found, root, spec, wanted
+    def __init__(
+        self, facts: Mapping[str, str], kernels: Sequence[Kernel | None], spec: GpuSpec, wanted: Wanted
+    ) -> None:
+        check_units(wanted, spec)
+        self.workload = facts["workload"]
+        inside = [str(number) for number, kernel in enumerate(kernels) if kernel is not None]
+        if wanted.kernel is not None and str(wanted.kernel) not in inside:
+            have = f"the kernels of {self.workload} are {_listed(inside)}" if inside else ""
+            raise InputError(f"--kernel {wanted.kernel}: {have or f'{self.workload} has no kernel with SM tracks'}")
+        hz = spec.clock.boost_hz
+        axis = f"1 ns in this trace is 1 cycle of the boost clock ({hz / 1e6:g} MHz); 0 is the host's first call"
+        self.found = Timeline(f"{self.workload} on {spec.name}", {**facts, "time": axis})
+        self.host = self.found.track("host, stream and links: 1 ns = 1 cycle of the boost clock")
+        self.root = self.found.track(spec.name)
+        self.spec, self.wanted, self.has_kernels = spec, wanted, bool(inside)
         self.rows = 0
+
+    def timeline(self, graph: str, calling: str, steps: Iterable[Shown], times: Sequence[CallTime]) -> Timeline:
+        """The whole run; InputError if the window holds nothing. calling: how the host called it."""
+        whole = _Outside(self.found, self.host, self.spec, graph, calling, list(steps), times).collect()
+        self.found.facts["cycles"] = str(whole)
+        if self.has_kernels and not self.rows:
+            raise InputError(
+                f"trace: nothing happens on these SMs in this window; {self.workload} takes {whole} cycles"
+            )
+        return self.found
 
     def _window_ps(self, origin_ps: int) -> tuple[int, int]:
         """First and last time, on the host's clock: since its first call, or since the launch of the one kernel."""
@@ -137,7 +139,6 @@ class _Recorder:
         if len(result.events) or len(result.trace):
             Collector(self.found, self.root, self.spec, launch, result, axis.cycle, alone=False).collect()
         self.rows += max(len(result.events), len(result.trace))
-        launch.state = launch.state._replace(log=None, trace=None)
         result.events = result.trace = None
 
 
@@ -149,11 +150,13 @@ class _Outside:
         found: Timeline,
         root: int,
         spec: GpuSpec,
-        planned: PlannedGraph,
-        done: Sequence[Done],
+        graph: str,
+        calling: str,
+        steps: Sequence[Shown],
         times: Sequence[CallTime],
     ) -> None:
-        self.found, self.root, self.spec, self.planned, self.done, self.times = found, root, spec, planned, done, times
+        self.found, self.root, self.spec = found, root, spec
+        self.graph, self.calling, self.steps, self.times = graph, calling, steps, times
         self.launched: dict[int, int] = {}  # flow of each launch, by the number of its command
 
     def collect(self) -> int:
@@ -171,11 +174,10 @@ class _Outside:
         calls = self.found.track("host thread: calls", self.root)
         call_ps = Host(self.spec).host_call_ps
         number = 0
-        for entry, time in zip(self.done, self.times, strict=True):
-            step = entry.planned.step
-            if self.planned.calling == "graph":
+        for step, time in zip(self.steps, self.times, strict=True):
+            if self.calling == "graph":
                 if number == 0:
-                    self._add(operators, 0, call_ps, f"launch of {self.planned.graph}", "host")
+                    self._add(operators, 0, call_ps, f"launch of {self.graph}", "host")
                     self.launched[0] = self.found.flow()
                     self._add(calls, 0, call_ps, "graph launch", "host", flows=(self.launched[0],))
                 number += len(time.spans)
@@ -194,16 +196,16 @@ class _Outside:
         """Kernels and copies on the device, and between them what the stream waited for."""
         stream = self.found.track("stream 1", self.root)
         free_ps = number = 0
-        for entry, time in zip(self.done, self.times, strict=True):
-            kernels = iter(entry.launches)
+        for step, time in zip(self.steps, self.times, strict=True):
+            kernels = iter(step.results)
             for span in time.spans:
                 arrives_ps = span.called_ps + self.spec.launch.api_ps
                 self._gap(stream, free_ps, min(arrives_ps, span.start_ps), "waits for the host")
                 self._gap(stream, max(free_ps, arrives_ps), span.start_ps, "launch")
-                args = {"number": number, "operator": entry.planned.step.label, **self._about(entry, kernels)}
+                args = {"number": number, "operator": step.label, **self._about(step, kernels)}
                 flows = (self.launched[number],) if number in self.launched else ()
                 self._add(stream, span.start_ps, span.end_ps, span.name, "kernel", args, flows)
-                self._links(entry, span)
+                self._links(step, span)
                 free_ps = span.end_ps
                 number += 1
 
@@ -212,28 +214,26 @@ class _Outside:
             self._add(track, begin_ps, end_ps, name, "gap")
 
     @staticmethod
-    def _about(entry: Done, kernels: Iterator[Launch]) -> dict[str, str | int]:
+    def _about(step: Shown, kernels: Iterator[KernelResult]) -> dict[str, str | int]:
         """What to say about one command."""
-        launch = next(kernels, None)
-        if launch is None or entry.planned.program is None:
-            return {"operation": str(entry.planned.step.op)}
-        result = launch.result
+        result = next(kernels, None)
+        if result is None:
+            return {"operation": str(step.op)}
         return {
-            "schedule": entry.planned.program.schedule,
-            "ctas": launch.kernel.ctas,
+            "schedule": step.schedule,
+            "ctas": result.kernel.ctas,
             "cycles": -(-result.ticks // TICKS_PER_CYCLE),
             "clock_hz": result.clock_hz,
         }
 
-    def _links(self, entry: Done, span: Span) -> None:
+    def _links(self, step: Shown, span: Span) -> None:
         """What a copy or a collective moves over which link."""
-        op = entry.planned.step.op
-        if isinstance(op, CopyH2D):
+        if isinstance(step.op, CopyH2D):
             track = self.found.child("PCIe, host to device", self.root)
-            self._add(track, span.start_ps, span.end_ps, span.name, "copy", {"bytes": op.bytes})
-        elif isinstance(op, AllReduce):
+            self._add(track, span.start_ps, span.end_ps, span.name, "copy", {"bytes": step.op.bytes})
+        elif step.sends:
             group = self.found.child("links", self.root)
-            for send in sorted(collective_of(op, self.spec).sends, key=lambda send: (send.source, send.begin_ps)):
+            for send in sorted(step.sends, key=lambda send: (send.source, send.begin_ps)):
                 track = self.found.child(f"device {send.source}", group)
                 begin_ps, end_ps = span.start_ps + send.begin_ps, span.start_ps + send.end_ps
                 args = {"bytes": send.size_bytes, "latency_cycles": self._cycle(send.arrival_ps - send.end_ps)}

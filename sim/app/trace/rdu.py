@@ -13,66 +13,37 @@ from collections.abc import Mapping
 import numpy as np
 
 from arch.errors import InputError
-from arch.rdu import RduSpec
-from sim.app.families import rdu
-from sim.app.families.options import Options, Progress, version
 from sim.app.report.record import KernelRecord
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.rdu.engine import SectionResult
 from sim.rdu.layout import Kind, L, Q, Reason, S
-from workloads.ops import AllReduce, CopyH2D, Operator
 
 MOST_FIRINGS = 1 << 20
 
 
-def trace(
-    asked: Operator, spec: RduSpec, options: Options, wanted: Wanted, progress: Progress | None = None
-) -> Timeline:
-    """Runs an operator and records one of its sections. InputError for a window that holds nothing."""
-    if isinstance(asked, CopyH2D | AllReduce):
-        raise InputError(f"{asked}: alone on {spec.name} it is one transfer, without a timeline")
-    done = rdu.chosen_run(asked, spec, options.schedule, progress, options.program)
-    results = list(done.results.values())
-    number = wanted.kernel or 0
-    if number >= len(results):
-        raise InputError(f"--kernel {number}: {done.program.name} has sections 0 to {len(results) - 1}")
-    result = results[number]
-    section = result.configuration.section
-    record = _first_launch(done, result)
+def section_timeline(facts: Mapping[str, str], result: SectionResult, record: KernelRecord, wanted: Wanted) -> Timeline:
+    """A section that has run. facts: what was run. record: of its first launch. InputError for a window that holds
+    nothing."""
+    name = result.configuration.section.name
     if len(result.log) > MOST_FIRINGS or not len(result.log):
-        raise InputError(
-            f"trace: section {section.name} has {len(result.log)} firings in its log; take a smaller problem"
-        )
+        raise InputError(f"trace: section {name} has {len(result.log)} firings in its log; take a smaller problem")
     found = Timeline(
-        f"{asked} on {spec.name}",
+        f"{facts['workload']} on {facts['machine']}",
         {
-            "workload": str(asked),
-            "machine": spec.name,
-            "schedule": done.program.schedule,
-            "section": section.name,
+            **facts,
+            "section": name,
             "cycles": str(record.cycles),
             "time": "1 ns in this trace is 1 cycle; 0 is the section's launch",
-            "simulator": f"tilewave {version()}",
         },
     )
-    root = found.track(f"{spec.name}: 1 ns = 1 cycle")
+    root = found.track(f"{facts['machine']}: 1 ns = 1 cycle")
     _Collector(found, result, record).collect(root)
     part = found.within(wanted.first, wanted.last)
     if not part.slices:
-        raise InputError(f"trace: nothing happens in this window; section {section.name} takes {record.cycles} cycles")
+        raise InputError(f"trace: nothing happens in this window; section {name} takes {record.cycles} cycles")
     return part
-
-
-def _first_launch(done: rdu.ProgramRun, result: SectionResult) -> KernelRecord:
-    """The record of a section's first launch."""
-    number = 0
-    for call in done.program.calls:
-        if done.results[id(call.section)] is result:
-            break
-        number += call.times
-    return done.records[number]
 
 
 class _Collector:

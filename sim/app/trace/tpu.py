@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from arch.errors import InputError
-from arch.tpu import TpuSpec
-from sim.app.families import tpu
-from sim.app.families.options import Options, Progress, version
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import TICKS_PER_CYCLE
-from sim.tpu.machine import Machine
-from workloads.ops import Operator
+from sim.tpu.machine import Result
 
 _WORK = ("busy", "active", "accumulators", "vector", "vector_unit")
 """What a unit does; everything else it waits for."""
 
 
-def trace(
-    asked: Operator, spec: TpuSpec, options: Options, wanted: Wanted, progress: Progress | None = None
-) -> Timeline:
-    """Runs an operator and records all units. InputError for a window that holds nothing."""
-    op, choice = tpu.choose_on(asked, spec, options.schedule)
-    program = tpu.program_of(op, spec, choice[0][0], options.program)
-    result = Machine(spec, program, progress=progress, log=True).run()
+def program_timeline(facts: Mapping[str, str], result: Result, wanted: Wanted) -> Timeline:
+    """A program that has run, recorded. facts: what was run. InputError for a window that holds nothing."""
     cycles = -(-result.ticks // TICKS_PER_CYCLE)
     found = Timeline(
-        f"{asked} on {spec.name}",
+        f"{facts['workload']} on {facts['machine']}",
         {
-            "workload": str(asked),
-            "machine": spec.name,
-            "schedule": program.schedule,
+            **facts,
             "cycles": str(cycles),
             "time": "1 ns in this trace is 1 cycle; 0 is the first instruction sent by the host",
-            "simulator": f"tilewave {version()}",
         },
     )
-    root = found.track(f"{spec.name}: 1 ns = 1 cycle")
+    root = found.track(f"{facts['machine']}: 1 ns = 1 cycle")
     for name, spans in result.spans.items():
         track = found.track(name, root)
         for cause, begin, end in spans:

@@ -30,3 +30,7 @@ def parse_range(option: str, text: str) -> tuple[int, int | None]:
     if last is not None and last < first:
         raise InputError(f"{option} {text}: runs backwards; write {last}:{first}")
     return first, last
+
+
+class TooMuchError(InputError):
+    """More happens in the part that is wanted than a recording holds."""

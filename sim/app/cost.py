@@ -1,0 +1,38 @@
+"""What a simulation itself costs, and by which version of the program it was made."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from importlib import metadata
+
+from sim.app.report.record import SimulatorStats
+
+
+def version() -> str:
+    """Version of the installed program; `0+unknown` where it is not installed."""
+    try:
+        return metadata.version("tilewave")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
+class Cost:
+    """What a simulation costs, counted from the moment at which this is made."""
+
+    def __init__(self) -> None:
+        self._cpu_s = time.process_time()
+        self._wall_s = time.perf_counter()
+
+    def stats(self, events: int, **counts: int) -> SimulatorStats:
+        """The cost so far. events, counts: what the engine counted."""
+        unit = 1 if sys.platform == "darwin" else 1024
+        return SimulatorStats(
+            version=version(),
+            events=events,
+            cpu_s=time.process_time() - self._cpu_s,
+            wall_s=time.perf_counter() - self._wall_s,
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+            **counts,
+        )

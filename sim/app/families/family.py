@@ -1,0 +1,100 @@
+"""What a family of machines is to everything above: one object that implements `Family`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from sim.app.families.request import Progress, Request
+from sim.app.report.record import CheckResult, KernelRecord, MachineFigures, OperatorTime
+from sim.app.trace.timeline import Timeline
+from sim.app.trace.window import Wanted
+
+if TYPE_CHECKING:
+    from sim.tpu.show import ArrayRun
+    from workloads.silicon import Row
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is computed, with its number formats filled in. operand_bytes: of operands and results, each once."""
+
+    dtype: str
+    flops: int
+    macs: int
+    operand_bytes: int
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of one candidate.
+
+    device_ps: time of its kernels, by which candidates are compared. time_ps: time in the scope that was asked for.
+    host_ps: time outside kernels by cause. counts: what the engine counted, for the cost of the run. check: compares
+    with NumPy where that was asked for; its result, and a sentence for each thing wrong. timeline: what was recorded;
+    InputError where that is nothing.
+    """
+
+    schedule: str
+    machine: MachineFigures
+    kernels: Sequence[KernelRecord]
+    device_ps: int
+    time_ps: int
+    counts: Mapping[str, int]
+    host_ps: Mapping[str, int] = field(default_factory=dict)
+    operators: Sequence[OperatorTime] = ()
+    notes: Sequence[str] = ()
+    check: Callable[[], tuple[CheckResult, list[str]]] | None = None
+    timeline: Callable[[], Timeline] | None = None
+
+    @property
+    def cycles(self) -> int:
+        """Of all kernels."""
+        return sum(kernel.cycles for kernel in self.kernels)
+
+
+class Plan(Protocol):
+    """What a request becomes on a machine before anything runs: the programs that could run."""
+
+    @property
+    def subject(self) -> Subject:
+        """What is computed."""
+
+    @property
+    def candidates(self) -> Sequence[tuple[str, int]]:
+        """Schedules as they are typed, with their estimated cycles, the best first; none where there is no choice."""
+
+    @property
+    def overview(self) -> Wanted:
+        """The part of the run that says most on one page."""
+
+    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+        """Runs a candidate, and records what is wanted. InputError where it does not fit the machine."""
+
+
+class Family(Protocol):
+    """A family of machines.
+
+    name: as machine files have it. options: names of the options of a request that mean something on its machines.
+    tuned: candidates that `tune` simulates.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    tuned: int
+
+    def plan(self, request: Request) -> Plan:
+        """The programs that could run, the best first; InputError before anything runs."""
+
+    def listing(self, request: Request) -> str:
+        """The program that would run, as text."""
+
+    def row(self, row: Row) -> Request:
+        """A row of reference data in its source's environment; InputError where it cannot be asked."""
+
+    def show_array(self, request: Request) -> ArrayRun:
+        """What every cell of an array holds in every cycle of a small product; InputError without such an array."""
+
+    def compile_kernels(self, *, check: bool = False) -> None:
+        """Makes compiled kernels ready for other processes, those of check mode too."""

@@ -1,0 +1,74 @@
+"""Under which conditions kernels run on a GPU: what its L2 holds, its clock, its operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.units import HERTZ
+from sim.app.families.request import Request, one_of
+from sim.gpu.power.regulator import FixedClock, PowerRegulator, Regulator
+
+L2_STATES = ("cold", "warm", "dirty")
+CLOCKS = ("isolated", "sustained")
+DATA = ("normal", "uniform", "zeros")
+
+_LOWEST_HZ = 100_000_000
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
+    an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
+    locked there; limit_mw: board limit where it is not the preset's. cold_code: kernels fetch their instructions."""
+
+    l2: str = "cold"
+    clock: str = "isolated"
+    clock_hz: int | None = None
+    limit_mw: int | None = None
+    data: str = "normal"
+    exact: bool = False
+    dirty_milli: int = 1000
+    cold_code: bool = True
+
+    def regulator(self, spec: GpuSpec) -> Regulator:
+        """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
+        if self.clock == "locked":
+            assert self.clock_hz is not None
+            return FixedClock(self.clock_hz, PowerRegulator.WINDOW_PS)
+        sustained = self.clock == "sustained"
+        return PowerRegulator(spec, sustained=sustained, limit_mw=self.limit_mw, highest_hz=self.clock_hz)
+
+
+def conditions_of(request: Request, spec: GpuSpec) -> Conditions:
+    """What a request asks for; InputError where a word or a clock is wrong."""
+    one_of("l2", request.l2, L2_STATES)
+    one_of("data", request.data, DATA)
+    bench, clock, clock_hz = request.bench, request.clock, request.bench.clock_hz
+    if clock not in CLOCKS:
+        clock, clock_hz = "locked", _locked_hz(clock, spec)
+    return Conditions(
+        l2=request.l2,
+        clock=clock,
+        clock_hz=clock_hz,
+        limit_mw=bench.limit_mw,
+        data=request.data,
+        exact=request.exact,
+        dirty_milli=bench.dirty_milli,
+        cold_code=bench.cold_code,
+    )
+
+
+def _locked_hz(clock: str, spec: GpuSpec) -> int:
+    """The clock that a text such as `1.41 GHz` locks."""
+    try:
+        clock_hz = round(HERTZ.parse(clock))
+    except ValueError:
+        raise InputError(f"clock={clock}: must be {', '.join(CLOCKS)} or a clock such as 1.41 GHz") from None
+    highest_hz = spec.clock.boost_hz
+    if not _LOWEST_HZ <= clock_hz <= highest_hz:
+        nearest = HERTZ.format(min(max(clock_hz, _LOWEST_HZ), highest_hz))
+        limits = f"{HERTZ.format(_LOWEST_HZ)} to {HERTZ.format(highest_hz)}"
+        raise InputError(f"clock={clock}: {spec.name} takes {limits}, nearest: {nearest}")
+    return clock_hz

@@ -1,0 +1,324 @@
+"""Runs the steps of an operator or of a graph on one GPU: what the conditions ask for, then every kernel, timed.
+
+An operator is a graph of one step. What is known of a kernel once it has ended is its record; its state, tens of
+megabytes of it, goes at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from arch.gpu import GpuSpec
+from sim.app.families.gpu_conditions import Conditions
+from sim.app.families.gpu_records import collective_record, copy_record, kernel_record
+from sim.app.families.request import Progress
+from sim.app.report.record import KernelRecord
+from sim.gpu.engine.api import Device, KernelResult, Launch
+from sim.gpu.engine.events import Window
+from sim.gpu.language import Kernel as GpuKernel
+from sim.gpu.language import Program
+from sim.gpu.power.regulator import PowerRegulator
+from sim.host.model import Copy, Host
+from sim.host.model import Kernel as HostKernel
+from sim.host.scopes import Call, CallTime, call_times, calls_ps
+from sim.link.collective import Outcome, fabric_of, fastest
+from sim.memory.model import LINE_BYTES, clean
+from sim.memory.model import warm as warm_lines
+from workloads.ops import AllReduce, CopyH2D, Operator
+
+SETTLED_PS = 40 * PowerRegulator.WINDOW_PS
+"""Work that is longer meets its sustained clock on its own; shorter work is repeated first."""
+
+_WINDOWS_A_STEP = 8
+"""Windows of the regulator between two turns of the host model."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A step before it runs. program: None of a copy and of a collective. addresses: of the program's tensors.
+    estimate_ps: rough time. label: what a profile calls it; empty of an operator alone."""
+
+    op: Operator
+    program: Program | None
+    addresses: Mapping[str, int]
+    estimate_ps: int = 0
+    label: str = ""
+
+    @property
+    def kernels(self) -> Sequence[GpuKernel | None]:
+        """What goes onto the stream, in order; None for a copy or a collective."""
+        return self.program.kernels if self.program else (None,)
+
+    @property
+    def copy(self) -> Copy | None:
+        """The copy that it is."""
+        return Copy("h2d", self.op.bytes) if isinstance(self.op, CopyH2D) else None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`. repeats: how often it is
+    repeated at most until its clock stays. idle_launches: every kernel is launched as on an idle device, not the first
+    alone."""
+
+    steps: Sequence[Planned]
+    calling: str
+    repeats: int
+    idle_launches: bool = False
+
+    @property
+    def estimate_ps(self) -> int:
+        """Rough time of all steps."""
+        return sum(step.estimate_ps for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A step that has run. results, records: of its kernels in order; of a copy or a collective one record. moved_ps:
+    its time."""
+
+    planned: Planned
+    moved_ps: int = 0
+    results: list[KernelResult] = field(default_factory=list)
+    records: list[KernelRecord] = field(default_factory=list)
+
+    def call(self) -> Call:
+        """What the host calls for it."""
+        label = self.planned.label or self.planned.op.word
+        if copy := self.planned.copy:
+            return Call(label, (), copy)
+        return Call(label, tuple(result.time_ps for result in self.results) or (self.moved_ps,))
+
+
+@dataclass(frozen=True)
+class StepsRun:
+    """Steps that have run once, and when each was called."""
+
+    done: Sequence[Done]
+    times: Sequence[CallTime]
+
+    @property
+    def records(self) -> list[KernelRecord]:
+        """Of all kernels, copies and collectives in order."""
+        return [record for entry in self.done for record in entry.records]
+
+    @property
+    def time_ps(self) -> int:
+        """Device time."""
+        return sum(record.time_ps for record in self.records)
+
+    def scope_ps(self, spec: GpuSpec, scope: str, calling: str) -> int:
+        """Time in one of `sim.host.scopes.SCOPES`, called in one of its forms."""
+        return calls_ps(spec, [entry.call() for entry in self.done], scope, calling)
+
+
+def collective_of(op: AllReduce, spec: GpuSpec) -> Outcome:
+    """What a collective takes on the links of the machine."""
+    return fastest(fabric_of(spec, op.devices), "all_reduce", op.bytes)
+
+
+class Recorder(Protocol):
+    """Who wants to know what happens inside kernels. number: of what goes onto the stream, in order. origin_ps: the
+    kernel's launch, on the host's clock."""
+
+    def window(self, number: int, origin_ps: int, clock_hz: int, estimate_ps: int) -> Window | None:
+        """What the kernel that starts now is to record, None for nothing."""
+
+    def advanced(self, origin_ps: int, launch: Launch) -> None:
+        """The kernel's clock may have changed."""
+
+    def ended(self, origin_ps: int, launch: Launch) -> None:
+        """The kernel has its result; its state goes after this."""
+
+
+def run_steps(
+    work: Work,
+    spec: GpuSpec,
+    conditions: Conditions,
+    progress: Progress | None = None,
+    recorder: Recorder | None = None,
+) -> StepsRun:
+    """Runs all steps once, timed, after what the conditions ask for."""
+    device = Device(
+        spec, regulator=conditions.regulator(spec), exact=conditions.exact, cold_launch=conditions.cold_code,
+        data=conditions.data,
+    )  # fmt: skip
+    runner = _Runner(work, device, conditions)
+    # Long work meets its sustained clock on its own, and leaves in the L2 what it touched last.
+    warm, short = conditions.l2 == "warm", work.estimate_ps < SETTLED_PS
+    if short and conditions.clock == "sustained":
+        runner.settle()
+    elif short and warm:
+        runner.launch()
+        device.regulator = conditions.regulator(spec)
+    elif warm:
+        runner.warm()
+    else:
+        runner.flush()
+    return runner.launch(progress, recorder)
+
+
+class _Runner:
+    """Work on one device."""
+
+    def __init__(self, work: Work, device: Device, conditions: Conditions) -> None:
+        self.work, self.device, self.conditions = work, device, conditions
+        self.spec = device.spec
+
+    # ---- what the conditions ask for
+
+    def settle(self) -> None:
+        """Repeats short work until its clock stays: the chip has been busy with it for long."""
+        for _ in range(self.work.repeats):
+            before_hz = self.device.regulator.clock_hz
+            self.launch()
+            if self.conditions.l2 != "warm":
+                self.flush()
+            if self.device.regulator.clock_hz == before_hz:
+                return
+
+    def flush(self) -> None:
+        """Empties the L2, or fills it with lines that something else has written and that DRAM does not have yet."""
+        self.device.flush_l2()
+        if self.conditions.l2 != "dirty":
+            return
+        ends = [
+            step.addresses[tensor.name] + tensor.size_bytes
+            for step in self.work.steps
+            if step.program
+            for tensor in step.program.tensors
+        ]
+        first = 1 + max(ends, default=0) // LINE_BYTES
+        spec = self.device.memory_spec(self.device.regulator.clock_hz)
+        warm_lines(spec, self.device.memory, first, self.spec.l2.size_bytes // LINE_BYTES, dirty=True)
+        clean(self.device.memory, 1000 - self.conditions.dirty_milli)
+
+    def warm(self) -> None:
+        """Leaves in the L2 what a run before would: the tensors that were touched last, of a step what it wrote."""
+        spec = self.device.memory_spec(self.device.regulator.clock_hz)
+        touched: list[tuple[int, int, bool]] = []  # first line, lines, written; the last touched first
+        lines = 0
+        for step in reversed(self.work.steps):
+            tensors = step.program.tensors if step.program else ()
+            for tensor in sorted(tensors, key=lambda t: t.role != "input")[::-1]:
+                first = step.addresses[tensor.name] // LINE_BYTES
+                last = (step.addresses[tensor.name] + tensor.size_bytes - 1) // LINE_BYTES
+                touched.append((first, last - first + 1, tensor.role != "input"))
+                lines += last - first + 1
+            if lines * LINE_BYTES > 2 * self.spec.l2.size_bytes:
+                break
+        for first, count, written in reversed(touched):
+            warm_lines(spec, self.device.memory, first, count, dirty=written)
+
+    # ---- the run
+
+    def launch(self, progress: Progress | None = None, recorder: Recorder | None = None) -> StepsRun:
+        """All steps on one stream of the host model, which advances the device window by window; the L2 stays as it is
+        from kernel to kernel."""
+        run = _StreamRun(self, progress, recorder)
+        return StepsRun(run.done, call_times(run.host, run.calls(), self.work.calling))
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """A step as the host calls it while it runs."""
+
+    name: str
+    issued: list[HostKernel | Copy]
+
+    def commands(self) -> list[HostKernel | Copy]:
+        """What goes onto the stream."""
+        return self.issued
+
+
+class _StreamRun:
+    """One run of all steps on a stream."""
+
+    def __init__(self, runner: _Runner, progress: Progress | None, recorder: Recorder | None) -> None:
+        self.work, self.device, self.conditions = runner.work, runner.device, runner.conditions
+        self.spec, self.progress, self.recorder = runner.spec, progress, recorder
+        self.host = Host(self.spec)
+        self.done = [self._entry(step) for step in self.work.steps]
+        self.total = sum(max(step.op.flops, 1) for step in self.work.steps)
+        self.launched = False
+
+    def _entry(self, step: Planned) -> Done:
+        """A step that is to run; of what moves beside kernels all is known."""
+        if isinstance(step.op, AllReduce):
+            return Done(step, self.spec.launch.kernel_ps + collective_of(step.op, self.spec).time_ps)
+        return Done(step, step.copy.duration_ps(self.spec) if step.copy else 0)
+
+    def calls(self) -> list[_Issued]:
+        """What the host calls, in order."""
+        calls: list[_Issued] = []
+        number = before = 0
+        for entry in self.done:
+            calls.append(_Issued(entry.planned.label, self._commands(entry, number, before)))
+            number += len(calls[-1].issued)
+            before += max(entry.planned.op.flops, 1) if entry.planned.program else 0
+        return calls
+
+    def _commands(self, entry: Done, number: int, before: int) -> list[HostKernel | Copy]:
+        step = entry.planned
+        if isinstance(step.op, AllReduce):
+            outcome = collective_of(step.op, self.spec)
+            entry.records.append(collective_record(step.label, step.op, outcome, entry.moved_ps, self.spec))
+            return [HostKernel("all_reduce", (entry.moved_ps,))]
+        if copy := step.copy:
+            entry.records.append(copy_record(step.label, copy, entry.moved_ps, self.spec))
+            return [copy]
+        assert step.program is not None
+        count = len(step.program.kernels)
+        return [
+            HostKernel(kernel.name, self._kernel(entry, kernel, number + i, before, i / count))
+            for i, kernel in enumerate(step.program.kernels)
+        ]
+
+    def _kernel(self, entry: Done, kernel: GpuKernel, number: int, before: int, share: float) -> Iterator[int]:
+        """Runs a kernel and makes its record. before, share: of the work that was done by then."""
+        step, recorder = entry.planned, self.recorder
+        assert step.program is not None
+        if step.op.dtype is not None:
+            self.device.energy.set_tensor_dtype(step.op.dtype)
+        # Only the first kernel finds an idle device that has to be set up.
+        idle = self.work.idle_launches or not self.launched
+        self.launched = True
+        origin_ps = self.host.now_ps - self.spec.launch.kernel_ps
+        if recorder is not None:
+            clock_hz = self.device.regulator.clock_hz
+            self.device.window = recorder.window(number, origin_ps, clock_hz, step.estimate_ps)
+        launch_ps = None if idle else self.spec.launch.kernel_ps
+        launch = self.device.build(kernel, step.addresses, launch_ps=launch_ps)
+        time_ps = 0
+        for window, time_ps in enumerate(launch.windows()):
+            if recorder is not None:
+                recorder.advanced(origin_ps, launch)
+            if window % _WINDOWS_A_STEP == 0:
+                if self.progress is not None:
+                    self.progress((before + (share + launch.share_done) * max(step.op.flops, 1)) / self.total)
+                yield time_ps
+        reason = throttle_reason(self.spec, self.conditions, launch.result)
+        record = kernel_record(launch, launch.result, step.program.schedule, reason)
+        name = f"{step.label}: {record.name}" if step.label else record.name
+        entry.records.append(dataclasses.replace(record, name=name))
+        if recorder is not None:
+            recorder.ended(origin_ps, launch)
+        entry.results.append(launch.result)
+        del launch
+        yield time_ps
+
+
+def throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult) -> str | None:
+    """Why the clock was below boost."""
+    highest_hz = max(hz for _, hz in result.clocks)
+    if conditions.clock == "locked":
+        return "locked" if highest_hz < spec.clock.boost_hz else None
+    start_hz = min(conditions.clock_hz or spec.clock.tensor_hz, spec.clock.boost_hz)
+    if result.clock_hz < 0.99 * start_hz:
+        return "power" if conditions.clock == "sustained" else "regulator"
+    if conditions.clock_hz:
+        return "locked"
+    return "tensor_clock" if start_hz < spec.clock.boost_hz else None

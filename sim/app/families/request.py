@@ -1,0 +1,112 @@
+"""What is asked of one run: a workload on a machine, under which conditions, in which schedule."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+from arch.errors import InputError
+from arch.spec import MachineSpec
+from workloads.gpu.select import split_without
+from workloads.graphs import Graph
+from workloads.ops import Operator
+from workloads.parse import parse
+
+Progress = Callable[[float], None]
+"""Called with the share done, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a benchmark that is compared with states about itself beside the options of a run.
+
+    limit_mw: board limit where it is not the preset's. clock_hz: highest core clock. dirty_milli: thousandths of the
+    lines of a dirty L2 that DRAM does not have yet. cold_code: kernels fetch their instructions. linear_tiles: its
+    library launches the tiles of a product row by row.
+    """
+
+    limit_mw: int | None = None
+    clock_hz: int | None = None
+    dirty_milli: int = 1000
+    cold_code: bool = True
+    linear_tiles: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run that is asked for; `sim.app.run.simulate` says what the fields mean.
+
+    workload: an operator or its text, or a graph. machine: the description with all overrides in it. overrides: those
+    that were given for this run, `path=value` as typed. schedule, without: a mechanism that the schedule's text names
+    after `without` is one of `without`. It crosses process and machine boundaries, so it carries the description
+    itself and not the name of a file.
+    """
+
+    workload: Operator | Graph | str
+    machine: MachineSpec
+    overrides: tuple[str, ...] = ()
+    schedule: str = "auto"
+    without: tuple[str, ...] = ()
+    check: bool = False
+    exact: bool = False
+    l2: str = "cold"
+    scope: str = "kernel"
+    clock: str = "isolated"
+    data: str = "normal"
+    tune: bool = False
+    program: str = ""
+    bench: Bench = field(default_factory=Bench)
+
+    def __post_init__(self) -> None:
+        """Takes what the schedule's text leaves out to `without`."""
+        schedule, left_out = split_without(self.schedule)
+        object.__setattr__(self, "schedule", schedule)
+        object.__setattr__(self, "without", tuple(dict.fromkeys([*self.without, *left_out])))
+        object.__setattr__(self, "overrides", tuple(self.overrides))
+
+    @property
+    def asked(self) -> Operator | Graph:
+        """What is computed, as it was asked for: number formats may be open. InputError for a text that is none."""
+        return parse(self.workload) if isinstance(self.workload, str) else self.workload
+
+    def beyond(self, known: Collection[str]) -> list[str]:
+        """Names of options that are not at their default and not in `known`."""
+        return [
+            name for name, default in OPTION_DEFAULTS.items() if name not in known and getattr(self, name) != default
+        ]
+
+    def only(self, known: Collection[str]) -> Self:
+        """With every option outside `known` at its default."""
+        return replace(self, **{name: default for name, default in OPTION_DEFAULTS.items() if name not in known})
+
+    def chosen(self) -> dict[str, Any]:
+        """Every field beside workload and machine that is not at its default, as plain data."""
+        found: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name == "bench":
+                changed = {b.name: getattr(value, b.name) for b in fields(value) if getattr(value, b.name) != b.default}
+                found |= {f.name: changed} if changed else {}
+            elif f.name not in ("workload", "machine") and value != f.default:
+                found[f.name] = list(value) if isinstance(value, tuple) else value
+        return found
+
+
+OPTION_DEFAULTS: Mapping[str, Any] = {
+    f.name: f.default for f in fields(Request) if f.name not in ("workload", "machine", "overrides", "bench")
+}
+"""Options of a run, and their defaults."""
+
+
+def one_of(option: str, value: str, allowed: Sequence[str]) -> None:
+    """InputError, with the nearest right word, if `value` is not one of `allowed`."""
+    if value not in allowed:
+        near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.0)[0]
+        raise InputError(f"{option}={value}: must be one of {', '.join(allowed)}; did you mean {near}?")
+
+
+def part(progress: Progress | None, i: int, count: int) -> Progress | None:
+    """Progress of part `i` of `count` equal ones."""
+    return None if progress is None else lambda share: progress((i + share) / count)
