@@ -43,6 +43,8 @@ from arch.units import (
 Architecture = Literal["volta", "turing", "ampere", "hopper"]
 Replacement = Literal["lru", "srrip"]
 """Which line of a cache set makes room: the least recently used one, or by re-reference interval prediction."""
+WarpScheduler = Literal["gto", "lrr", "oldest"]
+"""Which eligible warp issues: greedy then oldest, loose round robin, oldest."""
 Pipe = Literal["fma", "alu", "half", "xu", "tensor", "lsu"]
 """Execution pipes, one each a sub-core, but `lsu`: an SM has one, and the intervals of its rows are cycles of that."""
 
@@ -65,10 +67,15 @@ class Sm(Group):
     registers: Count = Field(description="32-bit registers of an SM")
     max_registers_per_thread: Count
     register_granule: Count = Field(description="registers of a warp are allocated in multiples of this")
-    scheduler: Literal["gto", "lrr", "oldest"] = Field(
-        description="which eligible warp issues: greedy then oldest, loose round robin, oldest"
-    )
+    scheduler: WarpScheduler = Field(description="which eligible warp issues")
+    round_robin_run: Count = Field(default=8, description="lrr: instructions of an op that issue in one go")
     cta_launch_cycles: Cycles = Field(description="from a free slot to the first instruction of the next CTA")
+    warp_setup_cycles: Cycles = Field(
+        default=3, description="between the first instructions of two CTAs of one SM, a warp of the first"
+    )
+    instruction_prefetch_bytes: Bytes = Field(
+        default=4096, description="code that an SM fetches ahead in one go when it meets a kernel for the first time"
+    )
     address_interval_cycles: Cycles = Field(description="between two memory instructions of one sub-core")
     instruction_cache_bytes: Annotated[
         Bytes,
@@ -89,6 +96,7 @@ class Sync(Group):
 
     barrier_cycles: Cycles
     barrier_per_warp_cycles: Cycles
+    named_barriers: Count = Field(default=16, description="of a CTA")
     warp_sync_cycles: Annotated[Cycles, Documents("no op of the tile language is a __syncwarp", "sync.barrier")]
     mbarrier_arrive_cycles: Cycles | None = Field(default=None, description="Ampere and later")
     mbarrier_wait_cycles: Cycles | None = Field(
@@ -116,6 +124,9 @@ class Shared(Group):
     store_latency_cycles: Annotated[
         Cycles, Documents("the rows of stores hold it, by width", "instructions.sts.b32.latency")
     ]
+    queue_cycles: Cycles = Field(
+        default=256, description="work of the data path that waits in an SM before a warp stalls on it"
+    )
     setup_ps: Picoseconds = Field(
         description="further fixed cost, on an idle device, of a kernel whose CTAs take more than a quarter of the"
         " array that it shares with the L1"
@@ -134,6 +145,9 @@ class L1(Group):
     hit_latency_cycles: Cycles = Field(description="dependent load that hits, as a pointer chase measures it")
     bandwidth_bytes_per_cycle: BytesPerCycle
     miss_queue: Count = Field(description="lines that one SM may have in flight to the L2")
+    queue_cycles: Cycles = Field(
+        default=256, description="work of the load/store unit that waits in an SM before a warp stalls on it"
+    )
 
 
 class Port(Group):
@@ -157,6 +171,7 @@ class Tma(Group):
     issue_gap_cycles: Cycles = Field(description="between two line requests of one SM's engine")
     latency_cycles: Cycles = Field(description="beyond that of a plain load from the same place")
     max_in_flight_bytes: Bytes = Field(description="requested and not yet arrived, an SM")
+    queue: Count = Field(default=64, description="boxes of one SM that wait, loads and stores each")
     max_multicast: Count = Field(description="CTAs that one load may fill")
     multicast_latency_cycles: Annotated[
         Cycles, Documents("a multicast load takes its time at the receiving ports", "port.receive or tma.latency")

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from sim.gpu.engine.chip import Launching
 
 
-NAMED_BARRIERS = 16  # of a CTA
-
 FIGURES = (
     "sync.barrier",
     "sync.barrier_per_warp",
+    "sync.named_barriers",
     "sync.mbarrier_arrive",
     "sync.mbarrier_wait",
     "sync.cluster_sync",
@@ -73,6 +72,7 @@ class BarrierFigure(IntEnum):
     REMOTE_ARRIVE_LATENCY = Part.BARRIERS + 4  # until an arrival on another CTA's mbarrier is seen there
     WAIT_LATENCY = Part.BARRIERS + 5
     CLUSTER_LATENCY = Part.BARRIERS + 6
+    NAMED = Part.BARRIERS + 7  # named barriers of a CTA
 
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
@@ -86,6 +86,7 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         BarrierFigure.REMOTE_ARRIVE_LATENCY: cycles_to_ticks(spec.dsmem.latency_cycles) if spec.dsmem else 0,
         BarrierFigure.WAIT_LATENCY: cycles_to_ticks(sync.mbarrier_wait_cycles or 0),
         BarrierFigure.CLUSTER_LATENCY: cycles_to_ticks(sync.cluster_sync_cycles or 0),
+        BarrierFigure.NAMED: sync.named_barriers,
     }
 
 
@@ -146,7 +147,7 @@ def reset_barriers(p, prog, st, slot):
         for c in range(Mbarrier.WIDTH):
             st.mbarriers[row, c] = 0
         st.mbarriers[row, Mbarrier.PENDING] = prog.barrier_arrivals[b]
-    for b in range(NAMED_BARRIERS):
+    for b in range(p[BarrierFigure.NAMED]):
         st.named_barriers[slot, b, NamedBarrier.ARRIVED] = 0
         st.named_barriers[slot, b, NamedBarrier.LATEST] = 0
 

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from sim.gpu.engine.chip import Launching
 
 
-#: An SM sets up one warp of a new CTA after the other. From gpu-benches' stream kernels: a CTA of 4 warps takes 5 to
-#: 12 cycles longer from slot to slot than one of 1 warp (init, A100 and H100 PCIe).
-_WARP_SETUP_CYCLES = 3
-
-FIGURES = ("sm.cta_launch", "launch.cta_interval", "launch.kernel", "launch.setup", "shared.setup", "l1.size")
+FIGURES = (
+    "sm.cta_launch",
+    "sm.warp_setup",
+    "launch.cta_interval",
+    "launch.kernel",
+    "launch.setup",
+    "shared.setup",
+    "l1.size",
+)
 
 
 class Grid(IntEnum):
@@ -86,7 +90,7 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         CtaFigure.CLUSTERS: kernel.ctas // kernel.cluster_size,
         CtaFigure.LAUNCH_LATENCY: cycles_to_ticks(spec.sm.cta_launch_cycles),
         CtaFigure.INTERVAL: ps_to_ticks(spec.launch.cta_interval_ps, launch.clock_hz),
-        CtaFigure.WARP_SETUP: cycles_to_ticks(_WARP_SETUP_CYCLES),
+        CtaFigure.WARP_SETUP: cycles_to_ticks(spec.sm.warp_setup_cycles),
         CtaFigure.START: ps_to_ticks(start_ps, launch.clock_hz),
     }
 

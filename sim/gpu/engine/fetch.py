@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from sim.gpu.engine.chip import Launching
 
 
-#: Instruction lines of 128 B that an SM fetches ahead in one go (4 KiB): sequential prefetch of the instruction caches.
-#: Calibrated on the shortest xla_matmul_table bf16 rows of h100-sxm.
-_LINES_AHEAD = 32
 _CODE_BASE_LINE = (1 << 20) // 128
 
 # States of an SM's instruction cache.
@@ -34,7 +31,7 @@ COLD = 0
 FETCHING = 1
 WARM = 2
 
-FIGURES = ("l1.line", "launch.cold_instruction", "launch.descriptor_fetch")
+FIGURES = ("l1.line", "sm.instruction_prefetch", "launch.cold_instruction", "launch.descriptor_fetch")
 
 
 class InstructionFetch(IntEnum):
@@ -60,7 +57,7 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     return {
         FetchFigure.CODE_LINES: lines if launch.cold and spec.launch.cold_instruction else 0,
         FetchFigure.CODE_BASE: _CODE_BASE_LINE + 1024 * launch.code_number,
-        FetchFigure.LINES_AHEAD: _LINES_AHEAD,
+        FetchFigure.LINES_AHEAD: max(1, spec.sm.instruction_prefetch_bytes // spec.l1.line_bytes),
         FetchFigure.DESCRIPTORS: maps if launch.cold else 0,
     }
 

@@ -36,11 +36,7 @@ if TYPE_CHECKING:
     from sim.gpu.engine.chip import Launching
 
 
-#: Work that the load/store queue of an SM holds before a warp stalls on it, in cycles of the data path: as that of
-#: shared memory.
-_QUEUE_CYCLES = 256
-
-FIGURES = ("l1.miss_queue",)
+FIGURES = ("l1.queue",)
 
 
 class LoadStore(IntEnum):
@@ -64,7 +60,7 @@ class LoadStoreFigure(IntEnum):
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     """`LoadStoreFigure`."""
-    return {LoadStoreFigure.QUEUE: cycles_to_ticks(_QUEUE_CYCLES)}
+    return {LoadStoreFigure.QUEUE: cycles_to_ticks(spec.l1.queue_cycles)}
 
 
 @inner(inline=True)

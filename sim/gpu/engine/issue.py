@@ -6,19 +6,9 @@ from sim.gpu.engine.accounting import account, issue_slots
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.events import Reason
 from sim.gpu.engine.pipes import SubCore, issue_time, part, running_ops
+from sim.gpu.engine.policies import SchedulerFigure, priority_of, rank_of
 from sim.gpu.engine.record import log_op
-from sim.gpu.engine.scheduler import (
-    FULL,
-    Line,
-    Overtaken,
-    SchedulerFigure,
-    contend,
-    let_overtake,
-    may_overtake,
-    priority_of,
-    put_off,
-    rank_of,
-)
+from sim.gpu.engine.scheduler import FULL, Line, Overtaken, contend, let_overtake, may_overtake, put_off
 from sim.gpu.engine.shared import SharedFigure, access, queue_room, stream_loads
 from sim.gpu.engine.tensor import registers_taken, take_registers
 from sim.gpu.engine.tree import SCHEDULED, TIME_SHIFT

@@ -23,8 +23,9 @@ from sim.gpu.engine.fetch import fetch_code
 from sim.gpu.engine.flow import control
 from sim.gpu.engine.global_memory import move
 from sim.gpu.engine.issue import issue
+from sim.gpu.engine.policies import SchedulerFigure
 from sim.gpu.engine.record import log_op
-from sim.gpu.engine.scheduler import Line, SchedulerFigure, contend, leave_line, next_in_line
+from sim.gpu.engine.scheduler import Line, contend, leave_line, next_in_line
 from sim.gpu.engine.semaphores import next_tile, raise_flag, wait_flag
 from sim.gpu.engine.shared import fence
 from sim.gpu.engine.tensor import TensorFigure, TensorWarp, commit_group, multiply, wait_group

@@ -1,43 +1,22 @@
-"""The warp scheduler of a sub-core: which of the warps that could issue goes first.
+"""The warp scheduler of a sub-core: the line of warps that could issue.
 
-Warps that wait for a pipe or issue slots stand in line, and only the one that can go first has an event. What ranks
-them is a policy (`Policy`), one number of the launch.
+Warps that wait for a pipe or issue slots stand in line, and only the one that can go first has an event. A policy
+(`sim.gpu.engine.policies`) ranks them.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from sim.engine.jit import inner
 from sim.gpu.engine.accounting import account
-from sim.gpu.engine.chip import Part
-from sim.gpu.engine.cta import CtaSlots
 from sim.gpu.engine.events import PHASE_SHIFT, Reason
 from sim.gpu.engine.pipes import SubCore, running_ops
+from sim.gpu.engine.policies import goes_between, priority_of, rank_of
 from sim.gpu.engine.record import add_log, log_put_off
 from sim.gpu.engine.tree import ID_BITS, ID_MASK, NEVER, TIME_SHIFT, announce, set_due
 from sim.gpu.engine.warp import REASON_BITS, Block, Warp, prefetch_warp, schedule_warp
 from sim.gpu.lower.tables import N_SCOREBOARDS
 
-if TYPE_CHECKING:
-    from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
-
-
 FULL = 240  # 256ths of the issue slots: ops that take more leave nothing to others
-_ROUND_ROBIN_RUN = 8  # instructions of an op that issue in one event under loose round robin, so that warps alternate
-_WHOLE = 1 << 30
-
-FIGURES = ("sm.scheduler",)
-
-
-class Policy(IntEnum):
-    """Policies, by the name that `sm.scheduler` has for them in small letters."""
-
-    GTO = 0
-    LRR = 1
-    OLDEST = 2
 
 
 class Overtaken(IntEnum):
@@ -71,36 +50,6 @@ class Contender(IntEnum):
     WIDTH = 7
 
 
-class SchedulerFigure(IntEnum):
-    """Parameters of the warp scheduler."""
-
-    LONGEST_RUN = Part.SCHEDULER  # instructions a run issues in one event; 1 is `--exact`
-    POLICY = Part.SCHEDULER + 1
-
-
-def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
-    """`SchedulerFigure`."""
-    policy = Policy[spec.sm.scheduler.upper()]
-    longest = _ROUND_ROBIN_RUN if policy == Policy.LRR else _WHOLE
-    return {SchedulerFigure.LONGEST_RUN: 1 if launch.exact else longest, SchedulerFigure.POLICY: policy}
-
-
-@inner(inline=True)
-def rank_of(p, st, w):
-    """What the policy of the warp scheduler ranks warp `w` by: its last issue, or the launch of its CTA."""
-    return st.warps[w, Warp.LAST_ISSUE] if p[SchedulerFigure.POLICY] == 1 else st.warps[w, Warp.LAUNCH_ORDER]
-
-
-@inner(inline=True)
-def priority_of(p, st, s, sm, w, rank):
-    """Place of warp `w` of sub-core `s` among warps that are due at the same tick, 0 first."""
-    if p[SchedulerFigure.POLICY] == 1:  # loose round robin: the least recently issued
-        return 63 - min(62, st.sub_cores[s, SubCore.SEQUENCE] - rank)
-    if p[SchedulerFigure.POLICY] == 0 and st.sub_cores[s, SubCore.LAST_WARP] == w:  # greedy
-        return 0
-    return 62 - min(61, st.sms[sm, CtaSlots.NEWEST] - rank)
-
-
 @inner(inline=True)
 def log_woken(log, st, w, tick):
     """The row of the op that warp `w` was parked at, which ends at `tick`."""
@@ -124,15 +73,9 @@ def wake(p, st, w, tick, reason, now):
 
 @inner(inline=True)
 def may_overtake(p, st, s, w, pipe):
-    """Whether ops of warp `w` may issue between the instructions of the spread op that holds a pipe of sub-core `s`.
-
-    A greedy scheduler stays with a warp until that stalls, and its multiplies stall for the pipe. An older warp issues
-    other instructions meanwhile, becomes the greedy one, and has the pipe for as long as it has multiplies.
-    """
-    subs = st.sub_cores
-    if p[SchedulerFigure.POLICY] == 1 or subs[s, Overtaken.PIPE] != pipe + 1:
-        return False
-    return st.warps[w, Warp.LAUNCH_ORDER] < st.warps[subs[s, Overtaken.WARP], Warp.LAUNCH_ORDER]
+    """Whether ops of warp `w` may issue between the instructions of the spread op that holds a pipe of sub-core `s`."""
+    sub_cores = st.sub_cores
+    return sub_cores[s, Overtaken.PIPE] == pipe + 1 and goes_between(p, st, w, sub_cores[s, Overtaken.WARP])
 
 
 @inner(inline=True)

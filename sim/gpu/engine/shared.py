@@ -20,13 +20,7 @@ if TYPE_CHECKING:
     from sim.gpu.engine.chip import Launching
 
 
-#: Work that the queue of an SM's shared memory holds before a warp stalls on it, in cycles of the data path.
-#: Assumption: 16 accesses of four wavefronts a sub-core. Compilers spread loads between arithmetic so that the queues
-#: do not stall a warp; an op stands for loads so spread, so the queue is deeper than the 4 to 8 entries that single
-#: instructions see.
-_QUEUE_CYCLES = 256
-
-FIGURES = ("shared.bandwidth",)
+FIGURES = ("shared.bandwidth", "shared.queue")
 
 
 class SharedMemory(IntEnum):
@@ -40,14 +34,16 @@ class SharedFigure(IntEnum):
     """Parameters of shared memory."""
 
     WAVEFRONT = Part.SHARED  # ticks a 128 B wavefront
-    QUEUE = Part.SHARED + 1  # ticks of queued work that an SM accepts
+    # Ticks of queued work that an SM accepts. Compilers spread loads between arithmetic so that the queues do not
+    # stall a warp; an op stands for loads so spread: a deeper queue than the 4 to 8 entries that single ones see.
+    QUEUE = Part.SHARED + 1
 
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     """`SharedFigure`."""
     return {
         SharedFigure.WAVEFRONT: transfer_ticks(128, spec.shared.bandwidth_bytes_per_cycle),
-        SharedFigure.QUEUE: cycles_to_ticks(_QUEUE_CYCLES),
+        SharedFigure.QUEUE: cycles_to_ticks(spec.shared.queue_cycles),
     }
 
 

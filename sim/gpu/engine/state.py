@@ -12,7 +12,7 @@ import numpy as np
 from arch.gpu import GpuSpec
 from sim.engine.search import TAGS
 from sim.gpu.counters import Counter
-from sim.gpu.engine.barriers import NAMED_BARRIERS, BarrierFigure, Mbarrier, NamedBarrier
+from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, NamedBarrier
 from sim.gpu.engine.boxes import CHUNK
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cta import Cta, CtaSlots
@@ -24,7 +24,7 @@ from sim.gpu.engine.record import Recorder
 from sim.gpu.engine.scheduler import Contender, Line
 from sim.gpu.engine.semaphores import SemaphoreFigure
 from sim.gpu.engine.tensor import TensorCore
-from sim.gpu.engine.tma import TMA_QUEUE, TmaBox, TmaFigure, TmaQueue
+from sim.gpu.engine.tma import TmaBox, TmaFigure, TmaQueue
 from sim.gpu.engine.tree import ID_MASK, NEVER, TreeFigure
 from sim.gpu.engine.warp import Warp
 from sim.memory.model import aligned
@@ -48,8 +48,8 @@ class GpuState(NamedTuple):
     gpcs: np.ndarray  # when a GPC's link to the L2 is free
     ctas: np.ndarray
     mbarriers: np.ndarray
-    named_barriers: np.ndarray  # (CTA slots, NAMED_BARRIERS, NamedBarrier.WIDTH)
-    tma_boxes: np.ndarray  # (2 * SMs, TMA_QUEUE, TmaBox.WIDTH): loads, then stores
+    named_barriers: np.ndarray  # (CTA slots, barriers, NamedBarrier.WIDTH)
+    tma_boxes: np.ndarray  # (2 * SMs, boxes, TmaBox.WIDTH): loads, then stores
     tma_queues: np.ndarray  # (2 * SMs, TmaQueue.WIDTH)
     tma_in_flight: np.ndarray  # (SMs, entries) completion ticks of TMA lines
     l1_misses: np.ndarray  # (SMs, entries) completion ticks of L1 misses
@@ -104,8 +104,8 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         gpcs=_zeros(spec.gpc.count),
         ctas=_zeros(ctas, Cta.WIDTH),
         mbarriers=_zeros(ctas * int(p[BarrierFigure.MBARRIERS]), Mbarrier.WIDTH),
-        named_barriers=_zeros(ctas, NAMED_BARRIERS, NamedBarrier.WIDTH),
-        tma_boxes=_zeros(2 * sms, TMA_QUEUE, TmaBox.WIDTH),
+        named_barriers=_zeros(ctas, int(p[BarrierFigure.NAMED]), NamedBarrier.WIDTH),
+        tma_boxes=_zeros(2 * sms, int(p[TmaFigure.QUEUE]), TmaBox.WIDTH),
         tma_queues=_zeros(2 * sms, TmaQueue.WIDTH),
         tma_in_flight=_zeros(sms, int(p[TmaFigure.LINES_IN_FLIGHT])),
         l1_misses=_zeros(sms, int(p[L1Figure.MISS_QUEUE])),

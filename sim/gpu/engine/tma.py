@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     from sim.gpu.engine.chip import Launching
 
 
-TMA_QUEUE = 64  # boxes
 GROUPS = 8  # of bulk stores of one warp that it may wait for
 _SLACK = 16384  # ticks: how far ahead of its event a queue may book
 
-FIGURES = ("tma.issue_gap", "tma.latency", "tma.max_in_flight", "l1.line")
+FIGURES = ("tma.issue_gap", "tma.latency", "tma.max_in_flight", "tma.queue", "l1.line")
 
 
 class Tma(IntEnum):
@@ -105,6 +104,7 @@ class TmaFigure(IntEnum):
     GAP = Part.TMA  # between two lines
     LATENCY = Part.TMA + 1  # beyond that of a plain load
     LINES_IN_FLIGHT = Part.TMA + 2
+    QUEUE = Part.TMA + 3  # boxes of a queue
 
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
@@ -114,6 +114,7 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         TmaFigure.GAP: cycles_to_ticks(tma.issue_gap_cycles if tma else 1),
         TmaFigure.LATENCY: cycles_to_ticks(tma.latency_cycles) if tma else 0,
         TmaFigure.LINES_IN_FLIGHT: tma.max_in_flight_bytes // spec.l1.line_bytes if tma else 1,
+        TmaFigure.QUEUE: tma.queue if tma else 1,
     }
 
 
@@ -166,9 +167,9 @@ def enqueue(p, st, w, op, which, bar, mask, size_bytes, reduce, now):
     sm = st.warps[w, Warp.SM]
     q = which * p[Chip.SMS] + sm
     n = st.tma_queues[q, TmaQueue.LENGTH]
-    if n >= TMA_QUEUE:
+    if n >= p[TmaFigure.QUEUE]:
         return False
-    i = (st.tma_queues[q, TmaQueue.HEAD] + n) % TMA_QUEUE
+    i = (st.tma_queues[q, TmaQueue.HEAD] + n) % p[TmaFigure.QUEUE]
     e = st.tma_boxes
     e[q, i, TmaBox.WARP] = w
     e[q, i, TmaBox.OP] = op
@@ -194,11 +195,11 @@ def enqueue(p, st, w, op, which, bar, mask, size_bytes, reduce, now):
 
 
 @inner(inline=True)
-def stores_pending(st, q, w, group):
+def stores_pending(p, st, q, w, group):
     """Whether boxes of a group of warp `w`, or of one before it, wait in store queue `q`."""
     if st.warps[w, BulkGroups.BOXES_LEFT] > 0:
         for j in range(st.tma_queues[q, TmaQueue.LENGTH]):
-            k = (st.tma_queues[q, TmaQueue.HEAD] + j) % TMA_QUEUE
+            k = (st.tma_queues[q, TmaQueue.HEAD] + j) % p[TmaFigure.QUEUE]
             if st.tma_boxes[q, k, TmaBox.WARP] == w and st.tma_boxes[q, k, TmaBox.GROUP] <= group:
                 return True
     return False
@@ -219,7 +220,7 @@ def wait_bulk(p, prog, st, w, t, pc, kind, issued):
     group = warps[w, BulkGroups.COMMITTED] - 1 - code[pc, Col.VALUE]
     if group < 0:
         return t
-    if stores_pending(st, p[Chip.SMS] + warps[w, Warp.SM], w, group):
+    if stores_pending(p, st, p[Chip.SMS] + warps[w, Warp.SM], w, group):
         park(st, w, Block.BULK, 1 if reads else 0, group, code[pc, Col.OP], issued)
         return PARKED
     tick = group_done(st, w, group, reads)
@@ -306,7 +307,7 @@ def load_lines(p, prog, st, ms, mem, sm, t):
     if row < rows:
         return free
     complete_load(p, prog, st, q, i, done, t)
-    return next_box(st, q, i, free)
+    return next_box(p, st, q, i, free)
 
 
 @inner(inline=True)
@@ -348,9 +349,9 @@ def complete_load(p, prog, st, q, i, done, t):
 
 
 @inner(inline=True)
-def next_box(st, q, i, free):
+def next_box(p, st, q, i, free):
     """Box `i` leaves queue `q`; returns the tick of the queue's next event, PARKED if it is empty."""
-    st.tma_queues[q, TmaQueue.HEAD] = (i + 1) % TMA_QUEUE
+    st.tma_queues[q, TmaQueue.HEAD] = (i + 1) % p[TmaFigure.QUEUE]
     st.tma_queues[q, TmaQueue.LENGTH] -= 1
     return free if st.tma_queues[q, TmaQueue.LENGTH] > 0 else PARKED
 
@@ -402,7 +403,7 @@ def store_lines(p, st, ms, mem, sm, t):
     boxes[q, i, TmaBox.DONE] = done
     if row < rows:
         return max(free, sms[sm, Port.WRITE_FREE])
-    tick = next_box(st, q, i, free)
+    tick = next_box(p, st, q, i, free)
     complete_store(p, st, q, i, free + p[TmaFigure.LATENCY], done, t)
     return tick
 
@@ -425,5 +426,5 @@ def complete_store(p, st, q, i, read, done, t):
     if warps[w, Warp.BLOCK] == Block.BULK:
         # It waits for all groups up to BLOCK_VALUE; stores of one warp finish in order.
         awaited = warps[w, Warp.BLOCK_VALUE]
-        if not stores_pending(st, q, w, awaited):
+        if not stores_pending(p, st, q, w, awaited):
             wake(p, st, w, group_done(st, w, awaited, warps[w, Warp.BLOCK_WHAT] == 1), Reason.TMA_STORE, t)
