@@ -18,6 +18,12 @@ WARP_SIZE = 32
 MOST_COMPONENTS = 2**16 - 1
 """Warps and queues that the engine's event keys can name; an SM has three queues."""
 
+_BANKS = (8, 16, 32, 64, 128)
+"""Banks of shared memory over which layouts and swizzles repeat."""
+
+MOST_CTAS_PER_CLUSTER = 16
+"""CTAs of a cluster that the engine's rows have room for."""
+
 _MOST_L1_BYTES = 16 * 2**20
 """The model holds a tag for every line of every SM."""
 
@@ -27,6 +33,7 @@ def check(spec: GpuSpec) -> None:
     _check_sm(spec)
     _check_shared(spec)
     _check_caches(spec)
+    _check_clusters(spec)
     _check_tma(spec)
     _check_dram(spec)
     _check_clock_and_power(spec)
@@ -74,16 +81,16 @@ def _check_shared(spec: GpuSpec) -> None:
     room = shared.max_per_sm_bytes - shared.reserved_per_cta_bytes
     reason = f"{BYTES.format(shared.max_per_cta_bytes)} does not fit an SM beside what is reserved; at most "
     _rule(shared.max_per_cta_bytes <= room, "shared.max_per_cta", reason + BYTES.format(max(0, room)))
+    near = min(_BANKS, key=lambda count: abs(count - shared.banks))
+    _rule(shared.banks in _BANKS, "shared.banks", f"{shared.banks}; the model takes {_BANKS}; nearest: {near}")
     _rule(shared.granule_bytes > 0, "shared.granule", "must be more than 0 B; nearest: 128 B")
 
 
 def _check_caches(spec: GpuSpec) -> None:
     for name, cache in (("l1", spec.l1), ("l2", spec.l2)):
         line, sector = cache.line_bytes, cache.sector_bytes
-        reason = f"{line} B is not a power of two; nearest: 128 B"
-        _rule(line > 0 and line & (line - 1) == 0, f"{name}.line", reason)
-        reason = f"{sector} B does not divide the line of {line} B; nearest: 32 B"
-        _rule(sector > 0 and line % sector == 0, f"{name}.sector", reason)
+        _rule(line == 128, f"{name}.line", f"{line} B; the model has lines of four sectors; nearest: 128 B")
+        _rule(sector == 32, f"{name}.sector", f"{sector} B; the model has sectors of 32 B; nearest: 32 B")
     l1, l2 = spec.l1, spec.l2
     step = l1.ways * l1.line_bytes
     reason = (
@@ -111,6 +118,16 @@ def _check_caches(spec: GpuSpec) -> None:
     linked = l2.partitions == 1 or l2.link_bandwidth_bytes_per_cycle is not None
     _rule(linked, "l2.link_bandwidth", "is missing: two partitions need a link between them")
     _rule(l2.partitions == 2 or not l2.local_copies, "l2.local_copies", "needs two partitions; nearest: false")
+
+
+def _check_clusters(spec: GpuSpec) -> None:
+    if spec.dsmem is None:
+        return
+    most, portable = spec.dsmem.max_cluster, spec.dsmem.max_portable_cluster
+    reason = f"{most} CTAs; the model takes {MOST_CTAS_PER_CLUSTER}"
+    _rule(most <= MOST_CTAS_PER_CLUSTER, "dsmem.max_cluster", reason)
+    reason = f"{portable} CTAs are more than dsmem.max_cluster = {most}; nearest: {most}"
+    _rule(portable <= most, "dsmem.max_portable_cluster", reason)
 
 
 def _check_tma(spec: GpuSpec) -> None:

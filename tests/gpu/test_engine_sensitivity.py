@@ -169,7 +169,7 @@ def test_a_deeper_loop_costs_what_its_body_costs(ampere: GpuSpec) -> None:
 def test_pairs_that_read_the_same_vector_return_together(vector_bytes: int, sharers: int, waves: int) -> None:
     """NVIDIA's rule for compute capability 7.0 to 7.5: such LDS.128 take 2 wavefronts instead of 4."""
     tile = SharedTile("s", (8, 128), "fp32")
-    assert access_waves(tile[0, 0:8, 0:128], vector_bytes, sharers) == waves
+    assert access_waves(tile[0, 0:8, 0:128], vector_bytes, 32, sharers) == waves
 
 
 def test_what_follows_a_spread_op_issues_between_its_instructions(ampere: GpuSpec) -> None:

@@ -17,7 +17,7 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
 from sim.engine.jit import resolved
 from sim.gpu.counters import Counter
 from sim.gpu.engine import loop as native
-from sim.gpu.engine.chip import Launching
+from sim.gpu.engine.chip import Chip, Launching
 from sim.gpu.engine.cta import Cta, CtaFigure, Grid, idle_launch_ps
 from sim.gpu.engine.events import Reason, Window
 from sim.gpu.engine.global_memory import Stores
@@ -33,6 +33,9 @@ from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter
 from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
+
+FIGURES = ("clock.boost", "launch.drain")
+"""Figures of a preset that this module reads."""
 
 _LOG_ROWS = 1 << 16
 _WHOLE_KERNEL_TICKS = 1 << 40
@@ -155,7 +158,7 @@ class Launch:
         self.launch_ps = idle_launch_ps(spec, launch) if launch_ps is None else launch_ps
         window = device.window
         if window is None and device.log:
-            window = Window(0, _WHOLE_KERNEL_TICKS, 0, spec.sm.count - 1, _LOG_ROWS, trace=False)
+            window = Window(0, _WHOLE_KERNEL_TICKS, 0, int(self.p[Chip.SMS]) - 1, _LOG_ROWS, trace=False)
         self.state = new_state(self.p, spec, window)
         self._native: Callable[..., int] | None = None
         self._memory_before = device.memory.counters.copy()
@@ -260,7 +263,7 @@ class Launch:
 
     def sub_core_of(self, place: int) -> int:
         """Sub-core of its SM that a place for a warp on the chip belongs to."""
-        return int(self.state.warps[place, Warp.SUB_CORE]) % self.device.spec.sm.sub_cores
+        return int(self.state.warps[place, Warp.SUB_CORE]) % int(self.p[Chip.SUB_CORES])
 
     def _clusters_left(self) -> int:
         """Clusters that have not started."""

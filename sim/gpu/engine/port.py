@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sim.engine.clock import cycles_to_ticks, transfer_ticks
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
@@ -19,7 +21,16 @@ if TYPE_CHECKING:
     from sim.gpu.engine.chip import Launching
 
 
-FIGURES = ("port.read", "port.receive", "port.write", "port.gpc", "l2.hit_latency", "gpc.count", "l2.partitions")
+FIGURES = (
+    "port.read",
+    "port.receive",
+    "port.write",
+    "port.gpc",
+    "l2.hit_latency",
+    "l2.partitions",
+    "gpc.count",
+    "sm.count",
+)
 
 
 class Port(IntEnum):
@@ -51,6 +62,13 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         PortFigure.GPC_SECTOR: transfer_ticks(32, spec.port.gpc_bytes_per_cycle),
         PortFigure.L2_LATENCY: cycles_to_ticks(spec.l2.hit_latency_cycles),
     }
+
+
+def locate_ports(spec: GpuSpec, sms: np.ndarray) -> None:
+    """Writes which GPC each SM belongs to, and which partition of the L2 is near it."""
+    gpc = np.repeat(np.arange(spec.gpc.count), spec.sms_per_gpc)
+    sms[:, Port.GPC] = gpc
+    sms[:, Port.PARTITION] = gpc * spec.l2.partitions // spec.gpc.count
 
 
 @inner(inline=True)

@@ -19,7 +19,7 @@ from sim.gpu.engine.cta import Cta, CtaSlots
 from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Reason, Window
 from sim.gpu.engine.fetch import FetchFigure
 from sim.gpu.engine.l1 import L1Figure
-from sim.gpu.engine.port import Port
+from sim.gpu.engine.port import Port, locate_ports
 from sim.gpu.engine.record import Recorder
 from sim.gpu.engine.scheduler import Contender, Line
 from sim.gpu.engine.semaphores import SemaphoreFigure
@@ -81,10 +81,9 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
 
     sm_rows = _rows(sms, SM_WIDTH)
     sm_rows[:, CtaSlots.FREE] = p[Chip.CTAS_PER_SM]
-    gpc = np.repeat(np.arange(spec.gpc.count), spec.sms_per_gpc)
-    sm_rows[:, Port.GPC] = gpc
-    sm_rows[:, Port.PARTITION] = gpc * spec.l2.partitions // spec.gpc.count
+    locate_ports(spec, sm_rows)
     warps_per_sub_core = -(-warps_per_sm // int(p[Chip.SUB_CORES]))
+    gpcs = int(sm_rows[:, Port.GPC].max()) + 1
     sub_core_rows = _rows(sub_cores, TensorCore.FIRST_WARP + warps_per_sub_core)
     sub_core_rows[:, Line.FIRST_KEY] = NEVER
     chip = _zeros(CHIP_WIDTH)
@@ -101,7 +100,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         sub_cores=sub_core_rows,
         contenders=_zeros(sub_cores, warps_per_sub_core, Contender.WIDTH),
         sms=sm_rows,
-        gpcs=_zeros(spec.gpc.count),
+        gpcs=_zeros(gpcs),
         ctas=_zeros(ctas, Cta.WIDTH),
         mbarriers=_zeros(ctas * int(p[BarrierFigure.MBARRIERS]), Mbarrier.WIDTH),
         named_barriers=_zeros(ctas, int(p[BarrierFigure.NAMED]), NamedBarrier.WIDTH),
@@ -116,7 +115,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         l1_ahead=_zeros(CHUNK),
         flags=_zeros(max(1, int(p[SemaphoreFigure.FLAGS])), 2),
         flag_waiters=_zeros(warps),
-        code_ready=_zeros(spec.gpc.count, max(1, int(p[FetchFigure.CODE_LINES]))),
+        code_ready=_zeros(gpcs, max(1, int(p[FetchFigure.CODE_LINES]))),
         stack=_zeros(64),
         counters=_zeros(Counter.WIDTH),
         warp_states=_zeros(len(Reason)),

@@ -1,10 +1,11 @@
 """Shared-memory bank conflicts: wavefronts of an instruction, computed from the tile's layout and swizzle.
 
-32 banks of 4 B. Accesses of 8 B a thread are served in two phases (half warps), of 16 B in four (quarter warps);
-threads that read the same word share it. Where threads read the same vector pair by pair (as in the outer product of
+Banks are 4 B wide. With 32 of them, accesses of 8 B a thread are served in two phases (half warps), of 16 B in four
+(quarter warps); with more or fewer a phase holds as many threads as the banks have words for. Threads that read the
+same word share it. Where threads read the same vector pair by pair (as in the outer product of
 a SIMT GEMM), the registers of a pair return packed and each phase serves twice the threads: LDS.128 takes two
 wavefronts instead of four (NVIDIA staff, forums.developer.nvidia.com/t/77228, for compute capability 7.0 to 7.5;
-later ones are assumed alike). ldmatrix reads each 8x8 matrix as eight rows of 16 B in one phase.
+later ones are assumed alike). ldmatrix reads each 8x8 matrix as eight rows of 16 B, in one phase of 32 banks.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections import defaultdict
 from arch.dtypes import DTYPE_BYTES
 from sim.gpu.language import SharedTile, View
 
-BANKS = 32
 WARP = 32
+_MATRIX_WORDS = 32
 
 
 def swizzle(address: int, swizzle_bytes: int) -> int:
@@ -33,23 +34,24 @@ def _address(tile: SharedTile, row: int, byte: int) -> int:
     return swizzle(row * tile.row_bytes + byte, tile.swizzle_bytes)
 
 
-def _degree(words: list[int]) -> int:
+def _degree(words: list[int], banks: int) -> int:
     """Wavefronts of one phase: the most distinct words in one bank."""
-    banks: dict[int, set[int]] = defaultdict(set)
+    asked: dict[int, set[int]] = defaultdict(set)
     for word in words:
-        banks[word % BANKS].add(word)
-    return max((len(b) for b in banks.values()), default=1)
+        asked[word % banks].add(word)
+    return max((len(of_bank) for of_bank in asked.values()), default=1)
 
 
-def ldmatrix_waves(view: View, matrices: int = 4) -> int:
+def ldmatrix_waves(view: View, banks: int, matrices: int = 4) -> int:
     """Wavefronts of one ldmatrix of `matrices` 8x8 matrices taken from the rows of `view`."""
     tile = view.buffer
     assert isinstance(tile, SharedTile)
     words = [(_address(tile, row, 0) + 4 * w) // 4 for row in range(8) for w in range(4)]
-    return matrices * _degree(words)
+    phase = min(banks, _MATRIX_WORDS)
+    return matrices * sum(_degree(words[i : i + phase], banks) for i in range(0, _MATRIX_WORDS, phase))
 
 
-def access_waves(view: View, vector_bytes: int, sharers: int = 1) -> int:
+def access_waves(view: View, vector_bytes: int, banks: int, sharers: int = 1) -> int:
     """Wavefronts of one LDS or STS of `vector_bytes` a thread.
 
     Threads walk the rows of `view` (its columns where transposed), `sharers` of them abreast.
@@ -67,6 +69,6 @@ def access_waves(view: View, vector_bytes: int, sharers: int = 1) -> int:
         row, vector = (i % rows, i // rows) if view.transposed else (i // per_row, i % per_row)
         first = _address(tile, row, vector * width)
         threads.append([(first + 4 * w) // 4 for w in range(max(1, width // 4))])
-    group = WARP // max(1, width // 4 // (2 if sharers > 1 else 1))
+    group = min(WARP, max(1, banks // max(1, width // 4 // (2 if sharers > 1 else 1))))
     phases = [threads[i : i + group] for i in range(0, WARP, group)]
-    return sum(_degree([word for t in phase for word in t]) for phase in phases)
+    return sum(_degree([word for t in phase for word in t], banks) for phase in phases)

@@ -6,9 +6,13 @@ from typing import NamedTuple
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
+from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import Op
 from sim.gpu.language.ops import OPS, Space, Unit
 from sim.gpu.lower.banks import access_waves, ldmatrix_waves
+
+FIGURES = ("dsmem.latency", "instructions", "shared.banks")
+"""Figures of a preset that this module reads."""
 
 
 def instruction(spec: GpuSpec, op: Op) -> Instruction:
@@ -52,13 +56,19 @@ def _bits(op: Op) -> int:
 class SharedAccess(NamedTuple):
     """One instruction's access of shared memory. waves: wavefronts, with the conflicts of the tile's layout.
 
-    least_waves: without conflicts. thread_bytes: what each thread asks for.
+    least_waves: without conflicts. wave_bytes: what one of them moves at most. thread_bytes: what each thread asks for.
     """
 
     row: Instruction
     waves: int
     least_waves: int
+    wave_bytes: int
     thread_bytes: int
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread that it fills or empties."""
+        return max(1, self.thread_bytes // 4)
 
 
 def shared_access(spec: GpuSpec, op: Op) -> SharedAccess:
@@ -66,14 +76,17 @@ def shared_access(spec: GpuSpec, op: Op) -> SharedAccess:
     stores = Space.SHARED in op.spec.dst
     view = op.dst if stores else op.srcs[0]
     assert view is not None
-    row = instruction(spec, op)
+    row, banks = instruction(spec, op), spec.shared.banks
     if op.spec.shape:  # 8x8 matrices, each a row of 16 B by eight threads
         matrices = int(op.spec.shape.removeprefix("x"))
-        return SharedAccess(row, ldmatrix_waves(view, matrices), matrices, 16)
+        waves = ldmatrix_waves(view, banks, matrices)
+        return SharedAccess(row, waves, matrices * max(1, 32 // banks), min(4 * banks, 128), 16)
     if not stores and Space.CLUSTER in op.spec.srcs[0]:
         # The latency is the network's, whose rate is not booked, nor the array of the SM that is read.
         if spec.dsmem is None:
             raise InputError(f"{op.opcode} needs clusters, which {spec.name} does not have")
         row = row.model_copy(update={"latency_cycles": spec.dsmem.latency_cycles})
-    waves = access_waves(view, op.vector_bytes, op.sharers)
-    return SharedAccess(row, waves, max(1, _bits(op) // 32), op.vector_bytes)
+    waves = access_waves(view, op.vector_bytes, banks, op.sharers)
+    warp_bytes = WARP_SIZE * _bits(op) // 8
+    least = -(-warp_bytes // (4 * banks))
+    return SharedAccess(row, waves, least, min(4 * banks, warp_bytes), op.vector_bytes)

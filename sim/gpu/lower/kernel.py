@@ -21,7 +21,7 @@ from sim.gpu.language import Assign, Const, Expr, Kernel, Loop, Op, RegisterTile
 from sim.gpu.language.ops import THREAD_MACS, Action, Space, Unit
 from sim.gpu.lower.boxes import box_row
 from sim.gpu.lower.expressions import Expressions, given_variables
-from sim.gpu.lower.instructions import instruction, mixed_instruction, shared_access
+from sim.gpu.lower.instructions import SharedAccess, instruction, mixed_instruction, shared_access
 from sim.gpu.lower.tables import (
     N_SCOREBOARDS,
     N_TILES,
@@ -33,6 +33,17 @@ from sim.gpu.lower.tables import (
     Kind,
     Pipe,
 )
+
+FIGURES = (
+    "instructions",
+    "shared.bandwidth",
+    "shared.banks",
+    "sm.address_interval",
+    "sm.register_conflict",
+    "sync.mbarrier_wait",
+    "sync.named_barriers",
+)
+"""Figures of a preset that this module reads."""
 
 _PIPE_COUNTER = {
     "fma": Counter.INST_FMA,
@@ -63,7 +74,6 @@ class _Lowering:
         for barrier in kernel.barriers:
             self.first_barrier[barrier.name] = n
             n += barrier.stages
-        self.shared_ticks = transfer_ticks(128, spec.shared.bandwidth_bytes_per_cycle)
 
     def role(self, role: Role) -> int:
         """Lowers a role; returns its first row."""
@@ -229,28 +239,35 @@ class _Lowering:
         columns = {"loads": 0, "shared": 0, "conflicts": 0, "bytes": 0}
         for load in op.loads:
             access = shared_access(self.spec, load)
+            ticks = self._wave_ticks(access)
             columns["loads"] += load.count
-            columns["shared"] += load.count * access.waves * self.shared_ticks
-            columns["conflicts"] += load.count * max(0, access.waves - access.least_waves) * self.shared_ticks
+            columns["shared"] += load.count * access.waves * ticks
+            columns["conflicts"] += load.count * max(0, access.waves - access.least_waves) * ticks
             columns["bytes"] += load.count * WARP_SIZE * access.thread_bytes
         return columns
 
+    def _wave_ticks(self, access: SharedAccess) -> int:
+        """Ticks of one wavefront: at the array's bandwidth, but no bank gives more than a word a cycle."""
+        shared = self.spec.shared
+        return transfer_ticks(access.wave_bytes, min(shared.bandwidth_bytes_per_cycle, 4 * shared.banks))
+
     def _shared(self, op: Op) -> dict[str, int]:
-        row, waves, least, thread_bytes = shared_access(self.spec, op)
+        access = shared_access(self.spec, op)
+        ticks, conflicts = self._wave_ticks(access), access.waves - access.least_waves
         stores = Space.SHARED in op.spec.dst
         # A conflicting wavefront costs one cycle of the data path and, seen by one warp, one more of latency
         # (23/25/29/37 for 1/2/4/8-way).
-        latency = cycles_to_ticks(row.latency_cycles) + (waves - 2 * least) * TICKS_PER_CYCLE
+        latency = cycles_to_ticks(access.row.latency_cycles) + (conflicts - access.registers) * TICKS_PER_CYCLE
         return {
             "pipe": Pipe.LSU,
             "interval": cycles_to_ticks(self.spec.sm.address_interval_cycles),
             "latency": max(latency, 0),
-            "shared": waves * self.shared_ticks,
-            "conflicts": max(0, waves - least) * self.shared_ticks,
-            "bytes": WARP_SIZE * thread_bytes,
+            "shared": access.waves * ticks,
+            "conflicts": max(0, conflicts) * ticks,
+            "bytes": WARP_SIZE * access.thread_bytes,
             "counter": Counter.INST_SHARED,
             "bytes_counter": Counter.SHARED_WRITE_BYTES if stores else Counter.SHARED_READ_BYTES,
-            "registers": self._registers(op, op.count * least),
+            "registers": self._registers(op, op.count * access.registers),
         }
 
     def _global(self, op: Op) -> dict[str, int]:
@@ -287,6 +304,10 @@ class _Lowering:
         """What has no operands: barriers, groups, semaphores, counters."""
         if op.barrier is not None and self.spec.sync.mbarrier_wait_cycles is None:
             raise InputError(f"{self.where}: {op.opcode} needs mbarriers, which {self.spec.name} does not have")
+        most = self.spec.sync.named_barriers
+        named = op.barrier is None and op.spec.numbered and op.spec.action in (Action.MEET, Action.JOIN)
+        if named and isinstance(op.stage, Const) and not 0 <= op.stage.value < most:
+            raise InputError(f"{self.where}: {op.opcode} {op.stage}: a CTA has named barriers 0 to {most - 1}")
         if op.phase is not None:
             return {"arg": self._expr(op.phase)}
         if op.spec.evaluated:

@@ -9,6 +9,9 @@ from sim.gpu.language import Assign, Const, Kernel, Loop, Op, Program, Statement
 from sim.gpu.language.ops import Action, Space, Unit
 from sim.gpu.lower.instructions import instruction, shared_access
 
+FIGURES = ("instructions",)
+"""Figures of a preset that this module reads."""
+
 #: Column at which costs begin, unless an op is longer.
 _COST_COLUMN = 88
 
@@ -113,7 +116,7 @@ def _cost(op: Op, spec: GpuSpec) -> str:
         return ""
     if op.spec.unit is not Unit.SHARED:
         return _row(instruction(spec, op))
-    row, waves, least, _ = shared_access(spec, op)
+    row, waves, least, *_ = shared_access(spec, op)
     conflicts = f", {waves} wavefronts ({least} without conflicts)" if waves != least else ""
     return _row(row) + conflicts
 

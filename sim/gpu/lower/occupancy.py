@@ -9,6 +9,25 @@ from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import Kernel
 
+FIGURES = (
+    "dsmem.max_cluster",
+    "gpc.count",
+    "shared.granule",
+    "shared.max_per_cta",
+    "shared.max_per_sm",
+    "shared.reserved_per_cta",
+    "sm.count",
+    "sm.max_ctas",
+    "sm.max_registers_per_thread",
+    "sm.max_threads",
+    "sm.max_threads_per_cta",
+    "sm.max_warps",
+    "sm.register_granule",
+    "sm.registers",
+    "sm.sub_cores",
+)
+"""Figures of a preset that this module reads."""
+
 
 @dataclass(frozen=True)
 class Occupancy:
@@ -29,6 +48,11 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
             f"kernel {kernel.name} needs {shared} B of shared memory a CTA; "
             f"{spec.name} allows {spec.shared.max_per_cta_bytes} B (fewer stages or smaller tiles)"
         )
+    threads = kernel.warps * WARP_SIZE
+    if threads > spec.sm.max_threads_per_cta:
+        raise InputError(
+            f"kernel {kernel.name} has {threads} threads a CTA; {spec.name} allows {spec.sm.max_threads_per_cta}"
+        )
     if kernel.launch_registers > spec.sm.max_registers_per_thread:
         raise InputError(
             f"kernel {kernel.name} needs {kernel.launch_registers} registers a thread; "
@@ -41,6 +65,7 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
         )
     limits = {
         "warps": spec.sm.max_warps // kernel.warps,
+        "threads": spec.sm.max_threads // threads,
         # A sub-core holds whole warps: its quarter of the registers is not shared with the others.
         "registers": spec.sm.registers // spec.sm.sub_cores // registers * spec.sm.sub_cores // kernel.warps,
         "shared memory": spec.shared.max_per_sm_bytes // shared_total if shared_total else spec.sm.max_ctas,

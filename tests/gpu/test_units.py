@@ -1,0 +1,176 @@
+"""Units of the engine: columns and parameters have one owner, functions stay short, figures are declared."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import IntEnum
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from arch.gpu import GpuSpec, WarpScheduler
+from arch.reads import recorded
+from sim.gpu.engine import (
+    api,
+    barriers,
+    boxes,
+    cp_async,
+    cta,
+    fetch,
+    global_memory,
+    l1,
+    pipes,
+    policies,
+    port,
+    record,
+    scheduler,
+    semaphores,
+    shared,
+    tensor,
+    tma,
+    tree,
+    units,
+    warp,
+)
+from sim.gpu.engine.api import Device
+from sim.gpu.engine.chip import Launching, Part
+from sim.gpu.engine.state import CHIP_WIDTH, SM_WIDTH
+from sim.gpu.lower.listing import listing
+from sim.gpu.lower.occupancy import occupancy, shared_of_cta
+from sim.gpu.lower.tables import N_SCOREBOARDS, N_TILES, N_VARS, WarpVariables
+from tests.gpu.kernels import dynamic_copy, exchange, mma_gemm, split_sum, tma_copy, wgmma_gemm
+
+# Its roles re-allocate registers, so that all warps start with 168.
+GEMM = wgmma_gemm()
+GEMM = replace(GEMM, kernels=(replace(GEMM.kernels[0], launch_registers=168),))
+FOLDER = Path(api.__file__).parent
+
+# Rows that units share: those who own columns of one, its width, and the columns that are the first of several.
+ROWS: dict[str, tuple[tuple[type[IntEnum], ...], int, dict[IntEnum, int]]] = {
+    "chip": (
+        (tree.Turn, record.Recorder, cta.Grid, semaphores.TileCounter, semaphores.FlagWaiters, global_memory.Stores),
+        CHIP_WIDTH,
+        {},
+    ),
+    "SM": (
+        (shared.SharedMemory, port.Port, global_memory.LoadStore, cta.CtaSlots, tma.Tma, fetch.InstructionFetch, l1.L1),
+        SM_WIDTH,
+        {},
+    ),
+    "sub-core": (
+        (pipes.SubCore, scheduler.Overtaken, scheduler.Line, tensor.RegisterFile, tensor.TensorCore),
+        tensor.TensorCore.FIRST_WARP + 1,
+        {pipes.SubCore.PIPE_FREE: pipes.N_PIPES, pipes.SubCore.PIPE_SHARE: pipes.N_PIPES},
+    ),
+    "CTA": (
+        (cta.Cta, barriers.ClusterBarrier, semaphores.CtaTiles),
+        cta.Cta.WIDTH,
+        {semaphores.CtaTiles.RING: 2 * semaphores.TILES_AHEAD, cta.Cta.PEERS: 16},
+    ),
+    "warp": (
+        (
+            warp.Warp,
+            WarpVariables,
+            boxes.Walk,
+            tensor.TensorWarp,
+            cp_async.CpAsyncGroups,
+            tma.BulkGroups,
+            semaphores.TileWarp,
+        ),
+        warp.Warp.WIDTH,
+        {
+            warp.Warp.READY: N_SCOREBOARDS + 2 * N_TILES,
+            WarpVariables.FIRST: N_VARS,
+            tensor.TensorWarp.GROUP_OPS: tensor.OPS,
+            tensor.TensorWarp.OP_LOG_ROW: tensor.OPS,
+            cp_async.CpAsyncGroups.DONE: cp_async.GROUPS,
+            tma.BulkGroups.READ: tma.GROUPS,
+            tma.BulkGroups.VISIBLE: tma.GROUPS,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_column_of_a_row_has_one_owner(row: str) -> None:
+    owners, width, several = ROWS[row]
+    taken: Counter[int] = Counter()
+    for columns in owners:
+        for column in columns:
+            if column.name == "WIDTH" or column is tensor.TensorWarp.OP_TICK:  # between those of OP_END
+                continue
+            count = 2 * tensor.OPS if column is tensor.TensorWarp.OP_END else several.get(column, 1)
+            taken.update(range(column, column + count))
+    assert [column for column, count in taken.items() if count > 1] == []
+    assert max(taken) < width
+
+
+def launching(spec: GpuSpec) -> Launching:
+    kernel = tma_copy().kernels[0]
+    return Launching(kernel, occupancy(kernel, spec), shared_of_cta(kernel, spec), spec.clock.boost_hz)
+
+
+def test_a_parameter_has_one_owner_and_lies_in_its_part(hopper: GpuSpec) -> None:
+    parts = sorted({int(part) for part in Part})
+    found: Counter[int] = Counter()
+    for unit in units.UNITS:
+        indices = [int(index) for index in unit.parameters(hopper, launching(hopper))]
+        assert len({max(part for part in parts if part <= index) for index in indices}) == 1, unit.__name__
+        found.update(indices)
+    assert [index for index, count in found.items() if count > 1] == []
+
+
+def test_every_file_with_parameters_is_a_unit() -> None:
+    files = {
+        f"sim.gpu.engine.{path.stem}" for path in FOLDER.glob("*.py") if path.stem not in ("units", "api", "__init__")
+    }
+    assert {name for name in files if hasattr(import_module(name), "parameters")} == {u.__name__ for u in units.UNITS}
+
+
+def functions() -> Iterator[tuple[str, int]]:
+    """Functions of the engine and their lines."""
+    for path in sorted(FOLDER.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno is not None
+                yield f"{path.stem}.{node.name}", node.end_lineno - node.lineno + 1
+
+
+def test_no_function_is_longer_than_80_lines() -> None:
+    assert [name for name, lines in functions() if lines > 80] == []
+
+
+def test_machine_files_name_every_policy_of_the_warp_scheduler() -> None:
+    assert [policy.name.lower() for policy in policies.Policy] == list(get_args(WarpScheduler))
+
+
+def test_a_unit_declares_what_it_reads_and_reads_what_it_declares(hopper: GpuSpec, ampere: GpuSpec) -> None:
+    read: dict[str, set[str]] = {}
+    for machine, overrides, programs in (
+        (hopper, {}, (tma_copy(), GEMM, dynamic_copy(), exchange())),
+        (ampere, {}, (mma_gemm(), split_sum())),
+        (ampere, {"scheduler": "lrr"}, (mma_gemm(),)),
+    ):
+        spec, notes = recorded(machine.model_copy(update={"sm": machine.sm.model_copy(update=overrides)}))
+        for program in programs:
+            device = Device(spec)
+            for kernel in program.kernels:
+                device.run(kernel, program.addresses())
+            listing(program, spec)
+        for path, module in notes:
+            name = "instructions" if path.startswith("instructions.") else path
+            read.setdefault(module, set()).add(name)
+    modules = {
+        f"sim.gpu.{folder}.{path.stem}"
+        for folder in ("engine", "lower")
+        for path in (FOLDER.parent / folder).glob("*.py")
+    }
+    for module in sorted(modules):
+        declared = set(getattr(import_module(module), "FIGURES", ()))
+        found = read.get(module, set()) - {"name"}
+        assert (module, sorted(found - declared), sorted(declared - found)) == (module, [], [])
