@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,7 +24,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.preset_file import Figure, PresetFile, read, source_text
 from arch.rdu import RduSpec
-from arch.spec import Documents, MachineSpec
+from arch.spec import Documents, MachineFile, MachineSpec
 from arch.tpu import TpuSpec
 from arch.units import Unit, word
 
@@ -72,10 +74,11 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
             f"{family.where}: family {family.text!r} is unknown; nearest: {_nearest(str(family.text), FAMILIES)}"
         )
     model = FAMILIES[str(family.text)]
-    asked = dict(_pairs(overrides))
+    asked = dict(override_pairs(overrides))
     for key in asked:
         if key.startswith("instructions.") and key not in figures and not key.endswith((".floor", ".stall")):
             raise InputError(f"override: {key} is no figure of {path.stem}; nearest: {_nearest(key, figures)}")
+    origin = MachineFile(path.name if path.suffix else f"{path.name}.yaml", _figures_hash(figures))
     asked_for = with_standards(
         PresetFile(figures={key: Figure(value, "", "", "override") for key, value in asked.items()})
     )
@@ -86,7 +89,16 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
     for key in asked:
         if (mark := documents(model, key)) is not None:
             raise InputError(f"override: {key} documents only: {mark.reason}; change {mark.instead} instead")
-    return _build(model, figures, {key: _source(figure, table, key) for key, figure in figures.items()})
+    spec = _build(model, figures, {key: _source(figure, table, key) for key, figure in figures.items()})
+    spec._file = origin
+    spec._overrides.update({key: str(value) for key, value in asked.items()})
+    return spec
+
+
+def _figures_hash(figures: Mapping[str, Figure]) -> str:
+    """SHA-256 of figures as they are written."""
+    texts = {path: str(figure.text) for path, figure in figures.items()}
+    return hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).hexdigest()
 
 
 def _find(name: str, folder: Path) -> Path:
@@ -125,7 +137,8 @@ def _read_preset(path: Path) -> PresetFile:
     return read(path)
 
 
-def _pairs(overrides: Overrides) -> Iterator[tuple[str, str | int | float]]:
+def override_pairs(overrides: Overrides) -> Iterator[tuple[str, str | int | float]]:
+    """Return each override as path and value, as they were typed. Raises InputError for what is none."""
     if isinstance(overrides, Mapping):
         yield from overrides.items()
         return

@@ -34,6 +34,20 @@ class Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=word, populate_by_name=True)
 
 
+@dataclass(frozen=True, slots=True)
+class MachineFile:
+    """Where a description comes from. sha256: of all figures of the file and its bases as they stand there."""
+
+    name: str
+    sha256: str
+
+
+def labelled(name: str, overrides: Mapping[str, str]) -> str:
+    """What a machine is called wherever it is named: its name and the figures that were changed."""
+    changes = ", ".join(f"{path}={value}" for path, value in overrides.items())
+    return f"{name} with {changes}" if changes else name
+
+
 class MachineSpec(Group):
     """Base of the machines of all families, built by `arch.load.load_arch`."""
 
@@ -43,11 +57,28 @@ class MachineSpec(Group):
     notes: str = ""
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+    _overrides: dict[str, str] = PrivateAttr(default_factory=dict)
+    _file: MachineFile | None = PrivateAttr(default=None)
 
     @property
     def sources(self) -> Mapping[str, str]:
         """Source of every figure, by path; figures set by the user say so."""
         return MappingProxyType(self._sources)
+
+    @property
+    def overrides(self) -> Mapping[str, str]:
+        """Figures that were changed when the description was loaded, as they were typed, by path."""
+        return MappingProxyType(self._overrides)
+
+    @property
+    def file(self) -> MachineFile | None:
+        """Where the description comes from; None for one that was made in Python."""
+        return self._file
+
+    @property
+    def label(self) -> str:
+        """The name with what was changed: `h100-sxm with sm.count=133`."""
+        return labelled(self.name, self._overrides)
 
     @property
     def default_dtype(self) -> str:

@@ -46,8 +46,9 @@ def fresh(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 def test_run_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *ON_A100, "--check"]) == 0
     out, err = capsys.readouterr()
-    for words in ("on a100-sxm4-80gb", "cycles", "Speed of light", "Stall stack", "What bounds it", "check     passed"):
+    for words in ("on a100-sxm4-80gb", "cycles", "Speed of light", "Stall stack", "What bounds it"):
         assert words in out
+    assert re.search(r"check +passed", out)
     assert "tilewave: " not in err.replace("tilewave: compiling", "")
 
 
@@ -77,7 +78,7 @@ def test_compare_prints_rows_and_reasons(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_failed_check_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Gemm, "relative_error", lambda *_: 1.0)
     assert main(["run", *ON_A100, "--check"]) == 1
-    assert "check     FAILED" in capsys.readouterr().out
+    assert re.search(r"check +FAILED", capsys.readouterr().out)
 
 
 def test_archs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,6 @@ class Cost:
         """The cost so far. events, counts: what the engine counted."""
         unit = 1 if sys.platform == "darwin" else 1024
         return SimulatorStats(
-            version=version(),
             events=events,
             cpu_s=time.process_time() - self._cpu_s,
             wall_s=time.perf_counter() - self._wall_s,

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from arch.errors import InputError
 from arch.load import load_arch
 from arch.spec import MachineSpec
+from sim.app.asked import asked_of
 from sim.app.cost import Cost, version
 from sim.app.families import family_of
 from sim.app.families.family import Family, Plan, Ran
 from sim.app.families.request import Progress, Request, part
+from sim.app.report.asked import titled
 from sim.app.report.compare import Comparison, Unsupported
 from sim.app.report.record import Candidate, RunRecord
 from sim.app.report.report import Report
@@ -116,9 +118,7 @@ def compare(
         if isinstance(spec, Unsupported):
             rows.append(spec)
             continue
-        asked = Request(
-            workload, spec, tuple(set), schedule, tuple(without), check, exact, l2, scope, clock, data, tune
-        )
+        asked = Request(workload, spec, schedule, tuple(without), check, exact, l2, scope, clock, data, tune)
         known = family_of(spec.family).options
         try:
             record = run(asked.only(known), part(progress, i, len(pairs)))
@@ -140,7 +140,7 @@ def request_of(
     workload: Operator | Graph | str, machine: MachineSpec | str, set: Sequence[str] = (), **options: Any
 ) -> Request:
     """The run that `simulate` makes of its arguments. Raises InputError for a machine or an override that is none."""
-    return Request(workload, _machine(machine, set), tuple(set), **options)
+    return Request(workload, _machine(machine, set), **options)
 
 
 def row_request(row: Row) -> Request:
@@ -191,7 +191,7 @@ def trace(
         workload, machine, set, schedule=schedule, without=without, exact=exact, l2=l2, clock=clock, data=data,
         program=program,
     )  # fmt: skip
-    return _timeline(_try(_plan(asked), 1, progress, wanted or Wanted()).best)
+    return _timeline(asked, _try(_plan(asked), 1, progress, wanted or Wanted()).best)
 
 
 # ---------------------------------------------------------------------------------------------------- the pipeline
@@ -237,7 +237,7 @@ def run_recorded(request: Request, progress: Progress | None = None) -> tuple[Ru
     def timeline() -> Timeline:
         if refused:
             raise refused
-        return _timeline(plan.run(tried.chosen, None, plan.overview) if request.tune else tried.best)
+        return _timeline(request, plan.run(tried.chosen, None, plan.overview) if request.tune else tried.best)
 
     return _record(request, plan, tried, cost), timeline
 
@@ -287,6 +287,7 @@ def _record(request: Request, plan: Plan, tried: _Tried, cost: Cost) -> RunRecor
         operand_bytes=subject.operand_bytes,
         schedule=ran.schedule,
         kernels=ran.kernels,
+        asked=asked_of(request, _family(request).options),
         scope=request.scope,
         time_ps=ran.time_ps,
         candidates=_candidates(plan, tried),
@@ -313,11 +314,12 @@ def _candidates(plan: Plan, tried: _Tried) -> list[Candidate]:
     ]
 
 
-def _timeline(ran: Ran) -> Timeline:
-    """What was recorded, with the version of the program that did it."""
+def _timeline(request: Request, ran: Ran) -> Timeline:
+    """What was recorded, with all that was asked and the versions of the programs that did it."""
     assert ran.timeline is not None
-    found = ran.timeline()
-    found.facts["simulator"] = f"tilewave {version()}"
+    found, asked = ran.timeline(), asked_of(request, _family(request).options)
+    found.title = titled(f"{request.asked} on {request.machine.label}", asked.unusual)
+    found.facts |= asked.words | {"simulator": f"tilewave {version()}"}
     return found
 
 

@@ -77,7 +77,7 @@ RUN = RunRecord(
     kernels=(KERNEL,),
     candidates=(Candidate("mma", 90_000, chosen=True), Candidate("simt", 500_000, simulated_cycles=510_000)),
     check=CheckResult(passed=True, max_rel_error=1e-4),
-    simulator=SimulatorStats("0.1.0", 300, 0.5, 0.6, 10**8, 1000, 200),
+    simulator=SimulatorStats(300, 0.5, 0.6, 10**8, 1000, 200),
 )
 
 

@@ -54,7 +54,12 @@ def test_record_compare_and_accept(pytester: pytest.Pytester, lock: Path) -> Non
     lock.write_text(first.decode().replace(f"cycles = {cycles}\n", "cycles = 9000\n"))
     result = run(pytester)
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["test_kernels::test_one differs from *cycles.lock", f"*cycles*9,000*{cycles:,}*%"])
+    result.stdout.fnmatch_lines(
+        [
+            "test_kernels::test_one, gemm m=64 n=64 k=64 dtype=fp16 on t4, differs from *cycles.lock",
+            f"*cycles*9,000*{cycles:,}*%",
+        ]
+    )
     assert "Traceback" not in result.stdout.str()
     run(pytester, "--cycles-update").assert_outcomes(passed=2)
     assert lock.read_bytes() == first

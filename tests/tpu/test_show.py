@@ -20,7 +20,7 @@ def test_text_and_gif_of_a_vector_product(tmp_path: Path, capsys: pytest.Capture
     assert "cycle 7: 4 of 16 cells multiply" in out
     assert "11 cycles; the 16 cells multiply in 9.1 % of them" in out
     assert f"animated in {movie}" in out
-    assert "matvec rows=4 cols=4 on tpu-v1\n  time" in out
+    assert "matvec rows=4 cols=4 on tpu-v1 with array.rows=4, array.columns=4\n  time" in out
     with Image.open(movie) as picture:
         assert getattr(picture, "n_frames", 1) == 11
     assert main(["run", *MATVEC, *FOUR, "--show-array", str(movie)]) == 2

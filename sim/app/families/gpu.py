@@ -85,7 +85,6 @@ class Gpu:
         return Request(
             str(op),
             spec,
-            tuple(overrides),
             schedule=environment.kind.get(row.dtype, "auto") if schedule == "vendor" else schedule,
             l2=environment.flush if row.cold_l2 else "warm",
             # A `host` row states its own overhead, which is added to the kernels' time.
@@ -278,7 +277,7 @@ class GraphPlan:
 
 def _facts(request: Request, schedule: str) -> dict[str, str]:
     """What a reader of a timeline must know of what ran."""
-    return {"workload": str(request.asked), "machine": request.machine.name, "schedule": schedule}
+    return {"workload": str(request.asked), "machine": request.machine.label, "schedule": schedule}
 
 
 def _ran(

@@ -164,7 +164,7 @@ class ProgramPlan:
         number = wanted.kernel or 0
         if number >= len(results):
             raise InputError(f"--kernel {number}: {done.program.name} has sections 0 to {len(results) - 1}")
-        facts = {"workload": str(self.request.asked), "machine": self.spec.name, "schedule": done.program.schedule}
+        facts = {"workload": str(self.request.asked), "machine": self.spec.label, "schedule": done.program.schedule}
         return section_timeline(facts, results[number], done.first_launch(results[number]), wanted)
 
 

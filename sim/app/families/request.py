@@ -38,15 +38,14 @@ class Bench:
 class Request:
     """One run that is asked for; `sim.app.run.simulate` says what the fields mean.
 
-    workload: an operator or its text, or a graph. machine: the description with all overrides in it. overrides: those
-    that were given for this run, `path=value` as typed. schedule, without: a mechanism that the schedule's text names
+    workload: an operator or its text, or a graph. machine: the description, which knows its overrides. schedule,
+    without: a mechanism that the schedule's text names
     after `without` is one of `without`. It crosses process and machine boundaries, so it carries the description
     itself and not the name of a file.
     """
 
     workload: Operator | Graph | str
     machine: MachineSpec
-    overrides: tuple[str, ...] = ()
     schedule: str = "auto"
     without: tuple[str, ...] = ()
     check: bool = False
@@ -64,7 +63,6 @@ class Request:
         schedule, left_out = split_without(self.schedule)
         object.__setattr__(self, "schedule", schedule)
         object.__setattr__(self, "without", tuple(dict.fromkeys([*self.without, *left_out])))
-        object.__setattr__(self, "overrides", tuple(self.overrides))
 
     @property
     def asked(self) -> Operator | Graph:
@@ -95,7 +93,7 @@ class Request:
 
 
 OPTION_DEFAULTS: Mapping[str, Any] = {
-    f.name: f.default for f in fields(Request) if f.name not in ("workload", "machine", "overrides", "bench")
+    f.name: f.default for f in fields(Request) if f.name not in ("workload", "machine", "bench")
 }
 """Options of a run, and their defaults."""
 

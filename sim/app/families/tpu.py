@@ -73,7 +73,7 @@ class Tpu:
         if a.shape[0] > 1:
             raise InputError(f"show-array: {request.asked}: shows one product, batch must be 1")
         cells = f"{spec.array.rows} x {spec.array.columns} cells ({spec.array.dataflow})"
-        return array_run(f"{request.asked} on {spec.name}, {cells}", spec, a[0], b[0])
+        return array_run(f"{request.asked} on {spec.label}, {cells}", spec, a[0], b[0])
 
     def compile_kernels(self, *, check: bool = False) -> None:
         """Nothing that a run needs is compiled."""
@@ -123,7 +123,7 @@ class ProgramPlan:
         alone = _alone(spec, program) if request.program else array_cycles(op, spec, config)
         record = _kernel(spec, program, result, alone)
         host_ps = spec.host.turnaround_ps if request.scope == "host" else 0
-        facts = {"workload": str(request.asked), "machine": spec.name, "schedule": program.schedule}
+        facts = {"workload": str(request.asked), "machine": spec.label, "schedule": program.schedule}
         return Ran(
             schedule=program.schedule,
             machine=machine_figures(spec, str(op.dtype)),

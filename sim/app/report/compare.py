@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sim.app.report.asked import titled
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
 from sim.app.report.sections import Section, bytes_text, ghz_text, percent, sections_of, time_text
@@ -34,6 +35,11 @@ class Comparison(Shown):
         """The rows that ran."""
         return [row for row in self.rows if isinstance(row, Report)]
 
+    @property
+    def title(self) -> str:
+        """The workload, and what is unusual about any of the runs."""
+        return titled(self.workload, list(dict.fromkeys(u for r in self.reports for u in r.record.asked.unusual)))
+
     def to_dict(self) -> dict[str, Any]:
         """`rows`: a report (schema.json) each, or machine and reason."""
         rows = [
@@ -50,10 +56,10 @@ class Comparison(Shown):
 
     def sections(self) -> list[Section]:
         """The table, then what bounds each machine, in words."""
-        found = [Section(self.workload, tuple(_cells(report) for report in self.reports), _HEADER)]
+        found = [Section(self.title, tuple(_cells(report) for report in self.reports), _HEADER)]
         for report in self.reports:
             verdict = sections_of(report)[-1]
-            found.append(Section(f"{verdict.title}: {report.record.machine.name}", verdict.rows))
+            found.append(Section(f"{verdict.title}: {report.record.machine_label}", verdict.rows))
         refused = tuple((row.machine, row.reason) for row in self.rows if isinstance(row, Unsupported))
         return [section for section in (*found, Section("Not run", refused)) if section.rows]
 
@@ -68,7 +74,7 @@ def _cells(report: Report) -> tuple[str, ...]:
     """One row of the table."""
     run, figures = report.record, report.figures
     return (
-        run.machine.name,
+        run.machine_label,
         run.dtype,
         time_text(figures.time_ps),
         f"{figures.cycles:,}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,29 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
+from sim.app.report.asked import titled
 from sim.app.report.figures import shares
 from sim.app.report.profile import profile
 from sim.app.report.sections import SMALLEST_STALL, words
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
+
+
+TITLE_WIDTH = 48
+"""Letters of a title's line, as many as stand above a picture."""
+_LEGEND_WIDTH = 30
+
+
+def picture_title(text: str, width: int = TITLE_WIDTH) -> str:
+    """A title broken into lines that stay inside the picture."""
+    return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False))
+
+
+def _workload(reports: Sequence[Report]) -> str:
+    """What the reports have in common, and what is unusual about any of them."""
+    unusual = dict.fromkeys(words for report in reports for words in report.record.asked.unusual)
+    return titled(reports[0].record.workload, list(unusual))
 
 
 def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
@@ -28,10 +46,13 @@ def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
     for report in reports:
         machine, figures = report.record.machine, report.figures
         roof = np.minimum(machine.peak_ops_per_s, x * figures.external_bytes_per_s) * 1e-12
-        (line,) = ax.loglog(x, roof, label=f"{machine.name} {report.record.dtype}")
+        (line,) = ax.loglog(
+            x, roof, label=picture_title(f"{report.record.machine_label} {report.record.dtype}", _LEGEND_WIDTH)
+        )
         ax.plot(figures.intensity, figures.ops_per_s * 1e-12, "o", color=line.get_color())
     unit = "TOPS" if all(report.record.dtype.startswith("int") for report in reports) else "TFLOPS"
-    ax.set(xlabel="operations a byte of external memory", ylabel=unit, title=reports[0].record.workload)
+    ax.set(xlabel="operations a byte of external memory", ylabel=unit)
+    ax.set_title(picture_title(_workload(reports)), fontsize="medium")
     for axis in (ax.xaxis, ax.yaxis):
         low, high = axis.get_view_interval()
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
@@ -60,8 +81,10 @@ def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
         left += width
     if len(kernels) and left.min() < 1:
         ax.barh(range(len(kernels)), 1 - left, 0.5, left=left, label="other", color="0.8")
-    title = f"where cycles went: {words(unit)} of {report.record.machine.name}" if unit else "no stalls counted"
-    ax.set(xlabel=f"share of cycles ({words(unit)})", xlim=(0, 1), ylim=(-1, len(kernels)), title=title)
+    what = f"where cycles went: {words(unit)}" if unit else "no stalls counted"
+    title = picture_title(f"{what}, {report.record.title}")
+    ax.set(xlabel=f"share of cycles ({words(unit)})", xlim=(0, 1), ylim=(-1, len(kernels)))
+    ax.set_title(title, fontsize="medium")
     ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.set_yticks(range(len(kernels)), [f"kernel {i}" for i in range(len(kernels))])
     if states:
@@ -78,7 +101,8 @@ def time_by_operator(report: Report, ax: Axes | None = None) -> Axes:
         chosen = [(i, entry) for i, entry in enumerate(entries) if entry.kind == kind]
         ax.barh([i for i, _ in chosen], [entry.device_ps * 1e-6 for _, entry in chosen], label=kind)
     ax.set_yticks(range(len(entries)), [f"{entry.name} ({entry.calls})" for entry in entries])
-    ax.set(xlabel="device time, us", title=f"operators on {report.record.machine.name}")
+    ax.set(xlabel="device time, us")
+    ax.set_title(picture_title(f"operators, {report.record.title}"), fontsize="medium")
     ax.legend(fontsize="small", loc="lower right")
     return ax
 

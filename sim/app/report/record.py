@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from arch.spec import labelled
+from sim.app.report.asked import Asked, titled
+
 WARP_STATES = (
     "selected",  # issued an instruction in this cycle
     "not_selected",  # eligible, but another warp of the sub-core was chosen
@@ -188,7 +191,6 @@ class MachineFigures:
 class SimulatorStats:
     """What the simulation itself cost. Only the counts are deterministic."""
 
-    version: str
     events: int
     cpu_s: float
     wall_s: float
@@ -219,7 +221,9 @@ class RunRecord:
     operand_bytes: int
     """Bytes of all operands and results, each touched once."""
     schedule: str
+    """The schedule that was taken."""
     kernels: Sequence[KernelRecord]
+    asked: Asked = field(default_factory=Asked)
     scope: str = "kernel"
     """What `time_ps` covers: `kernel`, `event`, `stream` or `host`."""
     time_ps: int = 0
@@ -233,3 +237,13 @@ class RunRecord:
     """The operators of a graph, in the order of their calls."""
     notes: Sequence[str] = ()
     """Anything that a reader must know, one sentence each."""
+
+    @property
+    def machine_label(self) -> str:
+        """What the machine is called wherever it is named: `h100-sxm with sm.count=133`."""
+        return labelled(self.machine.name, self.asked.overrides)
+
+    @property
+    def title(self) -> str:
+        """What ran where, and what was unusual about it."""
+        return titled(f"{self.workload} on {self.machine_label}", self.asked.unusual)

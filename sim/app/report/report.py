@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,8 @@ from sim.app.report.sections import Section, sections_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SCHEMA_VERSION = "1.1"
-"""Version of schema.json; the first number changes when a key changes its meaning or goes."""
+SCHEMA_VERSION = "2.0"
+"""Version of schema.json; the first number changes when a key changes its meaning or goes (docs/report.md)."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,16 @@ class Report(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The report by schema.json: plain numbers, strings, lists and mappings."""
         run, figures = self.record, self.figures
+        asked = replace(run.asked, conditions={**run.asked.conditions, "scope": run.scope})
         result: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
+            "workload": run.workload,
             "machine": run.machine.name,
             "family": run.machine.family,
-            "workload": run.workload,
+            **asked.to_dict(),
             "dtype": run.dtype,
             "schedule": run.schedule,
             "candidates": [_without_none(asdict(candidate)) for candidate in run.candidates],
-            "scope": run.scope,
             **_measured(figures, run.macs),
             "kernels": [self._kernel_dict(kernel) for kernel in run.kernels],
         }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sim.app.report.asked import Asked
 from sim.app.report.families import family
 from sim.app.report.figures import Figures, hit_rates, level_bytes, shares, total
 from sim.app.report.profile import classes, profile
@@ -74,6 +75,7 @@ def sections_of(report: Report) -> list[Section]:
         _classes,
         _kernels,
         _candidates,
+        _origin,
         _verdict,
     )
     return [section for section in (make(report) for make in makers) if section.rows]
@@ -121,17 +123,35 @@ def words(name: str) -> str:
 
 
 def _headline(report: Report) -> Section:
-    run, figures = report.record, report.figures
+    run, figures, asked = report.record, report.figures, report.record.asked
     rows = [
         ("time", f"{time_text(figures.time_ps)} ({run.scope})"),
         ("cycles", f"{figures.cycles:,} at {ghz_text(figures.clock_hz)}"),
         ("achieved", f"{ops_text(figures.ops_per_s, run.dtype)}, {percent(figures.share_of_peak)} of peak"),
-        ("schedule", run.schedule),
+        ("schedule", run.schedule if run.schedule == asked.schedule_text else f"{run.schedule} ({_wish(asked)})"),
     ]
+    if asked.conditions:
+        rows.append(("conditions", ", ".join(_condition(*pair) for pair in asked.conditions.items())))
     if run.check is not None:
         outcome = "passed" if run.check.passed else "FAILED"
         rows.append(("check", f"{outcome}, largest relative error {run.check.max_rel_error:.2e}"))
-    return Section(f"{run.workload} on {run.machine.name}", tuple(rows))
+    return Section(run.title, tuple(rows))
+
+
+def _wish(asked: Asked) -> str:
+    return f"asked: {asked.schedule_text}{', tuned' if asked.tune else ''}"
+
+
+def _condition(name: str, value: str | bool) -> str:
+    """`l2 cold`, `exact`, `not exact`."""
+    return f"{name} {value}" if isinstance(value, str) else name if value else f"not {name}"
+
+
+def _origin(report: Report) -> Section:
+    """What the run was made of, as far as its title does not say it."""
+    asked = report.record.asked
+    names = ("machine file", *asked.overrides, "program", "versions")
+    return Section("Made of", tuple((name, asked.words[name]) for name in names if name in asked.words))
 
 
 def _speed_of_light(report: Report) -> Section:
@@ -266,5 +286,6 @@ def _candidates(report: Report) -> Section:
 def _verdict(report: Report) -> Section:
     from sim.app.report.verdict import sentences
 
-    lines = [*sentences(report), *report.record.notes]
+    unread = [f"Nothing in this run read {path}: no value of it moves anything." for path in report.record.asked.unread]
+    lines = [*sentences(report), *unread, *report.record.notes]
     return Section("What bounds it", tuple((line,) for line in lines))

@@ -23,9 +23,11 @@ from typing import Any
 
 from arch.digits import MOST_DIGITS, within_range
 from arch.errors import InputError
-from arch.load import leaves, load_arch
+from arch.load import leaves, load_arch, override_pairs
+from arch.spec import labelled
 from arch.units import Unit
 from sim.app.families.request import OPTION_DEFAULTS, Request
+from sim.app.report.asked import DEFAULT_CONDITIONS, Asked, titled
 from workloads.ops import operator_class
 from workloads.parse import parse
 
@@ -58,6 +60,24 @@ class Base:
     set: tuple[str, ...] = ()
     schedule: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> Asked:
+        """What is asked of every run whose axes do not say otherwise."""
+        return Asked(
+            schedule=self.schedule,
+            without=tuple(self.options.get("without", ())),
+            tune=self.options.get("tune", False),
+            conditions={name: self.options.get(name, default) for name, default in DEFAULT_CONDITIONS.items()},
+            overrides={path: str(value) for path, value in override_pairs(self.set)},
+        )
+
+    @property
+    def title(self) -> str:
+        """What all runs have in common; a machine is named where there is but one."""
+        machine = f"{self.workload} on {self.archs[0]}" if len(self.archs) == 1 else self.workload
+        schedule = [f"schedule {self.schedule}"] if self.schedule != "auto" else []
+        return titled(labelled(machine, self.asked.overrides), [*schedule, *self.asked.unusual])
 
 
 @dataclass(frozen=True)
@@ -169,9 +189,8 @@ def _point(base: Base, values: Mapping[str, str]) -> Point:
     words = {k: v for k, v in values.items() if k in keys}
     overrides = [f"{k}={v}" for k, v in values.items() if k not in words and k not in RUN_KEYS]
     try:
-        given = (*base.set, *overrides)
-        machine = load_arch(arch, given)
-        return Point(values, Request(str(parse(_with(base.workload, words))), machine, given, **options))
+        machine = load_arch(arch, [*base.set, *overrides])
+        return Point(values, Request(str(parse(_with(base.workload, words))), machine, **options))
     except InputError as error:
         return Point(values, None, str(error))
 

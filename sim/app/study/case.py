@@ -13,7 +13,7 @@ from arch.errors import InputError
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
 
-DOCUMENT = 2
+DOCUMENT = 3
 """Version of what `Answer.document` holds; part of every key."""
 
 
@@ -44,8 +44,10 @@ class Answer:
 
 def key_of(request: Request) -> str:
     """SHA-256 of everything that the answer depends on: machine, workload, options, conditions, program."""
-    machine, workload = request.machine.content_hash(), str(request.workload)
-    asked = (DOCUMENT, code_hash(), machine, workload, request.chosen())
+    machine, workload = request.machine, str(request.workload)
+    # The report says how the machine was asked for, so that one figure set in two ways is two results.
+    described = (machine.content_hash(), list(machine.overrides.items()), machine.file and machine.file.name)
+    asked = (DOCUMENT, code_hash(), described, workload, request.chosen())
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
@@ -62,4 +64,5 @@ def run_case(request: Request) -> Answer:
     except Exception as error:  # one broken case must not cost the others; it is listed as failed
         return Answer(failed=f"{type(error).__name__}: {error}", code=code_hash())
     report.pop("simulator", None)
+    report.pop("versions", None)
     return Answer(json.loads(json.dumps(report)), time.process_time() - start_s, code=code_hash())

@@ -210,7 +210,7 @@ def _cases(block: Any, path: Path, line: int, common: float, given: float | None
         for arch in archs:
             # A machine's file is named from where the configuration lies.
             place = str(path.parent / arch) if arch.endswith((".yaml", ".yml")) else arch
-            case = Request(workload, load_arch(place, overrides), overrides, **options)
+            case = Request(workload, load_arch(place, overrides), **options)
             name = f"{block['name']} {arch}" if several else block["name"]
             found.append(Wanted(name, arch, case, tolerance, line))
     except InputError as error:

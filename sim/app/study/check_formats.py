@@ -9,6 +9,8 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
+from sim.app.asked import asked_of, request_title, versions
+from sim.app.report.asked import DEFAULT_CONDITIONS
 from sim.app.report.render import as_text as table_text
 from sim.app.report.sections import Section
 from sim.app.study.check import CHANGED, FAILED, GONE, NEW, REFUSED, SAME, CheckRun, Outcome
@@ -27,7 +29,8 @@ def explain(outcome: Outcome) -> list[str]:
         case "refused" | "failed":
             return [outcome.reason]
     moved = Section("", tuple(shown(list(outcome.moved))))
-    return [*(table_text([moved]).splitlines() if moved.rows else []), *outcome.notes]
+    ran = [f"it ran {request_title(outcome.wanted.case)}"] if outcome.wanted else []
+    return [*(table_text([moved]).splitlines() if moved.rows else []), *outcome.notes, *ran]
 
 
 def as_text(found: CheckRun) -> str:
@@ -52,6 +55,11 @@ def as_json(found: CheckRun) -> str:
 
     def plain(outcome: Outcome) -> dict[str, Any]:
         shown_: dict[str, Any] = {"name": outcome.name, "status": outcome.status}
+        if outcome.wanted is not None:
+            case = outcome.wanted.case
+            said = asked_of(case, DEFAULT_CONDITIONS).to_dict()
+            del said["versions"]  # of all cases, at the top
+            shown_ |= {"workload": str(case.workload), "machine": case.machine.name, **said}
         for side in ("old", "new"):
             entry = getattr(outcome, side)
             if entry is not None:
@@ -64,7 +72,9 @@ def as_json(found: CheckRun) -> str:
             shown_["reason"] = outcome.reason
         return shown_
 
-    document = {"schema_version": "1.0", "exit_code": found.exit_code, "updated": found.updated}
+    document = {
+        "schema_version": "2.0", "exit_code": found.exit_code, "updated": found.updated, "versions": versions()
+    }  # fmt: skip
     return json.dumps({**document, "cases": [plain(outcome) for outcome in found.outcomes]}, indent=2, allow_nan=False)
 
 
@@ -79,6 +89,10 @@ def as_junit(found: CheckRun) -> str:
     for outcome in found.outcomes:
         arch = next((entry.arch for entry in (outcome.new, outcome.old) if entry), "")
         test = ElementTree.SubElement(suite, "testcase", {"classname": f"cycles.{arch}", "name": outcome.name})
+        if outcome.wanted:
+            properties = ElementTree.SubElement(test, "properties")
+            ran = {"name": "run", "value": request_title(outcome.wanted.case)}
+            ElementTree.SubElement(properties, "property", ran)
         if outcome.status == SAME or (found.updated and outcome.status not in (REFUSED, FAILED)):
             continue
         kind = "error" if outcome.status in (REFUSED, FAILED) else "failure"

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from arch.errors import InputError
+from sim.app.report.asked import Asked, title_of
 from sim.app.report.render import Shown
+from sim.app.report.report import SCHEMA_VERSION
 from sim.app.report.sections import Section
 from sim.app.study.digest import Change, Digest, changes, shown
 
-_ASKED = ("machine", "workload", "dtype", "schedule", "scope", "bound")
+_AS_IN_FILE = "as in its file"
 
 
 @dataclass(frozen=True)
 class Difference(Shown):
-    """What differs between two runs. asked: words that differ, as (name, old, new)."""
+    """What differs between two runs. names: of the files; titles: of the runs. asked: words that differ, as (name, old,
+    new)."""
 
     names: Sequence[str]
+    titles: Sequence[str]
     asked: Sequence[tuple[str, str, str]]
     moved: Sequence[Change]
     differs: bool
@@ -28,8 +32,9 @@ class Difference(Shown):
     def to_dict(self) -> dict[str, Any]:
         """`asked` and `moved` as plain data."""
         return {
-            "schema_version": "1.0",
+            "schema_version": "2.0",
             "reports": list(self.names),
+            "titles": list(self.titles),
             "differs": self.differs,
             "asked": [dict(zip(("name", "old", "new"), row, strict=True)) for row in self.asked],
             "moved": [{**asdict(change), "relative": change.relative} for change in self.moved],
@@ -37,7 +42,7 @@ class Difference(Shown):
 
     def sections(self) -> list[Section]:
         """What was asked, then what came out."""
-        title = " -> ".join(self.names)
+        title = " -> ".join(f"{name}: {title}" for name, title in zip(self.names, self.titles, strict=True))
         if not self.asked and not self.moved:
             return [Section(title, (("no difference",),))]
         rows = shown(list(self.moved))
@@ -48,17 +53,30 @@ class Difference(Shown):
 def difference(old: Path, new: Path, tolerance: float = 0.0) -> Difference:
     """Compares two files written by `tilewave run --json`. InputError if one is none."""
     reports = [_read(path) for path in (old, new)]
-    digests = []
+    digests, words, titles = [], [], []
     for path, report in zip((old, new), reports, strict=True):
         try:
             digests.append(Digest.of(report))
+            words.append(_words(report))
+            titles.append(title_of(report))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-    words = [[str(report.get(name, "")) for name in _ASKED] for report in reports]
-    asked = [(name, a, b) for name, a, b in zip(_ASKED, *words, strict=True) if a != b]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: is no report by the schema: {type(error).__name__} {error}") from None
+    changed = {path for report in reports for path in report["overrides"]}
+    absent = {name: _AS_IN_FILE if name in changed else "" for side in words for name in side}
+    pairs = ((name, words[0].get(name, none), words[1].get(name, none)) for name, none in absent.items())
+    asked = [(name, a, b) for name, a, b in pairs if a != b]
     moved = changes(*digests)
     differs = bool(asked and not tolerance) or any(change.beyond(tolerance) for change in moved)
-    return Difference((str(old), str(new)), asked, moved, differs)
+    return Difference((str(old), str(new)), titles, asked, moved, differs)
+
+
+def _words(report: Mapping[str, Any]) -> dict[str, str]:
+    """What was asked of a run and which way it took, by name."""
+    asked = replace(Asked.of(report), versions={})
+    first, last = ("machine", "workload", "dtype"), ("schedule", "bound")
+    return {**{k: str(report[k]) for k in first}, **asked.words, **{k: str(report[k]) for k in last}}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -70,4 +88,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: is not JSON ({error})") from None
     if not isinstance(report, dict) or "cycles" not in report:
         raise InputError(f"{path}: is no report of one run; make it with tilewave run ... --json")
+    if report.get("schema_version") != SCHEMA_VERSION:
+        has = report.get("schema_version", "none")
+        raise InputError(
+            f"{path}: has schema {has}, this version reads {SCHEMA_VERSION}; make it again with tilewave run ... --json"
+        )
     return report

@@ -67,8 +67,10 @@ class Optimum(Shown):
             return shown | ({"reason": trial.row.reason} if trial.row.reason else {})
 
         return {
-            "schema_version": "1.0",
+            "schema_version": "2.0",
             "workload": self.base.workload,
+            "machine": self.base.archs[0],
+            **self.base.asked.to_dict(),
             "goals": list(self.goals),
             "best": [plain(trial) for trial in self.best],
             "trials": [plain(trial) for trial in self.trials],
@@ -98,7 +100,7 @@ class Optimum(Shown):
         broken = sum(bool(trial.broken) for trial in self.trials)
         refused = sum(bool(trial.row.reason) and not trial.broken for trial in self.trials)
         went = (("trials", str(len(self.trials))), ("breaking a constraint", str(broken)), ("not run", str(refused)))
-        title = f"{self.base.workload}: best by {' and '.join(self.goals)}"
+        title = f"{self.base.title}: best by {' and '.join(self.goals)}"
         found = Section(
             title, rows or (("no position keeps every constraint",),), (*keys, *names, "schedule") if rows else ()
         )

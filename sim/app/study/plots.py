@@ -12,6 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from arch.errors import InputError
+from sim.app.report.plots import picture_title
 from sim.app.study.axes import numeric
 from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, known_metric
 
@@ -68,7 +69,7 @@ def pareto_plot(sweep: Sweep, x: str, y: str, ax: Axes | None = None) -> Axes:
         ax.annotate(label, point, textcoords="offset points", xytext=(5, 4), fontsize="x-small")
     better = {name: "higher" if name in MORE_IS_BETTER else "lower" for name in (x, y)}
     ax.set(xlabel=f"{METRICS.get(x, x)} ({better[x]} is better)", ylabel=f"{METRICS.get(y, y)} ({better[y]} is better)")
-    ax.set_title(sweep.base.workload, fontsize="medium")
+    ax.set_title(picture_title(sweep.base.title), fontsize="medium")
     ax.grid(visible=True, alpha=0.2)
     ax.legend(fontsize="small")
     return ax
@@ -86,7 +87,7 @@ def tornado(found: Sensitivity, ax: Axes | None = None, most: int = 20) -> Axes:
     ax.invert_yaxis()
     ax.axvline(0, color="0.3", linewidth=0.8)
     ax.set(xlabel=f"change of time for {100 * found.step:g} % of the figure, %")
-    ax.set_title(f"{found.workload} on {found.machine}", fontsize="medium")
+    ax.set_title(picture_title(found.base.title), fontsize="medium")
     if bars:
         ax.legend(fontsize="small", loc="lower right")
     else:
@@ -111,7 +112,7 @@ def search_plot(found: Optimum, ax: Axes | None = None) -> Axes:
         best.append((len(found.trials) - 1, best[-1][1]))
         ax.step(*zip(*best, strict=True), where="post", color="C3", label="best so far")
     ax.set(xlabel="run", ylabel=METRICS.get(goal, goal))
-    ax.set_title(found.base.workload, fontsize="medium")
+    ax.set_title(picture_title(found.base.title), fontsize="medium")
     ax.grid(visible=True, alpha=0.2)
     if ax.lines:
         ax.legend(fontsize="small")
@@ -170,7 +171,7 @@ def _lines(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, 
     _scale_axis(ax, "y", [_value(row, metric) for row in rows])
     # Values as they were typed carry their unit; plain numbers have that of the column's name.
     ax.set(xlabel=x_key if len(values) <= _MOST_TICKS else name, ylabel=METRICS.get(metric, metric))
-    ax.set_title(sweep.base.workload, fontsize="medium")
+    ax.set_title(picture_title(sweep.base.title), fontsize="medium")
     ax.grid(visible=True, alpha=0.2)
     if len(groups) > 1:
         ax.legend(fontsize="small")
@@ -183,7 +184,7 @@ def _bars(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, a
     ax.barh(labels, [_value(row, metric) for row in rows])
     ax.invert_yaxis()
     ax.set(xlabel=METRICS.get(metric, metric))
-    ax.set_title(sweep.base.workload, fontsize="medium")
+    ax.set_title(picture_title(sweep.base.title), fontsize="medium")
     return ax
 
 
@@ -224,5 +225,5 @@ def _heat(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, a
     bar: Any = ax.figure
     bar.colorbar(image, ax=ax, label=METRICS.get(metric, metric))
     ax.set(xlabel=keys[1], ylabel=keys[0])
-    ax.set_title(sweep.base.workload, fontsize="medium")
+    ax.set_title(picture_title(sweep.base.title), fontsize="medium")
     return ax

@@ -74,7 +74,8 @@ class Cycles:
         outcome = compared(key, old, new, tolerance)
         if outcome.status != "same":
             lines = "\n  ".join(explain(outcome))
-            pytest.fail(f"{key} differs from {self._lock}\n  {lines}\npytest --cycles-update accepts it", pytrace=False)
+            what = f"{key}, {report.record.title}, differs from {self._lock}"
+            pytest.fail(f"{what}\n  {lines}\npytest --cycles-update accepts it", pytrace=False)
         return report
 
 

@@ -21,7 +21,7 @@ from arch.units import CYCLES
 from sim.app.families.request import Request
 from sim.app.report.render import Shown
 from sim.app.report.sections import Meter, Section, time_text
-from sim.app.study.axes import Point
+from sim.app.study.axes import Base, Point
 from sim.app.study.executors import Executor, check_executor, make_executor
 from sim.app.study.runner import Progress
 from sim.app.study.store import ResultStore
@@ -87,8 +87,7 @@ class Sensitivity(Shown):
     skipped: figures without a valid value on either side, and why.
     """
 
-    workload: str
-    machine: str
+    base: Base
     time_ps: int
     step: float
     bars: Sequence[Bar]
@@ -108,9 +107,10 @@ class Sensitivity(Shown):
             }
 
         return {
-            "schema_version": "1.0",
-            "workload": self.workload,
-            "machine": self.machine,
+            "schema_version": "2.0",
+            "workload": self.base.workload,
+            "machine": self.base.archs[0],
+            **self.base.asked.to_dict(),
             "time_us": self.time_ps / 1e6,
             "step": self.step,
             "figures": [
@@ -139,9 +139,11 @@ class Sensitivity(Shown):
                 group, _, name = b.path.rpartition(".")
                 groups.setdefault(group, []).append(name)
         still = tuple((group, ", ".join(names)) for group, names in groups.items())
-        title = f"{self.workload} on {self.machine}: {time_text(self.time_ps)}; what moves it"
+        title = f"{self.base.title}: {time_text(self.time_ps)}; what moves it"
         found = [
-            Section(title, rows, ("figure", "value", "lower", "higher", "elasticity", "")),
+            Section(title, rows, ("figure", "value", "lower", "higher", "elasticity", ""))
+            if rows
+            else Section(title, (("no figure moves it",),)),
             Section("No change of time within these steps", still),
             Section("Not changed", tuple(self.skipped)),
         ]
@@ -177,7 +179,7 @@ def sensitivity(
     def make(cases: Sequence[Request]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
-    base = Request(text, machine, tuple(set), schedule, **options)
+    base = Request(text, machine, schedule, **options)
     ((first,), _) = run_points(
         [Point({}, base)], lambda n: make_executor("local", workers=1, scheduler=None, cases=n), store, None
     )
@@ -201,10 +203,7 @@ def sensitivity(
     while tries:
         # Most machines are valid at the first step; the rest go on to longer ones together.
         asked = [(key, found) for key, steps in tries.items() if (found := _first_valid(key[0], steps, reasons))]
-        points = [
-            Point({path: n.text}, replace(kept, machine=n.machine, overrides=(*set, f"{path}={n.text}")))
-            for (path, _), n in asked
-        ]
+        points = [Point({path: n.text}, replace(kept, machine=n.machine)) for (path, _), n in asked]
         answers, _ = run_points(points, make, store, progress)
         left = {}
         for (key, neighbour), answer in zip(asked, answers, strict=True):
@@ -224,7 +223,7 @@ def sensitivity(
     ]
     skipped = [(path, reason) for path, reason in reasons.items() if path not in sides]
     bars.sort(key=lambda b: (-b.swing, b.path))
-    return Sensitivity(text, machine.name, time_ps, step, bars, skipped)
+    return Sensitivity(Base(text, (arch,), tuple(set), schedule, options), time_ps, step, bars, skipped)
 
 
 def _figures(machine: Any) -> Iterator[tuple[str, int | float]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from arch.errors import InputError
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
+from sim.app.report.asked import Asked
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section, percent, time_text
 from sim.app.study.axes import Base, Point, axes_of, numeric, points
@@ -26,7 +27,7 @@ from sim.app.study.store import ResultStore, default_store
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SWEEP_VERSION = "1.0"
+SWEEP_VERSION = "2.0"
 """Version of the JSON that `Sweep.to_dict` gives."""
 
 METRICS: Mapping[str, str] = {
@@ -123,7 +124,8 @@ class Sweep(Shown):
             else {"values": dict(row.point.values), "reason": row.reason}
             for row in self.rows
         ]
-        return {"schema_version": SWEEP_VERSION, "workload": self.base.workload, "keys": list(self.keys), "rows": rows}
+        asked = {"workload": self.base.workload, **self.base.asked.to_dict()}
+        return {"schema_version": SWEEP_VERSION, **asked, "keys": list(self.keys), "rows": rows}
 
     def plot(self, metric: str = "time_us", *, kind: str = "auto", ax: Axes | None = None) -> Axes:
         """Draws a metric over what was varied: `line`, `heat`, or what fits (`auto`)."""
@@ -167,7 +169,7 @@ class Sweep(Shown):
         """The table in people's units, and why rows are missing."""
         ran = [row for row in self.rows if row.answer.report is not None]
         rows = tuple(_cells(row, self.keys) for row in ran[:_SHOWN_ROWS])
-        title = f"{self.base.workload}: {len(ran)} of {len(self.rows)} runs"
+        title = f"{self.base.title}: {len(ran)} of {len(self.rows)} runs"
         if len(ran) > _SHOWN_ROWS:
             title += f" (the first {_SHOWN_ROWS}; write all with --csv FILE)"
         missing = [
@@ -182,6 +184,7 @@ class Sweep(Shown):
             fixed = {"workload": self.base.workload}
         else:
             fixed = {name: report[name] for name in ("machine", "workload", "dtype", "schedule", "bound")}
+            fixed |= {"asked": "; ".join(_asked_words(report))}
         return {**fixed, **dict(numeric(key, value, self.base) for key, value in row.point.values.items())}
 
     def _flat(self, row: Row) -> dict[str, Any]:
@@ -193,6 +196,13 @@ class Sweep(Shown):
         if row.reason:
             record["reason"] = row.reason
         return record
+
+
+def _asked_words(report: Mapping[str, Any]) -> list[str]:
+    """What else was asked of a run, in one cell: changed figures, schedule, unusual conditions."""
+    asked = Asked.of(report)
+    changes = [f"{path}={value}" for path, value in asked.overrides.items()]
+    return [*changes, f"schedule {asked.schedule}", *asked.unusual]
 
 
 def metrics(report: Mapping[str, Any]) -> dict[str, float | int]:

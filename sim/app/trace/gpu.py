@@ -74,7 +74,7 @@ class KernelRecorder:
                 "clock_hz": str(result.clock_hz),
             },
         )
-        root = found.track(f"{self.spec.name}: 1 ns = 1 core cycle")
+        root = found.track(f"{self.spec.label}: 1 ns = 1 core cycle")
         _whole(found, root, launch)
         Collector(found, root, self.spec, launch, result, lambda tick: tick // TICKS_PER_CYCLE, alone=True).collect()
         result.events = result.trace = None

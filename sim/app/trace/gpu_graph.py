@@ -87,9 +87,9 @@ class GraphRecorder:
             raise InputError(f"--kernel {wanted.kernel}: {have or f'{self.workload} has no kernel with SM tracks'}")
         hz = spec.clock.boost_hz
         axis = f"1 ns in this trace is 1 cycle of the boost clock ({hz / 1e6:g} MHz); 0 is the host's first call"
-        self.found = Timeline(f"{self.workload} on {spec.name}", {**facts, "time": axis})
+        self.found = Timeline(f"{self.workload} on {spec.label}", {**facts, "time": axis})
         self.host = self.found.track("host, stream and links: 1 ns = 1 cycle of the boost clock")
-        self.root = self.found.track(spec.name)
+        self.root = self.found.track(spec.label)
         self.spec, self.wanted, self.has_kernels = spec, wanted, bool(inside)
         self.rows = 0
 

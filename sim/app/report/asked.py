@@ -1,0 +1,121 @@
+"""What was asked of a run beside its operator, as records, JSON and titles say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from arch.spec import labelled
+
+DEFAULT_CONDITIONS: Mapping[str, str | bool] = {
+    "clock": "isolated",
+    "l2": "cold",
+    "data": "normal",
+    "scope": "kernel",
+    "exact": False,
+}
+"""Conditions of a run, and what they are where nobody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file that went into a run. sha256: of what it says; of a machine's file, of its figures and its bases'."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked beside the operator: everything else that a number can depend on.
+
+    conditions: those of `DEFAULT_CONDITIONS` that mean something on the machine. overrides: figures of the machine that
+    were changed, as typed, by path; unread: those of them that nothing read in this run. versions: of the program and
+    of what it computes with; no number depends on them, so that studies do not keep them.
+    """
+
+    schedule: str = "auto"
+    without: Sequence[str] = ()
+    tune: bool = False
+    conditions: Mapping[str, str | bool] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    unread: Sequence[str] = ()
+    machine_file: FileRecord | None = None
+    program: FileRecord | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, report: Mapping[str, Any]) -> Asked:
+        """What a report by schema.json says."""
+        files = {
+            key: FileRecord(report[key]["name"], report[key]["hash"]) if key in report else None
+            for key in ("machine_file", "program")
+        }
+        return cls(
+            schedule=report["schedule_asked"],
+            without=tuple(report["without"]),
+            tune=report.get("tune", False),
+            conditions={name: value for name, value in report["conditions"].items() if name in DEFAULT_CONDITIONS},
+            overrides=dict(report["overrides"]),
+            unread=tuple(report.get("overrides_unread", ())),
+            versions=dict(report.get("versions", {})),
+            **files,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of schema.json that say all this."""
+        files = {"machine_file": self.machine_file, "program": self.program}
+        return {
+            "overrides": dict(self.overrides),
+            **({"overrides_unread": list(self.unread)} if self.unread else {}),
+            "conditions": dict(self.conditions),
+            "schedule_asked": self.schedule,
+            "without": list(self.without),
+            **({"tune": True} if self.tune else {}),
+            **{key: {"name": file.name, "hash": file.sha256} for key, file in files.items() if file},
+            **({"versions": dict(self.versions)} if self.versions else {}),
+        }
+
+    @property
+    def unusual(self) -> list[str]:
+        """What is not at its default, in words that titles can show; the machine's figures are in its label."""
+        changed = [
+            name if value is True else f"{name} {value}"
+            for name, value in self.conditions.items()
+            if value != DEFAULT_CONDITIONS[name]
+        ]
+        left_out = [f"without {' '.join(self.without)}"] if self.without else []
+        program = [f"program {self.program.name}"] if self.program else []
+        return [*changed, *left_out, *(["tuned"] if self.tune else []), *program]
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Everything by name, as text; what nobody asked for is absent."""
+        files = {"machine file": self.machine_file, "program": self.program}
+        found = {
+            **self.overrides,
+            **{name: str(value) for name, value in self.conditions.items()},
+            "schedule asked": self.schedule,
+            "without": " ".join(self.without),
+            "tuned": "True" if self.tune else "",
+            **{name: f"{file.name}, SHA-256 {file.sha256[:16]}" for name, file in files.items() if file},
+            "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
+        }
+        return {name: text for name, text in found.items() if text}
+
+    @property
+    def schedule_text(self) -> str:
+        """The schedule as it was asked for, with what it was to leave out."""
+        return " without ".join([self.schedule, *([" ".join(self.without)] if self.without else [])])
+
+
+def titled(what: str, unusual: Sequence[str]) -> str:
+    """A title with what is not as usual about it, if there is any such thing."""
+    return f"{what} ({', '.join(unusual)})" if unusual else what
+
+
+def title_of(report: Mapping[str, Any]) -> str:
+    """What a report by schema.json is about: workload, machine with its changes, unusual conditions."""
+    asked = Asked.of(report)
+    return titled(f"{report['workload']} on {labelled(report['machine'], asked.overrides)}", asked.unusual)
