@@ -61,13 +61,19 @@ def unread(table: Iterable[OpSpec]) -> list[str]:
     """Entries that some reader does not know, each with the reader."""
     programs = [make() for make in PROGRAMS]
     executed = {op.opcode for program in programs for op in ops_of(program)}
+    listed = {word.partition(".")[0] for program in programs for word in listing(program).split()}
     found = []
     for spec in table:
+        beside = spec.action is Action.OPERATE and (spec.lands or spec.group is not None)
+        passed = spec.action in replay.AT_END and spec.action is not Action.NEXT_TILE
         known = {
             "the engine": find_spec(f"sim.gpu.engine.{spec.unit.value}") is not None,
             "the engine's kinds": spec.kind in Kind.__members__,
             "the lowering": spec.action is not Action.OPERATE or spec.unit in LOWERING,
             "the interpreter": spec.action in {*replay.AT_ISSUE, *replay.AT_END, Action.NOTE},
+            "the mutants": spec.waits == passed,
+            "the trace": not beside or bool(spec.track) or spec.accumulates,
+            "the listing": spec.opcode in listed,
             "a kernel of these tests": spec.opcode in executed,
             "docs/tile-language.md": f"`{spec.opcode}" in PAGE,
         }
@@ -80,10 +86,17 @@ def test_every_reader_knows_every_opcode() -> None:
 
 
 def test_an_opcode_that_a_reader_does_not_know_is_named() -> None:
-    new = OpSpec("tensor_store", Unit.BARRIERS, "TENSOR_STORE")
+    new = OpSpec("tensor_store", Unit.BARRIERS, "TENSOR_STORE", group=GROUPS[0])
     assert unread([*OPS.values(), new]) == [
         f"tensor_store: not known to {reader}"
-        for reader in ("the engine's kinds", "the lowering", "a kernel of these tests", "docs/tile-language.md")
+        for reader in (
+            "the engine's kinds",
+            "the lowering",
+            "the trace",
+            "the listing",
+            "a kernel of these tests",
+            "docs/tile-language.md",
+        )
     ]
 
 
