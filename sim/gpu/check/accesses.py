@@ -105,10 +105,10 @@ class Accesses:
             component = proxied = barrier.component
         else:
             # A bulk store's two ends: its source is free once read, its destination is there once done.
-            agents = agent.component if write else _READ.get(agent.component, agent.component)
-            component = proxied = step.warp.component(agents)
-            if write and not in_global and agents in _FENCED:
-                proxied = step.warp.component(_FENCED[agents])
+            end = agent.component if write else _READ.get(agent.component, agent.component)
+            component = proxied = step.warp.component(end)
+            if write and not in_global and end in _FENCED:
+                proxied = step.warp.component(_FENCED[end])
         touch.access = Access(
             clipped, write, agent.atomic, step.warp.clocks, component, proxied, agent.epoch, step.what
         )  # fmt: skip
