@@ -72,7 +72,7 @@ class RoleBuilder:
     # --- arithmetic on registers
 
     def run(self, opcode: str, count: int, **fields: Any) -> None:
-        """`count` instructions of a fixed-latency opcode of the machine's table (ffma, hfma2, imad, fmnmx, ex2, ...)."""
+        """`count` instructions of a fixed-latency opcode of the machine's table (ffma, imad, fmnmx, ex2, ...)."""
         if opcode in OPS:
             raise InputError(
                 f"kernel {self._kernel.name}, role {self.name}: `run` is for arithmetic, {opcode} has its own method"

@@ -271,9 +271,9 @@ class _Lowering:
         }
 
     def _global(self, op: Op) -> dict[str, int]:
-        row = instruction(self.spec, op)
+        instruction(self.spec, op)  # refuses a width that the machine does not have; its cost is the memory's
         interval = cycles_to_ticks(self.spec.sm.address_interval_cycles)
-        return {"box": self._box(op), "pipe": Pipe[row.pipe.upper()], "interval": interval}
+        return {"box": self._box(op), "pipe": Pipe.LSU, "interval": interval}
 
     def _bulk(self, op: Op) -> dict[str, int]:
         if self.spec.tma is None:
@@ -292,7 +292,7 @@ class _Lowering:
         # Warps that execute it together book equal parts of the operand traffic.
         warps = op.spec.group.warps if op.spec.group else 1
         return {
-            "pipe": Pipe[row.pipe.upper()],
+            "pipe": Pipe.TENSOR,
             "interval": interval,
             "latency": cycles_to_ticks(row.latency_cycles) - interval,
             "shared": ticks // warps,
