@@ -81,6 +81,7 @@ ROWS: dict[str, tuple[tuple[type[IntEnum], ...], int, dict[IntEnum, int]]] = {
             cp_async.CpAsyncGroups,
             tma.BulkGroups,
             semaphores.TileWarp,
+            policies.Turns,
         ),
         warp.Warp.WIDTH,
         {

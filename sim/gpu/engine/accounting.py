@@ -5,6 +5,7 @@ from sim.gpu.counters import Counter
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.events import Reason
 from sim.gpu.engine.pipes import SubCore
+from sim.gpu.engine.policies import note_wait
 from sim.gpu.engine.record import trace_state
 from sim.gpu.engine.warp import Warp
 
@@ -17,6 +18,7 @@ def account(st, w, tick, reason):
         trace_state(st.trace, st, w, reason, begin, tick)
         st.warp_states[reason] += tick - begin
         st.warps[w, Warp.ACCOUNTED] = tick
+        note_wait(st, w, tick, reason)
     st.warps[w, Warp.REASON] = reason
 
 

@@ -9,6 +9,7 @@ from sim.gpu.engine.cta import Cta, CtaFigure, CtaSlots, Grid
 from sim.gpu.engine.events import TRACE_BEGIN, TRACE_END, Reason
 from sim.gpu.engine.fetch import COLD, WARM, InstructionFetch, begin_fetch
 from sim.gpu.engine.pipes import SubCore
+from sim.gpu.engine.policies import note_end, note_start
 from sim.gpu.engine.port import Port
 from sim.gpu.engine.record import trace_state
 from sim.gpu.engine.semaphores import CtaTiles
@@ -148,6 +149,7 @@ def start_warp(p, prog, st, sm, slot, i, order, begin):
     warps[w, Warp.LEAF] = leaf_of(p, sm, w - sm * p[Chip.WARPS_PER_SM])
     warps[w, Warp.LAUNCH_ORDER] = order
     warps[w, Warp.ACCOUNTED] = begin
+    note_start(st, w, begin)
     if sub_cores[s, SubCore.RESIDENT] == 0 and begin > sub_cores[s, SubCore.CURSOR]:
         st.issue_slots[Reason.NO_WARP] += begin - sub_cores[s, SubCore.CURSOR]
         sub_cores[s, SubCore.CURSOR] = begin
@@ -177,6 +179,7 @@ def exit_warp(p, prog, st, w, s, sm, t):
     # Its slot may at once get a warp of the next CTA, with an event of its own.
     set_due(st.tree, warps[w, Warp.LEAF], NEVER)
     account(st, w, t, Reason.WAIT)
+    note_end(st, w)
     trace_state(st.trace, st, w, TRACE_END, t, t)
     sub_cores[s, SubCore.RESIDENT] -= 1
     if sub_cores[s, SubCore.RESIDENT] == 0 and t > sub_cores[s, SubCore.CURSOR]:

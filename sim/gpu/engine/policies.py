@@ -1,7 +1,8 @@
 """Policies of the warp scheduler: which of the warps that could issue at a tick goes first.
 
 A policy is a name in `arch.gpu.WarpScheduler`, the member of `Policy` of that name in capitals, and its case in the
-functions here; a launch has one, as a number. `sim.gpu.engine.scheduler` asks them.
+functions here; a launch has one, as a number. `sim.gpu.engine.scheduler` asks them; who starts, delays or ends a warp
+tells them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from sim.engine.jit import inner
 from sim.gpu.engine.chip import Part
 from sim.gpu.engine.cta import CtaSlots
+from sim.gpu.engine.events import Reason
 from sim.gpu.engine.pipes import SubCore
 from sim.gpu.engine.warp import Warp
 
@@ -30,6 +32,26 @@ class Policy(IntEnum):
     GTO = 0
     LRR = 1
     OLDEST = 2
+
+
+_LONG_WAITS = (
+    1 << Reason.LONG_SCOREBOARD
+    | 1 << Reason.BARRIER
+    | 1 << Reason.MBARRIER
+    | 1 << Reason.GMMA
+    | 1 << Reason.TMA_STORE
+    | 1 << Reason.CP_ASYNC
+    | 1 << Reason.MEMBAR
+    | 1 << Reason.CLUSTER_BARRIER
+    | 1 << Reason.NO_INSTRUCTION
+    | 1 << Reason.SLEEPING
+)  # for memory, the tensor core or other warps
+
+
+class Turns(IntEnum):
+    """Columns of a warp's row."""
+
+    SINCE = 63  # one more than the tick of its start or of the end of its last long wait; 0: there is no warp
 
 
 class SchedulerFigure(IntEnum):
@@ -73,3 +95,22 @@ def goes_between(p, st, w, holder):
     return (
         p[SchedulerFigure.POLICY] != Policy.LRR and st.warps[w, Warp.LAUNCH_ORDER] < st.warps[holder, Warp.LAUNCH_ORDER]
     )
+
+
+@inner(inline=True)
+def note_start(st, w, tick):
+    """Warp `w` starts at a tick."""
+    st.warps[w, Turns.SINCE] = tick + 1
+
+
+@inner(inline=True)
+def note_wait(st, w, tick, reason):
+    """Warp `w` waits until a tick."""
+    if (_LONG_WAITS >> reason) & 1:
+        st.warps[w, Turns.SINCE] = tick + 1
+
+
+@inner(inline=True)
+def note_end(st, w):
+    """Warp `w` has ended."""
+    st.warps[w, Turns.SINCE] = 0
