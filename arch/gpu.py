@@ -43,8 +43,8 @@ from arch.units import (
 Architecture = Literal["volta", "turing", "ampere", "hopper"]
 Replacement = Literal["lru", "srrip"]
 """Which line of a cache set makes room: the least recently used one, or by re-reference interval prediction."""
-WarpScheduler = Literal["gto", "lrr", "oldest"]
-"""Which eligible warp issues: greedy then oldest, loose round robin, oldest."""
+WarpScheduler = Literal["gto", "lrr", "oldest", "two_level"]
+"""Which eligible warp issues: greedy then oldest, loose round robin, oldest, round robin in an active set."""
 Pipe = Literal["fma", "alu", "half", "xu", "tensor", "lsu"]
 """Execution pipes, one each a sub-core, but `lsu`: an SM has one, and the intervals of its rows are cycles of that."""
 
@@ -68,7 +68,12 @@ class Sm(Group):
     max_registers_per_thread: Count
     register_granule: Count = Field(description="registers of a warp are allocated in multiples of this")
     scheduler: WarpScheduler = Field(description="which eligible warp issues")
-    round_robin_run: Count = Field(default=8, description="lrr: instructions of an op that issue in one go")
+    round_robin_run: Count = Field(
+        default=8, description="lrr and two_level: instructions of an op that issue in one go"
+    )
+    active_warps: Count = Field(
+        default=4, description="two_level: warps of a sub-core that issue before others; a long wait ends a turn"
+    )
     cta_launch_cycles: Cycles = Field(description="from a free slot to the first instruction of the next CTA")
     warp_setup_cycles: Cycles = Field(
         default=3, description="between the first instructions of two CTAs of one SM, a warp of the first"

@@ -155,7 +155,7 @@ def test_a_unit_declares_what_it_reads_and_reads_what_it_declares(hopper: GpuSpe
     for machine, overrides, programs in (
         (hopper, {}, (tma_copy(), GEMM, dynamic_copy(), exchange())),
         (ampere, {}, (mma_gemm(), split_sum())),
-        (ampere, {"scheduler": "lrr"}, (mma_gemm(),)),
+        (ampere, {"scheduler": "two_level"}, (mma_gemm(),)),
     ):
         spec, notes = recorded(machine.model_copy(update={"sm": machine.sm.model_copy(update=overrides)}))
         for program in programs:

@@ -11,11 +11,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from sim.engine.jit import inner
-from sim.gpu.engine.chip import Part
+from sim.gpu.engine.chip import Chip, Part
 from sim.gpu.engine.cta import CtaSlots
 from sim.gpu.engine.events import Reason
 from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.warp import Warp
+from sim.gpu.engine.warp import Block, Warp
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _WHOLE = 1 << 30  # no run of a kernel is longer
 
-FIGURES = ("sm.scheduler", "sm.round_robin_run")
+FIGURES = ("sm.scheduler", "sm.round_robin_run", "sm.active_warps")
 
 
 class Policy(IntEnum):
@@ -32,6 +32,7 @@ class Policy(IntEnum):
     GTO = 0
     LRR = 1
     OLDEST = 2
+    TWO_LEVEL = 3  # round robin within an active set, behind which those that have waited for long queue up
 
 
 _LONG_WAITS = (
@@ -59,19 +60,24 @@ class SchedulerFigure(IntEnum):
 
     LONGEST_RUN = Part.SCHEDULER  # instructions a run issues in one event; 1 is `--exact`
     POLICY = Part.SCHEDULER + 1
+    ACTIVE_WARPS = Part.SCHEDULER + 2  # of a sub-core, in two levels
 
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     """`SchedulerFigure`. Where warps take turns, no run is longer than a turn."""
     policy = Policy[spec.sm.scheduler.upper()]
-    longest = spec.sm.round_robin_run if policy == Policy.LRR else _WHOLE
-    return {SchedulerFigure.LONGEST_RUN: 1 if launch.exact else longest, SchedulerFigure.POLICY: policy}
+    longest = spec.sm.round_robin_run if policy in (Policy.LRR, Policy.TWO_LEVEL) else _WHOLE
+    return {
+        SchedulerFigure.LONGEST_RUN: 1 if launch.exact else longest,
+        SchedulerFigure.POLICY: policy,
+        SchedulerFigure.ACTIVE_WARPS: spec.sm.active_warps if policy == Policy.TWO_LEVEL else 0,
+    }
 
 
 @inner(inline=True)
 def rank_of(p, st, w):
     """What the policy ranks warp `w` by while it stands in line: its last issue, or the launch of its CTA."""
-    return st.warps[w, Warp.LAST_ISSUE] if p[SchedulerFigure.POLICY] == Policy.LRR else st.warps[w, Warp.LAUNCH_ORDER]
+    return st.warps[w, Warp.LAST_ISSUE] if takes_turns(p) else st.warps[w, Warp.LAUNCH_ORDER]
 
 
 @inner(inline=True)
@@ -80,6 +86,11 @@ def priority_of(p, st, s, sm, w, rank):
     policy = p[SchedulerFigure.POLICY]
     if policy == Policy.LRR:  # the least recently issued
         return 63 - min(62, st.sub_cores[s, SubCore.SEQUENCE] - rank)
+    if policy == Policy.TWO_LEVEL:
+        behind = before_in_turn(p, st, sm, w) - p[SchedulerFigure.ACTIVE_WARPS]
+        if behind < 0:  # in the active set
+            return 31 - min(31, st.sub_cores[s, SubCore.SEQUENCE] - rank)
+        return 33 + min(30, behind)
     if policy == Policy.GTO and st.sub_cores[s, SubCore.LAST_WARP] == w:  # greedy
         return 0
     return 62 - min(61, st.sms[sm, CtaSlots.NEWEST] - rank)
@@ -92,9 +103,32 @@ def goes_between(p, st, w, holder):
     A greedy scheduler stays with a warp until that stalls, and its multiplies stall for the pipe. An older warp issues
     other instructions meanwhile, becomes the greedy one, and has the pipe for as long as it has multiplies.
     """
-    return (
-        p[SchedulerFigure.POLICY] != Policy.LRR and st.warps[w, Warp.LAUNCH_ORDER] < st.warps[holder, Warp.LAUNCH_ORDER]
-    )
+    return not takes_turns(p) and st.warps[w, Warp.LAUNCH_ORDER] < st.warps[holder, Warp.LAUNCH_ORDER]
+
+
+@inner(inline=True)
+def takes_turns(p):
+    """Whether warps issue in turn, and none between the instructions of another's op."""
+    return p[SchedulerFigure.POLICY] == Policy.LRR or p[SchedulerFigure.POLICY] == Policy.TWO_LEVEL
+
+
+@inner
+def before_in_turn(p, st, sm, w):
+    """How many warps of its sub-core have been ready, but for short waits, for longer than warp `w`.
+
+    The first `ACTIVE_WARPS` are the active set: who waits for long leaves it and queues up behind the others when that
+    is over, and the one that has queued for longest moves up.
+    """
+    warps = st.warps
+    first = sm * p[Chip.WARPS_PER_SM]
+    since = warps[w, Turns.SINCE]
+    count = 0
+    for other in range(first + (w - first) % p[Chip.SUB_CORES], first + p[Chip.WARPS_PER_SM], p[Chip.SUB_CORES]):
+        theirs = warps[other, Turns.SINCE]
+        earlier = theirs < since or (theirs == since and other < w)
+        if theirs > 0 and earlier and warps[other, Warp.BLOCK] == Block.NONE:
+            count += 1
+    return count
 
 
 @inner(inline=True)
