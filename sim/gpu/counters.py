@@ -32,11 +32,10 @@ class Counter(IntEnum):
     INST_OTHER = 23
     GLOBAL_READ_BYTES = 24
     GLOBAL_WRITE_BYTES = 25
-    WARP_TICKS = 26
     # Time of each vector pipe, in the order of `sim.gpu.lower.tables.Pipe`, summed over sub-cores; mixed instructions
     # count too.
-    FMA_TICKS = 27
-    ALU_TICKS = 28
-    HALF_TICKS = 29
-    MUFU_TICKS = 30
-    WIDTH = 31
+    FMA_TICKS = 26
+    ALU_TICKS = 27
+    HALF_TICKS = 28
+    MUFU_TICKS = 29
+    WIDTH = 30

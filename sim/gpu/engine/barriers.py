@@ -189,7 +189,7 @@ def arrive_or_expect(p, prog, st, w, s, t, pc, kind):
         arrive(p, prog, st, slot, b, 1, 0, t + p[BarrierFigure.ARRIVE_LATENCY], t)
     else:
         ranks = evaluate(prog, warps, st.stack, w, code[pc, Col.MASK])
-        for rank in range(8):
+        for rank in range(p[Chip.CLUSTER_SIZE]):
             if (ranks >> rank) & 1:
                 other = peer(st, slot, rank)
                 if other == slot:

@@ -241,7 +241,7 @@ def find_receivers(p, st, sm, slot, mask):
         receivers[0] = sm
         return 1
     count = 0
-    for rank in range(8):
+    for rank in range(p[Chip.CLUSTER_SIZE]):
         if (mask >> rank) & 1:
             receivers[count] = st.ctas[slot, Cta.PEERS + rank] // p[Chip.CTAS_PER_SM]
             count += 1
@@ -341,7 +341,7 @@ def complete_load(p, prog, st, q, i, done, t):
         arrive(p, prog, st, slot, bar, 0, -size_bytes, done, t)
     else:
         here = st.ctas[slot, Cta.RANK]
-        for rank in range(8):
+        for rank in range(p[Chip.CLUSTER_SIZE]):
             if (mask >> rank) & 1:
                 other = slot if rank == here else peer(st, slot, rank)
                 if other >= 0:

@@ -108,9 +108,9 @@ def check(spec: GpuSpec, cols: int, config: RowConfig, tensors: int = 1) -> None
     if config.cluster > 1:
         if spec.dsmem is None:
             raise InputError(f"schedule={config}: {spec.name} has no clusters; nearest: fused")
-        if config.cluster > spec.dsmem.max_portable_cluster or not config.shared or config.elements or config.buffers:
+        if config.cluster > spec.dsmem.max_cluster or not config.shared or config.elements or config.buffers:
             raise InputError(
-                f"schedule={config}: clusters of 2 to {spec.dsmem.max_portable_cluster} CTAs share one row in registers"
+                f"schedule={config}: clusters of 2 to {spec.dsmem.max_cluster} CTAs share one row in registers"
             )
     if not config.elements:
         held = elements(cols, config)

@@ -334,7 +334,8 @@ def _configs(op: Softmax, spec: GpuSpec, kind: str) -> list[RowConfig]:
         case "torch" | "torch-2.1" | "torch-2.0":
             return [_torch_config(op, kind)]
         case "cluster":
-            shapes = [(warps, cluster) for warps in (8, 16, 32) for cluster in (2, 4, 8)]
+            portable = spec.dsmem.max_portable_cluster if spec.dsmem else 8
+            shapes = [(warps, cluster) for warps in (8, 16, 32) for cluster in (2, 4, 8) if cluster <= portable]
             found = [RowConfig("cluster", warps, 1, cluster=cluster) for warps, cluster in shapes]
             return [c for c in found if rows.elements(op.cols, c) <= rows.MOST_ELEMENTS]
         case "triton":

@@ -1,0 +1,56 @@
+"""Clusters of every size that a machine allows, up to 16 CTAs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from arch.dtypes import round_to
+from arch.errors import InputError
+from arch.load import load_arch
+from sim.app.run import simulate
+from sim.gpu.check.interpret import interpret
+from sim.gpu.engine.api import Device
+from sim.gpu.engine.events import Event
+from sim.gpu.language import Program
+from tests.gpu.kernels import numbers, wgmma_gemm
+
+
+def gemm(cluster: int) -> Program:
+    """A GEMM whose clusters multicast B, a part from each CTA, and arrive on the mbarriers of all of them."""
+    program = wgmma_gemm(128 * cluster, 128, 192, cluster=cluster)
+    return replace(program, kernels=(replace(program.kernels[0], launch_registers=168),))
+
+
+@pytest.mark.parametrize("cluster", [4, 8, 16])
+def test_multicast_and_arrivals_reach_every_cta(cluster: int) -> None:
+    program = gemm(cluster)
+    device = Device(load_arch("h100-sxm", {"sm.count": 18, "gpc.count": 1}), log=True)
+    result = device.run(program.kernels[0], program.addresses())
+    assert result.events is not None
+    a, b = numbers(128 * cluster, 192), numbers(192, 128, seed=1)
+    checked = interpret(program, result.events, {"a": a, "b": b})
+    assert checked.violations == []
+    np.testing.assert_array_equal(checked.outputs["c"], round_to(a @ b, "bf16"))
+    assert {int(cta) for cta in result.events[:, Event.CTA]} == set(range(cluster))
+    # Each of the steps brings A to its own CTA and B, read once, to all of them.
+    own, together = 128 * 64 * 2, 64 * 128 * 2
+    assert result.counters["port_receive_bytes"] == 3 * cluster * (own + together)
+    assert result.counters["port_read_bytes"] < 3 * (cluster * own + together) + 64 * 1024
+
+
+def test_a_softmax_row_is_shared_by_sixteen_ctas() -> None:
+    report = simulate(
+        "softmax rows=2 cols=40000 dtype=fp16", "h100-sxm", schedule="cluster warps 8 rows 1 cluster 16", check=True
+    )
+    assert report.to_dict()["check"]["passed"]
+
+
+def test_more_ctas_than_a_machine_has_are_refused() -> None:
+    machine = load_arch("h100-sxm", {"dsmem.max_cluster": 8})
+    with pytest.raises(InputError, match="clusters of 2 to 8 CTAs"):
+        simulate("softmax rows=2 cols=40000 dtype=fp16", machine, schedule="cluster warps 8 rows 1 cluster 16")
+    with pytest.raises(InputError, match="has clusters of 16 CTAs; h100-sxm allows 8"):
+        Device(machine).build(gemm(16).kernels[0], gemm(16).addresses())
