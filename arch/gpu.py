@@ -327,7 +327,7 @@ class Launch(Group):
     cta_interval_ps: Picoseconds = Field(description="between two CTAs that the chip's scheduler hands out")
     drain_ps: Picoseconds = Field(description="last CTA's end to the kernel's end, memory flush included")
     cold_instruction: bool = Field(description="first CTAs fetch the kernel's instructions through the L2")
-    descriptor_fetch_cycles: Cycles = Field(description="first use of a tensor map by an SM (TMA)")
+    descriptor_fetch: bool = Field(description="an SM's TMA fetches a tensor map through the L2 before its first use")
 
 
 class Link(Group):

@@ -21,9 +21,30 @@ APP = "sim.app"
 KERNELS = "workloads"
 """The unit of limits that builders of programs keep to."""
 
+LOADER = "arch"
+"""The unit of figures that stand for others, which the loader fills in."""
+
 UNITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "gpu": (
+            "sim.gpu.engine.api",
+            "sim.gpu.engine.barriers",
+            "sim.gpu.engine.chip",
+            "sim.gpu.engine.cp_async",
+            "sim.gpu.engine.cta",
+            "sim.gpu.engine.fetch",
+            "sim.gpu.engine.global_memory",
+            "sim.gpu.engine.l1",
+            "sim.gpu.engine.policies",
+            "sim.gpu.engine.port",
+            "sim.gpu.engine.semaphores",
+            "sim.gpu.engine.shared",
+            "sim.gpu.engine.tensor",
+            "sim.gpu.engine.tma",
+            "sim.gpu.engine.tree",
+            "sim.gpu.lower.instructions",
+            "sim.gpu.lower.kernel",
+            "sim.gpu.lower.occupancy",
             "sim.gpu.power.energy",
             "sim.gpu.power.regulator",
             "sim.memory.model",
@@ -67,7 +88,6 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "l2.partitions",
                 "l2.size",
                 "l2.slices",
-                "launch.api",
                 "launch.drain",
                 "launch.kernel",
                 "pcie.bandwidth",
@@ -76,7 +96,8 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "sm.max_warps",
                 "sm.sub_cores",
             ),
-            KERNELS: ("dsmem.max_portable_cluster", "sm.max_threads_per_cta"),
+            KERNELS: ("dsmem.max_portable_cluster",),
+            LOADER: ("dram.standard",),
         },
         "tpu": {
             APP: (
@@ -99,6 +120,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
             KERNELS: ("host.exp_ops",),
         },
         "rdu": {
+            LOADER: ("ddr.standard", "hbm.standard"),
             APP: (
                 "clock.boost",
                 "ddr.bandwidth",

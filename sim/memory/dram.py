@@ -22,6 +22,7 @@ FIGURES = (
     "dram.channels",
     "dram.latency",
     "dram.overhead",
+    "dram.page_policy",
     "dram.row",
     "dram.t_faw",
     "dram.t_ras",

@@ -1,4 +1,4 @@
-"""Expressions as the engine evaluates them, and views that no box of addresses can hold."""
+"""Expressions as the engine evaluates them; views and kernels that are refused."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from arch.errors import InputError
+from arch.load import load_arch
 from sim.gpu.engine import expressions as native
+from sim.gpu.engine.api import Device
 from sim.gpu.engine.warp import Warp
-from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, Table, Var
+from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, KernelBuilder, Program, Table, Var
 from sim.gpu.lower.boxes import box_row
 from sim.gpu.lower.expressions import Expressions, given_variables
 from sim.gpu.lower.tables import Affine, Box
 from sim.gpu.lower.tables import WarpVariables as V
+from tests.gpu.kernels import matrix
 
 H, J, K, L = (Var(name) for name in "hjkl")
 
@@ -67,3 +70,28 @@ def test_a_view_that_is_no_box_is_refused(shape: tuple[int, ...], strides: tuple
     tensor = GlobalTensor("t", shape, "fp16", strides=strides)
     with pytest.raises(InputError, match=message):
         box_row(tensor[tuple(slice(None) for _ in shape)], {"t": 0}, lambda e: 0, "here")
+
+
+def multicast_copy() -> Program:
+    """Two CTAs of four warps, of which the first loads a box into the shared memory of both."""
+    x = matrix("x", 32, 64, "fp32")
+    kernel = KernelBuilder("copy", (2, 1, 1), (2, 1, 1))
+    tile, full = kernel.shared("tile", (32, 64), "fp32"), kernel.mbarrier("full", 1, 1)
+    with kernel.role("warps", warps=4, registers=32) as r:
+        r.tma_load(tile.stage(), x[0:32, :], full, 0, multicast=3)
+    return Program("copy", (x,), (kernel.build(),), "copy")
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("tma.max_multicast=1", "to a cluster of 2 CTAs; h100-sxm has tma.max_multicast = 1"),
+        ("sm.max_threads_per_cta=64", "has 128 threads a CTA; h100-sxm allows 64"),
+    ],
+)
+def test_a_kernel_beyond_a_limit_of_the_machine_is_refused(limit: str, words: str) -> None:
+    program = multicast_copy()
+    (kernel,) = program.kernels
+    Device(load_arch("h100-sxm")).build(kernel, program.addresses())
+    with pytest.raises(InputError, match=words):
+        Device(load_arch("h100-sxm", [limit])).build(kernel, program.addresses())

@@ -53,7 +53,7 @@ class FetchFigure(IntEnum):
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     """`FetchFigure`."""
     lines = -(-launch.kernel.code_bytes // spec.l1.line_bytes)
-    maps = launch.kernel.descriptors if spec.launch.descriptor_fetch_cycles else 0
+    maps = launch.kernel.descriptors if spec.launch.descriptor_fetch else 0
     return {
         FetchFigure.CODE_LINES: lines if launch.cold and spec.launch.cold_instruction else 0,
         FetchFigure.CODE_BASE: _CODE_BASE_LINE + 1024 * launch.code_number,

@@ -42,6 +42,7 @@ FIGURES = (
     "sm.register_conflict",
     "sync.mbarrier_wait",
     "sync.named_barriers",
+    "tma.max_multicast",
 )
 """Figures of a preset that this module reads."""
 
@@ -278,6 +279,12 @@ class _Lowering:
     def _bulk(self, op: Op) -> dict[str, int]:
         if self.spec.tma is None:
             raise InputError(f"{self.where}: {op.opcode} needs a TMA, which {self.spec.name} does not have")
+        most = self.spec.tma.max_multicast
+        if op.multicast is not None and self.kernel.cluster_size > most:
+            raise InputError(
+                f"{self.where}: {op.opcode} to a cluster of {self.kernel.cluster_size} CTAs; {self.spec.name} has "
+                f"tma.max_multicast = {most}"
+            )
         return {"box": self._box(op), "bytes": self._operand(op, Space.SHARED).size_bytes}
 
     def _matrices(self, op: Op) -> dict[str, int]:

@@ -61,7 +61,7 @@ def figures(spec: GpuSpec) -> Figures:
         sub_cores=spec.sm.sub_cores,
         sms_per_gpc=spec.sms_per_gpc,
         fixed_ps=launch.kernel_ps + launch.setup_ps + spec.shared.setup_ps + launch.drain_ps,
-        start=int(launch.descriptor_fetch_cycles + launch.cold_instruction * load_latency),
+        start=(launch.descriptor_fetch + launch.cold_instruction) * load_latency,
         load_latency=load_latency,
         l2_latency=int(spec.l2.hit_latency_cycles + far),
         tma_latency=int(spec.tma.latency_cycles) if spec.tma else 0,
