@@ -118,6 +118,8 @@ def _check_caches(spec: GpuSpec) -> None:
     linked = l2.partitions == 1 or l2.link_bandwidth_bytes_per_cycle is not None
     _rule(linked, "l2.link_bandwidth", "is missing: two partitions need a link between them")
     _rule(l2.partitions == 2 or not l2.local_copies, "l2.local_copies", "needs two partitions; nearest: false")
+    far = l2.partitions == 2 or not l2.far_latency_cycles
+    _rule(far, "l2.far_latency", "needs two partitions; nearest: 0 cycles")
 
 
 def _check_clusters(spec: GpuSpec) -> None:
@@ -131,6 +133,8 @@ def _check_clusters(spec: GpuSpec) -> None:
 
 
 def _check_tma(spec: GpuSpec) -> None:
+    fetched = spec.tma is not None or not spec.launch.descriptor_fetch
+    _rule(fetched, "launch.descriptor_fetch", "there is no TMA that would fetch tensor maps; nearest: false")
     if spec.tma is None:
         return
     size, least, most = spec.tma.max_in_flight_bytes, spec.l1.line_bytes, 2**20

@@ -248,6 +248,12 @@ class RduSpec(MachineSpec):
                 f"agcu.count: {self.agcu.count} must be even and at most two a row ({2 * self.mesh.rows}), "
                 f"as they stand at both outer edges; nearest: {lower}"
             )
+        for path, there, spent in (
+            ("hbm", self.hbm, self.power.energy.hbm_fj_per_byte),
+            ("link", self.link, self.power.energy.link_fj_per_byte),
+        ):
+            if there is None and spent:
+                raise ValueError(f"power.energy.{path}: the machine has no {path}; nearest: 0 pJ/B")
         if self.pmu.size_bytes % self.pmu.banks:
             below = self.pmu.size_bytes // self.pmu.banks * self.pmu.banks
             raise ValueError(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -108,3 +112,27 @@ def test_every_figure_of_a_preset_has_an_owner(machine: str) -> None:
     asked = [path for path in spec.sources if path not in IDENTITY and documents(model, path) is None]
     asked = [path for path in asked if path not in UNREAD or owners(spec.family, path)]
     assert [path for path in asked if not owners(spec.family, path)] == []
+
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "figures.py"
+
+SILENT = ("dsmem.read", "dsmem.write", "pcu.fifo", "mesh.scalar")
+"""Figures that no small workload of the script moves; it names them."""
+
+
+def script() -> ModuleType:
+    """`scripts/figures.py` as a module."""
+    spec = importlib.util.spec_from_file_location("figures", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["figures"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("machine", ["t4", "tpu-v1", "plasticine", pytest.param("h100-sxm", marks=pytest.mark.slow)])
+def test_a_figure_that_is_doubled_and_halved_moves_something_or_is_refused(machine: str) -> None:
+    figures = script()
+    found = [figures.examine(machine, path) for path in figures.figures(machine)]
+    assert [figure.path for figure in found if figure.outcome == "nothing" and figure.path not in SILENT] == []

@@ -40,6 +40,7 @@ FIGURES = (
     "shared.banks",
     "sm.address_interval",
     "sm.register_conflict",
+    "sm.sub_cores",
     "sync.mbarrier_wait",
     "sync.named_barriers",
     "tma.max_multicast",
@@ -215,8 +216,9 @@ class _Lowering:
         row = instruction(self.spec, op)
         macs = row.macs if op.spec.accumulates else WARP_SIZE * THREAD_MACS.get(op.opcode, 0)
         interval = cycles_to_ticks(row.cadence_cycles)
-        if row.pipe == "lsu":  # one pipe an SM; a sub-core issues to it through its own address unit
-            interval = max(interval, cycles_to_ticks(self.spec.sm.address_interval_cycles))
+        if row.pipe == "lsu":  # one pipe an SM, of which a sub-core has its share, behind an address unit of its own
+            share = interval * self.spec.sm.sub_cores
+            interval = max(share, cycles_to_ticks(self.spec.sm.address_interval_cycles))
         latency = cycles_to_ticks(row.latency_cycles)
         if op.chain > 1:
             # What one step waits for; the op's own issue covers a part of the chain.
@@ -272,9 +274,9 @@ class _Lowering:
         }
 
     def _global(self, op: Op) -> dict[str, int]:
-        instruction(self.spec, op)  # refuses a width that the machine does not have; its cost is the memory's
+        row = instruction(self.spec, op)
         interval = cycles_to_ticks(self.spec.sm.address_interval_cycles)
-        return {"box": self._box(op), "pipe": Pipe.LSU, "interval": interval}
+        return {"box": self._box(op), "pipe": Pipe[row.pipe.upper()], "interval": interval}
 
     def _bulk(self, op: Op) -> dict[str, int]:
         if self.spec.tma is None:
@@ -299,7 +301,7 @@ class _Lowering:
         # Warps that execute it together book equal parts of the operand traffic.
         warps = op.spec.group.warps if op.spec.group else 1
         return {
-            "pipe": Pipe.TENSOR,
+            "pipe": Pipe[row.pipe.upper()],
             "interval": interval,
             "latency": cycles_to_ticks(row.latency_cycles) - interval,
             "shared": ticks // warps,
