@@ -15,7 +15,7 @@ from lesson import Claim, main
 
 from arch.load import load_arch
 from sim.app.families.rdu import run_program
-from sim.rdu.layout import L
+from sim.rdu.layout import Log
 from workloads.rdu.access import chase, stream
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     for name, program in programs.items():
         (result,) = run_program(program, spec).results.values()
         fetch = next(i for i, stage in enumerate(program.calls[0].section.stages) if stage.name == "fetch")
-        log = result.log[result.log[:, L.STAGE] == fetch]
-        arrived = sorted(log[:, L.COMMIT] / 256)
+        log = result.log[result.log[:, Log.STAGE] == fetch]
+        arrived = sorted(log[:, Log.COMMIT] / 256)
         rows[name] = result.ticks / 256 / count
         axes.plot(arrived, [(i + 1) * count / len(arrived) for i in range(len(arrived))], label=name)
     axes.set(xlabel="cycle (logarithmic)", ylabel="rows that have arrived", title=f"the same rows on {MACHINE}")

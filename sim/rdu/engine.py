@@ -11,7 +11,7 @@ from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.memory.counters import MemoryCounter
 from sim.rdu.kernel import advance
-from sim.rdu.layout import Network, Q, Reason, S, X
+from sim.rdu.layout import Channels, Network, Reason, Scalars, Stages
 from sim.rdu.lower import Configuration, EngineState, lower_section
 from sim.rdu.place import Ints
 from sim.rdu.program import Read, Section
@@ -38,7 +38,7 @@ class SectionResult:
     reasons: Ints
     """Ticks by stage and reason (columns: `Reason`); each row sums to `ticks`."""
     log: Ints
-    """One row a firing (columns: `L`), empty where none was kept."""
+    """One row a firing (columns: `Log`), empty where none was kept."""
     read_bytes: Mapping[str, int]
     """By memory: `hbm`, `ddr`."""
     write_bytes: Mapping[str, int]
@@ -78,13 +78,13 @@ class Run:
     @property
     def share_done(self) -> float:
         """Share of all firings so far."""
-        return float(self.state.stage[:, S.FIRED].sum() / self.state.stage[:, S.FIRINGS].sum())
+        return float(self.state.stage[:, Stages.FIRED].sum() / self.state.stage[:, Stages.FIRINGS].sum())
 
     @property
     def result(self) -> SectionResult:
         """After the end."""
         state = self.state
-        ticks = int(state.x[X.END])
+        ticks = int(state.x[Scalars.END])
         reasons = state.reasons.copy()
         reasons[:, Reason.IDLE] = ticks - reasons.sum(axis=1)
         moved = {"hbm": state.hbm_counters, "ddr": state.ddr_counters}
@@ -95,12 +95,12 @@ class Run:
             configuration=self.configuration,
             ticks=ticks,
             reasons=reasons,
-            log=state.log[: state.x[X.LOGGED]],
+            log=state.log[: state.x[Scalars.LOGGED]],
             read_bytes=read,
             write_bytes={name: int(c[MemoryCounter.DRAM_WRITE_BYTES]) for name, c in moved.items()},
-            events=int(state.x[X.EVENTS]),
-            requests=int(state.stage[:, S.UNITS].sum()),
-            link_wait_ticks=state.x[X.LINK_WAIT : X.LINK_WAIT + len(Network)].tolist(),
+            events=int(state.x[Scalars.EVENTS]),
+            requests=int(state.stage[:, Stages.UNITS].sum()),
+            link_wait_ticks=state.x[Scalars.LINK_WAIT : Scalars.LINK_WAIT + len(Network)].tolist(),
         )
 
     def _deadlock(self) -> Deadlock:
@@ -108,9 +108,9 @@ class Run:
         full: list[Read] = []
         empty: list[Read] = []
         for s, row in enumerate(self.state.stage):
-            if row[S.PARKED] >= 0:
-                read = reads[int(row[S.PARKED])]
-                (full if self.state.channel[int(row[S.PARKED]), Q.PRODUCER] == s else empty).append(read)
+            if row[Stages.PARKED] >= 0:
+                read = reads[int(row[Stages.PARKED])]
+                (full if self.state.channel[int(row[Stages.PARKED]), Channels.PRODUCER] == s else empty).append(read)
         names = ", ".join(f"{r.name} (depth {r.depth})" for r in full) or "none"
         waits = ", ".join(r.name for r in empty)
         return Deadlock(f"full: {names}; empty: {waits}", full, empty)

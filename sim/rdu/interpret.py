@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from arch.dtypes import round_to
-from sim.rdu.layout import L
+from sim.rdu.layout import Log
 from sim.rdu.program import LANES, Array, Body, Node, Program, Read, Section, Stage, walk
 
 _FUNCTIONS: dict[str, Any] = {
@@ -95,8 +95,8 @@ class _Section:
 
     def run(self, log: Array) -> None:
         """Fires in the order of starts; those that start together in the order of the stages."""
-        for row in log[np.lexsort((log[:, L.STAGE], log[:, L.START]))]:
-            self._fire(*(int(value) for value in row[: L.COMMIT + 1]))
+        for row in log[np.lexsort((log[:, Log.STAGE], log[:, Log.START]))]:
+            self._fire(*(int(value) for value in row[: Log.COMMIT + 1]))
 
     def _fire(self, number: int, firing: int, start: int, end: int, commit: int) -> None:
         stage, counters = self.section.stages[number], self.walks[number]

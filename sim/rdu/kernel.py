@@ -7,13 +7,13 @@ calendars, booked when a stage fires, so that whoever comes first in time is ser
 
 from sim.engine.jit import inner, kernel
 from sim.memory.dram_kernel import dram_read, dram_write
-from sim.rdu.layout import UNIT_BYTES, G, K, Kind, L, Q, Reason, S, X
+from sim.rdu.layout import UNIT_BYTES, Channels, Kind, Links, Log, Reason, Scalars, Segments, Stages
 
 ID_BITS = 12
 ID_MASK = (1 << ID_BITS) - 1
 CHUNK = 64  # requests to memory a stage makes in one event
 
-_WAITS = int(X.LINK_WAIT)
+_WAITS = int(Scalars.LINK_WAIT)
 _BUSY = int(Reason.BUSY)
 _NO_INPUT = int(Reason.NO_INPUT)
 _NO_ROOM = int(Reason.NO_ROOM)
@@ -30,8 +30,8 @@ _COLLECTIVE = int(Kind.COLLECTIVE)
 def _push(state, tick, stage):
     """Schedules a stage: a binary heap of packed keys."""
     heap = state.heap
-    i = state.x[X.HEAP]
-    state.x[X.HEAP] = i + 1
+    i = state.x[Scalars.HEAP]
+    state.x[Scalars.HEAP] = i + 1
     key = (tick << ID_BITS) | stage
     while i > 0:
         parent = (i - 1) >> 1
@@ -47,8 +47,8 @@ def _pop(state):
     """Takes the earliest key."""
     heap = state.heap
     top = heap[0]
-    n = state.x[X.HEAP] - 1
-    state.x[X.HEAP] = n
+    n = state.x[Scalars.HEAP] - 1
+    state.x[Scalars.HEAP] = n
     key = heap[n]
     i = 0
     while True:
@@ -68,14 +68,14 @@ def _pop(state):
 @inner
 def _takes(state, s, c):
     """Whether the firing that comes next takes a new token of channel c."""
-    fired = state.stage[s, S.FIRED]
-    return fired == 0 or state.starts[state.stage[s, S.STARTS] + fired] < state.channel[c, Q.READ_LEVEL]
+    fired = state.stage[s, Stages.FIRED]
+    return fired == 0 or state.starts[state.stage[s, Stages.STARTS] + fired] < state.channel[c, Channels.READ_LEVEL]
 
 
 @inner
 def _moves(state, s, level):
     """Whether a counter below `level` moves on after the firing that comes next."""
-    return state.starts[state.stage[s, S.STARTS] + state.stage[s, S.FIRED] + 1] < level
+    return state.starts[state.stage[s, Stages.STARTS] + state.stage[s, Stages.FIRED] + 1] < level
 
 
 @inner
@@ -83,51 +83,53 @@ def _try(state, s, t):
     """Tick from which stage s can fire, or -1 when it was parked; books the wait if that tick is now."""
     stage = state.stage
     from_input, from_room, source, input_net, room_net = 0, 0, -1, 0, 0
-    for p in range(stage[s, S.INPUTS], stage[s, S.INPUTS_END]):
+    for p in range(stage[s, Stages.INPUTS], stage[s, Stages.INPUTS_END]):
         c = state.ports[p]
-        if state.channel[c, Q.WAITS_TOKEN] and _takes(state, s, c):
-            if state.channel[c, Q.COMMITTED] == state.channel[c, Q.TAKEN]:
-                stage[s, S.PARKED] = c
+        if state.channel[c, Channels.WAITS_TOKEN] and _takes(state, s, c):
+            if state.channel[c, Channels.COMMITTED] == state.channel[c, Channels.TAKEN]:
+                stage[s, Stages.PARKED] = c
                 return -1
-            slot = state.channel[c, Q.SLOTS] + state.channel[c, Q.TAKEN] % state.channel[c, Q.DEPTH]
+            slot = (
+                state.channel[c, Channels.SLOTS] + state.channel[c, Channels.TAKEN] % state.channel[c, Channels.DEPTH]
+            )
             if state.ready[slot] > from_input:
                 from_input, source, input_net = state.ready[slot], c, state.ready_net[slot]
-    for p in range(stage[s, S.OUTPUTS], stage[s, S.OUTPUTS_END]):
+    for p in range(stage[s, Stages.OUTPUTS], stage[s, Stages.OUTPUTS_END]):
         c = state.ports[p]
         if (
-            state.channel[c, Q.WAITS_ROOM]
-            and state.channel[c, Q.OPEN] == 0
-            and _moves(state, s, state.channel[c, Q.EMIT_LEVEL])
+            state.channel[c, Channels.WAITS_ROOM]
+            and state.channel[c, Channels.OPEN] == 0
+            and _moves(state, s, state.channel[c, Channels.EMIT_LEVEL])
         ):
-            acquired = state.channel[c, Q.ACQUIRED]
-            if acquired >= state.channel[c, Q.RELEASED] + state.channel[c, Q.DEPTH]:
-                stage[s, S.PARKED] = c
+            acquired = state.channel[c, Channels.ACQUIRED]
+            if acquired >= state.channel[c, Channels.RELEASED] + state.channel[c, Channels.DEPTH]:
+                stage[s, Stages.PARKED] = c
                 return -1
-            slot = state.channel[c, Q.SLOTS] + acquired % state.channel[c, Q.DEPTH]
+            slot = state.channel[c, Channels.SLOTS] + acquired % state.channel[c, Channels.DEPTH]
             if state.freed[slot] > from_room:
                 from_room, room_net = state.freed[slot], state.freed_net[slot]
     earliest = max(from_input, from_room)
     if earliest > t:
         return earliest
-    wait = t - stage[s, S.FREE]
+    wait = t - stage[s, Stages.FREE]
     if wait > 0:
         reason, late = _NO_INPUT, 0
         if from_room > from_input:
             reason, late = _NO_ROOM, room_net
         elif source >= 0:
-            producer = state.channel[source, Q.PRODUCER]
-            kind = stage[producer, S.KIND]
+            producer = state.channel[source, Channels.PRODUCER]
+            kind = stage[producer, Stages.KIND]
             if kind in (_LOAD, _GATHER):
                 reason = _MEMORY
             else:
                 late = input_net
                 if kind == _COLLECTIVE:
-                    late += stage[producer, S.INTERVAL] + stage[producer, S.LATENCY]
+                    late += stage[producer, Stages.INTERVAL] + stage[producer, Stages.LATENCY]
         late = min(wait, late)
         state.reasons[s, reason] += wait - late
         state.reasons[s, _NETWORK] += late
-        stage[s, S.WAITED] = reason
-        stage[s, S.LATE] = late
+        stage[s, Stages.WAITED] = reason
+        stage[s, Stages.LATE] = late
     return t
 
 
@@ -140,10 +142,10 @@ def _book_links(spec, state, t, first, last):
     """
     end, longest = t, 0
     for i in range(first, last):
-        link = state.links[i, K.LINK]
-        ticks = state.links[i, K.TICKS]
-        waits = min(max(0, state.link_free[link] - t), ticks * state.links[i, K.OTHERS])
-        state.x[_WAITS + state.links[i, K.NETWORK]] += waits
+        link = state.links[i, Links.LINK]
+        ticks = state.links[i, Links.TICKS]
+        waits = min(max(0, state.link_free[link] - t), ticks * state.links[i, Links.OTHERS])
+        state.x[_WAITS + state.links[i, Links.NETWORK]] += waits
         state.link_free[link] = max(t, state.link_free[link]) + ticks
         end = max(end, t + waits + ticks)
         longest = max(longest, waits)
@@ -154,16 +156,18 @@ def _book_links(spec, state, t, first, last):
 def _take_inputs(spec, state, s, t):
     """Takes tokens and streams operands; (tick at which ports, tick at which links have delivered)."""
     ports, links = t, t
-    for p in range(state.stage[s, S.INPUTS], state.stage[s, S.INPUTS_END]):
+    for p in range(state.stage[s, Stages.INPUTS], state.stage[s, Stages.INPUTS_END]):
         c = state.ports[p]
         if _takes(state, s, c):
-            state.channel[c, Q.TAKEN] += 1
-        if state.channel[c, Q.LOOKUPS] >= 0:
-            ports = max(ports, t + state.lookups[state.channel[c, Q.LOOKUPS] + state.stage[s, S.FIRED]])
+            state.channel[c, Channels.TAKEN] += 1
+        if state.channel[c, Channels.LOOKUPS] >= 0:
+            ports = max(ports, t + state.lookups[state.channel[c, Channels.LOOKUPS] + state.stage[s, Stages.FIRED]])
         else:
-            ports = max(ports, t + state.channel[c, Q.READ])
-        through, _ = _book_links(spec, state, t, state.channel[c, Q.READ_LINKS], state.channel[c, Q.READ_LINKS_END])
-        links = max(links, t + state.channel[c, Q.READ_PRIVATE], through)
+            ports = max(ports, t + state.channel[c, Channels.READ])
+        through, _ = _book_links(
+            spec, state, t, state.channel[c, Channels.READ_LINKS], state.channel[c, Channels.READ_LINKS_END]
+        )
+        links = max(links, t + state.channel[c, Channels.READ_PRIVATE], through)
     return ports, links
 
 
@@ -171,16 +175,16 @@ def _take_inputs(spec, state, s, t):
 def _acquire_outputs(spec, state, s, t):
     """Takes room for what this firing emits and books its way; (ports, links) as above."""
     ports, links = t, t
-    for p in range(state.stage[s, S.OUTPUTS], state.stage[s, S.OUTPUTS_END]):
+    for p in range(state.stage[s, Stages.OUTPUTS], state.stage[s, Stages.OUTPUTS_END]):
         c = state.ports[p]
-        if _moves(state, s, state.channel[c, Q.EMIT_LEVEL]):
-            if state.channel[c, Q.OPEN] == 0:
-                state.channel[c, Q.OPEN] = 1
-                state.channel[c, Q.ACQUIRED] += 1
-            ports = max(ports, t + state.channel[c, Q.WRITE])
-            first, last = state.channel[c, Q.WRITE_LINKS], state.channel[c, Q.WRITE_LINKS_END]
+        if _moves(state, s, state.channel[c, Channels.EMIT_LEVEL]):
+            if state.channel[c, Channels.OPEN] == 0:
+                state.channel[c, Channels.OPEN] = 1
+                state.channel[c, Channels.ACQUIRED] += 1
+            ports = max(ports, t + state.channel[c, Channels.WRITE])
+            first, last = state.channel[c, Channels.WRITE_LINKS], state.channel[c, Channels.WRITE_LINKS_END]
             through, _ = _book_links(spec, state, t, first, last)
-            links = max(links, t + state.channel[c, Q.WRITE_PRIVATE], through)
+            links = max(links, t + state.channel[c, Channels.WRITE_PRIVATE], through)
     return ports, links
 
 
@@ -188,54 +192,60 @@ def _acquire_outputs(spec, state, s, t):
 def _finish(spec, state, s, start, end, commit, worked, memory):
     """Ends a firing at tick `end`: frees tokens, commits results, wakes neighbours, schedules the next firing.
 
-    worked, memory: see `L`.
+    worked, memory: see `Log`.
     """
     stage, channel = state.stage, state.channel
-    stage[s, S.FREE] = end
-    for p in range(stage[s, S.INPUTS], stage[s, S.INPUTS_END]):
+    stage[s, Stages.FREE] = end
+    for p in range(stage[s, Stages.INPUTS], stage[s, Stages.INPUTS_END]):
         c = state.ports[p]
-        if _moves(state, s, channel[c, Q.READ_LEVEL]):
-            slot = channel[c, Q.SLOTS] + channel[c, Q.RELEASED] % channel[c, Q.DEPTH]
-            _, waits = _book_links(spec, state, end, channel[c, Q.CREDIT_LINKS], channel[c, Q.CREDIT_LINKS_END])
-            state.freed_net[slot] = channel[c, Q.CREDIT_LATENCY] + waits
+        if _moves(state, s, channel[c, Channels.READ_LEVEL]):
+            slot = channel[c, Channels.SLOTS] + channel[c, Channels.RELEASED] % channel[c, Channels.DEPTH]
+            _, waits = _book_links(
+                spec, state, end, channel[c, Channels.CREDIT_LINKS], channel[c, Channels.CREDIT_LINKS_END]
+            )
+            state.freed_net[slot] = channel[c, Channels.CREDIT_LATENCY] + waits
             state.freed[slot] = end + state.freed_net[slot]
-            channel[c, Q.RELEASED] += 1
-            producer = channel[c, Q.PRODUCER]
-            if stage[producer, S.PARKED] == c and producer != s:
-                stage[producer, S.PARKED] = -1
-                _push(state, max(state.freed[slot], stage[producer, S.FREE]), producer)
-    for p in range(stage[s, S.OUTPUTS], stage[s, S.OUTPUTS_END]):
+            channel[c, Channels.RELEASED] += 1
+            producer = channel[c, Channels.PRODUCER]
+            if stage[producer, Stages.PARKED] == c and producer != s:
+                stage[producer, Stages.PARKED] = -1
+                _push(state, max(state.freed[slot], stage[producer, Stages.FREE]), producer)
+    for p in range(stage[s, Stages.OUTPUTS], stage[s, Stages.OUTPUTS_END]):
         c = state.ports[p]
-        if channel[c, Q.OPEN] == 1 and _moves(state, s, channel[c, Q.TOKEN_LEVEL]):
-            channel[c, Q.OPEN] = 0
-            slot = channel[c, Q.SLOTS] + channel[c, Q.COMMITTED] % channel[c, Q.DEPTH]
-            _, waits = _book_links(spec, state, commit, channel[c, Q.DONE_LINKS], channel[c, Q.DONE_LINKS_END])
-            announced = channel[c, Q.DONE_LATENCY] + waits
-            state.ready[slot] = commit + max(channel[c, Q.READY_LATENCY], announced)
-            state.ready_net[slot] = channel[c, Q.HOP_LATENCY] + max(0, announced - channel[c, Q.READY_LATENCY])
-            channel[c, Q.COMMITTED] += 1
-            consumer = channel[c, Q.CONSUMER]
-            if stage[consumer, S.PARKED] == c and consumer != s:
-                stage[consumer, S.PARKED] = -1
-                _push(state, max(state.ready[slot], stage[consumer, S.FREE]), consumer)
-    row = state.x[X.LOGGED]
+        if channel[c, Channels.OPEN] == 1 and _moves(state, s, channel[c, Channels.TOKEN_LEVEL]):
+            channel[c, Channels.OPEN] = 0
+            slot = channel[c, Channels.SLOTS] + channel[c, Channels.COMMITTED] % channel[c, Channels.DEPTH]
+            _, waits = _book_links(
+                spec, state, commit, channel[c, Channels.DONE_LINKS], channel[c, Channels.DONE_LINKS_END]
+            )
+            announced = channel[c, Channels.DONE_LATENCY] + waits
+            state.ready[slot] = commit + max(channel[c, Channels.READY_LATENCY], announced)
+            state.ready_net[slot] = channel[c, Channels.HOP_LATENCY] + max(
+                0, announced - channel[c, Channels.READY_LATENCY]
+            )
+            channel[c, Channels.COMMITTED] += 1
+            consumer = channel[c, Channels.CONSUMER]
+            if stage[consumer, Stages.PARKED] == c and consumer != s:
+                stage[consumer, Stages.PARKED] = -1
+                _push(state, max(state.ready[slot], stage[consumer, Stages.FREE]), consumer)
+    row = state.x[Scalars.LOGGED]
     if row < len(state.log):
-        state.log[row, L.STAGE] = s
-        state.log[row, L.FIRING] = stage[s, S.FIRED]
-        state.log[row, L.START] = start
-        state.log[row, L.END] = end
-        state.log[row, L.COMMIT] = commit
-        state.log[row, L.WAITED] = stage[s, S.WAITED]
-        state.log[row, L.LATE] = stage[s, S.LATE]
-        state.log[row, L.WORKED] = worked
-        state.log[row, L.MEMORY] = memory
-        state.x[X.LOGGED] = row + 1
-    state.x[X.END] = max(state.x[X.END], max(end, commit))
-    stage[s, S.FIRED] += 1
-    if stage[s, S.FIRED] < stage[s, S.FIRINGS]:
+        state.log[row, Log.STAGE] = s
+        state.log[row, Log.FIRING] = stage[s, Stages.FIRED]
+        state.log[row, Log.START] = start
+        state.log[row, Log.END] = end
+        state.log[row, Log.COMMIT] = commit
+        state.log[row, Log.WAITED] = stage[s, Stages.WAITED]
+        state.log[row, Log.LATE] = stage[s, Stages.LATE]
+        state.log[row, Log.WORKED] = worked
+        state.log[row, Log.MEMORY] = memory
+        state.x[Scalars.LOGGED] = row + 1
+    state.x[Scalars.END] = max(state.x[Scalars.END], max(end, commit))
+    stage[s, Stages.FIRED] += 1
+    if stage[s, Stages.FIRED] < stage[s, Stages.FIRINGS]:
         _push(state, end, s)
     else:
-        state.x[X.DONE] += 1
+        state.x[Scalars.DONE] += 1
 
 
 @inner
@@ -243,14 +253,14 @@ def _compute(spec, state, s, t):
     """One firing of a stage whose time is known."""
     ports_in, links_in = _take_inputs(spec, state, s, t)
     ports_out, links_out = _acquire_outputs(spec, state, s, t)
-    worked = t + state.stage[s, S.INTERVAL]
+    worked = t + state.stage[s, Stages.INTERVAL]
     ports = max(worked, ports_in, ports_out)
     end = max(ports, links_in, links_out)
-    reason = _NETWORK if state.stage[s, S.KIND] == _COLLECTIVE else _BUSY
+    reason = _NETWORK if state.stage[s, Stages.KIND] == _COLLECTIVE else _BUSY
     state.reasons[s, reason] += worked - t
     state.reasons[s, _MEMORY] += ports - worked
     state.reasons[s, _NETWORK] += end - ports
-    _finish(spec, state, s, t, end, end + state.stage[s, S.LATENCY], worked - t, ports - worked)
+    _finish(spec, state, s, t, end, end + state.stage[s, Stages.LATENCY], worked - t, ports - worked)
 
 
 @inner
@@ -259,71 +269,73 @@ def _begin_transfer(spec, state, s, t):
     stage = state.stage
     ports_in, links_in = _take_inputs(spec, state, s, t)
     ports_out, links_out = _acquire_outputs(spec, state, s, t)
-    stage[s, S.BEGUN] = t
-    stage[s, S.SEGMENT] = state.jobs[stage[s, S.JOBS] + stage[s, S.FIRED]]
-    stage[s, S.OFFSET] = 0
-    stage[s, S.READY] = max(ports_in, ports_out, links_in, links_out)
-    stage[s, S.MOVED] = 0
+    stage[s, Stages.BEGUN] = t
+    stage[s, Stages.SEGMENT] = state.jobs[stage[s, Stages.JOBS] + stage[s, Stages.FIRED]]
+    stage[s, Stages.OFFSET] = 0
+    stage[s, Stages.READY] = max(ports_in, ports_out, links_in, links_out)
+    stage[s, Stages.MOVED] = 0
 
 
 @inner
 def _transfer(spec, state, s, t):
     """Goes on with a memory stage's firing: up to CHUNK requests, then it waits for its turn again."""
     stage = state.stage
-    writes = stage[s, S.KIND] == _STORE
-    ddr = stage[s, S.PLACE] == 1
-    last = state.jobs[stage[s, S.JOBS] + stage[s, S.FIRED] + 1]
+    writes = stage[s, Stages.KIND] == _STORE
+    ddr = stage[s, Stages.PLACE] == 1
+    last = state.jobs[stage[s, Stages.JOBS] + stage[s, Stages.FIRED] + 1]
     issue = t
     for _ in range(CHUNK):
-        segment = stage[s, S.SEGMENT]
+        segment = stage[s, Stages.SEGMENT]
         if segment == last:
             break
-        address = state.segments[segment, G.ADDRESS] + stage[s, S.ROW] * state.segments[segment, G.STRIDE]
-        address += stage[s, S.OFFSET]
-        left = state.segments[segment, G.BYTES] - stage[s, S.OFFSET]
+        address = (
+            state.segments[segment, Segments.ADDRESS] + stage[s, Stages.ROW] * state.segments[segment, Segments.STRIDE]
+        )
+        address += stage[s, Stages.OFFSET]
+        left = state.segments[segment, Segments.BYTES] - stage[s, Stages.OFFSET]
         unit = address // UNIT_BYTES
         size = min(left, (unit + 1) * UNIT_BYTES - address)
-        n = stage[s, S.UNITS]
-        stage[s, S.UNITS] = n + 1
-        generator = stage[s, S.GENERATOR] + n % stage[s, S.GENERATORS]
-        ring = stage[s, S.RING] + n % stage[s, S.WINDOW]
+        n = stage[s, Stages.UNITS]
+        stage[s, Stages.UNITS] = n + 1
+        generator = stage[s, Stages.GENERATOR] + n % stage[s, Stages.GENERATORS]
+        ring = stage[s, Stages.RING] + n % stage[s, Stages.WINDOW]
         begin = max(t, state.generator_free[generator], state.ring[ring])
         moved = max(1, size * spec.ticks_per_unit // UNIT_BYTES)
         state.generator_free[generator] = begin + moved
-        stage[s, S.MOVED] += moved
+        stage[s, Stages.MOVED] += moved
         if ddr:
             done = _access(spec.ddr, state.ddr, state.ddr_counters, begin, unit, address, size, writes)
         else:
             done = _access(spec.hbm, state.hbm, state.hbm_counters, begin, unit, address, size, writes)
         state.ring[ring] = done
-        stage[s, S.READY] = max(stage[s, S.READY], done)
+        stage[s, Stages.READY] = max(stage[s, Stages.READY], done)
         issue = max(issue, begin)
-        stage[s, S.OFFSET] += size
-        if stage[s, S.OFFSET] == state.segments[segment, G.BYTES]:
-            stage[s, S.OFFSET] = 0
-            stage[s, S.ROW] += 1
-            if stage[s, S.ROW] == state.segments[segment, G.ROWS]:
-                stage[s, S.ROW] = 0
-                stage[s, S.SEGMENT] = segment + 1
-    if stage[s, S.SEGMENT] < last:
+        stage[s, Stages.OFFSET] += size
+        if stage[s, Stages.OFFSET] == state.segments[segment, Segments.BYTES]:
+            stage[s, Stages.OFFSET] = 0
+            stage[s, Stages.ROW] += 1
+            if stage[s, Stages.ROW] == state.segments[segment, Segments.ROWS]:
+                stage[s, Stages.ROW] = 0
+                stage[s, Stages.SEGMENT] = segment + 1
+    if stage[s, Stages.SEGMENT] < last:
         # Its generators work in parallel: the next request can go when the earliest of them, or of the answers, is due.
-        n = stage[s, S.UNITS]
-        generator = stage[s, S.GENERATOR] + n % stage[s, S.GENERATORS]
-        due = max(state.generator_free[generator], state.ring[stage[s, S.RING] + n % stage[s, S.WINDOW]])
+        n = stage[s, Stages.UNITS]
+        generator = stage[s, Stages.GENERATOR] + n % stage[s, Stages.GENERATORS]
+        due = max(state.generator_free[generator], state.ring[stage[s, Stages.RING] + n % stage[s, Stages.WINDOW]])
         _push(state, max(due, t), s)
         return
-    start = stage[s, S.BEGUN]
-    stage[s, S.BEGUN] = -1
-    own = stage[s, S.MOVED] // stage[s, S.GENERATORS]
-    if writes or stage[s, S.KIND] == _GATHER:
-        end = max(stage[s, S.READY], issue, start + own)
+    start = stage[s, Stages.BEGUN]
+    stage[s, Stages.BEGUN] = -1
+    own = stage[s, Stages.MOVED] // stage[s, Stages.GENERATORS]
+    if writes or stage[s, Stages.KIND] == _GATHER:
+        end = max(stage[s, Stages.READY], issue, start + own)
     else:  # the next tile's requests follow at once
         end = max(issue, start + own)
     worked = min(own, end - start)
     memory = end - start - worked
     state.reasons[s, _BUSY] += worked
     state.reasons[s, _MEMORY] += memory
-    _finish(spec, state, s, start, end, max(end, stage[s, S.READY]), worked, memory)
+    _finish(spec, state, s, start, end, max(end, stage[s, Stages.READY]), worked, memory)
 
 
 @inner
@@ -340,16 +352,16 @@ def _access(memory, state, counters, t, unit, address, size, writes):
 @kernel
 def advance(spec, state, until):
     """Runs events up to tick `until`; the next event's tick, -1 when all stages are done, -2 when none can go on."""
-    while state.x[X.HEAP] > 0:
+    while state.x[Scalars.HEAP] > 0:
         key = state.heap[0]
         t = key >> ID_BITS
         if t > until:
             return t
         _pop(state)
         s = key & ID_MASK
-        state.x[X.EVENTS] += 1
-        kind = state.stage[s, S.KIND]
-        if state.stage[s, S.BEGUN] >= 0:
+        state.x[Scalars.EVENTS] += 1
+        kind = state.stage[s, Stages.KIND]
+        if state.stage[s, Stages.BEGUN] >= 0:
             _transfer(spec, state, s, t)
             continue
         at = _try(state, s, t)
@@ -363,4 +375,4 @@ def advance(spec, state, until):
         else:
             _begin_transfer(spec, state, s, t)
             _transfer(spec, state, s, t)
-    return -1 if state.x[X.DONE] == len(state.stage) else -2
+    return -1 if state.x[Scalars.DONE] == len(state.stage) else -2

@@ -1,4 +1,4 @@
-"""Columns of the engine's tables."""
+"""Columns of the engine's tables; an enum has the name of what a row is about."""
 
 from enum import IntEnum
 
@@ -16,7 +16,7 @@ class Kind(IntEnum):
     COLLECTIVE = 4
 
 
-class S(IntEnum):
+class Stages(IntEnum):
     """A stage. Figures first, then state; times in ticks."""
 
     KIND = 0
@@ -48,7 +48,7 @@ class S(IntEnum):
     LATE = 26
 
 
-class Q(IntEnum):
+class Channels(IntEnum):
     """A channel."""
 
     PRODUCER = 0
@@ -104,7 +104,7 @@ class Reason(IntEnum):
     IDLE = 6
 
 
-class L(IntEnum):
+class Log(IntEnum):
     """A row of the event log: a firing, and what the time before it and in it went into."""
 
     STAGE = 0
@@ -118,7 +118,7 @@ class L(IntEnum):
     MEMORY = 8  # ticks after those that buffers or memory took; what is left until END is the network's
 
 
-class G(IntEnum):
+class Segments(IntEnum):
     """A segment of memory: rows of as many bytes each, a stride apart."""
 
     ADDRESS = 0
@@ -127,7 +127,7 @@ class G(IntEnum):
     STRIDE = 3
 
 
-class K(IntEnum):
+class Links(IntEnum):
     """A shared link that a transfer uses."""
 
     LINK = 0  # its calendar
@@ -136,7 +136,7 @@ class K(IntEnum):
     NETWORK = 3
 
 
-class X(IntEnum):
+class Scalars(IntEnum):
     """Scalars of the engine."""
 
     HEAP = 0

@@ -25,7 +25,7 @@ from sim.rdu import network, place, route
 from sim.rdu.balance import balance, memory_cycles
 from sim.rdu.banks import bank_conflict, lookup_cycles
 from sim.rdu.cost import StageCost, carry_pmus, least_pmus, stage_cost
-from sim.rdu.layout import UNIT_BYTES, G, Kind, L, Network, Q, Reason, S, X
+from sim.rdu.layout import UNIT_BYTES, Channels, Kind, Log, Network, Reason, Scalars, Segments, Stages
 from sim.rdu.network import Ways
 from sim.rdu.place import Grid, Ints
 from sim.rdu.program import Read, Section, Stage, walk
@@ -147,7 +147,7 @@ class Configuration:
     def fresh(self, log: bool = True) -> EngineState:
         """A state at tick 0."""
         copy = _copy(self.tables)
-        return copy if log else copy._replace(log=np.zeros((0, len(L)), np.int64))
+        return copy if log else copy._replace(log=np.zeros((0, len(Log)), np.int64))
 
 
 def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int]) -> Configuration:
@@ -341,7 +341,60 @@ def _tables(
     addresses: Mapping[str, int],
     engine: EngineSpec,
 ) -> EngineState:
-    stage = np.zeros((len(stages), len(S)), np.int64)
+    of_stages = _stage_tables(spec, stages, channels, costs, firings, addresses)
+    of_channels = _channel_tables(spec, grid, stages, channels, number)
+    slots = len(of_channels.ready)
+    state = EngineState(
+        x=np.zeros(len(Scalars), np.int64),
+        heap=np.zeros(len(stages) + 1, np.int64),
+        stage=of_stages.stage,
+        channel=of_channels.channel,
+        ports=of_stages.ports,
+        starts=of_stages.starts,
+        ready=of_channels.ready,
+        freed=np.zeros(slots, np.int64),
+        ready_net=np.zeros(slots, np.int64),
+        freed_net=np.zeros(slots, np.int64),
+        lookups=of_channels.lookups,
+        links=of_channels.links,
+        link_free=np.zeros(len(Network) * grid.links, np.int64),
+        jobs=of_stages.jobs,
+        segments=of_stages.segments,
+        ring=np.zeros(max(of_stages.in_flight, 1), np.int64),
+        generator_free=np.zeros(spec.agcu.count, np.int64),
+        reasons=np.zeros((len(stages), len(Reason)), np.int64),
+        log=np.zeros((sum(map(len, firings)), len(Log)), np.int64),
+        hbm=new_dram_state(engine.hbm),
+        hbm_counters=np.zeros(len(MemoryCounter), np.int64),
+        ddr=new_dram_state(engine.ddr),
+        ddr_counters=np.zeros(len(MemoryCounter), np.int64),
+    )
+    state.heap[: len(stages)] = np.arange(len(stages))  # every stage is due at tick 0
+    state.x[Scalars.HEAP] = len(stages)
+    return state
+
+
+class _StageTables(NamedTuple):
+    """What `EngineState` says of stages at tick 0."""
+
+    stage: Ints
+    ports: Ints
+    starts: Ints
+    jobs: Ints
+    segments: Ints
+    in_flight: int
+    """Units of memory that all stages together may have in flight."""
+
+
+def _stage_tables(
+    spec: RduSpec,
+    stages: Sequence[Stage],
+    channels: Sequence[ChannelUnits],
+    costs: Sequence[StageCost],
+    firings: Sequence[Ints],
+    addresses: Mapping[str, int],
+) -> _StageTables:
+    stage = np.zeros((len(stages), len(Stages)), np.int64)
     starts: list[Ints] = []
     ports: list[int] = []
     jobs: list[Ints] = [np.zeros(0, np.int64)]
@@ -349,89 +402,89 @@ def _tables(
     rings = segment_count = job_count = 0
     for i, (node, cost) in enumerate(zip(stages, costs, strict=True)):
         row = stage[i]
-        row[S.KIND], row[S.FIRINGS] = _KINDS[node.kind], len(firings[i])
-        row[S.INTERVAL] = cycles_to_ticks(cost.interval_cycles)
-        row[S.LATENCY] = cycles_to_ticks(cost.latency_cycles)
-        row[S.STARTS] = sum(map(len, starts))
+        row[Stages.KIND], row[Stages.FIRINGS] = _KINDS[node.kind], len(firings[i])
+        row[Stages.INTERVAL] = cycles_to_ticks(cost.interval_cycles)
+        row[Stages.LATENCY] = cycles_to_ticks(cost.latency_cycles)
+        row[Stages.STARTS] = sum(map(len, starts))
         starts.append(_start_levels(firings[i]))
-        row[S.INPUTS] = len(ports)
+        row[Stages.INPUTS] = len(ports)
         ports += [n for n, c in enumerate(channels) if c.read.reader is node]
-        row[S.INPUTS_END] = row[S.OUTPUTS] = len(ports)
+        row[Stages.INPUTS_END] = row[Stages.OUTPUTS] = len(ports)
         ports += [n for n, c in enumerate(channels) if c.read.output.stage is node]
-        row[S.OUTPUTS_END] = len(ports)
-        row[S.PARKED] = row[S.BEGUN] = -1
+        row[Stages.OUTPUTS_END] = len(ports)
+        row[Stages.PARKED] = row[Stages.BEGUN] = -1
         if node.tensor is not None:
-            row[S.PLACE] = int(node.tensor.place == "ddr" and spec.hbm is not None)
-            row[S.GENERATORS] = route.generators_of(node, spec.agcu.count)
-            row[S.WINDOW] = row[S.GENERATORS] * max(1, spec.agcu.in_flight_bytes // UNIT_BYTES)
-            row[S.RING] = rings
-            rings += int(row[S.WINDOW])
+            row[Stages.PLACE] = int(node.tensor.place == "ddr" and spec.hbm is not None)
+            row[Stages.GENERATORS] = route.generators_of(node, spec.agcu.count)
+            row[Stages.WINDOW] = row[Stages.GENERATORS] * max(1, spec.agcu.in_flight_bytes // UNIT_BYTES)
+            row[Stages.RING] = rings
+            rings += int(row[Stages.WINDOW])
             counts, pieces = requests(node, firings[i], addresses[node.tensor.name])
-            row[S.JOBS] = job_count
+            row[Stages.JOBS] = job_count
             jobs.append(segment_count + np.concatenate([[0], np.cumsum(counts)]))
             job_count += len(counts) + 1
             segments.append(pieces)
             segment_count += len(pieces)
-    channel = np.zeros((len(channels), len(Q)), np.int64)
+    return _StageTables(
+        stage=stage,
+        ports=np.array([*ports, 0], np.int64),
+        starts=np.concatenate(starts),
+        jobs=np.concatenate([*jobs, np.zeros(1, np.int64)]).astype(np.int64),
+        segments=np.concatenate([*segments, np.zeros((1, len(Segments)), np.int64)]),
+        in_flight=rings,
+    )
+
+
+class _ChannelTables(NamedTuple):
+    """What `EngineState` says of channels at tick 0."""
+
+    channel: Ints
+    links: Ints
+    lookups: Ints
+    ready: Ints
+
+
+def _channel_tables(
+    spec: RduSpec,
+    grid: Grid,
+    stages: Sequence[Stage],
+    channels: Sequence[ChannelUnits],
+    number: Mapping[int, int],
+) -> _ChannelTables:
+    channel = np.zeros((len(channels), len(Channels)), np.int64)
     links = network.link_tables(spec, grid, [units.ways for units in channels], channel)
     lookups: list[Ints] = [np.zeros(0, np.int64)]
     slots = 0
     for i, units in enumerate(channels):
         read, row, way = units.read, channel[i], units.ways
         reader = stages[number[id(read.reader)]]
-        row[Q.PRODUCER], row[Q.CONSUMER] = number[id(read.output.stage)], number[id(read.reader)]
-        row[Q.DEPTH], row[Q.SLOTS] = read.depth, slots
+        row[Channels.PRODUCER], row[Channels.CONSUMER] = number[id(read.output.stage)], number[id(read.reader)]
+        row[Channels.DEPTH], row[Channels.SLOTS] = read.depth, slots
         slots += read.depth
-        row[Q.EMIT_LEVEL] = len(read.output.out.over)
-        row[Q.TOKEN_LEVEL] = row[Q.READ_LEVEL] = len(read.output.out.token_over)
-        assert reader.over[: int(row[Q.READ_LEVEL])] == read.output.out.token_over
+        row[Channels.EMIT_LEVEL] = len(read.output.out.over)
+        row[Channels.TOKEN_LEVEL] = row[Channels.READ_LEVEL] = len(read.output.out.token_over)
+        assert reader.over[: int(row[Channels.READ_LEVEL])] == read.output.out.token_over
         into_buffer = cycles_to_ticks(spec.pmu.latency_cycles) if len(units.pmus) else 0
-        row[Q.HOP_LATENCY] = way.latency_ticks
-        row[Q.READY_LATENCY] = way.latency_ticks + into_buffer
-        row[Q.DONE_LATENCY] = way.control_ticks + into_buffer
-        row[Q.CREDIT_LATENCY] = cycles_to_ticks(spec.mesh.control_cycles * way.hops)
-        row[Q.LOOKUPS] = -1
+        row[Channels.HOP_LATENCY] = way.latency_ticks
+        row[Channels.READY_LATENCY] = way.latency_ticks + into_buffer
+        row[Channels.DONE_LATENCY] = way.control_ticks + into_buffer
+        row[Channels.CREDIT_LATENCY] = cycles_to_ticks(spec.mesh.control_cycles * way.hops)
+        row[Channels.LOOKUPS] = -1
         if units.lookup_cycles is not None:
-            row[Q.LOOKUPS] = sum(map(len, lookups))
+            row[Channels.LOOKUPS] = sum(map(len, lookups))
             lookups.append(units.lookup_cycles * TICKS_PER_CYCLE)
         if len(units.pmus):
             rate = Fraction(spec.pmu.bandwidth_bytes_per_cycle) * len(units.pmus)
-            row[Q.READ] = transfer_ticks(units.read_bytes * bank_conflict(read, spec), rate)
-            row[Q.WRITE] = transfer_ticks(units.write_bytes, rate)
-        row[Q.WAITS_TOKEN] = row[Q.WAITS_ROOM] = 1
-        row[Q.ACQUIRED] = row[Q.COMMITTED] = read.initial
+            row[Channels.READ] = transfer_ticks(units.read_bytes * bank_conflict(read, spec), rate)
+            row[Channels.WRITE] = transfer_ticks(units.write_bytes, rate)
+        row[Channels.WAITS_TOKEN] = row[Channels.WAITS_ROOM] = 1
+        row[Channels.ACQUIRED] = row[Channels.COMMITTED] = read.initial
     ready = np.zeros(max(slots, 1), np.int64)
-    for i, units in enumerate(channels):
+    for row, units in zip(channel, channels, strict=True):
         if units.read.initial:
-            ready[channel[i, Q.SLOTS] : channel[i, Q.SLOTS] + units.read.initial] = _initial_ticks(spec, units.read)
-    state = EngineState(
-        x=np.zeros(len(X), np.int64),
-        heap=np.zeros(len(stages) + 1, np.int64),
-        stage=stage,
-        channel=channel,
-        ports=np.array([*ports, 0], np.int64),
-        starts=np.concatenate(starts),
-        ready=ready,
-        freed=np.zeros(max(slots, 1), np.int64),
-        ready_net=np.zeros(max(slots, 1), np.int64),
-        freed_net=np.zeros(max(slots, 1), np.int64),
-        lookups=np.concatenate([*lookups, np.zeros(1, np.int64)]),
-        links=links,
-        link_free=np.zeros(len(Network) * grid.links, np.int64),
-        jobs=np.concatenate([*jobs, np.zeros(1, np.int64)]).astype(np.int64),
-        segments=np.concatenate([*segments, np.zeros((1, len(G)), np.int64)]),
-        ring=np.zeros(max(rings, 1), np.int64),
-        generator_free=np.zeros(spec.agcu.count, np.int64),
-        reasons=np.zeros((len(stages), len(Reason)), np.int64),
-        log=np.zeros((sum(map(len, firings)), len(L)), np.int64),
-        hbm=new_dram_state(engine.hbm),
-        hbm_counters=np.zeros(len(MemoryCounter), np.int64),
-        ddr=new_dram_state(engine.ddr),
-        ddr_counters=np.zeros(len(MemoryCounter), np.int64),
-    )
-    state.heap[: len(stages)] = np.arange(len(stages))  # every stage is due at tick 0
-    state.x[X.HEAP] = len(stages)
-    return state
+            first = row[Channels.SLOTS]
+            ready[first : first + units.read.initial] = _initial_ticks(spec, units.read)
+    return _ChannelTables(channel, links, np.concatenate([*lookups, np.zeros(1, np.int64)]), ready)
 
 
 def _start_levels(firings: Ints) -> Ints:
@@ -443,7 +496,7 @@ def _start_levels(firings: Ints) -> Ints:
 
 
 def requests(stage: Stage, firings: Ints, base: int) -> tuple[Ints, Ints]:
-    """What each firing touches: (segments a firing, segments in the columns of `G`)."""
+    """What each firing touches: (segments a firing, segments in the columns of `Segments`)."""
     tensor = stage.tensor
     assert tensor is not None
     width = DTYPE_BYTES[tensor.dtype]

@@ -18,7 +18,7 @@ from arch.rdu import RduSpec
 from sim.engine.clock import TICKS_PER_CYCLE, bytes_per_cycle, cycles_to_ticks, ps_to_ticks
 from sim.rdu import place, route
 from sim.rdu.cost import StageCost
-from sim.rdu.layout import K, Network, Q
+from sim.rdu.layout import Channels, Links, Network
 from sim.rdu.place import Flow, Grid, Ints
 from sim.rdu.program import WORD_BYTES, Read, Stage
 from sim.rdu.route import StageUnits
@@ -118,7 +118,7 @@ def busiest_cycles(spec: RduSpec, grid: Grid, load: Loads) -> float:
 
 
 def link_tables(spec: RduSpec, grid: Grid, found: Sequence[Ways], channel: Ints) -> Ints:
-    """Writes the columns of links into `channel`; the shared links (columns: `K`) to which they refer.
+    """Writes the columns of links into `channel`; the shared links (columns: `Links`) to which they refer.
 
     A link that no other transfer uses holds its channel alone (`READ_PRIVATE`, `WRITE_PRIVATE`), and needs no calendar.
     Nor does a link with a control wire for each of its circuits; where there are fewer, their tokens take turns.
@@ -137,25 +137,25 @@ def link_tables(spec: RduSpec, grid: Grid, found: Sequence[Ways], channel: Ints)
     count = 0
     for row, way in zip(channel, found, strict=True):
         for load, network, private, begin, end in (
-            (way.read, way.read_network, Q.READ_PRIVATE, Q.READ_LINKS, Q.READ_LINKS_END),
-            (way.write, way.write_network, Q.WRITE_PRIVATE, Q.WRITE_LINKS, Q.WRITE_LINKS_END),
-            (way.done, Network.CONTROL, None, Q.DONE_LINKS, Q.DONE_LINKS_END),
-            (way.credit, Network.CONTROL, None, Q.CREDIT_LINKS, Q.CREDIT_LINKS_END),
+            (way.read, way.read_network, Channels.READ_PRIVATE, Channels.READ_LINKS, Channels.READ_LINKS_END),
+            (way.write, way.write_network, Channels.WRITE_PRIVATE, Channels.WRITE_LINKS, Channels.WRITE_LINKS_END),
+            (way.done, Network.CONTROL, None, Channels.DONE_LINKS, Channels.DONE_LINKS_END),
+            (way.credit, Network.CONTROL, None, Channels.CREDIT_LINKS, Channels.CREDIT_LINKS_END),
         ):
             ticks = np.ceil(load * per_unit[network]).astype(np.int64)
             if private is not None:
                 row[private] = int(ticks[users[network] < 2].max(initial=0))
             alone = spec.mesh.control_wires if network == Network.CONTROL else 1
             shared = np.flatnonzero((users[network] > alone) & (load > 0))
-            table = np.zeros((len(shared), len(K)), np.int64)
-            table[:, K.LINK] = network * grid.links + shared
-            table[:, K.TICKS] = ticks.reshape(-1)[shared]
-            table[:, K.OTHERS] = users[network].reshape(-1)[shared] - 1
-            table[:, K.NETWORK] = network
+            table = np.zeros((len(shared), len(Links)), np.int64)
+            table[:, Links.LINK] = network * grid.links + shared
+            table[:, Links.TICKS] = ticks.reshape(-1)[shared]
+            table[:, Links.OTHERS] = users[network].reshape(-1)[shared] - 1
+            table[:, Links.NETWORK] = network
             links.append(table)
             row[begin], row[end] = count, count + len(shared)
             count += len(shared)
-    return np.concatenate([*links, np.zeros((1, len(K)), np.int64)])
+    return np.concatenate([*links, np.zeros((1, len(Links)), np.int64)])
 
 
 def _ticks_per_byte(spec: RduSpec, grid: Grid, rate: float, flit_bytes: int, *, across: bool) -> Loads:

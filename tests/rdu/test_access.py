@@ -10,7 +10,7 @@ from arch.load import load_arch
 from sim.app.families.rdu import run_program
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.interpret import interpret
-from sim.rdu.layout import L
+from sim.rdu.layout import Log
 from sim.rdu.program import Counter, Out, Section, Tensor
 from workloads.rdu.access import chase, linked_rows, stream
 from workloads.rdu.monarch import FLOPS, FORMS, monarch
@@ -40,7 +40,7 @@ def test_a_list_in_memory_units_pays_their_latency_and_the_mesh() -> None:
     channels = result.configuration.channels
     hops = sum(c.ways.hops for c in channels if c.read.name in ("fetch -> next", "next -> fetch"))
     depth = spec.pcu.stages + spec.pcu.latency_cycles
-    starts = result.log[result.log[:, L.STAGE] == 1][:, L.START] / TICKS_PER_CYCLE
+    starts = result.log[result.log[:, Log.STAGE] == 1][:, Log.START] / TICKS_PER_CYCLE
     assert len(starts) == COUNT
     assert (np.diff(starts) == 2 * spec.pmu.latency_cycles + depth + 2 + hops).all()
     assert np.diff(starts).max() < cycles(chase(COUNT)) / COUNT / 5

@@ -15,7 +15,7 @@ from arch.dtypes import round_to
 from arch.load import load_arch
 from sim.rdu.engine import FAR, Deadlock, Run
 from sim.rdu.interpret import Replay, interpret
-from sim.rdu.layout import Q
+from sim.rdu.layout import Channels
 from sim.rdu.lower import lower_section
 from sim.rdu.program import Call, Counter, Out, Program, Section, Tensor
 from tests.rdu.conftest import SMALL
@@ -115,14 +115,22 @@ def test_the_programs_themselves_compute_without_violations(make: Callable[[], P
 
 
 REDUNDANT = {
-    (scaled_product, 2, Q.WAITS_ROOM): "the array is slower than the chain behind it, which has always made room",
-    (scaled_product, 3, Q.WAITS_ROOM): "the chain is slower to fill than the store to empty",
-    (scaled_sparse_product, 0, Q.WAITS_TOKEN): "x is loaded before the first column numbers",
-    (scaled_sparse_product, 3, Q.WAITS_TOKEN): "values are loaded before what their columns are looked up",
-    (scaled_sparse_product, 6, Q.WAITS_TOKEN): "the norm comes later than the y that it is made of",
-    (scaled_sparse_product, 0, Q.WAITS_ROOM): "x is loaded once",
+    (
+        scaled_product,
+        2,
+        Channels.WAITS_ROOM,
+    ): "the array is slower than the chain behind it, which has always made room",
+    (scaled_product, 3, Channels.WAITS_ROOM): "the chain is slower to fill than the store to empty",
+    (scaled_sparse_product, 0, Channels.WAITS_TOKEN): "x is loaded before the first column numbers",
+    (scaled_sparse_product, 3, Channels.WAITS_TOKEN): "values are loaded before what their columns are looked up",
+    (scaled_sparse_product, 6, Channels.WAITS_TOKEN): "the norm comes later than the y that it is made of",
+    (scaled_sparse_product, 0, Channels.WAITS_ROOM): "x is loaded once",
 } | {
-    (scaled_sparse_product, channel, Q.WAITS_ROOM): "memory brings tiles more slowly than the stages behind take them"
+    (
+        scaled_sparse_product,
+        channel,
+        Channels.WAITS_ROOM,
+    ): "memory brings tiles more slowly than the stages behind take them"
     for channel in (2, 4, 5, 6, 7, 8)
 }
 """Waits that the rates of this machine make unnecessary."""
@@ -131,8 +139,8 @@ REDUNDANT = {
 @pytest.mark.parametrize(
     ("make", "channel"), [(m, c) for m, n in ((scaled_product, 4), (scaled_sparse_product, 9)) for c in range(n)]
 )
-@pytest.mark.parametrize("wait", [Q.WAITS_TOKEN, Q.WAITS_ROOM])
-def test_every_wait_left_out_is_noticed(make: Callable[[], Program], channel: int, wait: Q) -> None:
+@pytest.mark.parametrize("wait", [Channels.WAITS_TOKEN, Channels.WAITS_ROOM])
+def test_every_wait_left_out_is_noticed(make: Callable[[], Program], channel: int, wait: Channels) -> None:
     program = make()
     try:
         replay = _replay(program, (channel, int(wait)))

@@ -9,7 +9,7 @@ from arch.load import load_arch
 from arch.rdu import RduSpec
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.engine import build
-from sim.rdu.layout import L, Network, Reason, S
+from sim.rdu.layout import Log, Network, Reason, Stages
 from sim.rdu.lower import lower_section
 from sim.rdu.program import Counter, Out, Section
 from tests.rdu.conftest import SILENT, SMALL, cycles, pipeline, run
@@ -33,9 +33,9 @@ def _blocked_then_ready(section: Section, spec: RduSpec, stage: int, cycle: int)
     """The stage's first firing begins at the cycle, not a tick before."""
     waiting = build(section, spec, {})
     waiting.advance(cycle * TICKS_PER_CYCLE - 1)
-    assert waiting.state.stage[stage, S.FIRED] == 0
+    assert waiting.state.stage[stage, Stages.FIRED] == 0
     waiting.advance(cycle * TICKS_PER_CYCLE)
-    assert waiting.state.stage[stage, S.FIRED] == 1
+    assert waiting.state.stage[stage, Stages.FIRED] == 1
 
 
 def test_two_scalars_over_one_link_follow_one_another() -> None:
@@ -82,7 +82,7 @@ def test_done_and_credit_tokens_take_a_hop_a_cycle(silent: RduSpec) -> None:
     result = run(section, spec)
     assert result.reasons[0, Reason.NETWORK] == 9 * 3 * way.hops * TICKS_PER_CYCLE
     assert result.reasons[1, Reason.NETWORK] == 10 * 3 * way.hops * TICKS_PER_CYCLE
-    assert (result.log[:, L.START] % TICKS_PER_CYCLE == 0).all()
+    assert (result.log[:, Log.START] % TICKS_PER_CYCLE == 0).all()
 
 
 def test_a_scalar_goes_to_every_pcu_that_needs_it(small: RduSpec) -> None:

@@ -12,7 +12,7 @@ from arch.load import load_arch
 from arch.rdu import RduSpec
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.cost import stage_cost
-from sim.rdu.layout import L, Network, Reason
+from sim.rdu.layout import Log, Network, Reason
 from sim.rdu.program import Counter, Out, Section, Tensor
 from tests.rdu.conftest import SILENT, SMALL, cycles, pipeline, run
 
@@ -64,7 +64,7 @@ def test_a_loop_nest_holds_the_outer_token(silent: RduSpec) -> None:
     section.timed("use", (m, n), {"a": outer.read(pmus=2), "b": inner.read(pmus=2)}, out, interval_cycles=60)
     result = run(section, silent)
     assert cycles(result) == 300 + 5 * 7 * 60
-    starts = result.log[result.log[:, L.STAGE] == 0][:, L.START] // TICKS_PER_CYCLE
+    starts = result.log[result.log[:, Log.STAGE] == 0][:, Log.START] // TICKS_PER_CYCLE
     # With two buffers the third outer token waits until the first has been used seven times.
     assert starts.tolist() == [0, 300, 300 + 420, 300 + 840, 300 + 1260]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from arch.load import load_arch
 from sim.rdu.engine import SectionResult, run_section
 from sim.rdu.interpret import interpret
-from sim.rdu.layout import L, Network, Reason
+from sim.rdu.layout import Log, Network, Reason
 from sim.rdu.lower import firings_of
 from sim.rdu.program import Call, Counter, Out, Output, Program, Section, Tensor
 from tests.rdu.conftest import SMALL
@@ -71,8 +71,8 @@ def _conserves(result: SectionResult, program: Program) -> None:
     sizes = {role: sum(t.size_bytes for t in program.tensors if t.role == role) for role in ("input", "output")}
     assert result.read_bytes["hbm"] == sizes["input"]
     assert result.write_bytes["hbm"] == sizes["output"]
-    assert (np.bincount(result.log[:, L.STAGE]) == [stage.firings for stage in section.stages]).all()
-    assert (result.log[:, L.COMMIT] >= result.log[:, L.END]).all()
+    assert (np.bincount(result.log[:, Log.STAGE]) == [stage.firings for stage in section.stages]).all()
+    assert (result.log[:, Log.COMMIT] >= result.log[:, Log.END]).all()
     # Tokens: as many as were made were announced, and as many credits came back.
     load = result.configuration.link_load
     found = np.zeros(len(Network))

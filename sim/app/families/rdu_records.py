@@ -11,7 +11,7 @@ from sim.app.report.record import KernelRecord, MachineFigures, RduBuffer, RduSe
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ticks_to_ps
 from sim.rdu.engine import SectionResult
 from sim.rdu.host import copy_ps
-from sim.rdu.layout import L, Network, Reason
+from sim.rdu.layout import Log, Network, Reason
 from sim.rdu.program import Program, walk
 
 REASONS = tuple(reason.name.lower() for reason in Reason)
@@ -91,7 +91,7 @@ def kernel_record(
         sram_bytes=sum(c.read.depth * c.read.token_bytes for c in configuration.channels),
         networks=_networks(result, spec),
         log=tuple(
-            (int(row[L.STAGE]), int(row[L.START]) // TICKS_PER_CYCLE, int(row[L.END]) // TICKS_PER_CYCLE)
+            (int(row[Log.STAGE]), int(row[Log.START]) // TICKS_PER_CYCLE, int(row[Log.END]) // TICKS_PER_CYCLE)
             for row in result.log[:_LOG_SHOWN]
         ),
     )

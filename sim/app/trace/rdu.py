@@ -18,7 +18,7 @@ from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.rdu.engine import SectionResult
-from sim.rdu.layout import Kind, L, Q, Reason, S
+from sim.rdu.layout import Channels, Kind, Log, Reason, Stages
 
 MOST_FIRINGS = 1 << 20
 
@@ -57,20 +57,22 @@ class _Collector:
         self.launch = {f"{name}_cycles": ps * record.clock_hz // PS_PER_S for name, ps in parts}
         self.firings: dict[int, list[np.ndarray]] = defaultdict(list)
         for row in result.log:
-            self.firings[int(row[L.STAGE])].append(row)
+            self.firings[int(row[Log.STAGE])].append(row)
         for rows in self.firings.values():
-            rows.sort(key=lambda row: int(row[L.FIRING]))
+            rows.sort(key=lambda row: int(row[Log.FIRING]))
 
     def collect(self, root: int) -> None:
         """Fills in stages, then buffers."""
         ready: dict[int, list[int]] = {}  # by channel, when the data of each token are there
         freed: dict[int, list[int]] = {}
         for c, channel in enumerate(self.tables.channel):
-            producer, consumer = int(channel[Q.PRODUCER]), int(channel[Q.CONSUMER])
-            latency = int(channel[Q.READY_LATENCY])
+            producer, consumer = int(channel[Channels.PRODUCER]), int(channel[Channels.CONSUMER])
+            latency = int(channel[Channels.READY_LATENCY])
             first = [0] * self.configuration.channels[c].read.initial
-            ready[c] = first + [int(r[L.COMMIT]) + latency for r in self._moving(producer, int(channel[Q.TOKEN_LEVEL]))]
-            freed[c] = [int(r[L.END]) for r in self._moving(consumer, int(channel[Q.READ_LEVEL]))]
+            ready[c] = first + [
+                int(r[Log.COMMIT]) + latency for r in self._moving(producer, int(channel[Channels.TOKEN_LEVEL]))
+            ]
+            freed[c] = [int(r[Log.END]) for r in self._moving(consumer, int(channel[Channels.READ_LEVEL]))]
         for number, stage in enumerate(self.configuration.stages):
             units = len(self.configuration.pcus[number])
             self._stage(self.found.track(f"{stage.name} ({units} units)", root), number)
@@ -89,22 +91,22 @@ class _Collector:
 
     def _moving(self, stage: int, level: int) -> list[np.ndarray]:
         """Firings of a stage after which a counter below `level` moves on."""
-        at = int(self.tables.stage[stage, S.STARTS]) + 1
-        return [row for row in self.firings[stage] if self.tables.starts[at + int(row[L.FIRING])] < level]
+        at = int(self.tables.stage[stage, Stages.STARTS]) + 1
+        return [row for row in self.firings[stage] if self.tables.starts[at + int(row[Log.FIRING])] < level]
 
     def _stage(self, track: int, number: int) -> None:
         """Its launch, its firings in order, what was waited for before and in each, and nothing after the last."""
         self.found.add(track, 0, self.outside, "reconfiguration", "stall", self.launch)
         free = 0
         for row in self.firings[number]:
-            start, end, late = int(row[L.START]), int(row[L.END]), int(row[L.LATE])
-            firing = {"firing": int(row[L.FIRING])}
+            start, end, late = int(row[Log.START]), int(row[Log.END]), int(row[Log.LATE])
+            firing = {"firing": int(row[Log.FIRING])}
             if start > free:
-                self._piece(track, free, start - late, Reason(int(row[L.WAITED])), firing)
+                self._piece(track, free, start - late, Reason(int(row[Log.WAITED])), firing)
                 self._piece(track, start - late, start, Reason.NETWORK, firing)
-            worked = start + int(row[L.WORKED])
-            memory = worked + int(row[L.MEMORY])
-            work = Reason.NETWORK if self.tables.stage[number, S.KIND] == Kind.COLLECTIVE else Reason.BUSY
+            worked = start + int(row[Log.WORKED])
+            memory = worked + int(row[Log.MEMORY])
+            work = Reason.NETWORK if self.tables.stage[number, Stages.KIND] == Kind.COLLECTIVE else Reason.BUSY
             self.found.add(
                 track, self._cycle(start), self._cycle(worked), f"firing {firing['firing']}", "work",
                 {**firing, "reason": work.name.lower()},
