@@ -5,7 +5,7 @@ from enum import IntEnum
 from sim.engine.jit import inner
 from sim.gpu.engine.expressions import evaluate
 from sim.gpu.lower.tables import Box
-from sim.memory.kernel import AHEAD
+from sim.memory.ahead import AHEAD
 
 CHUNK = AHEAD  # lines a long transfer issues in one event
 

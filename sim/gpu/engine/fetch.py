@@ -17,7 +17,8 @@ from sim.gpu.engine.scheduler import wake
 from sim.gpu.engine.tma import Tma
 from sim.gpu.engine.tree import PARKED, leaf_of, schedule
 from sim.gpu.engine.warp import Block, Warp
-from sim.memory.kernel import LINE, count_sectors, l2_prefetch
+from sim.memory.ahead import LINE, l2_prefetch
+from sim.memory.sets import count_sectors
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec

@@ -29,7 +29,7 @@ from sim.gpu.engine.record import log_op
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.warp import Warp, add_ready, set_tile
 from sim.gpu.lower.tables import Col, Kind
-from sim.memory.kernel import count_sectors
+from sim.memory.sets import count_sectors
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec

@@ -12,8 +12,8 @@ from sim.engine.prefetch import prefetch
 from sim.engine.search import TAGS, find_tag
 from sim.gpu.engine.boxes import CHUNK, full_mask
 from sim.gpu.engine.chip import Part
+from sim.memory.ahead import LINE
 from sim.memory.hashing import divide, product, reciprocal
-from sim.memory.kernel import LINE
 from sim.memory.replacement import MAX_WAYS, POLICIES, fill, touch, victim
 
 if TYPE_CHECKING:

@@ -14,7 +14,9 @@ from sim.gpu.engine.boxes import CHUNK, full_mask, sector_mask
 from sim.gpu.engine.chip import Part
 from sim.gpu.engine.l1 import locate_in_l1
 from sim.gpu.engine.tree import FAR
-from sim.memory.kernel import LINE, count_sectors, l2_change_ahead, l2_prefetch, l2_prefetch_changes, l2_read_ahead
+from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes
+from sim.memory.l2 import l2_change_ahead, l2_read_ahead
+from sim.memory.sets import count_sectors
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec

@@ -36,7 +36,7 @@ from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.tree import FAR, PARKED, leaf_of, schedule
 from sim.gpu.engine.warp import Block, Warp, park
 from sim.gpu.lower.tables import Col, Kind
-from sim.memory.kernel import count_sectors
+from sim.memory.sets import count_sectors
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
