@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from arch.spec import Count, Documents, Group, Share
 from arch.units import Bytes, BytesPerSecond, Picoseconds
+
+PagePolicy = Literal["closed_adaptive", "closed"]
+"""When a row closes: after tRAS unless more requests for it have come by then, or after each access."""
 
 
 class BankedMemory(Group):
@@ -34,4 +37,5 @@ class BankedMemory(Group):
     t_rtw_ps: Picoseconds = Field(description="data bus idle between a read and a write")
     t_refi_ps: Picoseconds = Field(description="between two refreshes of the same bank")
     t_rfc_ps: Picoseconds = Field(description="for which a bank under refresh is away")
+    page_policy: PagePolicy = Field(default="closed_adaptive", description="when the controller closes a row")
     write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")

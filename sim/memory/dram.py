@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from sim.engine.clock import bytes_per_cycle, ps_to_ticks, transfer_ticks
 from sim.memory.hashing import reciprocal
+from sim.memory.page_policy import POLICIES
 
 FIGURES = (
     "dram.atom",
@@ -118,6 +119,10 @@ class DramFigures(Protocol):
         """For which a bank under refresh is away."""
 
     @property
+    def page_policy(self) -> str:
+        """A policy of `page_policy`."""
+
+    @property
     def write_batch(self) -> int:
         """Bursts that a channel writes before it turns back to reads."""
 
@@ -151,6 +156,8 @@ class DramSpec(NamedTuple):
     rfc: int
     refresh_gap: int
     """Between refreshes of neighbouring banks."""
+    page_policy: int
+    """A policy of `page_policy`."""
     write_batch: int
     """Atoms that a channel collects before it writes them."""
 
@@ -198,6 +205,7 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         refi=ps_to_ticks(dram.t_refi_ps, clock_hz),
         rfc=ps_to_ticks(dram.t_rfc_ps, clock_hz),
         refresh_gap=ps_to_ticks(dram.t_refi_ps, clock_hz) // dram.banks,
+        page_policy=POLICIES.index(dram.page_policy),
         write_batch=dram.write_batch,
     )
 

@@ -2,8 +2,8 @@
 
 A channel's data bus is booked from the arrival of a request: its controller reorders, so a request whose bank is busy
 does not hold up the bus for others. A bank serves batches: requests of one row that arrive while the row is pending or
-open join it (first ready, first come), the others queue behind it with precharge and activate. A row without requests
-closes after tRAS. Writes are posted: a channel collects a batch, turns its bus round, and writes it.
+open join it (first ready, first come), the others queue behind it with precharge and activate. `page_policy` says for
+how long a row is open. Writes are posted: a channel collects a batch, turns its bus round, and writes it.
 """
 
 from sim.engine.jit import inner, kernel
@@ -22,6 +22,7 @@ from sim.memory.dram import (
     WRITING,
 )
 from sim.memory.hashing import divide, rotate
+from sim.memory.page_policy import kept_until, open_until
 
 _READ_BYTES = int(MemoryCounter.DRAM_READ_BYTES)
 _WRITE_BYTES = int(MemoryCounter.DRAM_WRITE_BYTES)
@@ -86,16 +87,16 @@ def open_row(spec, state, counters, t, channel, bank, row):
     i = base + 2 + 3 * batch
     state.bank[i] = row
     state.bank[i + 1] = activate + spec.rcd
-    state.bank[i + 2] = activate + spec.ras
+    state.bank[i + 2] = open_until(spec.page_policy, activate, spec.ras)
     state.bank[base] = max(activate + spec.rc, activate + spec.ras + spec.rp)
     return i
 
 
 @inner(inline=True)
 def use_row(spec, state, base, i, end):
-    """Keep the row of batch i open until its data end at tick `end`; only the newest moves the next activate."""
+    """Keep the bank of batch i until the batch's data end at tick `end`; only the newest moves the next activate."""
     if end > state.bank[i + 2] and i == base + 2 + 3 * state.bank[base + 1]:
-        state.bank[i + 2] = end
+        state.bank[i + 2] = kept_until(spec.page_policy, end)
         if end + spec.rp > state.bank[base]:
             state.bank[base] = end + spec.rp
 

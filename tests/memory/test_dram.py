@@ -1,16 +1,18 @@
 """Blocked at t - 1, ready at t: the timing table of external memory, one constraint at a time."""
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from arch.dram import list_standards
 from arch.load import load_arch
+from arch.memory import PagePolicy
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import BANK_WORDS, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
 from sim.memory.dram_kernel import bank_of, dram_read, dram_write
+from sim.memory.page_policy import POLICIES
 from tests.memory.machines import CLOCK_HZ, tiny
 
 NS = TICKS_PER_CYCLE
@@ -189,6 +191,32 @@ def test_writes_that_change_check_bits_hold_the_bus_for_longer() -> None:
     # A read after one batch waits for the bus: for as long again where writes take twice the time.
     plain_end, checked_end = (memory.read(0, 10_000) for memory in (plain, checked))
     assert checked_end - plain_end == batch * plain.spec.burst / NS
+
+
+def test_every_page_policy_is_a_word_of_the_machine() -> None:
+    assert get_args(PagePolicy) == POLICIES
+
+
+def test_a_closed_page_is_opened_for_each_access() -> None:
+    memory = Memory(page_policy="closed")
+    assert memory.read(0, memory.unit(3)) == 114
+    assert memory.read(20, memory.unit(3) + 1) == 50 + 14 + 100  # tRC, and activated again
+    assert memory.read(300, memory.unit(3)) == 414
+    assert [memory.count(f"DRAM_ROW_{name}") for name in ("HITS", "MISSES", "CONFLICTS")] == [0, 2, 1]
+
+
+def test_a_closed_page_precharges_after_its_data() -> None:
+    memory = Memory(page_policy="closed", t_rc_ps=20_000, t_ras_ps=5_000)
+    memory.read(0, memory.unit(3), 4)  # data from 14 to 18
+    assert memory.read(0, memory.unit(3)) == 18 + 15 + 14 + 100
+
+
+def test_accesses_to_different_rows_do_not_care_for_the_page_policy() -> None:
+    answers = []
+    for policy in POLICIES:
+        memory = Memory(page_policy=policy)
+        answers.append([memory.read(k * 7, memory.unit(k % 16, k // 16)) for k in range(64)])
+    assert answers[0] == answers[1]
 
 
 # ---- every standard, constraint by constraint, at a clock of which a tick is a picosecond
