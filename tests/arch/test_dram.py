@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arch.dram import FOLDER, list_standards, read_standard
+from arch.dram_standards import FOLDER, list_standards, read_standard
 from arch.errors import InputError
 from arch.load import list_archs, load_arch
 from arch.preset_file import read

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from arch.dram import list_standards
+from arch.dram_standards import list_standards
 from arch.load import load_arch
 from arch.memory import PagePolicy
 from sim.engine.clock import TICKS_PER_CYCLE
