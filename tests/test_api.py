@@ -98,6 +98,15 @@ def test_a_locked_clock_is_the_clock() -> None:
     assert report.record.kernels[0].throttle_reason == "locked"
 
 
+def test_nothing_holds_the_clock_of_a_small_kernel() -> None:
+    spec = load_arch("h100-pcie")
+    assert isinstance(spec, GpuSpec)
+    assert spec.clock.tensor_hz < spec.clock.boost_hz
+    report = simulate(SMALL, spec)
+    assert report.figures.clock_hz == pytest.approx(spec.clock.boost_hz, rel=1e-4)
+    assert report.record.kernels[0].throttle_reason is None
+
+
 def test_scopes_order_as_they_cover_more() -> None:
     times = [simulate(SMALL, A100, scope=scope).time_us for scope in ("kernel", "event", "host")]
     assert times == sorted(times)

@@ -1,6 +1,7 @@
 """Graphs on a GPU: kernels in order on one device, the L2 carried over, forms of calling, profiles and errors."""
 
 import json
+import weakref
 from importlib import resources
 from typing import Any
 
@@ -14,6 +15,7 @@ from arch.load import load_arch
 from sim.app.cli import main
 from sim.app.report.report import Report
 from sim.app.run import simulate
+from sim.gpu.engine.api import Device, Launch
 from workloads.graphs import Graph, GraphBuilder
 from workloads.ops import CopyH2D, Gemm, Pointwise, Softmax, SoftmaxBackward
 
@@ -76,6 +78,22 @@ def test_a_graph_launch_saves_the_framework_and_moves_no_cycle() -> None:
     assert [k.cycles for k in eager.record.kernels] == [k.cycles for k in graph.record.kernels]
     assert graph.record.time_ps < eager.record.time_ps
     assert sum(o.host_ps for o in graph.record.operators) < sum(o.host_ps for o in eager.record.operators) / 5
+
+
+def test_a_kernels_state_goes_when_its_record_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[weakref.ref[Launch]] = []
+    alive: list[int] = []
+    build = Device.build
+
+    def counted(self: Device, *arguments: Any, **options: Any) -> Launch:
+        alive.append(sum(launch() is not None for launch in built))
+        launch = build(self, *arguments, **options)
+        built.append(weakref.ref(launch))
+        return launch
+
+    monkeypatch.setattr(Device, "build", counted)
+    simulate(chain(4), MACHINE)
+    assert alive == [0] * 4
 
 
 def test_a_slow_framework_bounds_small_operators() -> None:

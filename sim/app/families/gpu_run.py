@@ -316,9 +316,7 @@ def throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult)
     highest_hz = max(hz for _, hz in result.clocks)
     if conditions.clock == "locked":
         return "locked" if highest_hz < spec.clock.boost_hz else None
-    start_hz = min(conditions.clock_hz or spec.clock.tensor_hz, spec.clock.boost_hz)
+    start_hz = min(conditions.clock_hz or spec.clock.boost_hz, spec.clock.boost_hz)
     if result.clock_hz < 0.99 * start_hz:
         return "power" if conditions.clock == "sustained" else "regulator"
-    if conditions.clock_hz:
-        return "locked"
-    return "tensor_clock" if start_hz < spec.clock.boost_hz else None
+    return "locked" if start_hz < spec.clock.boost_hz else None

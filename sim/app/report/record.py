@@ -131,7 +131,7 @@ class KernelRecord:
     launch_ps: Mapping[str, int] = field(default_factory=dict)
     """Parts of the launch that belong to `time_ps`: `command`, `instruction_fetch`, `descriptor_fetch`, ..."""
     throttle_reason: str | None = None
-    """`power`, `regulator`, `tensor_clock` or `locked` when the clock stayed below boost; None at boost."""
+    """`power`, `regulator` or `locked` when the clock stayed below boost; None at boost."""
 
 
 @dataclass(frozen=True, slots=True)
