@@ -38,8 +38,6 @@ from workloads.silicon import Row, environment_of, operator_of
 if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
 
-_SETTLING_RUNS = 8
-
 _COUNTS = ("events", "warp_instructions", "memory_lines")
 
 
@@ -162,7 +160,7 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
 def operator_work(op: Operator, program: Program, estimate_ps: int) -> Work:
     """An operator's kernels as the one step of a graph, launched by a program that calls them directly."""
     step = Planned(op, program, program.addresses(), estimate_ps)
-    return Work((step,), "direct", _SETTLING_RUNS, idle_launches=True)
+    return Work((step,), "direct", idle_launches=True)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,6 @@ FORMS = {
 }
 """Schedules of a graph: whether neighbouring element-by-element operators are one kernel, and how the host calls it."""
 
-_SETTLING_RUNS = 4
-
 
 @dataclass(frozen=True)
 class PlannedGraph:
@@ -48,7 +46,7 @@ def plan_graph(request: Request, spec: GpuSpec) -> PlannedGraph:
     graph, form = _graph_in_form(request, spec)
     addresses, end = graph.addresses()
     steps = [_planned(graph, step, spec, addresses, end) for step in graph.steps]
-    return PlannedGraph(graph, form, Work(steps, FORMS[form][1], _SETTLING_RUNS))
+    return PlannedGraph(graph, form, Work(steps, FORMS[form][1]))
 
 
 def graph_listing(request: Request, spec: GpuSpec) -> str:

@@ -32,6 +32,9 @@ from workloads.ops import AllReduce, CopyH2D, Operator
 SETTLED_PS = 40 * PowerRegulator.WINDOW_PS
 """Work that is longer meets its sustained clock on its own; shorter work is repeated first."""
 
+_SETTLING_RUNS = 8
+"""How often short work is repeated at most until its clock stays."""
+
 _WINDOWS_A_STEP = 8
 """Windows of the regulator between two turns of the host model."""
 
@@ -60,13 +63,11 @@ class Planned:
 
 @dataclass(frozen=True)
 class Work:
-    """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`. repeats: how often it is
-    repeated at most until its clock stays. idle_launches: every kernel is launched as on an idle device, not the first
-    alone."""
+    """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`. idle_launches: every
+    kernel is launched as on an idle device, not the first alone."""
 
     steps: Sequence[Planned]
     calling: str
-    repeats: int
     idle_launches: bool = False
 
     @property
@@ -172,7 +173,7 @@ class _Runner:
 
     def settle(self) -> None:
         """Repeats short work until its clock stays: the chip has been busy with it for long."""
-        for _ in range(self.work.repeats):
+        for _ in range(_SETTLING_RUNS):
             before_hz = self.device.regulator.clock_hz
             self.launch()
             if self.conditions.l2 != "warm":
