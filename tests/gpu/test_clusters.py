@@ -14,7 +14,8 @@ from sim.app.run import simulate
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
 from sim.gpu.engine.events import Event
-from sim.gpu.language import Program
+from sim.gpu.language import KernelBuilder, Program, RegisterTile
+from tests.gpu.conftest import cycles, run
 from tests.gpu.kernels import numbers, wgmma_gemm
 
 
@@ -54,3 +55,27 @@ def test_more_ctas_than_a_machine_has_are_refused() -> None:
         simulate("softmax rows=2 cols=40000 dtype=fp16", machine, schedule="cluster warps 8 rows 1 cluster 16")
     with pytest.raises(InputError, match="has clusters of 16 CTAs; h100-sxm allows 8"):
         Device(machine).build(gemm(16).kernels[0], gemm(16).addresses())
+
+
+def gather(loads: int) -> Program:
+    """Each CTA of a cluster of two reads a tile of the first one: 32 lanes, 16 B each."""
+    builder = KernelBuilder("gather", (2, 1, 1), (2, 1, 1))
+    tile, value = builder.shared("tile", (32, 4), "fp32"), RegisterTile("value", (32, 4), "fp32")
+    with builder.role("warps", warps=4, registers=32) as r:
+        r.cluster_sync()
+        r.dsmem_ld(value.whole, tile.stage(), loads, rank=0, into="loads")
+        r.run("ffma", 1, srcs=(value.whole,), after=("loads",))
+        r.cluster_sync()
+    return Program("gather", (), (builder.build(),), "test")
+
+
+@pytest.mark.parametrize("rate", [8, 16])
+def test_loads_from_another_sm_take_the_networks_rate(rate: int) -> None:
+    machine = load_arch("h100-sxm", {"sm.count": 4, "gpc.count": 1, "dsmem.read": f"{rate} B/clk"})
+    few, more = (cycles(run(machine, gather(loads))) for loads in (16, 32))
+    assert more - few == pytest.approx(16 * 4 * 512 / rate, rel=0.01)  # loads, warps, bytes
+
+
+def test_a_figure_of_the_network_that_nothing_reads_is_refused() -> None:
+    with pytest.raises(InputError, match="no op stores to the shared memory of another CTA"):
+        load_arch("h100-sxm", ["dsmem.write=40 B/clk"])

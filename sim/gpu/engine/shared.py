@@ -28,6 +28,7 @@ class SharedMemory(IntEnum):
 
     FREE = 0  # for loads and stores of warps
     BACKGROUND_FREE = 1  # for traffic of tensor cores and TMA behind these
+    NETWORK_FREE = 10  # of loads from other SMs of its cluster
 
 
 class SharedFigure(IntEnum):
@@ -68,7 +69,12 @@ def access(p, st, code, w, sm, t, pc, n, issued):
     sms[sm, SharedMemory.BACKGROUND_FREE] = max(sms[sm, SharedMemory.BACKGROUND_FREE], t) + work
     st.counters[code[pc, Col.BYTES_COUNTER]] += n * code[pc, Col.BYTES]
     st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.CONFLICTS]
-    last = max(begin + work, issued) + code[pc, Col.LATENCY]
+    end = max(begin + work, issued)
+    if code[pc, Col.NETWORK] > 0:
+        network = max(sms[sm, SharedMemory.NETWORK_FREE], t) + n * code[pc, Col.NETWORK]
+        sms[sm, SharedMemory.NETWORK_FREE] = network
+        end = max(end, network)
+    last = end + code[pc, Col.LATENCY]
     if code[pc, Col.BYTES_COUNTER] == Counter.SHARED_WRITE_BYTES:
         st.warps[w, Warp.SHARED_WRITTEN] = max(st.warps[w, Warp.SHARED_WRITTEN], last)
     return last

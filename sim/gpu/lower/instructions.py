@@ -15,6 +15,9 @@ FIGURES = ("dsmem.latency", "instructions", "shared.banks")
 """Figures of a preset that this module reads."""
 
 
+_SECTOR_BYTES = 32  # what the SM-to-SM network moves at least
+
+
 def instruction(spec: GpuSpec, op: Op) -> Instruction:
     """The row of one op: by its format and shape, an access of memory by its width.
 
@@ -57,6 +60,7 @@ class SharedAccess(NamedTuple):
     """One instruction's access of shared memory. waves: wavefronts, with the conflicts of the tile's layout.
 
     least_waves: without conflicts. wave_bytes: what one of them moves at most. thread_bytes: what each thread asks for.
+    network_bytes: what comes from another SM of the cluster, in sectors.
     """
 
     row: Instruction
@@ -64,6 +68,7 @@ class SharedAccess(NamedTuple):
     least_waves: int
     wave_bytes: int
     thread_bytes: int
+    network_bytes: int = 0
 
     @property
     def registers(self) -> int:
@@ -82,11 +87,14 @@ def shared_access(spec: GpuSpec, op: Op) -> SharedAccess:
         waves = ldmatrix_waves(view, banks, matrices)
         return SharedAccess(row, waves, matrices * max(1, 32 // banks), min(4 * banks, 128), 16)
     if not stores and Space.CLUSTER in op.spec.srcs[0]:
-        # The latency is the network's, whose rate is not booked, nor the array of the SM that is read.
+        # Latency and rate are the network's; the array of the SM that is read is not booked.
         if spec.dsmem is None:
             raise InputError(f"{op.opcode} needs clusters, which {spec.name} does not have")
         row = row.model_copy(update={"latency_cycles": spec.dsmem.latency_cycles})
     waves = access_waves(view, op.vector_bytes, banks, op.sharers)
     warp_bytes = WARP_SIZE * _bits(op) // 8
+    network_bytes = 0
+    if not stores and Space.CLUSTER in op.spec.srcs[0]:
+        network_bytes = -(-min(warp_bytes, view.size_bytes) // _SECTOR_BYTES) * _SECTOR_BYTES
     least = -(-warp_bytes // (4 * banks))
-    return SharedAccess(row, waves, least, min(4 * banks, warp_bytes), op.vector_bytes)
+    return SharedAccess(row, waves, least, min(4 * banks, warp_bytes), op.vector_bytes, network_bytes)

@@ -35,6 +35,7 @@ from sim.gpu.lower.tables import (
 )
 
 FIGURES = (
+    "dsmem.read",
     "instructions",
     "shared.bandwidth",
     "shared.banks",
@@ -254,6 +255,12 @@ class _Lowering:
         shared = self.spec.shared
         return transfer_ticks(access.wave_bytes, min(shared.bandwidth_bytes_per_cycle, 4 * shared.banks))
 
+    def _network_ticks(self, access: SharedAccess) -> int:
+        """Ticks that a load from another SM takes of its own SM's share of the network between them."""
+        if access.network_bytes == 0 or self.spec.dsmem is None:
+            return 0
+        return transfer_ticks(access.network_bytes, self.spec.dsmem.read_bytes_per_cycle)
+
     def _shared(self, op: Op) -> dict[str, int]:
         access = shared_access(self.spec, op)
         ticks, conflicts = self._wave_ticks(access), access.waves - access.least_waves
@@ -267,6 +274,7 @@ class _Lowering:
             "latency": max(latency, 0),
             "shared": access.waves * ticks,
             "conflicts": max(0, conflicts) * ticks,
+            "network": self._network_ticks(access),
             "bytes": WARP_SIZE * access.thread_bytes,
             "counter": Counter.INST_SHARED,
             "bytes_counter": Counter.SHARED_WRITE_BYTES if stores else Counter.SHARED_READ_BYTES,

@@ -99,7 +99,8 @@ class Col(IntEnum):
     SPREAD = 32  # 1: the ops that follow issue between the instructions of this one
     LOADS = 33  # shared-memory loads between the instructions of a RUN
     REGISTERS = 34  # ticks for which all instructions of the row keep the tensor core from the register file
-    WIDTH = 35
+    NETWORK = 35  # SHARED: ticks of the SM-to-SM network an instruction
+    WIDTH = 36
 
 
 class Box(IntEnum):
