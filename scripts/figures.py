@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 
-from arch.dram import list_standards
+from arch.dram_standards import list_standards
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.load import FAMILIES, PRESETS, documents, leaves, list_archs, load_arch
