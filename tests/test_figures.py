@@ -32,6 +32,7 @@ RUNS: dict[str, list[Run]] = {
         ("h100-sxm", (), "softmax rows=8 cols=16384 dtype=bf16", {"schedule": "cluster"}),
         ("h100-sxm", ("sm.count=8", "power.limit=111 W"), "gemm m=1024 n=1024 k=4096", {}),
         ("h100-sxm", ("sm.scheduler=lrr",), "softmax rows=8 cols=256", {}),
+        ("h100-sxm", ("sm.scheduler=two_level",), "softmax rows=8 cols=256", {}),
         ("h100-sxm", (), "allreduce bytes=65536 devices=16", {}),
         ("h100-sxm", (), "copy_h2d bytes=100000", {}),
         ("h100-sxm", (), BERT, {"scope": "event", "schedule": "eager"}),
