@@ -39,7 +39,9 @@ class Mutant:
 
 
 ENERGY, REGULATOR = "sim/gpu/power/energy.py", "sim/gpu/power/regulator.py"
+GPU_FAMILY = "sim/app/families/gpu.py"
 POWER_TESTS = "tests/gpu/test_power.py"
+SOURCE_TESTS = "tests/test_validate.py"
 
 MUTANTS = (
     Mutant("issue energy", f"{ENERGY}:EnergyModel.__init__", r"energy\.issue_fj", "0", POWER_TESTS),
@@ -71,6 +73,22 @@ MUTANTS = (
     Mutant("no recovery", f"{REGULATOR}:PowerRegulator.step", r"self\.elapsed_ps < clock\.recovery_ps", "True",
            POWER_TESTS),
     Mutant("no onset", f"{REGULATOR}:PowerRegulator.step", r"self\.elapsed_ps >= clock\.onset_ps", "True", POWER_TESTS),
+    Mutant("bandwidth of a source", f"{GPU_FAMILY}:Gpu.row", r"if rate else \[\]", "if False else []", SOURCE_TESTS),
+    Mutant("locked clock of a source", f"{GPU_FAMILY}:Gpu.row", r"if locked else None", "if False else None",
+           SOURCE_TESTS),
+    Mutant("limit of a source", f"{GPU_FAMILY}:Gpu.row", r"if limit else None", "if False else None", SOURCE_TESTS),
+    Mutant("kind of a source", f"{GPU_FAMILY}:Gpu.row", r'environment\.kind\.get\(row\.dtype, "auto"\)', '"auto"',
+           SOURCE_TESTS),
+    Mutant("MAPE as median", "sim/app/study/validate.py:_group", r"statistics\.fmean\(absolute\)",
+           "statistics.median(absolute)", SOURCE_TESTS),
+    Mutant("ridge of one memory", "sim/app/report/figures.py:Figures.external_bytes_per_s", r"\bsum\(", "max(",
+           "tests/report/test_report.py"),
+    Mutant("tolerance of a lock doubled", "sim/app/study/digest.py:Change.beyond", r"size > tolerance",
+           "size > 2 * tolerance", "tests/study/test_check.py"),
+    Mutant("tolerance of a check doubled", "sim/app/families/gpu_check.py:check", r"passed = error <= op\.tolerance",
+           "passed = error <= 2 * op.tolerance", "tests/test_check_mode.py"),
+    Mutant("violations ignored", "sim/app/families/gpu_check.py:check", r" and not replay\.violations", "",
+           "tests/test_check_mode.py"),
 )  # fmt: skip
 """In the order of what they concern."""
 

@@ -12,7 +12,7 @@ import pytest
 from arch.errors import InputError
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
-from sim.app.run import RowResult, row_request
+from sim.app.run import RowResult, row_request, simulate_row
 from sim.app.study import case as case_module
 from sim.app.study.case import Answer
 from sim.app.study.executors import Inline, Processes, Work
@@ -52,7 +52,7 @@ def validated(rows: Sequence[Row], work: Work = proportional, store: Path | None
 
 
 def test_groups_by_hand() -> None:
-    rows = rows_of([110, 80, 100, 300], dtype=["bf16", "bf16", "bf16", "tf32"])
+    rows = rows_of([110, 70, 100, 300], dtype=["bf16", "bf16", "bf16", "tf32"])
     validation = validated(rows)
     first, second = validation.groups
     assert (first.machine, first.op, first.dtype, first.schedule, first.rows) == (
@@ -62,11 +62,11 @@ def test_groups_by_hand() -> None:
         "vendor",
         3,
     )
-    assert first.mape == pytest.approx(10)
+    assert first.mape == pytest.approx(40 / 3)
     assert first.median == pytest.approx(10)
-    assert first.worst == pytest.approx(20)
-    assert first.bias == pytest.approx(-10 / 3)
-    assert "m=80" in first.worst_row
+    assert first.worst == pytest.approx(30)
+    assert first.bias == pytest.approx(-20 / 3)
+    assert "m=70" in first.worst_row
     assert second.mape == pytest.approx(200)
 
 
@@ -211,3 +211,59 @@ def test_picture_has_a_group_each() -> None:
     axes = validated(rows).plot()
     labels = [line.get_label() for line in axes.lines if line.get_marker() == "."]
     assert labels == ["h100-sxm gemm bf16 vendor", "h100-sxm gemm tf32 vendor"]
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "locked": {"clock": "isolated", "locked_clock_mhz": 1200},
+    "limited": {"clock": "isolated", "power_limit_w": 320},
+    "slow memory": {"clock": "sustained", "dram_bandwidth_tb_s": 1.25},
+    "old library": {"clock": "sustained", "kind": {"fp16": "mma"}, "raster": {"fp16": "linear"}},
+    "flushed": {"clock": "isolated", "flush": "dirty", "dirty_share": 0.25, "data": "zeros", "code": "warm"},
+}
+"""Environments of made-up sources, each with something of its own."""
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the sources say about how they measured."""
+    from workloads.silicon.rows import Environment
+
+    stated = {"statistic": "made up", "evidence": "made up"}
+    known = {name: Environment(**stated, **fields) for name, fields in SOURCES.items()}
+    for module in ("sim.app.families.gpu", "workloads.silicon.rows"):
+        monkeypatch.setattr(f"{module}.environment_of", known.__getitem__)
+
+
+@pytest.mark.usefixtures("sources")
+def test_a_row_is_run_as_its_source_measured() -> None:
+    def request(source: str, **columns: Any) -> Request:
+        return row_request(dataclasses.replace(ROW, machine="a100-sxm4-80gb", dtype="fp16", source=source, **columns))
+
+    assert request("locked").bench.clock_hz == 1_200_000_000
+    assert request("limited").bench.limit_mw == 320_000
+    slow = request("slow memory")
+    assert slow.machine.dram.bandwidth_bytes_per_s == 1_250_000_000_000  # type: ignore[attr-defined]
+    assert dict(slow.machine.overrides) == {"dram.bandwidth": "1.25 TB/s"}
+    assert slow.clock == "sustained"
+    old = request("old library")
+    assert (old.schedule, old.bench.linear_tiles) == ("mma", True)
+    assert request("old library", schedule="triton").schedule == "triton"
+    flushed = request("flushed")
+    assert (flushed.l2, flushed.data) == ("dirty", "zeros")
+    assert (flushed.bench.dirty_milli, flushed.bench.cold_code) == (250, False)
+    assert request("flushed", l2="warm").l2 == "warm"
+    assert request("flushed", scope="host", overhead_us=3.0).scope == "kernel"
+
+
+@pytest.mark.usefixtures("sources")
+def test_what_a_source_states_moves_the_time() -> None:
+    def time_us(source: str, **columns: Any) -> float:
+        asked = {"machine": "a100-sxm4-80gb", "dtype": "fp16", "shape": "m=512 n=512 k=512", **columns}
+        return simulate_row(dataclasses.replace(ROW, source=source, **asked)).time_ps / 1e6
+
+    assert time_us("locked") > 1.05 * time_us("limited")
+    stream = {"op": "add", "shape": "n=4000000"}
+    assert time_us("slow memory", **stream) > 1.2 * time_us("limited", **stream)
+    old = simulate_row(dataclasses.replace(ROW, source="old library", dtype="fp16", shape="m=256 n=256 k=256"))
+    new = simulate_row(dataclasses.replace(ROW, source="limited", dtype="fp16", shape="m=256 n=256 k=256"))
+    assert (old.schedule.split()[0], new.schedule.split()[0]) == ("mma", "wgmma")

@@ -67,20 +67,19 @@ def run(spec: MemorySpec, state: MemoryState, steps: list[tuple[str, int, int, i
     return answers
 
 
-@pytest.mark.parametrize("name", MACHINES)
-@given(steps=requests)
-@settings(max_examples=60)
-def test_contents_match_the_twin(name: str, steps: list[tuple[str, int, int, int, int]]) -> None:
+def compared_with_twin(name: str, steps: list[tuple[str, int, int, int, int]]) -> dict[str, int]:
+    """Counters of the L2 after some requests, which must be those of the twin."""
     spec = SPECS[name]
 
-    def place(line: int) -> tuple[int, int]:
-        block = int(index_of(spec, line))
-        home = int(home_slice(spec, line, block))
-        return home, int(set_of(spec, block, home)) // spec.slices
+    def home(line: int) -> int:
+        return int(home_slice(spec, line, index_of(spec, line)))
+
+    def index(line: int, slice_index: int) -> int:
+        return int(set_of(spec, index_of(spec, line), slice_index)) // spec.slices
 
     state = new_memory_state(spec)
     run(spec, state, steps)
-    twin = CacheTwin(place, spec.partitions, spec.slices, spec.ways, bool(spec.local_copies))
+    twin = CacheTwin(home, index, spec.partitions, spec.slices, spec.ways, bool(spec.local_copies))
     for kind, partition, line, sectors, full in steps:
         if kind == "read":
             twin.read(partition % spec.partitions, line, members(sectors))
@@ -93,6 +92,32 @@ def test_contents_match_the_twin(name: str, steps: list[tuple[str, int, int, int
     assert counts["DRAM_WRITE_BYTES"] == 32 * counts["L2_WRITE_BACK_SECTORS"]
     assert counts["L2_READ_SECTORS"] == counts["L2_READ_HIT_SECTORS"] + counts["L2_READ_MISS_SECTORS"]
     assert (resident_lines(state), dirty_sectors(state)) == (twin.lines(), twin.dirty())
+    return counts
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@given(steps=requests)
+@settings(max_examples=60)
+def test_contents_match_the_twin(name: str, steps: list[tuple[str, int, int, int, int]]) -> None:
+    compared_with_twin(name, steps)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("seed", range(5))
+def test_evictions_match_the_twin(name: str, seed: int) -> None:
+    """Twice the capacity, some lines far more often than others: what is replaced shows in what is found again."""
+    spec, rng = SPECS[name], np.random.default_rng(seed)
+    capacity = spec.slices * spec.sets * spec.ways
+    lines = np.minimum(rng.integers(2 * capacity, size=3000), rng.integers(2 * capacity, size=3000))
+    kinds = ("read", "read", "write", "reduce")
+    steps = [
+        (kinds[int(rng.integers(4))], int(rng.integers(2)), int(line), int(rng.integers(1, 16)), int(rng.integers(16)))
+        for line in lines
+    ]
+    counts = compared_with_twin(name, steps)
+    assert counts["L2_EVICTIONS"] > 300
+    assert counts["L2_WRITE_BACK_SECTORS"] > 300
+    assert counts["L2_READ_HIT_SECTORS"] > 300
 
 
 @given(steps=requests)

@@ -174,6 +174,8 @@ def test_dirty_evictions_hold_up_writers_when_the_write_buffer_is_full() -> None
     lines = lines_of_slice(spec, 0, spec.sets * spec.ways + 200)
     answers = [l2_write(spec, state, 0, 0, line, VALID, VALID) for line in lines]
     drained = state.counters[MemoryCounter.DRAM_WRITE_BYTES] - 3 * batch * 32
+    assert state.counters[MemoryCounter.L2_WRITE_BACK_SECTORS] >= 4 * 190
+    assert drained > 100 * 128
     # 1 byte a cycle: what exceeds the buffers has gone over the bus before the last writer is through.
     assert answers[-1] >= drained * TICKS_PER_CYCLE
 

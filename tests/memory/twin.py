@@ -1,14 +1,17 @@
 """A slow twin of the L2's contents in plain Python: which sectors are where, what is fetched, evicted, written back.
 
-It shares no code with the kernels and keeps no time. Where a line belongs (home slice and set) is given from outside.
+It shares no code with the kernels and keeps no time. Where a line belongs (home slice, set within a
+slice) is given from outside.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-Place = Callable[[int], tuple[int, int]]
-"""From a line to its home slice and its set within a slice."""
+Home = Callable[[int], int]
+"""From a line to its home slice."""
+Index = Callable[[int, int], int]
+"""From a line and a slice to the set within that slice."""
 
 
 @dataclass(eq=False)
@@ -23,21 +26,27 @@ class Way:
 class CacheTwin:
     """Contents of all slices; `counts` uses the names of `MemoryCounter`, and "DRAM_READ_SECTORS"."""
 
-    def __init__(self, place: Place, partitions: int, slices: int, ways: int, copies: bool) -> None:
-        self.place, self.partitions, self.slices, self.copies = place, partitions, slices, copies and partitions == 2
+    def __init__(self, home: Home, index: Index, partitions: int, slices: int, ways: int, copies: bool) -> None:
+        self.home, self.index, self.partitions, self.slices, self.copies = (
+            home,
+            index,
+            partitions,
+            slices,
+            copies and partitions == 2,
+        )
         self.ways = ways
         self.sets: dict[tuple[int, int], list[Way]] = {}
         """Ways of each set that has been used, the least recently used one first."""
         self.counts: Counter[str] = Counter()
 
     def read(self, partition: int, line: int, sectors: set[int]) -> None:
-        home, index = self.place(line)
+        home = self.home(line)
         self.counts["L2_READ_SECTORS"] += len(sectors)
         missing = sectors
         if self._partition(home) != partition:
             if self.copies:
                 own = (home + self.slices // 2) % self.slices
-                copy = self._find_or_allocate(own, index, line)
+                copy = self._find_or_allocate(own, line)
                 missing = sectors - copy.valid
                 copy.valid |= sectors
                 self.counts["L2_READ_HIT_SECTORS"] += len(sectors) - len(missing)
@@ -45,7 +54,7 @@ class CacheTwin:
                     return
             self.counts["L2_FAR_READ_SECTORS"] += len(missing)
             self.counts["L2_LINK_BYTES"] += 32 * len(missing)
-        there = self._find_or_allocate(home, index, line)
+        there = self._find_or_allocate(home, line)
         fetched = missing - there.valid
         there.valid |= missing
         self.counts["L2_READ_HIT_SECTORS"] += len(missing) - len(fetched)
@@ -53,18 +62,18 @@ class CacheTwin:
         self.counts["DRAM_READ_SECTORS"] += len(fetched)
 
     def write(self, partition: int, line: int, sectors: set[int], full: set[int], reduce: bool = False) -> None:
-        home, index = self.place(line)
+        home = self.home(line)
         self.counts["L2_REDUCE_SECTORS" if reduce else "L2_WRITE_SECTORS"] += len(sectors)
         if self._partition(home) != partition:
             self.counts["L2_FAR_WRITE_SECTORS"] += len(sectors)
             self.counts["L2_LINK_BYTES"] += 32 * len(sectors)
         if self.copies:
-            ways = self._set((home + self.slices // 2) % self.slices, index)
+            ways = self._set((home + self.slices // 2) % self.slices, line)
             for way in [way for way in ways if way.line == line]:
                 ways.remove(way)
                 ways.insert(0, Way())
                 self.counts["L2_INVALIDATIONS"] += 1
-        there = self._find_or_allocate(home, index, line)
+        there = self._find_or_allocate(home, line)
         fetched = (sectors if reduce else sectors - full) - there.valid
         self.counts["L2_FETCH_SECTORS"] += len(fetched)
         self.counts["DRAM_READ_SECTORS"] += len(fetched)
@@ -80,11 +89,12 @@ class CacheTwin:
     def _partition(self, home: int) -> int:
         return home * self.partitions // self.slices
 
-    def _set(self, slice_index: int, index: int) -> list[Way]:
-        return self.sets.setdefault((slice_index, index), [Way() for _ in range(self.ways)])
+    def _set(self, slice_index: int, line: int) -> list[Way]:
+        key = slice_index, self.index(line, slice_index)
+        return self.sets.setdefault(key, [Way() for _ in range(self.ways)])
 
-    def _find_or_allocate(self, slice_index: int, index: int, line: int) -> Way:
-        ways = self._set(slice_index, index)
+    def _find_or_allocate(self, slice_index: int, line: int) -> Way:
+        ways = self._set(slice_index, line)
         chosen = next((way for way in ways if way.line == line), None)
         if chosen is None:
             chosen = ways[0]

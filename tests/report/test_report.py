@@ -339,3 +339,15 @@ def test_notebooks_get_tables_with_bars_and_nothing_is_taken_for_html() -> None:
 
 def test_remedies_are_for_states_that_exist() -> None:
     assert set(REMEDIES) < set(WARP_STATES)
+
+
+def test_the_ridge_of_a_machine_with_two_external_memories_counts_both() -> None:
+    from sim import simulate
+
+    record = simulate("gelu n=10000", "sn40l").record
+    machine = dataclasses.replace(
+        record.machine, external=("hbm", "ddr"), bandwidths={"hbm": 3 * 10**12, "ddr": 10**12}
+    )
+    figures = Figures.of_run(dataclasses.replace(record, machine=machine))
+    assert figures.external_bytes_per_s == 4 * 10**12
+    assert figures.ridge == pytest.approx(machine.peak_ops_per_s / 4e12)

@@ -115,6 +115,16 @@ def test_tolerance(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--tolerance", "0")[0] == 1
 
 
+@pytest.mark.parametrize(("change", "code"), [(0.991, 0), (1.009, 0), (0.985, 1), (1.015, 1)])
+def test_a_tolerance_is_neither_halved_nor_doubled(
+    project: Path, capsys: pytest.CaptureFixture[str], change: float, code: int
+) -> None:
+    run(capsys, "--update")
+    cycles = lockfile.read(project / "cycles.lock").entries["half the SMs"].digest.cycles
+    edit(project, rf"cycles = {cycles}\b", f"cycles = {round(cycles / change)}")
+    assert run(capsys, "half*", "--tolerance", "1%")[0] == code
+
+
 def test_what_cannot_be_run_is_2_and_nothing_is_recorded(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "tilewave.toml").write_text(TOML + 'schedule = "wgmma"\n')
     code, out, _ = run(capsys, "--update")

@@ -58,6 +58,8 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(200, 270, heads=2, kv_heads=1, causal="1", window=70), Flash3Config(128, 32)),
     (attention(270, 200, causal="1"), Flash3Config(128, 32)),
     (attention(270, 300, window=60), Flash3Config(128, 32)),
+    (attention(66, 192, causal="1"), Flash3Config(64, 64)),
+    (attention(66, 192, causal="1"), Flash3Config(128, 64, overlap=False)),
     (attention(192, head_dim=128, dtype="bf16"), Flash3Config(192, 64)),
     (attention(384, heads=1, batch=2, head_dim=128), Flash3Config(128, 176, cluster=2)),
     (attention(128, 160, head_dim=256), Flash3Config(128, 80, pingpong=False)),
@@ -77,6 +79,7 @@ TRITON: list[tuple[Attention, FlashTritonConfig]] = [
 ]
 FLASH2: list[tuple[Attention, Flash2Config]] = [
     (attention(256), Flash2Config(128, 64)),
+    (attention(66, 192, causal="1"), Flash2Config(64, 64)),
     (attention(200, 270, heads=2, kv_heads=1, causal="1", window=70), Flash2Config(128, 32)),
     (attention(100, 130, batch=2, head_dim=128, dtype="bf16"), Flash2Config(128, 64)),
     (attention(70, 80, head_dim=256), Flash2Config(64, 32)),
