@@ -1,70 +1,101 @@
-"""Which function builds the program of an operator on a family of machines with a given schedule."""
+"""Who computes an operator on a family of machines: one decorator registers (operator, family, kind).
+
+A kind of schedule names the function that builds its programs, `build(op, spec, config) -> Program`. Two more words
+stand beside the kinds of an operator: `AUTO`, the function that ranks its configurations, and `WITHOUT`, the one that
+says which schedule is left without a mechanism.
+
+What is registered is found by reading the sources below `workloads/<family>`: the decorator's words stand there as
+texts. A module is imported when one of its functions is asked for, so that a run pays for the kernels that it chooses.
+"""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from arch.errors import InputError
 
-Builder = Callable[[Any, Any, Any], Any]
-"""`build(op, spec, config) -> Program`."""
+F = TypeVar("F", bound=Callable[..., Any])
 
-MODULES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("gemm", "gpu"): tuple(f"workloads.gpu.gemm.{name}" for name in ("wgmma", "mma", "triton", "simt", "gemv")),
-    ("pointwise", "gpu"): ("workloads.gpu.pointwise.pointwise",),
-    ("softmax", "gpu"): ("workloads.gpu.rows.softmax",),
-    ("softmax_backward", "gpu"): ("workloads.gpu.rows.softmax",),
-    ("sum", "gpu"): ("workloads.gpu.rows.sums",),
-    ("transpose", "gpu"): ("workloads.gpu.pointwise.transpose",),
-    **{(word, "gpu"): ("workloads.gpu.rows.norms",) for word in ("layernorm", "rmsnorm", "layernorm_backward")},
-    ("gemm", "tpu"): ("workloads.tpu.gemm",),
-    ("conv2d", "tpu"): ("workloads.tpu.conv",),
-    ("softmax", "tpu"): ("workloads.tpu.rows",),
-    ("attention", "tpu"): ("workloads.tpu.attention",),
-    ("inference", "tpu"): ("workloads.tpu.network",),
-    ("matvec", "tpu"): ("workloads.tpu.gemm",),
-    ("attention", "gpu"): (
-        "workloads.gpu.attention.flash3",
-        "workloads.gpu.attention.flash2",
-        "workloads.gpu.attention.flash_triton",
-        "workloads.gpu.attention.flash_decode",
-        "workloads.gpu.attention.unfused",
-    ),
-}
-"""Modules whose import registers the schedules of (operator, family)."""
+AUTO, WITHOUT = "auto", "without"
+"""Words that are no kinds: who ranks the configurations of an operator, who leaves a mechanism out."""
 
-_BUILDERS: dict[tuple[str, str, str], Builder] = {}
+_HERE = Path(__file__).parent
+_DECORATOR = re.compile(r'^@register\(((?:\s*"[^"\n]+",?)+)\s*\)', re.MULTILINE)
+
+_registered: dict[tuple[str, str, str], Callable[..., Any]] = {}
 
 
-def register(operator: str, family: str, schedule: str) -> Callable[[Builder], Builder]:
-    """Decorator: registers a builder under (operator word, machine family, schedule name)."""
+def register(operator: str, family: str, *kinds: str) -> Callable[[F], F]:
+    """Decorator: registers a function under (operator word, machine family, kind), for one kind or several.
 
-    def add(builder: Builder) -> Builder:
-        _BUILDERS[operator, family, schedule] = builder
-        return builder
+    All words are written as texts where the decorator stands, which is how they are found.
+    """
+
+    def add(function: F) -> F:
+        for kind in kinds:
+            _registered[operator, family, kind] = function
+        return function
 
     return add
 
 
+@functools.cache
+def index(family: str) -> Mapping[tuple[str, str], str]:
+    """By operator and kind, the module that registers it on a family of machines."""
+    found: dict[tuple[str, str], str] = {}
+    for path in sorted((_HERE / family).rglob("*.py")):
+        for match in _DECORATOR.finditer(path.read_text(encoding="utf-8")):
+            operator, of, *kinds = re.findall(r'"([^"]+)"', match[1])
+            if of == family:
+                module = ".".join(path.relative_to(_HERE.parent).with_suffix("").parts)
+                found |= {(operator, kind): module for kind in kinds}
+    return found
+
+
+def operators(family: str) -> tuple[str, ...]:
+    """Words of the operators that a family can run, in alphabetical order."""
+    return tuple(sorted({operator for operator, kind in index(family) if kind == AUTO}))
+
+
 def schedules(operator: str, family: str) -> tuple[str, ...]:
-    """Names of the schedules registered for an operator on a family, in alphabetical order."""
-    for module in MODULES.get((operator, family), ()):
-        importlib.import_module(module)
-    return tuple(sorted(s for o, f, s in _BUILDERS if (o, f) == (operator, family)))
+    """Kinds of schedules of an operator on a family, in alphabetical order."""
+    return tuple(sorted(k for o, k in index(family) if o == operator and k not in (AUTO, WITHOUT)))
 
 
-def builder(operator: str, family: str, schedule: str) -> Builder:
+def registered(operator: str, family: str, kind: str) -> Callable[..., Any] | None:
+    """The function that is registered under the three words, its module imported; None if there is none."""
+    module = index(family).get((operator, kind))
+    if module is None:
+        return None
+    importlib.import_module(module)
+    return _registered[operator, family, kind]
+
+
+def chooser(op: Any, spec: Any) -> Callable[..., Any]:
+    """Who ranks the configurations of an operator on a machine; InputError, with those that there are, if nobody."""
+    found = registered(op.word, spec.family, AUTO)
+    if found is None:
+        known = ", ".join(operators(spec.family))
+        raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: {known}")
+    return found
+
+
+def builder(operator: str, family: str, schedule: str) -> Callable[..., Any]:
     """The builder of a schedule; InputError with the nearest name if there is none."""
+    found = registered(operator, family, schedule)
+    if found is not None and schedule not in (AUTO, WITHOUT):
+        return found
     names = schedules(operator, family)
     if not names:
         raise InputError(f"operator {operator} has no schedule on machines of family {family}")
-    if schedule not in names:
-        near = difflib.get_close_matches(schedule, names, n=1, cutoff=0.0)[0]
-        raise InputError(f"schedule={schedule}: {operator} has {', '.join(names)} on {family}; did you mean {near}?")
-    return _BUILDERS[operator, family, schedule]
+    near = difflib.get_close_matches(schedule, names, n=1, cutoff=0.0)[0]
+    raise InputError(f"schedule={schedule}: {operator} has {', '.join(names)} on {family}; did you mean {near}?")
 
 
 def build(op: Any, spec: Any, config: Any) -> Any:

@@ -1,34 +1,22 @@
-"""Which kernels an operator runs on a GPU: finds the module that chooses for it."""
+"""Which kernels an operator runs on a GPU, with all their mechanisms or without some."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from workloads import registry
 from workloads.ops import Operator
-
-CHOOSERS: dict[str, str] = {
-    "gemm": "workloads.gpu.gemm.choose",
-    "pointwise": "workloads.gpu.pointwise.pointwise",
-    "softmax": "workloads.gpu.rows.softmax",
-    "softmax_backward": "workloads.gpu.rows.softmax",
-    "sum": "workloads.gpu.rows.sums",
-    "transpose": "workloads.gpu.pointwise.transpose",
-    **dict.fromkeys(("layernorm", "rmsnorm", "layernorm_backward"), "workloads.gpu.rows.norms"),
-    "attention": "workloads.gpu.attention.choose",
-}
-"""By operator, the module whose `choose(op, spec, schedule)` ranks the configurations that a GPU can run."""
 
 WITHOUT = " without "
 MECHANISMS = ("wgmma", "tma", "warp_specialization", "pingpong", "overlap", "multicast")
 """What a schedule can be asked to do without, where its kernels use it: each gives another program. Several are left
-out in this order, those first that others need, whatever the order in which they are asked for. The module of an
-operator with such kernels has `without(config, mechanism)`, which returns the schedule that is left."""
+out in this order, those first that others need, whatever the order in which they are asked for. What is registered as
+`without` of an operator gives the schedule that is left, `(config, mechanism) -> schedule`."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +42,11 @@ def choose(op: Operator, spec: GpuSpec, schedule: str = "auto", without: Sequenc
 
     Raises InputError where the machine or the problem cannot take it.
     """
-    if op.word not in CHOOSERS:
-        raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: {', '.join(CHOOSERS)}")
-    module = importlib.import_module(CHOOSERS[op.word])
-    choice: Choice = module.choose(op, spec, schedule)
+    rank = registry.chooser(op, spec)
+    leave_out = registry.registered(op.word, spec.family, registry.WITHOUT)
+    choice: Choice = rank(op, spec, schedule)
     whole = choice.config
     for mechanism in sorted(without, key=_order):
-        leave_out = getattr(module, "without", None)
         if leave_out is None:
             raise InputError(f"without {mechanism}: kernels of {op.word} have no mechanism to leave out")
         if mechanism not in MECHANISMS:
@@ -71,7 +57,7 @@ def choose(op: Operator, spec: GpuSpec, schedule: str = "auto", without: Sequenc
         # What another one needs may be gone with it already.
         after = leave_out(choice.config, mechanism)
         if after != str(choice.config):
-            choice = module.choose(op, spec, after)
+            choice = rank(op, spec, after)
     return choice
 
 

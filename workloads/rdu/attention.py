@@ -19,6 +19,7 @@ from arch.rdu import RduSpec
 from sim.rdu.program import Call, Carry, Counter, Index, Out, Output, Program, Read, Section, Tensor, Value, record
 from workloads.ops import Attention
 from workloads.rdu.select import ceil_div, check_dtype, pick
+from workloads.registry import register
 
 _FORM = re.compile(r"(streaming|naive) (\d+)x(\d+) heads (\d+)(?: fifo (\d+))?")
 AHEAD = 4
@@ -57,6 +58,13 @@ class AttentionConfig:
         return Program(str(op), (Call(section),), str(self))
 
 
+@register("attention", "rdu", "naive", "streaming")
+def build(op: Attention, spec: RduSpec, config: AttentionConfig) -> Program:
+    """The program of a configuration."""
+    return config.build(op, spec)
+
+
+@register("attention", "rdu", "auto")
 def choose(op: Attention, spec: RduSpec, schedule: str) -> list[tuple[AttentionConfig, int]]:
     """Tiles by estimated cycles."""
     check_dtype(op, spec)

@@ -19,6 +19,7 @@ from arch.units import BYTES
 from sim.rdu.program import Call, Carry, Counter, Index, Out, Program, Read, Section, Tensor, Value
 from workloads.ops import Gemm
 from workloads.rdu.select import ceil_div, check_dtype, pick
+from workloads.registry import register
 
 SHOWN = 6
 _FORM = re.compile(r"metapipeline (\d+)x(\d+)x(\d+) par (\d+)x(\d+) over ([mn])")
@@ -47,6 +48,13 @@ class GemmConfig:
         return Program(str(op), (Call(section),), str(self))
 
 
+@register("gemm", "rdu", "metapipeline")
+def build(op: Gemm, spec: RduSpec, config: GemmConfig) -> Program:
+    """The program of a configuration."""
+    return config.build(op, spec)
+
+
+@register("gemm", "rdu", "auto")
 def choose(op: Gemm, spec: RduSpec, schedule: str) -> list[tuple[GemmConfig, int]]:
     """Configurations by estimated cycles."""
     check_dtype(op, spec)

@@ -28,6 +28,7 @@ from workloads.graphs.llama import MODELS, Llama
 from workloads.ops import Attention
 from workloads.rdu.attention import LOWEST, AttentionConfig, attention_stages
 from workloads.rdu.select import check_dtype, pick
+from workloads.registry import register
 
 FORMS = ("looped", "fused", "cut", "unfused")
 EPSILON = 1e-5
@@ -65,6 +66,13 @@ class LlamaConfig:
         return Decoder(op, spec, self).program()
 
 
+@register("llama", "rdu", "cut", "fused", "looped", "unfused")
+def build(op: Llama, spec: RduSpec, config: LlamaConfig) -> Program:
+    """The program of a configuration."""
+    return config.build(op, spec)
+
+
+@register("llama", "rdu", "auto")
 def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, int]]:
     """Forms, the one that keeps most on chip first."""
     check_dtype(op, spec)

@@ -14,6 +14,7 @@ from sim.rdu.program import Call, Counter, Out, Program, Section, Tensor, Value
 from workloads.ops import Pointwise
 from workloads.ops.pointwise import EXPONENT, SCALE
 from workloads.rdu.select import ceil_div, check_dtype, pick
+from workloads.registry import register
 
 _FORM = re.compile(r"(?:fused|unfused) (\d+) elements")
 
@@ -112,6 +113,13 @@ class PointwiseConfig:
         return section
 
 
+@register("pointwise", "rdu", "fused", "unfused")
+def build(op: Pointwise, spec: RduSpec, config: PointwiseConfig) -> Program:
+    """The program of a configuration."""
+    return config.build(op, spec)
+
+
+@register("pointwise", "rdu", "auto")
 def choose(op: Pointwise, spec: RduSpec, schedule: str) -> list[tuple[PointwiseConfig, int]]:
     """One form, as the operator says; tiles that fill the pipeline and leave enough of them to overlap."""
     check_dtype(op, spec)

@@ -17,6 +17,7 @@ from sim.rdu.program import Call, Counter, Out, Output, Program, Section, Tensor
 from workloads.ops import LayerNorm, RmsNorm, RowOperator, Softmax, SoftmaxBackward
 from workloads.ops.rowwise import EPSILON
 from workloads.rdu.select import ceil_div, check_dtype, pick
+from workloads.registry import register
 
 _FORM = re.compile(r"streaming (\d+) rows")
 
@@ -47,6 +48,19 @@ class RowConfig:
         return Program(str(op), (Call(section),), str(self))
 
 
+@register("layernorm", "rdu", "streaming")
+@register("rmsnorm", "rdu", "streaming")
+@register("softmax", "rdu", "streaming")
+@register("softmax_backward", "rdu", "streaming")
+def build(op: RowOperator, spec: RduSpec, config: RowConfig) -> Program:
+    """The program of a configuration."""
+    return config.build(op, spec)
+
+
+@register("layernorm", "rdu", "auto")
+@register("rmsnorm", "rdu", "auto")
+@register("softmax", "rdu", "auto")
+@register("softmax_backward", "rdu", "auto")
 def choose(op: RowOperator, spec: RduSpec, schedule: str) -> list[tuple[RowConfig, int]]:
     """Blocks by estimated cycles: memory's time, and a few blocks to fill the pipeline."""
     check_dtype(op, spec)

@@ -1,9 +1,8 @@
-"""Which program an operator runs on a dataflow machine: finds the module that chooses and builds."""
+"""Which program an operator runs on a dataflow machine, and what its choosers share."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,22 +10,8 @@ from typing import Any
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.rdu.program import Program
+from workloads import registry
 from workloads.ops import Operator
-
-MODULES: dict[str, str] = {
-    "attention": "workloads.rdu.attention",
-    "gemm": "workloads.rdu.gemm",
-    "layernorm": "workloads.rdu.rowwise",
-    "llama": "workloads.rdu.llama",
-    "pointwise": "workloads.rdu.pointwise",
-    "rmsnorm": "workloads.rdu.rowwise",
-    "softmax": "workloads.rdu.rowwise",
-    "softmax_backward": "workloads.rdu.rowwise",
-}
-"""By operator, the module with `choose(op, spec, schedule) -> [(configuration, estimated cycles)]`, best first.
-
-A configuration prints as the schedule that asks for it, and `build(op, spec)` makes its program.
-"""
 
 
 @dataclass(frozen=True)
@@ -43,14 +28,12 @@ class Choice:
 
 def choose(op: Operator, spec: RduSpec, schedule: str = "auto") -> Choice:
     """The programs for `op`; InputError where the machine or the problem cannot take it."""
-    if op.word not in MODULES:
-        raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: {', '.join(MODULES)}")
-    return Choice(importlib.import_module(MODULES[op.word]).choose(op, spec, schedule))
+    return Choice(registry.chooser(op, spec)(op, spec, schedule))
 
 
 def build(op: Operator, spec: RduSpec, config: Any) -> Program:
     """The program of a configuration."""
-    program: Program = config.build(op, spec)
+    program: Program = registry.build(op, spec, config)
     return program
 
 

@@ -28,6 +28,7 @@ from workloads.tpu.rows import host_softmax, softmax
 SHARE_BITS = 7
 
 
+@register("attention", "tpu", "auto")
 def candidates(op: Attention, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """Softmax on the host, or in the vector unit where there is one."""
     on_chip = spec.vector is not None and not _masked(op)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
+from workloads.registry import chooser
 
 WORDS = ("halves", "whole", "8x16")
 
@@ -77,21 +77,7 @@ def block_rows(spec: TpuSpec, rows: int, whole: bool) -> int:
     return -(-rows // blocks)
 
 
-_MODULES = {
-    "gemm": "gemm",
-    "matvec": "gemm",
-    "conv2d": "conv",
-    "softmax": "rows",
-    "attention": "attention",
-    "inference": "network",
-}
-"""Module that lists the candidates of each operator."""
-
-
 def candidates(op: Any, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """Candidates of an operator with the estimate of their cycles, the best first; InputError where there are none."""
-    if op.word not in _MODULES:
-        raise InputError(f"operator {op.word} has no schedule on {spec.name}; available: {', '.join(_MODULES)}")
-    module = import_module(f"workloads.tpu.{_MODULES[op.word]}")
-    found: list[tuple[Config, int]] = module.candidates(op, spec, schedule)
+    found: list[tuple[Config, int]] = chooser(op, spec)(op, spec, schedule)
     return found

@@ -22,6 +22,7 @@ from workloads.tpu.choose import Config, block_rows, product_candidates
 from workloads.tpu.emit import Emitter, Outbox, formats, load, store
 
 
+@register("conv2d", "tpu", "auto")
 def candidates(op: Conv2d, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """Layouts with their estimates, the best first."""
     bits, _ = formats(op, spec, str(op.dtype), str(op.out))

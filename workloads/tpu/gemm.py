@@ -37,6 +37,8 @@ class Product:
     planes: int
 
 
+@register("gemm", "tpu", "auto")
+@register("matvec", "tpu", "auto")
 def candidates(op: Gemm | Matvec, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """Layouts with their estimates, the best first."""
     p = product_of(op, spec, Config("tiled"))

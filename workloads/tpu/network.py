@@ -43,6 +43,7 @@ class Tensor:
     pitch: int
 
 
+@register("inference", "tpu", "auto")
 def candidates(op: Inference, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """The one schedule, with the sum of the layers' estimates."""
     if schedule not in ("auto", "layers"):

@@ -32,6 +32,7 @@ OPS_BESIDE_EXP = 4
 """Operations of an element beside its exponential: maximum, difference, sum, product."""
 
 
+@register("softmax", "tpu", "auto")
 def candidates(op: Softmax, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """On the host, or in the vector unit where there is one."""
     name = "vector" if spec.vector else "host"

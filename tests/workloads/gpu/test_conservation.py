@@ -19,12 +19,12 @@ from sim.gpu.engine.pipes import BACKLOG
 from workloads.gpu.select import choose
 from workloads.ops import FUNCTIONS, Attention, Gemm, Operator
 from workloads.parse import parse
-from workloads.registry import MODULES, schedules
+from workloads.registry import operators, schedules
 
 Draw = Callable[[Any], Any]
 
 A100, H100, V100, T4 = "a100-sxm4-80gb", "h100-sxm", "v100-sxm2", "t4"
-EVERY = [(op, kind) for op, family in MODULES if family == "gpu" for kind in schedules(op, family)]
+EVERY = [(op, kind) for op in operators("gpu") for kind in schedules(op, "gpu")]
 FLOATS = ("fp32", "fp16", "bf16")
 #: Formats of each GEMM schedule by machine; TMA needs rows of whole 16 B and only 16-bit formats in any order.
 FORMATS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -23,6 +23,7 @@ from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS
 from workloads.gpu.select import Choice
 from workloads.ops.attention import Attention
+from workloads.registry import register
 
 Config = Flash3Config | Flash2Config | FlashTritonConfig | DecodeConfig | UnfusedConfig
 
@@ -31,6 +32,7 @@ SCHEDULES = ("flash3", "flash2", "decode", "unfused")
 KINDS = (*SCHEDULES, "flash2-triton")
 
 
+@register("attention", "gpu", "auto")
 def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`.
 
@@ -137,6 +139,7 @@ def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig
     return 2 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
+@register("attention", "gpu", "without")
 def without(config: Config, mechanism: str) -> str:
     """The schedule that is left without a mechanism of flash3; the same where it does not use it."""
     return str(flash3.without(config, mechanism) if isinstance(config, Flash3Config) else config)

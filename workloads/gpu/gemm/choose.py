@@ -24,6 +24,7 @@ from workloads.gpu.gemm.triton import TritonConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.gpu.select import Choice
 from workloads.ops import Gemm
+from workloads.registry import register
 
 Config = WgmmaConfig | MmaConfig | SimtConfig | GemvConfig
 
@@ -71,6 +72,7 @@ SIMT_STEP_BYTES = 64
 GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 
 
+@register("gemm", "gpu", "auto")
 def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`.
 
@@ -108,6 +110,7 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     return Choice(best[0][0], best)
 
 
+@register("gemm", "gpu", "without")
 def without(config: Config, mechanism: str) -> str:
     """The schedule that is left without a mechanism of wgmma kernels; the same where it does not use it."""
     if not isinstance(config, WgmmaConfig):

@@ -226,6 +226,7 @@ def check(op: Pointwise, spec: GpuSpec, config: PointwiseConfig) -> None:
         raise InputError(f"schedule={config}: elements must be a power of two from 1 to 64")
 
 
+@register("pointwise", "gpu", "auto")
 def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernels of a chain; `auto` takes the kind with the lower estimate."""
     words = schedule.split()
@@ -255,12 +256,9 @@ def _parse(base: PointwiseConfig, schedule: str) -> PointwiseConfig:
     return replace(base, **fields)
 
 
+@register("pointwise", "gpu", "fused", "torch")
 def _build(op: Pointwise, spec: GpuSpec, config: PointwiseConfig) -> Program:
     check(op, spec, config)
     tensors, chain = stages(op)
     kernels = tuple(kernel(spec, stage, config) for stage in chain)
     return Program(str(op), tensors, kernels, str(config), {"config": config})
-
-
-for _kind in KINDS:
-    register("pointwise", "gpu", _kind)(_build)

@@ -74,6 +74,7 @@ def _check(config: TransposeConfig, side: int) -> None:
         raise InputError(f"schedule={config}: pad must be a multiple of 4 up to {LINE_BYTES}")
 
 
+@register("transpose", "gpu", "auto")
 def choose(op: Transpose, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The one kind of kernel."""
     config = TransposeConfig() if schedule in ("auto", "tile") else _parse(schedule)

@@ -53,6 +53,8 @@ WELFORD_CHAIN = 2
 """Nearly all of these wait for each other, about 70 cycles in all: twice each of the four opcodes once."""
 
 
+@register("layernorm", "gpu", "fused", "torch")
+@register("rmsnorm", "gpu", "fused", "torch")
 def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     rows.check(spec, op.cols, config)
     vector = TORCH_VECTOR if config.elements else 0
@@ -183,6 +185,7 @@ def _combine_welford(every: Array) -> Array:
 # ---------------------------------------------------------------------------------------------------- backward form
 
 
+@register("layernorm_backward", "gpu", "fused")
 def _build_backward(op: LayerNormBackward, spec: GpuSpec, config: RowConfig) -> Program:
     rows.check(spec, op.cols, config, tensors=2)
     shapes = {"mean": (op.rows, 1), "rstd": (op.rows, 1), "weight": (1, op.cols)}
@@ -220,6 +223,9 @@ def _build_backward(op: LayerNormBackward, spec: GpuSpec, config: RowConfig) -> 
 # ------------------------------------------------------------------------------------------------------------ choice
 
 
+@register("layernorm", "gpu", "auto")
+@register("rmsnorm", "gpu", "auto")
+@register("layernorm_backward", "gpu", "auto")
 def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel of a norm: `auto` takes the better of both kinds. The backward form has only `fused`."""
     for dtype in (op.chosen_dtype, op.out_dtype):
@@ -257,9 +263,3 @@ def _estimate(op: Norm | LayerNormBackward, spec: GpuSpec, config: RowConfig) ->
             tensors=2 if backward else 1,
         )
     ]  # fmt: skip
-
-
-for _word in ("layernorm", "rmsnorm"):
-    for _kind in KINDS:
-        register(_word, "gpu", _kind)(_build)
-register("layernorm_backward", "gpu", "fused")(_build_backward)

@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -280,6 +280,7 @@ def _unfused(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
 # ---------------------------------------------------------------------------------------------------- backward form
 
 
+@register("softmax_backward", "gpu", "fused")
 def _backward(op: SoftmaxBackward, spec: GpuSpec, config: RowConfig) -> Program:
     dy, y = (lanes.tensor(operand) for operand in op.operands)
     dx = lanes.tensor(op.results[0], "output")
@@ -375,6 +376,8 @@ def _estimate(op: Softmax, spec: GpuSpec, config: RowConfig) -> list[Load]:
     ]  # fmt: skip
 
 
+@register("softmax", "gpu", "auto")
+@register("softmax_backward", "gpu", "auto")
 def choose(op: Softmax | SoftmaxBackward, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernels of a softmax; `auto` takes the better of `fused` and `online`. The backward form has only `fused`."""
     _check_formats(op)
@@ -424,30 +427,18 @@ def choose_registers(
     return Choice(found[0][0], found)
 
 
-Build = Callable[[Softmax, GpuSpec, RowConfig], Program]
-
-
-def _builders() -> Iterator[tuple[str, Build]]:
-    yield "fused", lambda op, spec, c: _fused(op, spec, c, FAST)
-    yield "cluster", lambda op, spec, c: _fused(op, spec, c, FAST)
-    yield "triton", lambda op, spec, c: _fused(op, spec, c, FAST)
-    yield "online", _online
-    yield "threepass", lambda op, spec, c: _threepass(op, spec, c, FAST)
-    for kind in TORCH_WARP_COLS:
-        yield kind, lambda op, spec, c: (_threepass if c.elements else _fused)(op, spec, c, ACCURATE)
-    yield "unfused", _unfused
-
-
-def _checked(
-    build: Callable[[Softmax, GpuSpec, RowConfig], Program],
-) -> Callable[[Softmax, GpuSpec, RowConfig], Program]:
-    def checked(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
-        rows.check(spec, op.cols, config)
-        return build(op, spec, config)
-
-    return checked
-
-
-for _kind, _build in _builders():
-    register("softmax", "gpu", _kind)(_checked(_build))
-register("softmax_backward", "gpu", "fused")(_backward)
+@register(
+    "softmax", "gpu", "cluster", "fused", "online", "threepass", "torch", "torch-2.0", "torch-2.1", "triton", "unfused"
+)
+def _build(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
+    rows.check(spec, op.cols, config)
+    match config.schedule:
+        case "online":
+            return _online(op, spec, config)
+        case "threepass":
+            return _threepass(op, spec, config, FAST)
+        case "unfused":
+            return _unfused(op, spec, config)
+        case kind if kind in TORCH_WARP_COLS:
+            return (_threepass if config.elements else _fused)(op, spec, config, ACCURATE)
+    return _fused(op, spec, config, FAST)

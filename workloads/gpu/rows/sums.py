@@ -160,6 +160,7 @@ def build(op: Sum, spec: GpuSpec, config: Config) -> Program:
             return _columns(op, spec, config)
 
 
+@register("sum", "gpu", "auto")
 def choose(op: Sum, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel of a sum: what is added up decides its kind."""
     lanes.check_format(op, op.chosen_dtype)

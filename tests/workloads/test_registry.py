@@ -1,0 +1,83 @@
+"""The registry: what is found by reading is what is registered by running, and what the documentation lists."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import workloads
+from arch.errors import InputError
+from arch.load import FAMILIES, load_arch
+from workloads import registry
+from workloads.ops import Gemm
+from workloads.registry import AUTO, WITHOUT, builder, chooser, index, operators, register, registered, schedules
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "workloads.md"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_read_is_what_is_registered(family: str) -> None:
+    package = importlib.import_module(f"workloads.{family}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+    known = {(operator, kind) for operator, of, kind in registry._registered if of == family}
+    assert known == set(index(family))
+    for (operator, kind), module_name in index(family).items():
+        function = registered(operator, family, kind)
+        assert function is not None
+        assert function.__module__ == module_name
+        assert registered(operator, family, AUTO) is not None
+
+
+def test_only_what_is_asked_for_is_imported() -> None:
+    code = (
+        "import sys; from workloads.registry import schedules, registered\n"
+        "print(len(schedules('gemm', 'gpu')), 'workloads.gpu.gemm.wgmma' in sys.modules)\n"
+        "registered('transpose', 'gpu', 'auto')\n"
+        "print('workloads.gpu.pointwise.transpose' in sys.modules, 'workloads.gpu.gemm.wgmma' in sys.modules)\n"
+    )
+    root = Path(workloads.__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.split() == ["5", "False", "True", "False"]
+
+
+def test_words_that_are_no_kinds() -> None:
+    assert not {AUTO, WITHOUT} & {kind for operator in operators("gpu") for kind in schedules(operator, "gpu")}
+    for word in (AUTO, WITHOUT, "wgma"):
+        with pytest.raises(InputError, match="gemm has gemv, mma, simt, triton, wgmma on gpu"):
+            builder("gemm", "gpu", word)
+    with pytest.raises(InputError, match="no schedule on machines of family tpu"):
+        builder("sum", "tpu", "torch")
+
+
+def test_an_operator_that_nobody_computes_names_those_that_are() -> None:
+    op = type("Nobody", (), {"word": "nothing"})()
+    with pytest.raises(InputError, match="operator nothing has no schedule on t4; available: attention, gemm, "):
+        chooser(op, load_arch("t4"))
+    assert chooser(Gemm(m=1, n=1, k=1), load_arch("tpu-v1")).__module__ == "workloads.tpu.gemm"
+
+
+def test_one_function_may_stand_for_several_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+
+    @register("a", "gpu", "one", "two")
+    def build(op: object, spec: object, config: object) -> None: ...
+
+    assert registry._registered == {("a", "gpu", "one"): build, ("a", "gpu", "two"): build}
+
+
+def test_the_page_lists_every_kind_and_no_other() -> None:
+    """docs/workloads.md, tables of schedules: | family | operators | `kind`, ... |."""
+    section = PAGE.read_text(encoding="utf-8").split("## Schedules\n")[1].split("\n## ")[0]
+    listed: set[tuple[str, str, str]] = set()
+    for family, words, kinds in re.findall(r"^\| (\w+) \| ([\w, ]+) \| (.*) \|$", section, re.MULTILINE):
+        named = re.findall(r"`([\w.-]+)`", re.sub(r"\([^)]*\)", "", kinds))
+        listed |= {(family, word.strip(), kind) for word in words.split(",") for kind in named}
+    known = {(family, op, kind) for family in FAMILIES for op in operators(family) for kind in schedules(op, family)}
+    assert listed == known
