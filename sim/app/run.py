@@ -287,7 +287,10 @@ def _record(request: Request, plan: Plan, tried: _Tried, cost: Cost) -> RunRecor
         operand_bytes=subject.operand_bytes,
         schedule=ran.schedule,
         kernels=ran.kernels,
-        asked=asked_of(request, _family(request).options),
+        asked=replace(
+            asked_of(request, _family(request).options),
+            unread=[path for path in request.machine.overrides if not ran.reads(path)],
+        ),
         scope=request.scope,
         time_ps=ran.time_ps,
         candidates=_candidates(plan, tried),

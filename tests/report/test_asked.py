@@ -274,7 +274,7 @@ def test_overrides_that_nothing_read_are_noted(report: Report) -> None:
     document = noted.to_dict()
     jsonschema.validate(document, SCHEMA)
     assert document["overrides_unread"] == ["l2.size"]
-    assert "Nothing in this run read l2.size" in flat(str(noted))
+    assert "Nothing that ran read l2.size." in flat(str(noted))
     assert "Nothing in this run read" not in str(report)
 
 

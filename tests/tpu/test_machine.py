@@ -316,7 +316,7 @@ def test_unsupported_operators_and_formats_say_so() -> None:
     for workload, says in (
         ("gemm m=8 n=8 k=8 dtype=fp16", "multiplies int8 and int16, not fp16"),
         ("gemm m=8 n=8 k=8 beta=1", "no way to load its accumulators"),
-        ("layernorm rows=2 cols=8", "operator layernorm has no schedule on tpu-v1; available: gemm, matvec"),
+        ("layernorm rows=2 cols=8", "operator layernorm has no schedule on tpu-v1; available: attention, conv2d, gemm"),
         ("softmax rows=20000 cols=20000", "unified_buffer.size"),
         ("attention batch=1 heads=1 seq=4096 head_dim=64", "seq_q=4096 exceeds half of accumulators.rows"),
         ("gemm m=1 n=200000 k=200000", "dram.size"),

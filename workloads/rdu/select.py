@@ -32,8 +32,9 @@ def choose(op: Operator, spec: RduSpec, schedule: str = "auto") -> Choice:
 
 
 def build(op: Operator, spec: RduSpec, config: Any) -> Program:
-    """The program of a configuration."""
-    program: Program = registry.build(op, spec, config)
+    """The program of a configuration; a program that somebody wrote by hand, of no kind, makes itself."""
+    by_kind = registry.registered(op.word, spec.family, config.schedule)
+    program: Program = by_kind(op, spec, config) if by_kind else config.build(op, spec)
     return program
 
 

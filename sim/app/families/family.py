@@ -33,7 +33,7 @@ class Ran:
     device_ps: time of its kernels, by which candidates are compared. time_ps: time in the scope that was asked for.
     host_ps: time outside kernels by cause. counts: what the engine counted, for the cost of the run. check: compares
     with NumPy where that was asked for; its result, and a sentence for each thing wrong. timeline: what was recorded;
-    InputError where that is nothing.
+    InputError where that is nothing. reads: whether a figure of the machine, by its path, took part in the run.
     """
 
     schedule: str
@@ -47,6 +47,7 @@ class Ran:
     notes: Sequence[str] = ()
     check: Callable[[], tuple[CheckResult, list[str]]] | None = None
     timeline: Callable[[], Timeline] | None = None
+    reads: Callable[[str], bool] = lambda _: True
 
     @property
     def cycles(self) -> int:

@@ -15,6 +15,7 @@ from sim.app.families.family import Ran, Subject
 from sim.app.families.gpu_check import check_steps
 from sim.app.families.gpu_conditions import Conditions, conditions_of
 from sim.app.families.gpu_graph import PlannedGraph, dtype_of, graph_listing, plan_graph
+from sim.app.families.gpu_reads import took_part
 from sim.app.families.gpu_records import machine_figures
 from sim.app.families.gpu_run import Done, Planned, StepsRun, Work, collective_of, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
@@ -295,4 +296,5 @@ def _ran(
         counts={name: sum(record.counters.get(name, 0) for record in records) for name in _COUNTS},
         host_ps={"host": rest_ps} if rest_ps > 0 else {},
         check=partial(check_steps, work.steps, spec, conditions) if request.check else None,
+        reads=lambda path: took_part(work, spec, conditions, request.scope).reads(path),
     )

@@ -157,6 +157,7 @@ class ProgramPlan:
             notes=[f"{cut}." for cut in done.cuts],
             check=partial(check_program, self.op, done) if request.check else None,
             timeline=partial(self._timeline, done, wanted) if wanted else None,
+            reads=lambda path: done.program.devices > 1 or path.partition(".")[0] not in ("link", "node"),
         )
 
     def _timeline(self, done: ProgramRun, wanted: Wanted) -> Timeline:

@@ -21,7 +21,7 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.tpu.assembly import assemble, disassemble
 from sim.tpu.data import Memory
 from sim.tpu.machine import ACTIVE, Machine, Result
-from sim.tpu.program import Instruction, Program
+from sim.tpu.program import Instruction, InterruptHost, Program
 from sim.tpu.verify import verify
 from workloads.ops import Gemm, Matvec, Operator
 from workloads.registry import build
@@ -123,6 +123,7 @@ class ProgramPlan:
         alone = _alone(spec, program) if request.program else array_cycles(op, spec, config)
         record = _kernel(spec, program, result, alone)
         host_ps = spec.host.turnaround_ps if request.scope == "host" else 0
+        called = host_ps > 0 or any(isinstance(step, InterruptHost) for step in program.instructions)
         facts = {"workload": str(request.asked), "machine": spec.label, "schedule": program.schedule}
         return Ran(
             schedule=program.schedule,
@@ -135,6 +136,7 @@ class ProgramPlan:
             notes=[*program.notes, *(["A what-if: TPU v1 has no vector unit."] if spec.vector else [])],
             check=partial(_check, op, program, memory, operands) if memory is not None else None,
             timeline=partial(program_timeline, facts, result, wanted) if wanted else None,
+            reads=lambda path: called or not path.startswith("host."),
         )
 
 

@@ -286,6 +286,6 @@ def _candidates(report: Report) -> Section:
 def _verdict(report: Report) -> Section:
     from sim.app.report.verdict import sentences
 
-    unread = [f"Nothing in this run read {path}: no value of it moves anything." for path in report.record.asked.unread]
+    unread = [f"Nothing that ran read {path}." for path in report.record.asked.unread]
     lines = [*sentences(report), *unread, *report.record.notes]
     return Section("What bounds it", tuple((line,) for line in lines))
