@@ -273,3 +273,22 @@ def exchange() -> Program:
         r.bulk_wait(0, read=False)
         r.cluster_sync()
     return Program("exchange", (x, y), (kernel.build(),), "cluster")
+
+
+def butterfly() -> Program:
+    """y = the sum of a row of x, in all its lanes: five shuffles of one warp."""
+    x, y = matrix("x", 1, 32, "fp32"), matrix("y", 1, 32, "fp32", "output")
+    kernel = KernelBuilder("butterfly", (1, 1, 1))
+    value = RegisterTile("value", (1, 32), "fp32")
+    with kernel.role("warps", warps=1, registers=32) as r:
+        r.ldg(value.whole, x[:, :], 1, into="value")
+        r.run(
+            "shfl",
+            5,
+            dst=value.whole,
+            srcs=(value.whole,),
+            compute=lambda _, v: np.broadcast_to(v.sum(), v.shape),
+            after=("value",),
+        )
+        r.stg(y[:, :], value.whole, 1)
+    return Program("sum", (x, y), (kernel.build(),), "shuffles")

@@ -28,6 +28,7 @@ from sim.gpu.language import (
     Var,
 )
 from tests.gpu.kernels import (
+    butterfly,
     dynamic_copy,
     matrix,
     mma_gemm,
@@ -95,11 +96,12 @@ def test_boxes_are_clipped_at_their_tensor(rows: int) -> None:
     np.testing.assert_array_equal(result.outputs["y"], x)
 
 
-def test_semaphores_atomics_kernels_and_dynamic_tiles() -> None:
+def test_semaphores_atomics_kernels_dynamic_tiles_and_shuffles() -> None:
     for program, function in (
         (split_sum(), lambda x: 2 * x.sum(axis=0, keepdims=True)),
         (two_kernels(), lambda x: 2 * x),
         (dynamic_copy(tiles=9), lambda x: x),
+        (butterfly(), lambda x: np.full_like(x, x.sum())),
     ):
         x = numbers(*program.tensors[0].shape)
         result = interpret(program, execute(program, seed=3), {"x": x})

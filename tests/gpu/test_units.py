@@ -43,7 +43,7 @@ from sim.gpu.engine.state import CHIP_WIDTH, SM_WIDTH
 from sim.gpu.lower.listing import listing
 from sim.gpu.lower.occupancy import occupancy, shared_of_cta
 from sim.gpu.lower.tables import N_SCOREBOARDS, N_TILES, N_VARS, WarpVariables
-from tests.gpu.kernels import dynamic_copy, exchange, mma_gemm, split_sum, tma_copy, wgmma_gemm
+from tests.gpu.kernels import butterfly, dynamic_copy, exchange, mma_gemm, split_sum, tma_copy, wgmma_gemm
 
 # Its roles re-allocate registers, so that all warps start with 168.
 GEMM = wgmma_gemm()
@@ -154,7 +154,7 @@ def test_a_unit_declares_what_it_reads_and_reads_what_it_declares(hopper: GpuSpe
     read: dict[str, set[str]] = {}
     for machine, overrides, programs in (
         (hopper, {}, (tma_copy(), GEMM, dynamic_copy(), exchange())),
-        (ampere, {}, (mma_gemm(), split_sum())),
+        (ampere, {}, (mma_gemm(), split_sum(), butterfly())),
         (ampere, {"scheduler": "two_level"}, (mma_gemm(),)),
     ):
         spec, notes = recorded(machine.model_copy(update={"sm": machine.sm.model_copy(update=overrides)}))

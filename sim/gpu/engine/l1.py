@@ -30,6 +30,7 @@ FIGURES = (
     "l1.ways",
     "l1.replacement",
     "l1.line",
+    "l1.sector",
     "l1.hit_latency",
     "l1.bandwidth",
     "l1.miss_queue",
@@ -48,7 +49,7 @@ class L1Figure(IntEnum):
     SETS = Part.L1
     WAYS = Part.L1 + 1
     HIT_LATENCY = Part.L1 + 2
-    SECTOR = Part.L1 + 3  # ticks a 32 B sector on its data path
+    SECTOR = Part.L1 + 3  # ticks a sector on its data path
     MISS_QUEUE = Part.L1 + 4  # entries; as many stores
     SET_MULTIPLIER = Part.L1 + 5  # to divide by SETS (`sim.memory.hashing.divide`)
     SET_SHIFT = Part.L1 + 6
@@ -68,7 +69,7 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         L1Figure.SETS: sets,
         L1Figure.WAYS: l1.ways,
         L1Figure.HIT_LATENCY: cycles_to_ticks(l1.hit_latency_cycles),
-        L1Figure.SECTOR: transfer_ticks(32, l1.bandwidth_bytes_per_cycle),
+        L1Figure.SECTOR: transfer_ticks(l1.sector_bytes, l1.bandwidth_bytes_per_cycle),
         L1Figure.MISS_QUEUE: l1.miss_queue,
         L1Figure.SET_MULTIPLIER: multiplier,
         L1Figure.SET_SHIFT: shift,
