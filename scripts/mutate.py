@@ -73,6 +73,7 @@ MUTANTS = (
     Mutant("no recovery", f"{REGULATOR}:PowerRegulator.step", r"self\.elapsed_ps < clock\.recovery_ps", "True",
            POWER_TESTS),
     Mutant("no onset", f"{REGULATOR}:PowerRegulator.step", r"self\.elapsed_ps >= clock\.onset_ps", "True", POWER_TESTS),
+    Mutant("one settling run", "sim/app/families/gpu_run.py:_SETTLING_RUNS", r"= 8", "= 1", POWER_TESTS),
     Mutant("bandwidth of a source", f"{GPU_FAMILY}:Gpu.row", r"if rate else \[\]", "if False else []", SOURCE_TESTS),
     Mutant("locked clock of a source", f"{GPU_FAMILY}:Gpu.row", r"if locked else None", "if False else None",
            SOURCE_TESTS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,40 @@ def test_a_long_function_is_found() -> None:
     body = "    x = 0\n"
     assert long_functions(f"def short():\n{body * (MOST_LINES - 1)}") == []
     assert long_functions(f"class C:\n  def long(self):\n{body * MOST_LINES}") == ["long"]
+
+
+NAMED = re.compile(r"`((?:sim|arch|workloads|scripts|docs|tests)[./][\w./-]*\w)`")
+"""Modules, files and what is in them, as pages and docstrings name them."""
+
+
+def missing(text: str) -> list[str]:
+    """Names in a text that stand for nothing in the checkout; what is below a module has to stand in its source."""
+    found = []
+    for name in NAMED.findall(text):
+        if "/" in name:
+            exists = (ROOT / name).exists()
+        else:
+            parts = name.split(".")
+            path = ROOT
+            while parts and (path / parts[0]).is_dir():
+                path /= parts.pop(0)
+            source = path / f"{parts[0]}.py" if parts and (path / f"{parts[0]}.py").exists() else path / "__init__.py"
+            rest = parts[1:] if source.name != "__init__.py" else parts
+            exists = not rest or (source.exists() and rest[0] in source.read_text(encoding="utf-8"))
+        if not exists and name not in ("workloads.md", "docs.rs"):
+            found.append(name)
+    return found
+
+
+def test_what_pages_and_docstrings_name_is_there() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    sources = [p for folder in ("arch", "sim", "workloads", "scripts", "tests") for p in (ROOT / folder).rglob("*.py")]
+    found = {str(p.relative_to(ROOT)): missing(p.read_text(encoding="utf-8")) for p in [*pages, *sources]}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_a_name_that_stands_for_nothing_is_found() -> None:
+    text = "`sim.gpu.engine.loop`, `sim/gpu/engine/loop.py`, `sim.gpu.engine.loop.advance`, `arch.load`"
+    assert missing(text) == []
+    wrong = ["sim.gpu.kernel", "sim/api.py", "sim.gpu.engine.loop.nothing_of_this_name", "docs/none.md"]
+    assert missing(" ".join(f"`{name}`" for name in wrong)) == wrong

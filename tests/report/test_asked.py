@@ -285,3 +285,17 @@ def test_what_a_report_says_is_read_back() -> None:
     )  # fmt: skip
     assert Asked.of(full.to_dict()) == full
     assert full.unusual == ["exact", "without tma", "tuned", "program p.py"]
+
+
+def test_dollar_signs_in_a_name_are_no_formula(tmp_path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    (tmp_path / "mine.yaml").write_text("base: t4\nname: x$\\frac$z\n")
+    report = simulate("gemm m=64 n=64 k=64 dtype=fp16", str(tmp_path / "mine.yaml"))
+    for draw in (report.plot_roofline, report.plot_stalls):
+        draw()
+        pyplot.gcf().savefig(tmp_path / "p.png")
+    pyplot.close("all")

@@ -27,7 +27,12 @@ _LEGEND_WIDTH = 30
 
 def picture_title(text: str, width: int = TITLE_WIDTH) -> str:
     """A title broken into lines that stay inside the picture."""
-    return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False))
+    return as_it_is("\n".join(textwrap.wrap(text, width, break_on_hyphens=False)))
+
+
+def as_it_is(text: str) -> str:
+    """A text for matplotlib, which would take what stands between dollar signs for a formula."""
+    return text.replace("$", r"\$")
 
 
 def _workload(reports: Sequence[Report]) -> str:

@@ -10,6 +10,7 @@ import ast
 import difflib
 import math
 import operator
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,8 @@ class Expression:
         if len(text) > MOST_CHARACTERS:
             raise InputError(f"{option} {text[:20]}...: longer than {MOST_CHARACTERS} characters")
         try:
-            tree = ast.parse(text.strip(), mode="eval").body
+            with warnings.catch_warnings(action="ignore"):  # Python's about literals; what is no arithmetic is refused
+                tree = ast.parse(text.strip(), mode="eval").body
         except SyntaxError as error:
             raise InputError(f"{option} {text!r}: {error.msg}") from None
         if not all(map(_allowed, _parts(tree))):

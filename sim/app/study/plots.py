@@ -12,7 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from arch.errors import InputError
-from sim.app.report.plots import picture_title
+from sim.app.report.plots import as_it_is, picture_title
 from sim.app.study.axes import numeric
 from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, known_metric
 
@@ -159,7 +159,7 @@ def _lines(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, 
     assert values is not None
     groups: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        label = ", ".join(f"{key} {row.point.values[key]}" for key in keys if key != x_key)
+        label = as_it_is(", ".join(f"{key} {row.point.values[key]}" for key in keys if key != x_key))
         groups.setdefault(label, []).append((values[row.point.values[x_key]], _value(row, metric)))
     if len(groups) > _MOST_LINES:
         raise InputError(
@@ -197,7 +197,7 @@ def _scale_axis(ax: Axes, side: str, values: Sequence[float], texts: Mapping[str
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
     if texts and len(texts) <= _MOST_TICKS:
-        axis.set_ticks(list(texts.values()), list(texts))
+        axis.set_ticks(list(texts.values()), list(map(as_it_is, texts)))
 
 
 def _heat(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, ax: Axes | None) -> Axes:
@@ -214,8 +214,8 @@ def _heat(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, a
     shown = [value for value in grid.ravel().tolist() if not np.isnan(value)]
     wide = min(shown) > 0 and max(shown) >= _WIDE_RANGE * min(shown)
     image = ax.imshow(grid, origin="lower", aspect="auto", norm="log" if wide else "linear", cmap="viridis")
-    ax.set_xticks(range(len(sides[1])), sides[1], rotation=30, ha="right", fontsize="small")
-    ax.set_yticks(range(len(sides[0])), sides[0], fontsize="small")
+    ax.set_xticks(range(len(sides[1])), list(map(as_it_is, sides[1])), rotation=30, ha="right", fontsize="small")
+    ax.set_yticks(range(len(sides[0])), list(map(as_it_is, sides[0])), fontsize="small")
     if grid.size <= 100:
         middle = np.sqrt(min(shown) * max(shown)) if wide else (min(shown) + max(shown)) / 2
         for (i, j), value in np.ndenumerate(grid):
