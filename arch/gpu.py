@@ -254,6 +254,10 @@ class Clock(Group):
 
     boost_hz: Hertz = Field(description="highest core clock")
     tensor: Share = Field(description="clock behind the data sheet's tensor peak, as a share of boost")
+    step_hz: Hertz = Field(default=15_000_000, description="the regulator's clocks are multiples of this")
+    lowest_hz: Hertz = Field(
+        default=210_000_000, description="to which the regulator throttles at most, whatever the power limit"
+    )
     base_hz: Annotated[Hertz, Documents("the clock under load follows from power", "clock.boost or power.limit")]
     memory_hz: Annotated[Hertz, Documents("the data rate is stated itself", "dram.bandwidth")]
     onset_ps: Picoseconds = Field(description="run at full clock before the regulator reacts")

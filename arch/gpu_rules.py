@@ -170,6 +170,9 @@ def _check_dram(spec: GpuSpec) -> None:
 def _check_clock_and_power(spec: GpuSpec) -> None:
     clock, power, voltage = spec.clock, spec.power, spec.power.voltage
     _rule(clock.tensor > 0, "clock.tensor", "must be more than 0")
+    boost = HERTZ.format(clock.boost_hz)
+    for name, value in (("step", clock.step_hz), ("lowest", clock.lowest_hz)):
+        _rule(value < clock.boost_hz, f"clock.{name}", f"{HERTZ.format(value)} is not below clock.boost = {boost}")
     reason = f"{TIME.format(clock.recovery_ps)} is before clock.onset; nearest: {TIME.format(clock.onset_ps)}"
     _rule(clock.recovery_ps >= clock.onset_ps, "clock.recovery", reason)
     _rule(clock.undershoot > 0, "clock.undershoot", "must be more than 0")

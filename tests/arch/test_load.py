@@ -200,6 +200,8 @@ WRONG = [
     ("clock.boost=2", "clock.boost = 2", "'1.755 GHz'"),
     ("clock.recovery=1 us", "clock.recovery", "nearest: 55 us"),
     ("clock.undershoot=0", "clock.undershoot", "more than 0"),
+    ("clock.lowest=1.98 GHz", "clock.lowest", "not below clock.boost = 1.98 GHz"),
+    ("clock.step=2 GHz", "clock.step", "not below clock.boost = 1.98 GHz"),
     ("clock.tensor=0", "clock.tensor", "more than 0"),
     ("power.limit=100 W", "power.limit", "power.static = 110 W"),
     ("power.voltage.max=0.6 V", "power.voltage.max", "at least 700 mV"),

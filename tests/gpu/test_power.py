@@ -196,6 +196,21 @@ def test_another_limit_is_held(limit_w: int) -> None:
     assert clock == pytest.approx(steady(H100, 1200.0, limit_w), abs=40e6)
 
 
+@pytest.mark.parametrize("lowest", [120, 210, 900])
+def test_no_load_throttles_below_the_lowest_clock(lowest: int) -> None:
+    spec = load_arch("h100-sxm", [f"clock.lowest={lowest} MHz"])
+    (*_, (_, clock)) = trace(PowerRegulator(spec, sustained=True), 40_000.0, 50)
+    assert clock == lowest * 1_000_000
+
+
+@pytest.mark.parametrize("step", [1, 15, 100])
+def test_the_regulators_clocks_are_multiples_of_its_step(step: int) -> None:
+    spec = load_arch("h100-sxm", [f"clock.step={step} MHz"])
+    (*_, (_, clock)) = trace(PowerRegulator(spec, sustained=True), 1200.0, 50)
+    assert clock % (step * 1_000_000) == 0
+    assert -10e6 < steady(spec, 1200.0, spec.power.limit_mw / 1000) - clock < (step + 10) * 1e6
+
+
 def test_light_work_runs_at_the_highest_clock() -> None:
     for highest in (None, 1_500_000_000):
         regulator = PowerRegulator(H100, sustained=True, highest_hz=highest)

@@ -16,6 +16,8 @@ from sim.gpu.counters import Counter
 from sim.memory.counters import MemoryCounter
 
 FIGURES = (
+    "clock.lowest",
+    "clock.step",
     "power.data.normal",
     "power.data.uniform",
     "power.data.zeros",
@@ -39,7 +41,8 @@ FIGURES = (
 )
 """Figures of a preset that this module reads."""
 
-_LOWEST_HZ = 210_000_000
+_FINEST_HZ = 5_000_000
+"""Clocks to choose from are at most this far apart; less where the regulator's own steps are smaller."""
 
 
 class Spent(NamedTuple):
@@ -138,11 +141,13 @@ class EnergyModel:
         return clocks[low][0]
 
     def _clock_table(self, highest_hz: int) -> tuple[tuple[int, int, int], ...]:
-        """Clocks to choose from, at most 5 MHz apart: Hz, MHz, voltage squared."""
+        """Clocks to choose from: Hz, MHz, voltage squared."""
+        clock = self.spec.clock
+        apart_hz = min(_FINEST_HZ, clock.step_hz)
 
         def halves(low: int, high: int) -> list[int]:
             middle = (low + high) // 2
-            return [low] if high - low <= 5_000_000 else halves(low, middle) + halves(middle, high)
+            return [low] if high - low <= apart_hz else halves(low, middle) + halves(middle, high)
 
-        clocks = [*halves(_LOWEST_HZ, highest_hz), highest_hz]
+        clocks = [*halves(clock.lowest_hz, highest_hz), highest_hz]
         return tuple((hz, hz // 1_000_000, self.voltage_mv(hz) ** 2) for hz in clocks)

@@ -14,8 +14,10 @@ from sim.gpu.power.energy import EnergyModel, Spent
 
 FIGURES = (
     "clock.boost",
+    "clock.lowest",
     "clock.onset",
     "clock.recovery",
+    "clock.step",
     "clock.undershoot",
     "power.limit",
 )
@@ -54,8 +56,6 @@ class PowerRegulator:
     """
 
     WINDOW_PS = 2_000_000  # 2 us: fine against the published onset of 55 us
-    STEP_HZ = 15_000_000  # the hardware's clock table
-    LOWEST_HZ = 210_000_000
 
     def __init__(
         self, spec: GpuSpec, *, sustained: bool, limit_mw: int | None = None, highest_hz: int | None = None
@@ -81,5 +81,5 @@ class PowerRegulator:
                 level = level * round(clock.undershoot * 1000) // 1000
         # Half of the way up: power swings from window to window with waves and tails; down at once.
         level = min(level, (self.clock_hz + level) // 2) if level > self.clock_hz else level
-        self.clock_hz = max(level // self.STEP_HZ * self.STEP_HZ, self.LOWEST_HZ)
+        self.clock_hz = max(level // clock.step_hz * clock.step_hz, clock.lowest_hz)
         return self.clock_hz
