@@ -322,6 +322,26 @@ def _copy_on(place: Literal["hbm", "ddr"]) -> RduProgram:
     return RduProgram("copy", (Call(section),), "copy")
 
 
+def _streamed() -> RduProgram:
+    """y = 4 x by two stages with a stream between them, two tokens of 768 B: FIFOs of their reader hold it, or a PMU."""
+    section, i, row = Section("streamed"), Counter("i", 64), (1, 192)
+    x, y = (Tensor(name, (64, 192), "fp32", role, place="ddr") for name, role in (("x", "input"), ("y", "output")))
+    tile = section.load("load", x, (i, 0), row, (i,))
+    twice = section.stage("twice", (i,), {"x": tile.read()}, lambda x: x + x, Out(row, "fp32", (i,)))
+    again = section.stage("again", (i,), {"x": twice.read(stream=True)}, lambda x: x + x, Out(row, "fp32", (i,)))
+    section.store("store", y, (i, 0), again, (i,))
+    return RduProgram("streamed", (Call(section),), "streamed")
+
+
+def _words() -> RduProgram:
+    """Two stages send words to a third one."""
+    section, i, word = Section("words"), Counter("i", 16), (1, 1)
+    made = {name: section.timed(name, (i,), {}, Out(word, "fp32", (i,)), interval_cycles=100) for name in ("a", "b")}
+    inputs = {name: output.read() for name, output in made.items()}
+    section.stage("add", (i,), inputs, lambda a, b: a + b, Out(word, "fp32", (i,)))
+    return RduProgram("words", (Call(section),), "words")
+
+
 def answer(case: Case, machine: str, overrides: Sequence[str], schedule: str = "") -> Answer:
     """Runs a case on a machine."""
     if case.section is not None:
@@ -329,7 +349,8 @@ def answer(case: Case, machine: str, overrides: Sequence[str], schedule: str = "
         section_program = case.section()
         results = [run_section(c.section, spec, section_program.addresses()) for c in section_program.calls]
         played = run_launches(spec, [Launch(0, 10**6, prefetch_bytes=1 << 20, memory_ps=10**6)] * 2, "host")
-        return Answer((played.total_ps, *((r.ticks, *r.read_bytes.values()) for r in results)), "")
+        found = ((r.ticks, r.configuration.pmus_used, *r.read_bytes.values()) for r in results)
+        return Answer((played.total_ps, *found), "")
     if case.make is not None:
         spec = load_arch(machine, overrides)
         program = case.make(load_arch(machine, case.base))
@@ -442,6 +463,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("bulk", ("tma",), ("tma",), make=_bulk(6, 128)),
         Case("bulk multicast", ("tma.max_multicast", "port.receive"), ("tma",), base=("tma.max_multicast=8",), make=_bulk(2, 128, 8)),
         Case("hot", ("clock", "power"), base=("sm.count=8", "power.limit=150 W", "power.static=100 W", "power.energy.fma=120 pJ"), make=_hot(60)),
+        Case("hot", ("clock.lowest",), base=("sm.count=8", "power.limit=101 W", "power.static=100 W", "power.energy.fma=120 pJ"), make=_hot(60)),
         Case("hot", ("clock.undershoot",), base=("sm.count=8", "power.limit=150 W", "power.static=100 W", "power.energy.fma=120 pJ", "clock.recovery=200 us"), make=_hot(60)),
         Case("hot", ("clock.recovery",), base=("sm.count=8", "power.limit=150 W", "power.static=100 W", "power.energy.fma=120 pJ", "clock.undershoot=0.8"), make=_hot(60)),
         Case("gemm m=128 n=128 k=64", ("power.data.zeros",), options={"data": "zeros"}),
@@ -469,6 +491,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("gemm m=64 n=64 k=64 dtype=int16"),
         Case("softmax rows=16 cols=256"),
         Case("softmax rows=256 cols=4096", ("host.bandwidth",), base=("host.ops=1000 GHz",)),
+        Case("attention batch=1 heads=1 head_dim=64 seq=64 causal=1", ("host",)),
+        Case("attention batch=1 heads=1 head_dim=64 seq=64 causal=1", ("host.bandwidth",), base=("host.ops=1000 GHz",)),
         Case("gemm m=4096 n=256 k=512", ("accumulators",)),
         Case("gemm m=4096 n=256 k=2048", ("unified_buffer.size",), base=("unified_buffer.size=1 MiB",)),
         Case("gemm m=64 n=4096 k=4096", ("dram.size", "control.queue", "control.buffer"), base=("dram.size=18 MiB", "control.queue=4", "control.buffer=8")),
@@ -489,17 +513,16 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("gemm m=256 n=256 k=256", ("mesh",), base=("mesh.credits=1", "mesh.hop=2 cycles")),
         Case("softmax rows=64 cols=256", ("pcu.vector",), base=("pcu.vector_inputs=2", "pcu.vector_outputs=2")),
         Case("attention batch=1 heads=2 head_dim=64 seq=128", ("pmu", "mesh", "pcu"), base=("pmu.count=128", "pcu.count=128")),
-        Case("softmax rows=64 cols=256", ("mesh.scalar",), base=("mesh.scalar=0.01 B/clk",)),
-        Case("attention batch=1 heads=2 head_dim=64 seq=128", ("mesh.scalar",), base=("mesh.scalar=0.01 B/clk",)),
+        Case("words", ("mesh.scalar",), base=("mesh.scalar=0.01 B/clk",), section=_words),
+        *(Case("streamed", ("pcu.fifo",), base=(f"pcu.fifo={size} B",), section=_streamed) for size in (96, 256, 1024)),
         Case("allreduce bytes=65536 devices=4", ("link", "node", "power.energy.link"), ("link",)),
         Case("allreduce bytes=65536 devices=16", ("link", "node"), ("node",)),
         Case("copy_h2d bytes=100000", ("host",)),
         Case("gemm m=64 n=64 k=64", ("launch",), options={"scope": "host"}),
         Case("gemm m=256 n=256 k=256", ("hbm.size", "ddr.size"), base=("hbm.size=512 KiB",)),
         Case("gemm m=256 n=256 k=256", ("ddr.size",), base=("ddr.size=1 MiB",)),
-        Case("llama model=tiny phase=decode seq=64", ("ddr.size", "power.energy.ddr"), ("hbm",), {"schedule": "cut by host tokens 1 from ddr"}, ("hbm.size=1700 KiB", "ddr.size=2 MiB")),
+        Case("llama model=tiny phase=decode seq=64", ("ddr.size", "power.energy.ddr"), ("hbm",), {"schedule": "cut by host tokens 1 from ddr"}, ("hbm.size=1700 KiB", "ddr.size=1 MiB")),
         Case("gemm m=256 n=256 k=256", ("pmu.size",), base=("pmu.size=16 KiB",)),
-        *(Case("softmax rows=64 cols=256", ("pcu.fifo",), base=(f"pcu.fifo={size} B",)) for size in (32, 64, 128, 256)),
         Case("llama model=tiny phase=decode seq=64 layers=2 tp=2", needs=("link",)),
     ),
 }
