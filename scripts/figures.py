@@ -459,6 +459,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("add n=65536 dtype=fp32", ("port.receive",), base=(*_SMALL, "port.receive=8 B/clk")),
         Case("clusters", ("dsmem.max",), ("dsmem",), make=_full(4, 32, 0, 16)),
         Case("softmax rows=64 cols=16384 dtype=bf16", ("dsmem",), ("dsmem",), options={"schedule": "cluster"}),
+        Case("softmax rows=16 cols=131072 dtype=bf16", ("dsmem.max_portable",), ("dsmem",), options={"schedule": "cluster"}),
         Case("relay", ("sync.mbarrier",), ("sync.mbarrier",), make=_relay(50)),
         Case("bulk", ("tma",), ("tma",), make=_bulk(6, 128)),
         Case("bulk multicast", ("tma.max_multicast", "port.receive"), ("tma",), base=("tma.max_multicast=8",), make=_bulk(2, 128, 8)),
