@@ -90,7 +90,10 @@ def _check_caches(spec: GpuSpec) -> None:
     for name, cache in (("l1", spec.l1), ("l2", spec.l2)):
         line, sector = cache.line_bytes, cache.sector_bytes
         _rule(line == 128, f"{name}.line", f"{line} B; the model has lines of four sectors; nearest: 128 B")
-        _rule(sector == 32, f"{name}.sector", f"{sector} B; the model has sectors of 32 B; nearest: 32 B")
+        sizes = (32, 64, 128) if name == "l1" else (32,)
+        near = min(sizes, key=lambda size: abs(size - sector))
+        what = f"{sector} B; the model has sectors of {' or '.join(map(str, sizes))} B; nearest: {near} B"
+        _rule(sector in sizes, f"{name}.sector", what)
     l1, l2 = spec.l1, spec.l2
     step = l1.ways * l1.line_bytes
     reason = (

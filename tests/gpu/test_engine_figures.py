@@ -9,6 +9,7 @@ import pytest
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.gpu.engine.api import Device
+from sim.gpu.engine.l1 import fills
 from sim.gpu.language import GlobalTensor, KernelBuilder, Program, RegisterTile, SharedTile
 from sim.gpu.lower.banks import access_waves, ldmatrix_waves
 from sim.gpu.lower.occupancy import occupancy
@@ -52,7 +53,7 @@ def test_words_two_apart_conflict_in_few_banks_and_not_in_many() -> None:
     ("machine", "override", "said"),
     [
         ("t4", "shared.banks=30", "the model takes (8, 16, 32, 64, 128); nearest: 32"),
-        ("t4", "l1.sector=64 B", "sectors of 32 B; nearest: 32 B"),
+        ("t4", "l1.sector=96 B", "sectors of 32 or 64 or 128 B; nearest: 64 B"),
         ("t4", "l2.sector=16 B", "sectors of 32 B; nearest: 32 B"),
         ("t4", "l1.line=256 B", "nearest: 128 B"),
         ("h100-sxm", "dsmem.max_cluster=32", "the model takes 16"),
@@ -127,3 +128,34 @@ def cold(overrides: Overrides) -> float:
         r.run("ffma", 64)
     program = Program("small", (), (builder.build(),), "test")
     return cycles(Device(load_arch("h100-sxm", {**SMALL, **overrides})).run(program.kernels[0], {}))
+
+
+def parts_of_lines() -> Program:
+    """A warp loads the first 32 B of 64 lines, then the second, then the third and the last."""
+    x = GlobalTensor("x", (64, 32), "fp32", (32, 1))
+    builder = KernelBuilder("parts", (1, 1, 1))
+    value = RegisterTile("value", (64, 8), "fp32")
+    with builder.role("warps", warps=1, registers=64) as r:
+        for part in range(4):
+            r.ldg(value.whole, x[0:64, 8 * part : 8], 16, into=f"x{part}")
+            r.run("fadd", 1, dst=value.whole, srcs=(value.whole,), after=(f"x{part}",))
+    return Program("parts", (x,), (builder.build(),), "test")
+
+
+@pytest.mark.parametrize(("sector", "misses"), [(32, 4), (64, 2), (128, 1)])
+def test_a_sector_of_the_l1_is_filled_as_a_whole(sector: int, misses: int) -> None:
+    """Parts of 32 B that stand beside a missing one come with it, and are found later."""
+    found = run(load_arch("a100-sxm4-80gb", {**SMALL, "l1.sector": f"{sector} B"}), parts_of_lines())
+    assert found.counters["l1_read_sectors"] == 4 * 64
+    assert found.counters["l1_read_sectors"] - found.counters["l1_hit_sectors"] == misses * 64
+    code = run(load_arch("a100-sxm4-80gb", SMALL), parts_of_lines()).counters["port_read_bytes"] - 4 * 64 * 32
+    assert found.counters["port_read_bytes"] - code == 64 * 128
+
+
+@pytest.mark.parametrize(
+    ("sector", "mask", "filled"), [(32, 0b0101, 0b0101), (64, 0b0101, 0b1111), (64, 2, 3), (128, 4, 15)]
+)
+def test_sectors_that_hold_a_part_of_a_line(sector: int, mask: int, filled: int) -> None:
+    assert (fills(sector) >> (mask << 2)) & 15 == filled
+    assert fills(sector) & 15 == 0
+    assert -(1 << 63) <= fills(sector) < 1 << 63

@@ -33,7 +33,7 @@ class Part(IntEnum):
     SHARED = 56
     PORT = 64
     L1 = 72
-    LOAD_STORE = 80
+    LOAD_STORE = 82
     CP_ASYNC = 84
     TMA = 88
     BARRIERS = 96

@@ -13,7 +13,7 @@ from sim.gpu.engine.boxes import CHUNK, Walk, locate_box, sector_mask
 from sim.gpu.engine.chip import Chip, Part
 from sim.gpu.engine.cp_async import CpAsyncFigure, CpAsyncGroups
 from sim.gpu.engine.events import Reason
-from sim.gpu.engine.l1 import L1, READY_SHIFT, SECTORS, L1Figure, find_line, write_line
+from sim.gpu.engine.l1 import L1, READY_SHIFT, SECTORS, L1Figure, find_line, whole_sectors, write_line
 from sim.gpu.engine.pipes import part, slot_free
 from sim.gpu.engine.port import (
     Port,
@@ -204,7 +204,7 @@ def load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, k):
         cache_set = st.l1_ahead[k]
         way = find_line(st, p[L1Figure.REPLACEMENT], p[L1Figure.WAYS], cache_set, line)
         word = st.l1_lines[cache_set, way]
-        missing = mask & ~word
+        missing = whole_sectors(p[L1Figure.FILLS], mask) & ~word
         data = word >> READY_SHIFT
     if missing == 0:
         return missing, max(data, at + p[L1Figure.HIT_LATENCY])
@@ -227,7 +227,8 @@ def store_line(p, st, ms, mem, sm, kind, at, address, end, k):
     """A store or reduction on [address, end) of one line; returns the tick of its acknowledgement."""
     reduces = kind == Kind.RED
     if not reduces:
-        write_line(st, p[L1Figure.REPLACEMENT], p[L1Figure.WAYS], st.l1_ahead[k], address, end, at)
+        policy, ways, table = p[L1Figure.REPLACEMENT], p[L1Figure.WAYS], p[L1Figure.FILLS]
+        write_line(st, policy, ways, table, st.l1_ahead[k], address, end, at)
     answer = port_write(p, st.sms, st.counters, ms, mem, sm, at, address, end, reduces, k)
     take_entry(st.stores, st.sms, sm, LoadStore.NEXT_STORE, st.sms[sm, LoadStore.NEXT_STORE], answer)
     return answer

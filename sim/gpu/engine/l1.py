@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 SECTORS = 0xF  # of a line
+_PART_BYTES = 32  # of a line: what masks of requests count in; a sector is one part, two or four
 READY_SHIFT = 4  # a line's word: mask of the valid sectors, ready tick above it
 
 FIGURES = (
@@ -49,11 +50,12 @@ class L1Figure(IntEnum):
     SETS = Part.L1
     WAYS = Part.L1 + 1
     HIT_LATENCY = Part.L1 + 2
-    SECTOR = Part.L1 + 3  # ticks a sector on its data path
+    SECTOR = Part.L1 + 3  # ticks 32 B on its data path
     MISS_QUEUE = Part.L1 + 4  # entries; as many stores
     SET_MULTIPLIER = Part.L1 + 5  # to divide by SETS (`sim.memory.hashing.divide`)
     SET_SHIFT = Part.L1 + 6
     REPLACEMENT = Part.L1 + 7  # a policy of `sim.memory.replacement`
+    FILLS = Part.L1 + 8  # by mask of a line's parts of 32 B, the parts of the sectors that hold them: 16 nibbles
 
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
@@ -69,12 +71,28 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         L1Figure.SETS: sets,
         L1Figure.WAYS: l1.ways,
         L1Figure.HIT_LATENCY: cycles_to_ticks(l1.hit_latency_cycles),
-        L1Figure.SECTOR: transfer_ticks(l1.sector_bytes, l1.bandwidth_bytes_per_cycle),
+        L1Figure.SECTOR: transfer_ticks(_PART_BYTES, l1.bandwidth_bytes_per_cycle),
         L1Figure.MISS_QUEUE: l1.miss_queue,
         L1Figure.SET_MULTIPLIER: multiplier,
         L1Figure.SET_SHIFT: shift,
         L1Figure.REPLACEMENT: POLICIES.index(l1.replacement),
+        L1Figure.FILLS: fills(l1.sector_bytes),
     }
+
+
+def fills(sector_bytes: int) -> int:
+    """`L1Figure.FILLS` of sectors of 32, 64 or 128 B, as an int64."""
+    parts = sector_bytes // _PART_BYTES
+    sectors = [((1 << parts) - 1) << first for first in range(0, 4, parts)]
+    masks = [sum(sector for sector in sectors if sector & mask) for mask in range(16)]
+    table = sum(filled << 4 * mask for mask, filled in enumerate(masks))
+    return table - (1 << 64) if table >> 63 else table
+
+
+@inner(inline=True)
+def whole_sectors(table, mask):
+    """The parts of a line in sectors of which a mask holds any part. table: `L1Figure.FILLS`."""
+    return (table >> (mask << 2)) & SECTORS
 
 
 @inner(inline=True)
@@ -108,9 +126,12 @@ def find_line(st, policy, ways, cache_set, line):
 
 
 @inner(inline=True)
-def write_line(st, policy, ways, cache_set, address, end, t):
-    """A store to [address, end) of one line goes through an L1, which keeps it; sectors written whole are valid."""
+def write_line(st, policy, ways, table, cache_set, address, end, t):
+    """A store to [address, end) of one line goes through an L1, which keeps it; sectors written whole are valid.
+
+    table: `L1Figure.FILLS`."""
     way = find_line(st, policy, ways, cache_set, address >> 7)
     word = st.l1_lines[cache_set, way]
-    valid = (word & SECTORS) | full_mask(address, end)
+    written = SECTORS ^ whole_sectors(table, SECTORS ^ full_mask(address, end))
+    valid = (word & SECTORS) | written
     st.l1_lines[cache_set, way] = (max(word >> READY_SHIFT, t) << READY_SHIFT) | valid
