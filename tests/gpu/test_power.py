@@ -181,6 +181,12 @@ def test_onset_undershoot_and_recovery_of_an_idle_chip() -> None:
             assert clock == pytest.approx(level, abs=40e6)
 
 
+def test_an_undershoot_ends_at_the_lowest_clock() -> None:
+    figures = ["clock.onset=4 us", "clock.recovery=60 us", "clock.undershoot=0.2", "clock.lowest=900 MHz"]
+    seen = list(trace(PowerRegulator(load_arch("h100-sxm", figures), sustained=False), 1200.0, 25))
+    assert min(clock for _, clock in seen) == 900_000_000
+
+
 def test_a_busy_chip_is_regulated_from_the_first_window_and_has_no_undershoot() -> None:
     watts, limit_w = 1200.0, TRANSIENT.power.limit_mw / 1000
     seen = list(trace(PowerRegulator(TRANSIENT, sustained=True), watts, 50))
