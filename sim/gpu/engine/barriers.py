@@ -183,19 +183,21 @@ def arrive_or_expect(p, prog, st, w, s, t, pc, kind):
     t = issue_one(p, st, w, s, t)
     log_op(st.log, st, w, code[pc, Col.OP], t, t, t, 0)
     warps[w, Warp.PROGRAM_COUNTER] = pc + 1
+    made = warps[w, Warp.SHARED_WRITTEN]  # an arrival releases: its warp's stores come before it
     if kind == Kind.MBAR_EXPECT:
-        arrive(p, prog, st, slot, b, 1, evaluate(prog, warps, st.stack, w, code[pc, Col.ARG]), t, t)
+        size_bytes = evaluate(prog, warps, st.stack, w, code[pc, Col.ARG])
+        arrive(p, prog, st, slot, b, 1, size_bytes, max(t, made), t)
     elif code[pc, Col.MASK] < 0:
-        arrive(p, prog, st, slot, b, 1, 0, t + p[BarrierFigure.ARRIVE_LATENCY], t)
+        arrive(p, prog, st, slot, b, 1, 0, max(t + p[BarrierFigure.ARRIVE_LATENCY], made), t)
     else:
         ranks = evaluate(prog, warps, st.stack, w, code[pc, Col.MASK])
         for rank in range(p[Chip.CLUSTER_SIZE]):
             if (ranks >> rank) & 1:
                 other = peer(st, slot, rank)
                 if other == slot:
-                    arrive(p, prog, st, slot, b, 1, 0, t + p[BarrierFigure.ARRIVE_LATENCY], t)
+                    arrive(p, prog, st, slot, b, 1, 0, max(t + p[BarrierFigure.ARRIVE_LATENCY], made), t)
                 elif other >= 0:
-                    arrive(p, prog, st, other, b, 1, 0, t + p[BarrierFigure.REMOTE_ARRIVE_LATENCY], t)
+                    arrive(p, prog, st, other, b, 1, 0, max(t + p[BarrierFigure.REMOTE_ARRIVE_LATENCY], made), t)
     return t
 
 
@@ -246,11 +248,13 @@ def meet_cluster(p, prog, st, w, t, pc, issued):
     slot = warps[w, Warp.CTA]
     root = ctas[slot, Cta.PEERS]
     ctas[root, ClusterBarrier.ARRIVED] += 1
-    ctas[root, ClusterBarrier.LATEST] = max(ctas[root, ClusterBarrier.LATEST], t)
+    # The barrier orders shared memory of the whole cluster: a warp has arrived when its stores have been made.
+    latest = max(ctas[root, ClusterBarrier.LATEST], max(t, warps[w, Warp.SHARED_WRITTEN]))
+    ctas[root, ClusterBarrier.LATEST] = latest
     if ctas[root, ClusterBarrier.ARRIVED] < p[Chip.CLUSTER_SIZE] * p[Chip.WARPS_PER_CTA]:
         park(st, w, Block.CLUSTER, 0, 0, prog.code[pc, Col.OP], issued)
         return PARKED
-    tick = ctas[root, ClusterBarrier.LATEST] + p[BarrierFigure.CLUSTER_LATENCY]
+    tick = latest + p[BarrierFigure.CLUSTER_LATENCY]
     ctas[root, ClusterBarrier.ARRIVED] = 0
     ctas[root, ClusterBarrier.LATEST] = 0
     for rank in range(p[Chip.CLUSTER_SIZE]):
