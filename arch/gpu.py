@@ -188,11 +188,11 @@ class Dsmem(Group):
 
     max_cluster: Count = Field(description="CTAs in a cluster, opt-in limit")
     max_portable_cluster: Count = Field(description="CTAs in a cluster without opting in")
-    latency_cycles: Cycles = Field(description="dependent load from another SM of the cluster")
+    latency_cycles: Cycles = Field(
+        description="dependent load from another SM of the cluster; until a store or an arrival there is made"
+    )
     read_bytes_per_cycle: BytesPerCycle = Field(description="an SM, all SMs reading")
-    write_bytes_per_cycle: Annotated[
-        BytesPerCycle, Documents("no op stores to the shared memory of another CTA", "dsmem.read or dsmem.latency")
-    ] = Field(description="an SM, all SMs writing")
+    write_bytes_per_cycle: BytesPerCycle = Field(description="an SM, all SMs writing")
 
 
 class L2(Group):

@@ -307,6 +307,17 @@ def _bulk(boxes: int, rows: int, cluster: int = 1) -> Make:
     return make
 
 
+def _peers(spec: GpuSpec) -> Program:
+    """The CTAs of a cluster of two each store 16 KiB to the other's shared memory."""
+    kernel = KernelBuilder("peers", (2, 1, 1), (2, 1, 1))
+    tile, value = kernel.shared("tile", (32, 4), "fp32"), RegisterTile("value", (32, 4), "fp32")
+    with kernel.role("warps", warps=1, registers=32) as r:
+        r.cluster_sync()
+        r.dsmem_st(tile.stage(), value.whole, 32, rank=1 - CLUSTER_RANK)
+        r.cluster_sync()
+    return Program("peers", (), (kernel.build(),), "peers")
+
+
 def _chase(share: float) -> Make:
     """A pointer chase over a share of the L1."""
     return lambda spec: micro.pointer_chase(int(share * spec.l1.size_bytes), 6000, 128)
@@ -458,9 +469,11 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("bulk", ("tma.queue",), ("tma",), base=("tma.queue=2",), make=_bulk(6, 128)),
         Case("add n=65536 dtype=fp32", ("port.receive",), base=(*_SMALL, "port.receive=8 B/clk")),
         Case("clusters", ("dsmem.max",), ("dsmem",), make=_full(4, 32, 0, 16)),
+        Case("peers", ("dsmem.write",), ("dsmem",), make=_peers),
         Case("softmax rows=64 cols=16384 dtype=bf16", ("dsmem",), ("dsmem",), options={"schedule": "cluster"}),
         Case("softmax rows=16 cols=131072 dtype=bf16", ("dsmem.max_portable",), ("dsmem",), options={"schedule": "cluster"}),
         Case("relay", ("sync.mbarrier",), ("sync.mbarrier",), make=_relay(50)),
+        Case("bulk", ("tma.max_in_flight",), ("tma",), base=("tma.max_in_flight=4 KiB",), make=_bulk(6, 128)),
         Case("bulk", ("tma",), ("tma",), make=_bulk(6, 128)),
         Case("bulk multicast", ("tma.max_multicast", "port.receive"), ("tma",), base=("tma.max_multicast=8",), make=_bulk(2, 128, 8)),
         Case("hot", ("clock", "power"), base=("sm.count=8", "power.limit=150 W", "power.static=100 W", "power.energy.fma=120 pJ"), make=_hot(60)),

@@ -11,6 +11,7 @@ from sim.gpu.language import (
     CTA_X,
     CTA_Y,
     WARP,
+    Const,
     Expr,
     GlobalTensor,
     KernelBuilder,
@@ -239,15 +240,18 @@ def dynamic_copy(tiles: int = 5, columns: int = 32) -> Program:
 
 
 def exchange() -> Program:
-    """y += 2 x + 2 x of CTA 0, in clusters of two CTAs of 16 rows: what the other kernels here leave out.
+    """y += 2 x, + 2 x of CTA 0, + 2 x of the other, in clusters of two CTAs of 16 rows: what other kernels leave out.
 
     A loader copies by cp.async and arrives when the copies are there; a worker doubles them, stores its fragments for
-    the cluster, adds those of the first CTA and has the TMA add the sum to y.
+    the cluster, sends them to the other CTA, adds those of the first CTA and what came, and has the TMA add the sum to
+    y.
     """
     x, y = matrix("x", 32, 16, "fp16"), matrix("y", 32, 16, "fp16", "output")
     kernel = KernelBuilder("exchange", (2, 1, 1), (2, 1, 1))
-    loaded, doubled, total = (kernel.shared(name, (16, 16), "fp16") for name in ("loaded", "doubled", "total"))
-    full = kernel.mbarrier("full", 1, 1)
+    loaded, doubled, came, total = (
+        kernel.shared(name, (16, 16), "fp16") for name in ("loaded", "doubled", "came", "total")
+    )
+    full, sent = kernel.mbarrier("full", 1, 1), kernel.mbarrier("sent", 1, 1)
     rows = CTA_X * 16
     with kernel.role("loader", warps=1, registers=64) as r:
         r.setmaxnreg(40)
@@ -256,7 +260,7 @@ def exchange() -> Program:
         r.bar_arrive(1, 2)
         r.cluster_sync()
         r.cluster_sync()
-    own, first = RegisterTile("own", (16, 16), "fp16"), RegisterTile("first", (16, 16), "fp16")
+    own, first, other = (RegisterTile(name, (16, 16), "fp16") for name in ("own", "first", "other"))
     with kernel.role("worker", warps=1, registers=64) as r:
         r.bar_sync(1, 2)
         r.mbarrier_wait(full, 0, 0)
@@ -264,8 +268,19 @@ def exchange() -> Program:
         r.run("fmul", 2, dst=own.whole, srcs=(own.whole,), compute=lambda _, v: 2 * v, after=("own",))
         r.stmatrix(doubled.stage(), own.whole, 1)
         r.cluster_sync()
+        r.dsmem_st(came.stage(), own.whole, 1, rank=1 - CLUSTER_RANK)
+        r.mbarrier_arrive(sent, 0, cluster=Const(1) << (1 - CLUSTER_RANK))
         r.dsmem_ld(first.whole, doubled.stage(), 1, rank=0, into="first")
-        r.run("fadd", 2, dst=own.whole, srcs=(own.whole, first.whole), compute=lambda _, a, b: a + b, after=("first",))
+        r.mbarrier_wait(sent, 0, 0)
+        r.lds(other.whole, came.stage(), 1, into="other")
+        r.run(
+            "fadd",
+            4,
+            dst=own.whole,
+            srcs=(own.whole, first.whole, other.whole),
+            compute=lambda _, a, b, c: a + b + c,
+            after=("first", "other"),
+        )
         r.sts(total.stage(), own.whole, 1)
         r.fence_async()
         r.tma_store(y[rows:16, :], total.stage(), add=True)

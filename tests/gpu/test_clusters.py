@@ -14,8 +14,8 @@ from sim.app.run import simulate
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
 from sim.gpu.engine.events import Event
-from sim.gpu.language import KernelBuilder, Program, RegisterTile
-from tests.gpu.conftest import cycles, run
+from sim.gpu.language import CLUSTER_RANK, KernelBuilder, Op, Program, RegisterTile
+from tests.gpu.conftest import column, cycles, run
 from tests.gpu.kernels import numbers, wgmma_gemm
 
 
@@ -57,6 +57,18 @@ def test_more_ctas_than_a_machine_has_are_refused() -> None:
         Device(machine).build(gemm(16).kernels[0], gemm(16).addresses())
 
 
+def scatter(stores: int, ctas: int = 2) -> Program:
+    """Each CTA of a cluster stores to a tile of its own in that of rank 0: 32 lanes, 16 B each."""
+    builder = KernelBuilder("scatter", (ctas, 1, 1), (ctas, 1, 1))
+    tile, value = builder.shared("tile", (32, 4), "fp32", ctas), RegisterTile("value", (32, 4), "fp32")
+    with builder.role("warps", warps=1, registers=32) as r:
+        r.cluster_sync()
+        with r.when(1 - CLUSTER_RANK.equals(0)):
+            r.dsmem_st(tile.stage(CLUSTER_RANK), value.whole, stores, rank=0)
+        r.cluster_sync()
+    return Program("scatter", (), (builder.build(),), "test")
+
+
 def gather(loads: int) -> Program:
     """Each CTA of a cluster of two reads a tile of the first one: 32 lanes, 16 B each."""
     builder = KernelBuilder("gather", (2, 1, 1), (2, 1, 1))
@@ -76,6 +88,65 @@ def test_loads_from_another_sm_take_the_networks_rate(rate: int) -> None:
     assert more - few == pytest.approx(16 * 4 * 512 / rate, rel=0.01)  # loads, warps, bytes
 
 
-def test_a_figure_of_the_network_that_nothing_reads_is_refused() -> None:
-    with pytest.raises(InputError, match="no op stores to the shared memory of another CTA"):
-        load_arch("h100-sxm", ["dsmem.write=40 B/clk"])
+@pytest.mark.parametrize("senders", [1, 3])
+@pytest.mark.parametrize("rate", [8, 16])
+def test_stores_to_another_sm_share_its_port(rate: int, senders: int) -> None:
+    """All that a cluster sends to one of its CTAs arrives at that CTA's rate, whoever sends it."""
+    machine = load_arch("h100-sxm", {"sm.count": 4, "gpc.count": 1, "dsmem.write": f"{rate} B/clk"})
+    few, more = (cycles(run(machine, scatter(stores, 1 + senders))) for stores in (64, 128))
+    assert more - few == pytest.approx(64 * senders * 512 / rate, rel=0.01)  # stores, warps, bytes
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_sender_is_held_up_by_the_network(exact: bool) -> None:
+    """A store issues once the queue of its SM has room: what is booked ahead of it is bounded."""
+    machine = load_arch("h100-sxm", {"sm.count": 4, "gpc.count": 1, "dsmem.write": "8 B/clk"})
+    builder = KernelBuilder("many", (2, 1, 1), (2, 1, 1))
+    tile, value = builder.shared("tile", (32, 4), "fp32"), RegisterTile("value", (32, 4), "fp32")
+    with builder.role("warps", warps=1, registers=32) as r:
+        r.cluster_sync()
+        with r.when(CLUSTER_RANK), r.loop("i", 40):
+            r.dsmem_st(tile.stage(), value.whole, 1, rank=0)
+        r.cluster_sync()
+    program = Program("many", (), (builder.build(),), "test")
+    issued = column(run(machine, program, exact=exact), 1, Event.T_ISSUE, cta=1)
+    assert len(issued) == 40
+    steady = issued[-1] - issued[20]
+    assert steady == pytest.approx(19 * 512 / 8, rel=0.02)
+
+
+def test_a_barrier_of_the_cluster_waits_for_stores_in_it() -> None:
+    """Twice the latency of the network, twice the time until the barrier lets anybody go on."""
+    short, long = (
+        cycles(run(load_arch("h100-sxm", {"sm.count": 4, "gpc.count": 1, "dsmem.latency": f"{n} cycles"}), scatter(1)))
+        for n in (1000, 2000)
+    )
+    assert long - short == pytest.approx(1000, rel=0.01)
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_the_array_of_the_sm_that_is_reached_is_busy_too(stores: bool) -> None:
+    """Products whose operands come from shared memory wait where another SM is at the same array."""
+
+    def kernel(remote: int) -> Program:
+        builder = KernelBuilder("busy", (2, 1, 1), (2, 1, 1))
+        tile, value = builder.shared("tile", (32, 4), "fp32", 2), RegisterTile("value", (32, 4), "fp32")
+        a, acc = RegisterTile("a", (32, 4), "fp32"), RegisterTile("acc", (32, 4), "fp32")
+        with builder.role("warps", warps=4, registers=64) as r:
+            r.cluster_sync()
+            with r.when(CLUSTER_RANK):
+                if stores:
+                    r.dsmem_st(tile.stage(1), value.whole, remote, rank=0)
+                else:
+                    r.dsmem_ld(value.whole, tile.stage(), remote, rank=0)
+            with r.when(1 - CLUSTER_RANK), r.loop("i", 50):
+                loads = (Op("lds", 20, srcs=(tile.stage(),)),)
+                r.run("ffma", 8, dtype="fp32", dst=acc.whole, srcs=(a.whole, tile.stage()), loads=loads)
+            r.cluster_sync()
+        return Program("busy", (), (builder.build(),), "test")
+
+    machine = load_arch(
+        "h100-sxm", {"sm.count": 4, "gpc.count": 1, "dsmem.write": "128 B/clk", "dsmem.read": "128 B/clk"}
+    )
+    ends = [max(column(run(machine, kernel(n)), 2, Event.T_ISSUE, warp=w)[-1] for w in range(4)) for n in (1, 201)]
+    assert ends[1] - ends[0] == pytest.approx(200 * 4 * 4, rel=0.1)

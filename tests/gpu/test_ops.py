@@ -219,7 +219,7 @@ def _machine(name: str) -> GpuSpec:
 
 def _exchange() -> tuple[Program, dict[str, Array], dict[str, Array]]:
     x, y = numbers(32, 16), numbers(32, 16, seed=1)
-    return exchange(), {"x": x, "y": y}, {"y": y + 2 * x + 2 * np.tile(x[:16], (2, 1))}
+    return exchange(), {"x": x, "y": y}, {"y": y + 2 * x + 2 * np.tile(x[:16], (2, 1)) + 2 * np.roll(x, 16, axis=0)}
 
 
 def test_fragments_clusters_and_reductions_compute_the_sum() -> None:
@@ -276,6 +276,11 @@ def test_the_first_operand_in_registers_takes_the_row_for_it() -> None:
             lambda r, k: r.dsmem_ld(R.whole, k.shared("s", (8, 8), "fp16").stage(), 1, 0),
             "a100-sxm4-80gb",
             "dsmem_ld needs clusters, which a100-sxm4-80gb does not have",
+        ),
+        (
+            lambda r, k: r.dsmem_st(k.shared("s", (8, 8), "fp16").stage(), R.whole, 1, 3),
+            "h100-sxm",
+            "dsmem_st names rank 3 of a cluster of 1 CTAs; the last is 0",
         ),
     ],
 )

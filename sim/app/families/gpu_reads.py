@@ -20,14 +20,15 @@ from workloads.ops import AllReduce
 
 @dataclass(frozen=True)
 class Took:
-    """What took part in a run. units: that executed an op. rows: names of instruction rows that ops took. formats: of
-    products on tensor cores. data, scheduler: their words."""
+    """What took part in a run. units: that executed an op. rows: names of instruction rows that ops took; opcodes: of
+    the ops. formats: of products on tensor cores. data, scheduler: their words."""
 
     units: frozenset[Unit]
     rows: frozenset[str]
     formats: frozenset[str]
     cp_async: bool
     clusters: bool
+    opcodes: frozenset[str]
     mbarriers: bool
     copies: bool
     collectives: bool
@@ -56,6 +57,8 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "cp_async": lambda took: took.cp_async,
     "dsmem.max_cluster": lambda _: True,  # choosers of kernels ask for it
     "dsmem.max_portable_cluster": lambda _: True,
+    "dsmem.read": lambda took: "dsmem_ld" in took.opcodes,
+    "dsmem.write": lambda took: "dsmem_st" in took.opcodes,
     "dsmem": lambda took: took.clusters,
     "sync.cluster_sync": lambda took: took.clusters,
     "sync.mbarrier_arrive": lambda took: took.mbarriers,
@@ -91,6 +94,7 @@ def took_part(work: Work, spec: GpuSpec, conditions: Conditions, scope: str) -> 
         rows=frozenset(_rows(ops, spec)),
         formats=frozenset(_formats(work, spec)),
         cp_async=any(op.spec.group is CP_ASYNC for op in ops),
+        opcodes=frozenset(op.opcode for op in ops),
         clusters=any(kernel.cluster_size > 1 for kernel in kernels),
         mbarriers=any(kernel.barriers for kernel in kernels),
         copies=any(step.copy for step in work.steps),

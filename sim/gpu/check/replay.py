@@ -274,8 +274,11 @@ class Replay:
             return
 
         remote = bool(srcs) and Space.CLUSTER in spec.srcs[0]
-        source = self._targets(step)[0] if remote else own
-        targets = self._targets(step) if Space.CLUSTER in spec.dst else [own]
+        named = self._targets(step) if remote or Space.CLUSTER in spec.dst else [own]
+        if not named:
+            where = f"kernel {self.kernel.name}, {what.opcode} (op {what.number})"
+            raise InputError(f"{where}: mask {step.instance.mask:#x} names no CTA of its cluster")
+        source, targets = (named[0], [own]) if remote else (own, named)
         barriers = [self.barriers.mbarrier(cta, step) for cta in targets] if spec.lands else [None] * len(targets)
         reads = [self.accesses.begin(step, source, b, False, agent, barriers[0]) for b in srcs]
         writes = [

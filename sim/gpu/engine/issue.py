@@ -26,7 +26,7 @@ def issue(p, prog, st, w, s, sm, t, pc, kind, first):
     code, warps, sub_cores = prog.code, st.warps, st.sub_cores
     in_runs = p[SchedulerFigure.LONGEST_RUN] > 1
     if kind == Kind.SHARED:
-        room = queue_room(p, st, sm, code[pc, Col.BYTES_COUNTER], in_runs)
+        room = queue_room(p, st, code, sm, pc, in_runs)
         if room > t:
             account(st, w, room, Reason.MIO_THROTTLE)
             return room, first, False
@@ -51,7 +51,7 @@ def issue(p, prog, st, w, s, sm, t, pc, kind, first):
     if fresh:
         warps[w, Warp.OP_ISSUED] = t
     if kind == Kind.SHARED:
-        last = access(p, st, code, w, sm, t, pc, n, issued)
+        last = access(p, prog, st, w, sm, t, pc, n, issued)
         foremost = last
         reason = Reason.SHORT_SCOREBOARD
     else:

@@ -9,8 +9,10 @@ from sim.engine.clock import cycles_to_ticks, transfer_ticks
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
 from sim.gpu.engine.accounting import account
-from sim.gpu.engine.chip import Part
+from sim.gpu.engine.chip import Chip, Part
+from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Reason
+from sim.gpu.engine.expressions import evaluate
 from sim.gpu.engine.pipes import part
 from sim.gpu.engine.warp import Warp
 from sim.gpu.lower.tables import Col
@@ -28,7 +30,7 @@ class SharedMemory(IntEnum):
 
     FREE = 0  # for loads and stores of warps
     BACKGROUND_FREE = 1  # for traffic of tensor cores and TMA behind these
-    NETWORK_FREE = 10  # of loads from other SMs of its cluster
+    NETWORK_FREE = 10  # for what other SMs of its cluster bring: data that its loads asked for, and their stores
 
 
 class SharedFigure(IntEnum):
@@ -49,10 +51,10 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
 
 
 @inner(inline=True)
-def queue_room(p, st, sm, counter, in_runs):
-    """Tick from which the queue of `sm` has room for an access whose bytes `counter` counts."""
+def queue_room(p, st, code, sm, pc, in_runs):
+    """Tick from which the queue of `sm` has room for an access by row `pc`."""
     free = st.sms[sm, SharedMemory.FREE]
-    if not in_runs and counter == Counter.SHARED_WRITE_BYTES:
+    if not in_runs and code[pc, Col.BYTES_COUNTER] == Counter.SHARED_WRITE_BYTES and code[pc, Col.NETWORK] == 0:
         # Stores queue behind spread loads, which else would starve. A run books all of its loads ahead, so that in
         # runs these hold up nobody.
         free = st.sms[sm, SharedMemory.BACKGROUND_FREE]
@@ -60,9 +62,9 @@ def queue_room(p, st, sm, counter, in_runs):
 
 
 @inner(inline=True)
-def access(p, st, code, w, sm, t, pc, n, issued):
+def access(p, prog, st, w, sm, t, pc, n, issued):
     """Books `n` loads or stores of row `pc`, of which the last issues at `issued`; returns when they are done."""
-    sms = st.sms
+    code, sms = prog.code, st.sms
     begin = max(sms[sm, SharedMemory.FREE], t)
     work = n * code[pc, Col.SHARED]
     sms[sm, SharedMemory.FREE] = begin + work
@@ -71,13 +73,36 @@ def access(p, st, code, w, sm, t, pc, n, issued):
     st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.CONFLICTS]
     end = max(begin + work, issued)
     if code[pc, Col.NETWORK] > 0:
-        network = max(sms[sm, SharedMemory.NETWORK_FREE], t) + n * code[pc, Col.NETWORK]
-        sms[sm, SharedMemory.NETWORK_FREE] = network
-        end = max(end, network)
+        end = max(end, cross_network(p, prog, st, w, sm, t, pc, n))
     last = end + code[pc, Col.LATENCY]
     if code[pc, Col.BYTES_COUNTER] == Counter.SHARED_WRITE_BYTES:
         st.warps[w, Warp.SHARED_WRITTEN] = max(st.warps[w, Warp.SHARED_WRITTEN], last)
     return last
+
+
+@inner
+def cross_network(p, prog, st, w, sm, t, pc, n):
+    """Books `n` accesses by row `pc` of another SM's array, and the network at the SM that they bring data to.
+
+    Returns when they are through. A store leaves the queue of its own SM when the network takes it.
+    """
+    code, sms = prog.code, st.sms
+    ranks = evaluate(prog, st.warps, st.stack, w, code[pc, Col.MASK])
+    rank = 0
+    while rank + 1 < p[Chip.CLUSTER_SIZE] and ranks >> (rank + 1) > 0:
+        rank += 1
+    peer = st.ctas[st.warps[w, Warp.CTA], Cta.PEERS + rank]
+    other = st.warps[st.ctas[peer, Cta.FIRST_WARP], Warp.SM]
+    if other != sm:
+        background = max(sms[other, SharedMemory.BACKGROUND_FREE], t)
+        sms[other, SharedMemory.BACKGROUND_FREE] = background + n * code[pc, Col.SHARED]
+    stores = code[pc, Col.BYTES_COUNTER] == Counter.SHARED_WRITE_BYTES
+    receiver = other if stores else sm
+    end = max(sms[receiver, SharedMemory.NETWORK_FREE], t) + n * code[pc, Col.NETWORK]
+    sms[receiver, SharedMemory.NETWORK_FREE] = end
+    if stores:
+        sms[sm, SharedMemory.FREE] = max(sms[sm, SharedMemory.FREE], end)
+    return end
 
 
 @inner(inline=True)

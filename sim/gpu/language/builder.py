@@ -138,9 +138,18 @@ class RoleBuilder:
         """`count` STS of `vector_bytes` a thread."""
         self.op("sts", count, dst=dst, srcs=(src,), compute=_copy, **fields)
 
-    def dsmem_ld(self, dst: View, src: View, count: int, rank: int, **fields: Any) -> None:
-        """`count` LDS of `vector_bytes` a thread from the same tile of CTA `rank` of the cluster."""
-        self.op("dsmem_ld", count, dst=dst, srcs=(src,), multicast=Const(1 << rank), compute=_copy, **fields)
+    def dsmem_ld(self, dst: View, src: View, count: int, rank: IntLike, **fields: Any) -> None:
+        """`count` ld.shared::cluster of `vector_bytes` a thread from the same tile of CTA `rank` of the cluster."""
+        mask = Const(1) << rank
+        self.op("dsmem_ld", count, dst=dst, srcs=(src,), multicast=mask, compute=_copy, **fields)
+
+    def dsmem_st(self, dst: View, src: View, count: int, rank: IntLike, **fields: Any) -> None:
+        """`count` st.shared::cluster of `vector_bytes` a thread to the same tile of CTA `rank` of the cluster.
+
+        That CTA may read them after a `cluster_sync`, or an `mbarrier_arrive` there, of the warp that has stored.
+        """
+        mask = Const(1) << rank
+        self.op("dsmem_st", count, dst=dst, srcs=(src,), multicast=mask, compute=_copy, **fields)
 
     # --- global memory through L1
 

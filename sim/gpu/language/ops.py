@@ -137,6 +137,11 @@ class OpSpec:
     track: str = ""
 
     @property
+    def stores_shared(self) -> bool:
+        """Whether its destination is in shared memory, of its own CTA or of others of the cluster."""
+        return bool(self.dst & (Space.SHARED | Space.CLUSTER))
+
+    @property
     def waits(self) -> bool:
         """Whether what follows it in its warp depends on others having come so far."""
         return self.action in (Action.AWAIT_PHASE, Action.AWAIT_GROUPS, Action.MEET, Action.ACQUIRE)
@@ -193,6 +198,7 @@ _SPECS = (
         "stmatrix", Unit.SHARED, "SHARED", dst=_SHARED, srcs=(_REGISTERS,), row="stmatrix", dtype="b16", shape="x4"
     ),
     OpSpec("dsmem_ld", Unit.SHARED, "SHARED", dst=_REGISTERS, srcs=(_CLUSTER,), row="lds"),
+    OpSpec("dsmem_st", Unit.SHARED, "SHARED", dst=_CLUSTER, srcs=(_REGISTERS,), row="sts"),
     OpSpec("ldg", Unit.GLOBAL, "LDG", dst=_REGISTERS, srcs=(_GLOBAL,), row="ldg", track="loads in flight"),
     OpSpec("stg", Unit.GLOBAL, "STG", dst=_GLOBAL, srcs=(_REGISTERS,), row="stg"),
     OpSpec("red", Unit.GLOBAL, "RED", dst=_GLOBAL, srcs=(_REGISTERS,), row="stg", atomic=True),

@@ -60,7 +60,7 @@ class SharedAccess(NamedTuple):
     """One instruction's access of shared memory. waves: wavefronts, with the conflicts of the tile's layout.
 
     least_waves: without conflicts. wave_bytes: what one of them moves at most. thread_bytes: what each thread asks for.
-    network_bytes: what comes from another SM of the cluster, in sectors.
+    network_bytes: what comes from or goes to another SM of the cluster, in sectors.
     """
 
     row: Instruction
@@ -78,23 +78,22 @@ class SharedAccess(NamedTuple):
 
 def shared_access(spec: GpuSpec, op: Op) -> SharedAccess:
     """What one instruction of an op on shared memory takes of it."""
-    stores = Space.SHARED in op.spec.dst
-    view = op.dst if stores else op.srcs[0]
+    view = op.dst if op.spec.stores_shared else op.srcs[0]
     assert view is not None
     row, banks = instruction(spec, op), spec.shared.banks
     if op.spec.shape:  # 8x8 matrices, each a row of 16 B by eight threads
         matrices = int(op.spec.shape.removeprefix("x"))
         waves = ldmatrix_waves(view, banks, matrices)
         return SharedAccess(row, waves, matrices * max(1, 32 // banks), min(4 * banks, 128), 16)
-    if not stores and Space.CLUSTER in op.spec.srcs[0]:
-        # Latency and rate are the network's; the array of the SM that is read is not booked.
+    remote = Space.CLUSTER in (op.spec.dst if op.spec.stores_shared else op.spec.srcs[0])
+    if remote:  # latency and rate are the network's
         if spec.dsmem is None:
             raise InputError(f"{op.opcode} needs clusters, which {spec.name} does not have")
         row = row.model_copy(update={"latency_cycles": spec.dsmem.latency_cycles})
     waves = access_waves(view, op.vector_bytes, banks, op.sharers)
     warp_bytes = WARP_SIZE * _bits(op) // 8
     network_bytes = 0
-    if not stores and Space.CLUSTER in op.spec.srcs[0]:
+    if remote and op.multicast is not None:
         network_bytes = -(-min(warp_bytes, view.size_bytes) // _SECTOR_BYTES) * _SECTOR_BYTES
     least = -(-warp_bytes // (4 * banks))
     return SharedAccess(row, waves, least, min(4 * banks, warp_bytes), op.vector_bytes, network_bytes)

@@ -36,6 +36,7 @@ from sim.gpu.lower.tables import (
 
 FIGURES = (
     "dsmem.read",
+    "dsmem.write",
     "instructions",
     "shared.bandwidth",
     "shared.banks",
@@ -255,16 +256,23 @@ class _Lowering:
         shared = self.spec.shared
         return transfer_ticks(access.wave_bytes, min(shared.bandwidth_bytes_per_cycle, 4 * shared.banks))
 
-    def _network_ticks(self, access: SharedAccess) -> int:
-        """Ticks that a load from another SM takes of its own SM's share of the network between them."""
-        if access.network_bytes == 0 or self.spec.dsmem is None:
+    def _network_ticks(self, op: Op, access: SharedAccess) -> int:
+        """Ticks that an access of another SM's shared memory takes of the network at the SM that it brings data to."""
+        dsmem = self.spec.dsmem
+        if access.network_bytes == 0 or dsmem is None:
             return 0
-        return transfer_ticks(access.network_bytes, self.spec.dsmem.read_bytes_per_cycle)
+        rank = op.multicast
+        if isinstance(rank, Const) and rank.value >> self.kernel.cluster_size:
+            raise InputError(
+                f"{self.where}: {op.opcode} names rank {rank.value.bit_length() - 1} of a cluster of "
+                f"{self.kernel.cluster_size} CTAs; the last is {self.kernel.cluster_size - 1}"
+            )
+        rate = dsmem.write_bytes_per_cycle if op.spec.stores_shared else dsmem.read_bytes_per_cycle
+        return transfer_ticks(access.network_bytes, rate)
 
     def _shared(self, op: Op) -> dict[str, int]:
         access = shared_access(self.spec, op)
         ticks, conflicts = self._wave_ticks(access), access.waves - access.least_waves
-        stores = Space.SHARED in op.spec.dst
         # A conflicting wavefront costs one cycle of the data path and, seen by one warp, one more of latency
         # (23/25/29/37 for 1/2/4/8-way).
         latency = cycles_to_ticks(access.row.latency_cycles) + (conflicts - access.registers) * TICKS_PER_CYCLE
@@ -274,10 +282,10 @@ class _Lowering:
             "latency": max(latency, 0),
             "shared": access.waves * ticks,
             "conflicts": max(0, conflicts) * ticks,
-            "network": self._network_ticks(access),
+            "network": self._network_ticks(op, access),
             "bytes": WARP_SIZE * access.thread_bytes,
             "counter": Counter.INST_SHARED,
-            "bytes_counter": Counter.SHARED_WRITE_BYTES if stores else Counter.SHARED_READ_BYTES,
+            "bytes_counter": Counter.SHARED_WRITE_BYTES if op.spec.stores_shared else Counter.SHARED_READ_BYTES,
             "registers": self._registers(op, op.count * access.registers),
         }
 

@@ -17,7 +17,7 @@ class Kind(IntEnum):
     ASSIGN = 2
     EXIT = 3
     RUN = 4  # fixed latency instructions, mma.sync included
-    SHARED = 5  # lds, sts, ldmatrix
+    SHARED = 5  # lds, sts, ldmatrix, stmatrix, those of other SMs
     LDG = 6
     STG = 7
     RED = 8
