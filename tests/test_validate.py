@@ -1,6 +1,7 @@
 """Validation with made-up simulators: errors by hand, scopes, resumption, processes, skipped and failed rows."""
 
 import dataclasses
+import hashlib
 import json
 import time
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ from sim.app.study.executors import Inline, Processes, Work
 from sim.app.study.store import ResultStore
 from sim.app.study.validate import Outcome, Validation, select, validate
 from workloads.parse import parse
-from workloads.silicon import Row, read_rows
+from workloads.silicon import HALVES, Row, half, read_rows
 
 ROW = Row("h100-sxm", "gemm", "bf16", "m=64 n=64 k=64", "vendor", 100.0, "kernel", 0.0, "cold", "A", "here", "url")
 
@@ -93,7 +94,7 @@ def test_no_row_is_dropped_in_silence() -> None:
     assert "Failed: 1 rows" in text
     document = json.loads(json.dumps(validation.to_dict()))
     assert [len(document[key]) for key in ("groups", "rows", "skipped", "failed")] == [1, 1, 2, 1]
-    keys = {"machine", "op", "dtype", "schedule", "rows", "mape", "median", "worst", "bias"}
+    keys = {"machine", "op", "dtype", "schedule", "source", "rows", "mape", "median", "worst", "bias"}
     assert keys < set(document["groups"][0])
 
 
@@ -199,8 +200,23 @@ def test_select_filters_and_names_the_nearest() -> None:
         ("h100-sxm", "gemm", "bf16", "xla_matmul_table")
     }
     assert select(rows) == rows
+    halves = [select(rows, half=[half]) for half in HALVES]
+    assert sorted(map(str, halves[0] + halves[1])) == sorted(map(str, rows))
     with pytest.raises(InputError, match=r"machine h100-sxn; nearest: h100-sxm"):
         select(rows, arch=["h100-sxn"])
+
+
+def test_a_row_belongs_to_a_half_by_its_shape_alone() -> None:
+    shapes = [f"m={m} n=64 k=64" for m in (1, 2, 3, 64)]
+    first_bytes = [hashlib.sha256(shape.encode()).digest()[0] for shape in shapes]
+    assert [half(shape) for shape in shapes] == [("fitted", "held")[byte % 2] for byte in first_bytes]
+    assert half(" m=64 n=64 k=64 ") == half("m=64 n=64 k=64") == ROW.half
+    assert dataclasses.replace(ROW, machine="t4", source="x").half == ROW.half
+
+
+def test_groups_are_told_apart_by_source() -> None:
+    groups = validated(rows_of([110, 70], source=["here", "there"])).groups
+    assert [(group.source, group.rows) for group in groups] == [("here", 1), ("there", 1)]
 
 
 def test_picture_has_a_group_each() -> None:
@@ -218,6 +234,9 @@ SOURCES: dict[str, dict[str, Any]] = {
     "limited": {"clock": "isolated", "power_limit_w": 320},
     "slow memory": {"clock": "sustained", "dram_bandwidth_tb_s": 1.25},
     "old library": {"clock": "sustained", "kind": {"fp16": "mma"}, "raster": {"fp16": "linear"}},
+    "graph of one": {"clock": "isolated", "code": "warm"},
+    "graph of layers": {"clock": "isolated", "layers": 6, "code": "warm"},
+    "two kernels": {"clock": "isolated", "left_out": "its times hold a second kernel"},
     "flushed": {"clock": "isolated", "flush": "dirty", "dirty_share": 0.25, "data": "zeros", "code": "warm"},
 }
 """Environments of made-up sources, each with something of its own."""
@@ -253,6 +272,11 @@ def test_a_row_is_run_as_its_source_measured() -> None:
     assert (flushed.bench.dirty_milli, flushed.bench.cold_code) == (250, False)
     assert request("flushed", l2="warm").l2 == "warm"
     assert request("flushed", scope="host", overhead_us=3.0).scope == "kernel"
+    replayed = request("graph of layers", scope="graph", l2="mixed")
+    assert (replayed.scope, replayed.l2, replayed.bench.layers) == ("graph", "warm", 6)
+    assert request("graph of layers").bench.layers == 0
+    with pytest.raises(InputError, match="two kernels are left out: its times hold a second kernel"):
+        request("two kernels")
 
 
 @pytest.mark.usefixtures("sources")
@@ -261,6 +285,10 @@ def test_what_a_source_states_moves_the_time() -> None:
         asked = {"machine": "a100-sxm4-80gb", "dtype": "fp16", "shape": "m=512 n=512 k=512", **columns}
         return simulate_row(dataclasses.replace(ROW, source=source, **asked)).time_ps / 1e6
 
+    small = {"scope": "graph", "l2": "mixed", "shape": "m=16 n=2048 k=4096 tb=T"}
+    alone, in_turn = time_us("graph of one", **small), time_us("graph of layers", **small)
+    # 17 MB of weights stay in 40 MB of L2, six times as much does not.
+    assert in_turn > 1.2 * alone
     assert time_us("locked") > 1.05 * time_us("limited")
     stream = {"op": "add", "shape": "n=4000000"}
     assert time_us("slow memory", **stream) > 1.2 * time_us("limited", **stream)

@@ -7,7 +7,8 @@ What happens to a launch, and which figure of the machine it costs:
 - the device's front end processes it for `launch.kernel`, one command at a time; it works ahead by one kernel, so that
   on a busy stream this hides behind the kernel before;
 - its CTAs start when that is done, and when the kernel before it in its stream has ended and been handed over: minimal
-  kernels of a stream then start `launch.gap_stream` apart, those of one graph `launch.gap_graph` apart;
+  kernels of a stream then start `launch.gap_stream` apart, those of one graph `launch.gap_graph` apart; the first of a
+  graph follows what is before it in the stream as any kernel does;
 - its execution is its duration less `launch.kernel`, which the duration includes.
 
 An event (a time stamp) waits for the work before it, and the front end does not work ahead past it. A copy pays the
@@ -159,11 +160,13 @@ class Host:
 
     def launch_graph(self, stream: Stream, nodes: Iterable[Kernel | Copy]) -> Process:
         """Calls a graph, a chain of dependent kernels and copies, in one launch."""
+        gap_ps = self.spec.launch.gap_stream_ps
         for node in nodes:
             if isinstance(node, Kernel):
-                self._put(stream, node.name, kernel=node, gap_ps=self.spec.launch.gap_graph_ps)
+                self._put(stream, node.name, kernel=node, gap_ps=gap_ps)
             else:
                 self._put(stream, node.name, copy=node)
+            gap_ps = self.spec.launch.gap_graph_ps
         yield self.env.timeout(self.host_call_ps)
 
     def record(self, stream: Stream, name: str = "event") -> Span:

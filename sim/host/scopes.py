@@ -3,6 +3,8 @@
 - `kernel`: device time of kernels and copies alone, as a profiler adds it up; command processing included.
 - `event`: between two device events around the calls on a busy stream: the kernels and their hand-overs.
 - `stream`: mean of back-to-back calls; what the host can hide is hidden, up to the launch gap.
+- `graph`: mean of many in one CUDA graph, from kernel to kernel; where a benchmark says how many its graph holds, of
+  replays of it, back to back, their borders included.
 - `host`: host clock around calls and synchronise on an idle device.
 
 An operator, or a sequence of them, is called in one of three ways (`FORMS`): `direct` from a program that launches
@@ -24,7 +26,7 @@ FIGURES = (
 )
 """Figures of a preset that this module reads."""
 
-SCOPES = ("kernel", "event", "stream", "host")
+SCOPES = ("kernel", "event", "stream", "graph", "host")
 FORMS = ("direct", "eager", "graph")
 
 _WARM_UP_CALLS = 4
@@ -81,8 +83,11 @@ def scope_ps(spec: GpuSpec, durations_ps: Sequence[int], scope: str) -> int:
     return calls_ps(spec, [Call("operator", tuple(durations_ps))], scope)
 
 
-def calls_ps(spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "direct") -> int:
-    """Time of a sequence of operators, in one of `SCOPES`, called in one of `FORMS`; picoseconds."""
+def calls_ps(spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "direct", layers: int = 0) -> int:
+    """Time of a sequence of operators, in one of `SCOPES`, called in one of `FORMS`; picoseconds.
+
+    layers: `graph`: how many such sequences a replay runs; 0: so many that its border does not count.
+    """
     match scope:
         case "kernel":
             return sum(call.device_ps(spec) for call in calls)
@@ -90,6 +95,8 @@ def calls_ps(spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "dire
             return _event_ps(spec, calls, form)
         case "stream":
             return _stream_ps(spec, calls, form)
+        case "graph":
+            return _graph_ps(spec, calls, layers)
         case "host":
             return _host_ps(spec, calls, form)
         case _:
@@ -167,6 +174,23 @@ def _stream_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
     commands = sum(len(call.commands()) for call in calls)
     ends = [span.end_ps for span in stream.spans[commands - 1 :: commands]]
     return (ends[-1] - ends[_WARM_UP_CALLS - 1]) // _TIMED_CALLS
+
+
+def _graph_ps(spec: GpuSpec, calls: Sequence[Call], layers: int) -> int:
+    """Of one graph that holds all timed sequences, or of as many replays of one that holds `layers` of them."""
+    host = Host(spec)
+    stream = host.stream()
+    replays, held = (_WARM_UP_CALLS + _TIMED_CALLS, layers) if layers else (1, _WARM_UP_CALLS + _TIMED_CALLS)
+
+    def program() -> Process:
+        for _ in range(replays):
+            yield from _issue(host, stream, list(calls) * held, "graph")
+        yield from host.synchronise(stream)
+
+    host.run(program())
+    sequences = _TIMED_CALLS * max(layers, 1)
+    ends = [span.end_ps for span in stream.spans]
+    return (ends[-1] - ends[-1 - sequences * len(ends) // (replays * held)]) // sequences
 
 
 def _host_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:

@@ -152,8 +152,15 @@ def test_a_kernel_is_advanced_only_when_the_device_gets_there(spec: GpuSpec) -> 
 def test_scopes_of_one_kernel(spec: GpuSpec) -> None:
     times = {scope: scope_ps(spec, [10 * US], scope) for scope in SCOPES}
     # On a busy stream the gap of minimal kernels stays: 3 us start to start less the 1.5 us that they last.
-    assert times == {"kernel": 10 * US, "event": 11_500_000, "stream": 11_500_000, "host": 15 * US}
-    assert scope_ps(spec, [NULL], "stream") == 3 * US
+    assert times == {"kernel": 10 * US, "event": 11_500_000, "stream": 11_500_000, "graph": 10_500_000, "host": 15 * US}
+    assert (scope_ps(spec, [NULL], "stream"), scope_ps(spec, [NULL], "graph")) == (3 * US, 2 * US)
+
+
+def test_a_replay_of_a_few_layers_pays_the_border_between_two_graphs(spec: GpuSpec) -> None:
+    layer = [Call("product", (NULL, NULL))]
+    # Kernels of a graph start 2 us apart, the first of a replay 3 us after the last of the replay before.
+    assert calls_ps(spec, layer, "graph") == 4 * US
+    assert [calls_ps(spec, layer, "graph", layers=layers) for layers in (1, 2, 5)] == [5 * US, 4_500_000, 4_200_000]
 
 
 def test_bad_copies_are_refused(spec: GpuSpec) -> None:
@@ -168,8 +175,8 @@ def test_bad_copies_are_refused(spec: GpuSpec) -> None:
 def test_a_sequence_of_small_operators_by_form(spec: GpuSpec) -> None:
     calls = [Call(f"op{i}", (NULL,)) for i in range(10)]
     times = {form: calls_ps(spec, calls, "stream", form) for form in ("direct", "eager", "graph")}
-    # A launch every 3 us; 5 us of framework on top; in a graph 2 us apart.
-    assert times == {"direct": 30 * US, "eager": 80 * US, "graph": 20 * US}
+    # A launch every 3 us; 5 us of framework on top; in a graph 2 us apart, and 3 us to the next graph.
+    assert times == {"direct": 30 * US, "eager": 80 * US, "graph": 21 * US}
     # In time of the device alone they are all the same.
     assert {calls_ps(spec, calls, "kernel", form) for form in times} == {10 * NULL}
 

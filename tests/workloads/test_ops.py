@@ -15,7 +15,7 @@ from sim.app.run import simulate_row
 from workloads.ops import DATA_KINDS, FUNCTIONS, Gemm, operator_class, operator_words
 from workloads.ops.dtypes import default_accumulator, default_output
 from workloads.parse import parse
-from workloads.silicon import SILICON_CSV, environment_of, operator_of, read_rows
+from workloads.silicon import SILICON_CSV, environment_of, operator_of, packaged_rows, read_rows
 
 finite_fp32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -219,7 +219,7 @@ def test_open_dtype_is_named_where_bytes_need_it() -> None:
 
 
 def test_every_reference_row_is_an_operator() -> None:
-    for row in read_rows():
+    for row in packaged_rows():
         operator = operator_of(row)
         assert str(operator).split()[0] == row.op
         shape = {key: int(value) for key, value in (w.split("=") for w in row.shape.split()) if value.isdigit()}
@@ -233,7 +233,7 @@ def test_every_reference_row_is_an_operator() -> None:
 
 
 def test_environments_hold_for_sources_that_exist_and_name_no_shape() -> None:
-    sources = {row.source for row in read_rows()}
+    sources = {row.source for row in packaged_rows()}
     assert environment_of("xla_matmul_table").clock == "isolated"
     assert all(environment_of(source) != environment_of("default") for source in sources)
     assert environment_of("a source of somebody's own") == environment_of("default")

@@ -1,5 +1,27 @@
 """Measurements of real machines, and the stated environment of each source. The schema is in README.md here."""
 
-from workloads.silicon.rows import SILICON_CSV, Environment, Row, environment_of, operator_of, read_rows
+from workloads.silicon.rows import (
+    HALVES,
+    SILICON_CSV,
+    TABLES,
+    Environment,
+    Row,
+    environment_of,
+    half,
+    operator_of,
+    packaged_rows,
+    read_rows,
+)
 
-__all__ = ["SILICON_CSV", "Environment", "Row", "environment_of", "operator_of", "read_rows"]
+__all__ = [
+    "HALVES",
+    "SILICON_CSV",
+    "TABLES",
+    "Environment",
+    "Row",
+    "environment_of",
+    "half",
+    "operator_of",
+    "packaged_rows",
+    "read_rows",
+]

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import difflib
 import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,11 +20,17 @@ from workloads.ops import Gemm, Operator
 from workloads.parse import parse
 
 SILICON_CSV = Path(__file__).with_name("silicon.csv")
-"""The reference rows that travel with the project."""
+"""Operators of many sources."""
+
+TABLES = (
+    SILICON_CSV,
+    *map(Path(__file__).with_name, ("aic_gemm.csv", "aic_attention.csv", "locked_clock_attention.csv")),
+)
+"""The reference rows that travel with the project, a file a family of sources."""
 
 ENVIRONMENTS_YAML = Path(__file__).with_name("environments.yaml")
 
-SCOPES = ("kernel", "event", "stream", "host")
+SCOPES = ("kernel", "event", "stream", "graph", "host")
 L2_STATES = ("cold", "warm", "mixed", "unknown")
 
 
@@ -47,6 +54,11 @@ class Row:
     kind: str = ""
 
     @property
+    def half(self) -> Half:
+        """Whether figures may be calibrated on it."""
+        return half(self.shape)
+
+    @property
     def cold_l2(self) -> bool:
         """Whether the L2 is flushed before the operator; `mixed` and `unknown` count as cold."""
         return self.l2 != "warm"
@@ -64,6 +76,11 @@ COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name != "kind")
 """Columns of the silicon schema."""
 
 Data = Literal["normal", "uniform", "zeros"]
+
+Half = Literal["fitted", "held"]
+"""`fitted`: figures may be calibrated on the row; `held`: it only judges."""
+
+HALVES: tuple[Half, ...] = ("fitted", "held")
 
 
 class Environment(BaseModel):
@@ -85,6 +102,8 @@ class Environment(BaseModel):
     """What a cold row finds in the L2: nothing, or the lines with which the benchmark overwrote it."""
     dirty_share: float = Field(default=1, ge=0, le=1)
     """Share of a dirty L2 that DRAM does not have yet when the operator begins."""
+    layers: int = Field(default=1, ge=1)
+    """Operators with weights of their own that one replay of the source's CUDA graph runs after each other."""
     code: Literal["cold", "warm"] = "cold"
     """Whether instruction caches hold a kernel's code when it starts, as where it is repeated between small kernels."""
     schedules: Mapping[str, Mapping[str, str | tuple[str, ...]]] = Field(default_factory=dict)
@@ -106,12 +125,27 @@ class Environment(BaseModel):
     """By dtype, the order in which the source's library launches the tiles of a product where it is not grouped."""
     beta: Literal["0", "1"] = "0"
     """Whether its multiplies add to what C holds."""
+    left_out: str = ""
+    """Why its rows cannot be compared; empty where they can."""
     evidence: str
     """Where each of these comes from."""
 
     def data_of(self, dtype: str) -> Data:
         """Operand data of the source's rows of `dtype`."""
         return self.data_by_dtype.get(dtype, self.data)
+
+
+def half(shape: str) -> Half:
+    """The half that rows of a shape belong to: figures are calibrated on one and judged on the other.
+
+    shape: the column's text. Even first bytes of its SHA-256 are fitted.
+    """
+    return "held" if hashlib.sha256(shape.strip().encode()).digest()[0] % 2 else "fitted"
+
+
+def packaged_rows() -> list[Row]:
+    """The rows of all tables that travel with the project."""
+    return [row for path in TABLES for row in read_rows(path)]
 
 
 def read_rows(path: str | Path = SILICON_CSV) -> list[Row]:

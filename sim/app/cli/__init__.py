@@ -127,6 +127,10 @@ def _parser() -> Parser:
         validate.add_argument(
             f"--{name}", nargs="+", default=[], metavar=name[0].upper(), help=f"only rows of this {name}"
         )
+    validate.add_argument(
+        "--half", nargs=1, default=[], metavar="HALF",
+        help="only rows that figures may be calibrated on (fitted), or the others (held)",
+    )  # fmt: skip
     arguments.add_running(validate)
     arguments.add_output(validate)
     validate.set_defaults(command=_validate)
@@ -316,10 +320,10 @@ def _validate(options: argparse.Namespace) -> int:
     picture = arguments.picture(options)
     from sim.app.study.store import ResultStore, default_store
     from sim.app.study.validate import select, validate
-    from workloads.silicon import SILICON_CSV, read_rows
+    from workloads.silicon import packaged_rows, read_rows
 
-    filters = {name: getattr(options, name) for name in ("arch", "op", "dtype", "source", "schedule")}
-    rows = select(read_rows(options.reference or SILICON_CSV), **filters)
+    filters = {name: getattr(options, name) for name in ("arch", "op", "dtype", "source", "schedule", "half")}
+    rows = select(read_rows(options.reference) if options.reference else packaged_rows(), **filters)
     with (
         ResultStore(Path(options.store) if options.store else default_store()) as store,
         arguments.counted("validate") as progress,

@@ -94,7 +94,12 @@ def add_conditions(parser: Parser) -> None:
 def add_measures(parser: Parser) -> None:
     """Options of runs whose time is wanted."""
     add: Add = parser.add_argument
-    add("--scope", default="kernel", metavar="SCOPE", help="what time covers: kernel (default), event, stream, host")
+    add(
+        "--scope",
+        default="kernel",
+        metavar="SCOPE",
+        help="what time covers: kernel (default), event, stream, graph, host",
+    )
     add("--tune", action="store_true", help="simulate the best few candidates and take the fastest")
 
 

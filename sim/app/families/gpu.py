@@ -70,6 +70,8 @@ class Gpu:
     def row(self, row: Row) -> Request:
         """A row of reference data in its source's environment."""
         environment = environment_of(row.source)
+        if environment.left_out:
+            raise InputError(f"rows of {row.source} are left out: {environment.left_out}")
         rate = environment.dram_bandwidth_tb_s
         overrides = [f"dram.bandwidth={rate} TB/s"] if rate else []
         spec = load_arch(row.machine, overrides)
@@ -85,7 +87,8 @@ class Gpu:
             str(op),
             spec,
             schedule=environment.kind.get(row.dtype, "auto") if schedule == "vendor" else schedule,
-            l2=environment.flush if row.cold_l2 else "warm",
+            # Layers that run in turn leave in the L2 what they share, and of their weights what fits.
+            l2="warm" if row.scope == "graph" or not row.cold_l2 else environment.flush,
             # A `host` row states its own overhead, which is added to the kernels' time.
             scope="kernel" if row.scope == "host" else row.scope,
             clock=environment.clock,
@@ -94,6 +97,7 @@ class Gpu:
                 limit_mw=round(limit * 1000) if limit else None,
                 clock_hz=round(locked * 1_000_000) if locked else None,
                 dirty_milli=round(1000 * environment.dirty_share),
+                layers=environment.layers if row.scope == "graph" else 0,
                 cold_code=environment.code == "cold",
                 linear_tiles=environment.raster.get(row.dtype) == "linear",
             ),
@@ -158,10 +162,10 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
 # ---------------------------------------------------------------------------------------------- plans
 
 
-def operator_work(op: Operator, program: Program, estimate_ps: int) -> Work:
+def operator_work(op: Operator, program: Program, estimate_ps: int, scope: str = "kernel") -> Work:
     """An operator's kernels as the one step of a graph, launched by a program that calls them directly."""
     step = Planned(op, program, program.addresses(), estimate_ps)
-    return Work((step,), "direct", idle_launches=True)
+    return Work((step,), "direct", idle_launches="none" if scope == "graph" else "all")
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,7 @@ class OperatorPlan:
         """Runs a candidate; what is wanted is recorded in one of its kernels."""
         config, estimate_ps = self.configurations[number]
         program = program_of(self.op, self.spec, config)
-        work = operator_work(self.op, program, estimate_ps)
+        work = operator_work(self.op, program, estimate_ps, self.request.scope)
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress))
         facts = _facts(self.request, program.schedule)
@@ -284,7 +288,7 @@ def _ran(
 ) -> Ran:
     """What came of steps that have run."""
     records = done.records
-    time_ps = done.scope_ps(spec, request.scope, work.calling)
+    time_ps = done.scope_ps(spec, request.scope, work.calling, conditions.layers)
     rest_ps = time_ps - done.time_ps
     return Ran(
         schedule=schedule,

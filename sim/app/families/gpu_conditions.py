@@ -21,7 +21,8 @@ _LOWEST_HZ = 100_000_000
 class Conditions:
     """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
     an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
-    locked there; limit_mw: board limit where it is not the preset's. cold_code: kernels fetch their instructions."""
+    locked there; limit_mw: board limit where it is not the preset's. cold_code: kernels fetch their instructions.
+    layers: how many of the work, with weights of their own, run in turn; 0 where it does not matter."""
 
     l2: str = "cold"
     clock: str = "isolated"
@@ -31,6 +32,7 @@ class Conditions:
     exact: bool = False
     dirty_milli: int = 1000
     cold_code: bool = True
+    layers: int = 0
 
     def regulator(self, spec: GpuSpec) -> Regulator:
         """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
@@ -57,6 +59,7 @@ def conditions_of(request: Request, spec: GpuSpec) -> Conditions:
         exact=request.exact,
         dirty_milli=bench.dirty_milli,
         cold_code=bench.cold_code,
+        layers=bench.layers,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from arch.gpu import GpuSpec
 from sim.app.families.gpu_conditions import Conditions
@@ -34,6 +34,9 @@ SETTLED_PS = 40 * PowerRegulator.WINDOW_PS
 
 _SETTLING_RUNS = 8
 """How often short work is repeated at most until its clock stays."""
+
+_WEIGHTS = "B"
+"""The operand of a product that each layer has of its own."""
 
 _WINDOWS_A_STEP = 8
 """Windows of the regulator between two turns of the host model."""
@@ -63,12 +66,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Work:
-    """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`. idle_launches: every
-    kernel is launched as on an idle device, not the first alone."""
+    """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`. idle_launches: kernels
+    that are launched as on an idle device; `none` where something ran just before."""
 
     steps: Sequence[Planned]
     calling: str
-    idle_launches: bool = False
+    idle_launches: Literal["all", "first", "none"] = "first"
 
     @property
     def estimate_ps(self) -> int:
@@ -111,9 +114,9 @@ class StepsRun:
         """Device time."""
         return sum(record.time_ps for record in self.records)
 
-    def scope_ps(self, spec: GpuSpec, scope: str, calling: str) -> int:
-        """Time in one of `sim.host.scopes.SCOPES`, called in one of its forms."""
-        return calls_ps(spec, [entry.call() for entry in self.done], scope, calling)
+    def scope_ps(self, spec: GpuSpec, scope: str, calling: str, layers: int = 0) -> int:
+        """Time in one of `sim.host.scopes.SCOPES`, called in one of its forms; see `sim.host.scopes.calls_ps`."""
+        return calls_ps(spec, [entry.call() for entry in self.done], scope, calling, layers)
 
 
 def collective_of(op: AllReduce, spec: GpuSpec) -> Outcome:
@@ -159,6 +162,8 @@ def run_steps(
         runner.warm()
     else:
         runner.flush()
+    if warm and conditions.layers > 1:
+        runner.take_turns(conditions.layers)
     return runner.launch(progress, recorder)
 
 
@@ -213,6 +218,22 @@ class _Runner:
                 break
         for first, count, written in reversed(touched):
             warm_lines(spec, self.device.memory, first, count, dirty=written)
+
+    def take_turns(self, layers: int) -> None:
+        """Leaves in the L2 what layers before this one do, which share activations but have weights of their own."""
+        spec = self.device.memory_spec(self.device.regulator.clock_hz)
+        tensors = [
+            (t, step.addresses[t.name]) for step in self.work.steps if step.program for t in step.program.tensors
+        ]
+        end = max((address + tensor.size_bytes for tensor, address in tensors), default=0)
+        weights = sum(tensor.size_bytes for tensor, _ in tensors if tensor.name == _WEIGHTS)
+        # Older layers than those that fill it twice have left nothing.
+        turns = min(layers, 2 + 2 * self.spec.l2.size_bytes // max(weights, 1))
+        for turn in range(layers - turns, layers):
+            for tensor, address in tensors:
+                own = end + turn * (weights + LINE_BYTES) if turn and tensor.name == _WEIGHTS else address
+                lines = -(-tensor.size_bytes // LINE_BYTES)
+                warm_lines(spec, self.device.memory, own // LINE_BYTES, lines, dirty=tensor.role != "input")
 
     # ---- the run
 
@@ -285,7 +306,7 @@ class _StreamRun:
         if step.op.dtype is not None:
             self.device.energy.set_tensor_dtype(step.op.dtype)
         # Only the first kernel finds an idle device that has to be set up.
-        idle = self.work.idle_launches or not self.launched
+        idle = self.work.idle_launches == "all" or (self.work.idle_launches == "first" and not self.launched)
         self.launched = True
         origin_ps = self.host.now_ps - self.spec.launch.kernel_ps
         if recorder is not None:

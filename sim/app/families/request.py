@@ -23,13 +23,15 @@ class Bench:
     """What a benchmark that is compared with states about itself beside the options of a run.
 
     limit_mw: board limit where it is not the preset's. clock_hz: highest core clock. dirty_milli: thousandths of the
-    lines of a dirty L2 that DRAM does not have yet. cold_code: kernels fetch their instructions. linear_tiles: its
+    lines of a dirty L2 that DRAM does not have yet. layers: how many of the operator, with weights of their own, one
+    replay of its graph runs; 0 where it does not matter. cold_code: kernels fetch their instructions. linear_tiles: its
     library launches the tiles of a product row by row.
     """
 
     limit_mw: int | None = None
     clock_hz: int | None = None
     dirty_milli: int = 1000
+    layers: int = 0
     cold_code: bool = True
     linear_tiles: bool = False
 

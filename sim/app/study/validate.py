@@ -28,8 +28,10 @@ from workloads.silicon import Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-VALIDATION_VERSION = "1.0"
+VALIDATION_VERSION = "1.1"
 """Version of the JSON that `Validation.to_dict` gives."""
+
+_Key = tuple[str, str, str, str, str]
 
 Make = Callable[[Sequence[Request]], Executor]
 """Makes an executor for the runs that are not in the store."""
@@ -64,12 +66,13 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Errors of the rows of one machine, operator, dtype and schedule, in per cent."""
+    """Errors of the rows of one machine, operator, dtype, schedule and source, in per cent."""
 
     machine: str
     op: str
     dtype: str
     schedule: str
+    source: str
     rows: int
     mape: float
     """Mean absolute percentage error."""
@@ -97,11 +100,11 @@ class Validation(Shown):
 
     @property
     def groups(self) -> list[Group]:
-        """One entry a machine, operator, dtype and schedule, in the order of their first row."""
-        by_key: dict[tuple[str, str, str, str], list[Outcome]] = {}
+        """One entry a machine, operator, dtype, schedule and source, in the order of their first row."""
+        by_key: dict[_Key, list[Outcome]] = {}
         for outcome in self.outcomes:
             row = outcome.row
-            by_key.setdefault((row.machine, row.op, row.dtype, row.schedule), []).append(outcome)
+            by_key.setdefault((row.machine, row.op, row.dtype, row.schedule, row.source), []).append(outcome)
         return [_group(key, outcomes) for key, outcomes in by_key.items()]
 
     @property
@@ -118,6 +121,7 @@ class Validation(Shown):
             "rows": [
                 {
                     **outcome.row.as_dict(),
+                    "half": outcome.row.half,
                     "simulated_schedule": outcome.result.schedule,
                     "simulated_cycles": outcome.result.cycles,
                     "simulated_us": outcome.predicted_us,
@@ -145,14 +149,14 @@ class Validation(Shown):
         """The groups, the worst row of each, and why rows are missing."""
         groups = tuple(
             (
-                *(g.machine, g.op, g.dtype, g.schedule, str(g.rows)),
+                *(g.machine, g.op, g.dtype, g.schedule, g.source, str(g.rows)),
                 *(f"{value:.1f} %" for value in (g.mape, g.median, g.worst)),
                 f"{g.bias:+.1f} %",
                 f"{g.cpu_s:.1f} s",
             )
             for g in self.groups
         )
-        header = ("machine", "op", "dtype", "schedule", "rows", "MAPE", "median", "worst", "bias", "CPU")
+        header = ("machine", "op", "dtype", "schedule", "source", "rows", "MAPE", "median", "worst", "bias", "CPU")
         worst = tuple((f"{g.worst:.1f} %", g.worst_row) for g in self.groups)
         found = [
             Section(f"Simulated against measured: {len(self.outcomes)} rows, {self.cpu_s:.1f} CPU s", groups, header),
@@ -171,13 +175,15 @@ def select(
     dtype: Sequence[str] = (),
     source: Sequence[str] = (),
     schedule: Sequence[str] = (),
+    half: Sequence[str] = (),
 ) -> list[Row]:
     """Rows whose columns have one of the given values; an empty filter takes all.
 
+    half: `fitted`, on which figures may be calibrated, or `held` (`workloads.silicon.half`).
     InputError if no row has a value, with the nearest that there is.
     """
     chosen = list(rows)
-    filters = {"machine": arch, "op": op, "dtype": dtype, "source": source, "schedule": schedule}
+    filters = {"machine": arch, "op": op, "dtype": dtype, "source": source, "schedule": schedule, "half": half}
     for column, wanted in filters.items():
         present = sorted({getattr(row, column) for row in chosen})
         for value in wanted:
@@ -242,7 +248,7 @@ def _result(answer: Answer) -> RowResult:
     return RowResult(report["schedule"], report["cycles"], round(report["time_us"] * 1e6), answer.cpu_s)
 
 
-def _group(key: tuple[str, str, str, str], outcomes: Sequence[Outcome]) -> Group:
+def _group(key: _Key, outcomes: Sequence[Outcome]) -> Group:
     """Error figures of one group, in per cent."""
     signed = [100 * outcome.error for outcome in outcomes]
     absolute = [abs(error) for error in signed]
@@ -256,7 +262,7 @@ def _group(key: tuple[str, str, str, str], outcomes: Sequence[Outcome]) -> Group
         worst=max(absolute),
         bias=statistics.fmean(signed),
         cpu_s=_cpu_s(outcomes),
-        worst_row=f"{' '.join(key)} {text}, {worst.result.schedule} ({worst.row.source})",
+        worst_row=f"{' '.join(key[:-1])} {text}, {worst.result.schedule} ({worst.row.source})",
     )
 
 
