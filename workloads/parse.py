@@ -1,13 +1,14 @@
-"""Operators as text, `gemm m=8192 n=8192 k=8192 dtype=bf16`: on the command line, in files and in reference rows."""
+"""Workloads as text, `gemm m=8192 n=8192 k=8192 dtype=bf16`: on the command line, in files and in reference rows."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from arch.digits import whole_number
 from arch.errors import InputError
+from workloads import written
 from workloads.ops import Operator, operator_class, short_words
 
 
@@ -21,6 +22,8 @@ def parse_words(words: Iterable[str]) -> Operator:
     word, *pairs = list(words) or [""]
     if not word:
         raise InputError("no operator given, such as: gemm m=4096 n=4096 k=4096 dtype=bf16")
+    if written.WORD.fullmatch(word):
+        return written.parse_own([word, *pairs])
     cls = operator_class(word)
     keys = {f.name: f for f in dataclasses.fields(cls)}
     values: dict[str, int | str] = dict(short_words(word))
@@ -40,6 +43,14 @@ def parse_words(words: Iterable[str]) -> Operator:
     if missing:
         raise InputError(f"{word}: {', '.join(missing)} missing, needed are {', '.join(required)}")
     return cls(**values)
+
+
+def whole_keys(text: str) -> Mapping[str, bool]:
+    """Keys of the workload that a text begins with, and whether their values are whole numbers."""
+    word = (text.split() or [""])[0]
+    if written.WORD.fullmatch(word):
+        return {name: kind is int for name, kind in written.keys_of(word).items()}
+    return {f.name: f.metadata.get("kind") == "extent" for f in dataclasses.fields(operator_class(word))}
 
 
 def _integer(word: str, key: str, value: str) -> int:

@@ -24,7 +24,8 @@ def asked_of(request: Request, known: Collection[str]) -> Asked:
         conditions={name: getattr(request, name) for name in DEFAULT_CONDITIONS if name in (*known, "scope")},
         overrides=dict(request.machine.overrides),
         machine_file=FileRecord(file.name, file.sha256) if file else None,
-        program=_read(Path(request.program)) if request.program else None,
+        program=_read(request.program) if request.program else None,
+        workload_file=FileRecord(Path(own.path).name, own.sha256) if (own := request.program_file) else None,
         versions=versions(),
     )
 
@@ -46,5 +47,6 @@ def versions() -> dict[str, str]:
     }
 
 
-def _read(path: Path) -> FileRecord:
+def _read(name: str) -> FileRecord:
+    path = Path(name)
     return FileRecord(path.name, hashlib.sha256(path.read_bytes()).hexdigest())

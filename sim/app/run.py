@@ -28,9 +28,15 @@ from workloads.graphs import Graph
 from workloads.ops import Operator
 from workloads.parse import parse
 from workloads.silicon import Row
+from workloads.written import given
 
 if TYPE_CHECKING:
+    from sim.gpu.language import Program as GpuProgram
+    from sim.rdu.program import Program as RduProgram
+    from sim.tpu.program import Program as TpuProgram
     from sim.tpu.show import ArrayRun
+
+    Workload = Operator | Graph | GpuProgram | RduProgram | TpuProgram | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class RowResult:
 
 
 def simulate(
-    workload: Operator | Graph | str,
+    workload: Workload,
     machine: MachineSpec | str,
     *,
     schedule: str = "auto",
@@ -70,16 +76,17 @@ def simulate(
 ) -> Report:
     """Simulates one operator, or one graph of operators, on one machine.
 
-    workload: an operator, its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`) or a graph (`workloads.graphs`). machine:
+    workload: an operator, its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`), a graph (`workloads.graphs`), a program of
+    one's own, or the text that makes it (`my_kernel.py:gemm m=512`, which executes the file). machine:
     a description, or a preset's name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole configuration
     as reports print it; of graphs `eager`, `graph`, `fused`, `fused_graph`. set: overrides of the machine,
     `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every instruction issues
     singly. l2: `cold`, `warm` after an untimed run, or `dirty`, full of what something else wrote. scope: what the
     time covers (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy for long),
     or a locked clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the power model.
-    program: a file with the program to run instead, as `program_listing` prints it (TPUs), or a Python file that
-    makes it (docs/dataflow-language.md). tune: simulate the best few candidates and take the fastest. without:
-    mechanisms that the kernel is to do without, which gives another program (`workloads.gpu.select.MECHANISMS`).
+    program: a file with the program to run instead, as `program_listing` prints it (TPUs). tune: simulate the best few
+    candidates and take the fastest. without: mechanisms that the kernel is to do without, which gives another program
+    (`workloads.gpu.select.MECHANISMS`).
     progress: called with the share done, 0 to 1.
     Raises InputError before anything runs, also for an option that means nothing on the machine.
     """
@@ -91,7 +98,7 @@ def simulate(
 
 
 def compare(
-    workload: Operator | str,
+    workload: Workload,
     machines: Sequence[MachineSpec | str],
     schedules: Sequence[str] = ("auto",),
     *,
@@ -111,7 +118,7 @@ def compare(
     A machine that cannot run it, or lacks a figure that `set` overrides, is a row with the reason; an option that means
     nothing on a machine is noted in its report. Raises InputError for an unknown machine or operator.
     """
-    specs = _machines(machines, set)
+    specs, workload = _machines(machines, set), _workload(workload)
     rows: list[Report | Unsupported] = []
     pairs = [(spec, schedule) for spec in specs for schedule in schedules]
     for i, (spec, schedule) in enumerate(pairs):
@@ -136,11 +143,9 @@ def simulate_row(row: Row) -> RowResult:
     return RowResult(record.schedule, sum(kernel.cycles for kernel in record.kernels), record.time_ps)
 
 
-def request_of(
-    workload: Operator | Graph | str, machine: MachineSpec | str, set: Sequence[str] = (), **options: Any
-) -> Request:
+def request_of(workload: Workload, machine: MachineSpec | str, set: Sequence[str] = (), **options: Any) -> Request:
     """The run that `simulate` makes of its arguments. Raises InputError for a machine or an override that is none."""
-    return Request(workload, _machine(machine, set), **options)
+    return Request(_workload(workload), _machine(machine, set), **options)
 
 
 def row_request(row: Row) -> Request:
@@ -149,7 +154,7 @@ def row_request(row: Row) -> Request:
 
 
 def program_listing(
-    workload: Operator | Graph | str,
+    workload: Workload,
     machine: MachineSpec | str,
     *,
     schedule: str = "auto",
@@ -161,14 +166,14 @@ def program_listing(
     return _family(asked).listing(asked)
 
 
-def show_array(workload: Operator | str, machine: MachineSpec | str, *, set: Sequence[str] = ()) -> ArrayRun:
+def show_array(workload: Workload, machine: MachineSpec | str, *, set: Sequence[str] = ()) -> ArrayRun:
     """What every cell of a systolic array holds in every cycle of a small product."""
     asked = request_of(workload, machine, set)
     return _family(asked).show_array(asked)
 
 
 def trace(
-    workload: Operator | Graph | str,
+    workload: Workload,
     machine: MachineSpec | str,
     wanted: Wanted | None = None,
     *,
@@ -278,12 +283,13 @@ def _record(request: Request, plan: Plan, tried: _Tried, cost: Cost) -> RunRecor
     left_out = [
         f"The schedule {plan.candidates[number][0]} was left out: {error}." for number, error in tried.refused.items()
     ]
+    counted = sum(kernel.counters.get("macs", 0) for kernel in ran.kernels)
     return RunRecord(
         machine=ran.machine,
         workload=str(request.asked),
         dtype=subject.dtype,
-        flops=subject.flops,
-        macs=subject.macs,
+        flops=2 * counted if subject.flops is None else subject.flops,
+        macs=counted if subject.macs is None else subject.macs,
         operand_bytes=subject.operand_bytes,
         schedule=ran.schedule,
         kernels=ran.kernels,
@@ -348,6 +354,11 @@ def _machines(machines: Sequence[MachineSpec | str], overrides: Sequence[str]) -
     if len(errors) == len(found):
         raise errors[0]
     return found
+
+
+def _workload(workload: Workload) -> Operator | Graph | str:
+    """What a request holds; InputError for an object that is no workload."""
+    return workload if isinstance(workload, Operator | Graph | str) else given(workload)
 
 
 def _machine(machine: MachineSpec | str, overrides: Sequence[str]) -> MachineSpec:

@@ -777,6 +777,11 @@ class Program:
     devices: int = 1
     prefetch_room_bytes: int = 0
     """Of HBM, for what is copied from DDR."""
+    reference: Callable[..., Any] | None = None
+    """Results in NumPy from the input arrays, in the order of `tensors`; check mode compares with it where a program
+    stands for no operator."""
+    tolerance: float | None = None
+    """Error relative to the largest result that such a comparison allows; None: what rounding explains."""
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -281,10 +281,11 @@ def test_overrides_that_nothing_read_are_noted(report: Report) -> None:
 def test_what_a_report_says_is_read_back() -> None:
     full = Asked(
         "mma", ("tma",), True, {"scope": "kernel", "exact": True}, {"sm.count": "3"}, ("sm.count",),
-        FileRecord("t4.yaml", "0" * 64), FileRecord("p.py", "1" * 64), {"numba": "1"},
+        FileRecord("t4.yaml", "0" * 64), FileRecord("p.txt", "1" * 64),
+        FileRecord("k.py", "2" * 64), {"numba": "1"},
     )  # fmt: skip
     assert Asked.of(full.to_dict()) == full
-    assert full.unusual == ["exact", "without tma", "tuned", "program p.py"]
+    assert full.unusual == ["exact", "without tma", "tuned", "program p.txt"]
 
 
 def test_dollar_signs_in_a_name_are_no_formula(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ class Parser(argparse.ArgumentParser):
 
 def add_workload(parser: Parser) -> None:
     """OP k=v ...; keys may also follow the options (`parse`)."""
-    parser.add_argument("operator", metavar="OP", help="such as: gemm m=4096 n=4096 k=4096 dtype=bf16")
+    words = (
+        "such as: gemm m=4096 n=4096 k=4096 dtype=bf16; or FILE.py:FUNCTION, a program of your own: executes the file"
+    )
+    parser.add_argument("operator", metavar="OP", help=words)
     parser.add_argument("keys", nargs="*", default=[], metavar="k=v", help="its keys; docs/workloads.md lists all")
 
 
@@ -105,7 +108,7 @@ def add_measures(parser: Parser) -> None:
 
 def add_program(parser: Parser) -> None:
     """--program."""
-    words = "run this program, a changed listing (TPUs)"
+    words = "run this program, a changed listing (TPUs); nothing in it is executed as Python"
     parser.add_argument("--program", default="", metavar="FILE", help=words)
 
 

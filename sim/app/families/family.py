@@ -10,20 +10,32 @@ from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures, OperatorTime
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
+from workloads.ops import Operator
+from workloads.written import OwnProgram
 
 if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
     from workloads.silicon import Row
 
 
+NO_REFERENCE = "Check: the program has no reference; the rules of its schedule alone were judged."
+
+
 @dataclass(frozen=True)
 class Subject:
-    """What is computed, with its number formats filled in. operand_bytes: of operands and results, each once."""
+    """What is computed, with its number formats filled in. operand_bytes: of operands and results, each once. flops,
+    macs: None of a program of one's own, whose run counts what it multiplies."""
 
     dtype: str
-    flops: int
-    macs: int
+    flops: int | None
+    macs: int | None
     operand_bytes: int
+
+    @classmethod
+    def of(cls, op: Operator) -> Subject:
+        """An operator, or a program in its place."""
+        own = isinstance(op, OwnProgram)
+        return cls(str(op.dtype), None if own else op.flops, None if own else op.macs, op.operand_bytes)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from workloads.graphs import Graph, GraphOperator
 from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.registry import build, schedules
 from workloads.silicon import Row, environment_of, operator_of
+from workloads.written import OwnProgram, held_schedule, placed
 
 if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
@@ -129,7 +130,7 @@ def _is_graph(asked: Operator | Graph) -> bool:
 def operator_on(asked: Operator | Graph, spec: GpuSpec) -> Operator:
     """The operator with its formats filled in; InputError where it does not fit the machine's memory."""
     assert not isinstance(asked, Graph)
-    op = asked.with_defaults(spec.default_dtype)
+    op = placed(asked, spec)
     if op.operand_bytes > spec.dram.size_bytes:
         raise InputError(
             f"{op}: operands and result take {bytes_text(op.operand_bytes)}, {spec.name} has dram.size = "
@@ -140,6 +141,8 @@ def operator_on(asked: Operator | Graph, spec: GpuSpec) -> Operator:
 
 def _configurations(request: Request, op: Operator, spec: GpuSpec) -> list[tuple[Any, int]]:
     """The kernels that could run, with their estimated times in picoseconds, the best first."""
+    if isinstance(op, OwnProgram):
+        return [(held_schedule(op, request.schedule, request.without), 0)]
     found = choose(op, spec, request.schedule, request.without).candidates
     if not request.bench.linear_tiles:
         return found
@@ -148,7 +151,7 @@ def _configurations(request: Request, op: Operator, spec: GpuSpec) -> list[tuple
 
 def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
     """The program; InputError where operands, results and scratch together do not fit the device memory."""
-    program: Program = build(op, spec, config)
+    program: Program = op.program if isinstance(op, OwnProgram) else build(op, spec, config)
     addresses = program.addresses()
     end = max(addresses[tensor.name] + tensor.size_bytes for tensor in program.tensors)
     if end > spec.dram.size_bytes:
@@ -183,7 +186,7 @@ class OperatorPlan:
     @property
     def subject(self) -> Subject:
         """What is computed."""
-        return Subject(str(self.op.dtype), self.op.flops, self.op.macs, self.op.operand_bytes)
+        return Subject.of(self.op)
 
     @property
     def candidates(self) -> list[tuple[str, int]]:

@@ -14,8 +14,7 @@ from arch.dtypes import round_to
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
-from sim.app.families.family import Ran, Subject
-from sim.app.families.rdu_program import ProgramFile
+from sim.app.families.family import NO_REFERENCE, Ran, Subject
 from sim.app.families.rdu_records import kernel_record, machine_figures
 from sim.app.families.request import Progress, Request, one_of
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures, RduSection
@@ -35,6 +34,7 @@ from workloads.graphs.llama import Llama
 from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.rdu import llama_reference
 from workloads.rdu.select import build, choose
+from workloads.written import OwnProgram, held_schedule, placed
 
 if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
@@ -47,7 +47,7 @@ class Rdu:
     """The family of dataflow machines."""
 
     name = "rdu"
-    options: tuple[str, ...] = ("schedule", "check", "scope", "tune", "program")
+    options: tuple[str, ...] = ("schedule", "check", "scope", "tune")
     tuned = 6
 
     def plan(self, request: Request) -> ProgramPlan | AllReducePlan | CopyPlan:
@@ -58,13 +58,12 @@ class Rdu:
             return AllReducePlan(request, spec, op)
         if isinstance(op, CopyH2D):
             return CopyPlan(request, spec, op)
-        program = [(ProgramFile(request.program), 0)] if request.program else None
-        return ProgramPlan(request, spec, op, program or choose(op, spec, request.schedule).candidates)
+        return ProgramPlan(request, spec, op, _configurations(request, op, spec))
 
     def listing(self, request: Request) -> str:
         """The program that would run, as text with what each part takes."""
         spec, op = _operator(request)
-        return program_listing(fit(build(op, spec, choose(op, spec, request.schedule).config), spec)[0], spec)
+        return program_listing(fit(_program(op, spec, _configurations(request, op, spec)[0][0]), spec)[0], spec)
 
     def row(self, row: Row) -> Request:
         """InputError: nobody has published times of these machines by the row."""
@@ -84,11 +83,18 @@ def _operator(request: Request) -> tuple[RduSpec, Operator]:
     assert isinstance(spec, RduSpec)
     if not isinstance(asked, Operator):
         raise InputError(f"{asked}: {spec.name} runs operators, no graphs of them")
-    return spec, asked.with_defaults(spec.default_dtype)
+    return spec, placed(asked, spec)
 
 
-def _subject(op: Operator, dtype: str) -> Subject:
-    return Subject(dtype, op.flops, op.macs, op.operand_bytes)
+def _configurations(request: Request, op: Operator, spec: RduSpec) -> Sequence[tuple[Any, int]]:
+    """The programs that could run, with their estimated cycles, the best first."""
+    if isinstance(op, OwnProgram):
+        return [(held_schedule(op, request.schedule), 0)]
+    return choose(op, spec, request.schedule).candidates
+
+
+def _program(op: Operator, spec: RduSpec, config: Any) -> Program:
+    return op.program if isinstance(op, OwnProgram) else build(op, spec, config)
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ class ProgramPlan:
     @property
     def subject(self) -> Subject:
         """What is computed."""
-        return _subject(self.op, str(self.op.dtype))
+        return Subject.of(self.op)
 
     @property
     def candidates(self) -> list[tuple[str, int]]:
@@ -141,7 +147,7 @@ class ProgramPlan:
     def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
         """Runs a candidate; its sections are always recorded."""
         request, spec = self.request, self.spec
-        done = run_program(build(self.op, spec, self.configurations[number][0]), spec, progress)
+        done = run_program(_program(self.op, spec, self.configurations[number][0]), spec, progress)
         time_ps, host_ps = done.time_ps, {}
         if request.scope == "host":
             host_ps = {"host": spec.launch.host_ps + spec.launch.program_load_ps}
@@ -183,7 +189,7 @@ class AllReducePlan:
     @property
     def subject(self) -> Subject:
         """What is computed."""
-        return _subject(self.op, str(self.op.dtype))
+        return Subject.of(self.op)
 
     @cached_property
     def best(self) -> Outcome:
@@ -227,7 +233,7 @@ class CopyPlan:
     @property
     def subject(self) -> Subject:
         """What is moved."""
-        return _subject(self.op, self.op.dtype or "int8")
+        return replace(Subject.of(self.op), dtype=self.op.dtype or "int8")
 
     def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
         """Copies."""
@@ -335,6 +341,9 @@ def check_program(op: Operator, done: ProgramRun) -> tuple[CheckResult, list[str
         tensor = names.get(operand.name) or next(t for t in program.tensors if t.role == "output")
         inputs[tensor.name] = np.broadcast_to(array.reshape(tensor.shape), (program.devices, *tensor.shape))
     replay = _replay(done, inputs)
+    if isinstance(op, OwnProgram) and not op.compared:
+        notes = [NO_REFERENCE, *(f"Check: {violation}." for violation in replay.violations)]
+        return CheckResult(not replay.violations, None), notes
     error = op.largest_error([replay.outputs[t.name][0] for t in program.tensors if t.role == "output"], *operands)
     return _outcome(error, op.tolerance, replay)
 

@@ -13,6 +13,7 @@ from workloads.gpu.select import split_without
 from workloads.graphs import Graph
 from workloads.ops import Operator
 from workloads.parse import parse
+from workloads.written import ProgramFile
 
 Progress = Callable[[float], None]
 """Called with the share done, 0 to 1."""
@@ -70,6 +71,12 @@ class Request:
     def asked(self) -> Operator | Graph:
         """What is computed, as it was asked for: number formats may be open. InputError for a text that is none."""
         return parse(self.workload) if isinstance(self.workload, str) else self.workload
+
+    @property
+    def program_file(self) -> ProgramFile | None:
+        """The file whose function makes the program, if the workload is one of one's own."""
+        asked = self.asked
+        return asked if isinstance(asked, ProgramFile) else None
 
     def beyond(self, known: Collection[str]) -> list[str]:
         """Names of options that are not at their default and not in `known`."""

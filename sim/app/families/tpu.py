@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
-from sim.app.families.family import Ran, Subject
+from sim.app.families.family import NO_REFERENCE, Ran, Subject
 from sim.app.families.request import Progress, Request, one_of
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures
 from sim.app.report.tpu import TpuRun
@@ -27,6 +27,7 @@ from workloads.ops import Gemm, Matvec, Operator
 from workloads.registry import build
 from workloads.tpu.choose import Config, candidates
 from workloads.tpu.gemm import matrices
+from workloads.written import OwnProgram, held_schedule, placed
 
 if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
@@ -50,13 +51,12 @@ class Tpu:
         """The programs that could run an operator."""
         one_of("scope", request.scope, SCOPES)
         spec, op = _operator(request)
-        return ProgramPlan(request, spec, op, candidates(op, spec, request.schedule))
+        return ProgramPlan(request, spec, op, _configurations(request, op, spec))
 
     def listing(self, request: Request) -> str:
         """The program as assembly text."""
         spec, op = _operator(request)
-        program: Program = build(op, spec, candidates(op, spec, request.schedule)[0][0])
-        return disassemble(program.instructions)
+        return disassemble(program_of(op, spec, _configurations(request, op, spec)[0][0]).instructions)
 
     def row(self, row: Row) -> Request:
         """InputError: nobody has published times of these machines by the row."""
@@ -85,7 +85,14 @@ def _operator(request: Request) -> tuple[TpuSpec, Operator]:
     assert isinstance(spec, TpuSpec)
     if not isinstance(asked, Operator):
         raise InputError(f"{asked}: {spec.name} runs operators, no graphs of them")
-    return spec, asked.with_defaults(spec.default_dtype)
+    return spec, placed(asked, spec)
+
+
+def _configurations(request: Request, op: Operator, spec: TpuSpec) -> Sequence[tuple[Config | str, int]]:
+    """The programs that could run, with their estimated cycles, the best first."""
+    if isinstance(op, OwnProgram):
+        return [(held_schedule(op, request.schedule), 0)]
+    return candidates(op, spec, request.schedule)
 
 
 @dataclass(frozen=True)
@@ -95,14 +102,14 @@ class ProgramPlan:
     request: Request
     spec: TpuSpec
     op: Operator
-    configurations: Sequence[tuple[Config, int]]
+    configurations: Sequence[tuple[Config | str, int]]
 
     overview = Wanted()
 
     @property
     def subject(self) -> Subject:
         """What is computed."""
-        return Subject(str(self.op.dtype), self.op.flops, self.op.macs, self.op.operand_bytes)
+        return Subject.of(self.op)
 
     @property
     def candidates(self) -> list[tuple[str, int]]:
@@ -120,7 +127,8 @@ class ProgramPlan:
             operands = op.inputs(seed=0)
             program.fill(memory, operands)
         result = Machine(spec, program, memory, progress=progress, log=wanted is not None).run()
-        alone = _alone(spec, program) if request.program else array_cycles(op, spec, config)
+        replaced = request.program or isinstance(op, OwnProgram)
+        alone = _alone(spec, program) if replaced else array_cycles(op, spec, config)
         record = _kernel(spec, program, result, alone)
         host_ps = spec.host.turnaround_ps if request.scope == "host" else 0
         called = host_ps > 0 or any(isinstance(step, InterruptHost) for step in program.instructions)
@@ -140,9 +148,9 @@ class ProgramPlan:
         )
 
 
-def program_of(op: Operator, spec: TpuSpec, config: Config, path: str = "") -> Program:
+def program_of(op: Operator, spec: TpuSpec, config: Config | str, path: str = "") -> Program:
     """The verified program of a candidate, or with its instructions replaced by those of a file."""
-    program: Program = build(op, spec, config)
+    program: Program = op.program if isinstance(op, OwnProgram) else build(op, spec, config)
     if path:
         notes = (*program.notes, f"The program is that of {path}.")
         program = replace(program, instructions=_read(path), notes=notes)
@@ -150,7 +158,7 @@ def program_of(op: Operator, spec: TpuSpec, config: Config, path: str = "") -> P
     return program
 
 
-def array_cycles(op: Operator, spec: TpuSpec, config: Config) -> int:
+def array_cycles(op: Operator, spec: TpuSpec, config: Config | str) -> int:
     """Cycles of the array alone: nothing around it takes time, accumulators and buffers are as large as it likes."""
     ideal = spec.model_copy(
         update={
@@ -255,6 +263,8 @@ def energy_fj(spec: TpuSpec, counts: Mapping[str, int], time_ps: int) -> int:
 def _check(op: Operator, program: Program, memory: Memory, operands: tuple) -> tuple[CheckResult, list[str]]:
     """Compares what has come out with NumPy: bit for bit, on quantised data where the schedule quantises."""
     found = program.results(memory)
+    if isinstance(op, OwnProgram) and not op.compared:
+        return CheckResult(True, None), [NO_REFERENCE]
     if program.reference is None:
         error, allowed = op.largest_error(found, *operands), op.tolerance
     else:

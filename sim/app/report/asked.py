@@ -18,6 +18,9 @@ DEFAULT_CONDITIONS: Mapping[str, str | bool] = {
 """Conditions of a run, and what they are where nobody says otherwise."""
 
 
+_FILES = ("machine_file", "program", "workload_file")
+
+
 @dataclass(frozen=True, slots=True)
 class FileRecord:
     """A file that went into a run. sha256: of what it says; of a machine's file, of its figures and its bases'."""
@@ -31,7 +34,8 @@ class Asked:
     """What was asked beside the operator: everything else that a number can depend on.
 
     conditions: those of `DEFAULT_CONDITIONS` that mean something on the machine. overrides: figures of the machine that
-    were changed, as typed, by path; unread: those of them that nothing read in this run. versions: of the program and
+    were changed, as typed, by path; unread: those of them that nothing read in this run. program: a listing that
+    was run instead. workload_file: the file whose function made the program. versions: of the program and
     of what it computes with; no number depends on them, so that studies do not keep them.
     """
 
@@ -43,15 +47,13 @@ class Asked:
     unread: Sequence[str] = ()
     machine_file: FileRecord | None = None
     program: FileRecord | None = None
+    workload_file: FileRecord | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Asked:
         """What a report by schema.json says."""
-        files = {
-            key: FileRecord(report[key]["name"], report[key]["hash"]) if key in report else None
-            for key in ("machine_file", "program")
-        }
+        files = {key: FileRecord(report[key]["name"], report[key]["hash"]) if key in report else None for key in _FILES}
         return cls(
             schedule=report["schedule_asked"],
             without=tuple(report["without"]),
@@ -65,7 +67,7 @@ class Asked:
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of schema.json that say all this."""
-        files = {"machine_file": self.machine_file, "program": self.program}
+        files = {key: getattr(self, key) for key in _FILES}
         return {
             "overrides": dict(self.overrides),
             **({"overrides_unread": list(self.unread)} if self.unread else {}),
@@ -92,7 +94,7 @@ class Asked:
     @property
     def words(self) -> dict[str, str]:
         """Everything by name, as text; what nobody asked for is absent."""
-        files = {"machine file": self.machine_file, "program": self.program}
+        files = {key.replace("_", " "): getattr(self, key) for key in _FILES}
         found = {
             **self.overrides,
             **{name: str(value) for name, value in self.conditions.items()},

@@ -202,10 +202,11 @@ class SimulatorStats:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Outcome of check mode against the operator's NumPy reference."""
+    """Outcome of check mode. max_rel_error: against the NumPy reference; None where a program has none, so that the
+    rules of its schedule alone were judged."""
 
     passed: bool
-    max_rel_error: float
+    max_rel_error: float | None
 
 
 @dataclass(frozen=True, slots=True)

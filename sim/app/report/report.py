@@ -74,7 +74,10 @@ class Report(Shown):
             result["host_us"] = {name: ps / 1e6 for name, ps in run.host_ps.items()}
         if run.check is not None:
             error = run.check.max_rel_error
-            result["check"] = {"passed": run.check.passed, "max_rel_error": error if math.isfinite(error) else None}
+            result["check"] = {
+                "passed": run.check.passed,
+                "max_rel_error": error if error is not None and math.isfinite(error) else None,
+            }
         if run.notes:
             result["notes"] = list(run.notes)
         if run.simulator is not None:

@@ -127,15 +127,20 @@ def _headline(report: Report) -> Section:
     rows = [
         ("time", f"{time_text(figures.time_ps)} ({run.scope})"),
         ("cycles", f"{figures.cycles:,} at {ghz_text(figures.clock_hz)}"),
-        ("achieved", f"{ops_text(figures.ops_per_s, run.dtype)}, {percent(figures.share_of_peak)} of peak"),
+        *([("achieved", _achieved(figures, run.dtype))] if figures.flops else []),
         ("schedule", run.schedule if run.schedule == asked.schedule_text else f"{run.schedule} ({_wish(asked)})"),
     ]
     if asked.conditions:
         rows.append(("conditions", ", ".join(_condition(*pair) for pair in asked.conditions.items())))
     if run.check is not None:
-        outcome = "passed" if run.check.passed else "FAILED"
-        rows.append(("check", f"{outcome}, largest relative error {run.check.max_rel_error:.2e}"))
+        outcome, error = "passed" if run.check.passed else "FAILED", run.check.max_rel_error
+        what = "the rules of the schedule alone" if error is None else f"largest relative error {error:.2e}"
+        rows.append(("check", f"{outcome}, {what}"))
     return Section(run.title, tuple(rows))
+
+
+def _achieved(figures: Figures, dtype: str) -> str:
+    return f"{ops_text(figures.ops_per_s, dtype)}, {percent(figures.share_of_peak)} of peak"
 
 
 def _wish(asked: Asked) -> str:
@@ -150,7 +155,7 @@ def _condition(name: str, value: str | bool) -> str:
 def _origin(report: Report) -> Section:
     """What the run was made of, as far as its title does not say it."""
     asked = report.record.asked
-    names = ("machine file", *asked.overrides, "program", "versions")
+    names = ("machine file", *asked.overrides, "program", "workload file", "versions")
     return Section("Made of", tuple((name, asked.words[name]) for name in names if name in asked.words))
 
 

@@ -28,8 +28,7 @@ from arch.spec import labelled
 from arch.units import Unit
 from sim.app.families.request import OPTION_DEFAULTS, Request
 from sim.app.report.asked import DEFAULT_CONDITIONS, Asked, titled
-from workloads.ops import operator_class
-from workloads.parse import parse
+from workloads.parse import parse, whole_keys
 
 RUN_KEYS = ("arch", *(name for name, value in OPTION_DEFAULTS.items() if isinstance(value, str) and name != "program"))
 """Keys that are neither figures of the machine nor keys of the workload."""
@@ -185,7 +184,7 @@ def numeric(key: str, value: str, base: Base) -> tuple[str, float | int | str]:
 def _point(base: Base, values: Mapping[str, str]) -> Point:
     arch = values.get("arch") or base.archs[0]
     options = {"schedule": base.schedule, **base.options, **{key: values[key] for key in RUN_KEYS[1:] if key in values}}
-    keys = _workload_keys(base.workload)
+    keys = whole_keys(base.workload)
     words = {k: v for k, v in values.items() if k in keys}
     overrides = [f"{k}={v}" for k, v in values.items() if k not in words and k not in RUN_KEYS]
     try:
@@ -201,11 +200,6 @@ def _with(workload: str, words: Mapping[str, str]) -> str:
     return " ".join([*kept, *(f"{key}={value}" for key, value in words.items())])
 
 
-def _workload_keys(workload: str) -> Mapping[str, Any]:
-    word = workload.split()[0] if workload.split() else ""
-    return operator_class(word).__dataclass_fields__
-
-
 def _models(base: Base) -> list[type]:
     """Kinds of machines of the study, each once."""
     return list(dict.fromkeys(type(load_arch(name, base.set)) for name in base.archs))
@@ -215,9 +209,9 @@ def _kind(key: str, base: Base) -> tuple[Unit | None, bool]:
     """The unit of a key's values, and whether they are whole numbers. InputError if there is no such key."""
     if key in RUN_KEYS:
         return None, False
-    fields = _workload_keys(base.workload)
+    fields = whole_keys(base.workload)
     if key in fields:
-        return None, fields[key].metadata.get("kind") == "extent"
+        return None, fields[key]
     models = _models(base)
     for model in models:
         leaf = leaves(model).get(key)

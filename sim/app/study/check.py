@@ -144,7 +144,8 @@ def check(
 
 def entry_of(arch: str, machine: Any, workload: str, report: Mapping[str, Any]) -> Entry:
     """What a lock records of a run."""
-    return Entry(arch, workload, machine.content_hash()[:16], Digest.of(report), lockfile.kernels())
+    program = report.get("workload_file", {}).get("hash", "")[:16]
+    return Entry(arch, workload, machine.content_hash()[:16], Digest.of(report), lockfile.kernels(), program)
 
 
 def compared(name: str, old: Entry, new: Entry, tolerance: float) -> Outcome:
@@ -163,6 +164,8 @@ def compared(name: str, old: Entry, new: Entry, tolerance: float) -> Outcome:
     causes = []
     if differs and old.machine != new.machine:
         causes.append(f"figures of the machine: {old.machine} -> {new.machine}")
+    if differs and old.program != new.program:
+        causes.append(f"the program's file: {old.program or 'none'} -> {new.program or 'none'}")
     if differs and old.kernels != new.kernels:
         causes.append(f"simulator: {old.kernels} -> {new.kernels}")
     return Outcome(name, CHANGED if differs else SAME, None, old, new, moved, [*asked, *causes])

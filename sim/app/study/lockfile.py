@@ -37,7 +37,8 @@ _HEAD = (
 class Entry:
     """One recorded run: what was asked, the hash of the machine's figures, what came out.
 
-    kernels: hash of the program that recorded it; it says nothing about what came out, so it is not compared.
+    kernels: hash of the program that recorded it; it says nothing about what came out, so it is not compared. program:
+    hash of the file that made the kernels, where the workload is a program of one's own.
     """
 
     arch: str
@@ -45,6 +46,7 @@ class Entry:
     machine: str
     digest: Digest
     kernels: str = field(default="", compare=False)
+    program: str = ""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def _header(block: str) -> int:
 def _values(entry: Entry) -> Iterator[tuple[_Path, Item]]:
     """What a lock holds of a run, in its order, by key."""
     digest = entry.digest
-    for key in ("arch", "workload", "machine", "kernels"):
+    for key in ("arch", "workload", "machine", "kernels", *(("program",) if entry.program else ())):
         yield (key,), tomlkit.item(getattr(entry, key))
     yield ("schedule",), tomlkit.item(digest.schedule)
     for key in ("cycles", "time_ps", *_OPTIONAL):
@@ -215,7 +217,9 @@ def _entry(block: Mapping[str, Any]) -> Entry:
     }
     optional = {key: block.get(key) for key in _OPTIONAL}
     digest = Digest(block["cycles"], block["time_ps"], block["schedule"], block.get("counters", {}), stalls, **optional)
-    arch, workload, machine, kernels = (block[key] for key in ("arch", "workload", "machine", "kernels"))
-    if not all(isinstance(word, str) for word in (arch, workload, machine, kernels)):
-        raise TypeError("arch, workload, machine and kernels are texts")
-    return Entry(arch, workload, machine, digest, kernels)
+    texts = {key: block[key] for key in ("arch", "workload", "machine", "kernels")} | {
+        "program": block.get("program", "")
+    }
+    if not all(isinstance(word, str) for word in texts.values()):
+        raise TypeError(f"{', '.join(texts)} are texts")
+    return Entry(digest=digest, **texts)

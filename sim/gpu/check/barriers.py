@@ -63,7 +63,7 @@ class Barriers:
 
     def arrive(self, barrier: MBarrierStage, clock: Clock, what: What) -> None:
         """One arrival on an mbarrier."""
-        if not barrier.arrive(clock):
+        if not barrier.arrive(clock, what.who):
             self._violations.of(what, "arrivals", f"arrives once too often: {barrier.missing()}")
 
     def meeting(self, step: Step) -> Rendezvous:

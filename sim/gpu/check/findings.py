@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from sim.engine.clock import TICKS_PER_CYCLE
+
+
+def cycles(ticks: int) -> str:
+    """A time as people read it."""
+    return f"{ticks / TICKS_PER_CYCLE:.2f}".rstrip("0").rstrip(".")
+
 
 class What(NamedTuple):
-    """One executed op, as a violation names it; issue, done: ticks."""
+    """One executed op, as a violation names it. issue, done: ticks. line: of the source that wrote it."""
 
     opcode: str
     number: int
@@ -15,10 +22,17 @@ class What(NamedTuple):
     warp: int
     issue: int
     done: int
+    line: str = ""
 
     def __str__(self) -> str:
-        at = f"{self.issue}..{self.done}"
-        return f"{self.role} {self.opcode} (op {self.number}, CTA {self.cta}, warp {self.warp}, ticks {at})"
+        at = f"{cycles(self.issue)}..{cycles(self.done)}"
+        line = f"{self.line}, " if self.line else ""
+        return f"{self.role} {self.opcode} ({line}op {self.number}, CTA {self.cta}, warp {self.warp}, cycles {at})"
+
+    @property
+    def who(self) -> str:
+        """The warp and the place in its program, without times."""
+        return f"{self.role} warp {self.warp}{f' at {self.line}' if self.line else ''}"
 
 
 class Violations:

@@ -38,6 +38,12 @@ class Gate:
 
     def __init__(self) -> None:
         self.parked: list[tuple[Callable[[], bool], Callable[[], None], str]] = []
+        self.arrived: list[str] = []
+        """Who has arrived at what is not complete yet."""
+
+    def missing(self) -> str:
+        """What it waits for, and who has come."""
+        return f"arrived: {', '.join(self.arrived) or 'nobody'}"
 
     def wake(self) -> None:
         """Lets all go whose condition holds now."""
@@ -58,10 +64,11 @@ class MBarrierStage(Gate):
         self._clocks: list[Clock] = []
         self._landed: list[Access] = []
 
-    def arrive(self, clock: Clock) -> bool:
+    def arrive(self, clock: Clock, who: str) -> bool:
         """One arrival; False if the phase expects none."""
         if self.pending == 0:
             return False
+        self.arrived.append(who)
         np.maximum(self._clock, clock, out=self._clock)
         self.pending -= 1
         self.settle()
@@ -78,7 +85,7 @@ class MBarrierStage(Gate):
         """Completes the phase if nothing is missing."""
         if self.pending == 0 and self.bytes == 0:
             self.completed += 1
-            self.pending = self.arrivals
+            self.pending, self.arrived = self.arrivals, []
             self._clock[self.component] = self.completed
             # A later phase continues the release sequence of the earlier ones, so its clock includes theirs.
             self._clocks.append(self._clock.copy())
@@ -89,8 +96,9 @@ class MBarrierStage(Gate):
         return self._clocks[phase]
 
     def missing(self) -> str:
-        """What the current phase waits for."""
-        return f"{self.pending} arrivals and {self.bytes} bytes missing in phase {self.completed}"
+        """What the current phase waits for, and who has come."""
+        short = f"{self.pending} arrivals and {self.bytes} bytes missing in phase {self.completed}"
+        return f"{short}; {super().missing()}"
 
 
 class Rendezvous(Gate):
@@ -102,14 +110,15 @@ class Rendezvous(Gate):
         self._clock, self._count = blank.copy(), 0
         self.clocks: list[Clock] = []
 
-    def arrive(self, clock: Clock, count: int) -> int:
+    def arrive(self, clock: Clock, count: int, who: str) -> int:
         """One arrival of `count`; the generation that it belongs to."""
+        self.arrived.append(who)
         generation = len(self.clocks)
         np.maximum(self._clock, clock, out=self._clock)
         self._count += 1
         if self._count == count:
             self.clocks.append(self._clock)
-            self._clock, self._count = self._blank.copy(), 0
+            self._clock, self._count, self.arrived = self._blank.copy(), 0, []
             self.wake()
         return generation
 
@@ -121,7 +130,8 @@ class Flag(Gate):
         super().__init__()
         self.clocks: list[Clock] = []
 
-    def add(self, clock: Clock) -> None:
+    def add(self, clock: Clock, who: str) -> None:
         """One increment."""
+        self.arrived.append(who)
         self.clocks.append(np.maximum(self.clocks[-1], clock) if self.clocks else clock)
         self.wake()

@@ -18,7 +18,7 @@ from arch.errors import InputError
 from sim.gpu.check.accesses import Accesses, Touch, agent_of, use_registers
 from sim.gpu.check.barriers import Barriers
 from sim.gpu.check.contents import Array, blank, intersection, matrix, relative, rounded
-from sim.gpu.check.findings import Violations, What
+from sim.gpu.check.findings import Violations, What, cycles
 from sim.gpu.check.gates import Gate
 from sim.gpu.check.happens_before import AGENTS, OWN, Clock
 from sim.gpu.check.instances import Box, Instance, places
@@ -74,7 +74,7 @@ class Replay:
             action()
         for gate in self.barriers.gates():
             for _, _, text in gate.parked:
-                self.violations.add(("never", text), f"{text}, which never happens")
+                self.violations.add(("never", text), f"{text}, which never happens ({gate.missing()})")
 
     def _at(self, time: int, order: int, action: Callable[[], None]) -> None:
         self._sequence += 1
@@ -105,7 +105,7 @@ class Replay:
     def _issue(self, warp: Warp, instance: Instance, row: list[int]) -> None:
         op, spec = instance.op, instance.op.spec
         times = row[Event.T_ISSUE], row[Event.T_DONE]
-        what = What(op.opcode, instance.number, warp.role, warp.place.cta, warp.number, *times)
+        what = What(op.opcode, instance.number, warp.role, warp.place.cta, warp.number, *times, op.line)
         step = Step(warp, instance, spec, row, what)
         self._wait_scoreboards(step)
         effect, end = AT_ISSUE.get(spec.action), AT_END.get(spec.action)
@@ -123,7 +123,7 @@ class Replay:
         for name in step.instance.op.after:
             done = warp.scoreboards.pop(name, 0)
             if done > step.what.issue:
-                text = f"was issued before scoreboard {name} was released at {done}"
+                text = f"was issued before scoreboard {name} was released at cycle {cycles(done)}"
                 self.violations.of(step.what, "scoreboard", text)
             warp.pending = [p for p in warp.pending if p.scoreboard != name]
 
@@ -157,17 +157,19 @@ class Replay:
         clock[warp.component(AGENTS[group].done)] = warp.groups[group].issued
         complete = warp.groups[group].done
         if complete > what.done:
-            text = f"arrived before its warp's {group.name} were complete at {complete}"
+            text = f"arrived before its warp's {group.name} were complete at cycle {cycles(complete)}"
             self.violations.of(what, "early", text)
         self._at(what.done, _COMPLETION, lambda: self.barriers.arrive(barrier, clock, what))
 
     def _join(self, step: Step) -> None:
         """Arrives at the barrier of the CTA or the cluster; notes to which turn of it that belongs."""
         count = self.kernel.cluster_size * self.kernel.warps if step.spec.cluster else step.instance.value
-        step.warp.generation = self.barriers.meeting(step).arrive(step.warp.clocks.release(step.warp.row), count)
+        step.warp.generation = self.barriers.meeting(step).arrive(
+            step.warp.clocks.release(step.warp.row), count, step.what.who
+        )
 
     def _release(self, step: Step) -> None:
-        self.barriers.semaphore(step).add(step.warp.clocks.release(step.warp.row))
+        self.barriers.semaphore(step).add(step.warp.clocks.release(step.warp.row), step.what.who)
 
     def _fence_proxy(self, step: Step) -> None:
         step.warp.clocks.fence(step.warp.row)
@@ -187,7 +189,7 @@ class Replay:
 
         def resume() -> None:
             if self.now > step.what.done:
-                self.violations.of(step.what, "early", f"passed before {until}, at {self.now}")
+                self.violations.of(step.what, "early", f"passed before {until}, at cycle {cycles(self.now)}")
             learn()
             self._next(step.warp, None)
 
@@ -239,7 +241,7 @@ class Replay:
         epoch, read, done = warp.groups[group].finished(step.instance.value)
         due = read if step.spec.until_read else done
         if due > step.what.done:
-            self.violations.of(step.what, "early", f"passed before its groups were complete at {due}")
+            self.violations.of(step.what, "early", f"passed before its groups were complete at cycle {cycles(due)}")
         agents = {AGENTS[group].read} if step.spec.until_read else {AGENTS[group].read, AGENTS[group].done}
         # One op of several warps: what is over for one of them is over for all.
         for row in warp.together(group):

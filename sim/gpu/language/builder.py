@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +17,8 @@ from sim.gpu.language.ops import OPS, Space, Unit
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
 from sim.gpu.language.rules import check_kernel, misfit
 from sim.gpu.language.tensors import MBarrier, SharedTile, View
+
+_HERE = os.path.dirname(__file__)
 
 
 class RoleBuilder:
@@ -61,7 +65,7 @@ class RoleBuilder:
         if count < 0:
             raise InputError(f"kernel {self._kernel.name}, role {self.name}: {opcode} count {count} is negative")
         if count:
-            self._append(Op(opcode, count, **fields))
+            self._append(Op(opcode, count, **fields, line=_written_at()))
 
     def _append(self, op: Op) -> None:
         wrong = misfit(op)
@@ -120,7 +124,7 @@ class RoleBuilder:
 
     def load(self, dst: View, op: Op) -> None:
         """`op`, an `lds` or `ldmatrix` without dst, to the registers `dst`."""
-        self._append(replace(op, dst=dst, compute=_copy))
+        self._append(replace(op, dst=dst, compute=_copy, line=_written_at()))
 
     def ldmatrix(self, dst: View, src: View, count: int, **fields: Any) -> None:
         """`count` ldmatrix.x4 (8x8 matrices of 16-bit elements) from shared memory into fragments."""
@@ -311,6 +315,14 @@ class KernelBuilder:
         )  # fmt: skip
         check_kernel(kernel)
         return kernel
+
+
+def _written_at() -> str:
+    """File and line of whoever uses the language, its templates left out: what findings about an op name."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == _HERE:
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 # -------------------------------------------------------------------------------------------------- meanings in NumPy

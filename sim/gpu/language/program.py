@@ -32,7 +32,7 @@ class Op:
     neighbouring threads that read the same vector of shared memory. multicast: mask of cluster ranks. compute: NumPy
     meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices: integer expressions that `compute` gets as numbers,
     such as the coordinates that a mask compares. chain: steps of which each waits for the one before, as the shuffles
-    of a reduction do; the instructions and their mix are shared out over them.
+    of a reduction do; the instructions and their mix are shared out over them. line: file and line that wrote it.
     """
 
     opcode: str
@@ -57,6 +57,7 @@ class Op:
     compute: Callable[..., np.ndarray] | None = None
     indices: tuple[Expr, ...] = ()
     chain: int = 1
+    line: str = field(default="", compare=False)
 
     @property
     def spec(self) -> OpSpec:
@@ -158,13 +159,20 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Program:
-    """What one operator runs on one machine: tensors in device memory, kernels launched one after the other."""
+    """What one operator runs on one machine: tensors in device memory, kernels launched one after the other.
+
+    reference: results in NumPy (an array, or one each) from the input arrays in the order of `tensors`; check mode
+    compares with it where the program stands for no operator. tolerance: error relative to the largest result that
+    such a comparison allows; None: what rounding explains.
+    """
 
     name: str
     tensors: tuple[GlobalTensor, ...]
     kernels: tuple[Kernel, ...]
     schedule: str
     config: dict[str, Any] = field(default_factory=dict)
+    reference: Callable[..., Any] | None = None
+    tolerance: float | None = None
 
     def addresses(self) -> dict[str, int]:
         """Byte address of each tensor's first element: in order, aligned as device allocators do."""

@@ -1,0 +1,215 @@
+"""Programs of one's own as workloads: from the command line, from Python, in studies; what is refused, and how."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim import simulate
+from sim.app.cli import main
+from sim.app.run import request_of
+from sim.app.study.case import key_of
+from workloads.parse import parse
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tile-language.md"
+
+COPY = """
+from helper import TILE
+from sim.gpu.language import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+
+
+def copy(n: int, warps: int = 4, wrong: bool = False, machine=None) -> Program:
+    x, y = (GlobalTensor(name, (n,), "fp32", (1,), role) for name, role in (("x", "input"), ("y", "output")))
+    kernel = KernelBuilder("copy", (-(-n // (warps * TILE)), 1, 1))
+    with kernel.role("warps", warps=warps, registers=32) as r:
+        at = (CTA_X * warps + WARP) * TILE
+        a = RegisterTile("a", (TILE,), "fp32")
+        r.ldg(a.whole, x[at:TILE], 1, into="x")
+        r.stg(y[at:TILE], a.whole, 1, **({} if wrong else {"after": ("x",)}))
+    return Program("copy", (x, y), (kernel.build(),), machine.name, reference=lambda x: x)
+
+
+def unjudged(n: int) -> Program:
+    made = copy(n, machine=type("Machine", (), {"name": "any"}))
+    return Program(made.name, made.tensors, made.kernels, made.schedule)
+
+
+def broken(n: int) -> Program:
+    return undefined
+
+
+def nothing(n: int):
+    return n
+
+
+def untyped(n) -> Program:
+    return copy(n)
+
+
+class Kernels:
+    pass
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "helper.py").write_text("TILE = 128\n", encoding="utf-8")
+    path = tmp_path / "mine.py"
+    path.write_text(COPY, encoding="utf-8")
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(list(words))
+    return code, *capsys.readouterr()
+
+
+def test_the_first_block_of_the_page_is_a_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+    Path("my_kernel.py").write_text(block, encoding="utf-8")
+    words = ("run", "my_kernel.py:gemm", "m=130", "n=128", "k=100", "--arch", "h100-sxm", "--check", "--json")
+    code, out, _ = run(capsys, *words)
+    report = json.loads(out)
+    assert code == 0
+    assert report["check"]["passed"]
+    assert 0 < report["check"]["max_rel_error"] < 1e-5
+    assert report["workload"] == "my_kernel.py:gemm m=130 n=128 k=100"
+    assert report["workload_file"]["name"] == "my_kernel.py"
+    assert report["macs"] == 2 * 128 * 128 * 128  # two CTAs of whole tiles: what is issued
+
+
+def test_a_program_has_the_reports_of_an_operator(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("mine.py:copy", "n=4096", "--arch", "t4")
+    code, out, _ = run(capsys, "run", *words, "--check")
+    assert code == 0
+    assert "passed, largest relative error 0.00e+00" in out
+    assert "schedule    t4" in out  # `machine` gets the description
+    assert run(capsys, "run", *words, "--html", "a.html", "--plot", "a.png")[0] == 0
+    assert Path("a.html").stat().st_size > 10_000
+    assert "ldg" in run(capsys, "run", *words, "--listing")[1]
+    assert run(capsys, "trace", *words, "-o", "a.pftrace")[0] == 0
+    code, out, _ = run(capsys, "sweep", *words, "--vary", "warps=1,2,4", "--json", "--workers", "1")
+    assert [row["values"]["warps"] for row in json.loads(out)["rows"]] == ["1", "2", "4"]
+    code, out, _ = run(capsys, "compare", "mine.py:copy", "n=4096", "--arch", "t4", "tpu-v1")
+    assert "is a program for machines of family gpu, tpu-v1 is of tpu" in " ".join(out.split())
+
+
+def test_the_rules_alone_are_judged_without_a_reference(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "run", "mine.py:unjudged", "n=4096", "--arch", "t4", "--check")
+    assert code == 0
+    assert "passed, the rules of the schedule alone" in out
+    assert "has no reference" in " ".join(out.split())
+
+
+def test_a_broken_rule_names_the_line_of_the_op(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "run", "mine.py:copy", "n=4096", "wrong=true", "--arch", "t4", "--check")
+    line = 1 + COPY.splitlines().index('        r.stg(y[at:TILE], a.whole, 1, **({} if wrong else {"after": ("x",)}))')
+    assert code == 1
+    assert f"warps stg (mine.py:{line}, op 1," in " ".join(out.split())
+
+
+def test_a_program_object_is_a_workload() -> None:
+    space: dict = {}
+    exec(COPY.replace("from helper import TILE", "TILE = 128"), space)
+    machine = load_arch("t4")
+    program = space["copy"](4096, machine=machine)
+    report = simulate(program, machine, check=True)
+    assert report.record.workload == "copy"
+    assert report.record.check is not None
+    assert report.record.check.passed
+    with pytest.raises(InputError, match="family gpu, sn40l is of rdu"):
+        simulate(program, "sn40l")
+    with pytest.raises(InputError, match="not dict"):
+        simulate({}, "t4")  # type: ignore[arg-type]
+
+
+def test_a_changed_file_is_another_key(file: Path) -> None:
+    def key() -> str:
+        return key_of(request_of("mine.py:copy n=4096", "t4"))
+
+    first = key()
+    assert key() == first
+    helper = file.with_name("helper.py")
+    helper.write_text("TILE = 256\n", encoding="utf-8")
+    assert key() != first, "what it imports from its folder counts"
+    assert simulate("mine.py:copy n=4096", "t4").record.kernels[0].own.grid == (4, 1, 1)
+    helper.write_text("TILE = 128\n", encoding="utf-8")
+    assert key() == first
+    assert simulate("mine.py:copy n=4096", "t4").record.kernels[0].own.grid == (8, 1, 1)
+    file.write_text(COPY + "\n# a word\n", encoding="utf-8")
+    assert key() != first
+
+
+def test_a_lock_knows_the_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = '[[case]]\nname = "copy"\narch = "t4"\nworkload = "mine.py:copy n=4096"\n'
+    Path("tilewave.toml").write_text(case, encoding="utf-8")
+    assert run(capsys, "check", "--update", "--workers", "1")[0] == 0
+    assert run(capsys, "check", "--workers", "1")[0] == 0
+    file.write_text(COPY.replace("warps: int = 4", "warps: int = 8"), encoding="utf-8")
+    code, out, _ = run(capsys, "check", "--workers", "1")
+    assert code == 1
+    assert "the program's file:" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("absent.py:copy n=1", "program absent.py: cannot be read: no such file"),
+        ("mine.py:cop n=1", "has no function cop; did you mean copy?"),
+        ("mine.py:copy", "n missing, needed are n"),
+        ("mine.py:copy n=x", "mine.py:copy n=x: must be a whole number"),
+        ("mine.py:copy n=1 wrong=maybe", "wrong=maybe: must be true or false"),
+        ("mine.py:copy n=1 warp=2", "unknown key 'warp', one of n, warps, wrong; did you mean warps?"),
+        ("mine.py:copy n=1 n=2", "key n is given twice"),
+        ("mine.py:broken n=1", "line 23: NameError: name 'undefined' is not defined"),
+        ("mine.py:nothing n=1", "mine.py:nothing: gives int, it must give a Program"),
+        ("mine.py:untyped n=1", "parameter n needs an annotation int, float, bool or str"),
+        ("mine.py:Kernels", "mine.py:Kernels: gives Kernels, it must give a Program"),
+        ("mine.py:copy n=0", "program mine.py line"),
+    ],
+)
+def test_a_mistake_is_one_line(file: Path, capsys: pytest.CaptureFixture[str], words: str, message: str) -> None:
+    code, out, err = run(capsys, "run", *words.split(), "--arch", "t4")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["def copy(:", "import sys; sys.exit(3)", "raise ValueError('no')", "import nowhere"])
+def test_a_file_that_cannot_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(text, encoding="utf-8")
+    code, _, err = run(capsys, "run", f"{file}:copy", "--arch", "t4")
+    assert code == 2
+    assert "line 1: " in err
+    assert err.count("\n") == 1
+
+
+def test_other_options_than_its_own_are_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (["--schedule", "simt"], ["--without", "tma"]):
+        code, _, err = run(capsys, "run", "mine.py:copy", "n=4096", "--arch", "t4", *option)
+        assert code == 2
+        assert "is a program of its own, leave it out" in err
+
+
+def test_what_a_file_prints_stays_out_of_the_report(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("print('hello')\n" + COPY, encoding="utf-8")
+    _, out, err = run(capsys, "run", "mine.py:copy", "n=4096", "--arch", "t4", "--json")
+    assert json.loads(out)["workload"] == "mine.py:copy n=4096"
+    assert "hello" in err
+
+
+def test_text_and_program_agree(file: Path) -> None:
+    op = parse("mine.py:copy n=4096 wrong=false warps=2")
+    assert str(op) == "mine.py:copy n=4096 warps=2 wrong=False"
+    assert str(parse(str(op))) == str(op)

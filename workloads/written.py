@@ -1,0 +1,364 @@
+"""Programs of one's own as workloads: a function of a Python file, `my_kernel.py:gemm m=512 n=512 k=512`.
+
+The function makes a `Program` of the family of machines that it is meant for. Its parameters are the workload's keys,
+as their annotations say (`int`, `float`, `bool`, `str`); one called `machine` gets the description of the machine. To
+run such a workload is to execute the file, with the rights of whoever asks for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+import functools
+import hashlib
+import importlib
+import inspect
+import math
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+import numpy as np
+
+from arch.digits import whole_number
+from arch.errors import InputError
+from workloads.ops.base import Array, Operand, Operator
+from workloads.ops.dtypes import epsilon
+
+WORD = re.compile(r"(?P<path>\S+\.py):(?P<function>[A-Za-z_]\w*)")
+"""How such a workload begins."""
+
+_LANGUAGES = {"gpu": "sim.gpu.language.program", "tpu": "sim.tpu.program", "rdu": "sim.rdu.program"}
+"""Where each family of machines has its `Program`."""
+
+_MACHINE = "machine"
+_BOOLS = {"true": True, "false": False}
+_SUMS = 4096
+"""Additions in fp32 that a comparison allows for where a program does not state its tolerance."""
+
+
+# ------------------------------------------------------------------------------------------------------- what is asked
+
+
+@dataclass(frozen=True)
+class ProgramFile(Operator):
+    """A function of a file, with its arguments, before it is called for a machine.
+
+    path: as it was typed. arguments: name and value, in the order of the function's parameters. sha256: of the file and
+    of what it imports from its own folder, so that a changed program is another workload to every store and lock.
+    """
+
+    path: str
+    function: str
+    arguments: tuple[tuple[str, Any], ...]
+    sha256: str
+
+    def __str__(self) -> str:
+        return " ".join([f"{self.path}:{self.function}", *(f"{name}={value}" for name, value in self.arguments)])
+
+    def with_defaults(self, dtype: str) -> Self:
+        """The same; a program states its own number formats."""
+        return self
+
+    def on(self, machine: Any) -> OwnProgram:
+        """Calls the function for a machine; InputError, with the file's line, where it does not give a program."""
+        made = _function(self.path, self.function)
+        arguments = dict(self.arguments)
+        if _MACHINE in inspect.signature(made).parameters:
+            arguments[_MACHINE] = machine
+        with _told(self.path):
+            program = made(**arguments)
+        return OwnProgram(str(self), _of_family(program, machine, f"{self.path}:{self.function}"))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnProgram(Operator):
+    """A program that somebody has written, in the place of an operator. text: how it was asked for."""
+
+    text: str
+    program: Any
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def dtype(self) -> str:
+        """Number format of the first tensor; programs of TPU v1 compute in int8."""
+        return next((operand.dtype for operand in (*self.operands, *self.results)), "int8")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Tensors that are read."""
+        return self._tensors("input")
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """Tensors that are written, scratch left out."""
+        return self._tensors("output")
+
+    @property
+    def compared(self) -> bool:
+        """Whether the program says what its results should be."""
+        return self.program.reference is not None
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """What its reference gives; InputError where that fails or has other shapes than the results."""
+        name = f"{self.text}: reference"
+        try:
+            found = self.program.reference(*operands)
+        except Exception as error:  # somebody's function
+            raise InputError(f"{name}: {type(error).__name__}: {error}") from None
+        arrays = tuple(np.asarray(a) for a in (found if isinstance(found, tuple | list) else (found,)))
+        shapes, wanted = [a.shape for a in arrays], [result.shape for result in self.results]
+        if shapes != wanted:
+            raise InputError(f"{name}: gives arrays of shapes {shapes}, the outputs have {wanted}")
+        return arrays
+
+    def scales(self, *operands: Array) -> tuple[Array, ...]:
+        """The largest value of each result: what its sums cancelled is not known."""
+        found = self.references(*operands)
+        return tuple(np.full(a.shape, np.abs(a).max(initial=0.0)) for a in found)
+
+    @property
+    def tolerance(self) -> float:
+        """As the program states it; else one rounding to the coarsest format of its tensors and 4096 sums in fp32."""
+        stated: float | None = getattr(self.program, "tolerance", None)
+        if stated is not None:
+            return stated
+        formats = [operand.dtype for operand in (*self.operands, *self.results)]
+        return max((epsilon(dtype) for dtype in formats), default=0.0) + _SUMS * epsilon("fp32")
+
+    def _tensors(self, role: str) -> tuple[Operand, ...]:
+        tensors = getattr(self.program, "tensors", ())
+        return tuple(Operand(t.name, tuple(t.shape), t.dtype) for t in tensors if t.role == role)
+
+
+def given(program: Any) -> OwnProgram:
+    """A `Program` object as a workload. InputError for what is none."""
+    languages = [sys.modules.get(module) for module in _LANGUAGES.values()]
+    if not any(module and isinstance(program, module.Program) for module in languages):
+        raise InputError(f"workload: must be an operator, its text, a graph or a Program, not {type(program).__name__}")
+    return OwnProgram(program.name, program)
+
+
+def placed(asked: Operator, machine: Any) -> Operator:
+    """What a machine runs: number formats filled in, a program of one's own made for it."""
+    if isinstance(asked, ProgramFile):
+        return asked.on(machine)
+    if isinstance(asked, OwnProgram):
+        return OwnProgram(asked.text, _of_family(asked.program, machine, asked.text))
+    return asked.with_defaults(machine.default_dtype)
+
+
+def held_schedule(op: OwnProgram, schedule: str, without: Sequence[str] = ()) -> str:
+    """The schedule of a program, which is its own; InputError where another one is asked for."""
+    asked = f"schedule={schedule}" if schedule != "auto" else f"without {without[0]}" if without else ""
+    if asked:
+        raise InputError(f"{asked}: {op} is a program of its own, leave it out")
+    return str(op.program.schedule)
+
+
+# --------------------------------------------------------------------------------------------------------- how it reads
+
+
+def keys_of(word: str) -> Mapping[str, type]:
+    """Keys of a workload by its first word, and their types. The file is executed."""
+    match = _matched(word)
+    return {name: kind for name, (kind, _) in _parameters(match["path"], match["function"]).items()}
+
+
+def parse_own(words: Sequence[str]) -> ProgramFile:
+    """The workload that words such as `my_kernel.py:gemm`, `m=512` describe; InputError names what is wrong."""
+    word, *pairs = words
+    match = _matched(word)
+    path, function = match["path"], match["function"]
+    known = _parameters(path, function)
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.3)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InputError(f"{word}: unknown key {key!r}, one of {', '.join(known) or 'none'}{hint}")
+        if not equals or not value:
+            raise InputError(f"{word}: {pair!r} has no value, write {key}=VALUE")
+        if key in values:
+            raise InputError(f"{word}: key {key} is given twice, as {values[key]} and {value}")
+        values[key] = _value(f"{word} {key}", known[key][0], value)
+    required = [name for name, (_, default) in known.items() if default is inspect.Parameter.empty]
+    if missing := [name for name in required if name not in values]:
+        raise InputError(f"{word}: {', '.join(missing)} missing, needed are {', '.join(required)}")
+    arguments = tuple((name, values[name]) for name in known if name in values)
+    return ProgramFile(path, function, arguments, sources_sha256(path))
+
+
+def sources_sha256(path: str) -> str:
+    """Hash of a file and of the modules that it imports from its own folder; nothing is executed."""
+    found = hashlib.sha256()
+    for name, content in sorted(_sources(Path(path)).items()):
+        found.update(f"{name}\0{len(content)}\0".encode() + content)
+    return found.hexdigest()
+
+
+def _sources(path: Path) -> dict[str, bytes]:
+    """Contents by file name."""
+    found: dict[str, bytes] = {}
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        name = file.relative_to(path.parent).as_posix()
+        if name in found:
+            continue
+        found[name] = _content(file)
+        try:
+            tree = ast.parse(found[name])
+        except (SyntaxError, ValueError):  # executing it says what is wrong
+            continue
+        waiting += [file for module in _imported(tree) for file in _files(path.parent, module)]
+    return found
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Names of the modules that a file imports; parts of a package as modules of their own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _files(folder: Path, module: str) -> Iterator[Path]:
+    """The files in a folder that the import of a module reads."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        stem = folder.joinpath(*parts[:end])
+        yield from (file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise FileNotFoundError(2, "no such file")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"program {path}: cannot be read: {error.strerror}") from None
+
+
+def _matched(word: str) -> re.Match[str]:
+    match = WORD.fullmatch(word)
+    assert match is not None, word
+    return match
+
+
+def _parameters(path: str, function: str) -> dict[str, tuple[type, Any]]:
+    """Type and default of each key; InputError for a parameter that no text can give."""
+    made = _function(path, function)
+    where = f"{path}:{function}"
+    with _told(path):
+        parameters = inspect.signature(made, eval_str=True).parameters
+    found = {}
+    for name, parameter in parameters.items():
+        if name == _MACHINE:
+            continue
+        kind = parameter.annotation
+        if kind is parameter.empty and parameter.default is not parameter.empty:
+            kind = type(parameter.default)
+        if kind not in (int, float, bool, str) or parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_KEYWORD):
+            raise InputError(
+                f"{where}: parameter {name} needs an annotation int, float, bool or str, such as {name}: int"
+            )
+        found[name] = (kind, parameter.default)
+    return found
+
+
+def _value(where: str, kind: type, text: str) -> Any:
+    """The value that a text gives to a parameter."""
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() not in _BOOLS:
+            raise InputError(f"{where}={text[:40]}: must be true or false")
+        return _BOOLS[text.lower()]
+    if kind is int:
+        number = whole_number(text.removeprefix("-").replace("_", ""))
+        if number is None:
+            raise InputError(f"{where}={text[:40]}: must be a whole number")
+        return -number if text.startswith("-") else number
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{where}={text[:40]}: must be a number")
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------ how it executes
+
+
+def _function(path: str, function: str) -> Callable[..., Any]:
+    """A function of a file; InputError with the nearest name where there is none."""
+    module = _executed(path, sources_sha256(path))
+    found: Any = vars(module).get(function)
+    if not callable(found):
+        functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        near = difflib.get_close_matches(function, functions, n=1, cutoff=0.3)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"program {path}: has no function {function}{hint}")
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _executed(path: str, sha256: str) -> ModuleType:
+    """The file as a module, once for each version of it. Modules of its folder are imported anew with it."""
+    module = ModuleType(f"tilewave_program_{sha256[:16]}")
+    module.__file__ = path
+    folder, before = str(Path(path).resolve().parent), set(sys.modules)
+    sys.modules[module.__name__] = module  # as dataclasses of the file expect
+    sys.path.insert(0, folder)
+    try:
+        with _told(path):
+            exec(compile(_content(Path(path)), path, "exec"), vars(module))
+    finally:
+        sys.path.remove(folder)
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).resolve().is_relative_to(folder):
+                del sys.modules[name]
+    return module
+
+
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Turns whatever goes wrong in somebody's file into one line with its place; what it prints goes to stderr."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        place = f"program {path} line {line}" if line else f"program {path}"
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        raise InputError(f"{place}: {kind}{error}") from None
+
+
+def _of_family(program: Any, machine: Any, name: str) -> Any:
+    """The program; InputError where it is none, or none of the machine's family."""
+    kinds = {family: importlib.import_module(module).Program for family, module in _LANGUAGES.items()}
+    if isinstance(program, kinds[machine.family]):
+        return program
+    family = next((family for family, kind in kinds.items() if isinstance(program, kind)), None)
+    if family:
+        raise InputError(f"{name}: is a program for machines of family {family}, {machine.name} is of {machine.family}")
+    raise InputError(
+        f"{name}: gives {type(program).__name__}, it must give a Program; {machine.name} takes those of "
+        f"{_LANGUAGES[machine.family]}"
+    )
