@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from arch.errors import InputError
     from arch.gpu import GpuSpec
-    from arch.load import list_archs, load_arch
+    from arch.library import list_archs
+    from arch.load import load_arch
     from arch.show import describe, json_schema
     from arch.spec import MachineSpec
 
 _HOMES = {
     "InputError": "errors",
     "GpuSpec": "gpu",
-    "list_archs": "load",
+    "list_archs": "library",
     "load_arch": "load",
     "describe": "show",
     "json_schema": "show",

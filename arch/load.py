@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,9 @@ from pydantic_core import ErrorDetails
 from arch.dram_standards import with_standards
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
-from arch.preset_file import Figure, PresetFile, read, source_text
+from arch.library import chain, find, list_chips, nearest
+from arch.library import list_archs as list_archs
+from arch.preset_file import Figure, PresetFile, source_text
 from arch.rdu import RduSpec
 from arch.spec import Documents, MachineFile, MachineSpec
 from arch.tpu import TpuSpec
@@ -31,17 +32,7 @@ from arch.units import Unit, word
 FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "tpu": TpuSpec, "rdu": RduSpec}
 """Spec of each machine family, by the word after `family:` in a preset."""
 
-PRESETS = Path(__file__).parent / "presets"
-
-_MOST_BASES = 16
-"""Machine files that build on each other; one that names itself by ever other paths would go on for ever."""
-
 Overrides = Mapping[str, str | int | float] | Sequence[str]
-
-
-def list_archs() -> list[str]:
-    """Return the names of the presets, sorted."""
-    return sorted(path.stem for path in PRESETS.glob("*.yaml") if not path.stem.startswith("_"))
 
 
 def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
@@ -52,13 +43,12 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
     Overrides are a mapping of paths to values or a sequence of "path=value"; text needs its unit ("60 MiB"), a number
     is in the base unit that the attribute's name carries. Raises InputError.
     """
-    path = _find(str(name_or_path), Path())
+    path = find(str(name_or_path))
     if isinstance(overrides, str):
         overrides = [overrides]
-    chain = _chain(path)
     table: dict[str, str] = {}
     figures: dict[str, Figure] = {}
-    for file in map(with_standards, chain):
+    for file in map(with_standards, chain(path)):
         table |= file.sources
         figures |= file.figures
     if not path.stem.isprintable():
@@ -67,17 +57,18 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
     family = figures.get("family")
     if family is None:
         raise InputError(
-            f"{path.name}: family is missing; one of: {', '.join(FAMILIES)}, or name a base: {', '.join(list_archs())}"
+            f"{path.name}: family is missing; one of: {', '.join(FAMILIES)}, or name a base, a chip such as"
+            f" {', '.join(list_chips())} or a machine such as {', '.join(list_archs())}"
         )
     if family.text not in FAMILIES:
         raise InputError(
-            f"{family.where}: family {family.text!r} is unknown; nearest: {_nearest(str(family.text), FAMILIES)}"
+            f"{family.where}: family {family.text!r} is unknown; nearest: {nearest(str(family.text), FAMILIES)}"
         )
     model = FAMILIES[str(family.text)]
     asked = dict(override_pairs(overrides))
     for key in asked:
         if key.startswith("instructions.") and key not in figures and not key.endswith((".floor", ".stall")):
-            raise InputError(f"override: {key} is no figure of {path.stem}; nearest: {_nearest(key, figures)}")
+            raise InputError(f"override: {key} is no figure of {path.stem}; nearest: {nearest(key, figures)}")
     origin = MachineFile(path.name if path.suffix else f"{path.name}.yaml", _figures_hash(figures))
     asked_for = with_standards(
         PresetFile(figures={key: Figure(value, "", "", "override") for key, value in asked.items()})
@@ -99,42 +90,6 @@ def _figures_hash(figures: Mapping[str, Figure]) -> str:
     """SHA-256 of figures as they are written."""
     texts = {path: str(figure.text) for path, figure in figures.items()}
     return hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).hexdigest()
-
-
-def _find(name: str, folder: Path) -> Path:
-    if "/" in name or name.endswith((".yaml", ".yml")):
-        return folder / name
-    path, known = PRESETS / f"{name}.yaml", list_archs()
-    if name not in known and not (folder == PRESETS and path.is_file()):
-        raise InputError(f"unknown machine {name!r}; nearest: {_nearest(name, known)} (all: {', '.join(known)})")
-    return path
-
-
-def _chain(path: Path) -> list[PresetFile]:
-    """Return the file and its bases, the root base first."""
-    files: list[PresetFile] = []
-    seen: list[Path] = []
-    while True:
-        if path in seen:
-            raise InputError(
-                f"{path.name}: base leads back to itself: {' -> '.join(step.stem for step in [*seen, path])}"
-            )
-        if len(seen) >= _MOST_BASES:
-            raise InputError(f"{path.name}: base: more than {_MOST_BASES} machine files build on each other")
-        seen.append(path)
-        files.append(_read_preset(path) if path.parent == PRESETS else read(path))
-        base = files[-1].base
-        if base is None:
-            return files[::-1]
-        try:
-            path = _find(base, path.parent)
-        except InputError as error:
-            raise InputError(f"{path.name}: base: {error}") from None
-
-
-@cache
-def _read_preset(path: Path) -> PresetFile:
-    return read(path)
 
 
 def override_pairs(overrides: Overrides) -> Iterator[tuple[str, str | int | float]]:
@@ -212,7 +167,7 @@ def _check_word(model: type[BaseModel], path: str, where: str) -> None:
         columns = [word(name) for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]
         if column not in columns:
             raise InputError(
-                f"{where}: {column!r} is no column of an instruction row; nearest: {_nearest(column, columns)}"
+                f"{where}: {column!r} is no column of an instruction row; nearest: {nearest(column, columns)}"
             )
         if not 1 <= key.count(".") <= 2:
             raise InputError(f"{where}: instruction row {key!r} must be named op.dtype or op.dtype.shape")
@@ -220,12 +175,7 @@ def _check_word(model: type[BaseModel], path: str, where: str) -> None:
         groups = [known for known in leaves(model) if known.startswith(f"{path}.")]
         if groups:
             raise InputError(f"{where}: {path} is a group, not a figure; it has: {', '.join(groups)}")
-        raise InputError(f"{where}: unknown figure {path!r}; nearest: {_nearest(path, leaves(model))}")
-
-
-def _nearest(name: str, names: Mapping[str, Any] | Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.0)
-    return close[0] if close else "none"
+        raise InputError(f"{where}: unknown figure {path!r}; nearest: {nearest(path, leaves(model))}")
 
 
 def _source(figure: Figure, table: Mapping[str, str], path: str) -> str:
@@ -273,7 +223,7 @@ def _one_line(error: ErrorDetails, model: type[MachineSpec], figures: Mapping[st
     value = f" = {figure.text}" if figure and location else ""
     if error["type"] == "literal_error" and figure:
         choices = [choice.strip(" '") for choice in str(error["ctx"]["expected"]).replace(" or ", ", ").split(",")]
-        reason = f"must be one of {', '.join(choices)}; nearest: {_nearest(str(figure.text), choices)}"
+        reason = f"must be one of {', '.join(choices)}; nearest: {nearest(str(figure.text), choices)}"
     reason = reason.replace("Input should", "must").split(", unable to parse")[0]
     leaf, limit = leaves(model).get(path), next(iter(error.get("ctx", {}).values()), None)
     if leaf and leaf.unit and isinstance(limit, int | float):

@@ -19,7 +19,7 @@ import yaml
 
 from arch.errors import InputError
 
-IDENTITY = ("name", "family", "title", "notes", "architecture")
+IDENTITY = ("name", "family", "chip", "title", "notes", "architecture")
 """Words that name a machine; they are no figures and need no source."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -54,6 +54,7 @@ class MachineSpec(Group):
     name: str
     family: str
     title: str
+    chip: str = ""
     notes: str = ""
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -101,6 +102,6 @@ class MachineSpec(Group):
         return as_html(self)
 
     def content_hash(self) -> str:
-        """SHA-256 of the figures, the same in every process; title, notes and sources do not count."""
-        figures = self.model_dump(mode="json", by_alias=True, exclude={"title", "notes"})
+        """SHA-256 of the figures, the same in every process; title, chip, notes and sources do not count."""
+        figures = self.model_dump(mode="json", by_alias=True, exclude={"title", "chip", "notes"})
         return hashlib.sha256(json.dumps(figures, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -26,7 +26,7 @@ from arch.dram_standards import list_standards
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.load import FAMILIES, PRESETS, documents, leaves, list_archs, load_arch
-from arch.preset_file import read
+from arch.preset_file import IDENTITY, read
 from arch.spec import MachineSpec
 from sim import simulate
 from sim.gpu.engine.api import Device
@@ -138,7 +138,7 @@ def figures(machine: str, *, own: bool = False) -> list[str]:
     """Paths of all figures of a machine that have a value, columns of instruction rows included."""
     spec = load_arch(machine)
     stated = read(PRESETS / f"{machine}.yaml").figures if own else spec.sources
-    return [path for path in stated if path not in ("name", "family", "title", "notes", "architecture")]
+    return [path for path in stated if path not in IDENTITY]
 
 
 # ---------------------------------------------------------------------------------------------------- what runs

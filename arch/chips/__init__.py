@@ -1,0 +1,1 @@
+"""What the chips of machines are: YAML files that boards in `arch/presets` build on."""
