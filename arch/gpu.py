@@ -381,6 +381,9 @@ _ROW_DOCUMENTS: Mapping[str, Mapping[str, Documents]] = MappingProxyType(
 _NO_FLOOR = Documents("rows of every n alone have a floor", "interval")
 
 
+_WARPGROUP_OPS = ("wgmma", "wgmma_rs")
+
+
 class Instruction(Group):
     """One row of the instruction table: a warp instruction's pipe, issue interval and latency.
 
@@ -431,6 +434,11 @@ class Instruction(Group):
             return 4 * 8 * 8 * 4  # four quad-pairs, each with a product of its own
         match = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", self.shape)
         return int(match[1]) * int(match[2]) * int(match[3]) if match else 0
+
+    @property
+    def of_warpgroup(self) -> bool:
+        """Whether four warps execute it together, one on each sub-core."""
+        return self.op in _WARPGROUP_OPS
 
     def at(self, n: int) -> Instruction:
         """Return the row of one n of an `n*` row: interval max(floor, n / 8 * interval), latency interval + tail."""
@@ -551,7 +559,7 @@ class GpuSpec(MachineSpec):
         for row in self.instructions:
             if row.dtype != dtype or row.pipe != "tensor":
                 continue
-            if row.op.startswith("wgmma"):  # one warpgroup instruction occupies the tensor cores of all sub-cores
+            if row.of_warpgroup:  # it occupies the tensor cores of all sub-cores
                 full = row.at(256) if "n*" in row.shape else row
                 best = max(best, 2 * full.macs / full.interval_cycles)
             else:

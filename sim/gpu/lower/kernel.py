@@ -157,8 +157,12 @@ class _Lowering:
             columns["slot"] = self._scoreboard(op.into)
         elif op.dst is not None and isinstance(op.dst.buffer, RegisterTile) and not op.spec.owns_registers:
             columns["tile"] = self._tile(op.dst.buffer)
-        columns |= self._mix(op)
-        columns |= LOWERING[op.spec.unit](self, op) if op.spec.action is Action.OPERATE else self._control(op)
+        try:
+            columns |= self._mix(op)
+            columns |= LOWERING[op.spec.unit](self, op) if op.spec.action is Action.OPERATE else self._control(op)
+        except InputError as error:  # of the machine's table, which does not know for whom it is asked
+            text = str(error)
+            raise InputError(text if text.startswith(self.where) else f"{self.where}: {text}") from None
         self._row(Kind[op.spec.kind], **columns)
 
     def _scoreboard(self, name: str) -> int:

@@ -40,8 +40,6 @@ from workloads.registry import register
 
 STEP_K = 16
 """Depth of one wgmma of 16-bit operands."""
-MAX_REGISTERS = 255
-"""Of a thread."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,11 @@ def check(p: AttentionProblem, spec: GpuSpec, config: FlashTritonConfig) -> None
         raise InputError(f"{where}: a tile has 64 queries of 4 warps or 128 of 4 or 8; nearest: 128 of 8")
     if config.block_n % STEP_K or not STEP_K <= config.block_n <= 256:
         raise InputError(f"{where}: a block of keys is a multiple of {STEP_K} from {STEP_K} to 256; nearest: 128")
-    if registers(p, config) > MAX_REGISTERS:
-        raise InputError(f"{where}: {registers(p, config)} registers a thread, {MAX_REGISTERS} at most; nearest: 64x32")
+    used = registers(p, config)
+    if used > spec.sm.max_registers_per_thread:
+        raise InputError(
+            f"{where}: {used} registers a thread, {spec.name} has {spec.sm.max_registers_per_thread}; nearest: 64x32"
+        )
     if config.stages < 2:
         raise InputError(f"{where}: stages {config.stages}: at least 2")
     if op.window or op.key_heads != op.heads:
