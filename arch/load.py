@@ -23,11 +23,12 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.library import chain, find, list_chips, nearest
 from arch.library import list_archs as list_archs
+from arch.plausible import implausible
 from arch.preset_file import Figure, PresetFile, source_text
 from arch.rdu import RduSpec
 from arch.spec import Documents, MachineFile, MachineSpec
 from arch.tpu import TpuSpec
-from arch.units import Unit, word
+from arch.units import CYCLES, Unit, word
 
 FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "tpu": TpuSpec, "rdu": RduSpec}
 """Spec of each machine family, by the word after `family:` in a preset."""
@@ -74,14 +75,17 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
         PresetFile(figures={key: Figure(value, "", "", "override") for key, value in asked.items()})
     )
     table |= asked_for.sources
+    present = {key: str(figure.text) for key, figure in figures.items()}
     figures |= asked_for.figures
     for key, figure in figures.items():
         _check_word(model, key, figure.where)
     for key in asked:
         if (mark := documents(model, key)) is not None:
             raise InputError(f"override: {key} documents only: {mark.reason}; change {mark.instead} instead")
-    spec = _build(model, figures, {key: _source(figure, table, key) for key, figure in figures.items()})
+    sources = {key: _source(figure, table, key) for key, figure in figures.items()}
+    spec = _build(model, figures, sources, present)
     spec._file = origin
+    spec._implausible = tuple(implausible(spec, leaves(model)))
     spec._overrides.update({key: str(value) for key, value in asked.items()})
     return spec
 
@@ -182,7 +186,10 @@ def _source(figure: Figure, table: Mapping[str, str], path: str) -> str:
     return "set by the user" if figure.where == "override" else source_text(figure, table, path)
 
 
-def _build(model: type[MachineSpec], figures: Mapping[str, Figure], sources: Mapping[str, str]) -> MachineSpec:
+def _build(
+    model: type[MachineSpec], figures: Mapping[str, Figure], sources: Mapping[str, str], present: Mapping[str, str]
+) -> MachineSpec:
+    """The spec of some figures. present: their texts before overrides."""
     tree: dict[str, Any] = {}
     rows: dict[str, dict[str, Any]] = {}
     for path, figure in figures.items():
@@ -201,12 +208,18 @@ def _build(model: type[MachineSpec], figures: Mapping[str, Figure], sources: Map
     try:
         spec = model.model_validate(tree)
     except ValidationError as error:
-        raise InputError(_one_line(error.errors()[0], model, figures, list(rows))) from None
+        raise InputError(_one_line(error.errors()[0], model, figures, list(rows), present)) from None
     spec._sources.update(sources)
     return spec
 
 
-def _one_line(error: ErrorDetails, model: type[MachineSpec], figures: Mapping[str, Figure], rows: Sequence[str]) -> str:
+def _one_line(
+    error: ErrorDetails,
+    model: type[MachineSpec],
+    figures: Mapping[str, Figure],
+    rows: Sequence[str],
+    present: Mapping[str, str],
+) -> str:
     """Say in one line what pydantic found first: where, path, value, rule."""
     location = [str(part) for part in error["loc"]]
     reason = error["msg"].removeprefix("Value error, ")
@@ -226,6 +239,10 @@ def _one_line(error: ErrorDetails, model: type[MachineSpec], figures: Mapping[st
         reason = f"must be one of {', '.join(choices)}; nearest: {nearest(str(figure.text), choices)}"
     reason = reason.replace("Input should", "must").split(", unable to parse")[0]
     leaf, limit = leaves(model).get(path), next(iter(error.get("ctx", {}).values()), None)
+    unit = leaf.unit if leaf else CYCLES if path.startswith("instructions.") else None
+    now = present.get(path, "")
+    if unit and not now.replace(".", "").isdecimal():  # an example of the figure's own size
+        reason = reason.replace(repr(unit.example), repr(now or unit.example))
     if leaf and leaf.unit and isinstance(limit, int | float):
         reason = reason.replace(str(limit), leaf.unit.format(limit))
     return f"{where}: {path}{value}: {reason}"

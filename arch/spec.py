@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated
@@ -59,6 +59,7 @@ class MachineSpec(Group):
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _overrides: dict[str, str] = PrivateAttr(default_factory=dict)
+    _implausible: tuple[str, ...] = PrivateAttr(default=())
     _file: MachineFile | None = PrivateAttr(default=None)
 
     @property
@@ -70,6 +71,11 @@ class MachineSpec(Group):
     def overrides(self) -> Mapping[str, str]:
         """Figures that were changed when the description was loaded, as they were typed, by path."""
         return MappingProxyType(self._overrides)
+
+    @property
+    def implausible(self) -> Sequence[str]:
+        """Figures beyond what real machines have, each in words (`arch.plausible`)."""
+        return self._implausible
 
     @property
     def file(self) -> MachineFile | None:

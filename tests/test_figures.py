@@ -17,8 +17,10 @@ from arch.reads import Notes, recorded
 from sim import simulate
 from sim.app.figures import APP, KERNELS, LOADER, declared, owners
 from sim.gpu.engine.api import Device
+from sim.gpu.lower.kernel import lower_kernel
 from sim.rdu.host import Launch, run_launches
 from sim.rdu.lower import lower_section
+from tests.gpu.kernels import exchange
 from workloads.rdu.access import chase
 from workloads.rdu.sparse import sparse_matvec
 
@@ -75,6 +77,8 @@ def notes_of(family: str) -> Notes:
     if family == "gpu":
         spec, notes = recorded(load_arch("h100-sxm"))
         Device(spec)
+        stores = exchange()  # no workload stores to the shared memory of another SM
+        lower_kernel(stores.kernels[0], stores.addresses(), spec)
         found |= notes
     for machine in ("sn40l", "plasticine") if family == "rdu" else ():
         spec, notes = recorded(load_arch(machine))

@@ -23,6 +23,7 @@ def asked_of(request: Request, known: Collection[str]) -> Asked:
         tune=request.tune,
         conditions={name: getattr(request, name) for name in DEFAULT_CONDITIONS if name in (*known, "scope")},
         overrides=dict(request.machine.overrides),
+        implausible=tuple(request.machine.implausible),
         machine_file=FileRecord(file.name, file.sha256) if file else None,
         program=_read(request.program) if request.program else None,
         workload_file=FileRecord(Path(own.path).name, own.sha256) if (own := request.program_file) else None,

@@ -36,7 +36,8 @@ class Asked:
     conditions: those of `DEFAULT_CONDITIONS` that mean something on the machine. overrides: figures of the machine that
     were changed, as typed, by path; unread: those of them that nothing read in this run. program: a listing that
     was run instead. workload_file: the file whose function made the program. versions: of the program and
-    of what it computes with; no number depends on them, so that studies do not keep them.
+    of what it computes with; no number depends on them, so that studies do not keep them. implausible: figures beyond
+    what real machines have, in words.
     """
 
     schedule: str = "auto"
@@ -49,6 +50,7 @@ class Asked:
     program: FileRecord | None = None
     workload_file: FileRecord | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    implausible: Sequence[str] = ()
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Asked:
@@ -61,6 +63,7 @@ class Asked:
             conditions={name: value for name, value in report["conditions"].items() if name in DEFAULT_CONDITIONS},
             overrides=dict(report["overrides"]),
             unread=tuple(report.get("overrides_unread", ())),
+            implausible=tuple(report.get("figures_implausible", ())),
             versions=dict(report.get("versions", {})),
             **files,
         )
@@ -71,6 +74,7 @@ class Asked:
         return {
             "overrides": dict(self.overrides),
             **({"overrides_unread": list(self.unread)} if self.unread else {}),
+            **({"figures_implausible": list(self.implausible)} if self.implausible else {}),
             "conditions": dict(self.conditions),
             "schedule_asked": self.schedule,
             "without": list(self.without),

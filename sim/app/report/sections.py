@@ -292,5 +292,6 @@ def _verdict(report: Report) -> Section:
     from sim.app.report.verdict import sentences
 
     unread = [f"Nothing that ran read {path}." for path in report.record.asked.unread]
-    lines = [*sentences(report), *unread, *report.record.notes]
+    warnings = [f"Warning: {words}." for words in report.record.asked.implausible]
+    lines = [*warnings, *sentences(report), *unread, *report.record.notes]
     return Section("What bounds it", tuple((line,) for line in lines))
