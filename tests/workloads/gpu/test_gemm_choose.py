@@ -14,7 +14,7 @@ from arch.load import load_arch
 from sim.gpu.language import walk
 from sim.gpu.lower.listing import listing
 from workloads.gpu import select
-from workloads.gpu.gemm.choose import Config, _wgmma_candidates, choose, parse
+from workloads.gpu.gemm.choose import Config, _wgmma_candidates, _wgmma_tiles, choose, parse
 from workloads.gpu.gemm.estimate import figures
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
@@ -124,6 +124,30 @@ def test_kernels_that_bring_an_operand_to_registers_are_plain() -> None:
         assert min(c.tile_n for c in found) == least_n
 
 
+def test_of_tiles_that_cut_a_problem_alike_only_the_narrowest_is_tried() -> None:
+    """257 columns: 1 x 264, 2 x 136, 3 x 88, ...; 192-row tiles are shared by columns, in steps of 16."""
+    tiles = list(_wgmma_tiles(16384, 257))
+    assert {n for m, n, pingpong, _ in tiles if m == 128 and n > 64 and not pingpong} == {72, 88, 136, 272}
+    assert {n for m, n, _, columns in tiles if m == 192 and columns} == {64, 80, 96, 144}
+
+
+def test_no_warpgroup_is_without_a_tile() -> None:
+    """1024 cubed is 128 tiles of 64x128 on 132 SMs: in a ping-pong kernel the second consumer would do nothing."""
+    spec = MACHINES["h100-sxm"]
+    p = problem(Gemm(1024, 1024, 1024).with_defaults("bf16"))
+    found = [(c, w) for c, w in _wgmma_candidates(p, spec, figures(spec)) if isinstance(c, WgmmaConfig) and c.pingpong]
+    assert found
+    assert all(w.tiles > w.resident for _, w in found)
+
+
+def test_a_ragged_side_does_not_cost_a_whole_tile() -> None:
+    """257 rows take 2 tiles of 136, not 3 of 128: 6 % more than 256, where whole tiles are 50 % more."""
+    times = [
+        choose(Gemm(m, 16384, 16384, tb="T", dtype="bf16"), MACHINES["h100-sxm"]).candidates[0][1] for m in (256, 257)
+    ]
+    assert times[1] < 1.15 * times[0]
+
+
 def test_the_estimate_counts_all_users_of_shared_memory() -> None:
     """128x256 and 256x128 move the same bytes, but 256 rows mean twice the loads to registers: in cycles of a k step of
     128 B, 512 of wgmma's reads, 128 or 256 of the loads, 384 of TMA's writes."""
@@ -172,6 +196,7 @@ def test_a_faster_machine_takes_less_time() -> None:
 CONFIGS: list[tuple[str, Config]] = [
     ("wgmma 128x256x64 cluster 2x1 stages 4", WgmmaConfig(128, 256, 64, 2, 1, 4)),
     ("wgmma 64x256x64 stages 4 pingpong swap", WgmmaConfig(64, 256, 64, stages=4, pingpong=True, swap=True)),
+    ("wgmma 192x192x64 stages 4 columns", WgmmaConfig(192, 192, 64, stages=4, columns=True)),
     ("wgmma 64x256x64 stages 4 group 4", WgmmaConfig(64, 256, 64, stages=4, group=4)),
     ("wgmma 128x128x64 stages 4 one-tile split 2", WgmmaConfig(128, 128, 64, stages=4, persistent=False, split=2)),
     ("wgmma 128x256x64 stages 4 cp.async", WgmmaConfig(128, 256, 64, stages=4, tma=False)),

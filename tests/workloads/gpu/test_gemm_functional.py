@@ -56,6 +56,12 @@ WGMMA: list[tuple[Gemm, WgmmaConfig]] = [
     (gemm("tf32", 128, 96, 100, "NT"), WgmmaConfig(256, 32, 32, stages=4, tma=False, specialized=False)),
     (gemm("bf16", 128, 264, 512), WgmmaConfig(64, 64, 64, stages=4, stream_k=True, tma=False, specialized=False)),
     (gemm("fp8", 128, 96, 1040, "NT"), WgmmaConfig(64, 64, 128, stages=3, split=3, tma=False, specialized=False)),
+    (gemm("bf16", 200, 400, 136, "NT"), WgmmaConfig(192, 192, 64, 2, 1, 2, columns=True)),
+    (gemm("bf16", 264, 200, 136, "TN"), WgmmaConfig(256, 104, 64, stages=2, swap=True)),
+    (gemm("bf16", 400, 80, 512), WgmmaConfig(128, 80, 64, stages=2, columns=True, swap=True, split=3)),
+    (gemm("fp16", 400, 144, 264), WgmmaConfig(64, 144, 64, 1, 2, 3, columns=True, stream_k=True)),
+    (gemm("bf16", 200, 136, 264, "NT"), WgmmaConfig(192, 80, 64, stages=3, columns=True, tma=False)),
+    (gemm("bf16", 72, 24, 1024), WgmmaConfig(64, 24, 64, stages=3, split=8)),
 ]
 MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("fp16", 128, 128, 128), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
@@ -66,6 +72,8 @@ MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("bf16", 65, 67, 99), MmaConfig(64, 64, 32, 32, 32, 2, "ldg")),
     ("a100-sxm4-80gb", gemm("bf16", 65, 72, 500, batch=2), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async", split=3)),
     ("a100-sxm4-80gb", gemm("bf16", 65, 72, 512), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async", stream_k=True)),
+    ("a100-sxm4-80gb", gemm("bf16", 200, 136, 136, "NT"), MmaConfig(160, 96, 32, 80, 48, 3, "cp.async")),
+    ("a100-sxm4-80gb", gemm("fp16", 16, 72, 1000, "NT"), MmaConfig(16, 64, 64, 16, 16, 3, "cp.async", split=5)),
     ("a100-sxm4-80gb", gemm("fp16", 64, 64, 64, out="fp32"), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
     ("a100-sxm4-80gb", gemm("fp16", 100, 136, 200), TritonConfig(64, 32, 32, 32, 32, 5, "cp.async")),
     ("a100-sxm4-80gb", gemm("bf16", 200, 1000, 72, "TN"), TritonConfig(64, 128, 32, 32, 64, 4, "cp.async")),

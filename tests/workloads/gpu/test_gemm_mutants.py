@@ -39,6 +39,10 @@ CASES: dict[str, Case] = {
         "h100-sxm", SMALL, Gemm(m=256, n=256, k=192, dtype="bf16"), WgmmaConfig(64, 128, 64, 2, 1, 2),
         {"consumer/8 wgmma_fence": FENCE},
     ),
+    "columns": (
+        "h100-sxm", TINY, Gemm(m=128, n=176, k=192, dtype="bf16"), WgmmaConfig(64, 176, 64, stages=2, columns=True),
+        {f"consumer{i}/9 wgmma_fence": FENCE for i in (0, 1)},
+    ),
     "pingpong": (
         "h100-sxm", SMALL, Gemm(m=256, n=256, k=192, dtype="bf16"), WgmmaConfig(64, 128, 64, stages=2, pingpong=True),
         {f"consumer{i}/3 mbarrier_wait": TURN for i in (0, 1)} | {f"consumer{i}/10 wgmma_fence": FENCE for i in (0, 1)},

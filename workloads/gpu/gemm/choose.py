@@ -18,7 +18,7 @@ from workloads.gpu.gemm import gemv, mma, simt, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
-from workloads.gpu.gemm.problem import Problem, problem
+from workloads.gpu.gemm.problem import Problem, ceil_div, problem
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.gemm.triton import TritonConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
@@ -39,21 +39,31 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 LEAST_SPLIT_STEPS = 4
 """K steps that a piece of k has at least."""
 
-WGMMA_TILES = (
-    # (tile m, tile n, ping-pong)
-    (128, 256, False), (256, 128, False), (128, 128, False), (128, 64, False),
-    (64, 256, True), (64, 128, True), (128, 128, True),
-    (64, 128, False), (64, 64, False), (64, 32, False), (64, 16, False), (64, 8, False),
+WGMMA_SHAPES = (
+    # (tile m, ping-pong, columns, narrowest, widest, step of the width)
+    (64, False, False, 8, 256, 8), (128, False, False, 16, 256, 8), (256, False, False, 32, 160, 8),
+    (64, True, False, 64, 256, 8), (128, True, False, 64, 160, 8),
+    (192, False, True, 64, 208, 16), (128, False, True, 272, 320, 16),
 )  # fmt: skip
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
+"""Tiles of cuBLAS 12 for Hopper (nvjet): names in public traces go from 64x8 to 256x128, 192x192 and 128x320, in widths
+that are multiples of 8. Of the widths that cut a problem into equally many tiles only the narrowest is tried."""
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 REGISTER_OPERAND_LEAST_N = 64
-"""Narrowest tile of kernels that bring an operand to registers, see `_wgmma_candidates`."""
+"""Narrowest tile of kernels that bring an operand to registers, whose others are multiples of it, see
+`_wgmma_candidates`."""
+MOST_STAGES = 12
 
 MMA_TILES = (
     # (tile m, tile n, warp m, warp n, stages of cp.async): CUTLASS's profiled set for sm_80 and sm_75
     (256, 128, 64, 64, 3), (128, 256, 64, 64, 3), (256, 64, 64, 64, 4), (64, 256, 64, 64, 4), (128, 128, 64, 64, 4),
     (128, 64, 64, 32, 6), (64, 128, 32, 64, 6), (64, 64, 32, 32, 8), (64, 32, 32, 16, 8), (32, 64, 16, 32, 8),
     (32, 32, 16, 16, 8),
+)  # fmt: skip
+ASYNCHRONOUS_TILES = (
+    # of the libraries' own kernels of sm_80: sm80_xmma_gemm_..._tilesize96x128x32_..., 160x128x32, 192x128x32, ...
+    (96, 128, 48, 64, 4), (128, 96, 64, 48, 4), (160, 128, 80, 64, 3), (128, 160, 64, 80, 3), (192, 128, 48, 64, 3),
+    (128, 192, 64, 48, 3), (96, 64, 48, 32, 5), (64, 96, 32, 48, 5), (128, 32, 32, 32, 6), (32, 128, 32, 32, 6),
+    (16, 64, 16, 16, 10), (16, 128, 16, 32, 6),
 )  # fmt: skip
 PREFETCH_LEAST_TILE = 64
 """Smallest side of a tile whose copies go through registers: the kernels of libraries for Volta and Turing
@@ -125,10 +135,19 @@ def without(config: Config, mechanism: str) -> str:
         case "tma":
             left = dataclasses.replace(config, tma=False, cluster_m=1, cluster_n=1)
         case "warp_specialization":
-            left = dataclasses.replace(config, specialized=False, pingpong=False)
+            left = dataclasses.replace(_by_rows(config), specialized=False, pingpong=False)
         case _:
             raise InputError(f"without {mechanism}: GEMM has no such program; attention can leave it out")
     return str(dataclasses.replace(left, stages=max(left.stages, wgmma.least_stages(left))))
+
+
+def _by_rows(config: WgmmaConfig) -> WgmmaConfig:
+    """The nearest tile that warpgroups share by rows."""
+    if not config.columns:
+        return config
+    return dataclasses.replace(
+        config, columns=False, tile_m=64 if config.tile_m == 64 else 128, tile_n=min(256, config.tile_n)
+    )
 
 
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
@@ -245,6 +264,18 @@ def _with_cuts(config: Config, work: Work, stream_k: bool) -> Iterator[tuple[Con
         )
 
 
+def _wgmma_tiles(rows_m: int, rows_n: int) -> Iterator[tuple[int, int, bool, bool]]:
+    """Tiles (m, n, ping-pong, columns) that are not wider than another one which cuts the problem alike."""
+    for tile_m, pingpong, columns, least, most, step in WGMMA_SHAPES:
+        if tile_m > wgmma.BLOCK_ROWS and tile_m >= 2 * rows_m:
+            continue
+        widths: dict[int, int] = {}
+        for tile_n in range(least, most + 1, step):
+            widths.setdefault(ceil_div(rows_n, tile_n), tile_n)
+        for tile_n in widths.values():
+            yield tile_m, tile_n, pingpong, columns
+
+
 def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
     rates = wgmma.Rates.of(spec, p.dtype)
     if rates is None or not (p.a.tma and p.b.tma):
@@ -255,8 +286,17 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
         if width != 2 and not (p.a if swap else p.b).k_major:
             continue
         rows_m, rows_n = (p.n, p.m) if swap else (p.m, p.n)
-        for tile_m, tile_n, pingpong in WGMMA_TILES:
-            for cluster_m, cluster_n in CLUSTERS:
+        for tile_m, tile_n, pingpong, columns in _wgmma_tiles(rows_m, rows_n):
+            config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap)
+            stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
+            # Kernels that bring an operand to registers come without clusters, cuts of k and narrow tiles. Public
+            # traces of cuBLAS name them sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32
+            # _warpgroupsize1x1x1_execute_segment_k_off; tiles of that family are 64x64 and larger.
+            plain = wgmma.through_registers(p, config)
+            if stages < 2 or (plain and (tile_n % REGISTER_OPERAND_LEAST_N or columns)):
+                continue
+            config = dataclasses.replace(config, stages=stages)
+            for cluster_m, cluster_n in CLUSTERS[:1] if plain else CLUSTERS:
                 # A cluster wider than the problem would only multiply padding.
                 if (cluster_m > 1 and tile_m * cluster_m >= 2 * rows_m) or (
                     cluster_n > 1 and tile_n * cluster_n >= 2 * rows_n
@@ -264,24 +304,15 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                     continue
                 if tile_m % (8 * cluster_n) or tile_n % (8 * cluster_m):
                     continue
-                config = WgmmaConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, 4, pingpong=pingpong, swap=swap)
-                # Kernels that bring an operand to registers come without clusters, cuts of k and narrow tiles. Public
-                # traces of cuBLAS name them sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32
-                # _warpgroupsize1x1x1_execute_segment_k_off; tiles of that family are 64x64 and larger.
-                plain = wgmma.through_registers(p, config)
-                if plain and (config.cluster > 1 or tile_n < REGISTER_OPERAND_LEAST_N):
-                    continue
-                stages = min(12, wgmma.max_stages(p, config, spec))
-                if stages < 2:
-                    continue
-                config = dataclasses.replace(config, stages=stages)
-                work = wgmma.work(p, f, config, rates)
-                if not work.resident:  # no GPC has as many SMs as the cluster has CTAs
+                clustered = dataclasses.replace(config, cluster_m=cluster_m, cluster_n=cluster_n)
+                work = wgmma.work(p, f, clustered, rates)
+                # No GPC has as many SMs as the cluster has CTAs; or the second consumer never has a tile.
+                if not work.resident or (pingpong and work.tiles <= work.resident):
                     continue
                 if plain:
-                    yield config, work
+                    yield clustered, work
                 else:
-                    yield from _with_cuts(config, work, True)
+                    yield from _with_cuts(clustered, work, True)
 
 
 def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
@@ -289,7 +320,7 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
     asynchronous = spec.cp_async is not None and min(p.a.vector_bytes, p.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, p.dtype, copy)
-    for tile_m, tile_n, warp_m, warp_n, stages in MMA_TILES:
+    for tile_m, tile_n, warp_m, warp_n, stages in (*MMA_TILES, *(ASYNCHRONOUS_TILES if asynchronous else ())):
         if not asynchronous and min(tile_m, tile_n) < PREFETCH_LEAST_TILE:
             continue
         for steps in (1, 2) if asynchronous else (1,):
@@ -313,7 +344,7 @@ def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Co
 
 # ---------------------------------------------------------------------------------------------- configurations as text
 
-_FLAGS = {"pingpong": "pingpong", "swap": "swap", "stream-k": "stream_k"}
+_FLAGS = {"pingpong": "pingpong", "columns": "columns", "swap": "swap", "stream-k": "stream_k"}
 _NUMBERS = {
     "stages": "stages",
     "group": "group",

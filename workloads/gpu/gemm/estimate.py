@@ -7,6 +7,7 @@ partial sums add to it; nothing is faster than DRAM. It reads machine figures an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
@@ -89,14 +90,14 @@ def transfer(size_bytes: int, rate: int) -> int:
 class Work:
     """Counts of one kernel; cycles are those of an SM that runs one CTA alone.
 
-    tiles: output tiles; steps: k steps of one. ctas: launched. resident: that the chip holds at once. persistent: a
-    CTA does tile after tile. busy: cycles of the busiest pipe in one k step. bubble: of a k step in which one CTA
-    alone does nothing. unicast_bytes, received_bytes, requested_bytes: of one k step of one CTA, loaded for it alone,
-    in all, asked from the L2. ahead: k steps in flight. epilogue: cycles of instructions after a tile's last step;
-    overlapped: the epilogue hides behind the next tile. store_bytes: of one tile. cuts: workers a tile has, where k
-    is cut; partial_bytes: of one partial tile. operand_bytes: of A and B; footprint: operand bytes of one round of
-    CTAs. result_bytes: of C. shared: cycles of the shared-memory array in one k step, where loads and multiplies are
-    one stream (elsewhere they take turns and `busy` holds the longer).
+    tiles: output tiles; steps: k steps of one. ctas: launched. resident: that the chip holds at once. persistent: a CTA
+    does tile after tile. busy: cycles of the busiest pipe in one k step. bubble: of a k step in which one CTA alone
+    does nothing. unicast_bytes, received_bytes, requested_bytes: of one k step of one CTA, loaded for it alone, in all,
+    asked from the L2. ahead: k steps in flight. epilogue: cycles of instructions after a tile's last step; overlapped:
+    the epilogue hides behind the next tile. store_bytes: of one tile. cuts: workers a tile has, where k is cut;
+    partial_bytes: of one partial tile; fetches: waits of an owner for the parts of so many peers. operand_bytes: of A
+    and B; footprint: operand bytes of one round of CTAs. result_bytes: of C. shared: cycles of the shared-memory array
+    in one k step, where loads and multiplies are one stream (elsewhere they take turns and `busy` holds the longer).
     """
 
     tiles: int
@@ -121,6 +122,7 @@ class Work:
     round_bytes: int
     result_bytes: int
     extra_ps: int = 0
+    fetches: Callable[[int], int] = int
     shared: int = 0
 
 
@@ -158,7 +160,8 @@ def estimate_ps(w: Work, f: Figures) -> int:
         # One CTA stores its part, the owner sees the flag, fetches the parts and adds them.
         peers = 1 if w.stream else w.cuts - 1
         exchange = transfer(w.partial_bytes, f.write_rate) + transfer(peers * w.partial_bytes, f.read_rate)
-        cycles += exchange * ceil_div(min(w.ctas, w.resident), f.sms) + 3 * f.l2_latency
+        cycles += exchange * ceil_div(min(w.ctas, w.resident), f.sms)
+        cycles += (3 + w.fetches(peers)) * f.l2_latency
     dram = w.operand_bytes
     if w.operand_bytes > f.l2_bytes:
         dram = max(dram, rounds * w.round_bytes)

@@ -14,8 +14,10 @@ from sim.gpu.language import Const, Expr, GlobalTensor, IntLike, RegisterTile, R
 from workloads.gpu.gemm.plan import Plan, Unit
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, add, ceil_div
 
-CHUNK_COLUMNS = 32
-"""Columns that an owner fetches at once: bounds the registers of the partial sum."""
+FETCH_REGISTERS = 64
+"""Registers of a thread that hold fetched partial sums at most: what the main loop's operands leave beside the sums."""
+THREAD_REGISTERS = 192
+"""Registers of a thread for its own sums and fetched ones together."""
 ADDS = {"fp32": ("fadd", 1), "int32": ("iadd", 1), "fp16": ("hfma2", 2)}
 """By accumulator: what adds two of them, and how many a lane adds at once."""
 
@@ -66,24 +68,52 @@ class Fixup:
         """The owner waits for the workers that follow and adds what they have stored."""
         with r.when(unit.peers > 0):
             r.flag_wait(self.flag, unit.peers * self.warps)
-        with r.loop("peer", unit.peers, 1) as peer:
-            slot = self.slot + peer * self.slots_per_worker
-            for p in pieces:
-                rows, cols = p.acc.shape
-                width = min(CHUNK_COLUMNS, cols)
-                part = RegisterTile("part", (rows, width), p.acc.dtype)
-                opcode, lane_adds = ADDS[p.acc.dtype]
-                for c in range(0, cols, width):
-                    count = _vectors(rows * width, p.acc.dtype)
-                    box = self._box(slot, p, c, width)
-                    r.ldg(part.whole, box, count, into="part", vector_bytes=MAX_VECTOR_BYTES)
+        shapes = [p.acc.shape for p in pieces]
+        batch = fetched_columns(shapes) // max(cols for _, cols in shapes)
+        if batch > 1:
+            with r.loop("peers", unit.peers // batch) as i:
+                self._fetch(
+                    r, [self.slot + (i * batch + (j + 1)) * self.slots_per_worker for j in range(batch)], pieces
+                )
+        done = unit.peers // batch * batch if batch > 1 else 0
+        with r.loop("peer", unit.peers - done, 1) as peer:
+            self._fetch(r, [self.slot + (done + peer) * self.slots_per_worker], pieces)
+
+    def _fetch(self, r: RoleBuilder, slots: Sequence[Expr], pieces: Sequence[Piece]) -> None:
+        """Partial sums of some workers, all on their way before the first is added."""
+        room = fetched_columns([p.acc.shape for p in pieces])
+        for p in pieces:
+            rows, cols = p.acc.shape
+            part = RegisterTile("part", (rows, room), p.acc.dtype)
+            opcode, lane_adds = ADDS[p.acc.dtype]
+            for c in range(0, cols, room):
+                width = min(room, cols - c)
+                views = [part[:, j * width : width] for j in range(len(slots))]  # type: ignore[misc]
+                count = _vectors(rows * width, p.acc.dtype)
+                for slot, view in zip(slots, views, strict=True):
+                    r.ldg(view, self._box(slot, p, c, width), count, into="part", vector_bytes=MAX_VECTOR_BYTES)
+                for view in views:
                     r.run(
                         opcode, ceil_div(rows * width, 32 * lane_adds), dtype=p.acc.dtype,
-                        dst=p.acc[:, c:width], srcs=(part.whole,), compute=add, after=("part", *self.ready),
+                        dst=p.acc[:, c:width], srcs=(view,), compute=add, after=("part", *self.ready),
                     )  # fmt: skip
 
     def _box(self, slot: Expr, p: Piece, col: int, width: int) -> View:
         return self.partials[slot, p.row : p.acc.shape[0], p.col + col : width]  # type: ignore[misc]
+
+
+def fetched_columns(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Columns of partial sums that a warp has on their way at once; shapes: of its accumulators, with equal rows."""
+    rows = shapes[0][0]
+    own = sum(a * b for a, b in shapes) // 32
+    return max(16, min(FETCH_REGISTERS, THREAD_REGISTERS - own)) * 32 // rows
+
+
+def fetches(shapes: Sequence[tuple[int, ...]], peers: int) -> int:
+    """Times that an owner waits for partial sums of `peers` workers; shapes: of a warp's accumulators."""
+    room, cols = fetched_columns(shapes), shapes[0][1]
+    batch = max(1, room // cols)
+    return len(shapes) * ceil_div(cols, room) * (peers // batch + peers % batch)
 
 
 def owner_only(r: RoleBuilder, unit: Unit) -> AbstractContextManager[None]:

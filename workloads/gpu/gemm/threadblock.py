@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -42,13 +43,15 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.gemm.estimate import Figures, Work, round_shape, transfer
-from workloads.gpu.gemm.fixup import ADDS, CHUNK_COLUMNS, Fixup, Piece, owner_only, scratch
+from workloads.gpu.gemm.fixup import ADDS, Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Tile, Unit, stream_tiles
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, add, ceil_div, multiply_add
 from workloads.gpu.overhead import Mix, Overhead
 from workloads.ops import Gemm
 
 WARP_SIZE = 32
+RESULT_COLUMNS = 32
+"""Columns of C that a warp fetches at once where it adds to them."""
 
 
 @dataclass(frozen=True)
@@ -641,17 +644,17 @@ class _Writer:
     def _add_result(self, r: RoleBuilder, row: Expr, col: Expr, unit: Unit) -> None:
         """beta = 1: what C holds is fetched a few columns at a time and added, as CUTLASS's epilogues do."""
         c, p = self.config, self.p
-        width = min(CHUNK_COLUMNS, c.warp_n)
-        old = RegisterTile("old", (c.warp_m, width), p.out)
+        old = RegisterTile("old", (c.warp_m, min(RESULT_COLUMNS, c.warp_n)), p.out)
         opcode, lane_adds = ADDS[p.acc]
-        elements = c.warp_m * width
-        count = ceil_div(elements * DTYPE_BYTES[p.out], WARP_SIZE * p.c_vector_bytes)
-        for j in range(0, c.warp_n, width):
-            box = p.c[unit.tile.batch, row : c.warp_m, col + j : width]  # type: ignore[misc]
-            r.ldg(old.whole, box, count, into="old", vector_bytes=p.c_vector_bytes)
+        for j in range(0, c.warp_n, RESULT_COLUMNS):
+            width = min(RESULT_COLUMNS, c.warp_n - j)
+            elements = c.warp_m * width
+            count = ceil_div(elements * DTYPE_BYTES[p.out], WARP_SIZE * p.c_vector_bytes)
+            box, fetched = p.c[unit.tile.batch, row : c.warp_m, col + j : width], old[:, 0:width]  # type: ignore[misc]
+            r.ldg(fetched, box, count, into="old", vector_bytes=p.c_vector_bytes)
             r.run(
                 opcode, ceil_div(elements, WARP_SIZE * lane_adds), dtype=p.acc,
-                dst=self.acc[:, j:width], srcs=(old.whole,), compute=add, after=("old",),
+                dst=self.acc[:, j:width], srcs=(fetched,), compute=add, after=("old",),
             )  # fmt: skip
 
     def _epilogue(self, r: RoleBuilder, unit: Unit) -> None:
@@ -753,6 +756,7 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         cuts=min(c.split, steps),
         stream=c.stream_k and tiles % resident > 0,
         partial_bytes=c.tile_m * c.tile_n * 4,
+        fetches=partial(fetches, ((c.warp_m, c.warp_n),)),
         operand_bytes=p.batch * p.k * (p.m + p.n) * width,
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width * (2 if p.op.adds else 1),

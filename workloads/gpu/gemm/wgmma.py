@@ -2,7 +2,9 @@
 
 TMA loads by one producer warp, asynchronous wgmma by one or two consumer warpgroups (CUTLASS 3.x, warp specialised).
 
-Cooperative: both warpgroups share a tile, each has half of its rows. Ping-pong: each has a tile of its own, and they
+Cooperative: both warpgroups share a tile, each has half of its rows, or of its columns (`columns`: 192x192, 128x320
+and other tiles whose rows are no two halves of whole 64, or whose halves by columns feed the tensor cores better).
+Ping-pong: each has a tile of its own, and they
 take turns, so that the epilogue of one hides behind the main loop of the other. CTAs of a cluster share operand
 tiles: each loads a part and multicasts it. The store of a tile drains while the next one is computed.
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from arch.dtypes import DTYPE_BYTES
@@ -45,7 +48,7 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.gemm.estimate import MILLI, Figures, Work, round_shape, transfer
-from workloads.gpu.gemm.fixup import Fixup, Piece, owner_only, scratch
+from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div, problem
 from workloads.ops import Gemm
@@ -64,7 +67,10 @@ INSTRUCTION_K_BYTES = 32
 COPIES_AHEAD = 4
 """Stages that a producer without TMA has in flight at most."""
 EPILOGUE_COLUMNS = 32
-"""Columns of an epilogue subtile (CUTLASS's choice for these tiles)."""
+"""Columns of an epilogue subtile (CUTLASS's choice for these tiles); what is left over is a narrower one."""
+MAX_ACCUMULATORS = 160
+"""Accumulator registers of a thread: cuBLAS has 128x320 for two warpgroups (nvjet_tst_320x128_64x3_...), whose threads
+have 232 registers."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,10 @@ class WgmmaConfig:
     """Tile configuration.
 
     tile_m, tile_n: output tile (of a warpgroup's turn), along the first and second operand of wgmma. cluster_m,
-    cluster_n: CTAs that share operands. stages: of the operand buffers. pingpong: see above. swap: the first operand
-    is B, the tile one of C transposed. persistent: CTAs take tile after tile. group: tiles done together along the
-    first direction. split: pieces of k a tile; stream_k: the tiles of the last wave are cut evenly over all CTAs.
-    tma, specialized: see above.
+    cluster_n: CTAs that share operands. stages: of the operand buffers. pingpong: see above. swap: the first operand is
+    B, the tile one of C transposed. persistent: CTAs take tile after tile. group: tiles done together along the first
+    direction. columns: the warpgroups share a tile by columns. split: pieces of k a tile; stream_k: the tiles of the
+    last wave are cut evenly over all CTAs. tma, specialized: see above.
     """
 
     tile_m: int
@@ -92,6 +98,7 @@ class WgmmaConfig:
     stream_k: bool = False
     tma: bool = True
     specialized: bool = True
+    columns: bool = False
 
     schedule: ClassVar[str] = "wgmma"
 
@@ -103,7 +110,12 @@ class WgmmaConfig:
     @property
     def warpgroups(self) -> int:
         """Consumer warpgroups."""
-        return 2 if self.pingpong or self.tile_m >= 2 * BLOCK_ROWS else 1
+        return 2 if self.pingpong or self.columns or self.tile_m >= 2 * BLOCK_ROWS else 1
+
+    @property
+    def groups(self) -> int:
+        """Consumer roles: warpgroups that have tiles, or columns of a tile, of their own."""
+        return 2 if self.pingpong or self.columns else 1
 
     @property
     def multistage(self) -> bool:
@@ -119,12 +131,22 @@ class WgmmaConfig:
     @property
     def blocks(self) -> int:
         """64-row blocks of a tile that one warpgroup computes."""
-        return self.tile_m // BLOCK_ROWS if self.pingpong else self.tile_m // (BLOCK_ROWS * self.warpgroups)
+        return self.tile_m // self.band
+
+    @property
+    def band(self) -> int:
+        """Rows of a tile that the warpgroups of a role hold in one accumulator each, and store together."""
+        return BLOCK_ROWS * self.warpgroups // self.groups
+
+    @property
+    def width(self) -> int:
+        """Columns of a tile that one warpgroup computes."""
+        return self.tile_n // 2 if self.columns else self.tile_n
 
     @property
     def accumulators(self) -> int:
         """Accumulator registers of a thread."""
-        return self.blocks * self.tile_n // 2
+        return self.blocks * self.width // 2
 
     def __str__(self) -> str:
         words = [f"wgmma {self.tile_m}x{self.tile_n}x{self.tile_k}"]
@@ -132,6 +154,7 @@ class WgmmaConfig:
             words.append(f"cluster {self.cluster_m}x{self.cluster_n}")
         words.append(f"stages {self.stages}")
         words += ["pingpong"] if self.pingpong else []
+        words += ["columns"] if self.columns else []
         words += ["swap"] if self.swap else []
         words += [] if self.persistent else ["one-tile"]
         words += [f"group {self.group}"] if self.group != 8 else []
@@ -171,19 +194,29 @@ def least_stages(config: WgmmaConfig) -> int:
 
 
 def _epilogue_columns(config: WgmmaConfig) -> int:
-    return math.gcd(config.tile_n, EPILOGUE_COLUMNS)
+    return min(config.width, EPILOGUE_COLUMNS)
+
+
+def _epilogue_rest(config: WgmmaConfig) -> int:
+    """Columns of the last subtile, where it is narrower than the others; 0 if all are alike."""
+    return config.width % _epilogue_columns(config)
 
 
 def _epilogue_stages(config: WgmmaConfig) -> int:
-    """Two buffers in turn if the subtiles of a tile are even in number, so that every tile starts with the first."""
-    return 2 if config.tile_n // _epilogue_columns(config) % 2 == 0 else 1
+    """Buffers of whole subtiles, used in turn."""
+    return min(2, config.width // _epilogue_columns(config))
 
 
 def _epilogue_bytes(p: Problem, config: WgmmaConfig) -> int:
     if p.c_vector_bytes < 16 or not config.tma:
         return 0
-    groups = 2 if config.pingpong else 1
-    return groups * config.tile_m * _epilogue_columns(config) * DTYPE_BYTES[p.out] * _epilogue_stages(config)
+    columns = _epilogue_columns(config) * _epilogue_stages(config) + _epilogue_rest(config)
+    return config.groups * config.band * columns * DTYPE_BYTES[p.out]
+
+
+def _widest(config: WgmmaConfig) -> int:
+    """Widest tile whose accumulators fit."""
+    return 2 * MAX_ACCUMULATORS // config.blocks // 8 * 8 * (2 if config.columns else 1)
 
 
 def clusters_resident(spec: GpuSpec, size: int) -> int:
@@ -220,16 +253,20 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
     x, y = operands(p, config)
     width = DTYPE_BYTES[p.dtype]
     step = INSTRUCTION_K_BYTES // width
-    if config.tile_m < BLOCK_ROWS or config.tile_m % (BLOCK_ROWS * (1 if config.pingpong else config.warpgroups)):
+    if config.columns and (config.pingpong or not config.specialized or config.tile_n % 16):
+        raise InputError(
+            f"{where}: warpgroups that share columns have a producer and 8, 16, ... each; nearest: leave out columns"
+        )
+    if config.tile_m < BLOCK_ROWS or config.tile_m % (BLOCK_ROWS * (1 if config.groups == 2 else config.warpgroups)):
         nearest = max(1, round(config.tile_m / BLOCK_ROWS)) * BLOCK_ROWS
         raise InputError(f"{where}: tile m must be a multiple of {BLOCK_ROWS}, nearest: {nearest}")
     if config.tile_k % (STEP_BYTES // width):
         raise InputError(f"{where}: tile k must be a multiple of {STEP_BYTES // width} for {p.dtype}")
-    spec.instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n{config.tile_n}k{step}")
-    if config.accumulators > 128:
+    spec.instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n{config.width}k{step}")
+    if config.accumulators > MAX_ACCUMULATORS:
         raise InputError(
-            f"{where}: {config.accumulators} accumulators a thread do not fit its registers, at most 128; "
-            f"nearest: tile n = {256 // config.blocks}"
+            f"{where}: {config.accumulators} accumulators a thread do not fit its registers, at most "
+            f"{MAX_ACCUMULATORS}; nearest: tile n = {_widest(config)}"
         )
     if not 1 <= config.stages <= max_stages(p, config, spec):
         raise InputError(
@@ -250,6 +287,8 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         )
     if not config.tma and (config.cluster > 1 or config.stages < 2):
         raise InputError(f"{where}: cp.async copies for its own CTA alone, to 2 stages; nearest: cluster 1x1 stages 2")
+    if config.columns and through_registers(p, config):
+        raise InputError(f"{where}: both warpgroups would bring all rows to registers; nearest: leave out columns")
     if not config.tma and through_registers(p, config):
         raise InputError(f"{where}: cp.async brings what wgmma reads from shared memory; nearest: leave out cp.async")
     if config.split < 1 or (config.split > 1 and config.stream_k):
@@ -303,21 +342,26 @@ class _Builder:
             self.empty = self.k.mbarrier("empty", c.stages, readers * (c.cluster_m + c.cluster_n - 1))
         self.turn: MBarrier | None = self.k.mbarrier("turn", 2, WARPGROUP) if c.pingpong else None
         self.partials = scratch(self.plan, c.cluster, c.tile_m, c.tile_n, p.acc)
-        # One buffer for each group of warps that stores a tile together.
+        # Buffers for each group of warps that stores together: of whole subtiles, of the narrower last one.
         self.staging: list[SharedTile] = []
+        self.staging_rest: list[SharedTile] = []
         if p.c_vector_bytes == 16 and c.tma:
-            columns, swizzle = _epilogue_columns(c), 128
-            shape = (columns, c.tile_m) if c.swap else (c.tile_m, columns)
-            if not c.swap:
-                swizzle = min(128, columns * DTYPE_BYTES[p.out])
-            for group in range(2 if c.pingpong else 1):
-                tile = self.k.shared(
-                    f"staging{group}", shape, p.out, _epilogue_stages(c), swizzle if swizzle in (32, 64, 128) else 0
-                )
-                self.staging.append(tile)
+            for group in range(c.groups):
+                columns = _epilogue_columns(c)
+                self.staging.append(self._staging(f"staging{group}", columns, _epilogue_stages(c)))
+                if rest := _epilogue_rest(c):
+                    self.staging_rest.append(self._staging(f"rest{group}", rest, 1))
         self.worker = CTA_X // c.cluster if c.cluster > 1 else CTA_X
         self.rank_m: IntLike = CLUSTER_RANK % c.cluster_m if c.cluster > 1 else 0
         self.rank_n: IntLike = CLUSTER_RANK // c.cluster_m if c.cluster > 1 else 0
+
+    def _staging(self, name: str, columns: int, stages: int) -> SharedTile:
+        """Buffers of an epilogue subtile."""
+        c = self.config
+        shape, swizzle = (columns, c.band) if c.swap else (c.band, columns), 128
+        if not c.swap:
+            swizzle = min(128, columns * DTYPE_BYTES[self.p.out])
+        return self.k.shared(name, shape, self.p.out, stages, swizzle if swizzle in (32, 64, 128) else 0)
 
     def kernel(self) -> Kernel:
         """All roles, producer first."""
@@ -326,7 +370,7 @@ class _Builder:
         if not c.specialized:
             with self.k.role("warps", WARPGROUP * c.warpgroups, alone) as r:
                 self._set_up(r)
-                self._consumer(r, 0, 1, WARPGROUP * c.warpgroups)
+                self._consumer(r, 0, WARPGROUP * c.warpgroups)
             return self.k.build()
         launch = 168 if c.warpgroups == 2 else alone
         few, many = (40, 232) if c.tma else (56, 224)  # who copies by cp.async calculates addresses
@@ -337,13 +381,12 @@ class _Builder:
                     self._producer(r)
             else:
                 self._copying_producer(r)
-        groups = 2 if c.pingpong else 1
-        warps = WARPGROUP if c.pingpong else WARPGROUP * c.warpgroups
-        for group in range(groups):
-            name = f"consumer{group}" if c.pingpong else "consumer"
+        warps = WARPGROUP * c.warpgroups // c.groups
+        for group in range(c.groups):
+            name = f"consumer{group}" if c.groups == 2 else "consumer"
             with self.k.role(name, warps, many if c.warpgroups == 2 else launch) as r:
                 self._set_up(r, many)
-                self._consumer(r, group, groups, warps)
+                self._consumer(r, group, warps)
         return self.k.build(launch_registers=launch)
 
     def _set_up(self, r: RoleBuilder, registers: int = 0) -> None:
@@ -472,16 +515,18 @@ class _Builder:
 
     # --- consumer
 
-    def _consumer(self, r: RoleBuilder, group: int, groups: int, warps: int) -> None:
+    def _consumer(self, r: RoleBuilder, group: int, warps: int) -> None:
         c = self.config
         first_row = WARP % WARPGROUP * WARP_ROWS
-        if not c.pingpong and c.warpgroups == 2:
-            first_row = WARP // WARPGROUP * (BLOCK_ROWS * c.blocks) + first_row
+        if c.band > BLOCK_ROWS:
+            first_row = WARP // WARPGROUP * BLOCK_ROWS + first_row
+        col = group * c.width if c.columns else 0
         pieces = [
-            Piece(RegisterTile(f"acc{i}", (WARP_ROWS, c.tile_n), self.p.acc), first_row + i * BLOCK_ROWS, 0)
+            Piece(RegisterTile(f"acc{i}", (WARP_ROWS, c.width), self.p.acc), first_row + i * c.band, col)
             for i in range(c.blocks)
         ]
-        with self.plan.units(r, self.worker, group, groups) as unit:
+        first, stride = (group, 2) if c.pingpong else (0, 1)
+        with self.plan.units(r, self.worker, first, stride) as unit:
             if self.turn is not None:
                 r.mbarrier_wait(self.turn, unit.index % 2, (unit.index + 1) // 2 - 1)
             if c.multistage:
@@ -498,7 +543,8 @@ class _Builder:
                 r.mbarrier_arrive(self.empty, (unit.first + unit.k_trips - 1) % c.stages, self._sources())
             if self.partials is not None:
                 rank: IntLike = CLUSTER_RANK if c.cluster > 1 else 0
-                fixup = Fixup(self.partials, CTA_X, c.cluster, unit.tile_index * c.cluster + rank, warps)
+                storing = warps * c.groups if c.columns else warps
+                fixup = Fixup(self.partials, CTA_X, c.cluster, unit.tile_index * c.cluster + rank, storing)
                 fixup.store(r, unit, pieces)
             with owner_only(r, unit):
                 if self.partials is not None:
@@ -571,9 +617,9 @@ class _Builder:
         c = self.config
         stage = step % c.stages
         views = [self._first_operand(r, stage, step, i, p) for i, p in enumerate(pieces)]
-        second = self.y.by_k(self.y.part(self.sy, stage, 0, c.tile_n, 0, c.tile_k))
+        second = self.y.by_k(self.y.part(self.sy, stage, pieces[0].col, c.width, 0, c.tile_k))
         k = INSTRUCTION_K_BYTES // DTYPE_BYTES[self.p.dtype]
-        shape, count = f"m{BLOCK_ROWS}n{c.tile_n}k{k}", c.tile_k // k
+        shape, count = f"m{BLOCK_ROWS}n{c.width}k{k}", c.tile_k // k
         after = ("x",) if self.rs else ()
         r.wgmma_fence()
         for p, view in zip(pieces, views, strict=True):
@@ -606,7 +652,7 @@ class _Builder:
         overhead.WGMMA_EPILOGUE_TILE.write(r)
         x_row, y_row = self._rows(unit)
         if self.staging:
-            self._store_through_shared(r, unit, pieces, x_row, y_row, self.staging[group], group, warps)
+            self._store_through_shared(r, unit, pieces, x_row, y_row, group, warps)
         else:
             self._store_directly(r, unit, pieces, x_row, y_row)
 
@@ -618,40 +664,57 @@ class _Builder:
             r.run("cvt", ceil_div(values, 2), dtype=self.p.out)
 
     def _store_through_shared(
-        self, r: RoleBuilder, unit: Unit, pieces: list[Piece], x_row: Expr, y_row: Expr, staging: SharedTile,
-        group: int, warps: int,
-    ) -> None:  # fmt: skip
+        self, r: RoleBuilder, unit: Unit, pieces: list[Piece], x_row: Expr, y_row: Expr, group: int, warps: int
+    ) -> None:
         """Subtile by subtile: registers to shared memory, then one TMA store by an elected warp."""
-        c = self.config
+        c, staging = self.config, self.staging[group]
         columns = _epilogue_columns(c)
-        with r.loop("subtile", c.tile_n // columns) as s:
-            buffer = s % staging.stages
-            self._scale_and_convert(r, c.blocks * WARP_ROWS * columns // 32)
+        whole = c.width // columns
+        for band, piece in enumerate(pieces):
+            store = partial(self._store_subtile, r, unit, piece, (x_row, y_row), band * c.band, group, warps)
+            if whole % staging.stages and not self.staging_rest:
+                # The last whole subtile of a band and the first one of the next have the same buffer.
+                with r.when(WARP.equals(0)):
+                    r.bulk_wait(0)
+            with r.loop("subtile", whole) as s:
+                store(staging, s % staging.stages, s * columns, columns)
+            if self.staging_rest:
+                store(self.staging_rest[group], Const(0), Const(whole * columns), _epilogue_rest(c))
+
+    def _store_subtile(
+        self, r: RoleBuilder, unit: Unit, piece: Piece, tile: tuple[Expr, Expr], band: int, group: int, warps: int,
+        staging: SharedTile, buffer: Expr, at: Expr, columns: int,
+    ) -> None:  # fmt: skip
+        """`columns` columns, beginning with `at`, of the rows that begin with `band`, through `buffer`. tile: first row
+        and column of the tile."""
+        c = self.config
+        self._scale_and_convert(r, WARP_ROWS * columns // 32)
+        # The waits for two whole subtiles in turn have seen the narrower one's last store, too.
+        if staging is self.staging[group] or staging.stages == self.staging[group].stages:
             with r.when(WARP.equals(0)):
-                r.bulk_wait(staging.stages - 1)
+                r.bulk_wait(1 if self.staging_rest else staging.stages - 1)
             r.bar_sync(1 + group, warps)
-            for p in pieces:
-                src = p.acc[:, s * columns : columns]
-                dst = staging[buffer, p.row : WARP_ROWS, 0:columns]
-                if c.swap:
-                    src, dst = src.T, staging[buffer, 0:columns, p.row : WARP_ROWS]
-                width = DTYPE_BYTES[self.p.out]
-                # stmatrix.x4 writes 16 bytes a thread, transposed or not. It takes no 4-byte values: of those a thread
-                # stores the two neighbours of a row that it holds, or each alone where rows are columns.
-                vector = 16 if width < 4 else width if c.swap else 2 * width
-                count = ceil_div(WARP_ROWS * columns * width, 32 * vector)
-                r.sts(dst, src, count, vector_bytes=vector, mix=overhead.WGMMA_EPILOGUE_SUBTILE.mix)
-            r.fence_async()
-            r.bar_sync(1 + group, warps)
-            with r.when(WARP.equals(0)):
-                col = y_row + s * columns
-                box = (
-                    self.p.c[unit.tile.batch, col:columns, x_row : c.tile_m]  # type: ignore[misc]
-                    if c.swap
-                    else self.p.c[unit.tile.batch, x_row : c.tile_m, col:columns]  # type: ignore[misc]
-                )
-                r.tma_store(box, staging.stage(buffer))
-                r.bulk_commit()
+        row = piece.row - band
+        src, dst = piece.acc[:, at:columns], staging[buffer, row:WARP_ROWS, 0:columns]  # type: ignore[misc]
+        if c.swap:
+            src, dst = src.T, staging[buffer, 0:columns, row:WARP_ROWS]  # type: ignore[misc]
+        width = DTYPE_BYTES[self.p.out]
+        # stmatrix.x4 writes 16 bytes a thread, transposed or not. It takes no 4-byte values: of those a thread
+        # stores the two neighbours of a row that it holds, or each alone where rows are columns.
+        vector = 16 if width < 4 else width if c.swap else 2 * width
+        count = ceil_div(WARP_ROWS * columns * width, 32 * vector)
+        r.sts(dst, src, count, vector_bytes=vector, mix=overhead.WGMMA_EPILOGUE_SUBTILE.mix)
+        r.fence_async()
+        r.bar_sync(1 + group, warps)
+        with r.when(WARP.equals(0)):
+            first, col = tile[0] + band, tile[1] + piece.col + at
+            box = (
+                self.p.c[unit.tile.batch, col:columns, first : c.band]  # type: ignore[misc]
+                if c.swap
+                else self.p.c[unit.tile.batch, first : c.band, col:columns]  # type: ignore[misc]
+            )
+            r.tma_store(box, staging.stage(buffer))
+            r.bulk_commit()
 
     def _store_directly(self, r: RoleBuilder, unit: Unit, pieces: list[Piece], x_row: Expr, y_row: Expr) -> None:
         """Rows of C are not aligned for TMA: each thread stores the two neighbouring values that it holds, or one."""
@@ -659,13 +722,14 @@ class _Builder:
         width = DTYPE_BYTES[self.p.out]
         vector = width if c.swap else max(width, min(self.p.c_vector_bytes, 2 * width))
         for p in pieces:
-            self._scale_and_convert(r, WARP_ROWS * c.tile_n // 32)
-            row, count = x_row + p.row, ceil_div(WARP_ROWS * c.tile_n * width, 32 * vector)
+            self._scale_and_convert(r, WARP_ROWS * c.width // 32)
+            col = y_row + p.col
+            row, count = x_row + p.row, ceil_div(WARP_ROWS * c.width * width, 32 * vector)
             if c.swap:
-                box = self.p.c[unit.tile.batch, y_row : c.tile_n, row:WARP_ROWS]  # type: ignore[misc]
+                box = self.p.c[unit.tile.batch, col : c.width, row:WARP_ROWS]  # type: ignore[misc]
                 r.stg(box, p.acc.whole.T, count, vector_bytes=vector)
             else:
-                box = self.p.c[unit.tile.batch, row:WARP_ROWS, y_row : c.tile_n]  # type: ignore[misc]
+                box = self.p.c[unit.tile.batch, row:WARP_ROWS, col : c.width]  # type: ignore[misc]
                 r.stg(box, p.acc.whole, count, vector_bytes=vector)
 
 
@@ -680,8 +744,8 @@ def _code_bytes(p: Problem, config: WgmmaConfig) -> int:
     With an operand through registers the k step is there three times, each with its loads: CUTLASS writes out the first
     and the last one beside the loop.
     """
-    subtiles = config.tile_n // _epilogue_columns(config)
-    values = config.blocks * config.tile_n // 2
+    subtiles = config.blocks * ceil_div(config.width, _epilogue_columns(config))
+    values = config.accumulators
     instructions = 249 + 88 + 46 + 40 + 144 + values + values // 2 + 20 * subtiles
     if through_registers(p, config):
         instructions += 2 * 46 + 3 * config.blocks * _fragment_words(p, config)
@@ -714,16 +778,16 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
     tiles = cluster_tiles * c.cluster
     resident = sum(sms // c.cluster for sms in f.sms_per_gpc) * c.cluster
     # Both operands of an instruction also pass the shared memory's port.
-    operand_rows = c.tile_n + (0 if through_registers(p, c) else BLOCK_ROWS)
+    operand_rows = c.width + (0 if through_registers(p, c) else BLOCK_ROWS)
     interval = max(
-        c.tile_n * rates.eight_columns / 8, rates.floor, operand_rows * INSTRUCTION_K_BYTES * MILLI / f.shared_rate
+        c.width * rates.eight_columns / 8, rates.floor, operand_rows * INSTRUCTION_K_BYTES * MILLI / f.shared_rate
     )
-    instructions = c.tile_m // BLOCK_ROWS * (c.tile_k * width // INSTRUCTION_K_BYTES)
+    instructions = c.tile_n // c.width * c.tile_m // BLOCK_ROWS * (c.tile_k * width // INSTRUCTION_K_BYTES)
     x_bytes, y_bytes = c.tile_m * c.tile_k * width, c.tile_n * c.tile_k * width
     values = c.tile_m * c.tile_n
     store_bytes = values * out_width
     # Four warp schedulers share an epilogue of about 4 instructions per 32 values (CUTLASS: 495 for 64x256 and a warp).
-    subtiles = c.tile_n // _epilogue_columns(c)
+    subtiles = c.blocks * ceil_div(c.width, _epilogue_columns(c))
     epilogue = values // 32 + subtiles * 2 * (f.barrier + f.barrier_per_warp * WARPGROUP * c.warpgroups)
     side_m, side_n = _round_shape(p, c, min(resident, tiles))
     return Work(
@@ -746,6 +810,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         cuts=min(c.split, steps),
         stream=c.stream_k and tiles % resident > 0,
         partial_bytes=values * 4,
+        fetches=partial(fetches, ((WARP_ROWS, c.width),) * c.blocks),
         operand_bytes=p.batch * p.k * (p.m + p.n) * width,
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width,
