@@ -40,7 +40,7 @@ from arch.units import (
     Picoseconds,
 )
 
-Architecture = Literal["volta", "turing", "ampere", "hopper"]
+Architecture = Literal["volta", "turing", "ampere", "ada", "hopper"]
 Replacement = Literal["lru", "srrip"]
 """Which line of a cache set makes room: the least recently used one, or by re-reference interval prediction."""
 WarpScheduler = Literal["gto", "lrr", "oldest", "two_level"]
@@ -457,7 +457,7 @@ class GpuSpec(MachineSpec):
     """One GPU."""
 
     DEFAULT_DTYPES: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"volta": "fp16", "turing": "fp16", "ampere": "bf16", "hopper": "bf16"}
+        {"volta": "fp16", "turing": "fp16", "ampere": "bf16", "ada": "bf16", "hopper": "bf16"}
     )
 
     family: Literal["gpu"]

@@ -83,8 +83,8 @@ def test_each_memory_of_a_dataflow_machine_has_its_own() -> None:
 
 
 def test_what_is_no_standard_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"^override: dram.standard = LPDDR5: is no DRAM standard; nearest: lpddr5x"):
-        load_arch("h100-sxm", {"dram.standard": "LPDDR5"})
+    with pytest.raises(InputError, match=r"^override: dram.standard = LPDDR5Y: is no DRAM standard; nearest: lpddr5"):
+        load_arch("h100-sxm", {"dram.standard": "LPDDR5Y"})
 
 
 def test_a_family_without_banks_refuses_a_standard() -> None:

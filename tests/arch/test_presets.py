@@ -20,8 +20,9 @@ GPUS = [name for name in ALL if load_arch(name).family == "gpu"]
 
 def test_every_machine_that_is_promised_ships() -> None:
     wanted = (
-        "t4 v100-sxm2 v100-sxm2-32gb a100-sxm4-40gb a100-sxm4-80gb a100-pcie-80gb "
-        "h100-pcie h100-sxm h200-sxm h20 h800-sxm gh200-96gb a40"
+        "t4 rtx-2080ti titan-rtx v100-sxm2 v100-sxm2-32gb v100-pcie a100-sxm4-40gb a100-sxm4-80gb a100-pcie-80gb a30 "
+        "a10 a40 rtx-a6000 rtx-3090 jetson-agx-orin l4 l40 l40s rtx-6000-ada rtx-4090 "
+        "h100-pcie h100-sxm h100-nvl h200-sxm h200-nvl h20 h800-sxm gh200-96gb"
     )
     assert set(wanted.split()) <= set(ALL)
     assert {"sn40l", "sn40l-256mac", "plasticine"} <= set(ALL)
@@ -70,7 +71,23 @@ PEAKS = [
     ("t4", {"fp32": 8.1, "fp16": 65, "int8": 130}),
     ("v100-sxm2", {"fp32": 15.7, "fp16": 125}),
     ("a100-sxm4-80gb", {"fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312, "int8": 624}),
+    # Boards that go beyond their rated boost clock reach more than the sheet's fp32 peak.
+    ("rtx-2080ti", {"fp16": 53.8}),
+    ("titan-rtx", {"fp16": 130.5, "int8": 261}),
+    ("a30", {"tf32": 82, "fp16": 165, "bf16": 165, "int8": 330}),
+    ("a10", {"fp32": 31.2, "tf32": 62.5, "fp16": 125, "bf16": 125, "int8": 250}),
     ("a40", {"fp32": 37.4, "tf32": 74.8, "fp16": 149.7, "bf16": 149.7, "int8": 299.3}),
+    ("rtx-a6000", {"fp32": 38.7, "tf32": 77.4, "fp16": 154.8, "int8": 309.7}),
+    ("rtx-3090", {"tf32": 35.6, "fp16": 71, "bf16": 71, "int8": 284}),
+    ("jetson-agx-orin", {"fp32": 5.3, "fp16": 42.5, "int8": 85}),
+    ("l4", {"fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "fp8": 242, "int8": 242}),
+    ("l40", {"fp32": 90.5, "tf32": 90.5, "fp16": 181, "bf16": 181, "fp8": 362, "int8": 362}),
+    ("l40s", {"fp32": 91.6, "tf32": 183, "fp16": 362, "fp8": 733, "int8": 733}),
+    ("rtx-6000-ada", {"fp32": 91.1, "fp16": 364.2, "fp8": 728.5}),
+    ("rtx-4090", {"tf32": 82.6, "fp16": 165.2, "bf16": 165.2, "fp8": 330.3, "int8": 660.6}),
+    ("v100-pcie", {"fp32": 14.1, "fp16": 112}),
+    ("h100-nvl", {"fp32": 60.3, "tf32": 417.5, "bf16": 835.5, "fp8": 1670.5, "int8": 1670.5}),
+    ("h200-nvl", {"bf16": 835.5, "fp8": 1670.5}),
     ("h100-pcie", {"fp32": 51, "tf32": 378, "bf16": 756, "fp8": 1513, "int8": 1513}),
     ("h100-sxm", {"fp32": 67, "tf32": 494.5, "fp16": 989, "bf16": 989, "fp8": 1979, "int8": 1979}),
     ("h20", {"bf16": 148, "fp8": 296, "int8": 296}),
@@ -89,7 +106,15 @@ def test_instruction_table_gives_the_peaks_of_the_data_sheet(name: str, peaks: d
 
 # Bus width in bits; both clock edges carry data (GDDR6: the memory clock is quoted at half the pin rate).
 BUSES = [
-    ("a40", 384),
+    *((name, 384) for name in ("titan-rtx", "a10", "a40", "rtx-a6000", "rtx-3090")),
+    *((name, 384) for name in ("l40", "l40s", "rtx-6000-ada", "rtx-4090")),
+    ("rtx-2080ti", 352),
+    ("l4", 192),
+    ("jetson-agx-orin", 256),
+    ("a30", 3072),
+    ("v100-pcie", 4096),
+    ("h100-nvl", 6016),
+    ("h200-nvl", 6016),
     ("t4", 256),
     ("v100-sxm2", 4096),
     ("a100-sxm4-40gb", 5120),
@@ -108,14 +133,19 @@ def test_bandwidth_is_memory_clock_times_bus_width(name: str, bits: int) -> None
 @pytest.mark.parametrize("name", GPUS)
 def test_generations_have_what_they_have_and_nothing_more(name: str) -> None:
     spec = load_arch(name)
-    generation = ("volta", "turing", "ampere", "hopper").index(spec.architecture)
+    generation = ("volta", "turing", "ampere", "ada", "hopper").index(spec.architecture)
     assert (spec.cp_async is not None) == (generation >= 2)
-    assert (spec.tma is not None) == (spec.dsmem is not None) == (generation == 3)
+    assert (spec.tma is not None) == (spec.dsmem is not None) == (generation == 4)
     assert spec.has_instruction("ldmatrix", "b16", "x4") == (generation >= 1)
-    assert spec.has_instruction("wgmma", "bf16", "m64n256k16") == (generation == 3)
-    assert any(row.dtype == "bf16" and row.pipe == "tensor" for row in spec.instructions) == (generation >= 2)
+    assert spec.has_instruction("wgmma", "bf16", "m64n256k16") == (generation == 4)
+    formats = {row.dtype for row in spec.instructions if row.pipe == "tensor"}
+    assert ({"bf16", "tf32"} <= formats) == (generation >= 2)
+    assert ("fp8" in formats) == (generation >= 3)
+    assert ("int8" in formats) == (generation >= 1)
+    lanes = 32 / spec.instruction("ffma", "fp32").interval_cycles * spec.sm.sub_cores
+    assert lanes == (128 if spec.chip in ("GA102", "GA10B", "AD102", "AD104", "GH100") else 64)
     assert spec.l2.partitions == (2 if spec.chip in ("GA100", "GH100") else 1)
-    assert spec.has_instruction("mma", "fp16", {0: "m8n8k4", 1: "m16n8k8", 2: "m16n8k16", 3: "m16n8k16"}[generation])
+    assert spec.has_instruction("mma", "fp16", ("m8n8k4", "m16n8k8", *3 * ["m16n8k16"])[generation])
 
 
 @pytest.mark.parametrize("name", ALL)

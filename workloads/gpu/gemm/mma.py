@@ -27,6 +27,7 @@ SHAPES = {
     "fp16": ("m16n8k16", "m16n8k8", "m8n8k4"),
     "bf16": ("m16n8k16", "m16n8k8"),
     "tf32": ("m16n8k8",),
+    "fp8": ("m16n8k32",),
     "int8": ("m16n8k32", "m16n8k16", "m8n8k16"),
 }
 """Shapes of mma by operand format, the best first; a machine has some of them."""

@@ -1,0 +1,50 @@
+"""Every kind of operator runs on every chip: what a board's table of instructions has decides which kernel it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from arch.load import load_arch
+from sim import simulate
+
+BOARDS = ("rtx-2080ti", "v100-pcie", "a30", "a40", "jetson-agx-orin", "l4", "rtx-4090", "h100-nvl")
+"""One of each chip that a board has, and one whose tensor cores add in FP32 at half the rate."""
+
+WORKLOADS = (
+    "gemm m=128 n=128 k=64 dtype=fp16",
+    "gemm m=128 n=128 k=64 dtype=fp32",
+    "gemm m=1 n=256 k=256 dtype=fp16",
+    "softmax rows=64 cols=256 dtype=fp16",
+    "layernorm rows=64 cols=256 dtype=fp16",
+    "rmsnorm rows=64 cols=256 dtype=fp16",
+    "add n=4096 dtype=fp16",
+    "transpose rows=64 cols=64 dtype=fp32",
+    "attention batch=1 heads=2 seq=128 head_dim=64 dtype=fp16",
+    "attention batch=1 heads=4 seq_q=1 seq_k=256 head_dim=64 dtype=fp16",
+)
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_every_operator_runs_on_every_chip(board: str) -> None:
+    spec = load_arch(board)
+    for workload in WORKLOADS:
+        assert simulate(workload, spec).cycles > 0
+    for dtype in ("bf16", "tf32", "int8", "fp8"):
+        if spec.tensor_flops_per_cycle(dtype):
+            report = simulate(f"gemm m=128 n=128 k=64 dtype={dtype}", spec)
+            assert report.record.schedule.startswith(("mma", "wgmma"))
+
+
+def test_flash_attention_of_ampere_runs_on_boards_with_its_mma() -> None:
+    for board in ("a10", "rtx-3090", "l40s", "rtx-4090", "jetson-agx-orin"):
+        report = simulate("attention batch=1 heads=2 seq=128 head_dim=64 dtype=fp16", board)
+        assert report.record.schedule.startswith("flash2"), board
+
+
+def test_accumulation_at_half_the_rate_doubles_a_tensor_bound_gemm() -> None:
+    """RTX 3090 and RTX A6000 are one chip: a long loop over k shows the rate of the mma."""
+    cycles = {
+        board: simulate("gemm m=128 n=128 k=8192 dtype=fp16", board, schedule="mma 128x128x32", clock="1.4 GHz").cycles
+        for board in ("rtx-3090", "rtx-a6000")
+    }
+    assert 1.6 < cycles["rtx-3090"] / cycles["rtx-a6000"] < 2.05
