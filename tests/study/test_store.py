@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from arch.errors import InputError
+from arch.load import load_arch
+from sim.app.families.request import Request
 from sim.app.study import store as module
+from sim.app.study.case import key_of
+from sim.app.study.executors import Inline
+from sim.app.study.runner import run_cases
 from sim.app.study.store import ResultStore
 
 WRITER = """
@@ -116,15 +121,45 @@ def test_files_that_are_no_store_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a database"):
         ResultStore(tmp_path / "text")
     assert (tmp_path / "text").read_text().startswith("no database")
-    with pytest.raises(InputError, match="--store"):
-        ResultStore(tmp_path)
-    with pytest.raises(InputError, match="--store"):
-        ResultStore(tmp_path / "text" / "below")
     database = sqlite3.connect(tmp_path / "newer")
     database.execute("pragma user_version = 99")
     database.close()
     with pytest.raises(InputError, match="format 99"):
         ResultStore(tmp_path / "newer")
+
+
+def test_places_that_cannot_be_written_keep_nothing_and_say_so(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a file")
+    for place in (tmp_path, tmp_path / "text" / "below", Path("/proc/results.sqlite")):
+        with ResultStore(place) as store:
+            assert store.trouble.startswith(f"results are not kept in {place}: ")
+            assert store.claim("a")
+            store.put("a", {"cycles": 1})
+        with ResultStore(place) as store:
+            assert store.get("a") is None
+
+
+def test_a_document_is_bound_to_its_key(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / "r.sqlite") as store:
+        store.put("a", {"cycles": 1})
+        store._db.execute("insert into results select 'b', document, digest, made_at from results where key = 'a'")
+        assert store.get("a") == {"cycles": 1}
+        assert not store.trouble
+        assert store.get("b") is None
+        assert "result b in" in store.trouble
+        assert "another run" in store.trouble
+
+
+def test_a_document_that_is_no_report_is_made_again(tmp_path: Path) -> None:
+    request = Request("gemm m=64 n=64 k=64", load_arch("t4"))
+    with ResultStore(tmp_path / "r.sqlite") as store:
+        (first,) = run_cases([request], lambda _: Inline(), store=store)
+        report = dict(first.report or {})
+        del report["kernels"]
+        store.put(key_of(request), {"report": report, "cpu_s": 0.0})
+        (again,) = run_cases([request], lambda _: Inline(), store=store)
+        assert again.report == first.report
+        assert "does not follow the schema" in store.trouble
 
 
 def test_claims_keep_rivals_away_until_they_lapse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,8 +230,8 @@ def _write_page(report: Report, timeline: Callable[[], Timeline], options: argpa
     from sim.app.trace.page import page
 
     content = page(report, load_arch(options.arch, options.set), timeline)
-    with arguments.written("--html", path):
-        path.write_text(content, encoding="utf-8")
+    with arguments.written("--html", path) as part:
+        part.write_text(content, encoding="utf-8")
 
 
 def _print_profile(report: Report, json: bool) -> None:
@@ -256,8 +256,8 @@ def _show_array(options: argparse.Namespace, path: Path) -> None:
     matplotlib.use("Agg")
     from sim.app.report.animation import animate
 
-    with arguments.written("--show-array", path):
-        animate(array.title, array.frames, path)
+    with arguments.written("--show-array", path) as part:
+        animate(array.title, array.frames, part)
     if not options.json:
         print(f"{array}\nanimated in {path}\n")
 
@@ -318,14 +318,14 @@ def _archs(options: argparse.Namespace) -> int:
 
 def _validate(options: argparse.Namespace) -> int:
     picture = arguments.picture(options)
-    from sim.app.study.store import ResultStore, default_store
+    from sim.app.study.store import default_store, opened
     from sim.app.study.validate import select, validate
     from workloads.silicon import packaged_rows, read_rows
 
     filters = {name: getattr(options, name) for name in ("arch", "op", "dtype", "source", "schedule", "half")}
     rows = select(read_rows(options.reference) if options.reference else packaged_rows(), **filters)
     with (
-        ResultStore(Path(options.store) if options.store else default_store()) as store,
+        opened(Path(options.store) if options.store else default_store()) as store,
         arguments.counted("validate") as progress,
     ):
         validation = validate(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from arch.digits import whole_number
 from arch.errors import InputError
+from sim.app.whole_file import replacing
 
 if TYPE_CHECKING:
     from sim.app.report.render import Shown
@@ -198,10 +199,14 @@ def picture(options: argparse.Namespace) -> Path | None:
 
 
 @contextmanager
-def written(option: str, path: Path) -> Iterator[None]:
-    """Turns a full disk or a forbidden folder into one line."""
+def written(option: str, path: Path) -> Iterator[Path]:
+    """Gives the file to write to, which takes the place of `path` once it is whole.
+
+    Turns a full disk or a forbidden folder into one line.
+    """
     try:
-        yield
+        with replacing(path) as part:
+            yield part
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None
 
@@ -212,8 +217,8 @@ def save(draw: Callable[[], Any], path: Path) -> None:
 
     matplotlib.use("Agg")
     figure = draw()
-    with written("--plot", path):
-        figure.savefig(path, dpi=150)
+    with written("--plot", path) as part:
+        figure.savefig(part, dpi=150)
 
 
 @contextmanager

@@ -128,8 +128,8 @@ def _sweep(options: argparse.Namespace) -> int:
         if found.kept:
             print(f"\n{found.kept} results were in the store")
     if table:
-        with arguments.written("--csv", table):
-            found.write(table, melt=options.melt)
+        with arguments.written("--csv", table) as part:
+            found.write(part, melt=options.melt)
     if picture:
         arguments.save(lambda: _sweep_figure(found, options), picture)
     return 1 if found.failed else 0
@@ -194,13 +194,13 @@ def _check(options: argparse.Namespace) -> int:
     path = arguments.target("--out", options.out, (), options.force)
     from sim.app.study.check import check
     from sim.app.study.check_formats import FORMATS
-    from sim.app.study.store import ResultStore, default_store
+    from sim.app.study.store import default_store, opened
 
     if options.format not in FORMATS:
         near = difflib.get_close_matches(options.format, list(FORMATS), n=1, cutoff=0.0)[0]
         raise InputError(f"--format {options.format}: must be one of {', '.join(FORMATS)}; did you mean {near}?")
     with (
-        ResultStore(Path(options.store) if options.store else default_store()) as store,
+        opened(Path(options.store) if options.store else default_store()) as store,
         arguments.counted(options.config) as progress,
     ):
         found = check(
@@ -214,8 +214,8 @@ def _check(options: argparse.Namespace) -> int:
         )
     text = FORMATS[options.format](found)
     if path:
-        with arguments.written("--out", path):
-            path.write_text(text + "\n", encoding="utf-8")
+        with arguments.written("--out", path) as part:
+            part.write_text(text + "\n", encoding="utf-8")
     else:
         print(text)
     return found.exit_code

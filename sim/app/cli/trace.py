@@ -61,12 +61,12 @@ def _trace(options: argparse.Namespace) -> int:
             program=options.program,
             progress=progress,
         )
-    with arguments.written("-o", path):
+    with arguments.written("-o", path) as part:
         if path.suffix == ".pftrace":
             from sim.app.trace.perfetto import write
         else:
             from sim.app.trace.kanata import write
-        write(found, path)
+        write(found, part)
     size = path.stat().st_size
     begin, end = found.span
     what = f"{len(found.slices)} slices on {len(found.tracks)} tracks, cycles {begin} to {end}"

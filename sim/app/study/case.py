@@ -7,6 +7,8 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from arch.errors import InputError
@@ -37,9 +39,32 @@ class Answer:
         return {"report": self.report, "cpu_s": self.cpu_s}
 
     @classmethod
-    def kept(cls, document: Mapping[str, Any]) -> Answer:
-        """An answer from a store."""
-        return cls(report=document["report"], cpu_s=document["cpu_s"], code=code_hash())
+    def kept(cls, document: Mapping[str, Any]) -> Answer | None:
+        """An answer from a store; None if the document is none, or its report lacks what schema.json requires."""
+        report, cpu_s = document.get("report"), document.get("cpu_s")
+        if not isinstance(cpu_s, int | float) or not is_report(report):
+            return None
+        return cls(report=report, cpu_s=cpu_s, code=code_hash())
+
+
+def is_report(document: Any) -> bool:
+    """Whether a document has the version of schema.json and the keys that it requires, as do its kernels."""
+    version, keys, measured = _required()
+    return (
+        isinstance(document, dict)
+        and document.get("schema_version") == version
+        and document.keys() >= keys | measured
+        and isinstance(document["kernels"], list)
+        and all(isinstance(kernel, dict) and kernel.keys() >= measured for kernel in document["kernels"])
+    )
+
+
+@cache
+def _required() -> tuple[str, frozenset[str], frozenset[str]]:
+    """Version, keys of a report, keys of what is measured, by schema.json."""
+    schema = json.loads((resources.files("sim.app.report") / "schema.json").read_text(encoding="utf-8"))
+    version = schema["properties"]["schema_version"]["const"]
+    return version, frozenset(schema["required"]), frozenset(schema["$defs"]["measured"]["required"])
 
 
 def key_of(request: Request) -> str:

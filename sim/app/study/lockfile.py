@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from arch.errors import InputError
 from sim.app.fingerprint import code_hash
 from sim.app.study.digest import Digest
 from sim.app.study.toml_file import read_toml
+from sim.app.whole_file import replacing
 
 NAME = "cycles.lock"
 FORMAT = 2
@@ -99,15 +98,8 @@ def write(path: Path, lock: Lock) -> None:
         entry, block = lock.entries[name], blocks.get(name, "")
         parts.append(block if block and _only_entry(block) == (name, entry) else _block(name, entry, block))
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.writelines(parts)
-            os.chmod(temporary, path.stat().st_mode if path.exists() else 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(path) as part:
+            part.write_text("".join(parts), encoding="utf-8", newline="\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 

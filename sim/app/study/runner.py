@@ -43,11 +43,11 @@ def run_cases(
     for key, case in zip(keys, cases, strict=True):
         if key in answers or key in todo:
             continue
-        known = store.get(key) if store else None
+        known = _known(key, store)
         if known is None:
             todo[key] = case
         else:
-            answers[key] = Answer.kept(known)
+            answers[key] = known
     if todo:
         made = executor(list(todo.values()))
         with contextlib.ExitStack() as stack:
@@ -82,10 +82,10 @@ def _simulate(
             if store and not store.claim(key):
                 elsewhere.append(key)
                 continue
-            known = store.get(key) if store else None  # once the claim is ours, nobody can finish it unseen
+            known = _known(key, store)  # once the claim is ours, nobody can finish it unseen
             if store and known is not None:
                 store.release(key)
-                answers[key] = Answer.kept(known)
+                answers[key] = known
             else:
                 running[executor.submit(todo[key])] = key
         if not running:
@@ -114,6 +114,17 @@ def _simulate(
             waiting, elsewhere = elsewhere, waiting
     if progress:
         progress(len(todo), len(todo))
+
+
+def _known(key: str, store: ResultStore | None) -> Answer | None:
+    """What the store has under a key, if that can be used."""
+    document = store.get(key) if store else None
+    if store is None or document is None:
+        return None
+    answer = Answer.kept(document)
+    if answer is None:
+        store.distrust(key, "does not follow the schema of reports")
+    return answer
 
 
 def _keep(key: str, answer: Answer, store: ResultStore | None) -> None:

@@ -1,7 +1,8 @@
 """Results on disk, by the hash of everything that they depend on.
 
 One SQLite file in write-ahead mode: several processes share it, a result is there whole or not at all, whatever
-happens to the process or the disk in the middle of writing it. What is read back is checked against its own hash. A
+happens to the process or the disk in the middle of writing it. What is read back is checked against a hash of
+it and its key. A
 result that cannot be written is a warning, never the end of a study.
 
 A *claim* says that somebody is at work on a key, so that two studies at once do not simulate the same thing. It lapses
@@ -16,10 +17,11 @@ import json
 import os
 import socket
 import sqlite3
+import sys
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +52,31 @@ class ResultStore:
     """Results by key; safe for any number of processes. Use as a context manager, or `close` it."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the store at `path`, made if needed; InputError if that is impossible."""
+        """Opens the store at `path`, made if needed; one that cannot be written keeps nothing, and `trouble` says why.
+
+        InputError for a file that is something else.
+        """
         self.path = path
         self.trouble = ""
         """Why results are not being kept, once that has happened."""
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
-            self._db.execute("pragma journal_mode = wal")
-            self._db.execute("pragma synchronous = normal")
-            version = self._db.execute("pragma user_version").fetchone()[0]
-            if version not in (0, FORMAT):
-                raise InputError(
-                    f"--store {path}: has format {version}, this version reads {FORMAT}; name another file"
-                )
-            self._db.executescript(f"begin immediate; {_TABLES} pragma user_version = {FORMAT}; commit;")
-        except (OSError, sqlite3.Error) as error:
+            self._open(path)
+        except (OSError, sqlite3.OperationalError) as error:
+            self._warn(error)
+            self._open(":memory:")
+        except sqlite3.Error as error:
             raise InputError(f"--store {path}: cannot be used as a results file ({error}); name another file") from None
+
+    def _open(self, place: Path | str) -> None:
+        self._db = sqlite3.connect(place, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+        self._db.execute("pragma journal_mode = wal")
+        self._db.execute("pragma synchronous = normal")
+        version = self._db.execute("pragma user_version").fetchone()[0]
+        if version not in (0, FORMAT):
+            raise InputError(f"--store {place}: has format {version}, this version reads {FORMAT}; name another file")
+        self._db.executescript(f"begin immediate; {_TABLES} pragma user_version = {FORMAT}; commit;")
 
     def __enter__(self) -> ResultStore:
         return self
@@ -88,15 +97,22 @@ class ResultStore:
         except sqlite3.Error as error:
             self._warn(error)
             return None
-        if row is None or hashlib.sha256(row[0]).digest() != row[1]:
+        if row is None:
+            return None
+        if _digest(key, row[0]) != row[1]:
+            self.distrust(key, "is damaged, or was made for another run")
             return None
         found: dict[str, Any] = json.loads(zlib.decompress(row[0]))
         return found
 
+    def distrust(self, key: str, why: str) -> None:
+        """Notes that what is kept under `key` is not to be used; it is made again."""
+        self.trouble = self.trouble or f"result {key[:16]} in {self.path} {why}; it is simulated again"
+
     def put(self, key: str, document: Mapping[str, Any]) -> bool:
         """Keeps a document and ends the claim on its key; False, and `trouble` says why, if that is impossible."""
         content = zlib.compress(json.dumps(document, allow_nan=False).encode())
-        row = (key, content, hashlib.sha256(content).digest(), time.time())
+        row = (key, content, _digest(key, content), time.time())
         try:
             self._db.execute("begin immediate")
             self._db.execute("insert or replace into results values (?, ?, ?, ?)", row)
@@ -152,8 +168,24 @@ class ResultStore:
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("rollback")
 
-    def _warn(self, error: sqlite3.Error) -> None:
+    def _warn(self, error: sqlite3.Error | OSError) -> None:
         self.trouble = self.trouble or f"results are not kept in {self.path}: {error}"
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[ResultStore]:
+    """The store at `path`; what was wrong with it is a line on stderr at the end."""
+    with ResultStore(path) as store:
+        try:
+            yield store
+        finally:
+            if store.trouble:
+                print(f"tilewave: warning: {store.trouble}", file=sys.stderr)
+
+
+def _digest(key: str, content: bytes) -> bytes:
+    """What proves that a document is whole and was made for its key."""
+    return hashlib.sha256(key.encode() + b"\0" + content).digest()
 
 
 def _gone(owner: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import difflib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from sim.app.study.axes import Base, Point, axes_of, numeric, points
 from sim.app.study.case import Answer, key_of
 from sim.app.study.executors import Executor, check_executor, make_executor
 from sim.app.study.runner import Progress, run_cases
-from sim.app.study.store import ResultStore, default_store
+from sim.app.study.store import ResultStore, default_store, opened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -269,10 +268,8 @@ def run_points(
     if isinstance(store, ResultStore):
         ran = iter(run_cases(cases, make, store=store, progress=count))
     else:
-        with ResultStore(store or default_store()) as opened:
-            ran = iter(run_cases(cases, make, store=opened, progress=count))
-            if opened.trouble:
-                print(f"tilewave: {opened.trouble}", file=sys.stderr)
+        with opened(store or default_store()) as kept:
+            ran = iter(run_cases(cases, make, store=kept, progress=count))
     answers = [Answer(refused=point.reason) if point.case is None else next(ran) for point in found]
     return answers, len({key_of(case) for case in cases}) - simulated
 
