@@ -156,6 +156,8 @@ class DramSpec(NamedTuple):
     rfc: int
     refresh_gap: int
     """Between refreshes of neighbouring banks."""
+    refresh_step: int
+    """Between refreshes of the same bank of neighbouring channels."""
     page_policy: int
     """A policy of `page_policy`."""
     write_batch: int
@@ -205,6 +207,7 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         refi=ps_to_ticks(dram.t_refi_ps, clock_hz),
         rfc=ps_to_ticks(dram.t_rfc_ps, clock_hz),
         refresh_gap=ps_to_ticks(dram.t_refi_ps, clock_hz) // dram.banks,
+        refresh_step=ps_to_ticks(dram.t_refi_ps, clock_hz) // (dram.banks * dram.channels),
         page_policy=POLICIES.index(dram.page_policy),
         write_batch=dram.write_batch,
     )

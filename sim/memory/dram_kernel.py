@@ -74,10 +74,11 @@ def open_row(spec, state, counters, t, channel, bank, row):
     else:
         counters[_ROW_MISSES] += 1
     if spec.rfc > 0:
-        # Banks are refreshed one after the other, evenly over the interval; the first refresh comes one interval in.
-        since_first = activate - (bank + 1) * spec.refresh_gap
-        left = spec.rfc - since_first % spec.refi
-        if since_first >= 0 and left > 0:
+        # Banks are refreshed one after the other, evenly over the interval, and channels of one bank number likewise
+        # within its turn, whether a kernel runs or not.
+        since = activate - (bank + 1) * spec.refresh_gap - channel * spec.refresh_step
+        left = spec.rfc - since % spec.refi
+        if left > 0:
             activate += left
             counters[_REFRESH_WAITS] += 1
     batch = state.bank[base + 1] + 1

@@ -137,6 +137,18 @@ def test_bank_under_refresh_is_away_and_its_neighbour_is_not() -> None:
     assert memory.read(first + 80, memory.unit(3)) == first + 80 + 114
 
 
+def test_channels_refresh_one_bank_after_the_other_and_do_not_wait_for_a_kernel() -> None:
+    memory = Memory(t_refi_ps=1_600_000, t_rfc_ps=80_000)
+    channels = memory.spec.channels
+    assert channels > 1
+    for channel in range(channels):
+        first = 100 * 4 + 100 * channel / channels  # bank 3 of 16, each channel a share of the bank's turn later
+        for t_ns, ready in ((first - TICK_NS, first - TICK_NS), (first, first + 80), (first + 80, first + 80)):
+            memory = Memory(t_refi_ps=1_600_000, t_rfc_ps=80_000)
+            assert memory.read(t_ns, memory.unit(3), channel=channel) == ready + 114
+    assert memory.read(0, memory.unit(15)) == 80 + 114  # the last bank's refresh, one interval before its first turn
+
+
 def test_bus_turns_round_for_a_batch_of_writes_and_back() -> None:
     memory = Memory(write_batch=8)
     memory.read(0, memory.unit(3), 4)  # bus until 4
