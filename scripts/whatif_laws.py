@@ -1,0 +1,354 @@
+#!/usr/bin/env python3
+"""The law of monotony on random cases: a better machine is not slower by accident.
+
+    scripts/whatif_laws.py [--cases N] [--seed S] [--choice N] [--only PATTERN ...] [--json]
+
+A case is an operator, a shape, a machine, one of its figures and a factor by which the figure gets better: more
+bandwidth, units, capacity or clock, or fewer cycles of a latency or an interval. It runs before and after, once with
+the schedule of the unchanged machine held and once with the machine's own choice (`auto`). A run that gets more than
+1 % slower breaks the law, and is listed with what grew. The first `--choice` cases also simulate all candidates of the
+unchanged machine: how much slower the chosen one is than the best (regret), and how far estimates are from what was
+simulated, by family. Exit code 1 if a run gets more than 5 % slower, or more than 1 % of the cases break the law.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import random
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+FOLDER = Path(__file__).resolve().parent
+sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
+
+from random_cases import RandomCase, random_cases  # noqa: E402
+
+from arch.errors import InputError  # noqa: E402
+from arch.load import leaves, load_arch  # noqa: E402
+from arch.spec import MachineSpec  # noqa: E402
+from arch.units import CYCLES  # noqa: E402
+from sim.app.families import family_of  # noqa: E402
+from sim.app.report.record import RunRecord  # noqa: E402
+from sim.app.run import request_of, run  # noqa: E402
+
+SLOWER = 0.01
+"""A run that gets slower by more breaks the law."""
+
+MUCH_SLOWER = 0.05
+"""No run may get slower by more."""
+
+SHARE = 0.01
+"""Share of the cases that may break the law, for reasons that hardware has, too."""
+
+FACTORS = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
+"""By how much a figure gets better."""
+
+HEADLINE = 0.5
+"""Share of the cases that change one of the figures that people change first."""
+
+MORE: Mapping[str, tuple[str, ...]] = {
+    "gpu": (
+        *("sm.count", "clock.boost", "dram.bandwidth", "l2.bandwidth", "l2.size"),
+        *("sm.registers", "sm.max_warps", "sm.max_ctas", "sm.wgmma_in_flight", "sm.instruction_prefetch"),
+        *("sm.instruction_cache", "shared.bandwidth", "shared.return", "shared.queue", "shared.max_per_sm"),
+        *("l1.size", "l1.bandwidth", "l1.miss_queue", "l1.queue"),
+        *("port.read", "port.receive", "port.write", "port.gpc", "tma.max_in_flight", "tma.queue"),
+        *("dsmem.read", "dsmem.write", "l2.ways", "l2.write_bandwidth", "l2.link_bandwidth", "l2.coalescer"),
+        *("dram.banks", "dram.t_refi", "power.limit"),
+    ),
+    "tpu": (
+        *("clock.boost", "dram.bandwidth", "pcie.bandwidth", "pcie.path", "host.bandwidth", "host.ops"),
+        *("array.count", "weight_fifo.depth", "accumulators.rows", "unified_buffer.size", "unified_buffer.bandwidth"),
+        *("activation.values", "vector.lanes", "control.buffer", "control.queue"),
+    ),
+    "rdu": (
+        *("clock.boost", "pcu.count", "pmu.count", "hbm.bandwidth", "ddr.bandwidth"),
+        *("pcu.lanes", "pcu.stages", "pcu.fifo", "pcu.vector_inputs", "pcu.vector_outputs", "pmu.size", "pmu.banks"),
+        *("pmu.bandwidth", "pmu.addresses", "mesh.vector", "mesh.scalar", "mesh.control_wires", "mesh.credits"),
+        *("dies.bandwidth", "agcu.bandwidth", "agcu.in_flight", "hbm.banks", "hbm.t_refi", "ddr.banks", "ddr.t_refi"),
+        *("host.bandwidth",),
+    ),
+}
+"""Figures of which more is better, by family: those that people change first stand in its first line."""
+
+_TIMINGS = ("latency", "overhead", "t_rcd", "t_rp", "t_ras", "t_rc", "t_faw", "t_wtr", "t_rtw", "t_rfc")
+
+LESS: Mapping[str, tuple[str, ...]] = {
+    "gpu": (
+        *("sm.cta_launch", "sm.warp_setup", "sm.address_interval", "sm.register_conflict", "sync.barrier"),
+        *("sync.barrier_per_warp", "sync.warp_sync", "sync.mbarrier_arrive", "sync.mbarrier_wait", "sync.cluster_sync"),
+        *("shared.load_latency", "shared.store_latency", "shared.setup", "l1.hit_latency", "cp_async.latency"),
+        *("tma.issue_gap", "tma.latency", "tma.multicast_latency", "dsmem.latency", "l2.hit_latency", "l2.far_latency"),
+        *(f"dram.{name}" for name in _TIMINGS),
+        *("launch.kernel", "launch.setup", "launch.cta_interval", "launch.drain"),
+    ),
+    "tpu": (
+        *("array.issue_interval", "array.wide_interval", "unified_buffer.latency", "activation.latency"),
+        *("vector.latency", "control.issue", "control.sync", "dram.overhead", "dram.latency", "pcie.latency"),
+        *("host.turnaround", "host.exp_ops"),
+    ),
+    "rdu": (
+        *("pcu.tail_interval", "pcu.latency", "pmu.latency", "mesh.hop", "mesh.control", "dies.latency"),
+        *(f"{memory}.{name}" for memory in ("hbm", "ddr") for name in _TIMINGS),
+        *("launch.program_load", "launch.argument_load", "launch.execute", "launch.host", "launch.hardware"),
+    ),
+}
+"""Figures of which less is better, by family."""
+
+FIRST = 5
+"""How many of `MORE` of each family are those that people change first."""
+
+ROW_COLUMNS = ("interval", "latency")
+"""Columns of instruction rows of which less is better."""
+
+Mode = Literal["held", "auto"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run and a figure that gets better. text: the figure's better value, as one types it."""
+
+    run: RandomCase
+    path: str
+    text: str
+    factor: float
+
+    def __str__(self) -> str:
+        return f"{self.run} with {self.path}={self.text} (x {self.factor:g})"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a better figure did: relative change of the time, and the warp state or unit that grew most."""
+
+    mode: Mode
+    change: float
+    schedules: tuple[str, str]
+    grew: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the choice costs on the unchanged machine: time over the best candidate's, and errors of estimates (ratio
+    of the estimate to what was simulated, by candidate)."""
+
+    family: str
+    operator: str
+    regret: float
+    chosen: str
+    best: str
+    ratios: tuple[float, ...]
+
+
+@dataclass
+class Found:
+    """All that was found. refused: cases that a machine cannot run before or after, with the reason."""
+
+    outcomes: list[tuple[Case, Outcome]] = field(default_factory=list)
+    choices: list[tuple[Case, Choice]] = field(default_factory=list)
+    refused: list[tuple[Case, str]] = field(default_factory=list)
+
+    def broken(self, mode: Mode) -> list[tuple[Case, Outcome]]:
+        """What breaks the law, the worst first."""
+        worse = [(case, o) for case, o in self.outcomes if o.mode == mode and o.change > SLOWER]
+        return sorted(worse, key=lambda pair: -pair[1].change)
+
+    def lawful(self, mode: Mode) -> bool:
+        """Whether few cases break the law, and none by much."""
+        broken = self.broken(mode)
+        count = sum(o.mode == mode for _, o in self.outcomes)
+        return len(broken) <= SHARE * count and all(o.change <= MUCH_SLOWER for _, o in broken)
+
+
+# ---------------------------------------------------------------------------------------------------- what changes
+
+
+def better(spec: MachineSpec, path: str, factor: float) -> str | None:
+    """The value of a figure made better by a factor, as one types it; None where that is no change."""
+    if path.startswith("instructions."):
+        name, column = path.removeprefix("instructions.").rpartition(".")[::2]
+        row = next(row for row in spec.instructions if row.name == name)  # type: ignore[attr-defined]
+        value, unit, more = getattr(row, f"{column}_cycles"), CYCLES, False
+    else:
+        leaf = leaves(type(spec)).get(path)
+        if leaf is None:
+            return None
+        value = spec
+        for attribute in leaf.attributes:
+            value = getattr(value, attribute, None)
+        unit, more = leaf.unit, path in MORE[spec.family]
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value:
+        return None
+    moved: int | float = value * factor if more else value / factor
+    if isinstance(value, int):
+        moved = math.ceil(moved) if more else math.floor(moved)
+    if moved == value:
+        return None
+    return f"{moved!r} {unit.printed[-1]}".strip() if unit else repr(moved)
+
+
+def figures_of(spec: MachineSpec) -> list[str]:
+    """Figures of a machine of which we know which way is better, instruction rows included."""
+    rows = [f"instructions.{row.name}.{column}" for row in getattr(spec, "instructions", ()) for column in ROW_COLUMNS]
+    return [*MORE[spec.family], *LESS[spec.family], *rows]
+
+
+def cases(seed: int, only: Sequence[str] = (), archs: tuple[str, ...] = ()) -> Iterator[Case]:
+    """Cases without end, the same ones for the same seed. only: patterns of figures; archs: machines, default all."""
+    rng = random.Random(f"laws {seed}")
+    for drawn in random_cases(seed, archs):
+        spec = load_arch(drawn.arch, drawn.set)
+        paths = figures_of(spec)
+        first = MORE[spec.family][:FIRST] if rng.random() < HEADLINE else ()
+        wanted = [path for path in first or paths if not only or any(fnmatch.fnmatch(path, p) for p in only)]
+        if not wanted:
+            continue
+        path, factor = rng.choice(wanted), rng.choice(FACTORS)
+        text = better(spec, path, factor)
+        options = {key: value for key, value in drawn.options.items() if key != "exact"}
+        if text is not None:
+            yield Case(RandomCase(drawn.workload, drawn.arch, drawn.set, options), path, text, factor)
+
+
+# ---------------------------------------------------------------------------------------------------- what runs
+
+
+def examine(case: Case) -> list[Outcome]:
+    """The case with the schedule held, then with the machine's own choice. InputError where a machine cannot run it."""
+    before = _run(case, (), "auto")
+    changed = (f"{case.path}={case.text}",)
+    held = _run(case, changed, before.schedule)
+    auto = held if held.schedule == _chosen(case, changed) else _run(case, changed, "auto")
+    return [_outcome("held", before, held), _outcome("auto", before, auto)]
+
+
+def choice(case: Case) -> Choice | None:
+    """What all candidates of the unchanged machine take; None where there is no choice."""
+    asked = request_of(case.run.workload, case.run.arch, case.run.set, **case.run.options)
+    plan = family_of(asked.machine.family).plan(asked)
+    if len(plan.candidates) < 2:
+        return None
+    times: dict[int, tuple[int, int]] = {}
+    for number in range(len(plan.candidates)):
+        try:
+            ran = plan.run(number, None)
+        except InputError:  # it does not fit, and the choice passes over it
+            continue
+        times[number] = (ran.device_ps, ran.cycles)
+    chosen, best = next(iter(times)), min(times, key=lambda number: times[number][0])
+    ratios = tuple(plan.candidates[number][1] / max(1, cycles) for number, (_, cycles) in times.items())
+    regret = times[chosen][0] / times[best][0] - 1
+    names = [plan.candidates[number][0] for number in (chosen, best)]
+    return Choice(asked.machine.family, asked.asked.word, regret, *names, ratios)  # type: ignore[union-attr]
+
+
+def examine_all(some: Sequence[Case], choices: int, *, say: bool = False) -> Found:
+    """Runs all cases, and the candidates of the first `choices`."""
+    found = Found()
+    for number, case in enumerate(some):
+        try:
+            found.outcomes += [(case, outcome) for outcome in examine(case)]
+            if number < choices and (made := choice(case)) is not None:
+                found.choices.append((case, made))
+        except InputError as error:
+            found.refused.append((case, str(error)))
+        if say:
+            print(f"\r{number + 1} of {len(some)}", end="", file=sys.stderr, flush=True)
+    if say:
+        print(file=sys.stderr)
+    return found
+
+
+def _run(case: Case, changed: Sequence[str], schedule: str) -> RunRecord:
+    options = {**case.run.options, "schedule": schedule}
+    return run(request_of(case.run.workload, case.run.arch, [*case.run.set, *changed], **options))
+
+
+def _chosen(case: Case, changed: Sequence[str]) -> str:
+    """The schedule that the changed machine's own choice runs first."""
+    asked = request_of(case.run.workload, case.run.arch, [*case.run.set, *changed], **case.run.options)
+    candidates = family_of(asked.machine.family).plan(asked).candidates
+    return candidates[0][0] if candidates else ""
+
+
+def _outcome(mode: Mode, before: RunRecord, after: RunRecord) -> Outcome:
+    grown = {name: count - _states(before).get(name, 0) for name, count in _states(after).items()}
+    most = max(grown, key=lambda name: grown[name], default="")
+    change = after.time_ps / before.time_ps - 1
+    return Outcome(mode, change, (before.schedule, after.schedule), most if grown.get(most, 0) > 0 else "")
+
+
+def _states(record: RunRecord) -> dict[str, int]:
+    """Cycles by unit and reason, over all kernels."""
+    total: dict[str, int] = {}
+    for kernel in record.kernels:
+        for unit, reasons in kernel.stalls.items():
+            for reason, count in reasons.items():
+                if unit != "issue":
+                    total[f"{unit}: {reason}"] = total.get(f"{unit}: {reason}", 0) + count
+    return total
+
+
+# ---------------------------------------------------------------------------------------------------- what is shown
+
+
+def text_of(found: Found) -> str:
+    """What was found, for people."""
+    lines = []
+    for mode in ("held", "auto"):
+        broken = found.broken(mode)  # type: ignore[arg-type]
+        changes = sorted(o.change for _, o in found.outcomes if o.mode == mode)
+        worst = f", the worst by {100 * changes[-1]:.2f} %" if changes else ""
+        lines.append(f"schedule {mode}: {len(broken)} of {len(changes)} runs get more than 1 % slower{worst}")
+        for case, outcome in broken:
+            moved = "" if outcome.schedules[0] == outcome.schedules[1] else "; {} -> {}".format(*outcome.schedules)
+            lines.append(f"  {100 * outcome.change:+.2f} %  {case}; grew: {outcome.grew or 'nothing'}{moved}")
+    for family in sorted({made.family for _, made in found.choices}):
+        some = [made for _, made in found.choices if made.family == family]
+        errors = sorted(abs(math.log(max(ratio, 1e-9))) for made in some for ratio in made.ratios)
+        near = sum(made.regret <= 0.02 for made in some)
+        lines.append(
+            f"choice on {family}: within 2 % of the best candidate in {near} of {len(some)} cases, mean regret "
+            f"{100 * statistics.mean(made.regret for made in some):.1f} %, worst "
+            f"{100 * max(made.regret for made in some):.1f} %; estimates are off by a factor of "
+            f"{math.exp(statistics.median(errors)):.2f} (median), "
+            f"{math.exp(errors[int(0.95 * (len(errors) - 1))]):.2f} (19 of 20)"
+        )
+    lines.append(f"{len(found.refused)} cases were refused by their machine")
+    return "\n".join(lines)
+
+
+def dict_of(found: Found) -> dict[str, Any]:
+    """What was found, as plain data."""
+    return {
+        "outcomes": [{"case": str(case), **asdict(outcome)} for case, outcome in found.outcomes],
+        "choices": [{"case": str(case), **asdict(made)} for case, made in found.choices],
+        "refused": [{"case": str(case), "reason": reason} for case, reason in found.refused],
+    }
+
+
+def main(words: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--choice", type=int, default=0, metavar="N", help="simulate all candidates of the first N")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="figures, such as 'dram.*'")
+    parser.add_argument("--arch", nargs="+", default=[], metavar="A", help="machines; default: all presets")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(words)
+    drawn = cases(options.seed, options.only, tuple(options.arch))
+    found = examine_all([next(drawn) for _ in range(options.cases)], options.choice, say=sys.stderr.isatty())
+    print(json.dumps(dict_of(found)) if options.json else text_of(found))
+    return 0 if found.lawful("held") and found.lawful("auto") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

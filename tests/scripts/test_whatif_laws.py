@@ -1,0 +1,71 @@
+"""The law of monotony on a few random cases, and that `scripts/whatif_laws.py` notices what breaks it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from arch.load import list_archs, load_arch
+
+FOLDER = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    return importlib.import_module("whatif_laws")
+
+
+def test_a_better_figure_makes_no_run_slower(script: ModuleType) -> None:
+    found = script.examine_all(list(islice(script.cases(seed=0), 50)), choices=0)
+    assert len(found.outcomes) >= 2 * 40
+    for mode in ("held", "auto"):
+        assert [f"{100 * o.change:+.2f} % {case}" for case, o in found.broken(mode)] == []
+
+
+def test_cases_are_the_same_for_the_same_seed_and_differ_by_it(script: ModuleType) -> None:
+    first, again, other = ([str(case) for case in islice(script.cases(seed), 20)] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("machine", list_archs())
+def test_every_figure_of_the_tables_gets_better_one_way(script: ModuleType, machine: str) -> None:
+    spec = load_arch(machine)
+    more, less = (set(table[spec.family]) for table in (script.MORE, script.LESS))
+    assert not more & less
+    known = [path for path in script.figures_of(spec) if script.better(spec, path, 2.0)]
+    assert {"clock.boost", *script.MORE[spec.family][:2]} <= set(known)
+    assert len(known) > 20
+
+
+def test_better_is_more_of_a_bandwidth_and_less_of_a_latency(script: ModuleType) -> None:
+    spec = load_arch("h100-sxm")
+    assert script.better(spec, "sm.count", 1.01) == "134"
+    assert script.better(spec, "dram.bandwidth", 2) == "6704000000000 B/s"
+    assert script.better(spec, "l2.hit_latency", 2) == "140 cycles"
+    assert script.better(spec, "launch.setup", 2) is None  # nothing is left to save
+    assert script.better(spec, "instructions.ffma.fp32.latency", 2) == "2.0 cycles"
+
+
+def test_what_breaks_the_law_is_noticed(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer SMs passed off as an improvement."""
+    monkeypatch.setattr(script, "better", lambda spec, path, factor: "4")
+    drawn = script.cases(0, only=["sm.count"], archs=("a100-sxm4-80gb",))
+    found = script.examine_all([next(case for case in drawn if case.run.workload.startswith("gelu"))], choices=1)
+    assert len(found.broken("held")) == 1
+    assert not found.lawful("held")
+    assert "grew: warps" in script.text_of(found)
+
+
+def test_regret_is_what_the_best_candidate_would_save(script: ModuleType) -> None:
+    case = script.Case(script.RandomCase("gemm m=256 n=256 k=64 dtype=fp16", "t4"), "sm.count", "80", 2.0)
+    made = script.choice(case)
+    assert (made.family, made.operator) == ("gpu", "gemm")
+    assert len(made.ratios) > 1
+    assert made.regret >= 0
+    assert (made.regret == 0) == (made.chosen == made.best)
