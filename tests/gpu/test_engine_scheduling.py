@@ -119,6 +119,19 @@ def test_ctas_start_in_linear_order_on_the_emptiest_sm(hopper: GpuSpec) -> None:
     assert placed == [[0, 2, 4], [1, 3, 5]]
 
 
+def test_ctas_fewer_than_sms_go_to_the_gpcs_in_turn() -> None:
+    """A GPC's link to the L2 is shared, so that one GPC full of CTAs beside empty ones would be slower."""
+    spec = load_arch("a100-sxm4-80gb", {"sm.count": 7, "gpc.count": 3})  # GPCs of 3, 2 and 2 SMs
+    launch = Device(spec, cold_launch=False).build(plain(ctas=5, warps=1), {}, launch_ps=0)
+    launch.advance(0)
+    per_sm = launch.occupancy.ctas
+    rows = launch.state.ctas
+    placed = [
+        [int(row[Cta.LINEAR]) for row in rows[sm * per_sm : (sm + 1) * per_sm] if row[Cta.ACTIVE]] for sm in range(7)
+    ]
+    assert placed == [[0], [3], [], [1], [4], [2], []]
+
+
 def test_the_chip_hands_out_one_cta_after_the_other() -> None:
     spec = load_arch("a100-sxm4-80gb", {"sm.count": 2, "gpc.count": 2, "launch.cta_interval": "10 ns"})
     result = run(spec, plain(ctas=6, warps=1))

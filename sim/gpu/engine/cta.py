@@ -40,6 +40,7 @@ class CtaSlots(IntEnum):
 
     FREE = 8  # CTAs that it has room for
     NEWEST = 9  # launch order of its newest CTA
+    IN_TURN = 11  # the SM whose turn this place of the chip's order is
     LAUNCH_FREE = 15  # tick until which it sets up warps
 
 

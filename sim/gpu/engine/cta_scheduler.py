@@ -22,7 +22,8 @@ from sim.gpu.lower.tables import WarpVariables
 
 @inner
 def place_clusters(p, prog, st, t):
-    """Places as many waiting clusters as fit: the emptiest SMs first, all CTAs of a cluster inside one GPC."""
+    """Places as many waiting clusters as fit: the emptiest SMs first, of equal ones in turn over the GPCs, all CTAs of
+    a cluster inside one GPC."""
     size = p[Chip.CLUSTER_SIZE]
     while st.chip[Grid.NEXT_CLUSTER] < p[CtaFigure.CLUSTERS]:
         cluster = st.chip[Grid.NEXT_CLUSTER]
@@ -49,7 +50,8 @@ def emptiest_sm(p, st, gpc):
     """The SM with room for most CTAs, of GPC `gpc` or, where that is -1, of the chip; -1 if none has room."""
     best = -1
     most = 0
-    for sm in range(p[Chip.SMS]):
+    for turn in range(p[Chip.SMS]):
+        sm = st.sms[turn, CtaSlots.IN_TURN]
         if (gpc < 0 or st.sms[sm, Port.GPC] == gpc) and st.sms[sm, CtaSlots.FREE] > most:
             most = st.sms[sm, CtaSlots.FREE]
             best = sm

@@ -82,6 +82,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
     sm_rows = _rows(sms, SM_WIDTH)
     sm_rows[:, CtaSlots.FREE] = p[Chip.CTAS_PER_SM]
     locate_ports(spec, sm_rows)
+    sm_rows[:, CtaSlots.IN_TURN] = np.argsort(_place_in_gpc(sm_rows[:, Port.GPC]), kind="stable")
     warps_per_sub_core = -(-warps_per_sm // int(p[Chip.SUB_CORES]))
     gpcs = int(sm_rows[:, Port.GPC].max()) + 1
     sub_core_rows = _rows(sub_cores, TensorCore.FIRST_WARP + warps_per_sub_core)
@@ -123,6 +124,11 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         log=log,
         trace=trace,
     )
+
+
+def _place_in_gpc(gpc: np.ndarray) -> np.ndarray:
+    """The number of each SM within its GPC, of SMs in the order of GPCs."""
+    return np.arange(len(gpc)) - np.searchsorted(gpc, gpc)
 
 
 def _zeros(*shape: int) -> np.ndarray:
