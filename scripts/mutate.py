@@ -4,8 +4,9 @@
     scripts/mutate.py [--only NAME ...] [--part K/N] [--list]
 
 A mutant replaces a pattern within one function, class or constant of a copy of the program. The tests that stand beside
-it must fail then; golden files are not among them, since an accepted update would hide the mutant. --part 1/10 takes
-every tenth mutant. Prints each mutant with what became of it; exit code 1 if one survives, 2 if a pattern is not there.
+it must fail then, and pass before; golden files are not among them, since an accepted update would hide the mutant.
+Mutants stand in mutants.toml. Those of compiled code run as plain Python. --part 1/10 takes every tenth mutant. Prints
+each mutant with what became of it; exit code 1 if one survives, 2 if a pattern is not there or tests fail without it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,74 +31,31 @@ COPIED = ("arch", "sim", "workloads", "tests", "scripts", "docs")
 @dataclass(frozen=True)
 class Mutant:
     """One way to break the program. symbol: `file:Class.method`, `file:function` or `file:NAME`; pattern: a regular
-    expression with one match in it; tests: what must notice, as pytest is given it."""
+    expression with one match in it; tests: what must notice, as pytest is given it; unjitted: they run without numba's
+    compiler."""
 
     name: str
     symbol: str
     pattern: str
     replacement: str
     tests: str
+    unjitted: bool = False
 
 
-ENERGY, REGULATOR = "sim/gpu/power/energy.py", "sim/gpu/power/regulator.py"
-GPU_FAMILY = "sim/app/families/gpu.py"
-POWER_TESTS = "tests/gpu/test_power.py"
-SOURCE_TESTS = "tests/test_validate.py"
+def load(file: Path) -> tuple[Mutant, ...]:
+    """The mutants of a file like `mutants.toml`, in its order."""
+    found = []
+    for group in tomllib.loads(file.read_text(encoding="utf-8"))["file"]:
+        plain = group.get("unjitted", _COMPILED in (ROOT / group["path"]).read_text(encoding="utf-8"))
+        for name, symbol, pattern, replacement in group["mutants"]:
+            found.append(Mutant(name, f"{group['path']}:{symbol}", pattern, replacement, group["tests"], plain))
+    return tuple(found)
 
-MUTANTS = (
-    Mutant("issue energy", f"{ENERGY}:EnergyModel.__init__", r"energy\.issue_fj", "0", POWER_TESTS),
-    Mutant("FMA energy of one lane", f"{ENERGY}:EnergyModel.__init__", r"INST_FMA, WARP_SIZE \*", "INST_FMA, 1 *",
-           POWER_TESTS),
-    Mutant("shared-memory energy", f"{ENERGY}:EnergyModel.__init__", r"SHARED_WRITE_BYTES, energy\.\w+",
-           "SHARED_WRITE_BYTES, 0", POWER_TESTS),
-    Mutant("L1 energy", f"{ENERGY}:EnergyModel.__init__", r"32 \* energy\.l1", "0 * energy.l1", POWER_TESTS),
-    Mutant("L2-write energy", f"{ENERGY}:EnergyModel.__init__", r"PORT_WRITE_BYTES, energy\.\w+",
-           "PORT_WRITE_BYTES, 0", POWER_TESTS),
-    Mutant("DRAM energy", f"{ENERGY}:EnergyModel.__init__", r"energy\.dram_fj_per_byte", "0", POWER_TESTS),
-    Mutant("tensor energy", f"{ENERGY}:EnergyModel.set_tensor_dtype", r"2 \* per_flop", "per_flop", POWER_TESTS),
-    Mutant("data factor", f"{ENERGY}:EnergyModel.__init__", r"\(factor if moves_data else 1\)", "1", POWER_TESTS),
-    Mutant("voltage of a window", f"{ENERGY}:EnergyModel.window_fj", r"core_fj \* voltage \* voltage",
-           "core_fj * self._reference_mv * self._reference_mv", POWER_TESTS),
-    Mutant("voltage in the search", f"{ENERGY}:EnergyModel.sustained_hz", r"core \* squared // now_squared", "core",
-           POWER_TESTS),
-    Mutant("static power", f"{ENERGY}:EnergyModel.window_fj", r"self\._static_mw \* window_ps", "0", POWER_TESTS),
-    Mutant("memory in the search", f"{ENERGY}:EnergyModel.sustained_hz", r"now_squared \+ memory\)", "now_squared)",
-           POWER_TESTS),
-    Mutant("never throttles", f"{REGULATOR}:PowerRegulator.step",
-           r"self\.sustained or self\.elapsed_ps >= clock\.onset_ps", "False", POWER_TESTS),
-    Mutant("limit ignored", f"{REGULATOR}:PowerRegulator.__init__", r"limit_mw or ", "", POWER_TESTS),
-    Mutant("highest clock ignored", f"{REGULATOR}:PowerRegulator.__init__", r"highest_hz or ", "", POWER_TESTS),
-    Mutant("lowest clock ignored", f"{REGULATOR}:PowerRegulator.step", r"clock\.lowest_hz", "1", POWER_TESTS),
-    Mutant("lowest clock in the search", f"{ENERGY}:EnergyModel._clock_table", r"halves\(clock\.lowest_hz",
-           "halves(210_000_000", POWER_TESTS),
-    Mutant("clock step ignored", f"{REGULATOR}:PowerRegulator.step", r"level // clock\.step_hz \* clock\.step_hz",
-           "level", POWER_TESTS),
-    Mutant("sustained ignored", f"{REGULATOR}:PowerRegulator.step", r"if self\.sustained or self", "if self",
-           POWER_TESTS),
-    Mutant("no undershoot", f"{REGULATOR}:PowerRegulator.step", r"level \* round\(clock\.undershoot \* 1000\) // 1000",
-           "level", POWER_TESTS),
-    Mutant("no recovery", f"{REGULATOR}:PowerRegulator.step", r"self\.elapsed_ps < clock\.recovery_ps", "True",
-           POWER_TESTS),
-    Mutant("no onset", f"{REGULATOR}:PowerRegulator.step", r"self\.elapsed_ps >= clock\.onset_ps", "True", POWER_TESTS),
-    Mutant("one settling run", "sim/app/families/gpu_run.py:_SETTLING_RUNS", r"= 8", "= 1", POWER_TESTS),
-    Mutant("bandwidth of a source", f"{GPU_FAMILY}:Gpu.row", r"if rate else \[\]", "if False else []", SOURCE_TESTS),
-    Mutant("locked clock of a source", f"{GPU_FAMILY}:Gpu.row", r"if locked else None", "if False else None",
-           SOURCE_TESTS),
-    Mutant("limit of a source", f"{GPU_FAMILY}:Gpu.row", r"if limit else None", "if False else None", SOURCE_TESTS),
-    Mutant("kind of a source", f"{GPU_FAMILY}:Gpu.row", r'environment\.kind\.get\(row\.dtype, "auto"\)', '"auto"',
-           SOURCE_TESTS),
-    Mutant("MAPE as median", "sim/app/study/validate.py:_group", r"statistics\.fmean\(absolute\)",
-           "statistics.median(absolute)", SOURCE_TESTS),
-    Mutant("ridge of one memory", "sim/app/report/figures.py:Figures.external_bytes_per_s", r"\bsum\(", "max(",
-           "tests/report/test_report.py"),
-    Mutant("tolerance of a lock doubled", "sim/app/study/digest.py:Change.beyond", r"size > tolerance",
-           "size > 2 * tolerance", "tests/study/test_check.py"),
-    Mutant("tolerance of a check doubled", "sim/app/families/gpu_check.py:check", r"passed = error <= op\.tolerance",
-           "passed = error <= 2 * op.tolerance", "tests/test_check_mode.py"),
-    Mutant("violations ignored", "sim/app/families/gpu_check.py:check", r" and not replay\.violations", "",
-           "tests/test_check_mode.py"),
-)  # fmt: skip
-"""In the order of what they concern."""
+
+_COMPILED = "from sim.engine.jit import"
+"""A file that imports it has compiled functions: a mutant of one would have the engine compiled anew."""
+
+MUTANTS = load(Path(__file__).with_name("mutants.toml"))
 
 
 def _range(source: str, path: Sequence[str]) -> tuple[int, int]:
@@ -128,22 +87,28 @@ def mutated(source: str, mutant: Mutant) -> str:
     return source[:begin] + text + source[end:]
 
 
+def passes(root: Path, tests: str, unjitted: bool) -> bool:
+    """Whether tests pass in the copy at `root`; ValueError where they do not run at all."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
+    mode = {"NUMBA_DISABLE_JIT": "1"} if unjitted else {}
+    done = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, check=False,
+        env={**os.environ, **mode, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    if done.returncode not in (0, 1):
+        raise ValueError(f"{tests} did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
+    return done.returncode == 0
+
+
 def survives(mutant: Mutant, root: Path) -> bool:
     """Whether the tests of a mutant pass in the copy at `root`, which is as it was afterwards."""
     file = root / mutant.symbol.partition(":")[0]
     source = file.read_text(encoding="utf-8")
     file.write_text(mutated(source, mutant), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests.split()]
     try:
-        done = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": str(root)},
-        )  # fmt: skip
+        return passes(root, mutant.tests, mutant.unjitted)
     finally:
         file.write_text(source, encoding="utf-8")
-    if done.returncode not in (0, 1):
-        raise ValueError(f"{mutant.name}: {mutant.tests} did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
-    return done.returncode == 0
 
 
 def copied(folder: Path) -> Path:
@@ -178,6 +143,9 @@ def main(words: list[str] | None = None) -> int:
             mutated((ROOT / mutant.symbol.partition(":")[0]).read_text(encoding="utf-8"), mutant)
         with tempfile.TemporaryDirectory() as folder:
             root = copied(Path(folder))
+            for tests, unjitted in dict.fromkeys((mutant.tests, mutant.unjitted) for mutant in chosen):
+                if not passes(root, tests, unjitted):
+                    raise ValueError(f"{tests} fails without a mutant")
             for mutant in chosen:
                 survived = survives(mutant, root)
                 alive += survived

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from arch.gpu import GpuSpec
+from arch.load import load_arch
 from sim.gpu.engine import port
 from sim.gpu.engine.events import Event
 from sim.gpu.engine.l1 import L1
 from sim.gpu.engine.state import SM_WIDTH
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, RegisterTile
-from tests.gpu.conftest import column, run
+from tests.gpu.conftest import column, cycles, run
 
 VALUE = RegisterTile("value", (1, 32), "fp32")
 OTHER = RegisterTile("other", (1, 32), "fp32")
@@ -241,6 +242,30 @@ def test_a_wgmma_waits_to_issue_until_the_tensor_core_has_taken_those_before(hop
     assert held is not None
     starts, goes_on, _ = two_warpgroups(hopper, (count, 1), 3000)
     assert goes_on[0] == starts[0] + max(count, (count - held) * row.interval_cycles)
+
+
+def products(count: int, from_registers: bool = False) -> KernelBuilder:
+    """A warpgroup that issues `count` wgmma m64n64k16 and waits for them."""
+    kernel = KernelBuilder("products", (1, 1, 1))
+    a, b = kernel.shared("a", (64, 16), "bf16"), kernel.shared("b", (16, 64), "bf16")
+    acc, fragment = RegisterTile("acc", (16, 64), "fp32"), RegisterTile("fragment", (16, 16), "bf16")
+    with kernel.role("warpgroup", warps=4, registers=168) as r:
+        left = fragment.whole if from_registers else a[0, WARP * 16 : 16, :]
+        r.wgmma(acc.whole, left, b.stage(), shape="m64n64k16", dtype="bf16", count=count)
+        r.wgmma_commit()
+        r.wgmma_wait(0)
+    return kernel
+
+
+@pytest.mark.parametrize("from_registers", [False, True])
+@pytest.mark.parametrize("rate", [16, 32, 128])
+def test_operands_of_wgmma_come_at_the_bandwidth_of_shared_memory(rate: int, from_registers: bool) -> None:
+    """B of 16 x 64 and, unless registers hold it, A of 64 x 16: once for the warpgroup, however fast products are."""
+    spec = load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 2, "shared.bandwidth": f"{rate} B/clk"})
+    few, more = (cycles(run(spec, products(n, from_registers).build())) for n in (8, 40))
+    operand_bytes = 2 * (16 * 64 + (0 if from_registers else 64 * 16))
+    interval = spec.instruction("wgmma", "bf16", "m64n64k16").interval_cycles
+    assert (more - few) / 32 == pytest.approx(max(operand_bytes / rate, interval), rel=0.01)
 
 
 def test_cp_async_wait_ends_with_the_group(ampere: GpuSpec) -> None:

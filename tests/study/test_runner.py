@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.app.families.request import Request
+from sim.app.families.request import Bench, Request
 from sim.app.study import case as case_module
 from sim.app.study.case import key_of
 from sim.app.study.executors import Executor, Inline, Processes, make_executor
@@ -116,16 +116,44 @@ def test_another_version_does_not_see_the_results(store: ResultStore, monkeypatc
     assert store.get(key_of(CASES[0])) is None
 
 
-def test_the_key_is_of_all_that_matters_and_of_nothing_else() -> None:
-    case = Request("gemm m=1 n=1 k=1", MACHINE, l2="cold")
-    assert case == Request("gemm m=1 n=1 k=1", MACHINE)
-    others = [
-        replace(case, workload="gemm m=2 n=1 k=1"),
-        replace(case, schedule="mma"),
-        Request("gemm m=1 n=1 k=1", MACHINE, l2="warm"),
-        replace(case, machine=load_arch("t4", ["sm.count=39"])),
-    ]
-    assert len({key_of(case), *(key_of(other) for other in others)}) == 5
+ANOTHER: dict[str, Any] = {
+    "workload": "gemm m=2 n=1 k=1", "machine": load_arch("t4", ["sm.count=39"]), "schedule": "mma",
+    "without": ("swizzle",), "check": True, "exact": True, "l2": "warm", "scope": "stream", "clock": "sustained",
+    "data": "zeros", "tune": True, "program": "mine.py:make",
+}  # fmt: skip
+"""By field of a request, what else may be asked for; those of `Bench` follow from their types."""
+
+
+def changed(case: Request, name: str) -> Request:
+    """A request that differs in one field, of itself or of its benchmark; KeyError for one that nobody thought of."""
+    _, _, inner = name.partition("bench.")
+    if not inner:
+        return replace(case, **{name: ANOTHER[name]})
+    value = getattr(case.bench, inner)
+    return replace(
+        case, bench=replace(case.bench, **{inner: not value if isinstance(value, bool) else (value or 0) + 1})
+    )
+
+
+FIELDS = [*(f.name for f in fields(Request) if f.name != "bench"), *(f"bench.{f.name}" for f in fields(Bench))]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_of_a_request_is_in_its_key(name: str) -> None:
+    case = Request("gemm m=1 n=1 k=1", MACHINE)
+    other = changed(case, name)
+    assert other != case
+    assert key_of(other) != key_of(case)
+
+
+def test_requests_that_differ_in_one_field_have_keys_of_their_own() -> None:
+    case = Request("gemm m=1 n=1 k=1", MACHINE)
+    assert len({key_of(case), *(key_of(changed(case, name)) for name in FIELDS)}) == 1 + len(FIELDS)
+
+
+def test_what_changes_no_answer_is_not_in_the_key() -> None:
+    case = Request("gemm m=1 n=1 k=1", MACHINE)
+    assert key_of(Request("gemm m=1 n=1 k=1", MACHINE, l2="cold")) == key_of(case)
     assert key_of(replace(case, machine=MACHINE.model_copy(update={"title": "another"}))) == key_of(case)
 
 
