@@ -53,7 +53,7 @@ def graph(size: int, multiply: bool) -> Graph:
 
 def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     """All operators, each beside its published time."""
-    size = 512 if quick else 8192
+    size = 2048 if quick else 8192
     report = simulate(graph(size, multiply=not quick), MACHINE, clock="sustained" if not quick else "isolated")
     print(as_text([profile_section(report.record)]), file=sys.stderr)
     ms = {entry.name: entry.device_ps * 1e-9 for entry in profile(report.record)}
@@ -63,7 +63,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         for name, value in PUBLISHED_MS.items()
         if name in ms
     ]
-    if quick:  # small matrices stay in the L2: the statements below are about large ones
+    if quick:  # a quarter of them would stay in the L2: the limits below are about large ones
         return claims, _picture(ms)
     claims += [Claim(f"{name} over mul_", ms[name] / scale, "x", 1.0, LIMIT) for name in SAME_AS_SCALE]
     claims += [

@@ -178,6 +178,8 @@ def test_dirty_evictions_hold_up_writers_when_the_write_buffer_is_full() -> None
     assert drained > 100 * 128
     # 1 byte a cycle: what exceeds the buffers has gone over the bus before the last writer is through.
     assert answers[-1] >= drained * TICKS_PER_CYCLE
+    # The slice's port waits with it: a write that needs no room, on a line that is there, comes after them all.
+    assert l2_write(spec, state, 0, 0, lines[-1], 1, 1) > answers[-1]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,9 @@ def test_every_mutant_still_has_its_place(mutate: ModuleType) -> None:
     for mutant in mutate.MUTANTS:
         source = (ROOT / mutant.symbol.partition(":")[0]).read_text(encoding="utf-8")
         assert mutate.mutated(source, mutant) != source
-        assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests.split())
+        files = [word.partition("::")[0] for word in mutant.tests.split() if not word.startswith("-")]
+        assert files
+        assert all((ROOT / file).exists() for file in files)
     assert len({mutant.name for mutant in mutate.MUTANTS}) == len(mutate.MUTANTS)
 
 

@@ -1,0 +1,82 @@
+"""Blocked at t - 1, ready at t: what each unit of a TPU waits for, in programs of a few instructions."""
+
+from __future__ import annotations
+
+import pytest
+
+from arch.load import load_arch
+from sim.engine.clock import TICKS_PER_CYCLE, ps_to_ticks
+from sim.tpu.assembly import assemble
+from sim.tpu.machine import Calendar, Machine, Result
+from sim.tpu.program import Program
+
+SMALL = {
+    "array.rows": 8, "array.columns": 4, "accumulators.rows": 64, "unified_buffer.size": "8 KiB",
+    "control.sync": "20 cycles",
+}  # fmt: skip
+LOAD = "read_host_memory host=0 address=0 rows=4 row_bytes=8 host_pitch=8 pitch=8\n"
+WEIGHTS = "read_weights address=0\n"
+WAIT = "sync waiter=matrix0 after=host_read\n"
+MULTIPLY = "matrix_multiply ub=0 pitch=8 rows=4 depth=8 columns=4 acc=0\n"
+ACTIVATE = "activate acc=0 rows=4 columns=4 ub=64 pitch=4\n"
+
+
+def run(text: str, **figures: str | int) -> Result:
+    """A program on a small machine, with the spans of its units."""
+    spec = load_arch("tpu-v1", SMALL | {name.replace("__", "."): value for name, value in figures.items()})
+    program = Program("lab", "lab", assemble(text), 4096, 64, lambda *_: None, lambda _: [])
+    return Machine(spec, program, log=True).run()
+
+
+def spent(result: Result, unit: str, cause: str) -> int:
+    """Cycles that a unit spent on a cause before it had finished."""
+    return result.accounts[unit].get(cause, 0) // TICKS_PER_CYCLE
+
+
+def test_a_calendar_serves_in_order() -> None:
+    calendar = Calendar()
+    assert [calendar.book(now, ticks) for now, ticks in ((0, 10), (3, 5), (15, 1), (20, 2))] == [0, 10, 15, 20]
+    assert calendar.busy == 18
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_as_many_tiles_wait_as_the_weight_fifo_holds(depth: int) -> None:
+    """Weights come before their activations do: the fetch stops at a full FIFO."""
+    result = run(WEIGHTS * 8 + LOAD + WAIT + MULTIPLY * 8, weight_fifo__depth=depth, pcie__latency="100 us")
+    assert max(level for _, level in result.fifo_levels[0]) == depth
+    assert spent(result, "weights", "fifo_full") > 10_000
+
+
+@pytest.mark.parametrize("latency_ns", [100, 700])
+def test_weights_come_a_latency_after_their_transfer_and_are_shifted_in_row_by_row(latency_ns: int) -> None:
+    spec = load_arch("tpu-v1", SMALL)
+    found = [run(WEIGHTS, dram__latency=f"{ns} ns").accounts["weights"]["busy"] for ns in (0, latency_ns)]
+    assert found[0] == found[1]  # the bus is free for the next tile meanwhile
+    ends = []
+    for ns in (0, latency_ns):
+        text = LOAD + WAIT + WAIT.replace("matrix0", "weights") + WEIGHTS + MULTIPLY
+        result = run(text, dram__latency=f"{ns} ns", array__overlap_weights="false")
+        (begin,) = [begin for cause, begin, _ in result.spans["matrix0"] if cause == "weight_shift"]
+        (active,) = [begin for cause, begin, _ in result.spans["matrix0"] if cause == "active"]
+        assert active - begin == 8 * TICKS_PER_CYCLE
+        ends.append(active)
+    assert ends[1] - ends[0] == ps_to_ticks(latency_ns * 1000, spec.clock.boost_hz)
+
+
+@pytest.mark.parametrize("sync", [0, 20, 300])
+def test_a_synchronisation_costs_its_cycles(sync: int) -> None:
+    free, found = (run(LOAD + WEIGHTS + WAIT + MULTIPLY, control__sync=f"{n} cycles") for n in (0, sync))
+    begin, at = (next(b for c, b, _ in r.spans["matrix0"] if c == "active") for r in (free, found))
+    assert at - begin == sync * TICKS_PER_CYCLE
+
+
+def test_accumulators_are_not_written_before_they_have_been_read() -> None:
+    """The second product of the same accumulators starts when the activation unit has ended; of others, at once."""
+    text = LOAD + WEIGHTS * 2 + WAIT + MULTIPLY + ACTIVATE
+    slow = {"activation__values": 1, "activation__latency": "50 cycles"}
+    same, other = run(text + MULTIPLY, **slow), run(text + MULTIPLY.replace("acc=0", "acc=32"), **slow)
+    second = [[b for c, b, _ in r.spans["matrix0"] if c == "active"][1] for r in (same, other)]
+    read_end = max(end for cause, _, end in same.spans["activation"] if cause == "accumulators")
+    assert second[0] == read_end + 50 * TICKS_PER_CYCLE
+    assert second[1] < read_end
+    assert spent(other, "matrix0", "accumulators") == 0 < spent(same, "matrix0", "accumulators")
