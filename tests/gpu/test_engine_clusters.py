@@ -9,7 +9,7 @@ from sim.gpu.engine.events import Event
 from sim.gpu.language import CTA_X, WARP, KernelBuilder
 from tests.gpu.conftest import column, run
 
-SMALL = {"sm.count": 2, "gpc.count": 1, "launch.cta_interval": "0 ns"}
+SMALL: dict[str, str | int | float] = {"sm.count": 2, "gpc.count": 1, "launch.cta_interval": "0 ns"}
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
@@ -64,3 +64,24 @@ def test_an_arrival_at_another_cta_takes_the_networks_latency(remote: int) -> No
     assert spec.sync.mbarrier_arrive_cycles is not None
     way = spec.dsmem.latency_cycles if remote else spec.sync.mbarrier_arrive_cycles
     assert goes_on == arrived + way + spec.sync.mbarrier_wait_cycles
+
+
+def test_a_phase_ends_with_the_arrival_that_takes_effect_last() -> None:
+    """An arrival from the other CTA is on its way while one of the own CTA, made later, has come."""
+    kernel = KernelBuilder("two", (2, 1, 1), (2, 1, 1))
+    barrier = kernel.mbarrier("barrier", 1, 2)
+    with kernel.role("waits", warps=1, registers=32) as r, r.when(CTA_X.equals(0)):
+        r.mbarrier_wait(barrier, 0, 0)
+    with kernel.role("arrives", warps=1, registers=32) as r:
+        with r.when(CTA_X.equals(0)):
+            r.run("ffma", 20)
+        r.mbarrier_arrive(barrier, 0, cluster=1)
+    spec = load_arch("h100-sxm", SMALL)
+    result = run(spec, kernel.build())
+    own, other = (column(result, 2, Event.T_ISSUE, 1, cta)[0] for cta in (0, 1))
+    assert spec.dsmem is not None
+    assert spec.sync.mbarrier_arrive_cycles is not None
+    assert spec.sync.mbarrier_wait_cycles is not None
+    assert other < own < own + spec.sync.mbarrier_arrive_cycles < other + spec.dsmem.latency_cycles
+    done = other + spec.dsmem.latency_cycles + spec.sync.mbarrier_wait_cycles
+    assert column(result, 0, Event.T_DONE) == [done]

@@ -47,8 +47,8 @@ def bytes_per_cycle(spec: GpuSpec, kind: str = "load") -> float:
 
 def machine(**figures: str | int) -> GpuSpec:
     """Two SMs of an A100, in two GPCs if nothing else is said."""
-    names = {name.replace("_", ".", 1): value for name, value in figures.items()}
-    return load_arch("a100-sxm4-80gb", {"sm.count": 2, "gpc.count": 2, "launch.cta_interval": "0 ns"} | names)
+    small: dict[str, str | int | float] = {"sm.count": 2, "gpc.count": 2, "launch.cta_interval": "0 ns"}
+    return load_arch("a100-sxm4-80gb", small | {name.replace("_", ".", 1): value for name, value in figures.items()})
 
 
 @pytest.mark.parametrize("rate", [8, 16])

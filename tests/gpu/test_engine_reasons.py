@@ -14,7 +14,7 @@ from tests.gpu.conftest import column, run
 
 VALUE, OTHER = RegisterTile("value", (1, 32), "fp32"), RegisterTile("other", (1, 32), "fp32")
 X = GlobalTensor("x", (4096,), "fp32", (1,))
-SMALL = {"sm.count": 2, "gpc.count": 1, "launch.cta_interval": "0 ns"}
+SMALL: dict[str, str | int | float] = {"sm.count": 2, "gpc.count": 1, "launch.cta_interval": "0 ns"}
 
 WORKING = ("selected",)
 

@@ -147,6 +147,55 @@ def test_bar_sync_releases_everybody_after_the_last_arrival(ampere: GpuSpec, war
     assert released == sorted(release + (warp // 4) * interval for warp in range(warps))
 
 
+@pytest.mark.parametrize("count", [1, 2, 16])
+def test_a_run_is_done_a_latency_after_its_last_instruction(ampere: GpuSpec, count: int) -> None:
+    row = ampere.instruction("ffma", "fp32")
+    kernel = one_warp()
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.run("ffma", count, dst=VALUE.whole)
+    result = run(ampere, kernel.build())
+    took = column(result, 0, Event.T_DONE)[0] - column(result, 0, Event.T_ISSUE)[0]
+    assert took == (count - 1) * row.interval_cycles + row.latency_cycles
+
+
+@pytest.mark.parametrize("stores", [1, 40])
+def test_a_barrier_waits_for_the_stores_before_it(ampere: GpuSpec, stores: int) -> None:
+    kernel = one_warp()
+    tile = kernel.shared("tile", (32, 32), "fp32")
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.sts(tile[0, 0:32, 0:1].T, VALUE.whole, stores, vector_bytes=4)  # all in one bank
+        r.bar_sync(0, 1)
+    result = run(ampere, kernel.build())
+    made, arrived = column(result, 0, Event.T_DONE)[0], column(result, 1, Event.T_ISSUE)[0] + 1
+    assert made > arrived
+    cost = ampere.sync.barrier_cycles + ampere.sync.barrier_per_warp_cycles
+    assert column(result, 1, Event.T_DONE) == [made + cost]
+
+
+@pytest.mark.parametrize("arrivals", [1, 2, 3])
+def test_every_phase_of_an_mbarrier_needs_all_its_arrivals(hopper: GpuSpec, arrivals: int) -> None:
+    """Warps that arrive twice each, 100 instructions apart from each other: phases end with the last of them."""
+    kernel = one_warp()
+    barrier = kernel.mbarrier("barrier", 1, arrivals)
+    with kernel.role("waits", warps=1, registers=32) as r:
+        for phase in range(2):
+            r.mbarrier_wait(barrier, 0, phase)
+    with kernel.role("arrives", warps=arrivals, registers=32) as r, r.loop("i", 2):
+        with r.loop("j", WARP + 1):
+            r.run("ffma", 100)
+        r.mbarrier_arrive(barrier, 0)
+    result = run(hopper, kernel.build())
+    resume, arrive = hopper.sync.mbarrier_wait_cycles, hopper.sync.mbarrier_arrive_cycles
+    assert resume is not None
+    assert arrive is not None
+    arrived = [column(result, 3, Event.T_ISSUE, 1 + warp) for warp in range(arrivals)]
+    # In the order of time, each arrival counts for the phase that is open then.
+    order = sorted(tick for ticks in arrived for tick in ticks)
+    for phase in range(2):
+        last = order[(phase + 1) * arrivals - 1]
+        assert column(result, phase, Event.T_DONE) == [last + arrive + resume]
+
+
 @pytest.mark.parametrize("late", ["arrival", "wait"])
 def test_an_mbarrier_wait_ends_with_the_phase(hopper: GpuSpec, late: str) -> None:
     """Whoever comes late: a wait that finds its phase complete costs its issue slot only."""

@@ -130,9 +130,8 @@ def changed(case: Request, name: str) -> Request:
     if not inner:
         return replace(case, **{name: ANOTHER[name]})
     value = getattr(case.bench, inner)
-    return replace(
-        case, bench=replace(case.bench, **{inner: not value if isinstance(value, bool) else (value or 0) + 1})
-    )
+    other: dict[str, Any] = {inner: not value if isinstance(value, bool) else (value or 0) + 1}
+    return replace(case, bench=replace(case.bench, **other))
 
 
 FIELDS = [*(f.name for f in fields(Request) if f.name != "bench"), *(f"bench.{f.name}" for f in fields(Bench))]

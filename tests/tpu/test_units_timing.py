@@ -10,7 +10,7 @@ from sim.tpu.assembly import assemble
 from sim.tpu.machine import Calendar, Machine, Result
 from sim.tpu.program import Program
 
-SMALL = {
+SMALL: dict[str, str | int | float] = {
     "array.rows": 8, "array.columns": 4, "accumulators.rows": 64, "unified_buffer.size": "8 KiB",
     "control.sync": "20 cycles",
 }  # fmt: skip
@@ -73,7 +73,7 @@ def test_a_synchronisation_costs_its_cycles(sync: int) -> None:
 def test_accumulators_are_not_written_before_they_have_been_read() -> None:
     """The second product of the same accumulators starts when the activation unit has ended; of others, at once."""
     text = LOAD + WEIGHTS * 2 + WAIT + MULTIPLY + ACTIVATE
-    slow = {"activation__values": 1, "activation__latency": "50 cycles"}
+    slow: dict[str, str | int] = {"activation__values": 1, "activation__latency": "50 cycles"}
     same, other = run(text + MULTIPLY, **slow), run(text + MULTIPLY.replace("acc=0", "acc=32"), **slow)
     second = [[b for c, b, _ in r.spans["matrix0"] if c == "active"][1] for r in (same, other)]
     read_end = max(end for cause, _, end in same.spans["activation"] if cause == "accumulators")
