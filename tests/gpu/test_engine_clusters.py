@@ -6,7 +6,7 @@ import pytest
 
 from arch.load import load_arch
 from sim.gpu.engine.events import Event
-from sim.gpu.language import CTA_X, WARP, KernelBuilder
+from sim.gpu.language import CTA_X, WARP, KernelBuilder, RegisterTile
 from tests.gpu.conftest import column, run
 
 SMALL: dict[str, str | int | float] = {"sm.count": 2, "gpc.count": 1, "launch.cta_interval": "0 ns"}
@@ -85,3 +85,19 @@ def test_a_phase_ends_with_the_arrival_that_takes_effect_last() -> None:
     assert other < own < own + spec.sync.mbarrier_arrive_cycles < other + spec.dsmem.latency_cycles
     done = other + spec.dsmem.latency_cycles + spec.sync.mbarrier_wait_cycles
     assert column(result, 0, Event.T_DONE) == [done]
+
+
+def test_a_cluster_waits_for_stores_to_shared_memory_before_it() -> None:
+    kernel = KernelBuilder("stores", (2, 1, 1), (2, 1, 1))
+    tile, value = kernel.shared("tile", (32, 32), "fp32"), RegisterTile("value", (1, 32), "fp32")
+    with kernel.role("warp", warps=1, registers=32) as r:
+        with r.when(CTA_X.equals(0)):
+            r.sts(tile[0, 0:32, 0:1].T, value.whole, 40, vector_bytes=4)  # all in one bank
+        r.cluster_sync()
+    spec = load_arch("h100-sxm", SMALL)
+    result = run(spec, kernel.build())
+    made = column(result, 0, Event.T_DONE)[0]
+    assert spec.sync.cluster_sync_cycles is not None
+    assert made > column(result, 1, Event.T_ISSUE)[0] + 1
+    for cta in (0, 1):
+        assert column(result, 1, Event.T_DONE, 0, cta) == [made + spec.sync.cluster_sync_cycles]
