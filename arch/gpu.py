@@ -384,6 +384,18 @@ _NO_FLOOR = Documents("rows of every n alone have a floor", "interval")
 _WARPGROUP_OPS = ("wgmma", "wgmma_rs")
 
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("fmax", "fmin", "max", "min"), "fmnmx"),
+    **dict.fromkeys(("fma", "fmad", "mad"), "ffma"),
+    **dict.fromkeys(("exp", "exp2", "mufu"), "ex2"),
+    **dict.fromkeys(("log", "log2"), "lg2"),
+    **dict.fromkeys(("rsqrt", "sqrt"), "rsq"),
+    **dict.fromkeys(("div", "reciprocal"), "rcp"),
+    **{"add": "fadd", "mul": "fmul", "sub": "fadd", "select": "sel", "shift": "shf", "shuffle": "shfl", "f2f": "cvt"},
+}
+"""Opcodes by the names that CUDA, PTX or Python have for them: what an error calls nearest."""
+
+
 class Instruction(Group):
     """One row of the instruction table: a warp instruction's pipe, issue interval and latency.
 
@@ -542,7 +554,7 @@ class GpuSpec(MachineSpec):
         names = {row.name: key for key, row in self._rows.items()}
         # Rows of the same op come first: a wrong dtype or shape is likelier than a wrong op.
         same_op = [name for name, key in names.items() if key[0] == op] or list(names)
-        close = difflib.get_close_matches(wanted, same_op, n=1, cutoff=0.0)
+        close = difflib.get_close_matches(wanted.replace(op, _OTHER_NAMES.get(op, op), 1), same_op, n=1, cutoff=0.0)
         raise InputError(f"{self.name} has no instruction {wanted}; nearest: {close[0] if close else 'none'}")
 
     def has_instruction(self, op: str, dtype: str, shape: str = "") -> bool:

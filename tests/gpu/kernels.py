@@ -128,7 +128,7 @@ def wgmma_gemm(
                 r.mbarrier_arrive(empty, stage, cluster=everyone if cluster > 1 else None)
         out_tile = RegisterTile("out", (16, tn), out)
         r.run("cvt", 32, dst=out_tile.whole, srcs=(acc.whole,), compute=lambda _, x: x)
-        r.sts(sc[0, mine:16, :], out_tile.whole, 8)
+        r.sts(sc[0, mine:16, :], out_tile.whole)
         r.fence_async()
         r.bar_sync(1, 8)
         with r.when(WARP.equals(0)):
@@ -265,7 +265,7 @@ def exchange() -> Program:
         r.bar_sync(1, 2)
         r.mbarrier_wait(full, 0, 0)
         r.lds(own.whole, loaded.stage(), 1, into="own")
-        r.run("fmul", 2, dst=own.whole, srcs=(own.whole,), compute=lambda _, v: 2 * v, after=("own",))
+        r.run("fmul", dst=own.whole, srcs=(own.whole,), compute=lambda _, v: 2 * v, after=("own",))
         r.stmatrix(doubled.stage(), own.whole, 1)
         r.cluster_sync()
         r.dsmem_st(came.stage(), own.whole, 1, rank=1 - CLUSTER_RANK)

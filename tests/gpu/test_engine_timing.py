@@ -118,12 +118,13 @@ def test_a_dependent_shared_load_takes_the_latency_of_the_table(ampere: GpuSpec)
 @pytest.mark.parametrize("shape", ["m16n8k16", "m16n8k8"])
 def test_a_dependent_mma_waits_for_its_accumulator_an_independent_one_for_the_pipe(ampere: GpuSpec, shape: str) -> None:
     row = ampere.instruction("mma", "fp16", shape)
-    a = RegisterTile("a", (16, 16), "fp16")
+    depth = int(shape.partition("k")[2])
+    a, b = RegisterTile("a", (16, depth), "fp16"), RegisterTile("b", (depth, 8), "fp16")
     accumulators = [RegisterTile(f"acc{i}", (16, 8), "fp32") for i in range(2)]
     kernel = one_warp()
     with kernel.role("warp", warps=1, registers=64) as r:
         for acc in (accumulators[0], accumulators[0], accumulators[1]):
-            r.mma(acc.whole, a.whole, a.whole, shape=shape, dtype="fp16", count=1)
+            r.mma(acc.whole, a.whole, b.whole, shape=shape, dtype="fp16", count=1)
     result = run(ampere, kernel.build())
     first, dependent, independent = (column(result, op, Event.T_ISSUE)[0] for op in range(3))
     assert dependent - first == pytest.approx(row.latency_cycles, abs=1 / 256)
@@ -252,7 +253,7 @@ def two_warpgroups(hopper: GpuSpec, counts: tuple[int, int], lag: int) -> tuple[
     Returns the cycles at which each issues its first and goes on after its last, and at which its wait ends.
     """
     kernel = one_warp()
-    a, b = kernel.shared("a", (64, 64), "bf16"), kernel.shared("b", (64, 128), "bf16")
+    a, b = kernel.shared("a", (64, 16), "bf16"), kernel.shared("b", (16, 128), "bf16")
     acc = RegisterTile("acc", (16, 128), "fp32")
     for group, count in enumerate(counts):
         with kernel.role(f"warpgroup{group}", warps=4, registers=168) as r:

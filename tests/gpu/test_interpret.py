@@ -264,7 +264,7 @@ def test_a_stream_reads_its_shared_operands_to_its_end() -> None:
     tile = kernel.shared("tile", (1, 8), "fp32")
     acc = RegisterTile("acc", (1, 8), "fp32")
     with kernel.role("one", 2, 32) as r:
-        r.run("iadd", 1, dst=acc.whole, compute=np.zeros_like)
+        r.run("iadd", dst=acc.whole, compute=np.zeros_like)
         with r.when(WARP.equals(0)):
             r.sts(tile.stage(), acc.whole, 1)
         r.bar_sync(0, 2)

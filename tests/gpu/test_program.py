@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +15,13 @@ from sim.gpu.language import (
     BUILTIN_VARS,
     CTA_X,
     Const,
+    GlobalTensor,
     IntLike,
     Kernel,
     KernelBuilder,
+    Op,
     RegisterTile,
+    RoleBuilder,
     Var,
     as_expr,
     evaluate,
@@ -261,3 +267,55 @@ def test_a_kernel_written_against_the_old_names_builds() -> None:
     assert isinstance(built, Kernel)
     assert old.Program("copy", (x,), (built,), "by hand").addresses()["x"] > 0
     assert (old.Kernel, old.walk, old.CTA_X) == (Kernel, walk, CTA_X)
+
+
+# ------------------------------------------------------------------------------------ what an op costs and what it does
+
+
+def counted(write: Callable[[RoleBuilder], None]) -> int:
+    """Warp instructions of the one op that `write` appends."""
+    kernel = KernelBuilder("counted", (1, 1, 1))
+    with kernel.role("warps", warps=4, registers=64) as role:
+        write(role)
+    (op,) = kernel.build().roles[0].body
+    assert isinstance(op, Op)
+    return op.count
+
+
+X = GlobalTensor("x", (64, 64), "fp16", (64, 1))
+ROW, SQUARE = RegisterTile("row", (1, 64), "fp16"), RegisterTile("square", (16, 16), "fp16")
+SUM = RegisterTile("sum", (16, 8), "fp32")
+
+
+@pytest.mark.parametrize(
+    ("write", "count"),
+    [
+        (lambda r, **c: r.ldg(SQUARE.whole, X[0:16, 0:16], into="x", **c), 1),
+        (lambda r, **c: r.ldg(SQUARE.whole, X[0:16, 0:16], into="x", vector_bytes=4, **c), 4),
+        (lambda r, **c: r.stg(X[0:64, 0:64], SQUARE.whole, vector_bytes=2, **c), 128),
+        (lambda r, **c: r.run("fmul", dst=SQUARE.whole, srcs=(SQUARE.whole,), compute=lambda _, x: x, **c), 8),
+        (lambda r, **c: r.mma(SUM.whole, SQUARE.whole, SQUARE[:, 0:8], shape="m16n8k8", dtype="fp16", **c), 2),
+        (lambda r, **c: r.mma(SUM.whole, SQUARE.whole, SQUARE[0:8, :].T, shape="m16n8k8", dtype="fp16", **c), 2),
+    ],
+)
+def test_counts_follow_from_the_views_and_fewer_are_refused(write: Any, count: int) -> None:
+    """Arithmetic may be packed, two elements a lane; bytes and products may not."""
+    assert counted(write) == count
+    assert counted(lambda r: write(r, count=3 * count)) == 3 * count
+    packed = count // 2 if count == 8 else count
+    assert counted(lambda r: write(r, count=packed)) == packed
+    if packed > 1:
+        with pytest.raises(InputError, match=rf"count={packed - 1}: .*, which takes {packed}"):
+            counted(lambda r: write(r, count=packed - 1))
+
+
+def test_threads_that_share_a_vector_need_more_loads() -> None:
+    kernel = KernelBuilder("shared", (1, 1, 1))
+    tile = kernel.shared("tile", (1, 64), "fp16")
+    with kernel.role("warps", warps=1, registers=64) as role:
+        role.lds(ROW.whole, tile.stage(), sharers=8)
+        with pytest.raises(InputError, match="128 B at 512 B an instruction, 8 threads a vector, which takes 2"):
+            role.lds(ROW.whole, tile.stage(), 1, sharers=8)
+    (op,) = kernel.build().roles[0].body
+    assert isinstance(op, Op)
+    assert op.count == 2

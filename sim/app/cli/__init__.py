@@ -121,6 +121,14 @@ def _parser() -> Parser:
     )
     archs.set_defaults(command=_archs)
 
+    opcodes = commands.add_parser(
+        "opcodes", help="opcodes of the tile language, and what they cost on a GPU", allow_abbrev=False
+    )
+    opcodes.add_argument("name", metavar="NAME", help="preset or machine file")
+    arguments.add_overrides(opcodes)
+    opcodes.add_argument("--json", action="store_true", help="JSON instead of text")
+    opcodes.set_defaults(command=_opcodes)
+
     validate = commands.add_parser("validate", help="simulated against measured times", allow_abbrev=False)
     validate.add_argument("--reference", metavar="FILE", help="CSV of measurements; default: the packaged rows")
     for name in ("arch", "op", "dtype", "source", "schedule"):
@@ -313,6 +321,18 @@ def _archs(options: argparse.Namespace) -> int:
         print(as_json(machines))
     else:
         show([Section("", tuple(machines.items()))])
+    return FINE
+
+
+def _opcodes(options: argparse.Namespace) -> int:
+    from sim.app.opcodes import opcodes, sections
+    from sim.app.report.render import show
+
+    found = opcodes(options.name, tuple(options.set))
+    if options.json:
+        print(as_json(found))
+    else:
+        show(sections(found))
     return FINE
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from arch.errors import InputError
+from sim.gpu.language.counts import too_few, usual
 from sim.gpu.language.expressions import ZERO, Const, IntLike, Var, as_expr
+from sim.gpu.language.meanings import added, copied, multiplied
 from sim.gpu.language.ops import OPS, Space, Unit
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
 from sim.gpu.language.rules import check_kernel, misfit
@@ -60,22 +60,27 @@ class RoleBuilder:
         self._bodies[-1].append(Assign(var, as_expr(value)))
         return Var(var)
 
-    def op(self, opcode: str, count: int = 1, **fields: Any) -> None:
-        """Appends `Op(opcode, count, ...)`; the named methods below are the readable way."""
-        if count < 0:
+    def op(self, opcode: str, count: int | None = None, **fields: Any) -> None:
+        """Appends `Op(opcode, count, ...)`; the named methods below are the readable way.
+
+        count: warp instructions; what the views need where it is None, nothing is appended where it is 0. Raises
+        InputError where it is less than they need (`sim.gpu.language.counts`).
+        """
+        op = Op(opcode, 1 if count is None else count, **fields, line=_written_at())
+        if op.count < 0:
             raise InputError(f"kernel {self._kernel.name}, role {self.name}: {opcode} count {count} is negative")
-        if count:
-            self._append(Op(opcode, count, **fields, line=_written_at()))
+        if op.count:
+            self._append(op if count is not None or misfit(op) else replace(op, count=usual(op)))
 
     def _append(self, op: Op) -> None:
-        wrong = misfit(op)
+        wrong = misfit(op) or too_few(op)
         if wrong:
             raise InputError(f"kernel {self._kernel.name}, role {self.name}, {op.opcode}: {wrong}")
         self._bodies[-1].append(op)
 
     # --- arithmetic on registers
 
-    def run(self, opcode: str, count: int, **fields: Any) -> None:
+    def run(self, opcode: str, count: int | None = None, **fields: Any) -> None:
         """`count` instructions of a fixed-latency opcode of the machine's table (ffma, imad, fmnmx, ex2, ...)."""
         if opcode in OPS:
             raise InputError(
@@ -84,19 +89,35 @@ class RoleBuilder:
         self.op(opcode, count, **fields)
 
     def mma(
-        self, acc: View, a: View, b: View, *, shape: str, dtype: str, count: int, accumulate: IntLike = 1, **fields: Any
+        self,
+        acc: View,
+        a: View,
+        b: View,
+        *,
+        shape: str,
+        dtype: str,
+        count: int | None = None,
+        accumulate: IntLike = 1,
+        **fields: Any,
     ) -> None:
         """`count` warp-level mma.sync of `shape`, together acc += a @ b for this warp's register tiles.
 
         accumulate: 0 where the sum starts from zero (the first step of a loop: `accumulate=k > 0`).
         """
         value = as_expr(accumulate)
-        self.op(
-            "mma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, value=value, compute=_matmul_into, **fields
-        )
+        self.op("mma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, value=value, compute=multiplied, **fields)
 
     def wgmma(
-        self, acc: View, a: View, b: View, *, shape: str, dtype: str, count: int, accumulate: IntLike = 1, **fields: Any
+        self,
+        acc: View,
+        a: View,
+        b: View,
+        *,
+        shape: str,
+        dtype: str,
+        count: int | None = None,
+        accumulate: IntLike = 1,
+        **fields: Any,
     ) -> None:
         """`count` asynchronous wgmma of the warp's warpgroup; a is shared or registers, b shared.
 
@@ -105,7 +126,7 @@ class RoleBuilder:
         """
         value = as_expr(accumulate)
         self.op(
-            "wgmma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, value=value, compute=_matmul_into, **fields
+            "wgmma", count, dst=acc, srcs=(a, b), shape=shape, dtype=dtype, value=value, compute=multiplied, **fields
         )
 
     def wgmma_fence(self) -> None:
@@ -124,28 +145,28 @@ class RoleBuilder:
 
     def load(self, dst: View, op: Op) -> None:
         """`op`, an `lds` or `ldmatrix` without dst, to the registers `dst`."""
-        self._append(replace(op, dst=dst, compute=_copy, line=_written_at()))
+        self._append(replace(op, dst=dst, compute=copied, line=_written_at()))
 
-    def ldmatrix(self, dst: View, src: View, count: int, **fields: Any) -> None:
+    def ldmatrix(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
         """`count` ldmatrix.x4 (8x8 matrices of 16-bit elements) from shared memory into fragments."""
-        self.op("ldmatrix", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+        self.op("ldmatrix", count, dst=dst, srcs=(src,), compute=copied, **fields)
 
-    def stmatrix(self, dst: View, src: View, count: int, **fields: Any) -> None:
+    def stmatrix(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
         """`count` stmatrix.x4 (8x8 matrices of 16-bit elements) from fragments to shared memory; Hopper has it."""
-        self.op("stmatrix", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+        self.op("stmatrix", count, dst=dst, srcs=(src,), compute=copied, **fields)
 
-    def lds(self, dst: View, src: View, count: int, **fields: Any) -> None:
+    def lds(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
         """`count` LDS of `vector_bytes` a thread."""
-        self.op("lds", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+        self.op("lds", count, dst=dst, srcs=(src,), compute=copied, **fields)
 
-    def sts(self, dst: View, src: View, count: int, **fields: Any) -> None:
+    def sts(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
         """`count` STS of `vector_bytes` a thread."""
-        self.op("sts", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+        self.op("sts", count, dst=dst, srcs=(src,), compute=copied, **fields)
 
     def dsmem_ld(self, dst: View, src: View, count: int, rank: IntLike, **fields: Any) -> None:
         """`count` ld.shared::cluster of `vector_bytes` a thread from the same tile of CTA `rank` of the cluster."""
         mask = Const(1) << rank
-        self.op("dsmem_ld", count, dst=dst, srcs=(src,), multicast=mask, compute=_copy, **fields)
+        self.op("dsmem_ld", count, dst=dst, srcs=(src,), multicast=mask, compute=copied, **fields)
 
     def dsmem_st(self, dst: View, src: View, count: int, rank: IntLike, **fields: Any) -> None:
         """`count` st.shared::cluster of `vector_bytes` a thread to the same tile of CTA `rank` of the cluster.
@@ -153,25 +174,25 @@ class RoleBuilder:
         That CTA may read them after a `cluster_sync`, or an `mbarrier_arrive` there, of the warp that has stored.
         """
         mask = Const(1) << rank
-        self.op("dsmem_st", count, dst=dst, srcs=(src,), multicast=mask, compute=_copy, **fields)
+        self.op("dsmem_st", count, dst=dst, srcs=(src,), multicast=mask, compute=copied, **fields)
 
     # --- global memory through L1
 
-    def ldg(self, dst: View, src: View, count: int, *, into: str, **fields: Any) -> None:
+    def ldg(self, dst: View, src: View, count: int | None = None, *, into: str, **fields: Any) -> None:
         """`count` LDG of `vector_bytes` a thread, covering the box `src`; completion on scoreboard `into`."""
-        self.op("ldg", count, dst=dst, srcs=(src,), into=into, compute=_copy, **fields)
+        self.op("ldg", count, dst=dst, srcs=(src,), into=into, compute=copied, **fields)
 
-    def stg(self, dst: View, src: View, count: int, **fields: Any) -> None:
+    def stg(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
         """`count` STG of `vector_bytes` a thread, covering the box `dst`."""
-        self.op("stg", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+        self.op("stg", count, dst=dst, srcs=(src,), compute=copied, **fields)
 
-    def red(self, dst: View, src: View, count: int, **fields: Any) -> None:
+    def red(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
         """`count` RED.ADD to global memory, done at the L2."""
-        self.op("red", count, dst=dst, srcs=(src,), compute=_add_into, **fields)
+        self.op("red", count, dst=dst, srcs=(src,), compute=added, **fields)
 
-    def cp_async(self, dst: View, src: View, count: int, **fields: Any) -> None:
+    def cp_async(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
         """`count` cp.async (global to shared, past the registers)."""
-        self.op("cp_async", count, dst=dst, srcs=(src,), compute=_copy, **fields)
+        self.op("cp_async", count, dst=dst, srcs=(src,), compute=copied, **fields)
 
     def cp_commit(self) -> None:
         """Closes a group of cp.async."""
@@ -195,11 +216,11 @@ class RoleBuilder:
         multicast: mask of cluster ranks that all receive it, each on its own barrier.
         """
         mask = None if multicast is None else as_expr(multicast)
-        self.op("tma_load", dst=dst, srcs=(src,), barrier=barrier, stage=as_expr(stage), multicast=mask, compute=_copy)
+        self.op("tma_load", dst=dst, srcs=(src,), barrier=barrier, stage=as_expr(stage), multicast=mask, compute=copied)
 
     def tma_store(self, dst: View, src: View, *, add: bool = False) -> None:
         """One bulk tensor store (or reduction at the L2) from a shared tile, grouped by `bulk_commit`, `bulk_wait`."""
-        self.op("tma_reduce" if add else "tma_store", dst=dst, srcs=(src,), compute=_add_into if add else _copy)
+        self.op("tma_reduce" if add else "tma_store", dst=dst, srcs=(src,), compute=added if add else copied)
 
     def bulk_commit(self) -> None:
         """Closes a group of bulk stores."""
@@ -323,18 +344,3 @@ def _written_at() -> str:
     while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == _HERE:
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
-# -------------------------------------------------------------------------------------------------- meanings in NumPy
-
-
-def _copy(_: np.ndarray, src: np.ndarray) -> np.ndarray:
-    return src
-
-
-def _add_into(old: np.ndarray, src: np.ndarray) -> np.ndarray:
-    return old + src
-
-
-def _matmul_into(acc: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return acc + a @ b

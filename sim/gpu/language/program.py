@@ -32,7 +32,9 @@ class Op:
     neighbouring threads that read the same vector of shared memory. multicast: mask of cluster ranks. compute: NumPy
     meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices: integer expressions that `compute` gets as numbers,
     such as the coordinates that a mask compares. chain: steps of which each waits for the one before, as the shuffles
-    of a reduction do; the instructions and their mix are shared out over them. line: file and line that wrote it.
+    of a reduction do; the instructions and their mix are shared out over them. nominal: arithmetic whose
+    count is taken as stated: it stands for registers that a compiler renames, or for what the mix of another op does.
+    line: file and line that wrote it.
     """
 
     opcode: str
@@ -57,6 +59,7 @@ class Op:
     compute: Callable[..., np.ndarray] | None = None
     indices: tuple[Expr, ...] = ()
     chain: int = 1
+    nominal: bool = False
     line: str = field(default="", compare=False)
 
     @property

@@ -107,7 +107,8 @@ def write(
 
     chain: steps of which each waits for the one before; then the opcode is the one with the longest latency.
     """
-    whole = counts(cost) or [("iadd.int32", 1)]
+    costly = counts(cost)
+    whole = costly or [("iadd.int32", 1)]
     rows = {name: instruction(spec, name) for name, _ in whole}
 
     def weight(item: tuple[str, int]) -> tuple[float, str]:
@@ -118,7 +119,7 @@ def write(
     opcode, _, dtype = main[0].partition(".")
     r.run(
         opcode, main[1], dtype=dtype, dst=dst, srcs=srcs, compute=compute, indices=indices, after=after, chain=chain,
-        mix=tuple(item for item in whole if item is not main),
+        mix=tuple(item for item in whole if item is not main), nominal=not costly,
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def build(op: Transpose, spec: GpuSpec, config: TransposeConfig) -> Program:
         count = own * LINE_BYTES // (WARP_SIZE * wide)
         box = x[row + WARP * own : own, column:side]  # type: ignore[misc]
         r.ldg(there.whole, box, count, into="there", vector_bytes=wide, mix=mix(alu=14, imad=own))
-        r.sts(tile[0, WARP * own : own, :], there.whole, max(1, own * size // 4), vector_bytes=4, after=("there",))
+        r.sts(tile[0, WARP * own : own, :], there.whole, vector_bytes=4, after=("there",))
         r.bar_sync(0, config.warps)
         source = tile[0, :, WARP * own : own].T
         r.lds(back.whole, source, words, vector_bytes=size, mix=mix(alu=words if size < 4 else 0))
