@@ -210,3 +210,5 @@ def test_warps_wait_for_their_code_on_a_cold_launch() -> None:
     assert "no_instruction" not in waited(warm)
     assert waited(cold)["no_instruction"] > 256 * machine.l2.hit_latency_cycles
     assert waited(cold).keys() == {"no_instruction"} | waited(warm).keys()
+    assert cold.issue_slots["no_instruction"] > 256 * machine.l2.hit_latency_cycles
+    assert cold.issue_slots["barrier"] == 0

@@ -212,6 +212,26 @@ def test_the_policy_decides_who_issues(policy: str) -> None:
         assert gap == 20 * 2
 
 
+@pytest.mark.parametrize(("policy", "stays"), [("gto", True), ("oldest", False)])
+def test_a_greedy_scheduler_stays_with_a_warp_when_an_older_one_is_ready(policy: str, stays: bool) -> None:
+    """The older CTA's warp waits for a result while the younger one's begins its 40 instructions of one pipe."""
+    spec = load_arch("a100-sxm4-80gb", {"sm.count": 1, "gpc.count": 1, "sm.scheduler": policy})
+    builder = KernelBuilder("greedy", (2, 1, 1))
+    with builder.role("warps", warps=4, registers=32) as r:
+        with r.when(CTA_X.equals(0)):
+            r.run("ex2", 8, dtype="fp32", dst=VALUE.whole)
+            r.run("ffma", 1, srcs=(VALUE.whole,))
+        with r.when(CTA_X.equals(1)), r.loop("i", 40):
+            r.run("ffma", 1)
+    result = run(spec, builder.build(), exact=True)
+    ready, older = column(result, 0, Event.T_DONE)[0], column(result, 1, Event.T_ISSUE)[0]
+    younger = column(result, 2, Event.T_ISSUE, cta=1)
+    assert younger[0] < ready < younger[-1]
+    assert (older > younger[-1]) == stays
+    if not stays:
+        assert older <= ready + 2
+
+
 def test_launch_ticks_are_whole_cycles_of_the_clock(hopper: GpuSpec) -> None:
     result = run(hopper, plain())
     assert result.ticks % TICKS_PER_CYCLE == 0
