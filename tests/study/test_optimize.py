@@ -41,6 +41,17 @@ def test_it_finds_what_a_sweep_finds_and_keeps_constraints(tmp_path: Path) -> No
     assert again.to_dict() == found.to_dict()
 
 
+def test_a_space_that_the_trials_cover_is_run_as_a_whole_and_no_position_twice(tmp_path: Path) -> None:
+    store = tmp_path / "r"
+    whole = optimize(WORK, "t4", VARY[:1], trials=4, store=store, workers=1)
+    assert [trial.row.point.values["sm.count"] for trial in whole.trials] == ["10", "20", "30", "40"]
+    most = optimize(WORK, "t4", VARY, trials=11, store=store, workers=1)  # of 12
+    tried = [tuple(trial.row.point.values.values()) for trial in most.trials]
+    assert len(tried) == len(set(tried)) == 11
+    held = optimize(WORK, "t4", VARY[:1], trials=2, hold=True, store=store, workers=1)
+    assert len({(trial.row.answer.report or {})["schedule"] for trial in held.trials}) == 1
+
+
 def test_two_goals_give_a_front(tmp_path: Path) -> None:
     found = optimize(
         WORK, "t4", VARY, goals=["time_us", "area"], define=AREA["define"], trials=16, store=tmp_path / "r", workers=1

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,43 @@ def test_pictures_fit_what_was_varied(small: Sweep) -> None:
     with pytest.raises(InputError, match="nothing was varied"):
         Sweep(small.base, [], small.rows[:1]).plot()
     pyplot.close("all")
+
+
+def test_a_line_starts_at_zero_names_machine_and_regimes_and_marks_another_schedule(small: Sweep) -> None:
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("Agg")
+    rows = [row for row in small.rows if not row.reason and row.point.values["m"] == "64"]
+    other = {**(rows[1].answer.report or {}), "schedule": "another", "bound": "dram"}
+    moved = Sweep(small.base, small.keys, [rows[0], Row(rows[1].point, replace(rows[1].answer, report=other))])
+    assert moved.switched == [False, True]
+    assert [record["schedule_changed"] for record in moved.table] == [False, True]
+    assert "* another" in str(moved)
+    axes: Any = moved.plot()
+    assert axes.get_ylim()[0] == 0
+    assert "t4" in axes.get_title()
+    words = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert words == [f"bound: {(rows[0].answer.report or {})['bound']}", "bound: dram", "another schedule"]
+    assert Sweep(small.base, small.keys, rows).switched == [False, False]
+    pyplot.close("all")
+
+
+def test_hold_keeps_the_first_points_schedule_and_tune_takes_the_best_of_each(tmp_path: Path) -> None:
+    vary, store = ["m=64,1024"], tmp_path / "r"
+    work = "gemm n=512 k=512 dtype=fp16"
+    held, tuned = (sweep(work, "t4", vary, hold=hold, store=store, workers=1) for hold in (True, False))
+    plain = sweep(work, "t4", vary, tune=False, store=store, workers=1)
+    first, *others = [(row.answer.report or {})["schedule"] for row in held.rows]
+    assert others == [first]
+    assert "schedule held" in held.base.title
+    assert "each point tuned" in tuned.base.title
+    for best, one, auto in zip(tuned.rows, held.rows, plain.rows, strict=True):
+        report = best.answer.report or {}
+        assert report["tune"]
+        assert report["time_us"] <= min(row.metric("time_us") or 0 for row in (one, auto))
+    assert tuned.rows[0].metric("time_us") == held.rows[0].metric("time_us")
+    with pytest.raises(InputError, match="--hold keeps one schedule"):
+        sweep(work, "t4", ["schedule=mma,auto"], hold=True, store=store, workers=1)
 
 
 def _lines(small: Sweep) -> list[tuple[str, str]]:

@@ -284,7 +284,7 @@ def _compare(options: argparse.Namespace) -> int:
     arguments.show(comparison, options.json)
     if picture:
         arguments.save(lambda: _roofline(comparison), picture)
-    return _outcome(reports)
+    return _outcome(reports) if len(reports) == len(comparison.rows) else DIFFERENCE
 
 
 def _roofline(comparison: Comparison) -> Figure:

@@ -95,8 +95,8 @@ def add_conditions(parser: Parser) -> None:
     )  # fmt: skip
 
 
-def add_measures(parser: Parser) -> None:
-    """Options of runs whose time is wanted."""
+def add_scope(parser: Parser) -> None:
+    """--scope."""
     add: Add = parser.add_argument
     add(
         "--scope",
@@ -104,6 +104,26 @@ def add_measures(parser: Parser) -> None:
         metavar="SCOPE",
         help="what time covers: kernel (default), event, stream, graph, host",
     )
+
+
+def add_choice(parser: Parser) -> None:
+    """--hold and --tune of studies: how the schedule of each point is chosen."""
+    add: Add = parser.add_argument
+    add(
+        "--hold",
+        action="store_true",
+        help="one schedule for all points, the first one's: what the machine alone does",
+    )
+    add(
+        "--tune", action=argparse.BooleanOptionalAction, default=True,
+        help="simulate the candidates of each point and take the fastest (default); --no-tune: what auto takes",
+    )  # fmt: skip
+
+
+def add_measures(parser: Parser) -> None:
+    """Options of runs whose time is wanted."""
+    add_scope(parser)
+    add: Add = parser.add_argument
     add("--tune", action="store_true", help="simulate the best few candidates and take the fastest")
 
 

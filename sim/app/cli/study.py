@@ -99,7 +99,8 @@ def _add_base(parser: Parser, *, vary_help: str) -> None:
 def _add_conditions(parser: Parser) -> None:
     arguments.add_schedule(parser)
     arguments.add_conditions(parser)
-    arguments.add_measures(parser)
+    arguments.add_scope(parser)
+    arguments.add_choice(parser)
 
 
 # ---------------------------------------------------------------------------------------------------- commands
@@ -233,7 +234,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _conditions(options: argparse.Namespace) -> dict[str, Any]:
-    return arguments.conditions(options, "schedule")
+    return arguments.conditions(options, "schedule", "hold")
 
 
 def _running(options: argparse.Namespace) -> dict[str, Any]:

@@ -52,13 +52,15 @@ class Axis:
 
 @dataclass(frozen=True)
 class Base:
-    """What a study starts from: everything that its axes leave alone. archs: every machine of the study."""
+    """What a study starts from: everything that its axes leave alone. archs: every machine of the study. choice: how
+    schedules are chosen, in words."""
 
     workload: str
     archs: tuple[str, ...]
     set: tuple[str, ...] = ()
     schedule: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
+    choice: str = ""
 
     @property
     def asked(self) -> Asked:
@@ -76,7 +78,8 @@ class Base:
         """What all runs have in common; a machine is named where there is but one."""
         machine = f"{self.workload} on {self.archs[0]}" if len(self.archs) == 1 else self.workload
         schedule = [f"schedule {self.schedule}"] if self.schedule != "auto" else []
-        return titled(labelled(machine, self.asked.overrides), [*schedule, *self.asked.unusual])
+        choice = [self.choice] if self.choice else []
+        return titled(labelled(machine, self.asked.overrides), [*schedule, *choice, *self.asked.unusual])
 
 
 @dataclass(frozen=True)

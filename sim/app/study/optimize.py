@@ -1,14 +1,16 @@
 """Search with Optuna: the machine, shape or schedule that makes a metric best, under constraints that a person gives.
 
-The search draws from declared ranges and asks for a fixed number of runs at a time, so that its course depends on the
-seed alone: not on the number of workers, nor on what the store held before.
+A space that the trials can cover is run as a whole. Of a larger one the search draws positions that it has not tried,
+a fixed number at a time, so that its course depends on the seed alone: not on the number of workers, nor on what the
+store held before.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +19,24 @@ from arch.load import load_arch
 from sim.app.families.request import Request
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
-from sim.app.study.axes import Base, Point, axes_of, point_at
+from sim.app.study.axes import Axis, Base, Point, axes_of, point_at
 from sim.app.study.case import Answer
+from sim.app.study.choice import choice_of
 from sim.app.study.executors import Executor, check_executor, make_executor
 from sim.app.study.expressions import Constraint, Expression, check_names, machine_names
 from sim.app.study.runner import Progress
 from sim.app.study.store import ResultStore
-from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, known_metric, metrics, run_points
+from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, choose, known_metric, metrics, run_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BATCH = 4
 """Runs that are asked for at a time; part of what determines the course of a search."""
+
+
+_REPEATS = 20
+"""Suggestions in a row that may repeat a position before the next new one is taken."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ class Optimum(Shown):
             "schema_version": "2.0",
             "workload": self.base.workload,
             "machine": self.base.archs[0],
+            "choice": self.base.choice,
             **self.base.asked.to_dict(),
             "goals": list(self.goals),
             "best": [plain(trial) for trial in self.best],
@@ -119,6 +127,8 @@ def optimize(
     seed: int = 0,
     set: Sequence[str] = (),
     schedule: str = "auto",
+    hold: bool = False,
+    tune: bool = True,
     store: Path | ResultStore | None = None,
     workers: int | None = None,
     executor: str = "local",
@@ -128,10 +138,10 @@ def optimize(
 ) -> Optimum:
     """Searches the declared ranges for the best run.
 
-    vary: as in `sweep`; each is one parameter of the search, its values in order. goals: one or two metrics (numbers of
-    a report, or names from `define`); what is better follows the metric. define: `NAME=EXPRESSION`, such as an area or
-    a power proxy (`sim.app.study.expressions`). subject_to: `A <= B`; one that names figures of the machine alone is
-    checked before a run, and saves it. Raises InputError before anything runs.
+    vary: as in `sweep`; each is one parameter of the search, its values in order. hold, tune: as in `sweep`. goals: one
+    or two metrics (numbers of a report, or names from `define`); what is better follows the metric. define:
+    `NAME=EXPRESSION`, such as an area or a power proxy (`sim.app.study.expressions`). subject_to: `A <= B`; one that
+    names figures of the machine alone is checked before a run, and saves it. Raises InputError before anything runs.
     """
     try:
         import optuna
@@ -143,6 +153,8 @@ def optimize(
     if not axes:
         raise InputError("--vary is needed: what may be changed, such as --vary sm.count=66:264:6")
     problem = _Problem.of(base, goals, define, subject_to)
+    choice = choice_of(hold, tune, [key for axis in axes for key in axis.keys])
+    base = replace(base, choice=choice.word)
     if trials < 1:
         raise InputError(f"--trials {trials}: must be at least 1")
     if not 0 <= seed < 2**32:
@@ -150,33 +162,75 @@ def optimize(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
     study = optuna.create_study(directions=["minimize"] * len(goals), sampler=sampler)
+    search = _Search(axes, trials, study)
 
     def make(cases: Sequence[Request]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
     done: list[Trial] = []
-    while len(done) < trials:
-        asked = [study.ask() for _ in range(min(BATCH, trials - len(done)))]
-        places = [
-            [trial.suggest_int(str(i), 0, len(axis.values) - 1) for i, axis in enumerate(axes)] for trial in asked
-        ]
+    held: list[Point] = choose([point_at(base, axes, [0] * len(axes))], choice, store) if hold else []
+    if held and held[0].case is not None:
+        left = {name: value for name, value in options.items() if name != "without"}
+        base = replace(base, schedule=held[0].case.schedule, options=left)
+    while places := search.next(len(done)):
         found = [point_at(base, axes, place) for place in places]
+        if not hold:
+            found = choose(found, choice, store)
         kept = [problem.allows(point) for point in found]
         ran = iter(run_points([point for point, fine in zip(found, kept, strict=True) if fine], make, store, None)[0])
-        for trial, point, fine in zip(asked, found, kept, strict=True):
+        for place, point, fine in zip(places, found, kept, strict=True):
             result = problem.judge(point, next(ran) if fine else Answer(refused="breaks a constraint"))
             done.append(result)
-            costs = problem.costs(result)
-            # A run without numbers counts as one that breaks a constraint; of those Optuna ignores the values.
-            trial.set_constraint("ran", 0.0 if costs else 1.0)
-            for constraint, excess in problem.excess(result).items():
-                trial.set_constraint(constraint, excess)
-            study.tell(trial, costs or [0.0] * len(goals))
+            search.tell(place, problem.costs(result), problem.excess(result))
         if progress:
-            progress(len(done), trials)
+            progress(len(done), search.most)
     if all(trial.row.point.case is None for trial in done):
         raise InputError(done[0].row.reason)
     return Optimum(base, goals, done, problem.best(done))
+
+
+class _Search:
+    """Which positions are tried: all where `trials` cover them, else what Optuna suggests, none of them twice."""
+
+    def __init__(self, axes: Sequence[Axis], trials: int, study: Any) -> None:
+        self.sizes = [len(axis.values) for axis in axes]
+        self.whole = math.prod(self.sizes) <= trials
+        self.most = math.prod(self.sizes) if self.whole else trials
+        self.study = study
+        self.asked: dict[tuple[int, ...], Any] = {}
+        self.known: dict[tuple[int, ...], tuple[list[float] | None, Mapping[str, float]]] = {}
+
+    def next(self, done: int) -> list[tuple[int, ...]]:
+        """The positions that run next, after `done` others; none at the end."""
+        if self.whole:
+            return list(itertools.product(*map(range, self.sizes))) if not done else []
+        return [self._suggested() for _ in range(min(BATCH, self.most - done))]
+
+    def _suggested(self) -> tuple[int, ...]:
+        for _ in range(_REPEATS):
+            trial = self.study.ask()
+            place = tuple(trial.suggest_int(str(i), 0, size - 1) for i, size in enumerate(self.sizes))
+            if place not in self.asked:
+                self.asked[place] = trial
+                return place
+            self._tell(trial, *self.known.get(place, (None, {})))
+        rest = itertools.product(*map(range, self.sizes))  # the search has settled: what is left, in order
+        place = next(place for place in rest if place not in self.asked)
+        self.asked[place] = None
+        return place
+
+    def tell(self, place: tuple[int, ...], costs: list[float] | None, excess: Mapping[str, float]) -> None:
+        """What a position costs, and by how much it breaks each constraint."""
+        self.known[place] = costs, excess
+        if self.asked.get(place) is not None:
+            self._tell(self.asked[place], costs, excess)
+
+    def _tell(self, trial: Any, costs: list[float] | None, excess: Mapping[str, float]) -> None:
+        # A run without numbers counts as one that breaks a constraint; of those Optuna ignores the values.
+        trial.set_constraint("ran", 0.0 if costs else 1.0)
+        for constraint, by in excess.items():
+            trial.set_constraint(constraint, by)
+        self.study.tell(trial, costs or [0.0] * len(self.study.directions))
 
 
 @dataclass(frozen=True)

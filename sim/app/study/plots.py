@@ -9,11 +9,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from arch.errors import InputError
 from sim.app.report.plots import as_it_is, picture_title
 from sim.app.study.axes import numeric
+from sim.app.study.choice import changed
 from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, known_metric
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ _WIDE_RANGE = 8
 """A numeric axis whose largest value is so many times its smallest is drawn logarithmically."""
 _MOST_LINES = 12
 _MOST_TICKS = 10
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+"""Markers of what bounds a point, in the order in which they appear."""
+_FROM_ZERO = ("time_us", "cycles", "energy_j", "power_w")
+"""Metrics whose linear axis starts at zero, so that heights compare."""
 
 
 def sweep_plot(sweep: Sweep, metric: str, kind: str = "auto", ax: Axes | None = None) -> Axes:
@@ -76,14 +82,23 @@ def pareto_plot(sweep: Sweep, x: str, y: str, ax: Axes | None = None) -> Axes:
 
 
 def tornado(found: Sensitivity, ax: Axes | None = None, most: int = 20) -> Axes:
-    """Change of time for each figure's step down and up, the figure that matters most on top."""
+    """Change of time for each figure's step down and up, the figure that matters most on top. A cliff is hatched, and
+    shows what its own, perhaps larger, step did."""
     bars = [bar for bar in found.bars if bar.swing > 0][:most]
     ax = ax or plt.subplots(figsize=(8, 1.5 + 0.3 * max(len(bars), 1)), layout="constrained")[1]
+    named: set[str] = set()
     for i, bar in enumerate(bars):
         for side, colour, word in ((bar.down, "C0", "lower"), (bar.up, "C3", "higher")):
             if side is not None:
-                ax.barh(i, 100 * side.per(found.step), 0.7, color=colour, label=f"figure {word}" if i == 0 else None)
-    ax.set_yticks(range(len(bars)), [f"{bar.path} = {bar.value}" for bar in bars], fontsize="small")
+                cliff = bar.response == "cliff"
+                moved = side.time_change if cliff else side.per(found.step)
+                label = f"figure {word}" if word not in named else None
+                named.add(word)
+                ax.barh(
+                    i, 100 * moved, 0.7, color=colour, hatch="///" if cliff else None, label=label, edgecolor="white"
+                )
+    names = [f"{bar.path} = {bar.value}{' (cliff)' if bar.response == 'cliff' else ''}" for bar in bars]
+    ax.set_yticks(range(len(bars)), names, fontsize="small")
     ax.invert_yaxis()
     ax.axvline(0, color="0.3", linewidth=0.8)
     ax.set(xlabel=f"change of time for {100 * found.step:g} % of the figure, %")
@@ -157,25 +172,53 @@ def _lines(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, 
     x_key = max(numeric_keys, key=lambda key: len(scales[key][1] or ()))
     name, values = scales[x_key]
     assert values is not None
-    groups: dict[str, list[tuple[float, float]]] = {}
+    groups: dict[str, list[tuple[float, Row]]] = {}
     for row in rows:
         label = as_it_is(", ".join(f"{key} {row.point.values[key]}" for key in keys if key != x_key))
-        groups.setdefault(label, []).append((values[row.point.values[x_key]], _value(row, metric)))
+        groups.setdefault(label, []).append((values[row.point.values[x_key]], row))
     if len(groups) > _MOST_LINES:
         raise InputError(
             f"{len(groups)} lines are too many for one plot, at most {_MOST_LINES}: vary fewer keys, or draw a heat map"
         )
+    regimes: dict[str, str] = {}
+    switches = False
     for label, pairs in groups.items():
-        ax.plot(*zip(*sorted(pairs), strict=True), "o-", markersize=4, label=label)
+        pairs.sort(key=lambda pair: pair[0])
+        (line,) = ax.plot([x for x, _ in pairs], [_value(row, metric) for _, row in pairs], "-", label=label)
+        points: dict[str, list[tuple[float, float, Any]]] = {}
+        before: Row | None = None
+        for x, row in pairs:
+            bound = str(row.answer.report["bound"]) if row.answer.report else ""
+            mark = regimes.setdefault(bound, _MARKERS[len(regimes) % len(_MARKERS)])
+            switched = before is not None and changed(before.answer.report, row.answer.report)
+            switches = switches or switched
+            points.setdefault(mark, []).append((x, _value(row, metric), "white" if switched else line.get_color()))
+            before = row
+        for mark, found in points.items():
+            x_of, y_of, faces = zip(*found, strict=True)
+            ax.scatter(x_of, y_of, marker=mark, c=list(faces), edgecolors=line.get_color(), zorder=3)
     _scale_axis(ax, "x", sorted(values.values()), values)
     _scale_axis(ax, "y", [_value(row, metric) for row in rows])
+    if ax.get_yscale() == "linear" and metric in _FROM_ZERO:
+        ax.set_ylim(bottom=0)
     # Values as they were typed carry their unit; plain numbers have that of the column's name.
     ax.set(xlabel=x_key if len(values) <= _MOST_TICKS else name, ylabel=METRICS.get(metric, metric))
-    ax.set_title(picture_title(sweep.base.title), fontsize="medium")
+    ax.set_title(picture_title(_titled(sweep)), fontsize="medium")
     ax.grid(visible=True, alpha=0.2)
-    if len(groups) > 1:
-        ax.legend(fontsize="small")
+    marks = [Line2D([], [], color="0.3", linestyle="", marker=mark, label=f"bound: {b}") for b, mark in regimes.items()]
+    if switches:
+        marks.append(
+            Line2D([], [], color="0.3", linestyle="", marker="o", markerfacecolor="white", label="another schedule")
+        )
+    lines = list(ax.get_lines()) if len(groups) > 1 else []
+    ax.legend(handles=[*lines, *marks], fontsize="small")
     return ax
+
+
+def _titled(sweep: Sweep) -> str:
+    """The title of a picture, which names its machines."""
+    archs = sweep.base.archs
+    return sweep.base.title if len(archs) < 2 or len(archs) > 4 else f"{sweep.base.title} on {', '.join(archs)}"
 
 
 def _bars(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, ax: Axes) -> Axes:

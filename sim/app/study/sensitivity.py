@@ -1,7 +1,8 @@
 """What bounds this workload, answered by the machine itself: how much its time moves with every hardware figure.
 
 Each figure is changed alone, down and up by the same share, and the workload runs again. Figures that count things or
-that the geometry restricts move by the smallest step at or above that share which gives a valid machine.
+that the geometry restricts move by the smallest step at or above that share which gives a valid machine. An elasticity
+is given where the response is smooth: where it is not, it says nothing about another step.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from arch.errors import InputError
 from arch.load import leaves, load_arch
@@ -22,6 +23,7 @@ from sim.app.families.request import Request
 from sim.app.report.render import Shown
 from sim.app.report.sections import Meter, Section, time_text
 from sim.app.study.axes import Base, Point
+from sim.app.study.choice import changed, choice_of
 from sim.app.study.executors import Executor, check_executor, make_executor
 from sim.app.study.runner import Progress
 from sim.app.study.store import ResultStore
@@ -39,15 +41,30 @@ _STRETCH = (1.0, 1.25, 1.6, 2.5, 5.0, 10.0)
 
 _INSTRUCTION_COLUMNS = ("interval", "latency")
 
+STEEP = 1.5
+"""Elasticity beyond which a response is a cliff: time that a figure bounds moves in proportion to it."""
+
+FELT = 0.01
+"""Change of time below which a response is no cliff, however steep."""
+
+SMOOTH = 0.5
+"""Share of the larger elasticity by which those of both sides may differ in a smooth response."""
+
+Response = Literal["smooth", "bend", "cliff", "one side"]
+"""Of the time to a figure. smooth: alike on both sides; bend: another unit bounds it on one of them; cliff: it moves
+more than in proportion, or the same way on both sides; one side: there is no valid machine on the other."""
+
 
 @dataclass(frozen=True)
 class Side:
-    """One changed run: the figure's value as text, its relative change, and that of the time."""
+    """One changed run: the figure's value as text, its relative change, and that of the time. switched: it ran another
+    schedule than the unchanged machine."""
 
     value: str
     change: float
     time_ps: int
     time_change: float
+    switched: bool = False
 
     def per(self, step: float) -> float:
         """Change of time for `step` of the figure: the change seen, scaled where the figure had to move by more."""
@@ -74,10 +91,25 @@ class Bar:
         return max((abs(side.per(1.0)) for side in (self.down, self.up) if side), default=0.0)
 
     @property
-    def elasticity(self) -> float:
-        """That of the side which moves the time more."""
+    def response(self) -> Response:
+        """How the time answers to the figure."""
         sides = [side for side in (self.down, self.up) if side]
-        return max((side.elasticity for side in sides), key=abs, default=0.0)
+        if any(abs(side.elasticity) > STEEP and abs(side.time_change) > FELT for side in sides):
+            return "cliff"
+        if len(sides) < 2:
+            return "one side"
+        changes = [side.time_change for side in sides]
+        if min(map(abs, changes)) > FELT and min(changes) * max(changes) > 0:
+            return "cliff"
+        down, up = (side.elasticity for side in sides)
+        return "smooth" if abs(down - up) <= SMOOTH * max(abs(down), abs(up)) else "bend"
+
+    @property
+    def elasticity(self) -> float | None:
+        """The mean of both sides where the response is smooth, else None."""
+        if self.response != "smooth" or self.down is None or self.up is None:
+            return None
+        return (self.down.elasticity + self.up.elasticity) / 2
 
 
 @dataclass(frozen=True)
@@ -104,17 +136,26 @@ class Sensitivity(Shown):
                 "change": found.change,
                 "time_us": found.time_ps / 1e6,
                 "time_change": found.time_change,
+                "schedule_changed": found.switched,
             }
 
         return {
-            "schema_version": "2.0",
+            "schema_version": "2.1",
             "workload": self.base.workload,
             "machine": self.base.archs[0],
+            "choice": self.base.choice,
             **self.base.asked.to_dict(),
             "time_us": self.time_ps / 1e6,
             "step": self.step,
             "figures": [
-                {"path": b.path, "value": b.value, "elasticity": b.elasticity, "down": side(b.down), "up": side(b.up)}
+                {
+                    "path": b.path,
+                    "value": b.value,
+                    "response": b.response,
+                    "elasticity": b.elasticity,
+                    "down": side(b.down),
+                    "up": side(b.up),
+                }
                 for b in self.bars
             ],
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
@@ -130,9 +171,7 @@ class Sensitivity(Shown):
         """The ranking, then what does not move the time, then what could not be changed."""
         moving = [b for b in self.bars if b.swing > 0]
         most = max((b.swing for b in moving), default=1.0)
-        rows = tuple(
-            (b.path, b.value, _side(b.down), _side(b.up), f"{b.elasticity:+.3f}", Meter(b.swing / most)) for b in moving
-        )
+        rows = tuple((b.path, b.value, _side(b.down), _side(b.up), _response(b), Meter(b.swing / most)) for b in moving)
         groups: dict[str, list[str]] = {}
         for b in self.bars:
             if b.swing == 0:
@@ -140,6 +179,8 @@ class Sensitivity(Shown):
                 groups.setdefault(group, []).append(name)
         still = tuple((group, ", ".join(names)) for group, names in groups.items())
         title = f"{self.base.title}: {time_text(self.time_ps)}; what moves it"
+        if any(side and side.switched for b in moving for side in (b.down, b.up)):
+            title += "; * another schedule"
         found = [
             Section(title, rows, ("figure", "value", "lower", "higher", "elasticity", ""))
             if rows
@@ -158,6 +199,8 @@ def sensitivity(
     only: Sequence[str] = (),
     set: Sequence[str] = (),
     schedule: str = "auto",
+    hold: bool = False,
+    tune: bool = True,
     store: Path | ResultStore | None = None,
     workers: int | None = None,
     executor: str = "local",
@@ -167,8 +210,9 @@ def sensitivity(
 ) -> Sensitivity:
     """Runs a workload with every figure of a machine changed by `step`, down and up.
 
-    only: patterns of figures (`dram.*`); default: all. schedule: the one of the unchanged machine is kept, so that the
-    machine alone changes. Other options as in `sweep`. Raises InputError before anything runs.
+    only: patterns of figures (`dram.*`); default: all. hold: the schedule of the unchanged machine is kept, so that the
+    machine alone changes; else each machine takes its own, the best of all candidates with tune. Other options as in
+    `sweep`. Raises InputError before anything runs.
     """
     check_executor(executor, scheduler)
     if not 0 < step < 1:
@@ -179,14 +223,15 @@ def sensitivity(
     def make(cases: Sequence[Request]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
-    base = Request(text, machine, schedule, **options)
+    choice = choice_of(hold, tune)
+    base = choice.tuned(Request(text, machine, schedule, **options))
     ((first,), _) = run_points(
         [Point({}, base)], lambda n: make_executor("local", workers=1, scheduler=None, cases=n), store, None
     )
     if first.report is None:
         raise InputError(first.refused or first.failed)
     # The schedule that was taken has left out already what it is to do without.
-    kept = replace(base, schedule=first.report["schedule"], without=()) if base.schedule == "auto" else base
+    kept = replace(base, schedule=first.report["schedule"], without=(), tune=False) if hold else base
     figures = {path: value for path, value in _figures(machine) if _wanted(path, only)}
     if not figures:
         raise InputError(
@@ -213,7 +258,9 @@ def sensitivity(
                 left[key] = tries[key]
                 continue
             ps = round(answer.report["time_us"] * 1e6)
-            sides.setdefault(path, {})[sign] = Side(neighbour.text, neighbour.change, ps, ps / time_ps - 1)
+            sides.setdefault(path, {})[sign] = Side(
+                neighbour.text, neighbour.change, ps, ps / time_ps - 1, changed(first.report, answer.report)
+            )
         tries = left
     shown = {row.path: row.value for row in describe(machine)}
     bars = [
@@ -223,7 +270,7 @@ def sensitivity(
     ]
     skipped = [(path, reason) for path, reason in reasons.items() if path not in sides]
     bars.sort(key=lambda b: (-b.swing, b.path))
-    return Sensitivity(Base(text, (arch,), tuple(set), schedule, options), time_ps, step, bars, skipped)
+    return Sensitivity(Base(text, (arch,), tuple(set), schedule, options, choice.word), time_ps, step, bars, skipped)
 
 
 def _figures(machine: Any) -> Iterator[tuple[str, int | float]]:
@@ -291,4 +338,10 @@ def _neighbours(
 
 
 def _side(side: Side | None) -> str:
-    return "" if side is None else f"{100 * side.change:+.3g} %: {100 * side.time_change:+.2f} %"
+    if side is None:
+        return ""
+    return f"{100 * side.change:+.3g} %: {100 * side.time_change:+.2f} %{' *' if side.switched else ''}"
+
+
+def _response(bar: Bar) -> str:
+    return bar.response if bar.elasticity is None else f"{bar.elasticity:+.3f}"

@@ -6,7 +6,7 @@ import csv
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from sim.app.report.render import Shown
 from sim.app.report.sections import Section, percent, time_text
 from sim.app.study.axes import Base, Point, axes_of, numeric, points
 from sim.app.study.case import Answer, key_of
+from sim.app.study.choice import Choice, changed, choice_of
 from sim.app.study.executors import Executor, check_executor, make_executor
 from sim.app.study.runner import Progress, run_cases
 from sim.app.study.store import ResultStore, default_store, opened
@@ -26,7 +27,7 @@ from sim.app.study.store import ResultStore, default_store, opened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SWEEP_VERSION = "2.0"
+SWEEP_VERSION = "2.1"
 """Version of the JSON that `Sweep.to_dict` gives."""
 
 METRICS: Mapping[str, str] = {
@@ -84,9 +85,27 @@ class Sweep(Shown):
         return [row for row in self.rows if row.answer.failed]
 
     @cached_property
+    def switched(self) -> list[bool]:
+        """By row, whether it runs another schedule than the row before it on the last axis."""
+        last = self.rows[-1].point.values if self.rows else {}
+        found, before = [], None
+        moves = [key for key in last if len({row.point.values.get(key) for row in self.rows}) > 1][-1:]
+        for row in self.rows:
+            same = before is not None and all(
+                row.point.values.get(key) == value for key, value in before.point.values.items() if key not in moves
+            )
+            found.append(bool(same and before and changed(before.answer.report, row.answer.report)))
+            before = row
+        return found
+
+    @cached_property
     def table(self) -> list[dict[str, Any]]:
         """One flat mapping a run: varied keys (numbers in the unit that the column's name carries), then metrics."""
-        return [self._flat(row) for row in self.rows]
+        found = [self._flat(row) for row in self.rows]
+        for record, switched in zip(found, self.switched, strict=True):
+            if "schedule" in record:
+                record["schedule_changed"] = switched
+        return found
 
     @cached_property
     def columns(self) -> list[str]:
@@ -118,13 +137,19 @@ class Sweep(Shown):
     def to_dict(self) -> dict[str, Any]:
         """`rows`: the varied keys as typed, and the report (schema.json) or the reason."""
         rows = [
-            {"values": dict(row.point.values), "report": row.answer.report}
+            {"values": dict(row.point.values), "schedule_changed": switched, "report": row.answer.report}
             if row.answer.report is not None
             else {"values": dict(row.point.values), "reason": row.reason}
-            for row in self.rows
+            for row, switched in zip(self.rows, self.switched, strict=True)
         ]
-        asked = {"workload": self.base.workload, **self.base.asked.to_dict()}
-        return {"schema_version": SWEEP_VERSION, **asked, "keys": list(self.keys), "rows": rows}
+        asked = {"workload": self.base.workload, **self.base.asked.to_dict(), "choice": self.base.choice}
+        return {
+            "schema_version": SWEEP_VERSION,
+            **asked,
+            "choice": self.base.choice,
+            "keys": list(self.keys),
+            "rows": rows,
+        }
 
     def plot(self, metric: str = "time_us", *, kind: str = "auto", ax: Axes | None = None) -> Axes:
         """Draws a metric over what was varied: `line`, `heat`, or what fits (`auto`)."""
@@ -166,14 +191,16 @@ class Sweep(Shown):
 
     def sections(self) -> list[Section]:
         """The table in people's units, and why rows are missing."""
-        ran = [row for row in self.rows if row.answer.report is not None]
-        rows = tuple(_cells(row, self.keys) for row in ran[:_SHOWN_ROWS])
+        ran = [pair for pair in zip(self.rows, self.switched, strict=True) if pair[0].answer.report is not None]
+        rows = tuple(_cells(row, self.keys, switched) for row, switched in ran[:_SHOWN_ROWS])
         title = f"{self.base.title}: {len(ran)} of {len(self.rows)} runs"
         if len(ran) > _SHOWN_ROWS:
             title += f" (the first {_SHOWN_ROWS}; write all with --csv FILE)"
         missing = [
             (", ".join(f"{k}={v}" for k, v in row.point.values.items()), row.reason) for row in self.rows if row.reason
         ]
+        if any(switched for _, switched in ran):
+            title += "; * another schedule than the row above"
         found = [Section(title, rows, (*self.keys, *_HEADER)), Section(f"Not run: {len(missing)}", tuple(missing))]
         return [section for section in found if section.rows]
 
@@ -219,6 +246,8 @@ def sweep(
     *,
     set: Sequence[str] = (),
     schedule: str = "auto",
+    hold: bool = False,
+    tune: bool = True,
     store: Path | ResultStore | None = None,
     workers: int | None = None,
     executor: str = "local",
@@ -228,25 +257,38 @@ def sweep(
 ) -> Sweep:
     """Runs a workload over every combination of the axes.
 
-    vary: one entry an axis, `KEY=VALUES` (`sim.app.study.axes`) or several of them that go together. store: results
-    file, default in the user's cache; a result that is there is not simulated again. workers: processes, all cores by
-    default; 1 stays in this process. executor: `local`, or `dask` with the `scheduler`'s address. options: as in
-    `simulate`. Raises InputError before anything runs, and where no machine can run any of it.
+    vary: one entry an axis, `KEY=VALUES` (`sim.app.study.axes`) or several of them that go together. hold: every point
+    runs the schedule of the first on its machine; tune: each runs the best of its candidates; neither: what `auto`
+    takes. store: results file, default in the user's cache; a result that is there is not simulated again. workers:
+    processes, all cores by default; 1 stays in this process. executor: `local`, or `dask` with the `scheduler`'s
+    address. options: as in `simulate`. Raises InputError before anything runs, and where no machine can run any of it.
     """
     check_executor(executor, scheduler)
     archs = (arch,) if isinstance(arch, str) else tuple(arch)
     axes_words = [[words] if isinstance(words, str) else list(words) for words in vary]
     base, axes = axes_of(Base(workload, archs, tuple(set), schedule, options), axes_words)
+    choice = choice_of(hold, tune, [key for axis in axes for key in axis.keys])
+    base = replace(base, choice=choice.word)
     found = points(base, axes)
 
     def make(cases: Sequence[Request]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
+    found = choose(found, choice, store)
     answers, kept = run_points(found, make, store, progress)
     if all(answer.refused for answer in answers):
         raise InputError(answers[0].refused)
     keys = list(dict.fromkeys(key for point in found for key in point.values))
     return Sweep(base, keys, [Row(*pair) for pair in zip(found, answers, strict=True)], kept)
+
+
+def choose(found: Sequence[Point], choice: Choice, store: Path | ResultStore | None) -> list[Point]:
+    """The points with the schedules that they are to run; what is held is found in this process."""
+
+    def here(cases: Sequence[Request]) -> Executor:
+        return make_executor("local", workers=1, scheduler=None, cases=cases)
+
+    return choice.of(found, lambda some: run_points(some, here, store, None)[0])
 
 
 def run_points(
@@ -292,8 +334,8 @@ def _write_parquet(path: Path, records: Sequence[Mapping[str, Any]], columns: Se
 _HEADER = ("time", "cycles", "TFLOPS", "of peak", "bound", "energy", "schedule")
 
 
-def _cells(row: Row, keys: Sequence[str]) -> tuple[str, ...]:
-    """One row as text."""
+def _cells(row: Row, keys: Sequence[str], switched: bool) -> tuple[str, ...]:
+    """One row as text. switched: it runs another schedule than the row before it."""
     report = row.answer.report
     assert report is not None
     return (
@@ -304,7 +346,7 @@ def _cells(row: Row, keys: Sequence[str]) -> tuple[str, ...]:
         percent(report["percent_of_peak"] / 100),
         report["bound"],
         f"{report['energy_j'] * 1000:.3g} mJ" if "energy_j" in report else "",
-        report["schedule"],
+        f"{'* ' if switched else ''}{report['schedule']}",
     )
 
 
