@@ -82,12 +82,9 @@ class Sm(Group):
         default=4096, description="code that an SM fetches ahead in one go when it meets a kernel for the first time"
     )
     address_interval_cycles: Cycles = Field(description="between two memory instructions of one sub-core")
-    instruction_cache_bytes: Annotated[
-        Bytes,
-        Documents(
-            "kernels fetch their code once, cold, and find it in the cache after that", "launch.cold_instruction"
-        ),
-    ] = Field(description="instructions that an SM holds without going to the L2")
+    instruction_cache_bytes: Bytes = Field(
+        description="instructions that an SM holds without going to the L2: a kernel that is still there is not fetched"
+    )
     register_conflict_cycles: MeanCycles = Field(
         description="cycles that a sub-core's tensor core loses for a vector instruction: both use the register file"
     )
@@ -131,10 +128,6 @@ class Shared(Group):
     ]
     queue_cycles: Cycles = Field(
         default=256, description="work of the data path that waits in an SM before a warp stalls on it"
-    )
-    setup_ps: Picoseconds = Field(
-        description="further fixed cost, on an idle device, of a kernel whose CTAs take more than a quarter of the"
-        " array that it shares with the L1"
     )
 
 
@@ -326,7 +319,10 @@ class Launch(Group):
     """Cost of launching kernels. Each part can be switched off by setting it to zero."""
 
     kernel_ps: Picoseconds = Field(description="command processing until the first CTA starts")
-    setup_ps: Picoseconds = Field(description="further fixed cost on an idle device that no measurement separates")
+    setup_ps: Picoseconds = Field(
+        description="what a kernel finds cold beside its code when its code is cold: constants, translations"
+    )
+    event_ps: Picoseconds = Field(description="device time of a time stamp, beyond the wait for the work before it")
     gap_stream_ps: Picoseconds = Field(description="start to start of dependent minimal kernels on a stream")
     gap_graph_ps: Picoseconds = Field(description="start to start of dependent minimal kernels in a graph")
     api_ps: Picoseconds = Field(description="launch call to kernel start on an idle device")
@@ -355,6 +351,7 @@ class Host(Group):
     """The host program."""
 
     framework_overhead_ps: Picoseconds = Field(description="host time per operator in an eager framework")
+    graph_launch_ps: Picoseconds = Field(description="host time of launching a graph")
 
 
 _ROW_DOCUMENTS: Mapping[str, Mapping[str, Documents]] = MappingProxyType(

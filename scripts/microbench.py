@@ -27,7 +27,6 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.api import Device, KernelResult
 from sim.gpu.language import Program
 from sim.gpu.power.regulator import FixedClock
-from sim.host.model import Host, Kernel, Process
 from sim.host.scopes import scope_ps
 from sim.memory.addresses import home_slice, index_of
 from sim.memory.model import lower_memory
@@ -36,7 +35,7 @@ from workloads.gpu import micro
 
 ROOT = Path(__file__).resolve().parent
 PROBES_CSV = Path(silicon.__file__).with_name("memory_probes.csv")
-MACHINES = ("v100-sxm2", "t4", "a100-sxm4-40gb", "a100-sxm4-80gb", "h100-pcie", "h100-sxm", "gh200-96gb")
+MACHINES = ("v100-sxm2", "t4", "a100-sxm4-40gb", "a100-sxm4-80gb", "h100-pcie", "h100-sxm", "gh200-96gb", "h200-sxm")
 _DEVICES = {"V100": "v100-sxm2", "A100-40GB": "a100-sxm4-40gb", "A100-80GB": "a100-sxm4-80gb", "H100-PCIe": "h100-pcie"}
 _CLOCK_MHZ = {"v100-sxm2": 1380, "a100-sxm4-40gb": 1410, "a100-sxm4-80gb": 1410, "h100-pcie": 1755}
 """Core clock that the pointer chase of the same suite reports for the same machines."""
@@ -253,17 +252,16 @@ class Bench:
         return self.rate(lambda n: micro.shared_read(n, sms), 800, 1600, 16 * 32 * 16 * sms) / 1e9
 
     def null(self, row: Row) -> float:
-        """Microseconds of an empty kernel, without what only large kernels pay."""
+        """Microseconds of an empty kernel that has run before."""
         program = micro.null(self.spec.sm.count)
-        result = self.device().run(program.kernels[0], {}, launch_ps=self.spec.launch.kernel_ps)
+        result = self.device().run(program.kernels[0], {})
         return result.time_ps / 1e6
 
     def _scale_ps(self, elements: int) -> int:
         """Duration of one of many a = c * b, b = c * a; the caches are as the ones before left them."""
         device, program = self.device(), micro.scale(elements)
         addresses = program.addresses()
-        launch_ps = self.spec.launch.kernel_ps
-        times = [device.run(k, addresses, launch_ps=launch_ps).time_ps for k in program.kernels * 2]
+        times = [device.run(k, addresses).time_ps for k in program.kernels * 2]
         return times[-1]
 
     def repeat_stream(self, row: Row) -> float:
@@ -272,17 +270,7 @@ class Bench:
 
     def repeat_graph(self, row: Row) -> float:
         """Microseconds a kernel of a graph of dependent launches."""
-        duration = self._scale_ps(row.number)
-        host, calls = Host(self.spec), 64
-        stream = host.stream()
-
-        def program() -> Process:
-            yield from host.launch_graph(stream, [Kernel("scale", (duration,)) for _ in range(calls)])
-            yield from host.synchronise(stream)
-
-        host.run(program())
-        ends = [span.end_ps for span in stream.spans]
-        return (ends[-1] - ends[calls // 2]) / (calls - 1 - calls // 2) / 1e6
+        return scope_ps(self.spec, [self._scale_ps(row.number)], "graph") / 1e6
 
 
 def simulate(row: Row) -> float:

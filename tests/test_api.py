@@ -107,10 +107,10 @@ def test_nothing_holds_the_clock_of_a_small_kernel() -> None:
     assert report.record.kernels[0].throttle_reason is None
 
 
-def test_scopes_order_as_they_cover_more() -> None:
-    times = [simulate(SMALL, A100, scope=scope).time_us for scope in ("kernel", "event", "host")]
-    assert times == sorted(times)
-    assert len(set(times)) == 3
+def test_scopes_cover_more_than_the_kernel() -> None:
+    kernel, event, host = (simulate(SMALL, A100, scope=scope).time_us for scope in ("kernel", "event", "host"))
+    assert kernel + 1 < event
+    assert kernel + 1 < host
 
 
 def test_overrides_of_the_machine_count() -> None:
@@ -251,7 +251,7 @@ def test_a_row_runs_in_its_sources_environment() -> None:
         return conditions_of(request, request.machine)
 
     limited = row(source="triton_docs_a100")
-    assert conditions(limited) == Conditions("dirty", "isolated", limit_mw=320_000, dirty_milli=600)
+    assert conditions(limited) == Conditions("dirty", "isolated", limit_mw=320_000, dirty_milli=600, cold_code=False)
     assert conditions(row(source="xla_matmul_table", l2="mixed")) == Conditions(clock="isolated")
     repeated = conditions(row(source="cudnn_frontend_bench"))
     assert repeated == Conditions("dirty", "isolated", dirty_milli=450, cold_code=False)
@@ -259,11 +259,12 @@ def test_a_row_runs_in_its_sources_environment() -> None:
     assert (result.cycles - 1) / result.time_ps <= 1_410_000_000 / 10**12
 
 
-def test_set_up_is_of_kernels_with_much_shared_memory_and_warm_code_is_not_fetched() -> None:
-    spec = load_arch("h100-sxm")
-    for workload, setup_ps in ((SMALL, spec.shared.setup_ps), ("rmsnorm rows=16 cols=128 dtype=bf16", 0)):
-        (kernel,) = simulate(workload, "h100-sxm").to_dict()["kernels"]
-        assert kernel["gpu"]["launch_us"]["setup"] == setup_ps * 1e-6
+def test_set_up_is_of_kernels_whose_code_is_cold_and_warm_code_is_not_fetched() -> None:
+    setup_us = load_arch("h100-sxm").launch.setup_ps * 1e-6
+    for workload in (SMALL, "rmsnorm rows=16 cols=128 dtype=bf16"):
+        for scope, us in (("kernel", setup_us), ("event", setup_us), ("stream", 0), ("graph", 0)):
+            (kernel,) = simulate(workload, "h100-sxm", scope=scope).to_dict()["kernels"]
+            assert kernel["gpu"]["launch_us"]["setup"] == pytest.approx(us)
     norm = row(op="rmsnorm", shape="rows=16 cols=128", schedule="fused", dtype="bf16", source="cudnn_frontend_bench")
     asked = replace(row_request(norm), clock="isolated", l2="cold")
     warm, cold = (run(replace(asked, bench=Bench(cold_code=fetched))).time_ps for fetched in (False, True))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from arch.errors import InputError
+from arch.load import load_arch
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
 from sim.app.run import RowResult, row_request, simulate_row
@@ -19,6 +20,7 @@ from sim.app.study.case import Answer
 from sim.app.study.executors import Inline, Processes, Work
 from sim.app.study.store import ResultStore
 from sim.app.study.validate import Outcome, Validation, select, validate
+from sim.host.scopes import Replayed
 from workloads.parse import parse
 from workloads.silicon import HALVES, Row, half, read_rows
 
@@ -234,8 +236,8 @@ SOURCES: dict[str, dict[str, Any]] = {
     "limited": {"clock": "isolated", "power_limit_w": 320},
     "slow memory": {"clock": "sustained", "dram_bandwidth_tb_s": 1.25},
     "old library": {"clock": "sustained", "kind": {"fp16": "mma"}, "raster": {"fp16": "linear"}},
-    "graph of one": {"clock": "isolated", "code": "warm"},
-    "graph of layers": {"clock": "isolated", "layers": 6, "code": "warm"},
+    "graph of one": {"clock": "isolated", "replays": 100},
+    "graph of layers": {"clock": "isolated", "replays": 100, "layers": 6},
     "two kernels": {"clock": "isolated", "left_out": "its times hold a second kernel"},
     "flushed": {"clock": "isolated", "flush": "dirty", "dirty_share": 0.25, "data": "zeros", "code": "warm"},
 }
@@ -273,8 +275,9 @@ def test_a_row_is_run_as_its_source_measured() -> None:
     assert request("flushed", l2="warm").l2 == "warm"
     assert request("flushed", scope="host", overhead_us=3.0).scope == "kernel"
     replayed = request("graph of layers", scope="graph", l2="mixed")
-    assert (replayed.scope, replayed.l2, replayed.bench.layers) == ("graph", "warm", 6)
-    assert request("graph of layers").bench.layers == 0
+    assert (replayed.scope, replayed.l2, replayed.bench.replayed) == ("graph", "warm", Replayed(6, 100))
+    assert request("graph of layers").bench.replayed is None
+    assert request("locked", scope="graph").bench.replayed is None
     with pytest.raises(InputError, match="two kernels are left out: its times hold a second kernel"):
         request("two kernels")
 
@@ -286,9 +289,11 @@ def test_what_a_source_states_moves_the_time() -> None:
         return simulate_row(dataclasses.replace(ROW, source=source, **asked)).time_ps / 1e6
 
     small = {"scope": "graph", "l2": "mixed", "shape": "m=16 n=2048 k=4096 tb=T"}
-    alone, in_turn = time_us("graph of one", **small), time_us("graph of layers", **small)
+    inside, alone, in_turn = (time_us(source, **small) for source in ("locked", "graph of one", "graph of layers"))
     # 17 MB of weights stay in 40 MB of L2, six times as much does not.
-    assert in_turn > 1.2 * alone
+    assert in_turn > 1.2 * inside
+    # Replays of a single product wait for the host.
+    assert alone > load_arch("a100-sxm4-80gb").host.graph_launch_ps * 1e-6  # type: ignore[attr-defined]
     assert time_us("locked") > 1.05 * time_us("limited")
     stream = {"op": "add", "shape": "n=4000000"}
     assert time_us("slow memory", **stream) > 1.2 * time_us("limited", **stream)

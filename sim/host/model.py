@@ -3,7 +3,8 @@
 What happens to a launch, and which figure of the machine it costs:
 
 - the host thread is busy for the call (`Host.host_call_ps`), and the command reaches the device `launch.api` after the
-  call began; an eager framework keeps the thread busy for `host.framework_overhead` an operator before it calls;
+  call began; launching a graph takes `host.graph_launch` of the thread, and its commands follow; an eager framework
+  keeps the thread busy for `host.framework_overhead` an operator before it calls;
 - the device's front end processes it for `launch.kernel`, one command at a time; it works ahead by one kernel, so that
   on a busy stream this hides behind the kernel before;
 - its CTAs start when that is done, and when the kernel before it in its stream has ended and been handed over: minimal
@@ -11,9 +12,9 @@ What happens to a launch, and which figure of the machine it costs:
   graph follows what is before it in the stream as any kernel does;
 - its execution is its duration less `launch.kernel`, which the duration includes.
 
-An event (a time stamp) waits for the work before it, and the front end does not work ahead past it. A copy pays the
-PCIe link's latency once and then its bandwidth; each direction has an engine of its own. Kernels of different streams
-run one at a time, in the order in which they became ready.
+An event (a time stamp) waits for the work before it and takes `launch.event`, and the front end does not work ahead
+past it. A copy pays the PCIe link's latency once and then its bandwidth; each direction has an engine of its own.
+Kernels of different streams run one at a time, in the order in which they became ready.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from arch.gpu import GpuSpec
 
 FIGURES = (
     "host.framework_overhead",
+    "host.graph_launch",
     "launch.api",
     "launch.drain",
+    "launch.event",
     "launch.gap_graph",
     "launch.gap_stream",
     "launch.kernel",
@@ -133,6 +136,11 @@ class Host:
         return min(launch.api_ps, launch.gap_stream_ps)
 
     @property
+    def graph_call_ps(self) -> int:
+        """For how long the launch of a graph keeps the thread."""
+        return max(self.spec.host.graph_launch_ps, self.host_call_ps)
+
+    @property
     def now_ps(self) -> int:
         """The host thread's clock."""
         return int(self.env.now)
@@ -160,6 +168,7 @@ class Host:
 
     def launch_graph(self, stream: Stream, nodes: Iterable[Kernel | Copy]) -> Process:
         """Calls a graph, a chain of dependent kernels and copies, in one launch."""
+        yield self.env.timeout(self.graph_call_ps - self.host_call_ps)
         gap_ps = self.spec.launch.gap_stream_ps
         for node in nodes:
             if isinstance(node, Kernel):
@@ -240,7 +249,10 @@ class Host:
                 yield from self._run_copy(command.span, command.copy)
             else:
                 command.span.start_ps = self.now_ps
-            command.span.end_ps = free_ps = self.now_ps
+            command.span.end_ps = self.now_ps
+            if command.kernel is None and command.copy is None:
+                yield self.env.timeout(self.spec.launch.event_ps)
+            free_ps = self.now_ps
             command.done.succeed()
 
     def _run_kernel(self, span: Span, kernel: Kernel) -> Process:

@@ -3,8 +3,8 @@
 - `kernel`: device time of kernels and copies alone, as a profiler adds it up; command processing included.
 - `event`: between two device events around the calls on a busy stream: the kernels and their hand-overs.
 - `stream`: mean of back-to-back calls; what the host can hide is hidden, up to the launch gap.
-- `graph`: mean of many in one CUDA graph, from kernel to kernel; where a benchmark says how many its graph holds, of
-  replays of it, back to back, their borders included.
+- `graph`: mean of many in one CUDA graph, from kernel to kernel; where a benchmark says how it replays its graph, mean
+  of what lies between events around these replays on an idle device.
 - `host`: host clock around calls and synchronise on an idle device.
 
 An operator, or a sequence of them, is called in one of three ways (`FORMS`): `direct` from a program that launches
@@ -27,6 +27,9 @@ FIGURES = (
 """Figures of a preset that this module reads."""
 
 SCOPES = ("kernel", "event", "stream", "graph", "host")
+REPEATED = ("stream", "graph")
+"""Scopes whose time is the mean of many calls."""
+
 FORMS = ("direct", "eager", "graph")
 
 _WARM_UP_CALLS = 4
@@ -42,6 +45,14 @@ class Called(Protocol):
 
     def commands(self) -> list[Kernel | Copy]:
         """Kernels and copies in their order."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """How a benchmark replays a graph: layers that one replay runs after each other, replays between its events."""
+
+    layers: int
+    replays: int
 
 
 @dataclass(frozen=True)
@@ -83,10 +94,12 @@ def scope_ps(spec: GpuSpec, durations_ps: Sequence[int], scope: str) -> int:
     return calls_ps(spec, [Call("operator", tuple(durations_ps))], scope)
 
 
-def calls_ps(spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "direct", layers: int = 0) -> int:
+def calls_ps(
+    spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "direct", replayed: Replayed | None = None
+) -> int:
     """Time of a sequence of operators, in one of `SCOPES`, called in one of `FORMS`; picoseconds.
 
-    layers: `graph`: how many such sequences a replay runs; 0: so many that its border does not count.
+    replayed: `graph`: how the benchmark does it, each layer being one such sequence.
     """
     match scope:
         case "kernel":
@@ -96,7 +109,7 @@ def calls_ps(spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "dire
         case "stream":
             return _stream_ps(spec, calls, form)
         case "graph":
-            return _graph_ps(spec, calls, layers)
+            return _graph_ps(spec, calls) if replayed is None else _replayed_ps(spec, calls, replayed)
         case "host":
             return _host_ps(spec, calls, form)
         case _:
@@ -119,7 +132,7 @@ def call_times(host: Host, calls: Sequence[Called], form: str) -> list[CallTime]
 
     host.run(program())
     if form == "graph":  # the one launch is the first operator's
-        found = [CallTime(call.name, 0, 0 if i else host.host_call_ps, ()) for i, call in enumerate(calls)]
+        found = [CallTime(call.name, 0, 0 if i else host.graph_call_ps, ()) for i, call in enumerate(calls)]
     spans = iter(stream.spans)
     counts = [len(call.commands()) for call in calls]
     return [
@@ -171,26 +184,43 @@ def _stream_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
         yield from host.synchronise(stream)
 
     host.run(program())
-    commands = sum(len(call.commands()) for call in calls)
+    return _mean_ps(stream)
+
+
+def _mean_ps(stream: Stream) -> int:
+    """Of a stream's timed sequences."""
+    commands = len(stream.spans) // (_WARM_UP_CALLS + _TIMED_CALLS)
     ends = [span.end_ps for span in stream.spans[commands - 1 :: commands]]
     return (ends[-1] - ends[_WARM_UP_CALLS - 1]) // _TIMED_CALLS
 
 
-def _graph_ps(spec: GpuSpec, calls: Sequence[Call], layers: int) -> int:
-    """Of one graph that holds all timed sequences, or of as many replays of one that holds `layers` of them."""
+def _graph_ps(spec: GpuSpec, calls: Sequence[Call]) -> int:
+    """From sequence to sequence inside one graph."""
     host = Host(spec)
     stream = host.stream()
-    replays, held = (_WARM_UP_CALLS + _TIMED_CALLS, layers) if layers else (1, _WARM_UP_CALLS + _TIMED_CALLS)
 
     def program() -> Process:
-        for _ in range(replays):
-            yield from _issue(host, stream, list(calls) * held, "graph")
+        yield from _issue(host, stream, list(calls) * (_WARM_UP_CALLS + _TIMED_CALLS), "graph")
         yield from host.synchronise(stream)
 
     host.run(program())
-    sequences = _TIMED_CALLS * max(layers, 1)
-    ends = [span.end_ps for span in stream.spans]
-    return (ends[-1] - ends[-1 - sequences * len(ends) // (replays * held)]) // sequences
+    return _mean_ps(stream)
+
+
+def _replayed_ps(spec: GpuSpec, calls: Sequence[Call], replayed: Replayed) -> int:
+    """Between two events around some replays of a graph on an idle device."""
+    host = Host(spec)
+    stream = host.stream()
+    stamps = []
+
+    def program() -> Process:
+        stamps.append(host.record(stream))
+        for _ in range(replayed.replays):
+            yield from _issue(host, stream, list(calls) * replayed.layers, "graph")
+        stamps.append(host.record(stream))
+
+    host.run(program())
+    return (stamps[1].end_ps - stamps[0].end_ps) // (replayed.replays * replayed.layers)
 
 
 def _host_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from arch import GpuSpec, InputError, load_arch
 from sim.host.model import Copy, Host, Kernel, Process
-from sim.host.scopes import SCOPES, Call, call_times, calls_ps, scope_ps
+from sim.host.scopes import SCOPES, Call, Replayed, call_times, calls_ps, scope_ps
 
 US = 1_000_000
 
@@ -26,6 +26,8 @@ def spec() -> GpuSpec:
             "pcie.bandwidth=10 GB/s",
             "pcie.latency=1 us",
             "host.framework_overhead=5 us",
+            "host.graph_launch=0 ns",
+            "launch.event=0 ns",
         ],
     )
 
@@ -156,11 +158,41 @@ def test_scopes_of_one_kernel(spec: GpuSpec) -> None:
     assert (scope_ps(spec, [NULL], "stream"), scope_ps(spec, [NULL], "graph")) == (3 * US, 2 * US)
 
 
-def test_a_replay_of_a_few_layers_pays_the_border_between_two_graphs(spec: GpuSpec) -> None:
+def with_figures(spec: GpuSpec, **launch_ps: int) -> GpuSpec:
+    """The machine with other costs of a time stamp or of launching a graph."""
+    host, launch = {"graph_launch_ps"} & launch_ps.keys(), {"event_ps"} & launch_ps.keys()
+    return spec.model_copy(
+        update={
+            "host": spec.host.model_copy(update={name: launch_ps[name] for name in host}),
+            "launch": spec.launch.model_copy(update={name: launch_ps[name] for name in launch}),
+        }
+    )
+
+
+def test_replays_pay_the_borders_between_graphs(spec: GpuSpec) -> None:
     layer = [Call("product", (NULL, NULL))]
     # Kernels of a graph start 2 us apart, the first of a replay 3 us after the last of the replay before.
     assert calls_ps(spec, layer, "graph") == 4 * US
-    assert [calls_ps(spec, layer, "graph", layers=layers) for layers in (1, 2, 5)] == [5 * US, 4_500_000, 4_200_000]
+    one, many = (calls_ps(spec, layer, "graph", replayed=Replayed(1, replays)) for replays in (100, 200))
+    assert 2 * many - one == 5 * US
+    one, many = (5 * calls_ps(spec, layer, "graph", replayed=Replayed(5, replays)) for replays in (100, 200))
+    assert 2 * many - one == pytest.approx(21 * US, abs=10)
+
+
+def test_short_replays_wait_for_the_host(spec: GpuSpec) -> None:
+    slow = with_figures(spec, graph_launch_ps=50 * US)
+    layer = [Call("product", (NULL, NULL))]
+    # The first event comes 4 us after its call, when the host has begun to launch; each replay takes the host 50 us.
+    assert calls_ps(slow, layer, "graph", replayed=Replayed(1, 100)) == pytest.approx(50 * US, rel=0.01)
+    # What is longer hides it but for the first launch.
+    long = calls_ps(slow, [Call("product", (200 * US,))], "graph", replayed=Replayed(1, 10))
+    assert long == pytest.approx((50 + 10 * 202) * US // 10, rel=0.01)
+
+
+def test_a_time_stamp_takes_time_itself(spec: GpuSpec) -> None:
+    slow = with_figures(spec, event_ps=7 * US)
+    assert scope_ps(slow, [10 * US], "event") == scope_ps(spec, [10 * US], "event") + 7 * US
+    assert [scope_ps(slow, [10 * US], scope) for scope in ("kernel", "stream")] == [10 * US, 11_500_000]
 
 
 def test_bad_copies_are_refused(spec: GpuSpec) -> None:

@@ -102,8 +102,11 @@ class Environment(BaseModel):
     """What a cold row finds in the L2: nothing, or the lines with which the benchmark overwrote it."""
     dirty_share: float = Field(default=1, ge=0, le=1)
     """Share of a dirty L2 that DRAM does not have yet when the operator begins."""
+    replays: int = Field(default=0, ge=0)
+    """Replays of one CUDA graph between two events on an idle device, of which rows of scope `graph` are the mean; 0
+    where a time in a graph is from kernel to kernel."""
     layers: int = Field(default=1, ge=1)
-    """Operators with weights of their own that one replay of the source's CUDA graph runs after each other."""
+    """Operators with weights of their own that one replay runs after each other."""
     code: Literal["cold", "warm"] = "cold"
     """Whether instruction caches hold a kernel's code when it starts, as where it is repeated between small kernels."""
     schedules: Mapping[str, Mapping[str, str | tuple[str, ...]]] = Field(default_factory=dict)

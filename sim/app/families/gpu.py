@@ -28,13 +28,13 @@ from sim.app.trace.window import TooMuchError, Wanted
 from sim.engine.clock import PS_PER_S
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
-from sim.host.scopes import SCOPES
+from sim.host.scopes import SCOPES, Replayed
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose
 from workloads.graphs import Graph, GraphOperator
 from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.registry import build, schedules
-from workloads.silicon import Row, environment_of, operator_of
+from workloads.silicon import Environment, Row, environment_of, operator_of
 from workloads.written import OwnProgram, held_schedule, placed
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Gpu:
                 limit_mw=round(limit * 1000) if limit else None,
                 clock_hz=round(locked * 1_000_000) if locked else None,
                 dirty_milli=round(1000 * environment.dirty_share),
-                layers=environment.layers if row.scope == "graph" else 0,
+                replayed=_replayed(environment) if row.scope == "graph" else None,
                 cold_code=environment.code == "cold",
                 linear_tiles=environment.raster.get(row.dtype) == "linear",
             ),
@@ -116,6 +116,11 @@ class Gpu:
 
 
 # ---------------------------------------------------------------------------------------------- what was asked for
+
+
+def _replayed(environment: Environment) -> Replayed | None:
+    """How a source replays its graphs, where it says."""
+    return Replayed(environment.layers, environment.replays) if environment.replays else None
 
 
 def _spec(request: Request) -> GpuSpec:
@@ -165,10 +170,10 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
 # ---------------------------------------------------------------------------------------------- plans
 
 
-def operator_work(op: Operator, program: Program, estimate_ps: int, scope: str = "kernel") -> Work:
+def operator_work(op: Operator, program: Program, estimate_ps: int) -> Work:
     """An operator's kernels as the one step of a graph, launched by a program that calls them directly."""
     step = Planned(op, program, program.addresses(), estimate_ps)
-    return Work((step,), "direct", idle_launches="none" if scope == "graph" else "all")
+    return Work((step,), "direct")
 
 
 @dataclass(frozen=True)
@@ -198,7 +203,7 @@ class OperatorPlan:
         """Runs a candidate; what is wanted is recorded in one of its kernels."""
         config, estimate_ps = self.configurations[number]
         program = program_of(self.op, self.spec, config)
-        work = operator_work(self.op, program, estimate_ps, self.request.scope)
+        work = operator_work(self.op, program, estimate_ps)
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress))
         facts = _facts(self.request, program.schedule)
@@ -291,7 +296,7 @@ def _ran(
 ) -> Ran:
     """What came of steps that have run."""
     records = done.records
-    time_ps = done.scope_ps(spec, request.scope, work.calling, conditions.layers)
+    time_ps = done.scope_ps(spec, request.scope, work.calling, conditions.replayed)
     rest_ps = time_ps - done.time_ps
     return Ran(
         schedule=schedule,

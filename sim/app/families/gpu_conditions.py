@@ -9,6 +9,7 @@ from arch.gpu import GpuSpec
 from arch.units import HERTZ
 from sim.app.families.request import Request, one_of
 from sim.gpu.power.regulator import FixedClock, PowerRegulator, Regulator
+from sim.host.scopes import REPEATED, Replayed
 
 L2_STATES = ("cold", "warm", "dirty")
 CLOCKS = ("isolated", "sustained")
@@ -21,8 +22,8 @@ _LOWEST_HZ = 100_000_000
 class Conditions:
     """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
     an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
-    locked there; limit_mw: board limit where it is not the preset's. cold_code: kernels fetch their instructions.
-    layers: how many of the work, with weights of their own, run in turn; 0 where it does not matter."""
+    locked there; limit_mw: board limit where it is not the preset's. cold_code: kernels fetch their instructions
+    when they first run. replayed: how a benchmark replays the work in a graph."""
 
     l2: str = "cold"
     clock: str = "isolated"
@@ -32,7 +33,7 @@ class Conditions:
     exact: bool = False
     dirty_milli: int = 1000
     cold_code: bool = True
-    layers: int = 0
+    replayed: Replayed | None = None
 
     def regulator(self, spec: GpuSpec) -> Regulator:
         """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
@@ -58,8 +59,9 @@ def conditions_of(request: Request, spec: GpuSpec) -> Conditions:
         data=request.data,
         exact=request.exact,
         dirty_milli=bench.dirty_milli,
-        cold_code=bench.cold_code,
-        layers=bench.layers,
+        # The mean of many calls is of kernels that have run before.
+        cold_code=bench.cold_code and request.scope not in REPEATED,
+        replayed=bench.replayed,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from arch.gpu import GpuSpec
 from sim.app.families.gpu_conditions import Conditions
@@ -23,7 +23,7 @@ from sim.gpu.language import Program
 from sim.gpu.power.regulator import PowerRegulator
 from sim.host.model import Copy, Host
 from sim.host.model import Kernel as HostKernel
-from sim.host.scopes import Call, CallTime, call_times, calls_ps
+from sim.host.scopes import Call, CallTime, Replayed, call_times, calls_ps
 from sim.link.collective import Outcome, fabric_of, fastest
 from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
@@ -66,12 +66,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Work:
-    """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`. idle_launches: kernels
-    that are launched as on an idle device; `none` where something ran just before."""
+    """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`."""
 
     steps: Sequence[Planned]
     calling: str
-    idle_launches: Literal["all", "first", "none"] = "first"
 
     @property
     def estimate_ps(self) -> int:
@@ -114,9 +112,9 @@ class StepsRun:
         """Device time."""
         return sum(record.time_ps for record in self.records)
 
-    def scope_ps(self, spec: GpuSpec, scope: str, calling: str, layers: int = 0) -> int:
+    def scope_ps(self, spec: GpuSpec, scope: str, calling: str, replayed: Replayed | None = None) -> int:
         """Time in one of `sim.host.scopes.SCOPES`, called in one of its forms; see `sim.host.scopes.calls_ps`."""
-        return calls_ps(spec, [entry.call() for entry in self.done], scope, calling, layers)
+        return calls_ps(spec, [entry.call() for entry in self.done], scope, calling, replayed)
 
 
 def collective_of(op: AllReduce, spec: GpuSpec) -> Outcome:
@@ -162,8 +160,8 @@ def run_steps(
         runner.warm()
     else:
         runner.flush()
-    if warm and conditions.layers > 1:
-        runner.take_turns(conditions.layers)
+    if warm and conditions.replayed and conditions.replayed.layers > 1:
+        runner.take_turns(conditions.replayed.layers)
     return runner.launch(progress, recorder)
 
 
@@ -203,7 +201,10 @@ class _Runner:
         clean(self.device.memory, 1000 - self.conditions.dirty_milli)
 
     def warm(self) -> None:
-        """Leaves in the L2 what a run before would: the tensors that were touched last, of a step what it wrote."""
+        """Leaves in the caches what a run before would: code, the tensors that were touched last, of a step what it
+        wrote."""
+        for kernel in (kernel for step in self.work.steps for kernel in step.kernels if kernel is not None):
+            self.device.hold_code(kernel)
         spec = self.device.memory_spec(self.device.regulator.clock_hz)
         touched: list[tuple[int, int, bool]] = []  # first line, lines, written; the last touched first
         lines = 0
@@ -265,7 +266,6 @@ class _StreamRun:
         self.host = Host(self.spec)
         self.done = [self._entry(step) for step in self.work.steps]
         self.total = sum(max(step.op.flops, 1) for step in self.work.steps)
-        self.launched = False
 
     def _entry(self, step: Planned) -> Done:
         """A step that is to run; of what moves beside kernels all is known."""
@@ -305,15 +305,11 @@ class _StreamRun:
         assert step.program is not None
         if step.op.dtype is not None:
             self.device.energy.set_tensor_dtype(step.op.dtype)
-        # Only the first kernel finds an idle device that has to be set up.
-        idle = self.work.idle_launches == "all" or (self.work.idle_launches == "first" and not self.launched)
-        self.launched = True
         origin_ps = self.host.now_ps - self.spec.launch.kernel_ps
         if recorder is not None:
             clock_hz = self.device.regulator.clock_hz
             self.device.window = recorder.window(number, origin_ps, clock_hz, step.estimate_ps)
-        launch_ps = None if idle else self.spec.launch.kernel_ps
-        launch = self.device.build(kernel, step.addresses, launch_ps=launch_ps)
+        launch = self.device.build(kernel, step.addresses)
         time_ps = 0
         for window, time_ps in enumerate(launch.windows()):
             if recorder is not None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from arch.errors import InputError
 from arch.spec import MachineSpec
+from sim.host.scopes import Replayed
 from workloads.gpu.select import split_without
 from workloads.graphs import Graph
 from workloads.ops import Operator
@@ -24,15 +25,15 @@ class Bench:
     """What a benchmark that is compared with states about itself beside the options of a run.
 
     limit_mw: board limit where it is not the preset's. clock_hz: highest core clock. dirty_milli: thousandths of the
-    lines of a dirty L2 that DRAM does not have yet. layers: how many of the operator, with weights of their own, one
-    replay of its graph runs; 0 where it does not matter. cold_code: kernels fetch their instructions. linear_tiles: its
-    library launches the tiles of a product row by row.
+    lines of a dirty L2 that DRAM does not have yet. replayed: how it replays a graph, where it says so.
+    cold_code: kernels fetch their instructions when they first run. linear_tiles: its library launches the tiles of a
+    product row by row.
     """
 
     limit_mw: int | None = None
     clock_hz: int | None = None
     dirty_milli: int = 1000
-    layers: int = 0
+    replayed: Replayed | None = None
     cold_code: bool = True
     linear_tiles: bool = False
 

@@ -18,7 +18,7 @@ from sim.engine.jit import resolved
 from sim.gpu.counters import Counter
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.chip import Chip, Launching
-from sim.gpu.engine.cta import Cta, CtaFigure, Grid, idle_launch_ps
+from sim.gpu.engine.cta import Cta, CtaFigure, Grid
 from sim.gpu.engine.events import Reason, Window
 from sim.gpu.engine.global_memory import Stores
 from sim.gpu.engine.pipes import SubCore
@@ -34,7 +34,7 @@ from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter
 from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
 
-FIGURES = ("clock.boost", "launch.drain")
+FIGURES = ("clock.boost", "launch.drain", "launch.kernel", "launch.setup", "sm.instruction_cache")
 """Figures of a preset that this module reads."""
 
 _LOG_ROWS = 1 << 16
@@ -75,7 +75,8 @@ class KernelResult:
 class Device:
     """A GPU with its memory system. clock: the regulator; exact: every instruction issues in an event of its own.
 
-    cold_launch: instructions and descriptors are fetched through the L2.
+    cold_launch: kernels whose code the instruction caches do not hold fetch it, and tensor maps, through the L2; they
+    are empty at first.
 
     window: what kernels record while they run; None with `log` for all ops and no warp states.
     """
@@ -99,6 +100,7 @@ class Device:
         self._memory_specs = {self.regulator.clock_hz: lower_memory(spec, self.regulator.clock_hz)}
         self.memory = new_memory_state(self.memory_spec(self.regulator.clock_hz))
         self._code: dict[str, int] = {}
+        self._held_code: dict[str, int] = {}  # bytes by kernel, the last used at the end
 
     def memory_spec(self, clock_hz: int) -> MemorySpec:
         """The memory system lowered for a core clock."""
@@ -111,9 +113,21 @@ class Device:
         flush(self.memory_spec(self.regulator.clock_hz), self.memory)
 
     def build(self, kernel: Kernel, addresses: Mapping[str, int], *, launch_ps: int | None = None) -> Launch:
-        """Lowers `kernel` and places its first CTAs after `launch_ps` (default: on an idle device)."""
+        """Lowers `kernel` and places its first CTAs after `launch_ps` (default: the preset's command processing, and
+        the set-up of a kernel whose code is cold)."""
         number = self._code.setdefault(kernel.name, len(self._code) % _CODE_SLOTS)
-        return Launch(self, kernel, addresses, number, launch_ps)
+        cold = not self.hold_code(kernel) and self.cold_launch
+        if launch_ps is None:
+            launch_ps = self.spec.launch.kernel_ps + (self.spec.launch.setup_ps if cold else 0)
+        return Launch(self, kernel, addresses, number, launch_ps, cold)
+
+    def hold_code(self, kernel: Kernel) -> bool:
+        """Leaves a kernel's code in the instruction caches, as a run of it does; whether they held it before."""
+        known = self._held_code.pop(kernel.name, None)
+        self._held_code[kernel.name] = kernel.code_bytes
+        while sum(self._held_code.values()) > self.spec.sm.instruction_cache_bytes and len(self._held_code) > 1:
+            del self._held_code[next(iter(self._held_code))]
+        return known is not None
 
     def run(
         self,
@@ -137,7 +151,13 @@ class Launch:
     result: KernelResult
 
     def __init__(
-        self, device: Device, kernel: Kernel, addresses: Mapping[str, int], number: int, launch_ps: int | None
+        self,
+        device: Device,
+        kernel: Kernel,
+        addresses: Mapping[str, int],
+        number: int,
+        launch_ps: int,
+        cold: bool,
     ) -> None:
         self.device, self.kernel = device, kernel
         spec = device.spec
@@ -151,11 +171,11 @@ class Launch:
             start_ps=launch_ps,
             code_number=number,
             exact=device.exact,
-            cold=device.cold_launch,
+            cold=cold,
         )
         self.program = lower_kernel(kernel, addresses, spec)
         self.p = parameters(spec, launch)
-        self.launch_ps = idle_launch_ps(spec, launch) if launch_ps is None else launch_ps
+        self.launch_ps = launch_ps
         window = device.window
         if window is None and device.log:
             window = Window(0, _WHOLE_KERNEL_TICKS, 0, int(self.p[Chip.SMS]) - 1, _LOG_ROWS, trace=False)

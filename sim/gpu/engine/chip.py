@@ -59,14 +59,14 @@ class Launching:
 
     shared_bytes: what a resident CTA takes of the combined array. code_number: the kernel's place in the program, from
     which the address of its code follows. exact: every instruction issues in an event of its own. cold: instructions
-    and descriptors are fetched through the L2. start_ps: from the launch to the first CTA, None on an idle device.
+    and descriptors are fetched through the L2. start_ps: from the launch to the first CTA.
     """
 
     kernel: Kernel
     held: Occupancy
     shared_bytes: int
     clock_hz: int
-    start_ps: int | None = None
+    start_ps: int = 0
     code_number: int = 0
     exact: bool = False
     cold: bool = True

@@ -17,10 +17,6 @@ FIGURES = (
     "sm.cta_launch",
     "sm.warp_setup",
     "launch.cta_interval",
-    "launch.kernel",
-    "launch.setup",
-    "shared.setup",
-    "l1.size",
 )
 
 
@@ -80,7 +76,6 @@ class CtaFigure(IntEnum):
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     """`CtaFigure`."""
     kernel = launch.kernel
-    start_ps = idle_launch_ps(spec, launch) if launch.start_ps is None else launch.start_ps
     return {
         CtaFigure.GRID_X: kernel.grid[0],
         CtaFigure.GRID_Y: kernel.grid[1],
@@ -92,12 +87,5 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         CtaFigure.LAUNCH_LATENCY: cycles_to_ticks(spec.sm.cta_launch_cycles),
         CtaFigure.INTERVAL: ps_to_ticks(spec.launch.cta_interval_ps, launch.clock_hz),
         CtaFigure.WARP_SETUP: cycles_to_ticks(spec.sm.warp_setup_cycles),
-        CtaFigure.START: ps_to_ticks(start_ps, launch.clock_hz),
+        CtaFigure.START: ps_to_ticks(launch.start_ps, launch.clock_hz),
     }
-
-
-def idle_launch_ps(spec: GpuSpec, launch: Launching) -> int:
-    """From the launch of a kernel on an idle device to its first CTA: the preset's command and set-up."""
-    shared_bytes = launch.held.ctas * launch.shared_bytes
-    split_ps = spec.shared.setup_ps if 4 * shared_bytes > spec.l1.size_bytes else 0
-    return spec.launch.kernel_ps + spec.launch.setup_ps + split_ps

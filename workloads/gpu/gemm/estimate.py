@@ -61,7 +61,7 @@ def figures(spec: GpuSpec) -> Figures:
         sms=spec.sm.count,
         sub_cores=spec.sm.sub_cores,
         sms_per_gpc=spec.sms_per_gpc,
-        fixed_ps=launch.kernel_ps + launch.setup_ps + spec.shared.setup_ps + launch.drain_ps,
+        fixed_ps=launch.kernel_ps + launch.setup_ps + launch.drain_ps,
         start=(launch.descriptor_fetch + launch.cold_instruction) * load_latency,
         load_latency=load_latency,
         l2_latency=int(spec.l2.hit_latency_cycles + far),
