@@ -42,6 +42,7 @@ from numba.core import caching, codegen, compiler, config, targetconfig, types
 from numba.np import arrayobj
 
 from arch.errors import InputError
+from sim.engine.pack import called_with
 
 NUMBA_VERSIONS = ">=0.61,<0.69"
 """Versions of numba that the tests pass with, as pyproject.toml has them."""
@@ -76,8 +77,11 @@ PRIVATE = (
     Private("numba.core.dispatcher", "Dispatcher._cache", "is given the cache above"),
     Private("numba.core.dispatcher", "Dispatcher.compile", "finds what a kernel is for given types, once"),
     Private("numba.core.dispatcher", "Dispatcher.get_call_template", "is wrapped: constants make no versions"),
+    Private("numba.core.imputils", "lower_cast", "passes a packed tuple to what is called (pack.py)"),
+    Private("numba.core.imputils", "lower_getattr_generic", "reads a packed tuple (pack.py)"),
     Private("numba.core.targetconfig", "ConfigStack.top_or_none", "tells with which flags an operator is resolved"),
     Private("numba.core.types", "BaseFunction.get_call_type", "is wrapped: an operator is resolved once"),
+    Private("numba.core.typing.templates", "infer_getattr", "types the members of a packed tuple (pack.py)"),
     Private("numba.core.types", "unliteral", "makes a variable's type of a constant's"),
     Private("numba.np.arrayobj", "fix_integer_index", "is replaced: indices count from the start"),
     Private("numba.np.arrayobj", "make_array", "gives the address of an array's data (search.py, prefetch.py)"),
@@ -437,12 +441,20 @@ def _compile(function: Any, *, inline: bool, entry: bool, announce: str = "") ->
         pipeline_class=_KernelCompiler if entry else _PartCompiler,
     )(function)
     if compiled is not function:
-        compiled.get_call_template = functools.partial(_call_template, compiled.get_call_template)
+        compiled.get_call_template = functools.partial(_call_template, compiled.get_call_template, inline)
         if entry:
             compiled._cache = _KernelCache(function, announce)
     return compiled
 
 
-def _call_template(find: Callable[..., Any], args: Any, keywords: Any) -> Any:
-    """What a call compiles, by `find`: the same code whether an argument is a constant of the source or a variable."""
-    return find([types.unliteral(a) for a in args], {name: types.unliteral(a) for name, a in keywords.items()})
+def _call_template(find: Callable[..., Any], inline: bool, args: Any, keywords: Any) -> Any:
+    """What a call compiles, by `find`: the same code whether an argument is a constant of the source or a variable.
+
+    A function that is not inlined gets the far copies of packed tuples.
+    """
+
+    def passed(kind: Any) -> Any:
+        kind = types.unliteral(kind)
+        return kind if inline else called_with(kind)
+
+    return find([passed(a) for a in args], {name: passed(a) for name, a in keywords.items()})

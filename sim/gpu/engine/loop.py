@@ -11,6 +11,7 @@ of ops return the tick at which the warp goes on, PARKED or SCHEDULED.
 """
 
 from sim.engine.jit import inner, kernel
+from sim.engine.pack import packed
 from sim.engine.prefetch import prefetch
 from sim.gpu.counters import Counter
 from sim.gpu.engine.accounting import account, issue_one
@@ -214,6 +215,12 @@ def _run_warp(p, prog, st, ms, mem, w, t, border):
 @kernel(announce="compiling the GPU engine, once, about half a minute; runs that record have a version of their own")
 def advance(p, prog, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
+    return _advance(p, packed(prog), packed(st), packed(ms), packed(mem), until)
+
+
+@inner(inline=True)
+def _advance(p, prog, st, ms, mem, until):
+    """`advance` of tuples by their addresses."""
     tree, chip = st.tree, st.chip
     if chip[Grid.STARTED] == 0:
         chip[Grid.STARTED] = 1
