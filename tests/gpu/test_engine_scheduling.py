@@ -260,3 +260,23 @@ def test_an_older_warp_overtakes_a_spread_op_and_puts_its_end_off() -> None:
     assert launch + pipe < issued < launch + 1.2 * pipe
     assert launch + 2 * pipe <= late_issued
     assert done == late_done + pipe
+
+
+@pytest.mark.parametrize("policy", ["gto", "oldest"])
+def test_the_special_function_unit_goes_to_the_older_warp_whoever_had_it(hopper: GpuSpec, policy: str) -> None:
+    """An exponential takes the unit for 8 cycles, and four of them issue in one event.
+
+    Warps 0 to 3 come 100 cycles later than warps 4 to 7, whose 200 exponentials are in progress: their 40 take 40 x 8
+    cycles, and put the end of the others off by as much.
+    """
+    kernel = KernelBuilder("special", (1, 1, 1))
+    with kernel.role("older", warps=4, registers=64) as r:
+        r.run("iadd", 50, dtype="int32", dst=VALUE.whole)
+        r.run("ex2", 40, dtype="fp32", dst=VALUE.whole)
+    with kernel.role("younger", warps=4, registers=64) as r:
+        r.run("ex2", 200, dtype="fp32", dst=VALUE.whole)
+    result = run(load_arch("h100-sxm", {"sm.count": 1, "gpc.count": 1, "sm.scheduler": policy}), kernel.build())
+    begun = column(result, 0, Event.T_ISSUE)[0]
+    latency = hopper.instruction("ex2", "fp32", "").latency_cycles
+    assert column(result, 1, Event.T_DONE)[0] - begun == pytest.approx(100 + 40 * 8 + latency, abs=4 * 8 + 8)
+    assert column(result, 2, Event.T_DONE, 4)[0] - begun == pytest.approx(240 * 8 + latency, abs=16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arch.gpu import GpuSpec
+from arch.load import load_arch
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, Op, Program, RegisterTile, SharedTile
 from sim.gpu.lower.banks import access_waves
 from tests.gpu.conftest import cycles, run
@@ -234,8 +235,9 @@ def test_another_warps_store_finds_room_between_the_loads_of_a_stream(ampere: Gp
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_vector_instruction_takes_the_register_file_from_the_tensor_core(hopper: GpuSpec, asynchronous: bool) -> None:
+def test_a_vector_instruction_takes_the_register_file_from_the_tensor_core(asynchronous: bool) -> None:
     """Beside warps that keep the tensor cores busy, each of 40 x 60 exponentials on registers costs them one cycle."""
+    hopper = load_arch("h100-sxm", ["sm.register_conflict=1 cycle"])
     conflict = hopper.sm.register_conflict_cycles
 
     def kernel(vector: int) -> Program:

@@ -6,7 +6,7 @@ from sim.gpu.engine.accounting import account, issue_slots
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.events import Reason
 from sim.gpu.engine.pipes import SubCore, issue_time, part, running_ops
-from sim.gpu.engine.policies import SchedulerFigure, priority_of, rank_of
+from sim.gpu.engine.policies import SPECIAL_RUN, SchedulerFigure, priority_of, rank_of
 from sim.gpu.engine.record import log_op
 from sim.gpu.engine.scheduler import FULL, Line, Overtaken, contend, let_overtake, may_overtake, put_off
 from sim.gpu.engine.shared import SharedFigure, access, queue_room, stream_loads
@@ -34,16 +34,14 @@ def issue(p, prog, st, w, s, sm, t, pc, kind, first):
     fresh = warps[w, Warp.LEFT] == 0
     if fresh:
         warps[w, Warp.LEFT] = total
-    # A spread op is one run in every mode: single issue would need the order that the compiler gave it.
-    left = warps[w, Warp.LEFT]
-    n = left if code[pc, Col.SPREAD] == 1 else min(left, p[SchedulerFigure.LONGEST_RUN])
+    n = run_length(p, code, pc, warps[w, Warp.LEFT])
     start, issued, following = issue_run(p, prog, st, w, s, t, pc, n, total)
     if start > t:
         if fresh:
             warps[w, Warp.LEFT] = 0
         # Contended: the policy decides who goes first at that tick.
         if not in_runs:
-            schedule_warp(st, start, priority_of(p, st, s, sm, w, rank_of(p, st, w)), w)
+            schedule_warp(st, start, priority_of(p, st, s, sm, w, rank_of(p, st, w), code[pc, Col.PIPE]), w)
             return SCHEDULED, False, False
         key = contend(p, st, s, sm, w, start, code[pc, Col.PIPE], 1)
         return t, key < sub_cores[s, Line.FIRST_KEY], True
@@ -64,6 +62,18 @@ def issue(p, prog, st, w, s, sm, t, pc, kind, first):
     if warps[w, Warp.LEFT] == 0:
         finish(st, code, w, s, pc, issued, foremost, last, reason)
     return following, moves_up, False
+
+
+@inner(inline=True)
+def run_length(p, code, pc, left):
+    """How many of the `left` instructions of row `pc` issue in one event.
+
+    A spread op is one run in every mode: single issue would need the order that the compiler gave it.
+    """
+    if code[pc, Col.SPREAD] == 1:
+        return left
+    n = min(left, p[SchedulerFigure.LONGEST_RUN])
+    return min(n, SPECIAL_RUN) if code[pc, Col.PIPE] == Pipe.XU else n
 
 
 @inner(inline=True)

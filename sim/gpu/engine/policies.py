@@ -16,12 +16,14 @@ from sim.gpu.engine.cta import CtaSlots
 from sim.gpu.engine.events import Reason
 from sim.gpu.engine.pipes import SubCore
 from sim.gpu.engine.warp import Block, Warp
+from sim.gpu.lower.tables import Pipe
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
     from sim.gpu.engine.chip import Launching
 
 _WHOLE = 1 << 30  # no run of a kernel is longer
+SPECIAL_RUN = 4  # instructions of the special-function unit that issue in one event, before an older warp may have it
 
 FIGURES = ("sm.scheduler", "sm.round_robin_run", "sm.active_warps")
 
@@ -81,8 +83,13 @@ def rank_of(p, st, w):
 
 
 @inner(inline=True)
-def priority_of(p, st, s, sm, w, rank):
-    """Place of warp `w` of sub-core `s` among warps that are due at the same tick: 0 first, 63 last."""
+def priority_of(p, st, s, sm, w, rank, pipe=-1):
+    """Place of warp `w` of sub-core `s` among warps that are due at the same tick: 0 first, 63 last.
+
+    pipe: that it waits for, -1 none. A greedy scheduler does not stay with a warp that waits for the special-function
+    unit: others issue in the cycles between two of its instructions, and that unit goes to the oldest. In single issue
+    they do so by themselves.
+    """
     policy = p[SchedulerFigure.POLICY]
     if policy == Policy.LRR:  # the least recently issued
         return 63 - min(62, st.sub_cores[s, SubCore.SEQUENCE] - rank)
@@ -91,7 +98,8 @@ def priority_of(p, st, s, sm, w, rank):
         if behind < 0:  # in the active set
             return 31 - min(31, st.sub_cores[s, SubCore.SEQUENCE] - rank)
         return 33 + min(30, behind)
-    if policy == Policy.GTO and st.sub_cores[s, SubCore.LAST_WARP] == w:  # greedy
+    greedy = pipe != Pipe.XU or p[SchedulerFigure.LONGEST_RUN] == 1
+    if policy == Policy.GTO and greedy and st.sub_cores[s, SubCore.LAST_WARP] == w:
         return 0
     return 62 - min(61, st.sms[sm, CtaSlots.NEWEST] - rank)
 

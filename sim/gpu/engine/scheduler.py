@@ -119,7 +119,7 @@ def contend(p, st, s, sm, w, tick, pipe, tried):
     st.contenders[s, i, Contender.RANK] = rank
     st.contenders[s, i, Contender.REASON] = st.warps[w, Warp.REASON]
     st.contenders[s, i, Contender.TRIED] = tried
-    priority = priority_of(p, st, s, sm, w, rank) if tried != 0 else 32
+    priority = priority_of(p, st, s, sm, w, rank, pipe) if tried != 0 else 32
     return (tick << TIME_SHIFT) | (priority << ID_BITS) | w
 
 
@@ -170,7 +170,7 @@ def next_in_line(p, st, s, sm, t):
         st.contenders[s, i, Contender.TICK] = tick
         priority = 32
         if st.contenders[s, i, Contender.TRIED] != 0:
-            priority = priority_of(p, st, s, sm, w, st.contenders[s, i, Contender.RANK])
+            priority = priority_of(p, st, s, sm, w, st.contenders[s, i, Contender.RANK], pipe)
         key = (tick << TIME_SHIFT) | (priority << ID_BITS) | w
         if key < first:
             first = key
