@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from arch.load import load_arch
 from sim.app.run import simulate
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
-from sim.gpu.language import Const, Program, evaluate, walk
+from sim.gpu.language import Const, Loop, Program, evaluate, walk
 from sim.gpu.lower.listing import listing
 from workloads.gpu.attention.blocks import AttentionProblem, blocks, problem
 from workloads.gpu.attention.choose import Config
@@ -63,6 +65,8 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(192, head_dim=128, dtype="bf16"), Flash3Config(192, 64)),
     (attention(384, heads=1, batch=2, head_dim=128), Flash3Config(128, 176, cluster=2)),
     (attention(128, 160, head_dim=256), Flash3Config(128, 80, pingpong=False)),
+    (attention(256, 160, batch=2, head_dim=256), Flash3Config(128, 80, cluster=2, pingpong=False)),
+    (attention(200, 400, batch=2), Flash3Config(192, 192)),
     (attention(64, 128), Flash3Config(64, 64, stages=1, overlap=True)),
     (attention(200, 300, heads=2, causal="1", dtype="fp8"), Flash3Config(128, 64)),
     (attention(130, 200, heads=2, head_dim=256, dtype="fp8"), Flash3Config(128, 128)),
@@ -122,6 +126,10 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
     ),
     "flash3 cluster": (
         "two SMs", attention(256, 64, heads=2), Flash3Config(128, 16, cluster=2),
+        {"producer/7 mbarrier_wait": IMPLIED, "consumer/20 bar_sync": TURN, "consumer/25 wgmma_fence": FENCE},
+    ),
+    "flash3 over values": (
+        "one SM", attention(128, 256, heads=2), Flash3Config(128, 64),
         {"producer/7 mbarrier_wait": IMPLIED, "consumer/20 bar_sync": TURN, "consumer/25 wgmma_fence": FENCE},
     ),
     "flash3 causal": (
@@ -244,6 +252,39 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
         choose(op, machines["a100-sxm4-80gb"], "flash3")
     with pytest.raises(InputError, match=r"head_dim=100: kernels have \(64, 128, 256\); nearest: 128"):
         choose(attention(64, head_dim=100), machines["h100-sxm"])
+
+
+#: Instructions of a consumer's warp and block of keys, from the published kernels' machine code (0251105a, nvcc 13).
+MACHINE_CODE = {
+    (64, "0"): {"fmnmx": 100, "ffma": 98, "ex2": 98, "fadd": 96, "fmul": 36, "cvt": 48, "shfl": 4, "stmatrix": 12},
+    (64, "1"): {"fmnmx": 68, "ffma": 66, "ex2": 66, "fadd": 64, "fmul": 36, "cvt": 32, "shfl": 4},
+    (128, "0"): {"fmnmx": 92, "ffma": 90, "ex2": 90, "fadd": 88, "fmul": 68, "cvt": 44, "shfl": 4},
+    (128, "1"): {"fmnmx": 68, "ffma": 66, "ex2": 66, "fadd": 64, "fmul": 68, "cvt": 32, "shfl": 4},
+}
+
+
+@pytest.mark.parametrize(("head_dim", "causal"), MACHINE_CODE)
+def test_a_step_of_softmax_has_the_instructions_of_the_published_kernel(
+    head_dim: int, causal: str, machines: dict[str, GpuSpec]
+) -> None:
+    op, spec = attention(1024, head_dim=head_dim, causal=causal), machines["h100-sxm"]
+    (kernel,) = build(op, spec, choose(op, spec, "flash3").config).kernels
+    consumer = next(role for role in kernel.roles if role.name == "consumer")
+    (step,) = (loop for loop in _loops(consumer.body) if loop.var == "whole")
+    count: Counter[str] = Counter()
+    for o in walk(step.body):
+        count[o.opcode] += o.count
+        count.update(dict(o.mix))
+    expected = MACHINE_CODE[head_dim, causal]
+    assert {name: count[name] for name in expected} == expected
+    assert count["stmatrix"] == expected.get("stmatrix", 0)
+
+
+def _loops(body: tuple[Any, ...]) -> Iterator[Loop]:
+    for statement in body:
+        if isinstance(statement, Loop):
+            yield statement
+            yield from _loops(statement.body)
 
 
 @pytest.mark.parametrize(

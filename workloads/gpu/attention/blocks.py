@@ -214,8 +214,12 @@ class OnlineSoftmax:
                 mix=(("fmul", 2 * lines),),
             )  # fmt: skip
         r.run("imad", lines, dtype="int32", dst=top, srcs=(new_top,), compute=_first)
-        r.run("ex2", n, dtype="fp32", dst=scores, srcs=(new_top,), compute=weights, mix=(("ffma", n), ("fadd", n)))
-        r.run("ffma", lines, dtype="fp32", dst=total, srcs=(scores, *(() if first else (scale,))), compute=add)
+        r.run("ex2", n, dtype="fp32", dst=scores, srcs=(new_top,), compute=weights, mix=(("ffma", n),))
+        # The sums of a row follow each other, those of its other rows go between; the first one takes the old sum.
+        r.run(
+            "fadd", n, dtype="fp32", dst=total, srcs=(scores, *(() if first else (scale,))), compute=add,
+            chain=n // lines, mix=(("ffma", lines),),
+        )  # fmt: skip
         if self.sums_each_block:
             self._add_up(r)
 

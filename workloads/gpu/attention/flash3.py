@@ -40,6 +40,7 @@ from sim.gpu.language import (
     RoleBuilder,
     SharedTile,
     Var,
+    View,
     minimum,
 )
 from workloads.gpu import overhead
@@ -182,26 +183,34 @@ class _Builder:
         self.keys = self._buffer("k", config.block_n, config.stages)
         self.values = self._buffer("v", config.block_n, config.stages)
         used = sum(t.tile.size_bytes for t in (self.q, self.keys, self.values)) + 2048
+        # Where registers cannot hold scores, outputs and weights, the weights go through shared memory.
+        self.weights: SharedTile | None = None
+        if config.wgmma and config.block_n * (4 + width(p)) // 8 + d // 2 > self._registers[2]:
+            self.weights = self.k.shared("p", (config.block_m, config.block_n), p.dtype, swizzle_bytes=128)
+            used += self.weights.size_bytes
         # wgmma takes 8-bit values only with keys contiguous: producers transpose what TMA has brought.
         self.transposed: SharedTile | None = None
         if width(p) == 1:
             self.transposed = self.k.shared("v_transposed", (d, config.block_n), p.dtype, config.stages, 128)
             used += self.transposed.size_bytes
         staged = config.block_m * d * DTYPE_BYTES[p.out]
-        # O leaves through a buffer of its own; where there is no room, through the values read last, or through Q, or,
-        # wider than what these hold, straight from registers (the published kernel lays it over all stages of V).
+        # O leaves through the stages of V, whose next load waits for that; where it is wider than these or V lies in
+        # blocks of columns, through a buffer of its own, or through Q, or straight from registers.
+        self.stage_groups = config.block_n // BLOCK_ROWS
+        fits = config.stages * self.stage_groups >= config.warpgroups and p.out == p.dtype
+        self.through_v = fits and config.tma and config.wgmma
         self.o: Blocked | None = None
-        if used + staged <= spec.shared.max_per_cta_bytes:
+        if not self.through_v and used + staged <= spec.shared.max_per_cta_bytes:
             self.o = self._buffer("o", config.block_m, 1, p.out)
-        fits = config.block_n >= config.block_m and p.out == p.dtype
-        self.through_v = self.o is None and fits and config.tma and config.wgmma
         self.through_q = self.o is None and not self.through_v and p.out == p.dtype
-        self.staging = self.o or (self.values if self.through_v else self.q if self.through_q else None)
+        self.staging = self.values if self.through_v else self.o or (self.q if self.through_q else None)
         warps = self.consumer_warps
         loaders = 1 if config.tma else WARPGROUP if config.specialized else warps
         if self.transposed:
             self.raw_full = self.k.mbarrier("raw_full", config.stages, 1)
             self.raw_empty = self.k.mbarrier("raw_empty", config.stages, WARPGROUP)
+        if self.through_v:
+            self.o_stored = self.k.mbarrier("o_stored", 1, config.cluster)
         self.q_full = self.k.mbarrier("q_full", 1, loaders)
         self.q_empty = self.k.mbarrier("q_empty", 1, 1 if self.through_q and config.tma else warps)
         self.k_full = self.k.mbarrier("k_full", config.stages, loaders)
@@ -220,21 +229,27 @@ class _Builder:
         return Blocked(self.k, name, rows, columns, dtype or self.p.dtype, stages, block)
 
     @property
+    def _registers(self) -> tuple[int, int, int]:
+        """Registers of a thread: at launch, of producers, of consumers."""
+        if not self.c.specialized:
+            return (many := {1: 255, 2: 255, 3: 168}[self.c.warpgroups]), 0, many
+        launch, few, many = {1: (168, 56, 248), 2: (168, 24, 240), 3: (128, 32, 160)}[self.c.warpgroups]
+        # Producers without TMA calculate addresses.
+        return (launch, few, many) if self.c.tma else (launch, few + 16, many - 8)
+
+    @property
     def consumer_warps(self) -> int:
         """Warps that compute."""
         return WARPGROUP * self.c.warpgroups
 
     def kernel(self) -> Kernel:
         """All roles, producer first."""
-        groups = self.c.warpgroups
-        launch, few, many = {1: (168, 56, 248), 2: (168, 24, 240), 3: (128, 32, 160)}[groups]
+        launch, few, many = self._registers
         if not self.c.specialized:
-            with self.k.role("warps", self.consumer_warps, {1: 255, 2: 255, 3: 168}[groups]) as r:
+            with self.k.role("warps", self.consumer_warps, many) as r:
                 self._set_up(r, 0)
                 self._consumer(r)
             return self.k.build()
-        if not self.c.tma:  # producers calculate addresses
-            few, many = few + 16, many - 8
         with self.k.role("producer", WARPGROUP, few) as r:
             self._set_up(r, few)
             if self.transposed:
@@ -312,6 +327,7 @@ class _Builder:
         c = self.c
         with self._each_tile(r) as t:
             self._load_first(r, t)
+            self._await_store(r, Var("index") - 1)
             with r.loop("i", t.blocks.trips - 1) as i:
                 step, block = Var("done") + i, t.blocks.end - 1 - i
                 # Keys run one block ahead of values, as consumers ask for them.
@@ -332,6 +348,7 @@ class _Builder:
         with self._each_tile(r) as t:
             with r.when(WARP.equals(0)):
                 self._load_first(r, t)
+                self._await_store(r, Var("index") - 1)
                 self._load(r, t, Var("done"), t.blocks.end - 1, self.values)
             with r.loop("i", t.blocks.trips - 1) as i:
                 step, block = Var("done") + i, t.blocks.end - 1 - i
@@ -357,11 +374,17 @@ class _Builder:
         r.mbarrier_arrive(self.raw_empty, stage)
 
     def _drain(self, r: RoleBuilder) -> None:
-        """A CTA stays until its peers have handed back what it sent them, the values last."""
+        """A CTA stays until its peers have handed back what it sent them, the values last, and have stored theirs."""
         if self.c.cluster > 1:
+            self._await_store(r, (self.tiles - CTA_X // self.c.cluster + (self.workers - 1)) // self.workers - 1)
             with r.loop("drain", minimum(Var("done"), self.c.stages)) as i:
                 step = Var("done") - 1 - i
                 r.mbarrier_wait(self.v_empty, step % self.c.stages, step // self.c.stages)
+
+    def _await_store(self, r: RoleBuilder, tile: Expr) -> None:
+        """Until the outputs of a tile have left the buffers of V, in all CTAs that share values."""
+        if self.through_v:
+            r.mbarrier_wait(self.o_stored, 0, tile)
 
     def _load_first(self, r: RoleBuilder, t: _Tile) -> None:
         """Q and the first keys."""
@@ -430,6 +453,7 @@ class _Builder:
             with r.when(WARP.equals(0)):
                 if first:
                     self._load_first(r, t)
+                    self._await_store(r, Var("index") - 1)
                 with r.when(t.blocks.trips > i + 1):
                     self._load(r, t, step + 1, block - 1, self.keys)
                 self._load(r, t, step, block, self.values)
@@ -482,8 +506,9 @@ class _Builder:
                 self._give_turn(r)
             self._store(r, s, t, row)
         if c.tma and self.staging:
-            with r.when(WARP.equals(0)):
-                r.bulk_wait(0, read=False)
+            with r.when(WARP.equals(self.consumer_warps - 1)):
+                if not self.through_v:
+                    r.bulk_wait(0, read=False)
                 if not c.specialized:
                     self._drain(r)
 
@@ -528,12 +553,29 @@ class _Builder:
             return
         r.wgmma_fence()
         r.wgmma(
-            s.acc.whole, s.weights.whole,
+            s.acc.whole,
+            s.weights.whole if self.weights is None else self._rows_of_weights(self.weights),
             self.transposed.stage(stage).T if self.transposed else self.values.tile.stage(stage),
             shape=f"m{BLOCK_ROWS}n{self.p.op.head_dim}k{step_k(self.p)}", dtype=self.p.dtype, count=n,
             accumulate=1 - first, mix=overhead.mix(alu=2 * n),
         )  # fmt: skip
         r.wgmma_commit()
+
+    def _rows_of_weights(self, tile: SharedTile) -> View:
+        """This warp's weights in shared memory."""
+        return tile[0, self._own_row : WARP_ROWS, :]  # type: ignore[misc]
+
+    def _convert(self, r: RoleBuilder, s: OnlineSoftmax) -> None:
+        """Weights in the operands' format, where the product with the values takes them."""
+        s.convert(r)
+        if self.weights:
+            count = WARP_ROWS * self.c.block_n * width(self.p) // MATRIX_BYTES
+            r.stmatrix(self._rows_of_weights(self.weights), s.weights.whole, count)
+
+    def _show_weights(self, r: RoleBuilder) -> None:
+        """Makes weights in shared memory visible to wgmma."""
+        if self.weights:
+            r.fence_async()
 
     def _wait(self, r: RoleBuilder, left: int) -> None:
         """Until at most `left` products are in flight; mma.sync leaves none."""
@@ -546,7 +588,8 @@ class _Builder:
         self._release(r, self.k_empty, Var("done"))
         s.mask(r, row, (t.blocks.end - 1) * self.c.block_n)
         s.block(r, first=True)
-        s.convert(r)
+        self._convert(r, s)
+        self._show_weights(r)
 
     def _overlapped_step(
         self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr, i: Expr, *, masked: bool
@@ -564,8 +607,9 @@ class _Builder:
         s.block(r, first=False)
         self._wait(r, 0)
         self._release(r, self.v_empty, before)
-        s.convert(r)
+        self._convert(r, s)
         s.rescale(r)
+        self._show_weights(r)
         overhead.FLASH3_CONSUMER_STEP.write(r)
 
     def _last_block(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile) -> None:
@@ -574,8 +618,7 @@ class _Builder:
             self._landed(r, self.v_full, last, 0)
         self._outputs(r, s, last, t.blocks.trips.equals(1), turn=False)
         self._wait(r, 0)
-        if not self.through_v:
-            self._release(r, self.v_empty, last)
+        self._release(r, self.v_empty, last)
 
     def _serial_step(
         self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr, i: IntLike, *, masked: bool
@@ -591,18 +634,15 @@ class _Builder:
         if masked:
             s.mask(r, row, (t.blocks.end - 1 - i) * self.c.block_n)
         s.block(r, first=first)
-        s.convert(r)
+        self._convert(r, s)
         if not first:
             s.rescale(r)
+        self._show_weights(r)
         if not self.c.specialized and not self.c.tma:
             self._landed(r, self.v_full, step, 0)
         self._outputs(r, s, step, int(first), turn=True)
         self._wait(r, 0)
-        if not self.through_v:
-            self._release(r, self.v_empty, step)
-        else:  # the last values stay, O leaves through their buffer
-            with r.when(t.blocks.trips > i + 1):
-                self._release(r, self.v_empty, step)
+        self._release(r, self.v_empty, step)
         overhead.FLASH3_CONSUMER_STEP.write(r)
 
     def _release(self, r: RoleBuilder, empty: MBarrier, step: Expr) -> None:
@@ -615,48 +655,63 @@ class _Builder:
         s.finish(r)
         overhead.FLASH3_EPILOGUE.write(r)
         last = Var("done") + t.blocks.trips - 1
-        stage: IntLike = last % self.c.stages if self.through_v else 0
         staging = self.staging
         if staging is None:
             box = self.p.o[t.batch, row:WARP_ROWS, t.head, :]  # type: ignore[misc]
             pair = 2 * DTYPE_BYTES[self.p.out]  # what a thread holds of a row
             r.stg(box, s.acc.whole, s.rows * s.head_dim // 64, vector_bytes=pair)
         elif self.c.tma:
-            self._store_tile(r, s, t, staging, stage)
+            self._store_tile(r, s, t, staging, last)
         else:
             store_rows(r, s, staging, self._own_row, self.p.o, (t.batch, row, t.head))
             if self.through_q:
                 r.mbarrier_arrive(self.q_empty, 0)
-        if self.through_v:
-            self._release(r, self.v_empty, last)
         lse = self.p.lse[t.batch, t.head, row:WARP_ROWS]  # type: ignore[misc]
         r.stg(lse, s.total.whole, 2, vector_bytes=4)
 
-    def _store_tile(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, staging: Blocked, stage: IntLike) -> None:
-        """All warps write their rows, one of them stores the tile by TMA."""
+    def _store_tile(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, staging: Blocked, last: Expr) -> None:
+        """All warps write their rows, the last of them stores the tile by TMA. last: the tile's last step."""
         warps, out = self.consumer_warps, DTYPE_BYTES[self.p.out]
-        with r.when(WARP.equals(0)):
-            r.bulk_wait(0)
-        r.bar_sync(1, warps)
+        storing = WARP.equals(warps - 1)
+        if self.o:
+            with r.when(storing):
+                r.bulk_wait(0)
+        r.bar_sync(1, warps)  # all have read the last values
         vector = 16 if out < 4 else 8
+        group = WARP // WARPGROUP
+        own_stage, own_row = self._place(group, last)
         for block in range(staging.blocks):
             at = block * staging.columns
             r.sts(
-                staging.view(self._own_row, WARP_ROWS, at, staging.columns, stage), s.acc[:, at : staging.columns],
+                staging.view(own_row + WARP % WARPGROUP * WARP_ROWS, WARP_ROWS, at, staging.columns, own_stage),
+                s.acc[:, at : staging.columns],
                 WARP_ROWS * staging.columns * out // (32 * vector), vector_bytes=vector,
             )  # fmt: skip
         r.fence_async()
         r.bar_sync(1, warps)
-        with r.when(WARP.equals(0)):
-            for block in range(staging.blocks):
-                at = block * staging.columns
-                box = self.p.o[t.batch, t.row : self.c.block_m, t.head, at : staging.columns]  # type: ignore[misc]
-                r.tma_store(box, staging.view(0, self.c.block_m, at, staging.columns, stage))
+        # As many rows at a time as one stage holds.
+        groups = min(self.c.warpgroups, self.stage_groups) if self.through_v else self.c.warpgroups
+        with r.when(storing):
+            for first in range(0, self.c.warpgroups, groups):
+                rows = (min(first + groups, self.c.warpgroups) - first) * BLOCK_ROWS
+                stage, row = self._place(first, last)
+                for block in range(staging.blocks):
+                    at = block * staging.columns
+                    box = self.p.o[t.batch, t.row + first * BLOCK_ROWS : rows, t.head, at : staging.columns]  # type: ignore[misc]
+                    r.tma_store(box, staging.view(row, rows, at, staging.columns, stage))
             r.bulk_commit()
             if self.o is None:
                 r.bulk_wait(0)
+            if self.through_v:
+                r.mbarrier_arrive(self.o_stored, 0, self.everyone if self.c.cluster > 1 else None)
             if self.through_q:
                 r.mbarrier_arrive(self.q_empty, 0)
+
+    def _place(self, group: IntLike, last: Expr) -> tuple[IntLike, IntLike]:
+        """Stage and first row of a warpgroup's outputs on their way through shared memory."""
+        if not self.through_v:
+            return 0, group * BLOCK_ROWS
+        return (last + group // self.stage_groups) % self.c.stages, group % self.stage_groups * BLOCK_ROWS
 
 
 @dataclass(frozen=True)
