@@ -91,6 +91,8 @@ FLASH2: list[tuple[Attention, Flash2Config]] = [
 ]
 DECODE: list[tuple[Attention, DecodeConfig]] = [
     (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), DecodeConfig(64, 32, 3)),
+    (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), DecodeConfig(64, 32, 1)),
+    (attention(3, 150, heads=2, causal="1", window=70), DecodeConfig(64, 32, 1)),
     (attention(3, 150, heads=2, causal="1", window=70), DecodeConfig(64, 32, 2)),
     (attention(70, 90, heads=2, head_dim=128, dtype="bf16"), DecodeConfig(64, 32, 5)),
 ]

@@ -132,11 +132,11 @@ def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig
     trips = ceil_div(ceil_div(min(p.op.keys, p.op.window or p.op.keys), config.block_n), config.splits)
     work = ceil_div(ctas, 2 * spec.sm.count) * trips * int(2 * step)
     visited = ctas * trips * config.block_n * d * 2 * width(p)
-    parts = config.splits * rows.groups * rows.count * d * 4
-    cycles = (
-        max(work, transfer(visited, f.dram_rate)) + transfer(2 * parts, f.l2_rate) + 2 * f.start + 6 * f.load_latency
-    )
-    return 2 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+    parts = config.splits * rows.groups * rows.count * d * 4 if config.splits > 1 else 0
+    kernels = 2 if config.splits > 1 else 1
+    cycles = max(work, transfer(visited, f.dram_rate)) + transfer(2 * parts, f.l2_rate)
+    cycles += kernels * (f.start + 3 * f.load_latency)
+    return kernels * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
 @register("attention", "gpu", "without")

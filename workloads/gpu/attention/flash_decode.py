@@ -1,8 +1,9 @@
 """Attention of few queries over many keys: FlashDecoding (Dao et al. 2023), a split of the keys over CTAs.
 
 The first kernel is FlashAttention-2 on a part of the keys; it leaves each part's outputs and LSE in memory. The second
-adds the parts, weighted by their LSE. Where a sequence has one query, the rows of a tile are the query heads that share
-a key head, so that K and V are read once for all of them.
+adds the parts, weighted by their LSE. Of a single part the first kernel writes the outputs, and no second runs. Where a
+sequence has one query, the rows of a tile are the query heads that share a key head, so that K and V are read once for
+all of them.
 
 Tiles and the number of parts are those of the published kernels (csrc/flash_attn, flash_fwd_splitkv_kernel).
 """
@@ -37,7 +38,7 @@ from sim.gpu.language import (
 from workloads.gpu import overhead
 from workloads.gpu.attention import flash2
 from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftmax, blocks, problem, width
-from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Flash2Config, Fragments
+from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Flash2Config, Fragments, store_rows
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops.attention import Attention
 from workloads.registry import register
@@ -117,8 +118,20 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     strides = (rows.groups * rows.count, rows.count, 1)
     sums = GlobalTensor("part_lse", shape, "fp32", strides, "scratch")
     parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
-    kernels = (_Split(p, config, rows, parts, sums).kernel(), _combine(p, config, rows, parts, sums))
-    return Program(f"{op}", (p.q, p.k, p.v, p.o, parts, sums), kernels, str(config), {"config": config})
+    if config.splits > 1:
+        kernels: tuple[Kernel, ...] = (
+            _Split(p, config, rows, parts, sums).kernel(),
+            _combine(p, config, rows, parts, sums),
+        )
+        return Program(f"{op}", (p.q, p.k, p.v, p.o, parts, sums), kernels, str(config), {"config": config})
+    outputs = p.o
+    if rows.packed:  # by group, so that a tile's rows beyond its group are not stored
+        outputs = GlobalTensor(
+            "o_groups", (rows.groups, rows.count, 1, d), p.out, (rows.count * d, d, d, 1), "output", alias="o"
+        )
+    kernels = (_Split(p, config, rows, outputs, sums).kernel(),)
+    tensors = (p.q, p.k, p.v, p.o, *((outputs,) if rows.packed else ()), sums)
+    return Program(f"{op}", tensors, kernels, str(config), {"config": config})
 
 
 class _Split:
@@ -184,8 +197,12 @@ class _Split:
                 overhead.FLASH2_STEP.write(r)
             s.finish(r, empty=-np.inf)
             overhead.FLASH2_EPILOGUE.write(r)
-            box = self.parts[CTA_X, CTA_Y, row + own : self.own_rows, :]  # type: ignore[misc]
-            r.stg(box, s.acc.whole, self.own_rows * d // 64, vector_bytes=8)
+            if c.splits > 1:
+                box = self.parts[CTA_X, CTA_Y, row + own : self.own_rows, :]  # type: ignore[misc]
+                r.stg(box, s.acc.whole, self.own_rows * d // 64, vector_bytes=8)
+            else:
+                first_row = (CTA_Y, row + own, as_expr(0)) if packed else (self.batch, row + own, self.head)
+                store_rows(r, s, self.q, own, self.parts, first_row)
             lse = self.sums[CTA_X, CTA_Y, row + own : self.own_rows]  # type: ignore[misc]
             r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
         return self.k.build()
