@@ -174,6 +174,8 @@ class Figures:
             busy = self.counters.get(f"{pipe}_busy_cycles", 0)
             if busy:
                 found[f"{pipe} pipe"] = busy / (count * self.cycles)
+        if "host" in self.stalls:  # the host works between transfers, as a unit of its own
+            found["host"] = self.stalls["host"].get("busy", 0) / sum(self.stalls["host"].values())
         return found
 
     @property

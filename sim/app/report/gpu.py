@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sim.app.report.figures import Figures, hit_rates, shares, total
-from sim.app.report.record import GpuLaunch
+from sim.app.report.figures import LATENCY_BOUND_BELOW, Figures, hit_rates, shares, total
+from sim.app.report.record import GpuLaunch, KernelRecord
 from sim.app.report.sections import Section, ghz_text, percent, time_text, words
-from sim.app.report.verdict import WORTH_A_WORD
+from sim.app.report.verdict import WORTH_A_WORD, at_most
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -19,18 +19,20 @@ REMEDIES = {
     "lg_throttle": "wider loads, or fewer of them",
     "mio_throttle": "fewer shared-memory instructions (wider accesses, larger register tiles)",
     "short_scoreboard": "more work between a shared-memory load and its use, or fewer bank conflicts",
-    "math_pipe_throttle": "nothing in the schedule: the pipe is busy; a faster pipe or a narrower format",
     "wait": "more independent instructions between dependent ones",
     "barrier": "fewer synchronisations a tile, or more stages",
     "mbarrier": "more stages or faster loads, where it is the consumers that wait",
-    "gmma": "nothing while the tensor pipe is busy; else a larger tile or a second warpgroup",
+    "gmma": "a larger tile or a second warpgroup, which keep the tensor pipe busy meanwhile",
     "tma_store": "faster stores, or more buffers for them",
     "cp_async": "more stages or faster loads",
     "cluster_barrier": "less skew between the CTAs of a cluster, or smaller clusters",
     "no_instruction": "shorter code, or a warm instruction cache",
-    "not_selected": "nothing: there are more ready warps than issue slots",
+    "not_selected": "fewer instructions: more warps are ready than can issue",
 }
-"""What moves a warp state; states without an entry are not commented on."""
+"""What moves a warp state; states without an entry are not commented on. `_remedy` knows those that depend on more."""
+
+PIPE_STATES = ("math_pipe_throttle", "gmma")
+"""States in which a warp waits for a pipe."""
 
 
 def details(figures: Figures) -> dict[str, Any]:
@@ -128,23 +130,22 @@ def bound(figures: Figures) -> str:
         case _:
             best = max(reached, key=lambda name: reached[name])
             return (
-                f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])}): latencies bound "
-                "it. More parallelism would move it: smaller tiles or split-K for more CTAs, more stages, more warps."
+                f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])} over the whole run): "
+                f"waits bound it. More work at a time would move it: {_more_at_a_time(figures)}."
             )
 
 
 def losses(figures: Figures) -> list[str]:
     """Sentences about what else costs time."""
-    found = []
+    reached = figures.speed_of_light()
+    found = at_most({level: reached.get(level, 0.0) for level in ("dram", "l2")}) if figures.bound == "latency" else []
     kernel = max(figures.kernels, key=lambda k: k.time_ps)
-    waiting = {state: share for state, share in _stall_shares(figures).items() if state in REMEDIES}
+    waiting = {s: share for s, share in _stall_shares(figures).items() if s in REMEDIES or s in PIPE_STATES}
     if waiting:
         state, share = next(iter(waiting.items()))
         if share >= WORTH_A_WORD:
-            found.append(
-                f"Warps spend {percent(share)} of their cycles in {words(state)}; it moves with {REMEDIES[state]}."
-            )
-    reached = figures.speed_of_light()
+            remedy = _remedy(figures, state)
+            found.append(f"Warps spend {percent(share)} of their cycles in {words(state)}; it moves with {remedy}.")
     special, tensor = reached.get("mufu pipe", 0.0), reached.get("tensor pipe", 0.0)
     if min(special, tensor) >= WORTH_A_WORD:
         issued = shares(figures.stalls["issue"])["issued"]
@@ -157,7 +158,8 @@ def losses(figures: Figures) -> list[str]:
         found.append(
             f"The tail, in which SMs run out of work, is {percent(tail)} of the cycles "
             f"({kernel.own.waves_milli / 1000:.2f} waves): "
-            "another tile size, stream-K or a shape that fills the last wave would shorten it."
+            f"another tile size{', stream-K' if _is_product(kernel) else ''} or a shape that fills the last wave would "
+            "shorten it."
         )
     rates = hit_rates(figures.counters)
     if figures.bound == "dram" and rates.get("dram_row", 1.0) < 0.5:
@@ -165,6 +167,41 @@ def losses(figures: Figures) -> list[str]:
             f"Only {percent(rates['dram_row'])} of DRAM accesses hit an open row: longer contiguous pieces help."
         )
     return found
+
+
+def _more_at_a_time(figures: Figures) -> str:
+    """What gives the chip more to do at once. Few CTAs leave SMs empty; a product can also be split along k."""
+    kernel = max(figures.kernels, key=lambda k: k.time_ps)
+    launch: GpuLaunch = kernel.own
+    if launch.waves_milli >= 1000:
+        return "more loads in flight, more stages, more warps or CTAs an SM"
+    split = " or parts of k" if _is_product(kernel) else ""
+    filled = percent(launch.waves_milli / 1000)
+    return (
+        f"smaller tiles{split} for more CTAs (these fill {filled} of the places on the chip), more stages, more warps"
+    )
+
+
+def _is_product(kernel: KernelRecord) -> bool:
+    """Whether a kernel multiplies matrices, whose sums over k can be split."""
+    return kernel.counters.get("tensor_busy_cycles", 0) > 0
+
+
+def _remedy(figures: Figures, state: str) -> str:
+    """What moves a warp state. A pipe for which warps wait is busy, or used in bursts."""
+    if state not in PIPE_STATES:
+        return REMEDIES[state]
+    pipes = {name: share for name, share in figures.speed_of_light().items() if name.endswith(" pipe")}
+    busiest = max(pipes, key=lambda name: pipes[name], default="")
+    if busiest and pipes[busiest] >= LATENCY_BOUND_BELOW:
+        return (
+            f"a faster {busiest}, a narrower format or less padding: the {busiest} is busy for "
+            f"{percent(pipes[busiest])} of the time"
+        )
+    if state in REMEDIES:
+        return REMEDIES[state]
+    used = f": over the whole run the {busiest} is busy for {percent(pipes[busiest])}" if busiest else ""
+    return f"work that is spread over time and SMs, so that warps do not ask at once{used}"
 
 
 def _stall_shares(figures: Figures) -> dict[str, float]:

@@ -140,7 +140,7 @@ def _headline(report: Report) -> Section:
 
 
 def _achieved(figures: Figures, dtype: str) -> str:
-    return f"{ops_text(figures.ops_per_s, dtype)}, {percent(figures.share_of_peak)} of peak"
+    return f"{ops_text(figures.ops_per_s, dtype)}, {percent(figures.share_of_peak)} of the data sheet's peak"
 
 
 def _wish(asked: Asked) -> str:
@@ -162,7 +162,8 @@ def _origin(report: Report) -> Section:
 def _speed_of_light(report: Report) -> Section:
     reached = report.figures.speed_of_light()
     return Section(
-        "Speed of light", tuple((words(name), percent(share), Meter(share)) for name, share in reached.items())
+        "Speed of light (share of each unit's own peak at the clock that ran)",
+        tuple((words(name), percent(share), Meter(share)) for name, share in reached.items()),
     )
 
 

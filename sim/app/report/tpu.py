@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
 from sim.app.report.sections import Section, percent, time_text, words
-from sim.app.report.verdict import WORTH_A_WORD
+from sim.app.report.verdict import WORTH_A_WORD, at_most
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -24,7 +24,7 @@ CAUSES = {
     "raw": "fewer layers that depend on each other, or a cheaper synchronisation",
     "input": "a faster link to the host, or input that arrives while something else runs",
     "output": "a faster link to the host, or narrower results",
-    "host": "less work on the host, or a vector unit",
+    "host": "less work on the host, a faster one (host.ops, host.bandwidth), or a vector unit",
     "accumulators": "a faster activation unit, or output tiles of half the accumulators",
     "unified_buffer": "wider ports",
 }
@@ -87,6 +87,13 @@ SECTIONS = (_matrix_unit,)
 draw = None
 
 
+_OF_UNIT = {
+    "host": "A faster host (host.ops, host.bandwidth) or a vector unit would move it",
+    "pcie": "A faster link to the host, or work that overlaps with its transfers, would move it",
+}
+"""What moves a run whose busiest unit this is."""
+
+
 def bound(figures: Figures) -> str:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
@@ -104,9 +111,15 @@ def bound(figures: Figures) -> str:
             )
         case "latency":
             best = max(reached, key=lambda name: reached[name])
+            remedy = _OF_UNIT.get(best, "More rows a weight, or layers that overlap, would move it")
             return (
                 f"No unit is near its peak (the busiest, {words(best)}, reaches {percent(reached[best])}): units wait "
-                "for each other. More rows a weight, or layers that overlap, would move it."
+                f"for each other. {remedy}."
+            )
+        case "host":
+            return (
+                f"The host is busy: it computes for {percent(reached['host'])} of the time. A faster host (host.ops, "
+                "host.bandwidth) or a vector unit would move it; a faster chip would not."
             )
         case "dram":
             return (
@@ -129,8 +142,22 @@ def losses(figures: Figures) -> list[str]:
     waits = {cause: count for cause, count in matrix.items() if cause in CAUSES}
     if not waits:
         return []
+    reached = figures.speed_of_light()
+    # Where a transfer out and one in follow each other, both count.
+    both = sum(figures.counters.get(f"pcie_{side}_bytes", 0) for side in ("read", "write"))
+    moved = both / (figures.machine.bandwidths["pcie"] * figures.device_ps * 1e-12)
+    found = at_most({"pcie": moved}) if figures.bound in ("latency", "host") and moved <= 1 else []
     cause = max(waits, key=lambda name: waits[name])
     share = waits[cause] / whole
     if share < WORTH_A_WORD:
-        return []
-    return [f"The matrix unit spends {percent(share)} of its cycles in {words(cause)}; it moves with {CAUSES[cause]}."]
+        return found
+    if cause in ("input", "output") and reached.get("host", 0.0) > reached.get("pcie", 0.0):
+        # The transfer itself waits for what the host computes.
+        return [
+            *found,
+            f"The matrix unit waits for the host in {percent(share)} of its cycles; it moves with {CAUSES['host']}.",
+        ]
+    return [
+        *found,
+        f"The matrix unit spends {percent(share)} of its cycles in {words(cause)}; it moves with {CAUSES[cause]}.",
+    ]

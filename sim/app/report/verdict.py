@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sim.app.report.families import family
@@ -13,6 +14,23 @@ if TYPE_CHECKING:
 
 WORTH_A_WORD = 0.05
 """Losses below this share of the time are not mentioned."""
+
+
+MOVES = 0.2
+"""A memory that is busy for this share of the time, though it does not bound it, is worth a word: what is given is how
+much twice its bandwidth can save."""
+
+MEMORIES = {"dram": "External memory", "l2": "The L2", "pcie": "The link to the host"}
+"""Levels whose bandwidth is a figure of the machine, as sentences begin."""
+
+
+def at_most(busy: Mapping[str, float]) -> list[str]:
+    """Sentences about memories, by the share of the time for which they move data."""
+    return [
+        f"{MEMORIES[level]} moves data for {percent(share)} of the time; twice its bandwidth saves at most half of it."
+        for level, share in sorted(busy.items(), key=lambda entry: -entry[1])
+        if share >= MOVES
+    ]
 
 
 def sentences(report: Report) -> list[str]:
