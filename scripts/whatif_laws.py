@@ -6,7 +6,8 @@
 A case is an operator, a shape, a machine, one of its figures and a factor by which the figure gets better: more
 bandwidth, units, capacity or clock, or fewer cycles of a latency or an interval. It runs before and after, once with
 the schedule of the unchanged machine held and once with the machine's own choice (`auto`). A run that gets more than
-1 % slower breaks the law, and is listed with what grew. The first `--choice` cases also simulate all candidates of the
+1 % slower breaks the law, and is listed with what grew and with the mechanism of hardware without which, before and
+after, it would not. The first `--choice` cases also simulate all candidates of the
 unchanged machine: how much slower the chosen one is than the best (regret), and how far estimates are from what was
 simulated, by family. Exit code 1 if a run gets more than 5 % slower, or more than 1 % of the cases break the law.
 """
@@ -21,7 +22,7 @@ import random
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,6 +109,13 @@ FIRST = 5
 ROW_COLUMNS = ("interval", "latency")
 """Columns of instruction rows of which less is better."""
 
+MECHANISMS: Mapping[str, tuple[str, ...]] = {
+    "refresh of DRAM": ("dram.t_rfc=0 ns", "hbm.t_rfc=0 ns", "ddr.t_rfc=0 ns"),
+    "the length of ways": ("mesh.hop=0 cycles", "mesh.control=0 cycles"),
+    "rows that close": ("dram.t_rp=0 ns", "hbm.t_rp=0 ns", "ddr.t_rp=0 ns"),
+}
+"""What can make a run on real hardware slower where a figure gets better, with the overrides that switch it off."""
+
 Mode = Literal["held", "auto"]
 
 
@@ -126,12 +134,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a better figure did: relative change of the time, and the warp state or unit that grew most."""
+    """What a better figure did: relative change of the time, the warp state or unit that grew most, and the mechanism
+    without which the law holds; empty where it holds, or none of the known ones is the reason."""
 
     mode: Mode
     change: float
     schedules: tuple[str, str]
     grew: str
+    mechanism: str = ""
 
 
 @dataclass(frozen=True)
@@ -226,7 +236,25 @@ def examine(case: Case) -> list[Outcome]:
     changed = (f"{case.path}={case.text}",)
     held = _run(case, changed, before.schedule)
     auto = held if held.schedule == _chosen(case, changed) else _run(case, changed, "auto")
-    return [_outcome("held", before, held), _outcome("auto", before, auto)]
+    outcomes = [_outcome("held", before, held), _outcome("auto", before, auto)]
+    return [replace(o, mechanism=_mechanism(case, changed, o)) if o.change > SLOWER else o for o in outcomes]
+
+
+def _mechanism(case: Case, changed: Sequence[str], outcome: Outcome) -> str:
+    """The first mechanism without which the better figure makes the run no slower, with the schedules that ran."""
+    for name, overrides in MECHANISMS.items():
+        known = set(leaves(type(load_arch(case.run.arch))))
+        off = [text for text in overrides if text.partition("=")[0] in known]
+        try:
+            before, after = (
+                _run(case, [*more, *off], schedule)
+                for more, schedule in zip(((), changed), outcome.schedules, strict=True)
+            )
+        except InputError:  # this machine has no such mechanism
+            continue
+        if after.time_ps <= (1 + SLOWER) * before.time_ps:
+            return name
+    return ""
 
 
 def choice(case: Case) -> Choice | None:
@@ -309,7 +337,10 @@ def text_of(found: Found) -> str:
         lines.append(f"schedule {mode}: {len(broken)} of {len(changes)} runs get more than 1 % slower{worst}")
         for case, outcome in broken:
             moved = "" if outcome.schedules[0] == outcome.schedules[1] else "; {} -> {}".format(*outcome.schedules)
-            lines.append(f"  {100 * outcome.change:+.2f} %  {case}; grew: {outcome.grew or 'nothing'}{moved}")
+            lines.append(
+                f"  {100 * outcome.change:+.2f} %  {case}; grew: {outcome.grew or 'nothing'}{moved}; "
+                f"{f'not without {outcome.mechanism}' if outcome.mechanism else 'no known mechanism'}"
+            )
     for family in sorted({made.family for _, made in found.choices}):
         some = [made for _, made in found.choices if made.family == family]
         errors = sorted(abs(math.log(max(ratio, 1e-9))) for made in some for ratio in made.ratios)

@@ -61,6 +61,14 @@ def test_what_breaks_the_law_is_noticed(script: ModuleType) -> None:
     assert "grew: warps" in script.text_of(found)
 
 
+def test_the_mechanism_that_breaks_the_law_is_found_by_switching_it_off(script: ModuleType) -> None:
+    """A larger mesh has longer ways: a small softmax waits for them."""
+    run = script.RandomCase("softmax rows=288 cols=32 dtype=bf16", "sn40l")
+    found = script.examine_all([script.Case(run, "pcu.count", "4160", 4.0)], choices=0)
+    assert [o.mechanism for _, o in found.broken("held")] == ["the length of ways"]
+    assert "not without the length of ways" in script.text_of(found)
+
+
 def test_regret_is_what_the_best_candidate_would_save(script: ModuleType) -> None:
     case = script.Case(script.RandomCase("gemm m=256 n=256 k=64 dtype=fp16", "t4"), "sm.count", "80", 2.0)
     made = script.choice(case)
