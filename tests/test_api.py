@@ -238,8 +238,8 @@ def test_a_row_runs_in_its_scope_and_state() -> None:
     kernel = simulate_row(row())
     assert kernel.cycles == simulate(SMALL, A100, clock="sustained").cycles
     assert simulate_row(row(scope="event")).time_ps > kernel.time_ps
-    # A row of this scope states its own overhead, which is added to the kernels' time.
-    assert simulate_row(row(scope="host", overhead_us=5.0)) == kernel
+    # A row of this scope states its own overhead, which is taken off its time.
+    assert simulate_row(row(scope="host", overhead_us=4.0)) == kernel
     assert simulate_row(row(l2="warm")).time_ps < kernel.time_ps
     assert simulate_row(row(l2="mixed")) == kernel
 
@@ -250,8 +250,10 @@ def test_a_row_runs_in_its_sources_environment() -> None:
         assert isinstance(request.machine, GpuSpec)
         return conditions_of(request, request.machine)
 
-    limited = row(source="triton_docs_a100")
-    assert conditions(limited) == Conditions("dirty", "isolated", limit_mw=320_000, dirty_milli=600, cold_code=False)
+    overwritten = row(source="triton_docs_a100")
+    assert conditions(overwritten) == Conditions("dirty", "isolated", dirty_milli=600, cold_code=False)
+    limited = row(source="llmcompass_isca24")
+    assert conditions(limited).limit_mw == 450_000
     assert conditions(row(source="xla_matmul_table", l2="mixed")) == Conditions(clock="isolated")
     repeated = conditions(row(source="cudnn_frontend_bench"))
     assert repeated == Conditions("dirty", "isolated", dirty_milli=450, cold_code=False)

@@ -54,6 +54,11 @@ class Row:
     kind: str = ""
 
     @property
+    def compared_us(self) -> float:
+        """Microseconds that a simulated time is compared with: in scope `host` what is left without the overhead."""
+        return self.time_us - self.overhead_us if self.scope == "host" else self.time_us
+
+    @property
     def half(self) -> Half:
         """Whether figures may be calibrated on it."""
         return half(self.shape)
@@ -92,8 +97,8 @@ class Environment(BaseModel):
     """`isolated`: idle before each kernel, only the fast regulator acts; `sustained`: back to back, power-limited."""
     power_limit_w: float | None = Field(default=None, gt=0)
     """Board power limit in watts where it differs from the preset's."""
-    dram_bandwidth_tb_s: float | None = Field(default=None, gt=0)
-    """Rate of the device memory in TB/s where it is not that of the preset."""
+    machine: str = ""
+    """The preset that its machine is, where its rows name another."""
     locked_clock_mhz: float | None = Field(default=None, gt=0)
     """Core clock in MHz where the machine was locked to one."""
     statistic: str
@@ -223,6 +228,7 @@ def _row(path: str | Path, line: int, record: Mapping[str, str | None]) -> Row:
     for column, allowed in (("scope", SCOPES), ("l2", L2_STATES)):
         if text[column] not in allowed:
             raise InputError(f"{path}:{line}: {column}={text[column]}: must be one of {', '.join(allowed)}")
+    text["machine"] = environment_of(text["source"]).machine or text["machine"]
     return Row(time_us=time_us, overhead_us=overhead_us, **text)
 
 

@@ -46,14 +46,13 @@ class Outcome:
 
     @property
     def predicted_us(self) -> float:
-        """Simulated time in the row's scope, microseconds."""
-        overhead = self.row.overhead_us if self.row.scope == "host" else 0.0
-        return self.result.time_ps * 1e-6 + overhead
+        """Simulated time in the row's scope, in `host` that of the kernels alone; microseconds."""
+        return self.result.time_ps * 1e-6
 
     @property
     def error(self) -> float:
         """Signed relative error: (simulated - measured) / measured."""
-        return self.predicted_us / self.row.time_us - 1
+        return self.predicted_us / self.row.compared_us - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,7 @@ class Validation(Shown):
                 {
                     **outcome.row.as_dict(),
                     "half": outcome.row.half,
+                    "compared_us": outcome.row.compared_us,
                     "simulated_schedule": outcome.result.schedule,
                     "simulated_cycles": outcome.result.cycles,
                     "simulated_us": outcome.predicted_us,
@@ -142,7 +142,7 @@ class Validation(Shown):
         for outcome in self.outcomes:
             row = outcome.row
             label = f"{row.machine} {row.op} {row.dtype} {row.schedule}"
-            points.setdefault(label, []).append((row.time_us, outcome.predicted_us))
+            points.setdefault(label, []).append((row.compared_us, outcome.predicted_us))
         return predicted_against_measured(points, ax)
 
     def sections(self) -> list[Section]:
@@ -253,7 +253,7 @@ def _group(key: _Key, outcomes: Sequence[Outcome]) -> Group:
     signed = [100 * outcome.error for outcome in outcomes]
     absolute = [abs(error) for error in signed]
     worst = max(outcomes, key=lambda outcome: abs(outcome.error))
-    text = f"{worst.row.shape}: measured {worst.row.time_us:g} us, simulated {worst.predicted_us:.4g} us"
+    text = f"{worst.row.shape}: measured {worst.row.compared_us:g} us, simulated {worst.predicted_us:.4g} us"
     return Group(
         *key,
         rows=len(outcomes),
