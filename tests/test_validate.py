@@ -21,6 +21,7 @@ from sim.app.study.executors import Inline, Processes, Work
 from sim.app.study.store import ResultStore
 from sim.app.study.validate import Outcome, Validation, select, validate
 from sim.host.scopes import Replayed
+from tests.study.work import answer_of
 from workloads.parse import parse
 from workloads.silicon import HALVES, Row, environment_of, half, packaged_rows, read_rows
 
@@ -43,7 +44,10 @@ def proportional(request: Request) -> Answer:
     size: int = op.m  # type: ignore[attr-defined]
     if size == 13:
         return Answer(failed="ZeroDivisionError: a bug", code=code_hash())
-    return Answer({"schedule": "wgmma", "cycles": 1000 * size, "time_us": float(size)}, code=code_hash())
+    report = answer_of(request).report
+    assert report is not None
+    figures = {"schedule": "wgmma", "cycles": 1000 * size, "time_us": float(size)}
+    return Answer({**report, **figures}, code=code_hash())
 
 
 def validated(rows: Sequence[Row], work: Work = proportional, store: Path | None = None, **options: Any) -> Validation:
