@@ -237,13 +237,13 @@ def test_choice_keeps_short_rows_in_a_warp_and_sweeps_rows_that_do_not_fit() -> 
     [
         ("softmax rows=4 cols=4 dtype=int8", "auto", "one of fp32, fp16, bf16"),
         ("softmax rows=4 cols=4 dtype=fp32", "flash", "one of auto, cluster, fused, online"),
-        ("softmax rows=4 cols=100000 dtype=fp32", "fused", "no kernel of this kind takes rows of this length"),
         ("softmax rows=4 cols=100000 dtype=fp32", "fused warps 8 rows 1", "nearest: warps 32 rows 1"),
         ("softmax rows=4 cols=64 dtype=fp32", "fused warps 4 rows 3", "rows must be 1 or a multiple of warps"),
         ("softmax rows=4 cols=64 dtype=fp32", "fused threads 4", "write fused warps"),
         ("softmax rows=4 cols=64 dtype=fp32", "fused warps 4 rows 4 buffers 2", "warps that share a row"),
         ("softmax rows=4 cols=4000 dtype=fp32", "cluster", "has no clusters"),
-        ("layernorm rows=4 cols=4 dtype=fp32", "online", "one of auto, fused, torch"),
+        ("layernorm rows=4 cols=4 dtype=fp32", "online", "one of auto, cluster, fused, torch"),
+        ("layernorm rows=4 cols=4000 dtype=fp32", "cluster", "has no clusters"),
         ("transpose rows=4 cols=4 dtype=fp32", "tile warps 5", "warps must divide"),
         ("transpose rows=4 cols=4 dtype=fp32", "tile pad 3", "multiple of 4"),
         ("sum n=4 dtype=fp32", "torch lanes 3", "write torch warps 16 vectors 4 ctas 4"),
@@ -252,6 +252,26 @@ def test_choice_keeps_short_rows_in_a_warp_and_sweeps_rows_that_do_not_fit() -> 
 def test_wrong_schedules_are_refused(text: str, schedule: str, named: str) -> None:
     with pytest.raises(InputError, match=named):
         simulate(text, A100, schedule=schedule)
+
+
+@pytest.mark.parametrize("op", ["softmax", "layernorm", "rmsnorm"])
+def test_fused_takes_long_rows_by_a_cluster_near_the_streaming_bound(op: str) -> None:
+    rows, cols = 128, 131_072
+    report = simulate(f"{op} rows={rows} cols={cols} dtype=bf16", "h100-sxm", schedule="fused")
+    assert report.record.schedule.startswith("cluster")
+    stream_us = 4 * rows * cols / load_arch("h100-sxm").dram.bandwidth_bytes_per_s * 1e6  # type: ignore[attr-defined]
+    assert report.time_us < 1.35 * stream_us + 5  # the launch and the first rows
+    online = simulate(f"softmax rows={rows} cols={cols} dtype=fp16", A100, schedule="fused")
+    assert online.record.schedule.startswith("online")
+
+
+def test_a_norm_of_a_cluster_computes_the_norm() -> None:
+    for op, cols in (("layernorm", 1000), ("rmsnorm", 5000)):
+        report = simulate(
+            f"{op} rows=3 cols={cols} dtype=bf16", "h100-sxm", schedule="cluster warps 8 rows 1 cluster 4", check=True
+        )
+        assert report.record.check is not None
+        assert report.record.check.passed
 
 
 def test_results_do_not_depend_on_the_seed_of_hashes_or_on_order() -> None:

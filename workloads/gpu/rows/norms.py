@@ -1,6 +1,7 @@
 """Layer norm and RMS norm of rows, and the gradient of layer norm.
 
-- `fused`: a row stays in registers: one load, one store.
+- `fused`: the best single kernel; as a whole configuration, a row stays in registers: one load, one store.
+- `cluster`: the same with a row shared by the CTAs of a cluster (Hopper).
 - `torch`: PyTorch's kernel (layer norm since 1.10, RMS norm since 2.8): a CTA of 128 threads a row, which is swept
   twice, a vector at a time; layer norm by Welford's updates.
 
@@ -27,7 +28,7 @@ from workloads.ops.base import Array
 from workloads.ops.rowwise import EPSILON
 from workloads.registry import register
 
-KINDS = ("fused", "torch")
+KINDS = ("cluster", "fused", "torch")
 Norm = LayerNorm | RmsNorm
 
 # Instructions of an element (Triton layer norm and RMS norm on sm_80, 16 elements a thread).
@@ -53,8 +54,8 @@ WELFORD_CHAIN = 2
 """Nearly all of these wait for each other, about 70 cycles in all: twice each of the four opcodes once."""
 
 
-@register("layernorm", "gpu", "fused", "torch")
-@register("rmsnorm", "gpu", "fused", "torch")
+@register("layernorm", "gpu", "cluster", "fused", "torch")
+@register("rmsnorm", "gpu", "cluster", "fused", "torch")
 def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     rows.check(spec, op.cols, config)
     vector = TORCH_VECTOR if config.elements else 0
@@ -227,14 +228,16 @@ def _build_backward(op: LayerNormBackward, spec: GpuSpec, config: RowConfig) -> 
 @register("rmsnorm", "gpu", "auto")
 @register("layernorm_backward", "gpu", "auto")
 def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") -> Choice:
-    """The kernel of a norm: `auto` takes the better of both kinds. The backward form has only `fused`."""
+    """The kernel of a norm: `auto` and `fused` take the best. The backward form has only `fused`."""
     for dtype in (op.chosen_dtype, op.out_dtype):
         lanes.check_format(op, dtype)
     kinds = ("fused",) if isinstance(op, LayerNormBackward) else KINDS
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in kinds):
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(kinds)}, or a whole configuration")
-    wanted = kinds if schedule == "auto" else (words[0],)
+    wanted = kinds if schedule in ("auto", "fused") else (words[0],)
+    if schedule == "cluster" and spec.dsmem is None:
+        raise InputError(f"schedule=cluster: {spec.name} has no clusters; nearest: fused")
     configs = [config for kind in wanted for config in _configs(op, spec, kind)]
     if len(words) > 1:
         configs = [rows.parse(schedule, configs[0] if configs else RowConfig(words[0], 8, 1))]
@@ -246,6 +249,8 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
 def _configs(op: Norm | LayerNormBackward, spec: GpuSpec, kind: str) -> list[RowConfig]:
     if kind == "torch":
         return [RowConfig("torch", 4, 1, TORCH_VECTOR)]
+    if kind == "cluster":
+        return rows.cluster_candidates(spec, op.cols)
     return rows.register_candidates(spec, "fused", op.cols, 2 if isinstance(op, LayerNormBackward) else 1)
 
 

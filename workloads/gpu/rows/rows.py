@@ -450,6 +450,18 @@ def register_candidates(spec: GpuSpec, schedule: str, cols: int, tensors: int = 
     return out
 
 
+def cluster_candidates(spec: GpuSpec, cols: int, tensors: int = 1) -> list[RowConfig]:
+    """Configurations in which the CTAs of a cluster share a row in registers."""
+    most = spec.dsmem.max_cluster if spec.dsmem else 1
+    found = [RowConfig("cluster", warps, 1, cluster=size) for warps in (8, 16, 32) for size in (2, 4, 8, 16)]
+    held = {config: elements(cols, config) for config in found if config.cluster <= most}
+    return [
+        config
+        for config, count in held.items()
+        if count <= MOST_ELEMENTS and registers(count, tensors) <= spec.sm.max_registers_per_thread
+    ]
+
+
 def sweep_candidates(spec: GpuSpec, schedule: str, cols: int, dtype: str) -> list[RowConfig]:
     """Configurations that sweep over rows of `cols`."""
     width = lanes.MAX_VECTOR_BYTES // DTYPE_BYTES[dtype]
@@ -470,6 +482,8 @@ def load(
     again = (sweeps - 1) * read_bytes
     miss = again if in_flight > spec.l2.size_bytes else 0
     barrier = int(spec.sync.barrier_cycles + config.warps * spec.sync.barrier_per_warp_cycles) if config.shared else 0
+    if config.cluster > 1:
+        barrier += int(spec.sync.cluster_sync_cycles or 0)
     trips = -(-cols // (WARP_SIZE * config.warps * config.elements)) if config.elements else 1
     return Load(
         ctas=-(-rows // config.rows) * config.cluster,
@@ -495,5 +509,5 @@ def ranked(
         raise InputError(f"{op}: no kernel of this kind takes rows of this length on {spec.name}")
     timed = sorted(((lanes.load_ps(spec, estimate(c)), str(c), c) for c in configs), key=lambda item: item[:2])
     good = [item for item in timed if item[0] * 100 <= timed[0][0] * (100 + WORTH_A_WARP)]
-    good.sort(key=lambda item: (item[2].warps if item[2].shared else 0, item[:2]))
+    good.sort(key=lambda item: (item[2].warps * item[2].cluster if item[2].shared else 0, item[:2]))
     return [(config, time_ps) for time_ps, _, config in [*good, *timed[len(good) :]]]

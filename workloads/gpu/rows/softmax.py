@@ -1,6 +1,7 @@
 """Softmax of rows, in the ways in which it is really computed, and its backward form.
 
-- `fused`: a row stays in registers, one load and one store; a warp a row while rows are short, a CTA a row when long.
+- `fused`: the best single kernel; as a whole configuration, a row stays in registers, one load and one store; a warp a
+  row while rows are short, a CTA a row when long.
 - `cluster`: the same with a row shared by the CTAs of a cluster, which exchange maximum and sum through distributed
   shared memory (Hopper).
 - `online`: the row is swept twice; maximum and sum come from the first sweep, in which each lane rescales what it has
@@ -302,7 +303,8 @@ def _backward(op: SoftmaxBackward, spec: GpuSpec, config: RowConfig) -> Program:
 # -------------------------------------------------------------------------------------------------------- choice
 
 KINDS = ("cluster", "fused", "online", "threepass", *TORCH_WARP_COLS, "triton", "unfused")
-_AUTO = ("fused", "online")
+_SINGLE = ("fused", "cluster", "online")
+"""Kinds of one kernel, of which `auto` and the word `fused` take the best."""
 
 
 def _torch_config(op: Softmax, kind: str) -> RowConfig:
@@ -335,10 +337,7 @@ def _configs(op: Softmax, spec: GpuSpec, kind: str) -> list[RowConfig]:
         case "torch" | "torch-2.1" | "torch-2.0":
             return [_torch_config(op, kind)]
         case "cluster":
-            portable = spec.dsmem.max_portable_cluster if spec.dsmem else 8
-            shapes = [(warps, cluster) for warps in (8, 16, 32) for cluster in (2, 4, 8) if cluster <= portable]
-            found = [RowConfig("cluster", warps, 1, cluster=cluster) for warps, cluster in shapes]
-            return [c for c in found if rows.elements(op.cols, c) <= rows.MOST_ELEMENTS]
+            return rows.cluster_candidates(spec, op.cols)
         case "triton":
             return [RowConfig("triton", 8, 1, buffers=1)]
         case _:
@@ -379,14 +378,16 @@ def _estimate(op: Softmax, spec: GpuSpec, config: RowConfig) -> list[Load]:
 @register("softmax", "gpu", "auto")
 @register("softmax_backward", "gpu", "auto")
 def choose(op: Softmax | SoftmaxBackward, spec: GpuSpec, schedule: str = "auto") -> Choice:
-    """The kernels of a softmax; `auto` takes the better of `fused` and `online`. The backward form has only `fused`."""
+    """The kernels of a softmax; `auto` and `fused` take the best single one. The backward form has only `fused`."""
     _check_formats(op)
     if isinstance(op, SoftmaxBackward):
         return choose_registers(op, spec, schedule, reads=2, cost={"ffma.fp32": 1.0, "fadd.fp32": 2.0}, tensors=2)
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in KINDS):
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
-    kinds = _AUTO if schedule == "auto" else (words[0],)
+    kinds = _SINGLE if schedule in ("auto", "fused") else (words[0],)
+    if schedule == "cluster" and spec.dsmem is None:
+        raise InputError(f"schedule=cluster: {spec.name} has no clusters; nearest: fused")
     configs = [config for kind in kinds for config in _configs(op, spec, kind)]
     if len(words) > 1:
         base = configs[0] if configs else RowConfig(words[0], 8, 1)
