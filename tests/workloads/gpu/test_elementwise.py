@@ -46,7 +46,7 @@ def test_formats_that_no_unit_multiplies_are_computed_in_fp32(text: str, machine
     document = report.to_dict()
     assert document["check"]["passed"]
     assert 0 <= document["percent_of_peak"] < 100
-    assert "of the data sheet's peak" in str(report)
+    assert document["flops"] == 0 or "of the data sheet's peak" in str(report)
 
 
 @settings(max_examples=15, deadline=None)
