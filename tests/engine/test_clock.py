@@ -18,7 +18,8 @@ def test_constraints_round_up() -> None:
 
 def test_rates_round_to_nearest_and_never_to_zero() -> None:
     assert clock.transfer_ticks(32, 64) == 128
-    assert clock.transfer_ticks(32, 48) == 171
+    assert clock.transfer_ticks(32, 48) == 171  # 170.7
+    assert clock.transfer_ticks(32, 96) == 85  # 85.3
     assert clock.transfer_ticks(1, 10**6) == 1
 
 
