@@ -293,13 +293,14 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["--kind", "pie"], "line"),
         (["--executor", "dask"], "--scheduler"),
         (["--scheduler", "tcp://127.0.0.1:1"], "--executor dask"),
-        (["--store", str(tmp_path)], "--store"),
         (["--clock", "sustaind"], "clock=sustaind"),
     ):
         assert main([*words, *wrong]) == 2
         err = capsys.readouterr().err
         assert message in err
         assert err.count("\n") == 1
+    assert main([*words, "--store", str(tmp_path)]) == 0, "results that cannot be kept are results"
+    assert f"results are not kept in {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.slow
