@@ -162,6 +162,9 @@ def test_stored_results_are_for_the_same_question_only(tmp_path: Path, monkeypat
     for column, value in changes.items():
         assert ran(dataclasses.replace(row, **{column: value})), column  # type: ignore[arg-type]
     assert ran(dataclasses.replace(row, source="xla_matmul_table")), "another environment"
+    replayed = dataclasses.replace(row, source="aiconfigurator_vllm", scope="graph")
+    assert ran(replayed), "another scope and replays"
+    assert not ran(replayed)
     monkeypatch.setattr(case_module, "code_hash", lambda: "f" * 64)
     monkeypatch.setattr("tests.test_validate.code_hash", lambda: "f" * 64)
     monkeypatch.setattr("sim.app.study.runner.code_hash", lambda: "f" * 64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
 from arch.errors import InputError
@@ -95,7 +95,9 @@ class Request:
         for f in fields(self):
             value = getattr(self, f.name)
             if f.name == "bench":
-                changed = {b.name: getattr(value, b.name) for b in fields(value) if getattr(value, b.name) != b.default}
+                changed = {
+                    b.name: _plain(getattr(value, b.name)) for b in fields(value) if getattr(value, b.name) != b.default
+                }
                 found |= {f.name: changed} if changed else {}
             elif f.name not in ("workload", "machine") and value != f.default:
                 found[f.name] = list(value) if isinstance(value, tuple) else value
@@ -106,6 +108,11 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
     f.name: f.default for f in fields(Request) if f.name not in ("workload", "machine", "bench")
 }
 """Options of a run, and their defaults."""
+
+
+def _plain(value: Any) -> Any:
+    """A field of a bench as plain data."""
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def one_of(option: str, value: str, allowed: Sequence[str]) -> None:
