@@ -83,7 +83,12 @@ def test_a_failed_check_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def test_archs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["archs"]) == 0
-    assert "h100-sxm" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    chips = [line for line in listed.splitlines() if line and not line.startswith(" ")]
+    assert chips.index("GA102") < chips.index("GH100")
+    ga102 = listed.partition("GA102\n")[2].partition("\n\n")[0]
+    assert all(board in ga102 for board in ("a10 ", "a40 ", "rtx-3090 ", "rtx-a6000 "))
+    assert ga102.count("not validated") == 4
     assert main(["archs", "h100-sxm", "--set", "l2.size=60 MiB"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("l2.size"))
     assert line.split()[1:3] == ["60", "MiB"]
@@ -91,7 +96,10 @@ def test_archs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["archs", "t4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["figures"]["sm.count"]["value"] == "40"
     assert main(["archs", "--json"]) == 0
-    assert "t4" in json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    assert found["l40s"]["chip"] == "AD102"
+    assert found["l40s"]["validated"] == []
+    assert {entry["op"] for entry in found["t4"]["validated"]} >= {"gemm"}
     assert main(["archs", "--schema"]) == 0
     assert "properties" in json.loads(capsys.readouterr().out)
 

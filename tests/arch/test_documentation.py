@@ -1,5 +1,6 @@
 """Figures that only document: listed in the docs with a reason each, and refused as overrides."""
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ def test_the_page_lists_every_figure_that_only_documents(family: str) -> None:
 
 
 def test_the_page_lists_no_other_figure() -> None:
-    listed = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    section = PAGE.read_text(encoding="utf-8").partition("## Figures that only document")[2]
+    listed = [line for line in section.splitlines() if line.startswith("| `")]
     assert len(listed) == sum(len(documentation(family)) for family in FAMILIES)
 
 
@@ -49,3 +51,13 @@ def test_a_machine_file_may_state_one(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("base: h100-sxm\nclock: {base: 1.2 GHz}\n")
     assert load_arch(mine).clock.base_hz == 1_200_000_000
+
+
+def test_the_machine_file_of_the_page_is_a_machine(tmp_path: Path) -> None:
+    block = PAGE.read_text().partition("    # rtx-3080.yaml\n")[2].partition("\n\n")[0]
+    mine = tmp_path / "rtx-3080.yaml"
+    mine.write_text(textwrap.dedent(block))
+    spec = load_arch(mine)
+    assert (spec.name, spec.chip, spec.sm.count, spec.dram.type) == ("rtx-3080", "GA102", 68, "GDDR6X")
+    assert spec.sources["sm.count"] == "vendor: data sheet"
+    assert spec.sources["l1.size"] == load_arch("a40").sources["l1.size"]

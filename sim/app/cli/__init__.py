@@ -297,7 +297,8 @@ def _roofline(comparison: Comparison) -> Figure:
 
 
 def _archs(options: argparse.Namespace) -> int:
-    from arch import describe, json_schema, list_archs, load_arch
+    from arch import describe, json_schema, load_arch
+    from sim.app.report.machines import Machines
     from sim.app.report.render import show
     from sim.app.report.sections import Section
 
@@ -316,11 +317,11 @@ def _archs(options: argparse.Namespace) -> int:
         return FINE
     if options.set:
         raise InputError("archs: --set needs a NAME, such as tilewave archs h100-sxm --set sm.count=114")
-    machines = {name: load_arch(name).summary for name in list_archs()}
+    machines = Machines()
     if options.json:
-        print(as_json(machines))
+        print(as_json(machines.to_dict()))
     else:
-        show([Section("", tuple(machines.items()))])
+        show(machines.sections())
     return FINE
 
 
