@@ -278,8 +278,10 @@ class TensorEnergy(Group):
 class Energy(Group):
     """Energy of one action at the reference clock's voltage, operands normally distributed."""
 
-    issue_fj: Femtojoules = Field(description="fetch, decode, schedule and register access of one warp instruction")
-    fma_fj: Femtojoules = Field(description="one 32-bit multiply-add of one lane")
+    issue_fj: Femtojoules = Field(description="fetch, decode and schedule of one warp instruction")
+    fma_fj: Femtojoules = Field(description="one 32-bit multiply-add of one lane, beside the issue")
+    alu_fj: Femtojoules = Field(description="one integer, logic, compare or conversion operation of one lane")
+    xu_fj: Femtojoules = Field(description="one special function of one lane: ex2, rcp, rsq, tanh")
     tensor: TensorEnergy
     shared_fj_per_byte: FemtojoulesPerByte
     l1_fj_per_byte: FemtojoulesPerByte

@@ -54,6 +54,8 @@ def test_one_action_costs_what_the_preset_says(arch: str) -> None:
         (Counter.INSTRUCTIONS, energy.issue_fj),
         (Counter.INST_FMA, LANES * energy.fma_fj),
         (Counter.INST_FP16, LANES * energy.fma_fj),
+        (Counter.INST_ALU, LANES * energy.alu_fj),
+        (Counter.INST_MUFU, LANES * energy.xu_fj),
         (Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte),
         (Counter.SHARED_WRITE_BYTES, energy.shared_fj_per_byte),
         (Counter.L1_READ_SECTORS, SECTOR_BYTES * energy.l1_fj_per_byte),
@@ -265,6 +267,7 @@ def test_the_report_adds_up_actions_and_static_power() -> None:
     actions = (
         counters["warp_instructions"] * energy.issue_fj
         + counters["inst_fma"] * LANES * energy.fma_fj
+        + counters["inst_alu"] * LANES * energy.alu_fj
         + moved["l1"]["read"] * energy.l1_fj_per_byte
         + (moved["l2"]["read"] + moved["l2"]["write"]) * energy.l2_fj_per_byte
         + (moved["dram"]["read"] + moved["dram"].get("write", 0)) * energy.dram_fj_per_byte
@@ -273,3 +276,58 @@ def test_the_report_adds_up_actions_and_static_power() -> None:
     assert report["energy_j"] * 1e15 == pytest.approx(actions + static, rel=0.01)
     assert report["power_w"] == pytest.approx(report["energy_j"] / (report["time_us"] * 1e-6), rel=1e-6)
     assert not math.isclose(actions, 0)
+
+
+# ------------------------------------------------------------------------------------------------------ nodes
+
+
+FFMA_PJ = {"v100-sxm2": 20.4, "a40": 11.7, "a100-sxm4-80gb": 10, "l40": 7.1, "h100-sxm": 8}
+"""A lane's multiply-add with its share of the issue, at the voltage at which the energies hold."""
+
+
+def ffma_pj(arch: str) -> float:
+    energy = load_arch(arch).power.energy
+    return (energy.fma_fj + energy.issue_fj / LANES) / 1000
+
+
+@pytest.mark.parametrize(("arch", "picojoules"), FFMA_PJ.items())
+def test_a_multiply_add_costs_what_was_measured_on_its_node(arch: str, picojoules: float) -> None:
+    assert ffma_pj(arch) == pytest.approx(picojoules, rel=0.02)
+
+
+def test_a_newer_node_takes_less_energy_for_every_class_of_operation() -> None:
+    """12FFN, 8N, N7 and 4N; GA100 is older than GA102 and on the better node."""
+    by_node = [load_arch(arch).power.energy for arch in ("v100-sxm2", "a40", "a100-sxm4-80gb", "l40")]
+    for old, new in zip(by_node, by_node[1:], strict=False):
+        for name in ("issue_fj", "fma_fj", "alu_fj", "xu_fj", "l1_fj_per_byte", "l2_fj_per_byte"):
+            assert getattr(new, name) < getattr(old, name), name
+        assert new.tensor.fp16_fj_per_flop < old.tensor.fp16_fj_per_flop
+
+
+@pytest.mark.parametrize("arch", ["h100-sxm", "l40", "a100-sxm4-80gb", "v100-sxm2"])
+def test_vector_arithmetic_at_its_full_rate_and_clock_is_within_the_reach_of_the_board(arch: str) -> None:
+    """No board's FFMA alone takes much more than its limit: L40 at 300 W is the one that throttles."""
+    spec = load_arch(arch)
+    rate = spec.vector_flops_per_cycle("fp32") / 2 * spec.clock.boost_hz
+    voltage = voltage_v(spec, spec.clock.boost_hz) / voltage_v(spec, spec.power.voltage.reference_clock_hz)
+    watts = rate * ffma_pj(arch) * 1e-12 * voltage**2 + spec.power.static_mw / 1000
+    assert watts < (1.8 if arch == "l40" else 1) * spec.power.limit_mw / 1000
+    assert watts > 0.4 * spec.power.limit_mw / 1000
+
+
+@pytest.mark.parametrize(
+    ("arch", "limit_w", "low_mhz", "high_mhz"), [("a40", 300, 1650, 1740), ("l40", 300, 1600, 2200)]
+)
+def test_ffma_throttles_as_on_the_boards_that_were_measured(
+    arch: str, limit_w: int, low_mhz: int, high_mhz: int
+) -> None:
+    """gpu-benches' roofline: A40 stays at 1695 to 1725 MHz, two L40 at 1740 (300 W) and 2210 MHz (350 W)."""
+    spec = load_arch(arch)
+    model, window_ps = EnergyModel(spec), 2_000_000
+    instructions = spec.vector_flops_per_cycle("fp32") / 2 / LANES * spec.clock.boost_hz * window_ps * 1e-12
+    counters = np.zeros(Counter.WIDTH, dtype=np.int64)
+    counters[Counter.INSTRUCTIONS] = counters[Counter.INST_FMA] = round(instructions)
+    core, memory = model.actions_fj(counters, np.zeros(len(MemoryCounter), dtype=np.int64))
+    spent = model.window_fj(core, memory, window_ps, spec.clock.boost_hz)
+    clock_hz = model.sustained_hz(spec.clock.boost_hz, spent, limit_w * 1000, spec.clock.boost_hz)
+    assert low_mhz * 1e6 <= clock_hz <= high_mhz * 1e6

@@ -21,6 +21,7 @@ FIGURES = (
     "power.data.normal",
     "power.data.uniform",
     "power.data.zeros",
+    "power.energy.alu",
     "power.energy.dram",
     "power.energy.fma",
     "power.energy.issue",
@@ -32,6 +33,7 @@ FIGURES = (
     "power.energy.tensor.fp8",
     "power.energy.tensor.int8",
     "power.energy.tensor.tf32",
+    "power.energy.xu",
     "power.static",
     "power.voltage.max",
     "power.voltage.max_clock",
@@ -92,6 +94,8 @@ class EnergyModel:
         # A packed multiply-add (two halves, four bytes) moves as many register bits as one of fp32.
         put(Counter.INST_FMA, WARP_SIZE * energy.fma_fj, True)
         put(Counter.INST_FP16, WARP_SIZE * energy.fma_fj, True)
+        put(Counter.INST_ALU, WARP_SIZE * energy.alu_fj, True)
+        put(Counter.INST_MUFU, WARP_SIZE * energy.xu_fj, True)
         put(Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte, True)
         put(Counter.SHARED_WRITE_BYTES, energy.shared_fj_per_byte, True)
         put(Counter.L1_READ_SECTORS, 32 * energy.l1_fj_per_byte, True)
