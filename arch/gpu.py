@@ -311,6 +311,9 @@ class Power(Group):
     """The board's limit and the energies from which the sustained clock follows."""
 
     limit_mw: Milliwatts
+    window_ps: Picoseconds = Field(
+        description="over which the regulator averages: a shorter burst may exceed the limit"
+    )
     static_mw: Milliwatts = Field(description="drawn whatever runs")
     energy: Energy
     voltage: Voltage

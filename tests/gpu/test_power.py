@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,7 +136,7 @@ def test_the_sustained_clock_is_the_highest_within_the_limit(core_w: int, dram_w
     model, window_ps = EnergyModel(H100), 2_000_000
     at_hz, highest_hz = at * 1_000_000, H100.clock.boost_hz
     spent = Spent(core_w * window_ps * 1000, dram_w * window_ps * 1000, H100.power.static_mw * window_ps, window_ps)
-    found = model.sustained_hz(at_hz, spent, limit_w * 1000, highest_hz)
+    found = model.sustained_hz(at_hz, model.at_reference(spent, at_hz), limit_w * 1000, highest_hz)
     assert found <= highest_hz
     if found > 210_000_000:  # the lowest is taken whatever it needs
         assert power_w(H100, spent, at_hz, found) <= 1.01 * limit_w + 1
@@ -227,6 +229,53 @@ def test_light_work_runs_at_the_highest_clock() -> None:
     assert FixedClock(1_234).step(Spent(10**18, 0, 0, 1)) == 1_234
 
 
+def burst(regulator: PowerRegulator, watts: float, windows: int) -> list[int]:
+    """Clocks after each window of steady work of a core power at boost."""
+    return [clock for _, clock in trace(regulator, watts, windows)]
+
+
+@pytest.mark.parametrize("window_us", [20, 50, 100])
+def test_a_burst_shorter_than_the_window_is_averaged_away(window_us: int) -> None:
+    """A chip busy with light work takes a heavy burst of a tenth of the window at full clock."""
+    spec = load_arch("h100-sxm", [f"power.window={window_us} us"])
+    regulator = PowerRegulator(spec, sustained=True)
+    length = window_us // 2
+    burst(regulator, 200.0, length)
+    boost = spec.clock.boost_hz // 15_000_000 * 15_000_000
+    assert set(burst(regulator, 1500.0, length // 10)) == {boost}
+    assert set(burst(regulator, 200.0, length)) == {boost}
+    # A burst that lasts throttles before a window is over, and settles once light work has left the window.
+    clocks = burst(regulator, 1500.0, 4 * length)
+    first = next(index for index, clock in enumerate(clocks) if clock < boost)
+    assert length // 10 < first < length
+    assert clocks[-1] == pytest.approx(steady(spec, 1500.0, spec.power.limit_mw / 1000), abs=40e6)
+
+
+def test_the_clock_recovers_a_window_after_the_load_has_gone() -> None:
+    regulator = PowerRegulator(H100, sustained=True)
+    burst(regulator, 1500.0, 60)
+    clocks = burst(regulator, 200.0, 60)
+    boost = H100.clock.boost_hz // 15_000_000 * 15_000_000
+    assert clocks == sorted(clocks), "steadily up"
+    assert clocks[0] < boost
+    at_boost = clocks.index(boost) * regulator.window_ps
+    assert 0 < at_boost <= H100.power.window_ps
+
+
+def test_power_on_average_is_the_limit_where_work_comes_in_phases() -> None:
+    """Heavy and light windows in turn, as main loops and epilogues: the mean meets the limit, each window does not."""
+    regulator, limit_w = PowerRegulator(H100, sustained=True), H100.power.limit_mw / 1000
+    model, window_ps, spent_w = EnergyModel(H100), PowerRegulator.WINDOW_PS, []
+    for number in range(400):
+        clock = regulator.clock_hz
+        work = (1600, 400)[number % 2] * 1000 * window_ps * clock // H100.clock.boost_hz
+        spent = model.window_fj(work, 0, window_ps, clock)
+        spent_w.append(spent.total_fj / window_ps / 1000)
+        regulator.step(spent)
+    assert sum(spent_w[-50:]) / 50 == pytest.approx(limit_w, rel=0.02)
+    assert max(spent_w[-50:]) > 1.3 * limit_w
+
+
 # ---------------------------------------------------------------------------------------------------------- whole runs
 
 
@@ -298,7 +347,7 @@ def test_a_multiply_add_costs_what_was_measured_on_its_node(arch: str, picojoule
 def test_a_newer_node_takes_less_energy_for_every_class_of_operation() -> None:
     """12FFN, 8N, N7 and 4N; GA100 is older than GA102 and on the better node."""
     by_node = [load_arch(arch).power.energy for arch in ("v100-sxm2", "a40", "a100-sxm4-80gb", "l40")]
-    for old, new in zip(by_node, by_node[1:], strict=False):
+    for old, new in itertools.pairwise(by_node):
         for name in ("issue_fj", "fma_fj", "alu_fj", "xu_fj", "l1_fj_per_byte", "l2_fj_per_byte"):
             assert getattr(new, name) < getattr(old, name), name
         assert new.tensor.fp16_fj_per_flop < old.tensor.fp16_fj_per_flop
@@ -329,5 +378,18 @@ def test_ffma_throttles_as_on_the_boards_that_were_measured(
     counters[Counter.INSTRUCTIONS] = counters[Counter.INST_FMA] = round(instructions)
     core, memory = model.actions_fj(counters, np.zeros(len(MemoryCounter), dtype=np.int64))
     spent = model.window_fj(core, memory, window_ps, spec.clock.boost_hz)
+    spent = model.at_reference(spent, spec.clock.boost_hz)
     clock_hz = model.sustained_hz(spec.clock.boost_hz, spent, limit_w * 1000, spec.clock.boost_hz)
     assert low_mhz * 1e6 <= clock_hz <= high_mhz * 1e6
+
+
+def test_a_report_says_why_power_is_above_the_limit() -> None:
+    workload, spec = "gemm m=1024 n=1024 k=1024 dtype=fp16", load_arch("t4")
+
+    def power(clock: str) -> str:
+        lines = str(simulate(workload, spec, clock=clock)).splitlines()
+        return next(line for line in lines if line.startswith("  power "))
+
+    assert "W of 70 W, a burst: the limit holds for longer means" in power("isolated")
+    assert "W of 70 W, as nothing holds a locked clock" in power("1.5 GHz")
+    assert re.search(r"W of 70 W; \S+ mJ$", power("sustained"))

@@ -221,8 +221,17 @@ def _clock(report: Report) -> Section:
     rows = [("mean", f"{ghz_text(figures.clock_hz)} of {ghz_text(machine.boost_hz)} boost{held}")]
     if figures.power_w is not None and figures.energy_j is not None:
         limit = "" if machine.power_limit_mw is None else f" of {machine.power_limit_mw / 1000:.0f} W"
-        rows.append(("power", f"{figures.power_w:.0f} W{limit}; {figures.energy_j * 1000:.3g} mJ"))
+        above = _above_the_limit(figures.power_w, machine.power_limit_mw, report.record.asked.conditions.get("clock"))
+        rows.append(("power", f"{figures.power_w:.0f} W{limit}{above}; {figures.energy_j * 1000:.3g} mJ"))
     return Section("Clock and power", tuple(rows))
+
+
+def _above_the_limit(power_w: float, limit_mw: int | None, clock: str | bool | None) -> str:
+    """Why mean power is above the board's limit, where it is by more than the regulator's steps."""
+    if limit_mw is None or power_w <= 1.03 * limit_mw / 1000:
+        return ""
+    by_power = clock in (None, "isolated", "sustained")
+    return ", a burst: the limit holds for longer means" if by_power else ", as nothing holds a locked clock"
 
 
 def _time_parts(report: Report) -> Section:

@@ -124,15 +124,20 @@ class EnergyModel:
             window_ps,
         )
 
+    def at_reference(self, spent: Spent, clock_hz: int) -> Spent:
+        """What a window at `clock_hz` would have spent at the reference voltage."""
+        core_fj = spent.core_fj * self._reference_mv**2 // self.voltage_mv(clock_hz) ** 2
+        return spent._replace(core_fj=core_fj)
+
     def sustained_hz(self, clock_hz: int, spent: Spent, limit_mw: int, highest_hz: int) -> int:
-        """Highest clock, at most `highest_hz`, at which the work of a window at `clock_hz` would stay within
-        `limit_mw`.
+        """Highest clock, at most `highest_hz`, at which work would stay within `limit_mw` that spent `spent` at
+        `clock_hz`, its core energy taken at the reference voltage (`at_reference`).
 
         Its time scales with the clock, core energy with voltage squared.
         """
         clocks = self._clocks(highest_hz)
         core, memory, now_mhz = spent.core_fj, spent.memory_fj, clock_hz // 1_000_000
-        now_squared = self.voltage_mv(clock_hz) ** 2
+        now_squared = self._reference_mv**2
         most_fj = (limit_mw + 1) * spent.window_ps - spent.static_fj
         low, high = 0, len(clocks)
         while high - low > 1:

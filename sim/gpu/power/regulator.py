@@ -6,6 +6,7 @@ lives across kernels.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +21,7 @@ FIGURES = (
     "clock.step",
     "clock.undershoot",
     "power.limit",
+    "power.window",
 )
 """Figures of a preset that this module reads."""
 
@@ -47,9 +49,38 @@ class FixedClock:
         return self.clock_hz
 
 
-class PowerRegulator:
-    """The board's power limit on a chip with a fast regulator.
+class _Average:
+    """Energy and clock of the last `length_ps`, as whole windows; less at the beginning.
 
+    Core energy is kept at the reference voltage, so that windows at different clocks can be added.
+    """
+
+    def __init__(self, length_ps: int) -> None:
+        self.length_ps = length_ps
+        self.windows: deque[tuple[Spent, int]] = deque()
+        self.cycles, self.sums = 0, Spent(0, 0, 0, 0)
+
+    def add(self, spent: Spent, clock_hz: int) -> None:
+        """Takes a window in and drops those that are over."""
+        self._count(spent, clock_hz, 1)
+        self.windows.append((spent, clock_hz))
+        while self.sums.window_ps - self.windows[0][0].window_ps >= self.length_ps:
+            self._count(*self.windows.popleft(), -1)
+
+    def _count(self, spent: Spent, clock_hz: int, sign: int) -> None:
+        self.sums = Spent(*(total + sign * part for total, part in zip(self.sums, spent, strict=True)))
+        self.cycles += sign * spent.window_ps * (clock_hz // 1_000_000)
+
+    @property
+    def clock_hz(self) -> int:
+        """Mean clock."""
+        return self.cycles // max(self.sums.window_ps, 1) * 1_000_000
+
+
+class PowerRegulator:
+    """The board's limit holds for the power of the last `power.window` on average: a shorter burst may exceed it.
+
+    At the end of each window the regulator takes the highest clock at which the work of that time would meet the limit.
     On a chip that was idle before (`sustained` false) it acts after `clock.onset`, first with an undershoot, from
     `clock.recovery` on exactly; on a chip that has been busy for long (a benchmark's loop) from the start. A kernel
     that stays below it runs at `clock.boost`.
@@ -67,19 +98,20 @@ class PowerRegulator:
         self.clock_hz = self.highest_hz
         self.window_ps = self.WINDOW_PS
         self.elapsed_ps = 0
+        self.average = _Average(spec.power.window_ps)
 
     def step(self, spent: Spent) -> int:
         """See `Regulator.step`."""
-        self.elapsed_ps += spent.window_ps
-        if spent.window_ps < self.WINDOW_PS:
+        if not spent.window_ps:
             return self.clock_hz
+        self.elapsed_ps += spent.window_ps
+        self.average.add(self.model.at_reference(spent, self.clock_hz), self.clock_hz)
         clock = self.spec.clock
         level = self.highest_hz
         if self.sustained or self.elapsed_ps >= clock.onset_ps:
-            level = self.model.sustained_hz(self.clock_hz, spent, self.limit_mw, self.highest_hz)
+            average = self.average
+            level = self.model.sustained_hz(average.clock_hz, average.sums, self.limit_mw, self.highest_hz)
             if not self.sustained and self.elapsed_ps < clock.recovery_ps and level < self.highest_hz:
                 level = level * round(clock.undershoot * 1000) // 1000
-        # Half of the way up: power swings from window to window with waves and tails; down at once.
-        level = min(level, (self.clock_hz + level) // 2) if level > self.clock_hz else level
         self.clock_hz = max(level // clock.step_hz * clock.step_hz, clock.lowest_hz)
         return self.clock_hz
