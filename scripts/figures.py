@@ -25,7 +25,8 @@ import numpy as np
 from arch.dram_standards import list_standards
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
-from arch.load import FAMILIES, PRESETS, documents, leaves, list_archs, load_arch
+from arch.library import PRESETS, list_archs
+from arch.load import FAMILIES, documents, leaves, load_arch
 from arch.preset_file import IDENTITY, read
 from arch.spec import MachineSpec
 from sim import simulate
