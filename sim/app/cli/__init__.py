@@ -298,7 +298,7 @@ def _roofline(comparison: Comparison) -> Figure:
 
 def _archs(options: argparse.Namespace) -> int:
     from arch import describe, json_schema, load_arch
-    from sim.app.report.machines import Machines
+    from sim.app.machines import Machines
     from sim.app.report.render import show
     from sim.app.report.sections import Section
 
