@@ -85,6 +85,7 @@ class _Lowering:
         self.where = f"kernel {self.kernel.name}, role {role.name}"
         self.variables = given_variables()
         self.count_vars = 0
+        self.ended: list[int] = []  # trip counters of loops that are over
         self.scoreboards: dict[str, int] = {}
         self.tiles: dict[RegisterTile, int] = {}
         self._body(role.body)
@@ -106,10 +107,12 @@ class _Lowering:
     def _variable(self, name: str = "") -> int:
         if name and name in self.variables:
             return self.variables[name]
+        if not name and self.ended:
+            return self.ended.pop()
         number = self.count_vars
         self.count_vars += 1
         if number >= N_VARS:
-            raise InputError(f"{self.where}: more than {N_VARS} loop and counter variables (two a loop)")
+            raise InputError(f"{self.where}: more than {N_VARS} loop and counter variables")
         if name:
             self.variables[name] = number
         return number
@@ -136,6 +139,7 @@ class _Lowering:
                     self._row(Kind.ASSIGN, arg=self._expr(statement.trips + 1), var=hidden)
                 self._row(Kind.NEXT, step=self._expr(statement.step), var=var, var2=hidden, jump=inside)
                 row[Col.JUMP] = len(self.code)
+                self.ended.append(hidden)
             elif isinstance(statement, Assign):
                 value = self._expr(statement.value)
                 self._row(Kind.ASSIGN, arg=value, var=self._variable(statement.var))

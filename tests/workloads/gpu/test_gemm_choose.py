@@ -12,9 +12,10 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.language import walk
+from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.lower.listing import listing
 from workloads.gpu import select
-from workloads.gpu.gemm.choose import Config, _wgmma_candidates, _wgmma_tiles, choose, parse
+from workloads.gpu.gemm.choose import Config, _candidates, _wgmma_candidates, _wgmma_tiles, choose, parse
 from workloads.gpu.gemm.estimate import figures
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
@@ -129,6 +130,20 @@ def test_of_tiles_that_cut_a_problem_alike_only_the_narrowest_is_tried() -> None
     tiles = list(_wgmma_tiles(16384, 257))
     assert {n for m, n, pingpong, _ in tiles if m == 128 and n > 64 and not pingpong} == {72, 88, 136, 272}
     assert {n for m, n, _, columns in tiles if m == 192 and columns} == {64, 80, 96, 144}
+
+
+@pytest.mark.parametrize(("machine", "m", "n", "k"), [("h100-sxm", 300, 304, 4096), ("a100-sxm4-80gb", 24, 400, 16384)])
+def test_every_tile_fits_the_engine(machine: str, m: int, n: int, k: int) -> None:
+    """Each tile whole, cut and in stream-K: loops, scoreboards and register tiles of the program have their limits."""
+    spec, op = MACHINES[machine], Gemm(m, n, k, dtype="fp16").with_defaults("fp16")
+    p = problem(op)
+    tiles: dict[tuple[object, ...], Config] = {}
+    for config, _ in _candidates(p, spec, figures(spec), ("wgmma", "mma")):
+        assert isinstance(config, WgmmaConfig | MmaConfig)
+        tiles.setdefault((type(config), config.tile_m, config.tile_n, config.split > 1, config.stream_k), config)
+    for config in tiles.values():
+        program = build(op, spec, config)
+        lower_kernel(program.kernels[0], program.addresses(), spec)
 
 
 def test_no_warpgroup_is_without_a_tile() -> None:
