@@ -196,7 +196,7 @@ def test_a_copy_alone(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"schedule": "eagr"}, "schedule=eagr: must be one of eager, graph, fused, fused_graph; did you mean eager?"),
         ({"scope": "wall"}, "scope=wall: must be one of"),
-        ({"tune": True}, "tune: chain of 2 is a graph"),
+        ({"without": ["tma"]}, "without: chain of 2 is a graph"),
     ],
 )
 def test_wrong_input_is_one_line(arguments: dict[str, Any], message: str) -> None:

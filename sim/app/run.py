@@ -16,6 +16,7 @@ from arch.spec import MachineSpec
 from sim.app.asked import asked_of
 from sim.app.cost import Cost, version
 from sim.app.families import family_of
+from sim.app.families.choice import Tried, contenders, decide
 from sim.app.families.family import Family, Plan, Ran
 from sim.app.families.request import Progress, Request, part
 from sim.app.report.asked import titled
@@ -163,7 +164,8 @@ def program_listing(
 ) -> str:
     """The program that `simulate` would run, as text with the cost of each instruction."""
     asked = request_of(workload, machine, set, schedule=schedule, without=without)
-    return _family(asked).listing(asked)
+    plan = _plan(asked)
+    return _family(asked).listing(asked, 0 if _alone(plan) else decide(plan).chosen)
 
 
 def show_array(workload: Workload, machine: MachineSpec | str, *, set: Sequence[str] = ()) -> ArrayRun:
@@ -196,34 +198,18 @@ def trace(
         workload, machine, set, schedule=schedule, without=without, exact=exact, l2=l2, clock=clock, data=data,
         program=program,
     )  # fmt: skip
-    return _timeline(asked, _try(_plan(asked), 1, progress, wanted or Wanted()).best)
+    plan, part_wanted = _plan(asked), wanted or Wanted()
+    tried = _sole(plan, progress, part_wanted) if _alone(plan) else None
+    return _timeline(asked, tried.best if tried else plan.run(decide(plan).chosen, progress, part_wanted))
 
 
 # ---------------------------------------------------------------------------------------------------- the pipeline
 
 
-@dataclass(frozen=True)
-class _Tried:
-    """Candidates that have run, by their number, and those that were refused, with the reason."""
-
-    runs: dict[int, Ran]
-    refused: dict[int, InputError]
-
-    @property
-    def chosen(self) -> int:
-        """Number of the fastest."""
-        return min(self.runs, key=lambda number: self.runs[number].device_ps)
-
-    @property
-    def best(self) -> Ran:
-        """What came of it."""
-        return self.runs[self.chosen]
-
-
 def run(request: Request, progress: Progress | None = None) -> RunRecord:
-    """Runs what is asked for, the best few candidates where it is to be tuned, and records the fastest."""
+    """Runs what is asked for, with the candidates that may be the best, and records the fastest."""
     cost, plan = Cost(), _plan(request)
-    return _record(request, plan, _try(plan, _most(request), progress), cost)
+    return _record(request, plan, decide(plan, request.tune, progress), cost)
 
 
 def run_recorded(request: Request, progress: Progress | None = None) -> tuple[RunRecord, Callable[[], Timeline]]:
@@ -232,51 +218,43 @@ def run_recorded(request: Request, progress: Progress | None = None) -> tuple[Ru
     One simulation gives both, unless candidates are compared first or more happens than a recording holds.
     """
     cost, plan = Cost(), _plan(request)
-    refused: TooMuchError | None = None
-    try:
-        tried = _try(plan, _most(request), progress, None if request.tune else plan.overview)
-    except TooMuchError as error:
-        refused = error
-        tried = _try(plan, 1, progress)
+    alone, refused = _alone(plan, request.tune), None
+    tried = None
+    if alone:
+        try:
+            tried = _sole(plan, progress, plan.overview)
+        except TooMuchError as error:
+            refused = error
+    found = tried or decide(plan, request.tune, progress)
 
     def timeline() -> Timeline:
         if refused:
             raise refused
-        return _timeline(request, plan.run(tried.chosen, None, plan.overview) if request.tune else tried.best)
+        return _timeline(request, found.best if tried else plan.run(found.chosen, None, plan.overview))
 
-    return _record(request, plan, tried, cost), timeline
+    return _record(request, plan, found, cost), timeline
 
 
 def _plan(request: Request) -> Plan:
     return _family(request).plan(request)
 
 
-def _most(request: Request) -> int:
-    """How many candidates are simulated."""
-    return _family(request).tuned if request.tune else 1
+def _alone(plan: Plan, tune: bool = False) -> bool:
+    """Whether nothing is compared."""
+    return len(contenders(plan, tune)) == 1
 
 
-def _try(plan: Plan, most: int, progress: Progress | None, wanted: Wanted | None = None) -> _Tried:
-    """Runs the best candidates that fit the machine; InputError where none does."""
-    runs: dict[int, Ran] = {}
-    refused: dict[int, InputError] = {}
-    count = min(most, max(1, len(plan.candidates)))
-    for number in range(max(1, len(plan.candidates))):
-        try:
-            runs[number] = plan.run(number, part(progress, len(runs), count), wanted)
-        except TooMuchError:
-            raise
-        except InputError as error:
-            refused[number] = error
-            continue
-        if len(runs) == most:
-            break
-    if not runs:
-        raise next(iter(refused.values()))
-    return _Tried(runs, refused)
+def _sole(plan: Plan, progress: Progress | None, wanted: Wanted) -> Tried | None:
+    """The run of the only contender, recorded; None where it does not fit the machine."""
+    try:
+        return Tried({0: plan.run(0, progress, wanted)}, {})
+    except TooMuchError:
+        raise
+    except InputError:
+        return None
 
 
-def _record(request: Request, plan: Plan, tried: _Tried, cost: Cost) -> RunRecord:
+def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord:
     """What a report shows."""
     ran, subject = tried.best, plan.subject
     check, found = ran.check() if ran.check else (None, [])
@@ -300,6 +278,7 @@ def _record(request: Request, plan: Plan, tried: _Tried, cost: Cost) -> RunRecor
         scope=request.scope,
         time_ps=ran.time_ps,
         candidates=_candidates(plan, tried),
+        estimate_error_percent=plan.error_percent if len(plan.candidates) > 1 else 0,
         host_ps=ran.host_ps,
         check=check,
         simulator=cost.stats(**ran.counts),
@@ -308,7 +287,7 @@ def _record(request: Request, plan: Plan, tried: _Tried, cost: Cost) -> RunRecor
     )
 
 
-def _candidates(plan: Plan, tried: _Tried) -> list[Candidate]:
+def _candidates(plan: Plan, tried: Tried) -> list[Candidate]:
     """What was considered: what ran, then the rest, in the order of the estimate."""
     rest = [number for number in range(len(plan.candidates)) if number not in tried.runs]
     return [

@@ -42,6 +42,11 @@ class Overhead:
         """As the `mix` of an op."""
         return mix(self.alu, self.imad)
 
+    @property
+    def instructions(self) -> int:
+        """All of them."""
+        return self.alu + self.imad
+
     def write(self, role: RoleBuilder) -> None:
         """As an op of its own."""
         role.run(ALU, self.alu, dtype="int32", mix=mix(imad=self.imad))

@@ -124,7 +124,7 @@ def add_measures(parser: Parser) -> None:
     """Options of runs whose time is wanted."""
     add_scope(parser)
     add: Add = parser.add_argument
-    add("--tune", action="store_true", help="simulate the best few candidates and take the fastest")
+    add("--tune", action="store_true", help="simulate all candidates and take the fastest")
 
 
 def add_program(parser: Parser) -> None:

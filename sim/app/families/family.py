@@ -79,6 +79,10 @@ class Plan(Protocol):
         """Schedules as they are typed, with their estimated cycles, the best first; none where there is no choice."""
 
     @property
+    def error_percent(self) -> int:
+        """By how much the estimate of the fastest candidate may lie above the best one."""
+
+    @property
     def overview(self) -> Wanted:
         """The part of the run that says most on one page."""
 
@@ -90,18 +94,16 @@ class Family(Protocol):
     """A family of machines.
 
     name: as machine files have it. options: names of the options of a request that mean something on its machines.
-    tuned: candidates that `tune` simulates.
     """
 
     name: str
     options: tuple[str, ...]
-    tuned: int
 
     def plan(self, request: Request) -> Plan:
         """The programs that could run, the best first; InputError before anything runs."""
 
-    def listing(self, request: Request) -> str:
-        """The program that would run, as text."""
+    def listing(self, request: Request, number: int = 0) -> str:
+        """The program of a candidate, as text."""
 
     def row(self, row: Row) -> Request:
         """A row of reference data in its source's environment; InputError where it cannot be asked."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from arch.units import BYTES
+from sim.app.families.choice import decide
 from sim.app.families.family import Ran, Subject
 from sim.app.families.gpu_check import check_steps
 from sim.app.families.gpu_conditions import Conditions, conditions_of
-from sim.app.families.gpu_graph import PlannedGraph, dtype_of, graph_listing, plan_graph
+from sim.app.families.gpu_graph import Pick, PlannedGraph, dtype_of, graph_listing, plan_graph
 from sim.app.families.gpu_reads import took_part
 from sim.app.families.gpu_records import machine_figures
 from sim.app.families.gpu_run import Done, Planned, StepsRun, Work, collective_of, run_steps
@@ -29,6 +30,7 @@ from sim.engine.clock import PS_PER_S
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
 from sim.host.scopes import SCOPES, Replayed
+from workloads.estimates import error_percent
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose
 from workloads.graphs import Graph, GraphOperator
@@ -48,7 +50,6 @@ class Gpu:
 
     name = "gpu"
     options: tuple[str, ...] = ("schedule", "without", "check", "exact", "l2", "scope", "clock", "data", "tune")
-    tuned = 4
 
     def plan(self, request: Request) -> OperatorPlan | GraphPlan:
         """The kernels that could run an operator, or the steps of a graph."""
@@ -56,17 +57,17 @@ class Gpu:
         one_of("scope", request.scope, SCOPES)
         conditions = conditions_of(request, spec)
         if _is_graph(request.asked):
-            return GraphPlan(request, spec, conditions, plan_graph(request, spec))
+            return GraphPlan(request, spec, conditions, plan_graph(request, spec, _pick(request, spec, conditions)))
         op = operator_on(request.asked, spec)
         return OperatorPlan(request, spec, conditions, op, _configurations(request, op, spec))
 
-    def listing(self, request: Request) -> str:
+    def listing(self, request: Request, number: int = 0) -> str:
         """The kernels as text with the cost of each instruction; of a graph, its steps."""
         spec = _spec(request)
         if _is_graph(request.asked):
-            return graph_listing(request, spec)
+            return graph_listing(request, spec, _pick(request, spec, conditions_of(request, spec)))
         op = operator_on(request.asked, spec)
-        return program_listing(program_of(op, spec, _configurations(request, op, spec)[0][0]), spec)
+        return program_listing(program_of(op, spec, _configurations(request, op, spec)[number][0]), spec)
 
     def row(self, row: Row) -> Request:
         """A row of reference data in its source's environment."""
@@ -199,6 +200,11 @@ class OperatorPlan:
         hz = self.spec.clock.tensor_hz
         return [(str(config), estimate_ps * hz // PS_PER_S) for config, estimate_ps in self.configurations]
 
+    @property
+    def error_percent(self) -> int:
+        """What the estimate says of itself."""
+        return error_percent(self.spec.family, self.op.word)
+
     def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
         """Runs a candidate; what is wanted is recorded in one of its kernels."""
         config, estimate_ps = self.configurations[number]
@@ -220,6 +226,17 @@ class OperatorPlan:
         return _ran(self.request, self.spec, self.conditions, work, done, str(self.op.dtype), step.program.schedule)
 
 
+def _pick(request: Request, spec: GpuSpec, conditions: Conditions) -> Pick:
+    """How the operators of a graph are chosen: by their estimates, or each tuned alone."""
+
+    @cache
+    def tuned(op: Operator) -> tuple[Any, int]:
+        plan = OperatorPlan(request, spec, conditions, op, choose(op, spec).candidates)
+        return plan.configurations[decide(plan, tune=True).chosen]
+
+    return tuned if request.tune else lambda op: choose(op, spec).candidates[0]
+
+
 @dataclass(frozen=True)
 class GraphPlan:
     """A graph with the kernels of its steps."""
@@ -230,6 +247,7 @@ class GraphPlan:
     planned: PlannedGraph
 
     candidates = ()
+    error_percent = 0
 
     @property
     def subject(self) -> Subject:

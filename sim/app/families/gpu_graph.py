@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
@@ -12,7 +13,6 @@ from sim.app.families.gpu_run import Planned, Work
 from sim.app.families.request import Request, one_of
 from sim.app.report.sections import bytes_text
 from sim.gpu.language import Program
-from workloads.gpu.select import choose
 from workloads.graphs import Graph, GraphBuilder, GraphOperator, Step, Value
 from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.registry import build
@@ -41,17 +41,21 @@ class PlannedGraph:
         return f"{self.form}: {len(steps)} operators, {kernels} kernels and copies"
 
 
-def plan_graph(request: Request, spec: GpuSpec) -> PlannedGraph:
+Pick = Callable[[Operator], tuple[Any, int]]
+"""Who chooses an operator's configuration, with its estimated time in picoseconds."""
+
+
+def plan_graph(request: Request, spec: GpuSpec, pick: Pick) -> PlannedGraph:
     """Kernels and addresses of all steps; InputError where one cannot run or they do not fit the device memory."""
     graph, form = _graph_in_form(request, spec)
     addresses, end = graph.addresses()
-    steps = [_planned(graph, step, spec, addresses, end) for step in graph.steps]
+    steps = [_planned(graph, step, spec, addresses, end, pick) for step in graph.steps]
     return PlannedGraph(graph, form, Work(steps, FORMS[form][1]))
 
 
-def graph_listing(request: Request, spec: GpuSpec) -> str:
+def graph_listing(request: Request, spec: GpuSpec, pick: Pick) -> str:
     """The steps of a graph with the kernels and addresses of each; a kernel's own program is its operator's listing."""
-    planned = plan_graph(request, spec)
+    planned = plan_graph(request, spec, pick)
     graph = planned.graph
     addresses, _ = graph.addresses()
 
@@ -81,15 +85,11 @@ def _graph_in_form(request: Request, spec: GpuSpec) -> tuple[Graph, str]:
     form = "eager" if request.schedule == "auto" else request.schedule
     one_of("schedule", form, tuple(FORMS))
     asked = request.asked
-    for option, words in _ONE_BY_ONE.items():
-        if getattr(request, option):
-            raise InputError(f"{option}: {asked} is a graph, whose operators take their best estimate; {words}")
+    if request.without:
+        raise InputError(f"without: {asked} is a graph, whose operators are whole; leave a mechanism out of one alone")
     if isinstance(asked, Graph):
         return asked, form
     return _graph(asked.with_defaults(spec.default_dtype), FORMS[form][0]), form
-
-
-_ONE_BY_ONE = {"tune": "tune them one by one", "without": "leave a mechanism out of one alone"}
 
 
 def _graph(op: Operator, fused: bool) -> Graph:
@@ -103,11 +103,11 @@ def _graph(op: Operator, fused: bool) -> Graph:
     return builder.build(*builder.calls(op.word, op))
 
 
-def _planned(graph: Graph, step: Step, spec: GpuSpec, addresses: dict[str, int], end: int) -> Planned:
+def _planned(graph: Graph, step: Step, spec: GpuSpec, addresses: dict[str, int], end: int, pick: Pick) -> Planned:
     """A step with its program; scratch begins at `end`."""
     if isinstance(step.op, CopyH2D | AllReduce):
         return Planned(step.op, None, {}, label=step.label)
-    config, estimate_ps = choose(step.op, spec).candidates[0]
+    config, estimate_ps = pick(step.op)
     program = build(step.op, spec, config)
     placed, step_end = _place(step, program, addresses, end)
     if step_end > spec.dram.size_bytes:

@@ -30,6 +30,7 @@ from sim.rdu.host import Launch, run_launches
 from sim.rdu.interpret import Replay, interpret
 from sim.rdu.listing import listing as program_listing
 from sim.rdu.program import Program
+from workloads.estimates import error_percent
 from workloads.graphs.llama import Llama
 from workloads.ops import AllReduce, CopyH2D, Operator
 from workloads.rdu import llama_reference
@@ -48,7 +49,6 @@ class Rdu:
 
     name = "rdu"
     options: tuple[str, ...] = ("schedule", "check", "scope", "tune")
-    tuned = 6
 
     def plan(self, request: Request) -> ProgramPlan | AllReducePlan | CopyPlan:
         """The programs that could run an operator, or a transfer alone."""
@@ -60,10 +60,10 @@ class Rdu:
             return CopyPlan(request, spec, op)
         return ProgramPlan(request, spec, op, _configurations(request, op, spec))
 
-    def listing(self, request: Request) -> str:
+    def listing(self, request: Request, number: int = 0) -> str:
         """The program that would run, as text with what each part takes."""
         spec, op = _operator(request)
-        return program_listing(fit(_program(op, spec, _configurations(request, op, spec)[0][0]), spec)[0], spec)
+        return program_listing(fit(_program(op, spec, _configurations(request, op, spec)[number][0]), spec)[0], spec)
 
     def row(self, row: Row) -> Request:
         """InputError: nobody has published times of these machines by the row."""
@@ -144,6 +144,11 @@ class ProgramPlan:
         """The configurations as text, with their estimated cycles."""
         return [(str(config), cycles) for config, cycles in self.configurations]
 
+    @property
+    def error_percent(self) -> int:
+        """What the estimate says of itself."""
+        return error_percent(self.spec.family, self.op.word)
+
     def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
         """Runs a candidate; its sections are always recorded."""
         request, spec = self.request, self.spec
@@ -184,6 +189,7 @@ class AllReducePlan:
     op: AllReduce
 
     candidates = ()
+    error_percent = 0
     overview = Wanted()
 
     @property
@@ -228,6 +234,7 @@ class CopyPlan:
     op: CopyH2D
 
     candidates = ()
+    error_percent = 0
     overview = Wanted()
 
     @property

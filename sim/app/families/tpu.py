@@ -23,6 +23,7 @@ from sim.tpu.data import Memory
 from sim.tpu.machine import ACTIVE, Machine, Result
 from sim.tpu.program import Instruction, InterruptHost, Program
 from sim.tpu.verify import verify
+from workloads.estimates import error_percent
 from workloads.ops import Gemm, Matvec, Operator
 from workloads.registry import build
 from workloads.tpu.choose import Config, candidates
@@ -44,8 +45,7 @@ class Tpu:
     """The family of TPUs."""
 
     name = "tpu"
-    options: tuple[str, ...] = ("schedule", "check", "scope", "program")
-    tuned = 1
+    options: tuple[str, ...] = ("schedule", "check", "scope", "tune", "program")
 
     def plan(self, request: Request) -> ProgramPlan:
         """The programs that could run an operator."""
@@ -53,10 +53,10 @@ class Tpu:
         spec, op = _operator(request)
         return ProgramPlan(request, spec, op, _configurations(request, op, spec))
 
-    def listing(self, request: Request) -> str:
+    def listing(self, request: Request, number: int = 0) -> str:
         """The program as assembly text."""
         spec, op = _operator(request)
-        return disassemble(program_of(op, spec, _configurations(request, op, spec)[0][0]).instructions)
+        return disassemble(program_of(op, spec, _configurations(request, op, spec)[number][0]).instructions)
 
     def row(self, row: Row) -> Request:
         """InputError: nobody has published times of these machines by the row."""
@@ -115,6 +115,11 @@ class ProgramPlan:
     def candidates(self) -> list[tuple[str, int]]:
         """The configurations as text, with their estimated cycles."""
         return [(str(config), cycles) for config, cycles in self.configurations]
+
+    @property
+    def error_percent(self) -> int:
+        """What the estimate says of itself."""
+        return error_percent(self.spec.family, self.op.word)
 
     def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
         """Runs a candidate, with numbers where a check is asked for."""

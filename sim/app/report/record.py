@@ -230,6 +230,8 @@ class RunRecord:
     time_ps: int = 0
     """Time in that scope; 0: that of the kernels alone."""
     candidates: Sequence[Candidate] = ()
+    estimate_error_percent: int = 0
+    """By how much the estimate of the fastest candidate may lie above the best one, as the estimate says of itself."""
     host_ps: Mapping[str, int] = field(default_factory=dict)
     """Time outside kernels by cause: `framework`, `launch`, `gap`, `synchronise`, `copy`, ..."""
     check: CheckResult | None = None

@@ -65,6 +65,7 @@ class Report(Shown):
             "dtype": run.dtype,
             "schedule": run.schedule,
             "candidates": [_without_none(asdict(candidate)) for candidate in run.candidates],
+            **({"estimate_error_percent": run.estimate_error_percent} if run.estimate_error_percent else {}),
             **_measured(figures, run.macs),
             "kernels": [self._kernel_dict(kernel) for kernel in run.kernels],
         }

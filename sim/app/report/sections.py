@@ -293,9 +293,12 @@ def _candidates(report: Report) -> Section:
         return Section("Candidates", ())
     rows = []
     for c in candidates:
-        simulated = "" if c.simulated_cycles is None else f"{c.simulated_cycles:,}"
-        rows.append((c.schedule, f"{c.estimate_cycles:,}", simulated, "chosen" if c.chosen else ""))
-    return Section("Candidates", tuple(rows), ("schedule", "estimated cycles", "simulated", ""))
+        simulated, off = "", ""
+        if c.simulated_cycles:
+            simulated, off = f"{c.simulated_cycles:,}", f"{100 * c.estimate_cycles / c.simulated_cycles - 100:+.0f} %"
+        rows.append((c.schedule, f"{c.estimate_cycles:,}", simulated, off, "chosen" if c.chosen else ""))
+    stated = f"off by (stated: {report.record.estimate_error_percent} %)"
+    return Section("Candidates", tuple(rows), ("schedule", "estimated cycles", "simulated", stated, ""))
 
 
 def _verdict(report: Report) -> Section:

@@ -31,7 +31,7 @@ Config = WgmmaConfig | MmaConfig | SimtConfig | GemvConfig
 SCHEDULES = ("wgmma", "mma", "simt", "gemv")
 """Kinds that a vendor's library has."""
 KINDS = (*SCHEDULES, "triton")
-RUNNERS_UP = 8
+RUNNERS_UP = 12
 """Candidates that are reported, the chosen one included."""
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)

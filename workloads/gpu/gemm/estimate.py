@@ -23,7 +23,11 @@ MILLI = 1000
 
 @dataclass(frozen=True)
 class Figures:
-    """What the estimate reads of a machine: cycles, and bytes in thousandths a cycle."""
+    """What the estimate reads of a machine: cycles, and bytes in thousandths a cycle.
+
+    start: cycles until the first lines of code and the tensor maps are there. code_bytes: fetched in one go.
+    miss_rate: of an SM that has as many lines in flight as it may.
+    """
 
     clock_hz: int
     sms: int
@@ -31,6 +35,7 @@ class Figures:
     sms_per_gpc: tuple[int, ...]
     fixed_ps: int
     start: int
+    code_bytes: int
     load_latency: int
     l2_latency: int
     tma_latency: int
@@ -39,6 +44,7 @@ class Figures:
     shared_latency: int
     shared_rate: int
     read_rate: int
+    miss_rate: int
     receive_rate: int
     write_rate: int
     gpc_rate: int
@@ -63,6 +69,7 @@ def figures(spec: GpuSpec) -> Figures:
         sms_per_gpc=spec.sms_per_gpc,
         fixed_ps=launch.kernel_ps + launch.setup_ps + launch.drain_ps,
         start=(launch.descriptor_fetch + launch.cold_instruction) * load_latency,
+        code_bytes=spec.sm.instruction_prefetch_bytes if launch.cold_instruction else 1 << 30,
         load_latency=load_latency,
         l2_latency=int(spec.l2.hit_latency_cycles + far),
         tma_latency=int(spec.tma.latency_cycles) if spec.tma else 0,
@@ -70,6 +77,7 @@ def figures(spec: GpuSpec) -> Figures:
         barrier_per_warp=int(spec.sync.barrier_per_warp_cycles),
         shared_latency=int(spec.instruction("lds", "b32").latency_cycles) - 1,  # beyond its issue
         shared_rate=int(spec.shared.bandwidth_bytes_per_cycle * MILLI),
+        miss_rate=int(spec.l1.miss_queue * spec.l1.line_bytes * MILLI) // load_latency,
         read_rate=int(spec.port.read_bytes_per_cycle * MILLI),
         receive_rate=int(spec.port.receive_bytes_per_cycle * MILLI),
         write_rate=int(spec.port.write_bytes_per_cycle * MILLI),
@@ -79,6 +87,11 @@ def figures(spec: GpuSpec) -> Figures:
         l2_reach=spec.l2.size_bytes // (spec.l2.partitions if spec.l2.local_copies else 1),
         dram_rate=int(usable * MILLI / hz),
     )
+
+
+def fetch(f: Figures, code_bytes: int) -> int:
+    """Cycles in which a kernel's code arrives beyond the first lines that are fetched ahead, which `start` has."""
+    return (ceil_div(code_bytes, f.code_bytes) - 1) * f.load_latency if code_bytes else 0
 
 
 def transfer(size_bytes: int, rate: int) -> int:
@@ -98,6 +111,7 @@ class Work:
     partial_bytes: of one partial tile; fetches: waits of an owner for the parts of so many peers. operand_bytes: of A
     and B; footprint: operand bytes of one round of CTAs. result_bytes: of C. shared: cycles of the shared-memory array
     in one k step, where loads and multiplies are one stream (elsewhere they take turns and `busy` holds the longer).
+    code_bytes: of machine code. setup: cycles of instructions before the first load.
     """
 
     tiles: int
@@ -123,6 +137,8 @@ class Work:
     result_bytes: int
     extra_ps: int = 0
     fetches: Callable[[int], int] = int
+    code_bytes: int = 0
+    setup: int = 0
     shared: int = 0
 
 
@@ -155,7 +171,8 @@ def estimate_ps(w: Work, f: Figures) -> int:
         cycles += full * (steps * _step(w, f, w.resident, per_sm) + _between(w, f, steps) // per_sm)
     if rest:
         cycles += steps * _step(w, f, rest, ceil_div(rest, f.sms)) + (tiles_each - 1) * _between(w, f, w.steps)
-    cycles += f.start + w.latency + w.epilogue + transfer(w.store_bytes, f.write_rate) + f.l2_latency
+    cycles += f.start + fetch(f, w.code_bytes) + w.setup + w.latency
+    cycles += w.epilogue + transfer(w.store_bytes, f.write_rate) + f.l2_latency
     if w.cuts > 1 or w.stream:
         # One CTA stores its part, the owner sees the flag, fetches the parts and adds them.
         peers = 1 if w.stream else w.cuts - 1

@@ -349,6 +349,14 @@ def _times(mix: Mix, times: int) -> Mix:
     return tuple((name, count * times) for name, count in mix)
 
 
+def _code_bytes(c: ThreadblockConfig, inner: Inner) -> int:
+    """Machine code: set-up, the unrolled k step, epilogue."""
+    multiplies = c.warp_m * c.warp_n * c.tile_k // inner.macs
+    # CUTLASS: 434 + 162 + 499 for 128x128x32, 515 + 273 + 499 for 128x256x64 (sm_80), 313 + 240 + 619 (sm_75).
+    instructions = 450 + multiplies + 35 * (c.tile_k // inner.part_k) + 4 * c.accumulators
+    return instructions * overhead.INSTRUCTION_BYTES
+
+
 class _Writer:
     """Writes the kernel; one method a part of it."""
 
@@ -358,7 +366,7 @@ class _Writer:
         c = config
         self.registers = registers(p, c, inner)
         self.k = KernelBuilder(
-            f"gemm_{c}".replace(" ", "_"), (self.plan.workers, 1, 1), code_bytes=self._code_bytes(),
+            f"gemm_{c}".replace(" ", "_"), (self.plan.workers, 1, 1), code_bytes=_code_bytes(config, inner),
             flags=self.plan.shared_tiles,
         )  # fmt: skip
         self.copies = (self._copy("a", p.a, c.tile_m), self._copy("b", p.b, c.tile_n))
@@ -374,14 +382,6 @@ class _Writer:
         self.parts = c.tile_k // inner.part_k
         across = c.tile_m // c.warp_m
         self.row, self.col = WARP % across * c.warp_m, WARP // across * c.warp_n
-
-    def _code_bytes(self) -> int:
-        """Machine code: set-up, the unrolled k step, epilogue."""
-        c = self.config
-        multiplies = c.warp_m * c.warp_n * c.tile_k // self.inner.macs
-        # CUTLASS: 434 + 162 + 499 for 128x128x32, 515 + 273 + 499 for 128x256x64 (sm_80), 313 + 240 + 619 (sm_75).
-        instructions = 450 + multiplies + 35 * (c.tile_k // self.inner.part_k) + 4 * c.accumulators
-        return instructions * overhead.INSTRUCTION_BYTES
 
     def _copy(self, name: str, operand: Operand, extent: int) -> _Copy:
         c = self.config
@@ -757,6 +757,8 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         stream=c.stream_k and tiles % resident > 0,
         partial_bytes=c.tile_m * c.tile_n * 4,
         fetches=partial(fetches, ((c.warp_m, c.warp_n),)),
+        code_bytes=_code_bytes(c, inner),
+        setup=inner.setup.instructions * per_sub_core,
         operand_bytes=p.batch * p.k * (p.m + p.n) * width,
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width * (2 if p.op.adds else 1),

@@ -811,6 +811,8 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         stream=c.stream_k and tiles % resident > 0,
         partial_bytes=values * 4,
         fetches=partial(fetches, ((WARP_ROWS, c.width),) * c.blocks),
+        code_bytes=_code_bytes(p, c),
+        setup=overhead.WGMMA_CTA_SETUP.instructions * ceil_div(WARPGROUP * (c.warpgroups + 1), f.sub_cores),
         operand_bytes=p.batch * p.k * (p.m + p.n) * width,
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width,

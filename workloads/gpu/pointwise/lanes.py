@@ -14,7 +14,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import Expr, GlobalTensor, KernelBuilder, RegisterTile, RoleBuilder, View
-from workloads.gpu.gemm.estimate import PS_PER_S, figures, transfer
+from workloads.gpu.gemm.estimate import PS_PER_S, fetch, figures, transfer
 from workloads.ops import Operand
 from workloads.ops.base import Array
 
@@ -278,8 +278,9 @@ class Load:
     """Counts of one kernel for the estimate.
 
     ctas: launched. resident: that an SM holds at once. read_bytes, written_bytes: of the whole kernel, from and to
-    DRAM; again_bytes: read again from the L2. issue: issue slots of a sub-core for one CTA. path: cycles of one CTA's
-    longest warp besides waiting for memory. trips: times that it waits for memory, one after the other.
+    DRAM; again_bytes: read again from the L2. code_bytes: of machine code. issue: issue slots of a sub-core for one
+    CTA. path: cycles of one CTA's longest warp besides waiting for memory. trips: times that it waits for memory, one
+    after the other.
     """
 
     ctas: int
@@ -290,11 +291,13 @@ class Load:
     path: int
     trips: int = 1
     again_bytes: int = 0
+    code_bytes: int = 0
 
 
 def load_ps(spec: GpuSpec, loads: list[Load]) -> int:
     """Picoseconds of kernels that run one after the other: each is as slow as DRAM, the issue slots, its CTAs in
-    turn, or the scheduler that hands them out."""
+    turn, or the scheduler that hands them out. What CTAs move passes their SM's port, or waits for a place among its
+    misses in flight."""
     f = figures(spec)
     cycles = 0
     for load in loads:
@@ -302,10 +305,14 @@ def load_ps(spec: GpuSpec, loads: list[Load]) -> int:
         waves = -(-on_sm // load.resident)
         memory = transfer(load.read_bytes + load.written_bytes, f.dram_rate)
         memory = max(memory, transfer(load.read_bytes + load.again_bytes, f.l2_rate))
+        arriving = transfer((load.read_bytes + load.again_bytes) // load.ctas, min(f.read_rate, f.miss_rate))
+        moving = arriving + transfer(load.written_bytes // load.ctas, f.write_rate)
         alone = load.path + load.trips * f.load_latency + int(spec.sm.cta_launch_cycles)
+        alone += moving
         handed = load.ctas * spec.launch.cta_interval_ps * f.clock_hz // PS_PER_S
-        cycles += alone + max(memory, on_sm * load.issue, (waves - 1) * alone, handed)
-        cycles += f.start
+        busy = max(on_sm * load.issue, (on_sm - 1) * moving, (waves - 1) * alone)
+        cycles += alone + max(memory, busy, handed)
+        cycles += f.start + fetch(f, load.code_bytes)
     return f.fixed_ps * len(loads) + cycles * PS_PER_S // f.clock_hz
 
 

@@ -148,6 +148,11 @@ def registers(held: int, tensors: int = 1, buffers: int = 0) -> int:
     return 16 + tensors * held * 5 // 4 + (held // 2 if buffers else 0)
 
 
+def _code_bytes(held: int) -> int:
+    """Machine code of a kernel whose threads have so many elements of a tile."""
+    return (120 + 24 * max(1, held)) * INSTRUCTION_BYTES
+
+
 class RowKernel:
     """One kernel over a matrix of `rows` x `cols` under construction.
 
@@ -186,8 +191,7 @@ class RowKernel:
             held_ctas = lanes.resident(spec, config.warps, self.registers, shared)
             ctas = min(ctas, max(1, held_ctas) * spec.sm.count)
         self.ctas = ctas
-        code = 120 + 24 * max(1, self.elements)
-        self.kernel = KernelBuilder(name, (ctas, 1, 1), (config.cluster, 1, 1), code_bytes=code * INSTRUCTION_BYTES)
+        self.kernel = KernelBuilder(name, (ctas, 1, 1), (config.cluster, 1, 1), code_bytes=_code_bytes(self.elements))
         self.exchanges = 0
         self.block: BlockReduction | SerialReduction | FirstWarpReduction | HalvingReduction | None = None
         if config.shared:
@@ -494,6 +498,7 @@ def load(
         path=2 * instructions + reductions * (150 + 2 * barrier),
         trips=sweeps * trips,
         again_bytes=again - miss,
+        code_bytes=_code_bytes(config.elements or held),
     )
 
 

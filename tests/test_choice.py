@@ -1,0 +1,106 @@
+"""Which candidate runs: those that the estimate cannot tell apart are simulated, as far as choosing is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from arch.errors import InputError
+from sim import simulate
+from sim.app.families.choice import BUILD_EVENTS, DEAREST, SMALL_EVENTS, contenders, decide
+from sim.app.run import program_listing, trace
+
+
+@dataclass
+class FakePlan:
+    """Candidates with estimates and, when they run, times and events; those without a time do not fit."""
+
+    estimates: Sequence[int]
+    times: Sequence[int | None]
+    events: Sequence[int]
+    error_percent: int = 20
+    ran: list[int] = field(default_factory=list)
+
+    @property
+    def candidates(self) -> list[tuple[str, int]]:
+        return [(str(number), cycles) for number, cycles in enumerate(self.estimates)]
+
+    def run(self, number: int, progress: Any, wanted: Any = None) -> Any:
+        self.ran.append(number)
+        if self.times[number] is None:
+            raise InputError("does not fit")
+        return SimpleNamespace(device_ps=self.times[number], counts={"events": self.events[number]})
+
+
+def chosen(plan: FakePlan, tune: bool = False) -> int:
+    return decide(plan, tune).chosen  # type: ignore[arg-type]
+
+
+def test_what_the_estimate_cannot_tell_apart_is_simulated() -> None:
+    plan = FakePlan([100, 110, 120, 121], [9, 8, 7, 1], [0] * 4)
+    assert contenders(plan) == [0, 1, 2]  # type: ignore[arg-type]
+    assert chosen(plan) == 2
+    assert plan.ran == [0, 1, 2]
+
+
+def test_all_are_simulated_to_tune() -> None:
+    plan = FakePlan([100, 110, 120, 999], [9, 8, 7, 1], [10**9] * 4)
+    assert chosen(plan, tune=True) == 3
+
+
+def test_equals_go_to_the_better_estimate() -> None:
+    assert chosen(FakePlan([100, 101], [5, 5], [0, 0])) == 0
+
+
+def test_choosing_costs_no_more_than_three_runs_of_what_is_chosen() -> None:
+    large = SMALL_EVENTS
+    plan = FakePlan([100] * 6, [9, 8, 7, 6, 5, 4], [large] * 6)
+    assert chosen(plan) == DEAREST - 1
+    small = FakePlan([100] * 6, [9, 8, 7, 6, 5, 4], [SMALL_EVENTS // 6 - BUILD_EVENTS] * 6)
+    assert chosen(small) == 5
+
+
+def test_candidates_that_do_not_fit_are_passed_over_beyond_the_contenders() -> None:
+    plan = FakePlan([100, 110, 500, 600], [None, None, 7, 1], [0] * 4)
+    tried = decide(plan)  # type: ignore[arg-type]
+    assert tried.chosen == 2
+    assert set(tried.refused) == {0, 1}
+    with pytest.raises(InputError, match="does not fit"):
+        decide(FakePlan([100], [None], [0]))  # type: ignore[arg-type]
+
+
+SMALL, H100 = "gemm m=256 n=256 k=256 dtype=bf16", "h100-sxm"
+
+
+def test_run_listing_and_trace_take_the_same_kernel() -> None:
+    record = simulate(SMALL, H100).record
+    simulated = [c for c in record.candidates if c.simulated_cycles is not None]
+    assert len(simulated) > 1
+    assert record.estimate_error_percent > 0
+    assert record.schedule == min(simulated, key=lambda c: c.simulated_cycles or 0).schedule
+    name = "gemm_" + record.schedule.replace(" ", "_")
+    assert name in program_listing(SMALL, H100)
+    assert trace(SMALL, H100).facts["schedule"] == record.schedule
+
+
+@pytest.mark.parametrize("count", [160, 264])
+def test_more_sms_do_not_flip_the_choice_for_the_worse(count: int) -> None:
+    """1024 cubed takes one wave of 64x128 tiles on 132 SMs; no ping-pong, whose second consumer would be idle."""
+    before, after = (
+        simulate("gemm m=1024 n=1024 k=1024 dtype=bf16", H100, set=words).record
+        for words in ([], [f"sm.count={count}"])
+    )
+    assert after.time_ps < 1.01 * before.time_ps
+    assert "pingpong" not in before.schedule + after.schedule
+
+
+def test_operators_of_a_graph_are_tuned_one_by_one() -> None:
+    plain, tuned = (
+        simulate("bert_layer batch=1 seq=64 hidden=128 heads=2 ffn=256", H100, tune=t) for t in (False, True)
+    )
+    assert [k.name for k in plain.record.kernels] != [k.name for k in tuned.record.kernels]
+    assert tuned.cycles < plain.cycles
