@@ -130,7 +130,7 @@ WRONG = [
     (("run", *SMALL, "--arch", A100, "--clock", "1"), "1.41 GHz"),
     (("run", *SMALL, "--arch", A100, "l2.size=60 MiB"), "unknown key 'l2.size'"),
     (("run", *SMALL, "--arch", "gh100"), "is what boards build on"),
-    (("run", *SMALL, "--arch", "h100"), "it can mean gh200-96gb, h100-pcie or h100-sxm"),
+    (("run", *SMALL, "--arch", "h100"), "it can mean gh200-96gb, h100-nvl, h100-pcie or h100-sxm"),
     (("run", *SMALL, "--arch", A100, "--set", "l2.size=1e999999999 MiB"), "out of range"),
     (("run", *SMALL, "--arch", A100, "--set", "clock.boost=0 GHz"), "1 MHz"),
     (("run", *SMALL, "--arch", A100, "--set", "sm.count=5000"), "the model takes 978"),

@@ -67,11 +67,12 @@ def build(steps: list[Step], trips: int, warps: int, ctas: int) -> Program:
             mixed: dict[str, Any] = {"mix": (("iadd", alu),)} if alu else {}
             at = (CTA_X * warps + WARP) * 512
             if opcode == "mma":
-                r.mma(acc.whole, value.whole, value.whole, shape="m16n8k16", dtype="fp16", count=count, **mixed)
+                a, b = value[:, 0:16], value[0:16, 0:8]
+                r.mma(acc[:, 0:8], a, b, shape="m16n8k16", dtype="fp16", count=count, **mixed)
             elif opcode == "lds":
-                r.lds(value.whole, tile[0, 0:16, 0:64], count, **mixed)
+                r.lds(value.whole, tile[0, 0:16, 0:64], max(count, 4), **mixed)
             elif opcode == "sts":
-                r.sts(tile[0, 0:16, 0:64], value.whole, count, **mixed)
+                r.sts(tile[0, 0:16, 0:64], value.whole, max(count, 4), **mixed)
             elif opcode == "ldmatrix":
                 r.ldmatrix(value.whole, tile[0, 0:16, 0:16], count, **mixed)
             elif opcode == "ldg":

@@ -7,6 +7,7 @@ both as the difference of two lengths, so that launch, warm-up and tail drop out
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from arch.errors import InputError
@@ -170,8 +171,9 @@ def null(ctas: int) -> Program:
 def mma_loop(dtype: str, shape: str, trips: int, independent: int = 1, warps: int = 1, ctas: int = 1) -> Program:
     """`trips` times `independent` mma.sync into as many accumulators; 1 is a dependent chain."""
     kernel = KernelBuilder("mma_loop", (ctas, 1, 1), code_bytes=_SMALL_CODE)
-    a, b = RegisterTile("a", (16, 16), "fp16"), RegisterTile("b", (16, 8), "fp16")
-    acc = RegisterTile("acc", (16, 8 * independent), "fp32")
+    m, n, k = (int(size) for size in re.split("[mnk]", shape)[1:])
+    a, b = RegisterTile("a", (m, k), "fp16"), RegisterTile("b", (k, n), "fp16")
+    acc = RegisterTile("acc", (m, n * independent), "fp32")
     with kernel.role("warps", warps=warps, registers=128) as r, r.loop("i", trips):
         r.mma(acc.whole, a.whole, b.whole, shape=shape, dtype=dtype, count=independent)
     return _program("mma_loop", [], kernel.build())
