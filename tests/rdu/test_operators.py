@@ -64,9 +64,8 @@ def test_softmax_has_all_stages_in_flight() -> None:
     section = report.record.kernels[0].own
     names = [stage.name for stage in section.stages]
     assert names == ["load_x", "row_max", "subtract", "exponent", "row_sum", "divide", "store_y"]
-    middle = section.log[len(section.log) // 2][1]
-    busy = {names[stage] for stage, start, end in section.log if start <= middle < end}
-    assert len(busy) >= 4
+    busy = [{stage for stage, start, end in section.log if start <= at < end} for _, at, _ in section.log]
+    assert max(map(len, busy)) >= 5
 
 
 def test_large_streams_run_at_the_pace_of_memory() -> None:

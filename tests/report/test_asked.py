@@ -156,7 +156,7 @@ def test_compare() -> None:
 def test_sweep_and_sensitivity(tmp_path: Path) -> None:
     store = tmp_path / "store"
     found = sweep(WORK, "t4", ["l2.size=2 MiB,4 MiB"], set=["sm.count=39"], store=store, workers=1, l2="warm")
-    title = f"{WORK} on t4 with sm.count=39 (l2 warm)"
+    title = f"{WORK} on t4 with sm.count=39 (each point tuned, l2 warm)"
     assert str(found).splitlines()[0] == f"{title}: 2 of 2 runs"
     assert flat(found.plot().get_title()) == flat(found.plot_pareto().get_title()) == title
     document = found.to_dict()
@@ -171,7 +171,7 @@ def test_sweep_and_sensitivity(tmp_path: Path) -> None:
     found.write(tmp_path / "out.csv")
     with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
         asked = [row["asked"] for row in csv.DictReader(file)]
-    assert asked == [f"sm.count=39; l2.size={size}; schedule auto; l2 warm" for size in ("2 MiB", "4 MiB")]
+    assert asked == [f"sm.count=39; l2.size={size}; schedule auto; l2 warm; tuned" for size in ("2 MiB", "4 MiB")]
 
     ranked = sensitivity(WORK, "t4", set=["sm.count=39"], only=["dram.latency"], store=store, workers=1, l2="warm")
     assert str(ranked).splitlines()[0].startswith(f"{title}: ")
@@ -184,7 +184,7 @@ def test_sweep_and_sensitivity(tmp_path: Path) -> None:
 def test_optimize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("optimize", *WORK.split(), "--arch", "t4", "--set", "sm.count=39", "--vary", "l2.size=2 MiB,4 MiB")
     more = ("--trials", "2", "--workers", "1", "--store", str(tmp_path / "store"))
-    assert run(capsys, *words, *more).startswith(f"{WORK} on t4 with sm.count=39: best by")
+    assert run(capsys, *words, *more).startswith(f"{WORK} on t4 with sm.count=39 (each point tuned): best by")
     assert json.loads(run(capsys, *words, *more, "--json"))["overrides"] == {"sm.count": "39"}
 
 

@@ -29,7 +29,7 @@ def hopper() -> Timeline:
 
 @pytest.fixture(scope="module")
 def turing() -> Timeline:
-    return trace("gemm m=128 n=128 k=128 dtype=fp16", "t4", Wanted(last_unit=1))
+    return trace("gemm m=128 n=128 k=128 dtype=fp16", "t4", Wanted(last_unit=39))
 
 
 def by_track(found: Timeline) -> dict[str, list[Slice]]:
@@ -48,7 +48,9 @@ def test_tracks_are_those_of_the_chip(hopper: Timeline, turing: Timeline) -> Non
     assert sum("/ warp " in path for path in on_hopper) == 8
     assert not any("TMA" in path for path in on_turing)
     assert any("loads in flight" in path for path in on_turing)
-    assert {path.split(" / ")[2] for path in on_turing if "SM" in path} == {"SM 0", "SM 1"}
+    units = {tuple(path.split(" / ")[1:3]) for path in on_turing if "SM" in path}
+    assert ("GPC 0", "SM 0") in units
+    assert len({gpc for gpc, _ in units}) == min(len(units), 5), "CTAs go to the GPCs in turn"
     counters = {found.name for found in hopper.tracks if found.counter}
     assert {"L2 read", "DRAM read", "tensor pipes booked"} <= counters
 
