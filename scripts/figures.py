@@ -456,7 +456,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("chase", ("l1",), make=_chase(0.4)),
         Case("chase", ("l1",), base=("l1.ways=4",), make=_chase(1.0)),
         Case("chase", ("l1.reserved", "l1.size"), make=_chase(0.985)),
-        Case("gemm m=256 n=256 k=256 dtype=fp32", ("l1.replacement",), base=(*_SMALL, "l1.reserved=24 KiB")),
+        Case(
+            "gemm m=256 n=256 k=256 dtype=fp32", ("l1.replacement",), base=(*_SMALL, "l1.reserved=1 KiB"),
+            options={"schedule": "simt 32x32x16 warp 16x16 ldg stages 2"},
+        ),
         Case("gemm m=256 n=256 k=256", ("l2.replacement",), base=(*_SMALL, *_TINY_L2)),
         Case("gemm m=512 n=512 k=512", ("l2.replacement",), base=(*_SMALL, *_TINY_L2)),
         Case("sweeps", ("dram",), base=(*_SMALL, *_TINY_L2), make=lambda _: micro.private_read(1 << 16, 3, 1)),
@@ -472,7 +475,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("clusters", ("dsmem.max",), ("dsmem",), make=_full(4, 32, 0, 16)),
         Case("peers", ("dsmem.write",), ("dsmem",), make=_peers),
         Case("softmax rows=64 cols=16384 dtype=bf16", ("dsmem",), ("dsmem",), options={"schedule": "cluster"}),
-        Case("softmax rows=16 cols=131072 dtype=bf16", ("dsmem.max_portable",), ("dsmem",), options={"schedule": "cluster"}),
+        Case(
+            "gemm m=1024 n=1024 k=1024 dtype=bf16", ("dsmem.max_portable",), ("dsmem",),
+            base=("dsmem.max_portable_cluster=2",), options={"schedule": "wgmma"},
+        ),
         Case("relay", ("sync.mbarrier",), ("sync.mbarrier",), make=_relay(50)),
         Case("bulk", ("tma.max_in_flight",), ("tma",), base=("tma.max_in_flight=4 KiB",), make=_bulk(6, 128)),
         Case("bulk", ("tma",), ("tma",), make=_bulk(6, 128)),

@@ -111,13 +111,13 @@ def reads_everything(op: Operator) -> bool:
 def test_work_is_conserved_accounts_add_up_and_no_roof_is_beaten(word: str, kind: str, data: st.DataObject) -> None:
     machine, text = question(data.draw, word, kind)
     spec, op = small(machine), parse(text)
-    report = simulate(op, spec, schedule=kind)
+    config = choose(op, spec, kind).config
+    report = simulate(op, spec, schedule=str(config))
     record, figures = report.record, report.figures
     assert record.schedule.split()[0] == kind
     counted = figures.counters
 
     assert counted["macs"] >= op.macs
-    config = choose(op, spec, kind).config
     if isinstance(op, Gemm) and kind != "gemv":
         tiles = ((op.m, config.tile_m), (op.n, config.tile_n), (op.k, config.tile_k))
         if getattr(config, "swap", False):
