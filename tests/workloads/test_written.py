@@ -29,8 +29,8 @@ def copy(n: int, warps: int = 4, wrong: bool = False, machine=None) -> Program:
     with kernel.role("warps", warps=warps, registers=32) as r:
         at = (CTA_X * warps + WARP) * TILE
         a = RegisterTile("a", (TILE,), "fp32")
-        r.ldg(a.whole, x[at:TILE], 1, into="x")
-        r.stg(y[at:TILE], a.whole, 1, **({} if wrong else {"after": ("x",)}))
+        r.ldg(a.whole, x[at:TILE], into="x")
+        r.stg(y[at:TILE], a.whole, **({} if wrong else {"after": ("x",)}))
     return Program("copy", (x, y), (kernel.build(),), machine.name, reference=lambda x: x)
 
 
@@ -113,7 +113,7 @@ def test_the_rules_alone_are_judged_without_a_reference(file: Path, capsys: pyte
 
 def test_a_broken_rule_names_the_line_of_the_op(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "run", "mine.py:copy", "n=4096", "wrong=true", "--arch", "t4", "--check")
-    line = 1 + COPY.splitlines().index('        r.stg(y[at:TILE], a.whole, 1, **({} if wrong else {"after": ("x",)}))')
+    line = 1 + COPY.splitlines().index('        r.stg(y[at:TILE], a.whole, **({} if wrong else {"after": ("x",)}))')
     assert code == 1
     assert f"warps stg (mine.py:{line}, op 1," in " ".join(out.split())
 

@@ -70,8 +70,8 @@ CASES: dict[str, Case] = {
         "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=192, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16, 3, "cp.async"), {},
     ),
     "cp.async split": (
-        "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=384, dtype="fp16"),
-        MmaConfig(64, 32, 32, 32, 16, 3, "cp.async", split=2), {},
+        "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=1152, dtype="fp16"),
+        MmaConfig(64, 32, 32, 32, 16, 3, "cp.async", split=6), {},
     ),
     "cp.async stream-K": (
         "a100-sxm4-80gb", TINY, Gemm(m=384, n=128, k=192, dtype="fp16"),

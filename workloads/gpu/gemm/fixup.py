@@ -92,10 +92,10 @@ class Fixup:
                 count = _vectors(rows * width, p.acc.dtype)
                 for slot, view in zip(slots, views, strict=True):
                     r.ldg(view, self._box(slot, p, c, width), count, into="part", vector_bytes=MAX_VECTOR_BYTES)
-                for view in views:
+                for number, view in enumerate(views):  # the first waits for all of them
                     r.run(
-                        opcode, ceil_div(rows * width, 32 * lane_adds), dtype=p.acc.dtype,
-                        dst=p.acc[:, c:width], srcs=(view,), compute=add, after=("part", *self.ready),
+                        opcode, ceil_div(rows * width, 32 * lane_adds), dtype=p.acc.dtype, dst=p.acc[:, c:width],
+                        srcs=(view,), compute=add, after=() if number else ("part", *self.ready),
                     )  # fmt: skip
 
     def _box(self, slot: Expr, p: Piece, col: int, width: int) -> View:
