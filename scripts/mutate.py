@@ -6,19 +6,23 @@
 A mutant replaces a pattern within one function, class or constant of a copy of the program. The tests that stand beside
 it must fail then, and pass before; golden files are not among them, since an accepted update would hide the mutant.
 Mutants stand in mutants.toml. Those of compiled code run as plain Python. --part 1/10 takes every tenth mutant. Prints
-each mutant with what became of it; exit code 1 if one survives, 2 if a pattern is not there or tests fail without it.
+each mutant with what became of it, `hung` (which counts as noticed) where its tests took over five times as long as
+without it; exit code 1 if one survives, 2 if a pattern is not there or tests fail without it.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,28 +91,49 @@ def mutated(source: str, mutant: Mutant) -> str:
     return source[:begin] + text + source[end:]
 
 
-def passes(root: Path, tests: str, unjitted: bool) -> bool:
-    """Whether tests pass in the copy at `root`; ValueError where they do not run at all."""
+LONGEST_S = 900.0
+"""Tests of a mutant that run longer without it are taken to hang."""
+
+
+def passes(root: Path, tests: str, unjitted: bool, limit_s: float = LONGEST_S) -> bool | None:
+    """Whether tests pass in the copy at `root`, None if they have not ended within limit_s seconds (a mutant may wait
+    for ever); ValueError where they do not run at all."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
     mode = {"NUMBA_DISABLE_JIT": "1"} if unjitted else {}
-    done = subprocess.run(
-        command, cwd=root, capture_output=True, text=True, check=False,
-        env={**os.environ, **mode, "PYTHONPATH": str(root)},
-    )  # fmt: skip
-    if done.returncode not in (0, 1):
-        raise ValueError(f"{tests} did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
-    return done.returncode == 0
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            command, cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            env={**os.environ, **mode, "PYTHONPATH": str(root)},
+        )  # fmt: skip
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end(process)
+        output.seek(0)
+        if code not in (0, 1):
+            raise ValueError(f"{tests} did not run: {output.read()[-1000:]}")
+    return code == 0
 
 
-def survives(mutant: Mutant, root: Path) -> bool:
-    """Whether the tests of a mutant pass in the copy at `root`, which is as it was afterwards."""
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process with all that it started; what a mutant left waiting would go on for ever."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def fate(mutant: Mutant, root: Path, limit_s: float) -> str:
+    """What becomes of a mutant in the copy at `root`, which is as it was afterwards: killed, hung or SURVIVED."""
     file = root / mutant.symbol.partition(":")[0]
     source = file.read_text(encoding="utf-8")
     file.write_text(mutated(source, mutant), encoding="utf-8")
     try:
-        return passes(root, mutant.tests, mutant.unjitted)
+        passed = passes(root, mutant.tests, mutant.unjitted, limit_s)
     finally:
         file.write_text(source, encoding="utf-8")
+    return {True: "SURVIVED", False: "killed", None: "hung"}[passed]
 
 
 def copied(folder: Path) -> Path:
@@ -143,13 +168,17 @@ def main(words: list[str] | None = None) -> int:
             mutated((ROOT / mutant.symbol.partition(":")[0]).read_text(encoding="utf-8"), mutant)
         with tempfile.TemporaryDirectory() as folder:
             root = copied(Path(folder))
-            for tests, unjitted in dict.fromkeys((mutant.tests, mutant.unjitted) for mutant in chosen):
-                if not passes(root, tests, unjitted):
-                    raise ValueError(f"{tests} fails without a mutant")
+            limits_s: dict[tuple[str, bool], float] = {}
             for mutant in chosen:
-                survived = survives(mutant, root)
-                alive += survived
-                print(f"{'SURVIVED' if survived else 'killed':8} {mutant.name} ({mutant.symbol})", flush=True)
+                key = mutant.tests, mutant.unjitted
+                if key not in limits_s:
+                    begin = time.monotonic()
+                    if not passes(root, *key):
+                        raise ValueError(f"{mutant.tests} fails without a mutant")
+                    limits_s[key] = 30 + 5 * (time.monotonic() - begin)
+                became = fate(mutant, root, limits_s[key])
+                alive += became == "SURVIVED"
+                print(f"{became:8} {mutant.name} ({mutant.symbol})", flush=True)
     except (ValueError, OSError) as error:
         print(f"mutate: {error}", file=sys.stderr)
         return 2

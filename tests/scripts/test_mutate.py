@@ -74,3 +74,16 @@ def test_a_mutant_that_nobody_notices_survives(
     assert mutate.main([]) == 1
     assert "SURVIVED text" in capsys.readouterr().out
     assert mutate.main(["--part", "3/2"]) == 2
+
+
+def test_tests_that_hang_are_ended_with_what_they_started(mutate: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "test_waits.py").write_text(
+        "import os, pathlib, subprocess, sys\n"
+        "def test_waits():\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "    pathlib.Path('child').write_text(str(child.pid))\n"
+        "    child.wait()\n"
+    )
+    assert mutate.passes(tmp_path, "test_waits.py", False, limit_s=10.0) is None
+    status = Path("/proc", (tmp_path / "child").read_text(), "stat")
+    assert not status.exists() or status.read_text().split()[2] == "Z"
