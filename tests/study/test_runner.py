@@ -78,7 +78,11 @@ def test_a_dying_process_costs_nothing(folder: Path, store: ResultStore) -> None
     assert set(ran(folder)) == {case.workload for case in CASES}
 
 
-def test_a_case_that_kills_its_process_fails_alone(folder: Path, store: ResultStore) -> None:
+@pytest.mark.parametrize("wait_s", [1.0, 0.01], ids=["at once", "after many looks"])
+def test_a_case_that_kills_its_process_fails_alone(
+    folder: Path, store: ResultStore, monkeypatch: pytest.MonkeyPatch, wait_s: float
+) -> None:
+    monkeypatch.setattr("sim.app.study.runner._WAIT_S", wait_s)
     answers = run_cases(CASES, lambda n: Processes(2, work.dies_always), store=store)
     assert [bool(answer.failed) for answer in answers] == [" m=3" in str(case.workload) for case in CASES]
     assert "died" in answers[2].failed

@@ -22,6 +22,9 @@ ATTEMPTS = 2
 _LOOK_S = 0.25
 """How often a study looks whether another one has finished a case that both need."""
 
+_WAIT_S = 1.0
+"""How long a study waits for an answer before it sees to its claims, its workers and the progress shown."""
+
 Progress = Callable[[int, int], None]
 
 
@@ -68,19 +71,21 @@ def _simulate(
     elsewhere: deque[str] = deque()  # another study is at work on these
     suspects: deque[str] = deque()  # these were running when a process died; they run alone, so that the cause shows
     running: dict[Future[Answer], str] = {}
+    alone = ""  # the suspect that runs with nothing beside it
     lost: Counter[str] = Counter()
     before = len(answers)
     renewed_s = time.monotonic()
     while waiting or elsewhere or suspects or running:
         if progress:
             progress(len(answers) - before, len(todo))
-        alone = not waiting and not elsewhere and not running
-        if alone:
-            waiting.append(suspects.popleft())
+        if not (waiting or elsewhere or running):
+            alone = suspects.popleft()
+            waiting.append(alone)
         while waiting and len(running) < executor.capacity:
             key = waiting.popleft()
             if store and not store.claim(key):
                 elsewhere.append(key)
+                alone = ""
                 continue
             known = _known(key, store)  # once the claim is ours, nobody can finish it unseen
             if store and known is not None:
@@ -90,7 +95,7 @@ def _simulate(
                 running[executor.submit(todo[key])] = key
         if not running:
             time.sleep(_LOOK_S if elsewhere else 0)
-        done = wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done
+        done = wait(running, timeout=_WAIT_S, return_when=FIRST_COMPLETED).done
         if any(_broken(future) for future in done):
             done = wait(running).done  # the pool is dead as a whole
             executor.restart()
@@ -98,7 +103,7 @@ def _simulate(
             key = running.pop(future)
             answer = _answer(future)
             if answer is None:
-                lost[key] += alone
+                lost[key] += key == alone
                 if lost[key] < ATTEMPTS:
                     suspects.append(key)
                     continue
