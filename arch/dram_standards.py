@@ -7,12 +7,12 @@ Size, bandwidth, channels and what the controller does stay the machine's own. T
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from arch.errors import InputError
+from arch.near import hint
 from arch.preset_file import Figure, PresetFile, read
 
 FOLDER = Path(__file__).parent / "dram"
@@ -57,10 +57,8 @@ def with_standards(file: PresetFile) -> PresetFile:
 def _named(path: str, figure: Figure) -> PresetFile:
     name, known = str(figure.text), list_standards()
     if name not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
-        raise InputError(
-            f"{figure.where}: {path} = {name}: is no DRAM standard; nearest: {near} (all: {', '.join(known)})"
-        )
+        near = hint(name.lower(), known, "; nearest: {}")
+        raise InputError(f"{figure.where}: {path} = {name}: is no DRAM standard{near} (all: {', '.join(known)})")
     return read_standard(name)
 
 

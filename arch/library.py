@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from arch.errors import InputError
+from arch.near import hint
 from arch.preset_file import PresetFile, read
 
 PRESETS = Path(__file__).parent / "presets"
@@ -40,7 +39,7 @@ def find(name: str) -> Path:
         return PRESETS / f"{name}.yaml"
     if name in list_chips():
         raise InputError(f"{name!r} is what boards build on, not a machine; {_either(_machines_on(name))}")
-    raise InputError(f"unknown machine {name!r}; {_suggestion(name, known)} (all: {', '.join(known)})")
+    raise InputError(f"unknown machine {name!r}{_suggestion(name, known)} (all: {', '.join(known)})")
 
 
 def chain(path: Path) -> list[PresetFile]:
@@ -65,12 +64,6 @@ def chain(path: Path) -> list[PresetFile]:
             raise InputError(f"{path.name}: base: {error}") from None
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return which of some names is most like another one."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.0)
-    return close[0] if close else "none"
-
-
 def _names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
@@ -85,14 +78,17 @@ def _find_base(name: str, folder: Path) -> Path:
         return folder / name
     known = dict.fromkeys(list_chips(), CHIPS) | dict.fromkeys(list_archs(), PRESETS)
     if name not in known:
-        raise InputError(f"unknown chip or machine {name!r}; nearest: {nearest(name, known)} (all: {', '.join(known)})")
+        near = hint(name, known, "; nearest: {}")
+        raise InputError(f"unknown chip or machine {name!r}{near} (all: {', '.join(known)})")
     return known[name] / f"{name}.yaml"
 
 
 def _suggestion(name: str, known: list[str]) -> str:
     """What a name that is no machine can mean: those that have it as a word, else the nearest one."""
     meant = [machine for machine in known if name.lower() in _words(machine)]
-    return _either(meant) if len(meant) > 1 else f"nearest: {meant[0] if meant else nearest(name.lower(), known)}"
+    if len(meant) > 1:
+        return f"; {_either(meant)}"
+    return f"; nearest: {meant[0]}" if meant else hint(name.lower(), known, "; nearest: {}")
 
 
 def _either(machines: list[str]) -> str:

@@ -21,8 +21,9 @@ from pydantic_core import ErrorDetails
 from arch.dram_standards import with_standards
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
-from arch.library import chain, find, list_chips, nearest
+from arch.library import chain, find, list_chips
 from arch.library import list_archs as list_archs
+from arch.near import hint
 from arch.plausible import implausible
 from arch.preset_file import Figure, PresetFile, source_text
 from arch.rdu import RduSpec
@@ -63,13 +64,15 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
         )
     if family.text not in FAMILIES:
         raise InputError(
-            f"{family.where}: family {family.text!r} is unknown; nearest: {nearest(str(family.text), FAMILIES)}"
+            f"{family.where}: family {family.text!r} is unknown, one of {', '.join(FAMILIES)}"
+            f"{hint(str(family.text), FAMILIES, '; nearest: {}')}"
         )
     model = FAMILIES[str(family.text)]
     asked = dict(override_pairs(overrides))
     for key in asked:
         if key.startswith("instructions.") and key not in figures and not key.endswith((".floor", ".stall")):
-            raise InputError(f"override: {key} is no figure of {path.stem}; nearest: {nearest(key, figures)}")
+            near = hint(key, figures, "; nearest: {}")
+            raise InputError(f"override: {key} is no figure of {path.stem}{near} (tilewave archs lists all)")
     origin = MachineFile(path.name if path.suffix else f"{path.name}.yaml", _figures_hash(figures))
     asked_for = with_standards(
         PresetFile(figures={key: Figure(value, "", "", "override") for key, value in asked.items()})
@@ -171,7 +174,8 @@ def _check_word(model: type[BaseModel], path: str, where: str) -> None:
         columns = [word(name) for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]
         if column not in columns:
             raise InputError(
-                f"{where}: {column!r} is no column of an instruction row; nearest: {nearest(column, columns)}"
+                f"{where}: {column!r} is no column of an instruction row, one of {', '.join(columns)}"
+                f"{hint(column, columns, '; nearest: {}')}"
             )
         if not 1 <= key.count(".") <= 2:
             raise InputError(f"{where}: instruction row {key!r} must be named op.dtype or op.dtype.shape")
@@ -179,7 +183,8 @@ def _check_word(model: type[BaseModel], path: str, where: str) -> None:
         groups = [known for known in leaves(model) if known.startswith(f"{path}.")]
         if groups:
             raise InputError(f"{where}: {path} is a group, not a figure; it has: {', '.join(groups)}")
-        raise InputError(f"{where}: unknown figure {path!r}; nearest: {nearest(path, leaves(model))}")
+        near = hint(path, leaves(model), "; nearest: {}") or "; tilewave archs NAME lists all of a machine"
+        raise InputError(f"{where}: unknown figure {path!r}{near}")
 
 
 def _source(figure: Figure, table: Mapping[str, str], path: str) -> str:
@@ -236,7 +241,7 @@ def _one_line(
     value = f" = {figure.text}" if figure and location else ""
     if error["type"] == "literal_error" and figure:
         choices = [choice.strip(" '") for choice in str(error["ctx"]["expected"]).replace(" or ", ", ").split(",")]
-        reason = f"must be one of {', '.join(choices)}; nearest: {nearest(str(figure.text), choices)}"
+        reason = f"must be one of {', '.join(choices)}{hint(str(figure.text), choices, '; nearest: {}')}"
     reason = reason.replace("Input should", "must").split(", unable to parse")[0]
     leaf, limit = leaves(model).get(path), next(iter(error.get("ctx", {}).values()), None)
     unit = leaf.unit if leaf else CYCLES if path.startswith("instructions.") else None

@@ -7,7 +7,6 @@ source is an id from the `sources:` table of the file or of its bases. `instruct
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 import yaml
 
 from arch.errors import InputError
+from arch.near import hint
 
 IDENTITY = ("name", "family", "chip", "title", "notes", "architecture")
 """Words that name a machine; they are no figures and need no source."""
@@ -198,8 +198,7 @@ def source_text(figure: Figure, table: Mapping[str, str], path: str) -> str:
     if not figure.source:
         return f"stated in {figure.where}"
     if figure.source not in table:
-        close = difflib.get_close_matches(figure.source, table, n=1, cutoff=0.0)
-        hint = f"; nearest: {close[0]}" if close else "; the file has no sources table"
-        raise InputError(f"{figure.where}: {path} names the unknown source {figure.source!r}{hint}")
+        near = hint(figure.source, table, "; nearest: {}") if table else "; the file has no sources table"
+        raise InputError(f"{figure.where}: {path} names the unknown source {figure.source!r}{near}")
     text = table[figure.source]
     return f"{text}; {figure.remark}" if figure.remark else text

@@ -25,6 +25,8 @@ from arch.rdu import RduSpec
 from arch.tpu import TpuSpec
 from sim.app.cli import main
 from sim.app.cli.progress import Progress
+from sim.app.operators import examples
+from sim.app.run import _plan, request_of
 from workloads.ops import Gemm, operator_class, operator_words
 from workloads.silicon import Row
 
@@ -105,7 +107,6 @@ def test_archs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 WRONG = [
-    ((), "COMMAND"),
     (("rum",), "rum"),
     (("run", *SMALL), "--arch"),
     (("run", "--arch", A100), "OP"),
@@ -143,7 +144,14 @@ WRONG = [
     (("optimize", *SMALL, "--arch", A100, "--vary", "sm.count=1:3"), "cannot fill"),
     (("optimize", *SMALL, "--arch", A100, "--vary", "sm.count=64:66", "--seed", "-1"), "--seed -1"),
     (("run", "gemm", "m=300000", "n=300000", "k=300000", "--arch", "t4"), "dram.size"),
-    (("run", *SMALL, "--arch", A100, "--jsn"), "--jsn"),
+    (("run", *SMALL, "--arch", A100, "--jsn"), "unknown option --jsn; did you mean --json?"),
+    (("run", *SMALL, "--arhc", A100), "unknown option --arhc; did you mean --arch?"),
+    (("run", *SMALL, "--arch", A100, "--sched", "mma"), "did you mean --schedule?"),
+    (("run", *SMALL, "--arch", A100, "--sched=mma"), "did you mean --schedule?"),
+    (("--hepl",), "did you mean --help?"),
+    (("ops", "gemn"), "did you mean gemm"),
+    (("run", "gemn", "--help"), "did you mean gemm"),
+    (("run", "no/such.py:f", "--help"), "no/such.py"),
     (("archs", "h100"), "h100-"),
     (("archs", "--set", "sm.count=1"), "NAME"),
     (("validate", "--reference", "no.csv"), "no.csv"),
@@ -160,6 +168,82 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], says: str, capsys: py
     (line,) = err.splitlines()
     assert line.startswith("tilewave: ")
     assert says in line
+
+
+UNLIKE = [
+    ("run", *SMALL[:-1], "dtype=fp4", "--arch", A100),
+    ("run", *SMALL, "--arch", A100, "--scope", "wall"),
+    ("run", *SMALL, "--arch", A100, "--l2", "on"),
+    ("run", *SMALL, "--arch", A100, "--set", "zzz=1"),
+    ("run", *SMALL, "--arch", "tulip"),
+    ("run", "xyzzy", "--arch", A100),
+    ("run", *SMALL, "--arch", A100, "--zz"),
+    ("check", "--format", "xyz"),
+]
+
+
+@pytest.mark.parametrize("arguments", UNLIKE, ids=" ".join)
+def test_what_is_like_nothing_gets_no_silly_name(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    line = capsys.readouterr().err
+    assert "did you mean" not in line
+    assert "nearest" not in line
+
+
+def test_alone_it_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "usage: tilewave" in out
+    assert "sensitivity" in out
+
+
+def test_ops_lists_operators_and_their_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--json"]) == 0
+    listed = {entry["operator"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert set(listed) == set(operator_words())
+    for word, entry in listed.items():
+        assert [key["key"] for key in entry["keys"]] == [f.name for f in fields(operator_class(word))]
+        assert entry["schedules"], word
+        assert all(key["meaning"] and key["takes"] and key["default"] for key in entry["keys"])
+    assert next(key for key in listed["gemm"]["keys"] if key["key"] == "ta")["choices"] == ["N", "T"]
+    assert main(["ops"]) == 0
+    assert "Functions of pointwise" in capsys.readouterr().out
+    assert main(["ops", "exp"]) == 0
+    shown = capsys.readouterr().out
+    assert not re.search(r"^ +chain ", shown, re.MULTILINE)  # the word says it
+    assert "tilewave run exp n=4M --arch h100-sxm" in shown
+
+
+@pytest.mark.parametrize("word", operator_words())
+def test_examples_of_the_help_can_be_asked_for(word: str) -> None:
+    """Each is an operator of its own machine: a plan is made, nothing runs."""
+    for line in examples(word):
+        *command, machine = line.split()[2:]
+        text = " ".join(command[: command.index("--arch")])
+        assert _plan(request_of(text, machine))
+
+
+def test_help_of_an_operator_shows_its_keys(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["run", "softmax", "rows=4", "--help"])
+    assert left.value.code == 0
+    assert "elements of a row" in capsys.readouterr().out
+    own = tmp_path / "own.py"
+    own.write_text("def f(n: int, half: bool = True):\n    'Does it.'\nraise RuntimeError('executed')\n")
+    with pytest.raises(SystemExit):
+        main(["run", f"{own}:f", "--help"])
+    out = capsys.readouterr().out
+    assert "Does it" in out
+    assert re.search(r"n +needed +int", out)
+    assert re.search(r"half +True +bool", out)
+
+
+def test_sizes_may_be_written_short(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "gemm", "m=4k", "n=2**5", "k=1_024", "--arch", A100, "--listing"]) == 0
+    assert "program gemm m=4096 n=32 k=1024" in capsys.readouterr().out
 
 
 def test_keys_may_follow_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
 
-from arch.digits import whole_number
+from arch.digits import whole_size
 from arch.errors import InputError
+from arch.near import hint
 from workloads import written
 from workloads.ops import Operator, operator_class, short_words
 
@@ -30,9 +30,7 @@ def parse_words(words: Iterable[str]) -> Operator:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if key not in keys:
-            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.3)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise InputError(f"{word}: unknown key {key!r}, one of {', '.join(keys)}{hint}")
+            raise InputError(f"{word}: unknown key {key!r}, one of {', '.join(keys)}{hint(key, keys)}")
         if not equals or not value:
             raise InputError(f"{word}: {pair!r} has no value, write {key}=VALUE")
         if key in values:
@@ -55,7 +53,7 @@ def whole_keys(text: str) -> Mapping[str, bool]:
 
 def _integer(word: str, key: str, value: str) -> int:
     """The integer that `value` spells."""
-    number = whole_number(value.removeprefix("-").replace("_", ""))
+    number = whole_size(value.removeprefix("-"))
     if number is None:
-        raise InputError(f"{word} {key}={value[:40]}: must be a whole number")
+        raise InputError(f"{word} {key}={value[:40]}: must be a whole number, such as 4096, 4k or 2**12")
     return -number if value.startswith("-") else number

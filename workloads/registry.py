@@ -10,7 +10,6 @@ texts. A module is imported when one of its functions is asked for, so that a ru
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from arch.errors import InputError
+from arch.near import hint
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,8 +94,8 @@ def builder(operator: str, family: str, schedule: str) -> Callable[..., Any]:
     names = schedules(operator, family)
     if not names:
         raise InputError(f"operator {operator} has no schedule on machines of family {family}")
-    near = difflib.get_close_matches(schedule, names, n=1, cutoff=0.0)[0]
-    raise InputError(f"schedule={schedule}: {operator} has {', '.join(names)} on {family}; did you mean {near}?")
+    near = hint(schedule, names)
+    raise InputError(f"schedule={schedule}: {operator} has {', '.join(names)} on {family}{near}")
 
 
 def build(op: Any, spec: Any, config: Any) -> Any:

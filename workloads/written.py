@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import functools
 import hashlib
 import importlib
@@ -26,8 +25,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from arch.digits import whole_number
+from arch.digits import whole_size
 from arch.errors import InputError
+from arch.near import hint
 from workloads.ops.base import Array, Operand, Operator
 from workloads.ops.dtypes import epsilon
 
@@ -183,9 +183,7 @@ def parse_own(words: Sequence[str]) -> ProgramFile:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.3)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise InputError(f"{word}: unknown key {key!r}, one of {', '.join(known) or 'none'}{hint}")
+            raise InputError(f"{word}: unknown key {key!r}, one of {', '.join(known) or 'none'}{hint(key, known)}")
         if not equals or not value:
             raise InputError(f"{word}: {pair!r} has no value, write {key}=VALUE")
         if key in values:
@@ -287,9 +285,9 @@ def _value(where: str, kind: type, text: str) -> Any:
             raise InputError(f"{where}={text[:40]}: must be true or false")
         return _BOOLS[text.lower()]
     if kind is int:
-        number = whole_number(text.removeprefix("-").replace("_", ""))
+        number = whole_size(text.removeprefix("-"))
         if number is None:
-            raise InputError(f"{where}={text[:40]}: must be a whole number")
+            raise InputError(f"{where}={text[:40]}: must be a whole number, such as 4096, 4k or 2**12")
         return -number if text.startswith("-") else number
     try:
         value = float(text)
@@ -309,9 +307,7 @@ def _function(path: str, function: str) -> Callable[..., Any]:
     found: Any = vars(module).get(function)
     if not callable(found):
         functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
-        near = difflib.get_close_matches(function, functions, n=1, cutoff=0.3)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"program {path}: has no function {function}{hint}")
+        raise InputError(f"program {path}: has no function {function}{hint(function, functions)}")
     return found
 
 

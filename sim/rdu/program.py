@@ -15,7 +15,6 @@ operations that are counted, placed and, in check mode, carried out with numbers
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
+from arch.near import hint
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -173,8 +173,8 @@ class Value:
     def tail(self, function: str) -> Value:
         """One of the tail's functions, such as `exp`."""
         if function not in TAIL:
-            near = difflib.get_close_matches(function, TAIL, n=1, cutoff=0.0)[0]
-            raise InputError(f"body: {function} is no function of a PCU's tail, one of {', '.join(TAIL)}; try {near}")
+            near = hint(function, TAIL)
+            raise InputError(f"body: {function} is no function of a PCU's tail, one of {', '.join(TAIL)}{near}")
         return self._new(function, [], self.shape)
 
     def exp(self) -> Value:

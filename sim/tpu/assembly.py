@@ -6,13 +6,13 @@ Fields at their default may be left out; an image is written `image=h7w7c3r3s3p5
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from arch.digits import whole_number
 from arch.errors import InputError
+from arch.near import hint
 from sim.tpu.program import INSTRUCTIONS, Image, Instruction
 
 _BY_NAME = {cls.NAME: cls for cls in INSTRUCTIONS}
@@ -62,14 +62,14 @@ def _image_text(image: Image) -> str:
 def _instruction(words: Sequence[str], where: str) -> Instruction:
     name, *pairs = words
     if name not in _BY_NAME:
-        raise InputError(f"{where}: unknown instruction {name!r}; nearest: {_near(name, _BY_NAME)}")
+        raise InputError(f"{where}: unknown instruction {name!r}{hint(name, _BY_NAME, '; nearest: {}')}")
     fields = {f.name: f for f in dataclasses.fields(_BY_NAME[name])}
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if key not in fields:
-            hint = f"nearest: {_near(key, fields)}" if fields else "it has none"
-            raise InputError(f"{where}: {name} has no field {key!r}; {hint}")
+            near = hint(key, fields, "; nearest: {}") if fields else "; it has none"
+            raise InputError(f"{where}: {name} has no field {key!r}{near}")
         if not equals or not value:
             raise InputError(f"{where}: {pair!r} has no value, write {key}=VALUE")
         if key in values:
@@ -93,7 +93,3 @@ def _value(kind: str, text: str, where: str) -> Any:
     if number is None:
         raise InputError(f"{where}: must be a whole number of at least 0")
     return number
-
-
-def _near(name: str, names: Iterable[str]) -> str:
-    return difflib.get_close_matches(name, list(names), n=1, cutoff=0.0)[0]

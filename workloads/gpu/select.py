@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from arch.near import hint
 from workloads import registry
 from workloads.ops import Operator
 
@@ -50,8 +50,8 @@ def choose(op: Operator, spec: GpuSpec, schedule: str = "auto", without: Sequenc
         if leave_out is None:
             raise InputError(f"without {mechanism}: kernels of {op.word} have no mechanism to leave out")
         if mechanism not in MECHANISMS:
-            near = difflib.get_close_matches(mechanism, MECHANISMS, n=1, cutoff=0.0)[0]
-            raise InputError(f"without {mechanism}: one of {', '.join(MECHANISMS)}; did you mean {near}?")
+            near = hint(mechanism, MECHANISMS)
+            raise InputError(f"without {mechanism}: one of {', '.join(MECHANISMS)}{near}")
         if leave_out(whole, mechanism) == str(whole):
             raise InputError(f"without {mechanism}: {whole} does not use it")
         # What another one needs may be gone with it already.

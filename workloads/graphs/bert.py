@@ -27,6 +27,7 @@ class BertLayer(GraphOperator):
     """
 
     word: ClassVar[str] = "bert_layer"
+    example: ClassVar[str] = "batch=8 seq=512"
 
     batch: int = extent(8, help="sequences")
     seq: int = extent(512, help="tokens of a sequence")

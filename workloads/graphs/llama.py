@@ -49,6 +49,7 @@ class Llama(GraphOperator):
     """
 
     word: ClassVar[str] = "llama"
+    example: ClassVar[str] = "model=llama3-8b phase=decode seq=2k"
 
     model: str = choice("llama3-8b", tuple(MODELS), help="sizes of the model")
     phase: str = choice(

@@ -3,11 +3,11 @@
 A new operator is a class in a module of this package, imported below; its fields are the keys of `workloads.parse`.
 """
 
-import difflib
 import importlib
 from collections.abc import Mapping
 
 from arch.errors import InputError
+from arch.near import hint
 from workloads.ops.attention import Attention
 from workloads.ops.base import DATA_KINDS, MAX_EXTENT, REGISTRY, Array, Operand, Operator, random_array
 from workloads.ops.contractions import Conv2d, Matvec
@@ -49,6 +49,4 @@ def operator_class(word: str) -> type[Operator]:
     if word in FUNCTIONS:
         return Pointwise
     known = operator_words()
-    near = difflib.get_close_matches(word, [*known, *FUNCTIONS], n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise InputError(f"unknown operator {word}, one of {', '.join(known)}{hint}")
+    raise InputError(f"unknown operator {word}, one of {', '.join(known)}{hint(word, [*known, *FUNCTIONS])}")

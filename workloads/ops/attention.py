@@ -25,6 +25,7 @@ class Attention(Operator):
     """
 
     word: ClassVar[str] = "attention"
+    example: ClassVar[str] = "batch=2 heads=16 head_dim=128 seq=2k causal=1"
 
     batch: int = extent(help="independent sequences")
     heads: int = extent(help="query heads")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from arch.dtypes import DTYPE_BYTES, FORMATS, round_to
 from arch.errors import InputError
+from arch.near import hint
 from workloads.ops.dtypes import epsilon, format_of, is_integer
 
 Array = NDArray[Any]
@@ -71,6 +71,8 @@ class Operator:
     """Base of all operators: subclasses are frozen dataclasses with `word` set; fields are checked on creation."""
 
     word: ClassVar[str] = ""
+    example: ClassVar[str] = ""
+    """Keys with values that run, for the help."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Registers the operator under its word."""
@@ -179,8 +181,8 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, d
     k < 2**20) or `zeros`. Integer formats spread normal and uniform over their range, up to +-127.
     """
     if data not in DATA_KINDS:
-        near = difflib.get_close_matches(str(data), DATA_KINDS, n=1, cutoff=0.0)[0]
-        raise InputError(f"data={data}: unknown kind of data, one of {', '.join(DATA_KINDS)}; did you mean {near}?")
+        near = hint(str(data), DATA_KINDS)
+        raise InputError(f"data={data}: unknown kind of data, one of {', '.join(DATA_KINDS)}{near}")
     scale = 1.0
     if is_integer(dtype) and data in ("normal", "uniform"):
         scale = 32.0 if data == "normal" else 127.0
@@ -207,8 +209,7 @@ def _check(word: str, key: str, value: Any, optional: bool, meta: Mapping[str, A
                 raise InputError(f"{word} {key}={value}: must be an integer from {least} to {MAX_EXTENT}")
         case "choice":
             if value not in meta["choices"]:
-                near = difflib.get_close_matches(str(value), meta["choices"], n=1, cutoff=0.5)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise InputError(f"{word} {key}={value}: must be one of {', '.join(meta['choices'])}{hint}")
+                near = hint(str(value), meta["choices"])
+                raise InputError(f"{word} {key}={value}: must be one of {', '.join(meta['choices'])}{near}")
         case "dtype":
             format_of(value, f"{word} {key}")

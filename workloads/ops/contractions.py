@@ -23,6 +23,7 @@ class Conv2d(Operator):
     """
 
     word: ClassVar[str] = "conv2d"
+    example: ClassVar[str] = "n=8 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"
 
     n: int = extent(help="images")
     c: int = extent(help="channels of X")
@@ -174,6 +175,7 @@ class Matvec(Operator):
     """y = A x: a matrix of `rows` x `cols`, row-major, times a vector."""
 
     word: ClassVar[str] = "matvec"
+    example: ClassVar[str] = "rows=4k cols=4k"
 
     rows: int = extent(help="rows of A, elements of y")
     cols: int = extent(help="columns of A, elements of x")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 from arch.dtypes import FORMATS, Format
 from arch.errors import InputError
+from arch.near import hint
 
 _DEFAULT_OUTPUT = {"tf32": "fp32", "int8": "int32", "int16": "int32", "fp8": "bf16", "fp8_e5m2": "bf16"}
 
@@ -15,9 +14,13 @@ def format_of(name: str, where: str = "dtype") -> Format:
     try:
         return FORMATS[name]
     except (KeyError, TypeError):
-        near = difflib.get_close_matches(str(name), FORMATS, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"{where}={name}: unknown number format, one of {', '.join(FORMATS)}{hint}") from None
+        near = hint(str(name), [known for known in FORMATS if _digits(known) == _digits(str(name))])
+        raise InputError(f"{where}={name}: unknown number format, one of {', '.join(FORMATS)}{near}") from None
+
+
+def _digits(name: str) -> list[str]:
+    """Digits of a name in any order: a format of other bits is no slip (fp4 is not fp64), swapped digits are one."""
+    return sorted(character for character in name if character.isdigit())
 
 
 def is_integer(name: str) -> bool:

@@ -23,6 +23,7 @@ class Gemm(Operator):
     """
 
     word: ClassVar[str] = "gemm"
+    example: ClassVar[str] = "m=4k n=4k k=4k"
 
     m: int = extent(help="rows of A and C")
     n: int = extent(help="columns of B and C")

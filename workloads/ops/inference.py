@@ -19,6 +19,7 @@ class Inference(Operator):
     """One batch of an application of the TPU v1 paper; layer sizes are stand-ins (`workloads.ops.networks`)."""
 
     word: ClassVar[str] = "inference"
+    example: ClassVar[str] = "app=mlp0"
 
     app: str = field(metadata={"kind": "choice", "choices": tuple(networks.APPS), "help": "application"})
     batch: int | None = derived_extent(help="examples; default: as published")

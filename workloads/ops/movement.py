@@ -21,6 +21,7 @@ class Sum(Operator):
     """
 
     word: ClassVar[str] = "sum"
+    example: ClassVar[str] = "n=16M"
 
     n: int | None = derived_extent(help="elements, all added up; default: rows and cols are given")
     rows: int | None = derived_extent(help="rows of the matrix; default: n is given")
@@ -94,6 +95,7 @@ class Transpose(Operator):
     """y[j, i] = x[i, j]."""
 
     word: ClassVar[str] = "transpose"
+    example: ClassVar[str] = "rows=4k cols=4k"
 
     rows: int = extent(help="rows of the operand")
     cols: int = extent(help="columns of the operand")
@@ -128,6 +130,7 @@ class CopyH2D(Operator):
     """Copies bytes from the host's memory to the device."""
 
     word: ClassVar[str] = "copy_h2d"
+    example: ClassVar[str] = "bytes=64M"
 
     bytes: int = extent(help="bytes that are copied")
 
@@ -151,6 +154,7 @@ class AllReduce(Operator):
     """Sums equally long buffers of several devices; each device ends with the sum."""
 
     word: ClassVar[str] = "allreduce"
+    example: ClassVar[str] = "bytes=64M devices=8"
 
     bytes: int = extent(help="bytes of each device's buffer")
     devices: int = extent(help="devices that take part")

@@ -7,7 +7,6 @@ one kernel, which keeps what lies between in registers; unfused each function is
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import math
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import numpy as np
 
 from arch.dtypes import round_to
 from arch.errors import InputError
+from arch.near import hint
 from workloads.ops.base import (
     Array,
     Operand,
@@ -136,6 +136,7 @@ class Pointwise(Operator):
     """
 
     word: ClassVar[str] = "pointwise"
+    example: ClassVar[str] = "n=4M chain=exp"
 
     n: int = extent(help="elements")
     chain: str = field(
@@ -152,9 +153,7 @@ class Pointwise(Operator):
         names = self.functions if isinstance(self.chain, str) else []
         for name in names:
             if name not in FUNCTIONS:
-                near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.4)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise InputError(f"pointwise chain={self.chain}: unknown function {name!r}{hint}")
+                raise InputError(f"pointwise chain={self.chain}: unknown function {name!r}{hint(name, FUNCTIONS)}")
         super().__post_init__()
         most = MOST_CALLS // len(names)
         if self.repeat > most:

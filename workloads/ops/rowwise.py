@@ -58,6 +58,7 @@ class Softmax(RowOperator):
     """y = exp(x - max x) / sum exp(x - max x), by row."""
 
     word: ClassVar[str] = "softmax"
+    example: ClassVar[str] = "rows=4k cols=1k"
 
     @property
     def flops(self) -> int:
@@ -89,6 +90,7 @@ class SoftmaxBackward(RowOperator):
     """dx = y (dy - sum y dy), by row: y is what softmax gave."""
 
     word: ClassVar[str] = "softmax_backward"
+    example: ClassVar[str] = "rows=4k cols=1k"
 
     @property
     def flops(self) -> int:
@@ -126,6 +128,7 @@ class LayerNorm(RowOperator):
     """y = (x - mean x) / sqrt(var x + epsilon) * weight + bias, by row; weight and bias have one element a column."""
 
     word: ClassVar[str] = "layernorm"
+    example: ClassVar[str] = "rows=4k cols=1k"
 
     stats: str = choice("0", ("0", "1"), help="1: mean and 1/deviation of each row are stored too")
 
@@ -167,6 +170,7 @@ class LayerNormBackward(RowOperator):
     """Gradients of layer norm by x, weight and bias; mean and 1/deviation of each row come from the forward form."""
 
     word: ClassVar[str] = "layernorm_backward"
+    example: ClassVar[str] = "rows=4k cols=1k"
 
     @property
     def flops(self) -> int:
@@ -220,6 +224,7 @@ class RmsNorm(RowOperator):
     """y = x / sqrt(mean x^2 + epsilon) * weight, by row; weight has one element a column."""
 
     word: ClassVar[str] = "rmsnorm"
+    example: ClassVar[str] = "rows=4k cols=1k"
 
     @property
     def flops(self) -> int:

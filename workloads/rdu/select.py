@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from arch.errors import InputError
+from arch.near import hint
 from arch.rdu import RduSpec
 from sim.rdu.program import Program
 from workloads import registry
@@ -54,8 +54,8 @@ def pick(word: str, schedule: str, ranked: Sequence[tuple[Any, int]], parse: Cal
     if parse is not None and (made := parse(schedule)) is not None:
         return [(made, 0)]
     kinds = sorted({entry[0].schedule for entry in ranked})
-    near = difflib.get_close_matches(schedule, kinds, n=1, cutoff=0.0)[0]
-    raise InputError(f"schedule={schedule}: {word} has {', '.join(kinds)} or a configuration; did you mean {near}?")
+    near = hint(schedule, kinds)
+    raise InputError(f"schedule={schedule}: {word} has {', '.join(kinds)} or a configuration{near}")
 
 
 def check_dtype(op: Operator, spec: RduSpec) -> None:

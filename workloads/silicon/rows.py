@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import difflib
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arch.errors import InputError
+from arch.near import hint
 from workloads.ops import Gemm, Operator
 from workloads.parse import parse
 
@@ -164,9 +164,8 @@ def read_rows(path: str | Path = SILICON_CSV) -> list[Row]:
             header = list(reader.fieldnames or [])
             missing = [column for column in COLUMNS if column not in header]
             if missing:
-                near = difflib.get_close_matches(missing[0], header, n=1)
-                hint = f"; {near[0]} looks like it" if near else ""
-                raise InputError(f"{path}: column {missing[0]} is missing{hint}")
+                near = hint(missing[0], header, "; {} looks like it")
+                raise InputError(f"{path}: column {missing[0]} is missing{near}")
             return _with_kinds([_row(path, reader.line_num, record) for record in reader])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as a CSV file: {getattr(error, 'strerror', None) or error}") from None

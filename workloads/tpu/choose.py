@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
 from arch.errors import InputError
+from arch.near import hint
 from arch.tpu import TpuSpec
 from workloads.registry import chooser
 
@@ -39,8 +39,8 @@ def product_candidates(
             raise InputError(f"schedule={schedule}: must be auto or tiled [halves|whole] [8x16]; did you mean tiled?")
         for word in words[1:]:
             if word not in WORDS:
-                near = difflib.get_close_matches(word, WORDS, n=1, cutoff=0.0)[0]
-                raise InputError(f"schedule={schedule}: unknown word {word}; did you mean {near}?")
+                known = ", ".join(WORDS)
+                raise InputError(f"schedule={schedule}: unknown word {word}, one of {known}{hint(word, WORDS)}")
     wide = "8x16" in words
     if wide:
         bits = 16

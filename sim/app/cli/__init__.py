@@ -1,4 +1,4 @@
-"""The command line: `tilewave run | compare | archs | validate`; studies and traces have theirs in their folders.
+"""The command line: `tilewave run | compare | archs | ops | validate`; studies and traces have theirs in their folders.
 
 Exit codes: 0 fine, 1 a failed check or a row on which the simulator broke, 2 bad input (one line on stderr), 130 after
 Ctrl-C.
@@ -41,6 +41,9 @@ def main(words: Sequence[str] | None = None) -> int:
     _hear_interrupts()
     try:
         options = arguments.parse(_parser(), words)
+        if "command" not in options:
+            options.parser.print_help()
+            return FINE
         code = int(options.command(options))
         print(end="", flush=True)
         return code
@@ -80,7 +83,7 @@ def _parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
 
     run = commands.add_parser("run", help="one operator on one machine", allow_abbrev=False)
     arguments.add_workload(run)
@@ -120,6 +123,11 @@ def _parser() -> Parser:
         help="JSON schema of machine files of NAME's family (default: gpu), for editors",
     )
     archs.set_defaults(command=_archs)
+
+    ops = commands.add_parser("ops", help="list operators, or show one with its keys", allow_abbrev=False)
+    ops.add_argument("name", nargs="?", metavar="NAME", help="operator, such as gemm; or FILE.py:FUNCTION")
+    ops.add_argument("--json", action="store_true", help="JSON instead of text")
+    ops.set_defaults(command=_ops)
 
     opcodes = commands.add_parser(
         "opcodes", help="opcodes of the tile language, and what they cost on a GPU", allow_abbrev=False
@@ -322,6 +330,13 @@ def _archs(options: argparse.Namespace) -> int:
         print(as_json(machines.to_dict()))
     else:
         show(machines.sections())
+    return FINE
+
+
+def _ops(options: argparse.Namespace) -> int:
+    from sim.app.operators import Operators, described
+
+    arguments.show(described(options.name) if options.name else Operators(), options.json)
     return FINE
 
 

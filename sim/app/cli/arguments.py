@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from arch.digits import whole_number
 from arch.errors import InputError
+from arch.near import hint
 from sim.app.whole_file import replacing
 
 if TYPE_CHECKING:
@@ -25,11 +27,46 @@ Add = Callable[..., Any]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as all others."""
+    """A parser whose errors are one line, as all others, and whose help is about the operator if one is named."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(add_help=False, **keywords)
+        self.add_argument("-h", "--help", action=_Help, help="show this, or of an OP its keys, and exit")
+        self.set_defaults(parser=self)
+
+    @property
+    def option_words(self) -> list[str]:
+        """All options that it takes, as they are typed."""
+        return list(self._option_string_actions)
+
+    @property
+    def commands(self) -> Mapping[str, Parser]:
+        """Parsers of its subcommands, by their names."""
+        actions = self._subparsers._group_actions if self._subparsers else []
+        return next((action.choices for action in actions if isinstance(action.choices, dict)), {})
 
     def error(self, message: str) -> NoReturn:
         """Raises InputError with argparse's message."""
         raise InputError(f"{message} (see {self.prog} --help)")
+
+
+class _Help(argparse.Action):
+    """Prints the parser's help, or the keys of the operator that stands before it."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **keywords: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **keywords)
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: Any) -> None:
+        """Prints and exits."""
+        word = getattr(namespace, "operator", None)
+        if word is None:
+            parser.print_help()
+        else:
+            from sim.app.operators import described
+
+            show(described(word), json=False)
+            print(f"\nOptions: {parser.prog} --help")
+        parser.exit()
 
 
 # ------------------------------------------------------------------------------------------------------------- options
@@ -41,7 +78,9 @@ def add_workload(parser: Parser) -> None:
         "such as: gemm m=4096 n=4096 k=4096 dtype=bf16; or FILE.py:FUNCTION, a program of your own: executes the file"
     )
     parser.add_argument("operator", metavar="OP", help=words)
-    parser.add_argument("keys", nargs="*", default=[], metavar="k=v", help="its keys; docs/workloads.md lists all")
+    parser.add_argument(
+        "keys", nargs="*", default=[], metavar="k=v", help=f"its keys; {parser.prog} OP --help or tilewave ops OP"
+    )
 
 
 def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -49,17 +88,36 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
 
     argparse takes the words of a positional argument in one piece: keys that stand behind an option are left over.
     """
-    options, rest = parser.parse_known_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    _check_options(parser, words)
+    options, rest = parser.parse_known_args(words)
     if hasattr(options, "operator"):
         late = [word for word in rest if "=" in word and not word.startswith("-")]
         options.workload = " ".join([options.operator, *options.keys, *late])
         rest = [word for word in rest if word not in late]
     if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint(rest[0], options.parser.option_words)}")
     if getattr(options, "force", False) and all(getattr(options, name, None) is None for name in FILES):
         named = (f"--{name.replace('_', '-')} FILE" for name in FILES if name in options)
         parser.error(f"--force goes with {' or '.join(named)}")
     return options
+
+
+def _check_options(parser: Parser, words: Sequence[str]) -> None:
+    """InputError, with the nearest one, for an option that the command does not have; before what is missing is said.
+
+    What argparse takes for a value, a word with a space, is none.
+    """
+    known = parser
+    for word in words:
+        if word == "--":
+            return
+        option = word.partition("=")[0]
+        if option.startswith("--") and " " not in word and option not in known.option_words:
+            near = hint(option.lstrip("-"), [name.lstrip("-") for name in known.option_words], "; did you mean --{}?")
+            known.error(f"unknown option {option[:40]}{near}")
+        if known is parser and not word.startswith("-"):
+            known = parser.commands.get(word, parser)
 
 
 def add_machine(parser: Parser) -> None:
@@ -152,7 +210,11 @@ def add_running(parser: Parser) -> None:
     add_workers(parser)
     add: Add = parser.add_argument
     add("--executor", default="local", choices=("local", "dask"), help="local processes (default), or a Dask cluster")
-    add("--scheduler", metavar="ADDRESS", help="of the Dask scheduler, such as tcp://10.0.0.1:8786")
+    add(
+        "--scheduler", metavar="ADDRESS",
+        help="of the Dask scheduler, such as tcp://10.0.0.1:8786; whoever can reach a scheduler can execute code on "
+        "its workers and on this machine: use it in networks that you trust, or with TLS (tls://)",
+    )  # fmt: skip
 
 
 def add_output(parser: Parser) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
+from arch.near import hint
 from sim.app.cli import arguments
 from sim.app.cli.arguments import Parser
 
@@ -190,16 +191,14 @@ def _optimize(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    import difflib
-
     path = arguments.target("--out", options.out, (), options.force)
     from sim.app.study.check import check
     from sim.app.study.check_formats import FORMATS
     from sim.app.study.store import default_store, opened
 
     if options.format not in FORMATS:
-        near = difflib.get_close_matches(options.format, list(FORMATS), n=1, cutoff=0.0)[0]
-        raise InputError(f"--format {options.format}: must be one of {', '.join(FORMATS)}; did you mean {near}?")
+        near = hint(options.format, FORMATS)
+        raise InputError(f"--format {options.format}: must be one of {', '.join(FORMATS)}{near}")
     with (
         opened(Path(options.store) if options.store else default_store()) as store,
         arguments.counted(options.config) as progress,

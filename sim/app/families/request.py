@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
 from arch.errors import InputError
+from arch.near import hint
 from arch.spec import MachineSpec
 from sim.host.scopes import Replayed
 from workloads.gpu.select import split_without
@@ -118,8 +118,7 @@ def _plain(value: Any) -> Any:
 def one_of(option: str, value: str, allowed: Sequence[str]) -> None:
     """InputError, with the nearest right word, if `value` is not one of `allowed`."""
     if value not in allowed:
-        near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.0)[0]
-        raise InputError(f"{option}={value}: must be one of {', '.join(allowed)}; did you mean {near}?")
+        raise InputError(f"{option}={value}: must be one of {', '.join(allowed)}{hint(value, allowed)}")
 
 
 def part(progress: Progress | None, i: int, count: int) -> Progress | None:

@@ -11,7 +11,6 @@ are separated by commas; each is a value or a range:
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import re
@@ -21,9 +20,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from arch.digits import MOST_DIGITS, within_range
+from arch.digits import MOST_DIGITS, whole_size, within_range
 from arch.errors import InputError
 from arch.load import leaves, load_arch, override_pairs
+from arch.near import hint
 from arch.spec import labelled
 from arch.units import Unit
 from sim.app.families.request import OPTION_DEFAULTS, Request
@@ -223,15 +223,15 @@ def _kind(key: str, base: Base) -> tuple[Unit | None, bool]:
     if key.startswith("instructions."):
         return None, False
     known = [*RUN_KEYS, *fields, *(path for model in models for path in leaves(model))]
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
-    raise InputError(
-        f"--vary {key}: no figure of the machine and no key of {base.workload.split()[0]}; nearest: {near}"
-    )
+    near = hint(key, known, "; nearest: {}")
+    raise InputError(f"--vary {key}: no figure of the machine and no key of {base.workload.split()[0]}{near}")
 
 
 def _expand(text: str, unit: Unit | None, whole: bool, given: str) -> Iterable[str]:
     """The values of one part between commas."""
     parts = [part.strip().strip("\"'") for part in text.split(":")]
+    if whole:
+        parts = [_written_out(part) for part in parts]
     if len(parts) == 1:
         return parts
     low, high = _quantity(parts[0], unit, given), _quantity(parts[1], unit, given)
@@ -292,6 +292,13 @@ def _quantity(text: str, unit: Unit | None, given: str) -> Fraction | None:
         return unit.parse(text)
     except ValueError as error:
         raise InputError(f"--vary {given!r}: {error}") from None
+
+
+def _written_out(text: str) -> str:
+    """A size such as `4k` or `2**12` in digits, also as a factor or a step; other texts as they are."""
+    factor = "*" if text.startswith("*") else ""
+    number = whole_size(text.removeprefix(factor))
+    return text if number is None else f"{factor}{number}"
 
 
 def _log(number: Fraction) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from arch.errors import InputError
 from arch.load import load_arch
+from arch.near import hint
 from sim.app.families.request import OPTION_DEFAULTS, Request
 from sim.app.study import lockfile
 from sim.app.study.case import Answer
@@ -119,8 +119,8 @@ def check(
     wanted = read_config(config, tolerance)
     chosen = [w for w in wanted if not names or any(fnmatch.fnmatch(w.name, pattern) for pattern in names)]
     if not chosen:
-        near = difflib.get_close_matches(names[0], [w.name for w in wanted], n=1, cutoff=0.0)[0]
-        raise InputError(f"{config}: no case has the name {names[0]}; nearest: {near}")
+        near = hint(names[0], [w.name for w in wanted], "; nearest: {}")
+        raise InputError(f"{config}: no case has the name {names[0]}{near}")
     path = config.with_name(lockfile.NAME)
     if not update and not path.exists():
         raise InputError(f"{path}: there is none yet; tilewave check --update records it")
@@ -240,5 +240,5 @@ def _tolerance(value: Any, where: str) -> float:
 def _known(table: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
     for key in table:
         if key not in keys:
-            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)[0]
-            raise InputError(f"{where}: unknown key {key!r}, one of {', '.join(keys)}; nearest: {near}")
+            near = hint(key, keys, "; nearest: {}")
+            raise InputError(f"{where}: unknown key {key!r}, one of {', '.join(keys)}{near}")

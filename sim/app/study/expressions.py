@@ -7,7 +7,6 @@ of the report (`time_us`, `energy_j`), or expressions that were defined before.
 from __future__ import annotations
 
 import ast
-import difflib
 import math
 import operator
 import warnings
@@ -17,6 +16,7 @@ from typing import Any
 
 from arch.errors import InputError
 from arch.load import leaves
+from arch.near import hint
 
 _BINARY: Mapping[type, Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -111,10 +111,8 @@ def check_names(expression: Expression | Constraint, known: Mapping[str, Any], o
     """InputError, with the nearest name, for a name that nobody knows."""
     for name in expression.names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            raise InputError(
-                f"{option} {expression.text!r}: unknown name {name}; nearest: {near[0] if near else 'none'}"
-            )
+            near = hint(name, known, "; nearest: {}")
+            raise InputError(f"{option} {expression.text!r}: unknown name {name}{near}")
 
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:

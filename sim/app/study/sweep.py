@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
+from arch.near import hint
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
 from sim.app.report.asked import Asked
@@ -353,5 +353,5 @@ def _cells(row: Row, keys: Sequence[str], switched: bool) -> tuple[str, ...]:
 def known_metric(metric: str) -> None:
     """InputError, with the nearest name, for a metric that no table has."""
     if metric not in METRICS and not metric.endswith("_bytes"):
-        near = difflib.get_close_matches(metric, list(METRICS), n=1, cutoff=0.0)[0]
-        raise InputError(f"metric {metric}: must be one of {', '.join(METRICS)} or LEVEL.read_bytes; nearest: {near}")
+        near = hint(metric, METRICS, "; nearest: {}")
+        raise InputError(f"metric {metric}: must be one of {', '.join(METRICS)} or LEVEL.read_bytes{near}")

@@ -7,7 +7,6 @@ touches.
 
 from __future__ import annotations
 
-import difflib
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
+from arch.near import hint
 from sim.app.families.request import Request
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
@@ -188,9 +188,9 @@ def select(
         present = sorted({getattr(row, column) for row in chosen})
         for value in wanted:
             if value not in present:
-                near = difflib.get_close_matches(value, present, n=1, cutoff=0.0)
-                hint = f"; nearest: {near[0]} (all: {', '.join(present)})" if near else ""
-                raise InputError(f"no reference row has {column} {value}{hint}")
+                known = f" (all: {', '.join(present)})" if present else ""
+                near = hint(value, present, "; nearest: {}")
+                raise InputError(f"no reference row has {column} {value}{near}{known}")
         if wanted:
             chosen = [row for row in chosen if getattr(row, column) in wanted]
     return chosen

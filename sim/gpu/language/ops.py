@@ -8,7 +8,6 @@ readers besides. Cycles are not here: they come from the machine's instruction t
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 
@@ -246,8 +245,3 @@ GROUPS = tuple(dict.fromkeys(spec.group for spec in _SPECS if spec.group is not 
 def op_spec(opcode: str) -> OpSpec:
     """The entry of an opcode: its own, or that of arithmetic."""
     return OPS.get(opcode, ARITHMETIC)
-
-
-def nearest_opcode(opcode: str) -> str:
-    """The opcode of `OPS` that is written most like this."""
-    return difflib.get_close_matches(opcode, OPS, n=1, cutoff=0.0)[0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from arch.errors import InputError
+from arch.near import hint
 from sim.gpu.language.expressions import Const
-from sim.gpu.language.ops import OPS, Action, Space, Unit, nearest_opcode
+from sim.gpu.language.ops import OPS, Action, Space, Unit
 from sim.gpu.language.program import Kernel, Op, walk
 from sim.gpu.language.tensors import SharedTile, View
 
@@ -18,8 +19,8 @@ def misfit(op: Op) -> str:
     """
     spec = op.spec
     if (op.barrier is not None) != spec.barrier:
-        hint = "" if op.opcode in OPS else f"; nearest opcode: {nearest_opcode(op.opcode)}"
-        return ("takes no mbarrier" if op.barrier is not None else "needs an mbarrier") + hint
+        near = "" if op.opcode in OPS else hint(op.opcode, OPS, "; nearest opcode: {}")
+        return ("takes no mbarrier" if op.barrier is not None else "needs an mbarrier") + near
     if (op.phase is not None) != (spec.action is Action.AWAIT_PHASE):
         return "takes no phase" if op.phase is not None else "needs a phase"
     if not spec.evaluated and not isinstance(op.value, Const):

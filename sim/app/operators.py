@@ -1,0 +1,162 @@
+"""What `tilewave ops` and the help of an operator list: operators, their keys, and the schedules of each family."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from arch.dtypes import FORMATS
+from arch.errors import InputError
+from sim.app.report.render import Shown
+from sim.app.report.sections import Section
+from workloads import registry, written
+from workloads.ops import FUNCTIONS, GRAPHS, operator_class, operator_words, short_words
+
+FAMILIES = ("gpu", "tpu", "rdu")
+BY_HOST_AND_LINKS = {"copy_h2d": ("gpu", "rdu"), "allreduce": ("gpu", "rdu")}
+"""Operators without a kernel of their own: the host or the links run them."""
+
+_TAKES = {"extent": "whole number from 1", "count": "whole number from 0", "dtype": "number format"}
+
+
+class Operators(Shown):
+    """All operators, one line each."""
+
+    def sections(self) -> list[Section]:
+        """Operators with what they compute and where they run, and the functions of `pointwise`."""
+        rows = [(entry["operator"], entry["computes"], ", ".join(entry["schedules"])) for entry in self.to_dict()]
+        return [
+            Section("Operators (tilewave ops NAME shows the keys of one)", tuple(rows), ("", "computes", "families")),
+            Section("Functions of pointwise, also operators: exp n=1M is pointwise n=1M chain=exp", (_functions(),)),
+        ]
+
+    def to_dict(self) -> Any:
+        """A list of what `OneOperator` gives."""
+        return [OneOperator(word).to_dict() for word in operator_words()]
+
+
+class OneOperator(Shown):
+    """One operator: its keys and its schedules. InputError for a word that is none."""
+
+    def __init__(self, word: str) -> None:
+        self.cls = operator_class(word)
+        self.word, self.given = word, short_words(word)
+
+    def sections(self) -> list[Section]:
+        """What it computes, its keys, its schedules, examples."""
+        found = self.to_dict()
+        keys = tuple((key["key"], key["default"], key["takes"], key["meaning"]) for key in found["keys"])
+        schedules = tuple((family, ", ".join(kinds) or "one") for family, kinds in found["schedules"].items())
+        return [
+            Section(f"{self.word}: {found['computes']}", keys, ("key", "default", "takes", "meaning")),
+            Section(
+                "Schedules (--schedule; auto takes the fastest by estimate)",
+                schedules or (("none", "a part of other workloads"),),
+            ),
+            Section("Examples", tuple((line,) for line in found["examples"])),
+            Section("How values are written", ((_SIZES,), (f"Number formats: {', '.join(FORMATS)}.",))),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {
+            "operator": self.word,
+            "computes": (self.cls.__doc__ or "").partition("\n")[0].rstrip(".").replace("`", ""),
+            "keys": [_key(f) for f in dataclasses.fields(self.cls) if f.name not in self.given],
+            "schedules": schedules(self.cls.word),
+            "examples": examples(self.word),
+        }
+
+
+class OwnOperator(Shown):
+    """A function of somebody's file as an operator. The file is read, not executed."""
+
+    def __init__(self, word: str) -> None:
+        match = written.WORD.fullmatch(word)
+        assert match is not None, word
+        self.word, self.path, self.name = word, match["path"], match["function"]
+        self.function = self._found()
+
+    def sections(self) -> list[Section]:
+        """Its parameters, which are its keys."""
+        found = self.to_dict()
+        keys = tuple((key["key"], key["default"], key["takes"]) for key in found["keys"])
+        return [
+            Section(f"{self.word}: {found['computes']}", keys or (("no keys", "", ""),), ("key", "default", "takes")),
+            Section("How values are written", ((_SIZES,), ("To run it is to execute the file.",))),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        arguments = self.function.args
+        listed = [*arguments.args, *arguments.kwonlyargs]
+        defaults: list[ast.expr | None] = [None] * (len(arguments.args) - len(arguments.defaults))
+        given = [*defaults, *arguments.defaults, *arguments.kw_defaults]
+        keys = [
+            {
+                "key": argument.arg,
+                "default": "needed" if default is None else ast.unparse(default),
+                "takes": ast.unparse(argument.annotation) if argument.annotation else "",
+            }
+            for argument, default in zip(listed, given, strict=True)
+            if argument.arg != "machine"
+        ]
+        said = (ast.get_docstring(self.function) or "").partition("\n")[0].rstrip(".")
+        return {"operator": self.word, "computes": said, "keys": keys}
+
+    def _found(self) -> ast.FunctionDef:
+        try:
+            tree = ast.parse(Path(self.path).read_bytes())
+        except (OSError, SyntaxError, ValueError) as error:
+            raise InputError(f"program {self.path}: cannot be read: {error}".replace("\n", " ")) from None
+        functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        if self.name not in functions:
+            raise InputError(f"program {self.path}: has no function {self.name}, it has {', '.join(functions)}")
+        return functions[self.name]
+
+
+def described(word: str) -> Shown:
+    """The help of an operator or of a function of a file."""
+    return OwnOperator(word) if written.WORD.fullmatch(word) else OneOperator(word)
+
+
+def schedules(word: str) -> dict[str, list[str]]:
+    """Kinds of schedules by the family of machines that runs an operator; empty where there is no choice."""
+    if word in BY_HOST_AND_LINKS:
+        return {family: [] for family in BY_HOST_AND_LINKS[word]}
+    found = {family: list(registry.schedules(word, family)) for family in FAMILIES}
+    if word in GRAPHS:
+        from sim.app.families.gpu_graph import FORMS
+
+        found["gpu"] = list(FORMS)
+    return {family: kinds for family, kinds in found.items() if kinds}
+
+
+def examples(word: str) -> list[str]:
+    """Command lines that run as they stand, one for each family that computes the operator."""
+    cls = operator_class(word)
+    keys = " ".join(key for key in cls.example.split() if key.partition("=")[0] not in short_words(word))
+    text = f"{word} {keys}".rstrip()
+    return [f"tilewave run {text} --arch {_MACHINES[family]}" for family in schedules(cls.word)]
+
+
+_MACHINES = {"gpu": "h100-sxm", "tpu": "tpu-v1", "rdu": "sn40l"}
+
+_SIZES = "Whole numbers: 4096, 4_096, 4k (k, M and G are powers of 1024), 2**12."
+
+
+def _functions() -> tuple[str]:
+    return (", ".join(FUNCTIONS),)
+
+
+def _key(f: dataclasses.Field[Any]) -> dict[str, Any]:
+    meaning, _, default = f.metadata["help"].partition("; default: ")
+    if f.default is dataclasses.MISSING:
+        default = "needed"
+    elif f.default is not None:
+        default = str(f.default)
+    choices = list(f.metadata.get("choices", ()))
+    takes = " | ".join(choices) or _TAKES.get(f.metadata["kind"], "functions, joined by +")
+    return {"key": f.name, "default": default, "takes": takes, "meaning": meaning, "choices": choices}
