@@ -21,14 +21,10 @@ from sim.gpu.engine.api import Device
 from sim.gpu.language import (
     CTA_X,
     WARP,
-    Expr,
     GlobalTensor,
     KernelBuilder,
-    Load,
     Program,
     RegisterTile,
-    RoleBuilder,
-    pipelined,
 )
 from sim.gpu.power.regulator import PowerRegulator
 from workloads.ops import Gemm
@@ -49,40 +45,40 @@ def gemm(m: int, n: int, k: int, tile_m: int, tile_n: int) -> Program:
     b = GlobalTensor("b", (k, n), "bf16", strides=(n, 1))
     c = GlobalTensor("c", (m, n), "bf16", strides=(n, 1), role="output")
 
-    rows, columns = m // tile_m, n // tile_n
+    rows, columns, warps = m // tile_m, n // tile_n, tile_m // 16
     group = next(size for size in (8, 4, 2, 1) if rows % size == 0)
     kernel = KernelBuilder("page", grid=(rows * columns, 1, 1))
     row = (CTA_X // (group * columns) * group + CTA_X % group) * tile_m
     column = CTA_X % (group * columns) // group * tile_n
     a_tile = kernel.shared("a_tile", (tile_m, TILE_K), "bf16", STAGES, swizzle_bytes=128)
     b_tile = kernel.shared("b_tile", (TILE_K, tile_n), "bf16", STAGES, swizzle_bytes=min(128, 2 * tile_n))
+    ring = kernel.ring(STAGES, consumers=warps)
     acc = RegisterTile("acc", (16, tile_n), "fp32")
+    steps = -(-k // TILE_K)
 
-    def multiply(r: RoleBuilder, step: Expr, stage: Expr) -> None:
-        r.wgmma_fence()
-        r.wgmma(
-            acc.whole, a_tile[stage, WARP * 16 : 16, :], b_tile.stage(stage), shape=f"m64n{tile_n}k16", dtype="bf16",
-            count=TILE_K // 16, accumulate=step > 0,
-        )  # fmt: skip
-        r.wgmma_commit()
-        r.wgmma_wait(0)
-
-    def store(r: RoleBuilder) -> None:
+    with kernel.role("consumer", warps, registers=min(64 + tile_n // 2, 168)) as r:
+        r.bar_sync(0, warps + 1)
+        with r.loop("step", steps) as step:
+            ring.wait(r, step)
+            r.wgmma_fence()
+            r.wgmma(
+                acc.whole, a_tile[ring.stage(step), WARP * 16 : 16, :], b_tile.stage(ring.stage(step)),
+                shape=f"m64n{tile_n}k16", dtype="bf16", count=TILE_K // 16, accumulate=step > 0,
+            )  # fmt: skip
+            r.wgmma_commit()
+            r.wgmma_wait(0)
+            ring.release(r, step)
         r.run("cvt", 16 * tile_n // 64, dtype="bf16", dst=acc.whole, srcs=(acc.whole,), compute=lambda old, x: x)
         r.stg(c[row + WARP * 16 : 16, column:tile_n], acc.whole, count=16 * tile_n // 64, vector_bytes=4)
 
-    pipelined(
-        kernel,
-        steps=-(-k // TILE_K),
-        loads=[
-            Load(a_tile, lambda step: a[row:tile_m, step * TILE_K : TILE_K]),
-            Load(b_tile, lambda step: b[step * TILE_K : TILE_K, column:tile_n]),
-        ],
-        warps=tile_m // 16,
-        registers=min(64 + tile_n // 2, 168),
-        compute=multiply,
-        store=store,
-    )
+    with kernel.role("producer", warps=1, registers=40) as r:
+        r.bar_sync(0, warps + 1)
+        with r.loop("step", steps) as step:
+            stage = ring.stage(step)
+            ring.acquire(r, step, a_tile.stage_bytes + b_tile.stage_bytes)
+            r.tma_load(a_tile.stage(stage), a[row:tile_m, step * TILE_K : TILE_K], ring.full, stage)
+            r.tma_load(b_tile.stage(stage), b[step * TILE_K : TILE_K, column:tile_n], ring.full, stage)
+
     return Program("gemm", (a, b, c), (kernel.build(),), schedule=f"a page, {tile_m}x{tile_n}")
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arch.errors import InputError
-from sim.gpu.language import CTA_X, KernelBuilder, Load, pipelined
 from tests.gpu.kernels import numbers
 from tests.reference.gpu_executor import execute
 from tests.reference.mutation import assert_mutants_caught, check
@@ -55,26 +53,3 @@ def test_what_the_page_says_the_check_refuses_is_refused() -> None:
     a, b = numbers(128, 512), numbers(512, 128, seed=1)
     wrong = check(program, execute, {"a": a, "b": b}, {"c": np.asarray(a @ b)})
     assert any("writes a_tile" in line and "which is read by consumer wgmma" in line for line in wrong)
-
-
-def test_the_template_refuses_loads_that_cannot_be() -> None:
-    def build(stages: int, extent: int) -> None:
-        kernel = KernelBuilder("k", (1, 1, 1))
-        tiles = [kernel.shared("one", (8, 8), "fp16", 2), kernel.shared("two", (8, 8), "fp16", stages)]
-        program = _gemm_of_the_page()(m=128, n=128, k=128)
-        tensor = program.tensors[0]
-        pipelined(
-            kernel,
-            steps=4,
-            loads=[Load(tile, lambda step: tensor[CTA_X:extent, step * 8 : 8]) for tile in tiles],
-            warps=1,
-            registers=32,
-            compute=lambda r, step, stage: None,
-            store=lambda r: None,
-        )
-
-    build(2, 8)
-    with pytest.raises(InputError, match=r"tiles of \[2, 3\] stages"):
-        build(3, 8)
-    with pytest.raises(InputError, match=r"box a\[cta_x:4, \(step \* 8\):8\] has 64 B, a stage of one 128 B"):
-        build(2, 4)

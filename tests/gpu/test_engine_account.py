@@ -15,7 +15,8 @@ import pytest
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.counters import Counter
-from sim.gpu.engine.api import DeadlockError, Device, KernelResult
+from sim.gpu.engine.api import Device, KernelResult
+from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.engine.events import Window
 from sim.gpu.engine.warp import Warp
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
@@ -196,9 +197,9 @@ def deadlock(kind: str) -> Program:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("mbarrier", ["warp 0", "warp 1", "mbarrier 1", "for 0"]),
-        ("bar_sync", ["warp 0", "bar_sync 3"]),
-        ("flag", ["warp 0", "flag 0", "for 5"]),
+        ("mbarrier", ["warps 0-1 at mbarrier full[1] for phase 0 (waits, mbarrier_wait at test_engine_account.py:"]),
+        ("bar_sync", ["warp 0 at bar_sync 3 for 2 warps (waits, bar_sync at test_engine_account.py:"]),
+        ("flag", ["warps 0-1 at flag 0 for 5 (waits, flag_wait at test_engine_account.py:"]),
     ],
 )
 def test_a_deadlock_names_who_waits_for_what(hopper: GpuSpec, kind: str, words: list[str]) -> None:

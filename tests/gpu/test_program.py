@@ -245,24 +245,45 @@ def test_shared_bytes_counts_alignment_and_barriers() -> None:
     assert _role_of(k).build().shared_bytes == 1024 + 2 * 1024 + 16
 
 
+def test_a_ring_counts_steps() -> None:
+    """Step 7 of three stages is the third turn of stage 1; its first turn finds the stage empty."""
+    kernel = KernelBuilder("k", (1, 1, 1))
+    ring = kernel.ring(3, producers=2, consumers=4, name="k_")
+    with kernel.role("all", 1, 32) as r:
+        for step in (1, 7):
+            ring.acquire(r, step, 64)
+            ring.fill(r, step)
+            ring.wait(r, step)
+            ring.release(r, step)
+    built = kernel.build()
+    assert [(b.name, b.stages, b.arrivals) for b in built.barriers] == [("k_full", 3, 2), ("k_empty", 3, 4)]
+    found = [
+        (op.opcode, op.barrier.name, *(None if e is None else evaluate(e, {}) for e in (op.stage, op.phase)))
+        for op in walk(built.roles[0].body)
+        if op.barrier is not None
+    ]
+    turn = [
+        ("mbarrier_wait", "k_empty", 1, -1),
+        ("mbarrier_expect", "k_full", 1, None),
+        ("mbarrier_arrive", "k_full", 1, None),
+        ("mbarrier_wait", "k_full", 1, 0),
+        ("mbarrier_arrive", "k_empty", 1, None),
+    ]
+    later = [(op, name, stage, None if phase is None else phase + 2) for op, name, stage, phase in turn]
+    assert found == [*turn, *later]
+
+
 def test_a_kernel_written_against_the_old_names_builds() -> None:
-    """`sim.gpu.program` and `sim.gpu.template` stay for one release."""
+    """`sim.gpu.program` stays for one release."""
     from sim.gpu import program as old
-    from sim.gpu import template
 
     x = old.GlobalTensor("x", (64, 64), "fp32", strides=(64, 1))
     kernel = old.KernelBuilder("copy", grid=(1, 1, 1))
     tile = kernel.shared("tile", (8, 64), "fp32", 2)
     value = old.RegisterTile("value", (8, 64), "fp32")
-    template.pipelined(
-        kernel,
-        steps=8,
-        loads=[template.Load(tile, lambda step: x[step * 8 : 8, :])],
-        warps=1,
-        registers=32,
-        compute=lambda r, step, stage: r.lds(value.whole, tile.stage(stage), 4),
-        store=lambda r: r.stg(x[0:8, :], value.whole, 4),
-    )
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.lds(value.whole, tile.stage(0), 4)
+        r.stg(x[0:8, :], value.whole, 4)
     built = kernel.build()
     assert isinstance(built, Kernel)
     assert old.Program("copy", (x,), (built,), "by hand").addresses()["x"] > 0

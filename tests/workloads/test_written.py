@@ -43,6 +43,15 @@ def broken(n: int) -> Program:
     return undefined
 
 
+def stuck(n: int) -> Program:
+    kernel = KernelBuilder("stuck", (1, 1, 1))
+    ring = kernel.ring(2, consumers=1)
+    x = GlobalTensor("x", (n,), "fp32", (1,))
+    with kernel.role("reader", warps=1, registers=32) as r:
+        ring.wait(r, 3)
+    return Program("stuck", (x,), (kernel.build(),), "by hand")
+
+
 def nothing(n: int):
     return n
 
@@ -69,6 +78,14 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     capsys.readouterr()
     code = main(list(words))
     return code, *capsys.readouterr()
+
+
+def test_a_deadlock_names_the_line_of_the_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = 1 + next(i for i, text in enumerate(COPY.splitlines()) if "ring.wait(r, 3)" in text)
+    code, out, err = run(capsys, "run", "mine.py:stuck", "n=32", "--arch", "h100-sxm")
+    assert (code, out) == (2, "")
+    assert f"warp 0 at mbarrier full[1] for phase 1 (reader, mbarrier_wait at mine.py:{line})" in err
+    assert err.rstrip().count("\n") == 0 or "compiling" in err
 
 
 def test_the_first_block_of_the_page_is_a_whole_file(

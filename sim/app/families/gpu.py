@@ -27,6 +27,7 @@ from sim.app.trace.gpu_graph import GraphRecorder, Shown
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
 from sim.engine.clock import PS_PER_S
+from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
 from sim.host.scopes import SCOPES, Replayed
@@ -210,10 +211,18 @@ class OperatorPlan:
         config, estimate_ps = self.configurations[number]
         program = program_of(self.op, self.spec, config)
         work = operator_work(self.op, program, estimate_ps)
+        try:
+            return self._run(work, program, progress, wanted)
+        except DeadlockError as error:
+            if isinstance(self.op, OwnProgram):
+                raise InputError(str(error)) from None
+            raise
+
+    def _run(self, work: Work, program: Program, progress: Progress | None, wanted: Wanted | None) -> Ran:
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress))
         facts = _facts(self.request, program.schedule)
-        recorder = KernelRecorder(facts, program, estimate_ps, self.spec, wanted)
+        recorder = KernelRecorder(facts, program, work.steps[0].estimate_ps, self.spec, wanted)
         try:
             done = run_steps(work, self.spec, self.conditions, progress, recorder)
         except MemoryError as error:

@@ -19,13 +19,14 @@ from sim.gpu.counters import Counter
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.chip import Chip, Launching
 from sim.gpu.engine.cta import Cta, CtaFigure, Grid
+from sim.gpu.engine.deadlock import DeadlockError, waiting
 from sim.gpu.engine.events import Reason, Window
 from sim.gpu.engine.global_memory import Stores
 from sim.gpu.engine.pipes import SubCore
 from sim.gpu.engine.record import Recorder
 from sim.gpu.engine.state import new_state
 from sim.gpu.engine.units import parameters
-from sim.gpu.engine.warp import Block, Warp
+from sim.gpu.engine.warp import Warp
 from sim.gpu.language import Kernel
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.lower.occupancy import Occupancy, occupancy, shared_of_cta
@@ -40,13 +41,6 @@ FIGURES = ("clock.boost", "launch.drain", "launch.kernel", "launch.setup", "sm.i
 _LOG_ROWS = 1 << 16
 _WHOLE_KERNEL_TICKS = 1 << 40
 _CODE_SLOTS = 64  # places for machine code below the tensors
-
-
-class DeadlockError(RuntimeError):
-    """No event is left and warps still wait: a program that synchronises wrongly.
-
-    The message names what each waits for.
-    """
 
 
 @dataclass
@@ -209,7 +203,7 @@ class Launch:
             self._native = resolved(native.advance, *arguments)
         tick = self._native(*arguments)
         if tick < 0 and self._clusters_left() + self.state.chip[Grid.LIVE_CTAS] > 0:
-            raise DeadlockError(self._waiting())
+            raise DeadlockError(waiting(self.kernel, self.state))
         return int(tick)
 
     def windows(self, drain_ps: int | None = None) -> Iterator[int]:
@@ -334,18 +328,3 @@ class Launch:
             events=events,
             trace=trace,
         )
-
-    def _waiting(self) -> str:
-        """What the parked warps of the first live CTA wait for."""
-        state = self.state
-        lines = []
-        for slot in np.flatnonzero(state.ctas[:, Cta.ACTIVE] == 1)[:1]:
-            row = state.ctas[slot]
-            for w in range(row[Cta.FIRST_WARP], row[Cta.FIRST_WARP] + self.kernel.warps):
-                warp = state.warps[w]
-                if warp[Warp.BLOCK]:
-                    what = f"{Block(warp[Warp.BLOCK]).name.lower()} {warp[Warp.BLOCK_WHAT]}"
-                    lines.append(f"warp {warp[Warp.NUMBER]} at {what} for {warp[Warp.BLOCK_VALUE]}")
-            where = f"CTA ({row[Cta.X]}, {row[Cta.Y]}, {row[Cta.Z]})"
-            return f"kernel {self.kernel.name} deadlocks: {where}: " + "; ".join(lines)
-        return f"kernel {self.kernel.name} deadlocks: clusters are left and no SM can take one"

@@ -31,7 +31,7 @@ from sim.gpu.language.expressions import (
     table,
 )
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Program, Role, Statement, walk
-from sim.gpu.language.template import Load, pipelined
+from sim.gpu.language.ring import Ring
 from sim.gpu.language.tensors import Buffer, GlobalTensor, MBarrier, RegisterTile, SharedTile, View
 
 __all__ = [
@@ -50,12 +50,12 @@ __all__ = [
     "IntLike",
     "Kernel",
     "KernelBuilder",
-    "Load",
     "Loop",
     "MBarrier",
     "Op",
     "Program",
     "RegisterTile",
+    "Ring",
     "Role",
     "RoleBuilder",
     "SharedTile",
@@ -67,7 +67,6 @@ __all__ = [
     "evaluate",
     "maximum",
     "minimum",
-    "pipelined",
     "table",
     "walk",
 ]

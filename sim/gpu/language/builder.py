@@ -15,6 +15,7 @@ from sim.gpu.language.expressions import ZERO, Const, IntLike, Var, as_expr
 from sim.gpu.language.meanings import added, copied, multiplied
 from sim.gpu.language.ops import OPS, Space, Unit
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
+from sim.gpu.language.ring import Ring
 from sim.gpu.language.rules import check_kernel, misfit
 from sim.gpu.language.tensors import MBarrier, SharedTile, View
 
@@ -314,6 +315,13 @@ class KernelBuilder:
         barrier = MBarrier(name, stages, arrivals)
         self._barriers.append(barrier)
         return barrier
+
+    def ring(self, stages: int, *, producers: int = 1, consumers: int, name: str = "") -> Ring:
+        """Declares a ring of stages with its barriers `full` and `empty`, `name` before both.
+
+        producers: arrivals that complete a stage, 1 where one warp expects bytes. consumers: warps that release it.
+        """
+        return Ring(self.mbarrier(f"{name}full", stages, producers), self.mbarrier(f"{name}empty", stages, consumers))
 
     @contextmanager
     def role(self, name: str, warps: int, registers: int) -> Iterator[RoleBuilder]:

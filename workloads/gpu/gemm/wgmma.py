@@ -337,9 +337,12 @@ class _Builder:
         self.sx = self.k.shared("x", shape_x, p.dtype, c.stages, swizzle_x if swizzle_x in (32, 64, 128) else 0)
         self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
         if not c.multistage:
-            self.full = self.k.mbarrier("full", c.stages, 1 if c.tma else WARPGROUP)
             readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
-            self.empty = self.k.mbarrier("empty", c.stages, readers * (c.cluster_m + c.cluster_n - 1))
+            self.ring = self.k.ring(
+                c.stages,
+                producers=1 if c.tma else WARPGROUP,
+                consumers=readers * (c.cluster_m + c.cluster_n - 1),
+            )
         self.turn: MBarrier | None = self.k.mbarrier("turn", 2, WARPGROUP) if c.pingpong else None
         self.partials = scratch(self.plan, c.cluster, c.tile_m, c.tile_n, p.acc)
         # Buffers for each group of warps that stores together: of whole subtiles, of the narrower last one.
@@ -419,9 +422,8 @@ class _Builder:
         c = self.config
         x_row, y_row = self._rows(unit)
         step = unit.first + k
-        stage, depth = step % c.stages, (unit.k_begin + k) * c.tile_k
-        r.mbarrier_wait(self.empty, stage, step // c.stages - 1)
-        r.mbarrier_expect(self.full, stage, self.sx.stage_bytes + self.sy.stage_bytes)
+        stage, depth = self.ring.stage(step), (unit.k_begin + k) * c.tile_k
+        self.ring.acquire(r, step, self.sx.stage_bytes + self.sy.stage_bytes)
         self._load(r, self.x, self.sx, unit, x_row, c.tile_m, depth, stage, self.rank_n, c.cluster_n)
         self._load(r, self.y, self.sy, unit, y_row, c.tile_n, depth, stage, self.rank_m, c.cluster_m)
         overhead.WGMMA_PRODUCER_STEP.write(r)
@@ -432,7 +434,7 @@ class _Builder:
         if c.cluster > 1:
             done = self.plan.steps_done(self.worker)
             with r.loop("drain", c.stages) as s:
-                r.mbarrier_wait(self.empty, (done + s) % c.stages, (done + s) // c.stages - 1)
+                self.ring.acquire(r, done + s)
 
     def _copying_producer(self, r: RoleBuilder) -> None:
         """Without TMA: each of four warps copies a quarter of the rows; what has landed is made known `ahead` steps
@@ -441,7 +443,7 @@ class _Builder:
         ahead = min(c.stages - 2, COPIES_AHEAD)
         with self.plan.units(r, self.worker) as unit, r.loop("k", unit.k_trips) as k:
             step = unit.first + k
-            r.mbarrier_wait(self.empty, step % c.stages, step // c.stages - 1)
+            self.ring.acquire(r, step)
             self._copy_step(r, unit, k, WARPGROUP)
             r.cp_commit()
             with r.when(step >= ahead):
@@ -468,7 +470,7 @@ class _Builder:
         """This warp's part of a step is there, for wgmma to see; `left` later ones are in flight."""
         r.cp_wait(left)
         r.fence_async()
-        r.mbarrier_arrive(self.full, step % self.config.stages)
+        self.ring.fill(r, step)
 
     def _load(
         self, r: RoleBuilder, operand: Operand, tile: SharedTile, unit: Unit, row: Expr, rows: int, depth: Expr,
@@ -483,11 +485,11 @@ class _Builder:
                 at = (offset + i) // self.block * c.tile_k
                 src = operand.box(unit.tile.batch, row + (offset + i), self.block, depth, c.tile_k)
                 mask = None if sharers == 1 else self._mask(True)
-                r.tma_load(tile[stage, at : c.tile_k, :], src, self.full, stage, mask)  # type: ignore[misc]
+                r.tma_load(tile[stage, at : c.tile_k, :], src, self.ring.full, stage, mask)  # type: ignore[misc]
             return
         dst = operand.part(tile, stage, offset, part, 0, c.tile_k)
         src = operand.box(unit.tile.batch, row + offset, part, depth, c.tile_k)
-        r.tma_load(dst, src, self.full, stage, None if sharers == 1 else self._mask(operand is self.x))
+        r.tma_load(dst, src, self.ring.full, stage, None if sharers == 1 else self._mask(operand is self.x))
 
     def _mask(self, along_n: bool) -> Expr:
         """Ranks of the CTAs in this one's row (the same first operand) or column (the same second one)."""
@@ -540,7 +542,7 @@ class _Builder:
                 r.mbarrier_arrive(self.turn, (unit.index + 1) % 2)
             r.wgmma_wait(0)
             if not c.multistage:
-                r.mbarrier_arrive(self.empty, (unit.first + unit.k_trips - 1) % c.stages, self._sources())
+                self.ring.release(r, unit.first + unit.k_trips - 1, self._sources())
             if self.partials is not None:
                 rank: IntLike = CLUSTER_RANK if c.cluster > 1 else 0
                 storing = warps * c.groups if c.columns else warps
@@ -566,7 +568,7 @@ class _Builder:
             step = unit.first + k
             self._step(r, step, pieces, first=False)
             r.wgmma_wait(1)
-            r.mbarrier_arrive(self.empty, (step - 1) % c.stages, self._sources())
+            self.ring.release(r, step - 1, self._sources())
             if not c.specialized:
                 following = k + (c.stages - 1)
                 with r.when(WARP.equals(0)), r.when(following < unit.k_trips):
@@ -609,7 +611,7 @@ class _Builder:
         return overhead.WGMMA_CONSUMER_STEP.plus(overhead.WGMMA_PAIR, pairs)
 
     def _step(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
-        r.mbarrier_wait(self.full, step % self.config.stages, step // self.config.stages)
+        self.ring.wait(r, step)
         self._multiply(r, step, pieces, first)
 
     def _multiply(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
