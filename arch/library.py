@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -65,7 +66,7 @@ def chain(path: Path) -> list[PresetFile]:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.yaml"))
+    return sorted(name.removesuffix(".yaml") for name in os.listdir(folder) if name.endswith(".yaml"))
 
 
 def _is_path(name: str) -> bool:

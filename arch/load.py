@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
@@ -34,6 +35,9 @@ from arch.units import CYCLES, Unit, word
 FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "tpu": TpuSpec, "rdu": RduSpec}
 """Spec of each machine family, by the word after `family:` in a preset."""
 
+_COLUMNS = [word(name) for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]
+"""Columns of an instruction row, as people type them."""
+
 Overrides = Mapping[str, str | int | float] | Sequence[str]
 
 
@@ -48,9 +52,48 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
     path = find(str(name_or_path))
     if isinstance(overrides, str):
         overrides = [overrides]
+    stated = _stated(path, tuple(chain(path)))
+    asked = dict(override_pairs(overrides))
+    for key in asked:
+        if key.startswith("instructions.") and key not in stated.figures and not key.endswith((".floor", ".stall")):
+            near = hint(key, stated.figures, "; nearest: {}")
+            raise InputError(f"override: {key} is no figure of {path.stem}{near} (tilewave archs lists all)")
+    asked_for = with_standards(
+        PresetFile(figures={key: Figure(value, "", "", "override") for key, value in asked.items()})
+    )
+    for key, figure in asked_for.figures.items():
+        _check_word(stated.model, key, figure.where)
+    for key in asked:
+        if (mark := documents(stated.model, key)) is not None:
+            raise InputError(f"override: {key} documents only: {mark.reason}; change {mark.instead} instead")
+    table = {**stated.table, **asked_for.sources}
+    sources = {key: _source(figure, table, key) for key, figure in asked_for.figures.items()}
+    spec = _build(stated.model, {**stated.figures, **asked_for.figures}, {**stated.sources, **sources}, stated.texts)
+    spec._file = stated.origin
+    spec._implausible = tuple(implausible(spec, leaves(stated.model)))
+    spec._overrides.update({key: str(value) for key, value in asked.items()})
+    return spec
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What machine files say, before any override. table: sources by id; sources: of each figure, in full; texts: of
+    figures."""
+
+    model: type[MachineSpec]
+    figures: Mapping[str, Figure]
+    table: Mapping[str, str]
+    sources: Mapping[str, str]
+    texts: Mapping[str, str]
+    origin: MachineFile
+
+
+@lru_cache(maxsize=64)
+def _stated(path: Path, files: tuple[PresetFile, ...]) -> _Stated:
+    """What a file and its bases, the root base first, say. Raises InputError for what no machine can have."""
     table: dict[str, str] = {}
     figures: dict[str, Figure] = {}
-    for file in map(with_standards, chain(path)):
+    for file in map(with_standards, files):
         table |= file.sources
         figures |= file.figures
     if not path.stem.isprintable():
@@ -68,29 +111,12 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
             f"{hint(str(family.text), FAMILIES, '; nearest: {}')}"
         )
     model = FAMILIES[str(family.text)]
-    asked = dict(override_pairs(overrides))
-    for key in asked:
-        if key.startswith("instructions.") and key not in figures and not key.endswith((".floor", ".stall")):
-            near = hint(key, figures, "; nearest: {}")
-            raise InputError(f"override: {key} is no figure of {path.stem}{near} (tilewave archs lists all)")
-    origin = MachineFile(path.name if path.suffix else f"{path.name}.yaml", _figures_hash(figures))
-    asked_for = with_standards(
-        PresetFile(figures={key: Figure(value, "", "", "override") for key, value in asked.items()})
-    )
-    table |= asked_for.sources
-    present = {key: str(figure.text) for key, figure in figures.items()}
-    figures |= asked_for.figures
     for key, figure in figures.items():
         _check_word(model, key, figure.where)
-    for key in asked:
-        if (mark := documents(model, key)) is not None:
-            raise InputError(f"override: {key} documents only: {mark.reason}; change {mark.instead} instead")
     sources = {key: _source(figure, table, key) for key, figure in figures.items()}
-    spec = _build(model, figures, sources, present)
-    spec._file = origin
-    spec._implausible = tuple(implausible(spec, leaves(model)))
-    spec._overrides.update({key: str(value) for key, value in asked.items()})
-    return spec
+    texts = {key: str(figure.text) for key, figure in figures.items()}
+    origin = MachineFile(path.name if path.suffix else f"{path.name}.yaml", _figures_hash(figures))
+    return _Stated(model, figures, table, sources, texts, origin)
 
 
 def _figures_hash(figures: Mapping[str, Figure]) -> str:
@@ -171,11 +197,10 @@ def _unit(info: FieldInfo) -> Unit | None:
 def _check_word(model: type[BaseModel], path: str, where: str) -> None:
     if path.startswith("instructions.") and has_instructions(model):
         key, column = path.removeprefix("instructions.").rpartition(".")[::2]
-        columns = [word(name) for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]
-        if column not in columns:
+        if column not in _COLUMNS:
             raise InputError(
-                f"{where}: {column!r} is no column of an instruction row, one of {', '.join(columns)}"
-                f"{hint(column, columns, '; nearest: {}')}"
+                f"{where}: {column!r} is no column of an instruction row, one of {', '.join(_COLUMNS)}"
+                f"{hint(column, _COLUMNS, '; nearest: {}')}"
             )
         if not 1 <= key.count(".") <= 2:
             raise InputError(f"{where}: instruction row {key!r} must be named op.dtype or op.dtype.shape")
@@ -194,28 +219,54 @@ def _source(figure: Figure, table: Mapping[str, str], path: str) -> str:
 def _build(
     model: type[MachineSpec], figures: Mapping[str, Figure], sources: Mapping[str, str], present: Mapping[str, str]
 ) -> MachineSpec:
-    """The spec of some figures. present: their texts before overrides."""
-    tree: dict[str, Any] = {}
+    """The spec of some figures. present: their texts before overrides.
+
+    Groups of figures that have been found valid before are taken as they are, and are the same objects.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for path, figure in figures.items():
+        group, _, rest = path.partition(".")
+        groups.setdefault(group, []).append((rest, repr(figure.text)))
+    keys = {group: (model, group, tuple(texts)) for group, texts in groups.items() if texts[0][0]}
+    tree: dict[str, Any] = {group: valid for group, key in keys.items() if (valid := _valid.get(key)) is not None}
+    known = frozenset(tree)
     rows: dict[str, dict[str, Any]] = {}
     for path, figure in figures.items():
+        node = tree
+        *names, last = path.split(".")
+        if names and names[0] in known:
+            continue
         if path.startswith("instructions."):
             key, column = path.removeprefix("instructions.").rpartition(".")[::2]
             row = rows.setdefault(key, dict(zip(("op", "dtype", "shape"), key.split("."), strict=False)))
             row[column] = figure.text
             continue
-        node = tree
-        *groups, last = path.split(".")
-        for name in groups:
+        for name in names:
             node = node.setdefault(name, {})
         node[last] = figure.text
     if has_instructions(model):
-        tree["instructions"] = list(rows.values())
+        tree.setdefault("instructions", list(rows.values()))
     try:
         spec = model.model_validate(tree)
     except ValidationError as error:
         raise InputError(_one_line(error.errors()[0], model, figures, list(rows), present)) from None
     spec._sources.update(sources)
+    if len(_valid) > _MOST_VALID:
+        _valid.clear()
+    _valid.update({key: _group(spec, group) for group, key in keys.items() if group not in known})
     return spec
+
+
+_valid: dict[tuple[type[MachineSpec], str, tuple[tuple[str, str], ...]], Any] = {}
+"""Groups of figures that were found valid, by the texts of their figures."""
+
+_MOST_VALID = 1000
+"""Entries that are kept of these."""
+
+
+def _group(spec: MachineSpec, name: str) -> Any:
+    """A group of a spec by the word that people type; instruction rows are one, too."""
+    return next(getattr(spec, attribute) for attribute in type(spec).model_fields if word(attribute) == name)
 
 
 def _one_line(

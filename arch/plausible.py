@@ -99,24 +99,25 @@ def implausible(spec: MachineSpec, figures: Mapping[str, Leaf]) -> list[str]:
         value: Any = spec
         for attribute in leaf.attributes:
             value = getattr(value, attribute, None)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            ends = _OF_PATH.get(path, _OF_UNIT[leaf.unit] if leaf.unit else _COUNT)
-            found += _outside(path, value, ends, leaf.unit)
-    for row in getattr(spec, "instructions", ()):
-        for column, ends in _OF_COLUMN.items():
-            value = getattr(row, f"{column}_cycles")
-            if value:
-                found += _outside(f"instructions.{row.name}.{column}", value, ends, CYCLES)
+        if type(value) is int or type(value) is float:
+            ends = _OF_PATH.get(path) or (_OF_UNIT[leaf.unit] if leaf.unit else _COUNT)
+            low, high = _parsed(ends, leaf.unit)
+            if not low <= value <= high:
+                found.append(_words(path, value, ends, leaf.unit))
+    for column, ends in _OF_COLUMN.items():
+        attribute, (low, high) = f"{column}_cycles", _parsed(ends, CYCLES)
+        for row in getattr(spec, "instructions", ()):
+            value = getattr(row, attribute)
+            if value and not low <= value <= high:
+                found.append(_words(f"instructions.{row.name}.{column}", value, ends, CYCLES))
     return found
 
 
-def _outside(path: str, value: float, ends: Range, unit: Unit | None) -> list[str]:
-    """What is wrong with a figure, if anything is."""
+def _words(path: str, value: float, ends: Range, unit: Unit | None) -> str:
+    """What is wrong with a figure."""
     low, high = _parsed(ends, unit)
-    if low <= value <= high:
-        return []
     shown, least, greatest = (unit.format(v) if unit else f"{float(v):g}" for v in (value, low, high))
-    return [f"{path} = {shown} is implausible; of real machines it is {least} to {greatest}"]
+    return f"{path} = {shown} is implausible; of real machines it is {least} to {greatest}"
 
 
 @cache

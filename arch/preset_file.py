@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ class Figure:
     where: str
 
 
-@dataclass
+@dataclass(eq=False)
 class PresetFile:
-    """One file: its base, its source table and its figures by path."""
+    """One file: its base, its source table and its figures by path. Nobody changes it once it has been read."""
 
     base: str | None = None
     sources: dict[str, str] = field(default_factory=dict)
@@ -58,21 +59,30 @@ class PresetFile:
 
 
 def read(path: Path) -> PresetFile:
-    """Read a machine file; raises InputError with file and line for anything that is not in the form above."""
+    """Read a machine file; raises InputError with file and line for anything that is not in the form above.
+
+    A file of the same name and contents as one before is the same object.
+    """
     try:
-        text = _text(path)
-        _check_depth(text, path.name)
-        root = yaml.compose(text, Loader=_LOADER)
+        return _parsed(path.name, _text(path))
     except InputError:
         raise
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read machine file {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+@lru_cache(maxsize=256)
+def _parsed(name: str, text: str) -> PresetFile:
+    """The file of a name and contents."""
+    try:
+        _check_depth(text, name)
+        root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise InputError(f"{path.name} line {line}: not valid YAML: {error.problem or error.context}") from None
+        raise InputError(f"{name} line {line}: not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise InputError(f"{path.name}: not valid YAML: {error}") from None
-    reader = _Reader(path.name)
+        raise InputError(f"{name}: not valid YAML: {error}") from None
+    reader = _Reader(name)
     for key, node in reader.pairs(root, "the file"):
         reader.top(key, node)
     return reader.file

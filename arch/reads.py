@@ -2,15 +2,20 @@
 
 `recorded(spec)` stands in for a machine wherever one is read. What reads it sees the same figures; the notes say which
 ones, and which module asked. Tests hold the declarations of units (`FIGURES`) against them.
+
+`Remembered` keeps what is made of a machine, by a stand-in that notes which groups of figures went into it: another
+machine in which these are the same is answered at once.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from types import FunctionType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
@@ -27,23 +32,29 @@ def recorded(spec: BaseModel) -> tuple[Any, Notes]:
     return _Recorded(spec, "", notes), notes
 
 
-class _Recorded:
-    """Stands in for one group of figures, at `path` of the machine."""
+class _StandIn:
+    """Stands in for a group of figures, or a machine; `_read` gives the value of one of its fields."""
 
-    def __init__(self, target: BaseModel, path: str, notes: Notes) -> None:
-        self.__dict__.update(_target=target, _path=path, _notes=notes)
+    def __init__(self, target: BaseModel) -> None:
+        self.__dict__.update(_target=target)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # what asks for the type of a machine finds that of the target
-        return type(self.__dict__["_target"])
+        return self.__dict__["_target"].__class__
+
+    def _read(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def _copied(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
-        target, path, notes = (self.__dict__[key] for key in ("_target", "_path", "_notes"))
+        target = self.__dict__["_target"]
         if name in ("model_copy", "__copy__", "__deepcopy__"):
-            return lambda *args, **kwargs: _Recorded(_copy(target, *args, **kwargs), path, notes)
-        kind = type(target)
+            return self._copied
+        kind = target.__class__
         if name in kind.model_fields:
-            return _field(getattr(target, name), f"{path}{word(name)}", notes)
+            return self._read(name)
         member = next((owner.__dict__[name] for owner in kind.__mro__ if name in owner.__dict__), None)
         inherited = any(name in owner.__dict__ for owner in BaseModel.__mro__)
         if isinstance(member, property) and not inherited:
@@ -55,11 +66,81 @@ class _Recorded:
             return member.__get__(self)
         return getattr(target, name)
 
+    def __eq__(self, other: object) -> bool:  # what is remembered of another machine hides no read of this one
+        return self is other
+
     def __hash__(self) -> int:
         return hash(self.__dict__["_target"])
 
-    def __eq__(self, other: object) -> bool:  # what is remembered of another machine hides no read of this one
-        return self is other
+
+class _Recorded(_StandIn):
+    """Stands in for one group of figures, at `path` of the machine."""
+
+    def __init__(self, target: BaseModel, path: str, notes: Notes) -> None:
+        super().__init__(target)
+        self.__dict__.update(_path=path, _notes=notes)
+
+    def _read(self, name: str) -> Any:
+        target, path, notes = (self.__dict__[key] for key in ("_target", "_path", "_notes"))
+        return _field(getattr(target, name), f"{path}{word(name)}", notes)
+
+    def _copied(self, *args: Any, **options: Any) -> Any:
+        target, path, notes = (self.__dict__[key] for key in ("_target", "_path", "_notes"))
+        return _Recorded(_copy(target, *args, **options), path, notes)
+
+
+class _Noted(_StandIn):
+    """Stands in for a machine, and keeps what has been read of it: `parts`, by attribute."""
+
+    def __init__(self, target: BaseModel) -> None:
+        super().__init__(target)
+        self.__dict__.update(_parts={})
+
+    def _read(self, name: str) -> Any:
+        value = self.__dict__["_parts"][name] = getattr(self.__dict__["_target"], name)
+        self.__dict__[name] = value  # the next read comes straight from here
+        return value
+
+    def _copied(self, *args: Any, **options: Any) -> Any:
+        target = self.__dict__["_target"]
+        for name in target.__class__.model_fields:
+            self._read(name)
+        return _copy(target, *args, **options)
+
+
+T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """The last things that were made of machines, each with the parts of its machine that went into it."""
+
+    def __init__(self, most: int) -> None:
+        """most: things that are kept."""
+        self._most = most
+        self._kept: OrderedDict[tuple[Hashable, int], tuple[dict[str, Any], T]] = OrderedDict()
+        self._made = 0
+        self._lock = threading.Lock()
+
+    def of(self, key: Hashable, spec: Any, make: Callable[[Any], T]) -> T:
+        """What `make` makes of a machine; what it made for an equal key and equal parts that it read, where that is
+        kept. It reads nothing else that may change and does not hand on the stand-in that it gets."""
+        with self._lock:
+            for at, (parts, made) in reversed(self._kept.items()):
+                if at[0] == key and all(_same(getattr(spec, name), part) for name, part in parts.items()):
+                    self._kept.move_to_end(at)
+                    return made
+        machine = _Noted(spec)
+        made = make(machine)
+        with self._lock:
+            self._made += 1
+            self._kept[key, self._made] = machine.__dict__["_parts"], made
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return made
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or bool(a == b)
 
 
 def _field(value: Any, path: str, notes: Notes) -> Any:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -61,6 +61,7 @@ class MachineSpec(Group):
     _overrides: dict[str, str] = PrivateAttr(default_factory=dict)
     _implausible: tuple[str, ...] = PrivateAttr(default=())
     _file: MachineFile | None = PrivateAttr(default=None)
+    _hashed: tuple[tuple[Any, ...], str] = PrivateAttr(default=((), ""))
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -109,5 +110,12 @@ class MachineSpec(Group):
 
     def content_hash(self) -> str:
         """SHA-256 of the figures, the same in every process; title, chip, notes and sources do not count."""
+        parts = tuple(getattr(self, name) for name in type(self).model_fields)
+        # Remembered with what it is of: a changed copy takes over what its original remembers.
+        if len(self._hashed[0]) != len(parts) or any(a is not b for a, b in zip(self._hashed[0], parts, strict=True)):
+            self._hashed = parts, self._figures_hash()
+        return self._hashed[1]
+
+    def _figures_hash(self) -> str:
         figures = self.model_dump(mode="json", by_alias=True, exclude={"title", "chip", "notes"})
         return hashlib.sha256(json.dumps(figures, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -43,6 +44,10 @@ class Unit:
             raise ValueError(f"{value!r} is not a quantity: write for example {self.example!r}")
         if not isinstance(value, str):
             return Fraction(value) if not isinstance(value, float) else Fraction(repr(value))
+        return self._parse(value)
+
+    @lru_cache(maxsize=4096)  # noqa: B019  (there are a dozen units, for as long as the program runs)
+    def _parse(self, value: str) -> Fraction:
         match = _NUMBER.fullmatch(value)
         if match is None:
             raise ValueError(f"{value!r} is not a number with a unit: write for example {self.example!r}")
@@ -61,6 +66,7 @@ class Unit:
         hint = f"{number} {same_letters}" if same_letters else self.example
         raise ValueError(f"{unit!r} in {value!r} is not a unit of this quantity: write for example {hint!r}")
 
+    @lru_cache(maxsize=4096)  # noqa: B019
     def format(self, value: float | Fraction) -> str:
         """Write a value of the base unit exactly, with the largest unit in which it is a short number."""
         exact = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
@@ -168,6 +174,7 @@ _SUFFIXES = (
 )
 
 
+@lru_cache(maxsize=1024)
 def word(attribute: str) -> str:
     """Return the word that people type for an attribute: its name without the unit ("size_bytes" is typed "size")."""
     return next((attribute.removesuffix(suffix) for suffix in _SUFFIXES if attribute.endswith(suffix)), attribute)

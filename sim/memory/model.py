@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from arch.gpu import L2
+from sim.engine.buffers import filled
 from sim.engine.clock import TICKS_PER_CYCLE, transfer_ticks
 from sim.engine.search import TAGS
 from sim.memory.ahead import AHEAD, OTHER_SET
@@ -185,8 +186,8 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
     """State at tick 0 with an empty cache."""
     count = spec.slices * spec.sets
     return MemoryState(
-        tags=aligned(count * TAGS, np.int32, -1),
-        lines=aligned(count * TAGS, np.int64, 0),
+        tags=filled(count * TAGS, np.int32, -1),
+        lines=filled(count * TAGS, np.int64, 0),
         order=np.full(count, first_word(spec.replacement, spec.ways), np.int64),
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
@@ -198,15 +199,6 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
         dram=new_dram_state(spec.dram),
         counters=np.zeros(len(MemoryCounter), np.int64),
     )
-
-
-def aligned(count: int, dtype: type, value: int) -> NDArray:
-    """A filled array that starts at a host cache line, so that what is touched together lies in as few as possible."""
-    raw = np.empty(count * np.dtype(dtype).itemsize + 64, np.uint8)
-    skip = -raw.ctypes.data % 64
-    array: NDArray = raw[skip : skip + count * np.dtype(dtype).itemsize].view(dtype)
-    array[:] = value
-    return array
 
 
 def flush(spec: MemorySpec, state: MemoryState) -> None:

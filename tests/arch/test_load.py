@@ -322,3 +322,61 @@ def test_zero_needs_no_unit_and_other_numbers_do() -> None:
     assert load_arch("t4", ["sm.register_conflict=0"]).sm.register_conflict_cycles == 0
     with pytest.raises(InputError, match="has no unit"):
         load_arch("t4", ["sm.register_conflict=1"])
+
+
+# ---- what is kept between machines ----
+
+
+def test_groups_that_no_override_touches_are_the_same_objects() -> None:
+    base, more = load_arch("h100-sxm"), load_arch("h100-sxm", ["sm.count=144"])
+    assert more.l2 is base.l2
+    assert more.instructions[0] is base.instructions[0]
+    assert more.sm is not base.sm
+    assert more.sm.count == 144 != base.sm.count
+
+
+def test_a_machine_is_the_same_whatever_was_loaded_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides: list[list[str]] = [
+        [],
+        ["l2.size=2 MiB"],
+        ["dram.standard=hbm3"],
+        ["instructions.ffma.fp32.latency=9 cycles"],
+        ["clock.tensor=0.9"],
+    ]
+    for name in ("t4", "sn40l", "tpu-v1"):
+        for words in overrides[: 5 if name == "t4" else 1]:
+            kept = load_arch(name, words)
+            monkeypatch.setattr("arch.load._valid", {})
+            fresh = load_arch(name, words)
+            assert fresh == kept
+            assert fresh.content_hash() == kept.content_hash()
+            assert (fresh.sources, fresh.overrides, fresh.implausible, fresh.file) == (
+                kept.sources, kept.overrides, kept.implausible, kept.file,
+            )  # fmt: skip
+
+
+def test_what_was_wrong_stays_wrong_with_the_same_words() -> None:
+    for override in ("l2.size=0 MiB", "l2.ways=17.5", "instructions.ffma.fp32.interval=none", "sm.count=True"):
+        load_arch("t4")
+        first = message("t4", [override])
+        load_arch("t4", ["l2.size=2 MiB"])
+        assert message("t4", [override]) == first
+    assert "not a quantity" in message("t4", {"l2.hit_latency": True})
+    assert load_arch("t4", {"l2.hit_latency": 1}).l2.hit_latency_cycles == 1
+    assert "not a quantity" in message("t4", {"l2.hit_latency": True})
+
+
+def test_a_file_that_changed_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    for count in (20, 40, 20):
+        path.write_text(f"base: t4\nsm: {{count: {count}}}\n", encoding="utf-8")
+        assert load_arch(path).sm.count == count
+        assert load_arch(path, ["l2.size=2 MiB"]).sm.count == count
+
+
+def test_a_changed_copy_of_a_machine_has_a_hash_of_its_own() -> None:
+    spec = load_arch("t4")
+    before = spec.content_hash()
+    copy = spec.model_copy(update={"sm": spec.sm.model_copy(update={"count": 20})})
+    assert copy.content_hash() != before == spec.content_hash()
+    assert copy.content_hash() == load_arch("t4", ["sm.count=20"]).content_hash()

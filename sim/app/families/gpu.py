@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
+from arch.reads import Remembered
 from arch.units import BYTES
 from sim.app.families.choice import decide
 from sim.app.families.family import Ran, Subject
@@ -36,7 +37,7 @@ from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose
 from workloads.graphs import Graph, GraphOperator
 from workloads.ops import AllReduce, CopyH2D, Operator
-from workloads.registry import build, schedules
+from workloads.registry import builder, schedules
 from workloads.silicon import Environment, Row, environment_of, operator_of
 from workloads.written import OwnProgram, held_schedule, placed
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
 
 _COUNTS = ("events", "warp_instructions", "memory_lines")
+
+_PROGRAMS = Remembered[Program](16)
+"""Programs of the last operators: the points of a sweep that holds its schedule share one."""
 
 
 class Gpu:
@@ -158,7 +162,11 @@ def _configurations(request: Request, op: Operator, spec: GpuSpec) -> list[tuple
 
 def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
     """The program; InputError where operands, results and scratch together do not fit the device memory."""
-    program: Program = op.program if isinstance(op, OwnProgram) else build(op, spec, config)
+    if isinstance(op, OwnProgram):
+        program: Program = op.program
+    else:
+        make = builder(op.word, spec.family, config.schedule)
+        program = _PROGRAMS.of((make, op, config), spec, lambda machine: make(op, machine, config))
     addresses = program.addresses()
     end = max(addresses[tensor.name] + tensor.size_bytes for tensor in program.tensors)
     if end > spec.dram.size_bytes:

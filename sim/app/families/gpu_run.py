@@ -325,7 +325,7 @@ class _StreamRun:
         if recorder is not None:
             recorder.ended(origin_ps, launch)
         entry.results.append(launch.result)
-        del launch
+        launch.drop()
         yield time_ps
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from arch.gpu import GpuSpec
+from arch.reads import Remembered
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
 from sim.engine.jit import resolved
 from sim.gpu.counters import Counter
@@ -24,12 +25,13 @@ from sim.gpu.engine.events import Reason, Window
 from sim.gpu.engine.global_memory import Stores
 from sim.gpu.engine.pipes import SubCore
 from sim.gpu.engine.record import Recorder
-from sim.gpu.engine.state import new_state
+from sim.gpu.engine.state import drop_state, new_state
 from sim.gpu.engine.units import parameters
 from sim.gpu.engine.warp import Warp
 from sim.gpu.language import Kernel
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.lower.occupancy import Occupancy, occupancy, shared_of_cta
+from sim.gpu.lower.tables import GpuProgram
 from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter
@@ -41,6 +43,18 @@ FIGURES = ("clock.boost", "launch.drain", "launch.kernel", "launch.setup", "sm.i
 _LOG_ROWS = 1 << 16
 _WHOLE_KERNEL_TICKS = 1 << 40
 _CODE_SLOTS = 64  # places for machine code below the tensors
+
+
+_LOWERED = Remembered[tuple[Kernel, GpuProgram]](16)
+"""Tables of the last kernels, with the kernels themselves, by whose identity they are found."""
+
+_ADVANCE: dict[bool, Callable[..., int]] = {}
+"""The compiled loop, by whether it records; types of arguments differ in nothing else."""
+
+
+def _lowered(kernel: Kernel, addresses: Mapping[str, int], spec: GpuSpec) -> GpuProgram:
+    key = (id(kernel), tuple(addresses.items()))
+    return _LOWERED.of(key, spec, lambda machine: (kernel, lower_kernel(kernel, addresses, machine)))[1]
 
 
 @dataclass
@@ -167,14 +181,13 @@ class Launch:
             exact=device.exact,
             cold=cold,
         )
-        self.program = lower_kernel(kernel, addresses, spec)
+        self.program = _lowered(kernel, addresses, spec)
         self.p = parameters(spec, launch)
         self.launch_ps = launch_ps
         window = device.window
         if window is None and device.log:
             window = Window(0, _WHOLE_KERNEL_TICKS, 0, int(self.p[Chip.SMS]) - 1, _LOG_ROWS, trace=False)
         self.state = new_state(self.p, spec, window)
-        self._native: Callable[..., int] | None = None
         self._memory_before = device.memory.counters.copy()
         self.samples: list[tuple[int, np.ndarray]] = []
         self.clocks: list[tuple[int, int]] = [(0, self.clock_hz)]
@@ -199,9 +212,10 @@ class Launch:
 
     def _advance(self, until: int) -> int:
         arguments = (self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
-        if self._native is None:
-            self._native = resolved(native.advance, *arguments)
-        tick = self._native(*arguments)
+        records = self.state.log is not None
+        if records not in _ADVANCE:
+            _ADVANCE[records] = resolved(native.advance, *arguments)
+        tick = _ADVANCE[records](*arguments)
         if tick < 0 and self._clusters_left() + self.state.chip[Grid.LIVE_CTAS] > 0:
             raise DeadlockError(waiting(self.kernel, self.state))
         return int(tick)
@@ -288,6 +302,11 @@ class Launch:
         for _ in self.windows(drain_ps):
             pass
         return self.result
+
+    def drop(self) -> None:
+        """Hands back the memory of the state, tens of megabytes; only `result`, `samples` and `clocks` are left."""
+        drop_state(self.state)
+        del self.state
 
     # ---- results
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from arch.gpu import GpuSpec
+from sim.engine.buffers import filled, give_back
 from sim.engine.search import TAGS
 from sim.gpu.counters import Counter
 from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, NamedBarrier
@@ -27,7 +28,6 @@ from sim.gpu.engine.tensor import TensorCore
 from sim.gpu.engine.tma import TmaBox, TmaFigure, TmaQueue
 from sim.gpu.engine.tree import ID_MASK, NEVER, TreeFigure
 from sim.gpu.engine.warp import Warp
-from sim.memory.model import aligned
 from sim.memory.replacement import first_word
 
 CHIP_WIDTH = 32
@@ -95,7 +95,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         log, trace = _zeros(window.rows, EVENT_COLUMNS), _zeros(window.rows if window.trace else 0, TRACE_COLUMNS)
     l1_sets, l1_ways = sms * int(p[L1Figure.SETS]), int(p[L1Figure.WAYS])
     return GpuState(
-        tree=np.full(2 * int(p[TreeFigure.SMS]) << int(p[TreeFigure.LEVELS]), NEVER, dtype=np.int64),
+        tree=filled(2 * int(p[TreeFigure.SMS]) << int(p[TreeFigure.LEVELS]), np.int64, NEVER),
         chip=chip,
         warps=_rows(warps, Warp.WIDTH),
         sub_cores=sub_core_rows,
@@ -110,9 +110,9 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         tma_in_flight=_zeros(sms, int(p[TmaFigure.LINES_IN_FLIGHT])),
         l1_misses=_zeros(sms, int(p[L1Figure.MISS_QUEUE])),
         stores=_zeros(sms, int(p[L1Figure.MISS_QUEUE])),
-        l1_tags=np.full(l1_sets * TAGS, -1, dtype=np.int32),
+        l1_tags=filled(l1_sets * TAGS, np.int32, -1),
         l1_lines=_zeros(l1_sets, l1_ways),
-        l1_order=np.full(l1_sets, first_word(int(p[L1Figure.REPLACEMENT]), l1_ways), dtype=np.int64),
+        l1_order=filled(l1_sets, np.int64, first_word(int(p[L1Figure.REPLACEMENT]), l1_ways)),
         l1_ahead=_zeros(CHUNK),
         flags=_zeros(max(1, int(p[SemaphoreFigure.FLAGS])), 2),
         flag_waiters=_zeros(warps),
@@ -126,16 +126,21 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
     )
 
 
+def drop_state(state: GpuState) -> None:
+    """Hands the arrays of a launch back that nobody looks at any more; those of a recording stay."""
+    give_back(array for array in state._replace(log=None, trace=None) if array is not None)
+
+
 def _place_in_gpc(gpc: np.ndarray) -> np.ndarray:
     """The number of each SM within its GPC, of SMs in the order of GPCs."""
     return np.arange(len(gpc)) - np.searchsorted(gpc, gpc)
 
 
 def _zeros(*shape: int) -> np.ndarray:
-    return np.zeros(shape, dtype=np.int64)
+    return filled(shape, np.int64, 0)
 
 
 def _rows(count: int, width: int) -> np.ndarray:
-    """Rows that begin at host cache lines."""
+    """Rows that begin at host cache lines, as the array does."""
     width = -(-width // 8) * 8
-    return aligned(count * width, np.int64, 0).reshape(count, width)
+    return filled((count, width), np.int64, 0)
