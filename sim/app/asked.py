@@ -26,7 +26,7 @@ def asked_of(request: Request, known: Collection[str]) -> Asked:
         implausible=tuple(request.machine.implausible),
         machine_file=FileRecord(file.name, file.sha256) if file else None,
         program=_read(request.program) if request.program else None,
-        workload_file=FileRecord(Path(own.path).name, own.sha256) if (own := request.program_file) else None,
+        workload_file=FileRecord(Path(own.path).name, own.sha256) if (own := request.workload_file) else None,
         versions=versions(),
     )
 

@@ -18,6 +18,7 @@ from sim.app.cost import Cost, version
 from sim.app.families import family_of
 from sim.app.families.choice import Tried, contenders, decide
 from sim.app.families.family import Family, Plan, Ran
+from sim.app.families.network import NetworkPlan
 from sim.app.families.request import Progress, Request, part
 from sim.app.report.asked import titled
 from sim.app.report.compare import Comparison, Unsupported
@@ -26,7 +27,7 @@ from sim.app.report.report import Report
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
 from workloads.graphs import Graph
-from workloads.ops import Operator
+from workloads.ops import NetworkFile, Operator
 from workloads.parse import parse
 from workloads.silicon import Row
 from workloads.written import given
@@ -165,6 +166,8 @@ def program_listing(
     """The program that `simulate` would run, as text with the cost of each instruction."""
     asked = request_of(workload, machine, set, schedule=schedule, without=without)
     plan = _plan(asked)
+    if isinstance(plan, NetworkPlan):
+        return plan.listing()
     return _family(asked).listing(asked, 0 if _alone(plan) else decide(plan).chosen)
 
 
@@ -236,7 +239,8 @@ def run_recorded(request: Request, progress: Progress | None = None) -> tuple[Ru
 
 
 def _plan(request: Request) -> Plan:
-    return _family(request).plan(request)
+    family = _family(request)
+    return NetworkPlan.of(request, family) if isinstance(request.asked, NetworkFile) else family.plan(request)
 
 
 def _alone(plan: Plan, tune: bool = False) -> bool:
@@ -283,6 +287,7 @@ def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord
         check=check,
         simulator=cost.stats(**ran.counts),
         operators=ran.operators,
+        layers=ran.layers,
         notes=[*ran.notes, *found, *left_out],
     )
 

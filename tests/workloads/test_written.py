@@ -175,7 +175,7 @@ def test_a_lock_knows_the_file(file: Path, capsys: pytest.CaptureFixture[str]) -
     file.write_text(COPY.replace("warps: int = 4", "warps: int = 8"), encoding="utf-8")
     code, out, _ = run(capsys, "check", "--workers", "1")
     assert code == 1
-    assert "the program's file:" in out
+    assert "the workload's file:" in out
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,15 @@ from workloads.ops.contractions import Conv2d, Matvec
 from workloads.ops.gemm import Gemm
 from workloads.ops.inference import Inference
 from workloads.ops.movement import AllReduce, CopyH2D, Sum, Transpose
+from workloads.ops.network_file import NetworkFile, NetworkLayer, shipped_networks
 from workloads.ops.pointwise import FUNCTIONS, Pointwise
 from workloads.ops.rowwise import LayerNorm, LayerNormBackward, RmsNorm, RowOperator, Softmax, SoftmaxBackward
 
 __all__ = [
     "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllReduce", "Array", "Attention", "Conv2d", "CopyH2D", "Gemm",
-    "Inference", "LayerNorm", "LayerNormBackward", "Matvec", "Operand", "Operator", "Pointwise", "RmsNorm",
-    "RowOperator", "Softmax", "SoftmaxBackward", "Sum", "Transpose", "operator_class", "operator_words",
-    "random_array", "short_words",
+    "Inference", "LayerNorm", "LayerNormBackward", "Matvec", "NetworkFile", "NetworkLayer", "Operand", "Operator",
+    "Pointwise", "RmsNorm", "RowOperator", "Softmax", "SoftmaxBackward", "Sum", "Transpose",
+    "operator_class", "operator_words", "random_array", "shipped_networks", "short_words",
 ]  # fmt: skip
 
 GRAPHS = {"bert_layer": "workloads.graphs.bert", "llama": "workloads.graphs.llama"}

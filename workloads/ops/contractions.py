@@ -123,12 +123,12 @@ class Conv2d(Operator):
 
     def references(self, *operands: Array) -> tuple[Array, ...]:
         """Y by the multiply of X's patches with W."""
-        patches, weights = self._patches(*operands)
-        return (self._image(self._multiply.reference(patches, weights)),)
+        patches, weights = self.patches(*operands)
+        return (self.image(self._multiply.reference(patches, weights)),)
 
     def largest_error(self, results: Sequence[Array], *operands: Array) -> float:
         """As that of the multiply."""
-        patches, weights = self._patches(*operands)
+        patches, weights = self.patches(*operands)
         y = np.asarray(results[0], dtype=np.float64).reshape(self.results[0].shape)
         y = y if self.layout == "nhwc" else y.transpose(0, 2, 3, 1)
         columns = y.reshape(-1, self.groups, self.k // self.groups).swapaxes(0, 1)
@@ -147,7 +147,7 @@ class Conv2d(Operator):
     def _filter(self) -> tuple[int, int]:
         return (self.r, self.s)
 
-    def _patches(self, x: Array, w: Array) -> tuple[Array, Array]:
+    def patches(self, x: Array, w: Array) -> tuple[Array, Array]:
         """X as [groups, n p q, r s c] and W as [groups, k, r s c]."""
         if self.layout == "nchw":
             x, w = x.transpose(0, 2, 3, 1), w.transpose(0, 2, 3, 1)
@@ -163,7 +163,7 @@ class Conv2d(Operator):
         weights = w.reshape(self.groups, self.k // self.groups, -1)
         return patches.transpose(2, 0, 1, 3).reshape(self.groups, patches.shape[0], -1), weights
 
-    def _image(self, products: Array) -> Array:
+    def image(self, products: Array) -> Array:
         """[groups, n p q, k / groups] as Y."""
         rows, columns = self.output
         y = products.swapaxes(0, 1).reshape(self.n, rows, columns, self.k)

@@ -1,12 +1,17 @@
 """Convolutions on a TPU: images in the unified buffer, patches gathered by the systolic set-up, filters as weights.
 
-Images come in chunks of which two fit beside the results. Each group of channels has tiles of its own; a depthwise
+Images come in chunks of which two fit beside the results; an image that is too large for that comes in bands of rows,
+each with the rows that its windows share with the next. Each group of channels has tiles of its own; a depthwise
 convolution so uses one column of the array at a time.
+
+Where inputs stay in the array they are its weights: patches are laid out in weight memory before the run, and filters
+stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,24 +25,44 @@ from workloads.ops import Conv2d
 from workloads.registry import register
 from workloads.tpu.choose import Config, block_rows, product_candidates
 from workloads.tpu.emit import Emitter, Outbox, formats, load, store
+from workloads.tpu.gemm import build as build_gemm
+from workloads.tpu.gemm import candidates as gemm_candidates
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """What the unified buffer holds at a time: `images` whole images from `image` on, or a band of one of them.
+
+    top, rows: rows of each image's result. first, height: rows of each image of X; above: rows of zeros over them.
+    """
+
+    image: int
+    images: int
+    top: int
+    rows: int
+    first: int
+    height: int
+    above: int
 
 
 @register("conv2d", "tpu", "auto")
 def candidates(op: Conv2d, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """Layouts with their estimates, the best first."""
     bits, _ = formats(op, spec, str(op.dtype), str(op.out))
-    if spec.array.dataflow == "is":
-        raise InputError(f"{op}: patches are gathered on their way into the array, so array.dataflow must be ws or os")
     gemm = op.as_gemm()
+    if spec.array.dataflow == "is":
+        return gemm_candidates(gemm, spec, schedule)
     return product_candidates(spec, schedule, gemm.m, gemm.k, gemm.n, gemm.batch, bits, bits // 8)
 
 
 @register("conv2d", "tpu", "tiled")
 def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
-    """The program; InputError where one image does not fit the unified buffer."""
+    """The program; InputError where one row of windows does not fit the unified buffer."""
     bits, out_bits = formats(op, spec, str(op.dtype), str(op.out))
     if config.wide:
         raise InputError(f"{op}: 8x16 is for matrix products")
+    if spec.array.dataflow == "is":
+        return _laid_out(op, spec, config)
     e = Emitter(spec, str(op))
     wide, out_bytes = bits // 8, out_bits // 8
     p, q = op.output
@@ -45,29 +70,31 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
     y = e.host(op.n * p * q * op.k * out_bytes)
     channels, filters = op.c // op.groups, op.k // op.groups
     weights = [e.weights(channels * op.r * op.s, filters, bits // 8) for _ in range(op.groups)]
-    image_bytes = op.h * op.w * op.c * wide
+    row_bytes = op.w * op.c * wide
     block = block_rows(spec, op.n * p * q, config.whole)
     outbox = Outbox(e, block, out_bits)
     room = spec.unified_buffer.size_bytes - e.ub_bytes - 4 * e.align
-    images = op.n if op.n * image_bytes <= room else min(op.n, max(1, room // (2 * image_bytes)))
-    chunks = [(first, min(images, op.n - first)) for first in range(0, op.n, images)]
-    buffers = [e.ub(images * image_bytes) for _ in range(min(2, len(chunks)))]
+    chunks = _chunks(op, room // row_bytes)
+    most = max(chunk.images * chunk.height for chunk in chunks)
+    buffers = [e.ub(most * row_bytes) for _ in range(min(2, len(chunks)))]
 
     def fetch(number: int) -> None:
-        first, count = chunks[number]
-        size = count * image_bytes
-        e.add(ReadHostMemory(x + first * image_bytes, buffers[number % len(buffers)], 1, size, size, size))
+        chunk = chunks[number]
+        size = chunk.images * chunk.height * row_bytes
+        source = x + (chunk.image * op.h + chunk.first) * row_bytes
+        e.add(ReadHostMemory(source, buffers[number % len(buffers)], 1, size, size, size))
 
     fetch(0)
-    for number, (image, count) in enumerate(chunks):
+    for number, chunk in enumerate(chunks):
         e.sync("host_read", *e.matrices)
         for matrix in e.matrices:
             e.sync(matrix, "host_read")
         if number + 1 < len(chunks):
             fetch(number + 1)
         source = buffers[number % len(buffers)]
-        for first in range(0, count * p * q, block):
-            rows = min(block, count * p * q - first)
+        positions = chunk.images * chunk.rows * q
+        for first in range(0, positions, block):
+            rows = min(block, positions - first)
             for group, area in enumerate(weights):
                 for n in range(area.wide):
                     array = n % spec.array.count
@@ -75,10 +102,10 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
                     height = spec.array.rows if spec.array.dataflow == "os" else rows
                     for row in range(0, rows, height):
                         some = min(height, rows - row)
-                        make = partial(_multiply, op, spec, source, bits, group, first + row, some)
+                        make = partial(_multiply, op, chunk, spec, source, bits, group, first + row, some)
                         e.column(area, n, make, acc + row, array)
                     column = group * filters + n * area.width
-                    host = y + ((image * p * q + first) * op.k + column) * out_bytes
+                    host = y + (((chunk.image * p + chunk.top) * q + first) * op.k + column) * out_bytes
                     outbox.send(acc, rows, area.columns_of(n), array, host, op.k * out_bytes)
     outbox.flush()
 
@@ -99,16 +126,53 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
     return Program(op.word, str(config), e.instructions, e.host_bytes, e.weight_bytes, fill, results)
 
 
+def _laid_out(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
+    """The convolution as the product of its patches, which rest, and its filters."""
+    product = build_gemm(op.as_gemm(), spec, config)
+
+    def fill(memory: Any, operands: Sequence[NDArray[Any]]) -> None:
+        product.fill(memory, op.patches(*operands))
+
+    def results(memory: Any) -> list[NDArray[Any]]:
+        return [op.image(product.results(memory)[0])]
+
+    note = "Patches are laid out in weight memory before the run: nothing on the chip gathers them there."
+    return replace(product, name=op.word, fill=fill, results=results, notes=(*product.notes, note))
+
+
+def _chunks(op: Conv2d, room: int) -> list[_Chunk]:
+    """Chunks of which one fits `room` rows of X if it is the only one, and two otherwise, where that can be."""
+    p = op.output[0]
+    if op.n * op.h <= room or 2 * op.h <= room:
+        images = op.n if op.n * op.h <= room else min(op.n, room // (2 * op.h))
+        return [
+            _Chunk(first, min(images, op.n - first), 0, p, 0, op.h, op.padding[0]) for first in range(0, op.n, images)
+        ]
+    stride, reach = op.strides[0], (op.r - 1) * op.dilation + 1
+    most = max(1, (room // 2 - reach) // stride + 1)
+    rows = -(-p // -(-p // most))
+    return [_band(op, image, top, min(rows, p - top)) for image in range(op.n) for top in range(0, p, rows)]
+
+
+def _band(op: Conv2d, image: int, top: int, rows: int) -> _Chunk:
+    """The rows of an image that some rows of its result need."""
+    start = top * op.strides[0] - op.padding[0]
+    end = start + (rows - 1) * op.strides[0] + (op.r - 1) * op.dilation + 1
+    first = min(max(start, 0), op.h - 1)
+    return _Chunk(image, 1, top, rows, first, max(min(end, op.h) - first, 1), first - start)
+
+
 def _multiply(
-    op: Conv2d, spec: TpuSpec, source: int, bits: int, group: int, first: int, rows: int, step: int, repeat: int
-) -> MatrixMultiply:
+    op: Conv2d, chunk: _Chunk, spec: TpuSpec, source: int, bits: int, group: int, first: int, rows: int, step: int,
+    repeat: int,
+) -> MatrixMultiply:  # fmt: skip
     """Patches of `rows` output positions from `first` on, times `repeat` tiles of a group's filters."""
-    p, q = op.output
     channels = op.c // op.groups
-    (stride_h, stride_w), (pad_h, pad_w) = op.strides, op.padding
+    (stride_h, stride_w), pad_w = op.strides, op.padding[1]
     image = Image(
-        op.h, op.w, op.c, op.r, op.s, p, q, stride_h, stride_w, pad_h, pad_w, op.dilation, group * channels, channels
-    )
+        chunk.height, op.w, op.c, op.r, op.s, chunk.rows, op.output[1], stride_h, stride_w, chunk.above, pad_w,
+        op.dilation, group * channels, channels,
+    )  # fmt: skip
     start = step * spec.array.rows
     depth = min(repeat * spec.array.rows, channels * op.r * op.s - start)
     pitch = op.c * bits // 8

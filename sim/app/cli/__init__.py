@@ -234,7 +234,8 @@ def _drawing(report: Report) -> Figure:
     parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3)) if own else [figure]
     left, right = parts[0].subplots(1, 2)
     report.plot_roofline(left)
-    (report.plot_profile if report.record.operators else report.plot_stalls)(right)
+    record = report.record
+    (report.plot_layers if record.layers else report.plot_profile if record.operators else report.plot_stalls)(right)
     if own:
         own(report, parts[1])
     return figure

@@ -81,6 +81,7 @@ def add_workload(parser: Parser) -> None:
     parser.add_argument(
         "keys", nargs="*", default=[], metavar="k=v", help=f"its keys; {parser.prog} OP --help or tilewave ops OP"
     )
+    parser.add_argument("--file", metavar="FILE", help="of a network: as the key file=FILE")
 
 
 def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -93,7 +94,8 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
     options, rest = parser.parse_known_args(words)
     if hasattr(options, "operator"):
         late = [word for word in rest if "=" in word and not word.startswith("-")]
-        options.workload = " ".join([options.operator, *options.keys, *late])
+        file = [f"file={options.file}"] if options.file else []
+        options.workload = " ".join([options.operator, *options.keys, *late, *file])
         rest = [word for word in rest if word not in late]
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}{hint(rest[0], options.parser.option_words)}")
@@ -160,7 +162,7 @@ def add_scope(parser: Parser) -> None:
         "--scope",
         default="kernel",
         metavar="SCOPE",
-        help="what time covers: kernel (default), event, stream, graph, host",
+        help="what time covers: kernel (default), event, stream, graph, host, array (TPUs)",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sim.app.families.request import Progress, Request
-from sim.app.report.record import CheckResult, KernelRecord, MachineFigures, OperatorTime
+from sim.app.report.record import CheckResult, KernelRecord, LayerTime, MachineFigures, OperatorTime
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from workloads.ops import Operator
@@ -56,6 +56,7 @@ class Ran:
     counts: Mapping[str, int]
     host_ps: Mapping[str, int] = field(default_factory=dict)
     operators: Sequence[OperatorTime] = ()
+    layers: Sequence[LayerTime] = ()
     notes: Sequence[str] = ()
     check: Callable[[], tuple[CheckResult, list[str]]] | None = None
     timeline: Callable[[], Timeline] | None = None

@@ -12,7 +12,7 @@ from arch.spec import MachineSpec
 from sim.host.scopes import Replayed
 from workloads.gpu.select import split_without
 from workloads.graphs import Graph
-from workloads.ops import Operator
+from workloads.ops import NetworkFile, Operator
 from workloads.parse import parse
 from workloads.written import ProgramFile
 
@@ -74,10 +74,10 @@ class Request:
         return parse(self.workload) if isinstance(self.workload, str) else self.workload
 
     @property
-    def program_file(self) -> ProgramFile | None:
-        """The file whose function makes the program, if the workload is one of one's own."""
+    def workload_file(self) -> ProgramFile | NetworkFile | None:
+        """The workload, where a file says what it is: a program of one's own, a network."""
         asked = self.asked
-        return asked if isinstance(asked, ProgramFile) else None
+        return asked if isinstance(asked, ProgramFile | NetworkFile) else None
 
     def beyond(self, known: Collection[str]) -> list[str]:
         """Names of options that are not at their default and not in `known`."""

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from sim.tpu.show import ArrayRun
     from workloads.silicon import Row
 
-SCOPES = ("kernel", "host")
-"""`kernel`: from the first instruction to the last result in host memory; `host`: with interrupt and driver."""
+SCOPES = ("kernel", "host", "array")
+"""`kernel`: from the first instruction to the last result in host memory; `host`: with interrupt and driver; `array`:
+of the array alone, whose neighbours never make it wait, as SCALE-Sim counts."""
 
 _NO_LIMIT = 2**40
 """Rows or bytes of what the array alone never waits for."""
@@ -125,6 +126,8 @@ class ProgramPlan:
         """Runs a candidate, with numbers where a check is asked for."""
         request, spec, op = self.request, self.spec, self.op
         config = self.configurations[number][0]
+        if request.scope == "array":
+            return self._array(config, wanted)
         program = program_of(op, spec, config, request.program)
         memory = None
         if request.check:
@@ -137,7 +140,6 @@ class ProgramPlan:
         record = _kernel(spec, program, result, alone)
         host_ps = spec.host.turnaround_ps if request.scope == "host" else 0
         called = host_ps > 0 or any(isinstance(step, InterruptHost) for step in program.instructions)
-        facts = {"workload": str(request.asked), "machine": spec.label, "schedule": program.schedule}
         return Ran(
             schedule=program.schedule,
             machine=machine_figures(spec, str(op.dtype)),
@@ -148,9 +150,36 @@ class ProgramPlan:
             host_ps={"host": host_ps} if host_ps else {},
             notes=[*program.notes, *(["A what-if: TPU v1 has no vector unit."] if spec.vector else [])],
             check=partial(_check, op, program, memory, operands) if memory is not None else None,
-            timeline=partial(program_timeline, facts, result, wanted) if wanted else None,
+            timeline=partial(program_timeline, self._facts(program), result, wanted) if wanted else None,
             reads=lambda path: called or not path.startswith("host."),
         )
+
+    def _array(self, config: Config | str, wanted: Wanted | None) -> Ran:
+        """The array of a candidate alone. InputError where numbers or a program of one's own are asked for."""
+        for name in ("check", "program"):
+            if getattr(self.request, name):
+                raise InputError(f"scope=array: the array alone moves no numbers, from no listing; leave out {name}")
+        if isinstance(self.op, OwnProgram):
+            raise InputError(f"scope=array: {self.op} is a program for this machine's buffers; take scope=kernel")
+        spec = _unlimited(self.spec)
+        program: Program = build(self.op, spec, config)
+        result = Machine(spec, program, alone=True, log=wanted is not None).run()
+        record = _kernel(spec, program, result, -(-result.array_ticks // TICKS_PER_CYCLE))
+        return Ran(
+            schedule=program.schedule,
+            machine=machine_figures(spec, str(self.op.dtype)),
+            kernels=[record],
+            device_ps=record.time_ps,
+            time_ps=record.time_ps,
+            counts={"events": result.events, "instructions": result.instructions},
+            notes=["The array alone: memories, host and activation unit take no time."],
+            timeline=partial(program_timeline, self._facts(program), result, wanted) if wanted else None,
+            reads=lambda path: path.partition(".")[0] in ("array", "clock"),
+        )
+
+    def _facts(self, program: Program) -> dict[str, str]:
+        """What a timeline says about the run."""
+        return {"workload": str(self.request.asked), "machine": self.spec.label, "schedule": program.schedule}
 
 
 def program_of(op: Operator, spec: TpuSpec, config: Config | str, path: str = "") -> Program:
@@ -165,14 +194,19 @@ def program_of(op: Operator, spec: TpuSpec, config: Config | str, path: str = ""
 
 def array_cycles(op: Operator, spec: TpuSpec, config: Config | str) -> int:
     """Cycles of the array alone: nothing around it takes time, accumulators and buffers are as large as it likes."""
-    ideal = spec.model_copy(
+    ideal = _unlimited(spec)
+    program: Program = build(op, ideal, config)
+    return _alone(ideal, program)
+
+
+def _unlimited(spec: TpuSpec) -> TpuSpec:
+    """The machine with accumulators and a unified buffer as large as a program likes."""
+    return spec.model_copy(
         update={
             "accumulators": spec.accumulators.model_copy(update={"rows": _NO_LIMIT}),
             "unified_buffer": spec.unified_buffer.model_copy(update={"size_bytes": _NO_LIMIT}),
         }
     )
-    program: Program = build(op, ideal, config)
-    return _alone(ideal, program)
 
 
 def _alone(spec: TpuSpec, program: Program) -> int:

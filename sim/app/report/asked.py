@@ -35,7 +35,8 @@ class Asked:
 
     conditions: those of `DEFAULT_CONDITIONS` that mean something on the machine. overrides: figures of the machine that
     were changed, as typed, by path; unread: those of them that nothing read in this run. program: a listing that
-    was run instead. workload_file: the file whose function made the program. versions: of the program and
+    was run instead. workload_file: the file that says what is computed: a
+    program, a network. versions: of the program and
     of what it computes with; no number depends on them, so that studies do not keep them. implausible: figures beyond
     what real machines have, in words.
     """

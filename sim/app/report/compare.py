@@ -54,12 +54,21 @@ class Comparison(Shown):
 
         return roofline(self.reports, ax)
 
+    def _layers(self) -> Section:
+        """The layers of a network, a column a machine; no rows for other workloads."""
+        reports = [report for report in self.reports if report.record.layers]
+        columns = [[time_text(layer.time_ps) for layer in report.record.layers] for report in reports]
+        names = [layer.name for layer in reports[0].record.layers] if reports else []
+        labels = (f"{r.record.machine_label} {r.record.dtype}" for r in reports)
+        return Section("Layers", tuple(zip(names, *columns, strict=True)), ("layer", *labels))
+
     def sections(self) -> list[Section]:
         """The table, then what bounds each machine, in words."""
         found = [Section(self.title, tuple(_cells(report) for report in self.reports), _HEADER)]
         for report in self.reports:
             verdict = sections_of(report)[-1]
             found.append(Section(f"{verdict.title}: {report.record.machine_label}", verdict.rows))
+        found.append(self._layers())
         refused = tuple((row.machine, row.reason) for row in self.rows if isinstance(row, Unsupported))
         return [section for section in (*found, Section("Not run", refused)) if section.rows]
 

@@ -25,6 +25,10 @@ class FamilyReport(Protocol):
         """Makers of sections, after the memory chart."""
 
     @property
+    def LAYER_COLUMNS(self) -> Sequence[tuple[str, Callable[[Figures], str]]]:
+        """What the table of a network's layers has beside what all families have: name and cell."""
+
+    @property
     def draw(self) -> Callable[[Report, Figure], None] | None:
         """Draws what only the family has below roofline and stalls; None where that is nothing."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
-from sim.app.report.record import KernelRecord, MachineFigures, RunRecord
+from sim.app.report.record import KernelRecord, LayerTime, MachineFigures, RunRecord
 
 LEVELS = (
     *("accumulators", "unified_buffer", "pmu", "smem", "dsmem", "l1", "l2"),
@@ -87,6 +88,17 @@ class Figures:
         flops = 2 * kernel.counters["macs"] if "macs" in kernel.counters else run.flops if len(run.kernels) == 1 else 0
         external = _external(run.machine, kernel.counters, run.operand_bytes)
         return cls(run.machine, (kernel,), flops, kernel.time_ps, external, kernel.counters)
+
+    @classmethod
+    def of_layers(cls, run: RunRecord) -> list[tuple[LayerTime, Figures]]:
+        """The layers of a network, each with figures of its own."""
+        kernels, found = iter(run.kernels), []
+        for layer in run.layers:
+            own = tuple(islice(kernels, layer.kernels))
+            counters = total(k.counters for k in own)
+            external = _external(run.machine, counters, layer.operand_bytes)
+            found.append((layer, cls(run.machine, own, 2 * layer.macs, layer.time_ps, external, counters)))
+        return found
 
     @property
     def cycles(self) -> int:

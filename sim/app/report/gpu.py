@@ -89,6 +89,7 @@ def _occupancy(report: Report) -> Section:
 
 
 SECTIONS = (_occupancy,)
+LAYER_COLUMNS = ()
 draw = None
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from sim.app.report.asked import titled
-from sim.app.report.figures import shares
+from sim.app.report.figures import Figures, shares
 from sim.app.report.profile import profile
 from sim.app.report.sections import SMALLEST_STALL, words
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TITLE_WIDTH = 48
 """Letters of a title's line, as many as stand above a picture."""
 _LEGEND_WIDTH = 30
+_MOST_TICKS = 20
+"""Layers that are named beside a picture."""
 
 
 def picture_title(text: str, width: int = TITLE_WIDTH) -> str:
@@ -109,6 +111,22 @@ def time_by_operator(report: Report, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="device time, us")
     ax.set_title(picture_title(f"operators, {report.record.title}"), fontsize="medium")
     ax.legend(fontsize="small", loc="lower right")
+    return ax
+
+
+def time_by_layer(report: Report, ax: Axes | None = None) -> Axes:
+    """Time of each layer of a network from top to bottom, coloured by what bounds it."""
+    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    layers = [(layer, figures.bound) for layer, figures in Figures.of_layers(report.record)]
+    for bound in dict.fromkeys(bound for _, bound in layers):
+        chosen = [(i, layer) for i, (layer, by) in enumerate(layers) if by == bound]
+        ax.barh([i for i, _ in chosen], [layer.time_ps * 1e-6 for _, layer in chosen], label=words(bound))
+    step = -(-len(layers) // _MOST_TICKS)
+    ax.set_yticks(range(0, len(layers), step), [as_it_is(layer.name) for layer, _ in layers[::step]], fontsize="small")
+    ax.invert_yaxis()
+    ax.set(xlabel="time, us")
+    ax.set_title(picture_title(f"layers, {report.record.title}"), fontsize="medium")
+    ax.legend(fontsize="small", title="bound by")
     return ax
 
 

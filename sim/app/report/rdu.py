@@ -123,6 +123,7 @@ def _stages(report: Report) -> Section:
 
 
 SECTIONS = (_placement, _stages, _prefetch)
+LAYER_COLUMNS = ()
 
 
 def _waited_ps(figures: Figures) -> int:

@@ -162,6 +162,21 @@ class OperatorTime:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerTime:
+    """One layer of a network, run by itself. kernels: how many of the record's are its own, in their order."""
+
+    name: str
+    workload: str
+    """The operator as text."""
+    schedule: str
+    kernels: int
+    time_ps: int
+    """In the record's scope."""
+    macs: int
+    operand_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFigures:
     """The figures of a machine that a report divides by. Peaks are at the boost clock, but see `peak_hz`."""
 
@@ -238,6 +253,8 @@ class RunRecord:
     simulator: SimulatorStats | None = None
     operators: Sequence[OperatorTime] = ()
     """The operators of a graph, in the order of their calls."""
+    layers: Sequence[LayerTime] = ()
+    """The layers of a network, in the order of its file."""
     notes: Sequence[str] = ()
     """Anything that a reader must know, one sentence each."""
 

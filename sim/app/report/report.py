@@ -69,6 +69,11 @@ class Report(Shown):
             **_measured(figures, run.macs),
             "kernels": [self._kernel_dict(kernel) for kernel in run.kernels],
         }
+        if run.layers:
+            result["layers"] = [
+                {name: getattr(layer, name) for name in ("name", "workload", "schedule")} | _measured(own, layer.macs)
+                for layer, own in Figures.of_layers(run)
+            ]
         if run.operators:
             result["profile"] = [entry.to_dict() for entry in profile(run)]
         if run.host_ps:
@@ -109,6 +114,12 @@ class Report(Shown):
         from sim.app.report.plots import time_by_operator
 
         return time_by_operator(self, ax)
+
+    def plot_layers(self, ax: Axes | None = None) -> Axes:
+        """Draws the time of each layer of a network."""
+        from sim.app.report.plots import time_by_layer
+
+        return time_by_layer(self, ax)
 
     def sections(self) -> list[Section]:
         """The report as tables, in Nsight Compute's order, and what bounds the run in words."""

@@ -69,6 +69,7 @@ def sections_of(report: Report) -> list[Section]:
         _stalls,
         _memory,
         *family(report.record.machine.family).SECTIONS,
+        _layers,
         _clock,
         _time_parts,
         _profile,
@@ -262,8 +263,24 @@ def _classes(report: Report) -> Section:
     return Section("Operator classes", rows, ("class", "operations", "device time", ""))
 
 
+def _layers(report: Report) -> Section:
+    """The layers of a network in order, and what they take of its time."""
+    own = family(report.record.machine.family).LAYER_COLUMNS
+    whole = report.figures.time_ps
+    rows = tuple(
+        (
+            layer.name, layer.workload, f"{figures.cycles:,}", time_text(layer.time_ps), percent(layer.time_ps / whole),
+            percent(figures.share_of_peak), figures.bound, *(cell(figures) for _, cell in own), layer.schedule,
+        )
+        for layer, figures in Figures.of_layers(report.record)
+    )  # fmt: skip
+    names = (name for name, _ in own)
+    header = ("layer", "operator", "cycles", "time", "of the time", "of peak", "bound", *names, "schedule")
+    return Section("Layers", rows, header)
+
+
 def _kernels(report: Report) -> Section:
-    if len(report.record.kernels) < 2 or report.record.operators:
+    if len(report.record.kernels) < 2 or report.record.operators or report.record.layers:
         return Section("Kernels", ())
     rows = tuple(
         (k.name, f"{k.cycles:,}", time_text(k.time_ps), Figures.of_kernel(report.record, k).bound)

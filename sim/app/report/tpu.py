@@ -84,6 +84,7 @@ def _matrix_unit(report: Report) -> Section:
 
 
 SECTIONS = (_matrix_unit,)
+LAYER_COLUMNS = (("array alone", lambda figures: f"{sum(k.own.array_cycles for k in figures.kernels):,}"),)
 draw = None
 
 

@@ -72,7 +72,7 @@ def key_of(request: Request) -> str:
     machine, workload = request.machine, str(request.workload)
     # The report says how the machine was asked for, so that one figure set in two ways is two results.
     described = (machine.content_hash(), list(machine.overrides.items()), machine.file and machine.file.name)
-    own = request.program_file
+    own = request.workload_file
     asked = (DOCUMENT, code_hash(), described, workload, own and own.sha256, request.chosen())
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 

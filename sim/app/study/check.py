@@ -165,7 +165,7 @@ def compared(name: str, old: Entry, new: Entry, tolerance: float) -> Outcome:
     if differs and old.machine != new.machine:
         causes.append(f"figures of the machine: {old.machine} -> {new.machine}")
     if differs and old.program != new.program:
-        causes.append(f"the program's file: {old.program or 'none'} -> {new.program or 'none'}")
+        causes.append(f"the workload's file: {old.program or 'none'} -> {new.program or 'none'}")
     if differs and old.kernels != new.kernels:
         causes.append(f"simulator: {old.kernels} -> {new.kernels}")
     return Outcome(name, CHANGED if differs else SAME, None, old, new, moved, [*asked, *causes])

@@ -44,7 +44,12 @@ def page(report: Report, machine: Any, timeline: Callable[[], Timeline]) -> str:
 def _pictures(report: Report) -> list[tuple[str, str]]:
     """Names of pictures and their contents as data URLs."""
     draws = [("roofline", report.plot_roofline)]
-    draws.append(("profile", report.plot_profile) if report.record.operators else ("stall stack", report.plot_stalls))
+    if report.record.layers:
+        draws.append(("layers", report.plot_layers))
+    elif report.record.operators:
+        draws.append(("profile", report.plot_profile))
+    else:
+        draws.append(("stall stack", report.plot_stalls))
     return [(name, _picture(draw)) for name, draw in draws]
 
 
