@@ -15,10 +15,15 @@ from workloads import registry, written
 from workloads.ops import FUNCTIONS, GRAPHS, operator_class, operator_words, short_words
 
 FAMILIES = ("gpu", "tpu", "rdu")
-BY_HOST_AND_LINKS = {"copy_h2d": ("gpu", "rdu"), "allreduce": ("gpu", "rdu")}
-"""Operators without a kernel of their own: the host or the links run them."""
+WITHOUT_KERNELS = {"copy_h2d": ("gpu", "rdu"), "allreduce": ("gpu", "rdu"), "network": FAMILIES}
+"""Operators without a kernel of their own: the host or the links run them, or their layers have some."""
 
-_TAKES = {"extent": "whole number from 1", "count": "whole number from 0", "dtype": "number format"}
+_TAKES = {
+    "extent": "whole number from 1",
+    "count": "whole number from 0",
+    "dtype": "number format",
+    "text": "name of a file",
+}
 
 
 class Operators(Shown):
@@ -124,8 +129,8 @@ def described(word: str) -> Shown:
 
 def schedules(word: str) -> dict[str, list[str]]:
     """Kinds of schedules by the family of machines that runs an operator; empty where there is no choice."""
-    if word in BY_HOST_AND_LINKS:
-        return {family: [] for family in BY_HOST_AND_LINKS[word]}
+    if word in WITHOUT_KERNELS:
+        return {family: [] for family in WITHOUT_KERNELS[word]}
     found = {family: list(registry.schedules(word, family)) for family in FAMILIES}
     if word in GRAPHS:
         from sim.app.families.gpu_graph import FORMS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from arch.errors import InputError
+from arch.near import hint
 from workloads import networks
 from workloads.networks.topology import FORMATS, ConvLayer, GemmLayer, Layer, read_topology
 from workloads.ops.base import Operator, choice, extent, number_format
@@ -34,9 +34,13 @@ class NetworkLayer:
 
 @dataclass(frozen=True)
 class NetworkFile(Operator):
-    """The layers of a file in turn. Nothing joins them: such files say shapes, not whose result a layer reads."""
+    """The layers of a file, one after the other.
+
+    Nothing joins them: such files say shapes, not whose result a layer reads.
+    """
 
     word: ClassVar[str] = "network"
+    example: ClassVar[str] = "file=gemm_vit_s"
 
     file: str = field(metadata={"kind": "text", "help": "a topology file of SCALE-Sim, or a network that is shipped"})
     format: str = choice("auto", ("auto", *FORMATS), help="of the file; auto: as its header says")
@@ -68,17 +72,17 @@ class NetworkFile(Operator):
         try:
             if not self.path.is_file():
                 raise FileNotFoundError(2, "no such file")
-            if self.path.stat().st_size > _MOST_BYTES:
-                raise InputError(f"network file={self.file}: has more than {_MOST_BYTES >> 20} MiB")
-            return self.path.read_bytes()
+            with self.path.open("rb") as file:
+                found = file.read(_MOST_BYTES + 1)
         except (OSError, ValueError) as error:
             names = shipped_networks()
-            near = difflib.get_close_matches(Path(self.file).stem, names, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
             reason = getattr(error, "strerror", None) or error
-            raise InputError(
-                f"network file={self.file}: cannot be read: {reason}; shipped are {', '.join(names)}{hint}"
-            ) from None
+            near = hint(Path(self.file).stem, names)
+            shipped = f"shipped are {', '.join(names)}{near}"
+            raise InputError(f"network file={self.file}: cannot be read: {reason}; {shipped}") from None
+        if len(found) > _MOST_BYTES:
+            raise InputError(f"network file={self.file}: has more than {_MOST_BYTES >> 20} MiB")
+        return found
 
     @cached_property
     def _read(self) -> tuple[Layer, ...]:
