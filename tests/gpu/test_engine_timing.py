@@ -365,6 +365,21 @@ def test_a_tma_load_completes_on_its_barrier_by_bytes(hopper: GpuSpec) -> None:
     assert column(result, 3, Event.T_ISSUE) == [landed + resume]
 
 
+def test_the_latency_of_the_tma_comes_on_top_of_memory(hopper: GpuSpec) -> None:
+    kernel = one_warp()
+    tile = kernel.shared("tile", (1024,), "fp32")
+    full = kernel.mbarrier("full", 1, 1)
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.mbarrier_expect(full, 0, 4096)
+        r.tma_load(tile.stage(), X[0:1024], full, 0)
+        r.mbarrier_wait(full, 0, 0)
+    assert hopper.tma is not None
+    later = hopper.tma.latency_cycles + 77
+    slow = hopper.model_copy(update={"tma": hopper.tma.model_copy(update={"latency_cycles": later})})
+    landed = [column(run(spec, kernel.build(), X), 1, Event.T_DONE)[0] for spec in (hopper, slow)]
+    assert landed[1] - landed[0] == 77
+
+
 def test_a_store_ends_the_kernel_when_memory_has_it(ampere: GpuSpec) -> None:
     """The last warp exits at once; the kernel ends with the acknowledgement."""
     kernel = one_warp()

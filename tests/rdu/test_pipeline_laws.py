@@ -32,6 +32,14 @@ def test_single_buffers_make_stages_take_turns(first: int, second: int, tokens: 
     assert cycles(run(section, spec)) == tokens * (first + second)
 
 
+def test_a_slot_is_taken_again_when_its_reader_is_done(silent: RduSpec) -> None:
+    """The reader holds the first slot from 300 to 800; the writer, free at 600 with the other slot full, waits."""
+    section, _ = pipeline([300, 500], 4, depth=2)
+    result = run(section, silent)
+    starts = result.log[result.log[:, Log.STAGE] == 0][:, Log.START] // TICKS_PER_CYCLE
+    assert starts.tolist() == [0, 300, 800, 1300]
+
+
 def test_hops_and_memory_units_add_to_the_fill_alone(small: RduSpec, silent: RduSpec) -> None:
     section, _ = pipeline([100, 100, 100], 50, 3)
     short, long = (pipeline([100, 100, 100], n, 3)[0] for n in (1, 50))
