@@ -314,6 +314,16 @@ def test_pictures_are_drawn_and_never_overwritten_unasked(tmp_path: Path, capsys
     assert "--force overwrites it" in capsys.readouterr().err
 
 
+def test_files_are_written_though_the_reader_of_the_report_has_gone(tmp_path: Path) -> None:
+    page, read, write = tmp_path / "a.html", *os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "sim.app.cli", "run", "add", "n=1024", "--arch", "t4", "--html", str(page)]
+    done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "<html" in page.read_text()
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:

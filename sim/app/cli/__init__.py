@@ -8,7 +8,6 @@ Everything heavy is imported by the command that needs it.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import threading
@@ -55,10 +54,10 @@ def main(words: Sequence[str] | None = None) -> int:
         print("tilewave: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        _say_no_more()
+        arguments.say_no_more()
         return FINE
     except OSError as error:
-        _say_no_more()
+        arguments.say_no_more()
         where = f"{error.filename}: " if error.filename else ""
         print(f"tilewave: {where}{error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
@@ -68,11 +67,6 @@ def _hear_interrupts() -> None:
     """Listens to SIGINT also where a shell has put the program into the background, which makes it deaf to that."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _say_no_more() -> None:
-    """Sends what stdout still holds nowhere: its reader has gone (`| head`), or its disk is full."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> Parser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -254,13 +255,23 @@ def as_json(document: Any) -> str:
 
 
 def show(found: Shown, json: bool) -> None:
-    """Prints what a command found: JSON if asked for, else tables."""
-    if json:
-        print(as_json(found.to_dict()))
-        return
+    """Prints what a command found: JSON if asked for, else tables. Where its reader has gone (`| head`), the rest is
+    dropped and the command goes on, since it may have files to write."""
     from sim.app.report.render import show
 
-    show(found.sections())
+    try:
+        if json:
+            print(as_json(found.to_dict()))
+        else:
+            show(found.sections())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        say_no_more()
+
+
+def say_no_more() -> None:
+    """Sends what stdout still holds nowhere: its reader has gone (`| head`), or its disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def target(option: str, name: str | None, suffixes: Sequence[str], force: bool) -> Path | None:
