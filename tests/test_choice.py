@@ -11,29 +11,37 @@ import pytest
 
 from arch.errors import InputError
 from sim import simulate
-from sim.app.families.choice import BUILD_EVENTS, DEAREST, SMALL_EVENTS, contenders, decide
+from sim.app.families.choice import DEAREST, SMALL_EVENTS, contenders, decide
+from sim.app.families.family import LateError
 from sim.app.run import program_listing, trace
 
 
 @dataclass
 class FakePlan:
-    """Candidates with estimates and, when they run, times and events; those without a time do not fit."""
+    """Candidates with estimates and, when they run, times and events; those without a time do not fit. limits: in
+    picoseconds, that the runs were given."""
 
     estimates: Sequence[int]
     times: Sequence[int | None]
     events: Sequence[int]
     error_percent: int = 20
+    ready_events: int = 20_000
+    limits: list[int | None] = field(default_factory=list)
     ran: list[int] = field(default_factory=list)
 
     @property
     def candidates(self) -> list[tuple[str, int]]:
         return [(str(number), cycles) for number, cycles in enumerate(self.estimates)]
 
-    def run(self, number: int, progress: Any, wanted: Any = None) -> Any:
+    def run(self, number: int, progress: Any, wanted: Any = None, limit_ps: int | None = None) -> Any:
         self.ran.append(number)
-        if self.times[number] is None:
+        self.limits.append(limit_ps)
+        time_ps, events = self.times[number], self.events[number]
+        if time_ps is None:
             raise InputError("does not fit")
-        return SimpleNamespace(device_ps=self.times[number], counts={"events": self.events[number]})
+        if limit_ps is not None and time_ps > limit_ps:
+            raise LateError(events * limit_ps // time_ps)
+        return SimpleNamespace(device_ps=time_ps, counts={"events": events})
 
 
 def chosen(plan: FakePlan, tune: bool = False) -> int:
@@ -60,8 +68,19 @@ def test_choosing_costs_no_more_than_three_runs_of_what_is_chosen() -> None:
     large = SMALL_EVENTS
     plan = FakePlan([100] * 6, [9, 8, 7, 6, 5, 4], [large] * 6)
     assert chosen(plan) == DEAREST - 1
-    small = FakePlan([100] * 6, [9, 8, 7, 6, 5, 4], [SMALL_EVENTS // 6 - BUILD_EVENTS] * 6)
+    small = FakePlan([100] * 6, [9, 8, 7, 6, 5, 4], [SMALL_EVENTS // 6 - FakePlan.ready_events] * 6)
     assert chosen(small) == 5
+    unready = FakePlan([100] * 6, [9, 8, 7, 6, 5, 4], [0] * 6, ready_events=SMALL_EVENTS // 2)
+    assert chosen(unready) == DEAREST - 1
+
+
+def test_a_candidate_is_given_up_when_it_takes_longer_than_the_fastest() -> None:
+    plan = FakePlan([100] * 4, [9, 18, 6, 12], [SMALL_EVENTS // 5] * 4)
+    tried = decide(plan)  # type: ignore[arg-type]
+    assert plan.limits == [None, 9, 9, 6]
+    assert tried.chosen == 2
+    assert tried.late == {1: 9, 3: 6}
+    assert tried.events == 3 * (SMALL_EVENTS // 5) + 4 * plan.ready_events  # two whole runs and two halves
 
 
 def test_candidates_that_do_not_fit_are_passed_over_beyond_the_contenders() -> None:

@@ -293,16 +293,18 @@ def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord
 
 
 def _candidates(plan: Plan, tried: Tried) -> list[Candidate]:
-    """What was considered: what ran, then the rest, in the order of the estimate."""
-    rest = [number for number in range(len(plan.candidates)) if number not in tried.runs]
+    """What was considered: what ran to its end, what was given up, then the rest, in the order of the estimate."""
+    simulated = [*tried.runs, *tried.late]
+    rest = [number for number in range(len(plan.candidates)) if number not in simulated]
     return [
         Candidate(
             schedule=plan.candidates[number][0],
             estimate_cycles=plan.candidates[number][1],
             simulated_cycles=tried.runs[number].cycles if number in tried.runs else None,
+            given_up_ps=tried.late.get(number),
             chosen=number == tried.chosen,
         )
-        for number in [*tried.runs, *rest]
+        for number in [*simulated, *rest]
         if plan.candidates
     ]
 

@@ -15,11 +15,12 @@ import pytest
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.counters import Counter
-from sim.gpu.engine.api import Device, KernelResult
+from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.engine.events import Window
 from sim.gpu.engine.warp import Warp
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+from sim.gpu.power.regulator import FixedClock
 from tests.gpu.conftest import run
 from tests.gpu.kernels import dynamic_copy, matrix, mma_gemm, split_sum, tma_copy, wgmma_gemm
 
@@ -116,6 +117,26 @@ def test_advancing_in_quanta_gives_the_same_result(case: str, quantum: int) -> N
     for result in in_one_go:
         del result["energy_fj"]
     assert run_case(case, quantum) == in_one_go
+
+
+@pytest.mark.parametrize("window_ps", [0, 150_000])
+def test_a_limit_gives_up_what_takes_longer_and_leaves_the_rest_as_it_is(window_ps: int) -> None:
+    name, make = CASES["wgmma"]
+    program = make()
+    spec, (kernel,) = machine(name), program.kernels
+
+    def launch(limit_ps: int | None) -> Launch:
+        made = Device(spec, regulator=FixedClock(spec.clock.boost_hz, window_ps)).build(kernel, program.addresses())
+        for _ in made.windows(limit_ps=limit_ps):
+            pass
+        return made
+
+    free = launch(None)
+    assert launch(free.result.time_ps).result == free.result
+    given_up = launch(free.result.time_ps * 9 // 10)
+    assert given_up.late
+    assert not hasattr(given_up, "result")
+    assert 0 < given_up.events < free.events
 
 
 @pytest.mark.parametrize("case", CASES)

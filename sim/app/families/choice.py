@@ -2,17 +2,18 @@
 
 An estimate states its error (`workloads.estimates`): a candidate whose estimate is within it of the best one may be the
 fastest. `auto` simulates these, the best estimate first, until what all took is `DEAREST` times what the fastest takes
-alone, or as much as a small problem costs. Tuning simulates every candidate. What a simulation costs is counted in
-events of the engine and not in seconds, so that every machine chooses alike.
+alone, or as much as a small problem costs. Tuning simulates every candidate. A candidate is given up as soon as it has
+taken longer than the fastest so far. What a simulation costs is counted in events of the engine and not in seconds, so
+that every machine chooses alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from arch.errors import InputError
-from sim.app.families.family import Plan, Ran
+from sim.app.families.family import LateError, Plan, Ran
 from sim.app.families.request import Progress, part
 from sim.app.trace.window import TooMuchError
 
@@ -20,16 +21,17 @@ DEAREST = 3
 """What choosing may cost: so many times the simulation of what is chosen."""
 SMALL_EVENTS = 400_000
 """Events that choosing may take in any case: 0.2 s on one core."""
-BUILD_EVENTS = 10_000
-"""Events that take as long as writing and lowering a program."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Candidates that have run, by their number, and those that were refused, with the reason."""
+    """What became of candidates, by their number: those that have run, those that were refused, with the reason, and
+    those that were given up, with the time in picoseconds than which they take longer. events: what all cost."""
 
-    runs: dict[int, Ran]
-    refused: dict[int, InputError]
+    runs: Mapping[int, Ran]
+    refused: Mapping[int, InputError] = field(default_factory=dict)
+    late: Mapping[int, int] = field(default_factory=dict)
+    events: int = 0
 
     @property
     def chosen(self) -> int:
@@ -61,19 +63,32 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None) -> 
     """
     runs: dict[int, Ran] = {}
     refused: dict[int, InputError] = {}
+    late: dict[int, int] = {}
+    costs: dict[int, int] = {}
     wanted = contenders(plan, tune)
     for number in _order(plan, wanted):
-        if runs and (number not in wanted or not (tune or _worth_it(runs))):
+        if runs and (number not in wanted or not (tune or _worth_it(runs, costs))):
             break
+        limit_ps = min((ran.device_ps for ran in runs.values()), default=None)
+        share = part(progress, min(len(costs), len(wanted) - 1), len(wanted))
         try:
-            runs[number] = plan.run(number, part(progress, min(len(runs), len(wanted) - 1), len(wanted)))
+            runs[number] = plan.run(number, share, limit_ps=limit_ps)
+            costs[number] = cost_of(plan, runs[number])
         except TooMuchError:
             raise
         except InputError as error:
             refused[number] = error
+        except LateError as error:
+            late[number] = limit_ps or 0
+            costs[number] = error.events + plan.ready_events
     if not runs:
         raise next(iter(refused.values()))
-    return Tried(runs, refused)
+    return Tried(runs, refused, late, sum(costs.values()))
+
+
+def cost_of(plan: Plan, ran: Ran) -> int:
+    """What simulating a candidate cost, in events."""
+    return ran.counts.get("events", 0) + plan.ready_events
 
 
 def _order(plan: Plan, wanted: list[int]) -> Iterator[int]:
@@ -81,8 +96,7 @@ def _order(plan: Plan, wanted: list[int]) -> Iterator[int]:
     yield from range(len(wanted), len(plan.candidates))
 
 
-def _worth_it(runs: dict[int, Ran]) -> bool:
+def _worth_it(runs: Mapping[int, Ran], costs: Mapping[int, int]) -> bool:
     """Whether one more candidate, as dear as the dearest so far, stays within what choosing may cost."""
-    costs = {number: ran.counts.get("events", 0) + BUILD_EVENTS for number, ran in runs.items()}
     fastest = min(runs, key=lambda number: runs[number].device_ps)
     return sum(costs.values()) + max(costs.values()) <= max(SMALL_EVENTS, DEAREST * costs[fastest])

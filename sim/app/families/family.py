@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 NO_REFERENCE = "Check: the program has no reference; the rules of its schedule alone were judged."
 
 
+class LateError(Exception):
+    """A run was given up: it takes longer than the limit that it was given. events: of the engine until then."""
+
+    def __init__(self, events: int) -> None:
+        super().__init__(events)  # SimPy makes the exception anew of its arguments
+        self.events = events
+
+
 @dataclass(frozen=True)
 class Subject:
     """What is computed, with its number formats filled in. operand_bytes: of operands and results, each once. flops,
@@ -84,11 +92,18 @@ class Plan(Protocol):
         """By how much the estimate of the fastest candidate may lie above the best one."""
 
     @property
+    def ready_events(self) -> int:
+        """What it costs to make a candidate ready to run, as events of the engine that take as long."""
+
+    @property
     def overview(self) -> Wanted:
         """The part of the run that says most on one page."""
 
-    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
-        """Runs a candidate, and records what is wanted. InputError where it does not fit the machine."""
+    def run(
+        self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
+    ) -> Ran:
+        """Runs a candidate, and records what is wanted. InputError where it does not fit the machine; a run whose
+        kernels take longer than `limit_ps` may end with LateError."""
 
 
 class Family(Protocol):

@@ -32,6 +32,7 @@ from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
 from sim.host.scopes import SCOPES, Replayed
+from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose
@@ -48,6 +49,9 @@ _COUNTS = ("events", "warp_instructions", "memory_lines")
 
 _PROGRAMS = Remembered[Program](16)
 """Programs of the last operators: the points of a sweep that holds its schedule share one."""
+
+_BUILD_EVENTS = 10_000
+"""Events that take as long as writing and lowering a program."""
 
 
 class Gpu:
@@ -214,21 +218,31 @@ class OperatorPlan:
         """What the estimate says of itself."""
         return error_percent(self.spec.family, self.op.word)
 
-    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+    @property
+    def ready_events(self) -> int:
+        """Writing and lowering a program, and filling an L2 that is to be dirty."""
+        filled = self.spec.l2.size_bytes // LINE_BYTES if self.conditions.l2 == "dirty" else 0
+        return _BUILD_EVENTS + filled // 2
+
+    def run(
+        self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
+    ) -> Ran:
         """Runs a candidate; what is wanted is recorded in one of its kernels."""
         config, estimate_ps = self.configurations[number]
         program = program_of(self.op, self.spec, config)
         work = operator_work(self.op, program, estimate_ps)
         try:
-            return self._run(work, program, progress, wanted)
+            return self._run(work, program, progress, wanted, limit_ps)
         except DeadlockError as error:
             if isinstance(self.op, OwnProgram):
                 raise InputError(str(error)) from None
             raise
 
-    def _run(self, work: Work, program: Program, progress: Progress | None, wanted: Wanted | None) -> Ran:
+    def _run(
+        self, work: Work, program: Program, progress: Progress | None, wanted: Wanted | None, limit_ps: int | None
+    ) -> Ran:
         if wanted is None:
-            return self._ran(work, run_steps(work, self.spec, self.conditions, progress))
+            return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
         facts = _facts(self.request, program.schedule)
         recorder = KernelRecorder(facts, program, work.steps[0].estimate_ps, self.spec, wanted)
         try:
@@ -264,7 +278,7 @@ class GraphPlan:
     planned: PlannedGraph
 
     candidates = ()
-    error_percent = 0
+    error_percent = ready_events = 0
 
     @property
     def subject(self) -> Subject:
@@ -280,11 +294,13 @@ class GraphPlan:
         before = sum(len(step.kernels) for step in steps[:longest])
         return Wanted(kernel=before if steps[longest].program else None)
 
-    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+    def run(
+        self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
+    ) -> Ran:
         """Runs all steps; what is wanted is recorded inside kernels, the rest of the timeline is of the whole run."""
         work = self.planned.work
         if wanted is None:
-            return self._ran(run_steps(work, self.spec, self.conditions, progress))
+            return self._ran(run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
         kernels = [kernel for step in work.steps for kernel in step.kernels]
         recorder = GraphRecorder(_facts(self.request, str(self.planned)), kernels, self.spec, wanted)
         try:

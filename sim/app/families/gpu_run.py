@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from arch.gpu import GpuSpec
+from sim.app.families.family import LateError
 from sim.app.families.gpu_conditions import Conditions
 from sim.app.families.gpu_records import collective_record, copy_record, kernel_record
 from sim.app.families.request import Progress
@@ -142,8 +143,10 @@ def run_steps(
     conditions: Conditions,
     progress: Progress | None = None,
     recorder: Recorder | None = None,
+    limit_ps: int | None = None,
 ) -> StepsRun:
-    """Runs all steps once, timed, after what the conditions ask for."""
+    """Runs all steps once, timed, after what the conditions ask for. LateError if their kernels take longer than
+    `limit_ps`."""
     device = Device(
         spec, regulator=conditions.regulator(spec), exact=conditions.exact, cold_launch=conditions.cold_code,
         data=conditions.data,
@@ -162,7 +165,7 @@ def run_steps(
         runner.flush()
     if warm and conditions.replayed and conditions.replayed.layers > 1:
         runner.take_turns(conditions.replayed.layers)
-    return runner.launch(progress, recorder)
+    return runner.launch(progress, recorder, limit_ps)
 
 
 class _Runner:
@@ -238,10 +241,12 @@ class _Runner:
 
     # ---- the run
 
-    def launch(self, progress: Progress | None = None, recorder: Recorder | None = None) -> StepsRun:
+    def launch(
+        self, progress: Progress | None = None, recorder: Recorder | None = None, limit_ps: int | None = None
+    ) -> StepsRun:
         """All steps on one stream of the host model, which advances the device window by window; the L2 stays as it is
         from kernel to kernel."""
-        run = _StreamRun(self, progress, recorder)
+        run = _StreamRun(self, progress, recorder, limit_ps)
         return StepsRun(run.done, call_times(run.host, run.calls(), self.work.calling))
 
 
@@ -260,9 +265,11 @@ class _Issued:
 class _StreamRun:
     """One run of all steps on a stream."""
 
-    def __init__(self, runner: _Runner, progress: Progress | None, recorder: Recorder | None) -> None:
+    def __init__(
+        self, runner: _Runner, progress: Progress | None, recorder: Recorder | None, limit_ps: int | None
+    ) -> None:
         self.work, self.device, self.conditions = runner.work, runner.device, runner.conditions
-        self.spec, self.progress, self.recorder = runner.spec, progress, recorder
+        self.spec, self.progress, self.recorder, self.limit_ps = runner.spec, progress, recorder, limit_ps
         self.host = Host(self.spec)
         self.done = [self._entry(step) for step in self.work.steps]
         self.total = sum(max(step.op.flops, 1) for step in self.work.steps)
@@ -311,13 +318,15 @@ class _StreamRun:
             self.device.window = recorder.window(number, origin_ps, clock_hz, step.estimate_ps)
         launch = self.device.build(kernel, step.addresses)
         time_ps = 0
-        for window, time_ps in enumerate(launch.windows()):
+        for window, time_ps in enumerate(launch.windows(limit_ps=self._left_ps())):
             if recorder is not None:
                 recorder.advanced(origin_ps, launch)
             if window % _WINDOWS_A_STEP == 0:
                 if self.progress is not None:
                     self.progress((before + (share + launch.share_done) * max(step.op.flops, 1)) / self.total)
                 yield time_ps
+        if launch.late:
+            raise LateError(launch.events + sum(r.counters["events"] for done in self.done for r in done.records))
         reason = throttle_reason(self.spec, self.conditions, launch.result)
         record = kernel_record(launch, launch.result, step.program.schedule, reason)
         name = f"{step.label}: {record.name}" if step.label else record.name
@@ -327,6 +336,12 @@ class _StreamRun:
         entry.results.append(launch.result)
         launch.drop()
         yield time_ps
+
+    def _left_ps(self) -> int | None:
+        """How long the next kernel may take."""
+        if self.limit_ps is None:
+            return None
+        return self.limit_ps - sum(record.time_ps for done in self.done for record in done.records)
 
 
 def throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult) -> str | None:

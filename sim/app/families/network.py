@@ -28,7 +28,7 @@ class NetworkPlan:
     op: NetworkFile
 
     candidates = ()
-    error_percent = 0
+    error_percent = ready_events = 0
     overview = Wanted()
 
     @classmethod
@@ -45,7 +45,9 @@ class NetworkPlan:
         """What is computed."""
         return Subject.of(self.op)
 
-    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+    def run(
+        self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
+    ) -> Ran:
         """Runs the layers; what is wanted is recorded in the one with the most multiply-accumulates."""
         distinct = self._distinct()
         longest = max(distinct, key=lambda op: op.macs)

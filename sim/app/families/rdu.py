@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 SCOPES = ("kernel", "host")
 
+_BUILD_EVENTS = 60_000
+"""Events that take as long as writing a program and placing it."""
+
 
 class Rdu:
     """The family of dataflow machines."""
@@ -149,7 +152,14 @@ class ProgramPlan:
         """What the estimate says of itself."""
         return error_percent(self.spec.family, self.op.word)
 
-    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+    @property
+    def ready_events(self) -> int:
+        """Placing stages and routing what joins them."""
+        return _BUILD_EVENTS
+
+    def run(
+        self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
+    ) -> Ran:
         """Runs a candidate; its sections are always recorded."""
         request, spec = self.request, self.spec
         done = run_program(_program(self.op, spec, self.configurations[number][0]), spec, progress)
@@ -189,7 +199,7 @@ class AllReducePlan:
     op: AllReduce
 
     candidates = ()
-    error_percent = 0
+    error_percent = ready_events = 0
     overview = Wanted()
 
     @property
@@ -207,7 +217,9 @@ class AllReducePlan:
         outcomes = [collective(fabric, "all_reduce", way, self.op.bytes) for way in ways]  # type: ignore[arg-type]
         return min(outcomes, key=lambda outcome: outcome.time_ps)
 
-    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+    def run(
+        self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
+    ) -> Ran:
         """Sends the messages."""
         best, spec, devices = self.best, self.spec, self.op.devices
         kernel = _transfer(spec, "all_reduce", best.algorithm, best.time_ps, {"link_write_bytes": best.sent_bytes})
@@ -234,7 +246,7 @@ class CopyPlan:
     op: CopyH2D
 
     candidates = ()
-    error_percent = 0
+    error_percent = ready_events = 0
     overview = Wanted()
 
     @property
@@ -242,7 +254,9 @@ class CopyPlan:
         """What is moved."""
         return replace(Subject.of(self.op), dtype=self.op.dtype or "int8")
 
-    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+    def run(
+        self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
+    ) -> Ran:
         """Copies."""
         host = self.spec.host
         time_ps = host.latency_ps + -(-self.op.bytes * PS_PER_S // host.bandwidth_bytes_per_s)

@@ -39,6 +39,8 @@ SCOPES = ("kernel", "host", "array")
 of the array alone, whose neighbours never make it wait, as SCALE-Sim counts."""
 
 _NO_LIMIT = 2**40
+_BUILD_EVENTS = 5_000
+"""Events of a compiled engine that take as long as writing and verifying a program."""
 """Rows or bytes of what the array alone never waits for."""
 
 
@@ -122,7 +124,14 @@ class ProgramPlan:
         """What the estimate says of itself."""
         return error_percent(self.spec.family, self.op.word)
 
-    def run(self, number: int, progress: Progress | None, wanted: Wanted | None = None) -> Ran:
+    @property
+    def ready_events(self) -> int:
+        """Writing and verifying a program."""
+        return _BUILD_EVENTS
+
+    def run(
+        self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
+    ) -> Ran:
         """Runs a candidate, with numbers where a check is asked for."""
         request, spec, op = self.request, self.spec, self.op
         config = self.configurations[number][0]

@@ -136,11 +136,16 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One kernel that `schedule=auto` considered: a lower rank is better."""
+    """One kernel that `schedule=auto` considered.
+
+    simulated_cycles: None of one that was not simulated to its end. given_up_ps: of one that takes longer than this,
+    as its simulation showed until then.
+    """
 
     schedule: str
     estimate_cycles: int
     simulated_cycles: int | None = None
+    given_up_ps: int | None = None
     chosen: bool = False
 
 

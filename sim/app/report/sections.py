@@ -313,6 +313,8 @@ def _candidates(report: Report) -> Section:
         simulated, off = "", ""
         if c.simulated_cycles:
             simulated, off = f"{c.simulated_cycles:,}", f"{100 * c.estimate_cycles / c.simulated_cycles - 100:+.0f} %"
+        elif c.given_up_ps:
+            simulated = f"beyond {time_text(c.given_up_ps)}"
         rows.append((c.schedule, f"{c.estimate_cycles:,}", simulated, off, "chosen" if c.chosen else ""))
     stated = f"off by (stated: {report.record.estimate_error_percent} %)"
     return Section("Candidates", tuple(rows), ("schedule", "estimated cycles", "simulated", stated, ""))

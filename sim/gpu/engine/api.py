@@ -153,10 +153,12 @@ class Launch:
     """One kernel on its way: `build` has been done, `advance` goes on; `result` is there after `windows` or `run`.
 
     samples: (tick, counters of SMs and memory one after the other), where the device's window asks for them. clocks:
-    (time in ps since the launch, Hz) at its start and at each change so far.
+    (time in ps since the launch, Hz) at its start and at each change so far. late: it was given up, since it takes
+    longer than the limit that it was given; it has no result.
     """
 
     result: KernelResult
+    late = False
 
     def __init__(
         self,
@@ -220,12 +222,14 @@ class Launch:
             raise DeadlockError(waiting(self.kernel, self.state))
         return int(tick)
 
-    def windows(self, drain_ps: int | None = None) -> Iterator[int]:
+    def windows(self, drain_ps: int | None = None, limit_ps: int | None = None) -> Iterator[int]:
         """Goes to the end of the kernel, a window of the regulator at a time: for host models that interleave devices.
 
         Yields the time since the launch in ps at the end of each window, at last the kernel's whole time; `result`
-        is there afterwards. drain_ps: from the last CTA's end to the kernel's (default: the preset's).
+        is there afterwards. drain_ps: from the last CTA's end to the kernel's (default: the preset's). limit_ps: a
+        kernel that takes longer is given up as soon as that is known, and is `late`.
         """
+        drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
         regulator, chip = self.device.regulator, self.state.chip
         time_ps, tick, energy_fj = 0, 0, 0
         window = regulator.window_ps
@@ -233,7 +237,15 @@ class Launch:
         model = self.device.energy
         counters, memory = self.state.counters, self.device.memory.counters
         before_core, before_memory = model.actions_fj(counters, memory)
-        while self.advance(tick + step) >= 0:
+        while True:
+            left = step
+            if limit_ps is not None:
+                left = min(step, ps_to_ticks(max(limit_ps - drain_ps - time_ps, 0), self.clock_hz))
+            if self.advance(tick + left) < 0:
+                break
+            self.late = left < step
+            if self.late:
+                return
             tick += step
             time_ps += window
             core, dram = model.actions_fj(counters, memory)
@@ -246,7 +258,6 @@ class Launch:
                 self.clocks.append((time_ps, clock_hz))
                 step = ps_to_ticks(window, clock_hz)
             yield time_ps
-        drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
         end = max(int(chip[Grid.END]), int(chip[Stores.LAST]))
         rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz) + drain_ps
         if self.samples and tick < end <= chip[Recorder.TO]:
@@ -262,6 +273,11 @@ class Launch:
     def record_within(self, from_tick: int, to_tick: int) -> None:
         """Moves the window of ticks that is recorded from now on."""
         self.state.chip[Recorder.FROM], self.state.chip[Recorder.TO] = from_tick, to_tick
+
+    @property
+    def events(self) -> int:
+        """Events so far."""
+        return int(self.state.counters[Counter.EVENTS])
 
     @property
     def share_done(self) -> float:
