@@ -233,5 +233,11 @@ def settle_dram(state: DramState) -> None:
     banks[:, 2::3] = -1
 
 
+def drop_writes(state: DramState) -> None:
+    """Empties the write buffers, as channels do that have nothing else to do."""
+    words = state.channel.reshape(-1, CHANNEL_WORDS)
+    words[:, [PENDING_ATOMS, PENDING_WRITES]] = 0
+
+
 def _calendar_words(count: int, others: Iterable[int]) -> list[int]:
     return [word for word in range(count) if word not in set(others)]

@@ -19,7 +19,7 @@ from sim.engine.clock import TICKS_PER_CYCLE, transfer_ticks
 from sim.engine.search import TAGS
 from sim.memory.ahead import AHEAD, OTHER_SET
 from sim.memory.counters import MemoryCounter
-from sim.memory.dram import DramFigures, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
+from sim.memory.dram import DramFigures, DramSpec, DramState, drop_writes, lower_dram, new_dram_state, settle_dram
 from sim.memory.hashing import reciprocal
 from sim.memory.l2 import read_lines, write_lines
 from sim.memory.replacement import MAX_WAYS, POLICIES, first_word
@@ -219,7 +219,8 @@ def settle(state: MemoryState) -> None:
 def warm(spec: MemorySpec, state: MemoryState, first_line: int, count: int, dirty: bool = False) -> None:
     """Bring `count` lines into the cache as if every partition had read (dirty: the first had written) them before.
 
-    Costs no time and counts nothing; all calendars stand at tick 0 afterwards.
+    Costs no time and counts nothing; all calendars stand at tick 0 afterwards, and what channels had buffered is
+    written: the cache was filled long before.
     """
     counters = state.counters.copy()
     for partition in range(1 if dirty else spec.partitions):
@@ -229,6 +230,7 @@ def warm(spec: MemorySpec, state: MemoryState, first_line: int, count: int, dirt
             read_lines(spec, state, 0, 0, partition, first_line, count, VALID)
     state.counters[:] = counters
     settle(state)
+    drop_writes(state.dram)
 
 
 def clean(state: MemoryState, share_milli: int) -> None:

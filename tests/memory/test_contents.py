@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sim.memory.addresses import PAGE_SHIFT, home_slice, index_of, set_of
 from sim.memory.counters import MemoryCounter
+from sim.memory.dram import CHANNEL_WORDS, PENDING_ATOMS, PENDING_WRITES
 from sim.memory.l2 import l2_read, l2_reduce, l2_write
 from sim.memory.model import (
     MemorySpec,
@@ -185,6 +186,17 @@ def test_warm_costs_no_time_and_counts_nothing() -> None:
     assert dirty_sectors(state) == 80
     assert not state.counters.any()
     assert l2_read(spec, state, 0, 1, 0, 1) in (spec.hit_latency, spec.far_latency)
+
+
+def test_what_filled_a_dirty_cache_has_left_no_writes_waiting() -> None:
+    """A cache that was filled long before: a channel's batch is not full because of it when the run begins."""
+    spec = SPECS["one partition"]
+    state = new_memory_state(spec)
+    for line in range(2 * spec.ways * spec.sets * spec.slices):
+        l2_write(spec, state, 0, 0, line, VALID, VALID)
+    assert state.dram.channel.reshape(-1, CHANNEL_WORDS)[:, PENDING_WRITES].any()
+    warm(spec, state, 0, 2 * spec.ways * spec.sets * spec.slices, dirty=True)
+    assert not state.dram.channel.reshape(-1, CHANNEL_WORDS)[:, [PENDING_ATOMS, PENDING_WRITES]].any()
 
 
 def test_flush_empties_and_settle_keeps() -> None:
