@@ -28,6 +28,22 @@ def test_a_better_figure_makes_no_run_slower(script: ModuleType) -> None:
         assert [f"{100 * o.change:+.2f} % {case}" for case, o in found.broken(mode)] == []
 
 
+@pytest.mark.parametrize(
+    ("workload", "arch", "options", "path", "text"),
+    [
+        ("rmsnorm rows=348 cols=1 dtype=fp16", "v100-sxm2", {"l2": "dirty"}, "l2.size", "9 MiB"),
+        ("gemm m=96 n=32 k=32", "plasticine", {}, "clock.boost", "4 GHz"),
+        ("gemm m=192 n=64 k=32", "sn40l", {}, "clock.boost", "6.4 GHz"),
+    ],
+)
+def test_what_broke_the_law_once(
+    script: ModuleType, workload: str, arch: str, options: dict[str, str], path: str, text: str
+) -> None:
+    """Write buffers that the filling of a dirty L2 had left; panels whose short rows take whole bursts."""
+    found = script.examine_all([script.Case(script.RandomCase(workload, arch, (), options), path, text, 2.0)], 0)
+    assert [o.change for _, o in found.outcomes if o.change > script.SLOWER] == []
+
+
 def test_cases_are_the_same_for_the_same_seed_and_differ_by_it(script: ModuleType) -> None:
     first, again, other = ([str(case) for case in islice(script.cases(seed), 20)] for seed in (1, 1, 2))
     assert first == again != other

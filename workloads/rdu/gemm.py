@@ -22,6 +22,7 @@ from workloads.rdu.select import ceil_div, check_dtype, pick
 from workloads.registry import register
 
 SHOWN = 6
+PS_PER_S = 10**12
 _FORM = re.compile(r"metapipeline (\d+)x(\d+)x(\d+) par (\d+)x(\d+) over ([mn])")
 
 
@@ -99,13 +100,32 @@ def estimate(op: Gemm, spec: RduSpec, c: GemmConfig) -> int:
     inner_again, outer_again = (tiles_m, 1) if c.outer == "m" else (1, tiles_n)
     if tiles_k > 1:
         inner_again, outer_again = tiles_m, tiles_n
-    read = (op.m * outer_again + op.n * inner_again) * op.k * width
-    moved = op.batch * (read + op.m * op.n * out * (2 if op.adds else 1))
+    a, b, c_tile = _panel_bytes(op, spec, c, width, out)
+    read = (a * tiles_m * outer_again + b * tiles_n * inner_again) * tiles_k
+    moved = op.batch * (read + c_tile * tiles_m * tiles_n * (2 if op.adds else 1))
     rate = spec.main_memory.bandwidth_bytes_per_s
     memory = moved * spec.clock.boost_hz // rate
-    first = (min(c.m, op.m) + min(c.n, op.n)) * min(c.k, op.k) * width * spec.clock.boost_hz // rate
-    last = compute + c.m * c.n * out * spec.clock.boost_hz // rate
-    return max(op.batch * tiles_m * tiles_n * tiles_k * compute, memory) + first + last
+    latency = (spec.main_memory.latency_ps + spec.main_memory.t_rcd_ps) * spec.clock.boost_hz // PS_PER_S
+    first = latency + (a + b) * spec.clock.boost_hz // rate
+    last = compute + latency + c_tile * spec.clock.boost_hz // rate
+    # A buffer holds two tiles: the next but one is asked for when a tile is done.
+    tiles = op.batch * tiles_m * tiles_n * tiles_k
+    return max(tiles * max(compute, latency // 2), memory) + first + last
+
+
+def _panel_bytes(op: Gemm, spec: RduSpec, c: GemmConfig, width: int, out: int) -> tuple[int, int, int]:
+    """What a panel of A, one of B and a tile of C move: memory gives whole bursts, each row of a panel its own, but
+    where the panel has whole rows of its tensor."""
+    burst = spec.main_memory.atom_bytes
+
+    def moved(rows: int, row_bytes: int, whole: bool) -> int:
+        pieces, size = (1, rows * row_bytes) if whole else (rows, row_bytes)
+        return pieces * ceil_div(size, burst) * burst
+
+    m, n, k = min(c.m, op.m), min(c.n, op.n), min(c.k, op.k)
+    a = moved(k, m * width, m == op.m) if op.ta == "T" else moved(m, k * width, k == op.k)
+    b = moved(n, k * width, k == op.k) if op.tb == "T" else moved(k, n * width, n == op.n)
+    return a, b, moved(m, n * out, n == op.n)
 
 
 def _crowding(spec: RduSpec, c: GemmConfig, width: int) -> tuple[int, int]:
