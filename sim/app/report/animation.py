@@ -12,11 +12,18 @@ from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from sim.app.report import palette
 from sim.app.report.html import rendered
 
 FRAMES_PER_S = 2
 FORMATS = (".gif", ".html")
-_COLOURS = {"multiplies": "#f4a261", "weight moves": "#a8dadc", "weight rests": "#e9ecef", "empty": "white"}
+_COLOURS = {
+    "multiplies": "#a9cfa6",
+    "weight moves": palette.of_state("weight_shift"),
+    "weight rests": palette.IDLE,
+    "empty": "white",
+}
+"""Work in a lighter tone, since numbers stand on it."""
 
 
 class Frame(Protocol):

@@ -7,6 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from sim.app.report import palette
 from sim.app.report.sections import Meter
 
 
@@ -24,5 +25,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals["meter_colour"] = palette.METER
     made.tests["meter"] = lambda cell: isinstance(cell, Meter)
     return made

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
+from sim.app.report import palette
 from sim.app.report.asked import titled
 from sim.app.report.figures import Figures, shares
 from sim.app.report.profile import profile
@@ -25,6 +26,8 @@ TITLE_WIDTH = 48
 _LEGEND_WIDTH = 30
 _MOST_TICKS = 20
 """Layers that are named beside a picture."""
+_LABELLED = 0.06
+"""Share of a bar that has room for its value."""
 
 
 def picture_title(text: str, width: int = TITLE_WIDTH) -> str:
@@ -37,6 +40,12 @@ def as_it_is(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def coloured(ax: Axes) -> Axes:
+    """The axes, with the project's colours for what is compared on them."""
+    ax.set_prop_cycle(color=palette.SERIES)
+    return ax
+
+
 def _workload(reports: Sequence[Report]) -> str:
     """What the reports have in common, and what is unusual about any of them."""
     unusual = dict.fromkeys(words for report in reports for words in report.record.asked.unusual)
@@ -45,7 +54,7 @@ def _workload(reports: Sequence[Report]) -> str:
 
 def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
     """Rooflines of all machines and a point a report: TFLOPS over operations per byte of external memory."""
-    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    ax = coloured(ax or plt.subplots(figsize=(6, 4), layout="constrained")[1])
     intensities = [report.figures.intensity for report in reports]
     ridges = [report.figures.ridge for report in reports]
     shown = [value for value in (*intensities, *ridges) if value > 0]  # a copy has no operations, and no place here
@@ -75,19 +84,21 @@ def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
 
     Reasons below `SMALLEST_STALL` everywhere are `other`.
     """
-    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    ax = coloured(ax or plt.subplots(figsize=(6, 4), layout="constrained")[1])
     unit = next(iter(report.figures.stalls), "")
     kernels = [kernel for kernel in report.record.kernels if any(kernel.stalls.get(unit, {}).values())]
     splits = [shares(kernel.stalls[unit]) for kernel in kernels]
     states = list(dict.fromkeys(s for split in splits for s, share in split.items() if share >= SMALLEST_STALL))
     left = np.zeros(len(kernels))
-    colours = plt.get_cmap("tab20")
-    for i, state in enumerate(states):
+    for state in states:
         width = np.array([split.get(state, 0.0) for split in splits])
-        ax.barh(range(len(kernels)), width, 0.5, left=left, label=words(state), color=colours(i))
+        colour = palette.of_state(state)
+        drawn = ax.barh(range(len(kernels)), width, 0.5, left=left, label=words(state), color=colour)
+        shown = [f"{100 * share:.0f} %" if share >= _LABELLED else "" for share in width]
+        ax.bar_label(drawn, shown, label_type="center", fontsize="x-small", color=palette.text_on(colour))
         left += width
     if len(kernels) and left.min() < 1:
-        ax.barh(range(len(kernels)), 1 - left, 0.5, left=left, label="other", color="0.8")
+        ax.barh(range(len(kernels)), 1 - left, 0.5, left=left, label="other", color=palette.IDLE)
     what = f"where cycles went: {words(unit)}" if unit else "no stalls counted"
     title = picture_title(f"{what}, {report.record.title}")
     ax.set(xlabel=f"share of cycles ({words(unit)})", xlim=(0, 1), ylim=(-1, len(kernels)))
@@ -101,7 +112,7 @@ def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
 
 def time_by_operator(report: Report, ax: Axes | None = None) -> Axes:
     """Device time of a graph by operator, one bar each, coloured by class."""
-    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    ax = coloured(ax or plt.subplots(figsize=(6, 4), layout="constrained")[1])
     entries = profile(report.record)[::-1]
     kinds = list(dict.fromkeys(operator.kind for operator in report.record.operators))
     for kind in kinds:
@@ -120,7 +131,8 @@ def time_by_layer(report: Report, ax: Axes | None = None) -> Axes:
     layers = [(layer, figures.bound) for layer, figures in Figures.of_layers(report.record)]
     for bound in dict.fromkeys(bound for _, bound in layers):
         chosen = [(i, layer) for i, (layer, by) in enumerate(layers) if by == bound]
-        ax.barh([i for i, _ in chosen], [layer.time_ps * 1e-6 for _, layer in chosen], label=words(bound))
+        times = [layer.time_ps * 1e-6 for _, layer in chosen]
+        ax.barh([i for i, _ in chosen], times, label=words(bound), color=palette.of_bound(bound))
     step = -(-len(layers) // _MOST_TICKS)
     ax.set_yticks(range(0, len(layers), step), [as_it_is(layer.name) for layer, _ in layers[::step]], fontsize="small")
     ax.invert_yaxis()
@@ -132,7 +144,7 @@ def time_by_layer(report: Report, ax: Axes | None = None) -> Axes:
 
 def predicted_against_measured(points: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
     """Simulated over measured time in microseconds, one colour a group, with lines at equality and at 10 % off."""
-    ax = ax or plt.subplots(figsize=(6, 6), layout="constrained")[1]
+    ax = coloured(ax or plt.subplots(figsize=(6, 6), layout="constrained")[1])
     for label, pairs in points.items():
         measured, predicted = zip(*pairs, strict=True)
         ax.loglog(measured, predicted, ".", label=label, alpha=0.7)
@@ -140,7 +152,7 @@ def predicted_against_measured(points: Mapping[str, Sequence[tuple[float, float]
         times = [time for pairs in points.values() for pair in pairs for time in pair]
         span = np.array([min(times) / 1.5, max(times) * 1.5])
         for factor, style in ((1.0, "-"), (1.1, ":"), (1 / 1.1, ":")):
-            ax.plot(span, span * factor, style, color="0.4", linewidth=0.8)
+            ax.plot(span, span * factor, style, color=palette.GUIDE, linewidth=0.8)
         ax.legend(fontsize="small")
     ax.set(xlabel="measured, us", ylabel="simulated, us", aspect="equal")
     return ax

@@ -5,24 +5,25 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgb, to_rgba
 from matplotlib.patches import Patch
 
+from sim.app.report import palette
 from sim.app.report.record import RduSection
 from sim.app.report.sections import words
 
 _SHOWN_STAGES = 24
-_HEAT = LinearSegmentedColormap.from_list("busy", ["#d8e2ec", "#f2c14e", "#b3261e"])
+_HEAT = LinearSegmentedColormap.from_list("busy", [palette.IDLE, "#a9cfa6", palette.WORK, "#1f5f2a"])
 
 
 def placement(section: RduSection, ax: Axes | None = None) -> Axes:
-    """The grid: PCUs coloured by the share of cycles in which they were busy, PMUs with buffers blue, the rest grey."""
+    """The grid: PCUs by the share of cycles in which they were busy, PMUs with buffers blue, the rest light."""
     ax = ax or plt.subplots(figsize=(6, 5), layout="constrained")[1]
     rows, columns = section.grid
     image = np.ones((rows, columns, 3)) * 0.97
     for buffer in section.buffers:
         for row, column in buffer.units:
-            image[row, column] = (0.56, 0.70, 0.86)
+            image[row, column] = to_rgb(palette.AREA)
     labels = []
     for stage in section.stages:
         whole = max(sum(stage.cycles.values()), 1)
@@ -48,7 +49,7 @@ def placement(section: RduSection, ax: Axes | None = None) -> Axes:
     scale.set_clim(0, 100)
     ax.figure.colorbar(scale, ax=ax, label="PCU busy, % of cycles", shrink=0.8)
     ax.legend(
-        handles=[Patch(color=(0.56, 0.70, 0.86), label="PMU with a buffer"), Patch(color="0.97", label="unused")],
+        handles=[Patch(color=palette.AREA, label="PMU with a buffer"), Patch(color="0.97", label="unused")],
         loc="upper center",
         bbox_to_anchor=(0.5, -0.08),
         ncols=2,
@@ -65,10 +66,9 @@ def timeline(section: RduSection, ax: Axes | None = None, cycles: tuple[int, int
     stages = list(section.stages)[:_SHOWN_STAGES]
     end = max((row[2] for row in section.log), default=1)
     first, last = cycles or (0, end if len(section.log) < 400 else _window(section, end))
-    colours = plt.get_cmap("tab10")
     for number, _ in enumerate(stages):
         bars = [(s, e - s) for stage, s, e in section.log if stage == number and e > first and s < last]
-        shades = [colours(number % 10), (*colours(number % 10)[:3], 0.45)]
+        shades = [to_rgba(palette.of_series(number)), to_rgba(palette.of_series(number), 0.45)]
         ax.broken_barh(bars, (number - 0.4, 0.8), facecolors=[shades[i % 2] for i in range(len(bars))])
     ax.set_yticks(range(len(stages)), [words(stage.name) for stage in stages])
     ax.invert_yaxis()

@@ -13,12 +13,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from arch.errors import InputError
-from sim.app.report.plots import as_it_is, picture_title
+from sim.app.report import palette
+from sim.app.report.plots import as_it_is, coloured, picture_title
 from sim.app.study.axes import numeric
 from sim.app.study.choice import changed
 from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, known_metric
 
 if TYPE_CHECKING:
+    from sim.app.study.history import History
     from sim.app.study.optimize import Optimum
     from sim.app.study.sensitivity import Sensitivity
 
@@ -66,10 +68,13 @@ def pareto_plot(sweep: Sweep, x: str, y: str, ax: Axes | None = None) -> Axes:
     if not front:
         raise InputError(f"no run has both {x} and {y}: nothing to draw")
     rows = [row for row in sweep.rows if row.metric(x) is not None and row.metric(y) is not None]
-    ax.plot([_value(r, x) for r in rows], [_value(r, y) for r in rows], "o", color="0.75", label="all runs")
+    ax.plot(
+        [_value(r, x) for r in rows], [_value(r, y) for r in rows], "o",
+        color=palette.IDLE, markeredgecolor=palette.GUIDE, label="all runs",
+    )  # fmt: skip
     points = [(_value(r, x), _value(r, y)) for r in front]
-    ax.step(*zip(*points, strict=True), where="post", color="C3", linewidth=1)
-    ax.plot(*zip(*points, strict=True), "o", color="C3", label="no run is better in both")
+    ax.step(*zip(*points, strict=True), where="post", color=palette.of_series(1), linewidth=1)
+    ax.plot(*zip(*points, strict=True), "o", color=palette.of_series(1), label="no run is better in both")
     for row, point in zip(front[:_MOST_LINES], points, strict=False):
         label = ", ".join(f"{key} {value}" for key, value in row.point.values.items())
         ax.annotate(label, point, textcoords="offset points", xytext=(5, 4), fontsize="x-small")
@@ -88,7 +93,7 @@ def tornado(found: Sensitivity, ax: Axes | None = None, most: int = 20) -> Axes:
     ax = ax or plt.subplots(figsize=(8, 1.5 + 0.3 * max(len(bars), 1)), layout="constrained")[1]
     named: set[str] = set()
     for i, bar in enumerate(bars):
-        for side, colour, word in ((bar.down, "C0", "lower"), (bar.up, "C3", "higher")):
+        for side, colour, word in ((bar.down, palette.of_series(0), "lower"), (bar.up, palette.of_series(1), "higher")):
             if side is not None:
                 cliff = bar.response == "cliff"
                 moved = side.time_change if cliff else side.per(found.step)
@@ -100,7 +105,7 @@ def tornado(found: Sensitivity, ax: Axes | None = None, most: int = 20) -> Axes:
     names = [f"{bar.path} = {bar.value}{' (cliff)' if bar.response == 'cliff' else ''}" for bar in bars]
     ax.set_yticks(range(len(bars)), names, fontsize="small")
     ax.invert_yaxis()
-    ax.axvline(0, color="0.3", linewidth=0.8)
+    ax.axvline(0, color=palette.GUIDE, linewidth=0.8)
     ax.set(xlabel=f"change of time for {100 * found.step:g} % of the figure, %")
     ax.set_title(picture_title(found.base.title), fontsize="medium")
     if bars:
@@ -110,22 +115,44 @@ def tornado(found: Sensitivity, ax: Axes | None = None, most: int = 20) -> Axes:
     return ax
 
 
+def history_plot(found: History, metric: str = "cycles", ax: Axes | None = None) -> Axes:
+    """A recorded number from commit to commit, with the change beside each step."""
+    ax = coloured(ax or plt.subplots(figsize=(8, 4), layout="constrained")[1])
+    values = [(record.commit, value) for record in found.records if (value := record.metric(metric)) is not None]
+    if not values:
+        raise InputError(f"{found.name}: {metric} was never recorded")
+    places, heights = range(len(values)), [value for _, value in values]
+    ax.step(places, heights, where="post", color=palette.of_series(0))
+    ax.plot(places, heights, "o", color=palette.of_series(0))
+    few = len(values) <= _MOST_LINES
+    for i in range(1, len(values)) if few else ():
+        change = 100 * (heights[i] / heights[i - 1] - 1) if heights[i - 1] else 0.0
+        ax.annotate(f"{change:+.2f} %", (i, heights[i]), textcoords="offset points", xytext=(0, 7), fontsize="x-small")
+    every = max(1, len(values) // _MOST_TICKS)
+    ax.set_xticks(list(places)[::every], [commit for commit, _ in values][::every], rotation=45, fontsize="x-small")
+    ax.set(ylabel={"cycles": "cycles", "time_us": "us", "energy_j": "J"}[metric], ylim=(0, 1.15 * max(heights)))
+    ax.set_title(picture_title(f"{metric} of {found.name}, by commit"), fontsize="medium")
+    ax.grid(visible=True, axis="y", alpha=0.2)
+    return ax
+
+
 def search_plot(found: Optimum, ax: Axes | None = None) -> Axes:
     """The goal of every run, and the best so far that keeps the constraints."""
     ax = ax or plt.subplots(figsize=(6.5, 4), layout="constrained")[1]
     goal = found.goals[0]
     sign = -1 if goal in MORE_IS_BETTER else 1
     best: list[tuple[int, float]] = []
-    for fine, colour, label in ((True, "C0", "keeps the constraints"), (False, "0.75", "breaks one")):
+    kinds = ((True, palette.of_series(0), "keeps the constraints"), (False, palette.IDLE, "breaks one"))
+    for fine, colour, label in kinds:
         dots = [(i, t.values[goal]) for i, t in enumerate(found.trials) if t.feasible == fine and goal in t.values]
         if dots:
-            ax.plot(*zip(*dots, strict=True), "o", color=colour, label=label)
+            ax.plot(*zip(*dots, strict=True), "o", color=colour, markeredgecolor=palette.GUIDE, label=label)
         for i, value in dots if fine else ():
             if not best or sign * value < sign * best[-1][1]:
                 best.append((i, value))
     if best:
         best.append((len(found.trials) - 1, best[-1][1]))
-        ax.step(*zip(*best, strict=True), where="post", color="C3", label="best so far")
+        ax.step(*zip(*best, strict=True), where="post", color=palette.of_series(1), label="best so far")
     ax.set(xlabel="run", ylabel=METRICS.get(goal, goal))
     ax.set_title(picture_title(found.base.title), fontsize="medium")
     ax.grid(visible=True, alpha=0.2)
@@ -164,7 +191,7 @@ def _scale(sweep: Sweep, key: str) -> tuple[str, dict[str, float] | None]:
 
 def _lines(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, ax: Axes | None) -> Axes:
     """The numeric key with most values is the x axis; each combination of the others is a line."""
-    ax = ax or plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
+    ax = coloured(ax or plt.subplots(figsize=(7, 4.5), layout="constrained")[1])
     scales = {key: _scale(sweep, key) for key in keys}
     numeric_keys = [key for key in keys if scales[key][1] is not None]
     if not numeric_keys:
@@ -205,11 +232,10 @@ def _lines(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, 
     ax.set(xlabel=x_key if len(values) <= _MOST_TICKS else name, ylabel=METRICS.get(metric, metric))
     ax.set_title(picture_title(_titled(sweep)), fontsize="medium")
     ax.grid(visible=True, alpha=0.2)
-    marks = [Line2D([], [], color="0.3", linestyle="", marker=mark, label=f"bound: {b}") for b, mark in regimes.items()]
+    plain: Any = {"color": palette.GUIDE, "linestyle": ""}
+    marks = [Line2D([], [], **plain, marker=mark, label=f"bound: {b}") for b, mark in regimes.items()]
     if switches:
-        marks.append(
-            Line2D([], [], color="0.3", linestyle="", marker="o", markerfacecolor="white", label="another schedule")
-        )
+        marks.append(Line2D([], [], **plain, marker="o", markerfacecolor="white", label="another schedule"))
     lines = list(ax.get_lines()) if len(groups) > 1 else []
     ax.legend(handles=[*lines, *marks], fontsize="small")
     return ax

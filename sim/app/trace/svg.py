@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from sim.app.report import palette
 from sim.app.trace.timeline import Sample, Slice, Timeline
 
 WIDTH, LABELS = 1160, 300
@@ -13,16 +14,10 @@ ROW, COUNTER, GAP = 13, 26, 3
 MOST_SLICES = 6000
 """A picture with more would be slow to look at."""
 
-_COLOURS = (
-    *("#4e79a7", "#f28e2b", "#76b7b2", "#e15759", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#86bcb6", "#d37295"),
-    *("#a0cbe8", "#ffbe7d", "#8cd17d", "#b6992d", "#499894", "#d4a6c8", "#fabfd2", "#d7b5a6", "#79706e", "#bab0ac"),
-)
 _WAITS = ("stall", "gap", "launch")
 _NAMED = ("host", "kernel", "copy")
 """Kinds of slices whose name stands on them, as far as it has room, and that are set apart from their neighbours."""
 _LETTER = 5.4
-_WORK = "#59a14f"
-"""Issue, tensor pipes, firings: whatever gets something done."""
 
 
 def svg(found: Timeline) -> str:
@@ -30,7 +25,7 @@ def svg(found: Timeline) -> str:
     first, last = found.span
     rows = _rows(found)
     reasons = sorted({s.name for s in found.slices if s.category in _WAITS})
-    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(reasons)}
+    colours = {name: palette.of_state(name) for name in reasons}
     scale = (WIDTH - LABELS) / max(last - first, 1)
     parts: list[str] = []
     y = 24
@@ -53,7 +48,7 @@ def svg(found: Timeline) -> str:
     )
     legend = "".join(
         f'<span class="key"><i style="background:{colour}"></i>{escape(name.replace("_", " "))}</span>'
-        for name, colour in [("issue, multiply, work", _WORK), *colours.items()]
+        for name, colour in [("issue, multiply, work", palette.WORK), *colours.items()]
     )
     return (
         f'<div class="legend">{legend}</div><svg viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img" '
@@ -87,7 +82,7 @@ def _rectangle(piece: Slice, colours: dict[str, str], first: int, scale: float, 
     width = max((piece.end - max(piece.begin, first)) * scale, 0.4)
     details = "".join(f", {name} {value}" for name, value in piece.args.items())
     title = f"{piece.name}: cycles {piece.begin} to {piece.end}{details}"
-    shape = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW}" fill="{colours.get(piece.name, _WORK)}"'
+    shape = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW}" fill="{colours.get(piece.name, palette.WORK)}"'
     tip = f"<title>{escape(title)}</title>"
     if piece.category not in _NAMED:
         return f"<rect {shape}>{tip}</rect>"
@@ -108,6 +103,5 @@ def _area(samples: Sequence[Sample], unit: str, first: int, last: int, scale: fl
         points.append(f"{x:.1f},{at:.1f}")
     end = LABELS + (last - first) * scale
     points += [f"{end:.1f},{at:.1f}", f"{end:.1f},{y + COUNTER}"]
-    return (
-        f'<polygon points="{" ".join(points)}" fill="#9bb7d4"><title>up to {most:.4g} {escape(unit)}</title></polygon>'
-    )
+    tip = f"<title>up to {most:.4g} {escape(unit)}</title>"
+    return f'<polygon points="{" ".join(points)}" fill="{palette.AREA}">{tip}</polygon>'
