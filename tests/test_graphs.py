@@ -78,7 +78,16 @@ def test_the_report_follows_the_schema_and_sums_up(report: Report) -> None:
     )
     assert sum(entry["device_share"] for entry in profile.values()) == pytest.approx(1)
     assert sum(entry["host_share"] for entry in profile.values()) == pytest.approx(1)
+    # The first product reads its operands from memory, the second finds them in the L2; the copy comes over PCIe.
+    assert profile["mm0"]["external_bytes"] >= 2 * 2 * SIZE**2 > profile["mm1"]["external_bytes"]
+    assert profile["copy"]["external_bytes"] >= 1 << 20
     text = str(report)
+    whole = next(line.split() for line in text.splitlines() if line.split()[:1] == ["total"])
+    assert whole[1:3] == ["4", "4"]
+    device_us = sum(entry["device_us"] for entry in profile.values())
+    assert float(whole[-1]) == pytest.approx(document["flops"] / device_us * 1e-6, rel=1e-3)
+    moved = sum(entry["external_bytes"] for entry in profile.values())
+    assert float(whole[-2].replace(",", "")) == pytest.approx(moved / device_us * 1e-3, abs=1)
     assert "Operator classes" in text
     assert "contraction" in text
 

@@ -20,7 +20,7 @@ from sim.app.cli import main
 from sim.app.report.asked import DEFAULT_CONDITIONS, Asked, FileRecord, title_of
 from sim.app.report.plots import TITLE_WIDTH
 from sim.app.report.record import RunRecord
-from sim.app.report.report import Report
+from sim.app.report.report import SCHEMA_VERSION, Report
 from sim.app.study.sensitivity import sensitivity
 from sim.app.study.sweep import sweep
 
@@ -215,7 +215,7 @@ def test_a_report_of_another_schema_is_one_line(
         assert main(["diff", *map(str, pair)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"tilewave: {old}: ")
-        assert "2.0; make it again with tilewave run" in line or "schema_version" not in change
+        assert f"{SCHEMA_VERSION}; make it again with tilewave run" in line or "schema_version" not in change
 
 
 TOML = f"""

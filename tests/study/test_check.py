@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from sim.app.study import check as module
 from sim.app.study import lockfile
 from sim.app.study.case import Answer
 from sim.app.study.check import read_config
-from sim.app.study.digest import Digest, changes
+from sim.app.study.digest import Change, Digest, changes
+from sim.app.study.history import history
 from sim.app.study.lockfile import Entry, Lock
+from sim.app.study.tolerance import tolerance_of
 
 TOML = """\
 # two machines, one shape
@@ -115,6 +118,46 @@ def test_tolerance(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--tolerance", "0")[0] == 1
 
 
+def change(kind: str, name: str, relative: float) -> Change:
+    """From 100: of a stall reason so many points of its 100 %."""
+    return Change(kind, name, 100.0, 100.0 + 100 * relative)
+
+
+@pytest.mark.parametrize(
+    ("stated", "accepted", "refused"),
+    [
+        (0.01, change("cycles", "cycles", 0.009), change("cycles", "cycles", 0.011)),
+        ({"energy": "2 %"}, change("energy", "energy", 0.019), change("cycles", "cycles", 0.001)),
+        ({"cycles": 0, "default": "1 %"}, change("time", "time", 0.009), change("cycles", "cycles", 0.001)),
+        ({"counters": 0.1}, change("counter", "l2_read_bytes", 0.09), change("stall", "warps.barrier", 0.09)),
+        (
+            {"counters": 0.1, "l2_read_bytes": 0.01},
+            change("counter", "dram_read_bytes", 0.09),
+            change("counter", "l2_read_bytes", 0.09),
+        ),
+        (
+            {"stalls": 0.5, "warps.barrier": 0},
+            change("stall", "warps.wait", 0.1),
+            change("stall", "warps.barrier", 0.1),
+        ),
+    ],
+)
+def test_tolerances_by_metric(stated: Any, accepted: Change, refused: Change) -> None:
+    found = tolerance_of(stated, "here")
+    assert found.accepts(accepted)
+    assert not found.accepts(refused)
+    assert not found.exact
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [({"cycels": 0}, "did you mean cycles"), ({"energy": "x"}, "here: energy"), (2, "share"), ("-1 %", "share")],
+)
+def test_a_tolerance_that_is_none_is_refused(stated: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        tolerance_of(stated, "here")
+
+
 @pytest.mark.parametrize(("change", "code"), [(0.991, 0), (1.009, 0), (0.985, 1), (1.015, 1)])
 def test_a_tolerance_is_neither_halved_nor_doubled(
     project: Path, capsys: pytest.CaptureFixture[str], change: float, code: int
@@ -157,6 +200,9 @@ def test_formats(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--format", "junit", "--out", "report.xml")
     assert (code, out) == (1, "")
     suites = ElementTree.parse(project / "report.xml").getroot()
+    times = [float(test.attrib["time"]) for test in suites.iter("testcase")]
+    assert min(times) > 0
+    assert float(suites.attrib.pop("time")) == pytest.approx(sum(times), abs=0.01)
     assert suites.attrib == {"tests": "3", "failures": "1", "errors": "0"}
     failure = next(test for test in suites.iter("testcase") if test.get("name") == "half the SMs").find("failure")
     assert failure is not None
@@ -166,7 +212,60 @@ def test_formats(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = TOML.splitlines().index('name = "half the SMs"')
     assert out.startswith(f"::error file=tilewave.toml,line={line},title=half the SMs%3A changed::cycles")
     assert len(out.splitlines()) == 2
+
+    code, out, _ = run(capsys, "--format", "markdown")
+    assert out.startswith("### tilewave check: 2 same, 1 changed\n")
+    (row,) = [line for line in out.splitlines() if line.startswith("| half the SMs")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:3] == ["changed", "9,000"]
+    assert cells[4].endswith(" %")
+    assert out.count("<details>") == out.count("</details>") == 1
     assert run(capsys, "--format", "xml")[0] == 2
+
+
+def test_the_history_of_a_case_is_that_of_its_lock(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "somebody")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "somebody@example.org")
+    lock = project / "cycles.lock"
+    entry = Entry("t4", "gemm m=1", "0" * 16, Digest(100, 10, "mma"))
+
+    def git(*words: str) -> None:
+        subprocess.run(("git", *words), check=True, capture_output=True, timeout=20)
+
+    def record(cycles: int, subject: str, other: int = 0) -> None:
+        kept = {"a": replace(entry, digest=replace(entry.digest, cycles=cycles)), "b c": entry}
+        lockfile.write(lock, Lock("1", kept))
+        if other:
+            lock.write_text(lock.read_text() + f"\n# {other}\n")
+        git("add", ".")
+        git("commit", "-m", subject)
+
+    with pytest.raises(InputError, match="Git"):
+        history(lock, "a")
+    git("init", "-q")
+    record(100, "first")
+    record(90, "Engine: waits end earlier")
+    record(90, "a comment moves nothing", other=1)
+    lock.write_text(lock.read_text().replace("cycles = 90", "cycles = 99"))
+    found = history(lock, "a")
+    assert [(r.entry.digest.cycles, r.subject) for r in found.records] == [
+        (100, "first"),
+        (90, "Engine: waits end earlier"),
+        (99, "the working copy"),
+    ]
+    assert len(history(lock, "b c").records) == 1
+    assert "-10.000 %" in str(found)
+    with pytest.raises(InputError, match="nearest: b c"):
+        history(lock, "b d")
+    picture = project / "h.png"
+    assert main(["history", "a", "--plot", str(picture), "--json"]) == 0
+    assert [entry["cycles"] for entry in json.loads(capsys.readouterr().out)["records"]] == [100, 90, 99]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["history", "a", "--metric", "energy_j", "--plot", str(project / "e.png")]) == 2
+    assert "energy_j was never recorded" in capsys.readouterr().err
 
 
 WRONG = [

@@ -1,4 +1,4 @@
-"""Subcommands of studies: sweep, sensitivity, optimize, check, diff. What they need is imported when they run."""
+"""Subcommands of studies: sweep, sensitivity, optimize, check, history, diff; imports happen when they run."""
 
 from __future__ import annotations
 
@@ -74,12 +74,22 @@ def add_commands(commands: Any) -> None:
     check.add_argument(
         "--tolerance", type=arguments.share, metavar="T", help="accepted change, such as 1%%; default: the file's, or 0"
     )
-    check.add_argument("--format", default="text", metavar="F", help="text (default), json, junit, github")
+    check.add_argument("--format", default="text", metavar="F", help="text (default), json, junit, github, markdown")
     check.add_argument("--json", dest="format", action="store_const", const="json", help="same as --format json")
     check.add_argument("--out", metavar="FILE", help="write to a file instead of stdout")
     check.add_argument("--force", action="store_true", help="let FILE be overwritten")
     arguments.add_workers(check)
     check.set_defaults(command=_check)
+
+    past = commands.add_parser("history", help="a case's recorded cycles, commit by commit", allow_abbrev=False)
+    past.add_argument("name", metavar="NAME", help="a case of cycles.lock")
+    past.add_argument(
+        "--config", default="tilewave.toml", metavar="FILE", help="beside whose lock; default: tilewave.toml"
+    )
+    past.add_argument("--last", type=arguments.positive, default=1000, metavar="N", help="commits; default 1000")
+    past.add_argument("--metric", default="cycles", metavar="M", help="what --plot shows: cycles, time_us, energy_j")
+    arguments.add_output(past)
+    past.set_defaults(command=_history)
 
     diff = commands.add_parser("diff", help="explain the difference between two runs", allow_abbrev=False)
     diff.add_argument("old", metavar="A.json", help="a report of tilewave run --json")
@@ -219,6 +229,21 @@ def _check(options: argparse.Namespace) -> int:
     else:
         print(text)
     return found.exit_code
+
+
+def _history(options: argparse.Namespace) -> int:
+    picture = arguments.picture(options)
+    from sim.app.study import lockfile
+    from sim.app.study.history import METRICS, history
+
+    if options.metric not in METRICS:
+        known = ", ".join(METRICS)
+        raise InputError(f"--metric {options.metric}: must be one of {known}{hint(options.metric, METRICS)}")
+    found = history(Path(options.config).with_name(lockfile.NAME), options.name, options.last)
+    arguments.show(found, options.json)
+    if picture:
+        arguments.save(lambda: found.plot(options.metric).figure, picture)
+    return 0
 
 
 def _diff(options: argparse.Namespace) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sim.app.report.figures import Figures
+from sim.app.report.figures import Figures, level_bytes
 from sim.app.report.record import KernelRecord, OperatorTime, RunRecord
 
 
@@ -25,8 +25,20 @@ class Entry:
     device_share: float
     flops: int
     flop_share: float
+    external_bytes: int
+    """Bytes from and to external memory (of copies and collectives: of their links)."""
     bound: str
     """What bounds the longest of its kernels."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """Gigabytes a second of external memory over the device time."""
+        return self.external_bytes / self.device_ps * 1e3 if self.device_ps else 0.0
+
+    @property
+    def tflops(self) -> float:
+        """Operations over the device time."""
+        return self.flops / self.device_ps if self.device_ps else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The entry by schema.json."""
@@ -40,6 +52,7 @@ class Entry:
             "device_us": self.device_ps / 1e6,
             "device_share": self.device_share,
             "flops": self.flops,
+            "external_bytes": self.external_bytes,
             "bound": self.bound,
         }
 
@@ -56,16 +69,35 @@ def classes(run: RunRecord) -> dict[str, Entry]:
     return {entry.kind: entry for entry in sorted(entries, key=lambda entry: (-entry.device_ps, entry.kind))}
 
 
+def whole(entries: Sequence[Entry]) -> Entry:
+    """All entries as one, called `total`."""
+    summed = {
+        name: sum(getattr(entry, name) for entry in entries)
+        for name in ("calls", "kernels", "host_ps", "device_ps", "flops", "external_bytes")
+    }
+    ones = dict.fromkeys(("host_share", "device_share", "flop_share"), 1.0)
+    return Entry(name="total", kind="", bound="", **summed, **ones)  # type: ignore[arg-type]
+
+
+def _external_bytes(run: RunRecord, kernel: KernelRecord) -> int:
+    """What a kernel moved from and to the machine's external memory, else over its links."""
+    levels = level_bytes(kernel.counters)
+    external = sum(sum(levels[level].values()) for level in run.machine.external if level in levels)
+    return external or sum(sum(levels[level].values()) for level in ("link", "pcie") if level in levels)
+
+
 def _entries(run: RunRecord, key: Callable[[OperatorTime], str]) -> list[Entry]:
     """Entries in the order in which their key first appears."""
     groups: dict[str, list[OperatorTime]] = {}
     longest: dict[str, KernelRecord] = {}
+    moved: dict[str, int] = {}
     kernels = iter(run.kernels)
     for operator in run.operators:
         group = key(operator)
         groups.setdefault(group, []).append(operator)
-        own = [*islice(kernels, operator.kernels), *([longest[group]] if group in longest else [])]
-        longest[group] = max(own, key=lambda kernel: kernel.time_ps)
+        own = list(islice(kernels, operator.kernels))
+        moved[group] = moved.get(group, 0) + sum(_external_bytes(run, kernel) for kernel in own)
+        longest[group] = max([*own, *([longest[group]] if group in longest else [])], key=lambda k: k.time_ps)
     every = [operator for group in groups.values() for operator in group]
     host, device, flops = (sum(getattr(o, name) for o in every) or 1 for name in ("host_ps", "device_ps", "flops"))
     return [
@@ -80,6 +112,7 @@ def _entries(run: RunRecord, key: Callable[[OperatorTime], str]) -> list[Entry]:
             device_share=sum(o.device_ps for o in group) / device,
             flops=sum(o.flops for o in group),
             flop_share=sum(o.flops for o in group) / flops,
+            external_bytes=moved[name],
             bound=Figures.of_kernel(run, longest[name]).bound,
         )
         for name, group in groups.items()

@@ -17,7 +17,7 @@ from sim.app.report.sections import Section, sections_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "2.1"
 """Version of schema.json; the first number changes when a key changes its meaning or goes (docs/report.md)."""
 
 

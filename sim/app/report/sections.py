@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sim.app.report.asked import Asked
 from sim.app.report.families import family
 from sim.app.report.figures import Figures, hit_rates, level_bytes, shares, total
-from sim.app.report.profile import classes, profile
+from sim.app.report.profile import classes, profile, whole
 from sim.app.report.record import RunRecord
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ BAR_WIDTH = 30
 SMALLEST_STALL = 0.005
 """Stall reasons below this share are summed up as `other`."""
 
+
+_HALF_PAGE = 76
+"""Letters beside each other in a column of a page."""
+_CELL_GAP = 2
 
 _NUMBER = re.compile(r"[+-]?\d|-?$")
 
@@ -50,6 +54,13 @@ class Section:
     def sentences(self) -> list[str]:
         """The rows of a section without columns; empty for a table."""
         return [] if self.header or any(len(row) != 1 for row in self.rows) else [str(row[0]) for row in self.rows]
+
+    @property
+    def wide(self) -> bool:
+        """Whether its cells need more room than half a page has."""
+        lines = [self.header, *self.rows] if self.header else list(self.rows)
+        widths = (max(len(str(cell)) + _CELL_GAP for cell in column) for column in zip(*lines, strict=True))
+        return sum(widths) > _HALF_PAGE
 
     @property
     def numeric(self) -> tuple[bool, ...]:
@@ -291,16 +302,22 @@ def _kernels(report: Report) -> Section:
 
 def profile_section(run: RunRecord) -> Section:
     """Time by operator, as a framework's profiler prints it."""
+    entries = profile(run)
+    if not entries:
+        return Section("Profile", ())
     rows = tuple(
         (
             entry.name, str(entry.calls), str(entry.kernels),
             time_text(entry.host_ps), percent(entry.host_share),
             time_text(entry.device_ps), percent(entry.device_share), time_text(entry.device_ps // entry.calls),
-            entry.bound,
+            f"{entry.gb_per_s:,.0f}", f"{entry.tflops:.4g}", entry.bound,
         )
-        for entry in profile(run)
+        for entry in (*entries, whole(entries))
     )  # fmt: skip
-    header = ("operator", "calls", "kernels", "host", "host %", "device", "device %", "device a call", "bound")
+    header = (
+        "operator", "calls", "kernels", "host", "host %", "device", "device %", "device a call", "GB/s", "TFLOPS",
+        "bound",
+    )  # fmt: skip
     return Section("Profile", rows, header)
 
 

@@ -20,6 +20,7 @@ from sim.app.study.executors import make_executor
 from sim.app.study.lockfile import Entry, Lock
 from sim.app.study.runner import Progress, run_cases
 from sim.app.study.store import ResultStore
+from sim.app.study.tolerance import Tolerance, tolerance_of
 from sim.app.study.toml_file import read_toml
 from workloads.parse import parse
 
@@ -42,13 +43,14 @@ class Wanted:
     name: str
     arch: str
     case: Request
-    tolerance: float
+    tolerance: Tolerance
     line: int
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one case. moved: every number that differs, tolerated or not. notes: what else changed."""
+    """What came of one case. moved: every number that differs, tolerated or not. notes: what else changed. cpu_s:
+    seconds of CPU that the simulation took, whenever that was."""
 
     name: str
     status: str
@@ -58,6 +60,7 @@ class Outcome:
     moved: Sequence[Change] = ()
     notes: Sequence[str] = ()
     reason: str = ""
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,15 @@ def read_config(path: Path, tolerance: float | None = None) -> list[Wanted]:
     blocks = data.get("case", [])
     if not isinstance(blocks, list) or not blocks:
         raise InputError(f"{path}: has no [[case]] with name, arch and workload")
-    common = _tolerance(data.get("tolerance", 0), str(path)) if tolerance is None else tolerance
+    given = None if tolerance is None else Tolerance(tolerance)
+    common = given or tolerance_of(data.get("tolerance", 0), str(path))
     written = path.read_text(encoding="utf-8").splitlines()
     lines = [i for i, line in enumerate(written, 1) if line.split("#")[0].strip() == "[[case]]"]
     if len(lines) != len(blocks):
         lines = [1] * len(blocks)
     found: dict[str, Wanted] = {}
     for line, block in zip(lines, blocks, strict=True):
-        for wanted in _cases(block, path, line, common, tolerance):
+        for wanted in _cases(block, path, line, common, given):
             if wanted.name in found:
                 raise InputError(f"{path} line {line}: the name {wanted.name!r} is given twice")
             found[wanted.name] = wanted
@@ -148,7 +152,7 @@ def entry_of(arch: str, machine: Any, workload: str, report: Mapping[str, Any]) 
     return Entry(arch, workload, machine.content_hash()[:16], Digest.of(report), lockfile.kernels(), program)
 
 
-def compared(name: str, old: Entry, new: Entry, tolerance: float) -> Outcome:
+def compared(name: str, old: Entry, new: Entry, tolerance: Tolerance) -> Outcome:
     """Two runs of one case."""
     moved = changes(old.digest, new.digest)
     asked = [
@@ -160,7 +164,7 @@ def compared(name: str, old: Entry, new: Entry, tolerance: float) -> Outcome:
         )
         if before != after
     ]
-    differs = bool(asked and not tolerance) or any(change.beyond(tolerance) for change in moved)
+    differs = bool(asked and tolerance.exact) or not all(map(tolerance.accepts, moved))
     causes = []
     if differs and old.machine != new.machine:
         causes.append(f"figures of the machine: {old.machine} -> {new.machine}")
@@ -178,11 +182,11 @@ def _outcome(wanted: Wanted, answer: Answer, recorded: Lock) -> Outcome:
     new = entry_of(wanted.arch, wanted.case.machine, str(wanted.case.workload), answer.report)
     old = recorded.entries.get(wanted.name)
     if old is None:
-        return Outcome(wanted.name, NEW, wanted, new=new)
-    return replace(compared(wanted.name, old, new, wanted.tolerance), wanted=wanted)
+        return Outcome(wanted.name, NEW, wanted, new=new, cpu_s=answer.cpu_s)
+    return replace(compared(wanted.name, old, new, wanted.tolerance), wanted=wanted, cpu_s=answer.cpu_s)
 
 
-def _cases(block: Any, path: Path, line: int, common: float, given: float | None) -> list[Wanted]:
+def _cases(block: Any, path: Path, line: int, common: Tolerance, given: Tolerance | None) -> list[Wanted]:
     """The cases of one `[[case]]`: one for each machine that it names."""
     where = f"{path} line {line}"
     if not isinstance(block, dict):
@@ -203,7 +207,8 @@ def _cases(block: Any, path: Path, line: int, common: float, given: float | None
     several = isinstance(block["arch"], list)
     archs = _several(block["arch"])
     overrides = _several(block.get("set", []))
-    tolerance = common if given is not None else _tolerance(block.get("tolerance", common), where)
+    stated = block.get("tolerance") if given is None else None
+    tolerance = common if stated is None else tolerance_of(stated, where)
     options: dict[str, Any] = {
         key: _several(block[key]) if key in _LISTS else block[key] for key in _OPTIONS if key in block
     }
@@ -224,17 +229,6 @@ def _cases(block: Any, path: Path, line: int, common: float, given: float | None
 def _several(value: str | list[str]) -> tuple[str, ...]:
     """One text, or several."""
     return (value,) if isinstance(value, str) else tuple(value)
-
-
-def _tolerance(value: Any, where: str) -> float:
-    """A share, as a number or as `1 %`."""
-    try:
-        share = float(value.removesuffix("%")) / 100 if isinstance(value, str) else float(value)
-    except (TypeError, ValueError, AttributeError):
-        share = -1.0
-    if not 0 <= share < 1:
-        raise InputError(f"{where}: tolerance = {value!r}: must be a share such as 0.01 or '1 %'")
-    return share
 
 
 def _known(table: Mapping[str, Any], keys: Sequence[str], where: str) -> None:

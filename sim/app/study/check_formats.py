@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -79,16 +80,18 @@ def as_json(found: CheckRun) -> str:
 
 
 def as_junit(found: CheckRun) -> str:
-    """JUnit XML: a difference is a failure, a case without a result is an error."""
+    """JUnit XML: a difference is a failure, a case without a result an error. Times are CPU seconds of simulation."""
     counts = Counter(outcome.status for outcome in found.outcomes)
     errors = counts[REFUSED] + counts[FAILED]
     failures = 0 if found.updated else len(found.outcomes) - counts[SAME] - errors
     totals = {"tests": str(len(found.outcomes)), "failures": str(failures), "errors": str(errors)}
+    totals["time"] = f"{sum(outcome.cpu_s for outcome in found.outcomes):.3f}"
     suites = ElementTree.Element("testsuites", totals)
     suite = ElementTree.SubElement(suites, "testsuite", {"name": "tilewave check", **totals})
     for outcome in found.outcomes:
         arch = next((entry.arch for entry in (outcome.new, outcome.old) if entry), "")
         test = ElementTree.SubElement(suite, "testcase", {"classname": f"cycles.{arch}", "name": outcome.name})
+        test.set("time", f"{outcome.cpu_s:.3f}")
         if outcome.wanted:
             properties = ElementTree.SubElement(test, "properties")
             ran = {"name": "run", "value": request_title(outcome.wanted.case)}
@@ -116,11 +119,39 @@ def as_github(found: CheckRun) -> str:
     return "\n".join([*lines, as_text(found).splitlines()[-1]])
 
 
+def as_markdown(found: CheckRun) -> str:
+    """A comment for a pull request: what moved as a table, the details of each case folded."""
+    counts = Counter(outcome.status for outcome in found.outcomes)
+    shown_ = [outcome for outcome in found.outcomes if outcome.status != SAME]
+    head = ", ".join(f"{counts[s]} {s}" for s in (SAME, CHANGED, NEW, GONE, REFUSED, FAILED) if counts[s])
+    lines = [f"### tilewave check: {head}", ""]
+    if shown_:
+        lines += ["| case | status | cycles before | cycles now | change | time before | time now |"]
+        lines += ["|---|---|---:|---:|---:|---:|---:|"]
+    for outcome in shown_:
+        old, new = (entry.digest if entry else None for entry in (outcome.old, outcome.new))
+        change = f"{100 * (new.cycles / old.cycles - 1):+.3f} %" if old and new and old.cycles else ""
+        cycles = [f"{digest.cycles:,}" if digest else "" for digest in (old, new)]
+        times = [f"{digest.time_ps / 1e6:,.2f} us" if digest else "" for digest in (old, new)]
+        lines.append(f"| {' | '.join([_cell(outcome.name), outcome.status, *cycles, change, *times])} |")
+    for outcome in shown_:
+        lines += ["", f"<details><summary>{_cell(outcome.name)}</summary>", "", "```"]
+        lines += [line.replace("```", "` ` `") for line in explain(outcome)]
+        lines += ["```", "", "</details>"]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """A text in a cell of a table: no end of the cell, no markup."""
+    return re.sub(r"([\\|<>`*_\[\]])", r"\\\1", text.replace("\n", " "))
+
+
 FORMATS: Mapping[str, Callable[[CheckRun], str]] = {
     "text": as_text,
     "json": as_json,
     "junit": as_junit,
     "github": as_github,
+    "markdown": as_markdown,
 }
 
 

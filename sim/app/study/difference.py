@@ -88,8 +88,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: is not JSON ({error})") from None
     if not isinstance(report, dict) or "cycles" not in report:
         raise InputError(f"{path}: is no report of one run; make it with tilewave run ... --json")
-    if report.get("schema_version") != SCHEMA_VERSION:
-        has = report.get("schema_version", "none")
+    has = str(report.get("schema_version", "none"))
+    if has.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise InputError(
             f"{path}: has schema {has}, this version reads {SCHEMA_VERSION}; make it again with tilewave run ... --json"
         )

@@ -96,7 +96,7 @@ def write(path: Path, lock: Lock) -> None:
     parts = [_head(head, lock.version)]
     for name in sorted(lock.entries):
         entry, block = lock.entries[name], blocks.get(name, "")
-        parts.append(block if block and _only_entry(block) == (name, entry) else _block(name, entry, block))
+        parts.append(block if block and only_entry(block) == (name, entry) else _block(name, entry, block))
     try:
         with replacing(path) as part:
             part.write_text("".join(parts), encoding="utf-8", newline="\n")
@@ -119,7 +119,7 @@ def _parts(path: Path) -> tuple[str, dict[str, str]]:
     bounds = [*starts, len(lines)]
     try:
         blocks = ["".join(lines[a:b]) for a, b in itertools.pairwise(bounds)]
-        return "".join(lines[: bounds[0]]), {_only_entry(block)[0]: block for block in blocks}
+        return "".join(lines[: bounds[0]]), {only_entry(block)[0]: block for block in blocks}
     except (tomllib.TOMLDecodeError, KeyError, ValueError):
         return "", {}
 
@@ -134,7 +134,7 @@ def _start(lines: Sequence[str], header: int) -> int:
     return start
 
 
-def _only_entry(block: str) -> tuple[str, Entry]:
+def only_entry(block: str) -> tuple[str, Entry]:
     """Name and entry of the one case in a text."""
     ((name, case),) = tomllib.loads(block)["case"].items()
     return name, _entry(case)

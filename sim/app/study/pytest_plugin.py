@@ -42,17 +42,19 @@ class Cycles:
         self._update = update
         self._checked = 0
 
-    def check(self, workload: Any, machine: Any, *, name: str = "", tolerance: float = 0.0, **options: Any) -> Report:
+    def check(self, workload: Any, machine: Any, *, name: str = "", tolerance: Any = 0.0, **options: Any) -> Report:
         """Simulates an operator (or its text) on a machine, and fails the test if it differs from the record.
 
         name: of the record, where a test has several; default: their number. tolerance: relative change that is
-        accepted, 0 for exact equality. options: as in `sim.simulate`. Returns the report.
+        accepted, 0 for exact equality; or by kind, {"cycles": 0, "energy": 0.02}. options: as in `sim.simulate`.
+        Returns the report.
         """
         from arch.load import load_arch
         from sim.app.run import simulate
         from sim.app.study import lockfile
         from sim.app.study.check import compared, entry_of
         from sim.app.study.check_formats import explain
+        from sim.app.study.tolerance import tolerance_of
 
         __tracebackhide__ = True
         self._checked += 1
@@ -71,7 +73,7 @@ class Cycles:
         old = lock.entries.get(key)
         if old is None:
             pytest.fail(f"{self._lock.name} has no record of {key!r}; pytest --cycles-update makes it", pytrace=False)
-        outcome = compared(key, old, new, tolerance)
+        outcome = compared(key, old, new, tolerance_of(tolerance, key))
         if outcome.status != "same":
             lines = "\n  ".join(explain(outcome))
             what = f"{key}, {report.record.title}, differs from {self._lock}"
