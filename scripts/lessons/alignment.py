@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, bars, main
 
 from arch.load import load_arch
+from sim.app.report import palette
 from sim.app.run import simulate
 from sim.gpu.engine.api import Device
 from sim.gpu.language import GlobalTensor, KernelBuilder, Program, RegisterTile
@@ -52,10 +53,12 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         Claim(f"multiply, rows of {base + 1}", odd.tflops, "TFLOPS", remark=odd.record.schedule),
     ]
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    colours = ["tab:blue" if n % 8 == 0 else "tab:orange" for n in reports]
-    axes.bar([str(n) for n in reports], [report.tflops for report in reports.values()], color=colours)
-    handles = [Patch(color="tab:blue", label="rows of whole 16-byte vectors"), Patch(color="tab:orange", label="other")]
-    axes.legend(handles=handles, loc="lower right")
+    whole, other = palette.of_series(0), palette.of_series(1)
+    colours = [whole if n % 8 == 0 else other for n in reports]
+    heights = {str(n): report.tflops for n, report in reports.items()}
+    bars(axes, heights, form="{:.0f}", across=False, color=colours)
+    handles = [Patch(color=whole, label="rows of whole 16-byte vectors"), Patch(color=other, label="other rows")]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
     axes.set(xlabel="N = K: elements of a row", ylabel="TFLOPS", title=f"fp16 multiply on {MACHINE}, M = {base}")
     axes.tick_params(axis="x", labelrotation=90)
     return claims, figure

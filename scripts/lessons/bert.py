@@ -13,8 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, legend_below, main
 
+from sim.app.report import palette
 from sim.app.report.profile import classes
 from sim.app.report.record import OperatorTime
 from sim.app.report.render import as_text
@@ -52,14 +53,20 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         claims.append(Claim(f"{kind}: operations", 100 * entry.flop_share, "%", None if quick else operations))
         claims.append(Claim(f"{kind}: run time", 100 * entry.device_share, "%", None if quick else time))
     figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
-    left = {"operations": 0.0, "time, simulated": 0.0, "time, published": 0.0}
-    for kind, (_, time) in PUBLISHED.items():
+    rows = ["operations", "time, simulated", *([] if quick else ["operations, published", "time, published"])]
+    left = dict.fromkeys(rows, 0.0)
+    for number, (kind, published) in enumerate(PUBLISHED.items()):
         entry = by_kind[kind]
-        values = dict(zip(left, (100 * entry.flop_share, 100 * entry.device_share, time), strict=True))
-        axes.barh(list(left), list(values.values()), left=list(left.values()), label=kind)
-        left = {name: left[name] + values[name] for name in left}
-    axes.set(xlabel="per cent", title=f"BERT-large encoder layer, training, on {MACHINE}")
-    figure.legend(loc="outside lower center", ncols=3)
+        values = dict(zip(rows, (100 * entry.flop_share, 100 * entry.device_share, *published), strict=False))
+        drawn = axes.barh(rows, list(values.values()), left=list(left.values()), label=kind,
+                          color=palette.of_series(number))  # fmt: skip
+        shown = [f"{value:.0f} %" if value > 5 else "" for value in values.values()]
+        axes.bar_label(drawn, shown, label_type="center", fontsize=8, color="white")
+        left = {name: left[name] + values[name] for name in rows}
+    axes.invert_yaxis()
+    size = "a small layer (reduced)" if quick else "BERT-large encoder layer"
+    axes.set(xlabel="per cent", xlim=(0, 100), title=f"{size}, training, on {MACHINE}")
+    legend_below(figure)
     return claims, figure
 
 

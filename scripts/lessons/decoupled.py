@@ -11,10 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, legend_below, main, plain_log
 
 from arch.load import load_arch
 from sim.app.families.rdu import run_program
+from sim.app.report import palette
 from sim.rdu.layout import Log
 from workloads.rdu.access import chase, stream
 
@@ -31,6 +32,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     spec = load_arch(MACHINE)
     count = 512 if quick else 4096
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    axes.set_prop_cycle(color=palette.SERIES)
     rows = {}
     programs = {
         "stream": stream(count),
@@ -45,8 +47,8 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         rows[name] = result.ticks / 256 / count
         axes.plot(arrived, [(i + 1) * count / len(arrived) for i in range(len(arrived))], label=name)
     axes.set(xlabel="cycle (logarithmic)", ylabel="rows that have arrived", title=f"the same rows on {MACHINE}")
-    axes.set_xscale("log")
-    axes.legend()
+    plain_log(axes, "x")
+    legend_below(figure)
     latency = spec.hbm.latency_ps * spec.clock.boost_hz / 1e12
     claims = [
         Claim("cycles a row, stream", rows["stream"], "cycles"),

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, legend_below, main
 
 from arch.errors import InputError
+from sim.app.report import palette
 from sim.app.run import simulate
 
 if TYPE_CHECKING:
@@ -55,18 +56,18 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for i, machine in enumerate(MACHINES):
         places = [list(work).index(name) + 0.25 * (i - 1) for name in shares[machine]]
-        left.bar(places, [100 * share for share in shares[machine].values()], 0.25, label=machine)
+        colour = palette.of_series(i)
+        drawn = left.bar(places, [100 * share for share in shares[machine].values()], 0.25, label=machine, color=colour)
+        left.bar_label(drawn, fmt="%.0f", padding=2, fontsize=7)
         if joules[machine]:
-            right.plot(
-                100 * len(shares[machine]) / len(work), 1e-9 / joules[machine], "o", markersize=10, label=machine
-            )
+            reached = 100 * len(shares[machine]) / len(work)
+            right.plot(reached, 1e-9 / joules[machine], "o", markersize=10, color=colour)
     left.set_xticks(range(len(work)), list(work))
-    left.set(ylabel="% of its own roof", title="efficiency by operator", ylim=(0, 100))
-    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=len(MACHINES), frameon=False)
+    left.set(ylabel="% of its own roof", title="efficiency by operator", ylim=(0, 108))
     right.set(xlabel="operators that it runs, %", ylabel="GEMM: operations a nanojoule", xlim=(0, 105))
     right.set_ylim(0, 1.1 * right.get_ylim()[1])
     right.set_title("efficiency against programmability")
-    right.legend(loc="center left")
+    legend_below(figure)
     return claims, figure
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, bars, main
 
 from sim.app.run import simulate
 from workloads.ops import Pointwise
@@ -38,9 +38,9 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         Claim("time fused over unfused", ratio, "x", 0.5, 0.10, reports["fused"].bound + " bound"),
     ]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
-    left.bar(list(moved), list(moved.values()))
+    bars(left, moved, across=False)
     left.set(ylabel="numbers moved an element")
-    right.bar(list(reports), [report.time_us / 1e3 for report in reports.values()])
+    bars(right, {name: report.time_us / 1e3 for name, report in reports.items()}, across=False)
     right.set(ylabel="ms")
     figure.suptitle(f"cos(cos(x)), {elements >> 20} Mi fp32 elements on {machine}")
     return claims, figure

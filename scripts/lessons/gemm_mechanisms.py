@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, bars, legend_below, main, published_marks
 
 from sim.app.report.report import Report
 from sim.app.run import simulate
@@ -59,12 +59,11 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         measured = report.figures.flops / MEASURED_US * 1e-6 if k == 4096 and not without else None
         claims.append(Claim(name, report.tflops, "TFLOPS", measured, remark=remark))
     figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
-    axes.barh([claim.what for claim in claims][::-1], [claim.simulated for claim in claims][::-1])
-    marks = [claim for claim in claims if claim.published]
-    measured_at = [claim.published or 0 for claim in marks]
-    axes.plot(measured_at, [claim.what for claim in marks], "k|", markersize=16, label="vendor library, published")
+    bars(axes, {claim.what: claim.simulated for claim in claims}, label="simulated")
+    marks = {claim.what: claim.published for claim in claims if claim.published}
+    published_marks(axes, marks, "vendor library, published")
     axes.set(xlabel="TFLOPS", title=f"bf16 multiply on {MACHINE}")
-    figure.legend(loc="outside lower center")
+    legend_below(figure)
     return claims, figure
 
 

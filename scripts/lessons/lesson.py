@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from matplotlib.ticker import LogLocator, NullFormatter
+
 from arch.errors import InputError
+from sim.app.report import palette
 from sim.app.report.render import as_text
 from sim.app.report.sections import Section
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -24,8 +28,8 @@ if TYPE_CHECKING:
 class Claim:
     """One published figure and what the simulator gives for it.
 
-    published: None where there is no figure, only a comparison to see. limit: largest relative deviation that is asked
-    for; None where the published figure is a statement in words.
+    published: None where there is no figure, only a comparison to see. said: the published statement where it is one in
+    words, such as "1.1 or less". limit: largest relative deviation that is asked for; None where none is.
     """
 
     what: str
@@ -34,6 +38,7 @@ class Claim:
     published: float | None = None
     limit: float | None = None
     remark: str = ""
+    said: str = ""
 
     @property
     def deviation(self) -> float | None:
@@ -47,10 +52,47 @@ class Claim:
 
     def row(self) -> tuple[str, ...]:
         """The claim as cells of a table."""
-        published = "" if self.published is None else f"{self.published:.4g} {self.unit}"
+        published = self.said or ("" if self.published is None else f"{self.published:.4g} {self.unit}")
         deviation = "" if self.deviation is None else f"{100 * self.deviation:+.1f} %"
         asked = "" if self.limit is None else f"within {100 * self.limit:.0f} %{': MISSED' if self.missed else ''}"
         return (self.what, f"{self.simulated:.4g} {self.unit}", published, deviation, asked, self.remark)
+
+
+def bars(axes: Axes, values: Mapping[str, float], *, form: str = "{:.3g}", across: bool = True, **how: Any) -> None:
+    """Bars that say their values: across in the order of reading, or upright. how: as `barh` and `bar` take it."""
+    how = {"color": palette.of_series(0), **how}
+    if across:
+        drawn = axes.barh(list(values), list(values.values()), **how)
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+    else:
+        drawn = axes.bar(list(values), list(values.values()), **how)
+        axes.margins(y=0.12)
+    axes.bar_label(drawn, [form.format(value) for value in values.values()], padding=3, fontsize=8)
+
+
+def published_marks(axes: Axes, values: Mapping[str, float], label: str = "published") -> None:
+    """A mark at each published value beside its bar, and its word in the legend; nothing where none is published."""
+    if values:
+        axes.plot(list(values.values()), list(values), "|", color="black", markersize=16, linestyle="", label=label)
+
+
+def legend_below(figure: Figure) -> None:
+    """One legend of all that has a label, below the axes, where it covers nothing; none where nothing has."""
+    found = {word: handle for ax in figure.axes for handle, word in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if found:
+        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=min(4, len(found)))
+
+
+def plain_log(axes: Axes, sides: str = "xy") -> None:
+    """Logarithmic sides whose ticks are plain numbers, 0.5 and 200 instead of powers of ten."""
+    for side in sides:
+        axis = axes.xaxis if side == "x" else axes.yaxis
+        axes.set(**{f"{side}scale": "log"})
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 Lesson = Callable[[bool], tuple[Sequence[Claim], "Figure"]]

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, legend_below, main, plain_log
 
+from sim.app.report import palette
 from sim.app.report.report import Report
 from sim.app.run import simulate
 
@@ -40,7 +41,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     eager = curves["eager"]
     claims = [
         Claim("time at batch 2 over batch 1, eager", eager[2].time_us / eager[1].time_us, "x",
-              remark=f"{eager[1].bound} bound; published: 1.1 or less")
+              remark=f"{eager[1].bound} bound", said="1.1 or less")
     ]  # fmt: skip
     claims += [
         Claim(f"batch 1, {form}", curve[1].time_us, "us", remark=f"{curve[1].bound} bound")
@@ -52,11 +53,13 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
                   remark=f"{eager[64].bound} bound")
         )  # fmt: skip
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    axes.set_prop_cycle(color=palette.SERIES)
     for form, curve in curves.items():
         axes.loglog(list(curve), [report.time_us for report in curve.values()], "o-", base=2, label=form)
-    axes.set_yscale("log", base=10)
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    plain_log(axes, "y")
     axes.set(xlabel="batch", ylabel="us a layer", title=f"BERT-large layer, 32 tokens, fp16, on {MACHINE}")
-    axes.legend()
+    legend_below(figure)
     return claims, figure
 
 

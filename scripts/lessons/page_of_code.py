@@ -1,10 +1,10 @@
-"""A page of code beside the vendor's choice: a GEMM in the tile language by size on H100.
+"""A page of code beside kernels as a vendor writes them: a GEMM in the tile language by size on H100.
 
 Published (ThunderKittens): producer, consumers and a store over tiles such as 64x64 to 64x256, a page of code, come
 close to the vendor library and are ahead of it at small sizes. `gemm` below is that page: one tile a CTA, TMA into a
 ring of stages, wgmma, plain stores, rows of tiles in groups that share what they read in the L2. The only thing that
-is tried is its tile. The vendor's choice is the best of some hundred configurations with clusters, ping-pong and
-splits, by estimate.
+is tried is its tile. Beside it stands the best of the kernels that ship, which have clusters, ping-pong and splits.
+Both sides take what is fastest when it is simulated: the page of its tiles, the other of all its candidates.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, legend_below, main
 
-from arch.load import load_arch
+from sim.app.report import palette
 from sim.app.run import simulate
-from sim.gpu.engine.api import Device
 from sim.gpu.language import (
     CTA_X,
     WARP,
@@ -26,7 +25,6 @@ from sim.gpu.language import (
     Program,
     RegisterTile,
 )
-from sim.gpu.power.regulator import PowerRegulator
 from workloads.ops import Gemm
 
 if TYPE_CHECKING:
@@ -82,19 +80,15 @@ def gemm(m: int, n: int, k: int, tile_m: int, tile_n: int) -> Program:
     return Program("gemm", (a, b, c), (kernel.build(),), schedule=f"a page, {tile_m}x{tile_n}")
 
 
-def page_us(size: int, quick: bool) -> tuple[float, str]:
-    """Time of the page by its best tile, cold, microseconds."""
+def page(size: int, quick: bool) -> tuple[float, str]:
+    """Throughput of the page by its best tile, TFLOPS, and that tile."""
     found = []
     for tile_m, tile_n in TILES[1 if quick else 0 :]:
         if found and size * size // (tile_m * tile_n) > MANY_TILES:
             continue
-        program = gemm(size, size, size, tile_m, tile_n)
-        machine = load_arch(MACHINE)
-        device = Device(machine, regulator=PowerRegulator(machine, sustained=False))
-        device.energy.set_tensor_dtype("bf16")
-        result = device.run(program.kernels[0], program.addresses())
-        found.append((result.time_ps / 1e6, program.schedule))
-    return min(found)
+        report = simulate(gemm(size, size, size, tile_m, tile_n), MACHINE)
+        found.append((2 * size**3 / report.time_us * 1e-6, report.record.schedule))
+    return max(found)
 
 
 def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
@@ -104,18 +98,22 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     sizes = (256, 512) if quick else (256, 512, 1024, 2048, 4096, 8192)
     claims, ours, theirs = [], [], []
     for size in sizes:
-        vendor = simulate(Gemm(m=size, n=size, k=size, dtype="bf16"), MACHINE)
-        time_us, tile = page_us(size, quick)
-        ours.append(vendor.figures.flops / time_us * 1e-6)
-        theirs.append(vendor.tflops)
-        remark = f"{ours[-1]:.4g} TFLOPS, {tile}; vendor-like {theirs[-1]:.4g}, {vendor.record.schedule}"
-        claims.append(Claim(f"page over vendor-like choice, {size} cubed", ours[-1] / theirs[-1], "x", remark=remark))
+        shipped = simulate(Gemm(m=size, n=size, k=size, dtype="bf16"), MACHINE, tune=True)
+        tflops, tile = page(size, quick)
+        ours.append(tflops)
+        theirs.append(shipped.tflops)
+        remark = f"{tflops:.4g} TFLOPS, {tile}; the other {shipped.tflops:.4g}, {shipped.record.schedule}"
+        said = {256: "ahead at small sizes", 8192: "close"}.get(size, "")
+        claims.append(Claim(f"page over the best that ships, {size} cubed", tflops / shipped.tflops, "x",
+                            remark=remark, said=said))  # fmt: skip
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    axes.semilogx(sizes, theirs, "o-", base=2, label="vendor-like choice")
-    axes.semilogx(sizes, ours, "o-", base=2, label="a page of the tile language")
+    for number, (label, values) in enumerate(
+        (("best kernel that ships", theirs), ("a page of the tile language", ours))
+    ):
+        axes.semilogx(sizes, values, "o-", base=2, label=label, color=palette.of_series(number))
     axes.set(xlabel="M = N = K", ylabel="TFLOPS", ylim=(0, None), title=f"bf16 multiply on {MACHINE}")
     axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.legend()
+    legend_below(figure)
     return claims, figure
 
 

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, bars, legend_below, main, published_marks
 
+from sim.app.report import palette
 from sim.app.report.profile import profile
 from sim.app.report.render import as_text
 from sim.app.report.report import Report
@@ -64,15 +65,15 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         if name in ms
     ]
     if quick:  # a quarter of them would stay in the L2: the limits below are about large ones
-        return claims, _picture(ms)
+        return claims, _picture(ms, size, {})
     claims += [Claim(f"{name} over mul_", ms[name] / scale, "x", 1.0, LIMIT) for name in SAME_AS_SCALE]
     claims += [
-        Claim("sum over mul_", ms["sum"] / scale, "x", 0.5, None, "the profile itself has 0.454"),
+        Claim("sum over mul_", ms["sum"] / scale, "x", said="half of it; the profile's own times: 0.454"),
         Claim("add over mul_", ms["add"] / scale, "x", 1.5, LIMIT),
         Claim("one reading at 0.32 TB/s", size * size * 4 / 0.32e12 * 1e3, "ms", 0.839, 0.01,
               f"sum reaches {100 * size * size * 4 / 0.32e12 / (ms['sum'] * 1e-3):.0f} % of it"),
     ]  # fmt: skip
-    return claims, _picture(ms)
+    return claims, _picture(ms, size, PUBLISHED_MS)
 
 
 def _bound(report: Report, name: str) -> str:
@@ -84,17 +85,18 @@ def _bound(report: Report, name: str) -> str:
     return f"{longest['bound']} bound, {flops / moved:.3g} operations a byte"
 
 
-def _picture(ms: dict[str, float]) -> Figure:
+def _picture(ms: dict[str, float], size: int, published: dict[str, float]) -> Figure:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     names = sorted((name for name in ms if name != "mm"), key=lambda name: ms[name])
-    axes.barh(names, [ms[name] for name in names], color="tab:blue", label="simulated")
-    published = [name for name in names if name in PUBLISHED_MS]
-    axes.plot([PUBLISHED_MS[name] for name in published], published, "k|", markersize=16, label="published, 8192")
-    axes.axvline(0.839, color="grey", linestyle="--", linewidth=0.8, label="one reading at 0.32 TB/s")
-    axes.set(xlabel="ms", title=f"Operators on {MACHINE}, {DTYPE} (mm: {ms.get('mm', float('nan')):.0f} ms)")
-    axes.legend(loc="lower right")
+    bars(axes, {name: ms[name] for name in names}, label="simulated")
+    published_marks(axes, {name: published[name] for name in names if name in published})
+    reading = size * size * 4 / 0.32e12 * 1e3
+    axes.axvline(reading, color=palette.GUIDE, linestyle="--", linewidth=0.8, label="one reading at 0.32 TB/s")
+    beside = f" (mm: {ms['mm']:.0f} ms)" if "mm" in ms else ""
+    axes.set(xlabel="ms", title=f"Operators on {MACHINE}, {DTYPE}, {size} x {size}{beside}")
+    legend_below(figure)
     return figure
 
 

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, legend_below, main
 
+from sim.app.report import palette
 from sim.app.report.report import Report
 from sim.app.run import simulate
 from workloads.ops import Gemm
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 MACHINE = "a100-sxm4-40gb"
 TILES = "mma 256x128x32 warp 64x64 cp.async stages 3"
-LARGE_TILES = "256x128 tiles"
-AUTO = "best of all tiles"
+LARGE_TILES = "256x128 tiles at every size"
+AUTO = "what auto takes: the best by estimate, of near ones the best simulated"
 
 
 def run(n: int, schedule: str) -> Report:
@@ -53,12 +54,13 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         Claim("throughput after", after.tflops, "TFLOPS"),
     ]  # fmt: skip
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    axes.set_prop_cycle(color=palette.SERIES)
     for name, reports in curves.items():
         axes.plot(list(reports), [report.tflops for report in reports.values()], "o-", markersize=3, label=name)
-    axes.axvline(1796, color="grey", linewidth=0.8, linestyle="--")
+    axes.axvline(1796, color=palette.GUIDE, linewidth=0.8, linestyle="--")
     axes.annotate("98 tiles | 120 tiles", (1796, 0), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8)
     axes.set(xlabel="M = N = K", ylabel="TFLOPS", ylim=(0, None), title=f"fp16 multiply on {MACHINE}")
-    axes.legend()
+    legend_below(figure)
     return claims, figure
 
 

@@ -136,11 +136,13 @@ def test_each_mechanism_of_flash3_can_be_left_out(
     assert len(claims) == 8
     assert claims["flash2 on A100"]["simulated"] > claims["flash2 on H100"]["simulated"]
     assert claims["flash3 on H100"]["simulated"] > 1.3 * claims["flash2 on H100"]["simulated"]
-    # Of what can be left out wgmma weighs most; the rest hides latencies, of which 512 keys have few: a tenth at most.
+    # Each is worth something at 2048 keys: wgmma most, ping-pong and overlap, which hide each other's waits, least.
     share = {name: claim["simulated"] / claims["flash3 on H100"]["simulated"] for name, claim in claims.items()}
-    assert share["flash3 without wgmma"] < 0.9
-    for name in ("tma", "warp_specialization", "pingpong", "overlap"):
-        assert share[f"flash3 without {name}"] == pytest.approx(1, abs=0.1)
+    cost = [share[f"flash3 without {name}"] for name in ("wgmma", "warp_specialization", "tma", "overlap", "pingpong")]
+    assert cost[:3] == sorted(cost[:3])
+    assert cost[0] < 0.7
+    assert cost[2] < 0.92
+    assert cost[2] < min(cost[3:]) <= max(cost[3:]) < 0.995
 
 
 def test_a_list_waits_for_every_row_and_a_stream_does_not(
