@@ -26,7 +26,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.link", "sim.rdu")),
     ("sim.link", ("arch", "sim.engine", "sim.link")),
     ("sim", ("sim.app",)),
-    ("workloads", ("arch", "workloads", "sim.gpu.language", "sim.tpu.program", "sim.rdu.program")),
+    ("workloads", ("arch", "workloads", "sim.gpu.language", "sim.gpu.sass", "sim.tpu.program", "sim.rdu.program")),
 )
 
 # Who may import an optional dependency: by extra.
@@ -36,6 +36,7 @@ EXTRAS = {
     "optimize": ("sim.app.study.optimize",),
     "parquet": ("sim.app.study.sweep",),
     "trace": ("sim.app.trace.perfetto",),
+    "triton": ("workloads.compiled",),
 }
 
 # Kernel files are njit functions over integers: no descriptions, no events of the host, no pictures.

@@ -68,11 +68,11 @@ class ProgramFile(Operator):
 
     def on(self, machine: Any) -> OwnProgram:
         """Calls the function for a machine; InputError, with the file's line, where it does not give a program."""
-        made = _function(self.path, self.function)
+        made = function_of(self.path, self.function)
         arguments = dict(self.arguments)
         if _MACHINE in inspect.signature(made).parameters:
             arguments[_MACHINE] = machine
-        with _told(self.path):
+        with told(self.path):
             program = made(**arguments)
         return OwnProgram(str(self), _of_family(program, machine, f"{self.path}:{self.function}"))
 
@@ -257,9 +257,9 @@ def _matched(word: str) -> re.Match[str]:
 
 def _parameters(path: str, function: str) -> dict[str, tuple[type, Any]]:
     """Type and default of each key; InputError for a parameter that no text can give."""
-    made = _function(path, function)
+    made = function_of(path, function)
     where = f"{path}:{function}"
-    with _told(path):
+    with told(path):
         parameters = inspect.signature(made, eval_str=True).parameters
     found = {}
     for name, parameter in parameters.items():
@@ -301,7 +301,7 @@ def _value(where: str, kind: type, text: str) -> Any:
 # ------------------------------------------------------------------------------------------------------ how it executes
 
 
-def _function(path: str, function: str) -> Callable[..., Any]:
+def function_of(path: str, function: str) -> Callable[..., Any]:
     """A function of a file; InputError with the nearest name where there is none."""
     module = _executed(path, sources_sha256(path))
     found: Any = vars(module).get(function)
@@ -320,7 +320,7 @@ def _executed(path: str, sha256: str) -> ModuleType:
     sys.modules[module.__name__] = module  # as dataclasses of the file expect
     sys.path.insert(0, folder)
     try:
-        with _told(path):
+        with told(path):
             exec(compile(_content(Path(path)), path, "exec"), vars(module))
     finally:
         sys.path.remove(folder)
@@ -332,7 +332,7 @@ def _executed(path: str, sha256: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def told(path: str) -> Iterator[None]:
     """Turns whatever goes wrong in somebody's file into one line with its place; what it prints goes to stderr."""
     try:
         with contextlib.redirect_stdout(sys.stderr):

@@ -20,6 +20,7 @@ from sim.app.cli import arguments
 from sim.app.cli import study as study
 from sim.app.cli import trace as trace
 from sim.app.cli.arguments import Parser, as_json
+from sim.app.cli.compiled import add_compiled, compiled_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +81,8 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
 
     run = commands.add_parser("run", help="one operator on one machine", allow_abbrev=False)
-    arguments.add_workload(run)
+    arguments.add_workload(run, needed=False)
+    add_compiled(run)
     arguments.add_machine(run)
     arguments.add_schedule(run)
     _add_conditions(run)
@@ -176,7 +178,10 @@ def _run(options: argparse.Namespace) -> int:
     picture = arguments.picture(options)
     page = arguments.target("--html", options.html, (".html",), options.force)
     movie = arguments.target("--show-array", options.show_array, MOVIES, options.force)
-    text: str = options.workload
+    workload = compiled_workload(options) or options.workload
+    text = str(workload)
+    if page and not isinstance(workload, str):
+        raise InputError("--html: a compiled kernel has no timeline; leave it out")
     if options.listing:
         return _listing(options)
     from sim.app.cli.progress import Progress
@@ -189,7 +194,8 @@ def _run(options: argparse.Namespace) -> int:
 
     if movie:
         _show_array(options, movie)
-    asked = request_of(text, options.arch, schedule=options.schedule, program=options.program, **_conditions(options))
+    how = {"schedule": options.schedule, "program": options.program, **_conditions(options)}
+    asked = request_of(workload, options.arch, **how)
     with Progress(text) as progress:
         record, timeline = run_recorded(asked, progress) if page else (run(asked, progress), None)
     report = Report(record)
@@ -213,7 +219,7 @@ def _listing(options: argparse.Namespace) -> int:
     if asked:
         raise InputError(f"--listing prints the program and runs nothing; leave out --{asked.replace('_', '-')}")
     how = {name: getattr(options, name) for name in ("schedule", "set", "without")}
-    print(program_listing(options.workload, options.arch, **how), end="")
+    print(program_listing(compiled_workload(options) or options.workload, options.arch, **how), end="")
     return FINE
 
 

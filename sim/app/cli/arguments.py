@@ -73,12 +73,13 @@ class _Help(argparse.Action):
 # ------------------------------------------------------------------------------------------------------------- options
 
 
-def add_workload(parser: Parser) -> None:
-    """OP k=v ...; keys may also follow the options (`parse`)."""
+def add_workload(parser: Parser, needed: bool = True) -> None:
+    """OP k=v ...; keys may also follow the options (`parse`). needed: whether nothing can stand in its place."""
     words = (
         "such as: gemm m=4096 n=4096 k=4096 dtype=bf16; or FILE.py:FUNCTION, a program of your own: executes the file"
     )
-    parser.add_argument("operator", metavar="OP", help=words)
+    add: Add = parser.add_argument
+    add("operator", metavar="OP", help=words, **({} if needed else {"nargs": "?"}))
     parser.add_argument(
         "keys", nargs="*", default=[], metavar="k=v", help=f"its keys; {parser.prog} OP --help or tilewave ops OP"
     )
@@ -96,7 +97,7 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
     if hasattr(options, "operator"):
         late = [word for word in rest if "=" in word and not word.startswith("-")]
         file = [f"file={options.file}"] if options.file else []
-        options.workload = " ".join([options.operator, *options.keys, *late, *file])
+        options.workload = " ".join([options.operator or "", *options.keys, *late, *file])
         rest = [word for word in rest if word not in late]
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}{hint(rest[0], options.parser.option_words)}")

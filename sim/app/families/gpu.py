@@ -29,6 +29,7 @@ from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
 from sim.engine.clock import PS_PER_S
 from sim.gpu.engine.deadlock import DeadlockError
+from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
 from sim.host.scopes import SCOPES, Replayed
@@ -68,6 +69,10 @@ class Gpu:
         if _is_graph(request.asked):
             return GraphPlan(request, spec, conditions, plan_graph(request, spec, _pick(request, spec, conditions)))
         op = operator_on(request.asked, spec)
+        if isinstance(op, OwnProgram) and _is_compiled(op):
+            for option in ("check", "exact"):
+                if getattr(request, option):
+                    raise InputError(f"{option}: {op.program.name} is a compiled kernel, {_COMPILED[option]}")
         return OperatorPlan(request, spec, conditions, op, _configurations(request, op, spec))
 
     def listing(self, request: Request, number: int = 0) -> str:
@@ -76,6 +81,8 @@ class Gpu:
         if _is_graph(request.asked):
             return graph_listing(request, spec, _pick(request, spec, conditions_of(request, spec)))
         op = operator_on(request.asked, spec)
+        if isinstance(op, OwnProgram) and _is_compiled(op):
+            raise InputError(f"listing: {op.program.name} is a compiled kernel; nvdisasm prints its code")
         return program_listing(program_of(op, spec, _configurations(request, op, spec)[number][0]), spec)
 
     def row(self, row: Row) -> Request:
@@ -140,6 +147,18 @@ def _spec(request: Request) -> GpuSpec:
 
 def _is_graph(asked: Operator | Graph) -> bool:
     return isinstance(asked, Graph | GraphOperator | CopyH2D | AllReduce)
+
+
+_COMPILED = {
+    "check": "whose floating-point values are not computed",
+    "exact": "whose instructions always issue singly; leave it out",
+}
+"""Options that mean nothing for compiled kernels, and why."""
+
+
+def _is_compiled(op: OwnProgram) -> bool:
+    """Whether it is a launch of a compiled kernel."""
+    return any(isinstance(kernel, OwnLoopKernel) for kernel in op.program.kernels)
 
 
 def operator_on(asked: Operator | Graph, spec: GpuSpec) -> Operator:
@@ -243,6 +262,8 @@ class OperatorPlan:
     ) -> Ran:
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
+        if isinstance(self.op, OwnProgram) and _is_compiled(self.op):
+            raise InputError(f"{program.name} is a compiled kernel, of which no timeline is recorded (--html, trace)")
         facts = _facts(self.request, program.schedule)
         recorder = KernelRecorder(facts, program, work.steps[0].estimate_ps, self.spec, wanted)
         try:

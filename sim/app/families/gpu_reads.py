@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from arch.gpu import GpuSpec
 from sim.app.families.gpu_conditions import Conditions
 from sim.app.families.gpu_run import Work
+from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Op, walk
 from sim.gpu.language.ops import CP_ASYNC, Action, Unit
 from sim.gpu.lower.instructions import instruction, mixed_instruction
@@ -21,7 +22,7 @@ from workloads.ops import AllReduce
 @dataclass(frozen=True)
 class Took:
     """What took part in a run. units: that executed an op. rows: names of instruction rows that ops took; opcodes: of
-    the ops. formats: of products on tensor cores. data, scheduler: their words."""
+    the ops. formats: of products on tensor cores. data, scheduler: their words. compiled: whether a kernel is."""
 
     units: frozenset[Unit]
     rows: frozenset[str]
@@ -36,9 +37,12 @@ class Took:
     regulated: bool
     data: str
     scheduler: str
+    compiled: bool = False
 
     def reads(self, path: str) -> bool:
         """Whether the run read a figure, by the path that people type."""
+        if self.compiled:  # whose opcodes are not ops of the language
+            return True
         if path.startswith("instructions."):
             return path.removeprefix("instructions.").rpartition(".")[0] in self.rows
         if path.startswith("power.energy.tensor."):
@@ -104,6 +108,7 @@ def took_part(work: Work, spec: GpuSpec, conditions: Conditions, scope: str) -> 
         regulated=conditions.clock != "locked",
         data=conditions.data,
         scheduler=spec.sm.scheduler,
+        compiled=any(isinstance(kernel, OwnLoopKernel) for kernel in kernels),
     )
 
 

@@ -23,6 +23,7 @@ from sim.gpu.engine.cta import Cta, CtaFigure, Grid
 from sim.gpu.engine.deadlock import DeadlockError, waiting
 from sim.gpu.engine.events import Reason, Window
 from sim.gpu.engine.global_memory import Stores
+from sim.gpu.engine.own_loop import STOPPED, OwnLoopKernel
 from sim.gpu.engine.pipes import SubCore
 from sim.gpu.engine.record import Recorder
 from sim.gpu.engine.state import drop_state, new_state
@@ -48,8 +49,8 @@ _CODE_SLOTS = 64  # places for machine code below the tensors
 _LOWERED = Remembered[tuple[Kernel, GpuProgram]](16)
 """Tables of the last kernels, with the kernels themselves, by whose identity they are found."""
 
-_ADVANCE: dict[bool, Callable[..., int]] = {}
-"""The compiled loop, by whether it records; types of arguments differ in nothing else."""
+_ADVANCE: dict[tuple[Callable[..., int], bool], Callable[..., int]] = {}
+"""The compiled loops, by whether they record; types of arguments differ in nothing else."""
 
 
 def _lowered(kernel: Kernel, addresses: Mapping[str, int], spec: GpuSpec) -> GpuProgram:
@@ -183,8 +184,14 @@ class Launch:
             exact=device.exact,
             cold=cold,
         )
-        self.program = _lowered(kernel, addresses, spec)
         self.p = parameters(spec, launch)
+        self._loop: Callable[..., int] = native.advance
+        if isinstance(kernel, OwnLoopKernel):
+            kernel.parameters(self.p)
+            self._loop = kernel.loop
+            self.program = kernel.tables(self.p, addresses, spec)
+        else:
+            self.program = _lowered(kernel, addresses, spec)
         self.launch_ps = launch_ps
         window = device.window
         if window is None and device.log:
@@ -215,10 +222,14 @@ class Launch:
     def _advance(self, until: int) -> int:
         arguments = (self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
         records = self.state.log is not None
-        if records not in _ADVANCE:
-            _ADVANCE[records] = resolved(native.advance, *arguments)
-        tick = _ADVANCE[records](*arguments)
+        if (self._loop, records) not in _ADVANCE:
+            _ADVANCE[self._loop, records] = resolved(self._loop, *arguments)
+        tick = _ADVANCE[self._loop, records](*arguments)
+        if tick == STOPPED and isinstance(self.kernel, OwnLoopKernel):
+            raise self.kernel.stopped(self.program)
         if tick < 0 and self._clusters_left() + self.state.chip[Grid.LIVE_CTAS] > 0:
+            if isinstance(self.kernel, OwnLoopKernel):
+                raise DeadlockError(self.kernel.waiting(self.program, self.state))
             raise DeadlockError(waiting(self.kernel, self.state))
         return int(tick)
 

@@ -1,0 +1,66 @@
+"""Compiles the Triton kernels of tests/gpu/sass/kernels.py and writes their disassembly beside it, as text.
+
+Needs Triton (`pip install '.[triton]'`), no GPU. The tests read the text, so that they run without Triton. The version
+of Triton that made it is in tests/gpu/sass/README.md.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from sim.gpu.sass.cubin import disassemble, kernel_of  # noqa: E402
+
+FOLDER = ROOT / "tests/gpu/sass"
+
+KERNELS: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, int]]] = {
+    "add": ({"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 512}, {"num_warps": 4}),
+    "softmax": (
+        {"out": "*fp32", "rows": "*fp32", "columns": "i32", "stride": "i32"},
+        {"BLOCK": 1024},
+        {"num_warps": 4},
+    ),
+    "matmul": (
+        {"a": "*fp16", "b": "*fp16", "c": "*fp16", "m": "i32", "n": "i32", "k": "i32"},
+        {"BM": 64, "BN": 64, "BK": 32},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+}
+"""By name: types of parameters, constants, options of the compiler. All numbers are multiples of 16."""
+
+
+def main() -> None:
+    """Writes a file for each kernel and generation."""
+    specification = importlib.util.spec_from_file_location("kernels", FOLDER / "kernels.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    for name, (types, constants, options) in KERNELS.items():
+        for sm in (80, 90):
+            fn = getattr(module, name)
+            signature = types | dict.fromkeys(constants, "constexpr")
+            divisible = {(fn.arg_names.index(n),): [["tt.divisibility", 16]] for n in types}
+            made = triton.compile(
+                ASTSource(fn, signature, constants, divisible), target=GPUTarget("cuda", sm, 32), options=options
+            )
+            text = disassemble(made.asm["cubin"]).replace(f"{FOLDER}/", "")
+            compiled = kernel_of(made.asm["cubin"], text, name, name)
+            path = FOLDER / f"{name}.sm{sm}.sass"
+            path.write_text(compiled.written(text), encoding="utf-8")
+            print(
+                f"{path.relative_to(ROOT)}: {made.metadata.shared} bytes of shared memory, Triton {triton.__version__}"
+            )
+
+
+if __name__ == "__main__":
+    main()

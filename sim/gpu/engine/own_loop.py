@@ -1,0 +1,51 @@
+"""Kernels that bring a loop of their own: compiled code, whose instructions are not ops of the tile language.
+
+They share everything else with those of the language: launches, CTA scheduler, memory system, counters, clock, reports.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arch.gpu import GpuSpec
+from sim.gpu.engine.chip import Chip
+from sim.gpu.language import Kernel
+
+STOPPED = -3
+"""What a loop returns in place of a tick where the kernel has done what no kernel may."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnLoopKernel(Kernel):
+    """A kernel whose tables another loop reads than `sim.gpu.engine.loop`."""
+
+    @abstractmethod
+    def parameters(self, p: np.ndarray) -> None:
+        """Changes parameters of the launch that the loop needs otherwise."""
+
+    @abstractmethod
+    def tables(self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec) -> Any:
+        """What the loop reads and changes. Raises InputError for what the machine cannot run."""
+
+    @property
+    @abstractmethod
+    def loop(self) -> Callable[..., int]:
+        """A kernel with the arguments of `sim.gpu.engine.loop.advance`; STOPPED in place of a tick ends the run."""
+
+    @abstractmethod
+    def stopped(self, tables: Any) -> Exception:
+        """Why the loop has returned STOPPED."""
+
+    @abstractmethod
+    def waiting(self, tables: Any, state: Any) -> str:
+        """Which warps wait for what will never come, where no event is left."""
+
+
+def warps_of(p: np.ndarray) -> int:
+    """Places for warps on the chip."""
+    return int(p[Chip.SMS] * p[Chip.WARPS_PER_SM])

@@ -1,0 +1,196 @@
+"""What each operand of an instruction is for: results, predicates, sources, addresses, in one form for all opcodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from arch.errors import InputError
+from sim.gpu.sass.opcodes import Opcode, opcode_of
+from sim.gpu.sass.operands import TRUE, Kind, Operand, read_operand
+from sim.gpu.sass.tables import Meaning, Unit
+from sim.gpu.sass.text import Instruction
+
+MEMORY = (Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS)
+STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED)
+CONTROL = (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE)
+_COMPARISONS = ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3", "HSETP2", "FCHK", "DSETP")
+_VOTES = ("VOTE", "VOTEU")
+
+# Names of what an instruction reads and writes: bits of a set.
+_UNIFORM_BASE, _PREDICATE_BASE, _UNIFORM_PREDICATE_BASE = 256, 320, 328
+
+
+@dataclass(frozen=True)
+class Form:
+    """An instruction with its operands by purpose. outputs, inputs: predicates. addresses: the shared one first."""
+
+    instruction: Instruction
+    opcode: Opcode
+    guard: Operand | None
+    destination: Operand | None
+    outputs: tuple[Operand, ...]
+    sources: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+    addresses: tuple[Operand, ...]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Dotted parts of the opcode."""
+        return tuple(self.instruction.opcode.split("."))
+
+    @property
+    def access_bytes(self) -> int:
+        """Bytes that a lane accesses."""
+        for part in self.parts[1:]:
+            if part in ("128", "64"):
+                return int(part) // 8
+            if part in ("U8", "S8", "U16", "S16"):
+                return int(part[1:]) // 8
+        return 4
+
+    @property
+    def result_words(self) -> int:
+        """Registers of a lane that the result takes."""
+        parts, unit = self.parts, self.opcode.unit
+        if unit is Unit.HGMMA:
+            n = int(parts[1].split("x")[1])
+            return n // 4 if "F16" in parts[2:3] else n // 2
+        if unit in (Unit.LDG, Unit.LDS):
+            return max(1, self.access_bytes // 4)
+        if unit is Unit.LDSM:
+            return int(parts[-1])
+        if parts[0] in ("HMMA", "IMMA", "DMMA"):
+            return 2 if parts[2] == "F16" else 4
+        if parts[0] == "CS2R":
+            return 1 if "32" in parts else 2
+        wide = "WIDE" in parts or "64" in parts[1:] or parts[0] in ("DADD", "DMUL", "DFMA")
+        return 2 if wide else 1
+
+    def reads(self) -> int:
+        """What its result depends on, its guard and addresses included, as a set of bits."""
+        found = 0
+        for operand in (*self.sources, *self.inputs, *((self.guard,) if self.guard else ())):
+            wide = operand.wide or (operand is self._wide_source)
+            found |= _bits(operand, 2 if wide else 1)
+        if self.opcode.meaning is Meaning.P2R:
+            found |= self.packed_predicates << _PREDICATE_BASE
+        return found | self.address_reads()
+
+    @property
+    def packed_predicates(self) -> int:
+        """Mask of the predicates that P2R packs into a register, or R2P takes from one."""
+        return self.sources[-1].value & 0x7F if self.sources[-1].kind is Kind.IMMEDIATE else 0x7F
+
+    def address_reads(self) -> int:
+        """What its addresses depend on."""
+        found = 0
+        for operand in self.addresses:
+            if operand.index >= 0:
+                found |= (3 if operand.wide else 1) << operand.index
+            if operand.uniform >= 0:
+                wide = operand.uniform_wide or operand.unsigned
+                found |= (3 if wide else 1) << (_UNIFORM_BASE + operand.uniform)
+        return found
+
+    def control_reads(self) -> int:
+        """What has to be known to say what it does: who takes part, and where."""
+        found = self.address_reads()
+        if self.guard:
+            found |= _bits(self.guard, 1)
+        for operand in self.inputs:
+            found |= _bits(operand, 1)
+        return found
+
+    def writes(self) -> int:
+        """What it changes."""
+        found = 0
+        for operand in self.outputs:
+            found |= _bits(operand, 1)
+        if self.destination is not None:
+            found |= _bits(self.destination, self.result_words)
+        if self.opcode.meaning is Meaning.R2P:
+            found |= self.packed_predicates << _PREDICATE_BASE
+        return found
+
+    @property
+    def _wide_source(self) -> Operand | None:
+        """The source that is a pair of registers by the opcode's meaning."""
+        if self.opcode.meaning in (Meaning.IMAD_WIDE, Meaning.IMAD_HI) and len(self.sources) == 3:
+            return self.sources[2]
+        return None
+
+    def is_wide(self, source: Operand) -> bool:
+        """Whether a source is a pair of registers."""
+        return source.wide or source is self._wide_source
+
+
+def _bits(operand: Operand, words: int) -> int:
+    mask = (1 << words) - 1
+    if operand.kind is Kind.REGISTER and operand.index >= 0:
+        return mask << operand.index
+    if operand.kind is Kind.UNIFORM and operand.index >= 0:
+        return mask << (_UNIFORM_BASE + operand.index)
+    if operand.kind is Kind.PREDICATE and operand.index != TRUE:
+        return 1 << (_PREDICATE_BASE + operand.index)
+    if operand.kind is Kind.UNIFORM_PREDICATE and operand.index != TRUE:
+        return 1 << (_UNIFORM_PREDICATE_BASE + operand.index)
+    return 0
+
+
+def form_of(instruction: Instruction) -> Form:
+    """The form of an instruction. InputError, with its line, for what is not understood."""
+    opcode = opcode_of(instruction)
+    name = instruction.opcode.split(".")[0]
+    floating = name.startswith(("F", "MUFU", "H")) and not name.startswith(("FLO", "FENCE"))
+    try:
+        operands = [read_operand(text, floating) for text in instruction.operands]
+    except InputError as error:
+        raise InputError(f"{instruction.place}: {instruction}: {error}") from None
+    guard = read_operand(instruction.guard, False) if instruction.guard else None
+    addresses = tuple(o for o in operands if o.kind is Kind.ADDRESS)
+    rest = [o for o in operands if o.kind is not Kind.ADDRESS]
+    destination: Operand | None = None
+    if name in _COMPARISONS:
+        count = 1 if name == "FCHK" else 2
+        outputs, rest = rest[:count], rest[count:]
+    else:
+        stores = opcode.unit in STORES or opcode.unit is Unit.LDGSTS or opcode.unit in CONTROL
+        outputs, destination, rest = ([], None, rest) if stores else _results(rest, name in _VOTES)
+    inputs = tuple(o for o in rest if _is_predicate(o))
+    sources = tuple(o for o in rest if not _is_predicate(o))
+    return Form(instruction, opcode, guard, destination, tuple(outputs), sources, inputs, addresses)
+
+
+def _results(operands: list[Operand], votes: bool) -> tuple[list[Operand], Operand | None, list[Operand]]:
+    """Predicates written, the register written, and the rest: what stands before the first source."""
+    outputs: list[Operand] = []
+    destination: Operand | None = None
+    for i, operand in enumerate(operands):
+        if _is_predicate(operand):
+            if votes and outputs:
+                return outputs, destination, operands[i:]
+            outputs.append(operand)
+        elif destination is None and operand.kind in (Kind.REGISTER, Kind.UNIFORM):
+            destination = operand
+        else:
+            return outputs, destination, operands[i:]
+    return outputs, destination, []
+
+
+def _is_predicate(operand: Operand) -> bool:
+    return operand.kind in (Kind.PREDICATE, Kind.UNIFORM_PREDICATE)
+
+
+def names(bits: int) -> Iterator[str]:
+    """Registers and predicates of a set, for messages."""
+    for i in range(bits.bit_length()):
+        if bits >> i & 1:
+            if i < _UNIFORM_BASE:
+                yield f"R{i}"
+            elif i < _PREDICATE_BASE:
+                yield f"UR{i - _UNIFORM_BASE}"
+            elif i < _UNIFORM_PREDICATE_BASE:
+                yield f"P{i - _PREDICATE_BASE}"
+            else:
+                yield f"UP{i - _UNIFORM_PREDICATE_BASE}"

@@ -1,0 +1,412 @@
+"""Time of compiled kernels: each sub-core issues one instruction of one warp a cycle, in an event of its own.
+
+What an instruction waits for is known when the one before it has issued: the compiler's stall count, and the ticks at
+which scoreboards are released, which are booked at issue as everything is. A sub-core has an event at the first cycle
+in which one of its warps may issue; the machine's policy chooses among those that may.
+
+Arguments as in `sim.gpu.engine.loop`; `x` is the program (`tables.SassProgram`), `i` the place of a warp in its
+sub-core.
+"""
+
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.engine.jit import inner, kernel
+from sim.engine.pack import packed
+from sim.gpu.counters import Counter
+from sim.gpu.engine.accounting import account, issue_slots
+from sim.gpu.engine.barriers import BarrierFigure
+from sim.gpu.engine.chip import Chip
+from sim.gpu.engine.cp_async import commit_copies, wait_copies
+from sim.gpu.engine.cta import Cta, CtaFigure, Grid
+from sim.gpu.engine.cta_scheduler import exit_warp, place_clusters
+from sim.gpu.engine.events import Reason
+from sim.gpu.engine.fetch import fetch_code
+from sim.gpu.engine.global_memory import LoadStore, LoadStoreFigure
+from sim.gpu.engine.own_loop import STOPPED
+from sim.gpu.engine.pipes import SubCore
+from sim.gpu.engine.policies import priority_of, rank_of
+from sim.gpu.engine.port import Port
+from sim.gpu.engine.shared import SharedFigure, SharedMemory
+from sim.gpu.engine.tree import FAR, ID_BITS, ID_MASK, NEVER, PARKED, SCHEDULED, TIME_SHIFT, leaf_of, set_due
+from sim.gpu.engine.tree import Turn as Event
+from sim.gpu.engine.warp import Warp, add_ready, operands_ready
+from sim.gpu.lower.tables import N_VECTOR_PIPES, Pipe
+from sim.gpu.sass.flow import ENDED, active, following
+from sim.gpu.sass.lanes import compute, lanes_of
+from sim.gpu.sass.memory import access_global, access_shared, queue_free, reserve, write_copies
+from sim.gpu.sass.tables import (
+    ALL_LANES,
+    LANES,
+    Cell,
+    Fault,
+    FaultKind,
+    Launched,
+    Meaning,
+    Scalar,
+    Turn,
+    Unit,
+)
+
+_GROUPS = 8  # of HGMMA that a warp may wait for
+
+_SHARED_UNITS = 1 << Unit.LDS | 1 << Unit.STS | 1 << Unit.LDSM | 1 << Unit.STSM
+_GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS
+_FLOW_UNITS = 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.EXIT
+
+
+@inner(inline=True)
+def _on_grid(tick):
+    """The first cycle that begins at a tick or later."""
+    return (tick + TICKS_PER_CYCLE - 1) // TICKS_PER_CYCLE * TICKS_PER_CYCLE
+
+
+@inner(inline=True)
+def _spend(x, st, w, row, tick, reason):
+    """Books a warp's time up to a tick, also on the instruction that it is about to issue."""
+    begin = st.warps[w, Warp.ACCOUNTED]
+    if tick > begin:
+        x.spent[row, reason] += tick - begin
+    account(st, w, tick, reason)
+
+
+@inner(inline=True)
+def _call(p, x, st, s, tick):
+    """Sees to an event of a sub-core at a tick or before."""
+    sm = s // p[Chip.SUB_CORES]
+    leaf = leaf_of(p, sm, p[Chip.WARPS_PER_SM] + 3 + s - sm * p[Chip.SUB_CORES])
+    key = (tick << TIME_SHIFT) | (32 << ID_BITS) | (x.launch[Launched.FIRST_SUB_CORE] + s)
+    if key < st.tree[leaf]:
+        set_due(st.tree, leaf, key)
+
+
+@inner(inline=True)
+def _place(p, w):
+    """The sub-core of a warp, and its place there."""
+    sm = w // p[Chip.WARPS_PER_SM]
+    number = w - sm * p[Chip.WARPS_PER_SM]
+    i = number // p[Chip.SUB_CORES]
+    return sm * p[Chip.SUB_CORES] + number - i * p[Chip.SUB_CORES], i
+
+
+@inner
+def _begin(p, x, st, w, t):
+    """The first event of warp `w`: its lanes are those of the block, it is at the first row."""
+    set_due(st.tree, st.warps[w, Warp.LEAF], NEVER)
+    for c in range(Scalar.WIDTH):
+        x.scalars[w, c] = 0
+    threads = x.launch[Launched.THREADS] - st.warps[w, Warp.NUMBER] * LANES
+    lanes = ALL_LANES if threads >= LANES else (1 << threads) - 1
+    x.scalars[w, Scalar.ACTIVE] = lanes
+    x.scalars[w, Scalar.EXITED] = ALL_LANES & ~lanes
+    x.scalars[w, Scalar.PREDICATE + 7] = ALL_LANES
+    x.scalars[w, Scalar.UNIFORM_PREDICATE + 7] = ALL_LANES
+    st.warps[w, Warp.PROGRAM_COUNTER] = 0
+    s, i = _place(p, w)
+    _await(x, st, w, s, i, 0, _on_grid(t))
+    _call(p, x, st, s, _on_grid(t))
+
+
+@inner(inline=True)
+def _await(x, st, w, s, i, row, t):
+    """Warp `w` is to issue `row`, at tick `t` at the earliest: notes from when its scoreboards let it."""
+    ready, why = operands_ready(st, w, x.code[row, Cell.WAIT], t)
+    x.turns[s, i, Turn.READY] = _on_grid(ready)
+    x.turns[s, i, Turn.REASON] = why if ready > t else st.warps[w, Warp.REASON]
+    x.turns[s, i, Turn.PIPE] = x.code[row, Cell.PIPE]
+
+
+@inner(inline=True)
+def _earliest(p, x, st, s, i):
+    """Cycle in which a warp may issue, as far as it and its pipe are concerned; FAR for none."""
+    ready, pipe = x.turns[s, i, Turn.READY], x.turns[s, i, Turn.PIPE]
+    if pipe < 0 or ready >= FAR:
+        return ready
+    return max(ready, _free(x, st, s, pipe))
+
+
+@inner(inline=True)
+def _free(x, st, s, pipe):
+    """Cycle from which a pipe takes an instruction: that in which it is free, or its queue has a place."""
+    if pipe == Pipe.LSU:
+        return _on_grid(queue_free(x, s))
+    return st.sub_cores[s, SubCore.PIPE_FREE + pipe] // TICKS_PER_CYCLE * TICKS_PER_CYCLE
+
+
+@inner
+def _choose(p, x, st, s, sm, t):
+    """The place of the warp of a sub-core that issues at tick `t`, -1 for none."""
+    best, first = -1, 64
+    base = sm * p[Chip.WARPS_PER_SM] + s - sm * p[Chip.SUB_CORES]
+    for i in range(x.turns.shape[1]):
+        if _earliest(p, x, st, s, i) <= t:
+            w = base + i * p[Chip.SUB_CORES]
+            priority = priority_of(p, st, s, sm, w, rank_of(p, st, w), x.turns[s, i, Turn.PIPE])
+            if priority < first:
+                best, first = i, priority
+    return best
+
+
+@inner
+def _sub_core(p, x, st, ms, mem, s, t):
+    """The event of a sub-core: one instruction issues. Returns the tick of its next event, FAR for none."""
+    sm = s // p[Chip.SUB_CORES]
+    i = _choose(p, x, st, s, sm, t)
+    if i >= 0:
+        w = sm * p[Chip.WARPS_PER_SM] + s - sm * p[Chip.SUB_CORES] + i * p[Chip.SUB_CORES]
+        row = st.warps[w, Warp.PROGRAM_COUNTER]
+        room = _room(p, x, st, s, sm, t, row)
+        if room > t:
+            reason = Reason.LG_THROTTLE if (_GLOBAL_UNITS >> x.code[row, Cell.UNIT]) & 1 else Reason.MIO_THROTTLE
+            if x.code[row, Cell.UNIT] == Unit.HGMMA:
+                reason = Reason.MATH_PIPE_THROTTLE
+            _spend(x, st, w, row, x.turns[s, i, Turn.READY], x.turns[s, i, Turn.REASON])
+            x.turns[s, i, Turn.READY], x.turns[s, i, Turn.REASON] = _on_grid(room), reason
+        else:
+            _issue(p, x, st, ms, mem, w, s, sm, i, t, row)
+    earliest = FAR
+    for k in range(x.turns.shape[1]):
+        earliest = min(earliest, _earliest(p, x, st, s, k))
+    if i < 0 or earliest >= FAR:
+        return earliest
+    return max(earliest, t + TICKS_PER_CYCLE)
+
+
+@inner(inline=True)
+def _room(p, x, st, s, sm, t, row):
+    """Tick from which the queues that an instruction goes to have room for it."""
+    unit = x.code[row, Cell.UNIT]
+    sms = st.sms
+    if (_SHARED_UNITS >> unit) & 1:
+        return sms[sm, SharedMemory.FREE] - p[SharedFigure.QUEUE]
+    if (_GLOBAL_UNITS >> unit) & 1:
+        busy = sms[sm, LoadStore.FREE]
+        if unit == Unit.STG or unit == Unit.RED:
+            busy = max(busy, sms[sm, Port.WRITE_FREE], st.stores[sm, sms[sm, LoadStore.NEXT_STORE]])
+        return busy - p[LoadStoreFigure.QUEUE]
+    if unit == Unit.HGMMA:
+        held = x.launch[Launched.WGMMA_IN_FLIGHT] * x.code[row, Cell.INTERVAL]
+        return st.sub_cores[s, SubCore.PIPE_FREE + Pipe.TENSOR] - held
+    return 0
+
+
+@inner
+def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
+    """Warp `w` issues the instruction of a row at tick `t`."""
+    code, warps = x.code, st.warps
+    unit = code[row, Cell.UNIT]
+    _account_wait(x, st, w, s, i, t, row)
+    mask = active(x, w, row)
+    x.issued[row, 0] += 1
+    st.counters[Counter.INSTRUCTIONS] += 1
+    end = t + code[row, Cell.STALL]
+    following_row = row + 1
+    if code[row, Cell.MEANING] != Meaning.NONE:
+        compute(p, x, st, w, row, mask)
+    if unit == Unit.MATH:
+        _on_pipe(x, st, w, s, t, row)
+    elif unit == Unit.SPECIAL:
+        _release_at(x, st, w, row, t + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
+    elif unit == Unit.SHUFFLE:
+        start = reserve(x, st, s, t, code[row, Cell.INTERVAL])
+        _release_at(x, st, w, row, start + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
+    elif (_SHARED_UNITS >> unit) & 1:
+        access_shared(p, x, st, w, s, sm, t, row, mask)
+    elif (_GLOBAL_UNITS >> unit) & 1:
+        if unit == Unit.LDGSTS:
+            write_copies(p, x, st, w, sm, t, row, mask)
+            mask &= lanes_of(x, w, code[row, Cell.INPUT0], code[row, Cell.INPUT0 + 1])
+        access_global(p, x, st, ms, mem, w, s, sm, t, row, mask)
+    elif (_FLOW_UNITS >> unit) & 1:
+        following_row = following(x, st, w, row, mask)
+    elif unit != Unit.UNIFORM and unit != Unit.NOTE:
+        end = _synchronise(p, x, st, w, s, sm, i, t, end, row, mask)
+    if (_GLOBAL_UNITS >> unit) & 1 == 0:
+        st.counters[code[row, Cell.COUNTER]] += 1
+    if following_row == ENDED:
+        x.turns[s, i, Turn.READY] = FAR
+        exit_warp(p, x, st, w, s, sm, end)
+        return
+    warps[w, Warp.PROGRAM_COUNTER] = following_row
+    if end >= FAR:
+        x.turns[s, i, Turn.READY] = FAR
+        return
+    _spend(x, st, w, following_row, end, warps[w, Warp.REASON])
+    _await(x, st, w, s, i, following_row, end)
+    if code[row, Cell.GIVES_WAY] != 0:
+        st.sub_cores[s, SubCore.LAST_WARP] = -1
+
+
+@inner(inline=True)
+def _account_wait(x, st, w, s, i, t, row):
+    """Books what warp `w` has waited for until tick `t`, and the cycle in which it issues."""
+    ready, pipe = x.turns[s, i, Turn.READY], x.turns[s, i, Turn.PIPE]
+    _spend(x, st, w, row, min(ready, t), x.turns[s, i, Turn.REASON])
+    if t > ready:
+        if pipe >= 0:
+            free = min(_free(x, st, s, pipe), t)
+            if free > ready:
+                reason = Reason.MIO_THROTTLE if pipe == Pipe.LSU else Reason.MATH_PIPE_THROTTLE
+                _spend(x, st, w, row, free, reason)
+        _spend(x, st, w, row, t, Reason.NOT_SELECTED)
+    issue_slots(st, w, s, t, TICKS_PER_CYCLE, t + TICKS_PER_CYCLE)
+    st.warp_states[Reason.SELECTED] += TICKS_PER_CYCLE
+    x.spent[row, Reason.SELECTED] += TICKS_PER_CYCLE
+    st.warps[w, Warp.ACCOUNTED] = t + TICKS_PER_CYCLE
+    st.warps[w, Warp.REASON] = Reason.WAIT
+
+
+@inner(inline=True)
+def _release_at(x, st, w, row, done, reason):
+    """The scoreboards of an instruction, released when its result is there."""
+    if x.code[row, Cell.WRITE] >= 0:
+        add_ready(st, w, x.code[row, Cell.WRITE], done, reason)
+    if x.code[row, Cell.READ] >= 0:
+        add_ready(st, w, x.code[row, Cell.READ], done, reason)
+
+
+@inner(inline=True)
+def _on_pipe(x, st, w, s, t, row):
+    """An instruction of a pipe of the sub-core."""
+    code, subs, counters = x.code, st.sub_cores, st.counters
+    pipe = code[row, Cell.PIPE]
+    start = max(t, subs[s, SubCore.PIPE_FREE + pipe])
+    subs[s, SubCore.PIPE_FREE + pipe] = start + code[row, Cell.INTERVAL]
+    if pipe < N_VECTOR_PIPES:
+        counters[Counter.FMA_TICKS + pipe] += code[row, Cell.INTERVAL]
+    elif pipe == Pipe.TENSOR:
+        counters[Counter.TENSOR_TICKS] += code[row, Cell.INTERVAL]
+    if code[row, Cell.MACS] > 0:
+        counters[code[row, Cell.MACS_COUNTER]] += code[row, Cell.MACS]
+    _release_at(x, st, w, row, start + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
+
+
+# ---- what warps wait for beside scoreboards
+
+
+@inner
+def _synchronise(p, x, st, w, s, sm, i, t, end, row, mask):
+    """Groups of copies and products, barriers, fences: the tick from which the warp goes on, FAR if others wake it."""
+    code, warps = x.code, st.warps
+    unit = code[row, Cell.UNIT]
+    if unit == Unit.COMMIT:
+        commit_copies(st, w)
+        return end
+    if unit == Unit.DEPBAR:
+        if code[row, Cell.COUNT] == 0:
+            ready, why = operands_ready(st, w, 1 << code[row, Cell.OPERATION], t)
+            _spend(x, st, w, row, ready, why)
+            end = max(end, ready)
+        return max(end, wait_copies(st, w, t, code[row, Cell.COUNT]))
+    if unit == Unit.FENCE:
+        written = warps[w, Warp.SHARED_WRITTEN]
+        _spend(x, st, w, row, written, Reason.MEMBAR)
+        return max(end, written)
+    if unit == Unit.HGMMA:
+        _multiply(x, st, w, s, sm, t, row)
+        return end
+    if unit == Unit.GWAIT:
+        groups = x.scalars[w, Scalar.GROUPS] - code[row, Cell.COUNT]
+        done = x.scalars[w, Scalar.GROUP_DONE + (groups - 1) % _GROUPS] if groups > 0 else 0
+        _spend(x, st, w, row, done, Reason.GMMA)
+        return max(end, done)
+    if mask == 0:
+        return end
+    return _meet(p, x, st, w, t, end, row, unit == Unit.ARRIVE)
+
+
+@inner(inline=True)
+def _multiply(x, st, w, s, sm, t, row):
+    """HGMMA: a warp's quarter of a product, on the tensor core of its sub-core, in the order of issue."""
+    code, subs, counters = x.code, st.sub_cores, st.counters
+    start = max(t, subs[s, SubCore.PIPE_FREE + Pipe.TENSOR])
+    over = start + code[row, Cell.INTERVAL]
+    shared = max(st.sms[sm, SharedMemory.BACKGROUND_FREE], t) + code[row, Cell.SHARED]
+    st.sms[sm, SharedMemory.BACKGROUND_FREE] = shared
+    over = max(over, shared)
+    subs[s, SubCore.PIPE_FREE + Pipe.TENSOR] = over
+    done = max(x.scalars[w, Scalar.TENSOR_DONE], over + code[row, Cell.LATENCY])
+    x.scalars[w, Scalar.TENSOR_DONE] = done
+    if code[row, Cell.COMMITS] != 0:
+        group = x.scalars[w, Scalar.GROUPS]
+        x.scalars[w, Scalar.GROUP_DONE + group % _GROUPS] = done
+        x.scalars[w, Scalar.GROUPS] = group + 1
+    counters[Counter.TENSOR_TICKS] += code[row, Cell.INTERVAL]
+    counters[Counter.MACS_TENSOR] += code[row, Cell.MACS]
+    counters[Counter.SHARED_READ_BYTES] += code[row, Cell.BYTES]
+    _release_at(x, st, w, row, over, Reason.GMMA)
+
+
+@inner
+def _meet(p, x, st, w, t, end, row, passes):
+    """BAR.SYNC and BAR.ARV: the tick from which the warp goes on, FAR if others have to come first."""
+    code, warps = x.code, st.warps
+    slot, number = warps[w, Warp.CTA], code[row, Cell.OPERATION]
+    barrier = x.barriers[slot, number]
+    expected = code[row, Cell.COUNT] if code[row, Cell.COUNT] > 0 else p[Chip.WARPS_PER_CTA]
+    barrier[0] += 1
+    barrier[1] = max(barrier[1], max(t, warps[w, Warp.SHARED_WRITTEN]))
+    if barrier[0] < expected:
+        if passes:
+            return end
+        x.scalars[w, Scalar.BARRIER_WAIT] = number + 1
+        return FAR
+    tick = barrier[1] + p[BarrierFigure.SYNC_LATENCY] + expected * p[BarrierFigure.SYNC_PER_WARP]
+    barrier[0], barrier[1] = 0, 0
+    first = st.ctas[slot, Cta.FIRST_WARP]
+    for other in range(first, first + p[Chip.WARPS_PER_CTA]):
+        if x.scalars[other, Scalar.BARRIER_WAIT] == number + 1:
+            x.scalars[other, Scalar.BARRIER_WAIT] = 0
+            at = warps[other, Warp.PROGRAM_COUNTER]
+            _spend(x, st, other, at, tick, Reason.BARRIER)
+            s, i = _place(p, other)
+            _await(x, st, other, s, i, at, tick)
+            _call(p, x, st, s, x.turns[s, i, Turn.READY])
+    if passes:
+        return end
+    _spend(x, st, w, row, tick, Reason.BARRIER)
+    return max(end, tick)
+
+
+# ---- events
+
+
+@kernel(announce="compiling the engine of compiled kernels, once")
+def advance(p, x, st, ms, mem, until):
+    """Processes all events up to tick `until`. Returns the tick of the next event, -1 when none is left, STOPPED after
+    a fault."""
+    return _advance(p, packed(x), packed(st), packed(ms), packed(mem), until)
+
+
+@inner(inline=True)
+def _advance(p, x, st, ms, mem, until):
+    """`advance` of tuples by their addresses."""
+    tree, chip = st.tree, st.chip
+    if chip[Grid.STARTED] == 0:
+        chip[Grid.STARTED] = 1
+        place_clusters(p, x, st, p[CtaFigure.START])
+    warps = p[Chip.SMS] * p[Chip.WARPS_PER_SM]
+    border = (until + 1) << TIME_SHIFT
+    while tree[1] < border:
+        key = tree[1]
+        t = key >> TIME_SHIFT
+        component = key & ID_MASK
+        chip[Event.TICK] = t
+        st.counters[Counter.EVENTS] += 1
+        if component >= x.launch[Launched.FIRST_SUB_CORE]:
+            s = component - x.launch[Launched.FIRST_SUB_CORE]
+            sm = s // p[Chip.SUB_CORES]
+            leaf = leaf_of(p, sm, p[Chip.WARPS_PER_SM] + 3 + s - sm * p[Chip.SUB_CORES])
+            tick = _sub_core(p, x, st, ms, mem, s, t)
+            set_due(tree, leaf, NEVER if tick >= FAR else (tick << TIME_SHIFT) | (32 << ID_BITS) | component)
+            if x.fault[Fault.KIND] != FaultKind.NONE:
+                return STOPPED
+        elif component < warps:
+            _begin(p, x, st, component, t)
+        else:
+            sm = component - warps - 2 * p[Chip.SMS]
+            tick = fetch_code(p, st, ms, mem, sm, t)
+            if tick == PARKED:
+                set_due(tree, leaf_of(p, sm, p[Chip.WARPS_PER_SM] + 2), NEVER)
+            elif tick != SCHEDULED:
+                key = (tick << TIME_SHIFT) | (32 << ID_BITS) | component
+                set_due(tree, leaf_of(p, sm, p[Chip.WARPS_PER_SM] + 2), key)
+    return -1 if tree[1] == NEVER else tree[1] >> TIME_SHIFT

@@ -1,0 +1,335 @@
+"""From a disassembled kernel, a launch and a machine to the tables that the engine reads."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec, Instruction
+from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
+from sim.gpu.counters import Counter
+from sim.gpu.sass.forms import MEMORY, Form, form_of
+from sim.gpu.sass.needed import needed, target_of
+from sim.gpu.sass.operands import TRUE, Kind, Operand
+from sim.gpu.sass.tables import Cell, Change, Meaning, Mode, Source, Special, Unit
+from sim.gpu.sass.text import Function
+
+FIGURES = ("instructions", "shared.bandwidth", "sm.address_interval", "sm.sub_cores")
+"""Figures of a preset that this module reads."""
+
+_PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": 4, "lsu": 5}
+_COUNTERS = {
+    "fma": Counter.INST_FMA,
+    "alu": Counter.INST_ALU,
+    "half": Counter.INST_FP16,
+    "xu": Counter.INST_MUFU,
+    "tensor": Counter.INST_TENSOR,
+    "lsu": Counter.INST_SHARED,
+}
+_COMPARISONS = {"LT": 1, "EQ": 2, "LE": 3, "GT": 4, "NE": 5, "GE": 6}
+_VECTOR_MACS = {"FFMA": 32, "HFMA2": 64, "IDP": 128}
+_SPECIALS = {
+    "SR_TID.X": Special.TID_X,
+    "SR_TID.Y": Special.TID_Y,
+    "SR_TID.Z": Special.TID_Z,
+    "SR_CTAID.X": Special.CTAID_X,
+    "SR_CTAID.Y": Special.CTAID_Y,
+    "SR_CTAID.Z": Special.CTAID_Z,
+    "SR_LANEID": Special.LANEID,
+    "SR_CgaCtaId": Special.RANK,
+    "SRZ": Special.ZERO,
+}
+_WGMMA_FORMATS = {"HGMMA": "fp16", "QGMMA": "fp8", "IGMMA": "int8"}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Tables of a kernel. registers: of a thread that its code names."""
+
+    code: np.ndarray
+    registers: int
+
+
+def lower(function: Function, bank: bytes, spec: GpuSpec) -> Lowered:
+    """Tables of a kernel. bank: the constant bank of the launch: its dimensions and parameters.
+
+    Raises InputError for an opcode that is not known, and for what the machine does not have.
+    """
+    forms = [form_of(instruction) for instruction in function.instructions]
+    computed = needed(forms, function)
+    rows = [
+        _Row(form, bank, spec, target_of(form, function)).cells(asked)
+        for form, asked in zip(forms, computed, strict=True)
+    ]
+    highest = max((o.index + 4 for form in forms for o in _registers(form)), default=0)
+    return Lowered(np.array(rows, dtype=np.int64), highest + 1)
+
+
+def _registers(form: Form) -> Sequence[Operand]:
+    operands = (*form.sources, *form.addresses, *((form.destination,) if form.destination else ()))
+    return [o for o in operands if o.kind in (Kind.REGISTER, Kind.ADDRESS)]
+
+
+class _Row:
+    """One instruction on its way into the table."""
+
+    def __init__(self, form: Form, bank: bytes, spec: GpuSpec, target: int | None) -> None:
+        self.form, self.bank, self.spec, self.target = form, bank, spec, target
+        self.row = [0] * Cell.WIDTH
+        self.parts = form.parts
+
+    def cells(self, computed: bool) -> list[int]:
+        """Its row. computed: whether anything depends on its result."""
+        form, row, control = self.form, self.row, self.form.instruction.control
+        for cell in (
+            Cell.PIPE, Cell.DST, Cell.PREDICATE0, Cell.PREDICATE1, Cell.ADDRESS, Cell.ADDRESS_UNIFORM, Cell.SOURCE,
+            Cell.SOURCE_UNIFORM,
+        ):  # fmt: skip
+            row[cell] = -1
+        row[Cell.UNIT] = form.opcode.unit
+        row[Cell.STALL] = max(1, control.stall) * TICKS_PER_CYCLE
+        row[Cell.GIVES_WAY] = control.gives_way
+        row[Cell.WRITE], row[Cell.READ], row[Cell.WAIT] = control.write, control.read, control.wait
+        row[Cell.COUNTER] = Counter.INST_OTHER
+        row[Cell.TARGET] = -1 if self.target is None else self.target
+        self._predicate(Cell.GUARD, form.guard)
+        for cell in (Cell.INPUT0, Cell.INPUT1, Cell.INPUT2):
+            self._predicate(cell, None)
+        try:
+            self._timing()
+            if form.opcode.unit in MEMORY:
+                self._access()
+            if computed:
+                self._meaning()
+        except InputError as error:
+            raise InputError(f"{form.instruction.place}: {form.instruction}: {error}") from None
+        self._control()
+        return row
+
+    # ---- what it takes
+
+    def _timing(self) -> None:
+        row, unit, opcode = self.row, self.form.opcode.unit, self.form.opcode
+        row[Cell.LATENCY] = cycles_to_ticks(opcode.cycles)
+        row[Cell.READ_LATENCY] = cycles_to_ticks(opcode.cycles)
+        if unit is Unit.HGMMA:
+            self._products()
+        elif unit in MEMORY:
+            found = self._memory_row()
+            self._on_pipe(found)
+            row[Cell.INTERVAL] = cycles_to_ticks(self.spec.sm.address_interval_cycles)
+            if unit in (Unit.STG, Unit.RED, Unit.STS, Unit.STSM):
+                row[Cell.READ_LATENCY] = cycles_to_ticks(found.latency_cycles)
+        elif opcode.row:
+            op, dtype, *shape = opcode.row.split(".")
+            found = self.spec.instruction(op, dtype, shape[0] if shape else "")
+            self._on_pipe(found)
+            row[Cell.READ_LATENCY] = row[Cell.LATENCY]
+            if unit is Unit.SHUFFLE:
+                share = cycles_to_ticks(found.interval_cycles) * self.spec.sm.sub_cores
+                row[Cell.INTERVAL] = max(share, cycles_to_ticks(self.spec.sm.address_interval_cycles))
+
+    def _memory_row(self) -> Instruction:
+        name = self.form.opcode.row
+        if "." in name:
+            return self.spec.instruction(*name.split("."))
+        return self.spec.instruction(name, f"b{8 * max(4, self.form.access_bytes)}")
+
+    def _on_pipe(self, found: Instruction) -> None:
+        row = self.row
+        row[Cell.PIPE] = _PIPES[found.pipe]
+        row[Cell.INTERVAL] = cycles_to_ticks(found.cadence_cycles)
+        row[Cell.LATENCY] = cycles_to_ticks(found.latency_cycles)
+        row[Cell.COUNTER] = _COUNTERS[found.pipe]
+        row[Cell.MACS_COUNTER] = Counter.MACS_VECTOR
+        zeros = all(o.kind is Kind.REGISTER and o.index < 0 for o in self.form.sources[:2])  # a constant
+        row[Cell.MACS] = 0 if zeros else _VECTOR_MACS.get(self.parts[0], 0)
+        if found.pipe == "tensor":
+            row[Cell.MACS], row[Cell.MACS_COUNTER] = found.macs, Counter.MACS_TENSOR
+
+    def _products(self) -> None:
+        """HGMMA: a product of a warpgroup, of which each warp has a quarter."""
+        row, parts = self.row, self.parts
+        m, n, k = parts[1].split("x")
+        dtype = _WGMMA_FORMATS[parts[0]]
+        if parts[0] == "HGMMA":
+            dtype = "bf16" if "BF16" in parts else "tf32" if "TF32" in parts else "fp16"
+        from_registers = self.form.sources[0].kind is Kind.REGISTER
+        found = self.spec.instruction("wgmma_rs" if from_registers else "wgmma", dtype, f"m{m}n{n}k{k}")
+        self._on_pipe(found)
+        row[Cell.LATENCY] -= row[Cell.INTERVAL]
+        element = {"fp16": 2, "bf16": 2, "tf32": 4}.get(dtype, 1)
+        size_bytes = int(n) * int(k) * element + (0 if from_registers else int(m) * int(k) * element)
+        row[Cell.SHARED] = transfer_ticks(size_bytes, self.spec.shared.bandwidth_bytes_per_cycle) // 4
+        row[Cell.BYTES] = size_bytes // 4
+        row[Cell.MACS] = found.macs // 4
+        row[Cell.COMMITS] = int(any(o.text.startswith("gsb") for o in self.form.sources))
+
+    # ---- accesses
+
+    def _access(self) -> None:
+        form, row = self.form, self.row
+        if not form.addresses:
+            raise InputError("has no address")
+        row[Cell.BYTES] = 16 if form.opcode.unit in (Unit.LDSM, Unit.STSM) else form.access_bytes
+        if form.opcode.unit in (Unit.LDSM, Unit.STSM):
+            row[Cell.MATRICES] = int(self.parts[-1])
+        if form.opcode.unit is Unit.LDGSTS:
+            shared = form.addresses[0]
+            row[Cell.SOURCE], row[Cell.SOURCE_OFFSET] = shared.index, shared.value
+            row[Cell.SOURCE_UNIFORM] = shared.uniform if shared.uniform >= 0 else -1
+        address = form.addresses[-1]
+        of_warp = form.opcode.unit in (Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS)
+        row[Cell.ADDRESS], row[Cell.ADDRESS_WIDE] = address.index, address.wide
+        row[Cell.ADDRESS_UNIFORM] = address.uniform if address.uniform >= 0 else -1
+        row[Cell.ADDRESS_UNIFORM_WIDE] = of_warp and (address.uniform_wide or address.unsigned)
+        row[Cell.OFFSET] = address.value
+        strong = any(part in ("STRONG", "BYPASS") for part in self.parts) and "SM" not in self.parts
+        row[Cell.CACHED] = not strong
+        if form.opcode.unit is Unit.LDGSTS and form.inputs:
+            self._predicate(Cell.INPUT0, form.inputs[0])
+
+    # ---- what it computes
+
+    def _meaning(self) -> None:
+        form, row, meaning = self.form, self.row, self.form.opcode.meaning
+        sources = list(form.sources)
+        row[Cell.UNIFORM] = form.opcode.uniform
+        row[Cell.MODE] = _mode(self.parts)
+        if form.destination is not None:
+            row[Cell.DST] = form.destination.index
+        for cell, output in zip((Cell.PREDICATE0, Cell.PREDICATE1), form.outputs, strict=False):
+            row[cell] = -1 if output.index == TRUE else self._predicate_number(output)
+        for cell, given in zip((Cell.INPUT0, Cell.INPUT1, Cell.INPUT2), form.inputs, strict=False):
+            self._predicate(cell, given)
+        if meaning is Meaning.HFMA2:
+            meaning = self._constant_halves(sources)
+        elif meaning is Meaning.S2R or meaning is Meaning.CS2R:
+            name = sources.pop().text
+            if name not in _SPECIALS:
+                raise InputError(f"addresses or branches depend on {name}, which is not known")
+            row[Cell.OPERATION] = _SPECIALS[name]
+            if meaning is Meaning.CS2R and form.result_words == 2:
+                row[Cell.MODE] |= Mode.WIDE
+        elif meaning in (Meaning.ISETP, Meaning.FSETP):
+            row[Cell.OPERATION] = next((_COMPARISONS[p[:2]] for p in self.parts if p[:2] in _COMPARISONS), 0)
+            if not row[Cell.OPERATION] or (meaning is Meaning.FSETP and self.parts[1] in ("NAN", "NUM")):
+                raise InputError("its comparison is not known")
+        elif meaning is Meaning.LOP3:
+            row[Cell.OPERATION] = sources.pop(3).value
+        elif meaning is Meaning.PLOP3:
+            row[Cell.OPERATION] = sources[0].value | sources[1].value << 8
+            sources = []
+        elif meaning in (Meaning.LEA, Meaning.LEA_HI):
+            row[Cell.OPERATION] = sources.pop().value
+        elif meaning is Meaning.P2R or meaning is Meaning.R2P:
+            if [o.text for o in sources if o.kind is Kind.NAME] != ["PR"] or len(self.parts) > 1:
+                raise InputError("only whole sets of predicates are known")
+            row[Cell.OPERATION] = form.packed_predicates
+            sources = [o for o in sources if o.kind is Kind.REGISTER][:1]
+        elif meaning is Meaning.SHFL or meaning is Meaning.VOTE:
+            row[Cell.OPERATION] = {"IDX": 0, "UP": 1, "DOWN": 2, "BFLY": 3, "ANY": 0, "ALL": 1, "EQ": 2}[self.parts[1]]
+        row[Cell.MEANING] = meaning
+        for cell, source in zip((Cell.A, Cell.B, Cell.C), sources, strict=False):
+            self._source(cell, source)
+
+    def _constant_halves(self, sources: list[Operand]) -> Meaning:
+        """HFMA2 of zeros with two numbers, as compilers write constants."""
+        zeros = all(o.kind is Kind.REGISTER and o.index < 0 for o in sources[:2])
+        if not zeros or len(sources) != 4:
+            raise InputError("addresses or branches depend on its halves, which are not computed")
+        bits = [_half(o.value) for o in sources[2:]]
+        sources[:] = [Operand(Kind.IMMEDIATE, "", value=bits[0] << 16 | bits[1])]
+        return Meaning.MOV
+
+    def _source(self, cell: int, source: Operand) -> None:
+        row, wide = self.row, self.form.is_wide(source)
+        change = (
+            Change.NEGATE * (source.negated and source.kind is not Kind.IMMEDIATE)
+            | Change.INVERT * source.inverted
+            | Change.ABSOLUTE * source.absolute
+            | Change.WIDE * wide
+        )
+        if source.kind is Kind.REGISTER or source.kind is Kind.UNIFORM:
+            kind = Source.REGISTER if source.kind is Kind.REGISTER else Source.UNIFORM
+            value = source.index
+            if value < 0:
+                kind, value = Source.NUMBER, 0
+        elif source.kind is Kind.IMMEDIATE:
+            kind, value = Source.NUMBER, source.value & (-1 if wide else 0xFFFFFFFF)
+        elif source.kind is Kind.CONSTANT:
+            both = wide or (self.form.opcode.meaning is Meaning.MOV and self.form.result_words == 2)
+            kind, value = Source.NUMBER, self._constant(source, 8 if both else 4)
+        else:
+            raise InputError(f"{source.text} is not understood here")
+        row[cell], row[cell + 1], row[cell + 2] = kind, value, change
+
+    def _constant(self, source: Operand, size: int) -> int:
+        if source.bank != 0 or source.value + size > len(self.bank):
+            raise InputError(f"{source.text}: addresses or branches depend on a constant that no parameter gives")
+        return int.from_bytes(self.bank[source.value : source.value + size], "little", signed=size == 8)
+
+    # ---- control
+
+    def _control(self) -> None:
+        form, row, unit = self.form, self.row, self.form.opcode.unit
+        numbers = [o.value for o in form.sources if o.kind is Kind.IMMEDIATE]
+        names = [o.text for o in form.sources if o.kind is Kind.NAME]
+        if unit in (Unit.BSSY, Unit.BSYNC):
+            row[Cell.OPERATION] = int(names[0][1:])
+        elif unit is Unit.DEPBAR:
+            row[Cell.OPERATION] = int(names[0][2:])
+            row[Cell.COUNT] = numbers[0] if numbers else 0
+        elif unit is Unit.GWAIT:
+            row[Cell.COUNT] = numbers[0]
+        elif unit in (Unit.BARRIER, Unit.ARRIVE):
+            if not numbers:
+                raise InputError(f"{form.instruction.place}: {form.instruction}: the barrier's number must be constant")
+            row[Cell.OPERATION] = numbers[0]
+            row[Cell.COUNT] = numbers[1] // 32 if len(numbers) > 1 else 0
+        elif unit is Unit.BRANCH:
+            if self.target is None:
+                raise InputError(f"{form.instruction.place}: {form.instruction}: only branches to labels are known")
+            if form.inputs:
+                self._predicate(Cell.INPUT0, form.inputs[0])
+
+    # ---- predicates
+
+    def _predicate(self, cell: int, operand: Operand | None) -> None:
+        """A predicate that is read, the true one where there is none."""
+        self.row[cell] = TRUE if operand is None else self._predicate_number(operand)
+        self.row[cell + 1] = int(operand is not None and operand.negated)
+
+    @staticmethod
+    def _predicate_number(operand: Operand) -> int:
+        return operand.index + (8 if operand.kind is Kind.UNIFORM_PREDICATE else 0)
+
+
+def _mode(parts: Sequence[str]) -> int:
+    """Flags that the dotted parts of an opcode give."""
+    unsigned = any(part.startswith("U") and part[1:].isdigit() for part in parts)
+    flags = {
+        Mode.SIGNED: not unsigned,
+        Mode.EXTENDED: "X" in parts or "EX" in parts,
+        Mode.HIGH: "HI" in parts,
+        Mode.LEFT: "L" in parts,
+        Mode.WIDE: any(part in ("64", "U64", "S64") for part in parts),
+        Mode.WRAPS: "W" in parts,
+        Mode.OR: "OR" in parts,
+        Mode.XOR: "XOR" in parts,
+        Mode.SIGN: "SX32" in parts,
+        Mode.TRUNCATES: "TRUNC" in parts,
+        Mode.UP: "RP" in parts,
+        Mode.UNORDERED: len(parts) > 1 and parts[0] == "FSETP" and parts[1].endswith("U"),
+    }
+    return sum(int(flag) for flag, given in flags.items() if given)
+
+
+def _half(bits: int) -> int:
+    """An fp32 number, given by its bits, as those of fp16."""
+    number = struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0]
+    return int(np.float16(number).view(np.uint16))

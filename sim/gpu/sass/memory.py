@@ -1,0 +1,368 @@
+"""Accesses of memory by the addresses of lanes: lines and sectors of global memory, wavefronts of shared memory.
+
+Arguments as in `sim.gpu.engine.loop` and `lanes`. An access takes the address unit of its sub-core, before which a few
+wait in a queue, and then the path that all sub-cores share.
+"""
+
+from sim.engine.clock import TICKS_PER_CYCLE
+from sim.engine.jit import inner
+from sim.gpu.counters import Counter
+from sim.gpu.engine.boxes import CHUNK
+from sim.gpu.engine.cp_async import CpAsyncFigure, CpAsyncGroups
+from sim.gpu.engine.cta import Cta
+from sim.gpu.engine.events import Reason
+from sim.gpu.engine.global_memory import LoadStore, Stores, load_line
+from sim.gpu.engine.l1 import READY_SHIFT, SECTORS, L1Figure, find_line, locate_in_l1, whole_sectors
+from sim.gpu.engine.pipes import SubCore
+from sim.gpu.engine.port import Port, PortFigure, count_reads, take_entry
+from sim.gpu.engine.shared import SharedFigure, SharedMemory
+from sim.gpu.engine.warp import Warp, add_ready
+from sim.gpu.lower.tables import Kind, Pipe
+from sim.gpu.sass.tables import LANES, WAITING, Cell, Fault, FaultKind, Launched, Scalar, Unit
+from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes
+from sim.memory.l2 import l2_change_ahead
+from sim.memory.sets import count_sectors
+
+_PATTERN_MASK, _PATTERN_WAVES, _PATTERN_FIRST = 0, 1, 2
+
+
+@inner
+def blame(x, st, w, row, kind, lane, address):
+    """Notes why the run stops, the first reason only."""
+    fault = x.fault
+    if fault[Fault.KIND] == FaultKind.NONE:
+        fault[Fault.KIND], fault[Fault.ROW], fault[Fault.LANE], fault[Fault.ADDRESS] = kind, row, lane, address
+        fault[Fault.CTA] = st.ctas[st.warps[w, Warp.CTA], Cta.LINEAR]
+        fault[Fault.WARP] = st.warps[w, Warp.NUMBER]
+
+
+@inner
+def locate(x, w, row):
+    """Writes the byte address of each lane to `x.addresses[0]`."""
+    code, addresses, scalars = x.code, x.addresses, x.scalars
+    register, uniform = code[row, Cell.ADDRESS], code[row, Cell.ADDRESS_UNIFORM]
+    base = code[row, Cell.OFFSET]
+    if uniform >= 0:
+        base += scalars[w, Scalar.UNIFORM + uniform]
+        if code[row, Cell.ADDRESS_UNIFORM_WIDE] != 0:
+            base += scalars[w, Scalar.UNIFORM + uniform + 1] << 32
+    if register < 0:
+        for lane in range(LANES):
+            addresses[0, lane] = base
+    elif code[row, Cell.ADDRESS_WIDE] != 0:
+        for lane in range(LANES):
+            low, high = x.registers[w, register, lane], x.registers[w, register + 1, lane]
+            addresses[0, lane] = base + (int(low) | int(high) << 32)
+    else:
+        for lane in range(LANES):
+            addresses[0, lane] = base + int(x.registers[w, register, lane])
+
+
+@inner
+def reserve(x, st, s, t, interval):
+    """Takes the address unit of a sub-core; returns when it is free for this access, which waits in its queue until
+    then."""
+    subs = st.sub_cores
+    start = max(t, subs[s, SubCore.PIPE_FREE + Pipe.LSU])
+    subs[s, SubCore.PIPE_FREE + Pipe.LSU] = start + interval
+    place = x.queues[s, WAITING]
+    x.queues[s, place] = start
+    x.queues[s, WAITING] = place + 1 if place + 1 < WAITING else 0
+    return start
+
+
+@inner(inline=True)
+def queue_free(x, s):
+    """Tick from which the queue of a sub-core's address unit has a place."""
+    return x.queues[s, x.queues[s, WAITING]]
+
+
+@inner(inline=True)
+def hold(st, s, until):
+    """The address unit hands an access over at a tick, and not before it takes the next one."""
+    subs = st.sub_cores
+    subs[s, SubCore.PIPE_FREE + Pipe.LSU] = max(subs[s, SubCore.PIPE_FREE + Pipe.LSU], until)
+
+
+# ---- shared memory
+
+
+@inner
+def access_shared(p, x, st, w, s, sm, t, row, mask):
+    """A load, store, LDSM or STSM of warp `w`: books the array, releases scoreboards."""
+    code, sms = x.code, st.sms
+    unit = code[row, Cell.UNIT]
+    start = reserve(x, st, s, t, code[row, Cell.INTERVAL])
+    waves, least = 1, 1
+    size = code[row, Cell.BYTES]
+    if mask != 0:
+        locate(x, w, row)
+        waves, least = _waves(x, st, w, row, mask)
+    work = waves * p[SharedFigure.WAVEFRONT]
+    begin = max(start, sms[sm, SharedMemory.FREE])
+    sms[sm, SharedMemory.FREE] = begin + work
+    sms[sm, SharedMemory.BACKGROUND_FREE] = max(sms[sm, SharedMemory.BACKGROUND_FREE], start) + work
+    hold(st, s, begin)
+    stores = unit == Unit.STS or unit == Unit.STSM
+    moved = code[row, Cell.MATRICES] * 128 if code[row, Cell.MATRICES] > 0 else LANES * size
+    st.counters[Counter.SHARED_WRITE_BYTES if stores else Counter.SHARED_READ_BYTES] += moved
+    st.counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]
+    registers = max(1, size // 4) if code[row, Cell.MATRICES] == 0 else code[row, Cell.MATRICES]
+    done = begin + work + code[row, Cell.LATENCY] + (waves - least - registers) * TICKS_PER_CYCLE
+    if stores:
+        st.warps[w, Warp.SHARED_WRITTEN] = max(st.warps[w, Warp.SHARED_WRITTEN], done)
+        _release(x, st, w, row, done, begin + code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)
+    else:
+        _release(x, st, w, row, done, start + code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)
+
+
+@inner
+def _release(x, st, w, row, done, read, reason):
+    """The scoreboards of an access: of its result, and of its operands."""
+    if x.code[row, Cell.WRITE] >= 0:
+        add_ready(st, w, x.code[row, Cell.WRITE], done, reason)
+    if x.code[row, Cell.READ] >= 0:
+        add_ready(st, w, x.code[row, Cell.READ], read, reason)
+
+
+@inner
+def _waves(x, st, w, row, mask):
+    """Wavefronts of the access whose addresses are there, and how few it would take without conflicts.
+
+    Conflicts depend on the distances between addresses, which mostly are those of the last time.
+    """
+    code, addresses, patterns = x.code, x.addresses, x.patterns
+    size, matrices = code[row, Cell.BYTES], code[row, Cell.MATRICES]
+    lanes = 8 * matrices if matrices > 0 else LANES
+    base = addresses[0, 0]
+    same = patterns[row, _PATTERN_MASK] == mask
+    for lane in range(lanes):
+        delta = addresses[0, lane] - base
+        same = same and patterns[row, _PATTERN_FIRST + lane] == delta
+        patterns[row, _PATTERN_FIRST + lane] = delta
+    _judge_shared(x, st, w, row, mask, lanes, size)
+    width = max(size, 4)
+    least = matrices if matrices > 0 else max(1, LANES * width // (4 * x.launch[Launched.BANKS]))
+    if not same:
+        patterns[row, _PATTERN_MASK] = mask
+        granule = 16 if matrices > 0 else width
+        group = max(1, 4 * x.launch[Launched.BANKS] // granule)
+        waves = 0
+        for first in range(0, lanes, group):
+            waves += _conflicts(x, mask, first, min(group, lanes - first), granule, matrices > 0)
+        patterns[row, _PATTERN_WAVES] = max(1, waves)
+    return patterns[row, _PATTERN_WAVES], min(least, patterns[row, _PATTERN_WAVES])
+
+
+@inner
+def _judge_shared(x, st, w, row, mask, lanes, size):
+    """Stops the run at a lane whose address is not in the CTA's shared memory, or no multiple of its size."""
+    low, high = x.launch[Launched.SHARED_BEGIN], x.launch[Launched.SHARED_END]
+    bad = 0
+    for lane in range(lanes):
+        address = x.addresses[0, lane]
+        wrong = (address < low) | (address + size > high) | (address & (size - 1) != 0)
+        bad |= (1 if wrong else 0) << lane
+    if x.code[row, Cell.MATRICES] == 0:
+        bad &= mask
+    if bad != 0:
+        for lane in range(lanes):
+            if (bad >> lane) & 1:
+                address = x.addresses[0, lane]
+                kind = FaultKind.MISALIGNED if address & (size - 1) != 0 else FaultKind.SHARED
+                blame(x, st, w, row, kind, lane, address)
+
+
+@inner
+def _conflicts(x, mask, first, count, granule, whole):
+    """Wavefronts of `count` lanes: the most different words in one bank. granule: bytes of a lane."""
+    addresses, banks = x.addresses, x.launch[Launched.BANKS]
+    slots = max(1, 4 * banks // granule)  # granules that the banks hold side by side
+    most = 0
+    for i in range(first, first + count):
+        if whole or (mask >> i) & 1:
+            mine = addresses[0, i] // granule
+            different = 1
+            for j in range(first, i):
+                if whole or (mask >> j) & 1:
+                    other = addresses[0, j] // granule
+                    if other % slots == mine % slots and other != mine:
+                        different += 1
+            # A granule that was there before is read with it.
+            for j in range(first, i):
+                if (whole or (mask >> j) & 1) and addresses[0, j] // granule == mine:
+                    different = 0
+            most = max(most, different)
+    return most
+
+
+# ---- global memory
+
+
+@inner
+def access_global(p, x, st, ms, mem, w, s, sm, t, row, mask):
+    """A load, store, reduction or LDGSTS of warp `w`: moves the sectors that its lanes name, releases scoreboards."""
+    code, sms, warps = x.code, st.sms, st.warps
+    unit = code[row, Cell.UNIT]
+    start = reserve(x, st, s, t, code[row, Cell.INTERVAL])
+    begin = max(start, sms[sm, LoadStore.FREE])
+    done = begin
+    if mask != 0:
+        locate(x, w, row)
+        _judge_global(x, st, w, row, mask)
+        count = collect(x, mask, code[row, Cell.BYTES])
+        done = _move(p, x, st, ms, mem, sm, t, begin, row, count)
+    hold(st, s, begin)
+    read = start + code[row, Cell.READ_LATENCY]
+    if unit == Unit.LDG:
+        _release(x, st, w, row, done, read, Reason.LONG_SCOREBOARD)
+    elif unit == Unit.LDGSTS:
+        done = max(done, begin) + p[CpAsyncFigure.LATENCY]
+        warps[w, CpAsyncGroups.LAST] = max(warps[w, CpAsyncGroups.LAST], done)
+        _release(x, st, w, row, done, read, Reason.LONG_SCOREBOARD)
+    else:
+        warps[w, Warp.STORES_DONE] = max(warps[w, Warp.STORES_DONE], done)
+        st.chip[Stores.LAST] = max(st.chip[Stores.LAST], done)
+        _release(x, st, w, row, read, read, Reason.SHORT_SCOREBOARD)
+    st.counters[Counter.INST_GLOBAL] += 1
+
+
+@inner
+def _judge_global(x, st, w, row, mask):
+    """Stops the run at a lane whose address lies in no array, or is no multiple of its size."""
+    size, ranges, addresses = x.code[row, Cell.BYTES], x.ranges, x.addresses
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            address = addresses[0, lane]
+            if address & (size - 1) != 0:
+                blame(x, st, w, row, FaultKind.MISALIGNED, lane, address)
+            inside = False
+            for k in range(ranges.shape[0]):
+                inside |= (address >= ranges[k, 0]) & (address + size <= ranges[k, 1])
+            if not inside:
+                blame(x, st, w, row, FaultKind.OUTSIDE, lane, address)
+
+
+@inner
+def collect(x, mask, size):
+    """Writes the lines of an access to `x.lines`, with the sectors that are touched and those covered whole.
+
+    Lanes of one request (128 B at most) share lines. Returns the number of lines.
+    """
+    addresses, lines, covered = x.addresses, x.lines, x.covered
+    group = min(LANES, 128 // max(size, 4))
+    count = 0
+    first_of_request = 0
+    for lane in range(LANES):
+        if lane % group == 0:
+            first_of_request = count
+        if (mask >> lane) & 1:
+            address = addresses[0, lane]
+            line, sector = address >> 7, (address >> 5) & 3
+            k = count - 1
+            while k >= first_of_request and lines[0, k] != line:
+                k -= 1
+            if k < first_of_request:
+                k = count
+                count += 1
+                lines[0, k], lines[1, k] = line, 0
+                for part in range(4):
+                    covered[k, part] = 0
+            lines[1, k] |= 1 << sector
+            covered[k, sector] += size
+    for k in range(count):
+        whole = 0
+        for part in range(4):
+            whole |= (1 if covered[k, part] >= 32 else 0) << part
+        lines[2, k] = whole
+    return count
+
+
+@inner
+def _move(p, x, st, ms, mem, sm, now, begin, row, count):
+    """Moves the lines of an access from tick `begin` on; returns when all of it is done."""
+    unit, cached = x.code[row, Cell.UNIT], x.code[row, Cell.CACHED]
+    loads = unit == Unit.LDG or unit == Unit.LDGSTS
+    in_l1 = (cached != 0 and loads) or unit == Unit.STG
+    done = begin
+    lsu = begin
+    partition = st.sms[sm, Port.PARTITION]
+    first = 0
+    while first < count:
+        n = min(CHUNK, count - first)
+        for k in range(CHUNK):
+            mem.ahead[LINE, k] = x.lines[0, first + min(k, n - 1)]
+        if loads:
+            l2_prefetch(ms, mem, partition, n)
+        else:
+            l2_prefetch_changes(ms, mem, n)
+        if in_l1:
+            locate_in_l1(p, st, sm, mem.ahead, n)
+        for k in range(n):
+            mask = x.lines[1, first + k]
+            sectors = count_sectors(mask)
+            at = lsu
+            lsu += max(TICKS_PER_CYCLE, sectors * p[L1Figure.SECTOR])
+            if loads:
+                done = max(done, _load(p, x, st, ms, mem, sm, now, begin, at, first + k, k, cached))
+            else:
+                done = max(done, _store(p, x, st, ms, mem, sm, at, first + k, k, unit))
+        first += n
+    st.sms[sm, LoadStore.FREE] = lsu
+    return done
+
+
+@inner
+def _load(p, x, st, ms, mem, sm, now, t, at, i, k, cached):
+    """Loads the sectors of line `i` of an access, number `k` of those located; returns when they are there."""
+    counters, line, mask = st.counters, x.lines[0, i], x.lines[1, i]
+    sectors = count_sectors(mask)
+    counters[Counter.GLOBAL_READ_BYTES] += 32 * sectors
+    if cached != 0:
+        missing, data = load_line(p, st, ms, mem, sm, now, t, Kind.LDG, at, line, mask, k)
+        counters[Counter.L1_READ_SECTORS] += sectors
+        if missing == 0:
+            counters[Counter.L1_HIT_SECTORS] += sectors
+    else:  # of a kind that neither looks in the L1 nor writes shared memory
+        missing, data = load_line(p, st, ms, mem, sm, now, t, Kind.NOTE, at, line, mask, k)
+    if missing != 0:
+        brought = count_sectors(missing)
+        count_reads(counters, 1, brought, brought)
+    return data
+
+
+@inner
+def _store(p, x, st, ms, mem, sm, at, i, k, unit):
+    """Writes (or reduces) the sectors of line `i` of an access; returns the tick of its acknowledgement."""
+    sms, line, mask, whole = st.sms, x.lines[0, i], x.lines[1, i], x.lines[2, i]
+    sectors = count_sectors(mask)
+    if unit == Unit.STG:
+        cache_set = st.l1_ahead[k]
+        way = find_line(st, p[L1Figure.REPLACEMENT], p[L1Figure.WAYS], cache_set, line)
+        word = st.l1_lines[cache_set, way]
+        written = SECTORS ^ whole_sectors(p[L1Figure.FILLS], SECTORS ^ whole)
+        st.l1_lines[cache_set, way] = (max(word >> READY_SHIFT, at) << READY_SHIFT) | (word & SECTORS) | written
+    begin = max(at, sms[sm, Port.WRITE_FREE])
+    sms[sm, Port.WRITE_FREE] = begin + sectors * p[PortFigure.WRITE_SECTOR]
+    st.counters[Counter.PORT_WRITE_BYTES] += 32 * sectors
+    st.counters[Counter.GLOBAL_WRITE_BYTES] += 32 * sectors
+    st.counters[Counter.LINES] += 1
+    answer = l2_change_ahead(ms, mem, begin, sms[sm, Port.PARTITION], line, mask, whole, unit == Unit.RED, k)
+    take_entry(st.stores, sms, sm, LoadStore.NEXT_STORE, sms[sm, LoadStore.NEXT_STORE], answer)
+    return answer
+
+
+@inner
+def write_copies(p, x, st, w, sm, t, row, mask):
+    """What LDGSTS writes to shared memory: books its wavefronts; zeros are written for lanes that read nothing."""
+    code = x.code
+    register, uniform = code[row, Cell.SOURCE], code[row, Cell.SOURCE_UNIFORM]
+    base = code[row, Cell.SOURCE_OFFSET]
+    if uniform >= 0:
+        base += x.scalars[w, Scalar.UNIFORM + uniform]
+    for lane in range(LANES):
+        x.addresses[0, lane] = base + (int(x.registers[w, register, lane]) if register >= 0 else 0)
+    waves, least = _waves(x, st, w, row, mask)
+    free = max(st.sms[sm, SharedMemory.FREE], t)
+    st.sms[sm, SharedMemory.FREE] = free + waves * p[SharedFigure.WAVEFRONT]
+    st.counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]

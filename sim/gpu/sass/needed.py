@@ -1,0 +1,74 @@
+"""Which instructions have to be computed: those that branches, masks of lanes and addresses depend on.
+
+The rest only takes time. Found backwards over the flow of control: what is needed before an instruction is what is
+needed behind it, less what it writes for certain, plus what it reads if anything that it writes is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arch.errors import InputError
+from sim.gpu.sass.forms import CONTROL, MEMORY, Form, names
+from sim.gpu.sass.operands import Kind
+from sim.gpu.sass.tables import Meaning, Unit
+from sim.gpu.sass.text import INSTRUCTION_BYTES, Function
+
+
+def target_of(form: Form, function: Function) -> int | None:
+    """The row that an instruction names as a target."""
+    for operand in form.sources:
+        if operand.kind is Kind.LABEL:
+            if operand.text not in function.labels:
+                raise InputError(f"{form.instruction.place}: {form.instruction}: there is no label {operand.text}")
+            return function.labels[operand.text] // INSTRUCTION_BYTES
+    return None
+
+
+def needed(forms: Sequence[Form], function: Function) -> list[bool]:
+    """Of each instruction, whether it has to be computed.
+
+    Raises InputError where what is needed comes from memory, or from an instruction that is only timed.
+    """
+    count = len(forms)
+    targets = [target_of(form, function) for form in forms]
+    reads, writes = [form.reads() for form in forms], [form.writes() for form in forms]
+    control = [_control(form) for form in forms]
+    certain = [0 if form.guard else write for form, write in zip(forms, writes, strict=True)]
+    before = [0] * (count + 1)
+    changed = True
+    while changed:
+        changed = False
+        for i in range(count - 1, -1, -1):
+            behind = _behind(forms[i], targets[i], i, before)
+            wanted = (behind & ~certain[i]) | control[i]
+            if behind & writes[i]:
+                wanted |= reads[i]
+            if wanted != before[i]:
+                before[i] = wanted
+                changed = True
+    found = []
+    for i, form in enumerate(forms):
+        asked = _behind(form, targets[i], i, before) & writes[i]
+        found.append(bool(asked))
+        if asked and form.opcode.meaning is Meaning.NONE:
+            raise InputError(
+                f"{form.instruction.place}: {form.instruction}: addresses or branches depend on "
+                f"{', '.join(names(asked))}, which "
+                f"{'comes from memory' if form.opcode.unit in MEMORY else 'is not computed'}; nothing was run"
+            )
+    return found
+
+
+def _behind(form: Form, target: int | None, i: int, before: list[int]) -> int:
+    """What is needed behind an instruction."""
+    ends = form.opcode.unit in (Unit.BRANCH, Unit.EXIT) and form.guard is None and not form.inputs
+    found = 0 if ends else before[i + 1]
+    if target is not None and form.opcode.unit is Unit.BRANCH:
+        found |= before[target]
+    return found
+
+
+def _control(form: Form) -> int:
+    unit = form.opcode.unit
+    return form.control_reads() if unit in MEMORY or unit in CONTROL or unit is Unit.DEPBAR else 0

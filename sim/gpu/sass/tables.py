@@ -1,0 +1,274 @@
+"""The format of a lowered SASS kernel: what `sim.gpu.sass.lower` writes and `loop` reads."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+LANES = 32
+ALL_LANES = (1 << LANES) - 1
+SCOREBOARDS = 6
+WAITING = 4
+"""Accesses that wait in a sub-core for its address unit: arXiv 2503.20481, section 5 (RTX A6000) finds that five issue
+back to back, one of which the unit works on."""
+STACK = 16
+"""Diverged paths of a warp that wait for their turn, at most."""
+
+
+class Unit(IntEnum):
+    """Who executes an instruction."""
+
+    MATH = 0  # a pipe of the sub-core
+    UNIFORM = 1  # the uniform datapath, beside the pipes
+    SPECIAL = 2  # special registers and constants: a latency of their own
+    SHUFFLE = 3
+    LDS = 4
+    STS = 5
+    LDSM = 6
+    STSM = 7
+    LDG = 8
+    STG = 9
+    RED = 10
+    LDGSTS = 11
+    COMMIT = 12  # closes a group of LDGSTS
+    DEPBAR = 13  # waits for such groups, or for a scoreboard
+    BARRIER = 14
+    ARRIVE = 15
+    FENCE = 16
+    NOTE = 17  # an issue slot, nothing else
+    BRANCH = 18
+    BSSY = 19
+    BSYNC = 20
+    EXIT = 21
+    HGMMA = 22
+    GWAIT = 23  # waits for groups of HGMMA
+
+
+class Meaning(IntEnum):
+    """What an instruction computes for each lane."""
+
+    NONE = 0
+    MOV = 1
+    IADD3 = 2
+    IMAD = 3
+    IMAD_WIDE = 4
+    IMAD_HI = 5
+    LEA = 6
+    LEA_HI = 7
+    LOP3 = 8
+    SHF = 9
+    SGXT = 10
+    BMSK = 11
+    PRMT = 12
+    IABS = 13
+    IMNMX = 14
+    SEL = 15
+    ISETP = 16
+    PLOP3 = 17
+    S2R = 18
+    CS2R = 19
+    VOTE = 20
+    I2F = 21
+    F2I = 22
+    RCP = 23
+    FADD = 24
+    FMUL = 25
+    FFMA = 26
+    FSETP = 27
+    HFMA2 = 28
+    POPC = 29
+    FLO = 30
+    R2UR = 31
+    SHFL = 32
+    P2R = 33
+    R2P = 34
+
+
+class Source(IntEnum):
+    """Where an operand comes from."""
+
+    NUMBER = 0  # an immediate, a constant of this launch
+    REGISTER = 1
+    UNIFORM = 2
+
+
+class Change(IntEnum):
+    """What happens to an operand before it is used, as bits."""
+
+    NEGATE = 1
+    INVERT = 2
+    ABSOLUTE = 4
+    WIDE = 8  # 64 bits: a pair of registers
+
+
+class Cell(IntEnum):
+    """Columns of the code table, a row an instruction."""
+
+    UNIT = 0
+    MEANING = 1  # NONE also where nothing depends on what it computes
+    PIPE = 2  # -1 none
+    INTERVAL = 3  # ticks that it holds its pipe
+    LATENCY = 4  # ticks to its result
+    READ_LATENCY = 5  # ticks until its operands have been read
+    STALL = 6  # ticks to the warp's next instruction
+    GIVES_WAY = 7
+    WRITE = 8  # scoreboard of its result, -1 none
+    READ = 9  # scoreboard of its operands, -1 none
+    WAIT = 10  # mask of scoreboards
+    GUARD = 11  # predicate
+    GUARD_NOT = 12  # 1: negated
+    DST = 13  # register, -1 none
+    UNIFORM = 14  # 1: it computes once, for uniform registers
+    PREDICATE0 = 15  # predicates written, -1 none
+    PREDICATE1 = 16
+    A = 17  # three columns an operand: Source, register or number, Change bits
+    B = 20
+    C = 23
+    INPUT0 = 26  # two columns a predicate read: predicate, 1: negated
+    INPUT1 = 28
+    INPUT2 = 30
+    OPERATION = 32  # what the meaning leaves open: a table of logic, a comparison, a special register
+    MODE = 33  # flags of the meaning
+    ADDRESS = 34  # register of an address, -1 none
+    ADDRESS_WIDE = 35  # 1: 64 bits
+    ADDRESS_UNIFORM = 36  # uniform register that is added, -1 none
+    ADDRESS_UNIFORM_WIDE = 37
+    OFFSET = 38
+    BYTES = 39  # a lane accesses
+    TARGET = 40  # row that a branch goes to
+    COUNT = 41  # groups left, warps expected
+    MACS = 42
+    MACS_COUNTER = 43
+    COUNTER = 44
+    SHARED = 45  # HGMMA: ticks of the shared-memory data path
+    CACHED = 46  # 1: looks in the L1
+    SOURCE = 47  # shared address of LDGSTS: register, -1 none
+    SOURCE_OFFSET = 48
+    MATRICES = 49  # of LDSM, STSM
+    COMMITS = 50  # HGMMA: 1: closes a group
+    SOURCE_UNIFORM = 51  # uniform register of a shared address of LDGSTS, -1 none
+    WIDTH = 52
+
+
+class Mode(IntEnum):
+    """Flags of `Cell.MODE`, as bits."""
+
+    SIGNED = 1
+    EXTENDED = 2  # takes carries; of comparisons: the result of the lower halves
+    HIGH = 4  # the upper half
+    LEFT = 8
+    WIDE = 16  # 64-bit operand
+    WRAPS = 32  # shift counts
+    OR = 64  # of comparisons: `or` with the predicate, else `and`
+    XOR = 128
+    SIGN = 256  # LEA: the upper half is the sign of the lower
+    TRUNCATES = 512
+    UP = 1024  # rounds up
+    UNORDERED = 2048
+
+
+class Special(IntEnum):
+    """Special registers."""
+
+    TID_X = 0
+    TID_Y = 1
+    TID_Z = 2
+    CTAID_X = 3
+    CTAID_Y = 4
+    CTAID_Z = 5
+    LANEID = 6
+    ZERO = 7
+    RANK = 8
+    WARP = 9
+
+
+class Scalar(IntEnum):
+    """Columns of a warp's row of scalars."""
+
+    PREDICATE = 0  # eight masks of lanes, the last of all lanes
+    UNIFORM_PREDICATE = 8  # eight: 0 or all lanes
+    UNIFORM = 16  # 64 registers
+    BARRIER = 80  # 16 convergence barriers: lanes that take part
+    WAITING = 96  # 16: lanes that have come
+    ACTIVE = 112
+    EXITED = 113
+    DEPTH = 114  # of the stack of paths
+    STACK_PC = 115
+    STACK_MASK = 131
+    TENSOR_DONE = 147  # HGMMA: completion of the latest
+    GROUPS = 148  # HGMMA: committed groups
+    GROUP_DONE = 149  # by group, 8 of them
+    BARRIER_WAIT = 157  # named barrier that it waits at, plus one
+    WIDTH = 160
+
+
+class Turn(IntEnum):
+    """Columns of a warp's place in its sub-core."""
+
+    READY = 0  # tick from which its next instruction may issue
+    PIPE = 1  # of that
+    REASON = 2  # why it waits until then
+    WIDTH = 4
+
+
+class Fault(IntEnum):
+    """Columns of the row that says why a run was stopped."""
+
+    KIND = 0  # 0 none
+    ROW = 1
+    LANE = 2
+    ADDRESS = 3
+    CTA = 4
+    WARP = 5
+    WIDTH = 8
+
+
+class FaultKind(IntEnum):
+    """Why a run was stopped."""
+
+    NONE = 0
+    OUTSIDE = 1  # of every array
+    MISALIGNED = 2
+    SHARED = 3  # outside of the CTA's shared memory
+    DIVERGENCE = 4  # paths that wait for each other
+    UNIFORM_ADDRESS = 5
+
+
+class SassProgram(NamedTuple):
+    """A lowered SASS kernel and what its warps hold."""
+
+    code: np.ndarray  # (rows, Cell.WIDTH) int64
+    warp_entry: np.ndarray  # (warps a CTA, 2): -1, number
+    barrier_arrivals: np.ndarray  # one mbarrier that nobody uses: what the CTA scheduler resets
+    launch: np.ndarray  # by Launched
+    ranges: np.ndarray  # (arrays, 2): first byte, byte behind the last
+    registers: np.ndarray  # (warps of the chip, registers, 32) uint32
+    scalars: np.ndarray  # (warps of the chip, Scalar.WIDTH) int64
+    turns: np.ndarray  # (sub-cores, warps, Turn.WIDTH) int64
+    queues: np.ndarray  # (sub-cores, WAITING + 1): ticks at which accesses leave the queue; the oldest's place
+    barriers: np.ndarray  # (CTA slots, 16, 2): arrived, latest
+    operands: np.ndarray  # (5, 32) int64: operands of the instruction in progress and its results
+    floats: np.ndarray  # (4,) float32
+    words: np.ndarray  # the same as int32
+    addresses: np.ndarray  # (1, 32) int64
+    lines: np.ndarray  # (3, 64): lines of the access in progress, their sectors, those written whole
+    covered: np.ndarray  # (64, 4): bytes of each sector that a store writes
+    spent: np.ndarray  # (rows, reasons): ticks of warps by the instruction that they wait to issue
+    issued: np.ndarray  # (rows, 2): how often, active lanes
+    patterns: np.ndarray  # (rows, 34): of shared accesses: lanes, wavefronts, distances of addresses
+    fault: np.ndarray  # by Fault
+
+
+class Launched(IntEnum):
+    """Columns of `SassProgram.launch`."""
+
+    BLOCK_X = 0
+    BLOCK_Y = 1
+    BLOCK_Z = 2
+    THREADS = 3
+    SHARED_BEGIN = 4
+    SHARED_END = 5
+    BANKS = 6
+    FIRST_SUB_CORE = 7  # component number
+    WGMMA_IN_FLIGHT = 8
+    WIDTH = 10

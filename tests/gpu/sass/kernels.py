@@ -1,0 +1,38 @@
+# mypy: ignore-errors
+"""Kernels in Triton whose disassembly the tests read; `scripts/compile_fixtures.py` makes it."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) + tl.load(y + at, mask=at < n), mask=at < n)
+
+
+@triton.jit
+def softmax(out, rows, columns, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * stride
+    at = tl.arange(0, BLOCK)
+    values = tl.load(rows + row + at, mask=at < columns, other=-float("inf"))
+    powers = tl.exp(values - tl.max(values, axis=0))
+    tl.store(out + row + at, powers / tl.sum(powers, axis=0), mask=at < columns)
+
+
+@triton.jit
+def matmul(a, b, c, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
+    step = tl.arange(0, BK)
+    a_at = a + row[:, None] * k + step[None, :]
+    b_at = b + step[:, None] * n + column[None, :]
+    sums = tl.zeros((BM, BN), dtype=tl.float32)
+    for at in range(0, k, BK):
+        a_tile = tl.load(a_at, mask=(row[:, None] < m) & (step[None, :] < k - at), other=0.0)
+        b_tile = tl.load(b_at, mask=(step[:, None] < k - at) & (column[None, :] < n), other=0.0)
+        sums = tl.dot(a_tile, b_tile, sums)
+        a_at += BK
+        b_at += BK * n
+    inside = (row[:, None] < m) & (column[None, :] < n)
+    tl.store(c + row[:, None] * n + column[None, :], sums.to(tl.float16), mask=inside)

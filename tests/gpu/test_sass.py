@@ -1,0 +1,384 @@
+"""Compiled kernels: reading SASS, executing it for the lanes of a warp, its time. No compiler is needed."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.load import load_arch
+from sim.gpu.engine.api import Device, Launch
+from sim.gpu.engine.deadlock import DeadlockError
+from sim.gpu.engine.events import Reason
+from sim.gpu.language import GlobalTensor
+from sim.gpu.sass.cubin import CompiledKernel, read_compiled
+from sim.gpu.sass.kernel import Pointer, SassKernel, Value, sass_program
+from sim.gpu.sass.opcodes import opcodes
+from sim.gpu.sass.text import read_functions
+
+FOLDER = Path(__file__).parent / "sass"
+
+
+@cache
+def machine(name: str = "a100-sxm4-80gb") -> GpuSpec:
+    spec = load_arch(name)
+    assert isinstance(spec, GpuSpec)
+    return spec
+
+
+def written(*lines: str) -> CompiledKernel:
+    """A kernel of instructions such as `IADD3 R0, R0, 0x1, RZ ; stall=4 write=0 wait=1`, EXIT last."""
+    rows = [" .section .text.own,"]
+    count = 0
+    for line in (*lines, "EXIT"):
+        if line.startswith("."):
+            rows.append(f"{line}:")
+            continue
+        text, _, control = line.partition(";")
+        given = {"stall": 1, "write": 7, "read": 7, "wait": 0, "yields": 0}
+        given |= {key: int(value) for key, value in (pair.split("=") for pair in control.split())}
+        word = (
+            given["stall"] << 41 | (1 - given["yields"]) << 45 | given["write"] << 46 | given["read"] << 49
+            | given["wait"] << 52
+        )  # fmt: skip
+        rows.append(f' //## File "own.py", line {count + 1}')
+        rows += [f" /*{16 * count:04x}*/ {text.strip()} ; /* 0x{0:016x} */", f" /* 0x{word:016x} */"]
+        count += 1
+    (function,) = read_functions("\n".join(rows)).values()
+    return CompiledKernel("own", 80, 16, 0, 0x160, ((0, 8), (8, 8), (16, 4)), function)
+
+
+def launch(
+    compiled: CompiledKernel,
+    *,
+    grid: tuple[int, int, int] = (1, 1, 1),
+    threads: int = 32,
+    values: tuple[Value, ...] = (),
+    sizes: tuple[int, ...] = (4096,),
+    shared: int = 0,
+    spec: GpuSpec | None = None,
+) -> Launch:
+    """Runs a kernel on arrays of fp32, named a, b, c, to its end."""
+    arrays = tuple(GlobalTensor("abc"[i], (n,), "fp32", (1,)) for i, n in enumerate(sizes))
+    given = values or tuple(Pointer(array.name) for array in arrays)
+    program = sass_program(compiled, grid, (threads, 1, 1), given, arrays, shared, "test")
+    made = Device(spec or machine(), cold_launch=False).build(program.kernels[0], program.addresses())
+    made.run()
+    return made
+
+
+def held(run: Launch, register: int) -> np.ndarray:
+    """What a register holds in the lanes of the first warp."""
+    return np.asarray(run.program.registers[0, register])
+
+
+LANE = np.arange(32, dtype=np.int64)
+#: Instructions behind `R0 = lane`, `R1 = -lane`, and what R4 (and R5) hold then.
+MEANINGS: tuple[tuple[tuple[str, ...], Callable[[np.ndarray], Any]], ...] = (
+    (("IADD3 R4, R0, -0x5, 0x7",), lambda x: x + 2),
+    (("IADD3 R4, P0, R0, -0x10, RZ", "IADD3.X R4, RZ, RZ, RZ, P0, !PT"), lambda x: (x >= 16).astype(int)),
+    (("IADD3 R4, P0, R0, R1, RZ", "IADD3.X R4, R0, ~R0, RZ, P0, !PT"), lambda x: -1 + (x > 0)),
+    (("IMAD R4, R0, 0x7, -R0",), lambda x: 6 * x),
+    (("IMAD.WIDE R4, R1, 0x10000000, RZ",), lambda x: -x * 0x10000000),
+    (("IMAD.WIDE.U32 R4, R1, 0x3, RZ",), lambda x: (-x & 0xFFFFFFFF) * 3),
+    (("IMAD.HI.U32 R4, R1, 0x3, RZ",), lambda x: (-x & 0xFFFFFFFF) * 3 >> 32),
+    (("IMAD.HI R4, R1, 0x3, RZ",), lambda x: -x * 3 >> 32),
+    (("LEA R4, R0, 0x3, 0x2",), lambda x: 4 * x + 3),
+    (("LEA.HI R4, R1, R0, RZ, 0x1",), lambda x: x + (x > 0)),
+    (("LEA.HI.SX32 R4, R1, RZ, 0x1e",), lambda x: -x >> 2),
+    (("LOP3.LUT R4, R0, 0x6, RZ, 0xc0, !PT",), lambda x: x & 6),
+    (("LOP3.LUT R4, R0, 0x6, R1, 0x78, !PT",), lambda x: x ^ (6 & -x)),
+    (("LOP3.LUT P0, RZ, R0, 0x6, RZ, 0xc0, !PT", "SEL R4, RZ, 0x1, !P0"), lambda x: x & 6 != 0),
+    (("SHF.L.U32 R4, R0, 0x3, RZ",), lambda x: 8 * x),
+    (("SHF.R.S32.HI R4, RZ, 0x1f, R1",), lambda x: -x >> 31),
+    (("SHF.R.U32.HI R4, RZ, 0x1c, R1",), lambda x: (-x & 0xFFFFFFFF) >> 28),
+    (("SHF.L.U64.HI R4, R1, 0x4, RZ",), lambda x: (-x & 0xFFFFFFFF) << 4 >> 32),
+    (("SGXT R4, R0, 0x4",), lambda x: (x & 15) - 16 * ((x & 8) > 0)),
+    (("SGXT.U32 R4, R0, 0x4",), lambda x: x & 15),
+    (("PRMT R4, R0, 0x4510, R1",), lambda x: x | (-x >> 8 & 255) << 16 | (-x & 255) << 24),
+    (("IABS R4, R1",), lambda x: x),
+    (("IMNMX R4, R1, -0x8, !PT",), lambda x: np.maximum(-x, -8)),
+    (("IMNMX.U32 R4, R0, 0x8, PT",), lambda x: np.minimum(x, 8)),
+    (("ISETP.GE.AND P0, PT, R1, -0x3, PT", "SEL R4, R0, 0x63, P0"), lambda x: np.where(-x >= -3, x, 99)),
+    (("ISETP.GT.U32.AND P0, P1, R1, 0x3, PT", "SEL R4, R0, 0x63, P1"), lambda x: np.where(x > 0, 99, x)),
+    (
+        ("ISETP.LT.U32.AND P0, PT, R0, 0x8, PT", "ISETP.LT.AND.EX P0, PT, RZ, RZ, PT, P0", "SEL R4, RZ, 0x1, !P0"),
+        lambda x: x < 8,
+    ),
+    (("ISETP.LT.AND P0, PT, R0, 0x8, PT", "@P0 MOV R4, 0x5"), lambda x: np.where(x < 8, 5, 0)),
+    (
+        ("ISETP.LT.AND P0, PT, R0, 0x8, PT", "ISETP.LT.OR P1, PT, R1, -0x14, P0", "SEL R4, RZ, 0x1, !P1"),
+        lambda x: (x < 8) | (x > 20),
+    ),
+    (
+        ("ISETP.LT.AND P2, PT, R0, 0x8, PT", "P2R R4, PR, RZ, 0x4", "R2P PR, R4, 0x4", "SEL R4, R4, 0x1, P2"),
+        lambda x: np.where(x < 8, 4, 1),
+    ),
+    (
+        ("ISETP.LT.AND P0, PT, R0, 0x8, PT", "PLOP3.LUT P1, PT, P0, PT, PT, 0x8, 0x0", "SEL R4, RZ, 0x1, !P1"),
+        lambda x: x >= 8,
+    ),
+    (("ISETP.LT.AND P0, PT, R0, 0x8, PT", "VOTE.ANY R4, PT, P0"), lambda x: 0 * x + 255),
+    (("SHFL.BFLY PT, R4, R0, 0x10, 0x1f",), lambda x: x ^ 16),
+    (("SHFL.UP P0, R4, R0, 0x1, RZ", "SEL R4, R4, 0x63, P0"), lambda x: np.where(x == 0, 99, x - 1)),
+    (("POPC R4, R0",), lambda x: np.array([int(v).bit_count() for v in x])),
+    (("FLO.U32 R4, R0",), lambda x: np.array([int(v).bit_length() - 1 for v in x])),
+    (("I2F.RP R4, R0", "F2I.FTZ.U32.TRUNC.NTZ R4, R4"), lambda x: x),
+    (
+        ("I2F R4, R0", "FADD R4, R4, 1", "MUFU.RCP R4, R4", "FMUL R4, R4, 64", "F2I.TRUNC.NTZ R4, R4"),
+        lambda x: 64 // (x + 1),
+    ),
+    (("HFMA2.MMA R4, -RZ, RZ, 0, 2.384185791015625e-07",), lambda x: 0 * x + 4),
+    (("CS2R R4, SRZ",), lambda x: 0 * x),
+    (("UMOV UR4, 0x7", "ULEA UR4, UR4, 0x1, 0x2", "IMAD.U32 R4, RZ, RZ, UR4"), lambda x: 0 * x + 29),
+    (("R2UR UR4, R1", "IMAD.U32 R4, RZ, RZ, UR4"), lambda x: 0 * x),
+)
+
+
+@pytest.mark.parametrize(("lines", "expected"), MEANINGS, ids=[lines[-1] for lines, _ in MEANINGS])
+def test_lanes_compute_what_the_instruction_means(lines: tuple[str, ...], expected: Callable[..., Any]) -> None:
+    run = launch(
+        written(
+            "S2R R0, SR_LANEID; write=0", "IADD3 R1, -R0, RZ, RZ; wait=1", "MOV R4, RZ", "MOV R5, RZ", *lines,
+            # A branch depends on both words, so that they are computed.
+            "LOP3.LUT P6, RZ, R4, R5, RZ, 0xfc, !PT", "@P6 BRA `(.L_x_end)", ".L_x_end",
+        )
+    )  # fmt: skip
+    wanted = np.asarray(expected(LANE)).astype(np.int64)
+    wide = any(line.startswith(("IMAD.WIDE", "CS2R")) for line in lines)
+    found = held(run, 4).astype(np.int64) | (held(run, 5).astype(np.int64) << 32 if wide else 0)
+    np.testing.assert_array_equal(found, wanted if wide else wanted & 0xFFFFFFFF)
+
+
+def test_what_nothing_depends_on_takes_time_but_is_not_computed() -> None:
+    run = launch(written("MOV R4, 0x7 ; stall=4", "FADD R4, R4, R4"))
+    assert held(run, 4).tolist() == [0] * 32
+    assert run.result.counters["instructions"] == 3
+
+
+# ---- reading
+
+
+def test_control_words_of_a_compiled_kernel() -> None:
+    compiled = read_compiled(str(FOLDER / "add.sm80.sass"))
+    by_text = {str(i): i for i in compiled.function.instructions}
+    tid = by_text["S2R R0, SR_TID.X"]
+    assert (tid.control.stall, tid.control.write, tid.control.read, tid.control.wait) == (1, 0, -1, 0)
+    assert by_text["SHF.L.U32 R0, R0, 0x2, RZ"].control.wait == 1
+    source = (FOLDER / tid.file).read_text(encoding="utf-8").splitlines()
+    assert "tl.arange(0, BLOCK)" in source[tid.line - 1]
+    assert compiled.registers == 18
+    assert compiled.parameters[:4] == ((0, 8), (8, 8), (16, 8), (24, 4))
+
+
+def test_an_unknown_opcode_names_itself_with_its_line() -> None:
+    with pytest.raises(InputError, match=r"/\*0010\*/ \(own.py, line 2\): opcode FROB.X is not known"):
+        launch(written("NOP", "FROB.X R0, R1"))
+
+
+def test_addresses_that_come_from_memory_are_refused() -> None:
+    with pytest.raises(InputError, match=r"line 3\): LDG.E R4.*depend on R4, which comes from memory"):
+        launch(
+            written("MOV R2, c[0x0][0x160]", "MOV R3, c[0x0][0x164]", "LDG.E R4, [R2.64] ; write=0",
+                    "IMAD.WIDE R6, R4, 0x4, R2 ; wait=1", "STG.E [R6.64], R0")
+        )  # fmt: skip
+
+
+def test_each_entry_of_the_opcode_table_has_a_source_and_a_row_that_some_machine_has() -> None:
+    machines = [machine(name) for name in ("a100-sxm4-80gb", "h100-sxm", "rtx-3090")]
+    for name, entry in opcodes().items():
+        assert entry.source, name
+        op, _, rest = entry.row.partition(".")
+        if rest:
+            dtype, _, shape = rest.partition(".")
+            assert any(spec.has_instruction(op, dtype, shape) for spec in machines), name
+
+
+def test_code_of_another_generation_is_refused() -> None:
+    with pytest.raises(InputError, match="compiled for sm_80; h100-sxm is sm_90"):
+        launch(written("NOP"), spec=machine("h100-sxm"))
+
+
+# ---- control flow
+
+
+def test_lanes_diverge_and_meet_again() -> None:
+    run = launch(
+        written(
+            "S2R R0, SR_LANEID; write=0", "ISETP.LT.AND P0, PT, R0, 0x8, PT; wait=1", "BSSY B0, `(.L_x_meet)",
+            "@P0 BRA `(.L_x_few)", "IADD3 R4, R0, 0x64, RZ", "BRA `(.L_x_meet)", ".L_x_few", "IADD3 R4, R0, 0xc8, RZ",
+            ".L_x_meet", "BSYNC B0", "LOP3.LUT P6, RZ, R4, RZ, RZ, 0xfc, !PT", "@P6 BRA `(.L_x_end)", ".L_x_end",
+        )
+    )  # fmt: skip
+    assert held(run, 4).tolist() == [lane + (200 if lane < 8 else 100) for lane in range(32)]
+    assert isinstance(run.kernel, SassKernel)
+    issued = dict(zip(map(str, run.kernel.instructions()), run.program.issued[:, 0].tolist(), strict=True))
+    assert issued["BSYNC B0"] == 2  # once a way
+    assert issued["@P6 BRA `(.L_x_end)"] == 1  # together
+
+
+def test_a_loop_runs_as_often_as_its_lane_that_stays_longest() -> None:
+    run = launch(
+        written("S2R R0, SR_LANEID; write=0", "NOP; wait=1", ".L_x_top", "IADD3 R0, R0, -0x1, RZ",
+                "ISETP.GE.AND P0, PT, R0, RZ, PT", "@P0 BRA `(.L_x_top)"),
+    )  # fmt: skip
+    assert run.program.issued[2, 0] == 32
+    assert held(run, 0).astype(np.int32).tolist() == [-1] * 32
+
+
+def test_a_barrier_that_a_warp_never_reaches_is_a_deadlock_that_names_it() -> None:
+    with pytest.raises(DeadlockError, match=r"warp 0 waits at barrier 0, /\*0030\*/ \(own.py, line 4\)"):
+        launch(
+            written("S2R R0, SR_TID.X; write=0", "ISETP.GE.AND P0, PT, R0, 0x20, PT; wait=1", "@P0 EXIT",
+                    "BAR.SYNC.DEFER_BLOCKING 0x0"),
+            threads=64,
+        )  # fmt: skip
+
+
+# ---- memory
+
+
+def copy(width: str, stride: int) -> tuple[str, ...]:
+    """Lanes load and store `width` at a stride in bytes, all below 4 KiB."""
+    return (
+        "S2R R0, SR_LANEID; write=0", f"MOV R6, {stride:#x}", "MOV R2, c[0x0][0x160]", "MOV R3, c[0x0][0x164]",
+        "IMAD.WIDE R4, R0, R6, R2; wait=1", f"LDG.E{width} R8, [R4.64]; write=1", f"STG.E{width} [R4.64], R8; wait=2",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "stride", "sectors"), [("", 4, 4), (".64", 8, 8), (".128", 16, 16), ("", 32, 32)])
+def test_sectors_follow_from_the_addresses_of_lanes(width: str, stride: int, sectors: int) -> None:
+    run = launch(written(*copy(width, stride)))
+    assert run.result.counters["l1_read_sectors"] == sectors
+    assert run.result.memory["l2_write_sectors"] == sectors
+
+
+def test_an_access_outside_of_every_array_names_line_and_lane() -> None:
+    wanted = r"line 6\): LDG.E R8, \[R4.64\]: CTA \(0, 0, 0\), warp 0, lane 16: .* 64 bytes into array a of 64 bytes"
+    with pytest.raises(InputError, match=wanted):
+        launch(written(*copy("", 4)), sizes=(16,))
+
+
+def test_a_misaligned_access_is_refused() -> None:
+    with pytest.raises(InputError, match=r"lane 1: address 0x\w+ is no multiple of the 16 bytes"):
+        launch(written(*copy(".128", 4)))
+
+
+@pytest.mark.parametrize(("shift", "conflicts"), [(2, 0), (3, 1), (7, 31)])
+def test_banks_conflict_by_the_addresses_of_lanes(shift: int, conflicts: int) -> None:
+    run = launch(
+        written("S2R R0, SR_LANEID; write=0", f"SHF.L.U32 R0, R0, {shift:#x}, RZ; wait=1 stall=4",
+                "LDS R4, [R0]; write=1", "FADD R5, R4, R4; wait=2"),
+        shared=4096,
+    )  # fmt: skip
+    assert run.result.counters["shared_conflict_ticks"] == 256 * conflicts
+
+
+def test_shared_memory_that_the_cta_does_not_have_is_refused() -> None:
+    with pytest.raises(InputError, match="shared address 0x40 lies outside of the CTA's 0x0 to 0x40"):
+        launch(written("MOV R0, 0x40", "LDS R4, [R0]; write=1"), shared=64)
+
+
+# ---- time
+
+
+def ticks(*lines: str, threads: int = 32) -> int:
+    run = launch(written(*lines), threads=threads)
+    return run.last_warp_tick - run.start_tick
+
+
+def test_a_warp_waits_for_the_compilers_stall_counts() -> None:
+    quick, slow = ticks(*["IADD3 R4, R4, 0x1, RZ; stall=2"] * 10), ticks(*["IADD3 R4, R4, 0x1, RZ; stall=6"] * 10)
+    assert slow - quick == 10 * 4 * 256
+
+
+def test_a_pipe_takes_one_instruction_an_interval_whatever_the_stall_counts_say() -> None:
+    one, many = ticks("FFMA R4, R4, R4, R4"), ticks(*["FFMA R4, R4, R4, R4"] * 11)
+    assert many - one == 10 * 2 * 256  # 16 lanes a sub-core
+
+
+def test_a_scoreboard_releases_when_the_result_is_there() -> None:
+    waits = ticks("MUFU.EX2 R4, R4; write=2", "FADD R5, R4, R4; wait=4")
+    goes_on = ticks("MUFU.EX2 R4, R4; write=2", "FADD R5, R4, R4; stall=1")
+    row = machine().instruction("ex2", "fp32")
+    assert waits - goes_on == (row.latency_cycles - 1) * 256
+
+
+def test_ten_tensor_products_take_ten_intervals_on_each_sub_core() -> None:
+    products = ["HMMA.16816.F32 R4, R8, R10, R4"] * 10
+    alone, four = ticks(*products), ticks(*products, threads=128)
+    assert four - alone < 256 * 32  # other sub-cores have tensor cores of their own
+    run = launch(written(*products), threads=128)
+    assert run.result.counters["macs_tensor"] == 4 * 10 * 16 * 8 * 16
+    assert run.result.counters["tensor_ticks"] == 4 * 10 * 8 * 256
+
+
+def test_time_of_warps_and_slots_is_accounted_for_whole() -> None:
+    run = launch(
+        read_compiled(str(FOLDER / "softmax.sm80.sass")),
+        grid=(300, 1, 1),
+        threads=128,
+        values=(Pointer("a"), Pointer("b"), 1024, 1024),
+        sizes=(300 * 1024, 300 * 1024),
+        shared=16,
+    )
+    result = run.result
+    assert sum(result.issue_slots.values()) == result.ticks * 108 * 4
+    by_line = run.program.spent.sum(axis=0)
+    assert int(by_line[Reason.BARRIER]) == result.warp_states["barrier"]
+    assert int(by_line[Reason.SELECTED]) == 256 * result.counters["instructions"] == result.warp_states["selected"]
+
+
+# ---- compiled kernels
+
+
+@pytest.mark.parametrize(("name", "board"), [("sm80", "a100-sxm4-80gb"), ("sm90", "h100-sxm"), ("sm80", "rtx-3090")])
+def test_add_moves_each_element_once(name: str, board: str) -> None:
+    n = 100_000 - 100_000 % 16
+    run = launch(
+        read_compiled(str(FOLDER / f"add.{name}.sass")),
+        grid=(-(-n // 512), 1, 1),
+        threads=128,
+        values=(Pointer("a"), Pointer("b"), Pointer("c"), n),
+        sizes=(n, n, n),
+        spec=machine(board),
+    )
+    assert run.result.counters["global_read_bytes"] == 8 * n
+    assert run.result.counters["global_write_bytes"] == 4 * n
+    assert run.result.counters["ctas"] == -(-n // 512)
+
+
+def test_a_grid_that_is_too_large_for_the_mask_is_noticed() -> None:
+    compiled = read_compiled(str(FOLDER / "add.sm80.sass"))
+    with pytest.raises(
+        InputError, match=r"kernel add: .*kernels.py, line 14.*LDG.*CTA \(2, 0, 0\).*is the grid right\?"
+    ):
+        launch(compiled, grid=(3, 1, 1), threads=128, values=(Pointer("a"), Pointer("b"), Pointer("c"), 4096),
+               sizes=(1024, 1024, 1024))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "board", "shared"), [("sm80", "a100-sxm4-80gb", 16384), ("sm90", "h100-sxm", 24576), ("sm80", "l4", 16384)]
+)
+def test_matmul_computes_and_stores_all_of_its_product(name: str, board: str, shared: int) -> None:
+    m, n, k = 192, 128, 96
+    run = launch(read_compiled(str(FOLDER / f"matmul.{name}.sass")), grid=(3, 2, 1), threads=128,
+                 values=(Pointer("a"), Pointer("b"), Pointer("c"), m, n, k),
+                 sizes=(m * k // 2, k * n // 2, m * n // 2), shared=shared, spec=machine(board))  # fmt: skip
+    counters = run.result.counters
+    assert counters["macs_tensor"] == m * n * k
+    assert counters["global_write_bytes"] == 2 * m * n
+    assert counters["global_read_bytes"] == 2 * (m * k * (n // 64) + k * n * (m // 64))
+
+
+def test_a_masked_edge_of_a_matmul_reads_and_writes_only_what_is_inside() -> None:
+    m, n, k = 80, 48, 48
+    run = launch(read_compiled(str(FOLDER / "matmul.sm80.sass")), grid=(2, 1, 1), threads=128,
+                 values=(Pointer("a"), Pointer("b"), Pointer("c"), m, n, k),
+                 sizes=(m * k // 2, k * n // 2, m * n // 2), shared=16384)  # fmt: skip
+    assert run.result.counters["global_write_bytes"] == 2 * m * n
+    assert isinstance(run.kernel, SassKernel)
