@@ -31,7 +31,10 @@ class Documents:
 class Group(BaseModel):
     """Base of every group of figures: frozen, unknown words refused, typed by people without the unit."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=word, populate_by_name=True)
+    # Validators are built when they are first needed: a run needs those of one machine.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=word, populate_by_name=True, defer_build=True
+    )
 
 
 @dataclass(frozen=True, slots=True)

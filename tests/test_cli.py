@@ -419,13 +419,15 @@ def test_progress_is_for_terminals_and_long_work(monkeypatch: pytest.MonkeyPatch
 
     assert shown(True, 0.5) == shown(False, 5) == ""
     assert "work ━━━━━━━━━━╺━━━━━━━━━  50 %" in shown(True, 5)
-    assert "50 %, 0:05 left" in shown(True, 5)
+    assert "50 %, 0:05 left, 10 %/s" in shown(True, 5)
+    assert "50 %, 1:23:20 left, 0.01 %/s" in shown(True, 5000)
     assert "60 %" not in shown(True, 5)  # so soon after the last picture there is no new one
     assert "1:02:05 left" in shown(True, 3725)
     assert shown(True, 5).endswith("\x1b[1A\x1b[2K")  # it is gone at the end
     narrow = shown(True, 5, 40, "a label that has no room at all")
     assert "…" in narrow
     assert "50 %, 0:05 left" in narrow
+    assert "%/s" not in narrow
 
 
 def reference(path: Path, shapes: tuple[str, ...]) -> str:

@@ -63,7 +63,7 @@ PRIVATE = (
     Private("numba.core.caching", "CompileResultCacheImpl._filename_base", "is given that name"),
     Private("numba.core.caching", "CompileResultCacheImpl._lineno", "is given a kernel's first line"),
     Private("numba.core.caching", "Cache._impl_class", "is replaced by a cache with all that"),
-    Private("numba.core.caching", "Cache.load_overload", "is called, and what it does not find is announced"),
+    Private("numba.core.caching", "Cache._load_overload", "is called, and what it does not find is announced"),
     Private("numba.core.caching", "Cache._guard_against_spurious_io_errors", "is replaced: a full disk is no error"),
     Private("numba.core.codegen", "JITCodeLibrary._optimize_final_module", "is replaced: no machine code of a part"),
     Private("numba.core.codegen", "JITCodeLibrary._finalize_final_module", "is replaced: no machine code of a part"),
@@ -154,9 +154,31 @@ def _imported_files(file: Path) -> tuple[Path, ...]:
     source = _TYPES_ONLY.sub("", file.read_text(encoding="utf-8"))
     for module, what in _IMPORT.findall(source):
         names |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", what))}
-    paths = (PACKAGE_ROOT.parent.joinpath(*name.split(".")) for name in names)
-    candidates = (path for stem in paths for path in (stem.with_suffix(".py"), stem / "__init__.py"))
-    return tuple(sorted(path for path in candidates if path.is_file() and path != file))
+    return tuple(sorted({path for name in names for path in _files_of(name) if path != file}))
+
+
+@functools.cache
+def _files_of(name: str) -> tuple[Path, ...]:
+    """Files of a module or package of the project; none of any other name."""
+    place = PACKAGE_ROOT.parent
+    *folders, last = name.split(".")
+    for folder in folders:
+        if folder not in _listed(place):
+            return ()
+        place = place / folder
+    found = [place / f"{last}.py"] if f"{last}.py" in _listed(place) else []
+    if last in _listed(place) and "__init__.py" in _listed(place / last):
+        found.append(place / last / "__init__.py")
+    return tuple(found)
+
+
+@functools.cache
+def _listed(folder: Path) -> frozenset[str]:
+    """Names in a folder; none in what is no folder."""
+    try:
+        return frozenset(os.listdir(folder))
+    except NotADirectoryError:
+        return frozenset()
 
 
 def cache_key(sources: Iterable[Path]) -> str:
@@ -277,7 +299,11 @@ class _KernelCache(caching.Cache):
         self._announce = announce
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = super().load_overload(sig, target_context)
+        found = None
+        # numba fills its tables of all that it can compile first, a quarter of a warm start: machine code that is there
+        # needs none of it.
+        with self._guard_against_spurious_io_errors():
+            found = self._load_overload(sig, target_context)
         if found is None and self._announce:
             clear = "\r\033[K" if sys.stderr.isatty() else ""  # a progress bar may stand there
             print(f"{clear}tilewave: {self._announce}", file=sys.stderr, flush=True)

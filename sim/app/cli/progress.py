@@ -1,4 +1,5 @@
-"""A line of progress with the time left on a terminal, for anything that takes more than a second; silent elsewhere."""
+"""A line of progress with the time left and the rate on a terminal, for anything that takes more than a second; silent
+elsewhere."""
 
 from __future__ import annotations
 
@@ -15,6 +16,10 @@ INTERVAL_S = 0.2
 _WIDTH = 30
 _SHARE = 22
 """Columns of `100 %, 1:02:03 left` and of the gaps beside it."""
+_RATE = 13
+"""Columns of `, 0.00012 %/s`."""
+_ROOM_FOR_RATE = 60
+"""Columns of a terminal on which the rate has room."""
 
 
 class Progress:
@@ -35,7 +40,10 @@ class Progress:
             return
         self._drawn_s = now_s
         line = self._line or _line(self._stream)
-        left = f", {_clock((now_s - self._started_s) * (1 - share) / share)} left" if 0 < share < 1 else ""
+        taken_s = now_s - self._started_s
+        left = f", {_clock(taken_s * (1 - share) / share)} left" if 0 < share < 1 else ""
+        if left and line.console.width >= _ROOM_FOR_RATE:
+            left += f", {100 * share / taken_s:.2g} %/s"
         line.update(line.task_ids[0], completed=share, description=self.label, left=left)
         if self._line:
             line.refresh()
@@ -60,7 +68,7 @@ def _line(stream: TextIO) -> Line:
     from rich.table import Column
 
     console = Console(file=stream, force_terminal=True, highlight=False)
-    room = max(console.width * 3 // 4 - _SHARE, 8)
+    room = max(console.width * 3 // 4 - _SHARE - (_RATE if console.width >= _ROOM_FOR_RATE else 0), 8)
     label = TextColumn("{task.description}", markup=False, table_column=Column(max_width=room, no_wrap=True))
     share = TextColumn("{task.percentage:3.0f} %{task.fields[left]}", markup=False, table_column=Column(no_wrap=True))
     line = Progress(

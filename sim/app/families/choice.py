@@ -66,11 +66,12 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None) -> 
     late: dict[int, int] = {}
     costs: dict[int, int] = {}
     wanted = contenders(plan, tune)
+    count = len(wanted) if tune else min(len(wanted), DEAREST)  # that will run, about; more where they are small
     for number in _order(plan, wanted):
         if runs and (number not in wanted or not (tune or _worth_it(runs, costs))):
             break
         limit_ps = min((ran.device_ps for ran in runs.values()), default=None)
-        share = part(progress, min(len(costs), len(wanted) - 1), len(wanted))
+        share = part(progress, min(len(costs), count - 1), count)
         try:
             runs[number] = plan.run(number, share, limit_ps=limit_ps)
             costs[number] = cost_of(plan, runs[number])

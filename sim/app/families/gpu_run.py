@@ -300,14 +300,13 @@ class _StreamRun:
             entry.records.append(copy_record(step.label, copy, entry.moved_ps, self.spec))
             return [copy]
         assert step.program is not None
-        count = len(step.program.kernels)
         return [
-            HostKernel(kernel.name, self._kernel(entry, kernel, number + i, before, i / count))
+            HostKernel(kernel.name, self._kernel(entry, kernel, number + i, before))
             for i, kernel in enumerate(step.program.kernels)
         ]
 
-    def _kernel(self, entry: Done, kernel: GpuKernel, number: int, before: int, share: float) -> Iterator[int]:
-        """Runs a kernel and makes its record. before, share: of the work that was done by then."""
+    def _kernel(self, entry: Done, kernel: GpuKernel, number: int, before: int) -> Iterator[int]:
+        """Runs a kernel and makes its record. before: work of the steps before its own."""
         step, recorder = entry.planned, self.recorder
         assert step.program is not None
         if step.op.dtype is not None:
@@ -323,7 +322,8 @@ class _StreamRun:
                 recorder.advanced(origin_ps, launch)
             if window % _WINDOWS_A_STEP == 0:
                 if self.progress is not None:
-                    self.progress((before + (share + launch.share_done) * max(step.op.flops, 1)) / self.total)
+                    done = _share_done(entry, launch)
+                    self.progress((before + done * max(step.op.flops, 1)) / self.total)
                 yield time_ps
         if launch.late:
             raise LateError(launch.events + sum(r.counters["events"] for done in self.done for r in done.records))
@@ -342,6 +342,16 @@ class _StreamRun:
         if self.limit_ps is None:
             return None
         return self.limit_ps - sum(record.time_ps for done in self.done for record in done.records)
+
+
+def _share_done(entry: Done, launch: Launch) -> float:
+    """Share of a step that is done while one of its kernels runs: by the CTAs that have ended, or by what has been
+    multiplied, whichever is more. CTAs that take one tile after the other all end at the end."""
+    step = entry.planned
+    ctas = (len(entry.results) + launch.share_done) / len(step.kernels)
+    before = sum(result.counters["macs_tensor"] + result.counters["macs_vector"] for result in entry.results)
+    macs = (before + launch.macs_done) / step.op.macs if step.op.macs else 0.0
+    return min(max(ctas, macs), 1.0)
 
 
 def throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult) -> str | None:

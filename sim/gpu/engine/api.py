@@ -297,6 +297,12 @@ class Launch:
         return 1 - (int(self.state.chip[Grid.LIVE_CTAS]) + waiting) / self.kernel.ctas
 
     @property
+    def macs_done(self) -> int:
+        """Multiply-accumulates so far."""
+        counters = self.state.counters
+        return int(counters[Counter.MACS_TENSOR] + counters[Counter.MACS_VECTOR])
+
+    @property
     def start_tick(self) -> int:
         """Tick of the first CTA."""
         return int(self.p[CtaFigure.START])
