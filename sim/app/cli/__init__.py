@@ -98,6 +98,10 @@ def _parser() -> Parser:
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     arguments.add_output(run)
     run.add_argument("--html", metavar="FILE", help="write the whole report as one HTML file")
+    run.add_argument(
+        "--config", metavar="FILE", help="SCALE-Sim's configuration, as overrides ahead of --set; CALC: --scope array"
+    )
+    run.add_argument("--scalesim-reports", metavar="FOLDER", help="write SCALE-Sim's report files of the layers")
     run.set_defaults(command=_run)
 
     compare = commands.add_parser("compare", help="one operator on several machines", allow_abbrev=False)
@@ -178,6 +182,9 @@ def _run(options: argparse.Namespace) -> int:
     picture = arguments.picture(options)
     page = arguments.target("--html", options.html, (".html",), options.force)
     movie = arguments.target("--show-array", options.show_array, MOVIES, options.force)
+    reports = arguments.folder("--scalesim-reports", options.scalesim_reports)
+    if options.config:
+        _configure(options)
     workload = compiled_workload(options) or options.workload
     text = str(workload)
     if page and not isinstance(workload, str):
@@ -207,7 +214,28 @@ def _run(options: argparse.Namespace) -> int:
         arguments.save(lambda: _drawing(report), picture)
     if page and timeline:
         _write_page(report, timeline, options, page)
+    if reports:
+        _write_reports(report, reports)
     return _outcome([report])
+
+
+def _configure(options: argparse.Namespace) -> None:
+    """Takes figures and scope from SCALE-Sim's configuration, as if they had been typed."""
+    from arch.load import load_arch
+    from arch.scalesim import read_config
+
+    config = read_config(options.config, load_arch(options.arch))
+    options.set = [*config.overrides, *options.set]
+    options.scope = config.scope
+
+
+def _write_reports(report: Report, folder: Path) -> None:
+    """Writes SCALE-Sim's report files."""
+    from sim.app.report.scalesim import report_files
+
+    for name, text in report_files(report).items():
+        with arguments.written("--scalesim-reports", folder / name) as part:
+            part.write_text(text, encoding="utf-8")
 
 
 def _listing(options: argparse.Namespace) -> int:

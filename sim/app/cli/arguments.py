@@ -289,6 +289,13 @@ def target(option: str, name: str | None, suffixes: Sequence[str], force: bool) 
     return path
 
 
+def folder(option: str, name: str | None) -> Path | None:
+    """A folder that is there, checked before anything runs."""
+    if name is not None and not Path(name).is_dir():
+        raise InputError(f"{option} {name}: there is no such folder")
+    return None if name is None else Path(name)
+
+
 def picture(options: argparse.Namespace) -> Path | None:
     """Where --plot draws."""
     return target("--plot", options.plot, PICTURES, options.force)
