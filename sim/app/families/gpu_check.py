@@ -45,8 +45,9 @@ def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions)
     operands = op.inputs(seed=0)
     by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
     # Operands beyond the inputs are results that the operator adds to.
+    stored = program.config.get("stored", {})
     inputs = {
-        tensor.name: array.reshape(tensor.shape)
+        tensor.name: stored[tensor.name](array) if tensor.name in stored else array.reshape(tensor.shape)
         for tensor, array in zip([*by_role["input"], *by_role["output"]], operands, strict=False)
     }
     replay = interpret(program, _events(program, spec, conditions), inputs)

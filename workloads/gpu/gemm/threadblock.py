@@ -273,7 +273,7 @@ def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, wh
 
 def build(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, op: Gemm) -> Program:
     """The program of one kernel; `check` has passed."""
-    writer = _Writer(p, spec, config, inner)
+    writer = Writer(p, spec, config, inner)
     tensors = [p.a.tensor, p.b.tensor, p.c]
     if writer.partials is not None:
         tensors.append(writer.partials)
@@ -281,7 +281,7 @@ def build(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, op
 
 
 @dataclass(frozen=True)
-class _Copy:
+class Copy:
     """Copying of one operand.
 
     The shared tile holds `memory_rows` rows of memory, side by side in blocks of `columns`. Each of `warps` warps
@@ -357,8 +357,14 @@ def _code_bytes(c: ThreadblockConfig, inner: Inner) -> int:
     return instructions * overhead.INSTRUCTION_BYTES
 
 
-class _Writer:
-    """Writes the kernel; one method a part of it."""
+class Writer:
+    """Writes the kernel; one method a part of it.
+
+    together: rows that lie evenly apart in memory, of a tile of A and of the result; a copy's box has no more, and
+    their number divides it. 0: all rows do.
+    """
+
+    together = 0
 
     def __init__(self, p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> None:
         self.p, self.spec, self.config, self.inner = p, spec, config, inner
@@ -383,7 +389,7 @@ class _Writer:
         across = c.tile_m // c.warp_m
         self.row, self.col = WARP % across * c.warp_m, WARP // across * c.warp_n
 
-    def _copy(self, name: str, operand: Operand, extent: int) -> _Copy:
+    def _copy(self, name: str, operand: Operand, extent: int) -> Copy:
         c = self.config
         shape, swizzle, pad = self.inner.shared_shape(operand, extent, c.tile_k)
         tile = self.k.shared(name, shape, self.p.dtype, c.buffers, swizzle, pad)
@@ -396,10 +402,10 @@ class _Writer:
         while memory_rows * blocks % warps:
             warps -= 1
         each = memory_rows * blocks // warps
-        rows = math.gcd(each, memory_rows)
+        rows = math.gcd(each, memory_rows, self.together if operand is self.p.a else 0)
         count = ceil_div(rows * columns * DTYPE_BYTES[operand.dtype], WARP_SIZE * operand.vector_bytes)
         buffer = RegisterTile(f"next_{name}", (each, columns), operand.dtype)
-        return _Copy(operand, tile, extent, memory_rows, blocks, columns, warps, each // rows, rows, count, buffer)
+        return Copy(operand, tile, extent, memory_rows, blocks, columns, warps, each // rows, rows, count, buffer)
 
     def kernel(self) -> Kernel:
         """One role: all warps do the same."""
@@ -437,7 +443,8 @@ class _Writer:
 
     # --- copying
 
-    def _source(self, copy: _Copy, unit: Unit, depth: Expr, piece: int) -> View:
+    def source(self, copy: Copy, unit: Unit, depth: Expr, piece: int) -> View:
+        """What this warp's box number `piece` holds of global memory in the k step from `depth` on."""
         first = (unit.tile.m if copy.operand is self.p.a else unit.tile.n) * copy.extent
         share: Expr = copy.share(piece)
         row, column = (
@@ -449,7 +456,7 @@ class _Writer:
             row, column = depth + row, first + column
         return copy.operand.tensor[unit.tile.batch, row : copy.rows, column : copy.columns]  # type: ignore[misc]
 
-    def _target(self, copy: _Copy, stage: Expr, piece: int) -> View:
+    def _target(self, copy: Copy, stage: Expr, piece: int) -> View:
         """The same box of the shared tile, in the order of global memory."""
         share = copy.share(piece)
         if self.inner.transposed(copy.operand):
@@ -469,7 +476,7 @@ class _Writer:
             vector = copy.operand.vector_bytes
             with self._copying(r, copy):
                 for piece in range(copy.pieces):
-                    src = self._source(copy, unit, depth, piece)
+                    src = self.source(copy, unit, depth, piece)
                     if self.config.copy == "cp.async":
                         r.cp_async(self._target(copy, stage, piece), src, copy.count, vector_bytes=vector, mix=mix)
                     else:
@@ -487,12 +494,12 @@ class _Writer:
                     after = (copy.buffer.name,) if piece == 0 else ()
                     r.sts(self._target(copy, stage, piece), src, count, vector_bytes=vector, after=after)
 
-    def _copying(self, r: RoleBuilder, copy: _Copy) -> AbstractContextManager[None]:
+    def _copying(self, r: RoleBuilder, copy: Copy) -> AbstractContextManager[None]:
         return nullcontext() if copy.warps == self.config.warps else r.when(copy.warps > WARP)
 
     # --- main loop
 
-    def _pieces(self, copy: _Copy, row: Expr, rows: int, k: int, depth: int, stage: Expr) -> list[_Piece]:
+    def _pieces(self, copy: Copy, row: Expr, rows: int, k: int, depth: int, stage: Expr) -> list[_Piece]:
         """The part of a shared tile that holds `rows` by `depth` elements, in boxes that stay within its blocks."""
         k_major = self._shared_k_major(copy)
         high, deep = rows, depth
@@ -512,7 +519,7 @@ class _Writer:
                 pieces.append(_Piece(i, high, j, deep, view))
         return pieces
 
-    def _shared_k_major(self, copy: _Copy) -> bool:
+    def _shared_k_major(self, copy: Copy) -> bool:
         """Whether the rows of the shared tile run along k."""
         return copy.operand.k_major != self.inner.transposed(copy.operand)
 
@@ -641,6 +648,10 @@ class _Writer:
 
     # --- epilogue
 
+    def result(self, unit: Unit, row: Expr, rows: int, col: Expr, cols: int) -> View:
+        """A box of the result."""
+        return self.p.c[unit.tile.batch, row:rows, col:cols]  # type: ignore[misc]
+
     def _add_result(self, r: RoleBuilder, row: Expr, col: Expr, unit: Unit) -> None:
         """beta = 1: what C holds is fetched a few columns at a time and added, as CUTLASS's epilogues do."""
         c, p = self.config, self.p
@@ -676,9 +687,11 @@ class _Writer:
         region = self._staging()
         if region is None:
             vector = max(width, min(p.c_vector_bytes, self.inner.held_values * width))
-            count = ceil_div(c.warp_m * c.warp_n * width, WARP_SIZE * vector)
-            box = p.c[unit.tile.batch, row : c.warp_m, col : c.warp_n]  # type: ignore[misc]
-            r.stg(box, self.acc.whole, count, vector_bytes=vector)
+            rows = math.gcd(c.warp_m, self.together)
+            count = ceil_div(rows * c.warp_n * width, WARP_SIZE * vector)
+            for i in range(0, c.warp_m, rows):
+                box = self.result(unit, row + i, rows, col, c.warp_n)
+                r.stg(box, self.acc[i:rows, :], count, vector_bytes=vector)
         else:
             r.bar_sync(0, c.warps)
             self._store_through_shared(r, unit, region, row, col)
@@ -692,7 +705,7 @@ class _Writer:
         if DTYPE_BYTES[self.p.out] != 2 or tile.dtype != self.p.out:
             return None
         rows = tile.shape[0] // c.warps
-        return (math.gcd(rows, c.warp_m), math.gcd(tile.shape[1], c.warp_n)) if rows else None
+        return (math.gcd(rows, c.warp_m, self.together), math.gcd(tile.shape[1], c.warp_n)) if rows else None
 
     def _store_through_shared(self, r: RoleBuilder, unit: Unit, region: tuple[int, int], row: Expr, col: Expr) -> None:
         """Box by box: fragments to shared memory, whole rows back, 16 bytes a thread to global memory."""
@@ -706,7 +719,7 @@ class _Writer:
             for j in range(0, c.warp_n, cols):
                 r.sts(staging, self.acc[i:rows, j:cols], ceil_div(box_bytes, WARP_SIZE * 4), vector_bytes=4)
                 r.lds(out.whole, staging, ceil_div(box_bytes, WARP_SIZE * MAX_VECTOR_BYTES), vector_bytes=16)
-                box = p.c[unit.tile.batch, row + i : rows, col + j : cols]  # type: ignore[misc]
+                box = self.result(unit, row + i, rows, col + j, cols)
                 r.stg(box, out.whole, ceil_div(box_bytes, WARP_SIZE * vector), vector_bytes=vector)
 
 

@@ -1,0 +1,88 @@
+"""Convolutions on GPUs: numbers against NumPy, what is moved and multiplied, what is refused."""
+
+import pytest
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim import simulate
+from workloads.gpu.conv.implicit import Geometry, choose
+from workloads.ops import Conv2d
+from workloads.parse import parse
+
+CASES = [
+    ("a100-sxm4-80gb", "bf16", "n=2 c=16 h=9 w=13 k=24 r=3 s=3 pad=1"),
+    ("a100-sxm4-80gb", "fp32", "n=3 c=24 h=8 w=8 k=33 r=1 s=1 stride=2"),
+    ("v100-sxm2", "fp16", "n=1 c=3 h=13 w=13 k=40 r=7 s=7 stride=2 pad=3"),
+    ("t4", "fp16", "n=2 c=8 h=10 w=18 k=48 r=5 s=2 stride_h=3 stride_w=1 pad_h=2 pad_w=0"),
+    ("h100-sxm", "fp16", "n=1 c=40 h=7 w=7 k=32 r=3 s=3 pad=1"),
+]
+
+
+@pytest.mark.parametrize(("machine", "dtype", "shape"), CASES)
+def test_numbers_are_those_of_numpy(machine: str, dtype: str, shape: str) -> None:
+    report = simulate(f"conv2d {shape} dtype={dtype}", machine, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed, report.record.notes
+    assert report.record.check.max_rel_error is not None
+
+
+def test_cut_sums_are_those_of_numpy() -> None:
+    text = "conv2d n=1 c=64 h=6 w=6 k=32 r=3 s=3 dtype=fp16"
+    op = parse(text).with_defaults("fp16")
+    assert isinstance(op, Conv2d)
+    cut = next(str(c) for c, _ in choose(op, load_arch("v100-sxm2")).candidates if c.split > 1)
+    report = simulate(text, "v100-sxm2", schedule=cut, check=True)
+    assert report.record.schedule == cut
+    assert report.record.check is not None
+    assert report.record.check.passed
+
+
+def test_multiplies_are_those_of_the_tiling() -> None:
+    text = "conv2d n=2 c=16 h=16 w=16 k=64 r=3 s=3 pad=1 dtype=fp16"
+    report = simulate(text, "a100-sxm4-80gb")
+    # 48 values under a row of the filter take two steps of 32, or one of 64.
+    assert report.record.kernels[0].counters["macs"] == (2 * 16 * 16) * 64 * (3 * 64)
+
+
+@pytest.mark.parametrize(("columns", "width"), [(8, 7), (4, 28), (16, 17)])
+def test_geometry_covers_every_position_once(columns: int, width: int) -> None:
+    op = Conv2d(n=2, c=3, h=9, w=width + 2, k=5, r=3, s=3, dtype="fp16").with_defaults("fp16")
+    g = Geometry(op, columns, 32)
+    assert (g.blocks - 1) * columns < width <= g.blocks * columns
+    assert g.gemm.m == 2 * 7 * g.blocks * columns
+    assert g.gemm.k == 3 * 32
+    x, _ = op.inputs()
+    windows = g.windows(x)
+    assert windows.shape == g.problem().a.tensor.shape
+    assert (windows[1, 4, 2] == x[1, 4, 2:5].reshape(-1)).all()
+
+
+def test_the_estimate_ranks_and_a_configuration_can_be_asked_for() -> None:
+    spec = load_arch("a100-sxm4-80gb")
+    op = Conv2d(n=1, c=64, h=30, w=30, k=64, r=3, s=3).with_defaults("fp16")
+    found = choose(op, spec).candidates
+    assert [time for _, time in found] == sorted(time for _, time in found)
+    assert choose(op, spec, str(found[-1][0])).config == found[-1][0]
+    assert {config.schedule for config, _ in found} == {"mma"}
+    assert choose(op.with_defaults("fp16"), spec, "mma").candidates == found
+    with pytest.raises(InputError, match=r"schedule=simt: a100-sxm4-80gb runs .* with mma"):
+        choose(op, spec, "simt")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"layout": "nchw"}, "layout=nhwc"),
+        ({"groups": 2}, "no kernel for groups"),
+        ({"dilation": 2}, "no kernel for spread filters"),
+        ({"dtype": "bf16"}, "dtype=bf16: t4 has no kernel"),
+    ],
+)
+def test_what_no_kernel_does_is_refused(more: dict[str, object], told: str) -> None:
+    words = {"n": 1, "c": 4, "h": 8, "w": 8, "k": 4, "r": 3, "s": 3, "dtype": "fp16"} | more
+    with pytest.raises(InputError, match=told):
+        simulate("conv2d " + " ".join(f"{key}={value}" for key, value in words.items()), "t4")
+    with pytest.raises(InputError, match="is none of the configurations"):
+        simulate("conv2d n=1 c=4 h=8 w=8 k=4 r=3 s=3", "t4", schedule="mma 1x1x1 columns 3")
+    with pytest.raises(InputError, match="one of auto, mma, simt"):
+        simulate("conv2d n=1 c=4 h=8 w=8 k=4 r=3 s=3", "t4", schedule="wgmma")

@@ -1,0 +1,294 @@
+"""Convolution as an implicit GEMM: rows are positions of Y, the sum runs over the filter's rows and what they cover.
+
+X and Y are NHWC, weights [k, r, s, c]: in a row of X the pixels under a row of the filter lie side by side, so that a
+step of the sum takes up to `tile_k` of their s c values. Rows of a tile go in groups of `columns` neighbours of one row
+of Y, which lie evenly apart in X and Y; where the columns of Y are no multiple of that, the last group of a row has
+rows without a result. X is stored with its padding: rows and columns of zeros are read like others.
+
+The kernels are the GEMM's of Volta to Ampere (`workloads.gpu.gemm.threadblock`) but for the addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.near import hint
+from sim.gpu.language import Const, Expr, GlobalTensor, Program, View
+from workloads.gpu.gemm import choose as gemms
+from workloads.gpu.gemm import mma, simt, threadblock
+from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
+from workloads.gpu.gemm.mma import MmaConfig
+from workloads.gpu.gemm.plan import Unit
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div
+from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.threadblock import Copy, Inner, Writer
+from workloads.gpu.select import Choice
+from workloads.ops import Conv2d, Gemm
+from workloads.ops.base import Array
+from workloads.registry import register
+
+KINDS = ("mma", "simt")
+GROUPS = (16, 8, 4)
+"""Positions of a row of Y that a box of a copy may hold."""
+RUNNERS_UP = 12
+
+
+@dataclass(frozen=True)
+class ConvMmaConfig(MmaConfig):
+    """Tile configuration on tensor cores. columns: neighbours of a row of Y that lie together in a tile."""
+
+    columns: int = 8
+
+    def __str__(self) -> str:
+        return f"{self.words(self.schedule)} columns {self.columns}"
+
+
+@dataclass(frozen=True)
+class ConvSimtConfig(SimtConfig):
+    """Tile configuration on the vector pipes; `columns` as there."""
+
+    columns: int = 8
+
+    def __str__(self) -> str:
+        return f"{self.words(self.schedule)} columns {self.columns}"
+
+
+Config = ConvMmaConfig | ConvSimtConfig
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution as its kernels walk it.
+
+    blocks: groups of columns in a row of Y. chunks: k steps of one row of the filter.
+    """
+
+    op: Conv2d
+    columns: int
+    tile_k: int
+
+    @property
+    def positions(self) -> int:
+        """Rows of Y, of all images."""
+        return self.op.n * self.op.output[0]
+
+    @property
+    def blocks(self) -> int:
+        """Groups of columns in a row of Y."""
+        return ceil_div(self.op.output[1], self.columns)
+
+    @property
+    def run(self) -> int:
+        """Values of a row of X under a row of the filter."""
+        return self.op.s * self.op.c
+
+    @property
+    def chunks(self) -> int:
+        """Steps of the sum in a row of the filter."""
+        return ceil_div(self.run, self.tile_k)
+
+    @property
+    def gemm(self) -> Gemm:
+        """The product with all its padding."""
+        op = self.op
+        return Gemm(
+            m=self.positions * self.blocks * self.columns, n=op.k, k=op.r * self.chunks * self.tile_k, tb="T",
+            dtype=op.dtype, out=op.out, acc=op.acc,
+        )  # fmt: skip
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Rows and columns of X with its padding."""
+        return self.op.h + 2 * self.op.padding[0], self.op.w + 2 * self.op.padding[1]
+
+    def problem(self) -> Problem:
+        """The tensors: windows of X that overlap, filters by rows, Y by rows."""
+        op, gemm, dtype = self.op, self.gemm, self.op.chosen_dtype
+        (rows, width), right = self.stored, op.strides[1]
+        pixels, q = width * op.c, op.output[1]
+        x = GlobalTensor("x", (op.n, rows, q, self.run), dtype, (rows * pixels, pixels, right * op.c, 1), "input")
+        w = GlobalTensor("w", (op.k, op.r, self.run), dtype, (op.r * self.run, self.run, 1), "input")
+        y = GlobalTensor("y", (self.positions, q, op.k), str(op.out), (q * op.k, op.k, 1), "output")
+        return Problem(gemm, dtype, str(op.out), str(op.acc), Operand(x, gemm.m, True), Operand(w, gemm.n, True), y)
+
+    def windows(self, x: Array) -> Array:
+        """X as the kernel's tensor shows it: what lies under a row of the filter, for each of its positions."""
+        (above, beside), right, c = self.op.padding, self.op.strides[1], self.op.c
+        padded = np.pad(np.asarray(x), ((0, 0), (above, above), (beside, beside), (0, 0)))
+        flat = padded.reshape(*padded.shape[:2], -1)
+        found = np.lib.stride_tricks.sliding_window_view(flat, self.run, axis=2)
+        return np.asarray(found[:, :, :: right * c][:, :, : self.op.output[1]])
+
+
+class _Writer(Writer):
+    """Writes the kernel of a convolution."""
+
+    def __init__(self, g: Geometry, p: Problem, spec: GpuSpec, config: Config, inner: Inner) -> None:
+        self.g, self.together = g, config.columns
+        super().__init__(p, spec, config, inner)
+
+    def _place(self, row: Expr) -> tuple[Expr, Expr]:
+        """Row of Y, counted over all images, and column of row `row` of the product."""
+        group = row // self.g.columns
+        return group // self.g.blocks, group % self.g.blocks * self.g.columns + row % self.g.columns
+
+    def source(self, copy: Copy, unit: Unit, depth: Expr, piece: int) -> View:
+        """Windows of X, or filters, in one step of the sum."""
+        op, tensor = self.g.op, copy.operand.tensor
+        share: Expr = copy.share(piece)
+        row, column = share, Const(0)
+        if copy.blocks > 1:
+            row, column = share % copy.memory_rows, share // copy.memory_rows * copy.columns
+        step = depth // self.g.tile_k
+        filter_row, column = step // self.g.chunks, step % self.g.chunks * self.g.tile_k + column
+        if copy.operand is not self.p.a:
+            first = unit.tile.n * copy.extent + row
+            return tensor[first : copy.rows, filter_row, column : copy.columns]  # type: ignore[misc]
+        line, left = self._place(unit.tile.m * copy.extent + row)
+        p = op.output[0]
+        image, line = (line // p, line % p) if op.n > 1 else (Const(0), line)
+        above = line * op.strides[0] + filter_row
+        return tensor[image, above, left : copy.rows, column : copy.columns]  # type: ignore[misc]
+
+    def result(self, unit: Unit, row: Expr, rows: int, col: Expr, cols: int) -> View:
+        """Neighbours of a row of Y."""
+        line, left = self._place(row)
+        return self.p.c[line, left:rows, col:cols]  # type: ignore[misc]
+
+
+def _refuse(op: Conv2d, spec: GpuSpec) -> None:
+    """InputError for what no kernel does."""
+    if op.layout != "nhwc":
+        raise InputError(f"conv2d layout={op.layout}: kernels of {spec.name} read nhwc; layout=nhwc")
+    if op.groups > 1:
+        raise InputError(f"conv2d groups={op.groups}: {spec.name} has no kernel for groups of channels; groups=1")
+    if op.dilation > 1:
+        raise InputError(f"conv2d dilation={op.dilation}: {spec.name} has no kernel for spread filters; dilation=1")
+
+
+@register("conv2d", "gpu", "auto")
+def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The kernel for `op` on `spec`: `auto`, `mma`, `simt`, or a configuration as it prints."""
+    _refuse(op, spec)
+    f = figures(spec)
+    found = sorted(
+        ((estimate_ps(work, f), str(config), config) for config, work in _candidates(op, spec, f)),
+        key=lambda item: item[:2],
+    )
+    if not found:
+        raise InputError(f"conv2d dtype={op.dtype}: {spec.name} has no kernel for it")
+    known = {text: (config, time_ps) for time_ps, text, config in found}
+    if len(schedule.split()) > 1:
+        if schedule not in known:
+            raise InputError(f"schedule={schedule}: is none of the configurations of {op}{hint(schedule, known)}")
+        return Choice(known[schedule][0], [known[schedule]])
+    if schedule not in ("auto", *KINDS):
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+    kinds = {config.schedule for _, _, config in found}
+    # Libraries keep to the tensor cores where they take the format.
+    kind = schedule if schedule != "auto" else "mma" if "mma" in kinds else "simt"
+    best = [(config, time_ps) for time_ps, _, config in found if config.schedule == kind][:RUNNERS_UP]
+    if not best:
+        raise InputError(f"schedule={schedule}: {spec.name} runs {op} with {', '.join(sorted(kinds))}")
+    return Choice(best[0][0], best)
+
+
+@register("conv2d", "gpu", "mma", "simt")
+def build(op: Conv2d, spec: GpuSpec, config: Config) -> Program:
+    """The program. InputError where the machine cannot take the configuration."""
+    g = Geometry(op, config.columns, config.tile_k)
+    p = g.problem()
+    if isinstance(config, ConvMmaConfig):
+        mma.check(p, spec, config)
+        inner: Inner = mma.inner(p, spec, config)
+    else:
+        simt.check(p, spec, config)
+        inner = simt.inner(p, spec, config)
+    writer = _Writer(g, p, spec, config, inner)
+    tensors = [p.a.tensor, p.b.tensor, p.c, *([writer.partials] if writer.partials is not None else [])]
+    settings = {"config": config, "stored": {"x": g.windows}}
+    return Program(str(op), tuple(tensors), (writer.kernel(),), str(config), settings)
+
+
+def _candidates(op: Conv2d, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+    """Configurations that fit, with their counts."""
+    width = DTYPE_BYTES[op.chosen_dtype]
+    fewest = min(ceil_div(op.output[1], columns) * columns for columns in GROUPS)
+    for columns in GROUPS:
+        # A wider group than need be only adds rows without results.
+        if ceil_div(op.output[1], columns) * columns > 1.5 * fewest:
+            continue
+        problem = partial(Geometry, op, columns)
+        draft = problem(gemms.MMA_STEP_BYTES // width).problem()
+        if any(spec.has_instruction("mma", draft.dtype, shape) for shape in mma.SHAPES.get(draft.dtype, ())):
+            yield from _mma(spec, f, problem, draft)
+        if (draft.dtype, draft.acc) in simt.OPCODES and spec.has_instruction(
+            simt.OPCODES[draft.dtype, draft.acc][0], draft.dtype
+        ):
+            yield from _simt(spec, f, problem, width)
+
+
+def _mma(spec: GpuSpec, f: Figures, geometry: partial[Geometry], draft: Problem) -> Iterator[tuple[Config, Work]]:
+    width = DTYPE_BYTES[draft.dtype]
+    asynchronous = spec.cp_async is not None and min(draft.a.vector_bytes, draft.b.vector_bytes) >= 4
+    copy = "cp.async" if asynchronous else "ldg"
+    core = mma.TensorCore(spec, draft.dtype, copy)
+    for tile_m, tile_n, warp_m, warp_n, stages in gemms.MMA_TILES:
+        if not asynchronous and min(tile_m, tile_n) < gemms.PREFETCH_LEAST_TILE:
+            continue
+        for steps in (1, 2) if asynchronous else (1,):
+            tile_k = steps * gemms.MMA_STEP_BYTES // width
+            g = geometry(tile_k)
+            config = ConvMmaConfig(
+                tile_m, tile_n, tile_k, warp_m, warp_n, max(3, stages // steps) if asynchronous else 2, copy,
+                columns=g.columns,
+            )  # fmt: skip
+            p = g.problem()
+            resident = _resident(p, spec, config, core)
+            try:
+                mma.check(p, spec, config)
+            except InputError:
+                continue
+            yield from _cuts(g, p, config, mma.work(p, f, config, core, resident))
+
+
+def _simt(spec: GpuSpec, f: Figures, geometry: partial[Geometry], width: int) -> Iterator[tuple[Config, Work]]:
+    for tile_m, tile_n, warp_m, warp_n in gemms.SIMT_TILES:
+        g = geometry(gemms.SIMT_STEP_BYTES // width)
+        config = ConvSimtConfig(tile_m, tile_n, g.tile_k, warp_m, warp_n, columns=g.columns)
+        p = g.problem()
+        vector = simt.inner(p, spec, config)
+        resident = _resident(p, spec, config, vector)
+        try:
+            simt.check(p, spec, config)
+        except InputError:
+            continue
+        yield from _cuts(g, p, config, simt.work(p, f, config, vector, resident))
+
+
+def _cuts(g: Geometry, p: Problem, config: Config, work: Work) -> Iterator[tuple[Config, Work]]:
+    """A configuration whole and with its sum cut, with what is read of X, whose windows overlap."""
+    stored = g.op.n * g.stored[0] * g.stored[1] * g.op.c + g.op.k * g.op.r * g.run
+    read = stored * DTYPE_BYTES[p.dtype]
+    work = replace(work, operand_bytes=read, round_bytes=work.round_bytes * read // work.operand_bytes)
+    yield config, work
+    for split in gemms.SPLITS[1:]:
+        if work.ctas * split > work.resident or work.steps // split < gemms.LEAST_SPLIT_STEPS:
+            return
+        yield replace(config, split=split), replace(work, cuts=split, ctas=work.ctas * split)
+
+
+def _resident(p: Problem, spec: GpuSpec, config: Config, inner: Inner) -> int:
+    """CTAs that the chip holds at once; at least 1, so that what does not fit is refused with its reason."""
+    used = threadblock.registers(p, config, inner)
+    if used > spec.sm.max_registers_per_thread:
+        return 1
+    size = threadblock.operand_bytes(p, config, inner)
+    return max(1, threadblock.resident_ctas(spec, config.warps, used, size))
