@@ -143,7 +143,8 @@ class _Writer(Writer):
         """Windows of X, or filters, in one step of the sum."""
         op, tensor = self.g.op, copy.operand.tensor
         share: Expr = copy.share(piece)
-        row, column = share, Const(0)
+        row: Expr = share
+        column: Expr = Const(0)
         if copy.blocks > 1:
             row, column = share % copy.memory_rows, share // copy.memory_rows * copy.columns
         step = depth // self.g.tile_k
