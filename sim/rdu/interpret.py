@@ -185,8 +185,8 @@ class _Section:
         assert stage.tensor is not None
         source = self.arrays[stage.tensor.name]
         tile = np.full((source.shape[0], *stage.tile), stage.fill)
-        inside = self._inside(stage, values)
-        tile[(slice(None), *(slice(0, s.stop - s.start) for s in inside))] = source[(slice(None), *inside)]
+        inside, part = self._inside(stage, values)
+        tile[(slice(None), *part)] = source[(slice(None), *inside)]
         tile = tile.reshape(source.shape[0], *stage.view)
         if stage.permute:
             tile = tile.transpose(0, *(axis + 1 for axis in stage.permute))
@@ -195,18 +195,23 @@ class _Section:
     def _store(self, stage: Stage, values: Mapping[Any, int], value: Array) -> None:
         assert stage.tensor is not None
         target = self.arrays[stage.tensor.name]
-        inside = self._inside(stage, values)
+        inside, part = self._inside(stage, values)
         tile = value.reshape(value.shape[0], *stage.view)
         if stage.permute:
             tile = tile.transpose(0, *(axis + 1 for axis in stage.permute))
         tile = round_to(tile.reshape(value.shape[0], *stage.tile), stage.tensor.dtype)
-        target[(slice(None), *inside)] = tile[(slice(None), *(slice(0, s.stop - s.start) for s in inside))]
+        target[(slice(None), *inside)] = tile[(slice(None), *part)]
 
-    def _inside(self, stage: Stage, values: Mapping[Any, int]) -> tuple[slice, ...]:
+    def _inside(self, stage: Stage, values: Mapping[Any, int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """What a stage's tile covers of its array, and where that lies in the tile."""
         assert stage.tensor is not None
         origin = [int(index.at(values)) for index in stage.origin]
-        shape = stage.tensor.shape
-        return tuple(slice(o, min(o + t, n)) for o, t, n in zip(origin, stage.tile, shape, strict=True))
+        inside = []
+        for at, extent, size in zip(origin, stage.tile, stage.tensor.shape, strict=True):
+            first = max(at, 0)
+            inside.append(slice(first, max(first, min(at + extent, size))))
+        part = tuple(slice(s.start - at, s.stop - at) for s, at in zip(inside, origin, strict=True))
+        return tuple(inside), part
 
     def _rows(self, stage: Stage, firing: int, table: Array, index: Array) -> Array:
         """Rows of a table [devices, rows, width] by the numbers that came; what is outside it is NaN."""
@@ -262,6 +267,8 @@ def _node(node: Node, found: list[Array], inputs: Mapping[str, Array], values: M
             return args[0].reshape(args[0].shape[0], *node.shape)
         case "permute":
             return args[0].transpose(0, *(axis + 1 for axis in node.attrs))
+        case "windows":
+            return _windows(args[0], *node.attrs)
         case "columns":
             return args[0][..., node.attrs[0] : node.attrs[1]]
         case "rotate_half":
@@ -271,6 +278,20 @@ def _node(node: Node, found: list[Array], inputs: Mapping[str, Array], values: M
             rows_from, columns_from, window, period = node.attrs
             return _causal(args[0], rows_from.at(values), columns_from.at(values), window, period)
     return round_to(_FUNCTIONS[node.op](*args), "fp32")
+
+
+def _windows(
+    image: Array, window: tuple[int, int], stride: tuple[int, int], count: tuple[int, int], channels: int
+) -> Array:
+    """The patches of rows of an image, a row each."""
+    pixels = image.reshape(*image.shape[:-1], -1, channels)
+    found = [
+        pixels[..., r : r + (count[0] - 1) * stride[0] + 1 : stride[0], :, :]
+        [..., s : s + (count[1] - 1) * stride[1] + 1 : stride[1], :]
+        for r in range(window[0])
+        for s in range(window[1])
+    ]  # fmt: skip
+    return np.stack(found, axis=-2).reshape(*image.shape[:-2], math.prod(count), -1)
 
 
 def _causal(tile: Array, first_row: int, first_column: int, window: int, period: int) -> Array:

@@ -507,8 +507,11 @@ def requests(stage: Stage, firings: Ints, base: int) -> tuple[Ints, Ints]:
         return one, np.column_stack([base + stage.rows * run, one * run, one, one * run])
     values = {counter: firings[:, i] for i, counter in enumerate(stage.over)}
     origin = [np.broadcast_to(np.asarray(index.at(values), np.int64), len(firings)) for index in stage.origin]
+    # Of a tile that begins before the array or ends behind it, what lies inside.
+    first = [np.maximum(at, 0) for at in origin]
     extent: list[Ints] = [
-        np.clip(tensor.shape[d] - origin[d], 0, stage.tile[d]).astype(np.int64) for d in range(len(tensor.shape))
+        np.maximum(np.minimum(origin[d] + stage.tile[d], tensor.shape[d]) - first[d], 0).astype(np.int64)
+        for d in range(len(tensor.shape))
     ]
     # Trailing dimensions that every tile takes whole make one run; the dimension before makes rows of a segment.
     run_from = len(tensor.shape) - 1
@@ -524,7 +527,7 @@ def requests(stage: Stage, firings: Ints, base: int) -> tuple[Ints, Ints]:
     rest = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
     start = np.full(len(firings), base, np.int64)
     for d in range(len(tensor.shape)):
-        start += origin[d] * strides[d]
+        start += first[d] * strides[d]
     address = start[which]
     for d in range(run_from - 2, -1, -1):
         address += rest % extent[d][which] * strides[d]

@@ -106,7 +106,7 @@ LANES = ("add", "sub", "mul", "div", "maximum", "minimum", "causal")
 REDUCTIONS = ("row_sum", "row_max")
 """Over the last dimension, kept with extent 1: the reduction tree across lanes and an accumulator."""
 
-VIEWS = ("rotate_half", "reshape", "columns", "transpose", "permute")
+VIEWS = ("rotate_half", "reshape", "columns", "transpose", "permute", "windows")
 """No arithmetic: addresses of the buffer in front."""
 
 
@@ -210,6 +210,15 @@ class Value:
     def columns(self, start: int, stop: int) -> Value:
         """Columns `start` to `stop` of the last dimension."""
         return self._new("columns", [], (*self.shape[:-1], stop - start), start, stop)
+
+    def windows(self, window: tuple[int, int], stride: tuple[int, int], count: tuple[int, int], channels: int) -> Value:
+        """Rows of an image, [rows, width * channels], as the patches of a convolution: one row for each of `count`
+        positions, down and across, with the values under its `window`."""
+        down, across = ((n - 1) * step + size for n, step, size in zip(count, stride, window, strict=True))
+        if self.shape[-2] < down or self.shape[-1] < across * channels:
+            raise InputError(f"body: windows over {down} x {across * channels} do not lie within {self.shape}")
+        patch = math.prod(window) * channels
+        return self._new("windows", [], (*self.shape[:-2], math.prod(count), patch), window, stride, count, channels)
 
     def causal(self, rows_from: Index, columns_from: Index, *, window: int = 0, period: int = 0) -> Value:
         """Minus infinity where the column's number is above the row's (or `window` or more below, if given).
