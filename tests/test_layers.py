@@ -33,6 +33,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 EXTRAS = {
     "dask": ("sim.app.study.executors",),
     "dev": ("sim.app.study.pytest_plugin",),  # imported by pytest alone
+    "onnx": ("workloads.networks.onnx_model",),
     "optimize": ("sim.app.study.optimize",),
     "parquet": ("sim.app.study.sweep",),
     "trace": ("sim.app.trace.perfetto",),

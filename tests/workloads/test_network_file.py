@@ -48,7 +48,6 @@ def test_layers_as_scale_sim_reads_them(conv: Path) -> None:
     assert layers["again"].op == layers["first"].op
     assert layers["pointwise"].op == Gemm(m=36, n=5, k=8, tb="T")
     assert layers["DP_three"].op == Conv2d(n=1, c=4, h=8, w=8, k=4, r=3, s=3, groups=4)
-    assert layers["DP_three"].parts == 4
     assert layers["dense"].op == Gemm(m=1, n=7, k=30, tb="T")
     assert layers["uneven"].op == Conv2d(n=1, c=3, h=8, w=8, k=3, r=2, s=2, stride=3, stride_w=2)
     assert NetworkFile(str(conv)).hangs_over == ("first", "again")

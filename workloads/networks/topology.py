@@ -50,6 +50,11 @@ class ConvLayer:
         return rows, columns
 
     @property
+    def hangs_over(self) -> bool:
+        """Whether the last window does."""
+        return self.reach != (self.height, self.width)
+
+    @property
     def reach(self) -> tuple[int, int]:
         """Rows and columns of the input that the windows cover: more than there are where the last one hangs over."""
         rows, columns = self.output

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from arch.errors import InputError
 from arch.near import hint
 from workloads import networks
+from workloads.networks.onnx_model import ModelConv, ModelProduct, read_onnx
 from workloads.networks.topology import FORMATS, ConvLayer, GemmLayer, Layer, read_topology
 from workloads.ops.base import Operator, choice, extent, number_format
 from workloads.ops.contractions import Conv2d
@@ -19,17 +21,26 @@ from workloads.ops.gemm import Gemm
 
 SHIPPED = Path(networks.__file__).parent / "shipped"
 
-_MOST_BYTES = 1 << 24
+_MOST_BYTES = 1 << 31
+"""As long as a model may be with its weights in it."""
 
 
 @dataclass(frozen=True)
 class NetworkLayer:
-    """A layer and the operator that computes it. parts: as many equal ones does SCALE-Sim make of it (channels of a
-    depthwise layer)."""
+    """A layer and the operator that computes it."""
 
     name: str
     op: Operator
-    parts: int = 1
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What a file says; the fields are those of `NetworkFile`."""
+
+    sha256: str
+    layers: tuple[NetworkLayer, ...]
+    others: Mapping[str, int] = field(default_factory=dict)
+    hangs_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,18 +53,19 @@ class NetworkFile(Operator):
     word: ClassVar[str] = "network"
     example: ClassVar[str] = "file=gemm_vit_s"
 
-    file: str = field(metadata={"kind": "text", "help": "a topology file of SCALE-Sim, or a network that is shipped"})
-    format: str = choice("auto", ("auto", *FORMATS), help="of the file; auto: as its header says")
-    batch: int = extent(1, help="images, where layers are convolutions")
+    file: str = field(
+        metadata={"kind": "text", "help": "a topology of SCALE-Sim, an ONNX model, or a network that is shipped"}
+    )
+    format: str = choice("auto", ("auto", *FORMATS, "onnx"), help="of the file; auto: as its name and its header say")
+    batch: int = extent(1, help="images, where layers are convolutions or a model leaves it open")
+    others: str = choice("count", ("count", "refuse"), help="operators of a model that are no products")
     dtype: str | None = number_format("of all tensors; default: the machine's")
     out: str | None = number_format("of the layers' results; default: the input's")
 
     def __post_init__(self) -> None:
         """Reads the file."""
         super().__post_init__()
-        products = any(isinstance(layer, GemmLayer) for layer in self._read)
-        if self.batch > 1 and products:
-            raise InputError(f"network batch={self.batch}: {self.file} has matrix products; a batch is part of their M")
+        self._read  # noqa: B018 - what is wrong with the file is said before anything runs
 
     @property
     def path(self) -> Path:
@@ -65,9 +77,47 @@ class NetworkFile(Operator):
     @property
     def sha256(self) -> str:
         """Hash of the file: a changed network is another workload to every store and lock."""
-        return hashlib.sha256(self._content).hexdigest()
+        return self._read.sha256
+
+    @property
+    def layers(self) -> tuple[NetworkLayer, ...]:
+        """The layers with their operators."""
+        return self._read.layers
+
+    @property
+    def others_left_out(self) -> Mapping[str, int]:
+        """Operators of a model that are no layers, and how many of each."""
+        return self._read.others
+
+    @property
+    def hangs_over(self) -> tuple[str, ...]:
+        """Names of layers whose last window hangs over the edge of the image."""
+        return self._read.hangs_over
 
     @cached_property
+    def _read(self) -> _Contents:
+        """What the file says. Its bytes, which may be weights, are not kept."""
+        content, what = self._content(), f"network file={self.file}"
+        sha256 = hashlib.sha256(content).hexdigest()
+        if self.format == "onnx" or (self.format == "auto" and self.path.suffix == ".onnx"):
+            model = read_onnx(content, what, self.batch)
+            if model.others and self.others == "refuse":
+                raise InputError(f"{what} others=refuse: has {counted(model.others)}, which are no layers")
+            found = tuple(NetworkLayer(layer.name, self._of_model(what, layer)) for layer in model.layers)
+            return _Contents(sha256, found, others=model.others)
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{what}: is no text: byte {error.start} is not UTF-8") from None
+        layers = read_topology(text, what, self.format)
+        if self.batch > 1 and any(isinstance(layer, GemmLayer) for layer in layers):
+            raise InputError(f"network batch={self.batch}: {self.file} has matrix products; a batch is part of their M")
+        return _Contents(
+            sha256,
+            tuple(NetworkLayer(layer.name, self._of_topology(layer)) for layer in layers),
+            hangs_over=tuple(layer.name for layer in layers if isinstance(layer, ConvLayer) and layer.hangs_over),
+        )
+
     def _content(self) -> bytes:
         try:
             if not self.path.is_file():
@@ -84,36 +134,35 @@ class NetworkFile(Operator):
             raise InputError(f"network file={self.file}: has more than {_MOST_BYTES >> 20} MiB")
         return found
 
-    @cached_property
-    def _read(self) -> tuple[Layer, ...]:
-        try:
-            text = self._content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InputError(f"network file={self.file}: is no text: byte {error.start} is not UTF-8") from None
-        return read_topology(text, f"network file={self.file}", self.format)
-
-    @cached_property
-    def layers(self) -> tuple[NetworkLayer, ...]:
-        """The layers with their operators."""
-        return tuple(
-            NetworkLayer(
-                layer.name,
-                self._operator(layer),
-                layer.channels if isinstance(layer, ConvLayer) and layer.depthwise else 1,
-            )
-            for layer in self._read
-        )
-
-    def _operator(self, layer: Layer) -> Operator:
+    def _of_topology(self, layer: Layer) -> Operator:
         if isinstance(layer, GemmLayer):
-            return Gemm(m=layer.m, n=layer.n, k=layer.k, dtype=self.dtype, out=self.out)
+            return self._product(m=layer.m, n=layer.n, k=layer.k)
         height, width = layer.reach
         groups = layer.channels if layer.depthwise else 1
-        conv = Conv2d(
+        return self._convolution(
             n=self.batch, c=layer.channels, h=height, w=width, k=layer.filters * groups, r=layer.filter_height,
-            s=layer.filter_width, stride=layer.stride_h, groups=groups,
-            stride_w=None if layer.stride_w == layer.stride_h else layer.stride_w, dtype=self.dtype, out=self.out,
+            s=layer.filter_width, groups=groups, **_pair("stride", layer.stride_h, layer.stride_w),
         )  # fmt: skip
+
+    def _of_model(self, what: str, layer: ModelConv | ModelProduct) -> Operator:
+        if isinstance(layer, ModelProduct):
+            return self._product(m=layer.m, n=layer.n, k=layer.k, batch=layer.batch)
+        if layer.dilations[0] != layer.dilations[1]:
+            raise InputError(f"{what} layer {layer.name}: dilations {layer.dilations} differ; they must be equal")
+        (h, w), (above, left, below, right) = layer.size, layer.pads
+        pads = _pair("pad", above, left)
+        if (above, left) != (below, right):  # an image that is larger by its padding
+            h, w, pads = h + above + below, w + left + right, {}
+        return self._convolution(
+            n=layer.images, c=layer.channels, h=h, w=w, k=layer.filters, r=layer.window[0], s=layer.window[1],
+            groups=layer.groups, dilation=layer.dilations[0], **_pair("stride", *layer.strides), **pads,
+        )  # fmt: skip
+
+    def _product(self, **sizes: Any) -> Gemm:
+        return Gemm(**sizes, dtype=self.dtype, out=self.out)
+
+    def _convolution(self, **sizes: Any) -> Operator:
+        conv = Conv2d(**sizes, dtype=self.dtype, out=self.out)
         return conv.as_gemm() if _is_product(conv) else conv
 
     def with_defaults(self, dtype: str) -> Self:
@@ -131,15 +180,6 @@ class NetworkFile(Operator):
         """Of all layers, each by itself."""
         return sum(layer.op.operand_bytes for layer in self.layers)
 
-    @property
-    def hangs_over(self) -> tuple[str, ...]:
-        """Names of layers whose last window hangs over the edge of the image."""
-        return tuple(
-            layer.name
-            for layer in self._read
-            if isinstance(layer, ConvLayer) and layer.reach != (layer.height, layer.width)
-        )
-
 
 def shipped_networks() -> list[str]:
     """Names of the networks that come with the program."""
@@ -148,9 +188,19 @@ def shipped_networks() -> list[str]:
 
 def _is_product(conv: Conv2d) -> bool:
     """Whether patches are rows of X as they lie in memory, side by side: the convolution is a product already."""
-    if conv.groups > 1:
+    if conv.groups > 1 or any(conv.padding):
         return False
     (rows, columns), (down, right) = conv.output, conv.strides
     single = conv.r == conv.s == 1 and (down == 1 or rows == 1) and (right == 1 or columns == 1)
     whole_rows = conv.s == conv.w and (rows == 1 or conv.r == down)
     return single or whole_rows
+
+
+def _pair(key: str, down: int, right: int) -> dict[str, int]:
+    """Keys of a convolution for its two directions, as short as they can be."""
+    return {key: down} if down == right else {key: down, f"{key}_w": right}
+
+
+def counted(names: Mapping[str, int]) -> str:
+    """`Relu (49), Add (16)`."""
+    return ", ".join(f"{name} ({count})" for name, count in names.items())

@@ -12,6 +12,7 @@ from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, KernelRecord, LayerTime
 from sim.app.trace.window import Wanted
 from workloads.ops import NetworkFile, NetworkLayer, Operator
+from workloads.ops.network_file import counted
 
 APART = (
     "Each layer runs by itself, its operands in the memory from which the machine's operators read them: what a layer "
@@ -102,6 +103,8 @@ class NetworkPlan:
         found, count, over = [APART], len(self.op.layers), self.op.hangs_over
         if distinct < count:
             found.append(f"{distinct} of {count} layers differ; equal ones are simulated once.")
+        if self.op.others_left_out:
+            found.append(f"Left out, in no time: {counted(self.op.others_left_out)}.")
         if over:
             names = ", ".join(over[:3]) + (" and others" if over[3:] else "")
             found.append(

@@ -1,0 +1,118 @@
+"""ONNX models: shapes of their products, what is left out, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arch.errors import InputError
+from sim import simulate
+from workloads.ops import Conv2d, Gemm, NetworkFile
+
+onnx = pytest.importorskip("onnx")
+helper: Any = onnx.helper
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def saved(path: Path, nodes: list[Any], inputs: dict[str, list[Any]], weights: dict[str, tuple[int, ...]]) -> str:
+    """A model in a file; its weights are ones."""
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(nodes[-1].output[0], FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)])
+    onnx.save(model, str(path))
+    return str(path)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> str:
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first", pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w2"], ["c"], "depthwise", group=8, auto_pad="SAME_UPPER", strides=[2, 2]),
+        helper.make_node("Conv", ["c", "w3"], ["d"], "pointwise"),
+        helper.make_node("Relu", ["d"], ["e"]),
+        helper.make_node("GlobalAveragePool", ["e"], ["f"]),
+        helper.make_node("Flatten", ["f"], ["g"]),
+        helper.make_node("Gemm", ["g", "w4"], ["y"], transB=1),
+    ]
+    weights = {"w1": (8, 3, 3, 3), "w2": (8, 1, 3, 3), "w3": (16, 8, 1, 1), "w4": (10, 16)}
+    return saved(tmp_path / "net.onnx", nodes, {"x": ["N", 3, 18, 18]}, weights)
+
+
+def test_products_become_layers(network: str) -> None:
+    found = NetworkFile(network, batch=2)
+    assert [layer.name for layer in found.layers] == ["first", "depthwise", "pointwise", "y"]
+    assert [layer.op for layer in found.layers] == [
+        Conv2d(n=2, c=3, h=18, w=18, k=8, r=3, s=3, stride=2, pad=1),
+        Conv2d(n=2, c=8, h=9, w=9, k=8, r=3, s=3, stride=2, pad=1, groups=8),
+        Gemm(m=2 * 5 * 5, n=16, k=8, tb="T"),
+        Gemm(m=2, n=10, k=16),
+    ]
+    assert found.others_left_out == {"GlobalAveragePool": 1, "Relu": 2}
+
+
+def test_one_report_says_what_was_left_out(network: str) -> None:
+    report = simulate(f"network file={network}", "tpu-v1", check=True)
+    document = report.to_dict()
+    assert [layer["name"] for layer in document["layers"]] == ["first", "depthwise", "pointwise", "y"]
+    assert document["check"]["passed"]
+    assert document["workload_file"]["name"] == "net.onnx"
+    assert "Left out, in no time: GlobalAveragePool (1), Relu (2)." in document["notes"]
+    with pytest.raises(
+        InputError, match=r"others=refuse: has GlobalAveragePool \(1\), Relu \(2\), which are no layers"
+    ):
+        simulate(f"network file={network} others=refuse", "tpu-v1")
+
+
+def test_matrix_products_as_numpy_multiplies(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "rows"),
+        helper.make_node("Conv", ["x", "lopsided"], ["d"], "lopsided", pads=[1, 0, 0, 2]),
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["x", "t"], ["b"], "scores"),
+        helper.make_node("Mystery", ["b"], ["y"], domain="mine"),
+    ]
+    weights = {"w": (8, 6), "lopsided": (4, 3, 2, 3)}
+    found = NetworkFile(saved(tmp_path / "attention.onnx", nodes, {"x": [2, 3, 5, 8]}, weights))
+    assert [layer.op for layer in found.layers] == [
+        Gemm(m=30, n=6, k=8),
+        Conv2d(n=2, c=3, h=6, w=10, k=4, r=2, s=3),
+        Gemm(batch=6, m=5, n=5, k=8),
+    ]
+    assert found.others_left_out == {"mine.Mystery": 1}
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "told"),
+    [
+        ("ConvTranspose", ["N", 3, 8, 8], r"node 0 \(ConvTranspose y\): ConvTranspose cannot be read"),
+        ("Conv", ["N", 3, "height", 8], r"input x: dimension 2 \(height\) is open"),
+        ("Relu", ["N", 3, 8, 8], "has no Conv, Gemm or MatMul"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, op: str, shape: list[Any], told: str) -> None:
+    operands = ["x"] if op == "Relu" else ["x", "w"]
+    path = saved(tmp_path / "net.onnx", [helper.make_node(op, operands, ["y"])], {"x": shape}, {"w": (3, 3, 3, 3)})
+    with pytest.raises(InputError, match=told):
+        NetworkFile(path)
+
+
+def test_files_that_are_no_models(tmp_path: Path, network: str) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"\x08no model")
+    with pytest.raises(InputError, match=r"broken\.onnx: is no ONNX model"):
+        NetworkFile(str(path))
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match=r"broken\.onnx: "):
+        NetworkFile(str(path))
+    fixed = [helper.make_node("Relu", ["x"], ["y"])]
+    with pytest.raises(InputError, match="batch=4: the model's inputs have a batch of their own"):
+        NetworkFile(saved(tmp_path / "fixed.onnx", fixed, {"x": [1, 3, 8, 8]}, {}), batch=4)
