@@ -221,6 +221,22 @@ def test_lanes_diverge_and_meet_again() -> None:
     assert issued["@P6 BRA `(.L_x_end)"] == 1  # together
 
 
+def test_a_call_of_a_label_is_a_branch_and_one_of_a_function_stops_the_run() -> None:
+    run = launch(written("CALL.REL.NOINC `(.L_x_end)", "MOV R4, 0x7", ".L_x_end"))
+    assert run.program.issued[:, 0].tolist() == [1, 0, 1]
+    # What only a call reaches may depend on whatever it likes.
+    division = ("FCHK P0, R4, R5", "@!P0 BRA `(.L_x_end)", "CALL.REL.NOINC `($division)", ".L_x_end")
+    assert launch(written(*division)).result.counters["instructions"] == 3
+    with pytest.raises(InputError, match=r"line 1\): CALL.REL.NOINC .* calls are not modelled"):
+        launch(written("CALL.REL.NOINC `($division)"))
+
+
+def test_local_memory_lies_lane_beside_lane() -> None:
+    run = launch(written("MOV R1, c[0x0][0x28]", "STL.64 [R1+-0x8], R4; write=1", "LDL R6, [R1+-0x4]; write=0 wait=2"))
+    assert run.result.memory["l2_write_sectors"] == 8
+    assert run.result.counters["l1_read_sectors"] == 4
+
+
 def test_a_loop_runs_as_often_as_its_lane_that_stays_longest() -> None:
     run = launch(
         written("S2R R0, SR_LANEID; write=0", "NOP; wait=1", ".L_x_top", "IADD3 R0, R0, -0x1, RZ",

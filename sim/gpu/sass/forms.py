@@ -13,7 +13,7 @@ from sim.gpu.sass.text import Instruction
 
 MEMORY = (Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS)
 STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED)
-CONTROL = (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE)
+CONTROL = (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE, Unit.CALL)
 _COMPARISONS = ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3", "HSETP2", "FCHK", "DSETP")
 _VOTES = ("VOTE", "VOTEU")
 

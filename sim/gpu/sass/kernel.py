@@ -21,15 +21,16 @@ from sim.gpu.language import GlobalTensor, Program, Role, SharedTile
 from sim.gpu.sass.cubin import HOPPER, RESERVED_BYTES, CompiledKernel
 from sim.gpu.sass.loop import advance
 from sim.gpu.sass.lower import lower
-from sim.gpu.sass.tables import LANES, WAITING, Cell, Fault, FaultKind, Launched, SassProgram, Scalar, Turn
+from sim.gpu.sass.tables import LANES, LOCAL_BYTES, WAITING, Cell, Fault, FaultKind, Launched, SassProgram, Scalar, Turn
 from sim.gpu.sass.text import INSTRUCTION_BYTES, Instruction
 
 FIGURES = ("shared.banks", "sm.sub_cores", "sm.wgmma_in_flight")
 """Figures of a preset that this module reads."""
 
-_BLOCK_AT, _GRID_AT = 0x0, 0xC
+_BLOCK_AT, _GRID_AT, _STACK_AT = 0x0, 0xC, 0x28
 _BARRIERS = 16
 _FIRST_ADDRESS = 1 << 21
+_LOCAL_ADDRESS = 1 << 37
 _GAP_BYTES = 1 << 20  # between arrays, at least
 
 
@@ -104,6 +105,7 @@ class SassKernel(OwnLoopKernel):
         begin = RESERVED_BYTES if self.compiled.sm >= HOPPER else 0
         launch[Launched.SHARED_BEGIN], launch[Launched.SHARED_END] = begin, begin + self.shared_bytes
         launch[Launched.BANKS] = spec.shared.banks
+        launch[Launched.LOCAL_BEGIN] = _LOCAL_ADDRESS
         launch[Launched.FIRST_SUB_CORE] = warps + 3 * p[Chip.SMS]
         launch[Launched.WGMMA_IN_FLIGHT] = spec.sm.wgmma_in_flight or 0
         return launch
@@ -115,6 +117,7 @@ class SassKernel(OwnLoopKernel):
         bank = bytearray(compiled.bank_bytes + end)
         struct.pack_into("<III", bank, _BLOCK_AT, *self.block)
         struct.pack_into("<III", bank, _GRID_AT, *self.grid)
+        struct.pack_into("<I", bank, _STACK_AT, LOCAL_BYTES)
         for (offset, size), value in zip(compiled.parameters, self.values, strict=False):
             at = compiled.bank_bytes + offset
             if isinstance(value, float):
@@ -134,6 +137,8 @@ class SassKernel(OwnLoopKernel):
         x, y, z = cta % self.grid[0], cta // self.grid[0] % self.grid[1], cta // (self.grid[0] * self.grid[1])
         where = f"{instruction.place}: {instruction}: CTA ({x}, {y}, {z}), warp {warp}, lane {lane}"
         kind = FaultKind(int(fault[Fault.KIND]))
+        if kind is FaultKind.CALL:
+            return InputError(f"kernel {self.name}: {instruction.place}: {instruction}: calls are not modelled")
         if kind is FaultKind.DIVERGENCE:
             return InputError(f"kernel {self.name}: {instruction.place}: {instruction}: lanes wait for each other")
         if kind is FaultKind.SHARED:

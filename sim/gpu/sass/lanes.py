@@ -88,6 +88,8 @@ def compute(p, x, st, w, row, mask):
         wide = _special(p, x, st, w, row, n)
     elif meaning <= Meaning.FFMA:
         _floating(x, w, row, meaning, n)
+    elif meaning == Meaning.FCHK:
+        low = 0
     elif meaning >= Meaning.P2R:
         _pack(x, w, row, meaning, mask)
     else:

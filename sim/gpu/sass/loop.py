@@ -32,7 +32,7 @@ from sim.gpu.engine.warp import Warp, add_ready, operands_ready
 from sim.gpu.lower.tables import N_VECTOR_PIPES, Pipe
 from sim.gpu.sass.flow import ENDED, active, following
 from sim.gpu.sass.lanes import compute, lanes_of
-from sim.gpu.sass.memory import access_global, access_shared, queue_free, reserve, write_copies
+from sim.gpu.sass.memory import access_global, access_shared, blame, queue_free, reserve, write_copies
 from sim.gpu.sass.tables import (
     ALL_LANES,
     LANES,
@@ -215,6 +215,9 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
             write_copies(p, x, st, w, sm, t, row, mask)
             mask &= lanes_of(x, w, code[row, Cell.INPUT0], code[row, Cell.INPUT0 + 1])
         access_global(p, x, st, ms, mem, w, s, sm, t, row, mask)
+    elif unit == Unit.CALL:
+        if mask != 0:
+            blame(x, st, w, row, FaultKind.CALL, 0, 0)
     elif (_FLOW_UNITS >> unit) & 1:
         following_row = following(x, st, w, row, mask)
     elif unit != Unit.UNIFORM and unit != Unit.NOTE:

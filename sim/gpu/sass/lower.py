@@ -188,6 +188,7 @@ class _Row:
         row[Cell.ADDRESS_UNIFORM] = address.uniform if address.uniform >= 0 else -1
         row[Cell.ADDRESS_UNIFORM_WIDE] = of_warp and (address.uniform_wide or address.unsigned)
         row[Cell.OFFSET] = address.value
+        row[Cell.LOCAL] = self.parts[0] in ("LDL", "STL")
         strong = any(part in ("STRONG", "BYPASS") for part in self.parts) and "SM" not in self.parts
         row[Cell.CACHED] = not strong
         if form.opcode.unit is Unit.LDGSTS and form.inputs:

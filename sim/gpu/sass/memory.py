@@ -18,7 +18,7 @@ from sim.gpu.engine.port import Port, PortFigure, count_reads, take_entry
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.warp import Warp, add_ready
 from sim.gpu.lower.tables import Kind, Pipe
-from sim.gpu.sass.tables import LANES, WAITING, Cell, Fault, FaultKind, Launched, Scalar, Unit
+from sim.gpu.sass.tables import LANES, LOCAL_BYTES, WAITING, Cell, Fault, FaultKind, Launched, Scalar, Unit
 from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes
 from sim.memory.l2 import l2_change_ahead
 from sim.memory.sets import count_sectors
@@ -209,7 +209,10 @@ def access_global(p, x, st, ms, mem, w, s, sm, t, row, mask):
     done = begin
     if mask != 0:
         locate(x, w, row)
-        _judge_global(x, st, w, row, mask)
+        if code[row, Cell.LOCAL] != 0:
+            _interleave(x, w, code[row, Cell.BYTES])
+        else:
+            _judge_global(x, st, w, row, mask)
         count = collect(x, mask, code[row, Cell.BYTES])
         done = _move(p, x, st, ms, mem, sm, t, begin, row, count)
     hold(st, s, begin)
@@ -225,6 +228,15 @@ def access_global(p, x, st, ms, mem, w, s, sm, t, row, mask):
         st.chip[Stores.LAST] = max(st.chip[Stores.LAST], done)
         _release(x, st, w, row, read, read, Reason.SHORT_SCOREBOARD)
     st.counters[Counter.INST_GLOBAL] += 1
+
+
+@inner
+def _interleave(x, w, size):
+    """Makes addresses of device memory of those in local memory: what lanes have at one address lies side by side."""
+    first = x.launch[Launched.LOCAL_BEGIN] + w * LANES * LOCAL_BYTES
+    for lane in range(LANES):
+        at = x.addresses[0, lane] & (LOCAL_BYTES - 1)
+        x.addresses[0, lane] = first + at * LANES + lane * size
 
 
 @inner

@@ -18,7 +18,7 @@ from sim.gpu.sass.text import INSTRUCTION_BYTES, Function
 def target_of(form: Form, function: Function) -> int | None:
     """The row that an instruction names as a target."""
     for operand in form.sources:
-        if operand.kind is Kind.LABEL:
+        if operand.kind is Kind.LABEL and form.opcode.unit is not Unit.CALL:
             if operand.text not in function.labels:
                 raise InputError(f"{form.instruction.place}: {form.instruction}: there is no label {operand.text}")
             return function.labels[operand.text] // INSTRUCTION_BYTES
@@ -32,8 +32,9 @@ def needed(forms: Sequence[Form], function: Function) -> list[bool]:
     """
     count = len(forms)
     targets = [target_of(form, function) for form in forms]
+    reached = _reached(forms, targets)
     reads, writes = [form.reads() for form in forms], [form.writes() for form in forms]
-    control = [_control(form) for form in forms]
+    control = [_control(form) if there else 0 for form, there in zip(forms, reached, strict=True)]
     certain = [0 if form.guard else write for form, write in zip(forms, writes, strict=True)]
     before = [0] * (count + 1)
     changed = True
@@ -49,7 +50,7 @@ def needed(forms: Sequence[Form], function: Function) -> list[bool]:
                 changed = True
     found = []
     for i, form in enumerate(forms):
-        asked = _behind(form, targets[i], i, before) & writes[i]
+        asked = _behind(form, targets[i], i, before) & writes[i] if reached[i] else 0
         found.append(bool(asked))
         if asked and form.opcode.meaning is Meaning.NONE:
             raise InputError(
@@ -60,9 +61,27 @@ def needed(forms: Sequence[Form], function: Function) -> list[bool]:
     return found
 
 
+def _reached(forms: Sequence[Form], targets: Sequence[int | None]) -> list[bool]:
+    """Of each instruction, whether a branch or the one before it leads there. Calls stop the run."""
+    found = [False] * len(forms)
+    waiting = [0]
+    while waiting:
+        i = waiting.pop()
+        if i >= len(forms) or found[i]:
+            continue
+        found[i] = True
+        unit, certain = forms[i].opcode.unit, forms[i].guard is None and not forms[i].inputs
+        target = targets[i]
+        if unit is Unit.BRANCH and target is not None:
+            waiting.append(target)
+        if not (certain and unit in (Unit.BRANCH, Unit.EXIT, Unit.CALL)):
+            waiting.append(i + 1)
+    return found
+
+
 def _behind(form: Form, target: int | None, i: int, before: list[int]) -> int:
     """What is needed behind an instruction."""
-    ends = form.opcode.unit in (Unit.BRANCH, Unit.EXIT) and form.guard is None and not form.inputs
+    ends = form.opcode.unit in (Unit.BRANCH, Unit.EXIT, Unit.CALL) and form.guard is None and not form.inputs
     found = 0 if ends else before[i + 1]
     if target is not None and form.opcode.unit is Unit.BRANCH:
         found |= before[target]

@@ -53,6 +53,8 @@ def opcode_of(instruction: Instruction) -> Opcode:
     """The entry of an instruction. InputError, with its line, for one that the table does not know."""
     known = opcodes()
     parts = instruction.opcode.split(".")
+    if parts[0] == "CALL" and any(operand.startswith("`($") for operand in instruction.operands):
+        return known["CALL"]  # of a function, and not of a label of its own
     for count in range(len(parts), 0, -1):
         found = known.get(".".join(parts[:count]))
         if found is not None:

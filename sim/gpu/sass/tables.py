@@ -11,6 +11,8 @@ SCOREBOARDS = 6
 WAITING = 4
 """Accesses that wait in a sub-core for its address unit: arXiv 2503.20481, section 5 (RTX A6000) finds that five issue
 back to back, one of which the unit works on."""
+LOCAL_BYTES = 1 << 16
+"""Local memory of a lane; its stack grows down from there."""
 STACK = 16
 """Diverged paths of a warp that wait for their turn, at most."""
 
@@ -42,6 +44,7 @@ class Unit(IntEnum):
     EXIT = 21
     HGMMA = 22
     GWAIT = 23  # waits for groups of HGMMA
+    CALL = 24  # of a function, or a return from one: stops the run
 
 
 class Meaning(IntEnum):
@@ -82,6 +85,7 @@ class Meaning(IntEnum):
     SHFL = 32
     P2R = 33
     R2P = 34
+    FCHK = 35
 
 
 class Source(IntEnum):
@@ -147,7 +151,8 @@ class Cell(IntEnum):
     MATRICES = 49  # of LDSM, STSM
     COMMITS = 50  # HGMMA: 1: closes a group
     SOURCE_UNIFORM = 51  # uniform register of a shared address of LDGSTS, -1 none
-    WIDTH = 52
+    LOCAL = 52  # 1: an access of local memory
+    WIDTH = 53
 
 
 class Mode(IntEnum):
@@ -231,7 +236,7 @@ class FaultKind(IntEnum):
     MISALIGNED = 2
     SHARED = 3  # outside of the CTA's shared memory
     DIVERGENCE = 4  # paths that wait for each other
-    UNIFORM_ADDRESS = 5
+    CALL = 5
 
 
 class SassProgram(NamedTuple):
@@ -271,4 +276,5 @@ class Launched(IntEnum):
     BANKS = 6
     FIRST_SUB_CORE = 7  # component number
     WGMMA_IN_FLIGHT = 8
+    LOCAL_BEGIN = 9  # of all local memory
     WIDTH = 10
