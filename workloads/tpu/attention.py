@@ -2,8 +2,9 @@
 
 K and V come into being at run time, but what rests in the array comes from weight memory only: the host writes them
 there, in tiles. Scores are scaled by a power of two to 8 bits with 4 fraction bits, shares have 7. While the host works
-on one head, the array makes the scores of the next. With a vector unit (`tpu-v1-ext`) the softmax stays on the chip;
-masks still need the host.
+on one head, the array makes the scores of the next. A head whose queries exceed half of the accumulators, or whose
+scores do not fit the unified buffer twice, comes in blocks of queries over the same keys. With a vector unit
+(`tpu-v1-ext`) the softmax stays on the chip; masks still need the host.
 """
 
 from __future__ import annotations
@@ -45,24 +46,25 @@ def candidates(op: Attention, spec: TpuSpec, schedule: str) -> list[tuple[Config
 @register("attention", "tpu", "vector")
 @register("attention", "tpu", "host")
 def build(op: Attention, spec: TpuSpec, config: Config) -> Program:
-    """The program; InputError where the scores of a head do not fit."""
+    """The program; InputError where the scores of one query do not fit."""
     if op.dtype != "int8" or op.out not in BITS:
         raise InputError(
             f"{op}: {spec.name} does attention in int8 to int8, int16 or int32, not {op.dtype} to {op.out}"
         )
     if spec.array.dataflow != "ws":
         raise InputError(f"{op}: attention needs array.dataflow=ws, {spec.name} has {spec.array.dataflow}")
-    if op.queries > spec.accumulators.rows // 2:
-        raise InputError(
-            f"{op}: seq_q={op.queries} exceeds half of accumulators.rows; nearest: {spec.accumulators.rows // 2}"
-        )
     return _Writer(op, Emitter(spec, str(op)), config).program()
 
 
 @dataclass(frozen=True)
 class _Head:
-    """Where one query head's operands lie in host memory, and its keys and values in weight memory."""
+    """A block of a head's queries: where its operands lie in host memory, and keys and values in weight memory."""
 
+    batch: int
+    number: int
+    start: int
+    """Its first query."""
+    queries: int
     q: int
     scores: int
     shares: int
@@ -83,7 +85,7 @@ class _Writer:
         self.config = config
         self.out_bits = BITS[str(op.out)]
         self.heads = self._lay_out()
-        queries, keys, dim = op.queries, op.keys, op.head_dim
+        queries, keys, dim = self.heads[0].queries, op.keys, op.head_dim
         self.q = [e.ub(queries * dim) for _ in range(2)]
         self.scores = [e.ub(queries * keys) for _ in range(2)]
         self.shares = [e.ub(queries * keys) for _ in range(2)]
@@ -92,19 +94,30 @@ class _Writer:
     def _lay_out(self) -> list[_Head]:
         op, e = self.op, self.e
         heads = []
-        for _ in range(op.batch):
+        block = self._block()
+        for batch in range(op.batch):
             areas = []
             for _ in range(op.key_heads):
                 keys, values = e.weights(op.head_dim, op.keys), e.weights(op.keys, op.head_dim)
                 areas.append((keys, values, e.host(keys.size_bytes), e.host(values.size_bytes)))
             for h in range(op.heads):
                 shared = h * op.key_heads // op.heads
-                pairs, size = op.queries * op.keys, op.queries * op.head_dim
-                sizes = (size, pairs, pairs, size * self.out_bits // 8)
+                each = (op.head_dim, op.keys, op.keys, op.head_dim * self.out_bits // 8)  # bytes of a query
                 first = h == 0 or shared != (h - 1) * op.key_heads // op.heads
-                q, scores, shares, o = (e.host(size) for size in sizes)
-                heads.append(_Head(q, scores, shares, o, *areas[shared], first))
+                areas_of_head = [e.host(op.queries * size) for size in each]
+                for start in range(0, op.queries, block):
+                    q, scores, shares, o = (a + start * size for a, size in zip(areas_of_head, each, strict=True))
+                    rows, new = min(block, op.queries - start), first and start == 0
+                    heads.append(_Head(batch, h, start, rows, q, scores, shares, o, *areas[shared], new))
         return heads
+
+    def _block(self) -> int:
+        """Queries of a block: as few blocks as fit, evenly filled."""
+        op, spec = self.op, self.e.spec
+        each = 2 * (op.head_dim + 2 * op.keys + op.head_dim * self.out_bits // 8)
+        room = (spec.unified_buffer.size_bytes - 8 * self.e.align) // each
+        most = max(1, min(spec.accumulators.rows // 2, room))
+        return -(-op.queries // -(-op.queries // most))
 
     def program(self) -> Program:
         """All heads."""
@@ -129,7 +142,7 @@ class _Writer:
         e, op, head = self.e, self.op, self.heads[i]
         # Slots are free again when the head before the last has been read from them.
         e.sync("host_read", *e.matrices)
-        size = op.queries * op.head_dim
+        size = head.queries * op.head_dim
         e.add(ReadHostMemory(head.q, self.q[i % 2], 1, size, size, size))
         if head.first:
             for area, tiles in ((head.keys, head.k_tiles), (head.values, head.v_tiles)):
@@ -140,9 +153,9 @@ class _Writer:
             e.sync(array, "host_read")
         e.sync("activation", "host_write")
         shift = _score_shift(op)
-        self._multiply(self.q[i % 2], op.head_dim, head.keys, self.scores[i % 2], op.keys, shift, 8)
+        self._multiply(head, self.q[i % 2], op.head_dim, head.keys, self.scores[i % 2], op.keys, shift, 8)
         if not self.on_chip:
-            size = op.queries * op.keys
+            size = head.queries * op.keys
             e.sync("host_write", "activation")
             e.add(WriteHostMemory(self.scores[i % 2], head.scores, 1, size, size, size))
 
@@ -151,11 +164,12 @@ class _Writer:
         e, op, head = self.e, self.op, self.heads[i]
         if self.on_chip:
             for step in ("row_max", "exp_sum", "softmax"):
-                e.add(Vector(step, self.scores[i % 2], 0, self.shares[i % 2], op.queries, op.keys, op.keys))
+                e.add(Vector(step, self.scores[i % 2], 0, self.shares[i % 2], head.queries, op.keys, op.keys))
             return
         name = f"softmax{i}"
-        seen = (lambda: _seen(op)) if _masked(op) else None
-        e.host_work[name] = host_softmax(e.spec, head.scores, head.shares, (op.queries, op.keys), 8, seen)
+        rows = slice(head.start, head.start + head.queries)
+        seen = (lambda: _seen(op)[rows]) if _masked(op) else None
+        e.host_work[name] = host_softmax(e.spec, head.scores, head.shares, (head.queries, op.keys), 8, seen)
         e.sync("host", "host_write")
         e.add(InterruptHost(name))
 
@@ -164,25 +178,26 @@ class _Writer:
         e, op, head = self.e, self.op, self.heads[i]
         source = "activation" if self.on_chip else "host_read"
         if not self.on_chip:
-            size = op.queries * op.keys
+            size = head.queries * op.keys
             e.sync("host_read", "host", *e.matrices)
             e.add(ReadHostMemory(head.shares, self.shares[i % 2], 1, size, size, size))
         for array in e.matrices:
             e.sync(array, source)
         e.sync("activation", "host_write")
-        self._multiply(self.shares[i % 2], op.keys, head.values, self.o[i % 2], op.head_dim, SHARE_BITS, self.out_bits)
+        share, out = self.shares[i % 2], self.o[i % 2]
+        self._multiply(head, share, op.keys, head.values, out, op.head_dim, SHARE_BITS, self.out_bits)
 
     def _send(self, i: int) -> None:
         """A head's result to the host."""
-        size = self.op.queries * self.op.head_dim * self.out_bits // 8
+        size = self.heads[i].queries * self.op.head_dim * self.out_bits // 8
         self.e.sync("host_write", "activation")
         self.e.add(WriteHostMemory(self.o[i % 2], self.heads[i].o, 1, size, size, size))
 
     def _multiply(
-        self, source: int, depth: int, area: Weights, target: int, columns: int, shift: int, bits: int
+        self, head: _Head, source: int, depth: int, area: Weights, target: int, columns: int, shift: int, bits: int
     ) -> None:
         """`columns`: of the result, which has `bits`."""
-        e, rows = self.e, self.op.queries
+        e, rows = self.e, head.queries
         height = e.spec.array.rows
 
         def make(step: int, repeat: int) -> MatrixMultiply:
@@ -200,20 +215,20 @@ class _Writer:
     def _fill(self, memory: Any, operands: Sequence[NDArray[Any]]) -> None:
         op = self.op
         q, k, v = (np.asarray(x).astype(np.int64) for x in operands)
-        for number, head in enumerate(self.heads):
-            b, h = divmod(number, op.heads)
-            shared = h * op.key_heads // op.heads
-            store(memory.host, head.q, q[b, :, h].astype(np.int8))
+        for head in self.heads:
+            b, rows = head.batch, slice(head.start, head.start + head.queries)
+            shared = head.number * op.key_heads // op.heads
+            store(memory.host, head.q, q[b, rows, head.number].astype(np.int8))
             store(memory.host, head.k_tiles, head.keys.image(k[b, :, shared].T))
             store(memory.host, head.v_tiles, head.values.image(v[b, :, shared]))
 
     def _results(self, memory: Any) -> list[NDArray[Any]]:
         op = self.op
         found = np.zeros((op.batch, op.queries, op.heads, op.head_dim), dtype=np.int64)
-        for number, head in enumerate(self.heads):
-            b, h = divmod(number, op.heads)
-            kind = {8: np.int8, 16: np.int16, 32: np.int32}[self.out_bits]
-            found[b, :, h] = load(memory.host, head.o, (op.queries, op.head_dim), kind)
+        kind = {8: np.int8, 16: np.int16, 32: np.int32}[self.out_bits]
+        for head in self.heads:
+            rows = slice(head.start, head.start + head.queries)
+            found[head.batch, rows, head.number] = load(memory.host, head.o, (head.queries, op.head_dim), kind)
         return [found]
 
 
