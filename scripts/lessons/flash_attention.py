@@ -56,7 +56,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     bars(axes, {claim.what: claim.simulated for claim in claims}, label="simulated")
     published_marks(axes, {claim.what: claim.published for claim in claims if claim.published})
     size = "8 heads of 2048 tokens (reduced)" if quick else "16 heads of 8192 tokens"
-    axes.set(xlabel="per cent of peak", title=f"Attention forward, {size}, head dimension 128, fp16")
+    axes.set(xlabel="per cent of peak", title=f"Attention forward, head dimension 128, fp16\n{size}")
     legend_below(figure)
     return claims, figure
 

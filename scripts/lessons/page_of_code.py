@@ -1,10 +1,10 @@
-"""A page of code beside kernels as a vendor writes them: a GEMM in the tile language by size on H100.
+"""A page of code beside kernels that a library has: a GEMM in the tile language by size on H100.
 
 Published (ThunderKittens): producer, consumers and a store over tiles such as 64x64 to 64x256, a page of code, come
 close to the vendor library and are ahead of it at small sizes. `gemm` below is that page: one tile a CTA, TMA into a
 ring of stages, wgmma, plain stores, rows of tiles in groups that share what they read in the L2. The only thing that
-is tried is its tile. Beside it stands the best of the kernels that ship, which have clusters, ping-pong and splits.
-Both sides take what is fastest when it is simulated: the page of its tiles, the other of all its candidates.
+is tried is its tile. Beside it stands the fastest of what `auto` considers for the size: kernels with clusters,
+ping-pong and splits, a dozen of the best by estimate. Both sides take what is fastest when it is simulated.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         theirs.append(shipped.tflops)
         remark = f"{tflops:.4g} TFLOPS, {tile}; the other {shipped.tflops:.4g}, {shipped.record.schedule}"
         said = {256: "ahead at small sizes", 8192: "close"}.get(size, "")
-        claims.append(Claim(f"page over the best that ships, {size} cubed", tflops / shipped.tflops, "x",
+        claims.append(Claim(f"page over the fastest candidate, {size} cubed", tflops / shipped.tflops, "x",
                             remark=remark, said=said))  # fmt: skip
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     for number, (label, values) in enumerate(
-        (("best kernel that ships", theirs), ("a page of the tile language", ours))
+        (("fastest of auto's candidates", theirs), ("a page of the tile language", ours))
     ):
         axes.semilogx(sizes, values, "o-", base=2, label=label, color=palette.of_series(number))
     axes.set(xlabel="M = N = K", ylabel="TFLOPS", ylim=(0, None), title=f"bf16 multiply on {MACHINE}")

@@ -25,6 +25,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["meter_colour"] = palette.METER
+    made.globals["meter_colour"] = lambda meter: palette.of_state(meter.state) if meter.state else palette.METER
     made.tests["meter"] = lambda cell: isinstance(cell, Meter)
     return made

@@ -30,9 +30,10 @@ _NUMBER = re.compile(r"[+-]?\d|-?$")
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """A cell that shows a share of 0 to 1; as text `BAR_WIDTH` characters."""
+    """A cell that shows a share of 0 to 1; as text `BAR_WIDTH` characters. state: whose colour it has, if any."""
 
     share: float
+    state: str = ""
 
     def __str__(self) -> str:
         filled = round(min(max(self.share, 0.0), 1.0) * BAR_WIDTH)
@@ -204,7 +205,7 @@ def _stalls(report: Report) -> Section:
         rest = sum(split.values()) - sum(shown.values())
         if len(shown) < len(split):
             shown["other"] = rest
-        rows += [(words(unit), words(reason), percent(share), Meter(share)) for reason, share in shown.items()]
+        rows += [(words(unit), words(reason), percent(share), Meter(share, reason)) for reason, share in shown.items()]
     return Section(family(report.record.machine.family).STALL_TITLE, tuple(rows))
 
 
