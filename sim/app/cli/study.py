@@ -91,6 +91,12 @@ def add_commands(commands: Any) -> None:
     arguments.add_output(past)
     past.set_defaults(command=_history)
 
+    graded = commands.add_parser("grade", help="judge a lab's notebook: executes its answers", allow_abbrev=False)
+    graded.add_argument("notebook", metavar="LAB.ipynb", help="of docs/labs, with answers; they are executed")
+    graded.add_argument("--seconds", type=arguments.positive, default=600, metavar="S", help="limit; default 600")
+    graded.add_argument("--json", action="store_true", help="JSON instead of text, for autograders")
+    graded.set_defaults(command=_grade)
+
     diff = commands.add_parser("diff", help="explain the difference between two runs", allow_abbrev=False)
     diff.add_argument("old", metavar="A.json", help="a report of tilewave run --json")
     diff.add_argument("new", metavar="B.json", help="another one")
@@ -244,6 +250,14 @@ def _history(options: argparse.Namespace) -> int:
     if picture:
         arguments.save(lambda: found.plot(options.metric).figure, picture)
     return 0
+
+
+def _grade(options: argparse.Namespace) -> int:
+    from sim.app.labs.grade import grade
+
+    found = grade(Path(options.notebook), options.seconds)
+    arguments.show(found, options.json)
+    return 0 if found.points == found.of else 1
 
 
 def _diff(options: argparse.Namespace) -> int:

@@ -1,0 +1,34 @@
+"""Labs of the course: what each asks for, and how an answer is judged. The notebooks are in `docs/labs`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LABS = {"roofline": "sim.app.labs.roofline"}
+"""Modules by the name that a notebook carries in its metadata (`tilewave: {lab: NAME}`)."""
+
+Answers = Mapping[str, Any]
+"""What the cells of a notebook have defined, by name."""
+
+
+class Wrong(Exception):
+    """An answer that is not right; the message is a hint, not the solution."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One question. names: what the answer has to define. check: raises `Wrong` where it is not right."""
+
+    title: str
+    points: int
+    names: Sequence[str]
+    check: Callable[[Answers], None]
+
+
+def tasks(lab: str) -> Sequence[Task]:
+    """The questions of a lab."""
+    found: Sequence[Task] = importlib.import_module(LABS[lab]).TASKS
+    return found
