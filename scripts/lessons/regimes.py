@@ -53,7 +53,8 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     for name, axes in (("ms", left), ("TFLOPS", right)):
         values = [r.time_us / 1e3 if name == "ms" else r.tflops for r in curve.values()]
         axes.loglog(list(curve), values, color=palette.IDLE, base=2)
-        axes.set_xticks(list(curve), [str(repeat) for repeat in curve], fontsize=7)
+        powers = [repeat for repeat in curve if repeat & (repeat - 1) == 0]
+        axes.set_xticks(powers, [str(repeat) for repeat in powers])
         plain_log(axes, "y")
         for bound in dict.fromkeys(report.bound for report in curve.values()):
             points = [(r, v) for (r, report), v in zip(curve.items(), values, strict=True) if report.bound == bound]
