@@ -73,6 +73,26 @@ halt
 """
 
 
+TOPOLOGY = """Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,
+first, 12, 9, 3, 3, 4, 8, 2,
+DP_second, 8, 8, 3, 3, 4, 1, 1, 1:1,
+"""
+
+SCALESIM = """[general]
+run_name = "run"
+[architecture_presets]
+ArrayHeight: 32
+ArrayWidth: 32
+IfmapSramSzkB: 64
+FilterSramSzkB: 64
+OfmapSramSzkB: 64
+Dataflow: ws
+Bandwidth: 10, 20, 30
+[run_presets]
+InterfaceBandwidth: USER
+"""
+
+
 @dataclass(frozen=True)
 class Target:
     """Something that reads input. valid: inputs from which cases are made. call: reads one."""
@@ -100,6 +120,20 @@ def _workload(text: str, folder: Path) -> object:
     from workloads.parse import parse
 
     return parse(text)
+
+
+def _topology(text: str, folder: Path) -> object:
+    from workloads.ops import NetworkFile
+
+    return NetworkFile(str(_file(text, folder, "net.csv"))).with_defaults("int8").macs
+
+
+def _scalesim(text: str, folder: Path) -> object:
+    from arch.scalesim import read_config
+
+    machine = load_arch("tpu-v1")
+    config = read_config(str(_file(text, folder, "scale.cfg")), machine)
+    return load_arch("tpu-v1", config.overrides)
 
 
 def _schedule(text: str, folder: Path) -> object:
@@ -202,6 +236,8 @@ def targets() -> list[Target]:
         Target("machine file", (PRESET,), _machine_file),
         Target("override", (*sets, *paths), _override),
         Target("workload", ("gemm m=64 n=64 k=64 dtype=fp16", "softmax rows=4 cols=8", "sum n=100"), _workload),
+        Target("topology", (TOPOLOGY, "Layer, M, N, K,\nq, 40, 24, 16,\n"), _topology),
+        Target("SCALE-Sim configuration", (SCALESIM,), _scalesim),
         Target("schedule", ("wgmma 128x128x64 cluster 2x1 stages 4 pingpong", "auto", "mma 64x64x32"), _schedule),
         Target("attention schedule", ("flash3 128x128 stages 2", "flash2", "unfused"), _attention_schedule),
         Target("vary", ("m=256:4096:*2", "sm.count=66,132", "l2.size=25 MiB:50 MiB:lin3", "m,n=1:9:4"), _vary),
