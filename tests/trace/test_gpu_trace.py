@@ -122,6 +122,22 @@ def test_counters_integrate_to_the_reports(hopper: Timeline) -> None:
     assert samples[-1].value == 0
 
 
+def test_clock_power_and_energy_are_those_of_the_report(hopper: Timeline) -> None:
+    record = simulate(HOPPER, "h100-sxm", schedule="wgmma").record
+    (kernel,), spec = record.kernels, load_arch("h100-sxm")
+    tracks = {t.name: i for i, t in enumerate(hopper.tracks)}
+    clock, power, energy = (
+        [sample for sample in hopper.samples if sample.track == tracks[name]]
+        for name in ("core clock", "power", "energy")
+    )
+    assert {sample.value for sample in clock} == {spec.clock.boost_hz / 1e6}
+    drained_fj = spec.power.static_mw * spec.launch.drain_ps  # after the last sample
+    assert energy[0].value == 0
+    assert energy[-1].value * 1e9 == pytest.approx(kernel.energy_fj - drained_fj, rel=0.01)
+    uj = sum(a.value * (b.at - a.at) for a, b in pairwise(power)) / spec.clock.boost_hz * 1e6
+    assert uj == pytest.approx(energy[-1].value, rel=0.01)
+
+
 def test_a_window_is_the_part_of_the_whole_that_touches_it(hopper: Timeline) -> None:
     first, last = 6000, 9000
     part = trace(HOPPER, "h100-sxm", Wanted(first, last), schedule="wgmma")

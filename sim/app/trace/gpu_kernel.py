@@ -17,7 +17,7 @@ import numpy as np
 
 from arch.gpu import GpuSpec
 from sim.app.trace.timeline import Timeline
-from sim.engine.clock import TICKS_PER_CYCLE
+from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
 from sim.gpu.check.instances import places
 from sim.gpu.counters import Counter
 from sim.gpu.engine.api import KernelResult, Launch
@@ -105,6 +105,37 @@ class Collector:
                 self.found.sample(track, self.at(t0), count * TICKS_PER_CYCLE / (t1 - t0) / divisor)
             if samples:
                 self.found.sample(track, self.at(samples[-1][0]), 0)
+        self._power(group)
+
+    def _power(self, group: int) -> None:
+        """Clock, power of the board between samples, and its energy since the first one."""
+        samples, model, width = self.launch.samples, self.launch.device.energy, int(Counter.WIDTH)
+        units = {"core clock": "MHz", "power": "W", "energy": "uJ"}
+        tracks = {name: self.found.child(name, group, unit) for name, unit in units.items()}
+        spent_fj = 0
+        for (t0, before), (t1, after) in pairwise(samples):
+            hz = self._clock_hz(t0)
+            done = after - before
+            window_ps = (t1 - t0) * PS_PER_S // (TICKS_PER_CYCLE * hz)
+            spent = model.window_fj(*model.actions_fj(done[:width], done[width:]), window_ps, hz).total_fj
+            self.found.sample(tracks["core clock"], self.at(t0), hz / 1e6)
+            self.found.sample(tracks["power"], self.at(t0), spent / max(window_ps, 1) / 1000)  # 1 fJ in 1 ps is 1 mW
+            self.found.sample(tracks["energy"], self.at(t0), spent_fj * 1e-9)
+            spent_fj += spent
+        if samples:
+            end = self.at(samples[-1][0])
+            self.found.sample(tracks["core clock"], end, self._clock_hz(samples[-1][0]) / 1e6)
+            self.found.sample(tracks["power"], end, 0)
+            self.found.sample(tracks["energy"], end, spent_fj * 1e-9)
+
+    def _clock_hz(self, tick: int) -> int:
+        """The clock at a tick of the kernel."""
+        clocks, begin = self.launch.clocks, 0
+        for (from_ps, hz), (to_ps, _) in pairwise(clocks):
+            begin += ps_to_ticks(to_ps - from_ps, hz)
+            if tick < begin:
+                return hz
+        return clocks[-1][1]
 
     def _sms(self) -> dict[int, int]:
         """Tracks GPC > SM of the SMs that have anything to show."""

@@ -272,6 +272,8 @@ class Launch:
         end = max(int(chip[Grid.END]), int(chip[Stores.LAST]))
         rest_ps = (end - tick) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz) + drain_ps
         if self.samples and tick < end <= chip[Recorder.TO]:
+            if self.samples[-1][0] > end:  # it was taken when the kernel had ended
+                self.samples.pop()
             self.samples.append((end, self._actions()))
         core, dram = model.actions_fj(counters, memory)
         spent = model.window_fj(core - before_core, dram - before_memory, max(rest_ps, 0), self.clock_hz)
