@@ -175,6 +175,23 @@ def test_each_mechanism_of_a_multiply_can_be_left_out(
     assert claims["k = 512 without pingpong"]["simulated"] < claims["k = 512"]["simulated"]
 
 
+def test_a_held_schedule_has_steps_where_the_chosen_one_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("what_if", tmp_path, monkeypatch, capsys)
+    found = {name: claim["simulated"] for name, claim in claims.items()}
+    assert code == 0
+    assert found["held, 120 over 128 SMs"] > 1.2
+    assert found["held, 104 over 120 SMs"] == pytest.approx(1, abs=0.02)
+    assert found["held, 132 over 128 SMs"] == pytest.approx(1, abs=0.01)
+    assert found["own choice over held, 120 SMs"] < 0.85
+    assert found["own choice, 120 over 128 SMs"] < found["held, 120 over 128 SMs"] - 0.1
+    # A clock acts alike both ways; the number of SMs is a cliff.
+    assert found["clock.boost, downwards"] == pytest.approx(found["clock.boost, upwards"], abs=0.2)
+    assert found["sm.count, downwards"] < -1.5
+    assert found["sm.count, upwards"] == pytest.approx(0, abs=0.1)
+
+
 def test_families_stay_below_their_roofs_and_energy_goes_with_the_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
