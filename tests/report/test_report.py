@@ -118,6 +118,42 @@ def test_figures_by_hand() -> None:
     assert document["bound"] == "compute"
 
 
+def test_roofs_by_hand() -> None:
+    """At half the boost clock; the products are the lowest roof, twice over: all that moves could be twice as fast."""
+    roofs = {roof["unit"]: roof for roof in Report(RUN).to_dict()["roofs"]}
+    assert next(iter(roofs)) in ("compute", "tensor pipe")
+    assert roofs["compute"]["tflops"] == pytest.approx(50)
+    assert roofs["tensor pipe"]["tflops"] == pytest.approx(50)  # 40 in 80 of 100 k cycles
+    assert roofs["dram"] == {"unit": "dram", "tflops": pytest.approx(100), "ops_per_byte": pytest.approx(100)}
+    assert roofs["l2"] == {"unit": "l2", "tflops": pytest.approx(100), "ops_per_byte": pytest.approx(50)}
+    assert "ops_per_byte" not in roofs["compute"]
+    few = changed(kernel={"counters": {**KERNEL.counters, "dram_read_bytes": 80_000_000}}).figures.roofs()
+    assert few[0].name == "dram"
+    assert few[0].intensity == pytest.approx(4e9 / 9e7)
+    assert few[0].ops_per_s == pytest.approx(few[0].bytes_per_s * few[0].intensity)
+
+
+def test_a_roof_holds_for_what_is_drawn() -> None:
+    axes = changed(kernel={"counters": {**KERNEL.counters, "dram_read_bytes": 80_000_000}}).plot_roofline()
+    labels = axes.get_legend_handles_labels()[1]
+    assert [label for label in labels if label.endswith("holds")] == ["dram: 44.4 TFLOPS, holds"]
+    assert len(labels) == 4
+    assert changed(flops=0).plot_roofline().get_legend() is None
+
+
+def test_a_comparison_says_what_each_time_contains() -> None:
+    own = changed(kernel={"transfer_ps": 30_000_000}, time_ps=105_000_000)
+    comparison = Comparison(RUN.workload, [own, Unsupported("other", "cannot")])
+    (contents,) = [s for s in comparison.sections() if s.title == "What each time contains"]
+    row = dict(zip(contents.header, contents.rows[0], strict=True))
+    assert row["launches"] == "2.00 us"
+    assert row["host transfers"] == "30.00 us"
+    assert row["outside kernels"] == "5.00 us"
+    assert row["on the device"] == "70.00 us"
+    assert "PCIe" in str(row["energy without"])
+    assert own.to_dict()["on_device_us"] == pytest.approx(70)
+
+
 def test_several_kernels_sum_and_weigh_the_clock_by_cycles() -> None:
     second = dataclasses.replace(KERNEL, name="reduce", cycles=300_000, clock_hz=2_000_000_000, time_ps=150_000_000)
     figures = Figures.of_run(dataclasses.replace(RUN, kernels=(KERNEL, second)))
@@ -232,8 +268,10 @@ def test_pictures_draw_into_given_axes() -> None:
     _, axes = plt.subplots(1, 2)
     report = Report(RUN)
     assert report.plot_roofline(ax=axes[0]) is axes[0]
-    (point,) = [line for line in axes[0].lines if line.get_marker() == "o"]
-    assert np.asarray(point.get_xydata()) == pytest.approx(np.array([[100, 40]]))
+    points = [line.get_xydata() for line in axes[0].lines if line.get_marker() == "o"]  # of DRAM and L2
+    assert np.sort(np.concatenate([np.asarray(p) for p in points]), axis=0) == pytest.approx(
+        np.array([[50, 40], [100, 40]])
+    )
     assert report.plot_stalls(ax=axes[1]) is axes[1]
     assert sum(patch.get_width() for patch in axes[1].patches if isinstance(patch, Rectangle)) == pytest.approx(1)
     compared = Comparison(RUN.workload, [report, changed(machine=dataclasses.replace(MACHINE, name="b"))])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arch.load import load_arch
+from sim.app.run import simulate
 from sim.engine.clock import TICKS_PER_CYCLE, ps_to_ticks
 from sim.tpu.assembly import assemble
 from sim.tpu.machine import Calendar, Machine, Result
@@ -80,3 +81,14 @@ def test_accumulators_are_not_written_before_they_have_been_read() -> None:
     assert second[0] == read_end + 50 * TICKS_PER_CYCLE
     assert second[1] < read_end
     assert spent(other, "matrix0", "accumulators") == 0 < spent(same, "matrix0", "accumulators")
+
+
+def test_transfers_are_what_a_run_would_save_whose_data_are_there_at_once() -> None:
+    """A small product waits for its input and its output; ten times the link leaves little of that."""
+    plain, wide = (
+        simulate("gemm m=200 n=256 k=256", "tpu-v1", set=words).record.kernels[0]
+        for words in ([], ["pcie.bandwidth=125 GB/s", "pcie.latency=0.01 us"])
+    )
+    assert 0.3 * plain.time_ps < plain.transfer_ps < plain.time_ps
+    assert wide.transfer_ps < 0.3 * plain.transfer_ps
+    assert wide.time_ps - wide.transfer_ps == pytest.approx(plain.time_ps - plain.transfer_ps, rel=0.01)

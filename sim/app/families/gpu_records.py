@@ -32,11 +32,12 @@ def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
         peak_ops_per_s=int(max(tensor, vector)),
         peak_hz=spec.clock.tensor_hz if tensor >= vector else spec.clock.boost_hz,
         bandwidths={
+            "smem": int(spec.sm.count * spec.shared.bandwidth_bytes_per_cycle * spec.clock.boost_hz),
             "l2": int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * spec.clock.boost_hz),
             "dram": spec.dram.bandwidth_bytes_per_s,
             "pcie": spec.pcie.bandwidth_bytes_per_s,
         },
-        clocked=("l2",),
+        clocked=("smem", "l2"),
         power_limit_mw=spec.power.limit_mw,
         instances=dict.fromkeys(_PIPES, sub_cores),
         spec=spec.model_dump(mode="json", by_alias=True),
@@ -150,6 +151,7 @@ def copy_record(label: str, copy: Copy, time_ps: int, spec: GpuSpec) -> KernelRe
         time_ps=time_ps,
         counters={"pcie_read_bytes": copy.size_bytes},
         own=GpuLaunch((1, 1, 1)),
+        transfer_ps=time_ps,
     )
 
 

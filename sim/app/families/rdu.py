@@ -261,6 +261,7 @@ class CopyPlan:
         host = self.spec.host
         time_ps = host.latency_ps + -(-self.op.bytes * PS_PER_S // host.bandwidth_bytes_per_s)
         kernel = _transfer(self.spec, "copy_h2d", "pcie", time_ps, {"pcie_read_bytes": self.op.bytes})
+        kernel = replace(kernel, transfer_ps=time_ps)
         return _moved(self.request, self.spec, machine_figures(self.spec, self.spec.default_dtype), kernel, "pcie")
 
 

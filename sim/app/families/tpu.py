@@ -147,6 +147,7 @@ class ProgramPlan:
         replaced = request.program or isinstance(op, OwnProgram)
         alone = _alone(spec, program) if replaced else array_cycles(op, spec, config)
         record = _kernel(spec, program, result, alone)
+        record = replace(record, transfer_ps=record.time_ps - _untransferred_ps(spec, program))
         host_ps = spec.host.turnaround_ps if request.scope == "host" else 0
         called = host_ps > 0 or any(isinstance(step, InterruptHost) for step in program.instructions)
         return Ran(
@@ -218,6 +219,17 @@ def _unlimited(spec: TpuSpec) -> TpuSpec:
     )
 
 
+def _untransferred_ps(spec: TpuSpec, program: Program) -> int:
+    """Time of a program whose data are between host and device at once."""
+    at_once = spec.pcie.model_copy(update={"bandwidth_bytes_per_s": _NO_LIMIT * PS_PER_S, "latency_ps": 0})
+    result = Machine(spec.model_copy(update={"pcie": at_once}), program).run()
+    return _time_ps(spec, result)
+
+
+def _time_ps(spec: TpuSpec, result: Result) -> int:
+    return -(-result.ticks * PS_PER_S // (TICKS_PER_CYCLE * spec.clock.boost_hz))
+
+
 def _alone(spec: TpuSpec, program: Program) -> int:
     """Cycles until the last sum has left the array, where only the array takes time."""
     return -(-Machine(spec, program, alone=True).run().array_ticks // TICKS_PER_CYCLE)
@@ -257,7 +269,7 @@ def machine_figures(spec: TpuSpec, dtype: str) -> MachineFigures:
 def _kernel(spec: TpuSpec, program: Program, result: Result, array: int) -> KernelRecord:
     """The record of a run; energy is what each action costs, and static power for as long as it took."""
     cycles = -(-result.ticks // TICKS_PER_CYCLE)
-    time_ps = -(-result.ticks * PS_PER_S // (TICKS_PER_CYCLE * spec.clock.boost_hz))
+    time_ps = _time_ps(spec, result)
     counts = result.counters
     matrix = _summed(account for name, account in result.accounts.items() if name.startswith("matrix"))
     units = {"matrix": matrix} | {n: a for n, a in result.accounts.items() if not n.startswith("matrix")}

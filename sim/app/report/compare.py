@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.asked import titled
+from sim.app.report.families import family
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
 from sim.app.report.sections import Section, bytes_text, ghz_text, percent, sections_of, time_text
@@ -64,7 +65,10 @@ class Comparison(Shown):
 
     def sections(self) -> list[Section]:
         """The table, then what bounds each machine, in words."""
-        found = [Section(self.title, tuple(_cells(report) for report in self.reports), _HEADER)]
+        found = [
+            Section(self.title, tuple(_cells(report) for report in self.reports), _HEADER),
+            Section("What each time contains", tuple(_contents(report) for report in self.reports), _CONTENTS),
+        ]
         for report in self.reports:
             verdict = sections_of(report)[-1]
             found.append(Section(f"{verdict.title}: {report.record.machine_label}", verdict.rows))
@@ -77,6 +81,27 @@ _HEADER = (
     *("machine", "dtype", "time", "cycles", "clock", "TFLOPS", "of peak", "bound"),
     *("ops/byte", "ridge", "external", "energy", "pJ/op", "schedule"),
 )
+
+
+def _part(ps: int) -> str:
+    return time_text(ps) if ps else "none"
+
+
+_CONTENTS = ("machine", "scope", "launches", "host transfers", "outside kernels", "on the device", "energy without")
+
+
+def _contents(report: Report) -> tuple[str, ...]:
+    """What a machine's time is made of, and what its energy leaves out."""
+    run, figures = report.record, report.figures
+    return (
+        run.machine_label,
+        run.scope,
+        _part(figures.launch_ps),
+        _part(figures.transfer_ps),
+        _part(figures.time_ps - figures.device_ps),
+        time_text(figures.on_device_ps),
+        "" if figures.energy_j is None else family(run.machine.family).ENERGY_WITHOUT,
+    )
 
 
 def _cells(report: Report) -> tuple[str, ...]:

@@ -21,6 +21,10 @@ class FamilyReport(Protocol):
         """Heading of the stall stack."""
 
     @property
+    def ENERGY_WITHOUT(self) -> str:
+        """What the energy of a run leaves out."""
+
+    @property
     def SECTIONS(self) -> Sequence[Callable[[Report], Section]]:
         """Makers of sections, after the memory chart."""
 

@@ -59,6 +59,20 @@ def hit_rates(counters: Mapping[str, int]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
+class Roof:
+    """What one unit lets a run reach: operations a second at which it would be busy all the time.
+
+    bytes_per_s, intensity: of a memory level, its bandwidth at the clock that ran, and operations a byte that moved on
+    it; 0 of arithmetic, whose roof is flat.
+    """
+
+    name: str
+    ops_per_s: float
+    bytes_per_s: float = 0.0
+    intensity: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """What a report says about one kernel, or about several run one after the other.
 
@@ -166,7 +180,22 @@ class Figures:
     @property
     def overhead_ps(self) -> int:
         """Time that is not work of a kernel: what the scope adds, and the kernels' own launch parts."""
-        return self.time_ps - self.device_ps + sum(total(k.launch_ps for k in self.kernels).values())
+        return self.time_ps - self.device_ps + self.launch_ps
+
+    @property
+    def launch_ps(self) -> int:
+        """Time of the kernels' own launch parts, picoseconds."""
+        return sum(total(k.launch_ps for k in self.kernels).values())
+
+    @property
+    def transfer_ps(self) -> int:
+        """Time that goes to moving data between host and device, picoseconds."""
+        return sum(k.transfer_ps for k in self.kernels)
+
+    @property
+    def on_device_ps(self) -> int:
+        """Time of the kernels without host transfers, picoseconds: what all families of machines have alike."""
+        return self.device_ps - self.transfer_ps
 
     def speed_of_light(self) -> dict[str, float]:
         """Share of its peak that each unit reached while kernels ran: compute at the mean clock, memories, pipes."""
@@ -174,14 +203,10 @@ class Figures:
         clock_ratio = self.clock_hz / self.machine.boost_hz
         peak_ratio = self.clock_hz / (self.machine.peak_hz or self.machine.boost_hz)
         found = {"compute": self.flops / (self.machine.peak_ops_per_s * peak_ratio * device_s)}
-        moved = {
-            level: max(sides.values()) if level in self.machine.duplex else sum(sides.values())
-            for level, sides in level_bytes(self.counters).items()
-        }
+        moved = self._moved()
         for level in reversed(LEVELS):
             if level in moved and level in self.machine.bandwidths:
-                ratio = clock_ratio if level in self.machine.clocked else 1.0
-                found[level] = moved[level] / (self.machine.bandwidths[level] * ratio * device_s)
+                found[level] = moved[level] / (self._bandwidth(level, clock_ratio) * device_s)
         for pipe, count in self.machine.instances.items():
             busy = self.counters.get(f"{pipe}_busy_cycles", 0)
             if busy:
@@ -189,6 +214,32 @@ class Figures:
         if "host" in self.stalls:  # the host works between transfers, as a unit of its own
             found["host"] = self.stalls["host"].get("busy", 0) / sum(self.stalls["host"].values())
         return found
+
+    def roofs(self) -> list[Roof]:
+        """The roofs over the run, the lowest first: of its arithmetic, each memory level and each pipe.
+
+        A pipe's is what the run's own mix of instructions lets it reach: softmax has that of the special-function pipe.
+        """
+        rate, clock_ratio = self.flops / (self.device_ps * 1e-12), self.clock_hz / self.machine.boost_hz
+        moved, found = self._moved(), []
+        for name, share in self.speed_of_light().items():
+            if not share or not rate:
+                continue
+            if name in moved:
+                found.append(Roof(name, rate / share, self._bandwidth(name, clock_ratio), self.flops / moved[name]))
+            else:
+                found.append(Roof(name, rate / share))
+        return sorted(found, key=lambda roof: roof.ops_per_s)
+
+    def _moved(self) -> dict[str, int]:
+        """Bytes by level, of duplex levels those of the busier direction."""
+        return {
+            level: max(sides.values()) if level in self.machine.duplex else sum(sides.values())
+            for level, sides in level_bytes(self.counters).items()
+        }
+
+    def _bandwidth(self, level: str, clock_ratio: float) -> float:
+        return self.machine.bandwidths[level] * (clock_ratio if level in self.machine.clocked else 1.0)
 
     @property
     def bound(self) -> str:

@@ -12,6 +12,9 @@ from sim.app.report.verdict import WORTH_A_WORD, at_most
 if TYPE_CHECKING:
     from sim.app.report.report import Report
 
+ENERGY_WITHOUT = "the host, copies over PCIe, links between devices"
+"""What the energy of a run leaves out."""
+
 STALL_TITLE = "Stall stack (warps: share of warp-cycles; issue: share of issue slots)"
 
 REMEDIES = {
@@ -113,6 +116,11 @@ def bound(figures: Figures) -> str:
             return (
                 f"The L2 is busy: {percent(reached['l2'])} of its bandwidth. Larger tiles or multicast in clusters "
                 "would move it."
+            )
+        case "smem":
+            return (
+                f"Shared memory is busy: {percent(reached['smem'])} of its bandwidth. Larger register tiles, operands "
+                "from registers or a wider shared memory would move it; more DRAM bandwidth would not."
             )
         case "pcie":
             rate = figures.machine.bandwidths["pcie"] * 1e-9

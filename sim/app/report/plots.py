@@ -15,7 +15,7 @@ from sim.app.report import palette
 from sim.app.report.asked import titled
 from sim.app.report.figures import Figures, shares
 from sim.app.report.profile import profile
-from sim.app.report.sections import SMALLEST_STALL, words
+from sim.app.report.sections import SMALLEST_ROOF, SMALLEST_STALL, ops_text, words
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TITLE_WIDTH = 48
 """Letters of a title's line, as many as stand above a picture."""
 _LEGEND_WIDTH = 30
+_FAR_ROOFS = 4
+"""Roofs of arithmetic that are so many times as high as the lowest are left out of a picture."""
 _MOST_TICKS = 20
 """Layers that are named beside a picture."""
 _LABELLED = 0.06
@@ -52,8 +54,59 @@ def _workload(reports: Sequence[Report]) -> str:
     return titled(reports[0].record.workload, list(unusual))
 
 
+def roofs_of(report: Report, ax: Axes | None = None) -> Axes:
+    """The roofs over one run: a slope and a point for each memory level, over operations a byte of what moved on it,
+    and a line for each kind of arithmetic. The lowest, which holds, is thick."""
+    figures = report.figures
+    roofs = [roof for roof in figures.roofs() if roof.ops_per_s * SMALLEST_ROOF <= figures.ops_per_s]
+    ax = coloured(ax or plt.subplots(figsize=(7, 4.5), layout="constrained")[1])
+    ax.set_title(picture_title(report.record.title), fontsize="medium")
+    ax.set(xlabel="operations a byte of what moved on each level", ylabel=_unit([report]))
+    if not roofs:
+        ax.text(0.5, 0.5, "no operations, no roof", ha="center", transform=ax.transAxes)
+        return ax
+    flat = [roof.ops_per_s for roof in roofs if not roof.bytes_per_s]
+    peak = min(flat) if flat else max(roof.ops_per_s for roof in roofs)
+    roofs = [roof for roof in roofs if roof.bytes_per_s or roof.ops_per_s <= _FAR_ROOFS * peak]
+    reached = figures.ops_per_s
+    ends = [value for roof in roofs if roof.bytes_per_s for value in (roof.intensity, peak / roof.bytes_per_s)] or [1.0]
+    x = np.geomspace(min(ends) / 4, max(ends) * 4, 200)
+    colours = [palette.SERIES[i % len(palette.SERIES)] for i in range(len(roofs))]
+    for i, roof in enumerate(roofs):
+        text = f"{words(roof.name)}: {ops_text(roof.ops_per_s, report.record.dtype)}{', holds' if i == 0 else ''}"
+        height = np.minimum(x * roof.bytes_per_s, peak) if roof.bytes_per_s else np.full_like(x, roof.ops_per_s)
+        style = {
+            "color": colours[i],
+            "linewidth": 2.5 if i == 0 else 1.0,
+            "linestyle": "-" if roof.bytes_per_s else "--",
+        }
+        ax.loglog(x, height * 1e-12, label=text, **style)
+        if roof.bytes_per_s:
+            ax.plot(roof.intensity, reached * 1e-12, "o", color=colours[i])
+    ax.axhline(reached * 1e-12, color="0.4", linewidth=0.8, linestyle=":")
+    ax.set_ylim(min(reached, roofs[0].ops_per_s) * 1e-12 / 8, peak * 1e-12 * _FAR_ROOFS * 1.5)
+    _log_axes(ax)
+    ax.legend(fontsize="small", title=f"roofs over {ops_text(reached, report.record.dtype)}", loc="lower right")
+    return ax
+
+
+def _unit(reports: Sequence[Report]) -> str:
+    return "TOPS" if all(report.record.dtype.startswith("int") for report in reports) else "TFLOPS"
+
+
+def _log_axes(ax: Axes) -> None:
+    """Plain numbers beside logarithmic axes."""
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    ax.grid(visible=True, alpha=0.2)
+
+
 def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
-    """Rooflines of all machines and a point a report: TFLOPS over operations per byte of external memory."""
+    """Rooflines of all machines and a point a report: TFLOPS over operations per byte of external memory. A bar above
+    a point is the roof that holds it, where that is another unit's."""
     ax = coloured(ax or plt.subplots(figsize=(6, 4), layout="constrained")[1])
     intensities = [report.figures.intensity for report in reports]
     ridges = [report.figures.ridge for report in reports]
@@ -66,15 +119,17 @@ def roofline(reports: Sequence[Report], ax: Axes | None = None) -> Axes:
             x, roof, label=picture_title(f"{report.record.machine_label} {report.record.dtype}", _LEGEND_WIDTH)
         )
         ax.plot(figures.intensity, figures.ops_per_s * 1e-12, "o", color=line.get_color())
-    unit = "TOPS" if all(report.record.dtype.startswith("int") for report in reports) else "TFLOPS"
-    ax.set(xlabel="operations a byte of external memory", ylabel=unit)
+        held = next(iter(figures.roofs()), None)
+        if held is not None and held.name != "compute" and held.name not in machine.external:
+            at = (figures.intensity, held.ops_per_s * 1e-12)
+            ax.plot(*at, "_", color=line.get_color(), markersize=14)
+            ax.annotate(
+                words(held.name), at, (8, 0), textcoords="offset points", color=line.get_color(), fontsize="x-small",
+                va="center",
+            )  # fmt: skip
+    ax.set(xlabel="operations a byte of external memory", ylabel=_unit(reports))
     ax.set_title(picture_title(_workload(reports)), fontsize="medium")
-    for axis in (ax.xaxis, ax.yaxis):
-        low, high = axis.get_view_interval()
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-    ax.grid(visible=True, alpha=0.2)
+    _log_axes(ax)
     ax.legend()
     return ax
 

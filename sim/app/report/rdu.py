@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from sim.app.report.report import Report
 
+ENERGY_WITHOUT = "the host, copies over PCIe, links between sockets but for collectives"
+"""What the energy of a run leaves out."""
+
 STALL_TITLE = "Stall stack (pcus: share of PCU-cycles; memory stages: share of their cycles)"
 
 REASONS = ("busy", "no_input", "no_room", "memory", "network", "reconfiguration", "idle")

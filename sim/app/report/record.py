@@ -130,6 +130,8 @@ class KernelRecord:
     energy_fj: int = 0
     launch_ps: Mapping[str, int] = field(default_factory=dict)
     """Parts of the launch that belong to `time_ps`: `command`, `instruction_fetch`, `descriptor_fetch`, ..."""
+    transfer_ps: int = 0
+    """By how much shorter it would be if data were between host and device at once."""
     throttle_reason: str | None = None
     """`power`, `regulator` or `locked` when the clock stayed below boost; None at boost."""
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.families import family
-from sim.app.report.figures import Figures, level_bytes, shares
+from sim.app.report.figures import Figures, Roof, level_bytes, shares
 from sim.app.report.profile import profile
 from sim.app.report.record import KernelRecord, RunRecord
 from sim.app.report.render import Shown
@@ -98,10 +98,10 @@ class Report(Shown):
         return {"name": kernel.name, "schedule": kernel.schedule, **_measured(figures, figures.flops // 2)}
 
     def plot_roofline(self, ax: Axes | None = None) -> Axes:
-        """Draws the machine's roofline and this run on it (operations per byte of external memory)."""
-        from sim.app.report.plots import roofline
+        """Draws the roofs over this run: of each memory level, by what moved on it, and of each pipe."""
+        from sim.app.report.plots import roofs_of
 
-        return roofline([self], ax)
+        return roofs_of(self, ax)
 
     def plot_stalls(self, ax: Axes | None = None) -> Axes:
         """Draws what the cycles of one unit (of a GPU: warps) were spent on, one bar a kernel."""
@@ -139,11 +139,19 @@ def _measured(figures: Figures, macs: int) -> dict[str, Any]:
         "bound": figures.bound,
         "bytes": level_bytes(figures.counters),
         "stalls": {unit: shares(counts) for unit, counts in figures.stalls.items()},
+        "on_device_us": figures.on_device_ps / 1e6,
+        "roofs": [_roof_dict(roof) for roof in figures.roofs()] or None,
         "energy_j": figures.energy_j,
         "power_w": figures.power_w,
         figures.machine.family: _without_none(family(figures.machine.family).details(figures)),
     }
     return _without_none(result)
+
+
+def _roof_dict(roof: Roof) -> dict[str, Any]:
+    """A roof by schema.json."""
+    over = {"ops_per_byte": roof.intensity} if roof.intensity else {}
+    return {"unit": roof.name, "tflops": roof.ops_per_s * 1e-12, **over}
 
 
 def _without_none(mapping: dict[str, Any]) -> dict[str, Any]:

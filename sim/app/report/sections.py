@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sim.app.report.report import Report
 
 BAR_WIDTH = 30
+SMALLEST_ROOF = 0.01
+"""A roof of which a run reaches less is not listed."""
+
 SMALLEST_STALL = 0.005
 """Stall reasons below this share are summed up as `other`."""
 
@@ -184,17 +187,16 @@ def _roofline(report: Report) -> Section:
     figures = report.figures
     if not figures.flops:
         return Section("Roofline", ())
-    side = "compute" if figures.intensity >= figures.ridge else "memory"
-    roof = min(float(figures.machine.peak_ops_per_s), figures.intensity * figures.external_bytes_per_s)
-    achieved, most = (ops_text(rate, report.record.dtype) for rate in (figures.ops_per_s, roof))
-    return Section(
-        "Roofline",
-        (
-            ("intensity", f"{figures.intensity:.1f} operations a byte of external memory"),
-            ("ridge", f"{figures.ridge:.1f}, so the {side} roof is over it"),
-            ("under its roof", f"{achieved} of {most} ({percent(figures.ops_per_s / roof)})"),
-        ),
-    )
+    roofs, dtype = figures.roofs(), report.record.dtype
+    rows: list[tuple[Cell, ...]] = []
+    for i, roof in enumerate(roofs):
+        share = figures.ops_per_s / roof.ops_per_s
+        if i and share < SMALLEST_ROOF:
+            continue
+        over = f"{roof.intensity:.3g} ops a byte" if roof.intensity else ""
+        holds = "holds" if i == 0 else ""
+        rows.append((words(roof.name), over, ops_text(roof.ops_per_s, dtype), percent(share), holds))
+    return Section("Roofline", tuple(rows), ("unit", "moved there", "its roof", "reached", ""))
 
 
 def _stalls(report: Report) -> Section:

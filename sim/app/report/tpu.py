@@ -12,6 +12,9 @@ from sim.app.report.verdict import WORTH_A_WORD, at_most
 if TYPE_CHECKING:
     from sim.app.report.report import Report
 
+ENERGY_WITHOUT = "the host and what it computes, activation and vector unit but for their share of static power"
+"""What the energy of a run leaves out."""
+
 STALL_TITLE = "Where each unit's cycles went"
 
 WEIGHT_CAUSES = ("weight_stall", "weight_shift")
