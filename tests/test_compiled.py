@@ -32,6 +32,20 @@ def test_a_cubins_kernel_gives_the_report_of_any_run(capsys: pytest.CaptureFixtu
     assert report["macs"] == 0
 
 
+def test_the_report_says_where_in_the_source_warps_spent_their_time(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", *ADD, "--grid", "16", *PARAMETERS, "--param", "n=8192"]
+    assert main([*words, "--json"]) == 0
+    lines = json.loads(capsys.readouterr().out)["gpu"]["source"]
+    assert (lines[0]["file"], max(lines[0]["warp_cycles"], key=lines[0]["warp_cycles"].get)) == (
+        "kernels.py",
+        "long_scoreboard",
+    )
+    assert "tl.load" in (FOLDER / "kernels.py").read_text(encoding="utf-8").splitlines()[lines[0]["line"] - 1]
+    assert all(line["instructions"] % (16 * 4) == 0 for line in lines)  # of each of the 64 warps
+    assert main(words) == 0
+    assert f"kernels.py:{lines[0]['line']}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

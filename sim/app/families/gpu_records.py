@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from arch.gpu import GpuSpec
-from sim.app.report.record import GpuLaunch, KernelRecord, MachineFigures, Occupancy
+from sim.app.report.record import GpuLaunch, KernelRecord, MachineFigures, Occupancy, SourceLine
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import KernelResult, Launch
+from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.host.model import Copy
 from sim.link.collective import Outcome
 from workloads.ops import AllReduce
@@ -78,6 +79,7 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
             ),
             waves_milli=1000 * kernel.ctas // resident,
             tail_cycles=_tail_ticks(launch) // TICKS_PER_CYCLE,
+            source=_source_lines(launch),
         ),
         energy_fj=result.energy_fj,
         launch_ps={
@@ -87,6 +89,17 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
         },
         throttle_reason=throttle_reason,
     )
+
+
+def _source_lines(launch: Launch) -> list[SourceLine]:
+    """Of a compiled kernel, the lines of its source, the one that took most of its warps' time first."""
+    if not isinstance(launch.kernel, OwnLoopKernel):
+        return []
+    lines = [
+        SourceLine(spent.file, spent.line, spent.instructions, to_cycles(spent.ticks))
+        for spent in launch.kernel.source(launch.program)
+    ]
+    return sorted(lines, key=lambda line: -sum(line.cycles.values()))
 
 
 def counters(result: KernelResult, spec: GpuSpec) -> dict[str, int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import LATENCY_BOUND_BELOW, Figures, hit_rates, shares, total
-from sim.app.report.record import GpuLaunch, KernelRecord
+from sim.app.report.record import GpuLaunch, KernelRecord, SourceLine
 from sim.app.report.sections import Section, ghz_text, percent, time_text, words
 from sim.app.report.verdict import WORTH_A_WORD, at_most
 
@@ -34,6 +36,9 @@ REMEDIES = {
 }
 """What moves a warp state; states without an entry are not commented on. `_remedy` knows those that depend on more."""
 
+_LINES = 10
+"""Lines of the source that a report shows."""
+
 PIPE_STATES = ("math_pipe_throttle", "gmma")
 """States in which a warp waits for a pipe."""
 
@@ -54,7 +59,16 @@ def details(figures: Figures) -> dict[str, Any]:
         "launch_us": {name: ps / 1e6 for name, ps in total(k.launch_ps for k in figures.kernels).items()},
         "counters": dict(figures.counters),
         "throttle_reason": kernel.throttle_reason,
+        **({"source": source_dicts(launch)} if launch.source else {}),
     }
+
+
+def source_dicts(launch: GpuLaunch) -> list[dict[str, Any]]:
+    """Lines of the source of a compiled kernel."""
+    return [
+        {"file": s.file, "line": s.line, "instructions": s.instructions, "warp_cycles": dict(s.cycles)}
+        for s in launch.source
+    ]
 
 
 def occupancy_dict(launch: GpuLaunch) -> dict[str, Any] | None:
@@ -91,7 +105,21 @@ def _occupancy(report: Report) -> Section:
     return Section("Occupancy", tuple(rows))
 
 
-SECTIONS = (_occupancy,)
+def _source(report: Report) -> Section:
+    """Where in the source of a compiled kernel the time of its warps went; without rows for others."""
+    kernel = max(report.record.kernels, key=lambda k: k.time_ps)
+    lines: Sequence[SourceLine] = kernel.own.source
+    every = sum(sum(line.cycles.values()) for line in lines)
+    rows = []
+    for line in lines[:_LINES]:
+        cycles = sum(line.cycles.values())
+        reason = max(line.cycles, key=lambda name: line.cycles[name])
+        share = f"{percent(cycles / max(every, 1))} of warp-cycles, most {words(reason)}"
+        rows.append((f"{Path(line.file).name}:{line.line}", f"{share}; {line.instructions:,} instructions"))
+    return Section("Source", tuple(rows))
+
+
+SECTIONS = (_occupancy, _source)
 LAYER_COLUMNS = ()
 draw = None
 

@@ -48,6 +48,17 @@ class Occupancy:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of the source of a compiled kernel. instructions: of warps. cycles: of warps, by the state in which they
+    waited to issue its instructions or issued them."""
+
+    file: str
+    line: int
+    instructions: int
+    cycles: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class GpuLaunch:
     """What only a launch on a GPU has."""
 
@@ -58,6 +69,8 @@ class GpuLaunch:
     """CTAs (or clusters' CTAs) divided by those that are resident at once, times 1000."""
     tail_cycles: int = 0
     """Cycles from the first SM that has no work left to the end."""
+    source: Sequence[SourceLine] = ()
+    """Of compiled kernels, the line that took most of its warps' time first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,16 @@ STOPPED = -3
 """What a loop returns in place of a tick where the kernel has done what no kernel may."""
 
 
+@dataclass(frozen=True)
+class SpentLine:
+    """A line of the source of a kernel. instructions: of warps. ticks: of warps, by state."""
+
+    file: str
+    line: int
+    instructions: int
+    ticks: Mapping[str, int]
+
+
 @dataclass(frozen=True, eq=False)
 class OwnLoopKernel(Kernel):
     """A kernel whose tables another loop reads than `sim.gpu.engine.loop`."""
@@ -36,6 +46,10 @@ class OwnLoopKernel(Kernel):
     @abstractmethod
     def loop(self) -> Callable[..., int]:
         """A kernel with the arguments of `sim.gpu.engine.loop.advance`; STOPPED in place of a tick ends the run."""
+
+    @abstractmethod
+    def source(self, tables: Any) -> list[SpentLine]:
+        """Where in its source the time of warps went, a line each."""
 
     @abstractmethod
     def stopped(self, tables: Any) -> Exception:

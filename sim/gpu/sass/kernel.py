@@ -14,7 +14,7 @@ from arch.gpu import GpuSpec
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Reason
-from sim.gpu.engine.own_loop import OwnLoopKernel, warps_of
+from sim.gpu.engine.own_loop import OwnLoopKernel, SpentLine, warps_of
 from sim.gpu.engine.tree import FAR, TreeFigure
 from sim.gpu.engine.warp import Warp
 from sim.gpu.language import GlobalTensor, Program, Role, SharedTile
@@ -126,6 +126,19 @@ class SassKernel(OwnLoopKernel):
                 number = addresses[value.array] if isinstance(value, Pointer) else value
                 bank[at : at + size] = (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
         return bytes(bank)
+
+    def source(self, tables: SassProgram) -> list[SpentLine]:
+        """Ticks of warps by line, on which they waited to issue its instructions or issued them."""
+        rows: dict[tuple[str, int], list[int]] = {}
+        for row, instruction in enumerate(self.compiled.function.instructions):
+            rows.setdefault((instruction.file, instruction.line), []).append(row)
+        found = []
+        for (file, line), of_line in rows.items():
+            spent = tables.spent[of_line].sum(axis=0)
+            ticks = {reason.name.lower(): int(spent[reason]) for reason in Reason if spent[reason]}
+            if line and ticks:
+                found.append(SpentLine(file, line, int(tables.issued[of_line, 0].sum()), ticks))
+        return found
 
     # ---- what goes wrong
 
