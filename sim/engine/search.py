@@ -19,13 +19,13 @@ _INT32_BYTES = 4
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _find(typing_context: Any, array: Any, cache_set: Any, tag: Any) -> Any:
+def _find(typing_context: Any, array: Any, first: Any, tag: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = make_array(signature.args[0])(context, builder, arguments[0]).data
         word, index = ir.IntType(32), arguments[1].type
         row = ir.VectorType(word, TAGS)
-        first = builder.gep(data, [builder.mul(arguments[1], ir.Constant(index, TAGS))])
-        tags = builder.load(builder.bitcast(first, row.as_pointer()), align=_INT32_BYTES)
+        first_tag = builder.gep(data, [arguments[1]])
+        tags = builder.load(builder.bitcast(first_tag, row.as_pointer()), align=_INT32_BYTES)
         lane = builder.insert_element(ir.Constant(row, ir.Undefined), builder.trunc(arguments[2], word), word(0))
         wanted = builder.shuffle_vector(lane, lane, ir.Constant(row, [0] * TAGS))
         equal = builder.bitcast(builder.icmp_signed("==", tags, wanted), ir.IntType(TAGS))
@@ -48,8 +48,7 @@ def _lowest_plainly(mask: int) -> int:
     return int(mask & -mask).bit_length() - 1
 
 
-def _find_plainly(tags: Any, cache_set: int, tag: int) -> int:
-    first = cache_set * TAGS
+def _find_plainly(tags: Any, first: int, tag: int) -> int:
     for place in range(TAGS):
         if tags[first + place] == tag:
             return place
@@ -58,6 +57,6 @@ def _find_plainly(tags: Any, cache_set: int, tag: int) -> int:
 
 checked = getattr(config, "DISABLE_JIT", 0) or getattr(config, "BOUNDSCHECK", None)
 find_tag: Any = inner(inline=True)(_find_plainly) if checked else _find
-"""find_tag(tags, cache_set, tag): place of a tag among those of a set, int32, set after set; -1 where it is not."""
+"""find_tag(tags, first, tag): place of a tag among those of a set, int32, from index `first` on; -1 where it is not."""
 lowest_bit: Any = _lowest_plainly if getattr(config, "DISABLE_JIT", 0) else _lowest
 """lowest_bit(mask): number of the lowest bit that is set in an int64 other than 0."""

@@ -23,7 +23,7 @@ from sim.memory.dram import DramFigures, DramSpec, DramState, drop_writes, lower
 from sim.memory.hashing import reciprocal
 from sim.memory.l2 import read_lines, write_lines
 from sim.memory.replacement import MAX_WAYS, POLICIES, first_word
-from sim.memory.sets import DIRTY_SHIFT, READY_SHIFT, VALID
+from sim.memory.sets import DIRTY_SHIFT, FIRST_WORD, ORDER, READY_SHIFT, SET_WORDS, VALID
 
 FIGURES = (
     "dram.atom",
@@ -103,17 +103,15 @@ class MemorySpec(NamedTuple):
 class MemoryState(NamedTuple):
     """Contents and calendars, all C-contiguous.
 
-    tags: int32 [slices * sets * TAGS], line or -1. lines: int64, the same shape (see `sets.READY_SHIFT`).
-    order: int64 [slices * sets], words of `replacement`. read_free, write_free: int64 [slices]. link_free: int64 [2],
-    by the partition that receives. waiting, waiting_start: int64 [slices * coalesced], line and sectors of reads that
-    wait or waited at a slice, and when they are served; waiting_next: int64 [slices], the entry that is replaced next.
-    ahead: int64 [5, AHEAD], lines that are looked up next and where they are (see `ahead.SET`). counters: int64
-    [len(MemoryCounter)].
+    lines: int64 [slices * sets * SET_WORDS], rows of sets (see `sets`); tags: the same memory as int32. read_free,
+    write_free: int64 [slices]. link_free: int64 [2], by the partition that receives. waiting, waiting_start: int64
+    [slices * coalesced], line and sectors of reads that wait or waited at a slice, and when they are served;
+    waiting_next: int64 [slices], the entry that is replaced next. ahead: int64 [5, AHEAD], lines that are looked up
+    next and where they are (see `ahead.SET`). counters: int64 [len(MemoryCounter)].
     """
 
     tags: NDArray[np.int32]
     lines: NDArray[np.int64]
-    order: NDArray[np.int64]
     read_free: NDArray[np.int64]
     write_free: NDArray[np.int64]
     link_free: NDArray[np.int64]
@@ -184,11 +182,10 @@ def _atoms_of_sectors(sectors_per_atom: int) -> int:
 
 def new_memory_state(spec: MemorySpec) -> MemoryState:
     """State at tick 0 with an empty cache."""
-    count = spec.slices * spec.sets
-    return MemoryState(
-        tags=filled(count * TAGS, np.int32, -1),
-        lines=filled(count * TAGS, np.int64, 0),
-        order=np.full(count, first_word(spec.replacement, spec.ways), np.int64),
+    lines = filled(spec.slices * spec.sets * SET_WORDS, np.int64, 0)
+    state = MemoryState(
+        tags=lines.view(np.int32),
+        lines=lines,
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
@@ -199,18 +196,36 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
         dram=new_dram_state(spec.dram),
         counters=np.zeros(len(MemoryCounter), np.int64),
     )
+    flush(spec, state)
+    return state
+
+
+class _Sets(NamedTuple):
+    """Views of the contents, a row a set."""
+
+    tags: NDArray[np.int32]
+    words: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+
+def _sets(state: MemoryState) -> _Sets:
+    rows = state.lines.reshape(-1, SET_WORDS)
+    tags = state.tags.reshape(-1, 2 * SET_WORDS)[:, :TAGS]
+    return _Sets(tags, rows[:, FIRST_WORD : FIRST_WORD + TAGS], rows[:, ORDER])
 
 
 def flush(spec: MemorySpec, state: MemoryState) -> None:
     """Empty the cache without cost in time or counts, as before a cold run; DRAM's write buffers keep their content."""
-    state.tags[:] = -1
-    state.lines[:] = 0
-    state.order[:] = first_word(spec.replacement, spec.ways)
+    sets = _sets(state)
+    sets.tags[:] = -1
+    sets.words[:] = 0
+    sets.order[:] = first_word(spec.replacement, spec.ways)
 
 
 def settle(state: MemoryState) -> None:
     """Bring all calendars to tick 0, as between kernels: contents stay, nothing is in flight, rows are closed."""
-    state.lines[:] &= (1 << READY_SHIFT) - 1
+    words = _sets(state).words
+    words &= (1 << READY_SHIFT) - 1
     for calendar in (state.read_free, state.write_free, state.link_free, state.waiting_start):
         calendar[:] = 0
     settle_dram(state.dram)
@@ -235,16 +250,18 @@ def warm(spec: MemorySpec, state: MemoryState, first_line: int, count: int, dirt
 
 def clean(state: MemoryState, share_milli: int) -> None:
     """Writes dirty lines back to DRAM, at no cost: those of `share_milli` in a thousand line numbers."""
-    chosen = (state.tags >= 0) & (state.tags % 1000 < share_milli)
-    state.lines[chosen] &= ~(VALID << DIRTY_SHIFT)
+    sets = _sets(state)
+    chosen = (sets.tags >= 0) & (sets.tags % 1000 < share_milli)
+    sets.words[chosen] &= ~(VALID << DIRTY_SHIFT)
 
 
 def resident_lines(state: MemoryState) -> int:
     """Lines in the cache, copies counted."""
-    return int(np.count_nonzero(state.tags >= 0))
+    return int(np.count_nonzero(_sets(state).tags >= 0))
 
 
 def dirty_sectors(state: MemoryState) -> int:
     """Sectors in the cache that DRAM does not have."""
-    masks = (state.lines[state.tags >= 0] >> DIRTY_SHIFT) & VALID
+    sets = _sets(state)
+    masks = (sets.words[sets.tags >= 0] >> DIRTY_SHIFT) & VALID
     return int(sum(np.count_nonzero(masks >> sector & 1) for sector in range(4)))

@@ -1,7 +1,9 @@
 """Sets of the L2: lines are found, get room, and are dropped. Which line makes room says `replacement`.
 
 A line of a set is known by its way. Its tag is its number (byte address >> 7), -1 where the way is empty; its word
-holds which of its sectors are valid, which are dirty, and the tick at which the latest of them is there.
+holds which of its sectors are valid, which are dirty, and the tick at which the latest of them is there. All of a set
+is one row, so that the host finds it on one page: `TAGS` tags of four bytes, `TAGS` words of eight, the replacement
+order's word.
 """
 
 import numpy as np
@@ -27,6 +29,16 @@ READY_SHIFT = 8
 WORD_MASKS = 0xFF
 """Both masks of a line's word."""
 
+SET_WORDS = 32
+"""Words of eight bytes of a set's row: four cache lines of the host."""
+
+FIRST_WORD = TAGS // 2
+"""Behind the tags: the word of the set's first way."""
+
+ORDER = FIRST_WORD + TAGS
+"""The word of the replacement policy."""
+
+_FIRST_TAG = 2 * SET_WORDS  # tags of four bytes in a row
 _WORDS_A_HOST_LINE = 8
 
 _BITS = 0x4332322132212110
@@ -52,25 +64,26 @@ def atoms_of(spec, sectors):
 @inner(inline=True)
 def find(state, line, cache_set):
     """The line's way if its set holds it, or -1."""
-    return find_tag(state.tags, cache_set, line)
+    return find_tag(state.tags, cache_set * _FIRST_TAG, line)
 
 
 @inner(inline=True)
 def word_of(state, cache_set, way):
     """A line's word."""
-    return state.lines[cache_set * TAGS + way]
+    return state.lines[cache_set * SET_WORDS + FIRST_WORD + way]
 
 
 @inner(inline=True)
 def set_word(state, cache_set, way, word):
     """Changes a line's word."""
-    state.lines[cache_set * TAGS + way] = word
+    state.lines[cache_set * SET_WORDS + FIRST_WORD + way] = word
 
 
 @inner(inline=True)
 def use(spec, state, cache_set, way):
     """Tells the replacement policy of a hit."""
-    state.order[cache_set] = touch(spec.replacement, state.order[cache_set], spec.ways, way)
+    at = cache_set * SET_WORDS + ORDER
+    state.lines[at] = touch(spec.replacement, state.lines[at], spec.ways, way)
 
 
 @inner(inline=True)
@@ -79,19 +92,20 @@ def allocate(spec, state, t, line, cache_set):
 
     Returns the line's way, and the tick at which DRAM's write buffer has taken the victim (t if nothing was to do).
     """
-    order = state.order[cache_set]
+    row = cache_set * SET_WORDS
+    order = state.lines[row + ORDER]
     way = victim(spec.replacement, order, spec.ways)
-    i = cache_set * TAGS + way
-    evicted = np.int64(state.tags[i])
+    tag = cache_set * _FIRST_TAG + way
+    evicted = np.int64(state.tags[tag])
     taken = t
     if evicted >= 0:
         state.counters[_EVICTIONS] += 1
-        dirty = (state.lines[i] >> DIRTY_SHIFT) & VALID
+        dirty = (state.lines[row + FIRST_WORD + way] >> DIRTY_SHIFT) & VALID
         if dirty:
             taken = write_back(spec, state, t, evicted, dirty)
-    state.tags[i] = line
-    state.lines[i] = 0
-    state.order[cache_set] = fill(spec.replacement, order, spec.ways, way)
+    state.tags[tag] = line
+    state.lines[row + FIRST_WORD + way] = 0
+    state.lines[row + ORDER] = fill(spec.replacement, order, spec.ways, way)
     return way, taken
 
 
@@ -109,24 +123,22 @@ def drop_copy(spec, state, line, cache_set):
     """Drop the copy that the other partition may hold, in that set, of a line that is being written."""
     way = find(state, line, cache_set)
     if way >= 0:
-        i = cache_set * TAGS + way
-        state.tags[i] = -1
-        state.lines[i] = 0
-        state.order[cache_set] = drop(spec.replacement, state.order[cache_set], spec.ways, way)
+        row = cache_set * SET_WORDS
+        state.tags[cache_set * _FIRST_TAG + way] = -1
+        state.lines[row + FIRST_WORD + way] = 0
+        state.lines[row + ORDER] = drop(spec.replacement, state.lines[row + ORDER], spec.ways, way)
         state.counters[_INVALIDATIONS] += 1
 
 
 @inner(inline=True)
 def ask_set(state, cache_set):
     """Asks the host for a set, which is looked up soon."""
-    base = cache_set * TAGS
-    prefetch(state.tags, base)
-    for i in range(base, base + TAGS, _WORDS_A_HOST_LINE):
+    row = cache_set * SET_WORDS
+    for i in range(row, row + SET_WORDS, _WORDS_A_HOST_LINE):
         prefetch(state.lines, i)
-    prefetch(state.order, cache_set)
 
 
 @inner(inline=True)
 def ask_tags(state, cache_set):
     """Asks the host for the tags of a set alone."""
-    prefetch(state.tags, cache_set * TAGS)
+    prefetch(state.tags, cache_set * _FIRST_TAG)

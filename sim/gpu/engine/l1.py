@@ -114,7 +114,7 @@ def locate_in_l1(p, st, sm, lines, count):
 def find_line(st, policy, ways, cache_set, line):
     """Way of a line in a set of an L1 with `ways` and a replacement policy, allocated for it if need be."""
     order = st.l1_order[cache_set]
-    way = find_tag(st.l1_tags, cache_set, line)
+    way = find_tag(st.l1_tags, cache_set * TAGS, line)
     if way < 0:
         way = victim(policy, order, ways)
         st.l1_order[cache_set] = fill(policy, order, ways, way)
