@@ -365,7 +365,9 @@ def test_a_tma_load_completes_on_its_barrier_by_bytes(hopper: GpuSpec) -> None:
     assert column(result, 3, Event.T_ISSUE) == [landed + resume]
 
 
-def test_the_latency_of_the_tma_comes_on_top_of_memory(hopper: GpuSpec) -> None:
+def _tma_lands(spec: GpuSpec, **figures: float) -> float:
+    """Cycle at which a box of 32 lines has landed, on a machine whose TMA has other figures."""
+    assert spec.tma is not None
     kernel = one_warp()
     tile = kernel.shared("tile", (1024,), "fp32")
     full = kernel.mbarrier("full", 1, 1)
@@ -373,11 +375,25 @@ def test_the_latency_of_the_tma_comes_on_top_of_memory(hopper: GpuSpec) -> None:
         r.mbarrier_expect(full, 0, 4096)
         r.tma_load(tile.stage(), X[0:1024], full, 0)
         r.mbarrier_wait(full, 0, 0)
+    other = spec.model_copy(update={"tma": spec.tma.model_copy(update=figures)})
+    return float(column(run(other, kernel.build(), X), 1, Event.T_DONE)[0])
+
+
+def test_the_latency_of_the_tma_comes_on_top_of_memory(hopper: GpuSpec) -> None:
     assert hopper.tma is not None
     later = hopper.tma.latency_cycles + 77
-    slow = hopper.model_copy(update={"tma": hopper.tma.model_copy(update={"latency_cycles": later})})
-    landed = [column(run(spec, kernel.build(), X), 1, Event.T_DONE)[0] for spec in (hopper, slow)]
-    assert landed[1] - landed[0] == 77
+    assert _tma_lands(hopper, latency_cycles=later) - _tma_lands(hopper) == 77
+
+
+def test_the_tma_asks_for_a_line_every_gap(hopper: GpuSpec) -> None:
+    wide, wider = (_tma_lands(hopper, issue_gap_cycles=gap) for gap in (200, 300))
+    assert wider - wide == pytest.approx(31 * 100, abs=200)  # DRAM answers at other moments
+
+
+def test_the_tma_waits_for_a_free_entry(hopper: GpuSpec) -> None:
+    """One line at a time: each waits for the one before it."""
+    one, all_at_once = (_tma_lands(hopper, max_in_flight_bytes=size) for size in (128, 1 << 16))
+    assert one > 31 * hopper.l2.hit_latency_cycles > 3 * all_at_once
 
 
 def test_a_store_ends_the_kernel_when_memory_has_it(ampere: GpuSpec) -> None:

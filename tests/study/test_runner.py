@@ -154,6 +154,13 @@ def test_requests_that_differ_in_one_field_have_keys_of_their_own() -> None:
     assert len({key_of(case), *(key_of(changed(case, name)) for name in FIELDS)}) == 1 + len(FIELDS)
 
 
+def test_one_figure_set_in_two_ways_is_two_results() -> None:
+    """The reports say how the machine was asked for, and so differ."""
+    machines = [load_arch("t4", overrides) for overrides in ([], ["l2.size=3 MiB"], ["l2.size=3072 KiB"])]
+    assert machines[1].content_hash() == machines[2].content_hash()
+    assert len({key_of(Request("gemm m=1 n=1 k=1", machine)) for machine in machines}) == 3
+
+
 def test_what_changes_no_answer_is_not_in_the_key() -> None:
     case = Request("gemm m=1 n=1 k=1", MACHINE)
     assert key_of(Request("gemm m=1 n=1 k=1", MACHINE, l2="cold")) == key_of(case)
