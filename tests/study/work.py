@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
+from sim.app.report.report import SCHEMA_VERSION
 from sim.app.study.case import Answer
 
 FOLDER = "TILEWAVE_TEST_FOLDER"
@@ -25,7 +26,14 @@ def answer_of(case: Request) -> Answer:
         "schedule_asked": "auto", "without": [], "workload": str(case.workload), "dtype": "fp16",
     }  # fmt: skip
     kernels = [{"name": "kernel", "schedule": "mma", **measured}]
-    report = {"schema_version": "2.0", **asked, "schedule": "mma", "candidates": [], "kernels": kernels, **measured}
+    report = {
+        "schema_version": SCHEMA_VERSION,
+        **asked,
+        "schedule": "mma",
+        "candidates": [],
+        "kernels": kernels,
+        **measured,
+    }
     return Answer(report=report, code=code_hash())
 
 
