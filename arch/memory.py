@@ -38,4 +38,5 @@ class BankedMemory(Group):
     t_refi_ps: Picoseconds = Field(description="between two refreshes of the same bank")
     t_rfc_ps: Picoseconds = Field(description="for which a bank under refresh is away")
     page_policy: PagePolicy = Field(default="closed_adaptive", description="when the controller closes a row")
+    queue: Count = Field(description="reads of a line each that a channel's controller holds and reorders")
     write_batch: Count = Field(description="bursts that a channel writes before it turns back to reads")

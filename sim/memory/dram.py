@@ -24,6 +24,7 @@ FIGURES = (
     "dram.latency",
     "dram.overhead",
     "dram.page_policy",
+    "dram.queue",
     "dram.row",
     "dram.t_faw",
     "dram.t_ras",
@@ -123,6 +124,10 @@ class DramFigures(Protocol):
         """A policy of `page_policy`."""
 
     @property
+    def queue(self) -> int:
+        """Reads that a channel's controller holds and reorders."""
+
+    @property
     def write_batch(self) -> int:
         """Bursts that a channel writes before it turns back to reads."""
 
@@ -160,15 +165,19 @@ class DramSpec(NamedTuple):
     """Between refreshes of the same bank of neighbouring channels."""
     page_policy: int
     """A policy of `page_policy`."""
+    queue: int
+    """Reads that a channel's controller holds."""
     write_batch: int
     """Atoms that a channel collects before it writes them."""
 
 
 class DramState(NamedTuple):
-    """Calendars of channels (`CHANNEL_WORDS` each) and banks (`BANK_WORDS` each); bank and row of buffered writes."""
+    """Calendars of channels (`CHANNEL_WORDS` each) and banks (`BANK_WORDS` each); ends of the reads that each channel's
+    queue holds (`DramSpec.queue` each); bank and row of buffered writes."""
 
     channel: NDArray[np.int64]
     bank: NDArray[np.int64]
+    queue: NDArray[np.int64]
     pending: NDArray[np.int64]
 
 
@@ -209,6 +218,7 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         refresh_gap=ps_to_ticks(dram.t_refi_ps, clock_hz) // dram.banks,
         refresh_step=ps_to_ticks(dram.t_refi_ps, clock_hz) // (dram.banks * dram.channels),
         page_policy=POLICIES.index(dram.page_policy),
+        queue=dram.queue,
         write_batch=dram.write_batch,
     )
 
@@ -218,6 +228,7 @@ def new_dram_state(spec: DramSpec) -> DramState:
     state = DramState(
         channel=np.zeros(spec.channels * CHANNEL_WORDS, np.int64),
         bank=np.zeros(spec.channels * spec.banks * BANK_WORDS, np.int64),
+        queue=np.zeros(spec.channels * spec.queue, np.int64),
         pending=np.zeros(spec.channels * (spec.write_batch + 1) * 2, np.int64),
     )
     settle_dram(state)
@@ -229,6 +240,7 @@ def settle_dram(state: DramState) -> None:
     words = state.channel.reshape(-1, CHANNEL_WORDS)
     words[:, _calendar_words(words.shape[1], (PENDING_ATOMS, PENDING_WRITES))] = 0
     banks = state.bank.reshape(-1, BANK_WORDS)
+    state.queue[:] = 0
     banks[:] = 0
     banks[:, 2::3] = -1
 

@@ -1,9 +1,11 @@
 """How time passes in external memory. All ticks are int64; calls book resources and return at once.
 
-A channel's data bus is booked from the arrival of a request: its controller reorders, so a request whose bank is busy
-does not hold up the bus for others. A bank serves batches: requests of one row that arrive while the row is pending or
-open join it (first ready, first come), the others queue behind it with precharge and activate. `page_policy` says for
-how long a row is open. Writes are posted: a channel collects a batch, turns its bus round, and writes it.
+A channel's controller holds `queue` reads; one that finds no place waits until the first of them has its data. The
+data bus is booked from the tick at which a read has its place: the controller reorders, so a read whose bank is busy
+does not hold up the bus for the others that it holds, but it keeps its place. A bank serves batches: requests of one
+row that arrive while the row is pending or open join it (first ready, first come), the others queue behind it with
+precharge and activate. `page_policy` says for how long a row is open. Writes are posted: a channel collects a batch,
+turns its bus round, and writes it.
 """
 
 from sim.engine.jit import inner, kernel
@@ -102,12 +104,27 @@ def use_row(spec, state, base, i, end):
             state.bank[base] = end + spec.rp
 
 
+@inner(inline=True)
+def place_in_queue(spec, state, t, channel):
+    """Index in `state.queue` of a place that is free at tick t, else of the one that is free first."""
+    first = channel * spec.queue
+    place = first
+    for k in range(first, first + spec.queue):
+        if state.queue[k] <= t:
+            return k
+        if state.queue[k] < state.queue[place]:
+            place = k
+    return place
+
+
 @kernel(inline=True)
 def dram_read(spec, state, counters, t, channel, unit, atoms):
     """Read atoms of one unit (its index within the channel) at tick t; returns the tick at which all are back."""
     row = row_of(spec, unit)
     bank = bank_of(spec, row)
     word = channel * CHANNEL_WORDS
+    place = place_in_queue(spec, state, t, channel)
+    t = max(t, state.queue[place])
     free = state.channel[word + BUS_FREE]
     if state.channel[word + WRITING] != 0:
         state.channel[word + WRITING] = 0
@@ -119,6 +136,7 @@ def dram_read(spec, state, counters, t, channel, unit, atoms):
     i = open_row(spec, state, counters, t, channel, bank, row)
     end = max(bus_end, max(t, state.bank[i + 1]) + busy)
     use_row(spec, state, (channel * spec.banks + bank) * BANK_WORDS, i, end)
+    state.queue[place] = end
     counters[_READ_BYTES] += atoms * spec.atom_bytes
     return end - spec.burst + spec.latency
 

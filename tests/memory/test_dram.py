@@ -1,5 +1,6 @@
 """Blocked at t - 1, ready at t: the timing table of external memory, one constraint at a time."""
 
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import numpy as np
@@ -114,6 +115,25 @@ def test_a_busy_bank_does_not_hold_up_another() -> None:
     memory.read(0, memory.unit(3))
     memory.read(0, memory.unit(3, 1))
     assert memory.read(2, memory.unit(4)) == 2 + 14 + 100
+
+
+def test_a_read_waits_for_a_place_in_its_channels_queue() -> None:
+    for places, answer in ((3, 2 + 14), (2, 14 + 1 + 14)):  # the first two end at 15, when the row has opened
+        memory = Memory(queue=places)
+        for bank in (3, 4):
+            memory.read(0, memory.unit(bank))
+        memory.read(1, memory.unit(3), channel=1)  # another channel's queue
+        assert memory.read(2, memory.unit(5)) == answer + 100
+
+
+def test_a_short_queue_slows_rows_of_random_banks_and_not_neighbours() -> None:
+    def ns_a_read(units: Iterable[int], places: int) -> float:
+        memory = Memory(queue=places)
+        return (max(memory.read(0, int(unit), 4) for unit in units) - 100) / 2000
+
+    random = np.random.default_rng(1).permutation(2000) * UNITS_PER_ROW
+    assert ns_a_read(random, 8) > 1.2 * ns_a_read(random, 64)
+    assert ns_a_read(range(2000), 8) == pytest.approx(ns_a_read(range(2000), 64), rel=0.03)  # they share rows
 
 
 def test_five_activates_need_the_four_activate_window() -> None:
