@@ -8,8 +8,8 @@ What happens to a launch, and which figure of the machine it costs:
 - the device's front end processes it for `launch.kernel`, one command at a time; it works ahead by one kernel, so that
   on a busy stream this hides behind the kernel before;
 - its CTAs start when that is done, and when the kernel before it in its stream has ended and been handed over: minimal
-  kernels of a stream then start `launch.gap_stream` apart, those of one graph `launch.gap_graph` apart; the first of a
-  graph follows what is before it in the stream as any kernel does;
+  kernels of a stream then start `launch.gap_stream` apart, those of one graph `launch.gap_graph` apart, and
+  the first of a graph `launch.gap_replay` after what is before it in the stream;
 - its execution is its duration less `launch.kernel`, which the duration includes.
 
 An event (a time stamp) waits for the work before it and takes `launch.event`, and the front end does not work ahead
@@ -35,6 +35,7 @@ FIGURES = (
     "launch.drain",
     "launch.event",
     "launch.gap_graph",
+    "launch.gap_replay",
     "launch.gap_stream",
     "launch.kernel",
     "pcie.bandwidth",
@@ -169,7 +170,7 @@ class Host:
     def launch_graph(self, stream: Stream, nodes: Iterable[Kernel | Copy]) -> Process:
         """Calls a graph, a chain of dependent kernels and copies, in one launch."""
         yield self.env.timeout(self.graph_call_ps - self.host_call_ps)
-        gap_ps = self.spec.launch.gap_stream_ps
+        gap_ps = self.spec.launch.gap_replay_ps
         for node in nodes:
             if isinstance(node, Kernel):
                 self._put(stream, node.name, kernel=node, gap_ps=gap_ps)

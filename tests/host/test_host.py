@@ -22,6 +22,7 @@ def spec() -> GpuSpec:
             "launch.drain=0.5 us",
             "launch.gap_stream=3 us",
             "launch.gap_graph=2 us",
+            "launch.gap_replay=3 us",
             "launch.api=4 us",
             "pcie.bandwidth=10 GB/s",
             "pcie.latency=1 us",
@@ -160,7 +161,7 @@ def test_scopes_of_one_kernel(spec: GpuSpec) -> None:
 
 def with_figures(spec: GpuSpec, **launch_ps: int) -> GpuSpec:
     """The machine with other costs of a time stamp or of launching a graph."""
-    host, launch = {"graph_launch_ps"} & launch_ps.keys(), {"event_ps"} & launch_ps.keys()
+    host, launch = {"graph_launch_ps"} & launch_ps.keys(), {"event_ps", "gap_replay_ps"} & launch_ps.keys()
     return spec.model_copy(
         update={
             "host": spec.host.model_copy(update={name: launch_ps[name] for name in host}),
@@ -177,6 +178,10 @@ def test_replays_pay_the_borders_between_graphs(spec: GpuSpec) -> None:
     assert 2 * many - one == 5 * US
     one, many = (5 * calls_ps(spec, layer, "graph", replayed=Replayed(5, replays)) for replays in (100, 200))
     assert 2 * many - one == pytest.approx(21 * US, abs=10)
+    slow = with_figures(spec, gap_replay_ps=8 * US)
+    one, many = (calls_ps(slow, layer, "graph", replayed=Replayed(1, replays)) for replays in (100, 200))
+    assert 2 * many - one == 10 * US
+    assert calls_ps(slow, layer, "graph") == 4 * US  # inside one graph there is no border
 
 
 def test_short_replays_wait_for_the_host(spec: GpuSpec) -> None:
