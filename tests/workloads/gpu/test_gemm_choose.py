@@ -146,6 +146,21 @@ def test_every_tile_fits_the_engine(machine: str, m: int, n: int, k: int) -> Non
         lower_kernel(program.kernels[0], program.addresses(), spec)
 
 
+def test_libraries_have_no_tiles_that_no_kernel_of_theirs_has() -> None:
+    """A100: of tiles under 64 rows only those of wmma kernels. Hopper multiplies what TMA can fetch by wgmma."""
+    for m in (1, 16, 48):
+        p = problem(Gemm(m, 4096, 4096, dtype="bf16").with_defaults("bf16"))
+        spec = MACHINES["a100-sxm4-80gb"]
+        tiles = {
+            (c.tile_m, c.tile_n) for c, _ in _candidates(p, spec, figures(spec), ("mma",)) if isinstance(c, MmaConfig)
+        }
+        assert {tile for tile in tiles if min(tile) < 64} == {(16, 16), (32, 32)}
+        spec = MACHINES["h100-sxm"]
+        assert all(isinstance(c, WgmmaConfig) for c, _ in _candidates(p, spec, figures(spec), ("wgmma", "mma")))
+    odd = problem(Gemm(64, 4095, 4095, dtype="bf16").with_defaults("bf16"))  # rows that TMA cannot fetch
+    assert {type(c) for c, _ in _candidates(odd, spec, figures(spec), ("wgmma", "mma"))} == {MmaConfig}
+
+
 def test_no_warpgroup_is_without_a_tile() -> None:
     """1024 cubed is 128 tiles of 64x128 on 132 SMs: in a ping-pong kernel the second consumer would do nothing."""
     spec = MACHINES["h100-sxm"]

@@ -56,18 +56,20 @@ MOST_STAGES = 12
 MMA_TILES = (
     # (tile m, tile n, warp m, warp n, stages of cp.async): CUTLASS's profiled set for sm_80 and sm_75
     (256, 128, 64, 64, 3), (128, 256, 64, 64, 3), (256, 64, 64, 64, 4), (64, 256, 64, 64, 4), (128, 128, 64, 64, 4),
-    (128, 64, 64, 32, 6), (64, 128, 32, 64, 6), (64, 64, 32, 32, 8), (64, 32, 32, 16, 8), (32, 64, 16, 32, 8),
-    (32, 32, 16, 16, 8),
+    (128, 64, 64, 32, 6), (64, 128, 32, 64, 6), (64, 64, 32, 32, 8),
 )  # fmt: skip
 ASYNCHRONOUS_TILES = (
     # of the libraries' own kernels of sm_80: sm80_xmma_gemm_..._tilesize96x128x32_..., 160x128x32, 192x128x32, ...
     (96, 128, 48, 64, 4), (128, 96, 64, 48, 4), (160, 128, 80, 64, 3), (128, 160, 64, 80, 3), (192, 128, 48, 64, 3),
-    (128, 192, 64, 48, 3), (96, 64, 48, 32, 5), (64, 96, 32, 48, 5), (128, 32, 32, 32, 6), (32, 128, 32, 32, 6),
-    (16, 64, 16, 16, 10), (16, 128, 16, 32, 6),
+    (128, 192, 64, 48, 3), (96, 64, 48, 32, 5), (64, 96, 32, 48, 5),
 )  # fmt: skip
-PREFETCH_LEAST_TILE = 64
-"""Smallest side of a tile whose copies go through registers: the kernels of libraries for Volta and Turing
-(..._h884gemm_64x64_..., ..._s1688gemm_..._64x64_sliced1x2_...) begin there."""
+"""Smaller ones than 64x64 are SMALL_TILES; kernels for Volta and Turing (..._h884gemm_64x64_...,
+..._s1688gemm_..._64x64_sliced1x2_...) have none."""
+SMALL_TILES = ((16, 16, 16, 16), (32, 32, 16, 16))
+"""Tile and warp tile of the libraries' kernels for few rows: cutlass_80_wmma_tensorop_..._16x16_128x2_tn and
+32x32_128x2."""
+SMALL_STAGES = 2
+SMALL_STEP_BYTES = 256
 MMA_STEP_BYTES = 64
 """Bytes of k in one stage; twice as many are tried too."""
 
@@ -217,9 +219,13 @@ def _resident_gemv(p: Problem, spec: GpuSpec, config: GemvConfig) -> int:
 
 def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> Iterator[tuple[Config, Work]]:
     """Configurations of the named kinds that fit, with their counts."""
+    specialised = False
     if "wgmma" in names:
-        yield from _wgmma_candidates(p, spec, f)
-    if "mma" in names and "mma" in _units(spec, p.dtype):
+        for found in _wgmma_candidates(p, spec, f):
+            specialised |= isinstance(found[0], WgmmaConfig) and not wgmma.through_registers(p, found[0])
+            yield found
+    # Traces of cuBLAS 12 on Hopper show no mma.sync where TMA can feed the tensor cores without registers (nvjet).
+    if "mma" in names and "mma" in _units(spec, p.dtype) and not specialised:
         yield from _mma_candidates(p, spec, f)
     # Libraries keep to the tensor cores where they take the format.
     tensor = len(names) > 1 and {"wgmma", "mma"}.intersection(_units(spec, p.dtype))
@@ -320,17 +326,24 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
     asynchronous = spec.cp_async is not None and min(p.a.vector_bytes, p.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, p.dtype, copy)
-    for tile_m, tile_n, warp_m, warp_n, stages in (*MMA_TILES, *(ASYNCHRONOUS_TILES if asynchronous else ())):
-        if not asynchronous and min(tile_m, tile_n) < PREFETCH_LEAST_TILE:
-            continue
-        for steps in (1, 2) if asynchronous else (1,):
-            config = MmaConfig(
-                tile_m, tile_n, steps * MMA_STEP_BYTES // width, warp_m, warp_n,
-                max(3, stages // steps) if asynchronous else 2, copy,
-            )  # fmt: skip
-            resident = _resident(p, spec, config, core)
-            if resident:
-                yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.tma is not None)
+    for config in _mma_tiles(width, copy):
+        resident = _resident(p, spec, config, core)
+        if resident:
+            yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.tma is not None)
+
+
+def _mma_tiles(width: int, copy: str) -> Iterator[MmaConfig]:
+    """Tiles for operands of `width` bytes an element that are copied so."""
+    if copy == "ldg":
+        for tile_m, tile_n, warp_m, warp_n, _ in MMA_TILES:
+            yield MmaConfig(tile_m, tile_n, MMA_STEP_BYTES // width, warp_m, warp_n, 2, copy)
+        return
+    for tile_m, tile_n, warp_m, warp_n, stages in (*MMA_TILES, *ASYNCHRONOUS_TILES):
+        for steps in (1, 2):
+            tile_k = steps * MMA_STEP_BYTES // width
+            yield MmaConfig(tile_m, tile_n, tile_k, warp_m, warp_n, max(3, stages // steps), copy)
+    for tile_m, tile_n, warp_m, warp_n in SMALL_TILES:
+        yield MmaConfig(tile_m, tile_n, SMALL_STEP_BYTES // width, warp_m, warp_n, SMALL_STAGES, copy)
 
 
 def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
