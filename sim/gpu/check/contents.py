@@ -33,8 +33,9 @@ def device_memory(program: Program, inputs: Mapping[str, Array]) -> dict[str, Ar
                 raise InputError(f"inputs: {tensor.name} has shape {given.shape}; the program says {tensor.shape}")
             memory[tensor.name] = rounded(given, tensor.dtype)
         elif tensor.alias:
-            base = memory[tensor.alias]
-            memory[tensor.name] = base.transpose(_as_it_lies(tensors[tensor.alias])).reshape(tensor.shape)
+            lying = memory[tensor.alias].transpose(_as_it_lies(tensors[tensor.alias]))
+            order = _as_it_lies(tensor)
+            memory[tensor.name] = lying.reshape([tensor.shape[i] for i in order]).transpose(np.argsort(order))
         elif tensor.role == "input":
             raise InputError(f"inputs: {tensor.name} is missing; program {program.name} reads it")
         else:

@@ -68,6 +68,8 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(256, 160, batch=2, head_dim=256), Flash3Config(128, 80, cluster=2, pingpong=False)),
     (attention(200, 400, batch=2), Flash3Config(192, 192)),
     (attention(64, 128), Flash3Config(64, 64, stages=1, overlap=True)),
+    (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), Flash3Config(64, 64)),
+    (attention(1, 130, batch=2, heads=8, kv_heads=4, window=70), Flash3Config(64, 64)),
     (attention(200, 300, heads=2, causal="1", dtype="fp8"), Flash3Config(128, 64)),
     (attention(130, 200, heads=2, head_dim=256, dtype="fp8"), Flash3Config(128, 128)),
     (attention(200, 270, heads=2, kv_heads=1, causal="1", window=70), Flash3Config(128, 32, overlap=False)),
@@ -112,6 +114,16 @@ def test_computes_what_numpy_does(case: tuple[str, Attention, Config], machines:
     result = interpret(program, execute(program, seed=2), dict(zip("qkv", operands, strict=True)))
     assert result.violations == []
     assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance
+
+
+def test_before_hopper_the_interface_copies_heads_into_groups(machines: dict[str, GpuSpec]) -> None:
+    """Four reshapes are copies where neither the batch nor the key heads are 1, views elsewhere."""
+    for machine, batch, key_heads, copies in (("a100-sxm4-80gb", 2, 2, 4), ("a100-sxm4-80gb", 1, 2, 0),
+                                              ("a100-sxm4-80gb", 2, 1, 0), ("two SMs", 2, 2, 0)):  # fmt: skip
+        op = attention(1, 64, batch=batch, heads=8, kv_heads=key_heads)
+        kernels = build(op, machines[machine], DecodeConfig(64, 32, 2)).kernels
+        assert [kernel.name.startswith("copy") for kernel in kernels].count(True) == copies
+        assert len(kernels) == copies + 2
 
 
 FENCE = "no register that wgmma reads or writes is touched between this fence and the one before"
@@ -247,6 +259,10 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
     assert choose(op, machines["a100-sxm4-80gb"]).config.schedule == "flash2"
     one = attention(1, 8192, heads=32, kv_heads=8, head_dim=128)
     assert {choose(one, machines[m]).config.schedule for m in ("h100-sxm", "a100-sxm4-80gb")} == {"decode"}
+    # Where each SM has a sequence's key head to do nothing is cut, and FlashAttention-3 is as it is.
+    many = attention(1, 8192, batch=64, heads=32, kv_heads=8, head_dim=128)
+    chosen = {m: choose(many, machines[m], "decode").config for m in ("h100-sxm", "a100-sxm4-80gb")}
+    assert [str(config).split()[0] for config in chosen.values()] == ["flash3", "decode"]
     assert (
         str(choose(op, machines["h100-sxm"], "flash3").config) == "flash3 128x176 cluster 2 stages 2 pingpong overlap"
     )
@@ -400,7 +416,7 @@ def test_work_is_conserved_and_no_roof_is_beaten(data: st.DataObject) -> None:
     program = build(op, machine, config)
     done = Device(machine).run(program.kernels[0], program.addresses()).counters["macs_tensor"]
     p = problem(op)
-    step = config.block_m * (config.cluster if kind == "flash3" else 1)
+    step = config.block_m * (config.cluster if isinstance(config, Flash3Config) else 1)
     rows = range(0, -(-op.queries // step) * step, config.block_m)  # tiles that fill a cluster included
     visited = sum(evaluate(blocks(p, Const(r), config.block_m, config.block_n).trips, {}) for r in rows)
     assert done == 2 * heads * visited * config.block_m * config.block_n * head_dim

@@ -7,7 +7,7 @@ Source of the algorithm: Dao, "FlashAttention-2" (arXiv 2307.08691) and Shah et 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,6 +96,23 @@ def problem(op: Attention) -> AttentionProblem:
     o = _tensor(result.name, result.shape, result.dtype, "output")
     lse = _tensor("lse", (full.batch, full.heads, full.queries), "fp32", "scratch")
     return AttentionProblem(full, dtype, out, q, k, v, o, lse)
+
+
+def packed(p: AttentionProblem) -> AttentionProblem:
+    """Query heads of one query that share a key head as rows of a tile, as published kernels for Hopper read them
+    (`pack_gqa`); the same problem where there is nothing to pack."""
+    op, group = p.op, p.op.heads // p.op.key_heads
+    if op.queries > 1 or group == 1 or op.window:
+        return p
+    strides = (op.heads * op.head_dim, op.head_dim, group * op.head_dim, 1)
+    shape = (op.batch, group, op.key_heads, op.head_dim)
+    return replace(
+        p,
+        op=replace(op, heads=op.key_heads, seq=None, seq_q=group, seq_k=op.keys, causal="0"),
+        q=GlobalTensor("q_groups", shape, p.dtype, strides, "scratch", alias=p.q.name),
+        o=GlobalTensor("o_groups", shape, p.out, strides, "scratch", alias=p.o.name),
+        lse=_tensor("lse", (op.batch, op.key_heads, group), "fp32", "scratch"),
+    )
 
 
 def _tensor(name: str, shape: tuple[int, ...], dtype: str, role: str) -> GlobalTensor:

@@ -12,7 +12,7 @@ from arch.digits import whole_number
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from workloads.gpu.attention import flash2, flash3, flash_decode, flash_triton, unfused
-from workloads.gpu.attention.blocks import AttentionProblem, problem, width
+from workloads.gpu.attention.blocks import AttentionProblem, packed, problem, width
 from workloads.gpu.attention.flash2 import Flash2Config
 from workloads.gpu.attention.flash3 import Flash3Config
 from workloads.gpu.attention.flash_decode import DecodeConfig
@@ -58,6 +58,8 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
         except InputError as error:
             refused = error  # the last one is of the kernels that every machine has
             continue
+        if config in (other for other, _ in found):
+            continue
         found.append((config, _estimate_ps(p, spec, config)))
     if not found:
         assert refused is not None
@@ -71,7 +73,10 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     if kind == "unfused":
         return UnfusedConfig()
     if kind == "decode":
-        return flash_decode.default_config(p, spec)
+        parts = flash_decode.default_config(p, spec)
+        # Of one part, FlashAttention-3 runs its kernel as it is.
+        whole = parts.splits == 1 and not p.op.window and flash3.available(p, spec)
+        return flash3.default_config(p) if whole else parts
     if kind == "flash2-triton":
         return flash_triton.default_config(p)
     return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
@@ -101,6 +106,8 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     if isinstance(config, DecodeConfig):
         return _estimate_decode_ps(p, spec, config)
     tensor: float
+    if isinstance(config, Flash3Config):
+        p = packed(p)
     if isinstance(config, Flash3Config | FlashTritonConfig):
         scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
         outputs = spec.instruction("wgmma", p.dtype, f"m64n{d}k{flash3.step_k(p)}")
@@ -125,7 +132,7 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
 
 def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> int:
     """K and V from memory beside products and softmax of whole tiles, in as many CTAs as find room; then the parts."""
-    f, rows, d = figures(spec), flash_decode.rows_of(p), p.op.head_dim
+    f, rows, d = figures(spec), flash_decode.rows_of(p, spec), p.op.head_dim
     row = spec.instruction("mma", p.dtype, flash2.SHAPE)
     step = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores
     ctas = rows.groups * ceil_div(rows.count, config.block_m) * config.splits
@@ -162,7 +169,7 @@ def parse(text: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The configuration that `text` describes; what it leaves out is off or as published."""
     name, *words = text.split()
     where = f"schedule={text}"
-    config = default(name, p, spec)
+    config = flash_decode.default_config(p, spec) if name == DecodeConfig.schedule else default(name, p, spec)
     known = {f.name for f in dataclasses.fields(config)}
     fields: dict[str, int | bool] = {field: not value for field, value in _FLAGS.values() if field in known}
     if "cluster" in known:

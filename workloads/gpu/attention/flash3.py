@@ -44,7 +44,7 @@ from sim.gpu.language import (
     minimum,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention.blocks import AttentionProblem, Blocks, OnlineSoftmax, blocks, problem, width
+from workloads.gpu.attention.blocks import AttentionProblem, Blocks, OnlineSoftmax, blocks, packed, problem, width
 from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Fragments, store_rows
 from workloads.gpu.gemm.mma import MATRIX_BYTES
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
@@ -133,14 +133,16 @@ def build(op: Attention, spec: GpuSpec, config: Flash3Config) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
     check(p, spec, config)
-    kernel = _Builder(p, spec, config).kernel()
-    return Program(f"{op}", p.tensors, (kernel,), str(config), {"config": config})
+    by_rows = packed(p)
+    kernel = _Builder(by_rows, spec, config).kernel()
+    tensors = p.tensors if by_rows is p else (*p.tensors[:-1], by_rows.q, by_rows.o, by_rows.lse)
+    return Program(f"{op}", tensors, (kernel,), str(config), {"config": config})
 
 
 def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
     where = f"schedule={config}"
-    if spec.tma is None or not spec.has_instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n*k{step_k(p)}"):
+    if not available(p, spec):
         raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
     if width(p) == 1 and not (config.tma and config.wgmma and config.specialized and config.cluster == 1):
         raise InputError(f"{where}: {p.dtype} needs TMA, wgmma and producers, which transpose V; nearest: dtype=fp16")
@@ -158,6 +160,11 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         raise InputError(f"{where}: only TMA writes to other CTAs of a cluster; nearest: cluster 1")
     if config.cluster not in (1, 2, 4) or config.block_n % (8 * config.cluster):
         raise InputError(f"{where}: 1, 2 or 4 CTAs share keys, whole groups of 8 rows each; nearest: cluster 1")
+
+
+def available(p: AttentionProblem, spec: GpuSpec) -> bool:
+    """Whether the machine has what the kernel is made of."""
+    return spec.tma is not None and spec.has_instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n*k{step_k(p)}")
 
 
 def step_k(p: AttentionProblem) -> int:

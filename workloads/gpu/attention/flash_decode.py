@@ -5,7 +5,10 @@ adds the parts, weighted by their LSE. Of a single part the first kernel writes 
 sequence has one query, the rows of a tile are the query heads that share a key head, so that K and V are read once for
 all of them.
 
-Tiles and the number of parts are those of the published kernels (csrc/flash_attn, flash_fwd_splitkv_kernel).
+Tiles and the number of parts are those of the published kernels (csrc/flash_attn, flash_fwd_splitkv_kernel). Before
+Hopper the published interface of FlashAttention-2 brings the heads of a group together itself, by reshaping Q and the
+outputs (`seqlenq_ngroups_swapped` in flash_api.cpp): where neither the batch nor the key heads are 1 each of the four
+reshapes is a copy, a kernel of its own. FlashAttention-3 packs them in its kernel.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
+from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import (
     CTA_X,
     CTA_Y,
@@ -39,13 +43,16 @@ from workloads.gpu import overhead
 from workloads.gpu.attention import flash2
 from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftmax, blocks, problem, width
 from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Flash2Config, Fragments, store_rows
+from workloads.gpu.attention.unfused import CODE_BYTES, CTA, ELEMENTS, elements, index_mix
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
 MOST_SPLITS = 128
-COMBINED = 8
-"""Parts that a warp of the second kernel has in flight."""
+LEAST_STEPS = 4
+"""Blocks of keys that FlashAttention-3 does not cut."""
+COMBINED = 4
+"""Parts that a warp of FlashAttention-3's second kernel has in flight; FlashAttention-2's loop waits for each."""
 
 
 @dataclass(frozen=True)
@@ -65,29 +72,35 @@ class DecodeConfig:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the rows of a tile are: `count` of each of `groups` groups that share keys. packed: heads of one query."""
+    """What the rows of a tile are: `count` of each of `groups` groups that share keys. packed: heads of one query.
+    copied: Q and outputs lie by row of the group, [batch, row, key head, :], in tensors of their own."""
 
     count: int
     groups: int
     heads: int
     packed: bool
+    copied: bool = False
 
 
-def rows_of(p: AttentionProblem) -> Rows:
+def rows_of(p: AttentionProblem, spec: GpuSpec) -> Rows:
     """Heads of one query where there is one, else the queries of a head."""
     op = p.op
     if op.queries == 1 and op.heads > op.key_heads:
-        return Rows(op.heads // op.key_heads, op.batch * op.key_heads, op.key_heads, True)
+        copied = spec.tma is None and min(op.batch, op.key_heads) > 1
+        return Rows(op.heads // op.key_heads, op.batch * op.key_heads, op.key_heads, True, copied)
     return Rows(op.queries, op.batch * op.heads, op.heads, False)
 
 
 def default_config(p: AttentionProblem, spec: GpuSpec) -> DecodeConfig:
     """The published tile, and the fewest parts that keep SMs within 15 % of the best balance."""
     block_n = {64: 256, 128: 128, 256: 64}[p.op.head_dim]
-    rows = rows_of(p)
+    rows = rows_of(p, spec)
     ctas = rows.groups * ceil_div(rows.count, 64)
     steps = ceil_div(min(p.op.keys, p.op.window or p.op.keys), block_n)
-    return DecodeConfig(64, block_n, _splits(ctas, 2 * spec.sm.count, steps))
+    if spec.tma is None:
+        return DecodeConfig(64, block_n, _splits(ctas, 2 * spec.sm.count, steps))
+    # FlashAttention-3 has one CTA an SM, and leaves few blocks in one piece.
+    return DecodeConfig(64, block_n, 1 if steps <= LEAST_STEPS else _splits(ctas, spec.sm.count, steps))
 
 
 def _splits(ctas: int, room: int, steps: int) -> int:
@@ -113,34 +126,92 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
     check(p, spec, config)
-    rows, d = rows_of(p), op.head_dim
+    rows, d = rows_of(p, spec), op.head_dim
     shape = (config.splits, rows.groups, rows.count)
     strides = (rows.groups * rows.count, rows.count, 1)
     sums = GlobalTensor("part_lse", shape, "fp32", strides, "scratch")
-    parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
-    if config.splits > 1:
-        kernels: tuple[Kernel, ...] = (
-            _Split(p, config, rows, parts, sums).kernel(),
-            _combine(p, config, rows, parts, sums),
-        )
-        return Program(f"{op}", (p.q, p.k, p.v, p.o, parts, sums), kernels, str(config), {"config": config})
-    outputs = p.o
-    if rows.packed:  # by group, so that a tile's rows beyond its group are not stored
+    outputs, copies = p.o, None
+    if rows.copied:
+        copies = Copies.of(p)
+        outputs = copies.o
+    elif rows.packed and config.splits == 1:  # by group, so that a tile's rows beyond its group are not stored
         outputs = GlobalTensor(
             "o_groups", (rows.groups, rows.count, 1, d), p.out, (rows.count * d, d, d, 1), "output", alias="o"
         )
-    kernels = (_Split(p, config, rows, outputs, sums).kernel(),)
-    tensors = (p.q, p.k, p.v, p.o, *((outputs,) if rows.packed else ()), sums)
-    return Program(f"{op}", tensors, kernels, str(config), {"config": config})
+    tensors = [p.q, p.k, p.v, p.o, sums, *([outputs] if outputs is not p.o else [])]
+    q = copies.q if copies else p.q
+    if config.splits > 1:
+        parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
+        tensors.append(parts)
+        ahead = min(config.splits, COMBINED if spec.tma else 1)
+        kernels = [
+            _Split(p, config, rows, q, parts, sums).kernel(), _combine(p, config, rows, ahead, parts, sums, outputs),
+        ]  # fmt: skip
+    else:
+        kernels = [_Split(p, config, rows, q, outputs, sums).kernel()]
+    if copies:
+        tensors += [copies.q, copies.q_back]
+        kernels = [copies.gather(p.q, copies.q), copies.gather(p.o, copies.o), *kernels]
+        kernels += [copies.scatter(copies.o, p.o), copies.scatter(copies.q, copies.q_back)]
+    return Program(f"{op}", tuple(tensors), tuple(kernels), str(config), {"config": config})
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The copies of the published interface: [batch, 1, head, :] to [batch, row of the group, key head, :] and back."""
+
+    p: AttentionProblem
+    q: GlobalTensor
+    o: GlobalTensor
+    q_back: GlobalTensor
+
+    @classmethod
+    def of(cls, p: AttentionProblem) -> Copies:
+        """The tensors that they make."""
+        op, d = p.op, p.op.head_dim
+        shape = (op.batch, op.heads // op.key_heads, op.key_heads, d)
+        strides = (op.heads * d, op.key_heads * d, d, 1)
+        return cls(
+            p, GlobalTensor("q_groups", shape, p.dtype, strides, "scratch"),
+            GlobalTensor("o_groups", shape, p.out, strides, "scratch"),
+            GlobalTensor("q_back", p.q.shape, p.dtype, p.q.strides, "scratch"),
+        )  # fmt: skip
+
+    def gather(self, source: GlobalTensor, target: GlobalTensor) -> Kernel:
+        """By group."""
+        return self._kernel(source, target, True)
+
+    def scatter(self, source: GlobalTensor, target: GlobalTensor) -> Kernel:
+        """By head."""
+        return self._kernel(source, target, False)
+
+    def _kernel(self, source: GlobalTensor, target: GlobalTensor, gather: bool) -> Kernel:
+        op, d = self.p.op, self.p.op.head_dim
+        grid = (ceil_div(op.heads * d, CTA * ELEMENTS), op.batch, 1)
+        here = RegisterTile("here", (1, WARP_SIZE), source.dtype)
+
+        def body(r: RoleBuilder, number: Expr) -> None:
+            row, key_head, column = number // (op.key_heads * d), number // d % op.key_heads, number % d
+            by_group = (CTA_Y, row, key_head)
+            by_head = (CTA_Y, as_expr(0), key_head * (op.heads // op.key_heads) + row)
+            first, second = (by_head, by_group) if gather else (by_group, by_head)
+            with r.when(number < op.heads * d):
+                r.ldg(here.whole, source[(*first, slice(column, WARP_SIZE))], 1, into="here", vector_bytes=2)
+                r.stg(target[(*second, slice(column, WARP_SIZE))], here.whole, 1, vector_bytes=2, after=("here",))
+
+        return elements(
+            KernelBuilder(f"copy_{source.name}_{target.name}", grid, code_bytes=CODE_BYTES), index_mix(2, 4), body
+        )
 
 
 class _Split:
     """Writes the first kernel: CTAs are parts, groups, tiles of rows."""
 
     def __init__(
-        self, p: AttentionProblem, config: DecodeConfig, rows: Rows, parts: GlobalTensor, sums: GlobalTensor
-    ) -> None:
-        self.p, self.c, self.rows, self.parts, self.sums = p, config, rows, parts, sums
+        self, p: AttentionProblem, config: DecodeConfig, rows: Rows, queries: GlobalTensor, parts: GlobalTensor,
+        sums: GlobalTensor,
+    ) -> None:  # fmt: skip
+        self.p, self.c, self.rows, self.queries, self.parts, self.sums = p, config, rows, queries, parts, sums
         d = p.op.head_dim
         self.k = KernelBuilder(
             f"attention_{config}".replace(" ", "_"), (config.splits, rows.groups, ceil_div(rows.count, config.block_m)),
@@ -201,7 +272,8 @@ class _Split:
                 box = self.parts[CTA_X, CTA_Y, row + own : self.own_rows, :]  # type: ignore[misc]
                 r.stg(box, s.acc.whole, self.own_rows * d // 64, vector_bytes=8)
             else:
-                first_row = (CTA_Y, row + own, as_expr(0)) if packed else (self.batch, row + own, self.head)
+                alone = packed and not self.rows.copied
+                first_row = (CTA_Y, row + own, as_expr(0)) if alone else (self.batch, row + own, self.head)
                 store_rows(r, s, self.q, own, self.parts, first_row)
             lse = self.sums[CTA_X, CTA_Y, row + own : self.own_rows]  # type: ignore[misc]
             r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
@@ -209,10 +281,10 @@ class _Split:
 
     def _query(self, row: IntLike, rows: int, column: int) -> View:
         columns = BLOCK_COLUMNS
-        if self.rows.packed:
+        if self.rows.packed and not self.rows.copied:
             head = self.head * self.rows.count + row
-            return self.p.q[self.batch, 0, head:rows, column:columns]  # type: ignore[misc]
-        return self.p.q[self.batch, row:rows, self.head, column:columns]  # type: ignore[misc]
+            return self.queries[self.batch, 0, head:rows, column:columns]  # type: ignore[misc]
+        return self.queries[self.batch, row:rows, self.head, column:columns]  # type: ignore[misc]
 
     def _copy_keys(self, r: RoleBuilder, to: Blocked, tensor: GlobalTensor, block: Expr) -> None:
         first = block * self.c.block_n
@@ -232,15 +304,17 @@ class _Split:
                 r.cp_async(to.view(WARP * share, share, column, BLOCK_COLUMNS), box(WARP * share, share, column), count)
 
 
-def _combine(p: AttentionProblem, config: DecodeConfig, rows: Rows, parts: GlobalTensor, sums: GlobalTensor) -> Kernel:
-    """The second kernel: a warp a row."""
+def _combine(
+    p: AttentionProblem, config: DecodeConfig, rows: Rows, ahead: int, parts: GlobalTensor, sums: GlobalTensor,
+    outputs: GlobalTensor,
+) -> Kernel:  # fmt: skip
+    """The second kernel: a warp a row, with `ahead` parts on their way."""
     warps, d, splits = 4, p.op.head_dim, config.splits
     total = rows.groups * rows.count
     k = KernelBuilder("combine", (ceil_div(total, warps), 1, 1), code_bytes=300 * overhead.INSTRUCTION_BYTES)
     number = CTA_X * warps + WARP
     group, row = number // rows.count, number % rows.count
     batch, head = group // rows.heads, group % rows.heads
-    ahead = min(COMBINED, splits)
 
     def share(lse: Array) -> Array:
         top = lse.max()
@@ -271,9 +345,8 @@ def _combine(p: AttentionProblem, config: DecodeConfig, rows: Rows, parts: Globa
                 indices=(c * ahead,), after=("part",),
             )  # fmt: skip
         r.run("cvt", ceil_div(d, 64), dtype=p.out, dst=out.whole, srcs=(acc.whole,), compute=_second)
-        box = (
-            p.o[batch, 0, head * rows.count + row, :] if rows.packed else p.o[batch, row, head, :]  # type: ignore[misc]
-        )
+        by_head = rows.packed and not rows.copied
+        box = outputs[batch, 0, head * rows.count + row, :] if by_head else outputs[batch, row, head, :]  # type: ignore[misc]
         r.stg(box, out.whole, 1, vector_bytes=max(4, d * DTYPE_BYTES[p.out] // 32))
     return k.build()
 

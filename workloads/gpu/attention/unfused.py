@@ -63,7 +63,7 @@ def _plain(alu: int, imad: int, other: int) -> Mix:
     return (*mix(alu, imad), ("ffma", other))
 
 
-def _index(operands: int, dimensions: int) -> Mix:
+def index_mix(operands: int, dimensions: int) -> Mix:
     """Index arithmetic, bounds and control of one element (SASS of a kernel of that form, nvcc 13, sm_90: 15 and 12 a
     dimension with two operands, 22 and 14 with three)."""
     alu, other = (8, 7) if operands == 2 else (10, 12)
@@ -173,7 +173,7 @@ CODE_BYTES = 256 * INSTRUCTION_BYTES
 """What runs of an elementwise kernel, which is unrolled over its elements and for up to 25 dimensions."""
 
 
-def _elements(builder: KernelBuilder, index: Mix, body: Callable[[RoleBuilder, Expr], None]) -> Kernel:
+def elements(builder: KernelBuilder, index: Mix, body: Callable[[RoleBuilder, Expr], None]) -> Kernel:
     """A kernel whose threads take one element after the other: `body` loads, computes and stores 32 of a warp, from
     the given number on, counted from the first of all CTAs in x."""
     with builder.role("warps", WARPS, 18) as r:
@@ -200,7 +200,7 @@ def _copy_heads(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor,
             compute=lambda _, x: x * scale,
         )  # type: ignore[misc]  # fmt: skip
 
-    return _elements(KernelBuilder(f"copy_{source.name}", grid, code_bytes=CODE_BYTES), _index(2, 4), body)
+    return elements(KernelBuilder(f"copy_{source.name}", grid, code_bytes=CODE_BYTES), index_mix(2, 4), body)
 
 
 def _copy_transposed(p: AttentionProblem, target: GlobalTensor) -> Kernel:
@@ -215,7 +215,7 @@ def _copy_transposed(p: AttentionProblem, target: GlobalTensor) -> Kernel:
         r.ldg(here.whole, box, 1, into="here", vector_bytes=2)
         r.stg(target[CTA_Z, CTA_Y, number:WARP_SIZE], here.whole, 1, vector_bytes=2, after=("here",))  # type: ignore[misc]
 
-    return _elements(KernelBuilder("copy_k_transposed", grid, code_bytes=CODE_BYTES), _index(2, 3), body)
+    return elements(KernelBuilder("copy_k_transposed", grid, code_bytes=CODE_BYTES), index_mix(2, 3), body)
 
 
 def _add(p: AttentionProblem, scores: GlobalTensor, mask: GlobalTensor, target: GlobalTensor) -> Kernel:
@@ -239,7 +239,7 @@ def _add(p: AttentionProblem, scores: GlobalTensor, mask: GlobalTensor, target: 
         )
         r.stg(target[CTA_Z, CTA_Y, number:WARP_SIZE], x.whole, 1, vector_bytes=2)  # type: ignore[misc]
 
-    return _elements(KernelBuilder("add_mask", grid, code_bytes=CODE_BYTES), _index(3, 2), body)
+    return elements(KernelBuilder("add_mask", grid, code_bytes=CODE_BYTES), index_mix(3, 2), body)
 
 
 def _plus(x: Array, m: Array) -> Array:
