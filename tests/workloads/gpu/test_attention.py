@@ -94,6 +94,8 @@ FLASH2: list[tuple[Attention, Flash2Config]] = [
 DECODE: list[tuple[Attention, DecodeConfig]] = [
     (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), DecodeConfig(64, 32, 3)),
     (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), DecodeConfig(64, 32, 1)),
+    (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), DecodeConfig(64, 32, 3, varlen=True)),
+    (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), DecodeConfig(64, 32, 1, varlen=True)),
     (attention(3, 150, heads=2, causal="1", window=70), DecodeConfig(64, 32, 1)),
     (attention(3, 150, heads=2, causal="1", window=70), DecodeConfig(64, 32, 2)),
     (attention(70, 90, heads=2, head_dim=128, dtype="bf16"), DecodeConfig(64, 32, 5)),
@@ -116,14 +118,17 @@ def test_computes_what_numpy_does(case: tuple[str, Attention, Config], machines:
     assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance
 
 
-def test_before_hopper_the_interface_copies_heads_into_groups(machines: dict[str, GpuSpec]) -> None:
-    """Four reshapes are copies where neither the batch nor the key heads are 1, views elsewhere."""
-    for machine, batch, key_heads, copies in (("a100-sxm4-80gb", 2, 2, 4), ("a100-sxm4-80gb", 1, 2, 0),
-                                              ("a100-sxm4-80gb", 2, 1, 0), ("two SMs", 2, 2, 0)):  # fmt: skip
+def test_the_interface_for_lengths_copies_heads_into_groups(machines: dict[str, GpuSpec]) -> None:
+    """Four reshapes are copies where neither batch nor key heads are 1, views elsewhere; only groups are cut."""
+    spec = machines["a100-sxm4-80gb"]
+    for varlen, batch, key_heads, copies in ((True, 2, 2, 4), (True, 1, 2, 0), (True, 2, 1, 0), (False, 2, 2, 0)):
         op = attention(1, 64, batch=batch, heads=8, kv_heads=key_heads)
-        kernels = build(op, machines[machine], DecodeConfig(64, 32, 2)).kernels
+        kernels = build(op, spec, DecodeConfig(64, 32, 2, varlen=varlen)).kernels
         assert [kernel.name.startswith("copy") for kernel in kernels].count(True) == copies
         assert len(kernels) == copies + 2
+    alone = attention(1, 8192, heads=8, kv_heads=8)
+    parts = [choose(alone, spec, kind).config for kind in ("decode", "decode-varlen")]
+    assert [isinstance(config, DecodeConfig) and config.splits > 1 for config in parts] == [True, False]
 
 
 FENCE = "no register that wgmma reads or writes is touched between this fence and the one before"
@@ -312,6 +317,7 @@ def _loops(body: tuple[Any, ...]) -> Iterator[Loop]:
         "flash3 64x32 stages 2 cp.async mma unspecialized",
         "flash2 64x32 warps 4",
         "decode 64x32 warps 4 splits 2",
+        "decode 64x32 warps 4 splits 2 varlen",
         "flash2-triton 64x32 warps 4 stages 2",
     ],
 )

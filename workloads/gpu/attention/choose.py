@@ -29,7 +29,9 @@ Config = Flash3Config | Flash2Config | FlashTritonConfig | DecodeConfig | Unfuse
 
 SCHEDULES = ("flash3", "flash2", "decode", "unfused")
 """What `auto` ranks."""
-KINDS = (*SCHEDULES, "flash2-triton")
+VARLEN = "decode-varlen"
+"""Decode as the interface for sequences of different lengths calls it."""
+KINDS = (*SCHEDULES, VARLEN, "flash2-triton")
 
 
 @register("attention", "gpu", "auto")
@@ -72,8 +74,8 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The published configuration of a kind."""
     if kind == "unfused":
         return UnfusedConfig()
-    if kind == "decode":
-        parts = flash_decode.default_config(p, spec)
+    if kind in (DecodeConfig.schedule, VARLEN):
+        parts = flash_decode.default_config(p, spec, kind == VARLEN)
         # Of one part, FlashAttention-3 runs its kernel as it is.
         whole = parts.splits == 1 and not p.op.window and flash3.available(p, spec)
         return flash3.default_config(p) if whole else parts
@@ -132,7 +134,7 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
 
 def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> int:
     """K and V from memory beside products and softmax of whole tiles, in as many CTAs as find room; then the parts."""
-    f, rows, d = figures(spec), flash_decode.rows_of(p, spec), p.op.head_dim
+    f, rows, d = figures(spec), flash_decode.rows_of(p), p.op.head_dim
     row = spec.instruction("mma", p.dtype, flash2.SHAPE)
     step = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores
     ctas = rows.groups * ceil_div(rows.count, config.block_m) * config.splits
@@ -161,6 +163,7 @@ _FLAGS = {
     "cp.async": ("tma", False),
     "mma": ("wgmma", False),
     "unspecialized": ("specialized", False),
+    "varlen": ("varlen", True),
 }
 """Words that set a field; it is the other way round where the word is missing."""
 

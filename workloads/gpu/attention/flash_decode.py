@@ -5,10 +5,11 @@ adds the parts, weighted by their LSE. Of a single part the first kernel writes 
 sequence has one query, the rows of a tile are the query heads that share a key head, so that K and V are read once for
 all of them.
 
-Tiles and the number of parts are those of the published kernels (csrc/flash_attn, flash_fwd_splitkv_kernel). Before
-Hopper the published interface of FlashAttention-2 brings the heads of a group together itself, by reshaping Q and the
-outputs (`seqlenq_ngroups_swapped` in flash_api.cpp): where neither the batch nor the key heads are 1 each of the four
-reshapes is a copy, a kernel of its own. FlashAttention-3 packs them in its kernel.
+Tiles and the number of parts are those of the published kernels (csrc/flash_attn, flash_fwd_splitkv_kernel). The
+interface of FlashAttention-2 for sequences of different lengths, which serving frameworks call, brings the heads of a
+group together by reshaping Q and the outputs (`seqlenq_ngroups_swapped` in flash_api.cpp): where neither the batch nor
+the key heads are 1 each of the four reshapes is a copy, a kernel of its own. Without groups it does not cut the keys.
+FlashAttention-3 packs heads in its kernel.
 """
 
 from __future__ import annotations
@@ -57,17 +58,20 @@ COMBINED = 4
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """Tile configuration: `block_m` rows a CTA of `warps` warps, `block_n` keys a step, `splits` parts of the keys."""
+    """Tile configuration: `block_m` rows a CTA of `warps` warps, `block_n` keys a step, `splits` parts of the keys.
+    varlen: called by the interface for sequences of different lengths."""
 
     block_m: int
     block_n: int
     splits: int
     warps: int = 4
+    varlen: bool = False
 
     schedule: ClassVar[str] = "decode"
 
     def __str__(self) -> str:
-        return f"decode {self.block_m}x{self.block_n} warps {self.warps} splits {self.splits}"
+        called = " varlen" if self.varlen else ""
+        return f"decode {self.block_m}x{self.block_n} warps {self.warps} splits {self.splits}{called}"
 
 
 @dataclass(frozen=True)
@@ -82,23 +86,24 @@ class Rows:
     copied: bool = False
 
 
-def rows_of(p: AttentionProblem, spec: GpuSpec) -> Rows:
+def rows_of(p: AttentionProblem, varlen: bool = False) -> Rows:
     """Heads of one query where there is one, else the queries of a head."""
     op = p.op
     if op.queries == 1 and op.heads > op.key_heads:
-        copied = spec.tma is None and min(op.batch, op.key_heads) > 1
+        copied = varlen and min(op.batch, op.key_heads) > 1
         return Rows(op.heads // op.key_heads, op.batch * op.key_heads, op.key_heads, True, copied)
     return Rows(op.queries, op.batch * op.heads, op.heads, False)
 
 
-def default_config(p: AttentionProblem, spec: GpuSpec) -> DecodeConfig:
+def default_config(p: AttentionProblem, spec: GpuSpec, varlen: bool = False) -> DecodeConfig:
     """The published tile, and the fewest parts that keep SMs within 15 % of the best balance."""
     block_n = {64: 256, 128: 128, 256: 64}[p.op.head_dim]
-    rows = rows_of(p, spec)
+    rows = rows_of(p)
     ctas = rows.groups * ceil_div(rows.count, 64)
     steps = ceil_div(min(p.op.keys, p.op.window or p.op.keys), block_n)
     if spec.tma is None:
-        return DecodeConfig(64, block_n, _splits(ctas, 2 * spec.sm.count, steps))
+        whole = varlen and not rows.packed
+        return DecodeConfig(64, block_n, 1 if whole else _splits(ctas, 2 * spec.sm.count, steps), varlen=varlen)
     # FlashAttention-3 has one CTA an SM, and leaves few blocks in one piece.
     return DecodeConfig(64, block_n, 1 if steps <= LEAST_STEPS else _splits(ctas, spec.sm.count, steps))
 
@@ -121,12 +126,12 @@ def check(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> None:
     flash2.check(p, spec, Flash2Config(config.block_m, config.block_n, config.warps))
 
 
-@register("attention", "gpu", "decode")
+@register("attention", "gpu", "decode", "decode-varlen")
 def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
     check(p, spec, config)
-    rows, d = rows_of(p, spec), op.head_dim
+    rows, d = rows_of(p, config.varlen), op.head_dim
     shape = (config.splits, rows.groups, rows.count)
     strides = (rows.groups * rows.count, rows.count, 1)
     sums = GlobalTensor("part_lse", shape, "fp32", strides, "scratch")
