@@ -508,6 +508,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("host.graph_launch",), options={"scope": "host", "schedule": "graph"}),
         Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("sm.instruction_cache",), base=("sm.instruction_cache=32 KiB",)),
         Case("gemm m=128 n=128 k=64", ("launch.event",), options={"scope": "event"}),
+        Case("gemm m=128 n=128 k=64", ("cp_async", "sm.register_conflict"), ("cp_async",), options={"schedule": "mma"}),
         Case("full", ("launch.gap",), base=(*_SMALL, "launch.api=0 ns"), make=_full(1)),
     ),
     "tpu": (
