@@ -37,6 +37,8 @@ from workloads.registry import register
 KINDS = ("mma", "simt")
 GROUPS = (16, 8, 4)
 """Positions of a row of Y that a box of a copy may hold."""
+SMALL_TILES = ((64, 32, 32, 16, 8), (32, 64, 16, 32, 8), (32, 32, 16, 16, 8))
+"""Tiles under 64x64, with stages of cp.async, as `gemms.MMA_TILES`; cuDNN has sm80_xmma_fprop_..._tilesize64x32x64."""
 RUNNERS_UP = 12
 
 
@@ -241,9 +243,7 @@ def _mma(spec: GpuSpec, f: Figures, geometry: partial[Geometry], draft: Problem)
     asynchronous = spec.cp_async is not None and min(draft.a.vector_bytes, draft.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, draft.dtype, copy)
-    for tile_m, tile_n, warp_m, warp_n, stages in gemms.MMA_TILES:
-        if not asynchronous and min(tile_m, tile_n) < gemms.PREFETCH_LEAST_TILE:
-            continue
+    for tile_m, tile_n, warp_m, warp_n, stages in (*gemms.MMA_TILES, *(SMALL_TILES if asynchronous else ())):
         for steps in (1, 2) if asynchronous else (1,):
             tile_k = steps * gemms.MMA_STEP_BYTES // width
             g = geometry(tile_k)
