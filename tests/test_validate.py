@@ -301,7 +301,7 @@ def test_what_a_source_states_moves_the_time() -> None:
     small = {"scope": "graph", "l2": "mixed", "shape": "m=16 n=2048 k=4096 tb=T"}
     inside, alone, in_turn = (time_us(source, **small) for source in ("locked", "graph of one", "graph of layers"))
     # 17 MB of weights stay in 40 MB of L2, six times as much does not.
-    assert in_turn > 1.2 * inside
+    assert in_turn > 1.1 * inside
     # Replays of a single product wait for the host.
     assert alone > load_arch("a100-sxm4-80gb").host.graph_launch_ps * 1e-6  # type: ignore[attr-defined]
     assert time_us("locked") > 1.05 * time_us("limited")

@@ -97,6 +97,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "power.energy.tensor.int8",
                 "power.energy.tensor.tf32",
                 "power.limit",
+                "shared.bandwidth",
                 "sm.count",
                 "sm.max_warps",
                 "sm.scheduler",
