@@ -103,7 +103,7 @@ class Geometry:
         return Gemm(
             m=self.positions * self.blocks * self.columns, n=op.k, k=op.r * self.chunks * self.tile_k, tb="T",
             dtype=op.dtype, out=op.out, acc=op.acc,
-        )  # fmt: skip
+        ).with_defaults(op.chosen_dtype)  # fmt: skip
 
     @property
     def stored(self) -> tuple[int, int]:
@@ -113,12 +113,13 @@ class Geometry:
     def problem(self) -> Problem:
         """The tensors: windows of X that overlap, filters by rows, Y by rows."""
         op, gemm, dtype = self.op, self.gemm, self.op.chosen_dtype
+        out, acc = str(gemm.out), str(gemm.acc)
         (rows, width), right = self.stored, op.strides[1]
         pixels, q = width * op.c, op.output[1]
         x = GlobalTensor("x", (op.n, rows, q, self.run), dtype, (rows * pixels, pixels, right * op.c, 1), "input")
         w = GlobalTensor("w", (op.k, op.r, self.run), dtype, (op.r * self.run, self.run, 1), "input")
-        y = GlobalTensor("y", (self.positions, q, op.k), str(op.out), (q * op.k, op.k, 1), "output")
-        return Problem(gemm, dtype, str(op.out), str(op.acc), Operand(x, gemm.m, True), Operand(w, gemm.n, True), y)
+        y = GlobalTensor("y", (self.positions, q, op.k), out, (q * op.k, op.k, 1), "output")
+        return Problem(gemm, dtype, out, acc, Operand(x, gemm.m, True), Operand(w, gemm.n, True), y)
 
     def windows(self, x: Array) -> Array:
         """X as the kernel's tensor shows it: what lies under a row of the filter, for each of its positions."""
