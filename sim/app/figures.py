@@ -97,7 +97,6 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "power.energy.tensor.int8",
                 "power.energy.tensor.tf32",
                 "power.limit",
-                "shared.bandwidth",
                 "sm.count",
                 "sm.max_warps",
                 "sm.scheduler",
