@@ -292,6 +292,7 @@ def test_banks_conflict_by_the_addresses_of_lanes(shift: int, conflicts: int) ->
         shared=4096,
     )  # fmt: skip
     assert run.result.counters["shared_conflict_ticks"] == 256 * conflicts
+    assert run.result.counters["shared_ticks"] == 256 * (1 + conflicts)
 
 
 def test_shared_memory_that_the_cta_does_not_have_is_refused() -> None:

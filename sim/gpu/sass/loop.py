@@ -335,6 +335,7 @@ def _multiply(x, st, w, s, sm, t, row):
     counters[Counter.TENSOR_TICKS] += code[row, Cell.INTERVAL]
     counters[Counter.MACS_TENSOR] += code[row, Cell.MACS]
     counters[Counter.SHARED_READ_BYTES] += code[row, Cell.BYTES]
+    counters[Counter.SHARED_TICKS] += code[row, Cell.SHARED]
     _release_at(x, st, w, row, over, Reason.GMMA)
 
 

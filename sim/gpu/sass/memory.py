@@ -106,6 +106,7 @@ def access_shared(p, x, st, w, s, sm, t, row, mask):
     stores = unit == Unit.STS or unit == Unit.STSM
     moved = code[row, Cell.MATRICES] * 128 if code[row, Cell.MATRICES] > 0 else LANES * size
     st.counters[Counter.SHARED_WRITE_BYTES if stores else Counter.SHARED_READ_BYTES] += moved
+    st.counters[Counter.SHARED_TICKS] += work
     st.counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]
     registers = max(1, size // 4) if code[row, Cell.MATRICES] == 0 else code[row, Cell.MATRICES]
     done = begin + work + code[row, Cell.LATENCY] + (waves - least - registers) * TICKS_PER_CYCLE
@@ -377,4 +378,5 @@ def write_copies(p, x, st, w, sm, t, row, mask):
     waves, least = _waves(x, st, w, row, mask)
     free = max(st.sms[sm, SharedMemory.FREE], t)
     st.sms[sm, SharedMemory.FREE] = free + waves * p[SharedFigure.WAVEFRONT]
+    st.counters[Counter.SHARED_TICKS] += waves * p[SharedFigure.WAVEFRONT]
     st.counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]
