@@ -15,7 +15,7 @@ import numpy as np
 from arch.gpu import GpuSpec
 from arch.reads import Remembered
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
-from sim.engine.jit import resolved
+from sim.engine.extensions import compiled
 from sim.gpu.counters import Counter
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.chip import Chip, Launching
@@ -224,7 +224,7 @@ class Launch:
         arguments = (self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
         records = self.state.log is not None
         if (self._loop, records) not in _ADVANCE:
-            _ADVANCE[self._loop, records] = resolved(self._loop, *arguments)
+            _ADVANCE[self._loop, records] = compiled(self._loop, *arguments)
         tick = _ADVANCE[self._loop, records](*arguments)
         if tick == STOPPED and isinstance(self.kernel, OwnLoopKernel):
             raise self.kernel.stopped(self.program)
