@@ -13,15 +13,13 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from arch.errors import InputError
-from arch.extensions import REPLACEMENTS, SCHEDULERS
 from arch.gpu_rules import WARP_SIZE, check
 from arch.memory import BankedMemory
-from arch.policies import Policy
 from arch.spec import Count, Documents, Group, MachineSpec, Share
 from arch.units import (
     BYTES,
@@ -69,9 +67,7 @@ class Sm(Group):
     registers: Count = Field(description="32-bit registers of an SM")
     max_registers_per_thread: Count
     register_granule: Count = Field(description="registers of a warp are allocated in multiples of this")
-    scheduler: Annotated[str, Policy(SCHEDULERS, get_args(WarpScheduler))] = Field(
-        description="which eligible warp issues"
-    )
+    scheduler: WarpScheduler = Field(description="which eligible warp issues")
     round_robin_run: Count = Field(
         default=8, description="lrr and two_level: instructions of an op that issue in one go"
     )
@@ -141,7 +137,7 @@ class L1(Group):
     size_bytes: Bytes = Field(description="combined L1 and shared array")
     reserved_bytes: Bytes = Field(description="part of the array that neither data nor shared memory get")
     ways: Count
-    replacement: Annotated[str, Policy(REPLACEMENTS, get_args(Replacement))] = "lru"
+    replacement: Replacement = "lru"
     line_bytes: Bytes
     sector_bytes: Bytes
     hit_latency_cycles: Cycles = Field(description="dependent load that hits, as a pointer chase measures it")
@@ -199,7 +195,7 @@ class L2(Group):
     partitions: Annotated[int, Field(ge=1, le=2)]
     slices: Count = Field(description="of the whole chip")
     ways: Count
-    replacement: Annotated[str, Policy(REPLACEMENTS, get_args(Replacement))] = "lru"
+    replacement: Replacement = "lru"
     line_bytes: Bytes
     sector_bytes: Bytes
     bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="read, one slice")
@@ -347,6 +343,24 @@ class Link(Group):
 
     bandwidth_bytes_per_s: BytesPerSecond
     latency_ps: Picoseconds
+
+
+class Collectives(Group):
+    """Kernels of libraries that move data between GPUs over their links; bandwidths are of one CTA."""
+
+    header_bytes: Bytes = Field(description="link bytes with each 128 of a store; a read has them both ways")
+    start_ps: Picoseconds = Field(description="a general library's kernel beside its messages: work list, connections")
+    lean_start_ps: Picoseconds = Field(description="a kernel's own beside its messages: pointers, first loads")
+    flag_ps: Picoseconds = Field(description="from a store with its flag to the neighbour's next step")
+    line_flag_ps: Picoseconds = Field(description="the same where a warp stores lines of 120 bytes and a flag")
+    post_ps: Picoseconds = Field(description="barrier, fence and flag with which a CTA announces what it has stored")
+    copy_bytes_per_s: BytesPerSecond = Field(description="copying inside a GPU")
+    flagged_bytes_per_s: BytesPerSecond = Field(description="passing on values of 4 bytes with flags of 4")
+    line_bytes_per_s: BytesPerSecond = Field(description="passing on lines of 120 bytes and a flag")
+    shared_bytes_per_s: BytesPerSecond | None = Field(
+        default=None,
+        description="copying while other warps of the CTA add up through the switch; absent where it does not add",
+    )
 
 
 class Node(Group):
@@ -503,6 +517,7 @@ class GpuSpec(MachineSpec):
     launch: Launch
     pcie: Link
     link: Link | None = None
+    collectives: Collectives | None = None
     node: Node | None = None
     host: Host
     instructions: tuple[Instruction, ...]

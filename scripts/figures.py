@@ -502,6 +502,16 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("sum n=300000", base=_SMALL),
         Case("allreduce bytes=65536 devices=4", ("link",), ("link",), options={"schedule": "eager"}),
         Case("allreduce bytes=65536 devices=16", ("link", "node"), ("node",), options={"schedule": "eager"}),
+        *(
+            Case(text, ("collectives", "link.bandwidth"), ("collectives",), options={"schedule": library})
+            for text, library in (
+                ("all_gather gpus=8 elements=4M", "nccl"),
+                ("all_reduce gpus=8 elements=4M", "nccl"),
+                ("alltoall gpus=4 elements=4M", "nccl"),
+                ("reduce_scatter gpus=4 elements=16k", "nccl"),
+                ("all_reduce gpus=4 elements=4k", "vllm"),
+            )
+        ),
         Case("copy_h2d bytes=1000000", ("pcie",), options={"schedule": "eager"}),
         Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("launch", "host"), options={"scope": "stream", "schedule": "eager"}),
         Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("launch", "host"), options={"scope": "stream", "schedule": "graph"}),

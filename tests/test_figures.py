@@ -41,6 +41,16 @@ RUNS: dict[str, list[Run]] = {
         ("h100-sxm", ("sm.scheduler=lrr",), "softmax rows=8 cols=256", {}),
         ("h100-sxm", ("sm.scheduler=two_level",), "softmax rows=8 cols=256", {}),
         ("h100-sxm", (), "allreduce bytes=65536 devices=16", {}),
+        *(
+            ("h100-sxm", (), text, {"schedule": library})
+            for text, library in (
+                ("all_gather gpus=8 elements=4M", "nccl"),
+                ("all_reduce gpus=8 elements=4M", "nccl"),
+                ("alltoall gpus=4 elements=4M", "nccl"),
+                ("all_reduce gpus=4 elements=4k", "vllm_eager"),
+                ("all_reduce gpus=4 elements=4k", "trtllm"),
+            )
+        ),
         ("h100-sxm", (), "copy_h2d bytes=100000", {}),
         ("h100-sxm", (), BERT, {"scope": "event", "schedule": "eager"}),
         ("h100-sxm", (), BERT, {"scope": "stream", "schedule": "graph"}),

@@ -52,6 +52,8 @@ UNITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "sim.host.model",
             "sim.host.scopes",
             "sim.link.collective",
+            "sim.link.custom",
+            "sim.link.nccl",
         ),
         "tpu": ("sim.tpu.data", "sim.tpu.machine", "sim.tpu.model", "sim.tpu.verify"),
         "rdu": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from workloads import registry, written
 from workloads.ops import FUNCTIONS, GRAPHS, operator_class, operator_words, short_words
 
 FAMILIES = ("gpu", "tpu", "rdu")
-WITHOUT_KERNELS = {"copy_h2d": ("gpu", "rdu"), "allreduce": ("gpu", "rdu"), "network": FAMILIES}
+WITHOUT_KERNELS: Mapping[str, tuple[str, ...]] = {
+    "copy_h2d": ("gpu", "rdu"),
+    "allreduce": ("gpu", "rdu"),
+    "network": FAMILIES,
+} | dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "alltoall"), ("gpu",))
 """Operators without a kernel of their own: the host or the links run them, or their layers have some."""
 
 _TAKES = {

@@ -49,8 +49,7 @@ def small_install(folder: Path) -> Path:
     (folder / "sim" / "__init__.py").write_text("")
     (folder / "arch").mkdir()
     (folder / "arch" / "__init__.py").write_text("")
-    for name in ("errors.py", "extensions.py"):
-        shutil.copy(REPOSITORY / "arch" / name, folder / "arch")
+    shutil.copy(REPOSITORY / "arch" / "errors.py", folder / "arch")
     part = folder / "sim" / "part"
     part.mkdir()
     (part / "__init__.py").write_text("")

@@ -10,6 +10,7 @@ from arch.errors import InputError
 from arch.near import hint
 from workloads.ops.attention import Attention
 from workloads.ops.base import DATA_KINDS, MAX_EXTENT, REGISTRY, Array, Operand, Operator, random_array
+from workloads.ops.collectives import AllGather, AllReduceGpus, AllToAll, Collective, ReduceScatter
 from workloads.ops.contractions import Conv2d, Matvec
 from workloads.ops.gemm import Gemm
 from workloads.ops.inference import Inference
@@ -19,9 +20,10 @@ from workloads.ops.pointwise import FUNCTIONS, Pointwise
 from workloads.ops.rowwise import LayerNorm, LayerNormBackward, RmsNorm, RowOperator, Softmax, SoftmaxBackward
 
 __all__ = [
-    "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllReduce", "Array", "Attention", "Conv2d", "CopyH2D", "Gemm",
-    "Inference", "LayerNorm", "LayerNormBackward", "Matvec", "NetworkFile", "NetworkLayer", "Operand", "Operator",
-    "Pointwise", "RmsNorm", "RowOperator", "Softmax", "SoftmaxBackward", "Sum", "Transpose",
+    "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllGather", "AllReduce", "AllReduceGpus", "AllToAll",
+    "Array", "Attention", "Collective", "Conv2d", "CopyH2D", "Gemm", "Inference", "LayerNorm", "LayerNormBackward",
+    "Matvec", "NetworkFile", "NetworkLayer", "Operand", "Operator", "Pointwise", "ReduceScatter", "RmsNorm",
+    "RowOperator", "Softmax", "SoftmaxBackward", "Sum", "Transpose",
     "operator_class", "operator_words", "random_array", "shipped_networks", "short_words",
 ]  # fmt: skip
 

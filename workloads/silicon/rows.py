@@ -24,7 +24,10 @@ SILICON_CSV = Path(__file__).with_name("silicon.csv")
 
 TABLES = (
     SILICON_CSV,
-    *map(Path(__file__).with_name, ("aic_gemm.csv", "aic_attention.csv", "locked_clock_attention.csv")),
+    *map(
+        Path(__file__).with_name,
+        ("aic_gemm.csv", "aic_attention.csv", "aic_collectives.csv", "locked_clock_attention.csv"),
+    ),
 )
 """The reference rows that travel with the project, a file a family of sources."""
 
@@ -117,6 +120,10 @@ class Environment(BaseModel):
     schedules: Mapping[str, Mapping[str, str | tuple[str, ...]]] = Field(default_factory=dict)
     """By operator, kinds of kernels that its names of schedules stand for, where they are not those of this program.
     Several: of rows that differ in nothing but their time, in their order; of a row alone, the last."""
+    scopes: Mapping[str, Literal["stream", "graph"]] = Field(default_factory=dict)
+    """By kind of kernel, the scope of its rows where it is not the one that they state."""
+    host_call_us: Mapping[str, float] = Field(default_factory=dict)
+    """By kind of kernel, for how long the source's host is busy with one call of a collective, microseconds."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
     layout: Mapping[str, Literal["NN", "NT", "TN", "TT"]] = Field(default_factory=dict)

@@ -15,6 +15,8 @@ from arch.units import BYTES
 from sim.app.families.choice import decide
 from sim.app.families.family import Ran, Subject
 from sim.app.families.gpu_check import check_steps
+from sim.app.families.gpu_collective import SCHEDULES as LIBRARIES
+from sim.app.families.gpu_collective import CollectivePlan
 from sim.app.families.gpu_conditions import Conditions, conditions_of
 from sim.app.families.gpu_graph import Pick, PlannedGraph, dtype_of, graph_listing, plan_graph
 from sim.app.families.gpu_reads import took_part
@@ -38,7 +40,7 @@ from workloads.estimates import error_percent
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose
 from workloads.graphs import Graph, GraphOperator
-from workloads.ops import AllReduce, CopyH2D, Operator
+from workloads.ops import AllReduce, Collective, CopyH2D, Operator
 from workloads.registry import builder, schedules
 from workloads.silicon import Environment, Row, environment_of, operator_of
 from workloads.written import OwnProgram, held_schedule, placed
@@ -61,11 +63,13 @@ class Gpu:
     name = "gpu"
     options: tuple[str, ...] = ("schedule", "without", "check", "exact", "l2", "scope", "clock", "data", "tune")
 
-    def plan(self, request: Request) -> OperatorPlan | GraphPlan:
+    def plan(self, request: Request) -> OperatorPlan | GraphPlan | CollectivePlan:
         """The kernels that could run an operator, or the steps of a graph."""
         spec = _spec(request)
         one_of("scope", request.scope, SCOPES)
         conditions = conditions_of(request, spec)
+        if isinstance(request.asked, Collective):
+            return CollectivePlan(request, spec, request.asked.with_defaults(spec.default_dtype))
         if _is_graph(request.asked):
             return GraphPlan(request, spec, conditions, plan_graph(request, spec, _pick(request, spec, conditions)))
         op = operator_on(request.asked, spec)
@@ -78,11 +82,13 @@ class Gpu:
     def listing(self, request: Request, number: int = 0) -> str:
         """The kernels as text with the cost of each instruction; of a graph, its steps."""
         spec = _spec(request)
+        if isinstance(request.asked, Collective):
+            raise InputError(f"listing: {request.asked.word} is a kernel of a library, not a program of the language")
         if _is_graph(request.asked):
             return graph_listing(request, spec, _pick(request, spec, conditions_of(request, spec)))
         op = operator_on(request.asked, spec)
         if isinstance(op, OwnProgram) and _is_compiled(op):
-            return _compiled_listing(op.program, spec)
+            raise InputError(f"listing: {op.program.name} is a compiled kernel; nvdisasm prints its code")
         return program_listing(program_of(op, spec, _configurations(request, op, spec)[number][0]), spec)
 
     def row(self, row: Row) -> Request:
@@ -94,7 +100,7 @@ class Gpu:
             raise InputError("more than half of the measured time is the host's overhead")
         spec = load_arch(row.machine)
         op = operator_of(row)
-        kinds = schedules(op.word, spec.family)
+        kinds = LIBRARIES if isinstance(op, Collective) else schedules(op.word, spec.family)
         if not kinds:
             raise InputError(f"operator {op.word} has no schedule on {spec.name}")
         schedule = row.kind or row.schedule
@@ -108,7 +114,7 @@ class Gpu:
             # Layers that run in turn leave in the L2 what they share, and of their weights what fits.
             l2="warm" if row.scope == "graph" or not row.cold_l2 else environment.flush,
             # A `host` row states its own overhead, which is taken off the measured time.
-            scope="kernel" if row.scope == "host" else row.scope,
+            scope="kernel" if row.scope == "host" else environment.scopes.get(schedule, row.scope),
             clock=environment.clock,
             data=environment.data_of(row.dtype),
             bench=Bench(
@@ -118,6 +124,7 @@ class Gpu:
                 replayed=_replayed(environment) if row.scope == "graph" else None,
                 cold_code=environment.code == "cold",
                 linear_tiles=environment.raster.get(row.dtype) == "linear",
+                host_call_ps=round(environment.host_call_us.get(schedule, 0) * 1e6),
             ),
         )
 
@@ -159,20 +166,6 @@ _COMPILED = {
 def _is_compiled(op: OwnProgram) -> bool:
     """Whether it is a launch of a compiled kernel."""
     return any(isinstance(kernel, OwnLoopKernel) for kernel in op.program.kernels)
-
-
-def _compiled_listing(program: Program, spec: GpuSpec) -> str:
-    """Compiled kernels as text, below what the launch gives them."""
-    (kernel,) = program.kernels
-    assert isinstance(kernel, OwnLoopKernel)
-    grid = "x".join(map(str, kernel.grid))
-    lines = [
-        f"kernel {kernel.name} ({program.schedule}): grid {grid}, {kernel.warps} warps a CTA",
-        f"  {kernel.launch_registers} registers a thread, {kernel.shared_bytes} B of shared memory, "
-        f"{kernel.code_bytes} B of code",
-        *kernel.listing(program.addresses(), spec),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def operator_on(asked: Operator | Graph, spec: GpuSpec) -> Operator:
@@ -276,6 +269,8 @@ class OperatorPlan:
     ) -> Ran:
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
+        if isinstance(self.op, OwnProgram) and _is_compiled(self.op):
+            raise InputError(f"{program.name} is a compiled kernel, of which no timeline is recorded (--html, trace)")
         facts = _facts(self.request, program.schedule)
         recorder = KernelRecorder(facts, program, work.steps[0].estimate_ps, self.spec, wanted)
         try:

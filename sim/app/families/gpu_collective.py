@@ -1,0 +1,153 @@
+"""Collectives of a library on GPUs: one kernel a device, whose time its messages make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from arch.near import hint
+from sim.app.families.family import Ran, Subject
+from sim.app.families.gpu_records import machine_figures
+from sim.app.families.request import Progress, Request
+from sim.app.report.record import CheckResult, GpuLaunch, KernelRecord
+from sim.app.trace.window import Wanted
+from sim.engine.clock import PS_PER_S
+from sim.host.scopes import Call, calls_ps
+from sim.link import custom, nccl
+from sim.link.library import Ended, Kind, Plan, run
+from workloads.ops import Collective
+
+SCHEDULES = ("nccl", *custom.LIBRARIES)
+"""Whose kernels run. `vllm_eager`: the framework copies the buffer into one of its own first."""
+
+_EAGER = "vllm_eager"
+_CHECKED_ELEMENTS = 2**22
+
+
+@dataclass(frozen=True)
+class CollectivePlan:
+    """A collective with the ways that its library weighs."""
+
+    request: Request
+    spec: GpuSpec
+    op: Collective
+
+    overview = Wanted()
+    error_percent = ready_events = 0
+
+    @property
+    def subject(self) -> Subject:
+        """What is computed."""
+        return Subject.of(self.op)
+
+    @cached_property
+    def plans(self) -> Sequence[tuple[str, Plan, int]]:
+        """Kernels with their schedules and what the library expects of them, in ps; what it takes first."""
+        op, library, kind = self.op, self._library, _kind(self.op)
+        if library != "nccl":
+            if kind != "all_reduce":
+                raise InputError(f"schedule={library}: has all_reduce alone; schedule=nccl runs {op.word}")
+            nccl.estimates(self.spec, kind, op.gpus, op.size_bytes)
+            own = custom.plan(self.spec, library, op.gpus, op.size_bytes)
+            if own is not None:
+                return [(f"{library} {own}", own, own.start_ps)]
+        found = []
+        for way in nccl.estimates(self.spec, kind, op.gpus, op.size_bytes):
+            if way.algorithm != "tree":
+                made = nccl.plan(self.spec, kind, op.gpus, op.size_bytes, way.algorithm, way.protocol)
+                found.append((f"nccl {made}", made, way.time_ps))
+        asked = self.request.schedule
+        if asked in ("auto", *SCHEDULES):
+            return found
+        chosen = [entry for entry in found if entry[0].startswith(asked)]
+        if not chosen:
+            known = [*SCHEDULES, *(text for text, _, _ in found)]
+            raise InputError(f"schedule={asked}: {op} has {', '.join(known)}{hint(asked, known)}")
+        return chosen
+
+    @property
+    def candidates(self) -> list[tuple[str, int]]:
+        """Schedules with the cycles that the library's own model expects."""
+        hz = self.spec.clock.boost_hz
+        return [(text, time_ps * hz // PS_PER_S) for text, _, time_ps in self.plans]
+
+    @property
+    def _library(self) -> str:
+        word = self.request.schedule.split()[0]
+        return word if word in SCHEDULES else "nccl"
+
+    def run(
+        self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
+    ) -> Ran:
+        """Runs one of them. InputError for a timeline, which has only messages that are alike."""
+        if wanted is not None and wanted != self.overview:
+            raise InputError(f"trace: {self.op.word} is one kernel a device whose messages are alike")
+        text, made, _ = self.plans[number]
+        ended = run(made)
+        launch_ps = self.spec.launch.kernel_ps
+        moved_ps = launch_ps + ended.time_ps
+        calls = [Call(self.op.word, (moved_ps,))]
+        if self._library == _EAGER:
+            copied_ps = 2 * self.op.size_bytes * PS_PER_S // self.spec.dram.bandwidth_bytes_per_s
+            calls.insert(0, Call("copy", (launch_ps + self.spec.launch.drain_ps + copied_ps,)))
+        time_ps = calls_ps(self.spec, calls, self.request.scope)
+        if self.request.scope == "stream":
+            time_ps = max(time_ps, self.request.bench.host_call_ps)
+        device_ps = sum(call.device_ps(self.spec) for call in calls)
+        record = _record(self.op, made, ended, moved_ps, self.spec)
+        return Ran(
+            schedule=text,
+            machine=machine_figures(self.spec, str(self.op.dtype)),
+            kernels=[record],
+            device_ps=device_ps,
+            time_ps=time_ps,
+            counts={"events": 0},
+            host_ps={"host": time_ps - device_ps} if time_ps > device_ps else {},
+            check=(lambda: self._check(made)) if self.request.check else None,
+            reads=self._reads,
+        )
+
+    def _reads(self, path: str) -> bool:
+        """Whether the run read a figure, by the path that people type."""
+        if path.startswith("collectives.") or path in ("link.bandwidth", "launch.kernel", "clock.boost"):
+            return True
+        if path.startswith("launch."):
+            return self.request.scope != "kernel"
+        by_library = {"dram.bandwidth": (_EAGER,), "sm.count": custom.LIBRARIES}
+        return self._library in by_library.get(path, ())
+
+    def _check(self, made: Plan) -> tuple[CheckResult, list[str]]:
+        """Runs it with numbers and compares with NumPy."""
+        op = self.op
+        if op.gpus * op.elements > _CHECKED_ELEMENTS:
+            fitting = _CHECKED_ELEMENTS // op.gpus
+            raise InputError(f"check: {op} has more elements than are carried along; elements={fitting} or less")
+        operands = op.inputs(seed=0)
+        values = [np.asarray(row, dtype=np.float64) for row in operands[0]]
+        result = np.stack([np.ravel(value) for value in run(made, values).values])
+        error = op.largest_error([result], *operands)
+        return CheckResult(error <= op.tolerance, error), []
+
+
+def _kind(op: Collective) -> Kind:
+    kind: Kind = op.word  # type: ignore[assignment]
+    return kind
+
+
+def _record(op: Collective, made: Plan, ended: Ended, time_ps: int, spec: GpuSpec) -> KernelRecord:
+    """The kernel of one device: cycles are those that the core's clock would count meanwhile."""
+    return KernelRecord(
+        name=f"{op.word}: {made.algorithm} over {op.gpus}",
+        schedule=str(made),
+        cycles=time_ps * spec.clock.boost_hz // PS_PER_S,
+        clock_hz=spec.clock.boost_hz,
+        time_ps=time_ps,
+        counters={"link_write_bytes": ended.sent_bytes},
+        own=GpuLaunch((made.channels, 1, 1)),
+        launch_ps={"command": spec.launch.kernel_ps},
+    )

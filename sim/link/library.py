@@ -1,0 +1,282 @@
+"""Collectives as libraries run them: kernels whose channels pass chunks on through flagged buffers, in SimPy.
+
+A channel is one CTA of a device's kernel. All channels do the same at the same time, so that one of them stands for
+all, with its share of the device's port. It handles one message after the other: it waits until a message is there,
+is busy for its bytes (through the port, and where the message ends here by copying it) and for announcing it, and its
+neighbour sees it one latency of the protocol later. Senders store into the memory of their neighbour's result, so that
+what only arrives is there already.
+
+- `ring`: parts go round, n - 1 steps to add them up, n - 1 to hand them out; the last step copies what came.
+- `nvls`: devices copy a part into a buffer that the switch knows, each adds up its share by reading through the switch
+  and writes it to all through the switch, then all copy it out; three groups of warps, one part behind the other.
+- `pairwise`: each device has a message for each other one, all at once.
+- `one_shot`: after a barrier each device reads what all others have and adds it up; a second barrier ends it.
+- `two_shot`: after a barrier each adds up a share, after a second one it reads the others' shares; a third ends it.
+- `push`: each device stores what it has, flags among the values, into a buffer of every other one, which adds it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from sim.engine.clock import PS_PER_S
+
+Array = NDArray[Any]
+Process = Generator[simpy.Event, Any, None]
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall"]
+Algorithm = Literal["ring", "nvls", "pairwise", "one_shot", "two_shot", "push"]
+
+KINDS: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+
+
+class Wire(NamedTuple):
+    """How a protocol moves a message. Bandwidths are of payload, bytes a second; latency in ps.
+
+    port: of a device's port. channel: of one channel's CTA, inside the device. slices: parts of a message that are
+    announced one by one. post_ps: for how long that keeps a CTA.
+    """
+
+    protocol: str
+    latency_ps: int
+    port_bytes_per_s: int
+    channel_bytes_per_s: int
+    slices: int = 1
+    post_ps: int = 0
+
+
+class Plan(NamedTuple):
+    """A collective as a library runs it.
+
+    start_ps: of the kernel beside its messages. chunk_bytes: the largest message of a channel (of `nvls`: of all
+    channels of a device together; of shots nothing).
+    """
+
+    kind: Kind
+    algorithm: Algorithm
+    devices: int
+    size_bytes: int
+    wire: Wire
+    channels: int
+    chunk_bytes: int
+    start_ps: int
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} {self.wire.protocol} channels {self.channels}"
+
+
+class Ended(NamedTuple):
+    """What a collective took. port_ps: for how long a device's port was busy. sent_bytes: through the port of one
+    device. values: result by device."""
+
+    time_ps: int
+    port_ps: int
+    sent_bytes: int
+    values: tuple[Array, ...] = ()
+
+
+def run(plan: Plan, values: Sequence[Array] = ()) -> Ended:
+    """Runs a collective to its end. values: one array a device, to be carried along (all_gather: its own part)."""
+    return _RUNS[plan.algorithm](plan, values).run()
+
+
+class _Run:
+    """One collective on all devices."""
+
+    def __init__(self, plan: Plan, values: Sequence[Array]) -> None:
+        self.plan, self.values = plan, values
+        self.env = simpy.Environment()
+        self.port_ps = 0
+        """Of the first device; all do the same."""
+        self.sent_bytes = 0
+
+    def run(self) -> Ended:
+        """All devices to their end."""
+        devices = range(self.plan.devices)
+        self.env.run(self.env.all_of([self.env.process(self.device(d)) for d in devices]))
+        results = tuple(self.result(d) for d in devices) if self.values else ()
+        return Ended(self.plan.start_ps + int(self.env.now), self.port_ps, self.sent_bytes, results)
+
+    def device(self, d: int) -> Process:
+        """What one device does."""
+        raise NotImplementedError
+
+    def result(self, d: int) -> Array:
+        """What one device ends with."""
+        raise NotImplementedError
+
+    def busy_ps(self, d: int, size_bytes: int) -> int:
+        """For how long all channels together are busy with bytes that go through the port."""
+        busy_ps = -(-size_bytes * PS_PER_S // self.plan.wire.port_bytes_per_s)
+        if d == 0:
+            self.port_ps += busy_ps
+            self.sent_bytes += size_bytes
+        return busy_ps
+
+    def copy_ps(self, size_bytes: int) -> int:
+        """For how long all channels together copy bytes inside the device."""
+        return -(-size_bytes * PS_PER_S // (self.plan.channels * self.plan.wire.channel_bytes_per_s))
+
+
+class _Ring(_Run):
+    """Messages to the next device, and what each device holds, part by part."""
+
+    def __init__(self, plan: Plan, values: Sequence[Array]) -> None:
+        super().__init__(plan, values)
+        p = plan.devices
+        self.inboxes = [simpy.Store(self.env) for _ in range(p)]
+        if plan.kind == "all_gather":
+            self.parts = [{d: values[d] if values else 0} for d in range(p)]
+        else:
+            self.parts = [
+                dict(enumerate(np.array_split(values[d].reshape(-1), p) if values else [0] * p)) for d in range(p)
+            ]
+
+    def device(self, d: int) -> Process:
+        """Rounds over chunks; in each the parts go round."""
+        plan, p = self.plan, self.plan.devices
+        part = -(-plan.size_bytes // p)
+        chunk = min(part, plan.chunk_bytes * plan.channels)
+        adds = plan.kind != "all_gather"
+        steps = (p - 1) * (2 if plan.kind == "all_reduce" else 1)
+        for first in range(0, part, chunk):
+            size = min(chunk, part - first)
+            last_round = first + chunk >= part
+            for step in range(steps + 1):
+                yield from self._step(d, step, steps, size, adds and step < p, last_round)
+
+    def _step(self, d: int, step: int, steps: int, size: int, add: bool, carry: bool) -> Process:
+        """Takes what came, unless it is the first step, and passes it on, unless it is the last."""
+        plan, p = self.plan, self.plan.devices
+        # Where all parts are added up, device d ends the reduction with part d, and hands it out from there.
+        index = (d - step - (plan.kind != "all_gather")) % p
+        for n in range(plan.wire.slices):
+            share = size * (n + 1) // plan.wire.slices - size * n // plan.wire.slices
+            if step:
+                message = yield self.inboxes[d].get()
+                if carry and n == plan.wire.slices - 1 and self.values:
+                    self.parts[d][index] = self.parts[d][index] + message if add else message
+            if step == self._ends_here(steps):
+                yield self.env.timeout(self.copy_ps(share))
+            if step == steps:
+                continue
+            yield self.env.timeout(max(self.busy_ps(d, share), self.copy_ps(share)) + plan.wire.post_ps)
+            self.env.process(self._arrive((d + 1) % p, self.parts[d].get(index)))
+
+    def _ends_here(self, steps: int) -> int:
+        """The step in which a device stores a part for itself. The rest its neighbour has stored there already."""
+        return {"all_reduce": self.plan.devices - 1, "all_gather": 0}.get(self.plan.kind, steps)
+
+    def _arrive(self, target: int, message: Any) -> Process:
+        yield self.env.timeout(self.plan.wire.latency_ps)
+        yield self.inboxes[target].put(message)
+
+    def result(self, d: int) -> Array:
+        """Its part of a reduce-scatter, else all parts."""
+        if self.plan.kind == "reduce_scatter":
+            return np.asarray(self.parts[d][d])
+        return np.concatenate([np.ravel(self.parts[d][part]) for part in range(self.plan.devices)])
+
+
+class _Switch(_Run):
+    """Parts through a switch that adds and spreads; all devices do the same, so that one stands for all."""
+
+    def device(self, d: int) -> Process:
+        """Three groups of warps, one part behind the other."""
+        chunks, size = [], self.plan.size_bytes
+        while size:
+            chunks.append(min(size, self.plan.chunk_bytes))
+            size -= chunks[-1]
+        copied, spread = simpy.Store(self.env), simpy.Store(self.env)
+        yield self.env.all_of(
+            [
+                self.env.process(self._stage(chunks, None, copied, self.copy_ps)),
+                self.env.process(self._stage(chunks, copied, spread, lambda size: self._through(d, size))),
+                self.env.process(self._stage(chunks, spread, None, self.copy_ps)),
+            ]
+        )
+
+    def _through(self, d: int, size: int) -> int:
+        """Of what it reads for others' shares and its own sum, which it writes once."""
+        return self.busy_ps(d, size + -(-size // self.plan.devices))
+
+    def _stage(self, chunks: Sequence[int], before: Any, after: Any, busy: Any) -> Process:
+        """One group of warps: takes a part when the group before has announced it."""
+        for size in chunks:
+            if before is not None:
+                arrives_ps = yield before.get()
+                yield self.env.timeout(max(0, arrives_ps - int(self.env.now)))
+            yield self.env.timeout(busy(size) + self.plan.wire.post_ps)
+            if after is not None:
+                yield after.put(int(self.env.now) + self.plan.wire.latency_ps)
+
+    def result(self, d: int) -> Array:
+        """The sum that the switch made."""
+        return np.asarray(np.sum(self.values, axis=0))
+
+
+class _Pairwise(_Run):
+    """A message for each other device, through one port; what stays is copied meanwhile."""
+
+    def device(self, d: int) -> Process:
+        """All messages at once: they share the port, and each has its own channels."""
+        plan, p = self.plan, self.plan.devices
+        size = plan.size_bytes // p
+        sent_ps = self.busy_ps(d, size * (p - 1)) + self.copy_ps(size)
+        # The receiver announces where, the sender what is there.
+        yield self.env.timeout(2 * (plan.wire.latency_ps + plan.wire.post_ps) + sent_ps)
+
+    def result(self, d: int) -> Array:
+        """What each device has for this one."""
+        return np.concatenate([np.array_split(v.reshape(-1), self.plan.devices)[d] for v in self.values])
+
+
+class _Shots(_Run):
+    """Barriers through flags, and what is read from the others between them."""
+
+    def __init__(self, plan: Plan, values: Sequence[Array]) -> None:
+        super().__init__(plan, values)
+        self.waiting = 0
+        self.gate = self.env.event()
+
+    def device(self, d: int) -> Process:
+        """One shot reads all of every other device, two shots a share of each, twice."""
+        plan, p, hop_ps = self.plan, self.plan.devices, self.plan.wire.latency_ps
+        if plan.algorithm == "push":
+            yield self.env.timeout(self.busy_ps(d, plan.size_bytes * (p - 1)) + hop_ps)
+            return
+        shots = [plan.size_bytes] if plan.algorithm == "one_shot" else [plan.size_bytes // p] * 2
+        for size in shots:
+            yield from self._barrier()
+            # A request goes there and its answer comes back.
+            yield self.env.timeout(2 * hop_ps + self.busy_ps(d, size * (p - 1)))
+        yield from self._barrier()
+
+    def _barrier(self) -> Process:
+        """Everybody's flag has reached everybody."""
+        self.waiting += 1
+        if self.waiting == self.plan.devices:
+            self.waiting, gate, self.gate = 0, self.gate, self.env.event()
+            gate.succeed()
+            yield self.env.timeout(self.plan.wire.latency_ps)
+            return
+        yield self.gate
+        yield self.env.timeout(self.plan.wire.latency_ps)
+
+    def result(self, d: int) -> Array:
+        """The sum, made in the order of the devices on each of them."""
+        return np.asarray(np.sum(self.values, axis=0))
+
+
+_RUNS: dict[Algorithm, type[_Run]] = {
+    "ring": _Ring,
+    "nvls": _Switch,
+    "pairwise": _Pairwise,
+    "one_shot": _Shots,
+    "two_shot": _Shots,
+    "push": _Shots,
+}

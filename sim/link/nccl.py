@@ -1,0 +1,196 @@
+"""What NCCL runs for a collective over GPUs of one node: algorithm, protocol, channels, chunks, chosen as it does.
+
+The choice is the library's own estimate, latency + bytes / bandwidth, with the constants of its `tuning.cc` (NCCL 2.27,
+NVIDIA/nccl): a number there is what the library believes, not what this machine does. Point-to-point messages, of which
+an all-to-all is made, take the flagged protocol up to a fixed size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from arch.errors import InputError
+from sim.link.library import Algorithm, Kind, Plan, Wire
+
+FIGURES = (
+    "collectives.copy",
+    "collectives.flag",
+    "collectives.flagged",
+    "collectives.header",
+    "collectives.line",
+    "collectives.line_flag",
+    "collectives.post",
+    "collectives.shared",
+    "collectives.start",
+    "link.bandwidth",
+)
+"""Figures of a preset that this module reads."""
+
+_CHANNELS, _SWITCH_CHANNELS = 24, 16
+"""CTAs of a kernel that uses all links of a GPU behind NVSwitches; of one that adds up in the switch."""
+_GRAPH_CHANNELS = 12
+"""Channels of the library's search, each of which it then runs twice."""
+_MESSAGE_BYTES = 128
+"""A store of a warp's quarter, which a link packet holds."""
+_STEP_BYTES = 512 * 1024
+"""An eighth of a channel's buffer of 4 MiB; a chunk is four of them, announced in two slices."""
+_LL_CHUNK_BYTES, _LL128_CHUNK_BYTES = 32 * 1024, 480 * 1024
+"""Payload of a flagged channel's buffer, an eighth of it."""
+_P2P_LL_BYTES = 16 * 1024
+"""NCCL_P2P_LL_THRESHOLD: the largest message between two devices that goes flagged."""
+_SWITCH_CHUNK_BYTES = 128 * 1024
+"""Of one channel and device, at most."""
+_SWITCH_EFFICIENCY = 0.85
+_THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
+_LEAST_BYTES_A_THREAD = {"LL": 8, "LL128": 8, "Simple": 64}
+"""Below these fewer channels are used; of LL for each device."""
+
+_BASE_US = {"tree": {"LL": 6.8, "LL128": 14.0, "Simple": 8.4}, "ring": {"LL": 6.6, "LL128": 14.0, "Simple": 8.4}}
+_STEP_US = {"tree": {"LL": 0.6, "LL128": 1.25, "Simple": 4.0}, "ring": {"LL": 0.6, "LL128": 1.9, "Simple": 3.4}}
+_SWITCH_US = 25.0
+_TREE_CORRECTION = {
+    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1, 1),
+    "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1, 1),
+    "Simple": (
+        0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5,
+        0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9,
+    ),
+}  # fmt: skip
+"""By powers of two from 64 bytes."""
+
+
+class _Believed(NamedTuple):
+    """What the library takes a generation of GPUs for, GB/s. ring: of all its channels together. ll: of flagged
+    messages; line, tree: of one channel."""
+
+    ring: float
+    ll: float
+    line: float
+    tree: float
+
+
+_BELIEVED = {
+    "ampere": _Believed(ring=240, ll=87.7, line=20, tree=24),
+    "hopper": _Believed(ring=360, ll=141, line=36.7, tree=38.7),
+}
+"""`llMaxBws`, `perChMaxRingLL128Bws`, `perChMaxTreeBws` for one node; rings of A100 and H100 boards with NVSwitches."""
+
+
+class Estimate(NamedTuple):
+    """One way to run a collective, and the time that the library expects."""
+
+    algorithm: str
+    protocol: str
+    time_ps: int
+
+    def __str__(self) -> str:
+        return f"nccl {self.algorithm} {self.protocol}"
+
+
+def estimates(spec: Any, kind: Kind, devices: int, size_bytes: int) -> list[Estimate]:
+    """The ways that the library weighs, the one that it takes first; InputError for a machine that it has no model of.
+
+    size_bytes: of the largest buffer of a device.
+    """
+    if spec.link is None or spec.collectives is None or spec.architecture not in _BELIEVED:
+        known = "a100-sxm4-80gb, h100-sxm, h200-sxm"
+        raise InputError(f"{kind} gpus={devices}: {spec.name} states no figures of collectives; {known} do")
+    if kind == "alltoall":
+        protocol = "LL" if size_bytes // devices <= _P2P_LL_BYTES else "Simple"
+        return [Estimate("pairwise", protocol, 0)]
+    believed = _BELIEVED[spec.architecture]
+    found = [*_rings(believed, kind, devices)]
+    if kind == "all_reduce":
+        found += _trees(believed, devices, size_bytes)
+    if spec.collectives.shared_bytes_per_s and devices > 2:
+        found.append(_switch(believed, kind, devices))
+    timed = [Estimate(a, p, round(1e6 * us + 1e3 * size_bytes / rate)) for a, p, us, rate in found]
+    return sorted(timed, key=lambda estimate: estimate.time_ps)
+
+
+_Way = tuple[str, str, float, float]
+"""Algorithm, protocol, latency in us, GB/s of the buffer."""
+
+
+def _rings(b: _Believed, kind: Kind, devices: int) -> list[_Way]:
+    steps = (devices - 1) * (2 if kind == "all_reduce" else 1)
+    rates = {"LL": min(b.ll, b.ring / 2), "LL128": min(0.92 * b.ring, _GRAPH_CHANNELS * b.line), "Simple": b.ring}
+    return [
+        ("ring", protocol, _BASE_US["ring"][protocol] + _STEP_US["ring"][protocol] * steps, rate * devices / steps)
+        for protocol, rate in rates.items()
+    ]
+
+
+def _trees(b: _Believed, devices: int, size_bytes: int) -> list[_Way]:
+    """Within a node trees are chains; they are weighed, and no buffer makes them the best."""
+    whole = min(0.92 * b.ring, _GRAPH_CHANNELS * b.tree)
+    rates = {"LL": min(whole / 3.8, b.ll), "LL128": min(whole * 7 / 9, _GRAPH_CHANNELS * b.line), "Simple": whole}
+    power = min(max((size_bytes // 64).bit_length() - 1, 0), 23)
+    return [
+        (
+            "tree",
+            protocol,
+            _BASE_US["tree"][protocol] + 2 * _STEP_US["tree"][protocol] * (devices - 1),
+            rate / 2 * _TREE_CORRECTION[protocol][power],
+        )
+        for protocol, rate in rates.items()
+    ]
+
+
+def _switch(b: _Believed, kind: Kind, devices: int) -> _Way:
+    """Each device is the head of one channel, over which the links are spread."""
+    share = (devices - 1) / devices
+    rate = b.ring * _SWITCH_EFFICIENCY * share * (2 if kind == "all_reduce" else share)
+    steps = (devices - 1) * (2 if kind == "all_reduce" else 1)
+    return "nvls", "Simple", _SWITCH_US, rate * devices / steps
+
+
+def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, protocol: str) -> Plan:
+    """The kernel for one of the ways that `estimates` gives; InputError for a tree, which no kernel here is."""
+    figures = spec.collectives
+    if algorithm == "tree":
+        raise InputError(f"{kind}: trees are not modelled; within a node the library never takes them")
+    port = port_bytes_per_s(spec, reads=False)
+    slices = 1
+    match protocol:
+        case "LL":
+            wire = Wire(protocol, figures.flag_ps, port // 2, figures.flagged_bytes_per_s)
+            chunk = _LL_CHUNK_BYTES
+        case "LL128":
+            wire = Wire(protocol, figures.line_flag_ps, port * 120 // 128, figures.line_bytes_per_s)
+            chunk = _LL128_CHUNK_BYTES
+        case _:
+            slices = 2 if algorithm == "ring" else 1
+            copy = figures.shared_bytes_per_s if algorithm == "nvls" else figures.copy_bytes_per_s
+            wire = Wire(protocol, figures.flag_ps, port, copy, slices, figures.post_ps)
+            chunk = 4 * _STEP_BYTES
+    channels = _CHANNELS
+    if algorithm == "ring":
+        channels = _channels(protocol, devices, size_bytes)
+    elif algorithm == "nvls":
+        channels, chunk = _SWITCH_CHANNELS, _switch_chunk_bytes(devices, size_bytes)
+    of: Algorithm = algorithm  # type: ignore[assignment]
+    return Plan(kind, of, devices, size_bytes, wire, channels, chunk, figures.start_ps)
+
+
+def port_bytes_per_s(spec: Any, *, reads: bool) -> int:
+    """Payload that goes through a device's links in one direction; reads have headers in both."""
+    packet = _MESSAGE_BYTES + (2 if reads else 1) * spec.collectives.header_bytes
+    return int(spec.link.bandwidth_bytes_per_s * _MESSAGE_BYTES // packet)
+
+
+def _channels(protocol: str, devices: int, size_bytes: int) -> int:
+    """As many as have enough to do."""
+    least = _THREADS[protocol] * _LEAST_BYTES_A_THREAD[protocol] * (devices if protocol == "LL" else 1)
+    return max(1, min(_CHANNELS, size_bytes // least))
+
+
+def _switch_chunk_bytes(devices: int, size_bytes: int) -> int:
+    """What all channels of a device handle at once: less of small buffers, so that its groups of warps overlap."""
+    at_once = _SWITCH_CHANNELS * devices
+    largest = at_once * _SWITCH_CHUNK_BYTES
+    chunk = _SWITCH_CHUNK_BYTES
+    for most, smaller in ((64, 65536), (8, 32768), (2, 16384)):
+        if size_bytes < most * largest:
+            chunk = smaller
+    return at_once * chunk

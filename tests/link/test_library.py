@@ -1,0 +1,114 @@
+"""Collectives of libraries: the numbers are right, the choice is the library's, and times have their parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim.app.run import simulate
+from sim.link import custom, nccl
+from sim.link.library import KINDS, Algorithm, Kind, Plan, Wire, run
+
+GB, US = 10**9, 10**6
+WIRE = Wire("Simple", US, 100 * GB, 50 * GB, 2, 2 * US)
+
+
+def plan(kind: Kind, algorithm: Algorithm, devices: int, elements: int, **changes: object) -> Plan:
+    """A small collective of 8-byte values, its chunks less than its parts."""
+    made = Plan(kind, algorithm, devices, 8 * elements, WIRE, 3, 16, 0)
+    return made._replace(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("devices", [2, 3, 8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_device_ends_with_what_it_should(kind: Kind, devices: int) -> None:
+    n = 24 * devices
+    rng = np.random.default_rng(devices)
+    size = n // devices if kind == "all_gather" else n
+    values = [rng.integers(-9, 9, size).astype(float) for _ in range(devices)]
+    total = np.sum(values, axis=0) if kind != "all_gather" else np.zeros(1)
+    expected = {
+        "all_reduce": [total] * devices,
+        "reduce_scatter": np.array_split(total, devices),
+        "all_gather": [np.concatenate(values)] * devices,
+        "alltoall": [np.concatenate([np.array_split(v, devices)[d] for v in values]) for d in range(devices)]
+        if kind == "alltoall"
+        else [],
+    }[kind]
+    algorithms: tuple[Algorithm, ...] = ("pairwise",) if kind == "alltoall" else ("ring",)
+    if kind == "all_reduce":
+        algorithms = ("ring", "nvls", "one_shot", "two_shot", "push")
+    for algorithm in algorithms:
+        found = run(plan(kind, algorithm, devices, n), values).values
+        for got, right in zip(found, expected, strict=True):
+            assert np.array_equal(got, right), algorithm
+
+
+def test_a_ring_sends_its_parts_and_announces_its_slices() -> None:
+    made = plan("all_reduce", "ring", 4, 3 * 10**6, chunk_bytes=2**30, start_ps=5 * US)
+    ended = run(made)
+    assert ended.sent_bytes == 6 * 6 * 10**6
+    # Six steps of two slices; latencies hide behind slices of 30 us. One part is stored here as well.
+    sending, copying = ended.sent_bytes * 1000 // 100, 6 * 10**6 * 1000 // 150
+    assert ended.time_ps == 5 * US + sending + 12 * 2 * US + copying + US
+    short = run(made._replace(size_bytes=4 * 64))
+    assert short.time_ps >= 5 * US + 6 * (2 * US + US)
+
+
+@pytest.mark.parametrize(
+    ("arch", "kind", "gpus", "kib", "chosen"),
+    [
+        ("h100-sxm", "all_reduce", 8, 64, "nccl ring LL"),
+        ("h100-sxm", "all_reduce", 8, 65536, "nccl nvls Simple"),
+        ("h100-sxm", "all_reduce", 2, 65536, "nccl ring Simple"),
+        ("h100-sxm", "all_gather", 8, 8192, "nccl ring LL128"),
+        ("a100-sxm4-80gb", "all_reduce", 8, 65536, "nccl ring Simple"),
+        ("a100-sxm4-80gb", "all_reduce", 4, 2048, "nccl ring LL128"),
+        ("a100-sxm4-80gb", "alltoall", 8, 64, "nccl pairwise LL"),
+    ],
+)
+def test_nccl_chooses_by_its_own_model(arch: str, kind: Kind, gpus: int, kib: int, chosen: str) -> None:
+    assert str(nccl.estimates(load_arch(arch), kind, gpus, kib * 1024)[0]) == chosen
+
+
+def test_frameworks_choose_by_size() -> None:
+    spec, mib = load_arch("h100-sxm"), 2**20
+
+    def algorithm(library: str, gpus: int, size: int) -> str:
+        made = custom.plan(spec, library, gpus, size)
+        return made.algorithm if made else "nccl"
+
+    assert [algorithm("vllm", 4, s) for s in (mib // 4, mib, 64 * mib)] == ["one_shot", "two_shot", "nccl"]
+    assert [algorithm("vllm", 8, s) for s in (mib // 8, mib, 128 * mib)] == ["one_shot", "nvls", "nccl"]
+    assert [algorithm("trtllm", 2, s) for s in (mib, 32 * mib)] == ["push", "nccl"]
+
+
+def test_a_collective_is_an_operator() -> None:
+    report = simulate("all_reduce gpus=4 elements=4096", "h100-sxm", check=True, scope="stream")
+    assert report.record.check is not None
+    assert report.record.check.passed
+    assert 5 < report.record.time_ps / US < 15
+    slow = simulate("all_reduce gpus=4 elements=4096", "h100-sxm", schedule="nccl ring Simple", scope="stream")
+    assert slow.record.time_ps > 2 * report.record.time_ps
+    gathered = simulate("all_gather gpus=8 elements=256M", "h100-sxm")
+    # Seven parts of eight leave each device at what its links carry.
+    rate = 7 / 8 * 2**29 / (gathered.record.time_ps * 1e-12)
+    assert 0.65 * 450e9 < rate < 0.77 * 450e9
+
+
+@pytest.mark.parametrize(
+    ("text", "arch", "schedule", "message"),
+    [
+        ("all_reduce gpus=1 elements=4", "h100-sxm", "auto", "must be at least 2"),
+        ("all_gather gpus=3 elements=4", "h100-sxm", "auto", "multiple of gpus=3; nearest: 3"),
+        ("all_reduce gpus=4 elements=4", "t4", "auto", "t4 states no figures of collectives"),
+        ("all_gather gpus=4 elements=4", "h100-sxm", "vllm", "schedule=nccl runs all_gather"),
+        ("all_reduce gpus=4 elements=4", "h100-sxm", "nccl rng", "did you mean|nearest|has nccl"),
+        ("all_reduce gpus=4 elements=4", "sn40l", "auto", "no schedule on sn40l"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(text: str, arch: str, schedule: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        simulate(text, arch, schedule=schedule)

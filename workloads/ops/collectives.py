@@ -1,0 +1,147 @@
+"""Collectives over GPUs as benchmarks of libraries write them: what each GPU has, and what each ends with."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from arch.dtypes import round_to
+from arch.errors import InputError
+from workloads.ops.base import Array, Operand, Operator, extent, number_format, rounding
+
+
+@dataclass(frozen=True)
+class Collective(Operator):
+    """Base: `gpus` devices, of whose largest buffer `elements` are counted."""
+
+    example: ClassVar[str] = "gpus=8 elements=1M"
+    parts: ClassVar[bool] = True
+    """Whether a buffer has a part for each GPU."""
+
+    gpus: int = extent(help="devices that take part")
+    elements: int = extent(help="elements of a device's largest buffer")
+    dtype: str | None = number_format("of the elements; default: the machine's")
+
+    def __post_init__(self) -> None:
+        """Checks that there is somebody to talk to, and that parts are whole."""
+        super().__post_init__()
+        if self.gpus < 2:
+            raise InputError(f"{self.word} gpus={self.gpus}: must be at least 2")
+        if self.parts and self.elements % self.gpus:
+            nearest = max(self.gpus, self.elements // self.gpus * self.gpus)
+            raise InputError(
+                f"{self.word} elements={self.elements}: must be a multiple of gpus={self.gpus}; nearest: {nearest}"
+            )
+
+    def with_defaults(self, dtype: str) -> Self:
+        """With `dtype` filled in."""
+        return dataclasses.replace(self, dtype=self.dtype or dtype)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of a device's largest buffer."""
+        return Operand("x", (self.elements,), self.chosen_dtype).size_bytes
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """A buffer of each device."""
+        return (Operand("x", (self.gpus, self.elements), self.chosen_dtype),)
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """What each device ends with."""
+        return (Operand("y", (self.gpus, self.elements), self.chosen_dtype),)
+
+    @property
+    def tolerance(self) -> float:
+        """Nothing is rounded."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class AllReduceGpus(Collective):
+    """Sums equally long buffers of several GPUs, as a library does; each ends with the sum."""
+
+    word: ClassVar[str] = "all_reduce"
+    parts: ClassVar[bool] = False
+
+    @property
+    def flops(self) -> int:
+        """Additions on all devices together."""
+        return (self.gpus - 1) * self.elements
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """The sum of all buffers, rounded once, on each device."""
+        total = round_to(np.asarray(operands[0]).sum(axis=0), self.chosen_dtype)
+        return (np.broadcast_to(total, (self.gpus, self.elements)),)
+
+    def scales(self, *operands: Array) -> tuple[Array, ...]:
+        """The sum of absolute values."""
+        return (np.broadcast_to(np.abs(operands[0]).sum(axis=0), (self.gpus, self.elements)),)
+
+    @property
+    def tolerance(self) -> float:
+        """One rounding to the format at each device that adds."""
+        return self.gpus * rounding(self.chosen_dtype)
+
+
+@dataclass(frozen=True)
+class ReduceScatter(Collective):
+    """Sums buffers of several GPUs, as a library does; each ends with its part of the sum."""
+
+    word: ClassVar[str] = "reduce_scatter"
+
+    @property
+    def flops(self) -> int:
+        """Additions on all devices together."""
+        return (self.gpus - 1) * self.elements
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """A part of each device."""
+        return (Operand("y", (self.gpus, self.elements // self.gpus), self.chosen_dtype),)
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """The sum of all buffers, rounded once, a row a device."""
+        total = round_to(np.asarray(operands[0]).sum(axis=0), self.chosen_dtype)
+        return (np.asarray(total).reshape(self.gpus, -1),)
+
+    def scales(self, *operands: Array) -> tuple[Array, ...]:
+        """The sum of absolute values."""
+        return (np.abs(operands[0]).sum(axis=0).reshape(self.gpus, -1),)
+
+    @property
+    def tolerance(self) -> float:
+        """One rounding to the format at each device that adds."""
+        return self.gpus * rounding(self.chosen_dtype)
+
+
+@dataclass(frozen=True)
+class AllGather(Collective):
+    """Brings the parts of several GPUs together on each of them, as a library does."""
+
+    word: ClassVar[str] = "all_gather"
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """A part of each device."""
+        return (Operand("x", (self.gpus, self.elements // self.gpus), self.chosen_dtype),)
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """All parts, on each device."""
+        return (np.broadcast_to(np.asarray(operands[0]).reshape(-1), (self.gpus, self.elements)),)
+
+
+@dataclass(frozen=True)
+class AllToAll(Collective):
+    """Gives each GPU the part that every other one has for it, as a library does."""
+
+    word: ClassVar[str] = "alltoall"
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """The parts of all, in the order of the devices."""
+        parts = np.asarray(operands[0]).reshape(self.gpus, self.gpus, -1)
+        return (parts.swapaxes(0, 1).reshape(self.gpus, self.elements),)
