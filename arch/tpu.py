@@ -10,7 +10,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from arch.spec import Count, Documents, Group, MachineSpec, Share
+from arch.memory import BankedMemory
+from arch.spec import Count, Documents, Group, MachineSpec
 from arch.units import (
     BYTES,
     BYTES_PER_S,
@@ -37,6 +38,11 @@ class Array(Group):
     rows: Count = Field(description="cells of a column; the summed dimension of a weight tile maps to them")
     columns: Count = Field(description="cells of a row; outputs of a weight tile map to them")
     count: Count = Field(description="arrays, each with weight FIFO and accumulators of its own")
+    operands: Literal["int8", "bf16"] = Field(
+        default="int8",
+        description="integers, those of 16 bits in more passes; or bf16, whose products are summed in fp32",
+    )
+    adder: Count = Field(default=1, description="products that each adder of a column sums")
     dataflow: Literal["ws", "os", "is"] = Field(
         description="what stays in the cells: weights, outputs, or inputs (weights and inputs change places)"
     )
@@ -57,19 +63,30 @@ class WeightFifo(Group):
     depth: Count = Field(description="tiles")
 
 
-class Dram(Group):
-    """Weight memory."""
+class Dram(BankedMemory):
+    """Weight memory; on later machines the memory of everything."""
 
-    type: Annotated[str, Documents("the name of the standard", "dram.bandwidth, dram.overhead or dram.latency")]
-    size_bytes: Bytes
-    bandwidth_bytes_per_s: BytesPerSecond
-    overhead: Share = Field(lt=1, description="share of the bandwidth that refresh and row changes take")
-    latency_ps: Picoseconds
+    refresh: Literal["bank", "all"] = Field(
+        default="bank", description="what is refreshed at a time: one bank of a channel, or all, which stops its bus"
+    )
+
+    @property
+    def channel_bandwidth_bytes_per_s(self) -> float:
+        """Usable data rate of one channel."""
+        return self.bandwidth_bytes_per_s * (1 - self.overhead) / self.channels
+
+    @property
+    def write_overhead(self) -> float:
+        """None: writes run at the full rate."""
+        return 0.0
 
 
 class UnifiedBuffer(Group):
     """On-chip memory of activations, with one read and one write port."""
 
+    behind: Literal["host", "dram"] = Field(
+        default="host", description="memory from which activations come and to which results go"
+    )
     size_bytes: Bytes
     bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="of each port")
     latency_cycles: Cycles = Field(description="from the buffer through the systolic set-up to the array")
@@ -86,6 +103,7 @@ class Vector(Group):
     """A vector unit beside the activation unit; TPU v1 has none."""
 
     lanes: Count = Field(description="values a cycle")
+    exp: Count = Field(default=1, description="cycles of a lane for an exponential, where other passes take 1")
     latency_cycles: Cycles
 
 
@@ -160,22 +178,42 @@ class TpuSpec(MachineSpec):
 
     @property
     def default_dtype(self) -> str:
-        """8-bit integers."""
-        return "int8"
+        """What the array multiplies."""
+        return self.array.operands
+
+    @property
+    def floats(self) -> bool:
+        """Whether the array multiplies floating-point numbers."""
+        return self.array.operands == "bf16"
+
+    @property
+    def cells(self) -> int:
+        """Multiply-accumulate cells of one array."""
+        return self.array.rows * self.array.columns
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of one weight in a tile."""
+        return 2 if self.floats else 1
 
     @property
     def tile_bytes(self) -> int:
         """Bytes of one weight tile."""
-        return self.array.rows * self.array.columns
+        return self.cells * self.weight_bytes
+
+    def format_of(self, bits: int) -> str:
+        """The number format that values of `bits` bits have here."""
+        return {16: "bf16", 32: "fp32"}[bits] if self.floats else f"int{bits}"
 
     def row_cycles(self, bits: int) -> int:
         """Cycles of one row of activations of `bits` bits in the array."""
-        return 1 if bits == 8 else self.array.wide_interval_cycles
+        return 1 if self.floats or bits == 8 else self.array.wide_interval_cycles
 
     def peak_flops(self, dtype: str) -> float:
-        """Peak operations a second; 16-bit weights take two tiles, 16-bit activations two passes."""
-        passes = {"int8": 1, "int16": 2 * self.array.wide_interval_cycles}.get(dtype, 0)
-        return 2 * self.tile_bytes * self.array.count * self.clock.boost_hz / passes if passes else 0.0
+        """Peak operations a second; 16-bit integer weights take two tiles, 16-bit integer activations two passes."""
+        integers = {"int8": 1, "int16": 2 * self.array.wide_interval_cycles}
+        passes = ({"bf16": 1} if self.floats else integers).get(dtype, 0)
+        return 2 * self.cells * self.array.count * self.clock.boost_hz / passes if passes else 0.0
 
     @property
     def summary(self) -> str:
@@ -186,7 +224,8 @@ class TpuSpec(MachineSpec):
             f"{arrays}{array.rows} x {array.columns} cells ({array.dataflow}) at {HERTZ.format(self.clock.boost_hz)}, "
             f"unified buffer {BYTES.format(self.unified_buffer.size_bytes)}, {BYTES.format(self.dram.size_bytes)} "
             f"{self.dram.type} at {BYTES_PER_S.format(self.dram.bandwidth_bytes_per_s)}, "
-            f"{self.peak_flops('int8') / 1e12:.0f} int8 TOPS, {POWER.format(self.power.limit_mw)}"
+            f"{self.peak_flops(self.default_dtype) / 1e12:.0f} {self.default_dtype} "
+            f"{'TFLOPS' if self.floats else 'TOPS'}, {POWER.format(self.power.limit_mw)}"
         )
 
     @model_validator(mode="after")

@@ -441,6 +441,8 @@ _BUSY = (
     ("channels=1", "banks=2", "bandwidth=20 GB/s"),
     ("channels=1", "banks=32", "bandwidth=100 GB/s", "row=512 B", "t_faw=80 ns"),
 )
+_AT_ONCE = ("pcie.bandwidth=10000 GB/s", "pcie.latency=0 us", "control.sync=0 cycles", "host.turnaround=0 us")
+_FETCHES = ("gemm m=64 n=256 k=2048", "attention batch=1 heads=1 head_dim=64 seq=512")
 CASES: dict[str, tuple[Case, ...]] = {
     "gpu": (
         Case("gemm m=128 n=128 k=64", options={"schedule": "auto"}),
@@ -534,6 +536,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("gemm m=64 n=4096 k=4096", ("dram.size", "control.queue", "control.buffer"), base=("dram.size=18 MiB", "control.queue=4", "control.buffer=8")),
         Case("gemm m=1 n=512 k=2048", ("control.buffer",), base=("dram.bandwidth=3400 GB/s", "control.buffer=4")),
         Case("inference app=mlp1", options={"scope": "host"}),
+        Case("attention batch=1 heads=1 head_dim=64 seq=512", ("dram.queue",), base=("dram.queue=1", "dram.channels=1", "dram.banks=32", "dram.bandwidth=500 GB/s", *_AT_ONCE)),
+        *(Case(work, ("dram",), base=(*(f"dram.{f}" for f in base), *_AT_ONCE)) for work in _FETCHES for base in _BUSY),
         Case("conv2d n=1 c=16 h=8 w=8 k=32 r=3 s=3 pad=1"),
     ),
     "rdu": (

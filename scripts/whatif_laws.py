@@ -101,7 +101,8 @@ LESS: Mapping[str, tuple[str, ...]] = {
     ),
     "tpu": (
         *("array.issue_interval", "array.wide_interval", "unified_buffer.latency", "activation.latency"),
-        *("vector.latency", "control.issue", "control.sync", "dram.overhead", "dram.latency", "pcie.latency"),
+        *("vector.latency", "control.issue", "control.sync", "pcie.latency"),
+        *(f"dram.{name}" for name in _TIMINGS),
         *("host.turnaround", "host.exp_ops"),
     ),
     "rdu": (

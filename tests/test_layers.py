@@ -22,7 +22,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.memory", ("arch", "sim.engine", "sim.memory")),
     ("sim.host", ("arch", "sim.engine", "sim.host")),
     ("sim.gpu", ("arch", "sim.engine", "sim.memory", "sim.gpu")),
-    ("sim.tpu", ("arch", "sim.engine", "sim.tpu")),
+    ("sim.tpu", ("arch", "sim.engine", "sim.memory", "sim.tpu")),
     ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.link", "sim.rdu")),
     ("sim.link", ("arch", "sim.engine", "sim.link")),
     ("sim", ("sim.app",)),

@@ -55,7 +55,16 @@ UNITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "sim.link.custom",
             "sim.link.nccl",
         ),
-        "tpu": ("sim.tpu.data", "sim.tpu.machine", "sim.tpu.model", "sim.tpu.verify"),
+        "tpu": (
+            "sim.tpu.data",
+            "sim.tpu.dram",
+            "sim.tpu.floats",
+            "sim.tpu.machine",
+            "sim.tpu.model",
+            "sim.tpu.program",
+            "sim.tpu.verify",
+            "sim.memory.dram",
+        ),
         "rdu": (
             "sim.rdu.balance",
             "sim.rdu.banks",
@@ -111,6 +120,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
             APP: (
                 "array.columns",
                 "array.count",
+                "array.operands",
                 "array.rows",
                 "array.wide_interval",
                 "clock.boost",
@@ -126,6 +136,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "unified_buffer.bandwidth",
             ),
             KERNELS: ("host.exp_ops",),
+            LOADER: ("dram.standard",),
         },
         "rdu": {
             LOADER: ("ddr.standard", "hbm.standard"),

@@ -25,6 +25,7 @@ from sim.tpu.program import (
 FIGURES = (
     "array.columns",
     "array.count",
+    "array.operands",
     "array.rows",
     "unified_buffer.size",
 )
@@ -70,7 +71,7 @@ class Memory:
 
     # ---- matrix unit ----
 
-    def tile(self, address: int, unsigned: int) -> NDArray[np.int64]:
+    def tile(self, address: int, unsigned: int) -> NDArray[Any]:
         """One weight tile, [array.rows, array.columns]."""
         array = self._spec.array
         flat = self.weights[address : address + self._spec.tile_bytes].view(np.uint8 if unsigned else np.int8)
@@ -102,7 +103,7 @@ class Memory:
         inside = (y >= 0) & (y < image.h) & (x >= 0) & (x < image.w)
         pixel = (images[:, None] * image.h + np.clip(y, 0, image.h - 1)) * image.w + np.clip(x, 0, image.w - 1)
         address = i.ub + pixel * i.pitch + (image.first_channel + channel)[None] * wide
-        found = self.ub[address[..., None] + np.arange(wide)].copy().view(SIGNED[i.bits])[..., 0]
+        found = self._values(self.ub[address[..., None] + np.arange(wide)].copy(), i.bits)[..., 0]
         return np.where(inside, found, 0)
 
     # ---- activation and vector unit ----
@@ -139,18 +140,24 @@ class Memory:
     def _exp(self, address: int, values: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.exp((values - self._row_max[address]) / 2**FRACTION_BITS)
 
-    def _pooled(self, i: Vector) -> NDArray[np.int64]:
+    def _pooled(self, i: Vector) -> NDArray[Any]:
         image, wide = i.image, i.bits // 8
         row, column, images = positions(image, np.arange(i.rows))
-        best = np.full((i.rows, i.columns), LOWEST[i.bits], dtype=np.int64)
+        best = np.full((i.rows, i.columns), self._lowest(i.bits))
         for tap in range(image.r * image.s):
             y = row * image.stride_h - image.pad_h + tap // image.s
             x = column * image.stride_w - image.pad_w + tap % image.s
             inside = (y >= 0) & (y < image.h) & (x >= 0) & (x < image.w)
             pixel = (images[inside] * image.h + y[inside]) * image.w + x[inside]
             address = i.a + pixel[:, None] * i.columns * wide + np.arange(i.columns * wide)[None]
-            best[inside] = np.maximum(best[inside], self.ub[address].copy().view(SIGNED[i.bits]))
+            best[inside] = np.maximum(best[inside], self._values(self.ub[address].copy(), i.bits))
         return best
+
+    def _values(self, raw: Bytes, bits: int) -> NDArray[Any]:
+        return raw.view(SIGNED[bits])
+
+    def _lowest(self, bits: int) -> float:
+        return LOWEST[bits]
 
     def _load(self, address: int, i: Vector, pitch: int = 0) -> NDArray[np.int64]:
         found = rows(self.ub, address, i.rows, i.columns * (i.bits // 8), pitch or i.pitch).copy().view(SIGNED[i.bits])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simpy
@@ -31,9 +31,14 @@ from sim.tpu.program import (
     Sync,
     Vector,
     WriteHostMemory,
+    carriers,
+    fetcher,
     units,
     wrong,
 )
+
+if TYPE_CHECKING:
+    from sim.tpu.dram import ExternalMemory
 
 FIGURES = (
     "activation.latency",
@@ -41,6 +46,7 @@ FIGURES = (
     "array.count",
     "array.dataflow",
     "array.issue_interval",
+    "array.operands",
     "array.overlap_weights",
     "array.rows",
     "array.wide_interval",
@@ -49,8 +55,8 @@ FIGURES = (
     "control.issue",
     "control.queue",
     "control.sync",
-    "dram.latency",
     "pcie.latency",
+    "unified_buffer.behind",
     "unified_buffer.latency",
     "vector.latency",
     "weight_fifo.depth",
@@ -58,6 +64,9 @@ FIGURES = (
 """Figures of a preset that this module reads."""
 
 Process = Generator[simpy.Event, Any, None]
+
+ALIGN = 4096
+"""What is not weights starts at a multiple of it in a chip's own memory."""
 
 ACTIVE, WEIGHT_STALL, WEIGHT_SHIFT = "active", "weight_stall", "weight_shift"
 NON_MATRIX = (
@@ -74,13 +83,14 @@ NON_MATRIX = (
 """Closed list of what the matrix unit waits for besides weights."""
 
 
-_SYNC_CAUSES = {"activation": "raw", "host_write": "output", "host": "host", "weights": "input"}
+_SYNC_CAUSES = {"activation": "raw", "host_write": "output", "store": "output", "host": "host", "weights": "input"}
 """What the matrix unit waits for at a synchronisation, by the other unit; another array's sums drain."""
 
 UNIT_CAUSES = (
     *("busy", "accumulators", "vector", "vector_unit"),  # working
     *("instruction", "finished", "fifo_full", "dram", "unified_buffer"),
-    *("matrix", "activation", "weights", "host_read", "host_write", "host"),  # waits for another unit
+    # waits for another unit
+    *("matrix", "activation", "weights", "host_read", "host_write", "load", "store", "host"),
 )
 """Closed list of what other units spend their time on."""
 
@@ -198,6 +208,13 @@ class _Counts:
         self.moved[level] = self.moved.get(level, 0) + size
 
 
+def _external_memory(spec: TpuSpec) -> ExternalMemory:
+    """The memory of a run; the array alone has none, and so does not wait for numba's import."""
+    from sim.tpu.dram import ExternalMemory
+
+    return ExternalMemory(spec)
+
+
 class Machine:
     """One run of a program. memory: numbers are moved as well; alone: only the array takes time; log: keeps spans."""
 
@@ -217,11 +234,15 @@ class Machine:
         self.timing = Timing(spec, alone)
         self.env = simpy.Environment(0)
         depth = float("inf") if alone else spec.control.queue
-        self.units = {name: Unit(self.env, name, depth) for name in units(spec.array.count)}
+        self.units = {name: Unit(self.env, name, depth) for name in units(spec)}
+        self._inbound, self._outbound = carriers(spec)
         for unit in self.units.values() if log else ():
             unit.spans = []
         self.arrays = [self._array() for _ in range(spec.array.count)]
-        self.read_port, self.write_port, self.dram = Calendar(), Calendar(), Calendar()
+        self.read_port, self.write_port = Calendar(), Calendar()
+        self._dram = None if alone else _external_memory(spec)
+        self._activations_at = -(-program.weight_bytes // ALIGN) * ALIGN
+        """Where in the chip's own memory what is not weights begins, on machines that have it there."""
         self.counts = _Counts()
         self._progress = progress
         self._activation_read = 0
@@ -236,9 +257,10 @@ class Machine:
                 env.process(self._shifter(number))
                 env.process(self._matrix(number, unit))
         env.process(self._serve("activation", self._activate))
-        env.process(self._weights())
-        env.process(self._serve("host_read", self._read_host))
-        env.process(self._serve("host_write", self._write_host))
+        for number in range(self.spec.array.count):
+            env.process(self._weights(fetcher(number)))
+        env.process(self._serve(self._inbound, self._read_host))
+        env.process(self._serve(self._outbound, self._write_host))
         env.process(self._serve("host", self._call_host))
         env.process(self._dispatch())
         env.run()
@@ -299,8 +321,10 @@ class Machine:
     def _dispatch(self) -> Process:
         """Sends instructions to the units' queues, in order, as they arrive from the host and as queues have room."""
         env, control, timing = self.env, self.spec.control, self.timing
-        arrival = timing.pcie(control.instruction_bytes)
-        latency = timing.picoseconds(self.spec.pcie.latency_ps)
+        # A machine with its operands in its own memory has its program there, too, and fetches it ahead.
+        sends = self.spec.unified_buffer.behind == "host"
+        arrival = timing.pcie(control.instruction_bytes) if sends else 0
+        latency = timing.picoseconds(self.spec.pcie.latency_ps) if sends else 0
         issue = timing.latency(control.issue_cycles)
         issued: list[int] = []
         sent = 0
@@ -331,7 +355,7 @@ class Machine:
         read = np.zeros((len(self.arrays), rows), dtype=np.int64)
         for i in self.program.instructions:
             if isinstance(i, Sync):
-                cause = "matrix" if i.after.startswith("matrix") else i.after
+                cause = i.after.rstrip("0123456789")
                 yield (Wait(i.after, given[i.after], cause),)
                 continue
             if not i.unit:
@@ -369,11 +393,11 @@ class Machine:
 
     # ---- weights ----
 
-    def _weights(self) -> Process:
-        """Fetches tiles into the FIFOs, one after the other; the latency of weight memory overlaps."""
-        env, unit, timing = self.env, self.units["weights"], self.timing
+    def _weights(self, name: str) -> Process:
+        """Fetches an array's tiles into its FIFO, one after the other. The next is asked for when the last data of the
+        one before are a latency away, so that the memory's channels always have requests."""
+        env, unit = self.env, self.units[name]
         size = self.spec.tile_bytes
-        latency = timing.picoseconds(self.spec.dram.latency_ps)
         while True:
             instruction, waits = yield unit.queue.get()
             unit.spend("instruction")
@@ -389,17 +413,31 @@ class Machine:
                 yield array.slots.get()
                 self._note_level(array)
                 unit.spend("fifo_full")
-                ticks = timing.weights(size)
-                start = self.dram.book(int(env.now), ticks)
-                if start > env.now:
-                    yield env.timeout(start - int(env.now))
-                    unit.spend("dram")
-                if ticks:
-                    yield env.timeout(ticks)
+                address = instruction.address + step * size
+                ready = self._read_dram(address, 1, size, size)
+                array.fifo.put((ready, address))
+                ahead = max(0, ready - 2 * self._latency - int(env.now))
+                if ahead:
+                    yield env.timeout(ahead)
                 unit.spend("busy")
-                self.counts.move("dram_read_bytes", size)
-                array.fifo.put((int(env.now) + latency, instruction.address + step * size))
             unit.end(int(env.now))
+
+    @property
+    def _latency(self) -> int:
+        """Ticks of an idle external memory."""
+        return 0 if self._dram is None else self._dram.latency
+
+    def _read_dram(self, address: int, rows: int, row_bytes: int, pitch: int) -> int:
+        """Asks external memory for rows; the tick at which the last of them is there."""
+        self.counts.move("dram_read_bytes", rows * row_bytes)
+        now = int(self.env.now)
+        return now if self._dram is None else self._dram.read(now, address, rows, row_bytes, pitch)
+
+    def _write_dram(self, address: int, rows: int, row_bytes: int, pitch: int) -> int:
+        """Gives external memory rows; the tick at which it has taken the last of them."""
+        self.counts.move("dram_write_bytes", rows * row_bytes)
+        now = int(self.env.now)
+        return now if self._dram is None else self._dram.write(now, address, rows, row_bytes, pitch)
 
     def _shifter(self, number: int) -> Process:
         """Shifts tiles from the FIFO into the array's second set of weight registers."""
@@ -488,7 +526,7 @@ class Machine:
     def _spend_accumulators(self, unit: Unit, wait: Wait) -> None:
         """Accounts for a wait until accumulators have been read: their reader may itself have waited for results ahead
         of it to leave for the host."""
-        activation, host = self.units["activation"], self.units["host_write"]
+        activation, host = self.units["activation"], self.units[self._outbound]
         begun = activation.starts[wait.count - 1] if wait.count else 0
         left = host.ends[-1] + self.timing.latency(self.spec.control.sync_cycles) if host.ends else 0
         unit.spend_in_turn([(min(begun, left), "output")], wait.cause)
@@ -498,9 +536,9 @@ class Machine:
         before = dict(unit.account)
         host = self.units["host"]
         marks = [(unit.ends[-1] if unit.ends else 0, "drain"), (self._activation_read, "activation")]
-        if wait.unit == "host_read":
-            begun = self.units["host_read"].starts[wait.count - 1] if wait.count else 0
-            output = self.units["host_write"].ends[-1] if self.units["host_write"].ends else 0
+        if wait.unit == self._inbound:
+            begun = self.units[self._inbound].starts[wait.count - 1] if wait.count else 0
+            output = self.units[self._outbound].ends[-1] if self.units[self._outbound].ends else 0
             marks += [(min(begun, output), "output"), (begun if host.ends else 0, "host")]
             unit.spend_in_turn(marks, "input")
         else:
@@ -523,7 +561,7 @@ class Machine:
             size = i.rows * i.columns * (i.bits // 8)
             two = i.op in ("add", "multiply")
             read = i.rows * pooled_bytes(i.image, i.columns, i.bits) if i.op == "max_pool" else size * (1 + two)
-            written = 0 if i.op in ("row_max", "exp_sum") else size
+            written = 0 if i.op in ("row_max", "exp_sum") else i.rows * i.columns * ((i.out_bits or i.bits) // 8)
             if i.op in VECTOR_UNIT:
                 ticks, cause = timing.vector(i), "vector_unit"
                 assert self.spec.vector is not None
@@ -553,39 +591,48 @@ class Machine:
     # ---- host ----
 
     def _read_host(self, i: ReadHostMemory) -> Process:
-        env, unit, timing = self.env, self.units["host_read"], self.timing
+        env, unit, timing = self.env, self.units[self._inbound], self.timing
         size = i.rows * i.row_bytes
+        taken = 0
         if i.weights:
-            start = self.dram.book(int(env.now), timing.weights(size))
-            self.counts.move("dram_write_bytes", size)
-            if start > env.now:
-                yield env.timeout(start - int(env.now))
-                unit.spend("dram")
+            taken = self._write_dram(i.address, i.rows, i.row_bytes, i.pitch)
         else:
             yield from self._port(self.write_port, unit, size)
             self.counts.move("unified_buffer_write_bytes", size)
-        self.counts.move("pcie_read_bytes", size)
-        ticks = timing.pcie(size)
-        if ticks:
-            yield env.timeout(ticks)
+        if self._inbound == "load":
+            address = self._activations_at + i.host
+            left = self._read_dram(address, i.rows, i.row_bytes, i.host_pitch) - int(env.now)
+            latency = min(2 * self._latency, left)
+            busy = left - latency
+        else:
+            self.counts.move("pcie_read_bytes", size)
+            # Weight memory takes data while the link brings more.
+            busy = max(timing.pcie(size), taken - int(env.now))
+            latency = timing.picoseconds(self.spec.pcie.latency_ps)
+        if busy:
+            yield env.timeout(busy)
         unit.spend("busy")
         if self.memory is not None:
             self.memory.read_host(i)
-        unit.end(int(env.now) + timing.picoseconds(self.spec.pcie.latency_ps))
+        unit.end(int(env.now) + latency)
 
     def _write_host(self, i: WriteHostMemory) -> Process:
-        env, unit, timing = self.env, self.units["host_write"], self.timing
+        env, unit, timing = self.env, self.units[self._outbound], self.timing
         size = i.rows * i.row_bytes
         yield from self._port(self.read_port, unit, size)
         self.counts.move("unified_buffer_read_bytes", size)
-        self.counts.move("pcie_write_bytes", size)
-        ticks = timing.pcie(size)
-        if ticks:
-            yield env.timeout(ticks)
+        if self._outbound == "store":
+            taken = self._write_dram(self._activations_at + i.host, i.rows, i.row_bytes, i.host_pitch)
+            busy, latency = taken - int(env.now), self._latency
+        else:
+            self.counts.move("pcie_write_bytes", size)
+            busy, latency = timing.pcie(size), timing.picoseconds(self.spec.pcie.latency_ps)
+        if busy:
+            yield env.timeout(busy)
         unit.spend("busy")
         if self.memory is not None:
             self.memory.write_host(i)
-        unit.end(int(env.now) + timing.picoseconds(self.spec.pcie.latency_ps))
+        unit.end(int(env.now) + latency)
 
     def _call_host(self, i: InterruptHost) -> Process:
         env, unit = self.env, self.units["host"]

@@ -10,17 +10,17 @@ from sim.tpu.program import Image, MatrixMultiply, Vector
 
 FIGURES = (
     "activation.values",
+    "array.adder",
     "array.columns",
     "array.dataflow",
     "array.rows",
     "clock.boost",
-    "dram.bandwidth",
-    "dram.overhead",
     "host.bandwidth",
     "host.ops",
     "host.turnaround",
     "pcie.bandwidth",
     "unified_buffer.bandwidth",
+    "vector.exp",
     "vector.lanes",
 )
 """Figures of a preset that this module reads."""
@@ -48,11 +48,6 @@ class Timing(NamedTuple):
         """Ticks of so many bytes at a rate, rounded up."""
         return 0 if self.alone else -(-size * self.spec.clock.boost_hz * TICKS_PER_CYCLE // bytes_per_s)
 
-    def weights(self, size: int) -> int:
-        """Ticks of bytes from or to weight memory."""
-        dram = self.spec.dram
-        return self.transfer(size, int(dram.bandwidth_bytes_per_s * (1 - dram.overhead)))
-
     def pcie(self, size: int) -> int:
         """Ticks of bytes from or to the host."""
         return self.transfer(size, self.spec.pcie.bandwidth_bytes_per_s)
@@ -68,8 +63,10 @@ class Timing(NamedTuple):
 
     def vector(self, i: Vector) -> int:
         """Ticks of values through the vector unit."""
-        lanes = self.spec.vector.lanes if self.spec.vector else self.spec.activation.values
-        return 0 if self.alone else -(-i.rows * i.columns * TICKS_PER_CYCLE // lanes)
+        unit = self.spec.vector
+        assert unit is not None
+        passes = 1 if i.op == "row_max" else unit.exp
+        return 0 if self.alone else -(-i.rows * i.columns * passes * TICKS_PER_CYCLE // unit.lanes)
 
     def host_work(self, size: int, ops: int) -> int:
         """Ticks of host arithmetic: the longer of moving its bytes and computing, after the turnaround."""
@@ -80,7 +77,8 @@ class Timing(NamedTuple):
     @property
     def skew(self) -> int:
         """Ticks from the entry of the last row into the array to its last sum."""
-        return self.cycles(self.spec.array.rows + self.spec.array.columns - 2)
+        array = self.spec.array
+        return self.cycles(-(-array.rows // array.adder) + array.columns - 2)
 
     def steps(self, i: MatrixMultiply, step: int) -> int:
         """What streams through the array in one repetition: rows, or elements of the depth where outputs stay."""

@@ -17,6 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from arch.errors import InputError
+from arch.tpu import TpuSpec
+
+FIGURES = ("array.count", "unified_buffer.behind")
+"""Figures of a preset that this module reads."""
 
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh")
 """Functions of the activation unit. `sigmoid` and `tanh` read their argument as fixed point with 4 fraction bits (after
@@ -77,15 +81,35 @@ class WriteHostMemory(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadMemory(ReadHostMemory):
+    """As ReadHostMemory, from the chip's own memory (`unified_buffer.behind = dram`); `host` is an address of it."""
+
+    NAME: ClassVar[str] = "read_memory"
+    UNIT: ClassVar[str] = "load"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMemory(WriteHostMemory):
+    """As WriteHostMemory, to the chip's own memory; `host` is an address of it."""
+
+    NAME: ClassVar[str] = "write_memory"
+    UNIT: ClassVar[str] = "store"
+
+
+@dataclass(frozen=True, slots=True)
 class ReadWeights(Instruction):
     """Sends for `repeat` consecutive tiles of weight memory; done when the addresses are sent."""
 
     NAME: ClassVar[str] = "read_weights"
-    UNIT: ClassVar[str] = "weights"
 
     address: int
     repeat: int = 1
     array: int = 0
+
+    @property
+    def unit(self) -> str:
+        """What fetches for its array."""
+        return fetcher(self.array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +204,10 @@ class Vector(Instruction):
     Rows of the operands and of the result are `pitch`, `b_pitch` and `out_pitch` apart (0: as `pitch`). `multiply`
     gives a * b / 2**shift. Pooling reads `rows` = n * p * q windows of `image`. Operations of `VECTOR_UNIT` need a
     machine with a vector unit and keep maximum and sum of each row in it.
+
+    Of `VECTOR_UNIT` on floating-point numbers alone: out_bits of what they write (0: `bits`); arguments are divided by
+    the root of `dim`; row i is query `query` + i of `queries` (0: each sees all columns), and sees columns as far as
+    `causal` and `window` of attention allow.
     """
 
     NAME: ClassVar[str] = "vector"
@@ -197,6 +225,12 @@ class Vector(Instruction):
     image: Image = field(default=Image(1, 1, 1, 1, 1, 1, 1))
     b_pitch: int = 0
     out_pitch: int = 0
+    out_bits: int = 0
+    dim: int = 1
+    query: int = 0
+    queries: int = 0
+    causal: int = 0
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +275,27 @@ class Halt(Instruction):
 
 
 INSTRUCTIONS: tuple[type[Instruction], ...] = (
-    *(ReadHostMemory, WriteHostMemory, ReadWeights, MatrixMultiply, Convolve, Activate, Vector),
+    *(ReadHostMemory, WriteHostMemory, ReadMemory, WriteMemory, ReadWeights),
+    *(MatrixMultiply, Convolve, Activate, Vector),
     *(InterruptHost, Sync, Nop, Halt),
 )
 
 
-def units(arrays: int) -> tuple[str, ...]:
-    """Names of the units of a machine with so many arrays."""
-    matrices = tuple(f"matrix{i}" for i in range(arrays))
-    return (*matrices, "activation", "weights", "host_read", "host_write", "host")
+def fetcher(array: int) -> str:
+    """Name of the unit that fetches the weights of an array."""
+    return f"weights{array}" if array else "weights"
+
+
+def carriers(spec: TpuSpec) -> tuple[str, str]:
+    """Names of the units that bring data to the unified buffer and take results from it."""
+    return ("host_read", "host_write") if spec.unified_buffer.behind == "host" else ("load", "store")
+
+
+def units(spec: TpuSpec) -> tuple[str, ...]:
+    """Names of the units of a machine."""
+    count = spec.array.count
+    matrices, fetchers = (f"matrix{i}" for i in range(count)), (fetcher(i) for i in range(count))
+    return (*matrices, "activation", *fetchers, *carriers(spec), "host")
 
 
 @dataclass(frozen=True)

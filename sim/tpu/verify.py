@@ -28,6 +28,7 @@ from sim.tpu.program import (
     Sync,
     Vector,
     WriteHostMemory,
+    carriers,
     units,
     wrong,
 )
@@ -37,6 +38,7 @@ FIGURES = (
     "array.columns",
     "array.count",
     "array.dataflow",
+    "array.operands",
     "array.rows",
     "dram.size",
     "unified_buffer.size",
@@ -94,7 +96,7 @@ def writes(i: Instruction) -> list[Area]:
         case Activate():
             return [Area(i.ub, i.rows, i.columns * (i.bits // 8), i.pitch)]
         case Vector() if i.op not in ("row_max", "exp_sum"):
-            return [Area(i.ub, i.rows, i.columns * (i.bits // 8), i.out_pitch or i.pitch)]
+            return [Area(i.ub, i.rows, i.columns * ((i.out_bits or i.bits) // 8), i.out_pitch or i.pitch)]
     return []
 
 
@@ -135,7 +137,8 @@ class _Order:
 
 def verify(program: Program, spec: TpuSpec) -> None:
     """InputError for the first instruction that is wrong, with its number."""
-    names = units(spec.array.count)
+    names = units(spec)
+    read, write = carriers(spec)
     index = {name: i for i, name in enumerate(names)}
     order = _Order(np.zeros((len(names), len(names)), dtype=np.int64), [[] for _ in names])
     buffer = _buffer(program, spec, len(names))
@@ -157,25 +160,27 @@ def verify(program: Program, spec: TpuSpec) -> None:
             continue
         if getattr(i, "array", 0) >= spec.array.count:
             raise wrong(number, i, f"{spec.name} has array.count = {spec.array.count}, arrays count from 0")
+        if i.unit not in index:
+            raise wrong(number, i, f"{spec.name} has unified_buffer.behind = {spec.unified_buffer.behind}")
         unit = index[i.unit]
         _check_fields(number, i, program, spec)
         if isinstance(i, ReadWeights):
             tiles[i.array] += i.repeat
             end = i.address + i.repeat * spec.tile_bytes
             count = max((c for first, last, c in loaded if first < end and i.address < last), default=0)
-            _need(number, i, order, index, "weights", "host_read", count)
+            _need(number, i, order, index, i.unit, read, count)
         if isinstance(i, ReadHostMemory) and i.weights:
             loaded.append((i.address, i.address + (i.rows - 1) * i.pitch + i.row_bytes, issued[unit] + 1))
         if isinstance(i, InterruptHost) and i.work:
             work = program.host_work[i.work]
-            _need(number, i, order, index, "host", "host_write", _latest(sent, *work.reads))
+            _need(number, i, order, index, "host", write, _latest(sent, *work.reads))
             worked.append((*work.writes, issued[unit] + 1))
         if isinstance(i, ReadHostMemory | WriteHostMemory):
             size = (i.rows - 1) * i.host_pitch + i.row_bytes
             if isinstance(i, WriteHostMemory):
                 sent.append((i.host, size, issued[unit] + 1))
             else:
-                _need(number, i, order, index, "host_read", "host", _latest(worked, i.host, size))
+                _need(number, i, order, index, read, "host", _latest(worked, i.host, size))
         if isinstance(i, MatrixMultiply | Activate):
             area = slice(i.acc, i.acc + i.rows)
             matrix = isinstance(i, MatrixMultiply)

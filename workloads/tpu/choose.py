@@ -64,7 +64,7 @@ def estimate(spec: TpuSpec, rows: int, depth: int, columns: int, bits: int, plan
     deep, wide = -(-depth // array.rows) * planes, -(-columns // array.columns)
     bandwidth = spec.dram.bandwidth_bytes_per_s * (1 - spec.dram.overhead)
     fetch = int(spec.tile_bytes * spec.clock.boost_hz / bandwidth)
-    tile = max(block * spec.row_cycles(bits), array.rows, fetch)
+    tile = max(block * spec.row_cycles(bits), array.rows, fetch * min(array.count, wide))
     out = array.rows + array.columns + block * max(1, array.columns // spec.activation.values)
     exposed = out if 2 * block > spec.accumulators.rows else 0
     return blocks * -(-wide // array.count) * (deep * tile + exposed) + out

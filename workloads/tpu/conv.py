@@ -15,16 +15,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
-from sim.tpu.program import Convolve, Image, MatrixMultiply, Program, ReadHostMemory
+from sim.tpu.program import Convolve, Image, MatrixMultiply, Program
 from workloads.ops import Conv2d
 from workloads.registry import register
 from workloads.tpu.choose import Config, block_rows, product_candidates
-from workloads.tpu.emit import Emitter, Outbox, formats, load, store
+from workloads.tpu.emit import Emitter, Outbox, formats, load, numbers, planes_of, store, store_bytes
 from workloads.tpu.gemm import build as build_gemm
 from workloads.tpu.gemm import candidates as gemm_candidates
 
@@ -52,7 +51,8 @@ def candidates(op: Conv2d, spec: TpuSpec, schedule: str) -> list[tuple[Config, i
     gemm = op.as_gemm()
     if spec.array.dataflow == "is":
         return gemm_candidates(gemm, spec, schedule)
-    return product_candidates(spec, schedule, gemm.m, gemm.k, gemm.n, gemm.batch, bits, bits // 8)
+    planes = planes_of(spec, bits)
+    return product_candidates(spec, schedule, gemm.m, gemm.k, gemm.n, gemm.batch, bits, planes)
 
 
 @register("conv2d", "tpu", "tiled")
@@ -69,7 +69,7 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
     x = e.host(op.n * op.h * op.w * op.c * wide)
     y = e.host(op.n * p * q * op.k * out_bytes)
     channels, filters = op.c // op.groups, op.k // op.groups
-    weights = [e.weights(channels * op.r * op.s, filters, bits // 8) for _ in range(op.groups)]
+    weights = [e.weights(channels * op.r * op.s, filters, planes_of(spec, bits)) for _ in range(op.groups)]
     row_bytes = op.w * op.c * wide
     block = block_rows(spec, op.n * p * q, config.whole)
     outbox = Outbox(e, block, out_bits)
@@ -82,13 +82,14 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
         chunk = chunks[number]
         size = chunk.images * chunk.height * row_bytes
         source = x + (chunk.image * op.h + chunk.first) * row_bytes
-        e.add(ReadHostMemory(source, buffers[number % len(buffers)], 1, size, size, size))
+        e.read(source, buffers[number % len(buffers)], 1, size, size, size)
 
     fetch(0)
+    jobs = 0  # columns of tiles so far, which the arrays take in turn
     for number, chunk in enumerate(chunks):
-        e.sync("host_read", *e.matrices)
+        e.sync(e.inbound, *e.matrices)
         for matrix in e.matrices:
-            e.sync(matrix, "host_read")
+            e.sync(matrix, e.inbound)
         if number + 1 < len(chunks):
             fetch(number + 1)
         source = buffers[number % len(buffers)]
@@ -97,7 +98,8 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
             rows = min(block, positions - first)
             for group, area in enumerate(weights):
                 for n in range(area.wide):
-                    array = n % spec.array.count
+                    array = jobs % spec.array.count
+                    jobs += 1
                     acc = e.accumulators(array, rows, spec.accumulators.rows)
                     height = spec.array.rows if spec.array.dataflow == "os" else rows
                     for row in range(0, rows, height):
@@ -110,17 +112,16 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
     outbox.flush()
 
     def fill(memory: Any, operands: Sequence[NDArray[Any]]) -> None:
-        images, filters_ = (np.asarray(operand).astype(np.int64) for operand in operands)
+        images, filters_ = (numbers(spec, operand) for operand in operands)
         if op.layout == "nchw":
             images, filters_ = images.transpose(0, 2, 3, 1), filters_.transpose(0, 2, 3, 1)
-        store(memory.host, x, images.astype(np.int8 if wide == 1 else np.int16))
+        store(memory.host, x, images, spec.format_of(bits))
         for group, area in enumerate(weights):
             own = filters_[group * filters : (group + 1) * filters]
-            store(memory.weights, area.address, area.image(own.reshape(filters, -1).T))
+            store_bytes(memory.weights, area.address, area.image(own.reshape(filters, -1).T))
 
     def results(memory: Any) -> list[NDArray[Any]]:
-        kind = {8: np.int8, 16: np.int16, 32: np.int32}[out_bits]
-        found = load(memory.host, y, (op.n, p, q, op.k), kind)
+        found = load(memory.host, y, (op.n, p, q, op.k), spec.format_of(out_bits))
         return [found if op.layout == "nhwc" else found.transpose(0, 3, 1, 2)]
 
     return Program(op.word, str(config), e.instructions, e.host_bytes, e.weight_bytes, fill, results)

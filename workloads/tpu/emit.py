@@ -9,18 +9,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.dtypes import DTYPE_BYTES
+from arch.encoding import decoded, encoded
 from arch.errors import InputError
 from arch.tpu import TpuSpec
 from arch.units import BYTES
-from sim.tpu.program import Activate, HostWork, Instruction, MatrixMultiply, ReadWeights, Sync, WriteHostMemory
+from sim.tpu.program import (
+    Activate,
+    HostWork,
+    Instruction,
+    MatrixMultiply,
+    ReadHostMemory,
+    ReadMemory,
+    ReadWeights,
+    Sync,
+    WriteHostMemory,
+    WriteMemory,
+    carriers,
+    fetcher,
+)
 
-Array = NDArray[np.int64]
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A matrix [depth, columns] of weight memory, cut into tiles: along the depth first, planes of 16-bit weights (the
-    unsigned lower half, then the upper) outside that, columns outermost."""
+    """A matrix [depth, columns] of weight memory, cut into tiles: along the depth first, planes of 16-bit integers (the
+    unsigned lower half, then the upper) outside that, columns outermost. element_bytes: of one weight of a tile."""
 
     address: int
     depth: int
@@ -28,6 +43,7 @@ class Weights:
     planes: int
     rows: int
     width: int
+    element_bytes: int = 1
 
     @property
     def deep(self) -> int:
@@ -42,11 +58,11 @@ class Weights:
     @property
     def size_bytes(self) -> int:
         """Bytes of all tiles, padding included."""
-        return self.deep * self.wide * self.planes * self.rows * self.width
+        return self.deep * self.wide * self.planes * self.rows * self.width * self.element_bytes
 
     def tile(self, n: int) -> int:
         """Address of the first tile of a column of tiles."""
-        return self.address + n * self.deep * self.planes * self.rows * self.width
+        return self.address + n * self.deep * self.planes * self.rows * self.width * self.element_bytes
 
     def columns_of(self, n: int) -> int:
         """Columns with weights of a column of tiles."""
@@ -54,11 +70,12 @@ class Weights:
 
     def image(self, matrix: Array) -> NDArray[np.uint8]:
         """Bytes of the tiles of a matrix [depth, columns]."""
-        padded = np.zeros((self.deep * self.rows, self.wide * self.width), dtype=np.int64)
+        padded = np.zeros((self.deep * self.rows, self.wide * self.width), dtype=np.asarray(matrix).dtype)
         padded[: self.depth, : self.columns] = matrix
         planes = [padded] if self.planes == 1 else [padded & 0xFF, padded >> 8]
         tiles = np.stack(planes).reshape(self.planes, self.deep, self.rows, self.wide, self.width)
-        return np.ascontiguousarray(tiles.transpose(3, 0, 1, 2, 4)).astype(np.uint8).ravel()
+        ordered = np.ascontiguousarray(tiles.transpose(3, 0, 1, 2, 4))
+        return encoded(ordered, "bf16") if self.element_bytes == 2 else ordered.astype(np.uint8).ravel()
 
 
 @dataclass
@@ -92,6 +109,29 @@ class Emitter:
         """Names of the arrays' units."""
         return tuple(f"matrix{i}" for i in range(self.spec.array.count))
 
+    @property
+    def fetchers(self) -> tuple[str, ...]:
+        """Names of the units that fetch weights."""
+        return tuple(fetcher(i) for i in range(self.spec.array.count))
+
+    @property
+    def inbound(self) -> str:
+        """Name of the unit that fills the unified buffer."""
+        return carriers(self.spec)[0]
+
+    @property
+    def outbound(self) -> str:
+        """Name of the unit that takes results from it."""
+        return carriers(self.spec)[1]
+
+    def read(self, *fields: int) -> None:
+        """From the memory behind the unified buffer, fields as of ReadHostMemory."""
+        self.add((ReadHostMemory if self.spec.unified_buffer.behind == "host" else ReadMemory)(*fields))
+
+    def write(self, *fields: int) -> None:
+        """To the memory behind the unified buffer, fields as of WriteHostMemory."""
+        self.add((WriteHostMemory if self.spec.unified_buffer.behind == "host" else WriteMemory)(*fields))
+
     def host(self, size: int) -> int:
         """Address of `size` bytes of host memory."""
         self.host_bytes += size
@@ -112,7 +152,9 @@ class Emitter:
     def weights(self, depth: int, columns: int, planes: int = 1) -> Weights:
         """Tiles for a matrix in weight memory; InputError if it is full."""
         array = self.spec.array
-        made = Weights(self.weight_bytes, depth, columns, planes, array.rows, array.columns)
+        made = Weights(
+            self.weight_bytes, depth, columns, planes, array.rows, array.columns, self.spec.weight_bytes
+        )  # fmt: skip
         self.weight_bytes += made.size_bytes
         if self.weight_bytes > self.spec.dram.size_bytes:
             raise InputError(
@@ -139,16 +181,20 @@ class Emitter:
         acc: int,
         array: int,
         before: Callable[[int], None] | None = None,
+        grain: int = 1,
     ) -> None:
         """One column of tiles: reads the tiles and multiplies.
 
         multiply: `(step, repeat) -> instruction` for `repeat` tiles from `step` on, of which accumulators, array and
-        flags are filled in here. before: called ahead of each tile, where its activations must be waited for.
+        flags are filled in here. before: called ahead of each `grain` tiles, where their activations must be waited
+        for.
         """
         self.add(ReadWeights(weights.tile(n), weights.deep * weights.planes, array))
         for plane in range(weights.planes):
             waits = before if plane == 0 else None
-            for step, repeat in [(step, 1) for step in range(weights.deep)] if waits else [(0, weights.deep)]:
+            some = grain if waits else weights.deep
+            for step in range(0, weights.deep, some):
+                repeat = min(some, weights.deep - step)
                 if waits:
                     waits(step)
                 self.add(
@@ -167,6 +213,14 @@ class Emitter:
         self.add(Activate(acc, rows, columns, ub, pitch, function, bits, shift, array, first))
 
 
+def spread(spec: TpuSpec, rows: int, wide: int) -> list[tuple[int, int]]:
+    """Parts (first row, rows) of a block whose product has `wide` columns of tiles: as many as give each array a column
+    of its own, each with as many rows as the array at least, so that shifting weights in does not take longer."""
+    parts = max(1, min(spec.array.count // wide, rows // spec.array.rows))
+    size = -(-rows // parts)
+    return [(first, min(size, rows - first)) for first in range(0, rows, size)]
+
+
 @dataclass
 class Outbox:
     """Results on their way to the host: a ring of slots in the unified buffer, filled by the activation unit. A slot
@@ -176,7 +230,7 @@ class Outbox:
     rows: int
     bits: int
     slots: list[int] = field(default_factory=list)
-    pending: list[WriteHostMemory] = field(default_factory=list)
+    pending: list[tuple[int, ...]] = field(default_factory=list)
     used: int = 0
 
     def __post_init__(self) -> None:
@@ -191,26 +245,35 @@ class Outbox:
 
     def send(self, acc: int, rows: int, columns: int, array: int, host: int, host_pitch: int, shift: int = 0) -> None:
         """Accumulators to `host`, through a slot."""
-        self.e.sync("activation", "host_write")
+        self.e.sync("activation", self.e.outbound)
         self.flush()
         slot = self.slots[self.used % len(self.slots)]
         self.used += 1
         self.e.activate(acc, rows, columns, slot, self.pitch, self.bits, array, shift=shift)
-        self.pending.append(WriteHostMemory(slot, host, rows, columns * self.bits // 8, self.pitch, host_pitch))
+        self.pending.append((slot, host, rows, columns * self.bits // 8, self.pitch, host_pitch))
 
     def flush(self) -> None:
         """Sends what the last column left."""
         if self.pending:
-            self.e.sync("host_write", "activation")
-            self.e.add(self.pending.pop())
+            self.e.sync(self.e.outbound, "activation")
+            self.e.write(*self.pending.pop())
 
 
 BITS = {"int8": 8, "int16": 16, "int32": 32}
-"""Widths of the number formats that the machine knows."""
+"""Widths of the integer formats that a machine knows."""
+
+FLOAT_BITS = {"bf16": 16, "fp32": 32}
+"""Widths of results of floating-point arrays."""
 
 
 def formats(op: object, spec: TpuSpec, dtype: str, out: str) -> tuple[int, int]:
     """Bits of operands and of results; InputError for formats that the machine does not have."""
+    if spec.floats:
+        if dtype != "bf16":
+            raise InputError(f"{op}: {spec.name} multiplies bf16, not {dtype}")
+        if out not in FLOAT_BITS:
+            raise InputError(f"{op}: {spec.name} writes bf16 and fp32, not out={out}")
+        return 16, FLOAT_BITS[out]
     if dtype not in ("int8", "int16"):
         raise InputError(f"{op}: {spec.name} multiplies int8 and int16, not {dtype}")
     if out not in BITS:
@@ -218,13 +281,28 @@ def formats(op: object, spec: TpuSpec, dtype: str, out: str) -> tuple[int, int]:
     return BITS[dtype], BITS[out]
 
 
-def store(memory: NDArray[np.uint8], address: int, values: NDArray[Any]) -> None:
-    """Writes an array to a memory."""
-    raw = np.ascontiguousarray(values).view(np.uint8).ravel()
+def planes_of(spec: TpuSpec, bits: int) -> int:
+    """Tiles that hold the weights of `bits` bits of one place in the array."""
+    return 1 if spec.floats else bits // 8
+
+
+def numbers(spec: TpuSpec, operand: NDArray[Any]) -> NDArray[Any]:
+    """An operand as the machine's kind of number: float64, or int64."""
+    return np.asarray(operand).astype(np.float64 if spec.floats else np.int64)
+
+
+def store(memory: NDArray[np.uint8], address: int, values: NDArray[Any], name: str) -> None:
+    """Writes an array to a memory, in the format called `name`."""
+    raw = encoded(values, name)
     memory[address : address + raw.size] = raw
 
 
-def load(memory: NDArray[np.uint8], address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
-    """Reads an array from a memory."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    return memory[address : address + size].copy().view(kind).reshape(shape)
+def store_bytes(memory: NDArray[np.uint8], address: int, raw: NDArray[np.uint8]) -> None:
+    """Writes bytes to a memory."""
+    memory[address : address + raw.size] = raw
+
+
+def load(memory: NDArray[np.uint8], address: int, shape: tuple[int, ...], name: str) -> NDArray[Any]:
+    """Reads an array from a memory, in the format called `name`."""
+    size = int(np.prod(shape)) * DTYPE_BYTES[name]
+    return decoded(memory[address : address + size].copy(), name).reshape(shape)

@@ -16,11 +16,25 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
-from sim.tpu.program import MatrixMultiply, Program, ReadHostMemory
+from sim.tpu.program import MatrixMultiply, Program
 from workloads.ops import Gemm, Matvec
 from workloads.registry import register
 from workloads.tpu.choose import Config, block_rows, product_candidates
-from workloads.tpu.emit import Emitter, Outbox, Weights, formats, load, store
+from workloads.tpu.emit import (
+    Emitter,
+    Outbox,
+    Weights,
+    formats,
+    load,
+    numbers,
+    planes_of,
+    spread,
+    store,
+    store_bytes,
+)
+
+_PARTS = 8
+"""Parts in which the first block of activations comes from a chip's own memory."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +65,13 @@ def product_of(op: Gemm | Matvec, spec: TpuSpec, config: Config) -> Product:
     bits, out_bits = formats(op, spec, str(gemm.dtype), str(gemm.out))
     if gemm.adds:
         raise InputError(f"{op}: {spec.name} has no way to load its accumulators, so beta must be 0")
-    if gemm.acc != "int32":
-        raise InputError(f"{op}: {spec.name} sums in int32, not acc={gemm.acc}")
+    sums = spec.format_of(32)
+    if gemm.acc != sums:
+        raise InputError(f"{op}: {spec.name} sums in {sums}, not acc={gemm.acc}")
     if config.wide and bits == 16:
         raise InputError(f"{op}: 8x16 is for int8 operands, dtype is {gemm.dtype}")
     rows, columns = (gemm.n, gemm.m) if _stays_left(op, spec) else (gemm.m, gemm.n)
-    planes = bits // 8
+    planes = planes_of(spec, bits)
     return Product(str(op), rows, gemm.k, columns, gemm.batch, 16 if config.wide else bits, out_bits, planes)
 
 
@@ -77,14 +92,13 @@ def build(op: Gemm | Matvec, spec: TpuSpec, config: Config) -> Program:
     swapped = _stays_left(op, spec)
 
     def fill(memory: Any, operands: Sequence[NDArray[Any]]) -> None:
-        a, b = _operands(op, operands, swapped)
-        store(memory.host, left, a.astype(np.int8 if wide == 1 else np.int16))
+        a, b = _operands(op, spec, operands, swapped)
+        store(memory.host, left, a, spec.format_of(p.bits))
         for area, matrix in zip(weights, b, strict=True):
-            store(memory.weights, area.address, area.image(matrix))
+            store_bytes(memory.weights, area.address, area.image(matrix))
 
     def results(memory: Any) -> list[NDArray[Any]]:
-        kind = {8: np.int8, 16: np.int16, 32: np.int32}[p.out_bits]
-        found = load(memory.host, result, (p.batch, p.rows, p.columns), kind)
+        found = load(memory.host, result, (p.batch, p.rows, p.columns), spec.format_of(p.out_bits))
         found = found.swapaxes(1, 2) if swapped else found
         return [found.reshape(-1) if isinstance(op, Matvec) else found]
 
@@ -111,34 +125,44 @@ class _Stream:
         """All blocks; weights: of each batch."""
         for number, (batch, first, rows) in enumerate(self.blocks):
             if number:
-                self.e.sync("host_read", *self.e.matrices)
-            for n in range(weights[batch].wide):
-                self.column(weights[batch], number, n)
-                if n == 0 and number + 1 < len(self.blocks):
-                    for step in range(weights[batch].deep):
-                        self.fetch(number + 1, step)
-                width, wide = weights[batch].width, self.p.out_bits // 8
-                host = self.result + ((batch * self.p.rows + first) * self.p.columns + n * width) * wide
-                array, columns = n % self.e.spec.array.count, weights[batch].columns_of(n)
-                self.outbox.send(self.acc, rows, columns, array, host, self.p.columns * wide)
+                self.e.sync(self.e.inbound, *self.e.matrices)
+            area, wide = weights[batch], self.p.out_bits // 8
+            parts = spread(self.e.spec, rows, area.wide)
+            for job in range(area.wide * len(parts)):
+                n, (row, some) = job // len(parts), parts[job % len(parts)]
+                self.column(area, number, n, job, row, some)
+                if job == 0 and number + 1 < len(self.blocks):
+                    self.fetch_whole(number + 1, area.deep)
+                host = self.result + ((batch * self.p.rows + first + row) * self.p.columns + n * area.width) * wide
+                array, columns = job % self.e.spec.array.count, area.columns_of(n)
+                self.outbox.send(self.acc, some, columns, array, host, self.p.columns * wide)
         self.outbox.flush()
 
-    def column(self, area: Weights, number: int, n: int) -> None:
-        """One column of tiles; where outputs stay, for each block of as many rows as the array has."""
-        e, rows = self.e, self.blocks[number][2]
-        array = n % e.spec.array.count
+    def grain(self, area: Weights, number: int) -> int:
+        """Tiles of a column that wait for their activations together. From the host they come one by one; from the
+        chip's memory the first block comes in a few parts, so that the arrays start early, later ones as a whole."""
+        if self.e.spec.unified_buffer.behind == "host":
+            return 1
+        return -(-area.deep // _PARTS) if number == 0 else area.deep
+
+    def column(self, area: Weights, number: int, n: int, job: int, top: int, rows: int) -> None:
+        """One column of tiles for `rows` rows of a block from `top` on; where outputs stay, for each block of as many
+        rows as the array has. job: which of the block's it is."""
+        e, grain = self.e, self.grain(area, number)
+        array = job % e.spec.array.count
         acc = self.acc = e.accumulators(array, rows, e.spec.accumulators.rows)
         height = e.spec.array.rows if e.spec.array.dataflow == "os" else rows
 
         def before(step: int) -> None:
-            if number == 0 and n == 0:
-                self.fetch(0, step)
-            e.sync(f"matrix{array}", "host_read")
+            if number == 0 and job == 0:
+                self.fetch(0, step, grain)
+            e.sync(f"matrix{array}", e.inbound)
 
         for row in range(0, rows, height):
-            multiply = partial(self.multiply, area, number, row, min(height, rows - row))
+            multiply = partial(self.multiply, area, number, top + row, min(height, rows - row))
             # The first column on each array waits for the block's activations, tile by tile.
-            e.column(area, n, multiply, acc + row, array, before if n < e.spec.array.count and row == 0 else None)
+            first = job < e.spec.array.count and row == 0
+            e.column(area, n, multiply, acc + row, array, before if first else None, grain)
 
     def multiply(self, area: Weights, number: int, row: int, rows: int, step: int, repeat: int) -> MatrixMultiply:
         """Rows of a block times `repeat` tiles of a column."""
@@ -148,14 +172,22 @@ class _Stream:
         depth = min(repeat * height, self.p.depth - start)
         return MatrixMultiply(source, self.pitch, rows, depth, area.width, 0, bits=self.p.bits, repeat=repeat)
 
-    def fetch(self, number: int, step: int) -> None:
-        """What one tile multiplies of a block, from the host."""
+    def fetch_whole(self, number: int, deep: int) -> None:
+        """A block, whose depth is `deep` tiles: from the host tile by tile, from the chip's memory at once."""
+        if self.e.spec.unified_buffer.behind == "dram":
+            self.fetch(number, 0, deep)
+            return
+        for step in range(deep):
+            self.fetch(number, step)
+
+    def fetch(self, number: int, step: int, steps: int = 1) -> None:
+        """What `steps` tiles multiply of a block."""
         batch, first, rows = self.blocks[number]
         start = step * self.e.spec.array.rows
-        depth = min(self.e.spec.array.rows, self.p.depth - start)
+        depth = min(steps * self.e.spec.array.rows, self.p.depth - start)
         host = self.left + ((batch * self.p.rows + first) * self.p.depth + start) * self.wide
         target = self.buffers[number % len(self.buffers)] + start * self.wide
-        self.e.add(ReadHostMemory(host, target, rows, depth * self.wide, self.p.depth * self.wide, self.pitch))
+        self.e.read(host, target, rows, depth * self.wide, self.p.depth * self.wide, self.pitch)
 
 
 def _fitting_block(e: Emitter, p: Product, config: Config) -> int:
@@ -182,7 +214,7 @@ def _pitch(spec: TpuSpec, p: Product) -> int:
 
 def matrices(op: Gemm | Matvec, spec: TpuSpec, operands: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
     """What the array multiplies, by batch: [rows, depth] and [depth, columns]; the dataflow says which rests."""
-    return _operands(op, operands, isinstance(op, Matvec))
+    return _operands(op, spec, operands, isinstance(op, Matvec))
 
 
 def _gemm(op: Gemm | Matvec) -> Gemm:
@@ -194,11 +226,13 @@ def _stays_left(op: Gemm | Matvec, spec: TpuSpec) -> bool:
     return (spec.array.dataflow == "is") != isinstance(op, Matvec)
 
 
-def _operands(op: Gemm | Matvec, operands: Sequence[NDArray[Any]], swapped: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+def _operands(
+    op: Gemm | Matvec, spec: TpuSpec, operands: Sequence[NDArray[Any]], swapped: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """What streams, [batch, rows, depth], and what rests, [batch, depth, columns]."""
     gemm = _gemm(op)
-    a = np.asarray(operands[0]).reshape(gemm.a_shape).astype(np.int64)
-    b = np.asarray(operands[1]).reshape(gemm.b_shape).astype(np.int64)
+    a = numbers(spec, np.asarray(operands[0]).reshape(gemm.a_shape))
+    b = numbers(spec, np.asarray(operands[1]).reshape(gemm.b_shape))
     a = a.swapaxes(1, 2) if gemm.ta == "T" else a
     b = b.swapaxes(1, 2) if gemm.tb == "T" else b
     return (b.swapaxes(1, 2), a.swapaxes(1, 2)) if swapped else (a, b)

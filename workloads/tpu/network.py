@@ -22,15 +22,13 @@ from sim.tpu.program import (
     InterruptHost,
     MatrixMultiply,
     Program,
-    ReadHostMemory,
     Vector,
-    WriteHostMemory,
 )
 from workloads.ops import Inference
 from workloads.ops.networks import FRACTION_BITS, Convolution, Dense, Elementwise, Layer, Network, Pool
 from workloads.registry import register
 from workloads.tpu.choose import Config, block_rows, estimate
-from workloads.tpu.emit import Emitter, Weights, load, store
+from workloads.tpu.emit import Emitter, Weights, load, store, store_bytes
 
 
 @dataclass(frozen=True)
@@ -61,17 +59,19 @@ def candidates(op: Inference, spec: TpuSpec, schedule: str) -> list[tuple[Config
 @register("inference", "tpu", "layers")
 def build(op: Inference, spec: TpuSpec, config: Config) -> Program:
     """The program of one batch."""
+    if spec.floats:
+        raise InputError(f"{op}: it computes with integers, {spec.name} with bf16; tpu-v1 runs it")
     writer = _Writer(Emitter(spec, str(op)), op.network, op.examples)
     writer.batch()
     e, network, count = writer.e, op.network, len(op.network.inputs)
-    kind = np.int8 if network.bits == 8 else np.int16
+    kind = spec.format_of(network.bits)
 
     def fill(memory: Any, operands: Sequence[NDArray[Any]]) -> None:
         for address, values in zip(writer.inputs, operands, strict=False):
-            store(memory.host, address, np.asarray(values).astype(kind))
+            store(memory.host, address, np.asarray(values), kind)
         for area, matrix in zip(writer.weights, operands[count:], strict=True):
             flat = np.asarray(matrix).astype(np.int64)
-            store(memory.weights, area.address, area.image(flat.reshape(area.depth, area.columns)))
+            store_bytes(memory.weights, area.address, area.image(flat.reshape(area.depth, area.columns)))
 
     def results(memory: Any) -> list[NDArray[Any]]:
         rows, columns = network.tensors[network.result]
@@ -102,7 +102,7 @@ class _Writer:
         self.inputs: list[int] = []
         self.result = 0
         self._places = _places(e, network, batch)
-        self._made_by = {network.part(name)[0]: {"host_read"} for name in network.inputs}
+        self._made_by = {network.part(name)[0]: {self.e.inbound} for name in network.inputs}
         """Units that wrote parts of each tensor."""
 
     def batch(self) -> None:
@@ -114,15 +114,15 @@ class _Writer:
             size = columns * self.wide
             host = e.host(rows * size)
             self.inputs.append(host)
-            e.add(ReadHostMemory(host, tensor.address, rows, size, size, tensor.pitch))
+            e.read(host, tensor.address, rows, size, size, tensor.pitch)
         for layer in network.layers:
             self._layer(layer)
         tensor = self._places[network.result]
         size = tensor.columns * self.wide
         self.result = e.host(tensor.rows * size)
-        e.sync("host_write", "activation")
-        e.add(WriteHostMemory(tensor.address, self.result, tensor.rows, size, tensor.pitch, size))
-        e.sync("host", "host_write")
+        e.sync(self.e.outbound, "activation")
+        e.write(tensor.address, self.result, tensor.rows, size, tensor.pitch, size)
+        e.sync("host", self.e.outbound)
         e.add(InterruptHost())
 
     def _layer(self, layer: Layer) -> None:

@@ -20,6 +20,7 @@ from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.tpu.assembly import assemble, disassemble
 from sim.tpu.data import Memory
+from sim.tpu.floats import FloatMemory
 from sim.tpu.machine import ACTIVE, Machine, Result
 from sim.tpu.program import Instruction, InterruptHost, Program
 from sim.tpu.verify import verify
@@ -38,6 +39,7 @@ SCOPES = ("kernel", "host", "array")
 """`kernel`: from the first instruction to the last result in host memory; `host`: with interrupt and driver; `array`:
 of the array alone, whose neighbours never make it wait, as SCALE-Sim counts."""
 
+_WHAT_IF = "A what-if: TPU v1 has no vector unit."
 _NO_LIMIT = 2**40
 _BUILD_EVENTS = 5_000
 """Events of a compiled engine that take as long as writing and verifying a program."""
@@ -140,7 +142,7 @@ class ProgramPlan:
         program = program_of(op, spec, config, request.program)
         memory = None
         if request.check:
-            memory = Memory(spec, program)
+            memory = FloatMemory(spec, program) if spec.floats else Memory(spec, program)
             operands = op.inputs(seed=0)
             program.fill(memory, operands)
         result = Machine(spec, program, memory, progress=progress, log=wanted is not None).run()
@@ -158,10 +160,10 @@ class ProgramPlan:
             time_ps=record.time_ps + host_ps,
             counts={"events": result.events, "instructions": result.instructions},
             host_ps={"host": host_ps} if host_ps else {},
-            notes=[*program.notes, *(["A what-if: TPU v1 has no vector unit."] if spec.vector else [])],
+            notes=[*program.notes, *([_WHAT_IF] if spec.vector and not spec.floats else [])],
             check=partial(_check, op, program, memory, operands) if memory is not None else None,
             timeline=partial(program_timeline, self._facts(program), result, wanted) if wanted else None,
-            reads=lambda path: called or not path.startswith("host."),
+            reads=lambda path: _reads(spec, path, called),
         )
 
     def _array(self, config: Config | str, wanted: Wanted | None) -> Ran:
@@ -219,6 +221,12 @@ def _unlimited(spec: TpuSpec) -> TpuSpec:
     )
 
 
+def _reads(spec: TpuSpec, path: str, called: bool) -> bool:
+    """Whether a figure can have had a part in a run; called: whether the host was."""
+    group = path.partition(".")[0]
+    return called if group == "host" else group != "pcie" or spec.unified_buffer.behind == "host"
+
+
 def _untransferred_ps(spec: TpuSpec, program: Program) -> int:
     """Time of a program whose data are between host and device at once."""
     at_once = spec.pcie.model_copy(update={"bandwidth_bytes_per_s": _NO_LIMIT * PS_PER_S, "latency_ps": 0})
@@ -261,7 +269,7 @@ def machine_figures(spec: TpuSpec, dtype: str) -> MachineFigures:
         duplex=("unified_buffer", "pcie"),
         clocked=("unified_buffer",),
         power_limit_mw=spec.power.limit_mw,
-        instances={"matrix": spec.array.count, "activation": 1},
+        instances={"matrix": spec.array.count, "activation": 1, "weights": spec.array.count},
         spec=spec.model_dump(mode="json", by_alias=True),
     )
 
@@ -271,12 +279,16 @@ def _kernel(spec: TpuSpec, program: Program, result: Result, array: int) -> Kern
     cycles = -(-result.ticks // TICKS_PER_CYCLE)
     time_ps = _time_ps(spec, result)
     counts = result.counters
-    matrix = _summed(account for name, account in result.accounts.items() if name.startswith("matrix"))
-    units = {"matrix": matrix} | {n: a for n, a in result.accounts.items() if not n.startswith("matrix")}
+    kinds = dict.fromkeys(name.rstrip("0123456789") for name in result.accounts)
+    units = {
+        kind: _summed(account for name, account in result.accounts.items() if name.rstrip("0123456789") == kind)
+        for kind in kinds
+    }
+    matrix = units["matrix"]
     activation = result.accounts["activation"]
     busy = sum(activation.get(cause, 0) for cause in ("accumulators", "vector", "vector_unit"))
     moved = {name: count for name, count in counts.items() if name.endswith("_bytes")}
-    cell_cycles = spec.tile_bytes * TICKS_PER_CYCLE
+    cell_cycles = spec.cells * TICKS_PER_CYCLE
     return KernelRecord(
         name=program.name,
         schedule=program.schedule,

@@ -36,7 +36,8 @@ _KINDS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (_OTHERS, ("no_room",)),
     (_STARTING, ("reconfiguration",)),
     # TPUs
-    (_DATA, ("weight_stall", "dram", "input", "output", "unified_buffer", "weights", "host_read", "host_write")),
+    (_DATA, ("weight_stall", "dram", "input", "output", "unified_buffer")),
+    (_DATA, ("weights", "host_read", "host_write", "load", "store")),
     (_BUSY, ("accumulators", "activation", "raw", "matrix", "fifo_full")),
     (_STARTING, ("weight_shift", "instruction", "host", "waits_for_the_host")),
 )

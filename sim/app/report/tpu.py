@@ -91,6 +91,12 @@ LAYER_COLUMNS = (("array alone", lambda figures: f"{sum(k.own.array_cycles for k
 draw = None
 
 
+OWN_MEMORY = {
+    "input": "more memory bandwidth, or a problem with more work for each value that comes in",
+    "output": "more memory bandwidth, or narrower results",
+}
+"""What moves causes on a machine whose operands lie in its own memory."""
+
 _OF_UNIT = {
     "host": "A faster host (host.ops, host.bandwidth) or a vector unit would move it",
     "pcie": "A faster link to the host, or work that overlaps with its transfers, would move it",
@@ -126,8 +132,9 @@ def bound(figures: Figures) -> str:
                 "host.bandwidth) or a vector unit would move it; a faster chip would not."
             )
         case "dram":
+            memory = "Weight" if "host_read" in figures.stalls else "External"
             return (
-                f"Weight memory is busy: {percent(reached['dram'])} of its bandwidth. More rows a weight (a larger "
+                f"{memory} memory is busy: {percent(reached['dram'])} of its bandwidth. More rows a weight (a larger "
                 "batch), narrower weights or more bandwidth would move it; a faster clock would not."
             )
         case "pcie":
@@ -147,6 +154,7 @@ def losses(figures: Figures) -> list[str]:
     if not waits:
         return []
     reached = figures.speed_of_light()
+    moves = CAUSES if "host_read" in figures.stalls else CAUSES | OWN_MEMORY
     # Where a transfer out and one in follow each other, both count.
     both = sum(figures.counters.get(f"pcie_{side}_bytes", 0) for side in ("read", "write"))
     moved = both / (figures.machine.bandwidths["pcie"] * figures.device_ps * 1e-12)
@@ -163,5 +171,5 @@ def losses(figures: Figures) -> list[str]:
         ]
     return [
         *found,
-        f"The matrix unit spends {percent(share)} of its cycles in {words(cause)}; it moves with {CAUSES[cause]}.",
+        f"The matrix unit spends {percent(share)} of its cycles in {words(cause)}; it moves with {moves[cause]}.",
     ]
