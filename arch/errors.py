@@ -3,3 +3,8 @@
 
 class InputError(ValueError):
     """Bad input: its message is one line that names the place, the value, the rule and the nearest right value."""
+
+
+def what_is_wrong(error: Exception) -> str:
+    """In words of what a damaged file holds, an error met while it was read: a missing key by its name."""
+    return f"has no {error}" if isinstance(error, KeyError) else str(error)

@@ -13,13 +13,15 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from arch.errors import InputError
+from arch.extensions import REPLACEMENTS, SCHEDULERS
 from arch.gpu_rules import WARP_SIZE, check
 from arch.memory import BankedMemory
+from arch.policies import Policy
 from arch.spec import Count, Documents, Group, MachineSpec, Share
 from arch.units import (
     BYTES,
@@ -67,7 +69,9 @@ class Sm(Group):
     registers: Count = Field(description="32-bit registers of an SM")
     max_registers_per_thread: Count
     register_granule: Count = Field(description="registers of a warp are allocated in multiples of this")
-    scheduler: WarpScheduler = Field(description="which eligible warp issues")
+    scheduler: Annotated[str, Policy(SCHEDULERS, get_args(WarpScheduler))] = Field(
+        description="which eligible warp issues"
+    )
     round_robin_run: Count = Field(
         default=8, description="lrr and two_level: instructions of an op that issue in one go"
     )
@@ -137,7 +141,7 @@ class L1(Group):
     size_bytes: Bytes = Field(description="combined L1 and shared array")
     reserved_bytes: Bytes = Field(description="part of the array that neither data nor shared memory get")
     ways: Count
-    replacement: Replacement = "lru"
+    replacement: Annotated[str, Policy(REPLACEMENTS, get_args(Replacement))] = "lru"
     line_bytes: Bytes
     sector_bytes: Bytes
     hit_latency_cycles: Cycles = Field(description="dependent load that hits, as a pointer chase measures it")
@@ -195,7 +199,7 @@ class L2(Group):
     partitions: Annotated[int, Field(ge=1, le=2)]
     slices: Count = Field(description="of the whole chip")
     ways: Count
-    replacement: Replacement = "lru"
+    replacement: Annotated[str, Policy(REPLACEMENTS, get_args(Replacement))] = "lru"
     line_bytes: Bytes
     sector_bytes: Bytes
     bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="read, one slice")

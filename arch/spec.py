@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from arch.extensions import Registered
+from arch.policies import Policy
 from arch.units import word
 
 Count = Annotated[int, Field(gt=0, le=2**20)]
@@ -87,6 +89,18 @@ class MachineSpec(Group):
         return self._file
 
     @property
+    def extensions(self) -> Mapping[str, Registered]:
+        """Policies of other packages that the machine names, by the path of the figure."""
+        found = {}
+        for name in type(self).model_fields:
+            group = getattr(self, name)
+            for field, info in type(group).model_fields.items() if isinstance(group, Group) else ():
+                marks = [mark for mark in info.metadata if isinstance(mark, Policy)]
+                if marks and (other := marks[0].registered(getattr(group, field))) is not None:
+                    found[f"{word(name)}.{word(field)}"] = other
+        return found
+
+    @property
     def label(self) -> str:
         """The name with what was changed: `h100-sxm with sm.count=133`."""
         return labelled(self.name, self._overrides)
@@ -121,4 +135,5 @@ class MachineSpec(Group):
 
     def _figures_hash(self) -> str:
         figures = self.model_dump(mode="json", by_alias=True, exclude={"title", "chip", "notes"})
+        figures |= {path: other.sha256 for path, other in self.extensions.items()}
         return hashlib.sha256(json.dumps(figures, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

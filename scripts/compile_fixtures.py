@@ -34,8 +34,17 @@ KERNELS: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, int]]] = {
         {"BM": 64, "BN": 64, "BK": 32},
         {"num_warps": 4, "num_stages": 3},
     ),
+    "matmul_tma": (
+        {"a": "tensordesc<fp16[64,64]>", "b": "tensordesc<fp16[64,64]>", "c": "tensordesc<fp16[64,64]>", "k": "i32"},
+        {"BM": 64, "BN": 64, "BK": 64},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "gather": ({"x": "*fp32", "index": "*i32", "out": "*fp32"}, {"BLOCK": 128}, {"num_warps": 4}),
 }
 """By name: types of parameters, constants, options of the compiler. All numbers are multiples of 16."""
+
+GENERATIONS = {"matmul_tma": (90,), "gather": (80,)}
+"""Compute capabilities, of all others 80 and 90."""
 
 
 def main() -> None:
@@ -46,10 +55,10 @@ def main() -> None:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     for name, (types, constants, options) in KERNELS.items():
-        for sm in (80, 90):
+        for sm in GENERATIONS.get(name, (80, 90)):
             fn = getattr(module, name)
             signature = types | dict.fromkeys(constants, "constexpr")
-            divisible = {(fn.arg_names.index(n),): [["tt.divisibility", 16]] for n in types}
+            divisible = {(fn.arg_names.index(n),): [["tt.divisibility", 16]] for n in types if "<" not in types[n]}
             made = triton.compile(
                 ASTSource(fn, signature, constants, divisible), target=GPUTarget("cuda", sm, 32), options=options
             )

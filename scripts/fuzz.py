@@ -358,6 +358,13 @@ def hostile(folder: Path) -> dict[str, list[str]]:
     for value in ("halt x=5\n", "matrix_multiply ub=²\n"):
         program = str(_file(value, folder, f"{len(value)}.txt"))
         found[value.strip()] = ["run", *gemm, "--arch", "tpu-v1", "--program", program]
+    locked = folder / "locked"
+    locked.mkdir()
+    _file('format = 2\nversion = "0"\n[case.a]\ncycles = "x"\n', locked, "cycles.lock")
+    found["cycles of a lock"] = ["check", "--config", str(_file(CONFIG, locked, "tilewave.toml"))]
+    reports = [str(_file(text, folder, name)) for name, text in (("none.json", '{"cycles": null}'), ("one.json", "1"))]
+    found["cycles of a report"] = ["diff", *reports]
+    found["tolerance of a comparison"] = ["diff", *reports, "--tolerance", "nan"]
     config = str(_file(CONFIG.replace('["t4", "h100-sxm"]', "[5]"), folder, "numbers.toml"))
     found["machine that is a number"] = ["check", "--config", config]
     found["nested configuration"] = ["check", "--config", str(_file("a=" + "[" * 50_000, folder, "deep.toml"))]

@@ -1,15 +1,21 @@
 """Compiled kernels as a user asks for them: command line, Python, mistakes."""
 
 import importlib.util
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arch.errors import InputError
 from sim.app.cli import main
-from workloads.compiled import ArrayArgument, read_argument, read_constant, read_dimensions
+from sim.app.run import compare, request_of, simulate, trace
+from sim.app.study.case import key_of
+from sim.app.study.sweep import sweep
+from workloads.compiled_arguments import ArrayArgument, read_argument, read_constant, read_dimensions, read_grid
+from workloads.parse import parse
 
 FOLDER = Path(__file__).parent / "gpu" / "sass"
 ADD = ("--cubin", str(FOLDER / "add.sm80.sass"), "--block", "128", "--arch", "a100-sxm4-80gb")
@@ -53,7 +59,6 @@ def test_the_report_says_where_in_the_source_warps_spent_their_time(capsys: pyte
         (ADD, "--cubin needs --grid"),
         ((*ADD, "--grid", "16", *PARAMETERS, "--check"), "add is a compiled kernel, whose floating-point values"),
         ((*ADD, "--grid", "16", *PARAMETERS, "--exact"), "add is a compiled kernel, whose instructions always"),
-        ((*ADD, "--grid", "16", *PARAMETERS, "--listing"), "nvdisasm prints its code"),
         ((*ADD, "--grid", "0"), "--grid 0: must be one to three whole numbers"),
         ((*ADD, "--grid", "1", "--num-warps", "4"), "--num-warps goes with --triton"),
         ((*ADD, "--grid", "1", "--param", "x"), "--param x: must be NAME=VALUE"),
@@ -70,6 +75,83 @@ def test_mistakes_are_told_in_one_line(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in refused(capsys, *words)
+
+
+TEXT = f"{FOLDER / 'add.sm80.sass'}:add grid=16 block=128 x=fp32[8192] y=fp32[8192] out=fp32[8192] n=8192"
+A100 = "a100-sxm4-80gb"
+
+
+def test_a_launch_as_text_is_the_launch_of_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert str(parse(TEXT)) == TEXT
+    assert main(["run", *ADD, "--grid", "16", "--kernel", "add", *PARAMETERS, "--param", "n=8192", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["workload"], report["cycles"]) == (TEXT, simulate(TEXT, A100).record.kernels[0].cycles)
+
+
+def test_a_launch_as_text_can_be_swept_and_compared() -> None:
+    found = sweep(TEXT, [A100], [["n=4096,8192"]], workers=1)
+    assert [row["n"] for row in found.table] == [4096, 8192]
+    times = [row["time_us"] for row in found.table]
+    assert 0 < times[0] < times[1]
+    machines = [row.to_dict()["machine"] for row in compare(TEXT, [A100, "rtx-3090"]).reports]
+    assert len(machines) == 2
+
+
+def test_another_content_of_a_kernels_file_is_another_request(tmp_path: Path) -> None:
+    keys = []
+    for more in ("", "// changed\n"):
+        file = tmp_path / "add.sass"
+        file.write_text((FOLDER / "add.sm80.sass").read_text(encoding="utf-8") + more, encoding="utf-8")
+        keys.append(key_of(request_of(TEXT.replace(str(FOLDER / "add.sm80.sass"), str(file)), A100)))
+    assert keys[0] != keys[1]
+
+
+def test_the_listing_has_control_words_lines_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *ADD, "--grid", "16", *PARAMETERS, "--listing"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "kernel add (cubin): grid 16x1x1, 4 warps a CTA"
+    (load,) = (line.split() for line in said if "LDG.E.128 R8" in line)
+    assert load == ["00f0", "4", "w2", "@!P0", "LDG.E.128", "R8,", "[R4.64]", "lsu", "4/38"]
+    assert any(line.strip() == "kernels.py:14" for line in said)
+
+
+def test_a_trace_tiles_each_warps_life_and_carries_lines() -> None:
+    found = trace(TEXT, A100)
+    (track,) = [i for i, one in enumerate(found.tracks) if one.name.startswith("warp 0 ")][:1]
+    states = sorted((s for s in found.slices if s.track == track), key=lambda s: s.begin)
+    assert all(a.end == b.begin for a, b in itertools.pairwise(states))
+    waits = [s for s in states if s.name == "long_scoreboard"]
+    assert waits
+    assert waits[0].args["line"] == "kernels.py:11"
+    assert {found.tracks[s.track].name for s in found.slices if s.category == "load"} >= {"loads in flight 0"}
+
+
+def test_the_page_of_a_compiled_kernel(tmp_path: Path) -> None:
+    page = tmp_path / "add.html"
+    assert main(["run", *ADD, "--grid", "16", *PARAMETERS, "--param", "n=8192", "--html", str(page)]) == 0
+    assert "LDG.E.128" in page.read_text(encoding="utf-8")
+
+
+def test_tensor_maps_and_grids_as_text() -> None:
+    argument = read_argument("fp16[2304, 64]@BM,64")
+    assert isinstance(argument, ArrayArgument)
+    assert (str(argument), argument.extents({"BM": 128})) == ("fp16[2304,64]@BM,64", (128, 64))
+    with pytest.raises(InputError, match=r"its block must be whole numbers, or tl\.constexpr parameters"):
+        argument.extents({})
+    with pytest.raises(InputError, match="a block has as many extents as the array"):
+        read_argument("fp16[2304,64]@64")
+    assert read_grid("cdiv(M,BM)*2,3", {"M": 100, "BM": 64}) == (4, 3, 1)
+    for wrong in ("0", "a", "M**2", "cdiv(M)", "1,2,3,4", "M/2", "__import__('os')"):
+        with pytest.raises(InputError, match="--grid"):
+            read_grid(wrong, {"M": 100})
+
+
+def test_an_array_file_must_fit(tmp_path: Path) -> None:
+    np.save(tmp_path / "index.npy", np.zeros(4, dtype=np.int32))
+    argument = read_argument(f"int32[5]:{tmp_path / 'index.npy'}")
+    assert isinstance(argument, ArrayArgument)
+    with pytest.raises(InputError, match=r"index.npy holds int32\[4\]"):
+        argument.content()
 
 
 def test_without_triton_the_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

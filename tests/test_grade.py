@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sim.app.cli import main
-from sim.app.labs import LABS, tasks
-from sim.app.labs import grade as module
-from sim.app.labs.grade import ANSWER, marks_of, read
+from sim.app.labs import LABS, NOT_ANSWERED, tasks
+from sim.app.labs.grade import ANSWER, executed, marked, read
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "labs"
 LAB = FOLDER / "1-roofline-and-regimes.ipynb"
-SOLUTION = FOLDER / "solutions" / LAB.name
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+SOLUTIONS = [FOLDER / "solutions" / path.name for path in NOTEBOOKS]
+LAB_NAMES = [read(path)[0] for path in NOTEBOOKS]
 
 
-def changed(path: Path, tmp_path: Path, old: str, new: str) -> Path:
-    """A notebook with a piece of its answers replaced."""
-    notebook = json.loads(path.read_text(encoding="utf-8"))
-    for cell in notebook["cells"]:
-        if ANSWER in cell["metadata"].get("tags", ()):
-            cell["source"] = "".join(cell["source"]).replace(old, new)
-    made = tmp_path / "changed.ipynb"
-    made.write_text(json.dumps(notebook), encoding="utf-8")
-    assert read(made)[1] != read(path)[1]
-    return made
+@cache
+def answered(path: Path) -> tuple[dict[str, Any], str]:
+    """What the answers of a notebook define."""
+    return executed(read(path)[1])
 
 
-@pytest.mark.parametrize("path", [LAB, SOLUTION], ids=["lab", "solution"])
+def with_changed_answers(lab: str, old: str, new: str) -> tuple[dict[str, Any], str]:
+    """The answers of a solution, with a piece of them replaced."""
+    sources = read(SOLUTIONS[LAB_NAMES.index(lab)])[1]
+    changed = [source.replace(old, new) for source in sources]
+    assert changed != sources
+    return executed(changed)
+
+
+def test_every_lab_has_a_notebook_and_a_solution() -> None:
+    assert sorted(LAB_NAMES) == sorted(LABS)
+    assert sorted(FOLDER.glob("solutions/*.ipynb")) == SOLUTIONS
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *SOLUTIONS], ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_notebooks_are_whole(path: Path) -> None:
     notebook = json.loads(path.read_text(encoding="utf-8"))
     lab, answers = read(path)
-    assert lab in LABS
+    named = {name for task in tasks(lab) for name in task.names}
     assert len(answers) == len(tasks(lab))
+    assert all(re.search(rf"^(def )?{name}\b", "\n".join(answers), re.MULTILINE) for name in named)
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     outputs = [output for cell in code for output in cell["outputs"]]
     assert sum("image/png" in output.get("data", {}) for output in outputs) >= 2
@@ -43,36 +54,63 @@ def test_notebooks_are_whole(path: Path) -> None:
     assert path.stat().st_size < 400_000
 
 
-def test_the_lab_differs_from_its_solution_in_answers_alone() -> None:
-    lab, solution = (json.loads(path.read_text(encoding="utf-8"))["cells"] for path in (LAB, SOLUTION))
-    differing = [a["metadata"].get("tags") for a, b in zip(lab, solution, strict=True) if a["source"] != b["source"]]
-    assert differing == [[ANSWER]] * len(tasks("roofline"))
-
-
-def test_the_solution_has_every_point_and_the_empty_lab_none() -> None:
-    marks = marks_of(SOLUTION)
-    assert [(mark.points, mark.said) for mark in marks] == [(task.points, "") for task in tasks("roofline")]
-    empty = marks_of(LAB)
-    assert sum(mark.points for mark in empty) == 0
-    assert all(mark.said for mark in empty)
+@pytest.mark.parametrize(("lab", "solution"), list(zip(NOTEBOOKS, SOLUTIONS, strict=True)), ids=LAB_NAMES)
+def test_a_lab_differs_from_its_solution_in_answers_alone(lab: Path, solution: Path) -> None:
+    given, solved = (json.loads(path.read_text(encoding="utf-8"))["cells"] for path in (lab, solution))
+    differing = [(a, b["metadata"]) for a, b in zip(given, solved, strict=True) if a["source"] != b["source"]]
+    assert [meta["tags"] for _, meta in differing] == [[ANSWER]] * len(tasks(read(lab)[0]))
+    assert ["".join(cell["source"]) for cell, _ in differing] == ["".join(meta["stub"]) for _, meta in differing]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "question", "hint"),
-    [
-        ("peak_ops_per_s /", "peak_ops_per_s * 2 /", 0, "which two figures"),
-        ('k dtype=fp16": "dram"', 'k dtype=fp16": "compute"', 1, "compare its intensity"),
-        ("smallest = next(", "smallest = 2 * next(", 2, "not overhead bound either"),
-        ("dram.bandwidth=6 TB/s", "sm.count=264", 3, "does that figure bound the run"),
-        ("dram.bandwidth=6 TB/s", "dram.bandwith=6 TB/s", 3, "nearest: dram.bandwidth"),
-        ("def ridge", "raise RuntimeError('no')\ndef ridge", 0, "answer 1: RuntimeError: no"),
-    ],
+    ("lab", "number"), [(lab, number) for lab in LAB_NAMES for number in range(len(tasks(lab)))], ids=str
 )
-def test_a_wrong_answer_gets_a_hint(
-    old: str, new: str, question: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "tasks", lambda lab: [tasks(lab)[question]])
-    (mark,) = marks_of(changed(SOLUTION, tmp_path, old, new))
+def test_a_solution_has_every_point(lab: str, number: int) -> None:
+    task = tasks(lab)[number]
+    mark = marked(task, *answered(SOLUTIONS[LAB_NAMES.index(lab)]))
+    assert (mark.points, mark.said) == (task.points, "")
+
+
+@pytest.mark.parametrize("lab", LAB_NAMES)
+def test_an_empty_lab_has_no_point(lab: str) -> None:
+    marks = [marked(task, *answered(NOTEBOOKS[LAB_NAMES.index(lab)])) for task in tasks(lab)]
+    assert [mark.points for mark in marks] == [0] * len(marks)
+    assert all(NOT_ANSWERED in mark.said for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("lab", "number", "old", "new", "hint"),
+    [
+        ("roofline", 0, "peak_ops_per_s /", "peak_ops_per_s * 2 /", "which two figures"),
+        ("roofline", 1, 'k dtype=fp16": "dram"', 'k dtype=fp16": "compute"', "compare its intensity"),
+        ("roofline", 2, "smallest = next(", "smallest = 2 * next(", "not overhead bound either"),
+        ("roofline", 3, "dram.bandwidth=6 TB/s", "sm.count=264", "does that figure bound the run"),
+        ("roofline", 3, "dram.bandwidth=6 TB/s", "dram.bandwith=6 TB/s", "nearest: dram.bandwidth"),
+        ("roofline", 0, "def ridge", "raise RuntimeError('no')\ndef ridge", "answer 1: RuntimeError: no"),
+        ("tiling", 0, "(tile_m + tile_n)", "(2 * tile_m)", "what does the CTA of one of them read"),
+        ("tiling", 1, "size + 1024", "size", "with 1 KiB beside the tiles"),
+        ("tiling", 2, "thread * pitch % 32", "thread % 32", "how many ask for the same"),
+        ("tiling", 3, ", pad_bytes=4", "", "cycles of bank conflicts"),
+        ("tiling", 3, "r.bar_sync(0, 8)", "pass", "the check of your kernel does not pass"),
+        ("tiling", 3, "y[column + WARP * 4 : 4, row:32]", "y[row + WARP * 4 : 4, column:32]", "does not pass"),
+        ("pipelining", 0, "(latency + work) / stages", "latency / stages", "how often does one buffer"),
+        ("pipelining", 1, "r.cp_wait(stages - 2)", "r.cp_wait(stages - 1)", "the check of your kernel"),
+        ("pipelining", 1, "r.cp_wait(stages - 2)", "r.cp_wait(0)", "what does it wait for"),
+        ("pipelining", 2, "enough = 4", "enough = 8", "fewer than 8 stages are enough"),
+        ("pipelining", 2, 'limit = "dram"', 'limit = "latency"', "is not what `report.bound` says"),
+        ("pipelining", 3, "ring.wait(r, step)", "pass", "the check of your kernel"),
+        ("pipelining", 3, "ring.release(r, step)", "pass", "wait"),
+        ("pipelining", 3, "def with_tma", "with_tma = pipelined\ndef other", "has no tma_load"),
+        ("tensor_cores", 0, "64 * 16 * 2", "64 * 16", "how many multiplications does one wgmma do"),
+        ("tensor_cores", 1, "fewest = 8", "fewest = 4", "have to fit into 255"),
+        ("tensor_cores", 2, "r.wgmma_wait(0)", "r.wgmma_wait(1)", "the check of your kernel"),
+        ("tensor_cores", 2, "kernel.ring(stages, ", "kernel.ring(1, ", "what do its warps wait for"),
+        ("tensor_cores", 3, "b_tile[stage, half:32, :]", "b_tile[stage, 0:32, :]", "does not pass"),
+        ("tensor_cores", 3, "def shared_by_two", "shared_by_two = specialised\ndef other", "which loads go to both"),
+    ],
+)  # fmt: skip
+def test_a_wrong_answer_gets_a_hint(lab: str, number: int, old: str, new: str, hint: str) -> None:
+    mark = marked(tasks(lab)[number], *with_changed_answers(lab, old, new))
     assert mark.points == 0
     assert hint in mark.said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from arch.digits import whole_size
 from arch.errors import InputError
@@ -22,8 +23,12 @@ def parse_words(words: Iterable[str]) -> Operator:
     word, *pairs = list(words) or [""]
     if not word:
         raise InputError("no operator given, such as: gemm m=4096 n=4096 k=4096 dtype=bf16")
-    if written.WORD.fullmatch(word):
-        return written.parse_own([word, *pairs])
+    if written.CUBIN.fullmatch(word):
+        from workloads.compiled import read_cubin
+
+        return read_cubin([word, *pairs])
+    if match := written.WORD.fullmatch(word):
+        return _of_file([word, *pairs], written.function_of(match["path"], match["function"]))
     cls = operator_class(word)
     keys = {f.name: f for f in dataclasses.fields(cls)}
     values: dict[str, int | str] = dict(short_words(word))
@@ -46,9 +51,32 @@ def parse_words(words: Iterable[str]) -> Operator:
 def whole_keys(text: str) -> Mapping[str, bool]:
     """Keys of the workload that a text begins with, and whether their values are whole numbers."""
     word = (text.split() or [""])[0]
+    if written.CUBIN.fullmatch(word) or (written.WORD.fullmatch(word) and _is_triton(word)):
+        from workloads.compiled import pairs_of
+
+        return {key: value.isdigit() for key, value in pairs_of(text.split()).items()}
     if written.WORD.fullmatch(word):
         return {name: kind is int for name, kind in written.keys_of(word).items()}
     return {f.name: f.metadata.get("kind") == "extent" for f in dataclasses.fields(operator_class(word))}
+
+
+def _of_file(words: list[str], made: Any) -> Operator:
+    """A function of somebody's file as a workload: a Triton kernel, or what makes a program."""
+    if not _of_triton(made):
+        return written.parse_own(words)
+    from workloads.triton_kernels import read_triton
+
+    return read_triton(words, made)
+
+
+def _is_triton(word: str) -> bool:
+    match = written.WORD.fullmatch(word)
+    return match is not None and _of_triton(written.function_of(match["path"], match["function"]))
+
+
+def _of_triton(made: Any) -> bool:
+    """Whether a function of a file is a kernel of Triton, perhaps below an autotuner."""
+    return type(made).__module__.startswith("triton.runtime") and hasattr(made, "fn")
 
 
 def _integer(word: str, key: str, value: str) -> int:

@@ -34,6 +34,9 @@ from workloads.ops.dtypes import epsilon
 WORD = re.compile(r"(?P<path>\S+\.py):(?P<function>[A-Za-z_]\w*)")
 """How such a workload begins."""
 
+CUBIN = re.compile(r"(?P<path>\S+\.(cubin|sass))(:(?P<kernel>\w+))?")
+"""How a compiled kernel begins."""
+
 _LANGUAGES = {"gpu": "sim.gpu.language.program", "tpu": "sim.tpu.program", "rdu": "sim.rdu.program"}
 """Where each family of machines has its `Program`."""
 

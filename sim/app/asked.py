@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sim.app.cost import version
 from sim.app.families.request import Request
-from sim.app.report.asked import DEFAULT_CONDITIONS, Asked, FileRecord, titled
+from sim.app.report.asked import DEFAULT_CONDITIONS, Asked, FileRecord, PolicyRecord, titled
 
 
 def asked_of(request: Request, known: Collection[str]) -> Asked:
@@ -28,6 +28,10 @@ def asked_of(request: Request, known: Collection[str]) -> Asked:
         program=_read(request.program) if request.program else None,
         workload_file=FileRecord(Path(own.path).name, own.sha256) if (own := request.workload_file) else None,
         versions=versions(),
+        extensions={
+            path: PolicyRecord(other.name, other.package, other.sha256)
+            for path, other in request.machine.extensions.items()
+        },
     )
 
 

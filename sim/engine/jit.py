@@ -42,6 +42,7 @@ from numba.core import caching, codegen, compiler, config, targetconfig, types
 from numba.np import arrayobj
 
 from arch.errors import InputError
+from arch.extensions import REPLACEMENTS, SCHEDULERS, registered
 from sim.engine.pack import called_with
 
 NUMBA_VERSIONS = ">=0.61,<0.69"
@@ -111,6 +112,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 """The ``sim`` package: kernels live below it."""
+
+_EXTENSIONS = PACKAGE_ROOT / "engine" / "extensions.py"
+"""What imports it is compiled with policies of other packages."""
 
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+(\([^)]*\)|[^\n]*))?", re.MULTILINE)
 _TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:(?:[ \t]+[^\n]*)?\n)+", re.MULTILINE)
@@ -182,8 +186,13 @@ def _listed(folder: Path) -> frozenset[str]:
 
 
 def cache_key(sources: Iterable[Path]) -> str:
-    """Hash of the sources, of the versions that generate code, of the CPU and of the modes that change the code."""
+    """Hash of the sources, of the policies of other packages that they are compiled with, of the versions that generate
+    code, of the CPU and of the modes that change the code."""
+    sources = list(sources)
     digest = hashlib.sha256()
+    if _EXTENSIONS in sources:
+        for group in (SCHEDULERS, REPLACEMENTS):
+            digest.update("".join(f"{policy.name} {policy.sha256};" for policy in registered(group)).encode())
     versions = (numba.__version__, llvmlite.__version__, numpy.__version__, platform.python_version())
     machine = (platform.machine(), llvmlite.binding.get_host_cpu_name())
     modes = tuple((name, getattr(config, name, None)) for name in _CODE_MODES)

@@ -38,4 +38,5 @@ class Counter(IntEnum):
     ALU_TICKS = 27
     HALF_TICKS = 28
     MUFU_TICKS = 29
-    WIDTH = 30
+    SHARED_TICKS = 30  # that the arrays of shared memory are booked for, summed over SMs
+    WIDTH = 31

@@ -22,7 +22,7 @@ from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramFigures, DramSpec, DramState, drop_writes, lower_dram, new_dram_state, settle_dram
 from sim.memory.hashing import reciprocal
 from sim.memory.l2 import read_lines, write_lines
-from sim.memory.replacement import MAX_WAYS, POLICIES, first_word
+from sim.memory.replacement import MAX_WAYS, first_word, policy_number
 from sim.memory.sets import DIRTY_SHIFT, FIRST_WORD, ORDER, READY_SHIFT, SET_WORDS, VALID
 
 FIGURES = (
@@ -141,7 +141,7 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
         slices_per_partition=l2.slices_per_partition,
         sets=l2.sets,
         ways=l2.ways,
-        replacement=POLICIES.index(l2.replacement),
+        replacement=policy_number(l2.replacement),
         slice_multiplier=slice_multiplier,
         slice_shift=slice_shift,
         set_multiplier=set_multiplier,

@@ -11,6 +11,7 @@ number jitted code knows it, and five functions:
 - `drop`: the word after a way has become empty, which is the next victim then.
 
 To add a policy: here its name, its functions and a branch in each of the interface's; its name in `arch.gpu`, too.
+Other packages register policies with these five functions (`sim.engine.extensions`); their numbers follow.
 
 `lru` replaces the least recently used line. Why it is the GPUs' default: pointer chases beyond the L1 and beyond the L2
 of V100, A100 and H100 (gpu-benches), in lines that are visited twice a lap, miss as least-recently-used sets do: 0.24
@@ -22,6 +23,8 @@ is not expected back is replaced; where there is none, all lines age until there
 have been hit.
 """
 
+from arch.extensions import REPLACEMENTS
+from sim.engine.extensions import number_of, one_of, policies
 from sim.engine.jit import inner
 from sim.engine.search import lowest_bit
 
@@ -31,37 +34,59 @@ POLICIES = ("lru", "srrip")
 """As `l1.replacement` and `l2.replacement` name them; a policy's number is its place here."""
 
 _LRU = POLICIES.index("lru")
+_SHIPPED = len(POLICIES)
+_OTHERS = policies(REPLACEMENTS)
+_OTHER_COUNT = len(_OTHERS)
+_victim = one_of([other.victim for other in _OTHERS], lambda number, word, ways: 0)
+_fill = one_of([other.fill for other in _OTHERS], lambda number, word, ways, way: word)
+_touch = one_of([other.touch for other in _OTHERS], lambda number, word, ways, way: word)
+_drop = one_of([other.drop for other in _OTHERS], lambda number, word, ways, way: word)
 
 
 # ---------------------------------------------------------------------------------------------------- the interface
 
 
+def policy_number(name: str) -> int:
+    """The number of a policy. InputError for one of another package that cannot be loaded."""
+    return POLICIES.index(name) if name in POLICIES else _SHIPPED + number_of(REPLACEMENTS, name)
+
+
 def first_word(policy: int, ways: int) -> int:
     """The word of a set without lines."""
+    if policy >= _SHIPPED:
+        return int(_OTHERS[policy - _SHIPPED].first_word(ways))
     return _first_order(ways) if policy == _LRU else _ALL_EMPTY
 
 
 @inner(inline=True)
 def victim(policy: int, word: int, ways: int) -> int:
     """The way that the next line takes: an empty one where there is any."""
+    if _OTHER_COUNT > 0 and policy >= _SHIPPED:
+        return min(ways - 1, max(0, _victim(policy - _SHIPPED, word, ways)))
     return _oldest(word, ways) if policy == _LRU else _least_expected(word, ways)
 
 
 @inner(inline=True)
 def fill(policy: int, word: int, ways: int, way: int) -> int:
     """The word after a line has been put into `way`, the victim."""
+    if _OTHER_COUNT > 0 and policy >= _SHIPPED:
+        return _fill(policy - _SHIPPED, word, ways, way)
     return _refilled(word, ways, way) if policy == _LRU else _aged_and_filled(word, way)
 
 
 @inner(inline=True)
 def touch(policy: int, word: int, ways: int, way: int) -> int:
     """The word after a hit in `way`."""
+    if _OTHER_COUNT > 0 and policy >= _SHIPPED:
+        return _touch(policy - _SHIPPED, word, ways, way)
     return _used(word, ways, way) if policy == _LRU else _expected_soon(word, way)
 
 
 @inner(inline=True)
 def drop(policy: int, word: int, ways: int, way: int) -> int:
     """The word after `way` has become empty."""
+    if _OTHER_COUNT > 0 and policy >= _SHIPPED:
+        return _drop(policy - _SHIPPED, word, ways, way)
     return _dropped(word, ways, way) if policy == _LRU else word | (1 << (_EMPTY + way))
 
 

@@ -49,7 +49,8 @@ def small_install(folder: Path) -> Path:
     (folder / "sim" / "__init__.py").write_text("")
     (folder / "arch").mkdir()
     (folder / "arch" / "__init__.py").write_text("")
-    shutil.copy(REPOSITORY / "arch" / "errors.py", folder / "arch")
+    for name in ("errors.py", "extensions.py"):
+        shutil.copy(REPOSITORY / "arch" / name, folder / "arch")
     part = folder / "sim" / "part"
     part.mkdir()
     (part / "__init__.py").write_text("")

@@ -1,6 +1,7 @@
 """Compiled kernels: reading SASS, executing it for the lanes of a warp, its time. No compiler is needed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.engine.events import Reason
 from sim.gpu.language import GlobalTensor
 from sim.gpu.sass.cubin import CompiledKernel, read_compiled
-from sim.gpu.sass.kernel import Pointer, SassKernel, Value, sass_program
+from sim.gpu.sass.kernel import Pointer, SassKernel, TensorMap, Value, sass_program
 from sim.gpu.sass.opcodes import opcodes
 from sim.gpu.sass.text import read_functions
 
@@ -255,6 +256,108 @@ def test_a_barrier_that_a_warp_never_reaches_is_a_deadlock_that_names_it() -> No
         )  # fmt: skip
 
 
+def test_addresses_that_come_from_an_array_whose_content_is_given() -> None:
+    compiled = read_compiled(str(FOLDER / "gather.sm80.sass"))
+    arrays = (GlobalTensor("x", (8192,), "fp32", (1,)), GlobalTensor("index", (128,), "int32", (1,)),
+              GlobalTensor("out", (128,), "fp32", (1,)))  # fmt: skip
+    pointers = tuple(Pointer(array.name) for array in arrays)
+
+    def sectors(index: np.ndarray | None) -> int:
+        contents = None if index is None else {"index": index.astype(np.int32)}
+        program = sass_program(compiled, (1, 1, 1), (128, 1, 1), pointers, arrays, 0, "test", contents)
+        made = Device(machine(), cold_launch=False).build(program.kernels[0], program.addresses())
+        made.run()
+        return int(made.result.counters["l1_read_sectors"])
+
+    assert sectors(np.arange(128)) == 2 * 16
+    assert sectors(8 * np.arange(128)) == 16 + 128
+    with pytest.raises(InputError, match=r"line 46\): LDG.E .*0x\w+ lies 4 bytes before array x|is the grid right"):
+        sectors(np.full(128, -1))
+    with pytest.raises(InputError, match=r"comes from memory \(give its array as NAME=dtype\[shape\]:FILE.npy\)"):
+        sectors(None)
+
+
+# ---- the TMA
+
+
+def tma_matmul(m: int, n: int, k: int, rows: int = 0) -> Launch:
+    """A product in tiles of 64 x 64 x 64; rows: of a, where that has fewer than m."""
+
+    def tensor_map(name: str, extents: tuple[int, int]) -> TensorMap:
+        return TensorMap(name, 2, extents[::-1], (2, 2 * extents[1]), (64, 64))
+
+    shapes = {"a": (rows or m, k), "b": (n, k), "c": (m, n)}
+    arrays = tuple(GlobalTensor(name, shape, "fp16", (shape[1], 1)) for name, shape in shapes.items())
+    values: list[Value] = []
+    for name, shape in shapes.items():
+        values += [tensor_map(name, shape), *shape, shape[1], 1]
+    compiled = read_compiled(str(FOLDER / "matmul_tma.sm90.sass"))
+    program = sass_program(compiled, (m // 64, n // 64, 1), (128, 1, 1), (*values, k), arrays, 49176, "test")
+    made = Device(machine("h100-sxm"), cold_launch=False).build(program.kernels[0], program.addresses())
+    made.run()
+    return made
+
+
+def test_a_product_by_tensor_maps_moves_whole_tiles_and_multiplies_all() -> None:
+    run = tma_matmul(128, 192, 320)
+    counters = run.result.counters
+    assert counters["macs_tensor"] == 128 * 192 * 320
+    assert counters["global_read_bytes"] == 2 * 320 * (128 * 3 + 192 * 2)
+    assert counters["global_write_bytes"] == 2 * 128 * 192
+    assert counters["tma_boxes"] == 6 * (2 * 5 + 1)
+    assert run.result.warp_states["mbarrier"] > 0
+
+
+def test_what_lies_outside_of_a_tensor_is_not_fetched() -> None:
+    assert tma_matmul(128, 64, 64, rows=100).result.counters["global_read_bytes"] == 2 * 64 * (100 + 2 * 64)
+
+
+def test_time_by_line_includes_waits_for_other_units() -> None:
+    run = tma_matmul(64, 64, 640)
+    by_line = run.program.spent.sum(axis=0)
+    for reason in (Reason.MBARRIER, Reason.TMA_STORE, Reason.BARRIER):
+        assert int(by_line[reason]) == run.result.warp_states[reason.name.lower()], reason
+
+
+HOPPER = machine("h100-sxm")
+
+
+def hopper(*lines: str) -> Launch:
+    return launch(replace(written(*lines), sm=90, bank_bytes=0x210), shared=1024, spec=HOPPER)
+
+
+SET_UP = ("UMOV UR4, 0x400", "UMOV UR6, 0x1ffffe", "UMOV UR7, 0x7ffff800", "SYNCS.EXCH.64 URZ, [UR4], UR6")
+
+
+def test_an_mbarrier_lets_those_pass_who_wait_for_an_older_phase() -> None:
+    arrive = "@P0 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4], RZ"
+    wait = "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR4], R6"
+    run = hopper(*SET_UP, "ELECT P0, URZ, PT", arrive, "MOV R6, RZ", wait, "SEL R4, RZ, 0x1, !P1",
+                 "SYNCS.PHASECHK.TRANS64 P1, [UR4], R6", "@!P1 EXIT")  # fmt: skip
+    assert run.result.counters["instructions"] == len(SET_UP) + 7 + 1
+    with pytest.raises(DeadlockError, match=r"warp 0 waits for a phase of the mbarrier at 0x400, .*line 6\)"):
+        hopper(*SET_UP, "MOV R6, RZ", wait)
+
+
+def test_mbarriers_that_nobody_has_set_up_and_other_mistakes() -> None:
+    with pytest.raises(InputError, match=r"line 2\).*no mbarrier has been set up at shared address 0x400"):
+        hopper("UMOV UR4, 0x400", "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4], RZ")
+    with pytest.raises(InputError, match=r"line 1\).*what it does to an mbarrier is not known; known are EXCH.64"):
+        hopper("SYNCS.ARRIVE.TRANS64.RED RZ, [UR4], RZ")
+    with pytest.raises(InputError, match=r"line 5\).*no parameter at 0x\w+ is a tensor map; give it as"):
+        hopper(*SET_UP, "UTMALDG.2D [UR4], [UR6]")
+    with pytest.raises(InputError, match="only boxes of one CTA are modelled"):
+        hopper("UTMALDG.2D.MULTICAST [UR4], [UR6], UR8")
+    with pytest.raises(InputError, match="a100-sxm4-80gb has no TMA"):
+        launch(written("UTMALDG.2D [UR4], [UR6]"))
+
+
+def test_a_uniform_instruction_whose_predicate_is_false_writes_nothing() -> None:
+    run = launch(written("UMOV UR4, 0x7", "UISETP.GT.AND UP0, UPT, UR4, 0x9, UPT", "@UP0 UMOV UR4, 0x1",
+                         "IMAD.U32 R4, RZ, RZ, UR4", "ISETP.EQ.AND P0, PT, R4, RZ, PT", "@P0 EXIT"))  # fmt: skip
+    assert held(run, 4).tolist() == [7] * 32
+
+
 # ---- memory
 
 
@@ -292,6 +395,7 @@ def test_banks_conflict_by_the_addresses_of_lanes(shift: int, conflicts: int) ->
         shared=4096,
     )  # fmt: skip
     assert run.result.counters["shared_conflict_ticks"] == 256 * conflicts
+    assert run.result.counters["shared_ticks"] == 256 * (1 + conflicts)
 
 
 def test_shared_memory_that_the_cta_does_not_have_is_refused() -> None:

@@ -133,6 +133,20 @@ def test_roofs_by_hand() -> None:
     assert few[0].ops_per_s == pytest.approx(few[0].bytes_per_s * few[0].intensity)
 
 
+def test_shared_memory_bounds_a_run_whose_pipes_are_not_busy() -> None:
+    """Its arrays are busy for 90 of 100 k cycles, the tensor pipe for 80, or not at all."""
+    busy = {**KERNEL.counters, "smem_busy_cycles": 90_000 * 2, "smem_read_bytes": 10**9}
+    machine = dataclasses.replace(RUN.machine, instances={**RUN.machine.instances, "smem": 2})
+    both = changed(kernel={"counters": busy}, machine=machine)
+    assert both.figures.speed_of_light()["smem"] == pytest.approx(0.9)
+    assert both.bound == "compute"
+    roof = both.figures.roofs()[0]
+    assert (roof.name, roof.bytes_per_s) == ("smem", 0)
+    alone = changed(kernel={"counters": busy | {"tensor_busy_cycles": 10}}, machine=machine, flops=RUN.flops // 2)
+    assert alone.bound == "smem"
+    assert "Shared memory is busy: 90.0 % of its cycles" in " ".join(str(alone).split())
+
+
 def test_a_roof_holds_for_what_is_drawn() -> None:
     axes = changed(kernel={"counters": {**KERNEL.counters, "dram_read_bytes": 80_000_000}}).plot_roofline()
     labels = axes.get_legend_handles_labels()[1]

@@ -54,6 +54,17 @@ def test_external_memory_that_bounds_a_run_moves_it() -> None:
     assert after.time_us < 0.75 * before.time_us
 
 
+def test_shared_memory_that_bounds_a_run_moves_it() -> None:
+    """A T4 with half the width: its fp32 products read each operand from shared memory once a k step."""
+    half, work, schedule = "shared.bandwidth=32 B/clk", "gemm m=128 n=512 k=256 dtype=fp32", "simt 64x64x16 warp 32x32"
+    before = simulate(work, "t4", set=[half, "sm.count=16"], schedule=schedule)
+    assert before.bound == "smem"
+    assert before.figures.roofs()[0].name == "smem"
+    assert "a wider array would move it" in _words(before)
+    after = simulate(work, "t4", set=["shared.bandwidth=64 B/clk", "sm.count=16"], schedule=schedule)
+    assert after.time_us < 0.85 * before.time_us
+
+
 def test_the_host_that_bounds_a_tpu_is_named_and_moves_it() -> None:
     work = "softmax rows=1024 cols=1024"
     before = simulate(work, "tpu-v1")

@@ -310,6 +310,20 @@ def test_other_wrong_input(project: Path, capsys: pytest.CaptureFixture[str]) ->
         assert (code, "--update" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ('cycles = "x"\ntime_ps = 1\nschedule = ""', r"is damaged \(cycles = 'x' is no whole number\)"),
+        ("", r"is damaged \(has no 'cycles'\)"),
+    ],
+)
+def test_a_damaged_lock_says_what_is_wrong_with_it(project: Path, block: str, says: str) -> None:
+    head = f'format = {lockfile.FORMAT}\nversion = "0"\n[case.a]\narch = "t4"\n'
+    (project / "cycles.lock").write_text(head + block)
+    with pytest.raises(InputError, match=says):
+        lockfile.read(project / "cycles.lock")
+
+
 def test_machine_files_are_found_from_the_configuration(project: Path) -> None:
     (project / "deep").mkdir()
     (project / "deep" / "mine.yaml").write_text(

@@ -187,10 +187,10 @@ def _run(options: argparse.Namespace) -> int:
         _configure(options)
     workload = compiled_workload(options) or options.workload
     text = str(workload)
-    if page and not isinstance(workload, str):
-        raise InputError("--html: a compiled kernel has no timeline; leave it out")
     if options.listing:
         return _listing(options)
+    if options.autotune:
+        return _autotune(options)
     from sim.app.cli.progress import Progress
     from sim.app.report.report import Report
     from sim.app.run import request_of, run, run_recorded
@@ -248,6 +248,25 @@ def _listing(options: argparse.Namespace) -> int:
         raise InputError(f"--listing prints the program and runs nothing; leave out --{asked.replace('_', '-')}")
     how = {name: getattr(options, name) for name in ("schedule", "set", "without")}
     print(program_listing(compiled_workload(options) or options.workload, options.arch, **how), end="")
+    return FINE
+
+
+def _autotune(options: argparse.Namespace) -> int:
+    """Ranks the configurations of a Triton kernel; InputError where something is asked for that one run has."""
+    from sim.app.autotune import autotune
+    from sim.app.cli.progress import Progress
+    from workloads.triton_kernels import TritonLaunch
+
+    other = ("plot", "html", "show_array", "profile", "check", "program", "num_warps", "num_stages")
+    asked = next((name for name in other if getattr(options, name)), None)
+    if asked:
+        raise InputError(f"--autotune ranks the list's configurations; leave out --{asked.replace('_', '-')}")
+    kernel = compiled_workload(options)
+    assert isinstance(kernel, TritonLaunch)
+    how = {"set": options.set, **_conditions(options)}
+    with Progress(str(kernel)) as progress:
+        found = autotune(kernel, options.arch, progress=progress, **how)
+    arguments.show(found, options.json)
     return FINE
 
 

@@ -11,7 +11,7 @@ from arch.errors import InputError
 if TYPE_CHECKING:
     from workloads.written import ProgramFile
 
-_TRITON = ("arg", "const", "num_warps", "num_stages")
+_TRITON = ("arg", "const", "num_warps", "num_stages", "autotune")
 _CUBIN = ("kernel", "block", "param", "shared")
 _BOTH = ("grid",)
 
@@ -22,11 +22,16 @@ def add_compiled(parser: argparse.ArgumentParser) -> None:
     add: Callable[..., Any] = group.add_argument
     add("--triton", metavar="FILE:KERNEL", help="compile and run a Triton kernel: executes the file")
     add("--cubin", metavar="FILE", help="run a kernel of a cubin")
-    add("--grid", metavar="X,Y,Z", help="CTAs of the launch")
-    add("--arg", action="append", default=[], metavar="N=V", help="an argument: a=fp16[2304,2304], m=2304, eps=1e-5")
+    add("--grid", metavar="X,Y,Z", help="CTAs of the launch; of Triton also cdiv(M,BM)*cdiv(N,BN)")
+    add(
+        "--arg", action="append", default=[], metavar="N=V",
+        help="an argument: a=fp16[2304,2304], m=2304, eps=1e-5; @128,64 behind an array: a tensor map; :FILE.npy: what "
+        "it holds",
+    )  # fmt: skip
     add("--const", action="append", default=[], metavar="N=V", help="a tl.constexpr of a Triton kernel")
     add("--num-warps", type=int, metavar="N", help="warps of a Triton kernel's CTA (4)")
     add("--num-stages", type=int, metavar="N", help="stages of a Triton kernel's pipelines (3)")
+    add("--autotune", action="store_true", help="run every configuration of the @triton.autotune list, and rank them")
     add("--kernel", metavar="NAME", help="which kernel of the cubin")
     add("--block", metavar="X,Y,Z", help="threads of a CTA of a cubin's kernel")
     add("--param", action="append", default=[], metavar="N=V", help="a parameter of a cubin's kernel, in their order")
@@ -58,33 +63,36 @@ def _word(name: str) -> str:
 
 
 def _triton(options: argparse.Namespace) -> ProgramFile:
-    from workloads.compiled import TritonKernel, read_argument, read_constant, read_dimensions, read_pairs
-    from workloads.written import WORD, sources_sha256
+    from workloads.compiled import launch_sha256
+    from workloads.compiled_arguments import read_argument, read_constant, read_pairs
+    from workloads.triton_kernels import TritonLaunch, need_triton
+    from workloads.written import WORD
 
     match = WORD.fullmatch(options.triton)
     if match is None:
         raise InputError(f"--triton {options.triton}: must be FILE.py:KERNEL, such as matmul.py:matmul_kernel")
-    arguments = {name: read_argument(value) for name, value in read_pairs("--arg", options.arg).items()}
-    constants = {name: read_constant(value) for name, value in read_pairs("--const", options.const).items()}
+    need_triton()
+    arguments = tuple((name, read_argument(value)) for name, value in read_pairs("--arg", options.arg).items())
+    constants = tuple((name, read_constant(value)) for name, value in read_pairs("--const", options.const).items())
     for name in ("num_warps", "num_stages"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise InputError(f"--{_word(name)} {getattr(options, name)}: must be at least 1")
-    return TritonKernel(
-        match["path"], match["function"], tuple(arguments.items()), sources_sha256(match["path"]),
-        grid=read_dimensions("--grid", options.grid), constants=tuple(constants.items()),
-        num_warps=options.num_warps or 4, num_stages=options.num_stages or 3,
+    return TritonLaunch(
+        match["path"], match["function"], arguments, launch_sha256(match["path"], arguments),
+        grid=options.grid.replace(" ", ""), constants=constants, num_warps=options.num_warps or 4,
+        num_stages=options.num_stages or 3,
     )  # fmt: skip
 
 
 def _cubin(options: argparse.Namespace) -> ProgramFile:
-    from workloads.compiled import CubinKernel, read_argument, read_dimensions, read_pairs
-    from workloads.written import sources_sha256
+    from workloads.compiled import CubinKernel, launch_sha256
+    from workloads.compiled_arguments import read_argument, read_dimensions, read_pairs
 
     if not options.block:
         raise InputError("--cubin needs --block, the threads of a CTA, such as --block 128")
-    parameters = {name: read_argument(value) for name, value in read_pairs("--param", options.param).items()}
+    parameters = tuple((name, read_argument(value)) for name, value in read_pairs("--param", options.param).items())
     return CubinKernel(
-        options.cubin, options.kernel or "", tuple(parameters.items()), sources_sha256(options.cubin),
+        options.cubin, options.kernel or "", parameters, launch_sha256(options.cubin, parameters),
         grid=read_dimensions("--grid", options.grid), block=read_dimensions("--block", options.block),
         shared_bytes=options.shared or 0,
     )  # fmt: skip

@@ -88,7 +88,7 @@ class Gpu:
             return graph_listing(request, spec, _pick(request, spec, conditions_of(request, spec)))
         op = operator_on(request.asked, spec)
         if isinstance(op, OwnProgram) and _is_compiled(op):
-            raise InputError(f"listing: {op.program.name} is a compiled kernel; nvdisasm prints its code")
+            return _compiled_listing(op.program, spec)
         return program_listing(program_of(op, spec, _configurations(request, op, spec)[number][0]), spec)
 
     def row(self, row: Row) -> Request:
@@ -166,6 +166,20 @@ _COMPILED = {
 def _is_compiled(op: OwnProgram) -> bool:
     """Whether it is a launch of a compiled kernel."""
     return any(isinstance(kernel, OwnLoopKernel) for kernel in op.program.kernels)
+
+
+def _compiled_listing(program: Program, spec: GpuSpec) -> str:
+    """Compiled kernels as text, below what the launch gives them."""
+    (kernel,) = program.kernels
+    assert isinstance(kernel, OwnLoopKernel)
+    grid = "x".join(map(str, kernel.grid))
+    lines = [
+        f"kernel {kernel.name} ({program.schedule}): grid {grid}, {kernel.warps} warps a CTA",
+        f"  {kernel.launch_registers} registers a thread, {kernel.shared_bytes} B of shared memory, "
+        f"{kernel.code_bytes} B of code",
+        *kernel.listing(program.addresses(), spec),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def operator_on(asked: Operator | Graph, spec: GpuSpec) -> Operator:
@@ -269,8 +283,6 @@ class OperatorPlan:
     ) -> Ran:
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
-        if isinstance(self.op, OwnProgram) and _is_compiled(self.op):
-            raise InputError(f"{program.name} is a compiled kernel, of which no timeline is recorded (--html, trace)")
         facts = _facts(self.request, program.schedule)
         recorder = KernelRecorder(facts, program, work.steps[0].estimate_ps, self.spec, wanted)
         try:

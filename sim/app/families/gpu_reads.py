@@ -70,7 +70,7 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "sync": lambda took: Unit.BARRIERS in took.units,
     "sm.wgmma_in_flight": lambda took: Unit.TENSOR in took.units,
     "sm.active_warps": lambda took: took.scheduler == "two_level",
-    "sm.round_robin_run": lambda took: took.scheduler == "lrr",
+    "sm.round_robin_run": lambda took: took.scheduler not in ("gto", "oldest"),
     "link": lambda took: took.collectives,
     "node": lambda took: took.collectives,
     "pcie": lambda took: took.copies,

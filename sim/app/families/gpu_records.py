@@ -39,7 +39,7 @@ def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
         },
         clocked=("l2",),
         power_limit_mw=spec.power.limit_mw,
-        instances=dict.fromkeys(_PIPES, sub_cores),
+        instances={"smem": spec.sm.count, **dict.fromkeys(_PIPES, sub_cores)},
         spec=spec.model_dump(mode="json", by_alias=True),
     )
 
@@ -132,6 +132,7 @@ def counters(result: KernelResult, spec: GpuSpec) -> dict[str, int]:
     if spec.l2.partitions == 2:
         found["l2_far_read_bytes"] = SECTOR_BYTES * memory["l2_far_read_sectors"]
         found["l2_link_bytes"] = memory["l2_link_bytes"]
+    found["smem_busy_cycles"] = sm["shared_ticks"] // TICKS_PER_CYCLE
     found |= {f"{pipe}_busy_cycles": sm[counter] // TICKS_PER_CYCLE for pipe, counter in _PIPES.items()}
     found |= {name: count for name, count in sm.items() if name.startswith("inst_")}
     return found

@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LABS = {"roofline": "sim.app.labs.roofline"}
+LABS = {name: f"sim.app.labs.{name}" for name in ("roofline", "tiling", "pipelining", "tensor_cores")}
 """Modules by the name that a notebook carries in its metadata (`tilewave: {lab: NAME}`)."""
 
 Answers = Mapping[str, Any]
 """What the cells of a notebook have defined, by name."""
+
+
+NOT_ANSWERED = "not answered yet"
+"""What is said of a question where nothing, or what the notebook came with, stands in its cell."""
 
 
 class Wrong(Exception):

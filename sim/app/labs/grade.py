@@ -18,7 +18,7 @@ from typing import Any
 
 from arch.errors import InputError
 from arch.near import hint
-from sim.app.labs import LABS, Wrong, tasks
+from sim.app.labs import LABS, NOT_ANSWERED, Answers, Task, Wrong, tasks
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
 from sim.app.run import simulate
@@ -101,9 +101,8 @@ def read(path: Path) -> tuple[str, list[str]]:
     return lab, sources
 
 
-def marks_of(path: Path) -> list[Mark]:
-    """Executes the answers here, and judges them."""
-    lab, sources = read(path)
+def executed(sources: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """What the answers define, executed here one after the other; and the first error, in a line."""
     answers: dict[str, Any] = {"__name__": "lab", "simulate": simulate}
     broken = ""
     for number, source in enumerate(sources, 1):
@@ -111,21 +110,35 @@ def marks_of(path: Path) -> list[Mark]:
             exec(compile(source, f"answer {number}", "exec"), answers)
         except Exception as error:  # somebody's code
             broken = broken or f"answer {number}: {type(error).__name__}: {error}"
-    marks = []
-    for task in tasks(lab):
-        said = ""
-        missing = [name for name in task.names if answers.get(name) in (None, ...)]
-        if missing:
-            said = broken or f"{', '.join(missing)}: not answered yet"
-        else:
-            try:
-                task.check(answers)
-            except Wrong as error:
-                said = str(error)
-            except Exception as error:  # somebody's code
-                said = f"{type(error).__name__}: {error}"
-        marks.append(Mark(task.title, 0 if said else task.points, task.points, said))
-    return marks
+    return answers, broken
+
+
+def unanswered(task: Task, answers: Answers) -> str:
+    """The names that a question asks for and nobody has given, in a line; empty where all are there."""
+    missing = [name for name in task.names if answers.get(name) in (None, ...)]
+    return f"{', '.join(missing)}: {NOT_ANSWERED}" if missing else ""
+
+
+def marked(task: Task, answers: Answers, broken: str = "") -> Mark:
+    """What one question brings. broken: why answers may be missing."""
+    said = unanswered(task, answers)
+    if said:
+        said = broken or said
+    else:
+        try:
+            task.check(answers)
+        except Wrong as error:
+            said = str(error)
+        except Exception as error:  # somebody's code
+            said = f"{type(error).__name__}: {error}"
+    return Mark(task.title, 0 if said else task.points, task.points, said)
+
+
+def marks_of(path: Path) -> list[Mark]:
+    """Executes the answers here, and judges them."""
+    lab, sources = read(path)
+    answers, broken = executed(sources)
+    return [marked(task, answers, broken) for task in tasks(lab)]
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import cache
 
 from arch.errors import InputError
-from sim.app.labs import Answers, Task, Wrong
+from sim.app.labs import NOT_ANSWERED, Answers, Task, Wrong, judge
 from sim.app.report.report import Report
 from sim.app.run import simulate
 
@@ -22,24 +21,11 @@ ADD = "add n={} dtype=fp32"
 STREAMED = "add n=16M dtype=fp16"
 
 
-def _call(answers: Answers, name: str, *arguments: Any) -> Any:
-    function: Callable[..., Any] = answers[name]
-    if not callable(function):
-        raise Wrong(f"{name} has to be a function")
-    return function(*arguments)
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Wrong(f"{name} has to be a number, not {type(value).__name__}")
-    return float(value)
-
-
 def ridge(answers: Answers) -> None:
     """`ridge(report)`: operations a byte at which the roofs meet."""
     for machine in MACHINES:
         report = simulate(GEMM, machine)
-        found = _number(_call(answers, "ridge", report), "ridge(report)")
+        found = judge.number(judge.call(answers, "ridge", report), "ridge(report)")
         right = report.figures.ridge
         if abs(found / right - 1) > 0.02:
             raise Wrong(f"on {machine} your ridge is {found:.4g} operations a byte: which two figures meet there?")
@@ -50,6 +36,8 @@ def guesses(answers: Answers) -> None:
     said = answers["guesses"]
     if not isinstance(said, dict):
         raise Wrong("guesses has to be a dictionary of workloads and words")
+    if all(said.get(text) in (None, ...) for text in GUESSES):
+        raise Wrong(f"guesses: {NOT_ANSWERED}")
     for text, right in GUESSES.items():
         if said.get(text) != right:
             raise Wrong(f"{text}: {said.get(text)!r} is not what bounds it; compare its intensity with the ridge")
@@ -61,13 +49,16 @@ def _add(n: int) -> Report:
 
 def smallest(answers: Answers) -> None:
     """`smallest`: the least power of two of elements at which an addition is no longer overhead bound."""
-    n = answers["smallest"]
-    if not isinstance(n, int) or not 1 < n <= 1 << 26 or n & (n - 1):
-        raise Wrong("smallest has to be a power of two between 2 and 2**26")
+    n = judge.power_of_two(answers["smallest"], "smallest", 1 << 26)
     if _add(n).bound == "overhead":
         raise Wrong(f"{n} elements are still overhead bound")
     if _add(n // 2).bound != "overhead":
         raise Wrong(f"{n // 2} elements are not overhead bound either")
+
+
+@cache
+def _streamed_us() -> float:
+    return simulate(STREAMED, "h100-sxm").time_us
 
 
 def faster(answers: Answers) -> None:
@@ -75,7 +66,7 @@ def faster(answers: Answers) -> None:
     change = answers["change"]
     if not isinstance(change, str) or change.count("=") != 1:
         raise Wrong("change has to be one override, such as 'sm.count=132'")
-    before = simulate(STREAMED, "h100-sxm").time_us
+    before = _streamed_us()
     try:
         after = simulate(STREAMED, "h100-sxm", set=[change]).time_us
     except InputError as error:

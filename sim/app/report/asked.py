@@ -30,6 +30,15 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyRecord:
+    """A policy of another package that a machine names. sha256: of what is registered and of the package's source."""
+
+    name: str
+    package: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """What was asked beside the operator: everything else that a number can depend on.
 
@@ -38,7 +47,7 @@ class Asked:
     was run instead. workload_file: the file that says what is computed: a
     program, a network. versions: of the program and
     of what it computes with; no number depends on them, so that studies do not keep them. implausible: figures beyond
-    what real machines have, in words.
+    what real machines have, in words. extensions: policies of other packages, by the path of the figure.
     """
 
     schedule: str = "auto"
@@ -52,6 +61,7 @@ class Asked:
     workload_file: FileRecord | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     implausible: Sequence[str] = ()
+    extensions: Mapping[str, PolicyRecord] = field(default_factory=dict)
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Asked:
@@ -66,16 +76,25 @@ class Asked:
             unread=tuple(report.get("overrides_unread", ())),
             implausible=tuple(report.get("figures_implausible", ())),
             versions=dict(report.get("versions", {})),
+            extensions={
+                path: PolicyRecord(said["name"], said["package"], said["hash"])
+                for path, said in report.get("extensions", {}).items()
+            },
             **files,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of schema.json that say all this."""
         files = {key: getattr(self, key) for key in _FILES}
+        others = {
+            path: {"name": said.name, "package": said.package, "hash": said.sha256}
+            for path, said in self.extensions.items()
+        }
         return {
             "overrides": dict(self.overrides),
             **({"overrides_unread": list(self.unread)} if self.unread else {}),
             **({"figures_implausible": list(self.implausible)} if self.implausible else {}),
+            **({"extensions": others} if others else {}),
             "conditions": dict(self.conditions),
             "schedule_asked": self.schedule,
             "without": list(self.without),
@@ -107,6 +126,7 @@ class Asked:
             "without": " ".join(self.without),
             "tuned": "True" if self.tune else "",
             **{name: f"{file.name}, SHA-256 {file.sha256[:16]}" for name, file in files.items() if file},
+            **{f"{path} of": f"{said.package}, SHA-256 {said.sha256[:16]}" for path, said in self.extensions.items()},
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
         }
         return {name: text for name, text in found.items() if text}

@@ -210,7 +210,7 @@ class Figures:
         for pipe, count in self.machine.instances.items():
             busy = self.counters.get(f"{pipe}_busy_cycles", 0)
             if busy:
-                found[f"{pipe} pipe"] = busy / (count * self.cycles)
+                found[pipe if pipe in LEVELS else f"{pipe} pipe"] = busy / (count * self.cycles)
         if "host" in self.stalls:  # the host works between transfers, as a unit of its own
             found["host"] = self.stalls["host"].get("busy", 0) / sum(self.stalls["host"].values())
         return found
@@ -219,13 +219,14 @@ class Figures:
         """The roofs over the run, the lowest first: of its arithmetic, each memory level and each pipe.
 
         A pipe's is what the run's own mix of instructions lets it reach: softmax has that of the special-function pipe.
+        That of a memory whose port's time was counted, too: bank conflicts take time, a word for many lanes little.
         """
         rate, clock_ratio = self.flops / (self.device_ps * 1e-12), self.clock_hz / self.machine.boost_hz
         moved, found = self._moved(), []
         for name, share in self.speed_of_light().items():
             if not share or not rate:
                 continue
-            if name in moved:
+            if name in moved and name in self.machine.bandwidths:
                 found.append(Roof(name, rate / share, self._bandwidth(name, clock_ratio), self.flops / moved[name]))
             else:
                 found.append(Roof(name, rate / share))
@@ -250,6 +251,9 @@ class Figures:
         busiest_pipe = max((v for name, v in reached.items() if name.endswith(" pipe")), default=0.0)
         units = {name: share for name, share in reached.items() if not name.endswith(" pipe")}
         units["compute"] = max(units["compute"], busiest_pipe)
+        if units["compute"] >= LATENCY_BOUND_BELOW:
+            # Operands stream beside the multiplies that they are for: what both wait for is the pipe.
+            units.pop("smem", None)
         unit = max(units, key=lambda name: units[name])
         return unit if units[unit] >= LATENCY_BOUND_BELOW else "latency"
 

@@ -145,6 +145,11 @@ def bound(figures: Figures) -> str:
                 f"The L2 is busy: {percent(reached['l2'])} of its bandwidth. Larger tiles or multicast in clusters "
                 "would move it."
             )
+        case "smem":
+            return (
+                f"Shared memory is busy: {percent(reached['smem'])} of its cycles. Larger register tiles, operands "
+                "from registers, fewer bank conflicts or a wider array would move it; more DRAM bandwidth would not."
+            )
         case "pcie":
             rate = figures.machine.bandwidths["pcie"] * 1e-9
             return (

@@ -217,7 +217,8 @@ class MachineFigures:
     peak_hz: int = 0
     """Core clock behind `peak_ops_per_s`; 0: boost."""
     instances: Mapping[str, int] = field(default_factory=dict)
-    """How many instances of each pipe the machine has: what `<pipe>_busy_cycles` is divided by."""
+    """How many instances of each pipe, or port of a memory level, the machine has: what `<pipe>_busy_cycles` is divided
+    by."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """The validated description, as plain data."""
 

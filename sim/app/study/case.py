@@ -47,6 +47,12 @@ class Answer:
         return cls(report=report, cpu_s=cpu_s, code=code_hash())
 
 
+def code_of(request: Request) -> str:
+    """Hash of the program that answers a request, policies of other packages that its machine names included."""
+    others = [other.sha256 for other in request.machine.extensions.values()]
+    return hashlib.sha256("".join([code_hash(), *others]).encode()).hexdigest() if others else code_hash()
+
+
 def is_report(document: Any) -> bool:
     """Whether a document has the version of schema.json and the keys that it requires, as do its kernels."""
     version, keys, measured = _required()
@@ -86,9 +92,9 @@ def run_case(request: Request) -> Answer:
     try:
         report = Report(run(request)).to_dict()
     except InputError as error:
-        return Answer(refused=str(error), code=code_hash())
+        return Answer(refused=str(error), code=code_of(request))
     except Exception as error:  # one broken case must not cost the others; it is listed as failed
-        return Answer(failed=f"{type(error).__name__}: {error}", code=code_hash())
+        return Answer(failed=f"{type(error).__name__}: {error}", code=code_of(request))
     report.pop("simulator", None)
     report.pop("versions", None)
-    return Answer(json.loads(json.dumps(report)), time.process_time() - start_s, code=code_hash())
+    return Answer(json.loads(json.dumps(report)), time.process_time() - start_s, code=code_of(request))

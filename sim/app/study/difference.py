@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arch.errors import InputError
+from arch.errors import InputError, what_is_wrong
 from sim.app.report.asked import Asked, title_of
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION
@@ -62,7 +62,7 @@ def difference(old: Path, new: Path, tolerance: float = 0.0) -> Difference:
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: is no report by the schema: {type(error).__name__} {error}") from None
+            raise InputError(f"{path}: is no report by the schema: {what_is_wrong(error)}") from None
     changed = {path for report in reports for path in report["overrides"]}
     absent = {name: _AS_IN_FILE if name in changed else "" for side in words for name in side}
     pairs = ((name, words[0].get(name, none), words[1].get(name, none)) for name, none in absent.items())

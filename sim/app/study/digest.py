@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from arch.errors import InputError
+from arch.errors import InputError, what_is_wrong
 
 _DETAIL = ("inst_", "events")
 """Counters, by the beginning of their name, that only repeat in detail what others say."""
@@ -74,7 +74,7 @@ class Digest:
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise InputError(
-                f"no report of one run: {type(error).__name__} {error}; make it with tilewave run --json"
+                f"no report of one run: {what_is_wrong(error)}; make it with tilewave run --json"
             ) from None
 
 

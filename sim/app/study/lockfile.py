@@ -13,7 +13,7 @@ from typing import Any
 import tomlkit
 from tomlkit.items import Item, KeyType, SingleKey
 
-from arch.errors import InputError
+from arch.errors import InputError, what_is_wrong
 from sim.app.fingerprint import code_hash
 from sim.app.study.digest import Digest
 from sim.app.study.toml_file import read_toml
@@ -82,9 +82,7 @@ def read(path: Path, *, replaced: bool = False) -> Lock:
         entries = {name: _entry(block) for name, block in data.get("case", {}).items()}
         return Lock(data["version"], entries)
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: is damaged ({type(error).__name__} {error}); record it again with --update"
-        ) from None
+        raise InputError(f"{path}: is damaged ({what_is_wrong(error)}); record it again with --update") from None
 
 
 def write(path: Path, lock: Lock) -> None:

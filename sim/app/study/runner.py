@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from arch.errors import InputError
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
-from sim.app.study.case import Answer, key_of
+from sim.app.study.case import Answer, code_of, key_of
 from sim.app.study.executors import Executor
 from sim.app.study.store import CLAIM_S, ResultStore
 
@@ -108,7 +108,7 @@ def _simulate(
                     suspects.append(key)
                     continue
                 answer = Answer(failed=f"its process died {ATTEMPTS} times", code=code_hash())
-            _keep(key, answer, store)
+            _keep(key, answer, store, code_of(todo[key]))
             answers[key] = answer
         if not done:
             executor.check()
@@ -132,10 +132,14 @@ def _known(key: str, store: ResultStore | None) -> Answer | None:
     return answer
 
 
-def _keep(key: str, answer: Answer, store: ResultStore | None) -> None:
-    """Stores a report; a refusal costs nothing to find again, and a failure may have passed by then."""
-    if answer.code != code_hash():
-        raise InputError("a worker runs another version of tilewave; install the same one everywhere")
+def _keep(key: str, answer: Answer, store: ResultStore | None, code: str) -> None:
+    """Stores a report; a refusal costs nothing to find again, and a failure may have passed by then. code: what must
+    have answered."""
+    if answer.code not in (code, code_hash()):
+        raise InputError(
+            "a worker runs another version of tilewave, or of a package with policies of its own; install the same "
+            "ones everywhere"
+        )
     if store is None:
         return
     if answer.report is not None:

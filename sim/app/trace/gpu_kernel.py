@@ -22,7 +22,8 @@ from sim.gpu.check.instances import places
 from sim.gpu.counters import Counter
 from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.engine.events import PHASE_SHIFT, TRACE_BEGIN, TRACE_END, Event, Reason, TraceRow
-from sim.gpu.language import Op, walk
+from sim.gpu.engine.own_loop import OwnLoopKernel
+from sim.gpu.language import Kernel, Op, walk
 from sim.gpu.language.ops import Action, Space, Unit
 from sim.memory.counters import MemoryCounter
 
@@ -36,6 +37,22 @@ class _State(NamedTuple):
     end: int
     name: str
     category: str
+    place: str = ""
+
+
+class _Shown(NamedTuple):
+    """How an op or instruction is shown. lane: beside its warp, empty for none. lands: on a barrier; awaits: a phase of
+    one. instructions: how many it stands for. place: in the source."""
+
+    label: str
+    lane: str
+    category: str
+    lands: bool
+    awaits: bool
+    multiplies: bool
+    barrier: str
+    instructions: int
+    place: str
 
 
 class Collector:
@@ -59,7 +76,7 @@ class Collector:
         self.found, self.root, self.spec, self.launch, self.result = found, root, spec, launch, result
         self.at, self.alone = at, alone
         kernel = result.kernel
-        self.ops: list[Op] = [op for role in kernel.roles for op in walk(role.body)]
+        self.ops = _shown(kernel)
         self.roles = [role.name for role in kernel.roles for _ in range(role.warps)]
         self.clusters = [place.cluster for place in places(kernel)] if kernel.cluster_size > 1 else None
         self.warps_per_sm = launch.occupancy.warps
@@ -157,16 +174,15 @@ class Collector:
             if sm is None:
                 continue
             begin, end = self.at(int(row[Event.T_ISSUE])), self.at(int(row[Event.T_DONE]))
-            args: dict[str, str | int] = {"op": int(row[Event.OP]), "CTA": int(row[Event.CTA])}
+            args: dict[str, str | int] = {"op": int(row[Event.OP]), "CTA": int(row[Event.CTA]), **_line(op)}
             flows: tuple[int, ...] = ()
-            if op.spec.lands:
+            if op.lands:
                 flows = (self.found.flow(),)
                 bar, phase = _barrier(int(row[Event.VALUE]))
                 self.flows[self._group(int(row[Event.CTA])), bar, phase] += flows
-                args["barrier"] = f"{op.barrier.name if op.barrier else ''} phase {phase}"
-            if op.spec.track:
-                category = "tma" if op.spec.unit is Unit.TMA else "load"
-                self.found.add_in_lane(sms[sm], op.spec.track, begin, end, _label(op), category, args=args, flows=flows)
+                args["barrier"] = f"{op.barrier} phase {phase}"
+            if op.lane:
+                self.found.add_in_lane(sms[sm], op.lane, begin, end, op.label, op.category, args=args, flows=flows)
 
     def _group(self, cta: int) -> int:
         """CTAs whose barriers one TMA box can fill: those of a cluster."""
@@ -198,25 +214,28 @@ class Collector:
             flows, multiplied = self._waits(cta, states, rows)
             for i, state in enumerate(states):
                 args: dict[str, str | int] = {"CTA": cta, "warp": warp, "role": self.roles[warp]}
+                if state.place:
+                    args["line"] = state.place
                 self.found.add(
                     tracks[slot], self.at(state.begin), self.at(state.end), state.name, state.category, args,
                     tuple(flows.get(i, ())),
                 )  # fmt: skip
             for j, row in enumerate(rows):
-                if _multiplies(self.ops[int(row[Event.OP])]):
+                if self.ops[int(row[Event.OP])].multiplies:
                     begin, end = int(row[Event.T_ISSUE]), int(row[Event.T_READ])
                     pipes[sm, sub].append((begin, end, row, tuple(multiplied.get(j, ()))))
         for at, runs in pipes.items():
             free = 0
             for begin, end, row, flow in sorted(runs, key=lambda run: (run[1], run[0])):
                 op = self.ops[int(row[Event.OP])]
-                args = {"CTA": int(row[Event.CTA]), "warp": int(row[Event.WARP]), "instructions": op.count}
+                args = {"CTA": int(row[Event.CTA]), "warp": int(row[Event.WARP])}
+                args |= {"instructions": op.instructions, **_line(op)}
                 first = max(begin, free)
-                self.found.add(pipe_tracks[at], self.at(first), self.at(end), _label(op), "tensor", args, flow)
+                self.found.add(pipe_tracks[at], self.at(first), self.at(end), op.label, "tensor", args, flow)
                 free = max(free, end)
 
     def _tensor(self) -> bool:
-        return any(_multiplies(op) for op in self.ops)
+        return any(op.multiplies for op in self.ops)
 
     def _sub(self, slot: int) -> int:
         """Sub-core of a place on an SM, as the engine deals warps out."""
@@ -243,7 +262,7 @@ class Collector:
                     states += _issue(at, begin, issued)
                 if state == TRACE_END:
                     break
-                states.append(_State(begin, end, Reason(state).name.lower(), "stall"))
+                states.append(_State(begin, end, Reason(state).name.lower(), "stall", _waiting(begin, issued)))
                 at = end
             found[key] = states
         return found
@@ -258,7 +277,7 @@ class Collector:
         carried: list[int] = []
         for j, row in enumerate(rows):
             op = self.ops[int(row[Event.OP])]
-            if op.spec.action is Action.AWAIT_PHASE:
+            if op.awaits:
                 bar, phase = _barrier(int(row[Event.VALUE]))
                 arrived = self.flows.get((self._group(cta), bar, phase), [])
                 if not arrived:
@@ -267,13 +286,13 @@ class Collector:
                 if at >= 0:
                     waiting[at] += arrived
                 carried += arrived
-            elif _multiplies(op) and carried:
+            elif op.multiplies and carried:
                 multiplied[j] += carried
                 carried = []
         return waiting, multiplied
 
 
-def _issue(begin: int, end: int, issued: list[tuple[int, Op]]) -> list[_State]:
+def _issue(begin: int, end: int, issued: list[tuple[int, _Shown]]) -> list[_State]:
     """What a warp issued within a gap between stalls: one piece an op, from its issue to the next one's."""
     cuts = issued[bisect_left(issued, begin, key=_at) : bisect_left(issued, end, key=_at)]
     pieces: list[_State] = []
@@ -283,12 +302,40 @@ def _issue(begin: int, end: int, issued: list[tuple[int, Op]]) -> list[_State]:
         pieces.append(_State(begin, cuts[0][0], "issue", "issue"))
     for (at, op), following in zip(cuts, [*(at for at, _ in cuts[1:]), end], strict=True):
         if following > at:
-            pieces.append(_State(at, following, _label(op), "issue"))
+            pieces.append(_State(at, following, op.label, "issue", op.place))
     return pieces
 
 
-def _at(entry: tuple[int, Op]) -> int:
+def _at(entry: tuple[int, _Shown]) -> int:
     return entry[0]
+
+
+def _waiting(begin: int, issued: list[tuple[int, _Shown]]) -> str:
+    """Place of the instruction that a warp waits to issue from a tick on."""
+    following = bisect_left(issued, begin, key=_at)
+    return issued[following][1].place if following < len(issued) else ""
+
+
+def _line(op: _Shown) -> dict[str, str | int]:
+    """The place in the source, where it is known."""
+    return {"line": op.place} if op.place else {}
+
+
+def _shown(kernel: Kernel) -> list[_Shown]:
+    """Ops of the language, or instructions of compiled code, by their numbers in the event log."""
+    if isinstance(kernel, OwnLoopKernel):
+        return [
+            _Shown(one.label, one.lane, one.category, False, False, one.multiplies, "", 1, one.place)
+            for one in kernel.shown()
+        ]
+    return [
+        _Shown(
+            _label(op), op.spec.track, "tma" if op.spec.unit is Unit.TMA else "load", op.spec.lands,
+            op.spec.action is Action.AWAIT_PHASE, op.spec.accumulates, op.barrier.name if op.barrier else "", op.count,
+            "",
+        )
+        for role in kernel.roles for op in walk(role.body)
+    ]  # fmt: skip
 
 
 def _label(op: Op) -> str:
@@ -300,10 +347,6 @@ def _label(op: Op) -> str:
         *(target.buffer.name for target in targets),
     ]
     return " ".join(words)
-
-
-def _multiplies(op: Op) -> bool:
-    return op.spec.accumulates
 
 
 def _barrier(value: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import numpy as np
 from arch.gpu import GpuSpec
 from arch.reads import Remembered
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
-from sim.engine.jit import resolved
+from sim.engine.extensions import compiled
 from sim.gpu.counters import Counter
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.chip import Chip, Launching
@@ -26,6 +26,7 @@ from sim.gpu.engine.global_memory import Stores
 from sim.gpu.engine.own_loop import STOPPED, OwnLoopKernel
 from sim.gpu.engine.pipes import SubCore
 from sim.gpu.engine.record import Recorder
+from sim.gpu.engine.shared import SharedMemory
 from sim.gpu.engine.state import drop_state, new_state
 from sim.gpu.engine.units import parameters
 from sim.gpu.engine.warp import Warp
@@ -223,7 +224,7 @@ class Launch:
         arguments = (self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
         records = self.state.log is not None
         if (self._loop, records) not in _ADVANCE:
-            _ADVANCE[self._loop, records] = resolved(self._loop, *arguments)
+            _ADVANCE[self._loop, records] = compiled(self._loop, *arguments)
         tick = _ADVANCE[self._loop, records](*arguments)
         if tick == STOPPED and isinstance(self.kernel, OwnLoopKernel):
             raise self.kernel.stopped(self.program)
@@ -355,6 +356,9 @@ class Launch:
         cursors = state.sub_cores[:, SubCore.CURSOR]
         slots[Reason.NO_WARP] += int((end - cursors).clip(min=0).sum())
         slots[Reason.SELECTED] += int((end - cursors).clip(max=0).sum())
+        counts = {c.name.lower(): int(state.counters[c]) for c in Counter if c.name != "WIDTH"}
+        # Loads that are spread over a run of instructions are booked ahead, some beyond the kernel's end.
+        counts["shared_ticks"] -= int((state.sms[:, SharedMemory.BACKGROUND_FREE] - end).clip(min=0).sum())
         memory = self.device.memory.counters - self._memory_before
         mean_hz = end * PS_PER_S // (TICKS_PER_CYCLE * max(time_ps, 1))
         events = trace = None
@@ -373,7 +377,7 @@ class Launch:
             ticks=end,
             time_ps=time_ps,
             energy_fj=energy_fj,
-            counters={c.name.lower(): int(state.counters[c]) for c in Counter if c.name != "WIDTH"},
+            counters=counts,
             memory={c.name.lower(): int(memory[c]) for c in MemoryCounter},
             warp_states={r.name.lower(): int(state.warp_states[r]) for r in Reason},
             issue_slots={r.name.lower(): int(slots[r]) for r in Reason},

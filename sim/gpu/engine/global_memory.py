@@ -215,6 +215,7 @@ def load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, k):
     if kind == Kind.CP_ASYNC:
         answer += p[CpAsyncFigure.LATENCY]
         sms[sm, SharedMemory.FREE] = max(sms[sm, SharedMemory.FREE], t) + p[SharedFigure.WAVEFRONT]
+        st.counters[Counter.SHARED_TICKS] += p[SharedFigure.WAVEFRONT]
     take_entry(st.l1_misses, sms, sm, L1.NEXT_MISS, entry, answer)
     data = max(data, answer)
     if kind == Kind.LDG:

@@ -14,7 +14,7 @@ from sim.gpu.engine.boxes import CHUNK, full_mask
 from sim.gpu.engine.chip import Part
 from sim.memory.ahead import LINE
 from sim.memory.hashing import divide, product, reciprocal
-from sim.memory.replacement import MAX_WAYS, POLICIES, fill, touch, victim
+from sim.memory.replacement import MAX_WAYS, fill, policy_number, touch, victim
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
@@ -75,7 +75,7 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         L1Figure.MISS_QUEUE: l1.miss_queue,
         L1Figure.SET_MULTIPLIER: multiplier,
         L1Figure.SET_SHIFT: shift,
-        L1Figure.REPLACEMENT: POLICIES.index(l1.replacement),
+        L1Figure.REPLACEMENT: policy_number(l1.replacement),
         L1Figure.FILLS: fills(l1.sector_bytes),
     }
 

@@ -30,6 +30,18 @@ class SpentLine:
     ticks: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class ShownInstruction:
+    """How a timeline shows an instruction. place: file and line of the source. lane: what runs beside its warp, such as
+    `loads in flight`, empty for others; category: of that. multiplies: on the tensor pipe."""
+
+    label: str
+    place: str = ""
+    lane: str = ""
+    category: str = ""
+    multiplies: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class OwnLoopKernel(Kernel):
     """A kernel whose tables another loop reads than `sim.gpu.engine.loop`."""
@@ -50,6 +62,14 @@ class OwnLoopKernel(Kernel):
     @abstractmethod
     def source(self, tables: Any) -> list[SpentLine]:
         """Where in its source the time of warps went, a line each."""
+
+    @abstractmethod
+    def shown(self) -> list[ShownInstruction]:
+        """Its instructions, by their numbers in the event log."""
+
+    @abstractmethod
+    def listing(self, addresses: Mapping[str, int], spec: GpuSpec) -> list[str]:
+        """Its code as text, a line each, with what each instruction takes on a machine."""
 
     @abstractmethod
     def stopped(self, tables: Any) -> Exception:

@@ -1,8 +1,8 @@
 """Policies of the warp scheduler: which of the warps that could issue at a tick goes first.
 
 A policy is a name in `arch.gpu.WarpScheduler`, the member of `Policy` of that name in capitals, and its case in the
-functions here; a launch has one, as a number. `sim.gpu.engine.scheduler` asks them; who starts, delays or ends a warp
-tells them.
+functions here; a launch has one, as a number. Other packages register more (`sim.engine.extensions`), whose numbers
+follow. `sim.gpu.engine.scheduler` asks them; who starts, delays or ends a warp tells them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from arch.extensions import SCHEDULERS
+from sim.engine.extensions import number_of, one_of, policies
 from sim.engine.jit import inner
 from sim.gpu.engine.chip import Chip, Part
 from sim.gpu.engine.cta import CtaSlots
@@ -36,6 +38,14 @@ class Policy(IntEnum):
     OLDEST = 2
     TWO_LEVEL = 3  # round robin within an active set, behind which those that have waited for long queue up
 
+
+_SHIPPED = len(Policy)
+_OTHERS = policies(SCHEDULERS)
+_OTHER_COUNT = len(_OTHERS)
+_IN_TURN = (1 << Policy.LRR | 1 << Policy.TWO_LEVEL) + sum(
+    1 << (_SHIPPED + number) for number, other in enumerate(_OTHERS) if other.takes_turns
+)  # policies under which warps take turns
+_priority = one_of([other.priority for other in _OTHERS], lambda number, since, last: 0)
 
 _LONG_WAITS = (
     1 << Reason.LONG_SCOREBOARD
@@ -67,8 +77,10 @@ class SchedulerFigure(IntEnum):
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     """`SchedulerFigure`. Where warps take turns, no run is longer than a turn."""
-    policy = Policy[spec.sm.scheduler.upper()]
-    longest = spec.sm.round_robin_run if policy in (Policy.LRR, Policy.TWO_LEVEL) else _WHOLE
+    name = spec.sm.scheduler
+    shipped = {policy.name.lower(): int(policy) for policy in Policy}
+    policy = shipped[name] if name in shipped else _SHIPPED + number_of(SCHEDULERS, name)
+    longest = spec.sm.round_robin_run if _IN_TURN >> policy & 1 else _WHOLE
     return {
         SchedulerFigure.LONGEST_RUN: 1 if launch.exact else longest,
         SchedulerFigure.POLICY: policy,
@@ -99,7 +111,11 @@ def priority_of(p, st, s, sm, w, rank, pipe=-1):
             return 31 - min(31, st.sub_cores[s, SubCore.SEQUENCE] - rank)
         return 33 + min(30, behind)
     greedy = pipe != Pipe.XU or p[SchedulerFigure.LONGEST_RUN] == 1
-    if policy == Policy.GTO and greedy and st.sub_cores[s, SubCore.LAST_WARP] == w:
+    last = greedy and st.sub_cores[s, SubCore.LAST_WARP] == w
+    if _OTHER_COUNT > 0 and policy >= _SHIPPED:
+        newest = st.sub_cores[s, SubCore.SEQUENCE] if takes_turns(p) else st.sms[sm, CtaSlots.NEWEST]
+        return min(63, max(0, _priority(policy - _SHIPPED, newest - rank, 1 if last else 0)))
+    if policy == Policy.GTO and last:
         return 0
     return 62 - min(61, st.sms[sm, CtaSlots.NEWEST] - rank)
 
@@ -117,7 +133,7 @@ def goes_between(p, st, w, holder):
 @inner(inline=True)
 def takes_turns(p):
     """Whether warps issue in turn, and none between the instructions of another's op."""
-    return p[SchedulerFigure.POLICY] == Policy.LRR or p[SchedulerFigure.POLICY] == Policy.TWO_LEVEL
+    return (_IN_TURN >> p[SchedulerFigure.POLICY]) & 1 != 0
 
 
 @inner

@@ -69,6 +69,7 @@ def access(p, prog, st, w, sm, t, pc, n, issued):
     work = n * code[pc, Col.SHARED]
     sms[sm, SharedMemory.FREE] = begin + work
     sms[sm, SharedMemory.BACKGROUND_FREE] = max(sms[sm, SharedMemory.BACKGROUND_FREE], t) + work
+    st.counters[Counter.SHARED_TICKS] += work
     st.counters[code[pc, Col.BYTES_COUNTER]] += n * code[pc, Col.BYTES]
     st.counters[Counter.SHARED_CONFLICT_TICKS] += n * code[pc, Col.CONFLICTS]
     end = max(begin + work, issued)
@@ -96,6 +97,7 @@ def cross_network(p, prog, st, w, sm, t, pc, n):
     if other != sm:
         background = max(sms[other, SharedMemory.BACKGROUND_FREE], t)
         sms[other, SharedMemory.BACKGROUND_FREE] = background + n * code[pc, Col.SHARED]
+        st.counters[Counter.SHARED_TICKS] += n * code[pc, Col.SHARED]
     stores = code[pc, Col.BYTES_COUNTER] == Counter.SHARED_WRITE_BYTES
     receiver = other if stores else sm
     end = max(sms[receiver, SharedMemory.NETWORK_FREE], t) + n * code[pc, Col.NETWORK]
@@ -116,6 +118,7 @@ def stream_loads(st, w, t, code, pc, done, n, total):
     begin = max(background, t)
     end = begin + part(code[pc, Col.SHARED], done, n, total)
     st.sms[st.warps[w, Warp.SM], SharedMemory.BACKGROUND_FREE] = end
+    st.counters[Counter.SHARED_TICKS] += end - begin
     loads = part(code[pc, Col.LOADS], done, n, total)
     st.counters[Counter.INST_SHARED] += loads
     st.counters[Counter.INST_OTHER] -= loads

@@ -235,6 +235,7 @@ def count_wgmma(counters, code, pc):
     counters[Counter.MACS_TENSOR] += n * code[pc, Col.MACS]
     counters[Counter.TENSOR_TICKS] += n * code[pc, Col.INTERVAL]
     counters[Counter.SHARED_READ_BYTES] += n * code[pc, Col.BYTES]
+    counters[Counter.SHARED_TICKS] += n * code[pc, Col.SHARED]
 
 
 @inner(inline=True)

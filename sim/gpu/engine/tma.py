@@ -320,6 +320,7 @@ def deliver(p, st, count, t, begin, data, sectors):
         latest = max(latest, port_receive(p, sms, other, begin, data, sectors))
         free = max(sms[other, SharedMemory.BACKGROUND_FREE], t)
         sms[other, SharedMemory.BACKGROUND_FREE] = free + p[SharedFigure.WAVEFRONT]
+    st.counters[Counter.SHARED_TICKS] += count * p[SharedFigure.WAVEFRONT]
     return latest
 
 
@@ -386,6 +387,7 @@ def store_lines(p, st, ms, mem, sm, t):
         end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
         background = max(sms[sm, SharedMemory.BACKGROUND_FREE], t)
         sms[sm, SharedMemory.BACKGROUND_FREE] = background + p[SharedFigure.WAVEFRONT]
+        st.counters[Counter.SHARED_TICKS] += p[SharedFigure.WAVEFRONT]
         if address >> 7 != here:
             here = address >> 7
             place += 1

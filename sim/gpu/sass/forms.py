@@ -12,8 +12,10 @@ from sim.gpu.sass.tables import Meaning, Unit
 from sim.gpu.sass.text import Instruction
 
 MEMORY = (Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS)
+TMA = (Unit.UTMALDG, Unit.UTMASTG)
 STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED)
 CONTROL = (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE, Unit.CALL)
+ASYNCHRONOUS = (*TMA, Unit.FLUSH, Unit.SYNCS, Unit.DEPBAR)
 _COMPARISONS = ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3", "HSETP2", "FCHK", "DSETP")
 _VOTES = ("VOTE", "VOTEU")
 
@@ -78,6 +80,14 @@ class Form:
         return found | self.address_reads()
 
     @property
+    def dimensions(self) -> int:
+        """Of the tensor that the TMA reads or writes. InputError for a form of access that is not modelled."""
+        kind = ".".join(self.parts[1:])
+        if kind not in ("1D", "2D", "3D", "4D", "5D") or len(self.addresses) != 2 or self.sources:
+            raise InputError(f"{self.instruction.place}: {self.instruction}: only boxes of one CTA are modelled")
+        return int(kind[0])
+
+    @property
     def packed_predicates(self) -> int:
         """Mask of the predicates that P2R packs into a register, or R2P takes from one."""
         return self.sources[-1].value & 0x7F if self.sources[-1].kind is Kind.IMMEDIATE else 0x7F
@@ -91,6 +101,10 @@ class Form:
             if operand.uniform >= 0:
                 wide = operand.uniform_wide or operand.unsigned
                 found |= (3 if wide else 1) << (_UNIFORM_BASE + operand.uniform)
+        if self.opcode.unit in TMA:
+            box, pointer = (operand.uniform for operand in self.addresses)
+            words = self.dimensions + (2 if self.opcode.unit is Unit.UTMALDG else 1)
+            found |= ((1 << words) - 1) << (_UNIFORM_BASE + box) | 3 << (_UNIFORM_BASE + pointer)
         return found
 
     def control_reads(self) -> int:
@@ -100,6 +114,9 @@ class Form:
             found |= _bits(self.guard, 1)
         for operand in self.inputs:
             found |= _bits(operand, 1)
+        if self.opcode.unit is Unit.SYNCS:
+            for operand in self.sources:
+                found |= _bits(operand, self.access_bytes // 4)
         return found
 
     def writes(self) -> int:
@@ -154,6 +171,8 @@ def form_of(instruction: Instruction) -> Form:
     if name in _COMPARISONS:
         count = 1 if name == "FCHK" else 2
         outputs, rest = rest[:count], rest[count:]
+    elif opcode.unit is Unit.SYNCS:  # a predicate or a register that nobody reads, then the value
+        outputs, rest = [o for o in rest[:1] if _is_predicate(o)], rest[1:]
     else:
         stores = opcode.unit in STORES or opcode.unit is Unit.LDGSTS or opcode.unit in CONTROL
         outputs, destination, rest = ([], None, rest) if stores else _results(rest, name in _VOTES)

@@ -4,34 +4,54 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from sim.gpu.engine.barriers import BarrierFigure
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Reason
-from sim.gpu.engine.own_loop import OwnLoopKernel, SpentLine, warps_of
+from sim.gpu.engine.own_loop import OwnLoopKernel, ShownInstruction, SpentLine, warps_of
 from sim.gpu.engine.tree import FAR, TreeFigure
-from sim.gpu.engine.warp import Warp
+from sim.gpu.engine.warp import Block, Warp
 from sim.gpu.language import GlobalTensor, Program, Role, SharedTile
 from sim.gpu.sass.cubin import HOPPER, RESERVED_BYTES, CompiledKernel
+from sim.gpu.sass.listing import listing
 from sim.gpu.sass.loop import advance
 from sim.gpu.sass.lower import lower
-from sim.gpu.sass.tables import LANES, LOCAL_BYTES, WAITING, Cell, Fault, FaultKind, Launched, SassProgram, Scalar, Turn
+from sim.gpu.sass.opcodes import opcode_of
+from sim.gpu.sass.tables import (
+    LANES,
+    LOCAL_BYTES,
+    WAITING,
+    Cell,
+    Fault,
+    FaultKind,
+    Launched,
+    Map,
+    SassProgram,
+    Scalar,
+    Turn,
+    Unit,
+)
 from sim.gpu.sass.text import INSTRUCTION_BYTES, Instruction
 
 FIGURES = ("shared.banks", "sm.sub_cores", "sm.wgmma_in_flight")
 """Figures of a preset that this module reads."""
 
 _BLOCK_AT, _GRID_AT, _STACK_AT = 0x0, 0xC, 0x28
+_POINTER_AT = 0x198  # of Hopper: the generic address of the parameters
+_PARAMETERS_ADDRESS = 1 << 40
+_MBARRIERS = 64
 _BARRIERS = 16
 _FIRST_ADDRESS = 1 << 21
 _LOCAL_ADDRESS = 1 << 37
 _GAP_BYTES = 1 << 20  # between arrays, at least
+_GIVE = "whose content is not known; give it as NAME=dtype[shape]:FILE.npy"
 
 
 @dataclass(frozen=True)
@@ -41,26 +61,55 @@ class Pointer:
     array: str
 
 
-Value = Pointer | int | float
+@dataclass(frozen=True)
+class TensorMap:
+    """A parameter that is a tensor map. extents: of the tensor and, in bytes, from one element to the next, the
+    innermost dimension first; box: of what one instruction of the TMA moves."""
+
+    array: str
+    element_bytes: int
+    extents: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    box: tuple[int, ...]
+
+    def row(self, address: int, base: int) -> list[int]:
+        """Its row in the table of maps. address: of the map, base: of the array."""
+        row = [0] * Map.WIDTH
+        row[Map.ADDRESS], row[Map.BASE], row[Map.ELEMENT] = address, base, self.element_bytes
+        for d, dimension in enumerate(zip(self.extents, self.strides_bytes, self.box, strict=True)):
+            row[Map.DIMENSION + 3 * d : Map.DIMENSION + 3 * d + 3] = dimension
+        return row
+
+
+Value = Pointer | TensorMap | int | float
 
 
 @dataclass(frozen=True, eq=False)
 class SassKernel(OwnLoopKernel):
-    """A compiled kernel with its launch. values: of its parameters, in order. arrays: name and bytes of each."""
+    """A compiled kernel with its launch. values: of its parameters, in order. arrays: name and bytes of each.
+    contents: of arrays that addresses or branches depend on."""
 
     compiled: CompiledKernel = None  # type: ignore[assignment]
     block: tuple[int, int, int] = (LANES, 1, 1)
     values: tuple[Value, ...] = ()
     arrays: tuple[tuple[str, int], ...] = ()
+    contents: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def parameters(self, p: np.ndarray) -> None:
         """Makes room for the events of sub-cores beside those of warps."""
         p[TreeFigure.LEVELS] = int(p[Chip.WARPS_PER_SM] + 2 + p[Chip.SUB_CORES]).bit_length()
+        p[BarrierFigure.MBARRIERS] = self._mbarriers
+
+    @property
+    def _mbarriers(self) -> int:
+        """Places for mbarriers of a CTA."""
+        sets_up = any(one.opcode.startswith("SYNCS") for one in self.compiled.function.instructions)
+        return _MBARRIERS if sets_up else 1
 
     def tables(self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec) -> SassProgram:
         """Lowers the code for these addresses, and makes what warps hold."""
         _check_machine(self.compiled, spec)
-        lowered = lower(self.compiled.function, self._bank(addresses), spec)
+        lowered = lower(self.compiled.function, self._bank(addresses), spec, data=bool(self.contents))
         warps, rows = warps_of(p), len(lowered.code)
         sub_cores, per_sub_core = (
             int(p[Chip.SMS] * p[Chip.SUB_CORES]),
@@ -69,13 +118,18 @@ class SassKernel(OwnLoopKernel):
         turns = np.zeros((sub_cores, per_sub_core, Turn.WIDTH), dtype=np.int64)
         turns[:, :, Turn.READY] = FAR
         floats = np.zeros(4, dtype=np.float32)
-        ranges = [(addresses[name], addresses[name] + size) for name, size in self.arrays] or [(0, 0)]
+        data = np.concatenate([np.zeros(1, dtype=np.uint8), *(_bytes(one) for one in self.contents.values())])
+        places = dict(zip(self.contents, np.cumsum([1, *(one.nbytes for one in self.contents.values())]), strict=False))
+        ranges = [(addresses[n], addresses[n] + size, places.get(n, -1)) for n, size in self.arrays] or [(0, 0, -1)]
         return SassProgram(
             code=lowered.code,
             warp_entry=np.array([(-1, warp) for warp in range(self.warps)], dtype=np.int64),
-            barrier_arrivals=np.ones(1, dtype=np.int64),
+            barrier_arrivals=np.ones(self._mbarriers, dtype=np.int64),
+            mbarriers=np.full(self._mbarriers, -1, dtype=np.int64),
+            maps=self._maps(addresses),
             launch=self._launch(warps, p, spec),
             ranges=np.array(ranges, dtype=np.int64),
+            data=data,
             registers=np.zeros((warps, lowered.registers, LANES), dtype=np.uint32),
             scalars=np.zeros((warps, Scalar.WIDTH), dtype=np.int64),
             turns=turns,
@@ -120,12 +174,25 @@ class SassKernel(OwnLoopKernel):
         struct.pack_into("<I", bank, _STACK_AT, LOCAL_BYTES)
         for (offset, size), value in zip(compiled.parameters, self.values, strict=False):
             at = compiled.bank_bytes + offset
+            if isinstance(value, TensorMap):  # what it holds is never read but by the TMA
+                continue
             if isinstance(value, float):
                 bank[at : at + size] = struct.pack("<f" if size == 4 else "<d", value)
             else:
                 number = addresses[value.array] if isinstance(value, Pointer) else value
                 bank[at : at + size] = (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        if compiled.sm >= HOPPER and len(bank) >= _POINTER_AT + 8:
+            struct.pack_into("<Q", bank, _POINTER_AT, _PARAMETERS_ADDRESS)
         return bytes(bank)
+
+    def _maps(self, addresses: Mapping[str, int]) -> np.ndarray:
+        """The table of tensor maps."""
+        rows = [
+            value.row(_PARAMETERS_ADDRESS + offset, addresses[value.array])
+            for (offset, _), value in zip(self.compiled.parameters, self.values, strict=False)
+            if isinstance(value, TensorMap)
+        ]
+        return np.array(rows or [[-1] * Map.WIDTH], dtype=np.int64)
 
     def source(self, tables: SassProgram) -> list[SpentLine]:
         """Ticks of warps by line, on which they waited to issue its instructions or issued them."""
@@ -139,6 +206,17 @@ class SassKernel(OwnLoopKernel):
             if line and ticks:
                 found.append(SpentLine(file, line, int(tables.issued[of_line, 0].sum()), ticks))
         return found
+
+    # ---- how it is shown
+
+    def shown(self) -> list[ShownInstruction]:
+        """Opcodes with their lines; loads and the TMA run beside their warps."""
+        return [_shown(one) for one in self.compiled.function.instructions]
+
+    def listing(self, addresses: Mapping[str, int], spec: GpuSpec) -> list[str]:
+        """Each instruction with its control word and what it takes."""
+        _check_machine(self.compiled, spec)
+        return listing(self.compiled, lower(self.compiled.function, self._bank(addresses), spec, data=True))
 
     # ---- what goes wrong
 
@@ -157,6 +235,12 @@ class SassKernel(OwnLoopKernel):
         if kind is FaultKind.SHARED:
             low, high = (int(tables.launch[c]) for c in (Launched.SHARED_BEGIN, Launched.SHARED_END))
             text = f"shared address {address:#x} lies outside of the CTA's {low:#x} to {high:#x}"
+        elif kind is FaultKind.CONTENT:
+            text = f"something depends on address {address:#x}, which {self._nearest(address, tables)}, {_GIVE}"
+        elif kind is FaultKind.MAP:
+            text = f"no parameter at {address:#x} is a tensor map; give it as NAME=dtype[shape]@BOX"
+        elif kind is FaultKind.MBARRIER:
+            text = f"no mbarrier has been set up at shared address {address:#x}, or more than {_MBARRIERS}"
         elif kind is FaultKind.MISALIGNED:
             size = int(tables.code[fault[Fault.ROW], Cell.BYTES])
             text = f"address {address:#x} is no multiple of the {size} bytes of the access"
@@ -167,7 +251,7 @@ class SassKernel(OwnLoopKernel):
     def _nearest(self, address: int, tables: SassProgram) -> str:
         """Where an address lies with respect to the array that is nearest."""
         distances = []
-        for (name, size), (begin, end) in zip(self.arrays, tables.ranges.tolist(), strict=False):
+        for (name, size), (begin, end, _) in zip(self.arrays, tables.ranges.tolist(), strict=False):
             if address < begin:
                 distances.append((begin - address, f"lies {begin - address} bytes before array {name}"))
             else:
@@ -182,9 +266,12 @@ class SassKernel(OwnLoopKernel):
                 warp = int(row[Cta.FIRST_WARP]) + number
                 barrier = int(tables.scalars[warp, Scalar.BARRIER_WAIT]) - 1
                 at = int(state.warps[warp, Warp.PROGRAM_COUNTER]) - 1
+                place = self.compiled.function.instructions[max(at, 0)].place
                 if barrier >= 0:
-                    place = self.compiled.function.instructions[at].place
                     found.append(f"warp {number} waits at barrier {barrier}, {place}")
+                elif state.warps[warp, Warp.BLOCK] == Block.MBARRIER:
+                    address = int(tables.mbarriers[state.warps[warp, Warp.BLOCK_WHAT]])
+                    found.append(f"warp {number} waits for a phase of the mbarrier at {address:#x}, {place}")
             where = f"CTA ({row[Cta.X]}, {row[Cta.Y]}, {row[Cta.Z]})"
             return f"kernel {self.name} deadlocks: {where}: " + "; ".join(found)
         return f"kernel {self.name} deadlocks: CTAs are left and no SM can take one"
@@ -207,6 +294,27 @@ class SassLaunchProgram(Program):
         return found
 
 
+_LANES_SHOWN = {
+    Unit.LDG: ("loads in flight", "load"),
+    Unit.LDGSTS: ("loads in flight", "load"),
+    Unit.UTMALDG: ("TMA load", "tma"),
+    Unit.UTMASTG: ("TMA store", "tma"),
+}
+"""What runs beside its warp: its lane of the timeline, and the kind of thing."""
+
+
+def _shown(instruction: Instruction) -> ShownInstruction:
+    opcode = opcode_of(instruction)
+    lane, category = _LANES_SHOWN.get(opcode.unit, ("", ""))
+    place = f"{instruction.file}:{instruction.line}" if instruction.line else ""
+    multiplies = opcode.unit is Unit.HGMMA or opcode.row.startswith("mma.")
+    return ShownInstruction(instruction.opcode, place, lane, category, multiplies)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.frombuffer(array.tobytes(), dtype=np.uint8)
+
+
 def _check_machine(compiled: CompiledKernel, spec: GpuSpec) -> None:
     """InputError for code of another generation than the machine's."""
     major, _, minor = str(spec.compute_capability).partition(".")
@@ -224,9 +332,11 @@ def sass_program(
     arrays: tuple[GlobalTensor, ...],
     shared_bytes: int,
     schedule: str,
+    contents: Mapping[str, np.ndarray] | None = None,
 ) -> Program:
     """One launch of a compiled kernel as a program. values: of its parameters, in order; those that are left out are 0.
-    shared_bytes: shared memory of a CTA, what the kernel declares itself included."""
+    shared_bytes: shared memory of a CTA, what the kernel declares itself included. contents: of arrays that addresses
+    or branches depend on."""
     threads = block[0] * block[1] * block[2]
     warps = -(-threads // LANES)
     kernel = SassKernel(
@@ -242,5 +352,6 @@ def sass_program(
         block=block,
         values=values,
         arrays=tuple((array.name, array.size_bytes) for array in arrays),
+        contents=contents or {},
     )
     return SassLaunchProgram(compiled.name, arrays, (kernel,), schedule)

@@ -90,6 +90,8 @@ def compute(p, x, st, w, row, mask):
         _floating(x, w, row, meaning, n)
     elif meaning == Meaning.FCHK:
         low = 0
+    elif meaning == Meaning.ELECT:
+        low = mask & -mask
     elif meaning >= Meaning.P2R:
         _pack(x, w, row, meaning, mask)
     else:
@@ -103,7 +105,7 @@ def compute(p, x, st, w, row, mask):
 def _write(x, w, row, mask, n, wide):
     """Writes the results of a row to its registers."""
     dst = x.code[row, Cell.DST]
-    if dst < 0:
+    if dst < 0 or mask == 0:
         return
     if n == 1:
         x.scalars[w, Scalar.UNIFORM + dst] = x.operands[_LOW, 0] & _WORD
@@ -126,7 +128,8 @@ def write_predicate(x, w, predicate, value, mask, n):
     if predicate >= 0:
         at = Scalar.PREDICATE + predicate
         if n == 1:
-            x.scalars[w, at] = ALL_LANES if value & 1 else 0
+            if mask != 0:
+                x.scalars[w, at] = ALL_LANES if value & 1 else 0
         else:
             x.scalars[w, at] = (x.scalars[w, at] & ~mask) | (value & mask)
 

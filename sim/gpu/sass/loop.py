@@ -25,11 +25,14 @@ from sim.gpu.engine.own_loop import STOPPED
 from sim.gpu.engine.pipes import SubCore
 from sim.gpu.engine.policies import priority_of, rank_of
 from sim.gpu.engine.port import Port
+from sim.gpu.engine.record import log_op
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
+from sim.gpu.engine.tma import BulkGroups, load_lines, store_lines
 from sim.gpu.engine.tree import FAR, ID_BITS, ID_MASK, NEVER, PARKED, SCHEDULED, TIME_SHIFT, leaf_of, set_due
 from sim.gpu.engine.tree import Turn as Event
 from sim.gpu.engine.warp import Warp, add_ready, operands_ready
 from sim.gpu.lower.tables import N_VECTOR_PIPES, Pipe
+from sim.gpu.sass.bulk import move_box, queue_room, synchronise, wait_stores
 from sim.gpu.sass.flow import ENDED, active, following
 from sim.gpu.sass.lanes import compute, lanes_of
 from sim.gpu.sass.memory import access_global, access_shared, blame, queue_free, reserve, write_copies
@@ -50,6 +53,7 @@ _GROUPS = 8  # of HGMMA that a warp may wait for
 
 _SHARED_UNITS = 1 << Unit.LDS | 1 << Unit.STS | 1 << Unit.LDSM | 1 << Unit.STSM
 _GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS
+_TMA_UNITS = 1 << Unit.UTMALDG | 1 << Unit.UTMASTG
 _FLOW_UNITS = 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.EXIT
 
 
@@ -89,8 +93,11 @@ def _place(p, w):
 
 @inner
 def _begin(p, x, st, w, t):
-    """The first event of warp `w`: its lanes are those of the block, it is at the first row."""
+    """The first event of warp `w`: its lanes are those of the block, it is at the first row. Others wake it."""
     set_due(st.tree, st.warps[w, Warp.LEAF], NEVER)
+    if x.scalars[w, Scalar.PARKED] != 0:
+        _go_on(p, x, st, w, t)
+        return
     for c in range(Scalar.WIDTH):
         x.scalars[w, c] = 0
     threads = x.launch[Launched.THREADS] - st.warps[w, Warp.NUMBER] * LANES
@@ -103,6 +110,21 @@ def _begin(p, x, st, w, t):
     s, i = _place(p, w)
     _await(x, st, w, s, i, 0, _on_grid(t))
     _call(p, x, st, s, _on_grid(t))
+
+
+@inner(inline=True)
+def _go_on(p, x, st, w, t):
+    """What warp `w` has waited for has come about."""
+    s, i = _place(p, w)
+    parked, row = x.scalars[w, Scalar.PARKED], st.warps[w, Warp.PROGRAM_COUNTER]
+    x.scalars[w, Scalar.PARKED] = 0
+    if parked < 0:
+        exit_warp(p, x, st, w, s, s // p[Chip.SUB_CORES], t)
+        return
+    x.spent[row - 1, x.scalars[w, Scalar.PARKED_REASON]] += t - (parked - 1)
+    _spend(x, st, w, row, _on_grid(t), Reason.WAIT)
+    _await(x, st, w, s, i, row, _on_grid(t))
+    _call(p, x, st, s, x.turns[s, i, Turn.READY])
 
 
 @inner(inline=True)
@@ -158,6 +180,8 @@ def _sub_core(p, x, st, ms, mem, s, t):
             reason = Reason.LG_THROTTLE if (_GLOBAL_UNITS >> x.code[row, Cell.UNIT]) & 1 else Reason.MIO_THROTTLE
             if x.code[row, Cell.UNIT] == Unit.HGMMA:
                 reason = Reason.MATH_PIPE_THROTTLE
+            elif (_TMA_UNITS >> x.code[row, Cell.UNIT]) & 1:
+                reason = Reason.LG_THROTTLE
             _spend(x, st, w, row, x.turns[s, i, Turn.READY], x.turns[s, i, Turn.REASON])
             x.turns[s, i, Turn.READY], x.turns[s, i, Turn.REASON] = _on_grid(room), reason
         else:
@@ -185,6 +209,8 @@ def _room(p, x, st, s, sm, t, row):
     if unit == Unit.HGMMA:
         held = x.launch[Launched.WGMMA_IN_FLIGHT] * x.code[row, Cell.INTERVAL]
         return st.sub_cores[s, SubCore.PIPE_FREE + Pipe.TENSOR] - held
+    if (_TMA_UNITS >> unit) & 1:
+        return queue_room(p, st, sm, unit, t)
     return 0
 
 
@@ -201,8 +227,10 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
     following_row = row + 1
     if code[row, Cell.MEANING] != Meaning.NONE:
         compute(p, x, st, w, row, mask)
+    read, done = end, end
     if unit == Unit.MATH:
-        _on_pipe(x, st, w, s, t, row)
+        read = _on_pipe(x, st, w, s, t, row)
+        done = read + code[row, Cell.LATENCY]
     elif unit == Unit.SPECIAL:
         _release_at(x, st, w, row, t + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
     elif unit == Unit.SHUFFLE:
@@ -214,7 +242,7 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
         if unit == Unit.LDGSTS:
             write_copies(p, x, st, w, sm, t, row, mask)
             mask &= lanes_of(x, w, code[row, Cell.INPUT0], code[row, Cell.INPUT0 + 1])
-        access_global(p, x, st, ms, mem, w, s, sm, t, row, mask)
+        done = access_global(p, x, st, ms, mem, w, s, sm, t, row, mask)
     elif unit == Unit.CALL:
         if mask != 0:
             blame(x, st, w, row, FaultKind.CALL, 0, 0)
@@ -224,9 +252,11 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
         end = _synchronise(p, x, st, w, s, sm, i, t, end, row, mask)
     if (_GLOBAL_UNITS >> unit) & 1 == 0:
         st.counters[code[row, Cell.COUNTER]] += 1
+    if (_TMA_UNITS >> unit) & 1 == 0:  # the TMA writes rows of its own
+        log_op(st.log, st, w, row, t, max(t, read), max(t, done), 0)
     if following_row == ENDED:
         x.turns[s, i, Turn.READY] = FAR
-        exit_warp(p, x, st, w, s, sm, end)
+        _end(p, x, st, w, s, sm, end)
         return
     warps[w, Warp.PROGRAM_COUNTER] = following_row
     if end >= FAR:
@@ -236,6 +266,13 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
     _await(x, st, w, s, i, following_row, end)
     if code[row, Cell.GIVES_WAY] != 0:
         st.sub_cores[s, SubCore.LAST_WARP] = -1
+
+
+@inner(inline=True)
+def _end(p, x, st, w, s, sm, t):
+    """Warp `w` ends, once its stores by the TMA have read shared memory."""
+    x.scalars[w, Scalar.PARKED] = -1 if st.warps[w, BulkGroups.BOXES_LEFT] > 0 else 0
+    exit_warp(p, x, st, w, s, sm, t)
 
 
 @inner(inline=True)
@@ -268,7 +305,7 @@ def _release_at(x, st, w, row, done, reason):
 
 @inner(inline=True)
 def _on_pipe(x, st, w, s, t, row):
-    """An instruction of a pipe of the sub-core."""
+    """An instruction of a pipe of the sub-core; the tick at which the pipe has taken it."""
     code, subs, counters = x.code, st.sub_cores, st.counters
     pipe = code[row, Cell.PIPE]
     start = max(t, subs[s, SubCore.PIPE_FREE + pipe])
@@ -280,6 +317,7 @@ def _on_pipe(x, st, w, s, t, row):
     if code[row, Cell.MACS] > 0:
         counters[code[row, Cell.MACS_COUNTER]] += code[row, Cell.MACS]
     _release_at(x, st, w, row, start + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
+    return start + code[row, Cell.INTERVAL]
 
 
 # ---- what warps wait for beside scoreboards
@@ -294,11 +332,32 @@ def _synchronise(p, x, st, w, s, sm, i, t, end, row, mask):
         commit_copies(st, w)
         return end
     if unit == Unit.DEPBAR:
+        ready = t
         if code[row, Cell.COUNT] == 0:
             ready, why = operands_ready(st, w, 1 << code[row, Cell.OPERATION], t)
             _spend(x, st, w, row, ready, why)
             end = max(end, ready)
+            ready = wait_stores(p, x, st, w, ready, row)
+            if ready >= FAR:
+                return FAR
+            _spend(x, st, w, row, ready, Reason.TMA_STORE)
+            end = max(end, ready)
         return max(end, wait_copies(st, w, t, code[row, Cell.COUNT]))
+    if (_TMA_UNITS >> unit) & 1:
+        if mask != 0:
+            move_box(p, x, st, w, t, row)
+        _release_at(x, st, w, row, t + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
+        return end
+    if unit == Unit.FLUSH:
+        if mask != 0:
+            warps[w, BulkGroups.COMMITTED] += 1
+        return end
+    if unit == Unit.SYNCS:
+        after = synchronise(p, x, st, w, t, end, row, mask)
+        _release_at(x, st, w, row, t + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
+        if after < FAR and after > end:
+            _spend(x, st, w, row, after, Reason.MBARRIER)
+        return after
     if unit == Unit.FENCE:
         written = warps[w, Warp.SHARED_WRITTEN]
         _spend(x, st, w, row, written, Reason.MEMBAR)
@@ -335,6 +394,7 @@ def _multiply(x, st, w, s, sm, t, row):
     counters[Counter.TENSOR_TICKS] += code[row, Cell.INTERVAL]
     counters[Counter.MACS_TENSOR] += code[row, Cell.MACS]
     counters[Counter.SHARED_READ_BYTES] += code[row, Cell.BYTES]
+    counters[Counter.SHARED_TICKS] += code[row, Cell.SHARED]
     _release_at(x, st, w, row, over, Reason.GMMA)
 
 
@@ -372,6 +432,22 @@ def _meet(p, x, st, w, t, end, row, passes):
 # ---- events
 
 
+@inner
+def _tma(p, x, st, ms, mem, component, t):
+    """The event of an SM's TMA: some lines of a box."""
+    queue = component - p[Chip.SMS] * p[Chip.WARPS_PER_SM]
+    if queue < p[Chip.SMS]:
+        leaf = leaf_of(p, queue, p[Chip.WARPS_PER_SM])
+        tick = load_lines(p, x, st, ms, mem, queue, t)
+    else:
+        leaf = leaf_of(p, queue - p[Chip.SMS], p[Chip.WARPS_PER_SM] + 1)
+        tick = store_lines(p, st, ms, mem, queue - p[Chip.SMS], t)
+    if tick == PARKED:
+        set_due(st.tree, leaf, NEVER)
+    elif tick != SCHEDULED:
+        set_due(st.tree, leaf, (tick << TIME_SHIFT) | (32 << ID_BITS) | component)
+
+
 @kernel(announce="compiling the engine of compiled kernels, once")
 def advance(p, x, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, -1 when none is left, STOPPED after
@@ -404,6 +480,8 @@ def _advance(p, x, st, ms, mem, until):
                 return STOPPED
         elif component < warps:
             _begin(p, x, st, component, t)
+        elif component < warps + 2 * p[Chip.SMS]:
+            _tma(p, x, st, ms, mem, component, t)
         else:
             sm = component - warps - 2 * p[Chip.SMS]
             tick = fetch_code(p, st, ms, mem, sm, t)

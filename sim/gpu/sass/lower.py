@@ -12,10 +12,10 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
-from sim.gpu.sass.forms import MEMORY, Form, form_of
+from sim.gpu.sass.forms import MEMORY, TMA, Form, form_of
 from sim.gpu.sass.needed import needed, target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
-from sim.gpu.sass.tables import Cell, Change, Meaning, Mode, Source, Special, Unit
+from sim.gpu.sass.tables import Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
 from sim.gpu.sass.text import Function
 
 FIGURES = ("instructions", "shared.bandwidth", "sm.address_interval", "sm.sub_cores")
@@ -43,6 +43,16 @@ _SPECIALS = {
     "SR_CgaCtaId": Special.RANK,
     "SRZ": Special.ZERO,
 }
+_SYNCS = {
+    "EXCH.64": (Sync.SETUP, 0, 0),
+    "ARRIVE.TRANS64": (Sync.ARRIVE, 1, 1),
+    "ARRIVE.TRANS64.A1T0": (Sync.ARRIVE, 1, 0),
+    "ARRIVE.TRANS64.A0T1": (Sync.ARRIVE, 0, 1),
+    "PHASECHK.TRANS64.TRYWAIT": (Sync.AWAIT, 1, 0),
+    "PHASECHK.TRANS64": (Sync.AWAIT, 0, 0),
+    "CCTL.IV": (Sync.NOTE, 0, 0),
+}
+"""Operation, arrivals (of AWAIT: patience), whether it expects bytes."""
 _WGMMA_FORMATS = {"HGMMA": "fp16", "QGMMA": "fp8", "IGMMA": "int8"}
 
 
@@ -54,13 +64,14 @@ class Lowered:
     registers: int
 
 
-def lower(function: Function, bank: bytes, spec: GpuSpec) -> Lowered:
-    """Tables of a kernel. bank: the constant bank of the launch: its dimensions and parameters.
+def lower(function: Function, bank: bytes, spec: GpuSpec, *, data: bool = False) -> Lowered:
+    """Tables of a kernel. bank: the constant bank of the launch: its dimensions and parameters. data: contents of
+    arrays are given.
 
     Raises InputError for an opcode that is not known, and for what the machine does not have.
     """
     forms = [form_of(instruction) for instruction in function.instructions]
-    computed = needed(forms, function)
+    computed = needed(forms, function, data=data)
     rows = [
         _Row(form, bank, spec, target_of(form, function)).cells(asked)
         for form, asked in zip(forms, computed, strict=True)
@@ -103,7 +114,13 @@ class _Row:
             self._timing()
             if form.opcode.unit in MEMORY:
                 self._access()
-            if computed:
+            elif form.opcode.unit in TMA:
+                self._box()
+            elif form.opcode.unit is Unit.SYNCS:
+                self._sync()
+            if computed and form.opcode.unit is Unit.LDG:
+                self._keep()
+            elif computed and form.opcode.unit is not Unit.SYNCS:
                 self._meaning()
         except InputError as error:
             raise InputError(f"{form.instruction.place}: {form.instruction}: {error}") from None
@@ -182,17 +199,47 @@ class _Row:
             shared = form.addresses[0]
             row[Cell.SOURCE], row[Cell.SOURCE_OFFSET] = shared.index, shared.value
             row[Cell.SOURCE_UNIFORM] = shared.uniform if shared.uniform >= 0 else -1
-        address = form.addresses[-1]
         of_warp = form.opcode.unit in (Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS)
-        row[Cell.ADDRESS], row[Cell.ADDRESS_WIDE] = address.index, address.wide
-        row[Cell.ADDRESS_UNIFORM] = address.uniform if address.uniform >= 0 else -1
-        row[Cell.ADDRESS_UNIFORM_WIDE] = of_warp and (address.uniform_wide or address.unsigned)
-        row[Cell.OFFSET] = address.value
+        self._address(form.addresses[-1], of_warp)
         row[Cell.LOCAL] = self.parts[0] in ("LDL", "STL")
         strong = any(part in ("STRONG", "BYPASS") for part in self.parts) and "SM" not in self.parts
         row[Cell.CACHED] = not strong
         if form.opcode.unit is Unit.LDGSTS and form.inputs:
             self._predicate(Cell.INPUT0, form.inputs[0])
+
+    def _address(self, address: Operand, of_warp: bool) -> None:
+        row = self.row
+        row[Cell.ADDRESS], row[Cell.ADDRESS_WIDE] = address.index, address.wide
+        row[Cell.ADDRESS_UNIFORM] = address.uniform if address.uniform >= 0 else -1
+        row[Cell.ADDRESS_UNIFORM_WIDE] = of_warp and (address.uniform_wide or address.unsigned)
+        row[Cell.OFFSET] = address.value
+
+    def _box(self) -> None:
+        """UTMALDG, UTMASTG: registers of the box (shared address, mbarrier, coordinates) and of the tensor map."""
+        if self.spec.tma is None:
+            raise InputError(f"{self.spec.name} has no TMA")
+        box, pointer = self.form.addresses
+        if box.value or pointer.value or min(box.uniform, pointer.uniform) < 0:
+            raise InputError("its addresses must be uniform registers")
+        self.row[Cell.DIMS] = self.form.dimensions
+        self.row[Cell.SOURCE_UNIFORM], self.row[Cell.ADDRESS_UNIFORM] = box.uniform, pointer.uniform
+
+    def _sync(self) -> None:
+        """SYNCS: what it does to which mbarrier."""
+        form, row, what = self.form, self.row, ".".join(self.parts[1:])
+        if what not in _SYNCS or not form.addresses:
+            raise InputError(f"what it does to an mbarrier is not known; known are {', '.join(_SYNCS)}")
+        self._address(form.addresses[0], of_warp=False)
+        row[Cell.OPERATION], row[Cell.COUNT], row[Cell.BYTES] = _SYNCS[what]
+        row[Cell.SOURCE] = row[Cell.SOURCE_UNIFORM] = -1
+        if row[Cell.OPERATION] == Sync.SETUP:
+            row[Cell.SOURCE_UNIFORM] = form.sources[0].index
+        elif form.sources:
+            if form.sources[0].kind is not Kind.REGISTER:
+                raise InputError("its value must be in a register")
+            row[Cell.SOURCE] = form.sources[0].index
+        for output in form.outputs:
+            row[Cell.PREDICATE0] = -1 if output.index == TRUE else self._predicate_number(output)
 
     # ---- what it computes
 
@@ -232,11 +279,21 @@ class _Row:
                 raise InputError("only whole sets of predicates are known")
             row[Cell.OPERATION] = form.packed_predicates
             sources = [o for o in sources if o.kind is Kind.REGISTER][:1]
+        elif meaning is Meaning.ELECT:
+            if row[Cell.DST] >= 0 or any(output.index != TRUE for output in form.outputs[1:]):
+                raise InputError("only the predicate of the elected lane is known")
+            row[Cell.DST] = -1
         elif meaning is Meaning.SHFL or meaning is Meaning.VOTE:
             row[Cell.OPERATION] = {"IDX": 0, "UP": 1, "DOWN": 2, "BFLY": 3, "ANY": 0, "ALL": 1, "EQ": 2}[self.parts[1]]
         row[Cell.MEANING] = meaning
         for cell, source in zip((Cell.A, Cell.B, Cell.C), sources, strict=False):
             self._source(cell, source)
+
+    def _keep(self) -> None:
+        """A load on whose values addresses or branches depend."""
+        assert self.form.destination is not None
+        self.row[Cell.KEEPS], self.row[Cell.DST] = 1, self.form.destination.index
+        self.row[Cell.MODE] = _mode(self.parts)
 
     def _constant_halves(self, sources: list[Operand]) -> Meaning:
         """HFMA2 of zeros with two numbers, as compilers write constants."""

@@ -4,6 +4,8 @@ Arguments as in `sim.gpu.engine.loop` and `lanes`. An access takes the address u
 wait in a queue, and then the path that all sub-cores share.
 """
 
+import numpy as np
+
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
@@ -18,7 +20,7 @@ from sim.gpu.engine.port import Port, PortFigure, count_reads, take_entry
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.warp import Warp, add_ready
 from sim.gpu.lower.tables import Kind, Pipe
-from sim.gpu.sass.tables import LANES, LOCAL_BYTES, WAITING, Cell, Fault, FaultKind, Launched, Scalar, Unit
+from sim.gpu.sass.tables import LANES, LOCAL_BYTES, WAITING, Cell, Fault, FaultKind, Launched, Mode, Scalar, Unit
 from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes
 from sim.memory.l2 import l2_change_ahead
 from sim.memory.sets import count_sectors
@@ -106,6 +108,7 @@ def access_shared(p, x, st, w, s, sm, t, row, mask):
     stores = unit == Unit.STS or unit == Unit.STSM
     moved = code[row, Cell.MATRICES] * 128 if code[row, Cell.MATRICES] > 0 else LANES * size
     st.counters[Counter.SHARED_WRITE_BYTES if stores else Counter.SHARED_READ_BYTES] += moved
+    st.counters[Counter.SHARED_TICKS] += work
     st.counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]
     registers = max(1, size // 4) if code[row, Cell.MATRICES] == 0 else code[row, Cell.MATRICES]
     done = begin + work + code[row, Cell.LATENCY] + (waves - least - registers) * TICKS_PER_CYCLE
@@ -201,7 +204,8 @@ def _conflicts(x, mask, first, count, granule, whole):
 
 @inner
 def access_global(p, x, st, ms, mem, w, s, sm, t, row, mask):
-    """A load, store, reduction or LDGSTS of warp `w`: moves the sectors that its lanes name, releases scoreboards."""
+    """A load, store, reduction or LDGSTS of warp `w`: moves the sectors that its lanes name, releases scoreboards; the
+    tick at which that is done."""
     code, sms, warps = x.code, st.sms, st.warps
     unit = code[row, Cell.UNIT]
     start = reserve(x, st, s, t, code[row, Cell.INTERVAL])
@@ -213,6 +217,8 @@ def access_global(p, x, st, ms, mem, w, s, sm, t, row, mask):
             _interleave(x, w, code[row, Cell.BYTES])
         else:
             _judge_global(x, st, w, row, mask)
+        if code[row, Cell.KEEPS] != 0:
+            _keep(x, st, w, row, mask)
         count = collect(x, mask, code[row, Cell.BYTES])
         done = _move(p, x, st, ms, mem, sm, t, begin, row, count)
     hold(st, s, begin)
@@ -228,6 +234,7 @@ def access_global(p, x, st, ms, mem, w, s, sm, t, row, mask):
         st.chip[Stores.LAST] = max(st.chip[Stores.LAST], done)
         _release(x, st, w, row, read, read, Reason.SHORT_SCOREBOARD)
     st.counters[Counter.INST_GLOBAL] += 1
+    return done
 
 
 @inner
@@ -253,6 +260,29 @@ def _judge_global(x, st, w, row, mask):
                 inside |= (address >= ranges[k, 0]) & (address + size <= ranges[k, 1])
             if not inside:
                 blame(x, st, w, row, FaultKind.OUTSIDE, lane, address)
+
+
+@inner
+def _keep(x, st, w, row, mask):
+    """Writes what the lanes of a load read, from arrays whose content is given, to its registers."""
+    size, dst = x.code[row, Cell.BYTES], x.code[row, Cell.DST]
+    narrow = x.code[row, Cell.MODE] & Mode.SIGNED != 0 and size < 4
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            address, at = x.addresses[0, lane], -1
+            for k in range(x.ranges.shape[0]):
+                if x.ranges[k, 0] <= address and address + size <= x.ranges[k, 1] and x.ranges[k, 2] >= 0:
+                    at = x.ranges[k, 2] + address - x.ranges[k, 0]
+            if at < 0:
+                blame(x, st, w, row, FaultKind.CONTENT, lane, address)
+                return
+            for word in range(max(1, size // 4)):
+                value = 0
+                for k in range(min(4, size)):
+                    value |= int(x.data[at + 4 * word + k]) << (8 * k)
+                if narrow and value >> (8 * size - 1):
+                    value |= 0xFFFFFFFF << (8 * size)
+                x.registers[w, dst + word, lane] = np.uint32(value & 0xFFFFFFFF)
 
 
 @inner
@@ -377,4 +407,5 @@ def write_copies(p, x, st, w, sm, t, row, mask):
     waves, least = _waves(x, st, w, row, mask)
     free = max(st.sms[sm, SharedMemory.FREE], t)
     st.sms[sm, SharedMemory.FREE] = free + waves * p[SharedFigure.WAVEFRONT]
+    st.counters[Counter.SHARED_TICKS] += waves * p[SharedFigure.WAVEFRONT]
     st.counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]

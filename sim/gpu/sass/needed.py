@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arch.errors import InputError
-from sim.gpu.sass.forms import CONTROL, MEMORY, Form, names
+from sim.gpu.sass.forms import ASYNCHRONOUS, CONTROL, MEMORY, Form, names
 from sim.gpu.sass.operands import Kind
 from sim.gpu.sass.tables import Meaning, Unit
 from sim.gpu.sass.text import INSTRUCTION_BYTES, Function
+
+
+def _origin(form: Form) -> str:
+    if form.opcode.name == "LDG":
+        return "comes from memory (give its array as NAME=dtype[shape]:FILE.npy)"
+    return "comes from memory" if form.opcode.unit in MEMORY else "is not computed"
 
 
 def target_of(form: Form, function: Function) -> int | None:
@@ -25,8 +31,8 @@ def target_of(form: Form, function: Function) -> int | None:
     return None
 
 
-def needed(forms: Sequence[Form], function: Function) -> list[bool]:
-    """Of each instruction, whether it has to be computed.
+def needed(forms: Sequence[Form], function: Function, *, data: bool = False) -> list[bool]:
+    """Of each instruction, whether it has to be computed. data: loads may be, from arrays whose content is given.
 
     Raises InputError where what is needed comes from memory, or from an instruction that is only timed.
     """
@@ -52,11 +58,11 @@ def needed(forms: Sequence[Form], function: Function) -> list[bool]:
     for i, form in enumerate(forms):
         asked = _behind(form, targets[i], i, before) & writes[i] if reached[i] else 0
         found.append(bool(asked))
-        if asked and form.opcode.meaning is Meaning.NONE:
+        known = form.opcode.unit is Unit.SYNCS or (data and form.opcode.name == "LDG")
+        if asked and form.opcode.meaning is Meaning.NONE and not known:
             raise InputError(
                 f"{form.instruction.place}: {form.instruction}: addresses or branches depend on "
-                f"{', '.join(names(asked))}, which "
-                f"{'comes from memory' if form.opcode.unit in MEMORY else 'is not computed'}; nothing was run"
+                f"{', '.join(names(asked))}, which {_origin(form)}; nothing was run"
             )
     return found
 
@@ -90,4 +96,4 @@ def _behind(form: Form, target: int | None, i: int, before: list[int]) -> int:
 
 def _control(form: Form) -> int:
     unit = form.opcode.unit
-    return form.control_reads() if unit in MEMORY or unit in CONTROL or unit is Unit.DEPBAR else 0
+    return form.control_reads() if unit in (*MEMORY, *CONTROL, *ASYNCHRONOUS) else 0

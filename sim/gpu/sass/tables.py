@@ -45,6 +45,10 @@ class Unit(IntEnum):
     HGMMA = 22
     GWAIT = 23  # waits for groups of HGMMA
     CALL = 24  # of a function, or a return from one: stops the run
+    UTMALDG = 25  # the TMA loads a box
+    UTMASTG = 26
+    FLUSH = 27  # closes a group of the TMA's stores
+    SYNCS = 28  # mbarriers
 
 
 class Meaning(IntEnum):
@@ -86,6 +90,7 @@ class Meaning(IntEnum):
     P2R = 33
     R2P = 34
     FCHK = 35
+    ELECT = 36
 
 
 class Source(IntEnum):
@@ -152,7 +157,9 @@ class Cell(IntEnum):
     COMMITS = 50  # HGMMA: 1: closes a group
     SOURCE_UNIFORM = 51  # uniform register of a shared address of LDGSTS, -1 none
     LOCAL = 52  # 1: an access of local memory
-    WIDTH = 53
+    DIMS = 53  # of a box
+    KEEPS = 54  # 1: a load, on whose values addresses or branches depend
+    WIDTH = 55
 
 
 class Mode(IntEnum):
@@ -170,6 +177,25 @@ class Mode(IntEnum):
     TRUNCATES = 512
     UP = 1024  # rounds up
     UNORDERED = 2048
+
+
+class Sync(IntEnum):
+    """What a SYNCS does, `Cell.OPERATION`."""
+
+    SETUP = 0
+    ARRIVE = 1  # BYTES 1: and expects as many bytes as its register says; COUNT: arrivals
+    AWAIT = 2  # COUNT 1: until the phase is over
+    NOTE = 3
+
+
+class Map(IntEnum):
+    """Columns of a tensor map."""
+
+    ADDRESS = 0  # of the map
+    BASE = 1  # of the tensor
+    ELEMENT = 2  # bytes
+    DIMENSION = 3  # of each, the innermost first: extent, stride in bytes, extent of the box
+    WIDTH = 18
 
 
 class Special(IntEnum):
@@ -204,6 +230,8 @@ class Scalar(IntEnum):
     GROUPS = 148  # HGMMA: committed groups
     GROUP_DONE = 149  # by group, 8 of them
     BARRIER_WAIT = 157  # named barrier that it waits at, plus one
+    PARKED = 158  # another unit wakes it: tick from which it waits, plus one; -1 at its end
+    PARKED_REASON = 159
     WIDTH = 160
 
 
@@ -237,6 +265,9 @@ class FaultKind(IntEnum):
     SHARED = 3  # outside of the CTA's shared memory
     DIVERGENCE = 4  # paths that wait for each other
     CALL = 5
+    MAP = 6  # no tensor map at an address
+    CONTENT = 8  # of an array, which nobody has given
+    MBARRIER = 7  # none has been set up at an address, or too many have
 
 
 class SassProgram(NamedTuple):
@@ -244,9 +275,12 @@ class SassProgram(NamedTuple):
 
     code: np.ndarray  # (rows, Cell.WIDTH) int64
     warp_entry: np.ndarray  # (warps a CTA, 2): -1, number
-    barrier_arrivals: np.ndarray  # one mbarrier that nobody uses: what the CTA scheduler resets
+    barrier_arrivals: np.ndarray  # of mbarriers, in the order in which they are set up
+    mbarriers: np.ndarray  # their shared addresses, -1 before
+    maps: np.ndarray  # (tensor maps, Map.WIDTH)
     launch: np.ndarray  # by Launched
-    ranges: np.ndarray  # (arrays, 2): first byte, byte behind the last
+    ranges: np.ndarray  # (arrays, 3): first byte, byte behind the last, place of its content in `data`, -1 without
+    data: np.ndarray  # uint8: contents of arrays
     registers: np.ndarray  # (warps of the chip, registers, 32) uint32
     scalars: np.ndarray  # (warps of the chip, Scalar.WIDTH) int64
     turns: np.ndarray  # (sub-cores, warps, Turn.WIDTH) int64

@@ -36,3 +36,20 @@ def matmul(a, b, c, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
         b_at += BK * n
     inside = (row[:, None] < m) & (column[None, :] < n)
     tl.store(c + row[:, None] * n + column[None, :], sums.to(tl.float16), mask=inside)
+
+
+@triton.jit
+def matmul_tma(a, b, c, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """c = a @ b.T, by tensor maps."""
+    row, column = tl.program_id(0) * BM, tl.program_id(1) * BN
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for at in range(0, k, BK):
+        total = tl.dot(a.load([row, at]), b.load([column, at]).T, total)
+    c.store([row, column], total.to(tl.float16))
+
+
+@triton.jit
+def gather(x, index, out, BLOCK: tl.constexpr):
+    """out = x[index]."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + tl.load(index + at)))

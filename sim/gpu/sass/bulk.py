@@ -1,0 +1,194 @@
+"""The TMA and mbarriers of compiled kernels: UTMALDG, UTMASTG, their groups, SYNCS; the units are those of the engine.
+
+Arguments as in `lanes`. An mbarrier is known by its address in shared memory, from the first SYNCS.EXCH on; the engine
+knows it by its place in `x.mbarriers`.
+"""
+
+import numpy as np
+
+from sim.engine.jit import inner
+from sim.gpu.counters import Counter
+from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, arrive
+from sim.gpu.engine.boxes import Walk
+from sim.gpu.engine.chip import Chip
+from sim.gpu.engine.events import Reason
+from sim.gpu.engine.tma import BulkGroups, TmaFigure, TmaQueue, enqueue, group_done, stores_pending
+from sim.gpu.engine.tree import FAR
+from sim.gpu.engine.warp import Block, Warp, park
+from sim.gpu.sass.lanes import write_predicate
+from sim.gpu.sass.memory import blame, locate
+from sim.gpu.sass.tables import ALL_LANES, LANES, Cell, FaultKind, Launched, Map, Scalar, Sync, Unit
+
+_COUNT_BITS = 0xFFFFF
+"""Of an mbarrier's count, as SYNCS.EXCH writes it: its complement, from bit 1 on."""
+
+
+@inner(inline=True)
+def queue_room(p, st, sm, unit, t):
+    """Tick from which the TMA's queue for loads or stores has a place, as far as is known."""
+    q = sm if unit == Unit.UTMALDG else p[Chip.SMS] + sm
+    if st.tma_queues[q, TmaQueue.LENGTH] < p[TmaFigure.QUEUE]:
+        return 0
+    return max(t + 64 * p[Chip.CYCLE], st.tma_queues[q, TmaQueue.FREE])
+
+
+@inner
+def move_box(p, x, st, w, t, row):
+    """UTMALDG, UTMASTG: gives the box that its registers name to the TMA."""
+    code, scalars, walk = x.code, x.scalars, st.warps
+    loads = code[row, Cell.UNIT] == Unit.UTMALDG
+    first = Scalar.UNIFORM + code[row, Cell.SOURCE_UNIFORM]
+    pointer = Scalar.UNIFORM + code[row, Cell.ADDRESS_UNIFORM]
+    address = scalars[w, pointer] | scalars[w, pointer + 1] << 32
+    found = -1
+    for k in range(x.maps.shape[0]):
+        if x.maps[k, Map.ADDRESS] == address:
+            found = k
+    if found < 0:
+        blame(x, st, w, row, FaultKind.MAP, 0, address)
+        return
+    dims = code[row, Cell.DIMS]
+    element = x.maps[found, Map.ELEMENT]
+    base, rows, row_bytes, stride, size = x.maps[found, Map.BASE], 1, 0, 0, element
+    for d in range(dims):
+        shape, pitch, box = (
+            x.maps[found, Map.DIMENSION + 3 * d],
+            x.maps[found, Map.DIMENSION + 3 * d + 1],
+            x.maps[found, Map.DIMENSION + 3 * d + 2],
+        )
+        at = (scalars[w, first + (2 if loads else 1) + d] ^ 0x80000000) - 0x80000000
+        low = max(at, 0)
+        count = max(0, min(at + box, shape) - low)
+        base += low * pitch
+        size *= box
+        if d == 0:
+            row_bytes = count * element
+        elif box > 1:
+            rows, stride = count, pitch
+        elif count == 0:
+            rows = 0
+    if row_bytes == 0:
+        rows = 0
+    shared = scalars[w, first]
+    if shared < x.launch[Launched.SHARED_BEGIN] or shared + size > x.launch[Launched.SHARED_END]:
+        blame(x, st, w, row, FaultKind.SHARED, 0, shared)
+    bar = -1
+    if loads:
+        bar = _barrier_at(x, st, w, row, scalars[w, first + 1])
+        if bar < 0:
+            return
+    walk[w, Walk.BASE], walk[w, Walk.ROWS], walk[w, Walk.ROW_BYTES] = base, rows, row_bytes
+    walk[w, Walk.ROW_STRIDE], walk[w, Walk.ROW], walk[w, Walk.OFFSET] = stride, 0, 0
+    enqueue(p, st, w, row, 0 if loads else 1, bar, -1, size, 0, t)
+    if loads:
+        st.counters[Counter.GLOBAL_READ_BYTES] += rows * row_bytes
+    else:
+        walk[w, BulkGroups.BOXES_LEFT] += 1
+
+
+@inner
+def wait_stores(p, x, st, w, t, row):
+    """A wait until the stores of all groups but a few have read shared memory; the tick, FAR where that is not known
+    yet."""
+    warps = st.warps
+    group = warps[w, BulkGroups.COMMITTED] - 1 - x.code[row, Cell.COUNT]
+    if group < 0:
+        return t
+    if stores_pending(p, st, p[Chip.SMS] + warps[w, Warp.SM], w, group):
+        _park(x, st, w, t, Block.BULK, 1, group, Reason.TMA_STORE)
+        return FAR
+    return max(t, group_done(st, w, group, True))
+
+
+@inner(inline=True)
+def _park(x, st, w, t, block, what, value, reason):
+    """Warp `w` waits for an event of another unit."""
+    park(st, w, block, what, value, -1, t)
+    x.scalars[w, Scalar.PARKED] = st.warps[w, Warp.ACCOUNTED] + 1
+    x.scalars[w, Scalar.PARKED_REASON] = reason
+
+
+@inner(inline=True)
+def _barrier_at(x, st, w, row, address):
+    """The mbarrier at a shared address; -1, with blame, where none has been set up."""
+    for k in range(x.mbarriers.shape[0]):
+        if x.mbarriers[k] == address:
+            return k
+    blame(x, st, w, row, FaultKind.MBARRIER, 0, address)
+    return -1
+
+
+@inner
+def synchronise(p, x, st, w, t, end, row, mask):
+    """SYNCS: sets up an mbarrier, arrives there, or waits for a phase; the tick at which warp `w` goes on, FAR where
+    that is not known yet."""
+    code = x.code
+    operation = code[row, Cell.OPERATION]
+    if mask == 0:
+        return end
+    locate(x, w, row)
+    lane, lanes = 0, 0
+    for k in range(LANES):
+        if (mask >> k) & 1:
+            lane = k if lanes == 0 else lane
+            lanes += 1
+    address = x.addresses[0, lane]
+    if operation == Sync.SETUP:
+        _set_up(p, x, st, w, row, address)
+        return end
+    bar = _barrier_at(x, st, w, row, address)
+    if bar < 0 or operation == Sync.NOTE:
+        return end
+    slot = st.warps[w, Warp.CTA]
+    value = np.int64(0)
+    if code[row, Cell.SOURCE] >= 0:
+        value = np.int64(x.registers[w, code[row, Cell.SOURCE], lane])
+    if operation == Sync.ARRIVE:
+        made = max(t, st.warps[w, Warp.SHARED_WRITTEN])
+        size = value * lanes * code[row, Cell.BYTES]
+        if size == 0:
+            made = max(made, t + p[BarrierFigure.ARRIVE_LATENCY])
+        arrive(p, x, st, slot, bar, lanes * code[row, Cell.COUNT], size, made, t)
+        return end
+    return _await_phase(p, x, st, w, t, end, row, bar, value >> 31)
+
+
+@inner(inline=True)
+def _await_phase(p, x, st, w, t, end, row, bar, parity):
+    """A wait for the phase of a parity, or (without patience) a look at it."""
+    code, bars = x.code, st.mbarriers
+    at = st.warps[w, Warp.CTA] * p[BarrierFigure.MBARRIERS] + bar
+    passed = (bars[at, Mbarrier.PHASE] & 1) != parity
+    waits = code[row, Cell.COUNT] != 0
+    write_predicate(x, w, code[row, Cell.PREDICATE0], ALL_LANES if passed or waits else 0, ALL_LANES, LANES)
+    if passed:
+        done = bars[at, Mbarrier.DONE] + p[BarrierFigure.WAIT_LATENCY]
+        return max(end, done)
+    if not waits:
+        return end
+    bars[at, Mbarrier.WAITERS] += 1
+    _park(x, st, w, t, Block.MBARRIER, bar, bars[at, Mbarrier.PHASE], Reason.MBARRIER)
+    return FAR
+
+
+@inner
+def _set_up(p, x, st, w, row, address):
+    """An mbarrier begins, with the count that a pair of uniform registers gives."""
+    bar = -1
+    for k in range(x.mbarriers.shape[0] - 1, -1, -1):
+        if x.mbarriers[k] == address or x.mbarriers[k] < 0:
+            bar = k
+    for k in range(x.mbarriers.shape[0]):
+        if x.mbarriers[k] == address:
+            bar = k
+    if bar < 0:
+        blame(x, st, w, row, FaultKind.MBARRIER, 0, address)
+        return
+    low = x.scalars[w, Scalar.UNIFORM + x.code[row, Cell.SOURCE_UNIFORM]]
+    count = (_COUNT_BITS + 1 - (low >> 1 & _COUNT_BITS)) & _COUNT_BITS
+    x.mbarriers[bar] = address
+    x.barrier_arrivals[bar] = count
+    at = st.warps[w, Warp.CTA] * p[BarrierFigure.MBARRIERS] + bar
+    for c in range(Mbarrier.WIDTH):
+        st.mbarriers[at, c] = 0
+    st.mbarriers[at, Mbarrier.PENDING] = count
