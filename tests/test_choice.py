@@ -26,6 +26,7 @@ class FakePlan:
     events: Sequence[int]
     error_percent: int = 20
     ready_events: int = 20_000
+    simpler: Sequence[int] = ()
     limits: list[int | None] = field(default_factory=list)
     ran: list[int] = field(default_factory=list)
 
@@ -90,6 +91,21 @@ def test_candidates_that_do_not_fit_are_passed_over_beyond_the_contenders() -> N
     assert set(tried.refused) == {0, 1}
     with pytest.raises(InputError, match="does not fit"):
         decide(FakePlan([100], [None], [0]))  # type: ignore[arg-type]
+
+
+def test_what_is_simpler_than_the_best_estimate_is_simulated_while_that_is_cheap() -> None:
+    plan = FakePlan([100, 110, 500, 600], [9, 8, 7, 1], [1000] * 4, simpler=[2])
+    assert chosen(plan) == 2  # the last one is no contender
+    assert plan.ran == [0, 1, 2]
+    large = FakePlan([100, 500], [9, 7], [SMALL_EVENTS] * 2, simpler=[1])
+    assert chosen(large) == 0
+
+
+@pytest.mark.parametrize("mechanism", ["tma", "warp_specialization", "multicast"])
+def test_a_small_product_is_not_faster_without_a_mechanism(mechanism: str) -> None:
+    work = "gemm m=128 n=128 k=128 dtype=bf16"
+    whole, left = simulate(work, H100), simulate(work, H100, without=[mechanism])
+    assert whole.record.time_ps <= left.record.time_ps
 
 
 SMALL, H100 = "gemm m=256 n=256 k=256 dtype=bf16", "h100-sxm"

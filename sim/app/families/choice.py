@@ -2,9 +2,10 @@
 
 An estimate states its error (`workloads.estimates`): a candidate whose estimate is within it of the best one may be the
 fastest. `auto` simulates these, the best estimate first, until what all took is `DEAREST` times what the fastest takes
-alone, or as much as a small problem costs. Tuning simulates every candidate. A candidate is given up as soon as it has
-taken longer than the fastest so far. What a simulation costs is counted in events of the engine and not in seconds, so
-that every machine chooses alike.
+alone, or as much as a small problem costs; within the latter, it also simulates what the best estimate has without one
+of its mechanisms, whatever the estimates say. Tuning simulates every candidate. A candidate is given up as soon as it
+has taken longer than the fastest so far. What a simulation costs is counted in events of the engine and not in seconds,
+so that every machine chooses alike.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None) -> 
     wanted = contenders(plan, tune)
     count = len(wanted) if tune else min(len(wanted), DEAREST)  # that will run, about; more where they are small
     for number in _order(plan, wanted):
-        if runs and (number not in wanted or not (tune or _worth_it(runs, costs))):
+        if runs and not (tune or _wanted(plan, number, wanted, runs, costs)):
             break
         limit_ps = min((ran.device_ps for ran in runs.values()), default=None)
         share = part(progress, min(len(costs), count - 1), count)
@@ -93,11 +94,18 @@ def cost_of(plan: Plan, ran: Ran) -> int:
 
 
 def _order(plan: Plan, wanted: list[int]) -> Iterator[int]:
-    yield from wanted
-    yield from range(len(wanted), len(plan.candidates))
+    """Contenders, what is simpler than the best of them, the rest."""
+    first = dict.fromkeys([*wanted, *plan.simpler])
+    yield from first
+    yield from (number for number in range(len(plan.candidates)) if number not in first)
 
 
-def _worth_it(runs: Mapping[int, Ran], costs: Mapping[int, int]) -> bool:
+def _wanted(plan: Plan, number: int, wanted: list[int], runs: Mapping[int, Ran], costs: Mapping[int, int]) -> bool:
     """Whether one more candidate, as dear as the dearest so far, stays within what choosing may cost."""
-    fastest = min(runs, key=lambda number: runs[number].device_ps)
-    return sum(costs.values()) + max(costs.values()) <= max(SMALL_EVENTS, DEAREST * costs[fastest])
+    most = SMALL_EVENTS
+    if number in wanted:
+        fastest = min(runs, key=lambda number: runs[number].device_ps)
+        most = max(most, DEAREST * costs[fastest])
+    elif number not in plan.simpler:
+        return False
+    return sum(costs.values()) + max(costs.values()) <= most

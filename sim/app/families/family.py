@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -86,6 +86,10 @@ class Plan(Protocol):
     @property
     def candidates(self) -> Sequence[tuple[str, int]]:
         """Schedules as they are typed, with their estimated cycles, the best first; none where there is no choice."""
+
+    @property
+    def simpler(self) -> Collection[int]:
+        """Numbers of the candidates that are the best one without a mechanism."""
 
     @property
     def error_percent(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
@@ -38,7 +38,7 @@ from sim.host.scopes import SCOPES, Replayed
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
-from workloads.gpu.select import choose
+from workloads.gpu.select import choose, simpler
 from workloads.graphs import Graph, GraphOperator
 from workloads.ops import AllReduce, Collective, CopyH2D, Operator
 from workloads.registry import builder, schedules
@@ -77,7 +77,7 @@ class Gpu:
             for option in ("check", "exact"):
                 if getattr(request, option):
                     raise InputError(f"{option}: {op.program.name} is a compiled kernel, {_COMPILED[option]}")
-        return OperatorPlan(request, spec, conditions, op, _configurations(request, op, spec))
+        return OperatorPlan(request, spec, conditions, op, *_configurations(request, op, spec))
 
     def listing(self, request: Request, number: int = 0) -> str:
         """The kernels as text with the cost of each instruction; of a graph, its steps."""
@@ -89,7 +89,7 @@ class Gpu:
         op = operator_on(request.asked, spec)
         if isinstance(op, OwnProgram) and _is_compiled(op):
             return _compiled_listing(op.program, spec)
-        return program_listing(program_of(op, spec, _configurations(request, op, spec)[number][0]), spec)
+        return program_listing(program_of(op, spec, _configurations(request, op, spec)[0][number][0]), spec)
 
     def row(self, row: Row) -> Request:
         """A row of reference data in its source's environment."""
@@ -125,6 +125,7 @@ class Gpu:
                 cold_code=environment.code == "cold",
                 linear_tiles=environment.raster.get(row.dtype) == "linear",
                 host_call_ps=round(environment.host_call_us.get(schedule, 0) * 1e6),
+                library=True,
             ),
         )
 
@@ -194,14 +195,19 @@ def operator_on(asked: Operator | Graph, spec: GpuSpec) -> Operator:
     return op
 
 
-def _configurations(request: Request, op: Operator, spec: GpuSpec) -> list[tuple[Any, int]]:
-    """The kernels that could run, with their estimated times in picoseconds, the best first."""
+def _configurations(request: Request, op: Operator, spec: GpuSpec) -> tuple[list[tuple[Any, int]], tuple[int, ...]]:
+    """The kernels that could run, with their estimated times in picoseconds, the best first; then numbers of those that
+    are the best one without a mechanism. Libraries, which measured rows are of, have none of these."""
     if isinstance(op, OwnProgram):
-        return [(held_schedule(op, request.schedule, request.without), 0)]
+        return [(held_schedule(op, request.schedule, request.without), 0)], ()
     found = choose(op, spec, request.schedule, request.without).candidates
-    if not request.bench.linear_tiles:
-        return found
-    return [(replace(c, group=1) if isinstance(c, ThreadblockConfig) else c, time_ps) for c, time_ps in found]
+    if request.bench.linear_tiles:
+        found = [(replace(c, group=1) if isinstance(c, ThreadblockConfig) else c, time_ps) for c, time_ps in found]
+    if request.schedule != "auto" or request.without or request.bench.library:
+        return found, ()
+    others = dict(simpler(op, spec, found[0][0]))
+    found = [*found, *(other for other in others.items() if other[0] not in dict(found))]
+    return found, tuple(number for number, (config, _) in enumerate(found) if config in others)
 
 
 def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
@@ -232,13 +238,15 @@ def operator_work(op: Operator, program: Program, estimate_ps: int) -> Work:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """An operator with its candidates. configurations: with their estimated times in picoseconds, the best first."""
+    """An operator with its candidates. configurations: with their estimated times in picoseconds, the best first;
+    simpler: numbers of those that are the best one without a mechanism."""
 
     request: Request
     spec: GpuSpec
     conditions: Conditions
     op: Operator
     configurations: Sequence[tuple[Any, int]]
+    simpler: tuple[int, ...] = ()
 
     overview = Wanted()
 
@@ -318,6 +326,7 @@ class GraphPlan:
     planned: PlannedGraph
 
     candidates = ()
+    simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
 
     @property

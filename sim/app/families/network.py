@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from arch.errors import InputError
 from sim.app.families.choice import Tried, decide
@@ -29,6 +30,7 @@ class NetworkPlan:
     op: NetworkFile
 
     candidates = ()
+    simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
     overview = Wanted()
 

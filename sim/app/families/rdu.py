@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -135,6 +135,7 @@ class ProgramPlan:
     op: Operator
     configurations: Sequence[tuple[Any, int]]
 
+    simpler: ClassVar[tuple[int, ...]] = ()
     overview = Wanted()
 
     @property
@@ -199,6 +200,7 @@ class AllReducePlan:
     op: AllReduce
 
     candidates = ()
+    simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
     overview = Wanted()
 
@@ -246,6 +248,7 @@ class CopyPlan:
     op: CopyH2D
 
     candidates = ()
+    simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
     overview = Wanted()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from arch.errors import InputError
 from arch.tpu import TpuSpec
@@ -109,6 +109,7 @@ class ProgramPlan:
     op: Operator
     configurations: Sequence[tuple[Config | str, int]]
 
+    simpler: ClassVar[tuple[int, ...]] = ()
     overview = Wanted()
 
     @property

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Writes into docs/studies.md how well the ratio of two machines is predicted.
+
+    tilewave validate --reference pairs.csv --json > results.json
+    scripts/ratio_tables.py results.json [MORE.json ...] [--machines A B] [--page FILE]
+    scripts/ratio_tables.py --pairs pairs.csv [--most-us T] [--machines A B]
+
+Each file is what `tilewave validate --json` prints. Rows of one operator, format, shape and source that both machines
+have are a pair: its measured ratio is the time on A over that on B, its error the predicted ratio over the measured
+one, less 1. `--pairs` writes the packaged rows that have a partner, of measured times up to T, for `validate` to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from arch.errors import InputError
+from sim.app.cost import version
+from workloads.silicon import Row, packaged_rows
+from workloads.silicon.rows import COLUMNS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "studies.md"
+BEGIN, END = "<!-- ratios of machines: scripts/ratio_tables.py -->", "<!-- end of ratios -->"
+MACHINES = ("a100-sxm4-80gb", "h100-sxm")
+SIZES = ((10, "under 10 us"), (100, "10 to 100 us"), (float("inf"), "over 100 us"))
+"""By the measured time on the second machine."""
+WORST = 5
+_PAIR = ("op", "dtype", "shape", "source", "scope")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One shape on both machines. measured, predicted: time on the first over that on the second. errors: of the
+    simulated time on each, as a share of the measured one. time_us: measured on the second."""
+
+    op: str
+    shape: str
+    dtype: str
+    measured: float
+    predicted: float
+    errors: tuple[float, float]
+    time_us: float
+
+    @property
+    def error(self) -> float:
+        """Of the ratio."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def kind(self) -> str:
+        """The operator; attention of one query a sequence is another one."""
+        return "decode attention" if self.op == "attention" and " seq_q=1 " in f" {self.shape} " else self.op
+
+
+def read(paths: Iterable[str], machines: Sequence[str]) -> list[Pair]:
+    """The pairs of some files, in the order of their rows. InputError for what is none."""
+    found: dict[tuple[str, ...], dict[str, dict[str, Any]]] = defaultdict(dict)
+    for path in paths:
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            for row in document["rows"]:
+                if row["machine"] in machines:
+                    found[tuple(row[key] for key in _PAIR)].setdefault(row["machine"], row)
+        except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: not what tilewave validate --json prints: {error}") from None
+    return [_pair(*(rows[name] for name in machines)) for rows in found.values() if len(rows) == 2]
+
+
+def _pair(a: dict[str, Any], b: dict[str, Any]) -> Pair:
+    errors = tuple(row["simulated_us"] / row["compared_us"] - 1 for row in (a, b))
+    measured, predicted = (a[key] / b[key] for key in ("compared_us", "simulated_us"))
+    return Pair(a["op"], a["shape"], a["dtype"], measured, predicted, (errors[0], errors[1]), b["compared_us"])
+
+
+def tables(pairs: Sequence[Pair], machines: Sequence[str], made: str) -> str:
+    """What stands between the markers. InputError without a pair."""
+    if not pairs:
+        raise InputError(f"no shape that both {' and '.join(machines)} have")
+    a, b = machines
+    lines = [
+        f"{made}: {len(pairs)} shapes. Error of the ratio of the times on {a} and {b}; below 0 the",
+        f"simulator favours {a}.",
+        "",
+        f"| operator | size ({b}) | shapes | mean error | bias | worst | bias of {a} | of {b} |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[str, str], list[Pair]] = {("all", ""): list(pairs)}
+    for kind in sorted({pair.kind for pair in pairs}):
+        some = [pair for pair in pairs if pair.kind == kind]
+        groups[kind, "all"] = some
+        for least, (most, name) in zip((0.0, *(size for size, _ in SIZES)), SIZES, strict=False):
+            if sized := [pair for pair in some if least <= pair.time_us < most]:
+                groups[kind, name] = sized
+    for (kind, size), some in groups.items():
+        errors = [100 * pair.error for pair in some]
+        cells = (
+            *(kind, size, str(len(some)), f"{statistics.fmean(map(abs, errors)):.1f} %"),
+            *(f"{statistics.fmean(errors):+.1f} %", f"{max(errors, key=abs):+.0f} %"),
+            *(f"{100 * statistics.fmean(pair.errors[side] for pair in some):+.1f} %" for side in (0, 1)),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| shape | measured ratio | predicted | off by |", "|---|---|---|---|"]
+    for pair in sorted(pairs, key=lambda pair: -abs(pair.error))[:WORST]:
+        ratios = f"{pair.measured:.2f} | {pair.predicted:.2f} | {100 * pair.error:+.0f} %"
+        lines.append(f"| `{pair.op} {pair.shape} dtype={pair.dtype}` | {ratios} |")
+    return "\n".join(lines)
+
+
+def write(page: Path, text: str) -> None:
+    """Puts the text between the markers of the page; InputError where it has none."""
+    document = page.read_text(encoding="utf-8")
+    if BEGIN not in document or END not in document:
+        raise InputError(f"{page}: has no markers; the tables go between {BEGIN} and {END}")
+    before, _, rest = document.partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def partners(rows: Sequence[Row], machines: Sequence[str], most_us: float) -> list[Row]:
+    """Rows whose shape both machines have, none of which takes longer; one a machine and shape."""
+    found: dict[tuple[str, ...], dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        if row.machine in machines:
+            found[tuple(getattr(row, key) for key in _PAIR)].setdefault(row.machine, row)
+    some = [list(pair.values()) for pair in found.values() if len(pair) == 2]
+    return [row for pair in some if all(row.time_us <= most_us for row in pair) for row in pair]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("files", nargs="*", metavar="FILE")
+    parser.add_argument("--machines", nargs=2, default=list(MACHINES), metavar=("A", "B"))
+    parser.add_argument("--pairs", type=Path, metavar="FILE", help="write the rows of pairs, and do nothing else")
+    parser.add_argument("--most-us", type=float, default=float("inf"), metavar="T")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args(words)
+    try:
+        if options.pairs:
+            rows = partners(packaged_rows(), options.machines, options.most_us)
+            with options.pairs.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+                writer.writeheader()
+                writer.writerows(row.as_dict() for row in rows)
+            print(f"{len(rows) // 2} pairs")
+            return 0
+        made = f"Made on {datetime.now(UTC).date().isoformat()} with tilewave {version()}"
+        write(options.page, tables(read(options.files, options.machines), options.machines, made))
+    except InputError as error:
+        print(f"ratio_tables: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Tables of ratios: pairs by hand, a page that keeps its text, rows that have a partner."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.ratio_tables import BEGIN, END, main
+
+A, B = "a100-sxm4-80gb", "h100-sxm"
+
+
+def row(machine: str, shape: str, measured: float, simulated: float, **fields: Any) -> dict[str, Any]:
+    """A row as `tilewave validate --json` prints it."""
+    known = {"op": "gemm", "dtype": "bf16", "source": "x", "scope": "kernel"}
+    return {**known, "machine": machine, "shape": shape, "compared_us": measured, "simulated_us": simulated, **fields}
+
+
+def test_pairs_by_hand(tmp_path: Path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "results.json"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    rows = [
+        *(row(A, "m=1", 20, 22), row(B, "m=1", 10, 10)),  # 2.0 measured, 2.2 predicted
+        *(row(A, "m=2", 6, 6), row(B, "m=2", 3, 4)),  # 2.0 measured, 1.5 predicted
+        *(row(A, "m=3", 6, 6), row("t4", "m=3", 3, 3), row(B, "m=3", 3, 3, dtype="fp8")),
+        *(row(A, "seq_q=1 k=2", 8, 8, op="attention"), row(B, "seq_q=1 k=2", 4, 4, op="attention")),
+    ]
+    results.write_text(json.dumps({"rows": rows}))
+    assert main([str(results), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "3 shapes" in text
+    assert "| all |  | 3 | 11.7 % | -5.0 % | -25 % | +3.3 % | +11.1 % |" in text
+    assert "| gemm | under 10 us | 1 | 25.0 % | -25.0 % | -25 % | +0.0 % | +33.3 % |" in text
+    assert "| gemm | 10 to 100 us | 1 | 10.0 % | +10.0 % | +10 % | +10.0 % | +0.0 % |" in text
+    assert "| decode attention | all | 1 |" in text
+    assert "| `gemm m=2 dtype=bf16` | 2.00 | 1.50 | -25 % |" in text
+
+
+def test_what_is_no_result_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("[]")
+    assert main([str(other), "--page", str(other)]) == 2
+    assert "not what tilewave validate --json prints" in capsys.readouterr().err
+    other.write_text('{"rows": []}')
+    assert main([str(other), "--page", str(other)]) == 2
+    assert "no shape that both" in capsys.readouterr().err
+
+
+def test_rows_that_have_a_partner(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    assert main(["--pairs", str(path), "--most-us", "20"]) == 0
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["machine"] for row in rows} == {A, B}
+    assert all(float(row["time_us"]) <= 20 for row in rows)
+    shapes = [(row["op"], row["dtype"], row["shape"], row["source"]) for row in rows]
+    assert len(shapes) == 2 * len(set(shapes)) > 20
