@@ -16,7 +16,7 @@ from arch.spec import MachineSpec
 from sim.app.asked import asked_of
 from sim.app.cost import Cost, version
 from sim.app.families import family_of
-from sim.app.families.choice import Tried, contenders, decide
+from sim.app.families.choice import Memory, Tried, contenders, decide
 from sim.app.families.family import Family, Plan, Ran
 from sim.app.families.network import NetworkPlan
 from sim.app.families.request import Progress, Request, part
@@ -209,10 +209,11 @@ def trace(
 # ---------------------------------------------------------------------------------------------------- the pipeline
 
 
-def run(request: Request, progress: Progress | None = None) -> RunRecord:
-    """Runs what is asked for, with the candidates that may be the best, and records the fastest."""
+def run(request: Request, progress: Progress | None = None, memory: Memory | None = None) -> RunRecord:
+    """Runs what is asked for, with the candidates that may be the best, and records the fastest. memory: of what
+    simulations of its candidates gave before."""
     cost, plan = Cost(), _plan(request)
-    return _record(request, plan, decide(plan, request.tune, progress), cost)
+    return _record(request, plan, decide(plan, request.tune, progress, memory), cost)
 
 
 def run_recorded(request: Request, progress: Progress | None = None) -> tuple[RunRecord, Callable[[], Timeline]]:

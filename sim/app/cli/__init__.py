@@ -8,6 +8,7 @@ Everything heavy is imported by the command that needs it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import threading
@@ -194,6 +195,7 @@ def _run(options: argparse.Namespace) -> int:
     from sim.app.cli.progress import Progress
     from sim.app.report.report import Report
     from sim.app.run import request_of, run, run_recorded
+    from sim.app.study.candidates import Candidates
     from workloads.ops import GRAPHS
 
     if options.profile and options.operator not in (*GRAPHS, *PROFILED):
@@ -203,8 +205,8 @@ def _run(options: argparse.Namespace) -> int:
         _show_array(options, movie)
     how = {"schedule": options.schedule, "program": options.program, **_conditions(options)}
     asked = request_of(workload, options.arch, **how)
-    with Progress(text) as progress:
-        record, timeline = run_recorded(asked, progress) if page else (run(asked, progress), None)
+    with Progress(text) as progress, contextlib.closing(Candidates(asked)) as known:
+        record, timeline = run_recorded(asked, progress) if page else (run(asked, progress, known), None)
     report = Report(record)
     if options.profile:
         _print_profile(report, options.json)

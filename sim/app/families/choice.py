@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from arch.errors import InputError
 from sim.app.families.family import LateError, Plan, Ran
@@ -25,11 +26,58 @@ SMALL_EVENTS = 400_000
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What the simulation of a candidate gave, as it is remembered. cycles, device_ps: None of one that was given up.
+    limit_ps: that it was given. events: of the engine."""
+
+    events: int
+    limit_ps: int | None = None
+    cycles: int | None = None
+    device_ps: int | None = None
+
+
+class Memory(Protocol):
+    """What simulations of a request's candidates gave, by schedule."""
+
+    def get(self, schedule: str) -> Kept | None:
+        """What one gave; None if that is not known."""
+
+    def put(self, schedule: str, kept: Kept) -> None:
+        """Remembers it."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A candidate whose simulation is remembered: enough to choose by."""
+
+    cycles: int
+    device_ps: int
+    events: int
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """As `Ran.counts`."""
+        return {"events": self.events}
+
+
+@dataclass(frozen=True)
+class Late:
+    """A candidate that was given up. events: of the engine until then."""
+
+    events: int
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """As `Ran.counts`."""
+        return {"events": self.events}
+
+
+@dataclass(frozen=True)
 class Tried:
     """What became of candidates, by their number: those that have run, those that were refused, with the reason, and
     those that were given up, with the time in picoseconds than which they take longer. events: what all cost."""
 
-    runs: Mapping[int, Ran]
+    runs: Mapping[int, Ran | Timed]
     refused: Mapping[int, InputError] = field(default_factory=dict)
     late: Mapping[int, int] = field(default_factory=dict)
     events: int = 0
@@ -42,7 +90,9 @@ class Tried:
     @property
     def best(self) -> Ran:
         """What came of it."""
-        return self.runs[self.chosen]
+        best = self.runs[self.chosen]
+        assert not isinstance(best, Timed)
+        return best
 
 
 def contenders(plan: Plan, tune: bool = False) -> list[int]:
@@ -57,12 +107,13 @@ def contenders(plan: Plan, tune: bool = False) -> list[int]:
     return [number for number in numbers if 100 * plan.candidates[number][1] <= limit]
 
 
-def decide(plan: Plan, tune: bool = False, progress: Progress | None = None) -> Tried:
+def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, memory: Memory | None = None) -> Tried:
     """Simulates candidates as far as choosing is worth it; InputError where none fits the machine.
 
-    Candidates that do not fit are passed over, beyond the contenders if need be.
+    Candidates that do not fit are passed over, beyond the contenders if need be. What `memory` knows is not simulated
+    again, but for what is chosen; it counts as if it were, so that the choice is the same with and without it.
     """
-    runs: dict[int, Ran] = {}
+    runs: dict[int, Ran | Timed] = {}
     refused: dict[int, InputError] = {}
     late: dict[int, int] = {}
     costs: dict[int, int] = {}
@@ -74,21 +125,48 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None) -> 
         limit_ps = min((ran.device_ps for ran in runs.values()), default=None)
         share = part(progress, min(len(costs), count - 1), count)
         try:
-            runs[number] = plan.run(number, share, limit_ps=limit_ps)
-            costs[number] = cost_of(plan, runs[number])
+            ran = _simulated(plan, number, share, limit_ps, memory if len(wanted) > 1 else None)
         except TooMuchError:
             raise
         except InputError as error:
             refused[number] = error
-        except LateError as error:
+            continue
+        costs[number] = cost_of(plan, ran)
+        if isinstance(ran, Late):
             late[number] = limit_ps or 0
-            costs[number] = error.events + plan.ready_events
+        else:
+            runs[number] = ran
     if not runs:
         raise next(iter(refused.values()))
-    return Tried(runs, refused, late, sum(costs.values()))
+    tried = Tried(runs, refused, late, sum(costs.values()))
+    if isinstance(runs[tried.chosen], Timed):
+        runs[tried.chosen] = plan.run(tried.chosen, progress)
+    return tried
 
 
-def cost_of(plan: Plan, ran: Ran) -> int:
+def _simulated(
+    plan: Plan, number: int, progress: Progress | None, limit_ps: int | None, memory: Memory | None
+) -> Ran | Timed | Late:
+    """A candidate's simulation under a limit, or what is remembered of it: only what would be the same again."""
+    schedule = plan.candidates[number][0] if plan.candidates else ""
+    kept = memory.get(schedule) if memory else None
+    if kept is not None and kept.device_ps is not None and kept.cycles is not None:
+        if limit_ps is None or kept.device_ps <= limit_ps or kept.limit_ps == limit_ps:
+            return Timed(kept.cycles, kept.device_ps, kept.events)
+    elif kept is not None and kept.limit_ps == limit_ps:
+        return Late(kept.events)
+    try:
+        ran = plan.run(number, progress, limit_ps=limit_ps)
+    except LateError as error:
+        if memory:
+            memory.put(schedule, Kept(error.events, limit_ps))
+        return Late(error.events)
+    if memory:
+        memory.put(schedule, Kept(ran.counts.get("events", 0), limit_ps, ran.cycles, ran.device_ps))
+    return ran
+
+
+def cost_of(plan: Plan, ran: Ran | Timed | Late) -> int:
     """What simulating a candidate cost, in events."""
     return ran.counts.get("events", 0) + plan.ready_events
 
@@ -100,7 +178,9 @@ def _order(plan: Plan, wanted: list[int]) -> Iterator[int]:
     yield from (number for number in range(len(plan.candidates)) if number not in first)
 
 
-def _wanted(plan: Plan, number: int, wanted: list[int], runs: Mapping[int, Ran], costs: Mapping[int, int]) -> bool:
+def _wanted(
+    plan: Plan, number: int, wanted: list[int], runs: Mapping[int, Ran | Timed], costs: Mapping[int, int]
+) -> bool:
     """Whether one more candidate, as dear as the dearest so far, stays within what choosing may cost."""
     most = SMALL_EVENTS
     if number in wanted:

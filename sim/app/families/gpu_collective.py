@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class CollectivePlan:
     op: Collective
 
     overview = Wanted()
+    simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
 
     @property
