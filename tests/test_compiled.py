@@ -57,7 +57,6 @@ def test_the_report_says_where_in_the_source_warps_spent_their_time(capsys: pyte
     [
         (("gemm", "m=64", "n=64", "k=64", "--grid", "3", "--arch", "t4"), "--grid goes with --triton FILE:KERNEL or"),
         (ADD, "--cubin needs --grid"),
-        ((*ADD, "--grid", "16", *PARAMETERS, "--check"), "add is a compiled kernel, whose floating-point values"),
         ((*ADD, "--grid", "16", *PARAMETERS, "--exact"), "add is a compiled kernel, whose instructions always"),
         ((*ADD, "--grid", "0"), "--grid 0: must be one to three whole numbers"),
         ((*ADD, "--grid", "1", "--num-warps", "4"), "--num-warps goes with --triton"),

@@ -5,42 +5,46 @@ As text a launch is `kernel.cubin:add grid=128 block=128 x=fp32[65536] n=65536`:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
-from sim.gpu.language import GlobalTensor, Program
+from sim.gpu.language import GlobalTensor
 from sim.gpu.sass.cubin import CompiledKernel, read_compiled
-from sim.gpu.sass.kernel import Pointer, TensorMap, Value, sass_program
+from sim.gpu.sass.kernel import Pointer, SassLaunchProgram, TensorMap, Value, sass_program
 from workloads.compiled_arguments import Argument, ArrayArgument, Dimensions, read_argument, read_dimensions
-from workloads.written import CUBIN, OwnProgram, ProgramFile, sources_sha256
+from workloads.written import CUBIN, WORD, OwnProgram, ProgramFile, function_of, sources_sha256, told
 
-_LAUNCH = ("grid", "block", "shared")
+_LAUNCH = ("grid", "block", "shared", "reference")
 
 
 @dataclass(frozen=True)
 class CubinKernel(ProgramFile):
     """A kernel of a cubin, with its launch. function: its name, empty for the only one. arguments: of its parameters,
-    in their order. shared_bytes: dynamic shared memory."""
+    in their order. shared_bytes: dynamic shared memory. oracle: `FILE.py:FUNCTION`, which gives what the kernel
+    writes, by name, from its arrays by name."""
 
     grid: Dimensions = (1, 1, 1)
     block: Dimensions = (1, 1, 1)
     shared_bytes: int = 0
+    oracle: str = ""
 
     def __str__(self) -> str:
         name = f"{self.path}:{self.function}" if self.function else self.path
         shared = [f"shared={self.shared_bytes}"] if self.shared_bytes else []
         pairs = [f"{name}={value}" for name, value in self.arguments]
+        pairs += [f"reference={self.oracle}"] if self.oracle else []
         return " ".join([name, f"grid={short(self.grid)}", f"block={short(self.block)}", *shared, *pairs])
 
     def on(self, machine: Any) -> OwnProgram:
         """The launch as a program."""
         compiled = read_compiled(self.path, self.function)
         shared = self.shared_bytes + compiled.shared_bytes
-        return OwnProgram(str(self), launched(compiled, self.grid, self.block, self.arguments, shared, "cubin"))
+        program = launched(compiled, self.grid, self.block, self.arguments, shared, "cubin")
+        return OwnProgram(str(self), replace(program, expected=expected_of(self.oracle)))
 
 
 def read_cubin(words: Sequence[str]) -> CubinKernel:
@@ -55,10 +59,11 @@ def read_cubin(words: Sequence[str]) -> CubinKernel:
     if not shared.isdigit():
         raise InputError(f"{words[0]} shared={shared}: must be a whole number of bytes")
     arguments = tuple((name, read_argument(value)) for name, value in pairs.items() if name not in _LAUNCH)
+    reference = pairs.get("reference", "")
     return CubinKernel(
-        match["path"], match["kernel"] or "", arguments, launch_sha256(match["path"], arguments),
+        match["path"], match["kernel"] or "", arguments, launch_sha256(match["path"], arguments, reference),
         grid=read_dimensions("grid", pairs["grid"]), block=read_dimensions("block", pairs["block"]),
-        shared_bytes=int(shared),
+        shared_bytes=int(shared), oracle=reference,
     )  # fmt: skip
 
 
@@ -75,9 +80,29 @@ def pairs_of(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def launch_sha256(path: str, arguments: Sequence[tuple[str, Argument]]) -> str:
-    """Hash of a kernel's file and of what its arrays hold."""
+def expected_of(reference: str) -> Callable[..., Mapping[str, Any]] | None:
+    """The function that `FILE.py:FUNCTION` names, called with arrays by name; None without one."""
+    if not reference:
+        return None
+    match = WORD.fullmatch(reference)
+    if match is None:
+        raise InputError(f"reference={reference}: must be FILE.py:FUNCTION")
+    made = function_of(match["path"], match["function"])
+
+    def expected(arrays: dict[str, Any]) -> Mapping[str, Any]:
+        with told(match["path"]):
+            found = made(arrays)
+            if not isinstance(found, dict):
+                raise InputError(f"{reference} gives {type(found).__name__}, not arrays by name")
+        return found
+
+    return expected
+
+
+def launch_sha256(path: str, arguments: Sequence[tuple[str, Argument]], reference: str = "") -> str:
+    """Hash of a kernel's file, of what its arrays hold, and of its reference's file."""
     hashes = [sources_sha256(path)]
+    hashes += [sources_sha256(reference.partition(":")[0])] if reference else []
     hashes += [sources_sha256(one.file) for _, one in arguments if isinstance(one, ArrayArgument) and one.file]
     return hashes[0] if len(hashes) == 1 else sha256("".join(hashes).encode()).hexdigest()
 
@@ -98,7 +123,7 @@ def launched(
     *,
     constants: Mapping[str, Any] | None = None,
     expanded: bool = False,
-) -> Program:
+) -> SassLaunchProgram:
     """A launch as a program; InputError where arguments do not fit the kernel's parameters.
 
     constants: that blocks of tensor maps name. expanded: extents and strides of an array follow its tensor map as

@@ -6,19 +6,20 @@ Integers are specialised as Triton's just-in-time compiler does: by divisibility
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from arch.errors import InputError
 from arch.near import hint
 from sim.gpu.sass.cubin import CompiledKernel, disassemble, kernel_of
-from workloads.compiled import launch_sha256, launched, pairs_of, short
+from workloads.compiled import expected_of, launch_sha256, launched, pairs_of, short
 from workloads.compiled_arguments import Argument, ArrayArgument, Dimensions, read_argument, read_constant, read_grid
+from workloads.triton_reference import Interpreted, interpreted
 from workloads.written import WORD, OwnProgram, ProgramFile, function_of, told
 
 _TYPES = {
@@ -45,13 +46,14 @@ class TritonLaunch(ProgramFile):
 
     arguments: by parameter, arrays and numbers. constants: of its `tl.constexpr` parameters. grid: CTAs, or an
     expression of arguments and constants. fn: the kernel itself, where it is not to be read from a file; call: gives
-    the grid, as in Triton.
+    the grid, as in Triton. oracle: `FILE.py:FUNCTION` in place of Triton's interpreter, as of `CubinKernel`.
     """
 
     grid: Dimensions | str = (1, 1, 1)
     constants: tuple[tuple[str, Any], ...] = ()
     num_warps: int = 4
     num_stages: int = 3
+    oracle: str = ""
     fn: Any = field(default=None, compare=False)
     call: Callable[[Mapping[str, Any]], Sequence[int]] | None = field(default=None, compare=False)
 
@@ -59,6 +61,7 @@ class TritonLaunch(ProgramFile):
         grid = self.grid if isinstance(self.grid, str) else short(self.grid)
         pairs = [f"{name}={value}" for name, value in (*self.arguments, *self.constants)]
         options = [f"{_WARPS}={self.num_warps}", f"{_STAGES}={self.num_stages}"]
+        options += [f"reference={self.oracle}"] if self.oracle else []
         return " ".join([f"{self.path}:{self.function}", f"grid={grid}", *pairs, *options])
 
     @property
@@ -79,7 +82,8 @@ class TritonLaunch(ProgramFile):
             f"triton {version} warps {self.num_warps} stages {self.num_stages}",
             constants=dict(asked.constants), expanded=True,
         )  # fmt: skip
-        return OwnProgram(str(self), program)
+        expected = expected_of(self.oracle) or partial(_interpreted, asked, kernel)
+        return OwnProgram(str(self), replace(program, expected=expected))
 
     def _grid(self) -> Dimensions:
         numbers = {**dict(self.arguments), **dict(self.constants)}
@@ -141,7 +145,7 @@ def read_triton(words: Sequence[str], kernel: Any) -> TritonLaunch:
     match = WORD.fullmatch(words[0])
     assert match is not None, words
     pairs = pairs_of(words)
-    grid = pairs.pop("grid", "")
+    grid, reference = pairs.pop("grid", ""), pairs.pop("reference", "")
     if not grid:
         raise InputError(f"{words[0]}: is a Triton kernel, which needs grid=, such as grid=324 or grid=cdiv(M,BM)")
     options = {name: pairs.pop(name, default) for name, default in ((_WARPS, "4"), (_STAGES, "3"))}
@@ -152,8 +156,8 @@ def read_triton(words: Sequence[str], kernel: Any) -> TritonLaunch:
     arguments = tuple((name, read_argument(value)) for name, value in pairs.items() if name in free)
     constants = tuple((name, read_constant(value)) for name, value in pairs.items() if name not in free)
     return TritonLaunch(
-        match["path"], match["function"], arguments, launch_sha256(match["path"], arguments), grid=grid,
-        constants=constants, num_warps=int(options[_WARPS]), num_stages=int(options[_STAGES]),
+        match["path"], match["function"], arguments, launch_sha256(match["path"], arguments, reference), grid=grid,
+        constants=constants, num_warps=int(options[_WARPS]), num_stages=int(options[_STAGES]), oracle=reference,
     )  # fmt: skip
 
 
@@ -192,6 +196,18 @@ def _with_heuristics(kernel: Any, asked: TritonLaunch) -> dict[str, Any]:
     return constants
 
 
+def _interpreted(asked: TritonLaunch, kernel: Any, arrays: dict[str, Any]) -> dict[str, Any]:
+    """The arrays behind a launch by Triton's interpreter."""
+    constants = dict(asked.constants)
+    values = {
+        name: (value.dtype, value.extents(constants) if value.block else ())
+        if isinstance(value, ArrayArgument)
+        else value
+        for name, value in (*asked.arguments, *asked.constants)
+    }
+    return interpreted(Interpreted(asked.path, asked.function, asked._grid(), values, arrays))
+
+
 _Compiled = tuple[CompiledKernel, list[str], int, str]
 
 
@@ -218,7 +234,7 @@ class _Source:
     attributes: dict[tuple[int], Any] = field(compare=False)
 
 
-@functools.lru_cache(maxsize=64)
+@lru_cache(maxsize=64)
 def _made(key: tuple[Any, ...], source: _Source) -> _Compiled:
     """What the compiler makes, kept by its key."""
     import triton

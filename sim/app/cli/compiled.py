@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _TRITON = ("arg", "const", "num_warps", "num_stages", "autotune")
 _CUBIN = ("kernel", "block", "param", "shared")
-_BOTH = ("grid",)
+_BOTH = ("grid", "reference")
 
 
 def add_compiled(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +31,7 @@ def add_compiled(parser: argparse.ArgumentParser) -> None:
     add("--const", action="append", default=[], metavar="N=V", help="a tl.constexpr of a Triton kernel")
     add("--num-warps", type=int, metavar="N", help="warps of a Triton kernel's CTA (4)")
     add("--num-stages", type=int, metavar="N", help="stages of a Triton kernel's pipelines (3)")
+    add("--reference", metavar="FILE:FUNC", help="what --check compares with: arrays by name from arrays by name")
     add("--autotune", action="store_true", help="run every configuration of the @triton.autotune list, and rank them")
     add("--kernel", metavar="NAME", help="which kernel of the cubin")
     add("--block", metavar="X,Y,Z", help="threads of a CTA of a cubin's kernel")
@@ -78,9 +79,9 @@ def _triton(options: argparse.Namespace) -> ProgramFile:
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise InputError(f"--{_word(name)} {getattr(options, name)}: must be at least 1")
     return TritonLaunch(
-        match["path"], match["function"], arguments, launch_sha256(match["path"], arguments),
+        match["path"], match["function"], arguments, launch_sha256(match["path"], arguments, options.reference or ""),
         grid=options.grid.replace(" ", ""), constants=constants, num_warps=options.num_warps or 4,
-        num_stages=options.num_stages or 3,
+        num_stages=options.num_stages or 3, oracle=options.reference or "",
     )  # fmt: skip
 
 
@@ -92,7 +93,8 @@ def _cubin(options: argparse.Namespace) -> ProgramFile:
         raise InputError("--cubin needs --block, the threads of a CTA, such as --block 128")
     parameters = tuple((name, read_argument(value)) for name, value in read_pairs("--param", options.param).items())
     return CubinKernel(
-        options.cubin, options.kernel or "", parameters, launch_sha256(options.cubin, parameters),
+        options.cubin, options.kernel or "", parameters,
+        launch_sha256(options.cubin, parameters, options.reference or ""),
         grid=read_dimensions("--grid", options.grid), block=read_dimensions("--block", options.block),
-        shared_bytes=options.shared or 0,
+        shared_bytes=options.shared or 0, oracle=options.reference or "",
     )  # fmt: skip

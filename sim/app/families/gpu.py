@@ -73,10 +73,8 @@ class Gpu:
         if _is_graph(request.asked):
             return GraphPlan(request, spec, conditions, plan_graph(request, spec, _pick(request, spec, conditions)))
         op = operator_on(request.asked, spec)
-        if isinstance(op, OwnProgram) and _is_compiled(op):
-            for option in ("check", "exact"):
-                if getattr(request, option):
-                    raise InputError(f"{option}: {op.program.name} is a compiled kernel, {_COMPILED[option]}")
+        if isinstance(op, OwnProgram) and _is_compiled(op) and request.exact:
+            raise InputError(f"exact: {op.program.name} is a compiled kernel, whose instructions always issue singly")
         return OperatorPlan(request, spec, conditions, op, *_configurations(request, op, spec))
 
     def listing(self, request: Request, number: int = 0) -> str:
@@ -155,13 +153,6 @@ def _spec(request: Request) -> GpuSpec:
 
 def _is_graph(asked: Operator | Graph) -> bool:
     return isinstance(asked, Graph | GraphOperator | CopyH2D | AllReduce)
-
-
-_COMPILED = {
-    "check": "whose floating-point values are not computed",
-    "exact": "whose instructions always issue singly; leave it out",
-}
-"""Options that mean nothing for compiled kernels, and why."""
 
 
 def _is_compiled(op: OwnProgram) -> bool:

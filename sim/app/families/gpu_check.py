@@ -10,6 +10,7 @@ import numpy as np
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.units import BYTES
+from sim.app.families.compiled_check import check_compiled
 from sim.app.families.family import NO_REFERENCE
 from sim.app.families.gpu_conditions import Conditions
 from sim.app.families.gpu_run import Planned
@@ -18,6 +19,7 @@ from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
 from sim.gpu.engine.events import EVENT_COLUMNS, Event
 from sim.gpu.language import Program
+from sim.gpu.sass.kernel import SassLaunchProgram
 from workloads.ops import Operator
 from workloads.written import OwnProgram
 
@@ -42,6 +44,8 @@ def check_steps(steps: Sequence[Planned], spec: GpuSpec, conditions: Conditions)
 
 def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions) -> tuple[CheckResult, list[str]]:
     """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
+    if isinstance(program, SassLaunchProgram):
+        return check_compiled(program)
     operands = op.inputs(seed=0)
     by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
     # Operands beyond the inputs are results that the operator adds to.

@@ -109,7 +109,7 @@ class SassKernel(OwnLoopKernel):
     def tables(self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec) -> SassProgram:
         """Lowers the code for these addresses, and makes what warps hold."""
         _check_machine(self.compiled, spec)
-        lowered = lower(self.compiled.function, self._bank(addresses), spec, data=bool(self.contents))
+        lowered = lower(self.compiled.function, self.bank(addresses), spec, data=bool(self.contents))
         warps, rows = warps_of(p), len(lowered.code)
         sub_cores, per_sub_core = (
             int(p[Chip.SMS] * p[Chip.SUB_CORES]),
@@ -126,7 +126,7 @@ class SassKernel(OwnLoopKernel):
             warp_entry=np.array([(-1, warp) for warp in range(self.warps)], dtype=np.int64),
             barrier_arrivals=np.ones(self._mbarriers, dtype=np.int64),
             mbarriers=np.full(self._mbarriers, -1, dtype=np.int64),
-            maps=self._maps(addresses),
+            maps=self.maps(addresses),
             launch=self._launch(warps, p, spec),
             ranges=np.array(ranges, dtype=np.int64),
             data=data,
@@ -156,15 +156,20 @@ class SassKernel(OwnLoopKernel):
         launch = np.zeros(Launched.WIDTH, dtype=np.int64)
         launch[: Launched.THREADS] = self.block
         launch[Launched.THREADS] = self.block[0] * self.block[1] * self.block[2]
-        begin = RESERVED_BYTES if self.compiled.sm >= HOPPER else 0
-        launch[Launched.SHARED_BEGIN], launch[Launched.SHARED_END] = begin, begin + self.shared_bytes
+        launch[Launched.SHARED_BEGIN], launch[Launched.SHARED_END] = self.shared_range
         launch[Launched.BANKS] = spec.shared.banks
         launch[Launched.LOCAL_BEGIN] = _LOCAL_ADDRESS
         launch[Launched.FIRST_SUB_CORE] = warps + 3 * p[Chip.SMS]
         launch[Launched.WGMMA_IN_FLIGHT] = spec.sm.wgmma_in_flight or 0
         return launch
 
-    def _bank(self, addresses: Mapping[str, int]) -> bytes:
+    @property
+    def shared_range(self) -> tuple[int, int]:
+        """First address of a CTA's shared memory, and the one behind it."""
+        begin = RESERVED_BYTES if self.compiled.sm >= HOPPER else 0
+        return begin, begin + self.shared_bytes
+
+    def bank(self, addresses: Mapping[str, int]) -> bytes:
         """The constant bank: what a launch writes to it."""
         compiled = self.compiled
         end = max((offset + size for offset, size in compiled.parameters), default=0)
@@ -185,7 +190,7 @@ class SassKernel(OwnLoopKernel):
             struct.pack_into("<Q", bank, _POINTER_AT, _PARAMETERS_ADDRESS)
         return bytes(bank)
 
-    def _maps(self, addresses: Mapping[str, int]) -> np.ndarray:
+    def maps(self, addresses: Mapping[str, int]) -> np.ndarray:
         """The table of tensor maps."""
         rows = [
             value.row(_PARAMETERS_ADDRESS + offset, addresses[value.array])
@@ -216,7 +221,7 @@ class SassKernel(OwnLoopKernel):
     def listing(self, addresses: Mapping[str, int], spec: GpuSpec) -> list[str]:
         """Each instruction with its control word and what it takes."""
         _check_machine(self.compiled, spec)
-        return listing(self.compiled, lower(self.compiled.function, self._bank(addresses), spec, data=True))
+        return listing(self.compiled, lower(self.compiled.function, self.bank(addresses), spec, data=True))
 
     # ---- what goes wrong
 
@@ -283,7 +288,12 @@ class SassKernel(OwnLoopKernel):
 
 @dataclass(frozen=True)
 class SassLaunchProgram(Program):
-    """A launch of a compiled kernel. Nothing lies between its arrays, so that an access behind one is noticed."""
+    """A launch of a compiled kernel. Nothing lies between its arrays, so that an access behind one is noticed.
+
+    expected: the arrays that the kernel changes, from all of them by name; None where nobody knows.
+    """
+
+    expected: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]] | None = None
 
     def addresses(self) -> dict[str, int]:
         """Byte address of each array's first element."""
@@ -333,7 +343,7 @@ def sass_program(
     shared_bytes: int,
     schedule: str,
     contents: Mapping[str, np.ndarray] | None = None,
-) -> Program:
+) -> SassLaunchProgram:
     """One launch of a compiled kernel as a program. values: of its parameters, in order; those that are left out are 0.
     shared_bytes: shared memory of a CTA, what the kernel declares itself included. contents: of arrays that addresses
     or branches depend on."""

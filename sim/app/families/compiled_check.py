@@ -1,0 +1,105 @@
+"""Check mode of compiled kernels: executed with values apart from time, results compared with a reference.
+
+Of a Triton kernel the reference is Triton's interpreter; a function of one's own may stand in its place. Without one
+the rules alone are judged: addresses, barriers, shared memory that is read before anything was written there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from sim.app.report.record import CheckResult
+from sim.gpu.language import GlobalTensor
+from sim.gpu.sass.kernel import SassKernel, SassLaunchProgram
+from sim.gpu.sass.meanings import bf16, of_bf16
+from sim.gpu.sass.replay import KernelValues, Memory
+from workloads.ops.dtypes import epsilon
+
+NO_REFERENCE = "Check: the kernel has no reference; addresses, barriers and shared memory alone were judged."
+
+_SUMS = 4096
+_FLOATS = {"fp64": np.float64, "fp32": np.float32, "tf32": np.float32, "fp16": np.float16}
+_INTEGERS = {"int64": np.int64, "int32": np.int32, "int16": np.int16, "int8": np.int8, "uint8": np.uint8}
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+def check_compiled(program: SassLaunchProgram) -> tuple[CheckResult, list[str]]:
+    """The result, and a sentence for each thing wrong. InputError for what has no values."""
+    (kernel,) = program.kernels
+    assert isinstance(kernel, SassKernel)
+    formats = {tensor.name: tensor.dtype for tensor in program.tensors}
+    before = {tensor.name: _content(tensor, seed, kernel) for seed, tensor in enumerate(program.tensors)}
+    after, violations = _executed(program, kernel, before)
+    notes = [f"Check: {violation}." for violation in violations]
+    if program.expected is None:
+        return CheckResult(not violations, None), [NO_REFERENCE, *notes]
+    wanted = program.expected({name: array.copy() for name, array in before.items()})
+    passed, worst = not violations, 0.0
+    for name, array in wanted.items():
+        if name not in after or array.shape != after[name].shape:
+            known = ", ".join(f"{n} {list(a.shape)}" for n, a in after.items())
+            raise InputError(f"check: the reference gives {name} {list(array.shape)}; the arrays are {known}")
+        error = _error(_numbers(after[name], formats[name]), _numbers(array, formats[name]))
+        allowed = epsilon(formats[name]) + _SUMS * epsilon("fp32")
+        worst = max(worst, error)
+        if not error <= allowed:
+            passed = False
+            notes.append(f"Check: {name}: relative error {error:.2e}, rounding alone explains {allowed:.2e}.")
+    return CheckResult(passed, worst), notes
+
+
+def _content(tensor: GlobalTensor, seed: int, kernel: SassKernel) -> NDArray[np.generic]:
+    """Numbers for an array: those of its file, random ones of a normal distribution, or whole numbers below 8."""
+    given = kernel.contents.get(tensor.name)
+    if given is not None:
+        return np.asarray(given)
+    random = np.random.default_rng(seed)
+    if tensor.dtype in _INTEGERS:
+        return random.integers(0, 8, tensor.shape).astype(_INTEGERS[tensor.dtype])
+    numbers = random.standard_normal(tensor.shape)
+    if tensor.dtype == "bf16":
+        return bf16(numbers)
+    if tensor.dtype not in _FLOATS:
+        known = ", ".join([*_FLOATS, "bf16", *_INTEGERS])
+        raise InputError(f"check: array {tensor.name} is of {tensor.dtype}; values are computed of {known}")
+    return numbers.astype(_FLOATS[tensor.dtype])
+
+
+def _executed(program: SassLaunchProgram, kernel: SassKernel, before: Arrays) -> tuple[Arrays, list[str]]:
+    """The arrays behind the kernel, and what it violated."""
+    addresses = program.addresses()
+    first = min(addresses.values())
+    end = max(addresses[name] + array.nbytes for name, array in before.items())
+    content = np.zeros(end - first, dtype=np.uint8)
+    for name, array in before.items():
+        at = addresses[name] - first
+        content[at : at + array.nbytes] = np.frombuffer(array.tobytes(), dtype=np.uint8)
+    memory = Memory(content, first, {name: (addresses[name], array.nbytes) for name, array in before.items()})
+    replay = KernelValues(kernel, kernel.bank(addresses), memory, kernel.shared_range)
+    replay.run()
+    after = {}
+    for name, array in before.items():
+        at = addresses[name] - first
+        after[name] = content[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+    return after, replay.violations
+
+
+def _numbers(array: NDArray[np.generic], dtype: str) -> NDArray[np.float64]:
+    if dtype == "bf16" and array.dtype == np.uint16:
+        return of_bf16(array.astype(np.uint16)).astype(np.float64)
+    return array.astype(np.float64)
+
+
+def _error(found: NDArray[np.float64], wanted: NDArray[np.float64]) -> float:
+    """Largest difference, relative to the largest number."""
+    if not (np.isfinite(found) == np.isfinite(wanted)).all():
+        return math.inf
+    finite = np.isfinite(wanted)
+    scale = float(np.abs(wanted[finite]).max(initial=0.0))
+    difference = float(np.abs(found[finite] - wanted[finite]).max(initial=0.0))
+    return difference / scale if scale else difference

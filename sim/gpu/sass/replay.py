@@ -1,0 +1,463 @@
+"""A compiled kernel executed with values, apart from time: CTA by CTA, warp by warp from barrier to barrier, in NumPy.
+
+What is asynchronous (LDGSTS, the TMA) happens at once, which is one of the orders that the hardware may take: a kernel
+that is right on hardware gives its results here. Addresses are judged as the engine judges them; bytes of shared memory
+that are read before anything was written there are a violation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from sim.gpu.sass.forms import Form, form_of
+from sim.gpu.sass.meanings import MEANINGS, Words, of_bf16
+from sim.gpu.sass.needed import target_of
+from sim.gpu.sass.operands import TRUE, Kind, Operand
+from sim.gpu.sass.replay_bulk import MbarrierValues, move_box
+from sim.gpu.sass.tables import LANES, LOCAL_BYTES, Unit
+from sim.gpu.sass.tiles import load_matrices, multiply, multiply_group, store_matrices
+
+MOST_INSTRUCTIONS = 2_000_000
+"""Of warps, that a check executes: about two minutes."""
+
+_NOTHING = (
+    Unit.NOTE, Unit.COMMIT, Unit.DEPBAR, Unit.FENCE, Unit.ARRIVE, Unit.GWAIT, Unit.FLUSH,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Device memory: bytes from `first` on, and the arrays in it by name: address and bytes."""
+
+    content: NDArray[np.uint8]
+    first: int
+    arrays: Mapping[str, tuple[int, int]]
+
+    def place(self, where: str, addresses: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+        """Places of accesses in the content; InputError for one that lies in no array."""
+        inside = np.zeros(len(addresses), dtype=bool)
+        for begin, count in self.arrays.values():
+            inside |= (addresses >= begin) & (addresses + size <= begin + count)
+        if not inside.all():
+            raise InputError(f"{where}: address {int(addresses[~inside][0]):#x} lies in no array; is the grid right?")
+        return addresses - self.first
+
+
+class Wait(NamedTuple):
+    """Where a warp waits: at a named barrier for so many warps (0 all), or for a phase of an mbarrier (None)."""
+
+    place: str
+    barrier: int | None = None
+    expected: int = 0
+
+
+class CtaValues:
+    """What the warps of a CTA share."""
+
+    def __init__(self, place: tuple[int, int, int], shared_end: int) -> None:
+        self.place = place
+        self.shared = np.zeros(shared_end, dtype=np.uint8)
+        self.written = np.zeros(shared_end, dtype=bool)
+        self.mbarriers: dict[int, MbarrierValues] = {}
+
+
+class WarpValues:
+    """A warp with what its lanes hold. mask: lanes that take part in the instruction in progress."""
+
+    def __init__(self, number: int, cta: CtaValues, block: tuple[int, int, int], bank: bytes) -> None:
+        self.number, self.cta, self.block, self.bank = number, cta, block, bank
+        self.registers = np.zeros((256, LANES), dtype=np.uint32)
+        self.uniform = np.zeros(64, dtype=np.uint32)
+        self.predicates = np.zeros((8, LANES), dtype=bool)
+        self.uniform_predicates = np.zeros(8, dtype=bool)
+        self.predicates[TRUE] = self.uniform_predicates[TRUE] = True
+        self.local = np.zeros((LANES, LOCAL_BYTES), dtype=np.uint8)
+        threads = block[0] * block[1] * block[2] - number * LANES
+        self.active = np.arange(LANES) < threads
+        self.exited = ~self.active
+        self.row, self.paths = 0, list[tuple[int, NDArray[np.bool_]]]()
+        self.meeting: dict[int, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
+        self.mask = self.active
+
+    # ---- operands
+
+    def word(self, operand: Operand, k: int = 0) -> Words:
+        """An operand's word, or the upper one of a pair, inverted where it says so."""
+        if operand.kind is Kind.REGISTER:
+            found = self.registers[operand.index + k] if operand.index >= 0 else np.zeros(LANES, dtype=np.uint32)
+        elif operand.kind is Kind.UNIFORM:
+            found = np.full(LANES, self.uniform[operand.index + k] if operand.index >= 0 else 0, dtype=np.uint32)
+        elif operand.kind is Kind.CONSTANT:
+            at = operand.value + 4 * k
+            number = int.from_bytes(self.bank[at : at + 4], "little") if operand.bank == 0 else 0
+            found = np.full(LANES, number, dtype=np.uint32)
+        elif operand.kind is Kind.IMMEDIATE:
+            found = np.full(LANES, operand.value >> (32 * k) & 0xFFFFFFFF, dtype=np.uint32)
+        else:
+            raise InputError(f"{operand.text}: its value is not known")
+        return ~found if operand.inverted else found
+
+    def fp32(self, operand: Operand) -> NDArray[np.float32]:
+        """An operand as fp32, with its sign."""
+        found = self.word(operand).view(np.float32)
+        found = np.abs(found) if operand.absolute else found
+        return -found if operand.negated and operand.kind is not Kind.IMMEDIATE else found
+
+    def halves(self, form: Form, brain: bool) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+        """Sources as lower and upper halves; two numbers in place of a register stand for its upper and lower half."""
+        found, numbers = [], list[NDArray[np.float32]]()
+        for operand in form.sources:
+            if operand.kind is Kind.IMMEDIATE:
+                numbers.append(self.word(operand).view(np.float32))
+                if len(numbers) == 2:
+                    found.append((numbers[1], numbers[0]))
+                    numbers = []
+                continue
+            words = self.word(operand)
+            parts = [(words >> np.uint32(16 * k) & np.uint32(0xFFFF)).astype(np.uint16) for k in range(2)]
+            low, high = (of_bf16(p) if brain else p.view(np.float16).astype(np.float32) for p in parts)
+            if operand.text.rstrip("|").endswith(".F32"):
+                low = high = words.view(np.float32)
+            elif "H0_H0" in operand.text:
+                high = low
+            elif "H1_H1" in operand.text:
+                low = high
+            if operand.absolute:
+                low, high = np.abs(low), np.abs(high)
+            found.append((-low, -high) if operand.negated else (low, high))
+        if numbers:
+            raise InputError(f"{form.instruction.place}: {form.instruction}: its values are not computed")
+        return found
+
+    def predicate(self, operand: Operand) -> NDArray[np.bool_]:
+        """A predicate that is read, of each lane."""
+        if operand.kind is Kind.UNIFORM_PREDICATE:
+            found = np.full(LANES, self.uniform_predicates[operand.index])
+        else:
+            found = self.predicates[operand.index]
+        return ~found if operand.negated else found
+
+    def set_predicate(self, operand: Operand, value: NDArray[np.bool_]) -> None:
+        """Writes a predicate for the lanes that take part."""
+        if operand.index == TRUE:
+            return
+        if operand.kind is Kind.UNIFORM_PREDICATE:
+            if self.mask.any():
+                self.uniform_predicates[operand.index] = value[0]
+        else:
+            self.predicates[operand.index] = np.where(self.mask, value, self.predicates[operand.index])
+
+    def write(self, operand: Operand | None, words: tuple[Words, ...]) -> None:
+        """Writes results to registers, for the lanes that take part."""
+        if operand is None or operand.index < 0:
+            return
+        for k, word in enumerate(words):
+            if operand.kind is Kind.UNIFORM:
+                if self.mask.any():
+                    self.uniform[operand.index + k] = word[0]
+            else:
+                row = self.registers[operand.index + k]
+                np.copyto(row, word, where=self.mask)
+
+    def special(self, name: str) -> Words:
+        """A special register."""
+        thread = self.number * LANES + np.arange(LANES)
+        x, y, _ = self.block
+        found = {
+            "SR_TID.X": thread % x, "SR_TID.Y": thread // x % y, "SR_TID.Z": thread // (x * y),
+            "SR_LANEID": np.arange(LANES), "SRZ": 0, "SR_CgaCtaId": 0,
+            **{f"SR_CTAID.{axis}": self.cta.place[k] for k, axis in enumerate("XYZ")},
+        }.get(name)  # fmt: skip
+        if found is None:
+            raise InputError(f"special register {name}: its value is not known")
+        return np.full(LANES, found, dtype=np.uint32) if np.isscalar(found) else np.asarray(found, dtype=np.uint32)
+
+    def address(self, operand: Operand, *, wide: bool) -> NDArray[np.int64]:
+        """Addresses of the lanes."""
+        found = np.full(LANES, operand.value, dtype=np.int64)
+        if operand.index >= 0:
+            found += self.registers[operand.index]
+            if operand.wide:
+                found += self.registers[operand.index + 1].astype(np.int64) << 32
+        if operand.uniform >= 0:
+            found += int(self.uniform[operand.uniform])
+            if wide and (operand.uniform_wide or operand.unsigned):
+                found += int(self.uniform[operand.uniform + 1]) << 32
+        return found
+
+
+class KernelValues:
+    """The execution of a kernel; `violations` are filled in."""
+
+    def __init__(self, kernel: object, bank: bytes, memory: Memory, shared: tuple[int, int]) -> None:
+        from sim.gpu.sass.kernel import SassKernel
+
+        assert isinstance(kernel, SassKernel)
+        function = kernel.compiled.function
+        self.kernel, self.bank, self.memory, self.shared = kernel, bank, memory, shared
+        self.forms = [form_of(instruction) for instruction in function.instructions]
+        self.targets = [target_of(form, function) for form in self.forms]
+        self.maps = kernel.maps({name: begin for name, (begin, _) in memory.arrays.items()})
+        self.violations: list[str] = []
+        self.executed = 0
+
+    def run(self) -> None:
+        """Executes all CTAs. InputError for what has no values, an address that is wrong, and a deadlock."""
+        grid = self.kernel.grid
+        for z in range(grid[2]):
+            for y in range(grid[1]):
+                for x in range(grid[0]):
+                    self._run_cta((x, y, z))
+
+    def _run_cta(self, place: tuple[int, int, int]) -> None:
+        cta = CtaValues(place, self.shared[1])
+        warps = [WarpValues(n, cta, self.kernel.block, self.bank) for n in range(self.kernel.warps)]
+        running = {warp.number: self._execute(warp) for warp in warps}
+        at: dict[int, Wait] = {}
+        while running:
+            before = self.executed
+            for number, steps in list(running.items()):
+                if number in at and at[number].barrier is not None:
+                    continue
+                stopped = next(steps, None)
+                if stopped is None:
+                    del running[number]
+                    at.pop(number, None)
+                else:
+                    at[number] = stopped
+            released = self._release(at, len(running))
+            if running and not released and self.executed == before:
+                waits = "; ".join(f"warp {number}: {wait.place}" for number, wait in at.items())
+                raise InputError(f"check: kernel {self.kernel.name}: CTA {place} deadlocks: {waits}")
+
+    @staticmethod
+    def _release(at: dict[int, Wait], running: int) -> bool:
+        """Lets those go on whose named barrier is complete; whether there are any."""
+        found = False
+        for barrier in {wait.barrier for wait in at.values() if wait.barrier is not None}:
+            waiting = [number for number, wait in at.items() if wait.barrier == barrier]
+            if len(waiting) >= min(at[waiting[0]].expected or running, running):
+                found = True
+                for number in waiting:
+                    del at[number]
+        return found
+
+    def _execute(self, warp: WarpValues) -> Iterator[Wait]:
+        """Executes a warp; yields whenever it waits for others."""
+        while True:
+            form = self.forms[warp.row]
+            unit = form.opcode.unit
+            self.executed += 1
+            if self.executed > MOST_INSTRUCTIONS:
+                raise InputError(
+                    f"check: {self.kernel.name} executes more than {MOST_INSTRUCTIONS:,} warp instructions; a smaller "
+                    "grid runs the same code"
+                )
+            guard = warp.predicate(form.guard) if form.guard else warp.predicates[TRUE]
+            warp.mask = warp.active & guard
+            if unit in (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.EXIT):
+                if not self._flow(warp, form):
+                    return
+                continue
+            warp.row += 1
+            if unit is Unit.BARRIER:
+                if warp.mask.any():
+                    number, *count = (o.value for o in form.sources if o.kind is Kind.IMMEDIATE)
+                    yield Wait(form.instruction.place, number, count[0] // LANES if count else 0)
+            elif unit is Unit.SYNCS:
+                if warp.mask.any():
+                    yield from self._synchronise(warp, form)
+            elif warp.mask.any() or form.opcode.uniform:
+                self._effect(warp, form)
+
+    # ---- control
+
+    def _flow(self, warp: WarpValues, form: Form) -> bool:
+        """Where a warp goes on; False at its end."""
+        unit, row = form.opcode.unit, warp.row
+        name = next((o.text for o in form.sources if o.kind is Kind.NAME), "B0")
+        if unit is Unit.BRANCH:
+            taken = warp.mask & (warp.predicate(form.inputs[0]) if form.inputs else True)
+            target = self.targets[row]
+            assert target is not None
+            if not taken.any():
+                warp.row = row + 1
+                return True
+            if (taken != warp.active).any():
+                warp.paths.append((row + 1, warp.active & ~taken))
+                warp.active = taken
+            warp.row = target
+            return True
+        if unit is Unit.BSSY:
+            warp.meeting[int(name[1:])] = (warp.active.copy(), np.zeros(LANES, dtype=bool))
+            warp.row = row + 1
+            return True
+        if unit is Unit.BSYNC:
+            part, came = warp.meeting[int(name[1:])]
+            came = came | warp.active
+            if ((came | warp.exited) != (part | warp.exited)).any():
+                warp.meeting[int(name[1:])] = part, came
+                return self._other_path(warp)
+            warp.active, warp.row = came, row + 1
+            return True
+        warp.exited = warp.exited | warp.mask
+        warp.active = warp.active & ~warp.mask
+        warp.row = row + 1
+        return bool(warp.active.any()) or self._other_path(warp)
+
+    def _other_path(self, warp: WarpValues) -> bool:
+        if not warp.paths:
+            return False
+        warp.row, warp.active = warp.paths.pop()
+        return True
+
+    # ---- mbarriers
+
+    def _synchronise(self, warp: WarpValues, form: Form) -> Iterator[Wait]:
+        """SYNCS, as `sim.gpu.sass.bulk` has it."""
+        what = form.parts[1]
+        lanes = np.flatnonzero(warp.mask)
+        address = int(warp.address(form.addresses[0], wide=False)[lanes[0]])
+        held = warp.cta.mbarriers
+        if what == "EXCH":
+            held[address] = MbarrierValues.of(int(warp.word(form.sources[0])[0]))
+            return
+        if address not in held:
+            raise InputError(f"check: {form.instruction.place}: no mbarrier has been set up at {address:#x}")
+        if what == "ARRIVE":
+            size = 0 if form.parts[-1] == "A1T0" else int(warp.word(form.sources[0])[lanes[0]])
+            held[address].arrive(0 if form.parts[-1] == "A0T1" else len(lanes), size * len(lanes))
+        elif what == "PHASECHK":
+            parity = int(warp.word(form.sources[0])[lanes[0]]) >> 31
+            while form.parts[-1] == "TRYWAIT" and held[address].phase & 1 == parity:
+                yield Wait(form.instruction.place)
+            warp.mask = warp.active & (warp.predicate(form.guard) if form.guard else True)
+            warp.set_predicate(form.outputs[0], np.full(LANES, held[address].phase & 1 != parity))
+
+    # ---- everything else
+
+    def _effect(self, warp: WarpValues, form: Form) -> None:
+        unit, name = form.opcode.unit, form.parts[0]
+        where = f"kernel {self.kernel.name}: {form.instruction.place}: {form.instruction}: CTA {warp.cta.place}"
+        if unit in _NOTHING:
+            return
+        if unit in (Unit.LDG, Unit.STG):
+            self._global(warp, form, where)
+        elif unit is Unit.LDGSTS:
+            self._copy(warp, form, where)
+        elif unit in (Unit.LDS, Unit.STS):
+            self._shared(warp, form, where)
+        elif unit is Unit.LDSM:
+            rows = self._rows(warp, form, where)
+            warp.write(form.destination, load_matrices(rows, "MT88" in form.parts))
+        elif unit is Unit.STSM:
+            self._store_matrices(warp, form, where)
+        elif name == "HMMA":
+            warp.write(form.destination, multiply(warp, form))
+        elif name == "HGMMA":
+            warp.write(form.destination, multiply_group(warp, form))
+        elif unit in (Unit.UTMALDG, Unit.UTMASTG):
+            if warp.mask.any():
+                move_box(warp, form, self.memory, self.maps, where)
+        elif name in MEANINGS:
+            with np.errstate(all="ignore"):
+                warp.write(form.destination, MEANINGS[name](warp, form))
+        else:
+            raise InputError(f"check: {where}: its values are not computed")
+
+    def _global(self, warp: WarpValues, form: Form, where: str) -> None:
+        size, lanes = form.access_bytes, np.flatnonzero(warp.mask)
+        addresses = warp.address(form.addresses[-1], wide=True)[lanes]
+        if form.parts[0] in ("LDL", "STL"):
+            content, places = warp.local.reshape(-1), lanes * LOCAL_BYTES + (addresses & (LOCAL_BYTES - 1))
+        else:
+            content, places = self.memory.content, self.memory.place(where, addresses, size)
+        at = places[:, None] + np.arange(size)
+        if form.opcode.unit is Unit.LDG:
+            self._loaded(warp, form, lanes, content[at])
+        else:
+            content[at] = self._stored(warp, form, lanes)
+
+    def _shared(self, warp: WarpValues, form: Form, where: str) -> None:
+        lanes = np.flatnonzero(warp.mask)
+        at = self._places(warp, form, lanes, form.access_bytes, where)
+        if form.opcode.unit is Unit.LDS:
+            self._judge_written(warp.cta, at, where)
+            self._loaded(warp, form, lanes, warp.cta.shared[at])
+        else:
+            warp.cta.shared[at] = self._stored(warp, form, lanes)
+            warp.cta.written[at] = True
+
+    def _places(
+        self, warp: WarpValues, form: Form, lanes: NDArray[np.int64], size: int, where: str
+    ) -> NDArray[np.int64]:
+        """Places of lanes' bytes in shared memory."""
+        addresses = warp.address(form.addresses[0], wide=False)[lanes] & 0xFFFFFFFF
+        low, high = self.shared
+        if len(addresses) and (addresses.min() < low or addresses.max() + size > high):
+            raise InputError(f"{where}: shared address lies outside of the CTA's {low:#x} to {high:#x}")
+        found: NDArray[np.int64] = addresses[:, None] + np.arange(size)
+        return found
+
+    def _judge_written(self, cta: CtaValues, at: NDArray[np.int64], where: str) -> None:
+        if not cta.written[at].all() and len(self.violations) < 8:
+            self.violations.append(f"{where}: reads shared memory that nothing has written")
+            cta.written[at] = True  # said once
+
+    def _copy(self, warp: WarpValues, form: Form, where: str) -> None:
+        """LDGSTS: lanes whose predicate is false write zeros."""
+        size, lanes = form.access_bytes, np.flatnonzero(warp.mask)
+        reads = warp.predicate(form.inputs[0])[lanes] if form.inputs else np.ones(len(lanes), dtype=bool)
+        addresses = warp.address(form.addresses[-1], wide=True)[lanes]
+        data = np.zeros((len(lanes), size), dtype=np.uint8)
+        places = self.memory.place(where, addresses[reads], size)
+        data[reads] = self.memory.content[places[:, None] + np.arange(size)]
+        at = self._places(warp, form, lanes, size, where)
+        warp.cta.shared[at] = data
+        warp.cta.written[at] = True
+
+    def _rows(self, warp: WarpValues, form: Form, where: str) -> NDArray[np.uint16]:
+        """The rows of LDSM's matrices: (matrices, 8, 8) halves."""
+        count = int(form.parts[-1])
+        at = self._places(warp, form, np.arange(8 * count), 16, where)
+        self._judge_written(warp.cta, at, where)
+        found: NDArray[np.uint16] = warp.cta.shared[at].reshape(count, 8, 16).copy().view(np.uint16)
+        return found
+
+    def _store_matrices(self, warp: WarpValues, form: Form, where: str) -> None:
+        count = int(form.parts[-1])
+        at = self._places(warp, form, np.arange(8 * count), 16, where)
+        words = [warp.registers[form.sources[0].index + k] for k in range(count)]
+        warp.cta.shared[at] = store_matrices(words, "MT88" in form.parts).view(np.uint8).reshape(8 * count, 16)
+        warp.cta.written[at] = True
+
+    def _loaded(self, warp: WarpValues, form: Form, lanes: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
+        """Writes bytes of lanes to the registers of a load."""
+        size = data.shape[1]
+        if size < 4:
+            wide = np.zeros((len(lanes), 4), dtype=np.uint8)
+            wide[:, :size] = data
+            if any(part in ("S8", "S16") for part in form.parts):
+                wide[:, size:] = np.where(data[:, -1:] & 128, 255, 0)
+            data = wide
+        words = np.ascontiguousarray(data).view(np.uint32)
+        found = []
+        for k in range(words.shape[1]):
+            whole = np.zeros(LANES, dtype=np.uint32)
+            whole[lanes] = words[:, k]
+            found.append(whole)
+        warp.write(form.destination, tuple(found))
+
+    @staticmethod
+    def _stored(warp: WarpValues, form: Form, lanes: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Bytes of lanes that a store writes."""
+        size, source = form.access_bytes, form.sources[0]
+        words = np.stack([warp.word(source, k)[lanes] for k in range(max(1, size // 4))], axis=1)
+        found: NDArray[np.uint8] = np.ascontiguousarray(words).view(np.uint8)[:, :size]
+        return found

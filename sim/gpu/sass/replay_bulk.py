@@ -1,0 +1,78 @@
+"""Values that the TMA moves, and mbarriers: boxes are moved at once, swizzled as wide as their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from sim.gpu.sass.forms import Form
+from sim.gpu.sass.tables import Map, Unit
+from sim.gpu.sass.tiles import swizzled
+
+if TYPE_CHECKING:
+    from sim.gpu.sass.replay import Memory, WarpValues
+
+
+@dataclass
+class MbarrierValues:
+    """An mbarrier: arrivals of a phase, those and the bytes that are missing, phases completed."""
+
+    count: int
+    pending: int
+    missing: int = 0
+    phase: int = 0
+
+    @classmethod
+    def of(cls, low: int) -> MbarrierValues:
+        """As SYNCS.EXCH writes it: the complement of the count from bit 1 on."""
+        count = (1 << 20) - (low >> 1 & 0xFFFFF) & 0xFFFFF
+        return cls(count, count)
+
+    def arrive(self, arrivals: int, expected_bytes: int) -> None:
+        """Arrivals, with bytes to wait for (negative: that have come)."""
+        self.pending -= arrivals
+        self.missing += expected_bytes
+        if self.pending == 0 and self.missing == 0:
+            self.pending = self.count
+            self.phase += 1
+
+
+def move_box(warp: WarpValues, form: Form, memory: Memory, maps: NDArray[np.int64], where: str) -> None:
+    """UTMALDG, UTMASTG: elements outside of the tensor are 0, or left alone."""
+    loads = form.opcode.unit is Unit.UTMALDG
+    box, pointer = (operand.uniform for operand in form.addresses)
+    address = int(warp.uniform[pointer]) | int(warp.uniform[pointer + 1]) << 32
+    rows = maps[maps[:, Map.ADDRESS] == address]
+    if not len(rows):
+        raise InputError(f"{where}: no parameter at {address:#x} is a tensor map")
+    tensor = rows[0]
+    element, base = int(tensor[Map.ELEMENT]), int(tensor[Map.BASE])
+    first = box + (2 if loads else 1)
+    offsets, inside = np.zeros((1,), dtype=np.int64), np.ones((1,), dtype=bool)
+    for d in range(form.dimensions):
+        extent, pitch, count = (int(tensor[Map.DIMENSION + 3 * d + k]) for k in range(3))
+        at = int(warp.uniform[first + d].astype(np.int32)) + np.arange(count)
+        offsets = (at * pitch)[:, None] + offsets.reshape(1, -1)
+        inside = ((at >= 0) & (at < extent))[:, None] & inside.reshape(1, -1)
+        offsets, inside = offsets.reshape(-1), inside.reshape(-1)
+    width = int(tensor[Map.DIMENSION + 2]) * element
+    shared = int(warp.uniform[box])
+    linear = shared + np.arange(len(offsets) * element).reshape(-1, element)
+    there = swizzled(linear, width)
+    bytes_of = offsets[inside][:, None] + np.arange(element) + base
+    places = memory.place(where, bytes_of[:, 0], element)[:, None] + np.arange(element)
+    if loads:
+        data = np.zeros((len(offsets), element), dtype=np.uint8)
+        data[inside] = memory.content[places]
+        warp.cta.shared[there] = data
+        warp.cta.written[there] = True
+        barrier = warp.cta.mbarriers.get(int(warp.uniform[box + 1]))
+        if barrier is None:
+            raise InputError(f"{where}: no mbarrier has been set up at {int(warp.uniform[box + 1]):#x}")
+        barrier.arrive(0, -data.size)
+    else:
+        memory.content[places] = warp.cta.shared[there[inside]]

@@ -1,0 +1,158 @@
+"""Values that compiled kernels compute: fixtures against NumPy, and each instruction against the timing engine's."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arch.errors import InputError
+from sim.gpu.language import GlobalTensor
+from sim.gpu.sass.cubin import CompiledKernel, read_compiled
+from sim.gpu.sass.kernel import Pointer, SassKernel, TensorMap, Value, sass_program
+from sim.gpu.sass.replay import KernelValues, Memory, WarpValues
+from tests.gpu.test_sass import FOLDER, MEANINGS, SET_UP, written
+
+RANDOM = np.random.default_rng(0)
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def replayed(
+    compiled: CompiledKernel,
+    arrays: Arrays,
+    *,
+    values: tuple[Value, ...] = (),
+    grid: tuple[int, int, int] = (1, 1, 1),
+    threads: int = 32,
+    shared: int = 0,
+) -> tuple[Arrays, KernelValues]:
+    """The arrays behind a launch."""
+    formats = {2: "fp16", 4: "fp32"}
+    tensors = tuple(
+        GlobalTensor(name, a.shape, formats[a.itemsize], tuple(step // a.itemsize for step in a.strides))
+        for name, a in arrays.items()
+    )
+    given = values or tuple(Pointer(name) for name in arrays)
+    program = sass_program(compiled, grid, (threads, 1, 1), given, tensors, shared, "test")
+    (kernel,) = program.kernels
+    assert isinstance(kernel, SassKernel)
+    at = program.addresses()
+    first = min(at.values())
+    content = np.zeros(max(at[name] + a.nbytes for name, a in arrays.items()) - first, dtype=np.uint8)
+    for name, a in arrays.items():
+        content[at[name] - first :][: a.nbytes] = np.frombuffer(a.tobytes(), dtype=np.uint8)
+    memory = Memory(content, first, {name: (at[name], a.nbytes) for name, a in arrays.items()})
+    replay = KernelValues(kernel, kernel.bank(at), memory, kernel.shared_range)
+    replay.run()
+    after = {n: content[at[n] - first :][: a.nbytes].view(a.dtype).reshape(a.shape) for n, a in arrays.items()}
+    return after, replay
+
+
+def fixture(name: str) -> CompiledKernel:
+    return read_compiled(str(FOLDER / f"{name}.sass"))
+
+
+def random(*shape: int, dtype: type = np.float16) -> np.ndarray[Any, Any]:
+    return RANDOM.standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("sm", ["sm80", "sm90"])
+def test_add_and_softmax(sm: str) -> None:
+    arrays = {"x": random(1024, dtype=np.float32), "y": random(1024, dtype=np.float32), "o": np.zeros(1024, np.float32)}
+    values = (Pointer("x"), Pointer("y"), Pointer("o"), 1008)
+    after, _ = replayed(fixture(f"add.{sm}"), arrays, values=values, grid=(2, 1, 1), threads=128)
+    np.testing.assert_array_equal(after["o"][:1008], (arrays["x"] + arrays["y"])[:1008])
+    assert not after["o"][1008:].any()
+    rows = random(3, 992, dtype=np.float32)
+    arrays = {"o": np.zeros_like(rows), "r": rows}
+    values = (Pointer("o"), Pointer("r"), 992, 992)
+    after, replay = replayed(fixture(f"softmax.{sm}"), arrays, values=values, grid=(3, 1, 1), threads=128, shared=16)
+    expected = np.exp(rows - rows.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(after["o"], expected / expected.sum(axis=1, keepdims=True), rtol=1e-5)
+    assert replay.violations == []
+
+
+@pytest.mark.parametrize(("sm", "shared"), [("sm80", 16384), ("sm90", 24576)])
+def test_a_product_of_the_tensor_cores(sm: str, shared: int) -> None:
+    a, b = random(80, 48), random(48, 64)
+    values = (Pointer("a"), Pointer("b"), Pointer("c"), 80, 64, 48)
+    arrays = {"a": a, "b": b, "c": np.zeros((80, 64), dtype=np.float16)}
+    after, replay = replayed(fixture(f"matmul.{sm}"), arrays, values=values, grid=(2, 1, 1), threads=128, shared=shared)
+    np.testing.assert_allclose(after["c"], a.astype(np.float32) @ b.astype(np.float32), atol=0.02)
+    assert replay.violations == []
+
+
+def test_a_product_by_tensor_maps() -> None:
+    shapes = {"a": (128, 192), "b": (64, 192), "c": (128, 64)}
+    arrays = {name: random(*shape) for name, shape in shapes.items()}
+    values: list[Value] = []
+    for name, shape in shapes.items():
+        values += [TensorMap(name, 2, shape[::-1], (2, 2 * shape[1]), (64, 64)), *shape, shape[1], 1]
+    wanted = arrays["a"].astype(np.float32) @ arrays["b"].T.astype(np.float32)
+    after, replay = replayed(
+        fixture("matmul_tma.sm90"), arrays, values=(*values, 192), grid=(2, 1, 1), threads=128, shared=49176
+    )
+    np.testing.assert_allclose(after["c"], wanted, atol=0.03)
+    assert replay.violations == []
+
+
+@pytest.mark.parametrize(("lines", "expected"), MEANINGS, ids=[lines[-1] for lines, _ in MEANINGS])
+def test_each_instruction_has_the_value_that_the_engine_computes(lines: tuple[str, ...], expected: Any) -> None:
+    """The same table as of the engine: two implementations of one meaning."""
+    run, held = written(
+        "S2R R0, SR_LANEID", "IADD3 R1, -R0, RZ, RZ", "MOV R4, RZ", "MOV R5, RZ", *lines,
+    ), list[WarpValues]()  # fmt: skip
+
+    class Kept(KernelValues):
+        def _execute(self, warp: WarpValues) -> Any:
+            held.append(warp)
+            return super()._execute(warp)
+
+    program = sass_program(run, (1, 1, 1), (32, 1, 1), (Pointer("a"),), (GlobalTensor("a", (8,), "fp32", (1,)),), 0, "")
+    (kernel,) = program.kernels
+    assert isinstance(kernel, SassKernel)
+    memory = Memory(np.zeros(32, dtype=np.uint8), 1 << 21, {"a": (1 << 21, 32)})
+    Kept(kernel, kernel.bank(program.addresses()), memory, (0, 0)).run()
+    wide = any(line.startswith(("IMAD.WIDE", "CS2R")) for line in lines)
+    wanted = np.asarray(expected(np.arange(32, dtype=np.int64))).astype(np.int64)
+    found = held[0].registers[4].astype(np.int64) | (held[0].registers[5].astype(np.int64) << 32 if wide else 0)
+    np.testing.assert_array_equal(found, wanted if wide else wanted & 0xFFFFFFFF)
+
+
+def one(*lines: str, shared: int = 64) -> KernelValues:
+    return replayed(written(*lines), {"a": np.zeros(256, dtype=np.float32)}, shared=shared)[1]
+
+
+def test_what_is_wrong_is_told_with_its_line() -> None:
+    assert (
+        "line 1): LDS R4, [RZ]: CTA (0, 0, 0): reads shared memory that nothing has written"
+        in (one("LDS R4, [RZ]").violations[0])
+    )
+    assert one("STS [RZ], R4", "LDS R4, [RZ]").violations == []
+    with pytest.raises(InputError, match=r"line 1\): LDS R4, \[0x40\].*lies outside of the CTA's 0x0 to 0x40"):
+        one("LDS R4, [0x40]")
+    with pytest.raises(InputError, match=r"line 1\): STG.E \[R2.64\], R4.*lies in no array; is the grid right\?"):
+        one("STG.E [R2.64], R4")
+    with pytest.raises(InputError, match=r"line 1\): MUFU.EX2.F16 R4, R4: its values are not computed"):
+        one("MUFU.EX2.F16 R4, R4")
+    with pytest.raises(InputError, match=r"deadlocks: warp 0: /\*0040\*/ \(own.py, line 5\)"):
+        one(*SET_UP, "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR4], RZ")
+
+
+def test_a_check_compares_with_a_function_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from sim.app.cli import main
+
+    file = tmp_path / "reference.py"
+    file.write_text(
+        "def right(a):\n    return {'out': a['x'] + a['y']}\n\ndef wrong(a):\n    return {'out': a['x'] - a['y']}\n",
+        encoding="utf-8",
+    )
+    arrays = [word for name in ("x", "y", "out") for word in ("--param", f"{name}=fp32[1024]")]
+    words = ["run", "--cubin", str(FOLDER / "add.sm80.sass"), "--block", "128", "--arch", "a100-sxm4-80gb", "--grid",
+             "2", *arrays, "--param", "n=1024", "--check"]  # fmt: skip
+    assert main([*words, "--reference", f"{file}:right"]) == 0
+    assert "passed, largest relative error 0.00e+00" in capsys.readouterr().out
+    assert main([*words, "--reference", f"{file}:wrong"]) == 1
+    assert "out: relative error" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "the kernel has no reference" in capsys.readouterr().out
