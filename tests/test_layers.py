@@ -37,7 +37,7 @@ EXTRAS = {
     "optimize": ("sim.app.study.optimize",),
     "parquet": ("sim.app.study.sweep",),
     "trace": ("sim.app.trace.perfetto",),
-    "triton": ("workloads.triton_kernels",),
+    "triton": ("workloads.triton_kernels", "workloads.triton_reference"),
 }
 
 # Kernel files are njit functions over integers: no descriptions, no events of the host, no pictures.

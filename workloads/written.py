@@ -308,7 +308,7 @@ def function_of(path: str, function: str) -> Callable[..., Any]:
     """A function of a file; InputError with the nearest name where there is none."""
     module = _executed(path, sources_sha256(path))
     found: Any = vars(module).get(function)
-    if not callable(found):
+    if not callable(found) and not hasattr(found, "fn"):  # an autotuner of Triton has one
         functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
         raise InputError(f"program {path}: has no function {function}{hint(function, functions)}")
     return found

@@ -59,7 +59,7 @@ def random(*shape: int, dtype: type = np.float16) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("sm", ["sm80", "sm90"])
 def test_add_and_softmax(sm: str) -> None:
     arrays = {"x": random(1024, dtype=np.float32), "y": random(1024, dtype=np.float32), "o": np.zeros(1024, np.float32)}
-    values = (Pointer("x"), Pointer("y"), Pointer("o"), 1008)
+    values: tuple[Value, ...] = (Pointer("x"), Pointer("y"), Pointer("o"), 1008)
     after, _ = replayed(fixture(f"add.{sm}"), arrays, values=values, grid=(2, 1, 1), threads=128)
     np.testing.assert_array_equal(after["o"][:1008], (arrays["x"] + arrays["y"])[:1008])
     assert not after["o"][1008:].any()

@@ -1,0 +1,125 @@
+"""Triton kernels from their source: compiled, run, checked, ranked. Without Triton none of these tests runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+from arch.errors import InputError
+from sim.app.autotune import autotune
+from sim.app.cli import main
+from sim.app.run import compare, simulate
+from workloads.parse import parse
+from workloads.triton_kernels import TritonKernel, TritonLaunch
+from workloads.written import function_of
+
+FILE = Path(__file__).parent / "gpu" / "sass" / "kernels.py"
+MATMUL = f"{FILE}:matmul grid=cdiv(m,BM),cdiv(n,BN) a=fp16[80,64] b=fp16[64,96] c=fp16[80,96] m=80 n=96 k=64"
+TILES = "BM=64 BN=32 BK=32 num-warps=4 num-stages=3"
+A100, H100 = "a100-sxm4-80gb", "h100-sxm"
+
+
+@pytest.mark.parametrize("machine", [A100, H100, "rtx-3090", "l4"])
+def test_a_product_is_what_tritons_interpreter_says(machine: str) -> None:
+    report = simulate(f"{MATMUL} {TILES}", machine, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+    assert report.record.kernels[0].counters["macs"] >= 80 * 96 * 64
+
+
+def test_a_product_by_tensor_maps_is_what_tritons_interpreter_says() -> None:
+    maps = "a=fp16[128,128]@BM,BK b=fp16[128,128]@BN,BK c=fp16[128,128]@BM,BN"
+    text = f"{FILE}:matmul_tma grid=cdiv(128,BM),cdiv(128,BN) {maps} k=128 BM=64 BN=128 BK=64"
+    report = simulate(text, H100, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+
+
+def test_from_python_with_a_grid_that_is_a_function() -> None:
+    kernel = TritonKernel(
+        function_of(str(FILE), "add"), {"x": "fp32[4096]", "y": "fp32[4096]", "out": "fp32[4096]", "n": 4096},
+        grid=lambda meta: (-(-meta["n"] // meta["BLOCK"]),), constants={"BLOCK": 512},
+    )  # fmt: skip
+    report = simulate(kernel, H100, check=True)
+    assert report.record.kernels[0].own.grid == (8, 1, 1)
+    assert report.record.check is not None
+    assert report.record.check.max_rel_error == 0
+
+
+def test_text_and_launch_are_one() -> None:
+    launch = parse(f"{MATMUL} {TILES}")
+    assert isinstance(launch, TritonLaunch)
+    assert str(parse(str(launch))) == str(launch)
+    assert dict(launch.constants) == {"BM": 64, "BN": 32, "BK": 32}
+    assert len(compare(f"{MATMUL} {TILES}", [A100, H100]).reports) == 2
+
+
+def tuned(folder: Path) -> Path:
+    """A file with a kernel whose list has a configuration that does not fit any machine."""
+    file = folder / "tuned.py"
+    file.write_text(
+        "import triton\nimport triton.language as tl\n\n"
+        "def config(bm, bn, warps):\n"
+        "    return triton.Config(dict(BM=bm, BN=bn, BK=32), num_warps=warps, num_stages=3)\n\n"
+        "@triton.autotune([config(16, 16, 1), config(64, 64, 4), config(512, 512, 8)], key=['m'])\n"
+        + "@triton.jit\ndef matmul"
+        + FILE.read_text(encoding="utf-8").split("@triton.jit\ndef matmul")[1],
+        encoding="utf-8",
+    )
+    return file
+
+
+def test_a_list_of_configurations_is_ranked_the_fastest_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tuned(tmp_path)
+    arguments = [word for name, shape in (("a", "256,256"), ("b", "256,256"), ("c", "256,256"))
+                 for word in ("--arg", f"{name}=fp16[{shape}]")]  # fmt: skip
+    numbers = [word for name in "mnk" for word in ("--arg", f"{name}=256")]
+    words = ["run", "--triton", f"{file}:matmul", "--grid", "cdiv(m,BM),cdiv(n,BN)", *arguments, *numbers, "--arch",
+             A100, "--autotune"]  # fmt: skip
+    assert main([*words, "--json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
+    times = [row["report"]["time_s"] for row in rows if "report" in row]
+    assert len(times) == 2
+    assert times == sorted(times)
+    assert rows[0]["configuration"]["BM"] == 64
+    assert "shared memory" in rows[-1]["reason"] or "registers" in rows[-1]["reason"]
+    kernel = parse(f"{file}:matmul grid=cdiv(m,BM),cdiv(n,BN) a=fp16[256,256] b=fp16[256,256] c=fp16[256,256] "
+                   "m=256 n=256 k=256")  # fmt: skip
+    assert isinstance(kernel, TritonLaunch)
+    assert autotune(kernel, A100).best.configuration["BM"] == 64
+    assert main([*words, "--num-warps", "4"]) == 2
+    assert "leave out --num-warps" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"missing --const BM=.*--autotune takes them from its @triton.autotune list"):
+        simulate(str(kernel), A100)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{FILE}:matmul a=fp16[64,64]", "needs grid="),
+        (f"{MATMUL} {TILES} q=3", "has no parameter q, one of a, b, c"),
+        (f"{MATMUL} BM=64 BN=32", r"missing --const BK=\.\.\."),
+        (MATMUL.replace("m=80 ", "") + f" {TILES}", r"missing --arg m=\.\.\."),
+        (f"{MATMUL} {TILES}".replace("cdiv(n,BN)", "cdiv(q,BN)"), "--grid: q is no whole number that is given"),
+        (f"{MATMUL} BM=64 BN=32 BK=33", "AssertionError|arange|power of 2"),
+        (f"{MATMUL} BM=256 BN=256 BK=128 num-stages=5", "shared memory a CTA"),
+        (f"{MATMUL} {TILES}".replace("num-warps=4", "num-warps=x"), "num-warps=x: must be a whole number"),
+        (f"{FILE}:nothing grid=1", "has no function nothing"),
+    ],
+)
+def test_mistakes(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        simulate(text, A100)
+
+
+def test_an_array_that_is_smaller_than_the_grid_is_told_with_its_line_and_lane() -> None:
+    text = f"{FILE}:add grid=9 x=fp32[4096] y=fp32[4096] out=fp32[4096] n=8192 BLOCK=512"
+    with pytest.raises(InputError, match=r"kernels.py, line \d+\): .*LDG.*CTA \(8, 0, 0\), warp 0, lane 0: .*array"):
+        simulate(text, A100)
+    with pytest.raises(InputError, match=r"lies in no array; is the grid right\?|bytes into array"):
+        simulate(text, A100, check=True)
