@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LABS = {name: f"sim.app.labs.{name}" for name in ("roofline", "tiling", "pipelining", "tensor_cores")}
+LABS = {
+    name: f"sim.app.labs.{name}"
+    for name in ("roofline", "tiling", "pipelining", "tensor_cores", "attention", "memory", "systolic", "dataflow")
+}
 """Modules by the name that a notebook carries in its metadata (`tilewave: {lab: NAME}`)."""
 
 Answers = Mapping[str, Any]
