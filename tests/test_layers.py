@@ -31,6 +31,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 # Who may import an optional dependency: by extra.
 EXTRAS = {
+    "accelsim": ("sim.gpu.sass.trace_files",),
     "dask": ("sim.app.study.executors",),
     "dev": ("sim.app.study.pytest_plugin",),  # imported by pytest alone
     "onnx": ("workloads.networks.onnx_model",),

@@ -27,6 +27,10 @@ def parse_words(words: Iterable[str]) -> Operator:
         from workloads.compiled import read_cubin
 
         return read_cubin([word, *pairs])
+    if written.TRACE.fullmatch(word):
+        from workloads.accelsim import read_words
+
+        return read_words([word, *pairs])
     if match := written.WORD.fullmatch(word):
         return _of_file([word, *pairs], written.function_of(match["path"], match["function"]))
     cls = operator_class(word)
@@ -57,6 +61,8 @@ def whole_keys(text: str) -> Mapping[str, bool]:
         return {key: value.isdigit() for key, value in pairs_of(text.split()).items()}
     if written.WORD.fullmatch(word):
         return {name: kind is int for name, kind in written.keys_of(word).items()}
+    if written.TRACE.fullmatch(word):
+        return {}
     return {f.name: f.metadata.get("kind") == "extent" for f in dataclasses.fields(operator_class(word))}
 
 

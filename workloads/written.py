@@ -34,6 +34,9 @@ from workloads.ops.dtypes import epsilon
 WORD = re.compile(r"(?P<path>\S+\.py):(?P<function>[A-Za-z_]\w*)")
 """How such a workload begins."""
 
+TRACE = re.compile(r"\S+\.(traceg|traceg\.xz|tracez)")
+"""A trace of Accel-Sim."""
+
 CUBIN = re.compile(r"(?P<path>\S+\.(cubin|sass))(:(?P<kernel>\w+))?")
 """How a compiled kernel begins."""
 

@@ -35,6 +35,7 @@ from sim.gpu.sass.tables import (
     Map,
     SassProgram,
     Scalar,
+    Traced,
     Turn,
     Unit,
 )
@@ -110,7 +111,13 @@ class SassKernel(OwnLoopKernel):
         """Lowers the code for these addresses, and makes what warps hold."""
         _check_machine(self.compiled, spec)
         lowered = lower(self.compiled.function, self.bank(addresses), spec, data=bool(self.contents))
-        warps, rows = warps_of(p), len(lowered.code)
+        return self.tables_of(p, addresses, spec, lowered.code, lowered.registers)
+
+    def tables_of(
+        self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec, code: np.ndarray, registers: int
+    ) -> SassProgram:
+        """The tables of lowered code. registers: of a thread that it names."""
+        warps, rows = warps_of(p), len(code)
         sub_cores, per_sub_core = (
             int(p[Chip.SMS] * p[Chip.SUB_CORES]),
             -(-int(p[Chip.WARPS_PER_SM]) // int(p[Chip.SUB_CORES])),
@@ -122,7 +129,7 @@ class SassKernel(OwnLoopKernel):
         places = dict(zip(self.contents, np.cumsum([1, *(one.nbytes for one in self.contents.values())]), strict=False))
         ranges = [(addresses[n], addresses[n] + size, places.get(n, -1)) for n, size in self.arrays] or [(0, 0, -1)]
         return SassProgram(
-            code=lowered.code,
+            code=code,
             warp_entry=np.array([(-1, warp) for warp in range(self.warps)], dtype=np.int64),
             barrier_arrivals=np.ones(self._mbarriers, dtype=np.int64),
             mbarriers=np.full(self._mbarriers, -1, dtype=np.int64),
@@ -130,7 +137,7 @@ class SassKernel(OwnLoopKernel):
             launch=self._launch(warps, p, spec),
             ranges=np.array(ranges, dtype=np.int64),
             data=data,
-            registers=np.zeros((warps, lowered.registers, LANES), dtype=np.uint32),
+            registers=np.zeros((warps, registers, LANES), dtype=np.uint32),
             scalars=np.zeros((warps, Scalar.WIDTH), dtype=np.int64),
             turns=turns,
             queues=np.zeros((sub_cores, WAITING + 1), dtype=np.int64),
@@ -145,6 +152,9 @@ class SassKernel(OwnLoopKernel):
             issued=np.zeros((rows, 2), dtype=np.int64),
             patterns=np.full((rows, LANES + 2), -1, dtype=np.int64),
             fault=np.zeros(Fault.WIDTH, dtype=np.int64),
+            trace=np.zeros((0, Traced.WIDTH), dtype=np.int64),
+            trace_first=np.zeros(1, dtype=np.int64),
+            trace_lanes=np.zeros((1, LANES), dtype=np.int64),
         )
 
     @property

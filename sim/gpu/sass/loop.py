@@ -45,6 +45,7 @@ from sim.gpu.sass.tables import (
     Launched,
     Meaning,
     Scalar,
+    Traced,
     Turn,
     Unit,
 )
@@ -106,9 +107,14 @@ def _begin(p, x, st, w, t):
     x.scalars[w, Scalar.EXITED] = ALL_LANES & ~lanes
     x.scalars[w, Scalar.PREDICATE + 7] = ALL_LANES
     x.scalars[w, Scalar.UNIFORM_PREDICATE + 7] = ALL_LANES
-    st.warps[w, Warp.PROGRAM_COUNTER] = 0
+    row = 0
+    if x.trace.shape[0] > 0:
+        first = st.ctas[st.warps[w, Warp.CTA], Cta.LINEAR] * p[Chip.WARPS_PER_CTA] + st.warps[w, Warp.NUMBER]
+        x.scalars[w, Scalar.CURSOR] = x.trace_first[first]
+        row = x.trace[x.trace_first[first], Traced.ROW]
+    st.warps[w, Warp.PROGRAM_COUNTER] = row
     s, i = _place(p, w)
-    _await(x, st, w, s, i, 0, _on_grid(t))
+    _await(x, st, w, s, i, row, _on_grid(t))
     _call(p, x, st, s, _on_grid(t))
 
 
@@ -221,6 +227,8 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
     unit = code[row, Cell.UNIT]
     _account_wait(x, st, w, s, i, t, row)
     mask = active(x, w, row)
+    if x.trace.shape[0] > 0:
+        mask = x.trace[x.scalars[w, Scalar.CURSOR], Traced.MASK]
     x.issued[row, 0] += 1
     st.counters[Counter.INSTRUCTIONS] += 1
     end = t + code[row, Cell.STALL]
@@ -241,7 +249,8 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
     elif (_GLOBAL_UNITS >> unit) & 1:
         if unit == Unit.LDGSTS:
             write_copies(p, x, st, w, sm, t, row, mask)
-            mask &= lanes_of(x, w, code[row, Cell.INPUT0], code[row, Cell.INPUT0 + 1])
+            if x.trace.shape[0] == 0:
+                mask &= lanes_of(x, w, code[row, Cell.INPUT0], code[row, Cell.INPUT0 + 1])
         done = access_global(p, x, st, ms, mem, w, s, sm, t, row, mask)
     elif unit == Unit.CALL:
         if mask != 0:
@@ -254,6 +263,8 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
         st.counters[code[row, Cell.COUNTER]] += 1
     if (_TMA_UNITS >> unit) & 1 == 0:  # the TMA writes rows of its own
         log_op(st.log, st, w, row, t, max(t, read), max(t, done), 0)
+    if x.trace.shape[0] > 0:
+        following_row = _traced(p, x, st, w)
     if following_row == ENDED:
         x.turns[s, i, Turn.READY] = FAR
         _end(p, x, st, w, s, sm, end)
@@ -266,6 +277,15 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
     _await(x, st, w, s, i, following_row, end)
     if code[row, Cell.GIVES_WAY] != 0:
         st.sub_cores[s, SubCore.LAST_WARP] = -1
+
+
+@inner(inline=True)
+def _traced(p, x, st, w):
+    """The next row of the trace that warp `w` follows, ENDED at its end."""
+    first = st.ctas[st.warps[w, Warp.CTA], Cta.LINEAR] * p[Chip.WARPS_PER_CTA] + st.warps[w, Warp.NUMBER]
+    cursor = x.scalars[w, Scalar.CURSOR] + 1
+    x.scalars[w, Scalar.CURSOR] = cursor
+    return x.trace[cursor, Traced.ROW] if cursor < x.trace_first[first + 1] else ENDED
 
 
 @inner(inline=True)

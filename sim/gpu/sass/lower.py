@@ -17,6 +17,7 @@ from sim.gpu.sass.needed import needed, target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
 from sim.gpu.sass.tables import Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
 from sim.gpu.sass.text import Function
+from sim.gpu.sass.text import Instruction as SassInstruction
 
 FIGURES = ("instructions", "shared.bandwidth", "sm.address_interval", "sm.sub_cores")
 """Figures of a preset that this module reads."""
@@ -83,6 +84,11 @@ def lower(function: Function, bank: bytes, spec: GpuSpec, *, data: bool = False)
 def _registers(form: Form) -> Sequence[Operand]:
     operands = (*form.sources, *form.addresses, *((form.destination,) if form.destination else ()))
     return [o for o in operands if o.kind in (Kind.REGISTER, Kind.ADDRESS)]
+
+
+def lower_row(instruction: SassInstruction, spec: GpuSpec) -> list[int]:
+    """The row of one instruction by itself, that is only timed."""
+    return _Row(form_of(instruction), b"", spec, None).cells(computed=False)
 
 
 class _Row:

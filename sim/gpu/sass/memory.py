@@ -20,7 +20,19 @@ from sim.gpu.engine.port import Port, PortFigure, count_reads, take_entry
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.warp import Warp, add_ready
 from sim.gpu.lower.tables import Kind, Pipe
-from sim.gpu.sass.tables import LANES, LOCAL_BYTES, WAITING, Cell, Fault, FaultKind, Launched, Mode, Scalar, Unit
+from sim.gpu.sass.tables import (
+    LANES,
+    LOCAL_BYTES,
+    WAITING,
+    Cell,
+    Fault,
+    FaultKind,
+    Launched,
+    Mode,
+    Scalar,
+    Traced,
+    Unit,
+)
 from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes
 from sim.memory.l2 import l2_change_ahead
 from sim.memory.sets import count_sectors
@@ -42,6 +54,11 @@ def blame(x, st, w, row, kind, lane, address):
 def locate(x, w, row):
     """Writes the byte address of each lane to `x.addresses[0]`."""
     code, addresses, scalars = x.code, x.addresses, x.scalars
+    if x.trace.shape[0] > 0:
+        access = x.trace[scalars[w, Scalar.CURSOR], Traced.ACCESS]
+        for lane in range(LANES):
+            addresses[0, lane] = x.trace_lanes[access, lane]
+        return
     register, uniform = code[row, Cell.ADDRESS], code[row, Cell.ADDRESS_UNIFORM]
     base = code[row, Cell.OFFSET]
     if uniform >= 0:
@@ -404,6 +421,8 @@ def write_copies(p, x, st, w, sm, t, row, mask):
         base += x.scalars[w, Scalar.UNIFORM + uniform]
     for lane in range(LANES):
         x.addresses[0, lane] = base + (int(x.registers[w, register, lane]) if register >= 0 else 0)
+        if x.trace.shape[0] > 0:  # which a trace does not tell: side by side
+            x.addresses[0, lane] = x.launch[Launched.SHARED_BEGIN] + lane * code[row, Cell.BYTES]
     waves, least = _waves(x, st, w, row, mask)
     free = max(st.sms[sm, SharedMemory.FREE], t)
     st.sms[sm, SharedMemory.FREE] = free + waves * p[SharedFigure.WAVEFRONT]

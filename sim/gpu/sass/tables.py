@@ -232,7 +232,8 @@ class Scalar(IntEnum):
     BARRIER_WAIT = 157  # named barrier that it waits at, plus one
     PARKED = 158  # another unit wakes it: tick from which it waits, plus one; -1 at its end
     PARKED_REASON = 159
-    WIDTH = 160
+    CURSOR = 160  # its place in the trace that it follows
+    WIDTH = 168
 
 
 class Turn(IntEnum):
@@ -296,6 +297,18 @@ class SassProgram(NamedTuple):
     issued: np.ndarray  # (rows, 2): how often, active lanes
     patterns: np.ndarray  # (rows, 34): of shared accesses: lanes, wavefronts, distances of addresses
     fault: np.ndarray  # by Fault
+    trace: np.ndarray  # (instructions, Traced.WIDTH) of all warps; empty where they execute the code
+    trace_first: np.ndarray  # (CTAs * warps + 1): where each warp's begin
+    trace_lanes: np.ndarray  # (accesses, 32): addresses
+
+
+class Traced(IntEnum):
+    """Columns of a trace that warps follow."""
+
+    ROW = 0
+    MASK = 1
+    ACCESS = 2  # place of its addresses, -1 none
+    WIDTH = 3
 
 
 class Launched(IntEnum):
