@@ -77,6 +77,16 @@ def test_a_loop_nest_holds_the_outer_token(silent: RduSpec) -> None:
     assert starts.tolist() == [0, 300, 300 + 420, 300 + 840, 300 + 1260]
 
 
+def test_a_token_outside_of_all_loops_is_waited_for_and_taken_once(silent: RduSpec) -> None:
+    section, n = Section("once"), Counter("n", 7)
+    once = section.timed("once", (), {}, Out((32, 32), "bf16", ()), interval_cycles=300)
+    section.timed("use", (n,), {"a": once.read(pmus=2)}, Out((32, 32), "bf16", (n,)), interval_cycles=60)
+    result = run(section, silent)
+    assert cycles(result) == 300 + 7 * 60
+    starts = result.log[result.log[:, Log.STAGE] == 1][:, Log.START] // TICKS_PER_CYCLE
+    assert starts.tolist() == [300 + 60 * k for k in range(7)]
+
+
 def test_every_tick_of_a_stage_has_one_reason(small: RduSpec) -> None:
     section, _ = pipeline([100, 300, 50], 20)
     result = run(section, small)

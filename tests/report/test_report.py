@@ -178,6 +178,24 @@ def test_several_kernels_sum_and_weigh_the_clock_by_cycles() -> None:
     assert figures.energy_j == pytest.approx(0.04)
 
 
+def test_power_is_that_of_the_kernels_and_energy_that_of_an_operation() -> None:
+    """20 mJ in 100 us of kernels and 4e9 operations; the host's 300 us around them take none of it."""
+    figures = Figures.of_run(dataclasses.replace(RUN, time_ps=400_000_000))
+    assert figures.device_ps == 100_000_000
+    assert figures.power_w == pytest.approx(200)
+    assert figures.joules_per_op == pytest.approx(5e-12)
+
+
+def test_a_duplex_level_is_as_busy_as_its_busier_direction() -> None:
+    """60 MB read and 20 MB written in 100 us: of two ways, 600 GB/s on the busier one; of one, 800 GB/s."""
+    share = {}
+    duplex: tuple[str, ...]
+    for duplex in ((), ("l2",)):
+        machine = dataclasses.replace(MACHINE, duplex=duplex)
+        share[len(duplex)] = Figures.of_run(dataclasses.replace(RUN, machine=machine)).speed_of_light()["l2"]
+    assert share[1] == pytest.approx(share[0] * 60 / 80)
+
+
 def test_schema_holds_for_full_and_bare_runs_and_refuses_wrong_ones() -> None:
     full = Report(RUN).to_dict()
     validate_schema(full)
