@@ -21,7 +21,8 @@ from sim.app.study.store import ResultStore
 from tests.study import work
 
 MACHINE = load_arch("t4")
-CASES = [Request(f"gemm m={m} n=1 k=1", MACHINE) for m in range(1, 9)]
+CASES = [Request(f"gemm m={m} n=1 k={10**m}", MACHINE) for m in range(1, 9)]
+"""Texts of eight lengths, so that answers in another order show."""
 EXPECTED = [len(str(case.workload)) for case in CASES]
 
 
