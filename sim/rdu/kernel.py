@@ -69,7 +69,7 @@ def _pop(state):
 def _takes(state, s, c):
     """Whether the firing that comes next takes a new token of channel c."""
     fired = state.stage[s, Stages.FIRED]
-    return fired == 0 or state.starts[state.stage[s, Stages.STARTS] + fired] < state.channel[c, Channels.READ_LEVEL]
+    return state.starts[state.stage[s, Stages.STARTS] + fired] < state.channel[c, Channels.READ_LEVEL]
 
 
 @inner

@@ -454,6 +454,15 @@ def test_changes_are_everything_that_differs(old: Digest, new: Digest) -> None:
     }
 
 
+def test_a_clock_and_an_energy_that_move_are_seen_where_both_have_one() -> None:
+    old = Digest(1, 2, "s", clock_hz=10**9, energy_fj=5)
+    assert [(c.kind, c.old, c.new) for c in changes(old, replace(old, clock_hz=2 * 10**9, energy_fj=6))] == [
+        ("clock", 10**9, 2 * 10**9),
+        ("energy", 5, 6),
+    ]
+    assert changes(old, replace(old, clock_hz=None, energy_fj=None)) == []
+
+
 def test_a_failed_write_leaves_the_lock_alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = project / "cycles.lock"
     path.write_text("before")
