@@ -488,7 +488,7 @@ def _channel_tables(
 
 
 def _start_levels(firings: Ints) -> Ints:
-    """For each firing the outermost counter that has moved since the one before; -1 of the first, and after the last."""
+    """For each firing the outermost counter that has moved since the one before; -1 for the first, and at the end."""
     levels = np.full(len(firings) + 1, -1, np.int64)
     if firings.shape[1]:
         levels[1:-1] = np.argmax(firings[1:] != firings[:-1], axis=1)

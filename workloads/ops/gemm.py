@@ -14,12 +14,18 @@ from arch.errors import InputError
 from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format
 from workloads.ops.dtypes import accumulators, default_accumulator, default_output, epsilon, is_integer
 
+SCALE_BLOCK = 128
+"""Elements that share a scale with `scale=block`, along k and, of B, along n."""
+
 
 @dataclass(frozen=True)
 class Gemm(Operator):
     """C[b, m, n] = sum over k of A[b, m, k] B[b, k, n]; all operands are row-major (the last index is contiguous).
 
     `ta=T` stores A as [b, k, m], `tb=T` stores B as [b, n, k]. `beta=1` adds the sum to what C holds, as in BLAS.
+    `scale=block` gives fp8 operands fp32 scales by block of 128, as DeepSeek-V3's models are served: SA, stored
+    [b, k blocks, m], has one for 128 elements of a row of A, SB, stored [b, n blocks, k blocks], one for 128 x 128
+    elements of B. The sum over each block of k is scaled and added in fp32.
     """
 
     word: ClassVar[str] = "gemm"
@@ -35,6 +41,7 @@ class Gemm(Operator):
     out: str | None = number_format("of C; default: the input's, tf32 to fp32, int8 to int32, fp8 to bf16")
     acc: str | None = number_format("of the sums; default: fp32, int32 for integers")
     beta: str = choice("0", ("0", "1"), help="1: the result is added to what C holds")
+    scale: str = choice("none", ("none", "block"), help="block: fp8 operands have scales by block of 128")
 
     def __post_init__(self) -> None:
         """Checks the fields and that the number formats go together."""
@@ -48,6 +55,10 @@ class Gemm(Operator):
                     f"gemm out={self.out}: {self.dtype} operands give a floating-point result, such as "
                     f"{default_output(self.dtype)}"
                 )
+            if self.blockwise and self.dtype != "fp8":
+                raise InputError(f"gemm scale=block: {self.dtype} operands have no scales; nearest: dtype=fp8")
+        if self.blockwise and self.adds:
+            raise InputError("gemm beta=1: with scale=block nothing is added to C; nearest: beta=0")
 
     def read_as_column_major(self) -> Self:
         """The row-major multiply that does what these keys mean in BLAS's column-major convention.
@@ -67,6 +78,11 @@ class Gemm(Operator):
     def adds(self) -> bool:
         """Whether C is read."""
         return self.beta == "1"
+
+    @property
+    def blockwise(self) -> bool:
+        """Whether operands have scales by block."""
+        return self.scale == "block"
 
     @property
     def macs(self) -> int:
@@ -89,11 +105,23 @@ class Gemm(Operator):
         return (self.batch, self.m, self.n)
 
     @property
+    def a_scales_shape(self) -> tuple[int, int, int]:
+        """Shape of SA as stored, see `scale`."""
+        return (self.batch, -(-self.k // SCALE_BLOCK), self.m)
+
+    @property
+    def b_scales_shape(self) -> tuple[int, int, int]:
+        """Shape of SB as stored."""
+        return (self.batch, -(-self.n // SCALE_BLOCK), -(-self.k // SCALE_BLOCK))
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
-        """A and B as stored, with `beta=1` C too."""
+        """A and B as stored, with `beta=1` C too, with `scale=block` SA and SB."""
         dtype, out, _ = self._formats()
-        c = (Operand("c", self.c_shape, out),) if self.adds else ()
-        return (Operand("a", self.a_shape, dtype), Operand("b", self.b_shape, dtype), *c)
+        more = [Operand("c", self.c_shape, out)] if self.adds else []
+        if self.blockwise:
+            more = [Operand("sa", self.a_scales_shape, "fp32"), Operand("sb", self.b_scales_shape, "fp32")]
+        return (Operand("a", self.a_shape, dtype), Operand("b", self.b_shape, dtype), *more)
 
     @property
     def results(self) -> tuple[Operand, ...]:
@@ -108,6 +136,8 @@ class Gemm(Operator):
         """C of shape `c_shape`, from the operands as stored: exact sums, rounded once to `acc` and once to `out`."""
         dtype, out, acc = self._formats()
         a, b = self._logical(*operands)
+        if self.blockwise:
+            return round_to(round_to(self._scaled(a, b, *operands[2:]), acc), out)
         before = operands[2] if self.adds else 0
         if is_integer(dtype):
             total = _exact_matmul(a, b) + np.asarray(before, dtype=np.int64)
@@ -122,7 +152,10 @@ class Gemm(Operator):
         """Largest |C - reference| over the matching element of |A| |B| + |C| (Higham, Accuracy and Stability, 3.5)."""
         a, b = self._logical(*operands)
         expected = self.reference(*operands)
-        scale = np.matmul(np.abs(a), np.abs(b)).astype(np.float64)
+        if self.blockwise:
+            scale = self._scaled(np.abs(a), np.abs(b), *map(np.abs, operands[2:]))
+        else:
+            scale = np.matmul(np.abs(a), np.abs(b)).astype(np.float64)
         if self.adds:
             scale += np.abs(operands[2])
         error = np.abs(np.asarray(result, dtype=np.float64).reshape(expected.shape) - expected)
@@ -134,6 +167,16 @@ class Gemm(Operator):
         """One rounding to `out` and up to k roundings to `acc` (with C one more), on both sides of the comparison."""
         _, out, acc = self._formats()
         return epsilon(out) + (self.k + 2 if self.adds else self.k + 1) * epsilon(acc)
+
+    def _scaled(self, a: Array, b: Array, sa: Array, sb: Array) -> Array:
+        """Sum over the blocks of k of their products, each with its scales."""
+        columns = np.repeat(sb, SCALE_BLOCK, axis=1)[:, : self.n]
+        total = np.zeros(self.c_shape)
+        for block in range(sb.shape[2]):
+            part = slice(block * SCALE_BLOCK, (block + 1) * SCALE_BLOCK)
+            product = np.matmul(a[..., part], b[..., part, :])
+            total += product * sa[:, block, :, None] * columns[:, None, :, block]
+        return total
 
     def _formats(self) -> tuple[str, str, str]:
         """(dtype, out, acc) with defaults; InputError while `dtype` is open."""

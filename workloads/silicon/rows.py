@@ -26,7 +26,7 @@ TABLES = (
     SILICON_CSV,
     *map(
         Path(__file__).with_name,
-        ("aic_gemm.csv", "aic_attention.csv", "aic_collectives.csv", "locked_clock_attention.csv"),
+        ("aic_gemm.csv", "aic_attention.csv", "aic_collectives.csv", "locked_clock_attention.csv", "pipeweave_fp8.csv"),
     ),
 )
 """The reference rows that travel with the project, a file a family of sources."""
@@ -140,6 +140,8 @@ class Environment(BaseModel):
     """By dtype, the order in which the source's library launches the tiles of a product where it is not grouped."""
     beta: Literal["0", "1"] = "0"
     """Whether its multiplies add to what C holds."""
+    scale: Mapping[str, Literal["none", "block"]] = Field(default_factory=dict)
+    """By dtype, the scales that operands of its products have."""
     left_out: str = ""
     """Why its rows cannot be compared; empty where they can."""
     evidence: str
@@ -203,7 +205,10 @@ def operator_of(row: Row) -> Operator:
     if isinstance(operator, Gemm):
         layout = environment.layout.get(row.dtype, operator.ta + operator.tb)
         acc = environment.acc.get(row.dtype)
-        operator = dataclasses.replace(operator, ta=layout[0], tb=layout[1], acc=acc, beta=environment.beta)
+        scale = environment.scale.get(row.dtype, operator.scale)
+        operator = dataclasses.replace(
+            operator, ta=layout[0], tb=layout[1], acc=acc, beta=environment.beta, scale=scale
+        )
         return operator.read_as_column_major() if environment.order == "column" else operator
     return operator
 

@@ -37,7 +37,7 @@ FORMATS = {
 
 
 def test_all_schedules_are_registered() -> None:
-    assert schedules("gemm", "gpu") == ("gemv", "mma", "simt", "triton", "wgmma")
+    assert schedules("gemm", "gpu") == ("deepgemm", "gemv", "mma", "simt", "triton", "vllm", "wgmma")
 
 
 @settings(max_examples=40, deadline=None)
@@ -330,6 +330,18 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 64x64x64 turbo", "turbo"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 64x64x64 stages many", "needs a number"),
     ("h100-sxm", Gemm(m=64, n=64, k=65, dtype="fp8"), "auto", "TMA needs 16 B"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8"), "vllm", "scale=block"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8", scale="block"), "auto", "needs wgmma"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp8", scale="block"), "auto", "nearest: tb=T"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8", scale="block"), "wgmma 64x96x128", "64x128x128"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8", scale="block"), "wgmma 64x64 pingpong", "leave them out"),
+    (
+        "h100-sxm",
+        Gemm(m=64, n=64, k=64, tb="T", dtype="fp8", scale="block"),
+        "wgmma 256x128",
+        "sums and as many products",
+    ),
+    ("h100-sxm", Gemm(m=1, n=64, k=64, tb="T", dtype="fp8", scale="block"), "gemv warps 4", "nearest: wgmma"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, ta="T", dtype="fp8"), "auto", "needs k contiguous in"),
     ("t4", Gemm(m=64, n=64, k=64, dtype="fp16"), "mma 64x64x32 warp 32x32 cp.async stages 3", "no cp.async"),
     ("t4", Gemm(m=64, n=64, k=64, dtype="fp16"), "mma 64x64x32 warp 48x32", "nearest"),
@@ -351,3 +363,20 @@ def test_a_machine_smaller_than_a_cluster_has_a_kernel() -> None:
     machine = load_arch("h100-sxm", {"sm.count": 1, "gpc.count": 1})
     config = choose(Gemm(m=256, n=256, k=256, dtype="bf16"), machine).config
     assert getattr(config, "cluster", 1) == 1
+
+
+def test_blocks_of_k_are_promoted_by_the_kernels_that_serving_libraries_have() -> None:
+    """Every step of 128 costs vLLM's kernel the same, whatever m is; DeepGEMM's narrower tiles use more of the chip."""
+    op = Gemm(m=24, n=1280, k=5120, tb="T", dtype="fp8", scale="block")
+    vllm, deepgemm, auto = (choose(op, MACHINES["h100-sxm"], name) for name in ("vllm", "deepgemm", "auto"))
+    assert str(vllm.config).startswith("wgmma 128x128x128 cluster 1x2")
+    assert len(vllm.candidates) == 1
+    assert deepgemm.candidates[0][1] < vllm.candidates[0][1]
+    assert auto.config == deepgemm.config
+
+
+def test_scales_belong_to_fp8() -> None:
+    with pytest.raises(InputError, match="nearest: dtype=fp8"):
+        Gemm(m=8, n=8, k=8, dtype="bf16", scale="block")
+    with pytest.raises(InputError, match="nearest: beta=0"):
+        Gemm(m=8, n=8, k=8, dtype="fp8", scale="block", beta="1")

@@ -62,6 +62,9 @@ WGMMA: list[tuple[Gemm, WgmmaConfig]] = [
     (gemm("fp16", 400, 144, 264), WgmmaConfig(64, 144, 64, 1, 2, 3, columns=True, stream_k=True)),
     (gemm("bf16", 200, 136, 264, "NT"), WgmmaConfig(192, 80, 64, stages=3, columns=True, tma=False)),
     (gemm("bf16", 72, 24, 1024), WgmmaConfig(64, 24, 64, stages=3, split=8)),
+    (gemm("fp8", 200, 272, 400, "NT", batch=2, scale="block"), WgmmaConfig(128, 128, 128, 1, 2, 3)),
+    (gemm("fp8", 70, 96, 256, "NT", scale="block"), WgmmaConfig(64, 32, 128, 2, 1, stages=2)),
+    (gemm("fp8", 128, 128, 1024, "NT", scale="block"), WgmmaConfig(128, 64, 128, stages=2, split=3)),
 ]
 MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("fp16", 128, 128, 128), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
@@ -114,7 +117,8 @@ def test_computes_what_numpy_does(case: tuple[str, Gemm, Config], machines: dict
     machine, op, config = case
     program = build(op, machines[machine], config)
     operands = op.inputs(seed=1, data="integers")
-    result = interpret(program, execute(program, seed=2), dict(zip("ABC", operands, strict=False)))
+    names = ("A", "B", "SA", "SB") if op.blockwise else ("A", "B", "C")
+    result = interpret(program, execute(program, seed=2), dict(zip(names, operands, strict=False)))
     assert result.violations == []
     # Small integers add up without rounding, so that only the last conversion may round.
     assert op.relative_error(result.outputs["C"], *operands) == 0

@@ -50,6 +50,10 @@ CASES: dict[str, Case] = {
     "operand through registers": (
         "h100-sxm", SMALL, Gemm(m=128, n=128, k=128, dtype="tf32"), WgmmaConfig(64, 128, 32, stages=2, swap=True), {},
     ),
+    "scales by block": (
+        "h100-sxm", SMALL, Gemm(m=128, n=128, k=512, tb="T", dtype="fp8", scale="block"),
+        WgmmaConfig(64, 128, 128, stages=2), {},
+    ),
     "wgmma split": (
         "h100-sxm", SMALL, Gemm(m=128, n=128, k=512, dtype="bf16"), WgmmaConfig(128, 128, 64, stages=2, split=2),
         {"consumer/9 wgmma_fence": FENCE},
@@ -93,11 +97,12 @@ CASES: dict[str, Case] = {
 def test_every_wait_matters(name: str) -> None:
     machine, overrides, op, config, redundant = CASES[name]
     program = build(op, load_arch(machine, overrides), config)
-    a, b = op.inputs(seed=1, data="integers")
-    expected = {"C": op.reference(a, b)}
+    operands = op.inputs(seed=1, data="integers")
+    inputs = dict(zip(("A", "B", "SA", "SB"), operands, strict=False))
+    expected = {"C": op.reference(*operands)}
 
     def case() -> tuple[Program, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-        return program, {"A": a, "B": b}, expected
+        return program, inputs, expected
 
     def simulate(mutant: Program) -> NDArray[np.int64]:
         return execute(mutant, seed=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from arch.digits import whole_number
 from arch.dtypes import DTYPE_BYTES
@@ -24,13 +24,19 @@ from workloads.gpu.gemm.triton import TritonConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.gpu.select import Choice
 from workloads.ops import Gemm
+from workloads.ops.gemm import SCALE_BLOCK
 from workloads.registry import register
 
 Config = WgmmaConfig | MmaConfig | SimtConfig | GemvConfig
 
 SCHEDULES = ("wgmma", "mma", "simt", "gemv")
 """Kinds that a vendor's library has."""
-KINDS = (*SCHEDULES, "triton")
+SCALED = ("vllm", "deepgemm")
+"""Libraries with kernels of their own for operands with scales by block."""
+KINDS = (*SCHEDULES, "triton", *SCALED)
+DEEPGEMM_TILES = ((64, 16), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128))
+DEEPGEMM_CLUSTERS = ((1, 1), (2, 1), (1, 2))
+"""Tiles and clusters of DeepGEMM's fp8 kernels for Hopper (get_best_configs), of the widths that lie in one block."""
 RUNNERS_UP = 12
 """Candidates that are reported, the chosen one included."""
 
@@ -88,8 +94,9 @@ GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`.
 
-    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`), or one configuration as it
-    prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot
+    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm` and
+    `deepgemm`: the kernels of these for operands with scales by block), or one configuration as it prints, such as
+    `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot
     take it.
     """
     p = problem(op)
@@ -153,6 +160,10 @@ def _by_rows(config: WgmmaConfig) -> WgmmaConfig:
 
 
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
+    if p.scales:
+        return InputError(
+            f"gemm scale=block: {spec.name} needs wgmma, and k contiguous in A and B; nearest: tb=T on h100-sxm"
+        )
     formats, units = [d for d in DTYPE_BYTES if _units(spec, d)], _units(spec, p.dtype)
     try:
         if "wgmma" in units and (schedule == "wgmma" or units == ["wgmma"]):
@@ -161,6 +172,8 @@ def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
             gemv.check(p, spec, GemvConfig())
     except InputError as error:
         return error
+    if schedule in SCALED:
+        return InputError(f"schedule={schedule}: its kernels are for operands with scale=block; nearest: wgmma")
     if schedule == "auto" or p.dtype not in formats:
         return InputError(f"gemm dtype={p.dtype}: {spec.name} multiplies {', '.join(formats)}")
     return InputError(f"schedule={schedule}: {spec.name} runs {p.op} with {', '.join(units)}")
@@ -219,6 +232,10 @@ def _resident_gemv(p: Problem, spec: GpuSpec, config: GemvConfig) -> int:
 
 def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> Iterator[tuple[Config, Work]]:
     """Configurations of the named kinds that fit, with their counts."""
+    libraries = SCALED if p.scales and "wgmma" in names else [name for name in names if name in SCALED]
+    if libraries:
+        yield from _scaled_candidates(p, spec, f, libraries)
+        return
     specialised = False
     if "wgmma" in names:
         for found in _wgmma_candidates(p, spec, f):
@@ -319,6 +336,26 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                     yield clustered, work
                 else:
                     yield from _with_cuts(clustered, work, True)
+
+
+def _scaled_candidates(
+    p: Problem, spec: GpuSpec, f: Figures, libraries: Sequence[str]
+) -> Iterator[tuple[Config, Work]]:
+    """Kernels of serving libraries for operands with scales by block: vLLM's one, DeepGEMM's tiles."""
+    rates = wgmma.Rates.of(spec, p.dtype)
+    if rates is None or p.scales is None or not (p.a.tma and p.b.tma and p.b.k_major):
+        return
+    block = SCALE_BLOCK
+    found = [WgmmaConfig(block, block, block, cluster_n=2)] if "vllm" in libraries else []
+    if "deepgemm" in libraries:
+        shapes = ((m, n, block, *cluster) for m, n in DEEPGEMM_TILES for cluster in DEEPGEMM_CLUSTERS)
+        found += [WgmmaConfig(*shape) for shape in shapes]
+    for config in dict.fromkeys(found):
+        stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
+        whole = dataclasses.replace(config, stages=stages)
+        work = wgmma.work(p, f, whole, rates)
+        if stages and work.resident:
+            yield whole, work
 
 
 def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:

@@ -29,7 +29,7 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.gemm.estimate import Figures, Work
-from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, zeros
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, without_scales, zeros
 from workloads.ops import Gemm
 from workloads.registry import register
 
@@ -77,6 +77,7 @@ def check(p: Problem, spec: GpuSpec, config: GemvConfig) -> None:
     """InputError if the problem is no matrix-vector product or the configuration does not fit."""
     if min(p.m, p.n) != 1:
         raise InputError(f"schedule={config}: needs m = 1 or n = 1, got m={p.m} n={p.n}; nearest: mma or simt")
+    without_scales(p, f"schedule={config}")
     if not spec.peak_flops(p.dtype):
         raise InputError(f"schedule={config}: {spec.name} does not multiply {p.dtype}; nearest: dtype=fp32")
     if p.op.adds:

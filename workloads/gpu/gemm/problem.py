@@ -14,6 +14,8 @@ from workloads.ops import Gemm
 
 MAX_VECTOR_BYTES = 16
 """Widest access of one thread."""
+SCALES_A_ROW = MAX_VECTOR_BYTES // DTYPE_BYTES["fp32"]
+"""Elements of which a row of A's scales has a multiple in memory."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -81,7 +83,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class Problem:
-    """Tensors A, B, C of a `Gemm` with its number formats resolved; shapes (batch, rows, columns) as stored."""
+    """Tensors A, B, C of a `Gemm` with its number formats resolved; shapes (batch, rows, columns) as stored.
+
+    scales: of A and of B, where they have some by block; rows of A's begin at multiples of 16 B, as TMA needs them.
+    """
 
     op: Gemm
     dtype: str
@@ -90,6 +95,7 @@ class Problem:
     a: Operand
     b: Operand
     c: GlobalTensor
+    scales: tuple[GlobalTensor, GlobalTensor] | None = None
 
     @property
     def m(self) -> int:
@@ -135,7 +141,19 @@ def problem(op: Gemm) -> Problem:
             raise InputError(f"gemm {key}={name}: no GPU kernel has this format; one of {', '.join(DTYPE_BYTES)}")
     a = Operand(_tensor("A", full.a_shape, dtype, "input"), full.m, full.ta == "N")
     b = Operand(_tensor("B", full.b_shape, dtype, "input"), full.n, full.tb == "T")
-    return Problem(full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"))
+    scales = None
+    if full.blockwise:
+        batch, blocks, rows = full.a_scales_shape
+        row = ceil_div(rows, SCALES_A_ROW) * SCALES_A_ROW
+        sa = GlobalTensor("SA", (batch, blocks, rows), "fp32", (blocks * row, row, 1), "input")
+        scales = sa, _tensor("SB", full.b_scales_shape, "fp32", "input")
+    return Problem(full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"), scales)
+
+
+def without_scales(p: Problem, where: str) -> None:
+    """InputError for a problem whose operands have scales, of a program that has no use for them."""
+    if p.scales:
+        raise InputError(f"{where}: scale=block is not available; nearest: wgmma, on machines that have it")
 
 
 def multiply_add(acc: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -45,7 +45,7 @@ from workloads.gpu import overhead
 from workloads.gpu.gemm.estimate import Figures, Work, round_shape, transfer
 from workloads.gpu.gemm.fixup import ADDS, Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Tile, Unit, stream_tiles
-from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, add, ceil_div, multiply_add
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, add, ceil_div, multiply_add, without_scales
 from workloads.gpu.overhead import Mix, Overhead
 from workloads.ops import Gemm
 
@@ -223,6 +223,7 @@ def plan(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> 
 
 def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, where: str) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
+    without_scales(p, where)
     for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
         if warp < 1 or tile < 1 or tile % warp:
             nearest = max(1, round(tile / max(1, warp))) * max(1, warp)

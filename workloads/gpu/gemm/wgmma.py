@@ -12,6 +12,11 @@ wgmma reads 16-bit operands in either order but tf32, fp8 and int8 only with k c
 order goes through registers, which wgmma allows for its first operand only (CUTLASS: sm90_mma_tma_gmma_rs); `swap`
 exchanges the operands, computing the transpose of C.
 
+Operands with scales by block of k (fp8 as DeepSeek-V3's models are served; CUTLASS's
+KernelTmaWarpSpecializedCooperativeFP8BlockScaledAccum, DeepGEMM): a k step is one block. A warpgroup multiplies it into
+registers of its own, waits, and adds it with its scales to the sums ("promotion"). The scales of A come by TMA with the
+step's operands, that of B by a load.
+
 Two mechanisms can be left out, which gives other programs: `tma` (the producer's four warps copy by cp.async, results
 go from registers to memory) and `specialized` (no producer: one of the warps that multiply issues the loads, as in
 CUTLASS's sm90_mma_tma_gmma_ss). Without both, all warps copy by cp.async and multiply (`multistage`), as kernels
@@ -24,6 +29,8 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
+
+import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
@@ -52,6 +59,7 @@ from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div, problem
 from workloads.ops import Gemm
+from workloads.ops.gemm import SCALE_BLOCK
 from workloads.registry import register
 
 WARPGROUP = 4
@@ -178,19 +186,24 @@ def through_registers(p: Problem, config: WgmmaConfig) -> bool:
 def shared_bytes(p: Problem, config: WgmmaConfig) -> int:
     """Shared memory of one CTA: operand stages, epilogue buffers, barriers, alignment."""
     width = DTYPE_BYTES[p.dtype]
-    stage = (config.tile_m + config.tile_n) * config.tile_k * width
+    stage = (config.tile_m + config.tile_n) * config.tile_k * width + _scale_bytes(p, config)
     return config.stages * (stage + 2 * 8) + _epilogue_bytes(p, config) + 1024 + 64
 
 
 def max_stages(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
     """Stages that fit beside the epilogue buffers."""
-    stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + 2 * 8
+    stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + _scale_bytes(p, config) + 2 * 8
     return (spec.shared.max_per_cta_bytes - _epilogue_bytes(p, config) - 1024 - 64) // stage
 
 
 def least_stages(config: WgmmaConfig) -> int:
     """Stages that the program needs."""
     return 3 if config.multistage else 1 if config.tma and config.specialized else 2
+
+
+def _scale_bytes(p: Problem, config: WgmmaConfig) -> int:
+    """Scales of the first operand in one stage."""
+    return config.tile_m * DTYPE_BYTES["fp32"] if p.scales else 0
 
 
 def _epilogue_columns(config: WgmmaConfig) -> int:
@@ -268,6 +281,8 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
             f"{where}: {config.accumulators} accumulators a thread do not fit its registers, at most "
             f"{MAX_ACCUMULATORS}; nearest: tile n = {_widest(config)}"
         )
+    if p.scales:
+        _check_scales(config, where)
     if not 1 <= config.stages <= max_stages(p, config, spec):
         raise InputError(
             f"{where}: {shared_bytes(p, config)} B of shared memory, {spec.name} has "
@@ -302,13 +317,32 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         raise InputError(f"{where}: wgmma {p.dtype} needs k contiguous in {y.tensor.name}; nearest: {hint}")
 
 
+def _check_scales(config: WgmmaConfig, where: str) -> None:
+    """InputError if a configuration cannot scale its products by block."""
+    if config.swap or config.columns or config.pingpong or not (config.tma and config.specialized):
+        words = "swap, columns, pingpong, cp.async and unspecialized"
+        raise InputError(f"{where}: scale=block has programs without {words}; nearest: leave them out")
+    if config.tile_k != SCALE_BLOCK or SCALE_BLOCK % config.tile_n:
+        raise InputError(
+            f"{where}: a step of k is a block of {SCALE_BLOCK}, a tile lies in one block of columns; "
+            f"nearest: {config.tile_m}x{SCALE_BLOCK}x{SCALE_BLOCK}"
+        )
+    if 2 * config.accumulators > MAX_ACCUMULATORS:
+        raise InputError(
+            f"{where}: {config.accumulators} sums and as many products a thread do not fit its registers, at most "
+            f"{MAX_ACCUMULATORS}; nearest: 128x128x{SCALE_BLOCK}"
+        )
+
+
+@register("gemm", "gpu", "deepgemm")
+@register("gemm", "gpu", "vllm")
 @register("gemm", "gpu", "wgmma")
 def build(op: Gemm, spec: GpuSpec, config: WgmmaConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where `check` does."""
     p = problem(op)
     check(p, spec, config)
     kernel = _Builder(p, spec, config)
-    tensors = [p.a.tensor, p.b.tensor, p.c]
+    tensors = [p.a.tensor, p.b.tensor, *(p.scales or ()), p.c]
     if kernel.partials is not None:
         tensors.append(kernel.partials)
     return Program(f"{op}", tuple(tensors), (kernel.kernel(),), str(config), {"config": config})
@@ -336,6 +370,8 @@ class _Builder:
         swizzle_x = self.block * DTYPE_BYTES[p.dtype] if self.rs else 128
         self.sx = self.k.shared("x", shape_x, p.dtype, c.stages, swizzle_x if swizzle_x in (32, 64, 128) else 0)
         self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
+        if p.scales:
+            self.scales = self.k.shared("scales", (1, c.tile_m), "fp32", c.stages)
         if not c.multistage:
             readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
             self.ring = self.k.ring(
@@ -423,9 +459,12 @@ class _Builder:
         x_row, y_row = self._rows(unit)
         step = unit.first + k
         stage, depth = self.ring.stage(step), (unit.k_begin + k) * c.tile_k
-        self.ring.acquire(r, step, self.sx.stage_bytes + self.sy.stage_bytes)
+        self.ring.acquire(r, step, self.sx.stage_bytes + self.sy.stage_bytes + _scale_bytes(self.p, c))
         self._load(r, self.x, self.sx, unit, x_row, c.tile_m, depth, stage, self.rank_n, c.cluster_n)
         self._load(r, self.y, self.sy, unit, y_row, c.tile_n, depth, stage, self.rank_m, c.cluster_m)
+        if self.p.scales:
+            box = self.p.scales[0][unit.tile.batch, unit.k_begin + k : 1, x_row : c.tile_m]  # type: ignore[misc]
+            r.tma_load(self.scales.stage(stage), box, self.ring.full, stage)
         overhead.WGMMA_PRODUCER_STEP.write(r)
 
     def _drain(self, r: RoleBuilder) -> None:
@@ -537,12 +576,16 @@ class _Builder:
                 if not c.specialized:
                     with r.when(WARP.equals(0)), r.loop("ahead", minimum(unit.k_trips, c.stages)) as k:
                         self._load_step(r, unit, k)
-                self._main_loop(r, unit, pieces)
+                if self.p.scales:
+                    self._scaled_loop(r, unit, pieces)
+                else:
+                    self._main_loop(r, unit, pieces)
             if self.turn is not None:
                 r.mbarrier_arrive(self.turn, (unit.index + 1) % 2)
-            r.wgmma_wait(0)
-            if not c.multistage:
-                self.ring.release(r, unit.first + unit.k_trips - 1, self._sources())
+            if not self.p.scales:  # which wait for each step, and release its stage
+                r.wgmma_wait(0)
+                if not c.multistage:
+                    self.ring.release(r, unit.first + unit.k_trips - 1, self._sources())
             if self.partials is not None:
                 rank: IntLike = CLUSTER_RANK if c.cluster > 1 else 0
                 storing = warps * c.groups if c.columns else warps
@@ -574,6 +617,43 @@ class _Builder:
                 with r.when(WARP.equals(0)), r.when(following < unit.k_trips):
                     self._load_step(r, unit, following)
             self._step_overhead.write(r)
+
+    def _scaled_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
+        """Each step's products, complete, are added with their scales to the sums; then the stage is released."""
+        overhead.WGMMA_CONSUMER_TILE.write(r)
+        self._scaled_step(r, unit, Const(0), pieces, first=True)
+        with r.loop("k", unit.k_trips - 1, 1) as k:
+            self._scaled_step(r, unit, k, pieces, first=False)
+            self._step_overhead.write(r)
+
+    def _scaled_step(self, r: RoleBuilder, unit: Unit, k: Expr, pieces: list[Piece], first: bool) -> None:
+        c, step = self.config, unit.first + k
+        assert self.p.scales is not None
+        block = self._rows(unit)[1] // SCALE_BLOCK
+        of_columns = RegisterTile("sb", (1, 1), "fp32")
+        box = self.p.scales[1][unit.tile.batch, block:1, unit.k_begin + k : 1]  # type: ignore[misc]
+        r.ldg(of_columns.whole, box, 1, into="sb", vector_bytes=4)
+        self.ring.wait(r, step)
+        products = [
+            Piece(RegisterTile(f"part{i}", p.acc.shape, self.p.acc), p.row, p.col) for i, p in enumerate(pieces)
+        ]
+        self._multiply(r, step, products, first=True)
+        stage = step % c.stages
+        of_rows = []
+        for i, p in enumerate(pieces):
+            tile = RegisterTile(f"sa{i}", (1, WARP_ROWS), "fp32")
+            of_rows.append(tile)
+            # A thread holds values of two rows, four threads those of one.
+            view = self.scales[stage, 0:1, p.row : WARP_ROWS]  # type: ignore[misc]
+            r.lds(tile.whole, view, 2, vector_bytes=4, sharers=4, into="sa")
+            r.run("fmul", 2, dtype="fp32", dst=tile.whole, srcs=(of_columns.whole,), compute=_times, after=("sa", "sb"))
+        r.wgmma_wait(0)
+        for p, product, tile in zip(pieces, products, of_rows, strict=True):
+            r.run(
+                "fmul" if first else "ffma", p.acc.shape[0] * p.acc.shape[1] // 32, dtype="fp32", dst=p.acc.whole,
+                srcs=(product.acc.whole, tile.whole), compute=_scaled if first else _add_scaled,
+            )  # fmt: skip
+        self.ring.release(r, step, self._sources())
 
     def _multistage_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
         """All warps copy `ahead` steps ahead. In step s they meet when their parts of it are there, and each has waited
@@ -735,6 +815,21 @@ class _Builder:
                 r.stg(box, p.acc.whole, count, vector_bytes=vector)
 
 
+def _times(scales: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Scales of rows, each with that of the columns."""
+    return scales * scale
+
+
+def _scaled(sums: np.ndarray, products: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """The first block's products with their scales; what the registers held is gone."""
+    return products * scales.T
+
+
+def _add_scaled(sums: np.ndarray, products: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """The sums, and another block's products with their scales."""
+    return sums + products * scales.T
+
+
 def _fragment_words(p: Problem, config: WgmmaConfig) -> int:
     """Registers of a thread, and LDS of a warp, that bring 16 rows of one stage of the first operand."""
     return WARP_ROWS * config.tile_k * DTYPE_BYTES[p.dtype] // 128
@@ -751,6 +846,8 @@ def _code_bytes(p: Problem, config: WgmmaConfig) -> int:
     instructions = 249 + 88 + 46 + 40 + 144 + values + values // 2 + 20 * subtiles
     if through_registers(p, config):
         instructions += 2 * 46 + 3 * config.blocks * _fragment_words(p, config)
+    if p.scales:
+        instructions += 2 * (values + 8 * config.blocks)
     return instructions * overhead.INSTRUCTION_BYTES
 
 
@@ -799,7 +896,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         resident=resident,
         persistent=c.persistent,
         busy=int(instructions * interval),
-        bubble=_fragment_cycles(p, f, c),
+        bubble=_fragment_cycles(p, f, c) + (c.accumulators if p.scales else 0),
         shared=_shared_cycles(p, f, c, instructions * operand_rows * INSTRUCTION_K_BYTES),
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
@@ -815,7 +912,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         fetches=partial(fetches, ((WARP_ROWS, c.width),) * c.blocks),
         code_bytes=_code_bytes(p, c),
         setup=overhead.WGMMA_CTA_SETUP.instructions * ceil_div(WARPGROUP * (c.warpgroups + 1), f.sub_cores),
-        operand_bytes=p.batch * p.k * (p.m + p.n) * width,
+        operand_bytes=p.batch * p.k * (p.m + p.n) * width + sum(scales.size_bytes for scales in p.scales or ()),
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width,
     )
