@@ -8,7 +8,8 @@ import pytest
 
 from arch.load import load_arch
 from sim.app.run import simulate
-from workloads.ops.networks import APPS, Convolution, Dense, Elementwise, Pool
+from workloads.ops import pyramids
+from workloads.ops.networks import APPS, CNN1, Convolution, Dense, Elementwise, Pool
 
 # Table 3, in per cent of the matrix unit's cycles.
 COUNTERS = {
@@ -96,6 +97,35 @@ def test_stalls_by_cause_are_the_published_counters(app: str) -> None:
 @pytest.mark.parametrize("app", TOPS)
 def test_throughput(app: str) -> None:
     assert run(app)["tflops"] == pytest.approx(TOPS[app], rel=0.1)
+
+
+# Table 3, mean over the six applications in per cent; TOPS likewise.
+MEAN = {
+    "array_active": (28, 32.7), "useful_macs": (23, 26.5), "unused_macs": (5, 6.3), "weight_stall": (43, 37.2),
+    "weight_shift": (12, 10.5), "non_matrix": (20, 19.6), "raw_stalls": (11, 7.8), "input_stalls": (4, 3.3),
+}  # fmt: skip
+"""Published, and as simulated: three applications have no counters of their own there."""
+
+
+def test_mean_counters() -> None:
+    found = {name: 100 * sum(run(app)["tpu"]["counters"][name] for app in APPS) / len(APPS) for name in MEAN}
+    assert found == pytest.approx({name: simulated for name, (_, simulated) in MEAN.items()}, abs=0.3)
+    assert sum(run(app)["tflops"] for app in APPS) / len(APPS) == pytest.approx(21.4, rel=0.1)
+
+
+@pytest.mark.parametrize(("batch", "published"), [(200, 225_000), (250, 280_000)])
+def test_examples_a_second_of_mlp0(batch: int, published: int) -> None:
+    """Table 4, at a 99th percentile of 7 and 10 ms: queues of requests, which are not simulated, cost a sixth."""
+    found = batch / simulate(f"inference app=mlp0 batch={batch}", "tpu-v1", scope="host").time_us * 1e6
+    assert found / published == pytest.approx(1.16, abs=0.03)
+
+
+def test_the_named_sizes_of_cnn1_are_the_most_even_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyramids, "GRAIN", 12)
+    assert pyramids.pyramids()[0] == CNN1
+    network = APPS["cnn1"]()
+    assert (network.weights, network.macs(1)) == (CNN1.weights, CNN1.macs)
+    assert {layer.size for layer in network.layers if isinstance(layer, Convolution)} == {32, 16, 8, 4}
 
 
 def test_throughput_of_cnn0_is_that_of_its_active_share() -> None:

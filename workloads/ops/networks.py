@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from workloads.ops.pyramids import BATCH, CONVOLUTIONS, INPUT_CHANNELS, Pyramid
+
 Array = NDArray[np.int64]
 
 FRACTION_BITS = 4
@@ -198,44 +200,52 @@ def _cnn0() -> Network:
     """2888 multiply-accumulates a weight byte at batch 8 are 361 positions: 19 x 19. 48 planes in, fourteen layers of
     3 x 3 and two of 1 x 1 on 256 channels, whole tiles as published: 7.8 M of the published 8 M weights."""
     shapes = [(48, 256, 3), *[(256, 256, 3)] * 13, (256, 256, 1), (256, 1, 1)]
-    return _convolutions("cnn0", 8, 19, shapes, ())
+    return _convolutions("cnn0", 8, 19, shapes)
 
 
-def _cnn1() -> Network:
-    """1750 multiply-accumulates a weight byte at batch 32 fit 8 x 8 positions with 85 of the published 100 M weights in
-    convolutions: 72 of 3 x 3 on 362 channels, 13 pools, 4 dense layers."""
-    shapes = [(64, 362, 3), *[(362, 362, 3)] * 71]
-    return _convolutions("cnn1", 32, 8, shapes, (2048, 2048, 2048, 1848))
+CNN1 = Pyramid(size=32, counts=(12, 24, 24, 12), channels=92, width=1024)
+"""Of the sets of sizes that fit what is published of CNN1, the one with the most even stages."""
 
 
-def _convolutions(
-    name: str, batch: int, size: int, shapes: Sequence[tuple[int, int, int]], dense: Sequence[int]
-) -> Network:
-    """Convolutions in a row; with dense layers behind them also pools: 12 among them and one that shrinks to 2 x 2."""
+def _convolutions(name: str, batch: int, size: int, shapes: Sequence[tuple[int, int, int]]) -> Network:
+    """Convolutions in a row, on images of one size."""
     tensors = {"x0": (size * size, shapes[0][0])}
     layers: list[Layer] = []
-    last = "x0"
     for i, (channels, filters, window) in enumerate(shapes):
         tensors[f"x{i + 1}"] = (size * size, filters)
-        layers.append(Convolution(last, f"x{i + 1}", size, channels, filters, window))
-        last = f"x{i + 1}"
-        if dense and i % 6 == 5:
-            end = i == len(shapes) - 1
-            pool = Pool(last, f"p{i}", size, filters, 4 if end else 3, 4 if end else 1)
-            tensors[pool.out] = (pool.out_size**2, filters)
-            layers.append(pool)
-            last = pool.out
-    if dense:
-        # Sixth of every six layers is pooled: twelve pools, of which the last shrinks; one more on the input.
-        tensors["p"] = tensors["x0"]
-        layers[:1] = [Pool("x0", "p", size, shapes[0][0], 3, 1), Convolution("p", "x1", size, *shapes[0])]
-    for j, outputs in enumerate(dense):
-        rows, columns = tensors[last]
-        tensors[last] = (1, rows * columns)
-        tensors[f"y{j}"] = (1, outputs)
-        layers.append(Dense(last, f"y{j}", rows * columns, outputs))
-        last = f"y{j}"
-    return Network(name, batch, 8, tensors, ("x0",), last, tuple(layers))
+        layers.append(Convolution(f"x{i}", f"x{i + 1}", size, channels, filters, window))
+    return Network(name, batch, 8, tensors, ("x0",), f"x{len(shapes)}", tuple(layers))
+
+
+def pyramid(name: str, sizes: Pyramid, pools: int = 13) -> Network:
+    """Stages of convolutions on ever smaller images, each with a pool that halves the image behind it, and four dense
+    layers. Pools beyond those keep the size and stand evenly among the convolutions."""
+    tensors = {"x0": (sizes.size**2, INPUT_CHANNELS)}
+    layers: list[Layer] = []
+    last, channels, made = "x0", INPUT_CHANNELS, 0
+    spare = pools - len(sizes.counts)
+    every = CONVOLUTIONS // (spare + 1)
+    for size, filters, count in sizes.stages:
+        for _ in range(count):
+            made += 1
+            layers.append(Convolution(last, f"x{made}", size, channels, filters, 3))
+            tensors[f"x{made}"] = (size * size, filters)
+            last, channels = f"x{made}", filters
+            if made % every == 0 and made // every <= spare:
+                layers.append(Pool(last, f"p{made}", size, filters, 3, 1))
+                tensors[f"p{made}"] = tensors[last]
+                last = f"p{made}"
+        layers.append(Pool(last, f"h{made}", size, filters, 2, 2))
+        tensors[f"h{made}"] = ((size // 2) ** 2, filters)
+        last = f"h{made}"
+    rows, columns = tensors[last]
+    tensors[last] = (1, rows * columns)
+    for i in range(4):
+        inputs = rows * columns if i == 0 else sizes.width
+        layers.append(Dense(last, f"y{i}", inputs, sizes.width))
+        tensors[f"y{i}"] = (1, sizes.width)
+        last = f"y{i}"
+    return Network(name, BATCH, 8, tensors, ("x0",), last, tuple(layers))
 
 
 APPS: dict[str, Callable[[], Network]] = {
@@ -245,7 +255,7 @@ APPS: dict[str, Callable[[], Network]] = {
     "lstm0": _lstm0,
     "lstm1": _lstm1,
     "cnn0": _cnn0,
-    "cnn1": _cnn1,
+    "cnn1": lambda: pyramid("cnn1", CNN1),
 }
 
 
