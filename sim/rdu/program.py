@@ -258,6 +258,9 @@ def record(
     result = function(**values)
     if isinstance(result, Value):
         result = {outputs[0]: result}
+    if not isinstance(result, Mapping) or not all(isinstance(value, Value) for value in result.values()):
+        right = ", ".join(f'"{name}": ...' for name in (*outputs, *carried))
+        raise InputError(f"body: returns a {type(result).__name__}; expected tiles by name, {{{right}}}")
     missing = [name for name in (*outputs, *carried) if name not in result]
     if missing or len(result) != len(outputs) + len(carried):
         raise InputError(

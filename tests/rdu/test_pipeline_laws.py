@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from arch.rdu import RduSpec
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.cost import stage_cost
 from sim.rdu.layout import Log, Network, Reason
-from sim.rdu.program import Counter, Out, Section, Tensor
+from sim.rdu.program import Counter, Out, Section, Tensor, record
 from tests.rdu.conftest import SILENT, SMALL, cycles, pipeline, run
 
 
@@ -242,3 +244,9 @@ def test_streams_beyond_the_ports_of_a_unit_enter_at_units_behind_it(small: RduS
             stage_cost(stage, narrow)
     else:
         assert stage_cost(stage, narrow).pcus == 1
+
+
+def test_a_body_that_returns_a_tuple_is_told_what_it_must_return() -> None:
+    right = r'body: returns a tuple; expected tiles by name, {"out": ..., "total": ...}'
+    with pytest.raises(InputError, match=re.escape(right)):
+        record(lambda x, total: (x, x + total), {"x": (4, 4)}, {"total": (4, 4)}, ["out"])
