@@ -48,6 +48,10 @@ class _StandIn:
     def _copied(self, *args: Any, **options: Any) -> Any:
         raise NotImplementedError
 
+    def _made(self, name: str, value: Any) -> Any:
+        """The value of a cached property, which has just been made of what it reads."""
+        return value
+
     def __getattr__(self, name: str) -> Any:
         target = self.__dict__["_target"]
         if name in ("model_copy", "__copy__", "__deepcopy__"):
@@ -61,7 +65,7 @@ class _StandIn:
             assert member.fget is not None
             return member.fget(self)
         if isinstance(member, cached_property):
-            return member.func(self)
+            return self._made(name, member.func(self))
         if isinstance(member, FunctionType) and not inherited and not name.startswith("__"):
             return member.__get__(self)
         return getattr(target, name)
@@ -98,6 +102,9 @@ class _Noted(_StandIn):
 
     def _read(self, name: str) -> Any:
         value = self.__dict__["_parts"][name] = getattr(self.__dict__["_target"], name)
+        return self._made(name, value)
+
+    def _made(self, name: str, value: Any) -> Any:
         self.__dict__[name] = value  # the next read comes straight from here
         return value
 

@@ -6,6 +6,7 @@ on integers and exact fractions: the same figures give the same ticks everywhere
 """
 
 from fractions import Fraction
+from functools import lru_cache
 
 TICKS_PER_CYCLE = 256
 """Ticks in one cycle of the core clock."""
@@ -14,6 +15,7 @@ PS_PER_S = 10**12
 """Picoseconds in a second."""
 
 
+@lru_cache(1 << 12)
 def cycles_to_ticks(cycles: int | float | Fraction) -> int:
     """Ticks of a number of core cycles, rounded up."""
     return _ceil(Fraction(cycles) * TICKS_PER_CYCLE)
@@ -34,6 +36,7 @@ def ticks_to_ps(ticks: int, clock_hz: int) -> int:
     return _nearest(Fraction(ticks * PS_PER_S, clock_hz * TICKS_PER_CYCLE))
 
 
+@lru_cache(1 << 12)
 def transfer_ticks(size_bytes: int, bytes_per_cycle: int | float | Fraction) -> int:
     """Ticks that a transfer occupies a resource of a given rate in bytes a core cycle: the nearest, at least one."""
     return max(1, _nearest(Fraction(size_bytes) * TICKS_PER_CYCLE / Fraction(bytes_per_cycle)))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from arch.gpu import L2
-from sim.engine.buffers import filled
+from sim.engine.buffers import filled, give_back
 from sim.engine.clock import TICKS_PER_CYCLE, transfer_ticks
 from sim.engine.search import TAGS
 from sim.memory.ahead import AHEAD, OTHER_SET
@@ -198,6 +198,11 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
     )
     flush(spec, state)
     return state
+
+
+def drop_memory_state(state: MemoryState) -> None:
+    """Hands back the memory of the contents, which nobody looks at any more; counters stay."""
+    give_back([state.lines])
 
 
 class _Sets(NamedTuple):

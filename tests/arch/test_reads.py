@@ -54,3 +54,8 @@ def test_a_copy_of_the_machine_is_all_of_it() -> None:
 
     first = remembered.of("copy", load_arch("t4"), doubled)
     assert remembered.of("copy", load_arch("t4", ["l2.size=2 MiB"]), doubled) == 2 << 20 != first
+
+
+def test_what_a_machine_derives_is_made_once() -> None:
+    remembered, spec = Remembered[bool](4), load_arch("t4")
+    assert remembered.of("rows", spec, lambda machine: machine._rows is machine._rows)

@@ -69,6 +69,19 @@ def test_a_launch_that_was_dropped_leaves_its_memory_to_the_next(monkeypatch: py
         _ = launch.state
 
 
+def test_a_device_that_was_dropped_leaves_its_l2_to_the_next_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    _forget(monkeypatch)
+    spec = load_arch("t4")
+    device = Device(spec)
+    fresh = device.memory.lines.copy()
+    place = device.memory.lines.ctypes.data
+    device.memory.lines[:] = 99
+    device.drop()
+    again = Device(spec)
+    assert again.memory.lines.ctypes.data == place
+    np.testing.assert_array_equal(again.memory.lines, fresh)
+
+
 def _types(name: str, window: Window | None) -> tuple[Any, ...]:
     device = Device(load_arch(name), window=window)
     launch = device.build(micro.null(1).kernels[0], {})

@@ -165,7 +165,9 @@ def run_steps(
         runner.flush()
     if warm and conditions.replayed and conditions.replayed.layers > 1:
         runner.take_turns(conditions.replayed.layers)
-    return runner.launch(progress, recorder, limit_ps)
+    done = runner.launch(progress, recorder, limit_ps)
+    device.drop()
+    return done
 
 
 class _Runner:

@@ -37,7 +37,7 @@ from sim.gpu.lower.tables import GpuProgram
 from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter
-from sim.memory.model import MemorySpec, flush, lower_memory, new_memory_state, settle
+from sim.memory.model import MemorySpec, drop_memory_state, flush, lower_memory, new_memory_state, settle
 
 FIGURES = ("clock.boost", "launch.drain", "launch.kernel", "launch.setup", "sm.instruction_cache")
 """Figures of a preset that this module reads."""
@@ -121,6 +121,10 @@ class Device:
     def flush_l2(self) -> None:
         """Empties the L2, as before a cold run."""
         flush(self.memory_spec(self.regulator.clock_hz), self.memory)
+
+    def drop(self) -> None:
+        """Hands back the memory of the L2's contents: nothing runs here any more."""
+        drop_memory_state(self.memory)
 
     def build(self, kernel: Kernel, addresses: Mapping[str, int], *, launch_ps: int | None = None) -> Launch:
         """Lowers `kernel` and places its first CTAs after `launch_ps` (default: the preset's command processing, and

@@ -11,6 +11,8 @@ later ones are assumed alike). ldmatrix reads each 8x8 matrix as eight rows of 1
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import lru_cache
+from typing import NamedTuple
 
 from arch.dtypes import DTYPE_BYTES
 from sim.gpu.language import SharedTile, View
@@ -30,8 +32,15 @@ def swizzle(address: int, swizzle_bytes: int) -> int:
     return address ^ (((address >> 7) & (lines - 1)) << 4)
 
 
-def _address(tile: SharedTile, row: int, byte: int) -> int:
-    return swizzle(row * tile.row_bytes + byte, tile.swizzle_bytes)
+class _Layout(NamedTuple):
+    """Where the elements of a tile lie."""
+
+    row_bytes: int
+    swizzle_bytes: int
+
+    def address(self, row: int, byte: int) -> int:
+        """Of a byte of a row, within the tile."""
+        return swizzle(row * self.row_bytes + byte, self.swizzle_bytes)
 
 
 def _degree(words: list[int], banks: int) -> int:
@@ -46,7 +55,8 @@ def ldmatrix_waves(view: View, banks: int, matrices: int = 4) -> int:
     """Wavefronts of one ldmatrix of `matrices` 8x8 matrices taken from the rows of `view`."""
     tile = view.buffer
     assert isinstance(tile, SharedTile)
-    words = [(_address(tile, row, 0) + 4 * w) // 4 for row in range(8) for w in range(4)]
+    layout = _Layout(tile.row_bytes, tile.swizzle_bytes)
+    words = [(layout.address(row, 0) + 4 * w) // 4 for row in range(8) for w in range(4)]
     phase = min(banks, _MATRIX_WORDS)
     return matrices * sum(_degree(words[i : i + phase], banks) for i in range(0, _MATRIX_WORDS, phase))
 
@@ -62,12 +72,19 @@ def access_waves(view: View, vector_bytes: int, banks: int, sharers: int = 1) ->
     width = max(vector_bytes, element)
     rows, cols = (view.extents[-2] if len(view.extents) > 1 else 1), view.extents[-1]
     per_row = max(1, cols * element // width)
+    layout = _Layout(tile.row_bytes, tile.swizzle_bytes)
+    return _waves(layout, rows, per_row, view.transposed, width, banks, sharers)
+
+
+@lru_cache(1 << 10)
+def _waves(layout: _Layout, rows: int, per_row: int, transposed: bool, width: int, banks: int, sharers: int) -> int:
+    """`access_waves` of `rows` with `per_row` accesses of `width` bytes each."""
     total = rows * per_row
     threads = []
     for thread in range(WARP):
         i = thread // sharers % total
-        row, vector = (i % rows, i // rows) if view.transposed else (i // per_row, i % per_row)
-        first = _address(tile, row, vector * width)
+        row, vector = (i % rows, i // rows) if transposed else (i // per_row, i % per_row)
+        first = layout.address(row, vector * width)
         threads.append([(first + 4 * w) // 4 for w in range(max(1, width // 4))])
     group = min(WARP, max(1, banks // max(1, width // 4 // (2 if sharers > 1 else 1))))
     phases = [threads[i : i + group] for i in range(0, WARP, group)]
