@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.errors import InputError
+from sim.engine.buffers import filled
 from sim.engine.clock import bytes_per_cycle, ps_to_ticks, transfer_ticks
+from sim.engine.search import TICKS
 from sim.memory.hashing import reciprocal
 from sim.memory.page_policy import POLICIES
 
@@ -50,6 +52,9 @@ BUS_FREE, WRITING, ACTIVATE_FREE, PENDING_ATOMS, PENDING_WRITES, LAST_DRAINED, D
 """Words of a channel: bus booked until, bus direction, next activate, write buffer, ends of the last two drains."""
 
 CHANNEL_WORDS = 8
+
+NO_PLACE = 1 << 62
+"""A tick after all others: where a channel's queue has no place."""
 
 
 class DramFigures(Protocol):
@@ -167,13 +172,15 @@ class DramSpec(NamedTuple):
     """A policy of `page_policy`."""
     queue: int
     """Reads that a channel's controller holds."""
+    places: int
+    """Words of `DramState.queue` for each channel: `queue` in whole vectors."""
     write_batch: int
     """Atoms that a channel collects before it writes them."""
 
 
 class DramState(NamedTuple):
     """Calendars of channels (`CHANNEL_WORDS` each) and banks (`BANK_WORDS` each); ends of the reads that each channel's
-    queue holds (`DramSpec.queue` each); bank and row of buffered writes."""
+    queue holds (`DramSpec.places` each, those beyond `DramSpec.queue` `NO_PLACE`); bank and row of buffered writes."""
 
     channel: NDArray[np.int64]
     bank: NDArray[np.int64]
@@ -219,16 +226,19 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         refresh_step=ps_to_ticks(dram.t_refi_ps, clock_hz) // (dram.banks * dram.channels),
         page_policy=POLICIES.index(dram.page_policy),
         queue=dram.queue,
+        places=-(-dram.queue // TICKS) * TICKS,
         write_batch=dram.write_batch,
     )
 
 
 def new_dram_state(spec: DramSpec) -> DramState:
     """State at tick 0: buses idle, every row closed, write buffers empty."""
+    queue = filled((spec.channels, spec.places), np.int64, 0)
+    queue[:, spec.queue :] = NO_PLACE
     state = DramState(
         channel=np.zeros(spec.channels * CHANNEL_WORDS, np.int64),
         bank=np.zeros(spec.channels * spec.banks * BANK_WORDS, np.int64),
-        queue=np.zeros(spec.channels * spec.queue, np.int64),
+        queue=queue.reshape(-1),
         pending=np.zeros(spec.channels * (spec.write_batch + 1) * 2, np.int64),
     )
     settle_dram(state)
@@ -240,7 +250,7 @@ def settle_dram(state: DramState) -> None:
     words = state.channel.reshape(-1, CHANNEL_WORDS)
     words[:, _calendar_words(words.shape[1], (PENDING_ATOMS, PENDING_WRITES))] = 0
     banks = state.bank.reshape(-1, BANK_WORDS)
-    state.queue[:] = 0
+    state.queue[state.queue < NO_PLACE] = 0
     banks[:] = 0
     banks[:, 2::3] = -1
 

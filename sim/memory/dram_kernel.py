@@ -10,6 +10,7 @@ turns its bus round, and writes it.
 
 from sim.engine.jit import inner, kernel
 from sim.engine.prefetch import prefetch
+from sim.engine.search import TICKS, find_due
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import (
     ACTIVATE_FREE,
@@ -104,17 +105,23 @@ def use_row(spec, state, base, i, end):
             state.bank[base] = end + spec.rp
 
 
-@inner(inline=True)
+@inner
 def place_in_queue(spec, state, t, channel):
     """Index in `state.queue` of a place that is free at tick t, else of the one that is free first."""
-    first = channel * spec.queue
-    place = first
-    for k in range(first, first + spec.queue):
-        if state.queue[k] <= t:
-            return k
-        if state.queue[k] < state.queue[place]:
-            place = k
-    return place
+    first = channel * spec.places
+    for k in range(first, first + spec.places, TICKS):
+        place = find_due(state.queue, k, t)
+        if place >= 0:
+            return k + place
+    least = state.queue[first]
+    for k in range(first, first + spec.places):
+        least = min(least, state.queue[k])
+    k = first
+    place = find_due(state.queue, k, least)
+    while place < 0:
+        k += TICKS
+        place = find_due(state.queue, k, least)
+    return k + place
 
 
 @kernel(inline=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 
 from arch.gpu import GpuSpec
 from arch.load import load_arch
+from sim.engine.jit import kernel as jit_kernel
 from sim.gpu.engine import port
 from sim.gpu.engine.events import Event
 from sim.gpu.engine.l1 import L1
@@ -81,27 +81,36 @@ def test_a_scoreboard_waits_for_the_slowest_of_its_loads(ampere: GpuSpec) -> Non
     assert column(result, 4, Event.T_ISSUE) == [slow]
 
 
+@jit_kernel
+def _start(entries, sms, t):  # type: ignore[no-untyped-def]
+    """The entry that a request of SM 1 takes, and when it starts."""
+    k = port.free_entry(entries, sms, 1, L1.NEXT_MISS, t)
+    return k, max(t, entries[1, k])
+
+
+@jit_kernel
+def _take(entries, sms, k, tick):  # type: ignore[no-untyped-def]
+    port.take_entry(entries, sms, 1, L1.NEXT_MISS, k, tick)
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_the_next_line_takes_the_entry_that_is_free_first(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_line_takes_the_entry_that_is_free_first(size: int) -> None:
     """Requests start as if a heap held the ticks at which entries become free, in whatever order answers come."""
     random.seed(size)
-    functions: tuple[Any, ...] = (port.free_entry, port.take_entry, port.earliest)
-    entry, take, earliest = (getattr(function, "py_func", function) for function in functions)
-    monkeypatch.setattr(port, "earliest", earliest)
-    entries, sms, model = np.zeros((2, size), dtype=np.int64), np.zeros((2, SM_WIDTH), dtype=np.int64), [0] * size
+    entries = port.new_entries(2, size)
+    other, sms, model = entries[0].copy(), np.zeros((2, SM_WIDTH), dtype=np.int64), [0] * size
     tick, waited = 0, 0
     for _ in range(500):
         tick += random.randrange(20)
-        k = entry(entries, sms, 1, L1.NEXT_MISS, tick)
-        begin = max(tick, int(entries[1, k]))
+        k, begin = _start(entries, sms, tick)
         assert begin == max(tick, model[0])
         waited += begin > tick
         tick = begin
         done = tick + random.randrange(20 * size)
-        take(entries, sms, 1, L1.NEXT_MISS, k, done)
+        _take(entries, sms, k, done)
         heapq.heapreplace(model, done)
     assert waited
-    assert not entries[0].any()
+    np.testing.assert_array_equal(entries[0], other)
 
 
 def test_a_dependent_shared_load_takes_the_latency_of_the_table(ampere: GpuSpec) -> None:

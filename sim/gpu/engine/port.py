@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.engine.buffers import filled
 from sim.engine.clock import cycles_to_ticks, transfer_ticks
 from sim.engine.jit import inner
+from sim.engine.prefetch import prefetch
+from sim.engine.search import TICKS, find_due
 from sim.gpu.counters import Counter
 from sim.gpu.engine.boxes import CHUNK, full_mask, sector_mask
 from sim.gpu.engine.chip import Part
@@ -128,6 +131,13 @@ def port_write(p, sms, counters, ms, mem, sm, t, address, end, reduce, k):
     return l2_change_ahead(ms, mem, begin, sms[sm, Port.PARTITION], address >> 7, mask, full, reduce, k)
 
 
+def new_entries(sms: int, count: int) -> np.ndarray:
+    """Free entries, `count` for each SM; rows are whole vectors, of which the rest is never free."""
+    entries = filled((sms, -(-count // TICKS) * TICKS), np.int64, 0)
+    entries[:, count:] = FAR
+    return entries
+
+
 @inner
 def earliest(entries, sm):
     """Index of the entry of SM `sm` that becomes free first."""
@@ -135,11 +145,12 @@ def earliest(entries, sm):
     least = FAR
     for k in range(size):
         least = min(least, entries[sm, k])
-    found = 0
-    for k in range(size):
-        if entries[sm, k] == least:
-            found = k
-    return found
+    k = 0
+    place = find_due(entries, sm * size, least)
+    while place < 0:
+        k += TICKS
+        place = find_due(entries, sm * size + k, least)
+    return k + place
 
 
 @inner(inline=True)
@@ -151,6 +162,15 @@ def free_entry(entries, sms, sm, column, t):
     """
     k = sms[sm, column]
     return k if entries[sm, k] <= t else earliest(entries, sm)
+
+
+@inner(inline=True)
+def ask_entries(entries, sms, sm, column):
+    """Asks the host for the entries that the next CHUNK lines take in turn."""
+    first = sm * entries.shape[1] + sms[sm, column]
+    prefetch(entries, first)
+    prefetch(entries, first + CHUNK // 2)
+    prefetch(entries, first + CHUNK - 1)
 
 
 @inner(inline=True)

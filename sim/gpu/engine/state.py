@@ -20,7 +20,7 @@ from sim.gpu.engine.cta import Cta, CtaSlots
 from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Reason, Window
 from sim.gpu.engine.fetch import FetchFigure
 from sim.gpu.engine.l1 import L1Figure
-from sim.gpu.engine.port import Port, locate_ports
+from sim.gpu.engine.port import Port, locate_ports, new_entries
 from sim.gpu.engine.record import Recorder
 from sim.gpu.engine.scheduler import Contender, Line
 from sim.gpu.engine.semaphores import SemaphoreFigure
@@ -107,8 +107,8 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         named_barriers=_zeros(ctas, int(p[BarrierFigure.NAMED]), NamedBarrier.WIDTH),
         tma_boxes=_zeros(2 * sms, int(p[TmaFigure.QUEUE]), TmaBox.WIDTH),
         tma_queues=_zeros(2 * sms, TmaQueue.WIDTH),
-        tma_in_flight=_zeros(sms, int(p[TmaFigure.LINES_IN_FLIGHT])),
-        l1_misses=_zeros(sms, int(p[L1Figure.MISS_QUEUE])),
+        tma_in_flight=new_entries(sms, int(p[TmaFigure.LINES_IN_FLIGHT])),
+        l1_misses=new_entries(sms, int(p[L1Figure.MISS_QUEUE])),
         stores=_zeros(sms, int(p[L1Figure.MISS_QUEUE])),
         l1_tags=filled(l1_sets * TAGS, np.int32, -1),
         l1_lines=_zeros(l1_sets, l1_ways),

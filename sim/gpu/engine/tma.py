@@ -22,6 +22,7 @@ from sim.gpu.engine.expressions import evaluate
 from sim.gpu.engine.global_memory import Stores
 from sim.gpu.engine.port import (
     Port,
+    ask_entries,
     count_reads,
     free_entry,
     port_read,
@@ -266,6 +267,7 @@ def load_lines(p, prog, st, ms, mem, sm, t):
     done = boxes[q, i, TmaBox.DONE]
     free = max(t, st.tma_queues[q, TmaQueue.FREE])
     count = find_receivers(p, st, sm, boxes[q, i, TmaBox.CTA], boxes[q, i, TmaBox.MASK])
+    ask_entries(st.tma_in_flight, sms, sm, Tma.NEXT_ENTRY)
     prefetch_lines(p, st, ms, mem, sm, False, False, base, row, rows, stride, row_bytes, offset, FAR)
     lines = 0
     read = 0
