@@ -1,5 +1,6 @@
 """Triton kernels from their source: compiled, run, checked, ranked. Without Triton none of these tests runs."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,27 @@ def test_a_list_of_configurations_is_ranked_the_fastest_first(
     assert "leave out --num-warps" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"missing --const BM=.*--autotune takes them from its @triton.autotune list"):
         simulate(str(kernel), A100)
+
+
+@pytest.mark.parametrize(
+    ("name", "slower", "faster"),
+    [
+        ("pipeline_stages", "1 stage: time", "3 stages: time"),
+        ("five_ways", "double-buffered: time", "tensor cores: time"),
+    ],
+)
+def test_lessons_in_their_reduced_form(
+    name: str, slower: str, faster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder = Path(__file__).parents[1] / "scripts" / "lessons"
+    monkeypatch.syspath_prepend(str(folder))
+    lesson, module = importlib.import_module("lesson"), importlib.import_module(name)
+    picture = tmp_path / "picture.png"
+    assert lesson.main(module.__doc__, module.lesson, ["--quick", "--json", "--plot", str(picture)]) == 0
+    assert picture.stat().st_size > 5000
+    found = {claim["what"]: claim["simulated"] for claim in json.loads(capsys.readouterr().out)}
+    assert found[faster] < 0.75 * found[slower]
 
 
 @pytest.mark.parametrize(

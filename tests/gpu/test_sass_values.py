@@ -123,6 +123,18 @@ def one(*lines: str, shared: int = 64) -> KernelValues:
     return replayed(written(*lines), {"a": np.zeros(256, dtype=np.float32)}, shared=shared)[1]
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_matrices_go_to_shared_memory_and_come_back(count: int) -> None:
+    width = f".{count}" if count > 1 else ""
+    replay = one(
+        "S2R R0, SR_LANEID", "SHF.L.U32 R1, R0, 0x4, RZ", *(f"IADD3 R{4 + k}, R0, {hex(k)}, RZ" for k in range(count)),
+        f"STSM.16.M88{width} [R1], R4", f"LDSM.16.M88{width} R8, [R1]",
+        *(line for k in range(count) for line in (f"ISETP.EQ.AND P0, PT, R{4 + k}, R{8 + k}, PT", "@P0 LDS R3, [0x0]",
+                                                  "@!P0 LDS R3, [0x200]")), shared=512,
+    )  # fmt: skip
+    assert replay.violations == []
+
+
 def test_what_is_wrong_is_told_with_its_line() -> None:
     assert (
         "line 1): LDS R4, [RZ]: CTA (0, 0, 0): reads shared memory that nothing has written"

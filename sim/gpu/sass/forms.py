@@ -52,6 +52,11 @@ class Form:
         return 4
 
     @property
+    def matrices(self) -> int:
+        """Of LDSM and STSM: `M88.4` is four, `M88` one."""
+        return int(self.parts[-1]) if self.parts[-1].isdigit() else 1
+
+    @property
     def result_words(self) -> int:
         """Registers of a lane that the result takes."""
         parts, unit = self.parts, self.opcode.unit
@@ -61,7 +66,7 @@ class Form:
         if unit in (Unit.LDG, Unit.LDS):
             return max(1, self.access_bytes // 4)
         if unit is Unit.LDSM:
-            return int(parts[-1])
+            return self.matrices
         if parts[0] in ("HMMA", "IMMA", "DMMA"):
             return 2 if parts[2] == "F16" else 4
         if parts[0] == "CS2R":

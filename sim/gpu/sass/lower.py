@@ -200,7 +200,7 @@ class _Row:
             raise InputError("has no address")
         row[Cell.BYTES] = 16 if form.opcode.unit in (Unit.LDSM, Unit.STSM) else form.access_bytes
         if form.opcode.unit in (Unit.LDSM, Unit.STSM):
-            row[Cell.MATRICES] = int(self.parts[-1])
+            row[Cell.MATRICES] = form.matrices
         if form.opcode.unit is Unit.LDGSTS:
             shared = form.addresses[0]
             row[Cell.SOURCE], row[Cell.SOURCE_OFFSET] = shared.index, shared.value

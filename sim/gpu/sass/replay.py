@@ -424,14 +424,14 @@ class KernelValues:
 
     def _rows(self, warp: WarpValues, form: Form, where: str) -> NDArray[np.uint16]:
         """The rows of LDSM's matrices: (matrices, 8, 8) halves."""
-        count = int(form.parts[-1])
+        count = form.matrices
         at = self._places(warp, form, np.arange(8 * count), 16, where)
         self._judge_written(warp.cta, at, where)
         found: NDArray[np.uint16] = warp.cta.shared[at].reshape(count, 8, 16).copy().view(np.uint16)
         return found
 
     def _store_matrices(self, warp: WarpValues, form: Form, where: str) -> None:
-        count = int(form.parts[-1])
+        count = form.matrices
         at = self._places(warp, form, np.arange(8 * count), 16, where)
         words = [warp.registers[form.sources[0].index + k] for k in range(count)]
         warp.cta.shared[at] = store_matrices(words, "MT88" in form.parts).view(np.uint8).reshape(8 * count, 16)
