@@ -11,6 +11,7 @@ import subprocess
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_structure(page: Path) -> None:
     assert "####" not in text
     assert reader.tags.count("img") == 2
     assert reader.tags.count("rect") > 100
-    assert "script" not in reader.tags
+    assert reader.tags.count("canvas") == reader.tags.count("svg") == 1
 
 
 def test_it_needs_no_network(page: Path) -> None:
@@ -162,3 +163,83 @@ def drawn(path: Path) -> tuple[int, int, int]:
             chunks += data[at + 8 : at + 8 + length]
         at += 12 + length
     return width, height, len(set(zlib.decompress(chunks)))
+
+
+KERNEL = """
+from sim.gpu.language import CTA_X, GlobalTensor, KernelBuilder, Program, RegisterTile
+
+
+def copy(n: int, bytes: int = 4) -> Program:
+    x, y = (GlobalTensor(name, (n, 128), "fp32", (128, 1), role) for name, role in (("x", "input"), ("y", "output")))
+    kernel = KernelBuilder("copy", grid=(n, 1, 1))
+    with kernel.role("warp", warps=1, registers=32) as r:
+        v = RegisterTile("v", (1, 128), "fp32")
+        r.ldg(v.whole, x[CTA_X, :], into="v", vector_bytes=bytes)
+        r.stg(y[CTA_X, :], v.whole, vector_bytes=bytes, after=("v",))
+    return Program("copy", (x, y), (kernel.build(),), "by hand", reference=lambda x: x)
+"""
+
+
+def data_of(path: Path) -> list[dict[str, Any]]:
+    """The timelines of a page, as its script reads them."""
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(part) for part in re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Pages of a program of one's own, the second one beside the first."""
+    folder = tmp_path_factory.mktemp("pair")
+    (folder / "mine.py").write_text(KERNEL, encoding="utf-8")
+    work = ["run", f"{folder / 'mine.py'}:copy", "n=8", "--arch", "t4"]
+    old, new = folder / "old.html", folder / "new.html"
+    assert main([*work, "--html", str(old)]) == 0
+    assert main([*work[:3], "bytes=16", *work[3:], "--html", str(new), "--baseline", str(old)]) == 0
+    return old, new
+
+
+def test_the_script_gets_what_the_picture_shows(page: Path) -> None:
+    (data,) = data_of(page)
+    kinds = len(data["tracks"]), len(data["names"]), len(data["details"])
+    assert all(0 <= number < most for piece in data["slices"] for number, most in zip(
+        (piece[0], piece[3], piece[4]), kinds, strict=True))  # fmt: skip
+    assert all(data["first"] <= begin <= end <= data["last"] for _, begin, end, *_ in data["slices"])
+    assert len(data["slices"]) == page.read_text(encoding="utf-8").count("<rect ")
+    counters = {track["label"]: track["unit"] for track in data["tracks"] if track["counter"]}
+    assert counters["L2 read"] == "B/cycle"
+    assert len(data["colours"]) == len(data["inks"]) == len(data["names"])
+
+
+def test_waits_are_linked_to_lines_of_the_program(pair: tuple[Path, Path]) -> None:
+    text = pair[0].read_text(encoding="utf-8")
+    (data,) = data_of(pair[0])
+    places = re.findall(r'<tr data-line="(\d+)"><td>(mine\.py:\d+)</td>', text)
+    assert places
+    assert all(data["lines"][int(number)] == line for number, line in places)
+    store = next(i for i, line in enumerate(KERNEL.splitlines(), 1) if "r.stg" in line)
+    row = re.search(rf"mine\.py:{store}</td>.*?</tr>", text)
+    assert row
+    assert "long scoreboard" in row[0]  # the store waits for what the load brings
+
+
+def test_a_baseline_stands_beside_the_run(pair: tuple[Path, Path]) -> None:
+    old, new = pair
+    reader = Reader(new.read_text(encoding="utf-8"))
+    text = " ".join(reader.text)
+    assert "Beside old.html" in text
+    assert "bytes=16" in text
+    assert [data["slices"] for data in data_of(new)][1] == data_of(old)[0]["slices"]
+    assert reader.tags.count("canvas") == 2
+
+
+@pytest.mark.parametrize(("content", "says"), [(None, "cannot be read"), ("<html></html>", "is no page of tilewave")])
+def test_a_baseline_that_is_none_is_refused(
+    content: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.html"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    assert main(["run", *WORK, "--html", str(tmp_path / "new.html"), "--baseline", str(path)]) == 2
+    assert says in capsys.readouterr().err
+    assert main(["run", *WORK, "--baseline", str(path)]) == 2
+    assert "goes with --html" in capsys.readouterr().err

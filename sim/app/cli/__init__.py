@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sim.app.report.compare import Comparison
     from sim.app.report.report import Report
     from sim.app.study.validate import Validation
+    from sim.app.trace.earlier import Earlier
     from sim.app.trace.timeline import Timeline
 
 FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -99,6 +100,7 @@ def _parser() -> Parser:
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     arguments.add_output(run)
     run.add_argument("--html", metavar="FILE", help="write the whole report as one HTML file")
+    run.add_argument("--baseline", metavar="OLD.html", help="with --html: put an earlier page's run beside this one")
     run.add_argument(
         "--config", metavar="FILE", help="SCALE-Sim's configuration, as overrides ahead of --set; CALC: --scope array"
     )
@@ -182,6 +184,7 @@ class _Version(argparse.Action):
 def _run(options: argparse.Namespace) -> int:
     picture = arguments.picture(options)
     page = arguments.target("--html", options.html, (".html",), options.force)
+    before = _earlier(options)
     movie = arguments.target("--show-array", options.show_array, MOVIES, options.force)
     reports = arguments.folder("--scalesim-reports", options.scalesim_reports)
     if options.config:
@@ -215,7 +218,7 @@ def _run(options: argparse.Namespace) -> int:
     if picture:
         arguments.save(lambda: _drawing(report), picture)
     if page and timeline:
-        _write_page(report, timeline, options, page)
+        _write_page(report, timeline, options, page, before)
     if reports:
         _write_reports(report, reports)
     return _outcome([report])
@@ -290,12 +293,31 @@ def _drawing(report: Report) -> Figure:
     return figure
 
 
-def _write_page(report: Report, timeline: Callable[[], Timeline], options: argparse.Namespace, path: Path) -> None:
-    """Writes the report as one HTML file, with a timeline of what was run."""
+def _earlier(options: argparse.Namespace) -> Earlier | None:
+    """The page of an earlier run; InputError before anything runs where it is none."""
+    if options.baseline is None:
+        return None
+    if not options.html:
+        raise InputError("--baseline goes with --html FILE")
+    from sim.app.trace.earlier import earlier
+
+    return earlier(Path(options.baseline))
+
+
+def _write_page(
+    report: Report,
+    timeline: Callable[[], Timeline],
+    options: argparse.Namespace,
+    path: Path,
+    before: Earlier | None,
+) -> None:
+    """Writes the report as one HTML file, with a timeline of what was run, and of an earlier run beside it."""
     from arch.load import load_arch
+    from sim.app.study.difference import between
     from sim.app.trace.page import page
 
-    content = page(report, load_arch(options.arch, options.set), timeline)
+    compared = between((before.name, "this run"), (before.report, report.to_dict())).sections() if before else ()
+    content = page(report, load_arch(options.arch, options.set), timeline, before, compared)
     with arguments.written("--html", path) as part:
         part.write_text(content, encoding="utf-8")
 

@@ -52,24 +52,28 @@ class Difference(Shown):
 
 def difference(old: Path, new: Path, tolerance: float = 0.0) -> Difference:
     """Compares two files written by `tilewave run --json`. InputError if one is none."""
-    reports = [_read(path) for path in (old, new)]
+    return between((str(old), str(new)), (_read(old), _read(new)), tolerance)
+
+
+def between(names: tuple[str, str], reports: Sequence[Mapping[str, Any]], tolerance: float = 0.0) -> Difference:
+    """Compares two reports by schema.json. names: what they are called. InputError if one is none."""
     digests, words, titles = [], [], []
-    for path, report in zip((old, new), reports, strict=True):
+    for name, report in zip(names, reports, strict=True):
         try:
             digests.append(Digest.of(report))
             words.append(_words(report))
             titles.append(title_of(report))
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{name}: {error}") from None
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: is no report by the schema: {what_is_wrong(error)}") from None
+            raise InputError(f"{name}: is no report by the schema: {what_is_wrong(error)}") from None
     changed = {path for report in reports for path in report["overrides"]}
     absent = {name: _AS_IN_FILE if name in changed else "" for side in words for name in side}
     pairs = ((name, words[0].get(name, none), words[1].get(name, none)) for name, none in absent.items())
     asked = [(name, a, b) for name, a, b in pairs if a != b]
     moved = changes(*digests)
     differs = bool(asked and not tolerance) or any(change.beyond(tolerance) for change in moved)
-    return Difference((str(old), str(new)), titles, asked, moved, differs)
+    return Difference(names, titles, asked, moved, differs)
 
 
 def _words(report: Mapping[str, Any]) -> dict[str, str]:

@@ -332,7 +332,7 @@ def _shown(kernel: Kernel) -> list[_Shown]:
         _Shown(
             _label(op), op.spec.track, "tma" if op.spec.unit is Unit.TMA else "load", op.spec.lands,
             op.spec.action is Action.AWAIT_PHASE, op.spec.accumulates, op.barrier.name if op.barrier else "", op.count,
-            "",
+            op.line,
         )
         for role in kernel.roles for op in walk(role.body)
     ]  # fmt: skip

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -15,6 +17,8 @@ from arch.show import describe
 from sim.app.report.html import rendered
 from sim.app.report.report import Report
 from sim.app.report.sections import Section
+from sim.app.trace.earlier import Earlier
+from sim.app.trace.interactive import Interactive, interactive
 from sim.app.trace.svg import shown_part, svg
 from sim.app.trace.timeline import Timeline
 
@@ -22,10 +26,35 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def page(report: Report, machine: Any, timeline: Callable[[], Timeline]) -> str:
-    """The page. machine: the description that ran. timeline: records one; where it refuses, the page says why."""
+MOST_SLICES = 30_000
+"""Of a timeline that the page's script draws; the picture for paper shows its middle."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A timeline on the page. note: which cycles it shows. printed: the picture for paper; empty of an earlier run."""
+
+    note: str
+    shown: Interactive | None = None
+    printed: str = ""
+
+
+def page(
+    report: Report,
+    machine: Any,
+    timeline: Callable[[], Timeline],
+    before: Earlier | None = None,
+    compared: Sequence[Section] = (),
+) -> str:
+    """The page. machine: the description that ran. timeline: records one; where it refuses, the page says why.
+
+    before: an earlier run, whose timelines stand beside those of this one. compared: what differs from it.
+    """
     head, *sections = report.sections()
     document = report.to_dict()
+    earlier = (
+        [Drawn(f"{before.name}: {note}", Interactive(data, ())) for note, data in before.timelines] if before else []
+    )
     return rendered(
         "page.html",
         title=head.title,
@@ -34,7 +63,9 @@ def page(report: Report, machine: Any, timeline: Callable[[], Timeline]) -> str:
         words=[section for section in sections if section.sentences],
         tables=[section for section in sections if not section.sentences],
         pictures=_pictures(report),
-        timelines=_timelines(timeline),
+        timelines=list(zip_longest(_timelines(timeline), earlier)),
+        before=before.name if before else "",
+        compared=compared,
         sources=Section("", tuple((row.path, row.value, row.source) for row in describe(machine))),
         schema=document["schema_version"],
         document=json.dumps(document, indent=1, allow_nan=False),
@@ -68,16 +99,18 @@ def _picture(draw: Callable[[Axes], Axes]) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _timelines(record: Callable[[], Timeline]) -> list[tuple[str, Markup]]:
-    """What is said above each picture of a timeline, and the picture; one without, where there is none."""
+def _timelines(record: Callable[[], Timeline]) -> list[Drawn]:
+    """What was recorded below each root; a sentence, where there is nothing."""
     try:
         found = record()
     except InputError as error:
-        return [(f"None: {error}.", Markup())]
-    parts = [shown_part(found.below(root)) for root in found.roots]
-    return [
-        (_note(part, root), Markup(svg(part))) for part, root in zip(parts, found.roots, strict=True) if part.slices
-    ]
+        return [Drawn(f"None: {error}.")]
+    drawn = []
+    for root in found.roots:
+        part = shown_part(found.below(root), MOST_SLICES)
+        if part.slices:
+            drawn.append(Drawn(_note(part, root), interactive(part), Markup(svg(shown_part(part)))))
+    return drawn
 
 
 def _note(part: Timeline, root: int) -> str:
@@ -87,4 +120,4 @@ def _note(part: Timeline, root: int) -> str:
     which = unit.partition("cycle")[2]  # of which clock, where that has to be said
     whole = int(part.facts["cycles"])
     name = part.tracks[root].name.split(":")[0]
-    return f"{name}: cycles{which} {first:,} to {last:,} of {whole:,}; {origin}. Point at a piece for its details."
+    return f"{name}: cycles{which} {first:,} to {last:,} of {whole:,}; {origin}."

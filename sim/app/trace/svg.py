@@ -14,7 +14,8 @@ ROW, COUNTER, GAP = 13, 26, 3
 MOST_SLICES = 6000
 """A picture with more would be slow to look at."""
 
-_WAITS = ("stall", "gap", "launch")
+WAITS = ("stall", "gap", "launch")
+"""Kinds of slices in which nothing is done."""
 _NAMED = ("host", "kernel", "copy")
 """Kinds of slices whose name stands on them, as far as it has room, and that are set apart from their neighbours."""
 _LETTER = 5.4
@@ -23,8 +24,8 @@ _LETTER = 5.4
 def svg(found: Timeline) -> str:
     """The picture; what is on a track and its parents stands at the left."""
     first, last = found.span
-    rows = _rows(found)
-    reasons = sorted({s.name for s in found.slices if s.category in _WAITS})
+    rows = rows_of(found)
+    reasons = sorted({s.name for s in found.slices if s.category in WAITS})
     colours = {name: palette.of_state(name) for name in reasons}
     scale = (WIDTH - LABELS) / max(last - first, 1)
     parts: list[str] = []
@@ -56,17 +57,17 @@ def svg(found: Timeline) -> str:
     )
 
 
-def shown_part(found: Timeline) -> Timeline:
-    """The timeline, or as long a part of its middle as a picture can show."""
+def shown_part(found: Timeline, most: int = MOST_SLICES) -> Timeline:
+    """The timeline, or as long a part of its middle as a picture of `most` slices can show."""
     first, last = found.span
-    while len(found.slices) > MOST_SLICES and last - first > 1:
+    while len(found.slices) > most and last - first > 1:
         quarter = (last - first) // 4
         first, last = first + quarter, last - quarter
         found = found.within(first, last)
     return found
 
 
-def _rows(found: Timeline) -> list[tuple[int, str]]:
+def rows_of(found: Timeline) -> list[tuple[int, str]]:
     """Tracks with anything on them, groups together, and their labels: the last two names of the path."""
     used = {s.track for s in found.slices} | {s.track for s in found.samples}
 

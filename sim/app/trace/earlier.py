@@ -1,0 +1,51 @@
+"""A page that was written before, read again for a comparison: its report and the data of its timelines."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from arch.errors import InputError
+from sim.app.trace.interactive import in_script
+
+MOST_BYTES = 200 << 20
+_DOCUMENT = re.compile(r'<pre class="document">(.*?)</pre>', re.DOTALL)
+_NOTES = re.compile(
+    r'<p class="note">(.*?)</p>\s*<div class="timeline">\s*<script type="application/json">(.*?)</script>', re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A run of which a page was kept. timelines: what is said above each, and its data for the script."""
+
+    name: str
+    report: Mapping[str, Any]
+    timelines: Sequence[tuple[str, Markup]]
+
+
+def earlier(path: Path) -> Earlier:
+    """Reads a page of `tilewave run --html`. InputError where it is none."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"--baseline {path}: has more than {MOST_BYTES >> 20} MiB")
+        text = path.read_text(encoding="utf-8")
+        found = _DOCUMENT.search(text)
+        if found is None:
+            raise ValueError
+        report = json.loads(html.unescape(found[1]))
+        timelines = []
+        for note, data in _NOTES.findall(text):
+            timelines.append((html.unescape(note), in_script(json.dumps(json.loads(data), separators=(",", ":")))))
+    except OSError as error:
+        raise InputError(f"--baseline {path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"--baseline {path}: is no page of tilewave run ... --html FILE of this version") from None
+    return Earlier(path.name, report, timelines)

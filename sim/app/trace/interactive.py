@@ -1,0 +1,105 @@
+"""A timeline as data for the page's script, and the lines of the program at which warps wait."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from sim.app.report import palette
+from sim.app.trace.svg import WAITS, rows_of
+from sim.app.trace.timeline import Slice, Timeline
+
+LINE = "line"
+"""The argument of a slice that says which line of the program it belongs to."""
+MOST_LINES = 12
+
+
+@dataclass(frozen=True)
+class WaitingLine:
+    """A line of the program. number: in the data of the timeline. cycles: of warps that waited there. share: of all
+    waiting. mostly: the state in which they waited most."""
+
+    number: int
+    line: str
+    cycles: int
+    share: float
+    mostly: str
+
+
+@dataclass(frozen=True)
+class Interactive:
+    """What the page's script draws. data: JSON that may stand in a script element."""
+
+    data: Markup
+    lines: Sequence[WaitingLine]
+
+
+class _Numbers(dict[str, int]):
+    """Strings by the order in which they first appear."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = len(self)
+        return self[text]
+
+
+def interactive(found: Timeline) -> Interactive:
+    """The data of a timeline."""
+    names, details, lines = _Numbers(), _Numbers(), _Numbers()
+    rows = rows_of(found)
+    place = {track: number for number, (track, _) in enumerate(rows)}
+    colours: dict[str, str] = {}
+    slices = []
+    for piece in sorted(found.slices, key=lambda s: (s.track, s.begin)):
+        name = piece.name.rpartition("::")[2].replace("_", " ")
+        colours.setdefault(name, palette.of_state(piece.name) if piece.category in WAITS else palette.WORK)
+        line = str(piece.args.get(LINE, ""))
+        more = ", ".join(f"{key} {value}" for key, value in piece.args.items() if key != LINE)
+        number = lines[line] if line else -1
+        slices.append([place[piece.track], piece.begin, piece.end, names[name], details[more], number])
+    samples = [[place[s.track], s.at, float(f"{s.value:.5g}")] for s in sorted(found.samples, key=lambda s: s.at)]
+    first, last = found.span
+    data: dict[str, Any] = {
+        "first": first,
+        "last": max(last, first + 1),
+        "area": palette.AREA,
+        "tracks": [
+            {"label": own.name if own.counter else label, "path": found.path(track)}
+            | {"counter": own.counter, "unit": own.unit}
+            for track, label in rows
+            for own in (found.tracks[track],)
+        ],
+        "names": list(names),
+        "colours": [colours[name] for name in names],
+        "inks": [palette.text_on(colours[name]) for name in names],
+        "details": list(details),
+        "lines": list(lines),
+        "slices": slices,
+        "samples": samples,
+    }  # fmt: skip
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Interactive(in_script(text), _waiting(found.slices, lines))
+
+
+def in_script(text: str) -> Markup:
+    """JSON for a script element, which nothing in it can end."""
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def _waiting(slices: Sequence[Slice], lines: dict[str, int]) -> list[WaitingLine]:
+    """The lines at which warps waited longest."""
+    waited: dict[str, Counter[str]] = defaultdict(Counter)
+    for piece in slices:
+        if piece.category == "stall" and piece.args.get(LINE):
+            waited[str(piece.args[LINE])][piece.name] += piece.end - piece.begin
+    whole = sum(states.total() for states in waited.values()) or 1
+    found = [
+        WaitingLine(lines[line], line, cycles, cycles / whole, states.most_common(1)[0][0].replace("_", " "))
+        for line, states in waited.items()
+        for cycles in (states.total(),)
+    ]  # fmt: skip
+    return sorted(found, key=lambda entry: (-entry.cycles, entry.line))[:MOST_LINES]
