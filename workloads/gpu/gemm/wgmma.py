@@ -15,7 +15,7 @@ exchanges the operands, computing the transpose of C.
 Operands with scales by block of k (fp8 as DeepSeek-V3's models are served; CUTLASS's
 KernelTmaWarpSpecializedCooperativeFP8BlockScaledAccum, DeepGEMM): a k step is one block. A warpgroup multiplies it into
 registers of its own, waits, and adds it with its scales to the sums ("promotion"). The scales of A come by TMA with the
-step's operands, that of B by a load.
+step's operands, those of B are brought to shared memory once a tile.
 
 Two mechanisms can be left out, which gives other programs: `tma` (the producer's four warps copy by cp.async, results
 go from registers to memory) and `specialized` (no producer: one of the warps that multiply issues the loads, as in
@@ -187,18 +187,24 @@ def shared_bytes(p: Problem, config: WgmmaConfig) -> int:
     """Shared memory of one CTA: operand stages, epilogue buffers, barriers, alignment."""
     width = DTYPE_BYTES[p.dtype]
     stage = (config.tile_m + config.tile_n) * config.tile_k * width + _scale_bytes(p, config)
-    return config.stages * (stage + 2 * 8) + _epilogue_bytes(p, config) + 1024 + 64
+    return config.stages * (stage + 2 * 8) + _epilogue_bytes(p, config) + _column_scale_bytes(p) + 1024 + 64
 
 
 def max_stages(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
     """Stages that fit beside the epilogue buffers."""
     stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + _scale_bytes(p, config) + 2 * 8
-    return (spec.shared.max_per_cta_bytes - _epilogue_bytes(p, config) - 1024 - 64) // stage
+    beside = _epilogue_bytes(p, config) + _column_scale_bytes(p) + 1024 + 64
+    return (spec.shared.max_per_cta_bytes - beside) // stage
 
 
 def least_stages(config: WgmmaConfig) -> int:
     """Stages that the program needs."""
     return 3 if config.multistage else 1 if config.tma and config.specialized else 2
+
+
+def _column_scale_bytes(p: Problem) -> int:
+    """Scales of the second operand of one tile."""
+    return p.scales[1].shape[2] * DTYPE_BYTES["fp32"] if p.scales else 0
 
 
 def _scale_bytes(p: Problem, config: WgmmaConfig) -> int:
@@ -372,6 +378,7 @@ class _Builder:
         self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
         if p.scales:
             self.scales = self.k.shared("scales", (1, c.tile_m), "fp32", c.stages)
+            self.scales_b = self.k.shared("scales_b", (1, p.scales[1].shape[2]), "fp32")
         if not c.multistage:
             readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
             self.ring = self.k.ring(
@@ -577,7 +584,7 @@ class _Builder:
                     with r.when(WARP.equals(0)), r.loop("ahead", minimum(unit.k_trips, c.stages)) as k:
                         self._load_step(r, unit, k)
                 if self.p.scales:
-                    self._scaled_loop(r, unit, pieces)
+                    self._scaled_loop(r, unit, pieces, 1 + group, warps)
                 else:
                     self._main_loop(r, unit, pieces)
             if self.turn is not None:
@@ -618,9 +625,17 @@ class _Builder:
                     self._load_step(r, unit, following)
             self._step_overhead.write(r)
 
-    def _scaled_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
+    def _scaled_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece], barrier: int, warps: int) -> None:
         """Each step's products, complete, are added with their scales to the sums; then the stage is released."""
         overhead.WGMMA_CONSUMER_TILE.write(r)
+        assert self.p.scales is not None
+        of_b = self.p.scales[1]
+        blocks, column = of_b.shape[2], self._rows(unit)[1] // SCALE_BLOCK
+        with r.when(WARP.equals(0)):
+            row = RegisterTile("scales", (1, blocks), "fp32")
+            r.ldg(row.whole, of_b[unit.tile.batch, column:1, 0:blocks], into="sb", vector_bytes=4)  # type: ignore[misc]
+            r.sts(self.scales_b.stage(0), row.whole, vector_bytes=4, after=("sb",))
+        r.bar_sync(barrier, warps)
         self._scaled_step(r, unit, Const(0), pieces, first=True)
         with r.loop("k", unit.k_trips - 1, 1) as k:
             self._scaled_step(r, unit, k, pieces, first=False)
@@ -628,17 +643,15 @@ class _Builder:
 
     def _scaled_step(self, r: RoleBuilder, unit: Unit, k: Expr, pieces: list[Piece], first: bool) -> None:
         c, step = self.config, unit.first + k
-        assert self.p.scales is not None
-        block = self._rows(unit)[1] // SCALE_BLOCK
-        of_columns = RegisterTile("sb", (1, 1), "fp32")
-        box = self.p.scales[1][unit.tile.batch, block:1, unit.k_begin + k : 1]  # type: ignore[misc]
-        r.ldg(of_columns.whole, box, 1, into="sb", vector_bytes=4)
         self.ring.wait(r, step)
         products = [
             Piece(RegisterTile(f"part{i}", p.acc.shape, self.p.acc), p.row, p.col) for i, p in enumerate(pieces)
         ]
         self._multiply(r, step, products, first=True)
         stage = step % c.stages
+        of_columns = RegisterTile("sb", (1, 1), "fp32")
+        scale = self.scales_b[0, 0:1, unit.k_begin + k : 1]  # type: ignore[misc]
+        r.lds(of_columns.whole, scale, 1, vector_bytes=4, sharers=32, into="sb")
         of_rows = []
         for i, p in enumerate(pieces):
             tile = RegisterTile(f"sa{i}", (1, WARP_ROWS), "fp32")
