@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -53,6 +54,18 @@ def labelled(name: str, overrides: Mapping[str, str]) -> str:
     return f"{name} with {changes}" if changes else name
 
 
+@cache
+def _policies(kind: type[BaseModel]) -> Sequence[tuple[str, str, Policy]]:
+    """Figures of a machine that name a policy: its group, its field, what it may be."""
+    found = []
+    for name, info in kind.model_fields.items():
+        for group in get_args(info.annotation) or (info.annotation,):
+            if isinstance(group, type) and issubclass(group, Group):
+                fields = ((field, mark) for field, inner in group.model_fields.items() for mark in inner.metadata)
+                found += [(name, field, mark) for field, mark in fields if isinstance(mark, Policy)]
+    return tuple(found)
+
+
 class MachineSpec(Group):
     """Base of the machines of all families, built by `arch.load.load_arch`."""
 
@@ -92,12 +105,9 @@ class MachineSpec(Group):
     def extensions(self) -> Mapping[str, Registered]:
         """Policies of other packages that the machine names, by the path of the figure."""
         found = {}
-        for name in type(self).model_fields:
-            group = getattr(self, name)
-            for field, info in type(group).model_fields.items() if isinstance(group, Group) else ():
-                marks = [mark for mark in info.metadata if isinstance(mark, Policy)]
-                if marks and (other := marks[0].registered(getattr(group, field))) is not None:
-                    found[f"{word(name)}.{word(field)}"] = other
+        for name, field, policy in _policies(self.__class__):  # a stand-in's class is its target's
+            if (other := policy.registered(getattr(getattr(self, name), field))) is not None:
+                found[f"{word(name)}.{word(field)}"] = other
         return found
 
     @property

@@ -27,6 +27,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.library import PRESETS, list_archs
 from arch.load import FAMILIES, documents, leaves, load_arch
+from arch.policies import Policy
 from arch.preset_file import IDENTITY, read
 from arch.spec import MachineSpec
 from sim import simulate
@@ -97,7 +98,9 @@ def changes(spec: MachineSpec, path: str) -> Iterator[str]:
     value: Any = spec
     for attribute in leaf.attributes:
         value = getattr(value, attribute)
+    policies = [mark.shipped for mark in leaf.field.metadata if isinstance(mark, Policy)]
     words = get_args(leaf.field.annotation) if get_origin(leaf.field.annotation) is Literal else ()
+    words = policies[0] if policies else words
     if isinstance(value, bool):
         yield str(not value).lower()
     elif words:

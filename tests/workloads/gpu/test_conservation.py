@@ -33,7 +33,11 @@ FORMATS: dict[str, dict[str, tuple[str, ...]]] = {
     "simt": {T4: ("fp32", "int8"), V100: ("fp32",), A100: ("fp32",), H100: ("fp32",)},
     "gemv": {T4: ("fp32", "fp16"), A100: ("bf16", "fp32"), H100: ("fp8", "fp16")},
     "triton": {A100: ("fp16", "bf16")},
+    "vllm": {H100: ("fp8",)},
+    "deepgemm": {H100: ("fp8",)},
 }
+SCALED = ("vllm", "deepgemm")
+"""Schedules of operands with scales by block."""
 
 
 def small(name: str) -> GpuSpec:
@@ -44,14 +48,18 @@ def small(name: str) -> GpuSpec:
 def gemm(draw: Draw, kind: str) -> tuple[str, str]:
     machine = draw(st.sampled_from(sorted(FORMATS[kind])))
     dtype = draw(st.sampled_from(FORMATS[kind][machine]))
-    step = 16 if kind == "wgmma" else 2 if kind == "triton" else 1
+    step = 16 if kind in ("wgmma", *SCALED) else 2 if kind == "triton" else 1
     m, n, k = (step * draw(st.integers(1, 200 // step)) for _ in range(3))
     if kind == "gemv":
         m, n = draw(st.sampled_from([(1, n), (m, 1)]))
     ta, tb = draw(st.sampled_from("NT")), draw(st.sampled_from("NT"))
     if kind == "wgmma" and dtype not in ("fp16", "bf16"):
         ta, tb = "NT"
-    return machine, f"gemm m={m} n={n} k={k} batch={draw(st.integers(1, 2))} ta={ta} tb={tb} dtype={dtype}"
+    scale = "block" if kind in SCALED else "none"
+    if kind in SCALED:
+        ta, tb = "NT"
+    batch = draw(st.integers(1, 2))
+    return machine, f"gemm m={m} n={n} k={k} batch={batch} ta={ta} tb={tb} dtype={dtype} scale={scale}"
 
 
 def attention(draw: Draw, kind: str) -> tuple[str, str]:
@@ -131,7 +139,7 @@ def test_work_is_conserved_accounts_add_up_and_no_roof_is_beaten(word: str, kind
     record, figures = report.record, report.figures
     ran = record.schedule.split()[0]
     # Decode whose keys are not cut is FlashAttention-3 on Hopper.
-    assert ran in ("decode", "flash3") if kind.startswith("decode") else ran == kind
+    assert ran in ("decode", "flash3") if kind.startswith("decode") else ran == ("wgmma" if kind in SCALED else kind)
     counted = figures.counters
 
     assert counted["macs"] >= op.macs
@@ -139,10 +147,13 @@ def test_work_is_conserved_accounts_add_up_and_no_roof_is_beaten(word: str, kind
         tiles = ((op.m, config.tile_m), (op.n, config.tile_n), (op.k, config.tile_k))
         if getattr(config, "swap", False):
             tiles = ((op.n, config.tile_m), (op.m, config.tile_n), (op.k, config.tile_k))
-        if kind == "wgmma":  # clusters are whole
+        if ran == "wgmma":  # clusters are whole
             (x, tile_m), (y, tile_n), depth = tiles
             tiles = ((x, tile_m * config.cluster_m), (y, tile_n * config.cluster_n), depth)
-        assert counted["macs"] == op.batch * math.prod(-(-x // tile) * tile for x, tile in tiles)
+        padded = [-(-x // tile) * tile for x, tile in tiles]
+        # Blocks of k after the first are added to the sums by one more multiply-add a value.
+        added = padded[0] * padded[1] * (padded[2] // config.tile_k - 1) if op.blockwise else 0
+        assert counted["macs"] == op.batch * (math.prod(padded) + added)
     assert counted["l2_write_bytes"] >= sum(result.size_bytes for result in op.results)
     if reads_everything(op):
         assert counted["dram_read_bytes"] >= sum(operand.size_bytes for operand in op.operands)
