@@ -123,7 +123,9 @@ class Environment(BaseModel):
     scopes: Mapping[str, Literal["stream", "graph"]] = Field(default_factory=dict)
     """By kind of kernel, the scope of its rows where it is not the one that they state."""
     host_call_us: Mapping[str, float] = Field(default_factory=dict)
-    """By kind of kernel, for how long the source's host is busy with one call of a collective, microseconds."""
+    """By kind of kernel, or by operator and dtype: for how long the source's host is busy with a call, microseconds."""
+    tiles: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By operator and dtype, the tiles of the kernels that the source's library has, each with whole sums."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
     layout: Mapping[str, Literal["NN", "NT", "TN", "TT"]] = Field(default_factory=dict)
@@ -135,7 +137,7 @@ class Environment(BaseModel):
     acc: Mapping[str, str] = Field(default_factory=dict)
     """Accumulator by dtype where the source asked for another than the default."""
     kind: Mapping[str, str] = Field(default_factory=dict)
-    """Kind of kernel by dtype where the source's library has one kind only."""
+    """Kind of kernel by dtype, or by operator and dtype, where the source's library has one kind only."""
     raster: Mapping[str, Literal["grouped", "linear"]] = Field(default_factory=dict)
     """By dtype, the order in which the source's library launches the tiles of a product where it is not grouped."""
     beta: Literal["0", "1"] = "0"
@@ -146,6 +148,10 @@ class Environment(BaseModel):
     """Why its rows cannot be compared; empty where they can."""
     evidence: str
     """Where each of these comes from."""
+
+    def kind_of(self, op: str, dtype: str) -> str:
+        """Kind of kernel that the source's library has for an operator; `auto` where it has several."""
+        return self.kind.get(f"{op} {dtype}", self.kind.get(dtype, "auto"))
 
     def data_of(self, dtype: str) -> Data:
         """Operand data of the source's rows of `dtype`."""

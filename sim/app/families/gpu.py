@@ -37,10 +37,11 @@ from sim.gpu.lower.listing import listing as program_listing
 from sim.host.scopes import SCOPES, Replayed
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
+from workloads.gpu.conv.implicit import of_library
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose, simpler
 from workloads.graphs import Graph, GraphOperator
-from workloads.ops import AllReduce, Collective, CopyH2D, Operator
+from workloads.ops import AllReduce, Collective, Conv2d, CopyH2D, Operator
 from workloads.registry import builder, schedules
 from workloads.silicon import Environment, Row, environment_of, operator_of
 from workloads.written import OwnProgram, held_schedule, placed
@@ -108,7 +109,7 @@ class Gpu:
         return Request(
             str(op),
             spec,
-            schedule=environment.kind.get(row.dtype, "auto") if schedule == "vendor" else schedule,
+            schedule=environment.kind_of(row.op, row.dtype) if schedule == "vendor" else schedule,
             # Layers that run in turn leave in the L2 what they share, and of their weights what fits.
             l2="warm" if row.scope == "graph" or not row.cold_l2 else environment.flush,
             # A `host` row states its own overhead, which is taken off the measured time.
@@ -122,7 +123,8 @@ class Gpu:
                 replayed=_replayed(environment) if row.scope == "graph" else None,
                 cold_code=environment.code == "cold",
                 linear_tiles=environment.raster.get(row.dtype) == "linear",
-                host_call_ps=round(environment.host_call_us.get(schedule, 0) * 1e6),
+                host_call_ps=_host_call_ps(environment, row, schedule),
+                tiles=environment.tiles.get(f"{row.op} {row.dtype}", ()),
                 library=True,
             ),
         )
@@ -144,6 +146,12 @@ class Gpu:
 def _replayed(environment: Environment) -> Replayed | None:
     """How a source replays its graphs, where it says."""
     return Replayed(environment.layers, environment.replays) if environment.replays else None
+
+
+def _host_call_ps(environment: Environment, row: Row, schedule: str) -> int:
+    """For how long a source's host is busy with one call, where it says."""
+    stated = environment.host_call_us
+    return round(1e6 * stated.get(schedule, stated.get(f"{row.op} {row.dtype}", 0)))
 
 
 def _spec(request: Request) -> GpuSpec:
@@ -191,6 +199,9 @@ def _configurations(request: Request, op: Operator, spec: GpuSpec) -> tuple[list
     are the best one without a mechanism. Libraries, which measured rows are of, have none of these."""
     if isinstance(op, OwnProgram):
         return [(held_schedule(op, request.schedule, request.without), 0)], ()
+    if request.bench.tiles:
+        assert isinstance(op, Conv2d)
+        return of_library(op, spec, request.bench.tiles), ()
     found = choose(op, spec, request.schedule, request.without).candidates
     if request.bench.linear_tiles:
         found = [(replace(c, group=1) if isinstance(c, ThreadblockConfig) else c, time_ps) for c, time_ps in found]
@@ -388,6 +399,8 @@ def _ran(
     """What came of steps that have run."""
     records = done.records
     time_ps = done.scope_ps(spec, request.scope, work.calling, conditions.replayed)
+    if request.scope == "stream":
+        time_ps = max(time_ps, request.bench.host_call_ps)
     rest_ps = time_ps - done.time_ps
     return Ran(
         schedule=schedule,

@@ -27,8 +27,8 @@ class Bench:
     limit_mw: board limit where it is not the preset's. clock_hz: highest core clock. dirty_milli: thousandths of the
     lines of a dirty L2 that DRAM does not have yet. replayed: how it replays a graph, where it says so.
     cold_code: kernels fetch their instructions when they first run. linear_tiles: its library launches the tiles of a
-    product row by row. host_call_ps: for how long its host is busy with a collective. library: what runs is a kernel
-    that a library has.
+    product row by row. host_call_ps: for how long its host is busy with a call. library: what runs is a kernel
+    that a library has. tiles: those that its library has for convolutions, whose sums it does not cut.
     """
 
     limit_mw: int | None = None
@@ -39,6 +39,7 @@ class Bench:
     linear_tiles: bool = False
     host_call_ps: int = 0
     library: bool = False
+    tiles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

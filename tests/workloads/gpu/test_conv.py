@@ -5,9 +5,11 @@ import pytest
 from arch.errors import InputError
 from arch.load import load_arch
 from sim import simulate
-from workloads.gpu.conv.implicit import Geometry, choose
+from sim.app.run import simulate_row
+from workloads.gpu.conv.implicit import Geometry, choose, of_library
 from workloads.ops import Conv2d
 from workloads.parse import parse
+from workloads.silicon import Row
 
 CASES = [
     ("a100-sxm4-80gb", "bf16", "n=2 c=16 h=9 w=13 k=24 r=3 s=3 pad=1"),
@@ -86,3 +88,43 @@ def test_what_no_kernel_does_is_refused(more: dict[str, object], told: str) -> N
         simulate("conv2d n=1 c=4 h=8 w=8 k=4 r=3 s=3", "t4", schedule="mma 1x1x1 columns 3")
     with pytest.raises(InputError, match="one of auto, mma, simt"):
         simulate("conv2d n=1 c=4 h=8 w=8 k=4 r=3 s=3", "t4", schedule="wgmma")
+
+
+def test_a_library_has_its_own_tiles_and_cuts_no_sums() -> None:
+    op = Conv2d(n=8, c=256, h=7, w=7, k=512, r=3, s=3, pad=1, dtype="fp16").with_defaults("fp16")
+    spec = load_arch("t4")
+    assert any(config.split > 1 for config, _ in choose(op, spec).candidates)
+    found = of_library(op, spec, ("128x128", "256x64"))
+    assert {(config.tile_m, config.tile_n) for config, _ in found} == {(128, 128), (256, 64)}
+    assert all(config.split == 1 and config.warps == 8 for config, _ in found)
+    assert [time_ps for _, time_ps in found] == sorted(time_ps for _, time_ps in found)
+    with pytest.raises(InputError, match="has no kernel with tiles 7x7"):
+        of_library(op, spec, ("7x7",))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "kind", "tiles", "floor_us"),
+    [
+        ("int8", "n=1 c=512 h=7 w=7 k=512 r=1 s=1", "mma", ("128x128", "256x128", "256x64"), 18),
+        ("fp32", "n=8 c=128 h=28 w=28 k=512 r=1 s=1 stride_h=2 stride_w=2", "simt", ("128x128", "128x64", "128x32"), 0),
+    ],
+)
+def test_rows_of_deepbench_run_the_kernels_of_their_library(
+    dtype: str, shape: str, kind: str, tiles: tuple[str, ...], floor_us: int
+) -> None:
+    row = Row("t4", "conv2d", dtype, shape, "fused", 18.0, "stream", 0.0, "warm", "A", "deepbench", "", "vendor")
+    result = simulate_row(row)
+    assert result.schedule.split()[:1] == [kind]
+    assert result.schedule.split()[1].rpartition("x")[0] in tiles
+    assert result.time_ps >= floor_us * 10**6
+
+
+def test_kernels_of_eight_warps_have_the_numbers_of_numpy() -> None:
+    text = "conv2d n=1 c=16 h=12 w=12 k=64 r=3 s=3 pad=1 dtype=fp16"
+    op = parse(text).with_defaults("fp16")
+    assert isinstance(op, Conv2d)
+    for config, _ in of_library(op, load_arch("t4"), ("128x128", "256x64"))[:2]:
+        report = simulate(text, "t4", schedule=str(config), check=True)
+        assert report.record.schedule == str(config)
+        assert report.record.check is not None
+        assert report.record.check.passed

@@ -10,7 +10,7 @@ The kernels are the GEMM's of Volta to Ampere (`workloads.gpu.gemm.threadblock`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -39,6 +39,8 @@ GROUPS = (16, 8, 4)
 """Positions of a row of Y that a box of a copy may hold."""
 SMALL_TILES = ((64, 32, 32, 16, 8), (32, 64, 16, 32, 8), (32, 32, 16, 16, 8))
 """Tiles under 64x64, with stages of cp.async, as `gemms.MMA_TILES`; cuDNN has sm80_xmma_fprop_..._tilesize64x32x64."""
+EIGHT_WARPS = ((128, 128, 64, 32, 4), (256, 64, 64, 32, 4))
+"""Tiles of cuDNN's kernels for Volta and Turing, whose CTAs have 256 threads."""
 RUNNERS_UP = 12
 
 
@@ -63,6 +65,8 @@ class ConvSimtConfig(SimtConfig):
 
 
 Config = ConvMmaConfig | ConvSimtConfig
+_Tile = tuple[int, int, int, int, int]
+"""Tile and warp tile, stages of cp.async."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +186,9 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`: `auto`, `mma`, `simt`, or a configuration as it prints."""
     _refuse(op, spec)
     f = figures(spec)
+    more = EIGHT_WARPS if len(schedule.split()) > 1 else ()
     found = sorted(
-        ((estimate_ps(work, f), str(config), config) for config, work in _candidates(op, spec, f)),
+        ((estimate_ps(work, f), str(config), config) for config, work in _candidates(op, spec, f, more)),
         key=lambda item: item[:2],
     )
     if not found:
@@ -198,10 +203,27 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
     kinds = {config.schedule for _, _, config in found}
     # Libraries keep to the tensor cores where they take the format.
     kind = schedule if schedule != "auto" else "mma" if "mma" in kinds else "simt"
-    best = [(config, time_ps) for time_ps, _, config in found if config.schedule == kind][:RUNNERS_UP]
+    ranked = [(config, time_ps) for time_ps, _, config in found if config.schedule == kind]
+    best = ranked[:RUNNERS_UP]
     if not best:
         raise InputError(f"schedule={schedule}: {spec.name} runs {op} with {', '.join(sorted(kinds))}")
     return Choice(best[0][0], best)
+
+
+def of_library(op: Conv2d, spec: GpuSpec, tiles: Collection[str]) -> list[tuple[Config, int]]:
+    """Kernels of a library that has some tiles alone (`128x64`) and cuts no sums, with estimated times in picoseconds,
+    best first; those of tensor cores, of eight warps, where they take the format. InputError where none fits."""
+    _refuse(op, spec)
+    f = figures(spec)
+    found = [
+        (config, estimate_ps(work, f))
+        for config, work in _candidates(op, spec, f, EIGHT_WARPS)
+        if config.split == 1 and f"{config.tile_m}x{config.tile_n}" in tiles
+    ]
+    tensor = [entry for entry in found if entry[0].schedule == "mma" and entry[0].warps == 8]
+    if not found:
+        raise InputError(f"conv2d dtype={op.dtype}: {spec.name} has no kernel with tiles {', '.join(sorted(tiles))}")
+    return sorted(tensor or found, key=lambda entry: (entry[1], str(entry[0])))[:RUNNERS_UP]
 
 
 @register("conv2d", "gpu", "mma", "simt")
@@ -221,8 +243,8 @@ def build(op: Conv2d, spec: GpuSpec, config: Config) -> Program:
     return Program(str(op), tuple(tensors), (writer.kernel(),), str(config), settings)
 
 
-def _candidates(op: Conv2d, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
-    """Configurations that fit, with their counts."""
+def _candidates(op: Conv2d, spec: GpuSpec, f: Figures, more: Sequence[_Tile] = ()) -> Iterator[tuple[Config, Work]]:
+    """Configurations that fit, with their counts. more: tiles of tensor cores beside those of a product."""
     width = DTYPE_BYTES[op.chosen_dtype]
     fewest = min(ceil_div(op.output[1], columns) * columns for columns in GROUPS)
     for columns in GROUPS:
@@ -232,19 +254,21 @@ def _candidates(op: Conv2d, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config,
         problem = partial(Geometry, op, columns)
         draft = problem(gemms.MMA_STEP_BYTES // width).problem()
         if any(spec.has_instruction("mma", draft.dtype, shape) for shape in mma.SHAPES.get(draft.dtype, ())):
-            yield from _mma(spec, f, problem, draft)
+            yield from _mma(spec, f, problem, draft, more)
         if (draft.dtype, draft.acc) in simt.OPCODES and spec.has_instruction(
             simt.OPCODES[draft.dtype, draft.acc][0], draft.dtype
         ):
             yield from _simt(spec, f, problem, width)
 
 
-def _mma(spec: GpuSpec, f: Figures, geometry: partial[Geometry], draft: Problem) -> Iterator[tuple[Config, Work]]:
+def _mma(
+    spec: GpuSpec, f: Figures, geometry: partial[Geometry], draft: Problem, more: Sequence[_Tile]
+) -> Iterator[tuple[Config, Work]]:
     width = DTYPE_BYTES[draft.dtype]
     asynchronous = spec.cp_async is not None and min(draft.a.vector_bytes, draft.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, draft.dtype, copy)
-    for tile_m, tile_n, warp_m, warp_n, stages in (*gemms.MMA_TILES, *(SMALL_TILES if asynchronous else ())):
+    for tile_m, tile_n, warp_m, warp_n, stages in (*gemms.MMA_TILES, *more, *(SMALL_TILES if asynchronous else ())):
         for steps in (1, 2) if asynchronous else (1,):
             tile_k = steps * gemms.MMA_STEP_BYTES // width
             g = geometry(tile_k)
