@@ -71,6 +71,9 @@ ASYNCHRONOUS_TILES = (
 )  # fmt: skip
 """Smaller ones than 64x64 are SMALL_TILES; kernels for Volta and Turing (..._h884gemm_64x64_...,
 ..._s1688gemm_..._64x64_sliced1x2_...) have none."""
+WITHOUT_ASYNCHRONOUS_TILES = ("bf16",)
+"""Formats whose kernels public traces of A100 show in tiles of MMA_TILES alone: ampere_bf16_s16816gemm_bf16_64x64,
+64x128, 128x64, 128x128, 128x256, 256x128_ldg8_f2f_stages_64x3_tn and cutlass_80_tensorop_bf16_..._256x64_32x4."""
 SMALL_TILES = ((16, 16, 16, 16), (32, 32, 16, 16))
 """Tile and warp tile of the libraries' kernels for few rows: cutlass_80_wmma_tensorop_..._16x16_128x2_tn and
 32x32_128x2."""
@@ -359,23 +362,24 @@ def _scaled_candidates(
 
 
 def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
-    width = DTYPE_BYTES[p.dtype]
     asynchronous = spec.cp_async is not None and min(p.a.vector_bytes, p.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, p.dtype, copy)
-    for config in _mma_tiles(width, copy):
+    for config in _mma_tiles(p.dtype, copy):
         resident = _resident(p, spec, config, core)
         if resident:
             yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.tma is not None)
 
 
-def _mma_tiles(width: int, copy: str) -> Iterator[MmaConfig]:
-    """Tiles for operands of `width` bytes an element that are copied so."""
+def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
+    """Tiles for operands of a format that are copied so."""
+    width = DTYPE_BYTES[dtype]
     if copy == "ldg":
         for tile_m, tile_n, warp_m, warp_n, _ in MMA_TILES:
             yield MmaConfig(tile_m, tile_n, MMA_STEP_BYTES // width, warp_m, warp_n, 2, copy)
         return
-    for tile_m, tile_n, warp_m, warp_n, stages in (*MMA_TILES, *ASYNCHRONOUS_TILES):
+    more = () if dtype in WITHOUT_ASYNCHRONOUS_TILES else ASYNCHRONOUS_TILES
+    for tile_m, tile_n, warp_m, warp_n, stages in (*MMA_TILES, *more):
         for steps in (1, 2):
             tile_k = steps * MMA_STEP_BYTES // width
             yield MmaConfig(tile_m, tile_n, tile_k, warp_m, warp_n, max(3, stages // steps), copy)
