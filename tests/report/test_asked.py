@@ -124,7 +124,7 @@ def test_page(tmp_path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     assert f"<title>{TITLE}</title>" in page
     assert f"<h1>{TITLE}</h1>" in page
-    assert f"<p>{LABEL}: cycles" in page
+    assert f"{LABEL}: cycles 0 to " in page
     assert "machine file" in page
 
 
