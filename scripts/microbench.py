@@ -159,7 +159,7 @@ class Bench:
             for line in scattered
             if home_slice(memory, first + line, index_of(memory, first + line)) >= memory.slices_per_partition
         ]
-        warm_cta = self.spec.sm.count - 1
+        warm_cta = self.spec.gpc.count - 1  # CTAs go to GPCs in turn: it runs in the other partition
         half = len(far) // 2
         programs = [micro.chase_lines(far[:n], len(candidates), warm_cta) for n in (half, 2 * half)]
         short, long = (self.ticks(program) for program in programs)
