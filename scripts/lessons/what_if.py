@@ -13,8 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lesson import Claim, main
+from lesson import Claim, legend_below, main
 
+from sim.app.report.palette import of_series
 from sim.app.report.report import Report
 from sim.app.run import simulate
 
@@ -79,13 +80,18 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     left.axvline(TILES, color="grey", linewidth=0.8, linestyle=":")
     left.annotate("as many SMs as tiles", (TILES, 0), xytext=(4, 4), textcoords="offset points", fontsize=8)
     left.set(xlabel="sm.count", ylabel="us", ylim=(0, None), title=f"{WORKLOAD}\non {MACHINE}")
-    left.legend(fontsize="small", loc="lower left", bbox_to_anchor=(0, 0.1))
     for shift, number, name in ((-0.2, 0, f"{100 * STEP:g} % less"), (0.2, 1, f"{100 * STEP:g} % more")):
-        right.bar([i + shift for i in range(len(sides))], [pair[number] for pair in sides.values()], 0.4, label=name)
+        slopes_there = [pair[number] for pair in sides.values()]
+        drawn = right.bar(
+            [i + shift for i in range(len(sides))], slopes_there, 0.4, color=of_series(2 + number), label=name
+        )
+        right.bar_label(drawn, [f"{slope:.2g}" for slope in slopes_there], padding=2, fontsize=7)
     right.axhline(0, color="grey", linewidth=0.8)
     right.set_xticks(range(len(sides)), list(sides), fontsize="small")
     right.set(ylabel="% of time for 1 % of the figure", title="elasticity, schedule held")
-    right.legend(fontsize="small")
+    right.margins(y=0.1)
+    right.set_ylim(top=max(0.2, right.get_ylim()[1]))
+    legend_below(figure)
     return claims, figure
 
 
