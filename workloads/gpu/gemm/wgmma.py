@@ -631,6 +631,8 @@ class _Builder:
         assert self.p.scales is not None
         of_b = self.p.scales[1]
         blocks, column = of_b.shape[2], self._rows(unit)[1] // SCALE_BLOCK
+        if not self.staging:  # whose barriers would say that all warps are done with the tile before
+            r.bar_sync(barrier, warps)
         with r.when(WARP.equals(0)):
             row = RegisterTile("scales", (1, blocks), "fp32")
             r.ldg(row.whole, of_b[unit.tile.batch, column:1, 0:blocks], into="sb", vector_bytes=4)  # type: ignore[misc]
