@@ -59,7 +59,7 @@ def test_text_and_launch_are_one() -> None:
 
 
 def tuned(folder: Path) -> Path:
-    """A file with a kernel whose list has a configuration that does not fit any machine."""
+    """A file with a kernel whose list has a configuration that fits no machine's registers."""
     file = folder / "tuned.py"
     file.write_text(
         "import triton\nimport triton.language as tl\n\n"
@@ -84,15 +84,14 @@ def test_a_list_of_configurations_is_ranked_the_fastest_first(
              A100, "--autotune"]  # fmt: skip
     assert main([*words, "--json"]) == 0
     rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
-    times = [row["report"]["time_s"] for row in rows if "report" in row]
+    times = [row["report"]["time_us"] for row in rows if "report" in row]
     assert len(times) == 2
     assert times == sorted(times)
-    assert rows[0]["configuration"]["BM"] == 64
-    assert "shared memory" in rows[-1]["reason"] or "registers" in rows[-1]["reason"]
+    assert "tuned.py, line " in rows[-1]["reason"]  # it spills registers that addresses are made of
     kernel = parse(f"{file}:matmul grid=cdiv(m,BM),cdiv(n,BN) a=fp16[256,256] b=fp16[256,256] c=fp16[256,256] "
                    "m=256 n=256 k=256")  # fmt: skip
     assert isinstance(kernel, TritonLaunch)
-    assert autotune(kernel, A100).best.configuration["BM"] == 64
+    assert autotune(kernel, A100).best.configuration["BM"] == rows[0]["configuration"]["BM"]
     assert main([*words, "--num-warps", "4"]) == 2
     assert "leave out --num-warps" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"missing --const BM=.*--autotune takes them from its @triton.autotune list"):
