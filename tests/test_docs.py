@@ -21,7 +21,7 @@ from sim.gpu.engine.events import Reason
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
+PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
 
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -49,7 +49,7 @@ def broken(page: str, text: str) -> list[str]:
         if re.match(r"https?://", link):
             continue
         name, _, anchor = link.partition("#")
-        target = DOCS / name if name else DOCS / page
+        target = (DOCS / page).parent / name if name else DOCS / page
         if not target.is_file() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
             found.append(link)
     return found

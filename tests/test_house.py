@@ -59,7 +59,7 @@ def missing(text: str) -> list[str]:
 
 
 def test_what_pages_and_docstrings_name_is_there() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     sources = [p for folder in ("arch", "sim", "workloads", "scripts", "tests") for p in (ROOT / folder).rglob("*.py")]
     found = {str(p.relative_to(ROOT)): missing(p.read_text(encoding="utf-8")) for p in [*pages, *sources]}
     assert {name: names for name, names in found.items() if names} == {}

@@ -10,7 +10,7 @@ from sim.app.cli import _parser
 from sim.app.cli.arguments import parse
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in DOCUMENTS}
 COMMAND = re.compile(r"(?:^\$? ?|- run: |`)(tilewave [^`\n]*)", re.MULTILINE)
 COMMANDS = {

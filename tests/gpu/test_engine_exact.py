@@ -1,8 +1,8 @@
 """Runs against single issue: the same counters, and cycles within 1 %.
 
 Random programs have one warp a sub-core, one an SM where they use shared memory: where several warps contend for a
-pipe or for the array, a run keeps it to its end, while single issue lets the warps alternate. `docs/validation.md` has
-the figures. Shipped kernels run as they are, with all their warps.
+pipe or for the array, a run keeps it to its end, while single issue lets the warps alternate.
+`docs/accuracy/simulator.md` has the figures. Shipped kernels run as they are, with all their warps.
 """
 
 from __future__ import annotations
