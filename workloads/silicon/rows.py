@@ -125,7 +125,8 @@ class Environment(BaseModel):
     host_call_us: Mapping[str, float] = Field(default_factory=dict)
     """By kind of kernel, or by operator and dtype: for how long the source's host is busy with a call, microseconds."""
     tiles: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
-    """By operator and dtype, the tiles of the kernels that the source's library has, each with whole sums."""
+    """By operator and dtype, or by these and the machine, the tiles of the kernels that the source's library has, with
+    whole sums; `128x128 split`: there are kernels that cut them, too."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
     layout: Mapping[str, Literal["NN", "NT", "TN", "TT"]] = Field(default_factory=dict)
@@ -152,6 +153,11 @@ class Environment(BaseModel):
     def kind_of(self, op: str, dtype: str) -> str:
         """Kind of kernel that the source's library has for an operator; `auto` where it has several."""
         return self.kind.get(f"{op} {dtype}", self.kind.get(dtype, "auto"))
+
+    def tiles_of(self, row: Row) -> tuple[str, ...]:
+        """Tiles that the source's library has for a row; empty where the source says nothing."""
+        general = self.tiles.get(f"{row.op} {row.dtype}", ())
+        return self.tiles.get(f"{row.op} {row.dtype} {row.machine}", general)
 
     def data_of(self, dtype: str) -> Data:
         """Operand data of the source's rows of `dtype`."""

@@ -124,7 +124,7 @@ class Gpu:
                 cold_code=environment.code == "cold",
                 linear_tiles=environment.raster.get(row.dtype) == "linear",
                 host_call_ps=_host_call_ps(environment, row, schedule),
-                tiles=environment.tiles.get(f"{row.op} {row.dtype}", ()),
+                tiles=environment.tiles_of(row),
                 library=True,
             ),
         )

@@ -28,7 +28,7 @@ class Bench:
     lines of a dirty L2 that DRAM does not have yet. replayed: how it replays a graph, where it says so.
     cold_code: kernels fetch their instructions when they first run. linear_tiles: its library launches the tiles of a
     product row by row. host_call_ps: for how long its host is busy with a call. library: what runs is a kernel
-    that a library has. tiles: those that its library has for convolutions, whose sums it does not cut.
+    that a library has. tiles: those that its library has for convolutions.
     """
 
     limit_mw: int | None = None

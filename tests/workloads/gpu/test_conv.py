@@ -6,7 +6,8 @@ from arch.errors import InputError
 from arch.load import load_arch
 from sim import simulate
 from sim.app.run import simulate_row
-from workloads.gpu.conv.implicit import Geometry, choose, of_library
+from workloads.gpu.conv.implicit import Config, Geometry, ImplicitConfig, choose, of_library
+from workloads.gpu.conv.winograd import WinogradConfig
 from workloads.ops import Conv2d
 from workloads.parse import parse
 from workloads.silicon import Row
@@ -90,14 +91,21 @@ def test_what_no_kernel_does_is_refused(more: dict[str, object], told: str) -> N
         simulate("conv2d n=1 c=4 h=8 w=8 k=4 r=3 s=3", "t4", schedule="wgmma")
 
 
+def implicit(found: list[tuple[Config, int]]) -> list[ImplicitConfig]:
+    """Those that are implicit GEMMs."""
+    return [config for config, _ in found if not isinstance(config, WinogradConfig)]
+
+
 def test_a_library_has_its_own_tiles_and_cuts_no_sums() -> None:
     op = Conv2d(n=8, c=256, h=7, w=7, k=512, r=3, s=3, pad=1, dtype="fp16").with_defaults("fp16")
     spec = load_arch("t4")
-    assert any(config.split > 1 for config, _ in choose(op, spec).candidates)
+    assert any(config.split > 1 for config in implicit(choose(op, spec).candidates))
     found = of_library(op, spec, ("128x128", "256x64"))
-    assert {(config.tile_m, config.tile_n) for config, _ in found} == {(128, 128), (256, 64)}
-    assert all(config.split == 1 and config.warps == 8 for config, _ in found)
+    assert {(config.tile_m, config.tile_n) for config in implicit(found)} == {(128, 128), (256, 64)}
+    assert all(config.split == 1 and config.warps == 8 for config in implicit(found))
     assert [time_ps for _, time_ps in found] == sorted(time_ps for _, time_ps in found)
+    cut = of_library(op, spec, ("128x128", "128x128 split", "256x64"))
+    assert {config.tile_m for config in implicit(cut) if config.split > 1} == {128}
     with pytest.raises(InputError, match="has no kernel with tiles 7x7"):
         of_library(op, spec, ("7x7",))
 

@@ -21,6 +21,8 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
 from sim.gpu.language import Const, Expr, GlobalTensor, Program, View
+from workloads.gpu.conv import winograd
+from workloads.gpu.conv.winograd import WinogradConfig
 from workloads.gpu.gemm import choose as gemms
 from workloads.gpu.gemm import mma, simt, threadblock
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
@@ -34,7 +36,7 @@ from workloads.ops import Conv2d, Gemm
 from workloads.ops.base import Array
 from workloads.registry import register
 
-KINDS = ("mma", "simt")
+KINDS = ("mma", "simt", "winograd")
 GROUPS = (16, 8, 4)
 """Positions of a row of Y that a box of a copy may hold."""
 SMALL_TILES = ((64, 32, 32, 16, 8), (32, 64, 16, 32, 8), (32, 32, 16, 16, 8))
@@ -42,6 +44,8 @@ SMALL_TILES = ((64, 32, 32, 16, 8), (32, 64, 16, 32, 8), (32, 32, 16, 16, 8))
 EIGHT_WARPS = ((128, 128, 64, 32, 4), (256, 64, 64, 32, 4))
 """Tiles of cuDNN's kernels for Volta and Turing, whose CTAs have 256 threads."""
 RUNNERS_UP = 12
+CUT = " split"
+"""Behind a tile of a library: its kernels that cut sums."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ class ConvSimtConfig(SimtConfig):
         return f"{self.words(self.schedule)} columns {self.columns}"
 
 
-Config = ConvMmaConfig | ConvSimtConfig
+ImplicitConfig = ConvMmaConfig | ConvSimtConfig
+Config = ImplicitConfig | WinogradConfig
 _Tile = tuple[int, int, int, int, int]
 """Tile and warp tile, stages of cp.async."""
 
@@ -137,7 +142,7 @@ class Geometry:
 class _Writer(Writer):
     """Writes the kernel of a convolution."""
 
-    def __init__(self, g: Geometry, p: Problem, spec: GpuSpec, config: Config, inner: Inner) -> None:
+    def __init__(self, g: Geometry, p: Problem, spec: GpuSpec, config: ImplicitConfig, inner: Inner) -> None:
         self.g, self.together = g, config.columns
         super().__init__(p, spec, config, inner)
 
@@ -188,7 +193,10 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
     f = figures(spec)
     more = EIGHT_WARPS if len(schedule.split()) > 1 else ()
     found = sorted(
-        ((estimate_ps(work, f), str(config), config) for config, work in _candidates(op, spec, f, more)),
+        (
+            *((estimate_ps(work, f), str(config), config) for config, work in _candidates(op, spec, f, more)),
+            *((time_ps, str(config), config) for config, time_ps in winograd.candidates(op, spec)),
+        ),
         key=lambda item: item[:2],
     )
     if not found:
@@ -202,8 +210,8 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
     kinds = {config.schedule for _, _, config in found}
     # Libraries keep to the tensor cores where they take the format.
-    kind = schedule if schedule != "auto" else "mma" if "mma" in kinds else "simt"
-    ranked = [(config, time_ps) for time_ps, _, config in found if config.schedule == kind]
+    wanted = (schedule,) if schedule != "auto" else ("mma",) if "mma" in kinds else ("simt", "winograd")
+    ranked = [(config, time_ps) for time_ps, _, config in found if config.schedule in wanted]
     best = ranked[:RUNNERS_UP]
     if not best:
         raise InputError(f"schedule={schedule}: {spec.name} runs {op} with {', '.join(sorted(kinds))}")
@@ -211,23 +219,25 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
 
 def of_library(op: Conv2d, spec: GpuSpec, tiles: Collection[str]) -> list[tuple[Config, int]]:
-    """Kernels of a library that has some tiles alone (`128x64`) and cuts no sums, with estimated times in picoseconds,
-    best first; those of tensor cores, of eight warps, where they take the format. InputError where none fits."""
+    """Kernels of a library that has some tiles alone (`128x64`; with `128x64 split` also those that cut its sum), and
+    Winograd's, with estimated times in picoseconds, best first; those of tensor cores, of eight warps, where they take
+    the format. InputError where none fits."""
     _refuse(op, spec)
     f = figures(spec)
-    found = [
+    found: list[tuple[ImplicitConfig, int]] = [
         (config, estimate_ps(work, f))
         for config, work in _candidates(op, spec, f, EIGHT_WARPS)
-        if config.split == 1 and f"{config.tile_m}x{config.tile_n}" in tiles
+        if f"{config.tile_m}x{config.tile_n}{CUT if config.split > 1 else ''}" in tiles
     ]
     tensor = [entry for entry in found if entry[0].schedule == "mma" and entry[0].warps == 8]
+    whole: list[tuple[Config, int]] = [*(tensor or found), *winograd.candidates(op, spec)]
     if not found:
         raise InputError(f"conv2d dtype={op.dtype}: {spec.name} has no kernel with tiles {', '.join(sorted(tiles))}")
-    return sorted(tensor or found, key=lambda entry: (entry[1], str(entry[0])))[:RUNNERS_UP]
+    return sorted(whole, key=lambda entry: (entry[1], str(entry[0])))[:RUNNERS_UP]
 
 
 @register("conv2d", "gpu", "mma", "simt")
-def build(op: Conv2d, spec: GpuSpec, config: Config) -> Program:
+def build(op: Conv2d, spec: GpuSpec, config: ImplicitConfig) -> Program:
     """The program. InputError where the machine cannot take the configuration."""
     g = Geometry(op, config.columns, config.tile_k)
     p = g.problem()
@@ -243,7 +253,9 @@ def build(op: Conv2d, spec: GpuSpec, config: Config) -> Program:
     return Program(str(op), tuple(tensors), (writer.kernel(),), str(config), settings)
 
 
-def _candidates(op: Conv2d, spec: GpuSpec, f: Figures, more: Sequence[_Tile] = ()) -> Iterator[tuple[Config, Work]]:
+def _candidates(
+    op: Conv2d, spec: GpuSpec, f: Figures, more: Sequence[_Tile] = ()
+) -> Iterator[tuple[ImplicitConfig, Work]]:
     """Configurations that fit, with their counts. more: tiles of tensor cores beside those of a product."""
     width = DTYPE_BYTES[op.chosen_dtype]
     fewest = min(ceil_div(op.output[1], columns) * columns for columns in GROUPS)
@@ -263,7 +275,7 @@ def _candidates(op: Conv2d, spec: GpuSpec, f: Figures, more: Sequence[_Tile] = (
 
 def _mma(
     spec: GpuSpec, f: Figures, geometry: partial[Geometry], draft: Problem, more: Sequence[_Tile]
-) -> Iterator[tuple[Config, Work]]:
+) -> Iterator[tuple[ImplicitConfig, Work]]:
     width = DTYPE_BYTES[draft.dtype]
     asynchronous = spec.cp_async is not None and min(draft.a.vector_bytes, draft.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
@@ -285,7 +297,7 @@ def _mma(
             yield from _cuts(g, p, config, mma.work(p, f, config, core, resident))
 
 
-def _simt(spec: GpuSpec, f: Figures, geometry: partial[Geometry], width: int) -> Iterator[tuple[Config, Work]]:
+def _simt(spec: GpuSpec, f: Figures, geometry: partial[Geometry], width: int) -> Iterator[tuple[ImplicitConfig, Work]]:
     for tile_m, tile_n, warp_m, warp_n in gemms.SIMT_TILES:
         g = geometry(gemms.SIMT_STEP_BYTES // width)
         config = ConvSimtConfig(tile_m, tile_n, g.tile_k, warp_m, warp_n, columns=g.columns)
@@ -299,7 +311,7 @@ def _simt(spec: GpuSpec, f: Figures, geometry: partial[Geometry], width: int) ->
         yield from _cuts(g, p, config, simt.work(p, f, config, vector, resident))
 
 
-def _cuts(g: Geometry, p: Problem, config: Config, work: Work) -> Iterator[tuple[Config, Work]]:
+def _cuts(g: Geometry, p: Problem, config: ImplicitConfig, work: Work) -> Iterator[tuple[ImplicitConfig, Work]]:
     """A configuration whole and with its sum cut, with what is read of X, whose windows overlap."""
     stored = g.op.n * g.stored[0] * g.stored[1] * g.op.c + g.op.k * g.op.r * g.run
     read = stored * DTYPE_BYTES[p.dtype]
@@ -311,7 +323,7 @@ def _cuts(g: Geometry, p: Problem, config: Config, work: Work) -> Iterator[tuple
         yield replace(config, split=split), replace(work, cuts=split, ctas=work.ctas * split)
 
 
-def _resident(p: Problem, spec: GpuSpec, config: Config, inner: Inner) -> int:
+def _resident(p: Problem, spec: GpuSpec, config: ImplicitConfig, inner: Inner) -> int:
     """CTAs that the chip holds at once; at least 1, so that what does not fit is refused with its reason."""
     used = threadblock.registers(p, config, inner)
     if used > spec.sm.max_registers_per_thread:
