@@ -3,6 +3,7 @@ pictures are drawn by the commands that stand above them, and what pages explain
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import unicodedata
@@ -17,6 +18,8 @@ from arch.load import load_arch
 from sim.app.cli import _parser
 from sim.app.cli.arguments import parse
 from sim.gpu.engine.events import Reason
+from sim.rdu.layout import Reason as StageReason
+from sim.tpu.machine import NON_MATRIX
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -62,8 +65,9 @@ def listed(nav: Any) -> list[str]:
     return [file for entry in (nav.values() if isinstance(nav, dict) else nav) for file in listed(entry)]
 
 
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_script", ROOT / "scripts" / "docs.py")
+def loaded(name: str) -> ModuleType:
+    """A script, as a module."""
+    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -103,16 +107,73 @@ def test_included_files_exist() -> None:
     assert not _LINK.search(prose((ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
 
 
-def test_modules_of_the_interface_exist() -> None:
-    for name in re.findall(r"^::: ([\w.]+)$", PAGES["api.md"], re.MULTILINE):
-        parts = name.split(".")
-        while not (ROOT.joinpath(*parts).with_suffix(".py")).is_file():
-            parts.pop()
-            assert parts, name
+PUBLIC = {
+    "api/running.md": ("sim.app.report.report", "Report"),
+    "api/tile-language.md": ("sim.gpu.language", None),
+    "api/workloads.md": ("workloads.graphs", None),
+    "api/machines.md": ("arch", None),
+}
+"""Pages of the reference, and what they have to name: one name, or all that a package exports."""
+
+
+@pytest.mark.parametrize("page", PUBLIC)
+def test_what_packages_export_is_in_the_reference(page: str) -> None:
+    module, name = PUBLIC[page]
+    names = [name] if name else importlib.import_module(module).__all__
+    elsewhere = PAGES["api/running.md"]  # errors
+    assert [n for n in names if f"`{n}`" not in PAGES[page] + elsewhere and f"`{n}(" not in PAGES[page]] == []
+
+
+def test_what_is_imported_from_sim_is_in_the_reference() -> None:
+    text = "".join(text for name, text in PAGES.items() if name.startswith("api/"))
+    assert [n for n in importlib.import_module("sim").__all__ if f"`{n}`" not in text and f"`{n}(" not in text] == []
+
+
+def test_the_reference_names_what_there_is() -> None:
+    """Each directive and each row of a class stands for something that can be imported."""
+    reference = loaded("reference")
+    for page, text in PAGES.items():
+        if not page.startswith("api/"):
+            continue
+        blocks = re.findall(r"<!-- reference: ([\w.]+): ([^>]+?) -->(.*?)<!-- end -->", text, re.DOTALL)
+        assert blocks, page
+        for module, names, body in blocks:
+            found = reference.named(importlib.import_module(module), names)
+            assert [n for n in found if not hasattr(importlib.import_module(module), n)] == [], (page, module)
+            assert "::: " in body or "| `" in body
+
+
+def test_a_row_of_the_reference() -> None:
+    reference = loaded("reference")
+
+    class Thing:
+        """A thing: of some kind. It does more."""
+
+        def do(self, what: int, *, how: str = "") -> None:
+            """Does `what`. And more."""
+
+    assert reference.first_sentence("A thing. It does more.\n\nAnd more.") == "A thing."
+    assert reference.first_sentence(None) == ""
+    assert list(reference.members(Thing)) == [("do(what, *, how=)", "Does `what`.")]
+
+
+def test_every_command_has_its_section() -> None:
+    help_ = _parser().format_help()
+    (commands,) = re.findall(r"positional arguments:\n  COMMAND\n(.*?)\n\n", help_, re.DOTALL)
+    words = re.findall(r"^    (\w+)", commands, re.MULTILINE)
+    assert words
+    assert [word for word in words if f"\n## {word}\n" not in PAGES["commands.md"]] == []
+    assert [word for word in words if f"[`tilewave {word}`](#{word})" not in PAGES["commands.md"]] == []
+
+
+def test_the_example_report_is_replaced_section_by_section() -> None:
+    page = "Text.\n\n```\nRoof (old)\n  a  1\n```\n\n```\nOther\n  b\n```\n"
+    new = loaded("docs").reported(page, "Roof (new)\n  a  2\n\nMore\n  c\n")
+    assert new == page.replace("Roof (old)\n  a  1", "Roof (new)\n  a  2")
 
 
 def test_pictures_of_the_gallery_are_drawn_by_their_commands() -> None:
-    docs = script()
+    docs = loaded("docs")
     entries = docs.gallery(PAGES["gallery.md"])
     headings = re.findall(r"^## ", PAGES["gallery.md"], re.MULTILINE)
     assert len(entries) == len(headings) == PAGES["gallery.md"].count("![") > 0
@@ -138,6 +199,14 @@ def test_the_glossary_has_every_state_of_a_warp() -> None:
     states = PAGES["glossary.md"].partition("## States of warps")[2].partition("\n## ")[0]
     rows = {line.split("|")[1].strip() for line in states.splitlines() if line.startswith("| ")} - {"state"}
     assert rows == {reason.name.lower().replace("_", " ") for reason in Reason}
+
+
+def test_the_glossary_has_every_state_of_other_units() -> None:
+    states = PAGES["glossary.md"].partition("## States of units")[2].partition("\n## ")[0]
+    words = {word.strip() for line in states.splitlines() for word in line.split("|")[1:2] for word in word.split(",")}
+    wanted = {"weight stall", "weight shift", "active", *NON_MATRIX, *(reason.name.lower() for reason in StageReason)}
+    named_units = {"activation", "host", "unified buffer"}
+    assert {word.replace("_", " ") for word in wanted} - named_units <= words
 
 
 def test_words_of_other_tools_stand_beside_figures_that_exist() -> None:
