@@ -5,7 +5,7 @@
     python scripts/accuracy.py held.json
 
 Rows of the half on which figures may be calibrated are refused. Several files are joined: a long validation can be run
-machine by machine.
+machine by machine. The first table of README.md gets the same errors, of groups of five rows and more.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ import datetime
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from workloads.silicon.accuracy import ACCURACY_CSV, COLUMNS
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+BEGIN, END = "<!-- errors: scripts/accuracy.py -->", "<!-- end -->"
+FEWEST = 5
+"""Rows of a group below which README does not quote its error."""
 
 
 def table(rows: Iterable[Mapping[str, Any]], date: str) -> list[dict[str, str]]:
@@ -44,11 +50,31 @@ def table(rows: Iterable[Mapping[str, Any]], date: str) -> list[dict[str, str]]:
     ]
 
 
+def quoted(lines: Iterable[Mapping[str, str]]) -> str:
+    """The table as one sentence, by operator."""
+    found = sorted(
+        (line for line in lines if int(line["rows"]) >= FEWEST), key=lambda line: (line["op"], line["machine"])
+    )
+    by_op = [
+        f"{op} " + ", ".join(f"{float(line['mape_percent']):.0f} % ({line['machine']})" for line in of_op)
+        for op, of_op in groupby(found, key=lambda line: line["op"])
+    ]
+    return f"{max((line['date'] for line in found), default='never')}: {'; '.join(by_op)}"
+
+
+def page_with(page: str, sentence: str) -> str:
+    """A page whose sentence between the two marks is another one."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}{sentence}{end}{after}" if begin and end else page
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("json", nargs="+", type=Path, help="of `tilewave validate --half held --json`")
     parser.add_argument("--out", type=Path, default=ACCURACY_CSV)
+    parser.add_argument("--readme", type=Path, default=README)
     options = parser.parse_args()
     rows = [row for path in options.json for row in json.loads(path.read_text())["rows"]]
     try:
@@ -60,6 +86,7 @@ def main() -> int:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
+    options.readme.write_text(page_with(options.readme.read_text(encoding="utf-8"), quoted(lines)), encoding="utf-8")
     return 0
 
 

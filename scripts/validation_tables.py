@@ -83,12 +83,12 @@ def tables(results: dict[str, list[dict[str, Any]]], made: str) -> str:
     return "\n".join(lines)
 
 
-def replaced(page: str, text: str) -> str:
-    """The page with other tables; InputError where it has no place for them."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def replaced(page: str, text: str, begins: str = BEGIN, ends: str = END) -> str:
+    """The page with other tables between two lines; InputError where it has no place for them."""
+    before, begin, rest = page.partition(begins)
+    _, end, after = rest.partition(ends)
     if not begin or not end:
-        raise InputError(f"the page has no lines {BEGIN} and {END}, between which the tables go")
+        raise InputError(f"the page has no lines {begins} and {ends}, between which the tables go")
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 

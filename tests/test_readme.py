@@ -42,3 +42,10 @@ def test_pictures_exist() -> None:
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", PAGES["README.md"])
     assert pictures
     assert all((ROOT / picture).is_file() for picture in pictures)
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", PAGES["README.md"])
+    files = [link for link in links if "://" not in link]
+    assert "docs/validation.md" in files
+    assert [link for link in files if not (ROOT / link).is_file()] == []
