@@ -60,7 +60,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         values = dict(zip(rows, (100 * entry.flop_share, 100 * entry.device_share, *published), strict=False))
         drawn = axes.barh(rows, list(values.values()), left=list(left.values()), label=kind,
                           color=palette.of_series(number))  # fmt: skip
-        shown = [f"{value:.0f} %" if value > 5 else "" for value in values.values()]
+        shown = [f"{value:.3g} %" if value > 5 else "" for value in values.values()]
         axes.bar_label(drawn, shown, label_type="center", fontsize=8, color="white")
         left = {name: left[name] + values[name] for name in rows}
     axes.invert_yaxis()

@@ -34,7 +34,7 @@ QUICK = {
 
 
 def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
-    """Share of its roof that each machine reaches by operator; operators that it has no form for are missing."""
+    """Share of its roof that each machine reaches by operator; `none` where it has no form for an operator."""
     from matplotlib import pyplot
 
     work = QUICK if quick else WORK
@@ -59,11 +59,14 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         colour = palette.of_series(i)
         drawn = left.bar(places, [100 * share for share in shares[machine].values()], 0.25, label=machine, color=colour)
         left.bar_label(drawn, fmt="%.0f", padding=2, fontsize=7)
+        for place, name in enumerate(work):
+            if name not in shares[machine]:
+                left.annotate("none", (place + 0.25 * (i - 1), 1), ha="center", fontsize=7, color=colour, rotation=90)
         if joules[machine]:
             reached = 100 * len(shares[machine]) / len(work)
             right.plot(reached, 1e-9 / joules[machine], "o", markersize=10, color=colour)
     left.set_xticks(range(len(work)), list(work))
-    left.set(ylabel="% of its own roof", title="efficiency by operator", ylim=(0, 108))
+    left.set(ylabel="% of its own roof", title="efficiency by operator", xlim=(-0.5, len(work) - 0.5), ylim=(0, 108))
     right.set(xlabel="operators that it runs, %", ylabel="GEMM: operations a nanojoule", xlim=(0, 105))
     right.set_ylim(0, 1.1 * right.get_ylim()[1])
     right.set_title("efficiency against programmability")

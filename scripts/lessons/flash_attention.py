@@ -53,8 +53,9 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         remark = f"{report.tflops:.0f} TFLOPS, {report.record.schedule}"
         claims.append(Claim(f"flash3 without {switch}", 100 * report.figures.share_of_peak, "% of peak", remark=remark))
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    bars(axes, {claim.what: claim.simulated for claim in claims}, label="simulated")
-    published_marks(axes, {claim.what: claim.published for claim in claims if claim.published})
+    marks = {claim.what: claim.published for claim in claims if claim.published}
+    bars(axes, {claim.what: claim.simulated for claim in claims}, marks=marks, label="simulated")
+    published_marks(axes, marks)
     size = "8 heads of 2048 tokens (reduced)" if quick else "16 heads of 8192 tokens"
     axes.set(xlabel="per cent of peak", title=f"Attention forward, head dimension 128, fp16\n{size}")
     legend_below(figure)

@@ -59,8 +59,8 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         measured = report.figures.flops / MEASURED_US * 1e-6 if k == 4096 and not without else None
         claims.append(Claim(name, report.tflops, "TFLOPS", measured, remark=remark))
     figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
-    bars(axes, {claim.what: claim.simulated for claim in claims}, label="simulated")
     marks = {claim.what: claim.published for claim in claims if claim.published}
+    bars(axes, {claim.what: claim.simulated for claim in claims}, marks=marks, label="simulated")
     published_marks(axes, marks, "vendor library, published")
     axes.set(xlabel="TFLOPS", title=f"bf16 multiply on {MACHINE}")
     legend_below(figure)

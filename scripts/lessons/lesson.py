@@ -54,12 +54,20 @@ class Claim:
         """The claim as cells of a table."""
         published = self.said or ("" if self.published is None else f"{self.published:.4g} {self.unit}")
         deviation = "" if self.deviation is None else f"{100 * self.deviation:+.1f} %"
-        asked = "" if self.limit is None else f"within {100 * self.limit:.0f} %{': MISSED' if self.missed else ''}"
+        asked = ""
+        if self.limit is not None and self.published is not None:
+            asked = f"within {100 * self.limit:.0f} %{': MISSED' if self.missed else ''}"
         return (self.what, f"{self.simulated:.4g} {self.unit}", published, deviation, asked, self.remark)
 
 
-def bars(axes: Axes, values: Mapping[str, float], *, form: str = "{:.3g}", across: bool = True, **how: Any) -> None:
-    """Bars that say their values: across in the order of reading, or upright. how: as `barh` and `bar` take it."""
+def bars(
+    axes: Axes, values: Mapping[str, float], *, form: str = "{:.3g}", across: bool = True,
+    marks: Mapping[str, float] | None = None, **how: Any,
+) -> None:  # fmt: skip
+    """Bars that say their values: across in the order of reading, or upright. how: as `barh` and `bar` take it.
+
+    marks: values that `published_marks` will mark beside bars across; what a bar says stands behind its mark.
+    """
     how = {"color": palette.of_series(0), **how}
     if across:
         drawn = axes.barh(list(values), list(values.values()), **how)
@@ -68,7 +76,10 @@ def bars(axes: Axes, values: Mapping[str, float], *, form: str = "{:.3g}", acros
     else:
         drawn = axes.bar(list(values), list(values.values()), **how)
         axes.margins(y=0.12)
-    axes.bar_label(drawn, [form.format(value) for value in values.values()], padding=3, fontsize=8)
+    said = axes.bar_label(drawn, [form.format(value) for value in values.values()], padding=3, fontsize=8)
+    for text, (name, value) in zip(said, values.items(), strict=True):
+        if marks and marks.get(name, value) > value:
+            text.xy = (marks[name], text.xy[1])
 
 
 def published_marks(axes: Axes, values: Mapping[str, float], label: str = "published") -> None:
@@ -77,11 +88,19 @@ def published_marks(axes: Axes, values: Mapping[str, float], label: str = "publi
         axes.plot(list(values.values()), list(values), "|", color="black", markersize=16, linestyle="", label=label)
 
 
+LETTERS_AN_INCH = 14
+"""Of a legend."""
+LETTERS_BESIDE = 6
+"""Room that the mark of an entry and the gap before the next one take."""
+
+
 def legend_below(figure: Figure) -> None:
     """One legend of all that has a label, below the axes, where it covers nothing; none where nothing has."""
     found = {word: handle for ax in figure.axes for handle, word in zip(*ax.get_legend_handles_labels(), strict=True)}
     if found:
-        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=min(4, len(found)))
+        room = LETTERS_AN_INCH * figure.get_size_inches()[0] // (max(map(len, found)) + LETTERS_BESIDE)
+        beside = max(1, min(4, len(found), int(room)))
+        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=beside)
 
 
 def plain_log(axes: Axes, sides: str = "xy") -> None:
@@ -90,9 +109,23 @@ def plain_log(axes: Axes, sides: str = "xy") -> None:
         axis = axes.xaxis if side == "x" else axes.yaxis
         axes.set(**{f"{side}scale": "log"})
         low, high = axis.get_view_interval()
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
-        axis.set_major_formatter("{x:g}")
+        steps = range(1, 10) if high < 4 * low else (1, 2, 5) if high < 1000 * low else (1,)
+        axis.set_major_locator(LogLocator(subs=tuple(steps)))
+        axis.set_major_formatter(_plain)
         axis.set_minor_formatter(NullFormatter())
+
+
+def _plain(value: float, _: int) -> str:
+    """0.5, 200 or 1,000,000."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def table(title: str, claims: Sequence[Claim]) -> Section:
+    """The claims; columns of which no claim has anything are left out."""
+    header = ("", "simulated", "published", "deviation", "asked for", "")
+    rows = [claim.row() for claim in claims]
+    used = [i for i in range(len(header)) if i < 2 or any(row[i] for row in rows)]
+    return Section(title, tuple(tuple(row[i] for i in used) for row in rows), tuple(header[i] for i in used))
 
 
 Lesson = Callable[[bool], tuple[Sequence[Claim], "Figure"]]
@@ -119,8 +152,6 @@ def main(document: str, lesson: Lesson, arguments: Sequence[str] | None = None) 
     if options.json:
         print(json.dumps([{**asdict(claim), "deviation": claim.deviation} for claim in claims], indent=1))
     else:
-        header = ("", "simulated", "published", "deviation", "asked for", "")
-        rows = tuple(claim.row() for claim in claims)
-        print(as_text([Section(title, rows, header)]))
+        print(as_text([table(title, claims)]))
     figure.savefig(options.plot, dpi=150)
     return 1 if any(claim.missed for claim in claims) else 0

@@ -69,14 +69,16 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     shares = {count: states(report) for count, report in reports.items()}
     order = sorted(shares[stages[0]], key=lambda name: -max(share.get(name, 0) for share in shares.values()))
     below = dict.fromkeys(stages, 0.0)
-    for i, name in enumerate([*order[:SHOWN], "other"]):
+    for name in (*order[:SHOWN], "other"):
         values = {
             count: share.get(name, 0) if name != "other" else sum(share.get(n, 0) for n in order[SHOWN:])
             for count, share in shares.items()
         }
-        axes.bar([str(count) for count in stages], list(values.values()), bottom=list(below.values()),
-                 label=name.replace("_", " "), color=palette.of_series(i))  # fmt: skip
+        drawn = axes.bar([str(count) for count in stages], list(values.values()), bottom=list(below.values()),
+                         label=name.replace("_", " "), color=palette.of_state(name))  # fmt: skip
         below = {count: below[count] + value for count, value in values.items()}
+    axes.bar_label(drawn, [f"{time:.3g}" for time in below.values()], padding=3, fontsize=8)
+    axes.margins(y=0.1)
     axes.set(xlabel="num_stages", ylabel="us", title=f"{size}^3 fp16 in Triton on {MACHINE}: states of warps")
     legend_below(figure)
     return claims, figure

@@ -90,8 +90,9 @@ def _picture(ms: dict[str, float], size: int, published: dict[str, float]) -> Fi
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     names = sorted((name for name in ms if name != "mm"), key=lambda name: ms[name])
-    bars(axes, {name: ms[name] for name in names}, label="simulated")
-    published_marks(axes, {name: published[name] for name in names if name in published})
+    marks = {name: published[name] for name in names if name in published}
+    bars(axes, {name: ms[name] for name in names}, marks=marks, label="simulated")
+    published_marks(axes, marks)
     reading = size * size * 4 / 0.32e12 * 1e3
     axes.axvline(reading, color=palette.GUIDE, linestyle="--", linewidth=0.8, label="one reading at 0.32 TB/s")
     beside = f" (mm: {ms['mm']:.0f} ms)" if "mm" in ms else ""

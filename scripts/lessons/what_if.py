@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lesson import Claim, legend_below, main
 
-from sim.app.report.palette import of_series
+from sim.app.report.palette import GUIDE, SERIES, of_series
 from sim.app.report.report import Report
 from sim.app.run import simulate
 
@@ -75,18 +75,18 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
         ),
     ]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    left.set_prop_cycle(color=SERIES)
     left.plot(list(held), list(held.values()), "o-", markersize=3, drawstyle="steps-post", label=f"held: {HELD}")
     left.plot(list(own), list(own.values()), "s--", markersize=3, label="each machine's own choice")
-    left.axvline(TILES, color="grey", linewidth=0.8, linestyle=":")
-    left.annotate("as many SMs as tiles", (TILES, 0), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    left.axvline(TILES, color=GUIDE, linewidth=0.8, linestyle=":", label="as many SMs as tiles")
     left.set(xlabel="sm.count", ylabel="us", ylim=(0, None), title=f"{WORKLOAD}\non {MACHINE}")
     for shift, number, name in ((-0.2, 0, f"{100 * STEP:g} % less"), (0.2, 1, f"{100 * STEP:g} % more")):
         slopes_there = [pair[number] for pair in sides.values()]
         drawn = right.bar(
             [i + shift for i in range(len(sides))], slopes_there, 0.4, color=of_series(2 + number), label=name
         )
-        right.bar_label(drawn, [f"{slope:.2g}" for slope in slopes_there], padding=2, fontsize=7)
-    right.axhline(0, color="grey", linewidth=0.8)
+        right.bar_label(drawn, [f"{round(slope, 2) + 0:.2f}" for slope in slopes_there], padding=2, fontsize=7)
+    right.axhline(0, color=GUIDE, linewidth=0.8)
     right.set_xticks(range(len(sides)), list(sides), fontsize="small")
     right.set(ylabel="% of time for 1 % of the figure", title="elasticity, schedule held")
     right.margins(y=0.1)

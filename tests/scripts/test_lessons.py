@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.reference.pictures import faults  # isort: skip
+
 FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "lessons"
 
 
@@ -24,12 +26,20 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Exit code and claims by name of the reduced lesson."""
+    """Exit code and claims by name of the reduced lesson, whose picture can be read."""
     module = load(name, monkeypatch)
     picture = tmp_path / f"{name}.png"
     main = sys.modules["lesson"].main
-    code = main(module.__doc__, module.lesson, ["--quick", "--json", "--plot", str(picture)])
+    drawn = []
+
+    def lesson(quick: bool) -> Any:
+        claims, figure = module.lesson(quick)
+        drawn.append(figure)
+        return claims, figure
+
+    code = main(module.__doc__, lesson, ["--quick", "--json", "--plot", str(picture)])
     assert picture.stat().st_size > 5000
+    assert faults(drawn[0]) == []
     claims = json.loads(capsys.readouterr().out)
     return code, {claim["what"]: claim for claim in claims}
 
@@ -59,7 +69,8 @@ def test_a_page_of_code_is_close_at_small_sizes(
 ) -> None:
     code, claims = run("page_of_code", tmp_path, monkeypatch, capsys)
     assert code == 0
-    assert all(0.7 < claim["simulated"] < 1.3 for claim in claims.values())
+    # It pays for the instructions and the code that kernels of libraries pay for, and has no cluster.
+    assert all(0.8 < claim["simulated"] < 1 for claim in claims.values())
 
 
 def test_fusing_halves_bytes_and_time(
