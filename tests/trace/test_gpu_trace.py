@@ -15,6 +15,7 @@ from arch.load import load_arch
 from sim.app.cli import main
 from sim.app.run import simulate, trace
 from sim.app.trace import kanata, perfetto
+from sim.app.trace.rates import coarser, served
 from sim.app.trace.timeline import Slice, Timeline
 from sim.app.trace.window import Wanted, parse_range
 from sim.gpu.engine import loop as native
@@ -52,7 +53,7 @@ def test_tracks_are_those_of_the_chip(hopper: Timeline, turing: Timeline) -> Non
     assert ("GPC 0", "SM 0") in units
     assert len({gpc for gpc, _ in units}) == min(len(units), 5), "CTAs go to the GPCs in turn"
     counters = {found.name for found in hopper.tracks if found.counter}
-    assert {"L2 read", "DRAM read", "tensor pipes booked"} <= counters
+    assert {"L2 read", "DRAM read", "tensor pipes busy"} <= counters
 
 
 @pytest.mark.parametrize("which", ["hopper", "turing"])
@@ -120,6 +121,27 @@ def test_counters_integrate_to_the_reports(hopper: Timeline) -> None:
     moved = sum(a.value * (b.at - a.at) for a, b in pairwise(samples))
     assert moved == pytest.approx(report["bytes"]["l2"]["read"], rel=0.02)
     assert samples[-1].value == 0
+
+
+def test_no_rate_is_above_the_peak_of_its_unit(hopper: Timeline) -> None:
+    spec = load_arch("h100-sxm")
+    peaks = {
+        "L2 read": spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle,
+        "DRAM read": spec.dram.bandwidth_bytes_per_s / spec.clock.boost_hz,
+        "issued": spec.sm.count * spec.sm.sub_cores,
+        "tensor pipes busy": 100,
+    }
+    for name, peak in peaks.items():
+        (track,) = [i for i, t in enumerate(hopper.tracks) if t.name == name]
+        values = [sample.value for sample in hopper.samples if sample.track == track]
+        assert 0 < max(values) <= peak * (1 + 1e-9), name
+
+
+def test_what_a_unit_cannot_serve_at_once_waits() -> None:
+    assert list(served([30, 0, 5, 0], [10, 10, 10, 10], 2)) == [2, 1, 0.5, 0]
+    assert list(served([0, 50], [10, 10], 2)) == [0, 5]  # nothing is lost
+    assert coarser([0, 4, 8, 12, 13], 5) == [0, 2, 4]
+    assert coarser([7], 5) == [0]
 
 
 def test_clock_power_and_energy_are_those_of_the_report(hopper: Timeline) -> None:

@@ -18,7 +18,7 @@ import pytest
 from sim.app.cli import main
 
 WORK = ("gemm", "m=128", "n=128", "k=128", "dtype=fp16", "--arch", "t4")
-VOID = {"meta", "img", "br", "hr", "input", "link"}
+VOID = {"meta", "img", "source", "br", "hr", "input", "link"}
 
 
 class Reader(HTMLParser):

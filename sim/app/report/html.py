@@ -16,6 +16,10 @@ def rendered(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
+def _meter_colour(meter: Meter) -> str:
+    return palette.css(palette.of_state(meter.state) if meter.state else palette.METER)
+
+
 @cache
 def _environment() -> Environment:
     made = Environment(
@@ -25,6 +29,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["meter_colour"] = lambda meter: palette.of_state(meter.state) if meter.state else palette.METER
+    made.globals["meter_colour"] = _meter_colour
     made.tests["meter"] = lambda cell: isinstance(cell, Meter)
     return made

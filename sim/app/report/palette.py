@@ -10,12 +10,17 @@ import zlib
 
 WORK = "#4f9d55"
 IDLE = "#e2e5e9"
+IDLE_ON_DARK = "#7d848d"
+"""Idle on a dark page, where a light bar would be the first thing seen; black letters can be read on it."""
 WRONG = "#c0392b"
 METER = "#4e79a7"
 """Bars of shares, and areas of counters in a lighter tone."""
 AREA = "#9bb7d4"
 GUIDE = "#6b7280"
 """Lines that help to read: limits, published values, equality."""
+
+DARK_PAPER, DARK_INK = "#17191c", "#e4e6ea"
+"""Ground and letters of a page in a dark scheme."""
 
 SERIES = ("#4e79a7", "#f28e2b", "#4f9d55", "#8f6bb1", "#9c755f", "#3aa6a0", "#d37295", "#b6992d")
 """Lines and bars of things that are compared: machines, schedules, operators."""
@@ -78,6 +83,11 @@ def text_on(colour: str) -> str:
     """Black or white, which of them is read better on a colour."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "black" if 299 * red + 587 * green + 114 * blue > 140_000 else "white"
+
+
+def css(colour: str) -> str:
+    """A colour as a style sheet has it: idle by the scheme of the page."""
+    return f"light-dark({IDLE}, {IDLE_ON_DARK})" if colour == IDLE else colour
 
 
 def of_bound(name: str) -> str:

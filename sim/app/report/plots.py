@@ -83,7 +83,7 @@ def roofs_of(report: Report, ax: Axes | None = None) -> Axes:
         ax.loglog(x, height * 1e-12, label=text, **style)
         if roof.bytes_per_s:
             ax.plot(roof.intensity, reached * 1e-12, "o", color=colours[i])
-    ax.axhline(reached * 1e-12, color="0.4", linewidth=0.8, linestyle=":")
+    ax.axhline(reached * 1e-12, color=palette.GUIDE, linewidth=0.8, linestyle=":")
     ax.set_ylim(min(reached, roofs[0].ops_per_s) * 1e-12 / 8, peak * 1e-12 * _FAR_ROOFS * 1.5)
     _log_axes(ax)
     ax.legend(fontsize="small", title=f"roofs over {ops_text(reached, report.record.dtype)}", loc="lower right")

@@ -133,6 +133,11 @@ def ghz_text(hz: int) -> str:
     return f"{hz * 1e-9:.3f} GHz"
 
 
+def _count_text(value: float) -> str:
+    """`0.139`, `78.4` or `1,024`."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
 def words(name: str) -> str:
     """A counter's or reason's name for people: `shared_memory` is `shared memory`."""
     return name.replace("_", " ")
@@ -193,7 +198,7 @@ def _roofline(report: Report) -> Section:
         share = figures.ops_per_s / roof.ops_per_s
         if i and share < SMALLEST_ROOF:
             continue
-        over = f"{roof.intensity:.3g} ops a byte" if roof.intensity else ""
+        over = f"{_count_text(roof.intensity)} ops a byte" if roof.intensity else ""
         holds = "holds" if i == 0 else ""
         rows.append((words(roof.name), over, ops_text(roof.ops_per_s, dtype), percent(share), holds))
     return Section("Roofline", tuple(rows), ("unit", "moved there", "its roof", "reached", ""))

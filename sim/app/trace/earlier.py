@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from arch.errors import InputError
-from sim.app.trace.interactive import in_script
+from sim.app.trace.interactive import Interactive
 
 MOST_BYTES = 200 << 20
 _DOCUMENT = re.compile(r'<pre class="document">(.*?)</pre>', re.DOTALL)
@@ -24,11 +22,11 @@ _NOTES = re.compile(
 
 @dataclass(frozen=True)
 class Earlier:
-    """A run of which a page was kept. timelines: what is said above each, and its data for the script."""
+    """A run of which a page was kept. timelines: what is said above each, and what the script draws."""
 
     name: str
     report: Mapping[str, Any]
-    timelines: Sequence[tuple[str, Markup]]
+    timelines: Sequence[tuple[str, Interactive]]
 
 
 def earlier(path: Path) -> Earlier:
@@ -43,9 +41,9 @@ def earlier(path: Path) -> Earlier:
         report = json.loads(html.unescape(found[1]))
         timelines = []
         for note, data in _NOTES.findall(text):
-            timelines.append((html.unescape(note), in_script(json.dumps(json.loads(data), separators=(",", ":")))))
+            timelines.append((html.unescape(note), Interactive.of(json.loads(data))))
     except OSError as error:
         raise InputError(f"--baseline {path}: cannot be read: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, KeyError, TypeError, IndexError):
         raise InputError(f"--baseline {path}: is no page of tilewave run ... --html FILE of this version") from None
     return Earlier(path.name, report, timelines)

@@ -1,8 +1,8 @@
 """What one GPU kernel recorded, as tracks: warps with their states, tensor pipes, TMA, memory in flight, counters.
 
 Rows come from what the engine records in a window of ticks and SMs (`sim.gpu.engine.events`). A warp's states tile its
-life: a tick that no stall covers is one in which it issued. Counters are sampled; requests count when they are issued,
-as the engine books them.
+life: a tick that no stall covers is one in which it issued. Counters are sampled; what the engine books when something
+is asked for is shown as the unit serves it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from arch.gpu import GpuSpec
+from sim.app.trace.rates import POWER_CYCLES, coarser, served
 from sim.app.trace.timeline import Timeline
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
 from sim.gpu.check.instances import places
@@ -53,6 +54,17 @@ class _Shown(NamedTuple):
     barrier: str
     instructions: int
     place: str
+
+
+class _Rate(NamedTuple):
+    """A counter of the chip. most: the unit's peak. columns: what each counter of the engine stands for, by its number.
+    divisor: by which their sum is divided."""
+
+    name: str
+    unit: str
+    most: float
+    columns: dict[int, int]
+    divisor: int = 1
 
 
 class Collector:
@@ -98,52 +110,61 @@ class Collector:
         self._warps(sms)
 
     def _counters(self) -> None:
-        """Rates between samples, a cycle, of the whole chip."""
-        samples = self.launch.samples
+        """Rates between samples, a cycle, of the whole chip; none of them above the peak of its unit."""
+        samples, spec = self.launch.samples, self.spec
         group = self.found.child("counters of the chip", self.root)
-        bytes_of = {
-            "L2 read": [(MemoryCounter.L2_READ_SECTORS, _SECTOR_BYTES)],
-            "L2 written": [
-                (MemoryCounter.L2_WRITE_SECTORS, _SECTOR_BYTES),
-                (MemoryCounter.L2_REDUCE_SECTORS, _SECTOR_BYTES),
-            ],
-            "DRAM read": [(MemoryCounter.DRAM_READ_BYTES, 1)],
-            "DRAM written": [(MemoryCounter.DRAM_WRITE_BYTES, 1)],
-        }
-        width = int(Counter.WIDTH)
-        kinds = {name: ("B/cycle", [(width + c, k) for c, k in cs], 1) for name, cs in bytes_of.items()}
-        kinds["issued"] = ("warp instructions/cycle", [(int(Counter.INSTRUCTIONS), 1)], 1)
-        pipes = self.spec.sm.count * self.spec.sm.sub_cores * TICKS_PER_CYCLE
-        kinds["tensor pipes booked"] = ("% of the chip", [(int(Counter.TENSOR_TICKS), 100)], pipes)
-        for name, (unit, columns, divisor) in kinds.items():
-            track = self.found.child(name, group, unit)
-            for (t0, before), (t1, after) in pairwise(samples):
-                count = sum(k * int(after[c] - before[c]) for c, k in columns)
-                self.found.sample(track, self.at(t0), count * TICKS_PER_CYCLE / (t1 - t0) / divisor)
+        width, sub_cores = int(Counter.WIDTH), spec.sm.count * spec.sm.sub_cores
+        l2 = spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle
+        dram = spec.dram.bandwidth_bytes_per_s / spec.clock.boost_hz
+        kinds = (
+            _Rate("L2 read", "B/cycle", l2, {width + MemoryCounter.L2_READ_SECTORS: _SECTOR_BYTES}),
+            _Rate("L2 written", "B/cycle", l2, {
+                width + MemoryCounter.L2_WRITE_SECTORS: _SECTOR_BYTES,
+                width + MemoryCounter.L2_REDUCE_SECTORS: _SECTOR_BYTES,
+            }),
+            _Rate("DRAM read", "B/cycle", dram, {width + MemoryCounter.DRAM_READ_BYTES: 1}),
+            _Rate("DRAM written", "B/cycle", dram, {width + MemoryCounter.DRAM_WRITE_BYTES: 1}),
+            _Rate("issued", "warp instructions/cycle", sub_cores, {int(Counter.INSTRUCTIONS): 1}),
+            _Rate("tensor pipes busy", "% of the chip", 100, {int(Counter.TENSOR_TICKS): 100},
+                  sub_cores * TICKS_PER_CYCLE),
+        )  # fmt: skip
+        spans = [after - before for (before, _), (after, _) in pairwise(samples)]
+        for kind in kinds:
+            track = self.found.child(kind.name, group, kind.unit)
+            asked = [
+                sum(k * int(after[c] - before[c]) for c, k in kind.columns.items())
+                for (_, before), (_, after) in pairwise(samples)
+            ]
+            most = kind.most * kind.divisor / TICKS_PER_CYCLE
+            for (tick, _), rate in zip(samples, served(asked, spans, most), strict=False):
+                self.found.sample(track, self.at(tick), rate * TICKS_PER_CYCLE / kind.divisor)
             if samples:
                 self.found.sample(track, self.at(samples[-1][0]), 0)
         self._power(group)
 
     def _power(self, group: int) -> None:
-        """Clock, power of the board between samples, and its energy since the first one."""
+        """Clock, mean power of the board over `POWER_CYCLES` or more, and its energy since the first sample."""
         samples, model, width = self.launch.samples, self.launch.device.energy, int(Counter.WIDTH)
         units = {"core clock": "MHz", "power": "W", "energy": "uJ"}
         tracks = {name: self.found.child(name, group, unit) for name, unit in units.items()}
-        spent_fj = 0
-        for (t0, before), (t1, after) in pairwise(samples):
+        coarse = set(coarser([tick for tick, _ in samples], POWER_CYCLES * TICKS_PER_CYCLE))
+        total_fj, begin, window_fj, window_ps = 0, samples[0][0] if samples else 0, 0, 0
+        for i, ((t0, before), (t1, after)) in enumerate(pairwise(samples)):
             hz = self._clock_hz(t0)
             done = after - before
-            window_ps = (t1 - t0) * PS_PER_S // (TICKS_PER_CYCLE * hz)
-            spent = model.window_fj(*model.actions_fj(done[:width], done[width:]), window_ps, hz).total_fj
+            ps = (t1 - t0) * PS_PER_S // (TICKS_PER_CYCLE * hz)
+            spent = model.window_fj(*model.actions_fj(done[:width], done[width:]), ps, hz).total_fj
             self.found.sample(tracks["core clock"], self.at(t0), hz / 1e6)
-            self.found.sample(tracks["power"], self.at(t0), spent / max(window_ps, 1) / 1000)  # 1 fJ in 1 ps is 1 mW
-            self.found.sample(tracks["energy"], self.at(t0), spent_fj * 1e-9)
-            spent_fj += spent
+            self.found.sample(tracks["energy"], self.at(t0), total_fj * 1e-9)
+            total_fj, window_fj, window_ps = total_fj + spent, window_fj + spent, window_ps + ps
+            if i + 1 in coarse:
+                self.found.sample(tracks["power"], self.at(begin), window_fj / max(window_ps, 1) / 1000)  # fJ/ps is mW
+                begin, window_fj, window_ps = t1, 0, 0
         if samples:
             end = self.at(samples[-1][0])
             self.found.sample(tracks["core clock"], end, self._clock_hz(samples[-1][0]) / 1e6)
             self.found.sample(tracks["power"], end, 0)
-            self.found.sample(tracks["energy"], end, spent_fj * 1e-9)
+            self.found.sample(tracks["energy"], end, total_fj * 1e-9)
 
     def _clock_hz(self, tick: int) -> int:
         """The clock at a tick of the kernel."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from sim.app.report import palette
 from sim.app.trace.svg import WAITS, rows_of
-from sim.app.trace.timeline import Slice, Timeline
+from sim.app.trace.timeline import Timeline
 
 LINE = "line"
 """The argument of a slice that says which line of the program it belongs to."""
@@ -33,10 +33,15 @@ class WaitingLine:
 
 @dataclass(frozen=True)
 class Interactive:
-    """What the page's script draws. data: JSON that may stand in a script element."""
+    """What the page's script draws. data: JSON that may stand in a script element. lines: at which warps waited."""
 
     data: Markup
     lines: Sequence[WaitingLine]
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Interactive:
+        """Of the data of a timeline; KeyError, TypeError, IndexError or ValueError where it is none."""
+        return cls(in_script(json.dumps(data, separators=(",", ":"), allow_nan=False)), _waiting(data))
 
 
 class _Numbers(dict[str, int]):
@@ -67,6 +72,8 @@ def interactive(found: Timeline) -> Interactive:
         "first": first,
         "last": max(last, first + 1),
         "area": palette.AREA,
+        "idle": palette.IDLE,
+        "idle_on_dark": palette.IDLE_ON_DARK,
         "tracks": [
             {"label": own.name if own.counter else label, "path": found.path(track)}
             | {"counter": own.counter, "unit": own.unit}
@@ -81,8 +88,7 @@ def interactive(found: Timeline) -> Interactive:
         "slices": slices,
         "samples": samples,
     }  # fmt: skip
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return Interactive(in_script(text), _waiting(found.slices, lines))
+    return Interactive.of(data)
 
 
 def in_script(text: str) -> Markup:
@@ -90,16 +96,16 @@ def in_script(text: str) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
-def _waiting(slices: Sequence[Slice], lines: dict[str, int]) -> list[WaitingLine]:
+def _waiting(data: Mapping[str, Any]) -> list[WaitingLine]:
     """The lines at which warps waited longest."""
-    waited: dict[str, Counter[str]] = defaultdict(Counter)
-    for piece in slices:
-        if piece.category == "stall" and piece.args.get(LINE):
-            waited[str(piece.args[LINE])][piece.name] += piece.end - piece.begin
+    waited: dict[int, Counter[str]] = defaultdict(Counter)
+    for _, begin, end, name, _, line in data["slices"]:
+        if line >= 0 and data["colours"][name] != palette.WORK:
+            waited[line][data["names"][name]] += end - begin
     whole = sum(states.total() for states in waited.values()) or 1
     found = [
-        WaitingLine(lines[line], line, cycles, cycles / whole, states.most_common(1)[0][0].replace("_", " "))
+        WaitingLine(line, data["lines"][line], cycles, cycles / whole, states.most_common(1)[0][0])
         for line, states in waited.items()
         for cycles in (states.total(),)
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda entry: (-entry.cycles, entry.line))[:MOST_LINES]

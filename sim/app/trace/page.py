@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from arch.errors import InputError
 from arch.show import describe
+from sim.app.report import palette
 from sim.app.report.html import rendered
 from sim.app.report.report import Report
 from sim.app.report.sections import Section
@@ -52,9 +53,7 @@ def page(
     """
     head, *sections = report.sections()
     document = report.to_dict()
-    earlier = (
-        [Drawn(f"{before.name}: {note}", Interactive(data, ())) for note, data in before.timelines] if before else []
-    )
+    earlier = [Drawn(f"{before.name}: {note}", shown) for note, shown in before.timelines] if before else []
     return rendered(
         "page.html",
         title=head.title,
@@ -72,8 +71,26 @@ def page(
     )
 
 
-def _pictures(report: Report) -> list[tuple[str, str]]:
-    """Names of pictures and their contents as data URLs."""
+@dataclass(frozen=True)
+class Picture:
+    """A picture as data URLs, on white paper and for a dark scheme."""
+
+    name: str
+    light: str
+    dark: str
+
+
+_DARK: Any = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), palette.DARK_PAPER),
+    **dict.fromkeys(
+        ("text.color", "axes.titlecolor", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"),
+        palette.DARK_INK,
+    ),
+}
+
+
+def _pictures(report: Report) -> list[Picture]:
+    """Roofline, and where the time went."""
     draws = [("roofline", report.plot_roofline)]
     if report.record.layers:
         draws.append(("layers", report.plot_layers))
@@ -81,22 +98,30 @@ def _pictures(report: Report) -> list[tuple[str, str]]:
         draws.append(("profile", report.plot_profile))
     else:
         draws.append(("stall stack", report.plot_stalls))
-    return [(name, _picture(draw)) for name, draw in draws]
+    return [Picture(name, _url(_picture(draw, {})), _url(_on_dark(_picture(draw, _DARK)))) for name, draw in draws]
 
 
-def _picture(draw: Callable[[Axes], Axes]) -> str:
-    """A picture as a data URL; the same bytes for the same report."""
+def _on_dark(picture: str) -> str:
+    return picture.replace(palette.IDLE, palette.IDLE_ON_DARK)
+
+
+def _url(picture: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(picture.encode()).decode()
+
+
+def _picture(draw: Callable[[Axes], Axes], style: Any) -> str:
+    """A picture as SVG; the same letters for the same report."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.2, 4.2), layout="constrained")
-    canvas = FigureCanvasSVG(figure)
-    draw(figure.subplots())
     buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "tilewave"}):
+    with matplotlib.rc_context({"svg.hashsalt": "tilewave", **style}):
+        figure = Figure(figsize=(6.2, 4.2), layout="constrained")
+        canvas = FigureCanvasSVG(figure)
+        draw(figure.subplots())
         canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return buffer.getvalue().decode()
 
 
 def _timelines(record: Callable[[], Timeline]) -> list[Drawn]:

@@ -48,7 +48,7 @@ def svg(found: Timeline) -> str:
         for i in range(6)
     )
     legend = "".join(
-        f'<span class="key"><i style="background:{colour}"></i>{escape(name.replace("_", " "))}</span>'
+        f'<span class="key"><i style="background:{palette.css(colour)}"></i>{escape(name.replace("_", " "))}</span>'
         for name, colour in [("issue, multiply, work", palette.WORK), *colours.items()]
     )
     return (

@@ -3,11 +3,12 @@
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const LABELS = 210, AXIS = 22, ROW = 15, COUNTER = 40, GAP = 3;
 
-function timeline(box, others) {
+// pair: timelines that stand side by side, with one scale of cycles and of each counter.
+function timeline(box, pair) {
   const data = JSON.parse(box.querySelector("script").textContent);
   const canvas = box.querySelector("canvas"), pen = canvas.getContext("2d");
   const filter = box.querySelector("input"), tip = box.querySelector(".tip"), info = box.querySelector(".range");
-  const state = {first: data.first, last: data.last, wanted: "", line: -1, sync: true};
+  const state = {first: data.first, last: data.last, wanted: "", line: -1};
   const byTrack = data.tracks.map(() => []);
   for (const piece of data.slices) byTrack[piece[0]].push(piece);
   const values = data.tracks.map(() => []);
@@ -25,6 +26,13 @@ function timeline(box, others) {
       y += height + GAP;
     });
     canvas.style.height = Math.max(y + 4, AXIS + 20) + "px";
+  }
+
+  function peak(number) { // of a counter
+    const samples = values[number], least = (data.last - data.first) / 1000;
+    const end = i => i + 1 < samples.length ? samples[i + 1][1] : data.last;
+    const long = samples.filter((sample, i) => end(i) - sample[1] >= least); // a burst of a few cycles sets no scale
+    return Math.max(0, ...(long.length ? long : samples).map(sample => sample[2]));
   }
 
   function at(cycle, width) {
@@ -97,7 +105,7 @@ function timeline(box, others) {
       if (x + wide < drawn + 0.5) continue; // under what has been drawn
       drawn = x + wide;
       pen.globalAlpha = state.line >= 0 && line !== state.line ? 0.15 : 1;
-      pen.fillStyle = data.colours[name];
+      pen.fillStyle = dark.matches && data.colours[name] === data.idle ? data.idle_on_dark : data.colours[name];
       pen.fillRect(x, row.y, wide, row.height);
       if (wide > 34) {
         pen.fillStyle = data.inks[name];
@@ -110,9 +118,7 @@ function timeline(box, others) {
 
   function area(row, width) {
     const samples = values[row.number], bottom = row.y + row.height;
-    const least = (data.last - data.first) / 1000; // a burst of a few cycles does not set the scale
-    const long = samples.filter((sample, i) => (i + 1 < samples.length ? samples[i + 1][1] : data.last) - sample[1] >= least);
-    row.most = Math.max(0, ...(long.length ? long : samples).map(sample => sample[2])) || 1;
+    row.most = pair.most[row.track.label] || 1;
     pen.fillStyle = data.area;
     pen.beginPath();
     pen.moveTo(LABELS, bottom);
@@ -123,17 +129,18 @@ function timeline(box, others) {
       height = bottom - row.height * Math.min(value / row.most, 1);
       pen.lineTo(x, height);
     }
-    pen.lineTo(width, height);
-    pen.lineTo(width, bottom);
+    const end = at(data.last, width);
+    pen.lineTo(end, height);
+    pen.lineTo(end, bottom);
     pen.fill();
   }
 
   function show(first, last, quiet) {
-    const span = Math.min(Math.max(last - first, 4), data.last - data.first);
-    state.first = Math.min(Math.max(first, data.first), data.last - span);
+    const span = Math.min(Math.max(last - first, 4), pair.span);
+    state.first = Math.min(Math.max(first, data.first), data.first + pair.span - span);
     state.last = state.first + span;
     draw();
-    if (!quiet && state.sync) for (const other of others) if (other !== api) other.follow(state, data);
+    if (!quiet) for (const other of pair.members) if (other !== api) other.follow(state, data);
   }
 
   function under(event) {
@@ -182,7 +189,7 @@ function timeline(box, others) {
     if (event.key in steps) show(state.first + steps[event.key] * span, state.last + steps[event.key] * span);
     else if (event.key === "+" || event.key === "=") zoom(0.5);
     else if (event.key === "-") zoom(2);
-    else if (event.key === "0") show(data.first, data.last);
+    else if (event.key === "0") show(data.first, data.first + pair.span);
     else return;
     event.preventDefault();
   });
@@ -194,7 +201,7 @@ function timeline(box, others) {
 
   box.querySelector(".in").addEventListener("click", () => zoom(0.5));
   box.querySelector(".out").addEventListener("click", () => zoom(2));
-  box.querySelector(".all").addEventListener("click", () => show(data.first, data.last));
+  box.querySelector(".all").addEventListener("click", () => show(data.first, data.first + pair.span));
   filter.addEventListener("input", () => { state.wanted = filter.value.trim().toLowerCase(); choose(); draw(); });
   for (const line of box.querySelectorAll("tr[data-line]")) line.addEventListener("click", () => {
     const number = +line.dataset.line;
@@ -205,14 +212,26 @@ function timeline(box, others) {
   });
   new ResizeObserver(() => draw()).observe(canvas);
   dark.addEventListener("change", draw);
-  const api = {follow(other, from) { // the same cycles since the beginning
-    show(data.first + other.first - from.first, data.first + other.last - from.first, true);
-  }};
-  choose();
-  box.classList.add("live");
-  draw();
+  const api = {
+    follow(other, from) { // the same cycles since the beginning
+      show(data.first + other.first - from.first, data.first + other.last - from.first, true);
+    },
+    start() {
+      box.classList.add("live");
+      choose();
+      show(data.first, data.first + pair.span, true);
+    },
+  };
+  pair.members.push(api);
+  pair.span = Math.max(pair.span, data.last - data.first);
+  data.tracks.forEach((track, number) => {
+    if (track.counter) pair.most[track.label] = Math.max(pair.most[track.label] || 0, peak(number));
+  });
   return api;
 }
 
-const timelines = [];
-for (const box of document.querySelectorAll(".timeline")) timelines.push(timeline(box, timelines));
+for (const beside of document.querySelectorAll(".pair")) {
+  const pair = {members: [], span: 1, most: {}};
+  for (const box of beside.querySelectorAll(".timeline")) timeline(box, pair);
+  for (const member of pair.members) member.start();
+}
