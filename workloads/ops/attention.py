@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from arch.dtypes import round_to
 from arch.errors import InputError
 from workloads.ops.base import Array, Operand, Operator, choice, count, derived_extent, extent, number_format, rounding
 from workloads.ops.dtypes import default_output, epsilon
+
+PAGE_SEED = 20
+"""Of the places of pages."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,10 @@ class Attention(Operator):
     Q and O are [batch, seq_q, heads, head_dim], K and V [batch, seq_k, kv_heads, head_dim], row-major; query head h
     reads key head h * kv_heads // heads. `causal=1` lets query i see keys up to i + seq_k - seq_q, `window=w` only the
     last w of those and, where not causal, w - 1 after them. A query that sees no key gives zeros.
+
+    With `page=n` K and V are caches as serving frameworks keep them, [pages, n, kv_heads, head_dim], and the operand
+    `page_table` [batch, pages of a sequence] says where the pages of each sequence lie. With `append=1` the keys and
+    values of the last `seq_q` tokens are operands of their own, which the caches are results with.
     """
 
     word: ClassVar[str] = "attention"
@@ -36,6 +46,9 @@ class Attention(Operator):
     seq_k: int | None = derived_extent(help="keys of a sequence; default: seq")
     causal: str = choice("0", ("0", "1"), help="1: a query sees no later key")
     window: int = count(0, help="keys that a query sees, its own included; 0: all")
+    head_dim_v: int | None = derived_extent(help="elements of a value's vector; default: head_dim")
+    page: int = count(0, help="keys of a page of a cache in pages; 0: the keys of a sequence lie together")
+    append: str = choice("0", ("0", "1"), help="1: keys and values of the queries are written to the cache before")
     dtype: str | None = number_format("of Q, K and V; default: the machine's")
     out: str | None = number_format("of O; default: the input's, fp8 to bf16")
 
@@ -46,6 +59,8 @@ class Attention(Operator):
             raise InputError("attention: seq is missing; write seq=... or seq_q=... seq_k=...")
         if self.seq is not None and self.seq_q is not None and self.seq_k is not None:
             raise InputError("attention: seq, seq_q and seq_k are all given; leave out seq")
+        if self.append == "1" and not (self.page and self.queries <= self.keys):
+            raise InputError("attention append=1: needs a cache in pages with room for the queries; nearest: page=64")
         if self.heads % self.key_heads:
             below = max(d for d in range(1, min(self.heads, self.key_heads) + 1) if self.heads % d == 0)
             raise InputError(
@@ -67,6 +82,28 @@ class Attention(Operator):
         """Key and value heads."""
         return self.kv_heads or self.heads
 
+    @property
+    def value_dim(self) -> int:
+        """Elements of a value's vector, and of a result's."""
+        return self.head_dim_v or self.head_dim
+
+    def check_plain(self, machine: str) -> None:
+        """InputError for what only GPUs have kernels for."""
+        if self.page or self.value_dim != self.head_dim:
+            key = f"page={self.page}" if self.page else f"head_dim_v={self.head_dim_v}"
+            raise InputError(f"attention {key}: has no form on {machine}; leave it out")
+
+    @property
+    def pages(self) -> int:
+        """Pages of a sequence; 0 where its keys lie together."""
+        return -(-self.keys // self.page) if self.page else 0
+
+    @functools.cached_property
+    def page_table(self) -> NDArray[np.int64]:
+        """Where the pages of each sequence lie in the cache: at random places, the same in each run."""
+        places = np.random.Generator(np.random.PCG64(PAGE_SEED)).permutation(self.batch * self.pages)
+        return places.reshape(self.batch, self.pages)
+
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` and `out` filled in."""
         chosen = self.dtype or dtype
@@ -87,28 +124,45 @@ class Attention(Operator):
 
     @property
     def macs(self) -> int:
-        """Two products over head_dim for each pair that is visible."""
-        return 2 * self.batch * self.heads * self.pairs * self.head_dim
+        """A product over head_dim and one over head_dim_v for each pair that is visible."""
+        return self.batch * self.heads * self.pairs * (self.head_dim + self.value_dim)
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """Q, K, V."""
+        """Q, K, V; the table of pages, where there are any."""
         dtype = self.chosen_dtype
-        keys = (self.batch, self.keys, self.key_heads, self.head_dim)
-        return (Operand("q", self._query_shape, dtype), Operand("k", keys, dtype), Operand("v", keys, dtype))
+        lie = (self.batch * self.pages, self.page) if self.page else (self.batch, self.keys)
+        found = [Operand("q", (self.batch, self.queries, self.heads, self.head_dim), dtype)]
+        widths = (("k", self.head_dim), ("v", self.value_dim))
+        cache = [Operand(name, (*lie, self.key_heads, n), dtype) for name, n in widths]
+        table = [Operand("page_table", (self.batch, self.pages), "int32")] if self.page else []
+        if self.append == "0":
+            return (*found, *cache, *table)
+        new = (self.batch, self.queries, self.key_heads)
+        return (*found, *(Operand(f"{name}_new", (*new, n), dtype) for name, n in widths), *table, *cache)
+
+    def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
+        """Operands as stored in device memory; the table of pages is `page_table`."""
+        drawn = zip(self.operands, super().inputs(seed, data), strict=True)
+        return tuple(self.page_table if operand.name == "page_table" else array for operand, array in drawn)
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """O."""
-        return (Operand("o", self._query_shape, self._out),)
+        """O; with new keys the caches before it."""
+        o = Operand("o", self._result_shape, self._out)
+        return (*self.operands[-2:], o) if self.append == "1" else (o,)
 
     def references(self, *operands: Array) -> tuple[Array, ...]:
-        """O in float64, rounded once."""
-        return (round_to(self._attend(*operands, absolute=False), self._out),)
+        """O in float64, rounded once; with new keys the caches before it."""
+        q, k, v = self._appended(operands)
+        o = round_to(self._attend(q, k, v, absolute=False), self._out)
+        return (k, v, o) if self.append == "1" else (o,)
 
     def scales(self, *operands: Array) -> tuple[Array, ...]:
-        """Weighted |V|."""
-        return (self._attend(*operands, absolute=True),)
+        """Weighted |V|; with new keys those of the caches before it."""
+        q, k, v = self._appended(operands)
+        o = self._attend(q, k, v, absolute=True)
+        return (np.abs(k), np.abs(v), o) if self.append == "1" else (o,)
 
     @property
     def tolerance(self) -> float:
@@ -120,8 +174,8 @@ class Attention(Operator):
         return rounding(self._out, self.keys) + 2 * weights + 8 * self.head_dim * epsilon("fp32")
 
     @property
-    def _query_shape(self) -> tuple[int, int, int, int]:
-        return (self.batch, self.queries, self.heads, self.head_dim)
+    def _result_shape(self) -> tuple[int, int, int, int]:
+        return (self.batch, self.queries, self.heads, self.value_dim)
 
     @property
     def _out(self) -> str:
@@ -134,12 +188,36 @@ class Attention(Operator):
         ahead = 0 if self.causal == "1" else (self.window - 1 if self.window else self.keys + self.queries)
         return first, np.minimum(own + ahead, self.keys - 1)
 
+    def _appended(self, operands: Sequence[Array]) -> tuple[Array, Array, Array]:
+        """Q, K, V as the queries see them."""
+        if self.append == "0":
+            q, k, v = operands[:3]
+            return q, k, v
+        q, k_new, v_new, _, k, v = operands
+        return q, self.written(k, k_new), self.written(v, v_new)
+
+    def written(self, cache: Array, new: Array) -> Array:
+        """A cache in pages with the last tokens of each sequence in it."""
+        found = cache.copy()
+        for token in range(self.queries):
+            page, row = divmod(self.keys - self.queries + token, self.page)
+            found[self.page_table[:, page], row] = new[:, token]
+        return found
+
+    def _together(self, cache: Array) -> Array:
+        """Keys or values as sequences, whether or not they lie in pages."""
+        if not self.page:
+            return cache
+        pages = cache[self.page_table]  # [batch, pages of a sequence, page, key heads, :]
+        return pages.reshape(self.batch, -1, *cache.shape[2:])[:, : self.keys]
+
     def _attend(self, q: Array, k: Array, v: Array, *, absolute: bool) -> Array:
         """O before rounding; `absolute`: with |V|, the size of what is added up."""
+        k, v = self._together(k), self._together(v)
         first, last = self._visible(np.arange(self.queries))
         key = np.arange(self.keys)
         seen = (key >= first[:, None]) & (key <= last[:, None])
-        o = np.zeros(self._query_shape)
+        o = np.zeros(self._result_shape)
         for b in range(self.batch):
             for h in range(self.heads):
                 shared = h * self.key_heads // self.heads

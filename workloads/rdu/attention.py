@@ -68,6 +68,7 @@ def build(op: Attention, spec: RduSpec, config: AttentionConfig) -> Program:
 def choose(op: Attention, spec: RduSpec, schedule: str) -> list[tuple[AttentionConfig, int]]:
     """Tiles by estimated cycles."""
     check_dtype(op, spec)
+    op.check_plain(spec.name)
     if op.window:
         raise InputError(f"attention window={op.window}: has no form on {spec.name}; leave window out")
     if op.causal == "1" and op.queries > op.keys:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arch.errors import InputError
 from arch.near import hint
-from workloads.ops import Gemm, Operator
+from workloads.ops import Attention, Gemm, Operator
 from workloads.parse import parse
 
 SILICON_CSV = Path(__file__).with_name("silicon.csv")
@@ -145,6 +145,11 @@ class Environment(BaseModel):
     """Whether its multiplies add to what C holds."""
     scale: Mapping[str, Literal["none", "block"]] = Field(default_factory=dict)
     """By dtype, the scales that operands of its products have."""
+    page: int = Field(default=0, ge=0)
+    """Keys of a page of the cache that its attention reads; 0 where they lie together."""
+    append: tuple[str, ...] = ()
+    """Versions, as its rows' urls name them, whose attention first writes the keys and values of the queries to the
+    cache."""
     left_out: str = ""
     """Why its rows cannot be compared; empty where they can."""
     evidence: str
@@ -222,7 +227,13 @@ def operator_of(row: Row) -> Operator:
             operator, ta=layout[0], tb=layout[1], acc=acc, beta=environment.beta, scale=scale
         )
         return operator.read_as_column_major() if environment.order == "column" else operator
+    if isinstance(operator, Attention):
+        return dataclasses.replace(operator, page=environment.page, append=_appends(environment, row))
     return operator
+
+
+def _appends(environment: Environment, row: Row) -> str:
+    return "1" if any(version in row.url for version in environment.append) else "0"
 
 
 def _with_kinds(rows: Sequence[Row]) -> list[Row]:

@@ -47,6 +47,7 @@ SHARE_BITS = 7
 @register("attention", "tpu", "auto")
 def candidates(op: Attention, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """Softmax on the host, or in the vector unit where there is one."""
+    op.check_plain(spec.name)
     on_chip = spec.vector is not None and (spec.floats or not _masked(op))
     name = "vector" if on_chip else "host"
     if schedule not in ("auto", name):

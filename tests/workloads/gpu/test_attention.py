@@ -100,11 +100,25 @@ DECODE: list[tuple[Attention, DecodeConfig]] = [
     (attention(3, 150, heads=2, causal="1", window=70), DecodeConfig(64, 32, 2)),
     (attention(70, 90, heads=2, head_dim=128, dtype="bf16"), DecodeConfig(64, 32, 5)),
 ]
+PAGED: list[tuple[Attention, Config]] = [
+    (attention(1, 200, batch=2, heads=8, kv_heads=2, page=16), DecodeConfig(64, 32, 3, varlen=True)),
+    (attention(1, 200, batch=2, heads=4, kv_heads=4, page=64), DecodeConfig(64, 128, 1, varlen=True)),
+    (attention(130, 150, batch=2, heads=2, kv_heads=1, page=32, causal="1"), DecodeConfig(64, 128, 1, varlen=True)),
+    (attention(70, 7, heads=2, kv_heads=1, head_dim=192, page=48), DecodeConfig(64, 64, 1, varlen=True)),
+    (attention(3, 150, heads=2, causal="1", window=70, page=16), DecodeConfig(64, 32, 1, varlen=True)),
+    (attention(30, 70, heads=6, kv_heads=3, page=16, append="1"), DecodeConfig(64, 64, 1, varlen=True)),
+    (attention(2, 40, heads=2, head_dim=192, head_dim_v=128), DecodeConfig(64, 32, 2)),
+    (
+        attention(1, 70, heads=4, kv_heads=1, head_dim=576, head_dim_v=512, page=16),
+        DecodeConfig(64, 32, 2, varlen=True),
+    ),
+]
 CASES: list[tuple[str, Attention, Config]] = [
     *(("two SMs", op, c) for op, c in FLASH3),
     *(("two SMs", op, c) for op, c in TRITON),
     *(("a100-sxm4-80gb", op, c) for op, c in FLASH2),
     *(("a100-sxm4-80gb", op, c) for op, c in DECODE),
+    *(("a100-sxm4-80gb", op, c) for op, c in PAGED),
 ]
 
 
@@ -113,15 +127,17 @@ def test_computes_what_numpy_does(case: tuple[str, Attention, Config], machines:
     machine, op, config = case
     program = build(op, machines[machine], config)
     operands = op.inputs(seed=1)
-    result = interpret(program, execute(program, seed=2), dict(zip("qkv", operands, strict=True)))
+    named = {operand.name: array for operand, array in zip(op.operands, operands, strict=True)}
+    result = interpret(program, execute(program, seed=2), named)
     assert result.violations == []
-    assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance
+    results = [result.outputs[operand.name] for operand in op.results]
+    assert op.largest_error(results, *operands) <= op.tolerance
 
 
 def test_the_interface_for_lengths_copies_heads_into_groups(machines: dict[str, GpuSpec]) -> None:
-    """Four reshapes are copies where neither batch nor key heads are 1, views elsewhere; only groups are cut."""
+    """Outputs are copied to the caller; Q before where neither batch nor key heads are 1; only groups are cut."""
     spec = machines["a100-sxm4-80gb"]
-    for varlen, batch, key_heads, copies in ((True, 2, 2, 4), (True, 1, 2, 0), (True, 2, 1, 0), (False, 2, 2, 0)):
+    for varlen, batch, key_heads, copies in ((True, 2, 2, 2), (True, 1, 2, 1), (True, 2, 1, 1), (False, 2, 2, 0)):
         op = attention(1, 64, batch=batch, heads=8, kv_heads=key_heads)
         kernels = build(op, spec, DecodeConfig(64, 32, 2, varlen=varlen)).kernels
         assert [kernel.name.startswith("copy") for kernel in kernels].count(True) == copies

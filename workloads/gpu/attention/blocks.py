@@ -20,13 +20,16 @@ from workloads.ops.attention import Attention
 
 Array = NDArray[np.floating]
 
-HEAD_DIMS = (64, 128, 256)
+HEAD_DIMS = (64, 128, 192, 256, 512, 576)
+WIDEST = 256
+"""Of most kernels; a wider head leaves no registers for whole rows of outputs."""
 LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """Tensors of an `Attention` with its number formats resolved; LSE holds the logarithm of each row's sum."""
+    """Tensors of an `Attention` with its number formats resolved; LSE holds the logarithm of each row's sum. table: of
+    the pages in which K and V lie, if they do. new: keys and values that are written there before."""
 
     op: Attention
     dtype: str
@@ -36,11 +39,19 @@ class AttentionProblem:
     v: GlobalTensor
     o: GlobalTensor
     lse: GlobalTensor
+    table: GlobalTensor | None = None
+    new: tuple[GlobalTensor, ...] = ()
+
+    @property
+    def operands(self) -> tuple[GlobalTensor, ...]:
+        """What is read."""
+        table = (self.table,) if self.table else ()
+        return (self.q, *self.new, *table, self.k, self.v) if self.new else (self.q, self.k, self.v, *table)
 
     @property
     def tensors(self) -> tuple[GlobalTensor, ...]:
         """All of them, operands first."""
-        return (self.q, self.k, self.v, self.o, self.lse)
+        return (*self.operands, self.o, self.lse)
 
     @property
     def causal(self) -> bool:
@@ -67,6 +78,11 @@ class AttentionProblem:
         return head // (self.op.heads // self.op.key_heads)
 
     @property
+    def together(self) -> bool:
+        """Whether keys lie together, with values as wide as they are, as most kernels have it."""
+        return not self.op.page and self.op.value_dim == self.op.head_dim <= WIDEST
+
+    @property
     def _ahead(self) -> int | None:
         """Keys after its own that a query sees; None for all."""
         if self.causal:
@@ -89,13 +105,32 @@ def problem(op: Attention) -> AttentionProblem:
     if op.head_dim not in HEAD_DIMS:
         nearest = min(HEAD_DIMS, key=lambda d: (abs(d - op.head_dim), -d))
         raise InputError(f"attention head_dim={op.head_dim}: kernels have {HEAD_DIMS}; nearest: {nearest}")
+    if op.value_dim % 64 or (op.value_dim > WIDEST and op.value_dim % WIDEST):
+        nearest = min(HEAD_DIMS[:-1], key=lambda d: (abs(d - op.value_dim), -d))
+        raise InputError(f"attention head_dim_v={op.value_dim}: kernels have {HEAD_DIMS[:-1]}; nearest: {nearest}")
     full = op.with_defaults(op.chosen_dtype)
     dtype, out = str(full.dtype), str(full.out)
-    q, k, v = (_tensor(operand.name, operand.shape, operand.dtype, "input") for operand in full.operands)
-    (result,) = full.results
+    appends = full.append == "1"
+    found = {
+        operand.name: _tensor(
+            operand.name, operand.shape, operand.dtype, "output" if appends and operand.name in "kv" else "input"
+        )
+        for operand in full.operands
+    }
+    result = full.results[-1]
     o = _tensor(result.name, result.shape, result.dtype, "output")
     lse = _tensor("lse", (full.batch, full.heads, full.queries), "fp32", "scratch")
-    return AttentionProblem(full, dtype, out, q, k, v, o, lse)
+    new = tuple(found[name] for name in ("k_new", "v_new") if name in found)
+    return AttentionProblem(full, dtype, out, found["q"], found["k"], found["v"], o, lse, found.get("page_table"), new)
+
+
+def check_together(p: AttentionProblem, where: str, nearest: str) -> None:
+    """InputError where keys lie in pages, or values differ from keys in width, for kernels that know neither."""
+    if p.op.page:
+        raise InputError(f"{where}: this kernel reads keys that lie together; nearest: {nearest}, or page=0")
+    if not p.together:
+        rule = f"values as wide as keys, of {WIDEST} elements at most"
+        raise InputError(f"{where}: this kernel has {rule}; nearest: {nearest}")
 
 
 def packed(p: AttentionProblem) -> AttentionProblem:

@@ -29,9 +29,10 @@ Config = Flash3Config | Flash2Config | FlashTritonConfig | DecodeConfig | Unfuse
 
 SCHEDULES = ("flash3", "flash2", "decode", "unfused")
 """What `auto` ranks."""
-VARLEN = "decode-varlen"
-"""Decode as the interface for sequences of different lengths calls it."""
-KINDS = (*SCHEDULES, VARLEN, "flash2-triton")
+VARLEN = ("decode-varlen", "flash2-varlen")
+"""What FlashAttention's interface for sequences of different lengths runs: of the newest version that the machine can,
+and of FlashAttention-2."""
+KINDS = (*SCHEDULES, *VARLEN, "flash2-triton")
 
 
 @register("attention", "gpu", "auto")
@@ -74,10 +75,14 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The published configuration of a kind."""
     if kind == "unfused":
         return UnfusedConfig()
-    if kind in (DecodeConfig.schedule, VARLEN):
-        parts = flash_decode.default_config(p, spec, kind == VARLEN)
+    if kind == "flash2-varlen":
+        # Only the kernel that cuts keys reads pages, cut or not.
+        cut = p.op.page or p.op.queries == 1
+        return flash_decode.default_config(p, spec, True) if cut else flash2.default_config(p, spec)
+    if kind in (DecodeConfig.schedule, *VARLEN):
+        parts = flash_decode.default_config(p, spec, kind in VARLEN and spec.tma is None)
         # Of one part, FlashAttention-3 runs its kernel as it is.
-        whole = parts.splits == 1 and not p.op.window and flash3.available(p, spec)
+        whole = parts.splits == 1 and not p.op.window and flash3.available(p, spec) and p.together
         return flash3.default_config(p) if whole else parts
     if kind == "flash2-triton":
         return flash_triton.default_config(p)

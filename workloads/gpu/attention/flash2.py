@@ -31,7 +31,15 @@ from sim.gpu.language import (
     View,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention.blocks import AttentionProblem, Blocks, OnlineSoftmax, blocks, problem, width
+from workloads.gpu.attention.blocks import (
+    AttentionProblem,
+    Blocks,
+    OnlineSoftmax,
+    blocks,
+    check_together,
+    problem,
+    width,
+)
 from workloads.gpu.gemm.mma import MATRIX_BYTES
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops.attention import Attention
@@ -70,6 +78,8 @@ def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash2Config:
         return Flash2Config(128, 128)
     if d == 128:
         return Flash2Config(128, 64)
+    if d == 192:
+        return Flash2Config(128, 64, 8)
     # Two CTAs of 64 queries where an SM has room for both, else one of 128.
     small = (64 + 2 * 64) * d * width(p)
     one = (128 + 2 * 64) * d * width(p)
@@ -81,11 +91,17 @@ def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash2Config:
 def check(p: AttentionProblem, spec: GpuSpec, config: Flash2Config) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
     where = f"schedule={config}"
+    check_tile(p, spec, where, config.block_m, config.block_n, config.warps)
+    check_together(p, where, "flash2-varlen")
+
+
+def check_tile(p: AttentionProblem, spec: GpuSpec, where: str, block_m: int, block_n: int, warps: int) -> None:
+    """InputError if the machine has no such instructions or warps cannot share such a tile."""
     if spec.cp_async is None or not spec.has_instruction("mma", p.dtype, SHAPE):
         raise InputError(f"{where}: {spec.name} has no cp.async with mma {SHAPE} for {p.dtype}; nearest: unfused")
-    if config.block_m % (16 * config.warps) or config.block_m < 1:
-        raise InputError(f"{where}: each warp has a multiple of 16 queries; nearest: {16 * config.warps} queries")
-    if config.block_n % SHAPE_K or config.block_n < SHAPE_K:
+    if block_m % (16 * warps) or block_m < 1:
+        raise InputError(f"{where}: each warp has a multiple of 16 queries; nearest: {16 * warps} queries")
+    if block_n % SHAPE_K or block_n < SHAPE_K:
         raise InputError(f"{where}: a block of keys is a multiple of {SHAPE_K}; nearest: 64")
 
 
@@ -116,13 +132,14 @@ class Blocked:
 class Fragments:
     """Products of 16 rows and more by ldmatrix and mma: fragments of one part are read while the one before multiplies.
 
-    A part is `PART` deep, two mma.
+    A part is `PART` deep, two mma. depth: of the scores, where it is not the width of the outputs.
     """
 
     PART = 16
 
-    def __init__(self, dtype: str, rows: int, block_n: int, head_dim: int) -> None:
+    def __init__(self, dtype: str, rows: int, block_n: int, head_dim: int, depth: int = 0) -> None:
         self.dtype, self.rows, self.block_n, self.head_dim = dtype, rows, block_n, head_dim
+        self.depth = depth or head_dim
         self.a = [RegisterTile(f"a{i}", (rows, self.PART), dtype) for i in range(2)]
         self.b = [RegisterTile(f"b{i}", (self.PART, max(block_n, head_dim)), dtype) for i in range(2)]
 
@@ -138,7 +155,7 @@ class Fragments:
             b = self.b[part % 2][:, 0 : self.block_n]
             self._mma(r, s.scores.whole, self.a[part % 2].whole, b, part > 0, spread)
 
-        self._pipeline(self.head_dim // self.PART, load, multiply)
+        self._pipeline(self.depth // self.PART, load, multiply)
 
     def outputs(
         self, r: RoleBuilder, s: OnlineSoftmax, v: Blocked, stage: IntLike = 0, accumulate: IntLike = 1
@@ -175,21 +192,22 @@ class Fragments:
 
 
 def store_rows(
-    r: RoleBuilder, s: OnlineSoftmax, staging: Blocked, own: Expr, o: GlobalTensor, at: tuple[Expr, Expr, Expr]
-) -> None:
-    """A warp's outputs to (batch, row, head) `at`, through its rows `own` of `staging`, so that threads store whole
-    vectors; it takes back what it has put there, so that no barrier is needed."""
+    r: RoleBuilder, s: OnlineSoftmax, staging: Blocked, own: Expr, o: GlobalTensor, at: tuple[Expr, Expr, Expr],
+    column: IntLike = 0,
+) -> None:  # fmt: skip
+    """A warp's outputs to (batch, row, head) `at`, from `column` on, through its rows `own` of `staging`, so that
+    threads store whole vectors; it takes back what it has put there, so that no barrier is needed."""
     batch, row, head = at
     out, rows, columns = DTYPE_BYTES[o.dtype], s.rows, staging.columns
     result = RegisterTile("result", (rows, s.head_dim), o.dtype)
-    for block in range(staging.blocks):
-        view = staging.view(own, rows, block * columns, columns)
-        r.sts(view, s.acc[:, block * columns : columns], ceil_div(rows * columns, 64), vector_bytes=2 * out)
-    for block in range(staging.blocks):
-        view = staging.view(own, rows, block * columns, columns)
-        count = ceil_div(rows * columns * out, 32 * MAX_VECTOR_BYTES)
-        r.lds(result[:, block * columns : columns], view, count)
-    box = o[batch, row:rows, head, :]  # type: ignore[misc]
+    firsts = range(0, s.head_dim, columns)
+    for first in firsts:
+        view = staging.view(own, rows, first, columns)
+        r.sts(view, s.acc[:, first:columns], ceil_div(rows * columns, 64), vector_bytes=2 * out)
+    for first in firsts:
+        view = staging.view(own, rows, first, columns)
+        r.lds(result[:, first:columns], view, ceil_div(rows * columns * out, 32 * MAX_VECTOR_BYTES))
+    box = o[batch, row:rows, head, column : s.head_dim]  # type: ignore[misc]
     r.stg(box, result.whole, ceil_div(rows * s.head_dim * out, 32 * MAX_VECTOR_BYTES))
 
 

@@ -44,7 +44,16 @@ from sim.gpu.language import (
     minimum,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention.blocks import AttentionProblem, Blocks, OnlineSoftmax, blocks, packed, problem, width
+from workloads.gpu.attention.blocks import (
+    AttentionProblem,
+    Blocks,
+    OnlineSoftmax,
+    blocks,
+    check_together,
+    packed,
+    problem,
+    width,
+)
 from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Fragments, store_rows
 from workloads.gpu.gemm.mma import MATRIX_BYTES
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
@@ -101,6 +110,8 @@ def tile(p: AttentionProblem) -> tuple[int, int]:
         return 192, 128 if p.masked else 192
     if d == 128:
         return 128, 128 if p.masked else 176
+    if d == 192:
+        return 128, 96 if local else 112
     return 128, 64 if local else 80
 
 
@@ -146,6 +157,7 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
     if width(p) == 1 and not (config.tma and config.wgmma and config.specialized and config.cluster == 1):
         raise InputError(f"{where}: {p.dtype} needs TMA, wgmma and producers, which transpose V; nearest: dtype=fp16")
+    check_together(p, where, "flash2-varlen")
     if config.block_n % step_k(p):
         raise InputError(f"{where}: a block of {p.dtype} keys is a multiple of {step_k(p)}; nearest: 128")
     if config.block_m not in (64, 128, 192):

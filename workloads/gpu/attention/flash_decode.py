@@ -6,15 +6,16 @@ sequence has one query, the rows of a tile are the query heads that share a key 
 all of them.
 
 Tiles and the number of parts are those of the published kernels (csrc/flash_attn, flash_fwd_splitkv_kernel). The
-interface of FlashAttention-2 for sequences of different lengths, which serving frameworks call, brings the heads of a
-group together by reshaping Q and the outputs (`seqlenq_ngroups_swapped` in flash_api.cpp): where neither the batch nor
-the key heads are 1 each of the four reshapes is a copy, a kernel of its own. Without groups it does not cut the keys.
+interface of FlashAttention-2 for sequences of different lengths, as vLLM builds it, brings the heads of a group
+together by reshaping Q, which is a copy where neither the batch nor the key heads are 1, and copies the outputs to the
+caller's tensor (`seqlenq_ngroups_swapped` in flash_api.cpp): kernels of their own. Without groups it does not cut keys.
 FlashAttention-3 packs heads in its kernel.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -41,14 +42,19 @@ from sim.gpu.language import (
     minimum,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention import flash2
+from workloads.gpu.attention import cache_write, flash2
 from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftmax, blocks, problem, width
-from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Flash2Config, Fragments, store_rows
+from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Fragments, store_rows
+from workloads.gpu.attention.pages import KeyCopies, check_pages
 from workloads.gpu.attention.unfused import CODE_BYTES, CTA, ELEMENTS, elements, index_mix
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
+BLOCK_M = 64
+"""Rows of the published tile."""
+MOST_COLUMNS = 256
+"""Of the values, that threads can add up in registers."""
 MOST_SPLITS = 128
 LEAST_STEPS = 4
 """Blocks of keys that FlashAttention-3 does not cut."""
@@ -77,35 +83,45 @@ class DecodeConfig:
 @dataclass(frozen=True)
 class Rows:
     """What the rows of a tile are: `count` of each of `groups` groups that share keys. packed: heads of one query.
-    copied: Q and outputs lie by row of the group, [batch, row, key head, :], in tensors of their own."""
+    copied: Q and outputs lie by row of the group, [batch, row, key head, :], in tensors of their own. returned: outputs
+    that lie as the caller's do are copied there too."""
 
     count: int
     groups: int
     heads: int
     packed: bool
     copied: bool = False
+    returned: bool = False
 
 
 def rows_of(p: AttentionProblem, varlen: bool = False) -> Rows:
     """Heads of one query where there is one, else the queries of a head."""
     op = p.op
-    if op.queries == 1 and op.heads > op.key_heads:
+    if op.queries == 1 and op.heads > op.key_heads and not (varlen and op.window):
         copied = varlen and min(op.batch, op.key_heads) > 1
-        return Rows(op.heads // op.key_heads, op.batch * op.key_heads, op.key_heads, True, copied)
+        return Rows(
+            op.heads // op.key_heads, op.batch * op.key_heads, op.key_heads, True, copied, varlen and not copied
+        )
     return Rows(op.queries, op.batch * op.heads, op.heads, False)
 
 
 def default_config(p: AttentionProblem, spec: GpuSpec, varlen: bool = False) -> DecodeConfig:
     """The published tile, and the fewest parts that keep SMs within 15 % of the best balance."""
-    block_n = {64: 256, 128: 128, 256: 64}[p.op.head_dim]
-    rows = rows_of(p)
-    ctas = rows.groups * ceil_div(rows.count, 64)
+    block_n, rows = _block_n(p), rows_of(p, varlen)
+    ctas = rows.groups * ceil_div(rows.count, BLOCK_M)
     steps = ceil_div(min(p.op.keys, p.op.window or p.op.keys), block_n)
-    if spec.tma is None:
+    if spec.tma is None or varlen:
         whole = varlen and not rows.packed
-        return DecodeConfig(64, block_n, 1 if whole else _splits(ctas, 2 * spec.sm.count, steps), varlen=varlen)
+        parts = 1 if whole else _splits(ctas, 2 * spec.sm.count, steps)
+        return DecodeConfig(BLOCK_M, block_n, parts, varlen=varlen)
     # FlashAttention-3 has one CTA an SM, and leaves few blocks in one piece.
-    return DecodeConfig(64, block_n, 1 if steps <= LEAST_STEPS else _splits(ctas, spec.sm.count, steps))
+    return DecodeConfig(BLOCK_M, block_n, 1 if steps <= LEAST_STEPS else _splits(ctas, spec.sm.count, steps))
+
+
+def _block_n(p: AttentionProblem) -> int:
+    """Keys of a block of the published kernel."""
+    d = p.op.head_dim
+    return 256 if d <= 64 else 128 if d <= 128 else 64 if d <= 256 else 32
 
 
 def _splits(ctas: int, room: int, steps: int) -> int:
@@ -123,27 +139,28 @@ def _splits(ctas: int, room: int, steps: int) -> int:
 
 def check(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
-    flash2.check(p, spec, Flash2Config(config.block_m, config.block_n, config.warps))
+    flash2.check_tile(p, spec, f"schedule={config}", config.block_m, config.block_n, config.warps)
+    check_pages(p, f"schedule={config}")
 
 
-@register("attention", "gpu", "decode", "decode-varlen")
+@register("attention", "gpu", "decode", "decode-varlen", "flash2-varlen")
 def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
     check(p, spec, config)
-    rows, d = rows_of(p, config.varlen), op.head_dim
+    rows, d = rows_of(p, config.varlen), p.op.value_dim
     shape = (config.splits, rows.groups, rows.count)
     strides = (rows.groups * rows.count, rows.count, 1)
     sums = GlobalTensor("part_lse", shape, "fp32", strides, "scratch")
-    outputs, copies = p.o, None
-    if rows.copied:
-        copies = Copies.of(p)
-        outputs = copies.o
-    elif rows.packed and config.splits == 1:  # by group, so that a tile's rows beyond its group are not stored
+    copies = Copies.of(p, rows) if rows.copied or rows.returned else None
+    outputs = copies.o if copies else p.o
+    if rows.packed and not rows.copied and config.splits == 1:
+        # By group, so that a tile's rows beyond its group are not stored.
         outputs = GlobalTensor(
-            "o_groups", (rows.groups, rows.count, 1, d), p.out, (rows.count * d, d, d, 1), "output", alias="o"
-        )
-    tensors = [p.q, p.k, p.v, p.o, sums, *([outputs] if outputs is not p.o else [])]
+            "o_groups", (rows.groups, rows.count, 1, d), p.out, (rows.count * d, d, d, 1), outputs.role,
+            alias=outputs.name,
+        )  # fmt: skip
+    tensors = [*p.operands, p.o, sums, *([copies.o] if copies else []), *([outputs] if outputs.alias else [])]
     q = copies.q if copies else p.q
     if config.splits > 1:
         parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
@@ -154,44 +171,65 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
         ]  # fmt: skip
     else:
         kernels = [_Split(p, config, rows, q, outputs, sums).kernel()]
-    if copies:
-        tensors += [copies.q, copies.q_back]
-        kernels = [copies.gather(p.q, copies.q), copies.gather(p.o, copies.o), *kernels]
-        kernels += [copies.scatter(copies.o, p.o), copies.scatter(copies.q, copies.q_back)]
+    if copies and rows.copied:
+        tensors.append(copies.q)
+        kernels = [copies.gather(), *kernels, copies.scatter()]
+    elif copies:
+        kernels.append(copies.back())
+    if p.new:
+        kernels.insert(0, cache_write.kernel(p))
     return Program(f"{op}", tuple(tensors), tuple(kernels), str(config), {"config": config})
 
 
 @dataclass(frozen=True)
 class Copies:
-    """The copies of the published interface: [batch, 1, head, :] to [batch, row of the group, key head, :] and back."""
+    """The copies of the published interface: Q from [batch, 1, head, :] to [batch, row of the group, key head, :],
+    outputs from there, or from a tensor that lies as the caller's does."""
 
     p: AttentionProblem
     q: GlobalTensor
     o: GlobalTensor
-    q_back: GlobalTensor
 
     @classmethod
-    def of(cls, p: AttentionProblem) -> Copies:
-        """The tensors that they make."""
-        op, d = p.op, p.op.head_dim
-        shape = (op.batch, op.heads // op.key_heads, op.key_heads, d)
-        strides = (op.heads * d, op.key_heads * d, d, 1)
-        return cls(
-            p, GlobalTensor("q_groups", shape, p.dtype, strides, "scratch"),
-            GlobalTensor("o_groups", shape, p.out, strides, "scratch"),
-            GlobalTensor("q_back", p.q.shape, p.dtype, p.q.strides, "scratch"),
+    def of(cls, p: AttentionProblem, rows: Rows) -> Copies:
+        """The tensors that they make or read."""
+        op = p.op
+        if not rows.copied:
+            return cls(p, p.q, replace(p.o, name="o_result", role="scratch"))
+        q, o = (
+            GlobalTensor(
+                name, (op.batch, op.heads // op.key_heads, op.key_heads, d), dtype,
+                (op.heads * d, op.key_heads * d, d, 1), "scratch",
+            )
+            for name, d, dtype in (("q_by_row", op.head_dim, p.dtype), ("o_by_row", op.value_dim, p.out))
         )  # fmt: skip
+        return cls(p, q, o)
 
-    def gather(self, source: GlobalTensor, target: GlobalTensor) -> Kernel:
-        """By group."""
-        return self._kernel(source, target, True)
+    def gather(self) -> Kernel:
+        """Q by row of the group."""
+        return self._kernel(self.p.q, self.q, True)
 
-    def scatter(self, source: GlobalTensor, target: GlobalTensor) -> Kernel:
-        """By head."""
-        return self._kernel(source, target, False)
+    def scatter(self) -> Kernel:
+        """Outputs by head."""
+        return self._kernel(self.o, self.p.o, False)
+
+    def back(self) -> Kernel:
+        """Outputs as they lie: whole vectors, some heads a warp."""
+        op, d = self.p.op, self.p.op.value_dim
+        each = max(1, WARP_SIZE * MAX_VECTOR_BYTES // (d * DTYPE_BYTES[self.p.out]))
+        warps = CTA // WARP_SIZE
+        k = KernelBuilder("copy_o_result", (ceil_div(op.heads, warps * each), op.batch, 1), code_bytes=CODE_BYTES)
+        here = RegisterTile("here", (each, d), self.p.out)
+        count = ceil_div(each * d * DTYPE_BYTES[self.p.out], WARP_SIZE * MAX_VECTOR_BYTES)
+        first = (CTA_X * warps + WARP) * each
+        with k.role("warps", warps, 32) as r, r.when(first < op.heads):
+            box = self.o[CTA_Y, 0, first:each, :]  # type: ignore[misc]
+            r.ldg(here.whole, box, count, into="here", mix=overhead.mix(alu=20, imad=8))
+            r.stg(self.p.o[CTA_Y, 0, first:each, :], here.whole, count, after=("here",))  # type: ignore[misc]
+        return k.build()
 
     def _kernel(self, source: GlobalTensor, target: GlobalTensor, gather: bool) -> Kernel:
-        op, d = self.p.op, self.p.op.head_dim
+        op, d = self.p.op, source.shape[3]
         grid = (ceil_div(op.heads * d, CTA * ELEMENTS), op.batch, 1)
         here = RegisterTile("here", (1, WARP_SIZE), source.dtype)
 
@@ -217,30 +255,53 @@ class _Split:
         sums: GlobalTensor,
     ) -> None:  # fmt: skip
         self.p, self.c, self.rows, self.queries, self.parts, self.sums = p, config, rows, queries, parts, sums
-        d = p.op.head_dim
+        d, self.width = p.op.head_dim, min(p.op.value_dim, MOST_COLUMNS)
+        columns = p.op.value_dim // self.width
+        tiles = ceil_div(rows.count, config.block_m)
+        if not config.varlen:
+            grid, (self.tile, self.part, self.group) = (config.splits, rows.groups, tiles), (CTA_Z, CTA_X, CTA_Y)
+        elif config.splits > 1:
+            grid, (self.tile, self.part, self.group) = (tiles, config.splits, rows.groups), (CTA_X, CTA_Y, CTA_Z)
+        else:
+            grid = (tiles, rows.groups // rows.heads, rows.heads)
+            self.tile, self.part, self.group = CTA_X, as_expr(0), CTA_Y * rows.heads + CTA_Z
+        self.batch, self.head = self.group // rows.heads, self.group % rows.heads
+        if config.varlen and config.splits == 1:
+            self.batch, self.head = CTA_Y, CTA_Z
+        # A thread's registers hold some columns of the values; CTAs of the others find the same weights.
+        grid = (grid[0] * columns, *grid[1:])
+        self.first_column: Expr = CTA_X % columns * self.width
+        if self.tile is CTA_X:
+            self.tile = CTA_X // columns
+        elif self.part is CTA_X:
+            self.part = CTA_X // columns
         self.k = KernelBuilder(
-            f"attention_{config}".replace(" ", "_"), (config.splits, rows.groups, ceil_div(rows.count, config.block_m)),
+            f"attention_{config}".replace(" ", "_"), grid,
             code_bytes=(240 + 1650 + 1180 + 350 + d) * overhead.INSTRUCTION_BYTES,
         )  # fmt: skip
         self.q, self.keys, self.values = (
-            Blocked(self.k, name, n, d, p.dtype)
-            for name, n in (("q", config.block_m), ("k", config.block_n), ("v", config.block_n))
+            Blocked(self.k, name, n, columns, p.dtype)
+            for name, n, columns in (
+                ("q", config.block_m, d),
+                ("k", config.block_n, d),
+                ("v", config.block_n, self.width),
+            )
         )
         self.own_rows = config.block_m // config.warps
-        self.batch, self.head = CTA_Y // rows.heads, CTA_Y % rows.heads
+        self.copies = KeyCopies(p, max(8, config.block_n // config.warps))
         self.key_head = self.head if rows.packed else p.key_head(self.head)
 
     def kernel(self) -> Kernel:
         """One role: all warps do the same."""
-        c, d, packed = self.c, self.p.op.head_dim, self.rows.packed
-        row = CTA_Z * c.block_m
+        c, d, packed = self.c, self.width, self.rows.packed
+        row = self.tile * c.block_m
         query: Expr = as_expr(0) if packed else row
         b = blocks(self.p, query, 1 if packed else c.block_m, c.block_n)
         share = (b.trips + (c.splits - 1)) // c.splits
-        first = b.end - b.trips + CTA_X * share
+        first = b.end - b.trips + self.part * share
         last = minimum(first + share, b.end)
         s = OnlineSoftmax(self.p, self.own_rows, c.block_n, d, 0 if packed else 1)
-        f = Fragments(self.p.dtype, self.own_rows, c.block_n, d)
+        f = Fragments(self.p.dtype, self.own_rows, c.block_n, d, self.p.op.head_dim)
         own = WARP * self.own_rows
         with self.k.role("warps", c.warps, 255) as r:
             overhead.FLASH2_SETUP.write(r)
@@ -274,14 +335,15 @@ class _Split:
             s.finish(r, empty=-np.inf)
             overhead.FLASH2_EPILOGUE.write(r)
             if c.splits > 1:
-                box = self.parts[CTA_X, CTA_Y, row + own : self.own_rows, :]  # type: ignore[misc]
+                box = self.parts[self.part, self.group, row + own : self.own_rows, self.first_column : d]  # type: ignore[misc]
                 r.stg(box, s.acc.whole, self.own_rows * d // 64, vector_bytes=8)
             else:
                 alone = packed and not self.rows.copied
-                first_row = (CTA_Y, row + own, as_expr(0)) if alone else (self.batch, row + own, self.head)
-                store_rows(r, s, self.q, own, self.parts, first_row)
-            lse = self.sums[CTA_X, CTA_Y, row + own : self.own_rows]  # type: ignore[misc]
-            r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
+                first_row = (self.group, row + own, as_expr(0)) if alone else (self.batch, row + own, self.head)
+                store_rows(r, s, self.q, own, self.parts, first_row, self.first_column)
+            lse = self.sums[self.part, self.group, row + own : self.own_rows]  # type: ignore[misc]
+            with r.when(self.first_column.equals(0)) if self.p.op.value_dim > d else nullcontext():
+                r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
         return self.k.build()
 
     def _query(self, row: IntLike, rows: int, column: int) -> View:
@@ -292,12 +354,19 @@ class _Split:
         return self.queries[self.batch, row:rows, self.head, column:columns]  # type: ignore[misc]
 
     def _copy_keys(self, r: RoleBuilder, to: Blocked, tensor: GlobalTensor, block: Expr) -> None:
-        first = block * self.c.block_n
-
-        def box(at: IntLike, rows: int, column: int) -> View:
-            return tensor[self.batch, first + at : rows, self.key_head, column:BLOCK_COLUMNS]  # type: ignore[misc]
-
-        self._copy(r, to, box, to.rows)
+        """All warps bring their share of a block; fewer than eight rows a warp would leave lanes idle."""
+        share = self.copies.rows
+        with r.when(share * WARP < to.rows):
+            self.copies.copy(
+                r,
+                to,
+                tensor,
+                self.batch,
+                block * self.c.block_n,
+                WARP * share,
+                self.key_head,
+                column=self.first_column if to is self.values else 0,
+            )
 
     def _copy(self, r: RoleBuilder, to: Blocked, box, rows: int) -> None:  # type: ignore[no-untyped-def]
         """All warps bring their share of `rows` rows; fewer than eight a warp would leave lanes idle."""
@@ -314,7 +383,7 @@ def _combine(
     outputs: GlobalTensor,
 ) -> Kernel:  # fmt: skip
     """The second kernel: a warp a row, with `ahead` parts on their way."""
-    warps, d, splits = 4, p.op.head_dim, config.splits
+    warps, d, splits = 4, p.op.value_dim, config.splits
     total = rows.groups * rows.count
     k = KernelBuilder("combine", (ceil_div(total, warps), 1, 1), code_bytes=300 * overhead.INSTRUCTION_BYTES)
     number = CTA_X * warps + WARP

@@ -31,7 +31,7 @@ from sim.gpu.language import (
     RoleBuilder,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention.blocks import AttentionProblem, OnlineSoftmax, problem, width
+from workloads.gpu.attention.blocks import AttentionProblem, OnlineSoftmax, check_together, problem, width
 from workloads.gpu.attention.flash2 import Blocked
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS, WARP_ROWS
@@ -91,6 +91,7 @@ def check(p: AttentionProblem, spec: GpuSpec, config: FlashTritonConfig) -> None
         )
     if config.stages < 2:
         raise InputError(f"{where}: stages {config.stages}: at least 2")
+    check_together(p, where, "flash2-varlen")
     if op.window or op.key_heads != op.heads:
         raise InputError(f"{where}: the tutorial's kernel has no windows and no shared key heads; nearest: flash2")
     if p.out != p.dtype:

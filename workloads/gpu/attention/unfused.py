@@ -37,7 +37,7 @@ from sim.gpu.language import (
     RegisterTile,
     RoleBuilder,
 )
-from workloads.gpu.attention.blocks import Array, AttentionProblem, problem
+from workloads.gpu.attention.blocks import Array, AttentionProblem, check_together, problem
 from workloads.gpu.attention.compose import on_tensors
 from workloads.gpu.gemm import choose as gemm
 from workloads.gpu.gemm.problem import ceil_div
@@ -88,6 +88,7 @@ class UnfusedConfig:
 
 def check(p: AttentionProblem, spec: GpuSpec, config: UnfusedConfig) -> None:
     """InputError if the machine or the problem cannot take these kernels."""
+    check_together(p, f"schedule={config}", "flash2-varlen")
     if p.out != p.dtype or DTYPE_BYTES[p.dtype] != 2:
         raise InputError(f"schedule={config}: kernels have fp16 and bf16 in and out, not {p.dtype} and {p.out}")
     if blind := p.op.blind:
