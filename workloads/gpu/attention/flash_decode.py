@@ -258,23 +258,18 @@ class _Split:
         d, self.width = p.op.head_dim, min(p.op.value_dim, MOST_COLUMNS)
         columns = p.op.value_dim // self.width
         tiles = ceil_div(rows.count, config.block_m)
-        if not config.varlen:
-            grid, (self.tile, self.part, self.group) = (config.splits, rows.groups, tiles), (CTA_Z, CTA_X, CTA_Y)
-        elif config.splits > 1:
-            grid, (self.tile, self.part, self.group) = (tiles, config.splits, rows.groups), (CTA_X, CTA_Y, CTA_Z)
-        else:
-            grid = (tiles, rows.groups // rows.heads, rows.heads)
-            self.tile, self.part, self.group = CTA_X, as_expr(0), CTA_Y * rows.heads + CTA_Z
+        # A thread's registers hold some columns of the values; CTAs of the others find the same weights.
+        x = CTA_X // columns
+        self.first_column: Expr = CTA_X % columns * self.width
+        self.tile: Expr = x if config.varlen else CTA_Z
+        self.part: Expr = CTA_Y if config.varlen else x
+        self.group: Expr = CTA_Z if config.varlen else CTA_Y
+        grid = (tiles, config.splits, rows.groups) if config.varlen else (config.splits, rows.groups, tiles)
         self.batch, self.head = self.group // rows.heads, self.group % rows.heads
         if config.varlen and config.splits == 1:
-            self.batch, self.head = CTA_Y, CTA_Z
-        # A thread's registers hold some columns of the values; CTAs of the others find the same weights.
+            grid, self.part = (tiles, rows.groups // rows.heads, rows.heads), as_expr(0)
+            self.group, self.batch, self.head = CTA_Y * rows.heads + CTA_Z, CTA_Y, CTA_Z
         grid = (grid[0] * columns, *grid[1:])
-        self.first_column: Expr = CTA_X % columns * self.width
-        if self.tile is CTA_X:
-            self.tile = CTA_X // columns
-        elif self.part is CTA_X:
-            self.part = CTA_X // columns
         self.k = KernelBuilder(
             f"attention_{config}".replace(" ", "_"), grid,
             code_bytes=(240 + 1650 + 1180 + 350 + d) * overhead.INSTRUCTION_BYTES,
