@@ -30,7 +30,11 @@ def test_text_and_gif_of_a_vector_product(tmp_path: Path, capsys: pytest.Capture
 def test_html(tmp_path: Path) -> None:
     page = tmp_path / "array.html"
     assert main(["run", "gemm", "m=2", "n=2", "k=2", *FOUR, "--show-array", str(page)]) == 0
-    assert "<img" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "<img" in text
+    assert "http" not in text.replace("http://www.w3.org", "")  # buttons have letters, no pictures from the network
+    assert text.count("<button") == 9
+    assert "fa-" not in text
 
 
 @pytest.mark.parametrize("dataflow", ["ws", "os", "is"])

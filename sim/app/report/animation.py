@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +15,16 @@ from numpy.typing import NDArray
 
 from sim.app.report import palette
 from sim.app.report.html import rendered
+from sim.app.report.plots import picture_title
 
 FRAMES_PER_S = 2
+_BUTTONS = {
+    "minus": "−", "fast-backward": "|◀", "step-backward": "‹", "play flip-horizontal": "◀", "pause": "❚❚", "play": "▶",
+    "step-forward": "›", "fast-forward": "▶|", "plus": "+",
+}  # fmt: skip
+"""What stands on a button, by the name of matplotlib's picture."""
+LETTERS_AN_INCH = 11
+"""Of a title."""
 FORMATS = (".gif", ".html")
 _COLOURS = {
     "multiplies": "#a9cfa6",
@@ -74,6 +83,7 @@ def animate(title: str, frames: Sequence[Frame], path: Path) -> None:
     cells = [(r, c) for r in range(rows) for c in range(columns)]
     boxes = {(r, c): ax.add_patch(Rectangle((c - 0.46, r - 0.46), 0.92, 0.92, ec="0.5")) for r, c in cells}
     texts = {(r, c): ax.text(c, r, "", ha="center", va="center", fontsize=8) for r, c in cells}
+    title = picture_title(title, int(LETTERS_AN_INCH * figure.get_size_inches()[0]))
     heading = ax.set_title(f"{title}\n", fontsize=10)
     keys = [Rectangle((0, 0), 1, 1, fc=colour, ec="0.5") for colour in _COLOURS.values()]
     figure.legend(keys, list(_COLOURS), loc="outside lower center", ncols=4, fontsize=7, frameon=False)
@@ -92,11 +102,21 @@ def animate(title: str, frames: Sequence[Frame], path: Path) -> None:
 
     movie = FuncAnimation(figure, draw, frames=len(frames), interval=1000 // FRAMES_PER_S)
     if path.suffix == ".html":
-        page = rendered("movie.html", title=title, movie=Markup(movie.to_jshtml(fps=FRAMES_PER_S)))
+        page = rendered("movie.html", title=title, movie=Markup(_offline(movie.to_jshtml(fps=FRAMES_PER_S))))
         path.write_text(page, encoding="utf-8")
     else:
         movie.save(path, writer=PillowWriter(fps=FRAMES_PER_S), dpi=110)
     plt.close(figure)
+
+
+def _offline(movie: str) -> str:
+    """The animation with letters on its buttons, in place of pictures from the network."""
+    movie = re.sub(r"<link[^>]*>", "", movie)
+    return re.sub(r'<i class="fa fa-([\w-]+)(?: fa-([\w-]+))?"></i>', _button, movie)
+
+
+def _button(found: re.Match[str]) -> str:
+    return _BUTTONS[f"{found[1]} {found[2]}" if found[2] else found[1]]
 
 
 def _cell(frame: Frame, r: int, c: int) -> tuple[str, str]:

@@ -86,7 +86,10 @@ def roofs_of(report: Report, ax: Axes | None = None) -> Axes:
     ax.axhline(reached * 1e-12, color=palette.GUIDE, linewidth=0.8, linestyle=":")
     ax.set_ylim(min(reached, roofs[0].ops_per_s) * 1e-12 / 8, peak * 1e-12 * _FAR_ROOFS * 1.5)
     _log_axes(ax)
-    ax.legend(fontsize="small", title=f"roofs over {ops_text(reached, report.record.dtype)}", loc="lower right")
+    ax.legend(
+        fontsize="small", title=f"roofs over {ops_text(reached, report.record.dtype)}", title_fontsize="small",
+        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2,
+    )  # fmt: skip
     return ax
 
 
@@ -161,7 +164,7 @@ def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
     ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.set_yticks(range(len(kernels)), [f"kernel {i}" for i in range(len(kernels))])
     if states:
-        ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+        ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     return ax
 
 
@@ -172,7 +175,10 @@ def time_by_operator(report: Report, ax: Axes | None = None) -> Axes:
     kinds = list(dict.fromkeys(operator.kind for operator in report.record.operators))
     for kind in kinds:
         chosen = [(i, entry) for i, entry in enumerate(entries) if entry.kind == kind]
-        ax.barh([i for i, _ in chosen], [entry.device_ps * 1e-6 for _, entry in chosen], label=kind)
+        times = [entry.device_ps * 1e-6 for _, entry in chosen]
+        drawn = ax.barh([i for i, _ in chosen], times, label=kind)
+        ax.bar_label(drawn, [f"{time:.3g}" for time in times], padding=3, fontsize="x-small")
+    ax.margins(x=0.12)
     ax.set_yticks(range(len(entries)), [f"{entry.name} ({entry.calls})" for entry in entries])
     ax.set(xlabel="device time, us")
     ax.set_title(picture_title(f"operators, {report.record.title}"), fontsize="medium")
@@ -187,7 +193,10 @@ def time_by_layer(report: Report, ax: Axes | None = None) -> Axes:
     for bound in dict.fromkeys(bound for _, bound in layers):
         chosen = [(i, layer) for i, (layer, by) in enumerate(layers) if by == bound]
         times = [layer.time_ps * 1e-6 for _, layer in chosen]
-        ax.barh([i for i, _ in chosen], times, label=words(bound), color=palette.of_bound(bound))
+        drawn = ax.barh([i for i, _ in chosen], times, label=words(bound), color=palette.of_bound(bound))
+        if len(layers) <= _MOST_TICKS:
+            ax.bar_label(drawn, [f"{time:.3g}" for time in times], padding=3, fontsize="x-small")
+    ax.margins(x=0.12)
     step = -(-len(layers) // _MOST_TICKS)
     ax.set_yticks(range(0, len(layers), step), [as_it_is(layer.name) for layer, _ in layers[::step]], fontsize="small")
     ax.invert_yaxis()
@@ -209,5 +218,6 @@ def predicted_against_measured(points: Mapping[str, Sequence[tuple[float, float]
         for factor, style in ((1.0, "-"), (1.1, ":"), (1 / 1.1, ":")):
             ax.plot(span, span * factor, style, color=palette.GUIDE, linewidth=0.8)
         ax.legend(fontsize="small")
+        _log_axes(ax)
     ax.set(xlabel="measured, us", ylabel="simulated, us", aspect="equal")
     return ax

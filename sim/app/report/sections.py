@@ -318,7 +318,7 @@ def profile_section(run: RunRecord) -> Section:
             entry.name, str(entry.calls), str(entry.kernels),
             time_text(entry.host_ps), percent(entry.host_share),
             time_text(entry.device_ps), percent(entry.device_share), time_text(entry.device_ps // entry.calls),
-            f"{entry.gb_per_s:,.0f}", f"{entry.tflops:.4g}", entry.bound,
+            _count_text(entry.gb_per_s), f"{entry.tflops:.4g}", entry.bound,
         )
         for entry in (*entries, whole(entries))
     )  # fmt: skip

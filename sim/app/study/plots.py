@@ -87,29 +87,32 @@ def pareto_plot(sweep: Sweep, x: str, y: str, ax: Axes | None = None) -> Axes:
 
 
 def tornado(found: Sensitivity, ax: Axes | None = None, most: int = 20) -> Axes:
-    """Change of time for each figure's step down and up, the figure that matters most on top. A cliff is hatched, and
-    shows what its own, perhaps larger, step did."""
+    """Change of time for each figure's step down and, below it, up; the figure that matters most on top. A cliff is
+    hatched, and shows what its own, perhaps larger, step did."""
     bars = [bar for bar in found.bars if bar.swing > 0][:most]
     ax = ax or plt.subplots(figsize=(8, 1.5 + 0.3 * max(len(bars), 1)), layout="constrained")[1]
     named: set[str] = set()
     for i, bar in enumerate(bars):
-        for side, colour, word in ((bar.down, palette.of_series(0), "lower"), (bar.up, palette.of_series(1), "higher")):
+        for side, number, word in ((bar.down, 0, "lower"), (bar.up, 1, "higher")):
             if side is not None:
                 cliff = bar.response == "cliff"
                 moved = side.time_change if cliff else side.per(found.step)
                 label = f"figure {word}" if word not in named else None
                 named.add(word)
-                ax.barh(
-                    i, 100 * moved, 0.7, color=colour, hatch="///" if cliff else None, label=label, edgecolor="white"
-                )
+                drawn = ax.barh(
+                    i + 0.4 * number - 0.2, 100 * moved, 0.4, color=palette.of_series(number), label=label,
+                    hatch="///" if cliff else None, edgecolor="white",
+                )  # fmt: skip
+                ax.bar_label(drawn, [f"{100 * moved:+.2g}"], padding=2, fontsize="xx-small")
     names = [f"{bar.path} = {bar.value}{' (cliff)' if bar.response == 'cliff' else ''}" for bar in bars]
     ax.set_yticks(range(len(bars)), names, fontsize="small")
     ax.invert_yaxis()
+    ax.margins(x=0.1)
     ax.axvline(0, color=palette.GUIDE, linewidth=0.8)
     ax.set(xlabel=f"change of time for {100 * found.step:g} % of the figure, %")
     ax.set_title(picture_title(found.base.title), fontsize="medium")
     if bars:
-        ax.legend(fontsize="small", loc="lower right")
+        ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     else:
         ax.text(0.5, 0.5, "no figure moves the time", transform=ax.transAxes, ha="center")
     return ax
