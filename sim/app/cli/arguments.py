@@ -108,7 +108,7 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
 
 
 def _check_options(parser: Parser, words: Sequence[str]) -> None:
-    """InputError, with the nearest one, for an option that the command does not have; before what is missing is said.
+    """InputError, with the nearest one, for an unknown command or option; before what is missing is said.
 
     What argparse takes for a value, a word with a space, is none.
     """
@@ -120,8 +120,12 @@ def _check_options(parser: Parser, words: Sequence[str]) -> None:
         if option.startswith("--") and " " not in word and option not in known.option_words:
             near = hint(option.lstrip("-"), [name.lstrip("-") for name in known.option_words], "; did you mean --{}?")
             known.error(f"unknown option {option[:40]}{near}")
-        if known is parser and not word.startswith("-"):
-            known = parser.commands.get(word, parser)
+        if known is parser and not word.startswith("-") and parser.commands:
+            if word not in parser.commands:
+                known.error(
+                    f"unknown command {word[:40]}, one of {', '.join(parser.commands)}{hint(word, parser.commands)}"
+                )
+            known = parser.commands[word]
 
 
 def add_machine(parser: Parser) -> None:

@@ -11,6 +11,7 @@ import re
 from arch.digits import whole_number
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from arch.near import hint
 from workloads.gpu.attention import flash2, flash3, flash_decode, flash_triton, unfused
 from workloads.gpu.attention.blocks import AttentionProblem, packed, problem, width
 from workloads.gpu.attention.flash2 import Flash2Config
@@ -45,7 +46,8 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     p = problem(op)
     kind = schedule.split()[0] if schedule.split() else schedule
     if kind not in (*KINDS, "auto"):
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+        near = hint(schedule, KINDS)
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     if len(schedule.split()) > 1:
         config = parse(schedule, p, spec)
         _check(p, spec, config)

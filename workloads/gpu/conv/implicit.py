@@ -207,7 +207,8 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
             raise InputError(f"schedule={schedule}: is none of the configurations of {op}{hint(schedule, known)}")
         return Choice(known[schedule][0], [known[schedule]])
     if schedule not in ("auto", *KINDS):
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+        near = hint(schedule, KINDS)
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     kinds = {config.schedule for _, _, config in found}
     # Libraries keep to the tensor cores where they take the format.
     wanted = (schedule,) if schedule != "auto" else ("mma",) if "mma" in kinds else ("simt", "winograd")

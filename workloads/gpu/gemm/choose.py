@@ -14,6 +14,7 @@ from arch.digits import whole_number
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from arch.near import hint
 from workloads.gpu.gemm import gemv, mma, simt, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.gemv import GemvConfig
@@ -111,7 +112,8 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         return Choice(config, [(config, estimate_ps(_work(p, spec, f, config), f))])
     names = SCHEDULES if schedule == "auto" else (schedule,)
     if schedule != "auto" and schedule not in KINDS:
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+        near = hint(schedule, KINDS)
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     ranked = sorted(
         ((estimate_ps(work, f), config) for config, work in _candidates(p, spec, f, names)),
         key=lambda item: (item[0], str(item[1])),

@@ -19,6 +19,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
+from arch.near import hint
 from sim.gpu.language import CTA_X, WARP, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile, as_expr
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.gpu.pointwise import lanes
@@ -231,7 +232,8 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernels of a chain; `auto` takes the kind with the lower estimate."""
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in KINDS):
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+        near = hint(schedule, KINDS)
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     kinds = KINDS if schedule == "auto" else (words[0],)
     base = {"torch": PointwiseConfig("torch", 4, 4), "fused": PointwiseConfig("fused", 4, 8)}
     configs = [base[kind] for kind in kinds]

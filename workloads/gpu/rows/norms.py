@@ -17,6 +17,7 @@ import numpy as np
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from arch.near import hint
 from sim.gpu.language import Program, RegisterTile, View
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Cost, Load
@@ -234,7 +235,8 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
     kinds = ("fused",) if isinstance(op, LayerNormBackward) else KINDS
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in kinds):
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(kinds)}, or a whole configuration")
+        near = hint(schedule, kinds)
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(kinds)}, or a whole configuration{near}")
     wanted = kinds if schedule in ("auto", "fused") else (words[0],)
     if schedule == "cluster" and spec.dsmem is None:
         raise InputError(f"schedule=cluster: {spec.name} has no clusters; nearest: fused")

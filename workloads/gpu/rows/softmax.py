@@ -27,6 +27,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
+from arch.near import hint
 from sim.gpu.language import GlobalTensor, Kernel, Program, View
 from workloads.gpu.pointwise import lanes, pointwise
 from workloads.gpu.pointwise.functions import DIVIDE, EXPONENTIAL
@@ -384,7 +385,8 @@ def choose(op: Softmax | SoftmaxBackward, spec: GpuSpec, schedule: str = "auto")
         return choose_registers(op, spec, schedule, reads=2, cost={"ffma.fp32": 1.0, "fadd.fp32": 2.0}, tensors=2)
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in KINDS):
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration")
+        near = hint(schedule, KINDS)
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     kinds = _SINGLE if schedule in ("auto", "fused") else (words[0],)
     if schedule == "cluster" and spec.dsmem is None:
         raise InputError(f"schedule=cluster: {spec.name} has no clusters; nearest: fused")
