@@ -205,6 +205,20 @@ def test_front_of_two_metrics(small: Sweep) -> None:
         small.pareto("time", "tflops")
 
 
+def test_the_scale_of_a_wide_heat_map_has_plain_numbers(small: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("Agg")
+    monkeypatch.setattr("sim.app.study.plots._WIDE_RANGE", 1)
+    figure: Any = small.plot("tflops", kind="heat").figure
+    figure.canvas.draw()
+    scale = figure.axes[1]
+    assert scale.get_yscale() == "log"
+    texts = [label.get_text() for label in scale.get_yticklabels()]
+    assert texts
+    assert all(float(text) for text in texts)
+
+
 def test_pictures_fit_what_was_varied(small: Sweep) -> None:
     from matplotlib import pyplot
 

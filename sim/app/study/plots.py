@@ -294,8 +294,12 @@ def _heat(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, a
             if not np.isnan(value):
                 colour = "black" if value > middle else "white"
                 ax.text(j, i, f"{value:.3g}", ha="center", va="center", color=colour, fontsize="x-small")
-    bar: Any = ax.figure
-    bar.colorbar(image, ax=ax, label=METRICS.get(metric, metric))
+    figure: Any = ax.figure
+    bar = figure.colorbar(image, ax=ax, label=METRICS.get(metric, metric))
+    if wide:
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        bar.ax.yaxis.set_major_formatter("{x:g}")
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set(xlabel=keys[1], ylabel=keys[0])
     ax.set_title(picture_title(sweep.base.title), fontsize="medium")
     return ax
