@@ -1,6 +1,6 @@
 """Writes the tables of the Python reference (docs/api) and of the commands (docs/commands.md).
 
-    python scripts/reference.py        (or scripts/docs --reference)
+    python scripts/reference.py
 
 A page names what it holds in comments, one a module: `<!-- reference: sim.app.run: simulate compare -->` up to the next
 `<!-- end -->`. Between them go a table, to be read as it is, and the directives by which the site shows whole
