@@ -15,7 +15,7 @@ from sim.gpu.language import walk
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.lower.listing import listing
 from workloads.gpu import select
-from workloads.gpu.gemm.choose import Config, _candidates, _wgmma_candidates, _wgmma_tiles, choose, parse
+from workloads.gpu.gemm.choose import LEAST_PIECE, Config, _candidates, _wgmma_candidates, _wgmma_tiles, choose, parse
 from workloads.gpu.gemm.estimate import figures
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
@@ -89,6 +89,18 @@ def test_few_outputs_with_a_deep_sum_are_cut_along_k() -> None:
         config = choose(Gemm(m=256, n=256, k=65536, dtype="fp16"), MACHINES[machine]).config
         assert isinstance(config, (WgmmaConfig, MmaConfig))
         assert config.split > 1
+
+
+@pytest.mark.parametrize(("machine", "dtype", "kind"), [("a100-sxm4-80gb", "bf16", "mma"), ("t4", "fp32", "simt")])
+def test_before_stream_k_a_second_kernel_adds_deep_pieces(machine: str, dtype: str, kind: str) -> None:
+    """Two pieces from twice the least depth on, none below it; both kernels are in the program."""
+    spec = MACHINES[machine]
+    for k, most in ((2 * LEAST_PIECE - 2, 1), (2 * LEAST_PIECE, 2), (5 * LEAST_PIECE, 4)):
+        p = problem(Gemm(64, 64, k, dtype=dtype).with_defaults(dtype))
+        found = [c for c, _ in _candidates(p, spec, figures(spec), (kind,)) if isinstance(c, MmaConfig | SimtConfig)]
+        assert max(c.split for c in found) == most
+        assert all(c.reduce == (c.split > 1) for c in found)
+    assert len(build(p.op, spec, max(found, key=lambda c: c.split)).kernels) == 2
 
 
 def test_vectors_stream() -> None:
@@ -238,6 +250,7 @@ CONFIGS: list[tuple[str, Config]] = [
     ("mma 128x128x32 warp 64x64 cp.async stages 4", MmaConfig(128, 128, 32, 64, 64, 4, "cp.async")),
     ("mma 128x128x32 warp 64x64 ldg stages 2 stream-k", MmaConfig(128, 128, 32, 64, 64, 2, "ldg", stream_k=True)),
     ("simt 64x64x8 warp 32x32 ldg stages 2 split 4", SimtConfig(64, 64, 8, 32, 32, split=4)),
+    ("simt 64x64x8 warp 32x32 ldg stages 2 split 4 reduce", SimtConfig(64, 64, 8, 32, 32, split=4, reduce=True)),
     ("gemv warps 4 rows 2 unroll 8", GemvConfig(4, 2, 8)),
     ("triton 128x64x32 warp 32x64 cp.async stages 4", TritonConfig(128, 64, 32, 32, 64, 4, "cp.async")),
 ]  # fmt: skip
@@ -317,6 +330,7 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     ("v100-sxm2", Gemm(m=1, n=64, k=64, dtype="bf16"), "gemv warps 4", "does not multiply bf16"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp32"), "triton", "tensor cores"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 split 2", "does not cut k"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "mma 64x64x32 reduce", "nearest: split 2 reduce"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 ldg", "not by ldg"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma", "schedule=wgmma: a100-sxm4-80gb"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 128x128x64 stages 3", "no wgmma"),

@@ -89,6 +89,8 @@ MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("v100-sxm2", gemm("fp16", 128, 64, 320, acc="fp16"), MmaConfig(64, 64, 32, 32, 32, split=2)),
     ("v100-sxm2", gemm("fp16", 65, 72, 100, beta="1"), MmaConfig(64, 64, 32, 64, 32)),
     ("t4", gemm("fp16", 64, 64, 320, "TT", acc="fp16", beta="1"), MmaConfig(64, 64, 32, 32, 32, split=4)),
+    ("v100-sxm2", gemm("fp16", 65, 72, 200, beta="1", batch=2), MmaConfig(64, 64, 32, 32, 32, split=3, reduce=True)),
+    ("a100-sxm4-80gb", gemm("bf16", 17, 67, 777, "NT"), MmaConfig(16, 16, 128, 16, 16, split=6, reduce=True)),
 ]
 SIMT: list[tuple[str, Gemm, SimtConfig]] = [
     *(("t4", gemm("fp32", 130, 66, 20, a + b), SimtConfig(64, 64, 8, 32, 32)) for a in "NT" for b in "NT"),
@@ -98,6 +100,7 @@ SIMT: list[tuple[str, Gemm, SimtConfig]] = [
     ("t4", gemm("fp32", 130, 66, 20, beta="1"), SimtConfig(64, 64, 8, 32, 32)),
     ("a100-sxm4-80gb", gemm("fp32", 128, 64, 20, "TN"), SimtConfig(64, 64, 8, 32, 32, 3, "cp.async", split=2)),
     ("h100-sxm", gemm("fp32", 64, 64, 100), SimtConfig(64, 64, 8, 32, 32, stream_k=True)),
+    ("t4", gemm("fp32", 33, 66, 40), SimtConfig(32, 32, 8, 16, 16, split=5, reduce=True)),
 ]
 GEMV: list[tuple[str, Gemm, GemvConfig]] = [
     *(("a100-sxm4-80gb", gemm("fp16", 1, 264, 200, a + b, batch=2), GemvConfig(4, 4, 2)) for a in "NT" for b in "NT"),

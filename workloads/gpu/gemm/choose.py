@@ -15,7 +15,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads.gpu.gemm import gemv, mma, simt, threadblock, triton, wgmma
+from workloads.gpu.gemm import gemv, mma, simt, splitk, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
@@ -45,6 +45,9 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 """Pieces of k; only as many as find room on the chip at once are tried."""
 LEAST_SPLIT_STEPS = 4
 """K steps that a piece of k has at least."""
+LEAST_PIECE = 768
+"""Least depth of a piece that a second kernel adds. Calibrated on rows of DeepBench (V100) and of a serving framework
+(A100), fitted half: k of 512 and 1024 takes what one piece takes, 1536 to 2048 two, 2560 to 4096 three, 7168 eight."""
 
 WGMMA_SHAPES = (
     # (tile m, ping-pong, columns, narrowest, widest, step of the width)
@@ -267,24 +270,27 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
                 yield vector, gemv.work(p, f, vector, resident)
 
 
-def _splits(work: Work) -> Iterator[int]:
-    """Cuts of k that find room on the chip at once and leave each piece enough steps."""
+def _splits(work: Work, most: int) -> Iterator[int]:
+    """Cuts of k that find room on the chip at once and leave each piece enough steps; at most `most` pieces."""
     for split in SPLITS[1:]:
-        if work.ctas * split > work.resident or work.steps // split < LEAST_SPLIT_STEPS:
+        if split > most or work.ctas * split > work.resident or work.steps // split < LEAST_SPLIT_STEPS:
             return
         yield split
 
 
-def _with_cuts(config: Config, work: Work, stream_k: bool) -> Iterator[tuple[Config, Work]]:
+def _with_cuts(p: Problem, f: Figures, config: Config, work: Work, stream_k: bool) -> Iterator[tuple[Config, Work]]:
     """A configuration, its splits and, where the last wave is partial, its stream-K variant.
 
     Libraries have stream-K kernels for Hopper (Osama et al. 2023); those of the machines before it are older and only
-    split.
+    split, for which public traces name a second kernel that adds the pieces.
     """
     yield config, work
-    for split in _splits(work):
+    for split in _splits(work, p.k if stream_k else p.k // LEAST_PIECE):
         cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
-        yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
+        if stream_k:
+            yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
+        else:
+            yield dataclasses.replace(cut, reduce=True), splitk.work(work, p, f, split)  # type: ignore[arg-type]
     if stream_k and work.ctas > work.resident and work.ctas % work.resident:
         yield (
             dataclasses.replace(config, stream_k=True),  # type: ignore[call-arg, arg-type]
@@ -340,7 +346,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 if plain:
                     yield clustered, work
                 else:
-                    yield from _with_cuts(clustered, work, True)
+                    yield from _with_cuts(p, f, clustered, work, True)
 
 
 def _scaled_candidates(
@@ -370,7 +376,7 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
     for config in _mma_tiles(p.dtype, copy):
         resident = _resident(p, spec, config, core)
         if resident:
-            yield from _with_cuts(config, mma.work(p, f, config, core, resident), spec.tma is not None)
+            yield from _with_cuts(p, f, config, mma.work(p, f, config, core, resident), spec.tma is not None)
 
 
 def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
@@ -395,12 +401,18 @@ def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Co
         vector = simt.inner(p, spec, config)
         resident = _resident(p, spec, config, vector)
         if resident:
-            yield from _with_cuts(config, simt.work(p, f, config, vector, resident), spec.tma is not None)
+            yield from _with_cuts(p, f, config, simt.work(p, f, config, vector, resident), spec.tma is not None)
 
 
 # ---------------------------------------------------------------------------------------------- configurations as text
 
-_FLAGS = {"pingpong": "pingpong", "columns": "columns", "swap": "swap", "stream-k": "stream_k"}
+_FLAGS = {
+    "pingpong": "pingpong",
+    "columns": "columns",
+    "swap": "swap",
+    "reduce": "reduce",
+    "stream-k": "stream_k",
+}
 _NUMBERS = {
     "stages": "stages",
     "group": "group",

@@ -26,7 +26,7 @@ class Figures:
     """What the estimate reads of a machine: cycles, and bytes in thousandths a cycle.
 
     start: cycles until the first lines of code and the tensor maps are there. code_bytes: fetched in one go.
-    miss_rate: of an SM that has as many lines in flight as it may.
+    miss_rate: of an SM that has as many lines in flight as it may. gap_ps: between dependent kernels.
     """
 
     clock_hz: int
@@ -34,6 +34,7 @@ class Figures:
     sub_cores: int
     sms_per_gpc: tuple[int, ...]
     fixed_ps: int
+    gap_ps: int
     start: int
     code_bytes: int
     load_latency: int
@@ -68,6 +69,7 @@ def figures(spec: GpuSpec) -> Figures:
         sub_cores=spec.sm.sub_cores,
         sms_per_gpc=spec.sms_per_gpc,
         fixed_ps=launch.kernel_ps + launch.setup_ps + launch.drain_ps,
+        gap_ps=launch.gap_graph_ps,
         start=(launch.descriptor_fetch + launch.cold_instruction) * load_latency,
         code_bytes=spec.sm.instruction_prefetch_bytes if launch.cold_instruction else 1 << 30,
         load_latency=load_latency,
@@ -111,7 +113,8 @@ class Work:
     partial_bytes: of one partial tile; fetches: waits of an owner for the parts of so many peers. operand_bytes: of A
     and B; footprint: operand bytes of one round of CTAs. result_bytes: of C. shared: cycles of the shared-memory array
     in one k step, where loads and multiplies are one stream (elsewhere they take turns and `busy` holds the longer).
-    code_bytes: of machine code. setup: cycles of instructions before the first load.
+    code_bytes: of machine code. setup: cycles of instructions before the first load. apart: a second kernel adds the
+    parts, for which `extra_ps` stands.
     """
 
     tiles: int
@@ -140,6 +143,7 @@ class Work:
     code_bytes: int = 0
     setup: int = 0
     shared: int = 0
+    apart: bool = False
 
 
 def round_shape(tiles_m: int, tiles_n: int, group: int, ctas: int) -> tuple[int, int]:
@@ -173,7 +177,7 @@ def estimate_ps(w: Work, f: Figures) -> int:
         cycles += steps * _step(w, f, rest, ceil_div(rest, f.sms)) + (tiles_each - 1) * _between(w, f, w.steps)
     cycles += f.start + fetch(f, w.code_bytes) + w.setup + w.latency
     cycles += w.epilogue + transfer(w.store_bytes, f.write_rate) + f.l2_latency
-    if w.cuts > 1 or w.stream:
+    if (w.cuts > 1 and not w.apart) or w.stream:
         # One CTA stores its part, the owner sees the flag, fetches the parts and adds them.
         peers = 1 if w.stream else w.cuts - 1
         exchange = transfer(w.partial_bytes, f.write_rate) + transfer(peers * w.partial_bytes, f.read_rate)

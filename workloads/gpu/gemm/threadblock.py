@@ -30,6 +30,7 @@ from sim.gpu.language import (
     WARP,
     Const,
     Expr,
+    GlobalTensor,
     IntLike,
     Kernel,
     KernelBuilder,
@@ -42,10 +43,20 @@ from sim.gpu.language import (
     maximum,
 )
 from workloads.gpu import overhead
+from workloads.gpu.gemm import splitk
 from workloads.gpu.gemm.estimate import Figures, Work, round_shape, transfer
 from workloads.gpu.gemm.fixup import ADDS, Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Tile, Unit, stream_tiles
-from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, add, ceil_div, multiply_add, without_scales
+from workloads.gpu.gemm.problem import (
+    MAX_VECTOR_BYTES,
+    Operand,
+    Problem,
+    add,
+    ceil_div,
+    multiply_add,
+    row_alignment,
+    without_scales,
+)
 from workloads.gpu.overhead import Mix, Overhead
 from workloads.ops import Gemm
 
@@ -60,8 +71,9 @@ class ThreadblockConfig:
 
     tile_*: output tile and k step of a CTA. warp_m, warp_n: output tile of a warp. stages: shared buffers of an
     operand. copy: `ldg` or `cp.async`. group: tiles done together along one direction; 1 is the order of launch, along
-    n, where the result is contiguous. split: pieces of k a tile; stream_k: the tiles of the last wave are cut evenly
-    over all CTAs. groups_of_rows: a group is always one of rows of tiles; otherwise groups run across the shorter side.
+    n, where the result is contiguous. split: pieces of k a tile. reduce: a second kernel adds them, else the tile's
+    owner. stream_k: the tiles of the last wave are cut evenly over all CTAs. groups_of_rows: a group is always one of
+    rows of tiles; otherwise groups run across the shorter side.
     reuse: with one buffer less, cp.async writes to the one that the current step has just read, behind a barrier for
     each operand.
     """
@@ -78,6 +90,7 @@ class ThreadblockConfig:
     copy: str = "ldg"
     group: int = 8
     split: int = 1
+    reduce: bool = False
     stream_k: bool = False
 
     @property
@@ -101,6 +114,7 @@ class ThreadblockConfig:
         words.append(f"{self.copy} stages {self.stages}")
         words += [f"group {self.group}"] if self.group != 8 else []
         words += [f"split {self.split}"] if self.split > 1 else []
+        words += ["reduce"] if self.reduce else []
         words += ["stream-k"] if self.stream_k else []
         return " ".join(words)
 
@@ -252,6 +266,8 @@ def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, wh
                 raise InputError(f"{where}: cp.async cannot transpose {operand.tensor.name}; nearest: ldg stages 2")
     if config.split < 1 or (config.split > 1 and config.stream_k):
         raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
+    if config.reduce and config.split < 2:
+        raise InputError(f"{where}: reduce adds pieces of k, there is one; nearest: split 2 reduce")
     threads = config.warps * WARP_SIZE
     if threads > spec.sm.max_threads_per_cta:
         raise InputError(f"{where}: {threads} threads a CTA, {spec.name} has {spec.sm.max_threads_per_cta}")
@@ -275,10 +291,13 @@ def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, wh
 def build(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, op: Gemm) -> Program:
     """The program of one kernel; `check` has passed."""
     writer = Writer(p, spec, config, inner)
-    tensors = [p.a.tensor, p.b.tensor, p.c]
+    tensors, kernels = [p.a.tensor, p.b.tensor, p.c], [writer.kernel()]
     if writer.partials is not None:
         tensors.append(writer.partials)
-    return Program(str(op), tuple(tensors), (writer.kernel(),), str(config), {"config": config})
+    if config.reduce:
+        assert writer.partials is not None
+        kernels.append(splitk.reduction(p, spec, writer.partials))
+    return Program(str(op), tuple(tensors), tuple(kernels), str(config), {"config": config})
 
 
 @dataclass(frozen=True)
@@ -374,7 +393,7 @@ class Writer:
         self.registers = registers(p, c, inner)
         self.k = KernelBuilder(
             f"gemm_{c}".replace(" ", "_"), (self.plan.workers, 1, 1), code_bytes=_code_bytes(config, inner),
-            flags=self.plan.shared_tiles,
+            flags=0 if config.reduce else self.plan.shared_tiles,
         )  # fmt: skip
         self.copies = (self._copy("a", p.a, c.tile_m), self._copy("b", p.b, c.tile_n))
         self.acc = RegisterTile("acc", (c.warp_m, c.warp_n), p.acc)
@@ -385,7 +404,11 @@ class Writer:
             )
             for i in range(1 if inner.streams else 2)
         ]
-        self.partials = scratch(self.plan, 1, c.tile_m, c.tile_n, p.acc)
+        self.pieces = self.plan.workers // self.plan.tiles
+        if c.reduce:
+            self.partials: GlobalTensor | None = splitk.parts(p, self.pieces)
+        else:
+            self.partials = scratch(self.plan, 1, c.tile_m, c.tile_n, p.acc)
         self.parts = c.tile_k // inner.part_k
         across = c.tile_m // c.warp_m
         self.row, self.col = WARP % across * c.warp_m, WARP // across * c.warp_n
@@ -415,18 +438,36 @@ class Writer:
             with self.plan.units(r, CTA_X) as piece:
                 unit = self._resolved(r, piece)
                 self._main_loop(r, unit)
-                pieces = [Piece(self.acc, self.row, self.col)]
-                if self.partials is not None:
-                    fixup = Fixup(self.partials, CTA_X, 1, unit.tile_index, self.config.warps)
-                    fixup.store(r, unit, pieces)
-                with owner_only(r, unit):
-                    if self.partials is not None:
-                        fixup.add(r, unit, pieces)
-                    self._epilogue(r, unit)
+                if self.config.reduce:
+                    self._store_part(r, unit)
+                else:
+                    self._finish(r, unit)
                 if self.config.stream_k:
                     # The next tile's copies overwrite buffers that slower warps still use.
                     r.bar_sync(0, self.config.warps)
         return self.k.build()
+
+    def _finish(self, r: RoleBuilder, unit: Unit) -> None:
+        """The result of a whole tile; of a piece its sums, which the tile's owner adds to its own."""
+        pieces = [Piece(self.acc, self.row, self.col)]
+        if self.partials is not None:
+            fixup = Fixup(self.partials, CTA_X, 1, unit.tile_index, self.config.warps)
+            fixup.store(r, unit, pieces)
+        with owner_only(r, unit):
+            if self.partials is not None:
+                fixup.add(r, unit, pieces)
+            self._epilogue(r, unit)
+
+    def _store_part(self, r: RoleBuilder, unit: Unit) -> None:
+        """The sums of a piece, for the second kernel."""
+        c, width = self.config, DTYPE_BYTES[self.p.acc]
+        assert self.partials is not None
+        self.inner.epilogue.write(r)
+        row, col = unit.tile.m * c.tile_m + self.row, unit.tile.n * c.tile_n + self.col
+        vector = max(width, min(row_alignment(self.partials), self.inner.held_values * width))
+        count = ceil_div(c.warp_m * c.warp_n * width, WARP_SIZE * vector)
+        box = self.partials[CTA_X % self.pieces, unit.tile.batch, row : c.warp_m, col : c.warp_n]  # type: ignore[misc]
+        r.stg(box, self.acc.whole, count, vector_bytes=vector)
 
     @staticmethod
     def _resolved(r: RoleBuilder, unit: Unit) -> Unit:
@@ -675,14 +716,9 @@ class Writer:
         row, col = unit.tile.m * c.tile_m + self.row, unit.tile.n * c.tile_n + self.col
         if p.op.adds:
             self._add_result(r, row, col, unit)
-        values = c.accumulators
         if self.inner.scales and p.acc == "fp32":
-            r.run("fmul", values, dtype="fp32")
-        convert = 0
-        if p.out != p.acc:
-            # Packed conversions take two values; the older units, on the transcendental pipe, one.
-            packed = 1 if self.spec.instruction("cvt", p.out).pipe == "xu" else 2
-            convert = ceil_div(values, packed)
+            r.run("fmul", c.accumulators, dtype="fp32")
+        if convert := splitk.conversions(p, self.spec, c.accumulators):
             r.run("cvt", convert, dtype=p.out)
         width = DTYPE_BYTES[p.out]
         region = self._staging()
@@ -750,10 +786,11 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     if p.op.adds:
         epilogue += f.load_latency + transfer(store_bytes, f.read_rate)
     side_m, side_n = round_shape(tiles_m, tiles_n, c.group, min(resident, tiles))
-    return Work(
+    pieces = 1 if c.reduce else min(c.split, steps)
+    whole = Work(
         tiles=tiles,
         steps=steps,
-        ctas=tiles * min(c.split, steps),
+        ctas=tiles * pieces,
         resident=resident,
         persistent=False,
         busy=busy,
@@ -767,7 +804,7 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         epilogue=epilogue,
         overlapped=False,
         store_bytes=store_bytes,
-        cuts=min(c.split, steps),
+        cuts=pieces,
         stream=c.stream_k and tiles % resident > 0,
         partial_bytes=c.tile_m * c.tile_n * 4,
         fetches=partial(fetches, ((c.warp_m, c.warp_n),)),
@@ -778,3 +815,4 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         result_bytes=p.batch * p.m * p.n * out_width * (2 if p.op.adds else 1),
         shared=shared if inner.streams else 0,
     )
+    return splitk.work(whole, p, f, min(c.split, steps)) if c.reduce else whole
