@@ -282,6 +282,13 @@ def test_addresses_that_come_from_an_array_whose_content_is_given() -> None:
 
 def tma_matmul(m: int, n: int, k: int, rows: int = 0) -> Launch:
     """A product in tiles of 64 x 64 x 64; rows: of a, where that has fewer than m."""
+    made = tma_launch(m, n, k, rows)
+    made.run()
+    return made
+
+
+def tma_launch(m: int, n: int, k: int, rows: int = 0) -> Launch:
+    """The same, not yet run."""
 
     def tensor_map(name: str, extents: tuple[int, int]) -> TensorMap:
         return TensorMap(name, 2, extents[::-1], (2, 2 * extents[1]), (64, 64))
@@ -293,9 +300,7 @@ def tma_matmul(m: int, n: int, k: int, rows: int = 0) -> Launch:
         values += [tensor_map(name, shape), *shape, shape[1], 1]
     compiled = read_compiled(str(FOLDER / "matmul_tma.sm90.sass"))
     program = sass_program(compiled, (m // 64, n // 64, 1), (128, 1, 1), (*values, k), arrays, 49176, "test")
-    made = Device(machine("h100-sxm"), cold_launch=False).build(program.kernels[0], program.addresses())
-    made.run()
-    return made
+    return Device(machine("h100-sxm"), cold_launch=False).build(program.kernels[0], program.addresses())
 
 
 def test_a_product_by_tensor_maps_moves_whole_tiles_and_multiplies_all() -> None:
@@ -398,6 +403,14 @@ def test_banks_conflict_by_the_addresses_of_lanes(shift: int, conflicts: int) ->
     assert run.result.counters["shared_ticks"] == 256 * (1 + conflicts)
 
 
+@pytest.mark.parametrize(("form", "conflicts"), [(".X4", 0), (".X8", 1), (".X16", 3)])
+def test_a_register_of_an_address_may_be_scaled(form: str, conflicts: int) -> None:
+    run = launch(written("S2R R0, SR_LANEID; write=0", f"LDS R4, [R0{form}+0x40]; write=1 wait=1"), shared=0x240)
+    assert run.result.counters["shared_conflict_ticks"] == 256 * conflicts
+    with pytest.raises(InputError, match=r"address \[R0.X32\] is not understood"):
+        launch(written("LDS R4, [R0.X32]"), shared=64)
+
+
 def test_shared_memory_that_the_cta_does_not_have_is_refused() -> None:
     with pytest.raises(InputError, match="shared address 0x40 lies outside of the CTA's 0x0 to 0x40"):
         launch(written("MOV R0, 0x40", "LDS R4, [R0]; write=1"), shared=64)
@@ -493,6 +506,32 @@ def test_matmul_computes_and_stores_all_of_its_product(name: str, board: str, sh
     assert counters["macs_tensor"] == m * n * k
     assert counters["global_write_bytes"] == 2 * m * n
     assert counters["global_read_bytes"] == 2 * (m * k * (n // 64) + k * n * (m // 64))
+
+
+@pytest.mark.parametrize("maps", [False, True])
+def test_what_runs_ahead_of_other_events_changes_nothing(maps: bool) -> None:
+    """Steps of a cycle let no sub-core run ahead of the others."""
+    whole, stepped = (tma_launch(128, 128, 128) if maps else matmul_launch() for _ in range(2))
+    whole.run()
+    tick = 0
+    while stepped.advance(tick) >= 0:
+        tick += 256
+    stepped.run()
+    counters = [dict(run.result.counters) for run in (whole, stepped)]
+    assert counters[0].pop("events") < counters[1].pop("events")
+    assert counters[0] == counters[1]
+    assert whole.last_warp_tick == stepped.last_warp_tick
+    np.testing.assert_array_equal(whole.program.spent, stepped.program.spent)
+
+
+def matmul_launch() -> Launch:
+    """Four tiles of a product, not yet run."""
+    arrays = tuple(GlobalTensor(name, (128 * 128,), "fp16", (1,)) for name in "abc")
+    program = sass_program(
+        read_compiled(str(FOLDER / "matmul.sm80.sass")), (2, 2, 1), (128, 1, 1),
+        (*(Pointer(name) for name in "abc"), 128, 128, 128), arrays, 16384, "test",
+    )  # fmt: skip
+    return Device(machine(), cold_launch=False).build(program.kernels[0], program.addresses())
 
 
 def test_a_masked_edge_of_a_matmul_reads_and_writes_only_what_is_inside() -> None:

@@ -135,6 +135,14 @@ def test_matrices_go_to_shared_memory_and_come_back(count: int) -> None:
     assert replay.violations == []
 
 
+def test_a_scaled_address_is_where_it_says() -> None:
+    replay = one(
+        "S2R R0, SR_LANEID", "IADD3 R1, R0, 0x9, RZ", "STS [R0.X4+0x8], R1", "SHF.L.U32 R2, R0, 0x2, RZ",
+        "LDS R3, [R2+0x8]", "ISETP.NE.AND P0, PT, R1, R3, PT", "@P0 LDS R3, [0x200]", shared=0x200,
+    )  # fmt: skip
+    assert replay.violations == []
+
+
 def test_what_is_wrong_is_told_with_its_line() -> None:
     assert (
         "line 1): LDS R4, [RZ]: CTA (0, 0, 0): reads shared memory that nothing has written"

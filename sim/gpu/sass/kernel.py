@@ -27,6 +27,7 @@ from sim.gpu.sass.opcodes import opcode_of
 from sim.gpu.sass.tables import (
     LANES,
     LOCAL_BYTES,
+    PATTERNS,
     WAITING,
     Cell,
     Fault,
@@ -150,7 +151,7 @@ class SassKernel(OwnLoopKernel):
             covered=np.zeros((2 * LANES, 4), dtype=np.int64),
             spent=np.zeros((rows, len(Reason)), dtype=np.int64),
             issued=np.zeros((rows, 2), dtype=np.int64),
-            patterns=np.full((rows, LANES + 2), -1, dtype=np.int64),
+            patterns=np.full((rows * PATTERNS, LANES + 2), -1, dtype=np.int64),
             fault=np.zeros(Fault.WIDTH, dtype=np.int64),
             trace=np.zeros((0, Traced.WIDTH), dtype=np.int64),
             trace_first=np.zeros(1, dtype=np.int64),

@@ -23,14 +23,14 @@ from sim.gpu.engine.fetch import fetch_code
 from sim.gpu.engine.global_memory import LoadStore, LoadStoreFigure
 from sim.gpu.engine.own_loop import STOPPED
 from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.policies import priority_of, rank_of
+from sim.gpu.engine.policies import Policy, SchedulerFigure, priority_of, rank_of
 from sim.gpu.engine.port import Port
 from sim.gpu.engine.record import log_op
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.tma import BulkGroups, load_lines, store_lines
 from sim.gpu.engine.tree import FAR, ID_BITS, ID_MASK, NEVER, PARKED, SCHEDULED, TIME_SHIFT, leaf_of, set_due
 from sim.gpu.engine.tree import Turn as Event
-from sim.gpu.engine.warp import Warp, add_ready, operands_ready
+from sim.gpu.engine.warp import Block, Warp, add_ready, operands_ready
 from sim.gpu.lower.tables import N_VECTOR_PIPES, Pipe
 from sim.gpu.sass.bulk import move_box, queue_room, synchronise, wait_stores
 from sim.gpu.sass.flow import ENDED, active, following
@@ -56,6 +56,11 @@ _SHARED_UNITS = 1 << Unit.LDS | 1 << Unit.STS | 1 << Unit.LDSM | 1 << Unit.STSM
 _GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS
 _TMA_UNITS = 1 << Unit.UTMALDG | 1 << Unit.UTMASTG
 _FLOW_UNITS = 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.EXIT
+_OWN_UNITS = (
+    1 << Unit.MATH | 1 << Unit.UNIFORM | 1 << Unit.SPECIAL | 1 << Unit.SHUFFLE | 1 << Unit.NOTE
+    | 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.COMMIT | 1 << Unit.GWAIT
+)  # fmt: skip
+"""Whose instructions neither change nor read what other sub-cores do."""
 
 
 @inner(inline=True)
@@ -161,26 +166,70 @@ def _free(x, st, s, pipe):
 
 @inner
 def _choose(p, x, st, s, sm, t):
-    """The place of the warp of a sub-core that issues at tick `t`, -1 for none."""
-    best, first = -1, 64
+    """The place of the warp of a sub-core that issues at tick `t`, -1 for none. Of two to which the policy gives the
+    same place the older one: it has few places."""
+    best, first, oldest = -1, 64, FAR
     base = sm * p[Chip.WARPS_PER_SM] + s - sm * p[Chip.SUB_CORES]
     for i in range(x.turns.shape[1]):
         if _earliest(p, x, st, s, i) <= t:
             w = base + i * p[Chip.SUB_CORES]
-            priority = priority_of(p, st, s, sm, w, rank_of(p, st, w), x.turns[s, i, Turn.PIPE])
-            if priority < first:
-                best, first = i, priority
+            rank = rank_of(p, st, w)
+            priority = priority_of(p, st, s, sm, w, rank, x.turns[s, i, Turn.PIPE])
+            if priority < first or (priority == first and rank < oldest):
+                best, first, oldest = i, priority, rank
     return best
 
 
 @inner
-def _sub_core(p, x, st, ms, mem, s, t):
-    """The event of a sub-core: one instruction issues. Returns the tick of its next event, FAR for none."""
+def _sub_core(p, x, st, ms, mem, s, t, until):
+    """The event of a sub-core: an instruction issues, and those that follow as long as they concern nobody else and
+    nobody else can concern them. Returns the tick of its next event, FAR for none."""
     sm = s // p[Chip.SUB_CORES]
+    border = -1
+    tick = t
+    while True:
+        following = _turn(p, x, st, ms, mem, s, sm, tick, tick > t)
+        if following == tick or following > until:
+            return following
+        if border < 0:
+            border = min(until + 1, _undisturbed(p, x, st, s, sm, t))
+        if following >= border:
+            return following
+        tick = following
+
+
+@inner(inline=True)
+def _undisturbed(p, x, st, s, sm, t):
+    """Tick before which no event from `t` on can let another warp of a sub-core issue: warps that wait at a barrier go
+    on so much behind it, and those of a new CTA begin so much behind its start."""
+    if p[SchedulerFigure.POLICY] > Policy.OLDEST:  # which may look at other warps of the SM
+        return t
+    border = FAR
+    base = sm * p[Chip.WARPS_PER_SM] + s - sm * p[Chip.SUB_CORES]
+    for i in range(x.turns.shape[1]):
+        if x.turns[s, i, Turn.READY] >= FAR:
+            w = base + i * p[Chip.SUB_CORES]
+            begins = st.tree[leaf_of(p, sm, w - sm * p[Chip.WARPS_PER_SM])]
+            latency = min(p[BarrierFigure.SYNC_LATENCY], p[CtaFigure.LAUNCH_LATENCY])
+            if x.scalars[w, Scalar.PARKED] != 0:
+                if st.warps[w, Warp.BLOCK] != Block.MBARRIER:
+                    return t
+                latency = p[BarrierFigure.WAIT_LATENCY]
+            border = min(border, t + latency)
+            border = border if begins == NEVER else min(border, begins >> TIME_SHIFT)
+    return border
+
+
+@inner
+def _turn(p, x, st, ms, mem, s, sm, t, ahead):
+    """The instruction of a sub-core that issues at tick `t`; ahead: of other events, so that it must be one of its own.
+    Returns the tick of the next one, FAR for none, `t` where it has to wait for them."""
     i = _choose(p, x, st, s, sm, t)
     if i >= 0:
         w = sm * p[Chip.WARPS_PER_SM] + s - sm * p[Chip.SUB_CORES] + i * p[Chip.SUB_CORES]
         row = st.warps[w, Warp.PROGRAM_COUNTER]
+        if ahead and (_OWN_UNITS >> x.code[row, Cell.UNIT]) & 1 == 0:
+            return t
         room = _room(p, x, st, s, sm, t, row)
         if room > t:
             reason = Reason.LG_THROTTLE if (_GLOBAL_UNITS >> x.code[row, Cell.UNIT]) & 1 else Reason.MIO_THROTTLE
@@ -494,7 +543,7 @@ def _advance(p, x, st, ms, mem, until):
             s = component - x.launch[Launched.FIRST_SUB_CORE]
             sm = s // p[Chip.SUB_CORES]
             leaf = leaf_of(p, sm, p[Chip.WARPS_PER_SM] + 3 + s - sm * p[Chip.SUB_CORES])
-            tick = _sub_core(p, x, st, ms, mem, s, t)
+            tick = _sub_core(p, x, st, ms, mem, s, t, until)
             set_due(tree, leaf, NEVER if tick >= FAR else (tick << TIME_SHIFT) | (32 << ID_BITS) | component)
             if x.fault[Fault.KIND] != FaultKind.NONE:
                 return STOPPED

@@ -204,6 +204,7 @@ class _Row:
         if form.opcode.unit is Unit.LDGSTS:
             shared = form.addresses[0]
             row[Cell.SOURCE], row[Cell.SOURCE_OFFSET] = shared.index, shared.value
+            row[Cell.SOURCE_SHIFT] = shared.shift
             row[Cell.SOURCE_UNIFORM] = shared.uniform if shared.uniform >= 0 else -1
         of_warp = form.opcode.unit in (Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS)
         self._address(form.addresses[-1], of_warp)
@@ -215,7 +216,7 @@ class _Row:
 
     def _address(self, address: Operand, of_warp: bool) -> None:
         row = self.row
-        row[Cell.ADDRESS], row[Cell.ADDRESS_WIDE] = address.index, address.wide
+        row[Cell.ADDRESS], row[Cell.ADDRESS_WIDE], row[Cell.ADDRESS_SHIFT] = address.index, address.wide, address.shift
         row[Cell.ADDRESS_UNIFORM] = address.uniform if address.uniform >= 0 else -1
         row[Cell.ADDRESS_UNIFORM_WIDE] = of_warp and (address.uniform_wide or address.unsigned)
         row[Cell.OFFSET] = address.value

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import inner
+from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
 from sim.gpu.engine.boxes import CHUNK
 from sim.gpu.engine.cp_async import CpAsyncFigure, CpAsyncGroups
@@ -23,6 +24,7 @@ from sim.gpu.lower.tables import Kind, Pipe
 from sim.gpu.sass.tables import (
     LANES,
     LOCAL_BYTES,
+    PATTERNS,
     WAITING,
     Cell,
     Fault,
@@ -73,8 +75,9 @@ def locate(x, w, row):
             low, high = x.registers[w, register, lane], x.registers[w, register + 1, lane]
             addresses[0, lane] = base + (int(low) | int(high) << 32)
     else:
+        shift = code[row, Cell.ADDRESS_SHIFT]
         for lane in range(LANES):
-            addresses[0, lane] = base + int(x.registers[w, register, lane])
+            addresses[0, lane] = base + (int(x.registers[w, register, lane]) << shift)
 
 
 @inner
@@ -149,29 +152,43 @@ def _release(x, st, w, row, done, read, reason):
 def _waves(x, st, w, row, mask):
     """Wavefronts of the access whose addresses are there, and how few it would take without conflicts.
 
-    Conflicts depend on the distances between addresses, which mostly are those of the last time.
+    Conflicts depend on the distances between addresses, which mostly have been there before: warps and steps of a loop
+    have one of a few.
     """
     code, addresses, patterns = x.code, x.addresses, x.patterns
     size, matrices = code[row, Cell.BYTES], code[row, Cell.MATRICES]
     lanes = 8 * matrices if matrices > 0 else LANES
     base = addresses[0, 0]
-    same = patterns[row, _PATTERN_MASK] == mask
+    place = row * PATTERNS + _pattern_of(addresses, base, lanes)
+    changed = patterns[place, _PATTERN_MASK] ^ mask
     for lane in range(lanes):
-        delta = addresses[0, lane] - base
-        same = same and patterns[row, _PATTERN_FIRST + lane] == delta
-        patterns[row, _PATTERN_FIRST + lane] = delta
+        changed |= patterns[place, _PATTERN_FIRST + lane] ^ (addresses[0, lane] - base)
     _judge_shared(x, st, w, row, mask, lanes, size)
     width = max(size, 4)
     least = matrices if matrices > 0 else max(1, LANES * width // (4 * x.launch[Launched.BANKS]))
-    if not same:
-        patterns[row, _PATTERN_MASK] = mask
+    if changed != 0:
+        patterns[place, _PATTERN_MASK] = mask
+        for lane in range(lanes):
+            patterns[place, _PATTERN_FIRST + lane] = addresses[0, lane] - base
         granule = 16 if matrices > 0 else width
         group = max(1, 4 * x.launch[Launched.BANKS] // granule)
         waves = 0
         for first in range(0, lanes, group):
             waves += _conflicts(x, mask, first, min(group, lanes - first), granule, matrices > 0)
-        patterns[row, _PATTERN_WAVES] = max(1, waves)
-    return patterns[row, _PATTERN_WAVES], min(least, patterns[row, _PATTERN_WAVES])
+        patterns[place, _PATTERN_WAVES] = max(1, waves)
+    return patterns[place, _PATTERN_WAVES], min(least, patterns[place, _PATTERN_WAVES])
+
+
+@inner(inline=True)
+def _pattern_of(addresses, base, lanes):
+    """Which of a row's places keeps a pattern: by the distances to lanes 1, 2, 4, 8 and 16, which tell permutations of
+    rows of a tile apart."""
+    mixed = 0
+    lane = 1
+    while lane < lanes:
+        mixed = 3 * mixed + addresses[0, lane] - base
+        lane *= 2
+    return (mixed >> 4 ^ mixed >> 8) & (PATTERNS - 1)
 
 
 @inner
@@ -267,6 +284,14 @@ def _interleave(x, w, size):
 def _judge_global(x, st, w, row, mask):
     """Stops the run at a lane whose address lies in no array, or is no multiple of its size."""
     size, ranges, addresses = x.code[row, Cell.BYTES], x.ranges, x.addresses
+    first = addresses[0, lowest_bit(mask)]
+    least, most, bits = first, first, 0
+    for lane in range(LANES):
+        address = addresses[0, lane] if (mask >> lane) & 1 else first
+        least, most, bits = min(least, address), max(most, address), bits | address
+    for k in range(ranges.shape[0]):  # mostly all lie in one array
+        if bits & (size - 1) == 0 and least >= ranges[k, 0] and most + size <= ranges[k, 1]:
+            return
     for lane in range(LANES):
         if (mask >> lane) & 1:
             address = addresses[0, lane]
@@ -419,8 +444,9 @@ def write_copies(p, x, st, w, sm, t, row, mask):
     base = code[row, Cell.SOURCE_OFFSET]
     if uniform >= 0:
         base += x.scalars[w, Scalar.UNIFORM + uniform]
+    shift = code[row, Cell.SOURCE_SHIFT]
     for lane in range(LANES):
-        x.addresses[0, lane] = base + (int(x.registers[w, register, lane]) if register >= 0 else 0)
+        x.addresses[0, lane] = base + (int(x.registers[w, register, lane]) << shift if register >= 0 else 0)
         if x.trace.shape[0] > 0:  # which a trace does not tell: side by side
             x.addresses[0, lane] = x.launch[Launched.SHARED_BEGIN] + lane * code[row, Cell.BYTES]
     waves, least = _waves(x, st, w, row, mask)

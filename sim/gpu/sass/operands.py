@@ -34,7 +34,8 @@ class Operand:
     offset in the bank; of an address what is added to its registers.
 
     negated: minus, or not of a predicate. inverted: `~`. wide: 64 bits (`R2.64`). uniform: uniform register of an
-    address, -2 none. unsigned: the register of an address is 32 bits wide beside a uniform base.
+    address, -2 none. unsigned: the register of an address is 32 bits wide beside a uniform base. shift: bits by which
+    the register of an address is shifted (`R2.X16`).
     """
 
     kind: Kind
@@ -49,8 +50,11 @@ class Operand:
     uniform: int = -2
     uniform_wide: bool = False
     unsigned: bool = False
+    shift: int = 0
 
 
+_SHIFTS = {".X4": 2, ".X8": 3, ".X16": 4}
+_ADDRESS_FORMS = {"", ".64", ".U32", *_SHIFTS}
 _REGISTER = re.compile(r"(U?)R(\d+|Z)((?:\.\w+)*)")
 _PREDICATE = re.compile(r"(U?)P(\d|T)((?:\.\w+)*)")
 _CONSTANT = re.compile(r"c\[(0x[0-9a-f]+)\]\[(0x[0-9a-f]+)\]((?:\.\w+)*)")
@@ -103,19 +107,22 @@ def read_operand(text: str, floating: bool) -> Operand:
 def _address(whole: str) -> Operand:
     """`[R2.64+0x10]`, `[R3+UR4]`, `desc[UR22][R26.64]`."""
     inside = whole.rpartition("[")[2].rstrip("]")
-    index, uniform, value = -1, -2, 0
+    index, uniform, value, shift = -1, -2, 0, 0
     wide = unsigned = uniform_wide = False
     for part in inside.replace("+-", "+~").split("+"):
         if match := _REGISTER.fullmatch(part):
-            number = -1 if match[2] == "Z" else int(match[2])
+            number, form = -1 if match[2] == "Z" else int(match[2]), match[3].removesuffix(".reuse")
+            if form not in _ADDRESS_FORMS or (match[1] and form in _SHIFTS):
+                raise InputError(f"address {whole} is not understood")
             if match[1]:
-                uniform, uniform_wide = number, ".64" in match[3]
+                uniform, uniform_wide = number, form == ".64"
             else:
-                index, wide, unsigned = number, ".64" in match[3], ".U32" in match[3]
+                index, wide, unsigned, shift = number, form == ".64", form == ".U32", _SHIFTS.get(form, 0)
         elif _HEX.fullmatch(part.lstrip("~-")):
             value += -int(part.lstrip("~-"), 16) if part[0] in "~-" else int(part, 16)
         else:
             raise InputError(f"address {whole} is not understood")
     return Operand(
-        Kind.ADDRESS, whole, index, value, wide=wide, uniform=uniform, uniform_wide=uniform_wide, unsigned=unsigned
-    )
+        Kind.ADDRESS, whole, index, value, wide=wide, uniform=uniform, uniform_wide=uniform_wide, unsigned=unsigned,
+        shift=shift,
+    )  # fmt: skip

@@ -182,7 +182,7 @@ class WarpValues:
         """Addresses of the lanes."""
         found = np.full(LANES, operand.value, dtype=np.int64)
         if operand.index >= 0:
-            found += self.registers[operand.index]
+            found += self.registers[operand.index].astype(np.int64) << operand.shift
             if operand.wide:
                 found += self.registers[operand.index + 1].astype(np.int64) << 32
         if operand.uniform >= 0:

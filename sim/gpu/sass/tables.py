@@ -11,6 +11,8 @@ SCOREBOARDS = 6
 WAITING = 4
 """Accesses that wait in a sub-core for its address unit: arXiv 2503.20481, section 5 (RTX A6000) finds that five issue
 back to back, one of which the unit works on."""
+PATTERNS = 8
+"""Of addresses in shared memory that are kept for an instruction, a power of two."""
 LOCAL_BYTES = 1 << 16
 """Local memory of a lane; its stack grows down from there."""
 STACK = 16
@@ -159,7 +161,9 @@ class Cell(IntEnum):
     LOCAL = 52  # 1: an access of local memory
     DIMS = 53  # of a box
     KEEPS = 54  # 1: a load, on whose values addresses or branches depend
-    WIDTH = 55
+    ADDRESS_SHIFT = 55  # bits by which the register of an address is shifted: R2.X16
+    SOURCE_SHIFT = 56
+    WIDTH = 57
 
 
 class Mode(IntEnum):
@@ -295,7 +299,7 @@ class SassProgram(NamedTuple):
     covered: np.ndarray  # (64, 4): bytes of each sector that a store writes
     spent: np.ndarray  # (rows, reasons): ticks of warps by the instruction that they wait to issue
     issued: np.ndarray  # (rows, 2): how often, active lanes
-    patterns: np.ndarray  # (rows, 34): of shared accesses: lanes, wavefronts, distances of addresses
+    patterns: np.ndarray  # (rows * PATTERNS, 34): of shared accesses: lanes, wavefronts, distances of addresses
     fault: np.ndarray  # by Fault
     trace: np.ndarray  # (instructions, Traced.WIDTH) of all warps; empty where they execute the code
     trace_first: np.ndarray  # (CTAs * warps + 1): where each warp's begin
