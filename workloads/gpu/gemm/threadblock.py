@@ -63,6 +63,8 @@ from workloads.ops import Gemm
 WARP_SIZE = 32
 RESULT_COLUMNS = 32
 """Columns of C that a warp fetches at once where it adds to them."""
+PRODUCT_COLUMNS = 8
+"""Columns of one product of the tensor cores, of every shape."""
 
 
 @dataclass(frozen=True)
@@ -505,15 +507,10 @@ class Writer:
             return copy.tile[stage, 0 : copy.columns, share : copy.rows].T  # type: ignore[misc]
         return copy.tile[stage, share : copy.rows, 0 : copy.columns]  # type: ignore[misc]
 
-    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, reuse: bool = False) -> None:
-        """Starts the copies of k step `k` of this piece, to registers or (cp.async) to buffer `stage`.
-
-        reuse: the buffer has just been read.
-        """
+    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr) -> None:
+        """Starts the copies of k step `k` of this piece, to registers or (cp.async) to buffer `stage`."""
         depth = (unit.k_begin + k) * self.config.tile_k
         for copy in self.copies:
-            if reuse:
-                r.bar_sync(0, self.config.warps)
             mix = overhead.mix(alu=self.inner.per_copy.alu * copy.count)
             vector = copy.operand.vector_bytes
             with self._copying(r, copy):
@@ -605,20 +602,46 @@ class Writer:
             ahead = k + (c.stages - 1)
             for part in range(self.parts):
                 accumulate = k > 0 if part == 0 else Const(1)
+                if c.reuse and part == refill:
+                    self._refill(r, unit, k, accumulate)
+                    continue
+                # What waits at the barrier cannot multiply: nothing of a part before one is left to do there.
+                if c.reuse:
+                    spread = self._quarters(3) if (part + 1) % self.parts == refill else c.warp_n
+                else:
+                    spread = c.warp_n // 2 if part == last - 1 else c.warp_n
+                mix: Mix = ()
                 if part == last:
                     self._hand_over(r, following)
-                    self._multiply(r, part, 0, c.warp_n, accumulate, spread=True, mix=self.inner.step.mix)
-                elif part == last - 1:
-                    # What waits at the barrier cannot multiply: nothing of this part is left to do there.
-                    self._multiply(r, part, 0, c.warp_n // 2, accumulate, spread=True)
-                else:
-                    self._multiply(r, part, 0, c.warp_n, accumulate, spread=True)
+                    mix = self.inner.step.mix
+                self._multiply(r, part, 0, spread, accumulate, spread=True, mix=mix)
                 self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
                 if part == refill:
                     with r.when(ahead < unit.k_trips):
-                        self._fetch(r, unit, ahead, ahead % c.buffers, c.reuse)
-                if part == last - 1:
-                    self._multiply(r, part, c.warp_n // 2, c.warp_n, accumulate)
+                        self._fetch(r, unit, ahead, ahead % c.buffers)
+                self._multiply(r, part, spread, c.warp_n, accumulate)
+
+    def _quarters(self, count: int) -> int:
+        """Columns of some quarters of a warp's tile, in whole products."""
+        return min(self.config.warp_n, ceil_div(count * self.config.warp_n, 4 * PRODUCT_COLUMNS) * PRODUCT_COLUMNS)
+
+    def _refill(self, r: RoleBuilder, unit: Unit, k: Expr, accumulate: Expr) -> None:
+        """The part of step `k` before its last, in which the buffer that is read in it is filled again.
+
+        A barrier, multiplies with the last loads of fragments between them, a barrier, multiplies with the copies
+        between them, as Triton's compiled loop has it.
+        """
+        c, part, ahead = self.config, self.parts - 2, k + (self.config.stages - 1)
+        cuts = [self._quarters(count) for count in range(5)]
+        r.bar_sync(0, c.warps)
+        self._multiply(r, part, cuts[0], cuts[1], accumulate, spread=True)
+        self._load_fragments(r, part + 1, k % c.buffers)
+        self._multiply(r, part, cuts[1], cuts[2], accumulate)
+        r.bar_sync(0, c.warps)
+        self._multiply(r, part, cuts[2], cuts[3], accumulate, spread=True)
+        with r.when(ahead < unit.k_trips):
+            self._fetch(r, unit, ahead, ahead % c.buffers)
+        self._multiply(r, part, cuts[3], cuts[4], accumulate)
 
     def _streamed_loop(self, r: RoleBuilder, unit: Unit) -> None:
         """One k step a trip, each one stream of multiplies and loads; the first and the last step stand alone.
@@ -670,7 +693,9 @@ class Writer:
         self._load_fragments(r, self.parts - 1, stage)
 
     def _multiply(self, r: RoleBuilder, part: int, begin: int, end: int, accumulate: Expr, **fields: Any) -> None:
-        """Columns `begin` to `end` of the warp tile, one part of a k step."""
+        """Columns `begin` to `end` of the warp tile, one part of a k step; nothing where there are none."""
+        if begin == end:
+            return
         a, b = self.fragments[part % 2]
         columns = end - begin
         self.inner.multiply(
