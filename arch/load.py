@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from arch.dram_standards import with_standards
 from arch.errors import InputError
+from arch.gemmini import GemminiSpec
 from arch.gpu import GpuSpec, Instruction
 from arch.library import chain, find, list_chips
 from arch.library import list_archs as list_archs
@@ -32,7 +33,7 @@ from arch.spec import Documents, MachineFile, MachineSpec
 from arch.tpu import TpuSpec
 from arch.units import CYCLES, Unit, word
 
-FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "tpu": TpuSpec, "rdu": RduSpec}
+FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "tpu": TpuSpec, "rdu": RduSpec, "gemmini": GemminiSpec}
 """Spec of each machine family, by the word after `family:` in a preset."""
 
 _COLUMNS = [word(name) for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]

@@ -61,6 +61,14 @@ def _rdu_workload(rng: random.Random) -> str:
     return rng.choice((f"gemm m={m} n={n} k={k}", f"softmax rows={m} cols={n} {dtype}", f"gelu n={m * n}"))
 
 
+def _gemmini_workload(rng: random.Random) -> str:
+    m, n, k = (rng.randint(1, 160) for _ in range(3))
+    size, c, r = rng.randint(4, 20), rng.choice((3, 16, 40)), rng.choice((1, 3))
+    stride = rng.choice((1, 2))
+    conv = f"conv2d n=1 c={c} h={size} w={size} k={n} r={r} s={r} stride={stride} pad={r // 2} out=int8"
+    return rng.choice((f"gemm m={m} n={n} k={k}", conv))
+
+
 def random_cases(seed: int, archs: tuple[str, ...] = ()) -> Iterator[RandomCase]:
     """Cases without end, the same ones for the same seed. archs: machines to draw from, by default all presets."""
     rng = random.Random(seed)
@@ -75,6 +83,8 @@ def random_cases(seed: int, archs: tuple[str, ...] = ()) -> Iterator[RandomCase]
             yield RandomCase(_tpu_workload(rng), arch)
         elif family == "rdu":
             yield RandomCase(_rdu_workload(rng), arch)
+        elif family == "gemmini":
+            yield RandomCase(_gemmini_workload(rng), arch)
         else:
             options: dict[str, Any] = {}
             if rng.random() < 0.2:

@@ -65,6 +65,11 @@ RUNS: dict[str, list[Run]] = {
         ("tpu-v4", (), "gemm m=64 n=256 k=256", {}),
         ("tpu-v4", (), "attention batch=1 heads=1 head_dim=64 seq=64 causal=1", {}),
     ],
+    "gemmini": [
+        ("gemmini", ("core.tile=300 cycles",), "gemm m=64 n=64 k=64", {}),
+        ("gemmini", (), "gemm m=64 n=64 k=64", {"schedule": "os"}),
+        ("gemmini", (), "conv2d n=1 c=16 h=8 w=8 k=32 r=3 s=3 pad=1", {"l2": "warm"}),
+    ],
     "rdu": [
         ("sn40l", (), "gemm m=128 n=128 k=128", {}),
         ("sn40l", (), "softmax rows=64 cols=256", {}),

@@ -13,7 +13,7 @@ PACKAGES = ("arch", "sim", "workloads")
 
 # The first rule whose prefix fits a module says which of our modules it may import. `*` stands for one name.
 # What lies above `workloads` is in `sim.app`, which nothing else imports but the lazy names of `sim` itself.
-ENGINES = ("sim.engine", "sim.memory", "sim.gpu", "sim.tpu", "sim.rdu", "sim.link", "sim.host")
+ENGINES = ("sim.engine", "sim.memory", "sim.gpu", "sim.tpu", "sim.rdu", "sim.link", "sim.host", "sim.gemmini")
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("arch", ("arch",)),
     ("sim.app.report", ("arch", "sim.app.report")),
@@ -25,8 +25,15 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sim.tpu", ("arch", "sim.engine", "sim.memory", "sim.tpu")),
     ("sim.rdu", ("arch", "sim.engine", "sim.memory", "sim.link", "sim.rdu")),
     ("sim.link", ("arch", "sim.engine", "sim.link")),
+    ("sim.gemmini", ("arch", "sim.engine", "sim.memory", "sim.gemmini")),
     ("sim", ("sim.app",)),
-    ("workloads", ("arch", "workloads", "sim.gpu.language", "sim.gpu.sass", "sim.tpu.program", "sim.rdu.program")),
+    (
+        "workloads",
+        (
+            *("arch", "workloads", "sim.gpu.language", "sim.gpu.sass"),
+            *("sim.tpu.program", "sim.rdu.program", "sim.gemmini.program"),
+        ),
+    ),
 )
 
 # Who may import an optional dependency: by extra.

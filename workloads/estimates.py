@@ -13,8 +13,9 @@ ERROR_PERCENT: Mapping[str, Mapping[str, int]] = {
     "gpu": {"gemm": 12, "conv2d": 12, "attention": 25},
     "tpu": {},
     "rdu": {},
+    "gemmini": {},
 }
-OTHERS_PERCENT: Mapping[str, int] = {"gpu": 40, "tpu": 25, "rdu": 40}
+OTHERS_PERCENT: Mapping[str, int] = {"gpu": 40, "tpu": 25, "rdu": 40, "gemmini": 40}
 """Of operators that have no figure of their own."""
 
 

@@ -77,6 +77,7 @@ UNITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "sim.memory.dram",
             "sim.link.collective",
         ),
+        "gemmini": ("sim.gemmini.machine", "sim.memory.dram"),
     }
 )
 """Modules that are units, by family."""
@@ -138,6 +139,20 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "unified_buffer.bandwidth",
             ),
             KERNELS: ("host.exp_ops",),
+            LOADER: ("dram.standard",),
+        },
+        "gemmini": {
+            APP: (
+                "accumulator.size",
+                "array.size",
+                "clock.boost",
+                "dma.bus",
+                "dram.bandwidth",
+                "dram.size",
+                "l2.size",
+                "scratchpad.size",
+            ),
+            KERNELS: ("reservation.executes",),
             LOADER: ("dram.standard",),
         },
         "rdu": {

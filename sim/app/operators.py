@@ -15,7 +15,7 @@ from sim.app.report.sections import Section
 from workloads import registry, written
 from workloads.ops import FUNCTIONS, GRAPHS, operator_class, operator_words, short_words
 
-FAMILIES = ("gpu", "tpu", "rdu")
+FAMILIES = ("gpu", "tpu", "rdu", "gemmini")
 WITHOUT_KERNELS: Mapping[str, tuple[str, ...]] = {
     "copy_h2d": ("gpu", "rdu"),
     "allreduce": ("gpu", "rdu"),
@@ -152,7 +152,7 @@ def examples(word: str) -> list[str]:
     return [f"tilewave run {text} --arch {_MACHINES[family]}" for family in schedules(cls.word)]
 
 
-_MACHINES = {"gpu": "h100-sxm", "tpu": "tpu-v1", "rdu": "sn40l"}
+_MACHINES = {"gpu": "h100-sxm", "tpu": "tpu-v1", "rdu": "sn40l", "gemmini": "gemmini"}
 
 _SIZES = "Whole numbers: 4096, 4_096, 4k (k, M and G are powers of 1024), 2**12."
 

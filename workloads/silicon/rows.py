@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,6 +18,7 @@ from arch.errors import InputError
 from arch.near import hint
 from workloads.ops import Attention, Gemm, Operator
 from workloads.parse import parse
+from workloads.silicon.firesim import is_firesim, records
 
 SILICON_CSV = Path(__file__).with_name("silicon.csv")
 """Operators of many sources."""
@@ -26,7 +27,14 @@ TABLES = (
     SILICON_CSV,
     *map(
         Path(__file__).with_name,
-        ("aic_gemm.csv", "aic_attention.csv", "aic_collectives.csv", "locked_clock_attention.csv", "pipeweave_fp8.csv"),
+        (
+            "aic_gemm.csv",
+            "aic_attention.csv",
+            "aic_collectives.csv",
+            "locked_clock_attention.csv",
+            "pipeweave_fp8.csv",
+            "gemmini_firesim.csv",
+        ),
     ),
 )
 """The reference rows that travel with the project, a file a family of sources."""
@@ -40,7 +48,8 @@ L2_STATES = ("cold", "warm", "mixed", "unknown")
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measurement. time_us and overhead_us are in microseconds; `shape` is the operator's keys as text. kind: of
-    the kernels that its source's environment says it ran; empty where `schedule` says it."""
+    the kernels that its source's environment says it ran; empty where `schedule` says it. overrides:
+    figures of the machine that a row states beside its preset."""
 
     machine: str
     op: str
@@ -55,6 +64,7 @@ class Row:
     source: str
     url: str
     kind: str = ""
+    overrides: tuple[str, ...] = ()
 
     @property
     def compared_us(self) -> float:
@@ -80,7 +90,7 @@ class Row:
         return f"{self.machine} {self.op} {self.dtype} {self.shape} ({self.schedule}, {self.source})"
 
 
-COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name != "kind")
+COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("kind", "overrides"))
 """Columns of the silicon schema."""
 
 Data = Literal["normal", "uniform", "zeros"]
@@ -188,6 +198,9 @@ def read_rows(path: str | Path = SILICON_CSV) -> list[Row]:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             header = list(reader.fieldnames or [])
+            if is_firesim(header):
+                lines = ((reader.line_num, record) for record in reader)
+                return [Row(**fields) for fields in records(path, lines)]
             missing = [column for column in COLUMNS if column not in header]
             if missing:
                 near = hint(missing[0], header, "; {} looks like it")
@@ -254,7 +267,7 @@ def _with_kinds(rows: Sequence[Row]) -> list[Row]:
 
 def _row(path: str | Path, line: int, record: Mapping[str, str | None]) -> Row:
     """One checked row."""
-    text = {column: (record[column] or "").strip() for column in COLUMNS}
+    text: dict[str, Any] = {column: (record[column] or "").strip() for column in COLUMNS}
     time_us = _number(path, line, "time_us", text.pop("time_us"))
     overhead_us = _number(path, line, "overhead_us", text.pop("overhead_us") or "0")
     if not time_us > 0:

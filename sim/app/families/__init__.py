@@ -21,4 +21,8 @@ def family_of(name: str) -> Family:
             from sim.app.families.rdu import Rdu
 
             return Rdu()
-    raise InputError(f"machines of family {name} cannot be run; families are gpu, tpu, rdu")
+        case "gemmini":
+            from sim.app.families.gemmini import Gemmini
+
+            return Gemmini()
+    raise InputError(f"machines of family {name} cannot be run; families are gpu, tpu, rdu, gemmini")

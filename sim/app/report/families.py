@@ -61,4 +61,8 @@ def family(name: str) -> FamilyReport:
             from sim.app.report import rdu
 
             return rdu
+        case "gemmini":
+            from sim.app.report import gemmini
+
+            return gemmini
     raise ValueError(f"no report is known of machines of family {name}")

@@ -1,0 +1,147 @@
+"""What a report says about a Gemmini alone: its mapping's traffic by level, and words about what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sim.app.report.figures import Figures
+from sim.app.report.sections import Section, bytes_text, percent, words
+from sim.app.report.verdict import WORTH_A_WORD
+
+if TYPE_CHECKING:
+    from sim.app.report.report import Report
+
+ENERGY_WITHOUT = "everything: no energies of this machine are published"
+"""What the energy of a run leaves out."""
+
+STALL_TITLE = "Where the cycles of the array and of both queues went"
+
+CAUSES = {
+    "load": "larger tiles, which bring less again, more requests on their way (dma.requests) or a nearer memory",
+    "entry": "rows of results as long as the array, or more entries (reservation.executes)",
+    "drain": "smaller last tiles, whose stores nothing hides",
+}
+"""What moves a cause of idle cycles of the array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A memory of the mapping. read, written: bytes in all. largest_bytes: that a tile holds there; 0: not counted."""
+
+    name: str
+    size_bytes: int
+    read_bytes: int
+    written_bytes: int
+    largest_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GemminiRun:
+    """What only a run on a Gemmini has. levels: from the array outwards."""
+
+    tiles: int
+    levels: Sequence[Level]
+
+
+def _runs(figures: Figures) -> list[GemminiRun]:
+    return [kernel.own for kernel in figures.kernels]
+
+
+def _levels(figures: Figures) -> list[Level]:
+    """Traffic of all kernels by level."""
+    found: list[Level] = []
+    for parts in zip(*(run.levels for run in _runs(figures)), strict=True):
+        first: Level = parts[0]
+        found.append(
+            Level(
+                first.name,
+                first.size_bytes,
+                sum(part.read_bytes for part in parts),
+                sum(part.written_bytes for part in parts),
+                max(part.largest_bytes for part in parts),
+            )
+        )
+    return found
+
+
+def utilisation(figures: Figures) -> float:
+    """Multiply-accumulates of the operator over those that the array could do in the time."""
+    return figures.share_of_peak
+
+
+def details(figures: Figures) -> dict[str, Any]:
+    """The family's object in a report."""
+    return {
+        "tiles": sum(run.tiles for run in _runs(figures)),
+        "utilisation": utilisation(figures),
+        "traffic": {
+            level.name: {"read_bytes": level.read_bytes, "written_bytes": level.written_bytes}
+            for level in _levels(figures)
+        },
+        "counts": dict(figures.counters),
+        "speed_of_light": figures.speed_of_light(),
+        "intensity": figures.intensity,
+    }
+
+
+def _mapping(report: Report) -> Section:
+    """Utilisation and traffic by level, as mapping tools print them."""
+    figures = report.figures
+    macs = figures.flops / 2
+    rows = [
+        (
+            level.name,
+            bytes_text(level.size_bytes),
+            bytes_text(level.read_bytes),
+            bytes_text(level.written_bytes),
+            f"{macs / max(1, level.read_bytes):.1f}",
+            f"{bytes_text(level.largest_bytes)} a tile" if level.largest_bytes else "",
+        )
+        for level in _levels(figures)
+    ]
+    tiles = sum(run.tiles for run in _runs(figures))
+    title = f"Mapping: {tiles:,} tiles, the array is used to {percent(utilisation(figures))}"
+    return Section(title, tuple(rows), ("level", "size", "read", "written", "MACs a byte read", "holds"))
+
+
+SECTIONS = (_mapping,)
+LAYER_COLUMNS = (("tiles", lambda figures: f"{sum(run.tiles for run in _runs(figures)):,}"),)
+draw = None
+
+
+def bound(figures: Figures) -> str:
+    """The sentence about the limiting unit."""
+    reached = figures.speed_of_light()
+    match figures.bound:
+        case "compute":
+            return (
+                f"The array is busy for {percent(reached.get('array pipe', 0.0))} of the cycles. A larger array or a "
+                "faster clock would move it; more memory bandwidth would not."
+            )
+        case "latency":
+            best = max(reached, key=lambda name: reached[name])
+            return (
+                f"No unit is near its peak (the busiest, {words(best)}, reaches {percent(reached[best])}): queues wait "
+                "for each other. Another mapping, or more commands and requests on their way, would move it."
+            )
+        case level:
+            return f"The {words(level)} is busy: {percent(reached[level])} of its bandwidth. A wider one would move it."
+
+
+def losses(figures: Figures) -> list[str]:
+    """A sentence about what the array waits for most."""
+    array = figures.stalls.get("array", {})
+    whole = sum(array.values())
+    waits = {cause: count for cause, count in array.items() if cause in CAUSES}
+    if not waits or not whole:
+        return []
+    cause = max(waits, key=lambda name: waits[name])
+    if waits[cause] / whole < WORTH_A_WORD:
+        return []
+    names = {"load": "loads", "entry": "a place in the reservation station", "drain": "the last stores"}
+    return [
+        f"The array waits for {names[cause]} in {percent(waits[cause] / whole)} of its cycles; it moves with "
+        f"{CAUSES[cause]}."
+    ]

@@ -1,0 +1,133 @@
+"""Gemmini: its mappings, what the queues wait for, and the RTL's cycles of layers on which nothing was calibrated."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from pathlib import Path
+
+import pytest
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim import simulate
+from sim.app.run import row_request, run
+from workloads.gemmini import conv, gemm
+from workloads.gemmini.mapping import CONVOLUTION, PRODUCT, Mapped
+from workloads.parse import parse
+from workloads.silicon import read_rows
+from workloads.silicon.firesim import records
+
+TABLE = Path(__file__).resolve().parents[2] / "workloads" / "silicon" / "gemmini_firesim.csv"
+CONV = "conv2d n=1 c=64 h=14 w=14 k=32 r=3 s=3 pad=1 out=int8"
+
+
+def cycles(workload: str, schedule: str = "ws", *overrides: str, l2: str = "cold") -> int:
+    return simulate(workload, "gemmini", schedule=schedule, set=overrides, l2=l2).to_dict()["cycles"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "schedule"),
+    [
+        ("gemm m=50 n=70 k=90", "ws"),
+        ("gemm m=50 n=70 k=90 batch=2 out=int8", "ws m=16 n=32 k=48 order=knm"),
+        ("gemm m=33 n=17 k=40", "os"),
+        ("conv2d n=2 c=20 h=9 w=11 k=24 r=3 s=3 pad=1", "ws p=4 q=5 k=16 c=16 order=knc"),
+        ("conv2d n=1 c=3 h=16 w=16 k=8 r=7 s=5 stride=2 pad=3 out=int8", "ws p=3 r=2"),
+    ],
+)
+def test_the_tiles_of_a_mapping_add_up_to_the_operator(workload: str, schedule: str) -> None:
+    report = simulate(workload, "gemmini", schedule=schedule, check=True)
+    assert report.to_dict()["check"]["passed"]
+
+
+def test_a_mapping_that_is_printed_gives_itself() -> None:
+    spec = load_arch("gemmini")
+    op = parse(CONV).with_defaults("int8")
+    found = conv.candidates(op, spec, "auto")  # type: ignore[arg-type]
+    assert len(found) > 3
+    for mapping, estimate in found:
+        assert conv.candidates(op, spec, str(mapping)) == [(mapping, estimate)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("workload", "size", "order"), [("gemm m=128 n=3072 k=768", (80, 80, 768), PRODUCT), (CONV, None, CONVOLUTION)]
+)
+def test_the_library_s_rule_is_one_of_the_mappings(workload: str, size: tuple[int, ...] | None, order: str) -> None:
+    spec, op = load_arch("gemmini"), parse(workload).with_defaults("int8")
+    (mapping, _), *others = (gemm if size else conv).candidates(op, spec, "ws")  # type: ignore[arg-type]
+    assert not others
+    assert mapping.order == order
+    assert size is None or tuple(mapping.sizes.values()) == size
+
+
+def test_the_library_s_tilings_are_those_of_the_table() -> None:
+    """Every tiling that the artifact printed follows from the rule; products round up to blocks there."""
+    spec = load_arch("gemmini")
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line["set"] == "both" and line["q"] != "1"]
+    for line in lines:
+        fields = records(TABLE, [(1, line)])[1]
+        op = parse(f"{fields['op']} {fields['shape']} dtype=int8").with_defaults("int8")
+        mapping: Mapped = conv.candidates(op, spec, "ws")[0][0]  # type: ignore[arg-type]
+        tile = mapping.sizes
+        assert "_".join(str(tile[name]) for name in "srqpck") + "_1" == line["auto_tiling"]
+
+
+def test_rtl_cycles_of_held_layers() -> None:
+    """Mean error of mappings on layers of ResNet-50 and BERT on which nothing was calibrated."""
+    rows = [row for row in read_rows(TABLE) if row.half == "held" and row.schedule == "mapping" and row.time_us < 700]
+    errors = [run(row_request(row)).time_ps * 1e-6 / row.time_us - 1 for row in rows]
+    assert len(errors) > 10
+    assert statistics.mean(map(abs, errors)) < 0.12
+
+
+def test_products_of_few_rows_wait_for_the_reservation_station() -> None:
+    """With 4 columns of results a product streams 4 rows, but only 8 pairs of commands are known at a time."""
+    wide, narrow = cycles(CONV, "ws q=14"), cycles(CONV, "ws q=4")
+    assert narrow > 1.4 * wide
+    assert cycles(CONV, "ws q=4", "reservation.executes=64") < 0.85 * narrow
+
+
+def test_two_tiles_hide_each_other_s_loads_and_one_after_the_other_does_not() -> None:
+    product = "gemm m=256 n=256 k=256"
+    stays = simulate(product, "gemmini", schedule="ws m=64 n=64 k=256", l2="warm").to_dict()
+    alone = simulate(product, "gemmini", schedule="os m=64 n=64 k=256", l2="warm").to_dict()
+    assert stays["cycles"] < 1.25 * 256**3 / 256
+    assert alone["cycles"] > 1.5 * stays["cycles"]
+
+
+def test_what_lies_in_the_caches_need_not_come_from_memory() -> None:
+    report = simulate(CONV, "gemmini", schedule="ws", l2="warm").to_dict()
+    assert report["gemmini"]["traffic"]["DRAM"]["read_bytes"] == 0
+    assert report["cycles"] < cycles(CONV)
+
+
+def test_small_requests_of_one_line_follow_each_other() -> None:
+    """Pixels of one channel share lines, whose set serves one request at a time."""
+    workload = "conv2d n=1 c=1 h=64 w=64 k=16 r=1 s=1 out=int8"
+    assert cycles(workload, "ws", "l2.set_busy=1 cycles") < 0.8 * cycles(workload, "ws")
+
+
+@pytest.mark.parametrize(
+    ("workload", "schedule", "said"),
+    [
+        (CONV, "ws x=3", "unknown word x=3"),
+        (CONV, "ws p=99", "1 to 14 of p"),
+        (CONV, "ws order=pp", "each of"),
+        (CONV, "os", "nearest: ws"),
+        ("gemm m=64 n=64 k=64", "wr", "begins with auto, ws or os"),
+        ("gemm m=4096 n=4096 k=64", "ws m=4096 n=4096", "rows of the"),
+        ("gemm m=64 n=64 k=64 dtype=bf16", "ws", "multiplies int8"),
+    ],
+)
+def test_a_wrong_schedule_says_what_is_wrong(workload: str, schedule: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        simulate(workload, "gemmini", schedule=schedule)
+
+
+def test_a_network_runs_layer_by_layer(tmp_path: Path) -> None:
+    file = tmp_path / "net.csv"
+    file.write_text("Layer,M,N,K,\na,32,32,32,\nb,16,64,32,\n", encoding="utf-8")
+    report = simulate(f"network file={file}", "gemmini").to_dict()
+    assert [layer["name"] for layer in report["layers"]] == ["a", "b"]
