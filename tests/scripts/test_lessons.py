@@ -203,6 +203,18 @@ def test_a_held_schedule_has_steps_where_the_chosen_one_has_none(
     assert found["sm.count, upwards"] == pytest.approx(0, abs=0.1)
 
 
+def test_one_network_is_far_below_the_peak_of_each_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("one_network", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    shares = [claim["simulated"] for claim in claims.values() if claim["unit"] == "% of its peak"]
+    assert len(shares) == 3
+    assert all(0.5 < share < 20 for share in shares)
+    times = {name: claims[f"{name}, all layers"]["simulated"] for name in ("h100-sxm", "sn40l", "tpu-v1")}
+    assert times["tpu-v1"] > 3 * max(times["h100-sxm"], times["sn40l"])
+
+
 def test_families_stay_below_their_roofs_and_energy_goes_with_the_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
