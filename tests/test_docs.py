@@ -3,6 +3,7 @@ pictures are drawn by the commands that stand above them, and what pages explain
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -155,6 +156,15 @@ def test_a_row_of_the_reference() -> None:
     assert reference.first_sentence("A thing. It does more.\n\nAnd more.") == "A thing."
     assert reference.first_sentence(None) == ""
     assert list(reference.members(Thing)) == [("do(what, *, how=)", "Does `what`.")]
+
+
+@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if "```python" in text])
+def test_what_python_on_a_page_imports_is_there(page: str) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE):
+        for statement in ast.walk(ast.parse(block)):
+            if isinstance(statement, ast.ImportFrom) and re.match(r"(sim|arch|workloads)\b", str(statement.module)):
+                module = importlib.import_module(str(statement.module))
+                assert [alias.name for alias in statement.names if not hasattr(module, alias.name)] == []
 
 
 def test_every_command_has_its_section() -> None:
