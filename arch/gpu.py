@@ -277,6 +277,7 @@ class TensorEnergy(Group):
     tf32_fj_per_flop: FemtojoulesPerFlop | None = None
     fp8_fj_per_flop: FemtojoulesPerFlop | None = None
     int8_fj_per_flop: FemtojoulesPerFlop | None = None
+    fp64_fj_per_flop: FemtojoulesPerFlop | None = None
 
 
 class Energy(Group):
@@ -467,7 +468,7 @@ class Instruction(Group):
     @property
     def macs(self) -> int:
         """Multiply-accumulates of one warp (wgmma: warpgroup) instruction; 0 if the shape is no m-n-k shape."""
-        if self.op == "mma" and self.shape == "m8n8k4":
+        if self.op == "mma" and self.shape == "m8n8k4" and self.dtype == "fp16":
             return 4 * 8 * 8 * 4  # four quad-pairs, each with a product of its own
         match = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", self.shape)
         return int(match[1]) * int(match[2]) * int(match[3]) if match else 0

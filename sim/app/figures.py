@@ -107,6 +107,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "pcie.bandwidth",
                 "power.energy.tensor.bf16",
                 "power.energy.tensor.fp16",
+                "power.energy.tensor.fp64",
                 "power.energy.tensor.fp8",
                 "power.energy.tensor.int8",
                 "power.energy.tensor.tf32",

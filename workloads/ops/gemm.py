@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
 
 from arch.dtypes import DTYPE_BYTES, round_to
 from arch.errors import InputError
+from arch.near import hint
 from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format
 from workloads.ops.dtypes import accumulators, default_accumulator, default_output, epsilon, is_integer
+from workloads.ops.pointwise import FUNCTIONS
 
+EPILOGUE = ("bias", "add", "scale", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+"""Functions of `FUNCTIONS` that kernels apply to results before they are stored."""
+FINISHED_WITH = ("fp32", "fp16", "bf16")
+"""Formats of an epilogue's operands, which are C's if it has one of these, else bf16."""
+SCALED_BY_ROW = ("fp8", "fp8_e5m2", "int8")
+"""Formats of operands that may have scales by row."""
 SCALE_BLOCK = 128
 """Elements that share a scale with `scale=block`, along k and, of B, along n."""
 
@@ -25,7 +33,11 @@ class Gemm(Operator):
     `ta=T` stores A as [b, k, m], `tb=T` stores B as [b, n, k]. `beta=1` adds the sum to what C holds, as in BLAS.
     `scale=block` gives fp8 operands fp32 scales by block of 128, as DeepSeek-V3's models are served: SA, stored
     [b, k blocks, m], has one for 128 elements of a row of A, SB, stored [b, n blocks, k blocks], one for 128 x 128
-    elements of B. The sum over each block of k is scaled and added in fp32.
+    elements of B. The sum over each block of k is scaled and added in fp32. `scale=row` gives fp8 and int8 operands one
+    fp32 scale a row of A and a column of B, by which sums are multiplied.
+
+    `epilogue=bias+gelu` applies functions of `pointwise` to the results in fp32, before they are rounded to `out`:
+    `bias` takes a vector of n, `add` a matrix of C's shape, both of `out`'s format.
     """
 
     word: ClassVar[str] = "gemm"
@@ -41,7 +53,13 @@ class Gemm(Operator):
     out: str | None = number_format("of C; default: the input's, tf32 to fp32, int8 to int32, fp8 to bf16")
     acc: str | None = number_format("of the sums; default: fp32, int32 for integers")
     beta: str = choice("0", ("0", "1"), help="1: the result is added to what C holds")
-    scale: str = choice("none", ("none", "block"), help="block: fp8 operands have scales by block of 128")
+    scale: str = choice(
+        "none", ("none", "block", "row"), help="block: fp8 operands have scales by block of 128; row: by row and column"
+    )
+    epilogue: str = field(
+        default="none",
+        metadata={"kind": "chain", "help": "functions of the results, joined by +: " + ", ".join(EPILOGUE)},
+    )
 
     def __post_init__(self) -> None:
         """Checks the fields and that the number formats go together."""
@@ -57,8 +75,16 @@ class Gemm(Operator):
                 )
             if self.blockwise and self.dtype != "fp8":
                 raise InputError(f"gemm scale=block: {self.dtype} operands have no scales; nearest: dtype=fp8")
-        if self.blockwise and self.adds:
-            raise InputError("gemm beta=1: with scale=block nothing is added to C; nearest: beta=0")
+            if self.rowwise and self.dtype not in SCALED_BY_ROW:
+                raise InputError(f"gemm scale=row: {self.dtype} operands have no scales; nearest: dtype=fp8")
+        if self.scale != "none" and self.adds:
+            raise InputError(f"gemm beta=1: with scale={self.scale} nothing is added to C; nearest: beta=0")
+        for name in self.functions:
+            if name not in EPILOGUE:
+                known = f"one of {', '.join(EPILOGUE)}, joined by +{hint(name, EPILOGUE)}"
+                raise InputError(f"gemm epilogue={self.epilogue}: {name or 'nothing'} is no function of it; {known}")
+        if self.functions and self.adds:
+            raise InputError("gemm beta=1: with an epilogue nothing is added to C; nearest: epilogue=add")
 
     def read_as_column_major(self) -> Self:
         """The row-major multiply that does what these keys mean in BLAS's column-major convention.
@@ -70,9 +96,8 @@ class Gemm(Operator):
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype`, `out` and `acc` filled in; `dtype` is used where the operator names none."""
         chosen = self.dtype or dtype
-        return dataclasses.replace(
-            self, dtype=chosen, out=self.out or default_output(chosen), acc=self.acc or default_accumulator(chosen)
-        )
+        out = "bf16" if self.finished and is_integer(chosen) else default_output(chosen)
+        return dataclasses.replace(self, dtype=chosen, out=self.out or out, acc=self.acc or default_accumulator(chosen))
 
     @property
     def adds(self) -> bool:
@@ -83,6 +108,21 @@ class Gemm(Operator):
     def blockwise(self) -> bool:
         """Whether operands have scales by block."""
         return self.scale == "block"
+
+    @property
+    def rowwise(self) -> bool:
+        """Whether operands have scales by row."""
+        return self.scale == "row"
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Functions of the epilogue, in order."""
+        return () if self.epilogue == "none" else tuple(self.epilogue.split("+"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether sums are more than rounded before they are stored."""
+        return bool(self.functions) or self.rowwise
 
     @property
     def macs(self) -> int:
@@ -116,12 +156,36 @@ class Gemm(Operator):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """A and B as stored, with `beta=1` C too, with `scale=block` SA and SB."""
+        """A and B as stored, with `beta=1` C too, with scales SA and SB, then what the epilogue takes."""
         dtype, out, _ = self._formats()
         more = [Operand("c", self.c_shape, out)] if self.adds else []
         if self.blockwise:
             more = [Operand("sa", self.a_scales_shape, "fp32"), Operand("sb", self.b_scales_shape, "fp32")]
+        more += [Operand(name, shape, kind) for name, shape, kind in self.finish_operands]
         return (Operand("a", self.a_shape, dtype), Operand("b", self.b_shape, dtype), *more)
+
+    @property
+    def finish_operands(self) -> tuple[Operand, ...]:
+        """Scales by row and column, and what the epilogue's functions take, in their order."""
+        out = self._formats()[1]
+        out = out if out in FINISHED_WITH else "bf16"
+        found = []
+        if self.rowwise:
+            found = [Operand("sa", (self.batch, self.m), "fp32"), Operand("sb", (self.batch, self.n), "fp32")]
+        for number, name in enumerate(self.functions):
+            for kind in FUNCTIONS[name].others:
+                shape = (self.n,) if kind == "column" else self.c_shape
+                found.append(Operand(f"{name}{number}", shape, out))
+        return tuple(found)
+
+    def finish(self, sums: Array, *others: Array) -> Array:
+        """Sums (batch, m, n) with their scales and functions, in double precision; others: `finish_operands`."""
+        values, rest = np.asarray(sums, dtype=np.float64), iter(others)
+        if self.rowwise:
+            values = values * next(rest)[:, :, None] * next(rest)[:, None, :]
+        for name in self.functions:
+            values = FUNCTIONS[name].apply(values, *(next(rest) for _ in FUNCTIONS[name].others))
+        return values
 
     @property
     def results(self) -> tuple[Operand, ...]:
@@ -136,13 +200,16 @@ class Gemm(Operator):
         """C of shape `c_shape`, from the operands as stored: exact sums, rounded once to `acc` and once to `out`."""
         dtype, out, acc = self._formats()
         a, b = self._logical(*operands)
+        others = self._finish_of(operands)
         if self.blockwise:
-            return round_to(round_to(self._scaled(a, b, *operands[2:]), acc), out)
+            sums = round_to(self._scaled(a, b, *operands[2:4]), acc)
+            return round_to(self.finish(sums, *others) if self.finished else sums, out)
         before = operands[2] if self.adds else 0
         if is_integer(dtype):
-            total = _exact_matmul(a, b) + np.asarray(before, dtype=np.int64)
-            return round_to(_wrap(total, acc), out)
-        return round_to(round_to(np.matmul(a, b) + before, acc), out)
+            sums = _wrap(_exact_matmul(a, b) + np.asarray(before, dtype=np.int64), acc)
+        else:
+            sums = round_to(np.matmul(a, b) + before, acc)
+        return round_to(self.finish(sums, *others) if self.finished else sums, out)
 
     def largest_error(self, results: Sequence[Array], *operands: Array) -> float:
         """Error of C, see `relative_error`."""
@@ -153,20 +220,34 @@ class Gemm(Operator):
         a, b = self._logical(*operands)
         expected = self.reference(*operands)
         if self.blockwise:
-            scale = self._scaled(np.abs(a), np.abs(b), *map(np.abs, operands[2:]))
+            scale = self._scaled(np.abs(a), np.abs(b), *map(np.abs, operands[2:4]))
         else:
             scale = np.matmul(np.abs(a), np.abs(b)).astype(np.float64)
         if self.adds:
             scale += np.abs(operands[2])
+        if self.finished:
+            scale = self._finished_scale(scale, *map(np.abs, self._finish_of(operands))) + np.abs(expected)
         error = np.abs(np.asarray(result, dtype=np.float64).reshape(expected.shape) - expected)
         relative = np.divide(error, scale, out=np.where(error == 0, 0.0, np.inf), where=scale > 0)
         return float(np.nan_to_num(relative, nan=np.inf).max())
+
+    def _finish_of(self, operands: Sequence[Array]) -> Sequence[Array]:
+        """Of the operands, those of `finish_operands`, which come last."""
+        return operands[len(operands) - len(self.finish_operands) :]
+
+    def _finished_scale(self, scale: Array, *others: Array) -> Array:
+        """What errors of finished results are relative to: no function of an epilogue is steeper than 1.2."""
+        rest = iter(others)
+        if self.rowwise:
+            scale = scale * next(rest)[:, :, None] * next(rest)[:, None, :]
+        return 1.2 * (scale + sum(next(rest) for name in self.functions for _ in FUNCTIONS[name].others))
 
     @property
     def tolerance(self) -> float:
         """One rounding to `out` and up to k roundings to `acc` (with C one more), on both sides of the comparison."""
         _, out, acc = self._formats()
-        return epsilon(out) + (self.k + 2 if self.adds else self.k + 1) * epsilon(acc)
+        finish = 16 * epsilon("fp32") if self.finished else 0
+        return epsilon(out) + (self.k + 2 if self.adds else self.k + 1) * epsilon(acc) + finish
 
     def _scaled(self, a: Array, b: Array, sa: Array, sb: Array) -> Array:
         """Sum over the blocks of k of their products, each with its scales."""

@@ -130,7 +130,7 @@ class Environment(BaseModel):
     schedules: Mapping[str, Mapping[str, str | tuple[str, ...]]] = Field(default_factory=dict)
     """By operator, kinds of kernels that its names of schedules stand for, where they are not those of this program.
     Several: of rows that differ in nothing but their time, in their order; of a row alone, the last."""
-    scopes: Mapping[str, Literal["stream", "graph"]] = Field(default_factory=dict)
+    scopes: Mapping[str, Literal["kernel", "stream", "graph"]] = Field(default_factory=dict)
     """By kind of kernel, the scope of its rows where it is not the one that they state."""
     host_call_us: Mapping[str, float] = Field(default_factory=dict)
     """By kind of kernel, or by operator and dtype: for how long the source's host is busy with a call, microseconds."""

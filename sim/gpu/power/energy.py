@@ -30,6 +30,7 @@ FIGURES = (
     "power.energy.shared",
     "power.energy.tensor.bf16",
     "power.energy.tensor.fp16",
+    "power.energy.tensor.fp64",
     "power.energy.tensor.fp8",
     "power.energy.tensor.int8",
     "power.energy.tensor.tf32",

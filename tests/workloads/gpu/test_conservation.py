@@ -30,7 +30,12 @@ FLOATS = ("fp32", "fp16", "bf16")
 #: Formats of each GEMM schedule by machine; TMA needs rows of whole 16 B and only 16-bit formats in any order.
 FORMATS: dict[str, dict[str, tuple[str, ...]]] = {
     "wgmma": {H100: ("bf16", "fp16", "tf32", "fp8", "int8")},
-    "mma": {A100: ("bf16", "fp16", "tf32", "int8"), H100: ("fp16",), V100: ("fp16",), T4: ("fp16", "int8")},
+    "mma": {
+        A100: ("bf16", "fp16", "tf32", "int8", "fp64"),
+        H100: ("fp16", "fp64"),
+        V100: ("fp16",),
+        T4: ("fp16", "int8"),
+    },
     "simt": {T4: ("fp32", "int8"), V100: ("fp32",), A100: ("fp32",), H100: ("fp32",)},
     "gemv": {T4: ("fp32", "fp16"), A100: ("bf16", "fp32"), H100: ("fp8", "fp16")},
     "triton": {A100: ("fp16", "bf16")},

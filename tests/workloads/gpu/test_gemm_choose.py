@@ -394,3 +394,17 @@ def test_scales_belong_to_fp8() -> None:
         Gemm(m=8, n=8, k=8, dtype="bf16", scale="block")
     with pytest.raises(InputError, match="nearest: beta=0"):
         Gemm(m=8, n=8, k=8, dtype="fp8", scale="block", beta="1")
+
+
+def test_fp64_runs_on_tensor_cores_at_their_rate() -> None:
+    """19.5 TFLOPS on A100, 67 on H100 (at boost, beyond its tensor peak's clock); boards for export have 1."""
+    for name, tflops in (("a100-sxm4-80gb", 19.5), ("h100-sxm", 67), ("h20", 1), ("h800-sxm", 1)):
+        spec = load_arch(name)
+        assert spec.peak_flops("fp64") == pytest.approx(tflops * 1e12, rel=0.08)
+        found = choose(Gemm(m=512, n=512, k=512, dtype="fp64"), spec).candidates
+        assert {config.schedule for config, _ in found} == {"mma"}
+        assert all(not getattr(config, "stream_k", False) and getattr(config, "split", 1) == 1 for config, _ in found)
+    with pytest.raises(InputError, match="gemm dtype=fp64: v100-sxm2 multiplies fp32, fp16"):
+        choose(Gemm(m=64, n=64, k=64, dtype="fp64"), load_arch("v100-sxm2"))
+    with pytest.raises(InputError, match="nothing adds sums of fp64"):
+        choose(Gemm(m=64, n=64, k=64, dtype="fp64"), load_arch("h100-sxm"), "mma 64x64x16 warp 32x32 split 2")

@@ -80,6 +80,12 @@ MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("fp16", 64, 64, 64, out="fp32"), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
     ("a100-sxm4-80gb", gemm("fp16", 100, 136, 200), TritonConfig(64, 32, 32, 32, 32, 5, "cp.async")),
     ("a100-sxm4-80gb", gemm("bf16", 200, 1000, 72, "TN"), TritonConfig(64, 128, 32, 32, 64, 4, "cp.async")),
+    *(
+        ("a100-sxm4-80gb", gemm("fp64", 70, 66, 50, a + b), MmaConfig(64, 32, 16, 32, 32, 3, "cp.async"))
+        for a in "NT"
+        for b in "NT"
+    ),
+    ("h100-sxm", gemm("fp64", 100, 72, 96, "NT", batch=2), MmaConfig(64, 64, 16, 32, 32, 3, "cp.async")),
     ("h100-sxm", gemm("bf16", 128, 72, 96, "TT"), MmaConfig(64, 64, 64, 32, 32, 3, "cp.async")),
     ("t4", gemm("fp16", 65, 72, 100), MmaConfig(64, 64, 32, 32, 32)),
     ("t4", gemm("int8", 65, 72, 100, "NT"), MmaConfig(64, 64, 64, 32, 32)),

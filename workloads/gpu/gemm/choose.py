@@ -17,6 +17,7 @@ from arch.gpu import GpuSpec
 from arch.near import hint
 from workloads.gpu.gemm import gemv, mma, simt, splitk, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
+from workloads.gpu.gemm.fixup import ADDS
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, ceil_div, problem
@@ -81,6 +82,12 @@ WITHOUT_ASYNCHRONOUS_TILES = ("bf16",)
 SMALL_TILES = ((16, 16, 16, 16), (32, 32, 16, 16))
 """Tile and warp tile of the libraries' kernels for few rows: cutlass_80_wmma_tensorop_..._16x16_128x2_tn and
 32x32_128x2."""
+FP64_TILES = (
+    (128, 128, 32, 64), (256, 64, 64, 32), (64, 256, 32, 64), (128, 64, 64, 32), (64, 128, 32, 64), (64, 64, 32, 32),
+    (64, 32, 32, 32), (32, 64, 32, 32), (32, 32, 16, 32),
+)  # fmt: skip
+"""CUTLASS's profiled set of d884gemm (sm_80), three stages of 16 values of k each."""
+FP64_STAGES = 3
 SMALL_STAGES = 2
 SMALL_STEP_BYTES = 256
 MMA_STEP_BYTES = 64
@@ -262,7 +269,7 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
             resident = _resident(p, spec, config, core)
             if resident:
                 yield config, mma.work(p, f, config, core, resident)
-    if "gemv" in names and min(p.m, p.n) == 1 and _units(spec, p.dtype):
+    if "gemv" in names and min(p.m, p.n) == 1 and _units(spec, p.dtype) and p.acc in ADDS:
         for warps, rows, unroll in GEMV_SHAPES:
             vector = GemvConfig(warps, rows, unroll)
             resident = _resident_gemv(p, spec, vector)
@@ -285,6 +292,8 @@ def _with_cuts(p: Problem, f: Figures, config: Config, work: Work, stream_k: boo
     split, for which public traces name a second kernel that adds the pieces.
     """
     yield config, work
+    if p.acc not in ADDS:
+        return
     for split in _splits(work, p.k if stream_k else p.k // LEAST_PIECE):
         cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
         if stream_k:
@@ -385,6 +394,10 @@ def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
     if copy == "ldg":
         for tile_m, tile_n, warp_m, warp_n, _ in MMA_TILES:
             yield MmaConfig(tile_m, tile_n, MMA_STEP_BYTES // width, warp_m, warp_n, 2, copy)
+        return
+    if dtype == "fp64":
+        for tile_m, tile_n, warp_m, warp_n in FP64_TILES:
+            yield MmaConfig(tile_m, tile_n, 2 * MMA_STEP_BYTES // width, warp_m, warp_n, FP64_STAGES, copy)
         return
     more = () if dtype in WITHOUT_ASYNCHRONOUS_TILES else ASYNCHRONOUS_TILES
     for tile_m, tile_n, warp_m, warp_n, stages in (*MMA_TILES, *more):

@@ -80,6 +80,8 @@ def check(p: Problem, spec: GpuSpec, config: GemvConfig) -> None:
     without_scales(p, f"schedule={config}")
     if not spec.peak_flops(p.dtype):
         raise InputError(f"schedule={config}: {spec.name} does not multiply {p.dtype}; nearest: dtype=fp32")
+    if p.op.finished:
+        raise InputError(f"schedule={config}: it has neither an epilogue nor scales; nearest: mma or simt")
     if p.op.adds:
         raise InputError(f"schedule={config}: beta=1 is not available; nearest: mma or simt")
     if config.warps < 1 or config.warps * WARP_SIZE > spec.sm.max_threads_per_cta:

@@ -29,6 +29,7 @@ SHAPES = {
     "tf32": ("m16n8k8",),
     "fp8": ("m16n8k32",),
     "int8": ("m16n8k32", "m16n8k16", "m8n8k16"),
+    "fp64": ("m16n8k8", "m8n8k4"),
 }
 """Shapes of mma by operand format, the best first; a machine has some of them."""
 
@@ -63,7 +64,7 @@ class TensorCore:
     def __init__(self, spec: GpuSpec, dtype: str, copy: str) -> None:
         self.dtype, self.shape = dtype, shape_of(spec, dtype)
         self.ldmatrix = spec.has_instruction("ldmatrix", "b16", "x4")
-        self.quad_pairs = self.shape == "m8n8k4"
+        self.quad_pairs = self.shape == "m8n8k4" and dtype == "fp16"
         row = spec.instruction("mma", dtype, self.shape)
         self.macs, self.interval = row.macs, row.cadence_cycles
         k = int(self.shape.rpartition("k")[2])
@@ -103,9 +104,12 @@ class TensorCore:
         return ceil_div((warp_m + warp_n) * self.part_k * DTYPE_BYTES[self.dtype], 4 * WARP_SIZE)
 
     def load(self, src: View, k_major: bool) -> Op:
-        """ldmatrix where it can deliver the fragment: k contiguous, or 16-bit elements (transposed); else LDS."""
+        """ldmatrix where it can deliver the fragment: k contiguous, or 16-bit elements (transposed); else LDS, of fp64
+        in either order."""
         width = DTYPE_BYTES[self.dtype]
         size = src.size_bytes
+        if width == 8:
+            return Op("lds", ceil_div(size, 32 * 8), srcs=(src,), vector_bytes=8)
         if self.ldmatrix and not self.quad_pairs and (k_major or width == 2):
             return Op("ldmatrix", ceil_div(size, MATRIX_BYTES), srcs=(src,))
         if self.quad_pairs:

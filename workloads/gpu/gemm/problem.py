@@ -86,6 +86,7 @@ class Problem:
     """Tensors A, B, C of a `Gemm` with its number formats resolved; shapes (batch, rows, columns) as stored.
 
     scales: of A and of B, where they have some by block; rows of A's begin at multiples of 16 B, as TMA needs them.
+    finish: what results are made with, see `Gemm.finish_operands`.
     """
 
     op: Gemm
@@ -96,6 +97,7 @@ class Problem:
     b: Operand
     c: GlobalTensor
     scales: tuple[GlobalTensor, GlobalTensor] | None = None
+    finish: tuple[GlobalTensor, ...] = ()
 
     @property
     def m(self) -> int:
@@ -147,7 +149,11 @@ def problem(op: Gemm) -> Problem:
         row = ceil_div(rows, SCALES_A_ROW) * SCALES_A_ROW
         sa = GlobalTensor("SA", (batch, blocks, rows), "fp32", (blocks * row, row, 1), "input")
         scales = sa, _tensor("SB", full.b_scales_shape, "fp32", "input")
-    return Problem(full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"), scales)
+    finish = tuple(
+        GlobalTensor(o.name, o.shape, o.dtype, tuple(math.prod(o.shape[i + 1 :]) for i in range(len(o.shape))), "input")
+        for o in full.finish_operands
+    )
+    return Problem(full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"), scales, finish)
 
 
 def without_scales(p: Problem, where: str) -> None:

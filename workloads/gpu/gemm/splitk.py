@@ -1,7 +1,7 @@
 """Pieces of k that a second kernel adds: split-K as the libraries before stream-K have it.
 
 The first kernel leaves the sums of every piece in a scratch tensor. The second one, which starts when the first has
-ended, adds the pieces of each result, adds what C holds and converts: `splitKreduce_kernel` in public traces of cuBLAS.
+ended, adds the pieces of each result, adds what C holds, applies the epilogue and converts: `splitKreduce_kernel` in public traces of cuBLAS.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
 from sim.gpu.language import CTA_X, WARP, GlobalTensor, IntLike, Kernel, KernelBuilder, RegisterTile, RoleBuilder
 from workloads.gpu import overhead
+from workloads.gpu.gemm import epilogue
 from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, transfer
 from workloads.gpu.gemm.fixup import ADDS
 from workloads.gpu.gemm.problem import Problem, add, ceil_div, zeros
@@ -32,9 +33,9 @@ REGISTERS = 32
 def conversions(p: Problem, spec: GpuSpec, values: int) -> int:
     """Instructions of a warp that convert `values` sums a thread; packed ones take two, the transcendental pipe's one.
 
-    0 where the result has the accumulator's format.
+    0 where the result has their format.
     """
-    if p.out == p.acc:
+    if p.out == epilogue.held(p):
         return 0
     return ceil_div(values, 1 if spec.instruction("cvt", p.out).pipe == "xu" else 2)
 
@@ -79,9 +80,11 @@ def reduction(p: Problem, spec: GpuSpec, sums: GlobalTensor) -> Kernel:
             old = RegisterTile("old", (1, WARP_SIZE), p.out)
             r.ldg(old.whole, result, 1, into="old", vector_bytes=out_width)
             r.run(opcode, 1, dtype=p.acc, dst=acc.whole, srcs=(old.whole,), compute=add, after=("old",))
+        done = epilogue.results(p, acc)
+        epilogue.finish(r, p, spec, acc.whole, done.whole, batch, (row, 1), (column, WARP_SIZE))
         if convert := conversions(p, spec, 1):
             r.run("cvt", convert, dtype=p.out)
-        r.stg(result, acc.whole, 1, vector_bytes=out_width)
+        r.stg(result, done.whole, 1, vector_bytes=out_width)
     return k.build()
 
 

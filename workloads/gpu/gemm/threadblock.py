@@ -43,7 +43,7 @@ from sim.gpu.language import (
     maximum,
 )
 from workloads.gpu import overhead
-from workloads.gpu.gemm import splitk
+from workloads.gpu.gemm import epilogue, splitk
 from workloads.gpu.gemm.estimate import Figures, Work, round_shape, transfer
 from workloads.gpu.gemm.fixup import ADDS, Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Tile, Unit, stream_tiles
@@ -209,7 +209,8 @@ def prefetch_registers(p: Problem, config: ThreadblockConfig) -> int:
 def registers(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
     """Registers of a thread."""
     fragments = 2 * inner.fragment_registers(config.warp_m, config.warp_n)
-    return config.accumulators + fragments + prefetch_registers(p, config) + inner.extra_registers
+    words = max(1, DTYPE_BYTES[p.acc] // 4)
+    return config.accumulators * words + fragments + prefetch_registers(p, config) + inner.extra_registers
 
 
 def operand_bytes(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
@@ -240,6 +241,7 @@ def plan(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner) -> 
 def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, where: str) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
     without_scales(p, where)
+    epilogue.check(p, spec, where)
     for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
         if warp < 1 or tile < 1 or tile % warp:
             nearest = max(1, round(tile / max(1, warp))) * max(1, warp)
@@ -270,6 +272,10 @@ def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, wh
         raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
     if config.reduce and config.split < 2:
         raise InputError(f"{where}: reduce adds pieces of k, there is one; nearest: split 2 reduce")
+    if p.acc not in ADDS and (config.split > 1 or config.stream_k or p.op.adds):
+        raise InputError(
+            f"{where}: nothing adds sums of {p.acc} there; nearest: beta=0, and neither split nor stream-k"
+        )
     threads = config.warps * WARP_SIZE
     if threads > spec.sm.max_threads_per_cta:
         raise InputError(f"{where}: {threads} threads a CTA, {spec.name} has {spec.sm.max_threads_per_cta}")
@@ -293,7 +299,7 @@ def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, wh
 def build(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, op: Gemm) -> Program:
     """The program of one kernel; `check` has passed."""
     writer = Writer(p, spec, config, inner)
-    tensors, kernels = [p.a.tensor, p.b.tensor, p.c], [writer.kernel()]
+    tensors, kernels = [p.a.tensor, p.b.tensor, *p.finish, p.c], [writer.kernel()]
     if writer.partials is not None:
         tensors.append(writer.partials)
     if config.reduce:
@@ -743,6 +749,10 @@ class Writer:
             self._add_result(r, row, col, unit)
         if self.inner.scales and p.acc == "fp32":
             r.run("fmul", c.accumulators, dtype="fp32")
+        results = epilogue.results(p, self.acc)
+        epilogue.finish(
+            r, p, self.spec, self.acc.whole, results.whole, unit.tile.batch, (row, c.warp_m), (col, c.warp_n)
+        )
         if convert := splitk.conversions(p, self.spec, c.accumulators):
             r.run("cvt", convert, dtype=p.out)
         width = DTYPE_BYTES[p.out]
@@ -753,10 +763,10 @@ class Writer:
             count = ceil_div(rows * c.warp_n * width, WARP_SIZE * vector)
             for i in range(0, c.warp_m, rows):
                 box = self.result(unit, row + i, rows, col, c.warp_n)
-                r.stg(box, self.acc[i:rows, :], count, vector_bytes=vector)
+                r.stg(box, results[i:rows, :], count, vector_bytes=vector)
         else:
             r.bar_sync(0, c.warps)
-            self._store_through_shared(r, unit, region, row, col)
+            self._store_through_shared(r, unit, results, region, row, col)
 
     def _staging(self) -> tuple[int, int] | None:
         """Rows and columns that a warp can turn in its own part of the first operand's buffer; None: store directly.
@@ -769,7 +779,9 @@ class Writer:
         rows = tile.shape[0] // c.warps
         return (math.gcd(rows, c.warp_m, self.together), math.gcd(tile.shape[1], c.warp_n)) if rows else None
 
-    def _store_through_shared(self, r: RoleBuilder, unit: Unit, region: tuple[int, int], row: Expr, col: Expr) -> None:
+    def _store_through_shared(
+        self, r: RoleBuilder, unit: Unit, results: RegisterTile, region: tuple[int, int], row: Expr, col: Expr
+    ) -> None:
         """Box by box: fragments to shared memory, whole rows back, 16 bytes a thread to global memory."""
         c, p, tile = self.config, self.p, self.copies[0].tile
         rows, cols = region
@@ -779,7 +791,7 @@ class Writer:
         vector = min(MAX_VECTOR_BYTES, p.c_vector_bytes)
         for i in range(0, c.warp_m, rows):
             for j in range(0, c.warp_n, cols):
-                r.sts(staging, self.acc[i:rows, j:cols], ceil_div(box_bytes, WARP_SIZE * 4), vector_bytes=4)
+                r.sts(staging, results[i:rows, j:cols], ceil_div(box_bytes, WARP_SIZE * 4), vector_bytes=4)
                 r.lds(out.whole, staging, ceil_div(box_bytes, WARP_SIZE * MAX_VECTOR_BYTES), vector_bytes=16)
                 box = self.result(unit, row + i, rows, col + j, cols)
                 r.stg(box, out.whole, ceil_div(box_bytes, WARP_SIZE * vector), vector_bytes=vector)

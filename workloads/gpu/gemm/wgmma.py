@@ -54,6 +54,7 @@ from sim.gpu.language import (
     table,
 )
 from workloads.gpu import overhead
+from workloads.gpu.gemm import epilogue
 from workloads.gpu.gemm.estimate import MILLI, Figures, Work, round_shape, transfer
 from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
@@ -269,6 +270,7 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         raise InputError(f"{where}: {spec.name} has no wgmma; its nearest schedule is mma")
     if p.op.adds:
         raise InputError(f"{where}: beta=1 is not available; nearest: mma")
+    epilogue.check(p, spec, where)
     x, y = operands(p, config)
     width = DTYPE_BYTES[p.dtype]
     step = INSTRUCTION_K_BYTES // width
@@ -348,7 +350,7 @@ def build(op: Gemm, spec: GpuSpec, config: WgmmaConfig) -> Program:
     p = problem(op)
     check(p, spec, config)
     kernel = _Builder(p, spec, config)
-    tensors = [p.a.tensor, p.b.tensor, *(p.scales or ()), p.c]
+    tensors = [p.a.tensor, p.b.tensor, *(p.scales or ()), *p.finish, p.c]
     if kernel.partials is not None:
         tensors.append(kernel.partials)
     return Program(f"{op}", tuple(tensors), (kernel.kernel(),), str(config), {"config": config})
@@ -358,7 +360,7 @@ class _Builder:
     """Writes the kernel; one method a role or a part of one."""
 
     def __init__(self, p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
-        self.p, self.config = p, config
+        self.p, self.spec, self.config = p, spec, config
         self.x, self.y = operands(p, config)
         self.plan = plan(p, spec, config)
         self.rs = through_registers(p, config)
@@ -757,7 +759,7 @@ class _Builder:
         """alpha, and two values packed by one conversion; `values` of a thread."""
         if self.p.acc == "fp32":
             r.run("fmul", values, dtype="fp32")
-        if self.p.out != self.p.acc:
+        if self.p.out != epilogue.held(self.p):
             r.run("cvt", ceil_div(values, 2), dtype=self.p.out)
 
     def _store_through_shared(
@@ -785,6 +787,7 @@ class _Builder:
         """`columns` columns, beginning with `at`, of the rows that begin with `band`, through `buffer`. tile: first row
         and column of the tile."""
         c = self.config
+        results = self._finished(r, unit, piece, (tile[0], tile[1]), at, columns)
         self._scale_and_convert(r, WARP_ROWS * columns // 32)
         # The waits for two whole subtiles in turn have seen the narrower one's last store, too.
         if staging is self.staging[group] or staging.stages == self.staging[group].stages:
@@ -792,7 +795,7 @@ class _Builder:
                 r.bulk_wait(1 if self.staging_rest else staging.stages - 1)
             r.bar_sync(1 + group, warps)
         row = piece.row - band
-        src, dst = piece.acc[:, at:columns], staging[buffer, row:WARP_ROWS, 0:columns]  # type: ignore[misc]
+        src, dst = results, staging[buffer, row:WARP_ROWS, 0:columns]  # type: ignore[misc]
         if c.swap:
             src, dst = src.T, staging[buffer, 0:columns, row:WARP_ROWS]  # type: ignore[misc]
         width = DTYPE_BYTES[self.p.out]
@@ -819,15 +822,26 @@ class _Builder:
         width = DTYPE_BYTES[self.p.out]
         vector = width if c.swap else max(width, min(self.p.c_vector_bytes, 2 * width))
         for p in pieces:
+            results = self._finished(r, unit, p, (x_row, y_row), Const(0), c.width)
             self._scale_and_convert(r, WARP_ROWS * c.width // 32)
             col = y_row + p.col
             row, count = x_row + p.row, ceil_div(WARP_ROWS * c.width * width, 32 * vector)
             if c.swap:
                 box = self.p.c[unit.tile.batch, col : c.width, row:WARP_ROWS]  # type: ignore[misc]
-                r.stg(box, p.acc.whole.T, count, vector_bytes=vector)
+                r.stg(box, results.T, count, vector_bytes=vector)
             else:
                 box = self.p.c[unit.tile.batch, row:WARP_ROWS, col : c.width]  # type: ignore[misc]
-                r.stg(box, p.acc.whole, count, vector_bytes=vector)
+                r.stg(box, results, count, vector_bytes=vector)
+
+    def _finished(
+        self, r: RoleBuilder, unit: Unit, piece: Piece, tile: tuple[Expr, Expr], at: Expr, columns: int
+    ) -> View:
+        """`columns` columns of a piece, from `at` on, with scales and epilogue. tile: its first row and column."""
+        first, second = (tile[0] + piece.row, WARP_ROWS), (tile[1] + piece.col + at, columns)
+        sums, done = piece.acc[:, at:columns], epilogue.results(self.p, piece.acc)[:, at:columns]  # type: ignore[misc]
+        rows, cols = (second, first) if self.config.swap else (first, second)
+        epilogue.finish(r, self.p, self.spec, sums, done, unit.tile.batch, rows, cols)
+        return done
 
 
 def _times(scales: np.ndarray, scale: np.ndarray) -> np.ndarray:
