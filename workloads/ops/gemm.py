@@ -18,6 +18,9 @@ from workloads.ops.pointwise import FUNCTIONS
 
 EPILOGUE = ("bias", "add", "scale", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
 """Functions of `FUNCTIONS` that kernels apply to results before they are stored."""
+WEIGHTS_K = 64
+"""Elements of k that lie together in stored weights."""
+WEIGHT_BITS = {"int8": 8, "int4": 4}
 FINISHED_WITH = ("fp32", "fp16", "bf16")
 """Formats of an epilogue's operands, which are C's if it has one of these, else bf16."""
 SCALED_BY_ROW = ("fp8", "fp8_e5m2", "int8")
@@ -35,6 +38,10 @@ class Gemm(Operator):
     [b, k blocks, m], has one for 128 elements of a row of A, SB, stored [b, n blocks, k blocks], one for 128 x 128
     elements of B. The sum over each block of k is scaled and added in fp32. `scale=row` gives fp8 and int8 operands one
     fp32 scale a row of A and a column of B, by which sums are multiplied.
+
+    `weights=int4` (or int8) stores B quantised, as w4a16 (w8a16) models are served: for each `WEIGHTS_K` of k and each
+    column of B the values' bytes, two values a byte (the lower first), and SW [k groups, n] of A's format, by which
+    they are multiplied. A, sums and C stay in `dtype`, fp16 or bf16.
 
     `epilogue=bias+gelu` applies functions of `pointwise` to the results in fp32, before they are rounded to `out`:
     `bias` takes a vector of n, `add` a matrix of C's shape, both of `out`'s format.
@@ -56,6 +63,8 @@ class Gemm(Operator):
     scale: str = choice(
         "none", ("none", "block", "row"), help="block: fp8 operands have scales by block of 128; row: by row and column"
     )
+    weights: str = choice("same", ("same", "int8", "int4"), help="int8, int4: B is stored so, with a scale a group")
+    group: int = extent(128, help="elements of k that share a scale of weights=int8 or int4")
     epilogue: str = field(
         default="none",
         metadata={"kind": "chain", "help": "functions of the results, joined by +: " + ", ".join(EPILOGUE)},
@@ -83,8 +92,26 @@ class Gemm(Operator):
             if name not in EPILOGUE:
                 known = f"one of {', '.join(EPILOGUE)}, joined by +{hint(name, EPILOGUE)}"
                 raise InputError(f"gemm epilogue={self.epilogue}: {name or 'nothing'} is no function of it; {known}")
+        if self.quantised:
+            self._check_weights()
         if self.functions and self.adds:
             raise InputError("gemm beta=1: with an epilogue nothing is added to C; nearest: epilogue=add")
+
+    def _check_weights(self) -> None:
+        """InputError for what weights of fewer bits do not go with."""
+        where = f"gemm weights={self.weights}"
+        if self.dtype not in (None, "fp16", "bf16"):
+            raise InputError(f"{where}: {self.dtype} operands; nearest: dtype=fp16")
+        if (self.ta, self.tb, self.batch, self.scale, self.beta) != ("N", "N", 1, "none", "0"):
+            raise InputError(
+                f"{where}: takes ta=N tb=N batch=1 scale=none beta=0; weights lie in an order of their own"
+            )
+        if self.k % WEIGHTS_K:
+            nearest = max(1, round(self.k / WEIGHTS_K)) * WEIGHTS_K
+            raise InputError(f"{where} k={self.k}: must be a multiple of {WEIGHTS_K}, nearest: {nearest}")
+        if self.group % WEIGHTS_K:
+            nearest = max(1, round(self.group / WEIGHTS_K)) * WEIGHTS_K
+            raise InputError(f"{where} group={self.group}: must be a multiple of {WEIGHTS_K}, nearest: {nearest}")
 
     def read_as_column_major(self) -> Self:
         """The row-major multiply that does what these keys mean in BLAS's column-major convention.
@@ -108,6 +135,24 @@ class Gemm(Operator):
     def blockwise(self) -> bool:
         """Whether operands have scales by block."""
         return self.scale == "block"
+
+    @property
+    def quantised(self) -> bool:
+        """Whether B is stored with fewer bits than A."""
+        return self.weights != "same"
+
+    @property
+    def packed_shape(self) -> tuple[int, int, int]:
+        """Shape of quantised B in bytes, see `weights`."""
+        return (self.k // WEIGHTS_K, self.n, WEIGHTS_K * WEIGHT_BITS[self.weights] // 8)
+
+    def unpacked(self, stored: Array) -> Array:
+        """Integers of k (the last index) that bytes hold."""
+        found = np.asarray(stored).astype(np.int64)
+        if WEIGHT_BITS[self.weights] == 8:
+            return found
+        halves = np.stack([found & 15, found >> 4 & 15], axis=-1).reshape(*found.shape[:-1], -1)
+        return (halves ^ 8) - 8
 
     @property
     def rowwise(self) -> bool:
@@ -161,8 +206,11 @@ class Gemm(Operator):
         more = [Operand("c", self.c_shape, out)] if self.adds else []
         if self.blockwise:
             more = [Operand("sa", self.a_scales_shape, "fp32"), Operand("sb", self.b_scales_shape, "fp32")]
+        if self.quantised:
+            more = [Operand("sw", (-(-self.k // self.group), self.n), dtype)]
         more += [Operand(name, shape, kind) for name, shape, kind in self.finish_operands]
-        return (Operand("a", self.a_shape, dtype), Operand("b", self.b_shape, dtype), *more)
+        b = Operand("b", self.packed_shape, "int8") if self.quantised else Operand("b", self.b_shape, dtype)
+        return (Operand("a", self.a_shape, dtype), b, *more)
 
     @property
     def finish_operands(self) -> tuple[Operand, ...]:
@@ -269,6 +317,10 @@ class Gemm(Operator):
     def _logical(self, *operands: Array) -> tuple[Array, Array]:
         """A as [b, m, k] and B as [b, k, n], whatever their storage."""
         a, b = operands[:2]
+        if self.quantised:
+            values = self.unpacked(b).transpose(0, 2, 1).reshape(self.k, self.n)
+            scales = np.repeat(operands[2], self.group, axis=0)[: self.k]
+            b = round_to(values * scales, self._formats()[0])[None]
         return (a.swapaxes(-1, -2) if self.ta == "T" else a), (b.swapaxes(-1, -2) if self.tb == "T" else b)
 
 

@@ -58,8 +58,8 @@ def build(op: Gemm, spec: RduSpec, config: GemmConfig) -> Program:
 @register("gemm", "rdu", "auto")
 def choose(op: Gemm, spec: RduSpec, schedule: str) -> list[tuple[GemmConfig, int]]:
     """Configurations by estimated cycles."""
-    if op.scale != "none" or op.finished:
-        raise InputError(f"{op}: {spec.name} has neither scales nor epilogues of a product; scale=none epilogue=none")
+    if op.scale != "none" or op.finished or op.quantised:
+        raise InputError(f"{op}: {spec.name} has neither scales, epilogues nor packed weights; nearest: leave them out")
     check_dtype(op, spec)
     ranked = sorted(((estimate(op, spec, c), i, c) for i, c in enumerate(_candidates(op, spec))), key=lambda e: e[:2])
     if not ranked:

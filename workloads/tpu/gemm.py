@@ -63,8 +63,10 @@ def product_of(op: Gemm | Matvec, spec: TpuSpec, config: Config) -> Product:
     """The product that an operator is on a machine; InputError where the machine cannot do it."""
     gemm = _gemm(op)
     bits, out_bits = formats(op, spec, str(gemm.dtype), str(gemm.out))
-    if gemm.finished:
-        raise InputError(f"{op}: {spec.name} has neither scales by row nor epilogues; scale=none epilogue=none")
+    if gemm.finished or gemm.quantised:
+        raise InputError(
+            f"{op}: {spec.name} has neither scales, epilogues nor packed weights; scale=none epilogue=none weights=same"
+        )
     if gemm.adds:
         raise InputError(f"{op}: {spec.name} has no way to load its accumulators, so beta must be 0")
     sums = spec.format_of(32)

@@ -39,6 +39,7 @@ FORMATS: dict[str, dict[str, tuple[str, ...]]] = {
     "simt": {T4: ("fp32", "int8"), V100: ("fp32",), A100: ("fp32",), H100: ("fp32",)},
     "gemv": {T4: ("fp32", "fp16"), A100: ("bf16", "fp32"), H100: ("fp8", "fp16")},
     "triton": {A100: ("fp16", "bf16")},
+    "marlin": {A100: ("fp16", "bf16"), H100: ("bf16",)},
     "vllm": {H100: ("fp8",)},
     "deepgemm": {H100: ("fp8",)},
 }
@@ -64,6 +65,8 @@ def gemm(draw: Draw, kind: str) -> tuple[str, str]:
     scale = "block" if kind in SCALED else "none"
     if kind in SCALED:
         ta, tb = "NT"
+    if kind == "marlin":
+        return machine, f"gemm m={m} n={n} k={64 * draw(st.integers(1, 4))} dtype={dtype} group=64 weights=int4"
     batch = draw(st.integers(1, 2))
     return machine, f"gemm m={m} n={n} k={k} batch={batch} ta={ta} tb={tb} dtype={dtype} scale={scale}"
 

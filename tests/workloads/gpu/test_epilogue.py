@@ -56,13 +56,13 @@ def test_a_fused_function_costs_less_than_a_kernel_of_its_own() -> None:
     ("machine", "keys", "told"),
     [
         (H100, "dtype=bf16 epilogue=bias+gelo", "gelo is no function of it; one of bias, .*gelu"),
-        (H100, "dtype=bf16 epilogue=", "nothing is no function"),
+        (H100, "dtype=bf16 epilogue=bias+", "nothing is no function"),
         (H100, "dtype=bf16 scale=row", "bf16 operands have no scales; nearest: dtype=fp8"),
         (H100, "dtype=fp8 tb=T scale=row beta=1", "with scale=row nothing is added to C"),
         (A100, "dtype=bf16 epilogue=bias beta=1", "nearest: epilogue=add"),
         (A100, "dtype=fp64 epilogue=relu", "epilogues compute in fp32, the sums are fp64"),
-        ("tpu-v1", "dtype=int8 scale=row", "tpu-v1 has neither scales by row nor epilogues"),
-        ("sn40l", "dtype=bf16 epilogue=relu", "sn40l has neither scales nor epilogues"),
+        ("tpu-v1", "dtype=int8 scale=row out=int8", "tpu-v1 has neither scales, epilogues nor packed weights"),
+        ("sn40l", "dtype=bf16 epilogue=relu", "sn40l has neither scales, epilogues nor packed weights"),
     ],
 )
 def test_what_no_kernel_does_is_refused(machine: str, keys: str, told: str) -> None:

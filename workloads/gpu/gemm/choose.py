@@ -15,10 +15,11 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads.gpu.gemm import gemv, mma, simt, splitk, threadblock, triton, wgmma
+from workloads.gpu.gemm import gemv, marlin, mma, simt, splitk, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.fixup import ADDS
 from workloads.gpu.gemm.gemv import GemvConfig
+from workloads.gpu.gemm.marlin import MarlinConfig
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, ceil_div, problem
 from workloads.gpu.gemm.simt import SimtConfig
@@ -35,7 +36,7 @@ SCHEDULES = ("wgmma", "mma", "simt", "gemv")
 """Kinds that a vendor's library has."""
 SCALED = ("vllm", "deepgemm")
 """Libraries with kernels of their own for operands with scales by block."""
-KINDS = (*SCHEDULES, "triton", *SCALED)
+KINDS = (*SCHEDULES, "triton", "marlin", *SCALED)
 DEEPGEMM_TILES = ((64, 16), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128))
 DEEPGEMM_CLUSTERS = ((1, 1), (2, 1), (1, 2))
 """Tiles and clusters of DeepGEMM's fp8 kernels for Hopper (get_best_configs), of the widths that lie in one block."""
@@ -108,9 +109,9 @@ GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`.
 
-    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm` and
-    `deepgemm`: the kernels of these for operands with scales by block), or one configuration as it prints, such as
-    `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot
+    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm` and `deepgemm`: the kernels
+    of these for operands with scales by block; `marlin`: that for quantised weights), or one configuration as it
+    prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot
     take it.
     """
     p = problem(op)
@@ -179,6 +180,13 @@ def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
         return InputError(
             f"gemm scale=block: {spec.name} needs wgmma, and k contiguous in A and B; nearest: tb=T on h100-sxm"
         )
+    if p.group_scales is not None:
+        return InputError(
+            f"gemm weights={p.op.weights}: {spec.name} needs cp.async, tensor cores for {p.dtype} and rows of A at "
+            "multiples of 4 B; marlin runs from Ampere on"
+        )
+    if schedule == "marlin":
+        return InputError("schedule=marlin: its weights have 4 or 8 bits; weights=int4 or int8, or schedule=mma")
     formats, units = [d for d in DTYPE_BYTES if _units(spec, d)], _units(spec, p.dtype)
     try:
         if "wgmma" in units and (schedule == "wgmma" or units == ["wgmma"]):
@@ -210,6 +218,8 @@ def _check(p: Problem, spec: GpuSpec, config: Config) -> None:
             wgmma.check(p, spec, config)
         case TritonConfig():
             triton.check(p, spec, config)
+        case MarlinConfig():
+            marlin.check(p, spec, config)
         case MmaConfig():
             mma.check(p, spec, config)
         case SimtConfig():
@@ -224,6 +234,9 @@ def _work(p: Problem, spec: GpuSpec, f: Figures, config: Config) -> Work:
             rates = wgmma.Rates.of(spec, p.dtype)
             assert rates is not None
             return wgmma.work(p, f, config, rates)
+        case MarlinConfig():
+            core = mma.inner(p, spec, config)
+            return marlin.work(p, f, config, core, _resident(p, spec, config, core))
         case MmaConfig():
             core = mma.inner(p, spec, config)
             return mma.work(p, f, config, core, _resident(p, spec, config, core))
@@ -250,6 +263,9 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
     libraries = SCALED if p.scales and "wgmma" in names else [name for name in names if name in SCALED]
     if libraries:
         yield from _scaled_candidates(p, spec, f, libraries)
+        return
+    if p.group_scales is not None or names == ("marlin",):
+        yield from _marlin_candidates(p, spec, f, names)
         return
     specialised = False
     if "wgmma" in names:
@@ -388,6 +404,20 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
             yield from _with_cuts(p, f, config, mma.work(p, f, config, core, resident), spec.tma is not None)
 
 
+def _marlin_candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> Iterator[tuple[Config, Work]]:
+    """Tiles for quantised weights, whole and cut."""
+    asynchronous = spec.cp_async is not None and p.a.vector_bytes >= 4
+    if p.group_scales is None or not asynchronous or not {"mma", "marlin"}.intersection(names):
+        return
+    if "mma" not in _units(spec, p.dtype):
+        return
+    for config in marlin.configs():
+        core = mma.inner(p, spec, config)
+        resident = _resident(p, spec, config, core)
+        if resident:
+            yield from _with_cuts(p, f, config, marlin.work(p, f, config, core, resident), True)
+
+
 def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
     """Tiles for operands of a format that are copied so."""
     width = DTYPE_BYTES[dtype]
@@ -446,6 +476,7 @@ def parse(text: str, p: Problem, spec: GpuSpec) -> Config:
     classes: dict[str, type[Config]] = {
         "wgmma": WgmmaConfig,
         "mma": MmaConfig,
+        "marlin": MarlinConfig,
         "triton": TritonConfig,
         "simt": SimtConfig,
         "gemv": GemvConfig,

@@ -9,96 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from math import isqrt
 
-from arch.gpu import GpuSpec
+from workloads.gpu.figures import MILLI, PS_PER_S, Figures, fetch, figures, transfer
 from workloads.gpu.gemm.plan import stream_tiles
 from workloads.gpu.gemm.problem import ceil_div
 
-PS_PER_S = 10**12
-MILLI = 1000
-"""Rates are kept in thousandths of a byte a cycle, so that all arithmetic is on integers."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What the estimate reads of a machine: cycles, and bytes in thousandths a cycle.
-
-    start: cycles until the first lines of code and the tensor maps are there. code_bytes: fetched in one go.
-    miss_rate: of an SM that has as many lines in flight as it may. gap_ps: between dependent kernels.
-    """
-
-    clock_hz: int
-    sms: int
-    sub_cores: int
-    sms_per_gpc: tuple[int, ...]
-    fixed_ps: int
-    gap_ps: int
-    start: int
-    code_bytes: int
-    load_latency: int
-    l2_latency: int
-    tma_latency: int
-    barrier: int
-    barrier_per_warp: int
-    shared_latency: int
-    shared_rate: int
-    read_rate: int
-    miss_rate: int
-    receive_rate: int
-    write_rate: int
-    gpc_rate: int
-    l2_rate: int
-    l2_bytes: int
-    l2_reach: int
-    dram_rate: int
-
-
-@lru_cache(maxsize=64)
-def figures(spec: GpuSpec) -> Figures:
-    """The figures of a machine."""
-    hz, launch = spec.clock.tensor_hz, spec.launch
-    dram_latency = spec.dram.latency_ps * hz // PS_PER_S
-    far = spec.l2.far_latency_cycles // 2
-    load_latency = int(spec.l2.hit_latency_cycles + far + dram_latency)
-    usable = spec.dram.bandwidth_bytes_per_s * (1 - spec.dram.overhead)
-    return Figures(
-        clock_hz=hz,
-        sms=spec.sm.count,
-        sub_cores=spec.sm.sub_cores,
-        sms_per_gpc=spec.sms_per_gpc,
-        fixed_ps=launch.kernel_ps + launch.setup_ps + launch.drain_ps,
-        gap_ps=launch.gap_graph_ps,
-        start=(launch.descriptor_fetch + launch.cold_instruction) * load_latency,
-        code_bytes=spec.sm.instruction_prefetch_bytes if launch.cold_instruction else 1 << 30,
-        load_latency=load_latency,
-        l2_latency=int(spec.l2.hit_latency_cycles + far),
-        tma_latency=int(spec.tma.latency_cycles) if spec.tma else 0,
-        barrier=int(spec.sync.barrier_cycles),
-        barrier_per_warp=int(spec.sync.barrier_per_warp_cycles),
-        shared_latency=int(spec.instruction("lds", "b32").latency_cycles) - 1,  # beyond its issue
-        shared_rate=int(spec.shared.bandwidth_bytes_per_cycle * MILLI),
-        miss_rate=int(spec.l1.miss_queue * spec.l1.line_bytes * MILLI) // load_latency,
-        read_rate=int(spec.port.read_bytes_per_cycle * MILLI),
-        receive_rate=int(spec.port.receive_bytes_per_cycle * MILLI),
-        write_rate=int(spec.port.write_bytes_per_cycle * MILLI),
-        gpc_rate=int(spec.port.gpc_bytes_per_cycle * MILLI),
-        l2_rate=int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * MILLI),
-        l2_bytes=spec.l2.size_bytes,
-        l2_reach=spec.l2.size_bytes // (spec.l2.partitions if spec.l2.local_copies else 1),
-        dram_rate=int(usable * MILLI / hz),
-    )
-
-
-def fetch(f: Figures, code_bytes: int) -> int:
-    """Cycles in which a kernel's code arrives beyond the first lines that are fetched ahead, which `start` has."""
-    return (ceil_div(code_bytes, f.code_bytes) - 1) * f.load_latency if code_bytes else 0
-
-
-def transfer(size_bytes: int, rate: int) -> int:
-    """Cycles that `size_bytes` take at `rate` thousandths of a byte a cycle."""
-    return ceil_div(size_bytes * MILLI, rate)
+__all__ = ["MILLI", "PS_PER_S", "Figures", "Work", "estimate_ps", "fetch", "figures", "round_shape", "transfer"]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.gemm.estimate import Figures, Work
-from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, without_scales, zeros
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, without_groups, without_scales, zeros
 from workloads.ops import Gemm
 from workloads.registry import register
 
@@ -80,6 +80,7 @@ def check(p: Problem, spec: GpuSpec, config: GemvConfig) -> None:
     without_scales(p, f"schedule={config}")
     if not spec.peak_flops(p.dtype):
         raise InputError(f"schedule={config}: {spec.name} does not multiply {p.dtype}; nearest: dtype=fp32")
+    without_groups(p, f"schedule={config}")
     if p.op.finished:
         raise InputError(f"schedule={config}: it has neither an epilogue nor scales; nearest: mma or simt")
     if p.op.adds:

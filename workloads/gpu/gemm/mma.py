@@ -18,7 +18,7 @@ from sim.gpu.language import IntLike, Op, Program, RegisterTile, RoleBuilder, Vi
 from workloads.gpu import overhead
 from workloads.gpu.gemm import threadblock
 from workloads.gpu.gemm.estimate import Figures, Work
-from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, without_groups
 from workloads.gpu.gemm.threadblock import WARP_SIZE, ThreadblockConfig
 from workloads.ops import Gemm
 from workloads.registry import register
@@ -148,6 +148,7 @@ def inner(p: Problem, spec: GpuSpec, config: MmaConfig) -> TensorCore:
 
 def check(p: Problem, spec: GpuSpec, config: MmaConfig) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
+    without_groups(p, f"schedule={config}")
     core = inner(p, spec, config)
     rows = 8 if core.shape.startswith("m8") else 16
     if core.quad_pairs:

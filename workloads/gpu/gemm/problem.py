@@ -11,6 +11,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from sim.gpu.language import GlobalTensor, IntLike, SharedTile, View
 from workloads.ops import Gemm
+from workloads.ops.gemm import WEIGHT_BITS
 
 MAX_VECTOR_BYTES = 16
 """Widest access of one thread."""
@@ -82,11 +83,26 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Weights(Operand):
+    """B with `bits` a value, stored as `Gemm.packed_shape`: its elements are bytes."""
+
+    bits: int = 8
+
+    def bytes_of(self, depth: int) -> int:
+        """Bytes of `depth` values of a column."""
+        return depth * self.bits // 8
+
+    def tile_shape(self, rows: int, depth: int) -> tuple[int, int]:
+        """As they lie in memory."""
+        return (rows, self.bytes_of(depth))
+
+
+@dataclass(frozen=True)
 class Problem:
     """Tensors A, B, C of a `Gemm` with its number formats resolved; shapes (batch, rows, columns) as stored.
 
     scales: of A and of B, where they have some by block; rows of A's begin at multiples of 16 B, as TMA needs them.
-    finish: what results are made with, see `Gemm.finish_operands`.
+    finish: what results are made with, see `Gemm.finish_operands`. group_scales: of B, where it is quantised.
     """
 
     op: Gemm
@@ -98,6 +114,7 @@ class Problem:
     c: GlobalTensor
     scales: tuple[GlobalTensor, GlobalTensor] | None = None
     finish: tuple[GlobalTensor, ...] = ()
+    group_scales: GlobalTensor | None = None
 
     @property
     def m(self) -> int:
@@ -143,6 +160,11 @@ def problem(op: Gemm) -> Problem:
             raise InputError(f"gemm {key}={name}: no GPU kernel has this format; one of {', '.join(DTYPE_BYTES)}")
     a = Operand(_tensor("A", full.a_shape, dtype, "input"), full.m, full.ta == "N")
     b = Operand(_tensor("B", full.b_shape, dtype, "input"), full.n, full.tb == "T")
+    groups: GlobalTensor | None = None
+    if full.quantised:
+        b = Weights(_tensor("B", full.packed_shape, "int8", "input"), full.n, True, WEIGHT_BITS[full.weights])
+        count = ceil_div(full.k, full.group)
+        groups = GlobalTensor("SW", (count, full.n), dtype, (full.n, 1), "input")
     scales = None
     if full.blockwise:
         batch, blocks, rows = full.a_scales_shape
@@ -153,13 +175,19 @@ def problem(op: Gemm) -> Problem:
         GlobalTensor(o.name, o.shape, o.dtype, tuple(math.prod(o.shape[i + 1 :]) for i in range(len(o.shape))), "input")
         for o in full.finish_operands
     )
-    return Problem(full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"), scales, finish)
+    return Problem(full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"), scales, finish, groups)
 
 
 def without_scales(p: Problem, where: str) -> None:
     """InputError for a problem whose operands have scales, of a program that has no use for them."""
     if p.scales:
         raise InputError(f"{where}: scale=block is not available; nearest: wgmma, on machines that have it")
+
+
+def without_groups(p: Problem, where: str) -> None:
+    """InputError for a problem whose B is quantised, of a program that cannot bring it to A's format."""
+    if p.group_scales is not None:
+        raise InputError(f"{where}: weights={p.op.weights} is not available; nearest: marlin")
 
 
 def multiply_add(acc: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:

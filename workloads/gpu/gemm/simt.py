@@ -17,7 +17,7 @@ from sim.gpu.language import IntLike, Op, Program, RegisterTile, RoleBuilder, Vi
 from workloads.gpu import overhead
 from workloads.gpu.gemm import threadblock
 from workloads.gpu.gemm.estimate import Figures, Work
-from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, zeros
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, without_groups, zeros
 from workloads.gpu.gemm.threadblock import WARP_SIZE, ThreadblockConfig
 from workloads.ops import Gemm
 from workloads.registry import register
@@ -115,6 +115,7 @@ def inner(p: Problem, spec: GpuSpec, config: SimtConfig) -> Vector:
 def check(p: Problem, spec: GpuSpec, config: SimtConfig) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
     where = f"schedule={config}"
+    without_groups(p, f"schedule={config}")
     vector = inner(p, spec, config)
     for name, warp, threads in (("m", config.warp_m, THREADS_M), ("n", config.warp_n, THREADS_N)):
         if warp % threads:

@@ -1,7 +1,8 @@
 """Pieces of k that a second kernel adds: split-K as the libraries before stream-K have it.
 
 The first kernel leaves the sums of every piece in a scratch tensor. The second one, which starts when the first has
-ended, adds the pieces of each result, adds what C holds, applies the epilogue and converts: `splitKreduce_kernel` in public traces of cuBLAS.
+ended, adds the pieces of each result, adds what C holds, applies the epilogue and converts: `splitKreduce_kernel` in
+public traces of cuBLAS.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def operand_bytes(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
     total = 0
     for operand, rows in ((p.a, config.tile_m), (p.b, config.tile_n)):
         shape, _, pad = inner.shared_shape(operand, rows, config.tile_k)
-        total += shape[0] * (shape[1] * DTYPE_BYTES[p.dtype] + pad) * config.buffers
+        total += shape[0] * (shape[1] * DTYPE_BYTES[operand.dtype] + pad) * config.buffers
     return total
 
 
@@ -424,7 +424,7 @@ class Writer:
     def _copy(self, name: str, operand: Operand, extent: int) -> Copy:
         c = self.config
         shape, swizzle, pad = self.inner.shared_shape(operand, extent, c.tile_k)
-        tile = self.k.shared(name, shape, self.p.dtype, c.buffers, swizzle, pad)
+        tile = self.k.shared(name, shape, operand.dtype, c.buffers, swizzle, pad)
         memory_rows, columns = operand.tile_shape(extent, c.tile_k)
         blocks = 1
         if not self.inner.transposed(operand):

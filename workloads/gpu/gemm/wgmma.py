@@ -58,7 +58,7 @@ from workloads.gpu.gemm import epilogue
 from workloads.gpu.gemm.estimate import MILLI, Figures, Work, round_shape, transfer
 from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
-from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div, problem
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div, problem, without_groups
 from workloads.ops import Gemm
 from workloads.ops.gemm import SCALE_BLOCK
 from workloads.registry import register
@@ -271,6 +271,7 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
     if p.op.adds:
         raise InputError(f"{where}: beta=1 is not available; nearest: mma")
     epilogue.check(p, spec, where)
+    without_groups(p, where)
     x, y = operands(p, config)
     width = DTYPE_BYTES[p.dtype]
     step = INSTRUCTION_K_BYTES // width

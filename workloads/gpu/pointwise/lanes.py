@@ -14,7 +14,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import Expr, GlobalTensor, KernelBuilder, RegisterTile, RoleBuilder, View
-from workloads.gpu.gemm.estimate import PS_PER_S, fetch, figures, transfer
+from workloads.gpu.figures import PS_PER_S, fetch, figures, transfer
 from workloads.ops import Operand
 from workloads.ops.base import Array
 
