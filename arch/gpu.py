@@ -344,10 +344,19 @@ class Launch(Group):
 
 
 class Link(Group):
-    """A link to the host or to other devices; bandwidth is of one direction."""
+    """A link to the host; bandwidth is of one direction."""
 
     bandwidth_bytes_per_s: BytesPerSecond
     latency_ps: Picoseconds
+
+
+class DeviceLink(Group):
+    """Links to other devices (NVLink); bandwidth is of one direction."""
+
+    bandwidth_bytes_per_s: BytesPerSecond
+    latency_ps: Picoseconds | None = Field(default=None, description="of a message between nodes, beside the network's")
+    peers: Count = Field(description="devices that they join, this one included; more talk over PCIe")
+    switched: bool = Field(default=False, description="through switches, which can add up what passes")
 
 
 class Collectives(Group):
@@ -357,11 +366,15 @@ class Collectives(Group):
     start_ps: Picoseconds = Field(description="a general library's kernel beside its messages: work list, connections")
     lean_start_ps: Picoseconds = Field(description="a kernel's own beside its messages: pointers, first loads")
     flag_ps: Picoseconds = Field(description="from a store with its flag to the neighbour's next step")
-    line_flag_ps: Picoseconds = Field(description="the same where a warp stores lines of 120 bytes and a flag")
+    line_flag_ps: Picoseconds | None = Field(
+        default=None, description="the same where a warp stores lines of 120 bytes and a flag, over NVLink alone"
+    )
     post_ps: Picoseconds = Field(description="barrier, fence and flag with which a CTA announces what it has stored")
     copy_bytes_per_s: BytesPerSecond = Field(description="copying inside a GPU")
     flagged_bytes_per_s: BytesPerSecond = Field(description="passing on values of 4 bytes with flags of 4")
-    line_bytes_per_s: BytesPerSecond = Field(description="passing on lines of 120 bytes and a flag")
+    line_bytes_per_s: BytesPerSecond | None = Field(
+        default=None, description="passing on lines of 120 bytes and a flag"
+    )
     shared_bytes_per_s: BytesPerSecond | None = Field(
         default=None,
         description="copying while other warps of the CTA add up through the switch; absent where it does not add",
@@ -521,8 +534,8 @@ class GpuSpec(MachineSpec):
     power: Power
     launch: Launch
     pcie: Link
-    link: Link | None = None
-    collectives: Collectives | None = None
+    link: DeviceLink | None = None
+    collectives: Collectives
     node: Node | None = None
     host: Host
     instructions: tuple[Instruction, ...]

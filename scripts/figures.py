@@ -505,11 +505,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("add n=262144 dtype=fp32", ("l2.link",), ("l2.link",), base=("l2.link_bandwidth=64 B/clk",)),
         Case("transpose rows=256 cols=256 dtype=fp32", base=_SMALL),
         Case("sum n=300000", base=_SMALL),
-        Case("allreduce bytes=65536 devices=4", ("link",), ("link",), options={"schedule": "eager"}),
-        Case("allreduce bytes=65536 devices=16", ("link", "node"), ("node",), options={"schedule": "eager"}),
+        Case("allreduce bytes=65536 devices=16", ("link.latency", "node"), ("node",), options={"schedule": "eager"}),
         *(
-            Case(text, ("collectives", "link.bandwidth"), ("collectives",), options={"schedule": library})
+            Case(text, ("collectives", "link"), options={"schedule": library})
             for text, library in (
+                ("all_gather gpus=2 elements=4M", "nccl"),
+                ("all_reduce gpus=2 elements=4k", "vllm"),
                 ("all_gather gpus=8 elements=4M", "nccl"),
                 ("all_reduce gpus=8 elements=4M", "nccl"),
                 ("alltoall gpus=4 elements=4M", "nccl"),

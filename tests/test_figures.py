@@ -51,6 +51,7 @@ RUNS: dict[str, list[Run]] = {
                 ("all_reduce gpus=4 elements=4k", "trtllm"),
             )
         ),
+        ("t4", (), "all_reduce gpus=2 elements=4k", {}),
         ("h100-sxm", (), "copy_h2d bytes=100000", {}),
         ("h100-sxm", (), BERT, {"scope": "event", "schedule": "eager"}),
         ("h100-sxm", (), BERT, {"scope": "stream", "schedule": "graph"}),

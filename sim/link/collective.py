@@ -64,10 +64,10 @@ class Fabric(NamedTuple):
 
 
 class Send(NamedTuple):
-    """One message: it held its sender's port from begin_ps to end_ps and was there at arrival_ps."""
+    """One message: it held its sender's port from begin_ps to end_ps and was there at arrival_ps. target None: all."""
 
     source: int
-    target: int
+    target: int | None
     size_bytes: int
     begin_ps: int
     end_ps: int

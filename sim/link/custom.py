@@ -2,7 +2,8 @@
 
 What they choose is in their sources: vLLM's `custom_all_reduce.cuh` and `all_reduce_utils.py` (one shot below 512 KiB
 on up to four GPUs and 256 KiB on more, two shots above, up to a largest size by GPUs, beyond it NCCL; on H100 with more
-than four GPUs buffers above that size go through the switch, between two copies).
+than four GPUs buffers above that size go through the switch, between two copies). More than two GPUs must reach each
+other over NVLink.
 """
 
 from __future__ import annotations
@@ -34,30 +35,34 @@ _TRTLLM_MOST_BYTES = {2: 16 * _MIB, 4: 8 * _MIB, 8: _MIB // 2}
 
 def plan(spec: Any, library: str, devices: int, size_bytes: int) -> Plan | None:
     """The kernel that a framework has for an all-reduce; None where it calls NCCL."""
+    path = nccl.path_between(spec, devices)
+    if devices > 2 and not path.nvlink:
+        return None
     if library == "trtllm":
         if size_bytes > _TRTLLM_MOST_BYTES.get(devices, 0):
             return None
         # Values carry their own flags: nobody waits for anybody but for what it adds up.
         return _shots(spec, devices, size_bytes, "push", spec.sm.count)
-    most = _VLLM_MOST_BYTES[spec.architecture].get(devices, 0)
+    most = _VLLM_MOST_BYTES.get(spec.architecture, _VLLM_MOST_BYTES["ampere"]).get(devices, 0)
     if size_bytes <= most:
         one = devices == 2 or size_bytes < (_MIB // 2 if devices <= 4 else _MIB // 4)
         return _shots(spec, devices, size_bytes, "one_shot" if one else "two_shot", _VLLM_CTAS)
-    if spec.architecture == "hopper" and devices > 4 and size_bytes <= _VLLM_SWITCH_MOST_BYTES:
+    if spec.architecture == "hopper" and path.switched and devices > 4 and size_bytes <= _VLLM_SWITCH_MOST_BYTES:
         return _through_switch(spec, devices, size_bytes)
     return None
 
 
 def _shots(spec: Any, devices: int, size_bytes: int, algorithm: Any, ctas: int) -> Plan:
     figures = spec.collectives
-    port = nccl.port_bytes_per_s(spec, reads=algorithm != "push")
-    wire = Wire("flags", figures.flag_ps, port, figures.copy_bytes_per_s)
+    port = nccl.port_bytes_per_s(spec, devices, reads=algorithm != "push")
+    flag_ps = max(figures.flag_ps, nccl.path_between(spec, devices).latency_ps)
+    wire = Wire("flags", flag_ps, port, figures.copy_bytes_per_s)
     return Plan("all_reduce", algorithm, devices, size_bytes, wire, ctas, 0, figures.lean_start_ps)
 
 
 def _through_switch(spec: Any, devices: int, size_bytes: int) -> Plan:
     """A copy into a buffer that the switch knows, the sum, a copy back: kernels of their own."""
     figures = spec.collectives
-    port = nccl.port_bytes_per_s(spec, reads=False)
+    port = nccl.port_bytes_per_s(spec, devices, reads=False)
     wire = Wire("flags", figures.flag_ps, port, figures.copy_bytes_per_s)
     return Plan("all_reduce", "nvls", devices, size_bytes, wire, spec.sm.count, size_bytes, 3 * figures.lean_start_ps)

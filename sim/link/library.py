@@ -25,6 +25,7 @@ import simpy
 from numpy.typing import NDArray
 
 from sim.engine.clock import PS_PER_S
+from sim.link.collective import Send
 
 Array = NDArray[Any]
 Process = Generator[simpy.Event, Any, None]
@@ -71,12 +72,13 @@ class Plan(NamedTuple):
 
 class Ended(NamedTuple):
     """What a collective took. port_ps: for how long a device's port was busy. sent_bytes: through the port of one
-    device. values: result by device."""
+    device. values: result by device. sends: what each device's port carried."""
 
     time_ps: int
     port_ps: int
     sent_bytes: int
     values: tuple[Array, ...] = ()
+    sends: tuple[Send, ...] = ()
 
 
 def run(plan: Plan, values: Sequence[Array] = ()) -> Ended:
@@ -93,13 +95,14 @@ class _Run:
         self.port_ps = 0
         """Of the first device; all do the same."""
         self.sent_bytes = 0
+        self.sends: list[Send] = []
 
     def run(self) -> Ended:
         """All devices to their end."""
         devices = range(self.plan.devices)
         self.env.run(self.env.all_of([self.env.process(self.device(d)) for d in devices]))
         results = tuple(self.result(d) for d in devices) if self.values else ()
-        return Ended(self.plan.start_ps + int(self.env.now), self.port_ps, self.sent_bytes, results)
+        return Ended(self.plan.start_ps + int(self.env.now), self.port_ps, self.sent_bytes, results, tuple(self.sends))
 
     def device(self, d: int) -> Process:
         """What one device does."""
@@ -115,7 +118,14 @@ class _Run:
         if d == 0:
             self.port_ps += busy_ps
             self.sent_bytes += size_bytes
+        begin_ps = self.plan.start_ps + int(self.env.now)
+        end_ps = begin_ps + busy_ps
+        self.sends.append(Send(d, self.target(d), size_bytes, begin_ps, end_ps, end_ps + self.plan.wire.latency_ps))
         return busy_ps
+
+    def target(self, d: int) -> int | None:
+        """Where a device sends; None: to or from all others."""
+        return None
 
     def copy_ps(self, size_bytes: int) -> int:
         """For how long all channels together copy bytes inside the device."""
@@ -174,6 +184,10 @@ class _Ring(_Run):
     def _arrive(self, target: int, message: Any) -> Process:
         yield self.env.timeout(self.plan.wire.latency_ps)
         yield self.inboxes[target].put(message)
+
+    def target(self, d: int) -> int | None:
+        """The next device."""
+        return (d + 1) % self.plan.devices
 
     def result(self, d: int) -> Array:
         """Its part of a reduce-scatter, else all parts."""

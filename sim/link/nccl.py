@@ -23,19 +23,26 @@ FIGURES = (
     "collectives.shared",
     "collectives.start",
     "link.bandwidth",
+    "link.peers",
+    "link.switched",
+    "pcie.bandwidth",
+    "pcie.latency",
 )
 """Figures of a preset that this module reads."""
 
 _CHANNELS, _SWITCH_CHANNELS = 24, 16
 """CTAs of a kernel that uses all links of a GPU behind NVSwitches; of one that adds up in the switch."""
-_GRAPH_CHANNELS = 12
-"""Channels of the library's search, each of which it then runs twice."""
+_LINK_BYTES_PER_S = 25_000_000_000
+"""Of one NVLink: without switches the library's search finds a channel a link, and runs each twice."""
+_PCIE_CHANNELS = 2
 _MESSAGE_BYTES = 128
 """A store of a warp's quarter, which a link packet holds."""
 _STEP_BYTES = 512 * 1024
 """An eighth of a channel's buffer of 4 MiB; a chunk is four of them, announced in two slices."""
 _LL_CHUNK_BYTES, _LL128_CHUNK_BYTES = 32 * 1024, 480 * 1024
 """Payload of a flagged channel's buffer, an eighth of it."""
+MOST_DEVICES = 8
+"""Of one node."""
 _P2P_LL_BYTES = 16 * 1024
 """NCCL_P2P_LL_THRESHOLD: the largest message between two devices that goes flagged."""
 _SWITCH_CHUNK_BYTES = 128 * 1024
@@ -60,20 +67,53 @@ _TREE_CORRECTION = {
 
 
 class _Believed(NamedTuple):
-    """What the library takes a generation of GPUs for, GB/s. ring: of all its channels together. ll: of flagged
-    messages; line, tree: of one channel."""
+    """What the library takes a generation of GPUs for, GB/s. ll: of flagged messages; line, tree: of one channel."""
 
-    ring: float
     ll: float
     line: float
     tree: float
 
 
+_VOLTA = _Believed(ll=39, line=20, tree=24)
+_AMPERE = _Believed(ll=87.7, line=20, tree=24)
 _BELIEVED = {
-    "ampere": _Believed(ring=240, ll=87.7, line=20, tree=24),
-    "hopper": _Believed(ring=360, ll=141, line=36.7, tree=38.7),
+    "volta": _VOLTA,
+    "turing": _VOLTA,
+    "ampere": _AMPERE,
+    "ada": _AMPERE,
+    "hopper": _Believed(ll=141, line=36.7, tree=38.7),
 }
-"""`llMaxBws`, `perChMaxRingLL128Bws`, `perChMaxTreeBws` for one node; rings of A100 and H100 boards with NVSwitches."""
+"""`llMaxBws`, `perChMaxRingLL128Bws`, `perChMaxTreeBws` for one node, by compute capability from below."""
+
+_RING_SHARE = 0.8
+"""Of the links' bandwidth, in the library's rings: 20 of 25 GB/s a link (`SM80_NVLINK_BW`)."""
+
+_PCIE_SHARE = 12 / 15.75
+"""Of PCIe's: 12 GB/s of a slot of the third generation (`PCI_BW`)."""
+
+
+class Path(NamedTuple):
+    """What messages between devices of one node go over. latency_ps: least time of a flag on it. rings: GB/s that the
+    library takes its rings for. channels: that it finds. nvlink, switched: kind of path."""
+
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+    rings: float
+    channels: int
+    nvlink: bool
+    switched: bool
+
+
+def path_between(spec: Any, devices: int) -> Path:
+    """The links between devices where they reach all of them, else PCIe."""
+    link = spec.link
+    if link is None or devices > link.peers:
+        gbytes = spec.pcie.bandwidth_bytes_per_s / 1e9
+        bandwidth, latency = spec.pcie.bandwidth_bytes_per_s, spec.pcie.latency_ps
+        return Path(bandwidth, latency, _PCIE_SHARE * gbytes, _PCIE_CHANNELS, nvlink=False, switched=False)
+    bandwidth = link.bandwidth_bytes_per_s
+    channels = _CHANNELS if link.switched else min(_CHANNELS, max(2, 2 * (bandwidth // _LINK_BYTES_PER_S)))
+    return Path(bandwidth, 0, _RING_SHARE * bandwidth / 1e9, channels, nvlink=True, switched=link.switched)
 
 
 class Estimate(NamedTuple):
@@ -88,22 +128,21 @@ class Estimate(NamedTuple):
 
 
 def estimates(spec: Any, kind: Kind, devices: int, size_bytes: int) -> list[Estimate]:
-    """The ways that the library weighs, the one that it takes first; InputError for a machine that it has no model of.
+    """The ways that the library weighs, the one that it takes first; InputError for more devices than a node has.
 
     size_bytes: of the largest buffer of a device.
     """
-    if spec.link is None or spec.collectives is None or spec.architecture not in _BELIEVED:
-        known = "a100-sxm4-80gb, h100-sxm, h200-sxm"
-        raise InputError(f"{kind} gpus={devices}: {spec.name} states no figures of collectives; {known} do")
+    if devices > MOST_DEVICES:
+        raise InputError(f"{kind} gpus={devices}: the model of one node takes {MOST_DEVICES}; nearest: {MOST_DEVICES}")
     if kind == "alltoall":
         protocol = "LL" if size_bytes // devices <= _P2P_LL_BYTES else "Simple"
         return [Estimate("pairwise", protocol, 0)]
-    believed = _BELIEVED[spec.architecture]
-    found = [*_rings(believed, kind, devices)]
+    believed, path = _BELIEVED[spec.architecture], path_between(spec, devices)
+    found = [*_rings(believed, path, kind, devices)]
     if kind == "all_reduce":
-        found += _trees(believed, devices, size_bytes)
-    if spec.collectives.shared_bytes_per_s and devices > 2:
-        found.append(_switch(believed, kind, devices))
+        found += _trees(believed, path, devices, size_bytes)
+    if spec.collectives.shared_bytes_per_s and path.switched and devices > 2:
+        found.append(_switch(path, kind, devices))
     timed = [Estimate(a, p, round(1e6 * us + 1e3 * size_bytes / rate)) for a, p, us, rate in found]
     return sorted(timed, key=lambda estimate: estimate.time_ps)
 
@@ -112,19 +151,24 @@ _Way = tuple[str, str, float, float]
 """Algorithm, protocol, latency in us, GB/s of the buffer."""
 
 
-def _rings(b: _Believed, kind: Kind, devices: int) -> list[_Way]:
+def _rings(b: _Believed, path: Path, kind: Kind, devices: int) -> list[_Way]:
     steps = (devices - 1) * (2 if kind == "all_reduce" else 1)
-    rates = {"LL": min(b.ll, b.ring / 2), "LL128": min(0.92 * b.ring, _GRAPH_CHANNELS * b.line), "Simple": b.ring}
+    rates = {"LL": min(b.ll, path.rings / 2), "Simple": path.rings}
+    if path.nvlink:
+        rates["LL128"] = min(0.92 * path.rings, path.channels // 2 * b.line)
     return [
         ("ring", protocol, _BASE_US["ring"][protocol] + _STEP_US["ring"][protocol] * steps, rate * devices / steps)
         for protocol, rate in rates.items()
     ]
 
 
-def _trees(b: _Believed, devices: int, size_bytes: int) -> list[_Way]:
+def _trees(b: _Believed, path: Path, devices: int, size_bytes: int) -> list[_Way]:
     """Within a node trees are chains; they are weighed, and no buffer makes them the best."""
-    whole = min(0.92 * b.ring, _GRAPH_CHANNELS * b.tree)
-    rates = {"LL": min(whole / 3.8, b.ll), "LL128": min(whole * 7 / 9, _GRAPH_CHANNELS * b.line), "Simple": whole}
+    searched = max(1, path.channels // 2)
+    whole = min(0.92 * path.rings, searched * b.tree)
+    rates = {"LL": min(whole / 3.8, b.ll), "Simple": whole}
+    if path.nvlink:
+        rates["LL128"] = min(whole * 7 / 9, searched * b.line)
     power = min(max((size_bytes // 64).bit_length() - 1, 0), 23)
     return [
         (
@@ -137,10 +181,10 @@ def _trees(b: _Believed, devices: int, size_bytes: int) -> list[_Way]:
     ]
 
 
-def _switch(b: _Believed, kind: Kind, devices: int) -> _Way:
+def _switch(path: Path, kind: Kind, devices: int) -> _Way:
     """Each device is the head of one channel, over which the links are spread."""
     share = (devices - 1) / devices
-    rate = b.ring * _SWITCH_EFFICIENCY * share * (2 if kind == "all_reduce" else share)
+    rate = path.rings * _SWITCH_EFFICIENCY * share * (2 if kind == "all_reduce" else share)
     steps = (devices - 1) * (2 if kind == "all_reduce" else 1)
     return "nvls", "Simple", _SWITCH_US, rate * devices / steps
 
@@ -150,11 +194,13 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
     figures = spec.collectives
     if algorithm == "tree":
         raise InputError(f"{kind}: trees are not modelled; within a node the library never takes them")
-    port = port_bytes_per_s(spec, reads=False)
+    path = path_between(spec, devices)
+    port = port_bytes_per_s(spec, devices, reads=False)
+    flag_ps = max(figures.flag_ps, path.latency_ps)
     slices = 1
     match protocol:
         case "LL":
-            wire = Wire(protocol, figures.flag_ps, port // 2, figures.flagged_bytes_per_s)
+            wire = Wire(protocol, flag_ps, port // 2, figures.flagged_bytes_per_s)
             chunk = _LL_CHUNK_BYTES
         case "LL128":
             wire = Wire(protocol, figures.line_flag_ps, port * 120 // 128, figures.line_bytes_per_s)
@@ -162,27 +208,27 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
         case _:
             slices = 2 if algorithm == "ring" else 1
             copy = figures.shared_bytes_per_s if algorithm == "nvls" else figures.copy_bytes_per_s
-            wire = Wire(protocol, figures.flag_ps, port, copy, slices, figures.post_ps)
+            wire = Wire(protocol, flag_ps, port, copy, slices, figures.post_ps)
             chunk = 4 * _STEP_BYTES
-    channels = _CHANNELS
+    channels = path.channels
     if algorithm == "ring":
-        channels = _channels(protocol, devices, size_bytes)
+        channels = min(channels, _busy_channels(protocol, devices, size_bytes))
     elif algorithm == "nvls":
         channels, chunk = _SWITCH_CHANNELS, _switch_chunk_bytes(devices, size_bytes)
     of: Algorithm = algorithm  # type: ignore[assignment]
     return Plan(kind, of, devices, size_bytes, wire, channels, chunk, figures.start_ps)
 
 
-def port_bytes_per_s(spec: Any, *, reads: bool) -> int:
-    """Payload that goes through a device's links in one direction; reads have headers in both."""
+def port_bytes_per_s(spec: Any, devices: int, *, reads: bool) -> int:
+    """Payload that goes through a device's path to the others in one direction; reads have headers in both."""
     packet = _MESSAGE_BYTES + (2 if reads else 1) * spec.collectives.header_bytes
-    return int(spec.link.bandwidth_bytes_per_s * _MESSAGE_BYTES // packet)
+    return int(path_between(spec, devices).bandwidth_bytes_per_s * _MESSAGE_BYTES // packet)
 
 
-def _channels(protocol: str, devices: int, size_bytes: int) -> int:
+def _busy_channels(protocol: str, devices: int, size_bytes: int) -> int:
     """As many as have enough to do."""
     least = _THREADS[protocol] * _LEAST_BYTES_A_THREAD[protocol] * (devices if protocol == "LL" else 1)
-    return max(1, min(_CHANNELS, size_bytes // least))
+    return max(1, size_bytes // least)
 
 
 def _switch_chunk_bytes(devices: int, size_bytes: int) -> int:

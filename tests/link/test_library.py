@@ -103,7 +103,7 @@ def test_a_collective_is_an_operator() -> None:
     [
         ("all_reduce gpus=1 elements=4", "h100-sxm", "auto", "must be at least 2"),
         ("all_gather gpus=3 elements=4", "h100-sxm", "auto", "multiple of gpus=3; nearest: 3"),
-        ("all_reduce gpus=4 elements=4", "t4", "auto", "t4 states no figures of collectives"),
+        ("all_reduce gpus=9 elements=4", "t4", "auto", "the model of one node takes 8"),
         ("all_gather gpus=4 elements=4", "h100-sxm", "vllm", "schedule=nccl runs all_gather"),
         ("all_reduce gpus=4 elements=4", "h100-sxm", "nccl rng", "did you mean|nearest|has nccl"),
         ("all_reduce gpus=4 elements=4", "sn40l", "auto", "no schedule on sn40l"),
@@ -112,3 +112,42 @@ def test_a_collective_is_an_operator() -> None:
 def test_what_cannot_be_asked_is_refused(text: str, arch: str, schedule: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         simulate(text, arch, schedule=schedule)
+
+
+def test_messages_take_pcie_where_links_do_not_reach() -> None:
+    two, eight = (nccl.path_between(load_arch("a40"), devices) for devices in (2, 8))
+    assert (two.bandwidth_bytes_per_s, two.nvlink) == (56_250_000_000, True)
+    assert (eight.bandwidth_bytes_per_s, eight.nvlink) == (31_500_000_000, False)
+    assert not nccl.path_between(load_arch("t4"), 2).nvlink
+    # Rings over PCIe have no lines of 128 bytes and few channels, and no flag is faster than PCIe.
+    ways = nccl.estimates(load_arch("a40"), "all_reduce", 8, 2**20)
+    assert {way.protocol for way in ways} == {"LL", "Simple"}
+    made = nccl.plan(load_arch("a40"), "all_reduce", 8, 2**26, "ring", "Simple")
+    assert made.channels == 2
+    assert made.wire.latency_ps == load_arch("a40").pcie.latency_ps
+    bus = 2 * 7 * 2**26 / 8 / (run(made).time_ps / 1e12)
+    assert 0.6 * 31.5e9 < bus < 31.5e9
+
+
+def test_only_switches_add_up_and_mesh_links_have_a_channel_each() -> None:
+    bridged, switched = (nccl.estimates(load_arch(name), "all_reduce", 4, 2**26) for name in ("h200-nvl", "h200-sxm"))
+    assert "nvls" not in {way.algorithm for way in bridged}
+    assert switched[0].algorithm == "nvls"
+    assert nccl.path_between(load_arch("v100-sxm2"), 8).channels == 12
+
+
+def test_frameworks_kernels_want_links_between_more_than_two() -> None:
+    h100 = load_arch("h100-pcie")
+    assert custom.plan(h100, "vllm", 2, 2**16) is not None
+    assert custom.plan(h100, "vllm", 4, 2**16) is None
+    assert custom.plan(h100, "trtllm", 4, 2**16) is None
+
+
+def test_ports_carry_what_is_counted() -> None:
+    made = nccl.plan(load_arch("h100-sxm"), "all_reduce", 4, 2**22, "ring", "LL")
+    ended = run(made)
+    for d in range(4):
+        sends = [send for send in ended.sends if send.source == d]
+        assert sum(send.size_bytes for send in sends) == ended.sent_bytes
+        assert {send.target for send in sends} == {(d + 1) % 4}
+        assert all(made.start_ps <= send.begin_ps <= send.end_ps <= ended.time_ps for send in sends)

@@ -21,7 +21,7 @@ from sim.app.families.gpu_conditions import Conditions, conditions_of
 from sim.app.families.gpu_graph import Pick, PlannedGraph, dtype_of, graph_listing, plan_graph
 from sim.app.families.gpu_reads import took_part
 from sim.app.families.gpu_records import machine_figures
-from sim.app.families.gpu_run import Done, Planned, StepsRun, Work, collective_of, run_steps
+from sim.app.families.gpu_run import Done, Planned, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
 from sim.app.report.record import OperatorTime
 from sim.app.report.sections import bytes_text
@@ -384,7 +384,7 @@ class GraphPlan:
     def _shown(self, entry: Done) -> Shown:
         """A step as a timeline shows it."""
         step = entry.planned
-        sends = collective_of(step.op, self.spec).sends if isinstance(step.op, AllReduce) else ()
+        sends = step.summed.sends if step.summed else ()
         return Shown(step.op, step.label, step.program.schedule if step.program else "", entry.results, sends)
 
 

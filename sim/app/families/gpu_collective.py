@@ -54,7 +54,7 @@ class CollectivePlan:
         if library != "nccl":
             if kind != "all_reduce":
                 raise InputError(f"schedule={library}: has all_reduce alone; schedule=nccl runs {op.word}")
-            nccl.estimates(self.spec, kind, op.gpus, op.size_bytes)
+            nccl.estimates(self.spec, kind, op.gpus, op.size_bytes)  # refuses more devices than a node has
             own = custom.plan(self.spec, library, op.gpus, op.size_bytes)
             if own is not None:
                 return [(f"{library} {own}", own, own.start_ps)]
@@ -116,8 +116,10 @@ class CollectivePlan:
 
     def _reads(self, path: str) -> bool:
         """Whether the run read a figure, by the path that people type."""
-        if path.startswith("collectives.") or path in ("link.bandwidth", "launch.kernel", "clock.boost"):
+        if path.startswith("collectives.") or path in ("link.peers", "launch.kernel", "clock.boost"):
             return True
+        if path.startswith(("link.", "pcie.")):
+            return path.startswith("link.") == nccl.path_between(self.spec, self.op.gpus).nvlink
         if path.startswith("launch."):
             return self.request.scope != "kernel"
         by_library = {"dram.bandwidth": (_EAGER,), "sm.count": custom.LIBRARIES}

@@ -9,7 +9,7 @@ from typing import Any
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.units import BYTES
-from sim.app.families.gpu_run import Planned, Work
+from sim.app.families.gpu_run import Planned, Work, summed
 from sim.app.families.request import Request, one_of
 from sim.app.report.sections import bytes_text
 from sim.gpu.language import Program
@@ -24,6 +24,9 @@ FORMS = {
     "fused_graph": (True, "graph"),
 }
 """Schedules of a graph: whether neighbouring element-by-element operators are one kernel, and how the host calls it."""
+
+_SUMS = {False: "nccl", True: "vllm"}
+"""Whose kernels sum over devices: those of the framework, or those that a serving framework brings along."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ def plan_graph(request: Request, spec: GpuSpec, pick: Pick) -> PlannedGraph:
     """Kernels and addresses of all steps; InputError where one cannot run or they do not fit the device memory."""
     graph, form = _graph_in_form(request, spec)
     addresses, end = graph.addresses()
-    steps = [_planned(graph, step, spec, addresses, end, pick) for step in graph.steps]
+    library = _SUMS[FORMS[form][0]]
+    steps = [_planned(graph, step, spec, addresses, end, pick, library) for step in graph.steps]
     return PlannedGraph(graph, form, Work(steps, FORMS[form][1]))
 
 
@@ -65,6 +69,8 @@ def graph_listing(request: Request, spec: GpuSpec, pick: Pick) -> str:
     lines = [f"graph {graph} on {spec.name}, {planned.form}: {len(graph.steps)} operators"]
     for step, entry in zip(graph.steps, planned.work.steps, strict=True):
         schedule = entry.program.schedule if entry.program else "copy over PCIe"
+        if entry.summed:
+            schedule = entry.summed.algorithm
         lines.append(f"  {step.label}: {step.op} ({schedule})")
         lines.append(f"    {place(step.operands) or 'host'} -> {place(step.results)}")
     return "\n".join(lines) + "\n"
@@ -103,10 +109,13 @@ def _graph(op: Operator, fused: bool) -> Graph:
     return builder.build(*builder.calls(op.word, op))
 
 
-def _planned(graph: Graph, step: Step, spec: GpuSpec, addresses: dict[str, int], end: int, pick: Pick) -> Planned:
-    """A step with its program; scratch begins at `end`."""
+def _planned(
+    graph: Graph, step: Step, spec: GpuSpec, addresses: dict[str, int], end: int, pick: Pick, library: str
+) -> Planned:
+    """A step with its program; scratch begins at `end`. library: whose kernels sum over devices."""
     if isinstance(step.op, CopyH2D | AllReduce):
-        return Planned(step.op, None, {}, label=step.label)
+        sums = summed(step.op, spec, library) if isinstance(step.op, AllReduce) else None
+        return Planned(step.op, None, {}, label=step.label, summed=sums)
     config, estimate_ps = pick(step.op)
     program = build(step.op, spec, config)
     placed, step_end = _place(step, program, addresses, end)

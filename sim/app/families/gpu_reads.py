@@ -16,6 +16,7 @@ from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Op, walk
 from sim.gpu.language.ops import CP_ASYNC, Action, Unit
 from sim.gpu.lower.instructions import instruction, mixed_instruction
+from sim.link.nccl import path_between
 from workloads.ops import AllReduce
 
 
@@ -33,6 +34,7 @@ class Took:
     mbarriers: bool
     copies: bool
     collectives: bool
+    over_pcie: bool
     host: bool
     regulated: bool
     data: str
@@ -73,7 +75,8 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "sm.round_robin_run": lambda took: took.scheduler not in ("gto", "oldest"),
     "link": lambda took: took.collectives,
     "node": lambda took: took.collectives,
-    "pcie": lambda took: took.copies,
+    "collectives": lambda took: took.collectives,
+    "pcie": lambda took: took.copies or took.over_pcie,
     "host": lambda took: took.host,
     "launch.api": lambda took: took.host,
     "launch.gap_stream": lambda took: took.host,
@@ -105,6 +108,9 @@ def took_part(work: Work, spec: GpuSpec, conditions: Conditions, scope: str) -> 
         mbarriers=any(kernel.barriers for kernel in kernels),
         copies=any(step.copy for step in work.steps),
         collectives=any(isinstance(step.op, AllReduce) for step in work.steps),
+        over_pcie=any(
+            isinstance(step.op, AllReduce) and not path_between(spec, step.op.devices).nvlink for step in work.steps
+        ),
         host=scope != "kernel",
         regulated=conditions.clock != "locked",
         data=conditions.data,

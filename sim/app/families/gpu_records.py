@@ -12,8 +12,6 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.host.model import Copy
-from sim.link.collective import Outcome
-from workloads.ops import AllReduce
 
 SECTOR_BYTES = 32
 
@@ -168,15 +166,15 @@ def copy_record(label: str, copy: Copy, time_ps: int, spec: GpuSpec) -> KernelRe
     )
 
 
-def collective_record(label: str, op: AllReduce, outcome: Outcome, time_ps: int, spec: GpuSpec) -> KernelRecord:
+def collective_record(name: str, algorithm: str, sent_bytes: int, time_ps: int, spec: GpuSpec) -> KernelRecord:
     """A collective of one device: cycles are those that the core's clock would count meanwhile."""
     return KernelRecord(
-        name=f"{label}: {outcome.algorithm} over {op.devices}",
-        schedule=outcome.algorithm,
+        name=name,
+        schedule=algorithm,
         cycles=time_ps * spec.clock.boost_hz // PS_PER_S,
         clock_hz=spec.clock.boost_hz,
         time_ps=time_ps,
-        counters={"link_write_bytes": outcome.sent_bytes // op.devices},
+        counters={"link_write_bytes": sent_bytes},
         own=GpuLaunch((1, 1, 1)),
         launch_ps={"command": spec.launch.kernel_ps},
     )

@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cache
+from typing import NamedTuple, Protocol
 
+from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.app.families.family import LateError
 from sim.app.families.gpu_conditions import Conditions
@@ -25,7 +27,10 @@ from sim.gpu.power.regulator import PowerRegulator
 from sim.host.model import Copy, Host
 from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import Call, CallTime, Replayed, call_times, calls_ps
-from sim.link.collective import Outcome, fabric_of, fastest
+from sim.link import custom, nccl
+from sim.link.collective import Send, fabric_of, fastest
+from sim.link.library import Plan
+from sim.link.library import run as run_library
 from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
 from workloads.ops import AllReduce, CopyH2D, Operator
@@ -43,16 +48,56 @@ _WINDOWS_A_STEP = 8
 """Windows of the regulator between two turns of the host model."""
 
 
+class Summed(NamedTuple):
+    """A sum over devices. time_ps: behind its launch. sent_bytes: by one device. sends: messages from its start on."""
+
+    devices: int
+    time_ps: int
+    sent_bytes: int
+    algorithm: str
+    sends: tuple[Send, ...]
+
+
+def summed(op: AllReduce, spec: GpuSpec, library: str) -> Summed:
+    """An all-reduce as a library runs it within a node; beyond one, messages over links and network alone.
+
+    library: one of `sim.app.families.gpu_collective.SCHEDULES`. InputError for more devices than the machine can have.
+    """
+    if op.devices > nccl.MOST_DEVICES:
+        if spec.node is None:
+            most = nccl.MOST_DEVICES
+            raise InputError(
+                f"devices={op.devices}: {spec.name} has no network beyond a node of {most}; nearest: {most}"
+            )
+        outcome = fastest(fabric_of(spec, op.devices), "all_reduce", op.bytes)
+        return Summed(op.devices, outcome.time_ps, outcome.sent_bytes // op.devices, outcome.algorithm, outcome.sends)
+    made = None if library == "nccl" else custom.plan(spec, library, op.devices, op.bytes)
+    if made is None:
+        ways = nccl.estimates(spec, "all_reduce", op.devices, op.bytes)
+        way = next(way for way in ways if way.algorithm != "tree")
+        made = nccl.plan(spec, "all_reduce", op.devices, op.bytes, way.algorithm, way.protocol)
+        library = "nccl"
+    return _ended(made, library)
+
+
+@cache
+def _ended(made: Plan, library: str) -> Summed:
+    ended = run_library(made)
+    algorithm = f"{library} {made.algorithm} {made.wire.protocol}"
+    return Summed(made.devices, ended.time_ps, ended.sent_bytes, algorithm, ended.sends)
+
+
 @dataclass(frozen=True)
 class Planned:
     """A step before it runs. program: None of a copy and of a collective. addresses: of the program's tensors.
-    estimate_ps: rough time. label: what a profile calls it; empty of an operator alone."""
+    estimate_ps: rough time. label: what a profile calls it; empty of an operator alone. summed: a sum over devices."""
 
     op: Operator
     program: Program | None
     addresses: Mapping[str, int]
     estimate_ps: int = 0
     label: str = ""
+    summed: Summed | None = None
 
     @property
     def kernels(self) -> Sequence[GpuKernel | None]:
@@ -116,11 +161,6 @@ class StepsRun:
     def scope_ps(self, spec: GpuSpec, scope: str, calling: str, replayed: Replayed | None = None) -> int:
         """Time in one of `sim.host.scopes.SCOPES`, called in one of its forms; see `sim.host.scopes.calls_ps`."""
         return calls_ps(spec, [entry.call() for entry in self.done], scope, calling, replayed)
-
-
-def collective_of(op: AllReduce, spec: GpuSpec) -> Outcome:
-    """What a collective takes on the links of the machine."""
-    return fastest(fabric_of(spec, op.devices), "all_reduce", op.bytes)
 
 
 class Recorder(Protocol):
@@ -278,8 +318,8 @@ class _StreamRun:
 
     def _entry(self, step: Planned) -> Done:
         """A step that is to run; of what moves beside kernels all is known."""
-        if isinstance(step.op, AllReduce):
-            return Done(step, self.spec.launch.kernel_ps + collective_of(step.op, self.spec).time_ps)
+        if step.summed:
+            return Done(step, self.spec.launch.kernel_ps + step.summed.time_ps)
         return Done(step, step.copy.duration_ps(self.spec) if step.copy else 0)
 
     def calls(self) -> list[_Issued]:
@@ -294,9 +334,10 @@ class _StreamRun:
 
     def _commands(self, entry: Done, number: int, before: int) -> list[HostKernel | Copy]:
         step = entry.planned
-        if isinstance(step.op, AllReduce):
-            outcome = collective_of(step.op, self.spec)
-            entry.records.append(collective_record(step.label, step.op, outcome, entry.moved_ps, self.spec))
+        if done := step.summed:
+            name = f"{step.label}: {done.algorithm} over {done.devices}"
+            record = collective_record(name, done.algorithm, done.sent_bytes, entry.moved_ps, self.spec)
+            entry.records.append(record)
             return [HostKernel("all_reduce", (entry.moved_ps,))]
         if copy := step.copy:
             entry.records.append(copy_record(step.label, copy, entry.moved_ps, self.spec))

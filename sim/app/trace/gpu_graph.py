@@ -237,7 +237,8 @@ class _Outside:
                 track = self.found.child(f"device {send.source}", group)
                 begin_ps, end_ps = span.start_ps + send.begin_ps, span.start_ps + send.end_ps
                 args = {"bytes": send.size_bytes, "latency_cycles": self._cycle(send.arrival_ps - send.end_ps)}
-                self._add(track, begin_ps, end_ps, f"to device {send.target}", "copy", args)
+                name = "to all" if send.target is None else f"to device {send.target}"
+                self._add(track, begin_ps, end_ps, name, "copy", args)
 
     def _add(
         self,
