@@ -74,6 +74,9 @@ def _faults_of(axes: Axes) -> Iterator[str]:
     frame = legend.get_window_extent()
     if any(_crossing(frame, bar) for bar in bars):
         yield f"legend over bars: {axes.get_title()}"
+    for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
+        if text.get_text() and _crossing(frame, text.get_window_extent()):
+            yield f"legend over a word: {text.get_text()}"
     for line in axes.lines:
         points = line.get_transform().transform(np.column_stack([line.get_xdata(), line.get_ydata()]))
         if line.get_marker() not in ("None", "", None) and any(frame.contains(*point) for point in points):

@@ -23,7 +23,7 @@ from sim.app.study import check as module
 from sim.app.study import lockfile
 from sim.app.study.case import Answer
 from sim.app.study.check import read_config
-from sim.app.study.digest import Change, Digest, changes
+from sim.app.study.digest import Change, Digest, changes, shown
 from sim.app.study.history import history
 from sim.app.study.lockfile import Entry, Lock
 from sim.app.study.tolerance import tolerance_of
@@ -452,6 +452,13 @@ def test_changes_are_everything_that_differs(old: Digest, new: Digest) -> None:
     assert {c.name for c in moved if c.kind == "counter"} == {
         n for n in {*old.counters, *new.counters} if old.counters.get(n) != new.counters.get(n)
     }
+
+
+def test_a_clock_that_rounds_to_what_it_was_is_no_row() -> None:
+    old = Digest(100, 200, "s", clock_hz=10**9)
+    assert [row[0] for row in shown(changes(old, replace(old, cycles=101, clock_hz=10**9 + 1)))] == ["cycles"]
+    assert [row[0] for row in shown(changes(old, replace(old, clock_hz=10**9 + 1)))] == ["clock"]
+    assert [row[0] for row in shown(changes(old, replace(old, cycles=101, clock_hz=2 * 10**9)))] == ["cycles", "clock"]
 
 
 def test_a_clock_and_an_energy_that_move_are_seen_where_both_have_one() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from sim.app.report import palette
 from sim.app.report.asked import titled
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 TITLE_WIDTH = 48
 """Letters of a title's line, as many as stand above a picture."""
+_LEGEND_INCHES = 0.45
+"""Of a legend below its axis: the room for the numbers and the word between."""
 _LEGEND_WIDTH = 30
 _FAR_ROOFS = 4
 """Roofs of arithmetic that are so many times as high as the lowest are left out of a picture."""
@@ -52,6 +55,12 @@ def _workload(reports: Sequence[Report]) -> str:
     """What the reports have in common, and what is unusual about any of them."""
     unusual = dict.fromkeys(words for report in reports for words in report.record.asked.unusual)
     return titled(reports[0].record.workload, list(unusual))
+
+
+def below(ax: Axes) -> dict[str, Any]:
+    """Where a legend stands that covers nothing: below the axis, its numbers and its word."""
+    down = ScaledTranslation(0, -_LEGEND_INCHES, ax.figure.dpi_scale_trans)
+    return {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": ax.transAxes + down}
 
 
 def roofs_of(report: Report, ax: Axes | None = None) -> Axes:
@@ -88,7 +97,7 @@ def roofs_of(report: Report, ax: Axes | None = None) -> Axes:
     _log_axes(ax)
     ax.legend(
         fontsize="small", title=f"roofs over {ops_text(reached, report.record.dtype)}", title_fontsize="small",
-        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2,
+        **below(ax), ncols=2,
     )  # fmt: skip
     return ax
 
@@ -164,7 +173,7 @@ def stall_stack(report: Report, ax: Axes | None = None) -> Axes:
     ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.set_yticks(range(len(kernels)), [f"kernel {i}" for i in range(len(kernels))])
     if states:
-        ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
+        ax.legend(fontsize="small", **below(ax), ncols=3)
     return ax
 
 
@@ -182,7 +191,7 @@ def time_by_operator(report: Report, ax: Axes | None = None) -> Axes:
     ax.set_yticks(range(len(entries)), [f"{entry.name} ({entry.calls})" for entry in entries])
     ax.set(xlabel="device time, us")
     ax.set_title(picture_title(f"operators, {report.record.title}"), fontsize="medium")
-    ax.legend(fontsize="small", loc="lower right")
+    ax.legend(fontsize="small", **below(ax), ncols=3)
     return ax
 
 
@@ -202,7 +211,7 @@ def time_by_layer(report: Report, ax: Axes | None = None) -> Axes:
     ax.invert_yaxis()
     ax.set(xlabel="time, us")
     ax.set_title(picture_title(f"layers, {report.record.title}"), fontsize="medium")
-    ax.legend(fontsize="small", title="bound by")
+    ax.legend(fontsize="small", title="bound by", title_fontsize="small", **below(ax), ncols=4)
     return ax
 
 

@@ -101,6 +101,12 @@ class Change:
         return size > tolerance
 
     @property
+    def seen(self) -> bool:
+        """Whether its text shows that it moved."""
+        _, old, new, _ = self.cells
+        return old != new
+
+    @property
     def cells(self) -> tuple[str, str, str, str]:
         """Name, old, new and change as text."""
         if self.kind == "stall":
@@ -136,8 +142,13 @@ def changes(old: Digest, new: Digest) -> list[Change]:
 
 
 def shown(found: list[Change]) -> list[tuple[str, str, str, str]]:
-    """The changes as rows of text, small ones summed up."""
-    rows = [change.cells for change in found if change.kind not in ("stall", "counter")]
+    """The changes as rows of text, small ones summed up. A mean clock that rounds to what it was stands there alone or
+    not at all."""
+    rows = [
+        change.cells
+        for change in found
+        if change.kind not in ("stall", "counter") and (change.kind != "clock" or change.seen or len(found) == 1)
+    ]
     for kind, most in (("stall", MOST_STALLS), ("counter", MOST_COUNTERS)):
         of_kind = [change for change in found if change.kind == kind]
         rows += [change.cells for change in of_kind[:most]]

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from arch.errors import InputError
 from sim.app.report import palette
-from sim.app.report.plots import as_it_is, coloured, picture_title
+from sim.app.report.plots import as_it_is, below, coloured, picture_title
 from sim.app.study.axes import numeric
 from sim.app.study.choice import changed
 from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, known_metric
@@ -28,6 +28,8 @@ _WIDE_RANGE = 8
 """A numeric axis whose largest value is so many times its smallest is drawn logarithmically."""
 _MOST_LINES = 12
 _MOST_TICKS = 10
+_SEEN = 0.001
+"""Change of time from which a bar says its value."""
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 """Markers of what bounds a point, in the order in which they appear."""
 _FROM_ZERO = ("time_us", "cycles", "energy_j", "power_w")
@@ -103,7 +105,8 @@ def tornado(found: Sensitivity, ax: Axes | None = None, most: int = 20) -> Axes:
                     i + 0.4 * number - 0.2, 100 * moved, 0.4, color=palette.of_series(number), label=label,
                     hatch="///" if cliff else None, edgecolor="white",
                 )  # fmt: skip
-                ax.bar_label(drawn, [f"{100 * moved:+.2g}"], padding=2, fontsize="xx-small")
+                if abs(moved) >= _SEEN:
+                    ax.bar_label(drawn, [f"{100 * moved:+.2g}"], padding=2, fontsize="xx-small")
     names = [f"{bar.path} = {bar.value}{' (cliff)' if bar.response == 'cliff' else ''}" for bar in bars]
     ax.set_yticks(range(len(bars)), names, fontsize="small")
     ax.invert_yaxis()
@@ -112,7 +115,7 @@ def tornado(found: Sensitivity, ax: Axes | None = None, most: int = 20) -> Axes:
     ax.set(xlabel=f"change of time for {100 * found.step:g} % of the figure, %")
     ax.set_title(picture_title(found.base.title), fontsize="medium")
     if bars:
-        ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+        ax.legend(fontsize="small", **below(ax), ncols=2)
     else:
         ax.text(0.5, 0.5, "no figure moves the time", transform=ax.transAxes, ha="center")
     return ax
@@ -130,7 +133,8 @@ def history_plot(found: History, metric: str = "cycles", ax: Axes | None = None)
     few = len(values) <= _MOST_LINES
     for i in range(1, len(values)) if few else ():
         change = 100 * (heights[i] / heights[i - 1] - 1) if heights[i - 1] else 0.0
-        ax.annotate(f"{change:+.2f} %", (i, heights[i]), textcoords="offset points", xytext=(0, 7), fontsize="x-small")
+        ax.annotate(f"{change:+.2f} %", (i, heights[i]), textcoords="offset points", xytext=(5, 5), fontsize="x-small")
+    ax.margins(x=0.1)
     every = max(1, len(values) // _MOST_TICKS)
     ax.set_xticks(list(places)[::every], [commit for commit, _ in values][::every], rotation=45, fontsize="x-small")
     ax.set(ylabel={"cycles": "cycles", "time_us": "us", "energy_j": "J"}[metric], ylim=(0, 1.15 * max(heights)))
