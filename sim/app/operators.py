@@ -28,6 +28,7 @@ _TAKES = {
     "count": "whole number from 0",
     "dtype": "number format",
     "text": "name of a file",
+    "words": "word or numbers",
 }
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arch.errors import InputError
 from arch.near import hint
-from workloads.ops import Attention, Gemm, Operator
+from workloads.ops import Attention, Gemm, Moe, Operator
 from workloads.parse import parse
 from workloads.silicon.firesim import is_firesim, records
 
@@ -30,6 +30,7 @@ TABLES = (
         (
             "aic_gemm.csv",
             "aic_attention.csv",
+            "aic_moe.csv",
             "aic_collectives.csv",
             "locked_clock_attention.csv",
             "pipeweave_fp8.csv",
@@ -160,6 +161,10 @@ class Environment(BaseModel):
     append: tuple[str, ...] = ()
     """Versions, as its rows' urls name them, whose attention first writes the keys and values of the queries to the
     cache."""
+    router: bool = False
+    """Whether its layers of experts choose them by their router's logits."""
+    without_gate: tuple[str, ...] = ()
+    """`HIDDENxINTER` of the layers of experts whose model has no gate."""
     left_out: str = ""
     """Why its rows cannot be compared; empty where they can."""
     evidence: str
@@ -242,6 +247,9 @@ def operator_of(row: Row) -> Operator:
         return operator.read_as_column_major() if environment.order == "column" else operator
     if isinstance(operator, Attention):
         return dataclasses.replace(operator, page=environment.page, append=_appends(environment, row))
+    if isinstance(operator, Moe):
+        gate = "0" if f"{operator.hidden}x{operator.inter}" in environment.without_gate else operator.gate
+        return dataclasses.replace(operator, gate=gate, router="1" if environment.router else operator.router)
     return operator
 
 

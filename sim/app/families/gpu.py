@@ -23,6 +23,7 @@ from sim.app.families.gpu_reads import took_part
 from sim.app.families.gpu_records import machine_figures
 from sim.app.families.gpu_run import Done, Planned, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
+from sim.app.families.sampled import sample_note
 from sim.app.report.record import OperatorTime
 from sim.app.report.sections import bytes_text
 from sim.app.trace.gpu import KernelRecorder
@@ -413,4 +414,5 @@ def _ran(
         host_ps={"host": rest_ps} if rest_ps > 0 else {},
         check=partial(check_steps, work.steps, spec, conditions) if request.check else None,
         reads=lambda path: took_part(work, spec, conditions, request.scope).reads(path),
+        notes=[note for entry in done.done for result in entry.results if (note := sample_note(result.kernel))],
     )

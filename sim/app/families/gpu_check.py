@@ -46,6 +46,11 @@ def check(op: Operator, spec: GpuSpec, program: Program, conditions: Conditions)
     """Replays the schedule with numbers and compares with NumPy; the result, and a sentence for each thing wrong."""
     if isinstance(program, SassLaunchProgram):
         return check_compiled(program)
+    if sampled := [kernel.name for kernel in program.kernels if kernel.stands_for]:
+        raise InputError(
+            f"check: {op} is so long that a sample of {sampled[0]} is simulated, which has no numbers; "
+            "a smaller problem runs the same code"
+        )
     operands = op.inputs(seed=0)
     by_role = {role: [t for t in program.tensors if t.role == role] for role in ("input", "output")}
     # Operands beyond the inputs are results that the operator adds to.

@@ -18,6 +18,7 @@ from sim.app.families.family import LateError
 from sim.app.families.gpu_conditions import Conditions
 from sim.app.families.gpu_records import collective_record, copy_record, kernel_record
 from sim.app.families.request import Progress
+from sim.app.families.sampled import Pace
 from sim.app.report.record import KernelRecord
 from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.events import Window
@@ -40,6 +41,9 @@ SETTLED_PS = 40 * PowerRegulator.WINDOW_PS
 
 _SETTLING_RUNS = 8
 """How often short work is repeated at most until its clock stays."""
+
+_FILLS = 4
+"""How often what is warmed of one tensor may fill the L2."""
 
 _WEIGHTS = "B"
 """The operand of a product that each layer has of its own."""
@@ -258,6 +262,8 @@ class _Runner:
             for tensor in sorted(tensors, key=lambda t: t.role != "input")[::-1]:
                 first = step.addresses[tensor.name] // LINE_BYTES
                 last = (step.addresses[tensor.name] + tensor.size_bytes - 1) // LINE_BYTES
+                # Of a tensor that fills the L2 many times only the end has stayed.
+                first = max(first, last - _FILLS * self.spec.l2.size_bytes // LINE_BYTES)
                 touched.append((first, last - first + 1, tensor.role != "input"))
                 lines += last - first + 1
             if lines * LINE_BYTES > 2 * self.spec.l2.size_bytes:
@@ -359,8 +365,9 @@ class _StreamRun:
             clock_hz = self.device.regulator.clock_hz
             self.device.window = recorder.window(number, origin_ps, clock_hz, step.estimate_ps)
         launch = self.device.build(kernel, step.addresses)
-        time_ps = 0
+        time_ps, pace = 0, Pace(launch)
         for window, time_ps in enumerate(launch.windows(limit_ps=self._left_ps())):
+            pace.note(time_ps)
             if recorder is not None:
                 recorder.advanced(origin_ps, launch)
             if window % _WINDOWS_A_STEP == 0:
@@ -370,6 +377,8 @@ class _StreamRun:
                 yield time_ps
         if launch.late:
             raise LateError(launch.events + sum(r.counters["events"] for done in self.done for r in done.records))
+        launch.result = pace.whole(launch.result)
+        time_ps = launch.result.time_ps
         reason = throttle_reason(self.spec, self.conditions, launch.result)
         record = kernel_record(launch, launch.result, step.program.schedule, reason)
         name = f"{step.label}: {record.name}" if step.label else record.name

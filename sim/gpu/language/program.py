@@ -115,7 +115,8 @@ class Kernel:
 
     grid, cluster: CTAs in x, y, z. launch_registers: registers a thread at launch (what occupancy counts).
     code_bytes: size of its machine code (for the cold instruction fetch); flags: number of 32-bit global semaphores
-    (zero at launch); descriptors: TMA descriptors that it reads.
+    (zero at launch); descriptors: TMA descriptors that it reads. stands_for: CTAs of the launch of which its grid is an
+    even sample; 0 where it is all of it.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Kernel:
     code_bytes: int
     flags: int = 0
     descriptors: int = 0
+    stands_for: int = 0
 
     @property
     def warps(self) -> int:

@@ -18,7 +18,7 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.pipes import BACKLOG
 from workloads.gpu.conv.winograd import Geometry
 from workloads.gpu.select import choose
-from workloads.ops import FUNCTIONS, Attention, Conv2d, Gemm, Operator
+from workloads.ops import FUNCTIONS, Attention, Conv2d, Gemm, Moe, Operator
 from workloads.parse import parse
 from workloads.registry import operators, schedules
 
@@ -125,6 +125,17 @@ def conv2d(draw: Draw, kind: str) -> tuple[str, str]:
     )
 
 
+def moe(draw: Draw) -> tuple[str, str]:
+    experts, ep = draw(st.sampled_from([(4, 1), (6, 3), (8, 2)]))
+    distribution = draw(st.sampled_from(["uniform", "balanced", "power_law_1.2"]))
+    return draw(st.sampled_from([A100, H100])), (
+        f"moe tokens={draw(st.integers(1, 60))} hidden={8 * draw(st.integers(1, 20))} "
+        f"inter={8 * draw(st.integers(1, 12))} topk={draw(st.integers(1, 3))} experts={experts} ep={ep} "
+        f"distribution={distribution} gate={draw(st.sampled_from('01'))} router={draw(st.sampled_from('01'))} "
+        f"dtype={draw(st.sampled_from(['fp16', 'bf16']))}"
+    )
+
+
 def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
     """Machine and text of a random problem that the schedule takes."""
     if op == "gemm":
@@ -133,11 +144,15 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
         return attention(draw, kind)
     if op == "conv2d":
         return conv2d(draw, kind)
+    if op == "moe":
+        return moe(draw)
     return pointwise(draw) if op == "pointwise" else rowwise(draw, op, kind)
 
 
 def reads_everything(op: Operator) -> bool:
-    """Whether no mask and no stride spares a part of the operands."""
+    """Whether no mask, no stride and no choice of experts spares a part of the operands."""
+    if isinstance(op, Moe):
+        return False
     if isinstance(op, Conv2d):
         return op.stride == 1
     return not isinstance(op, Attention) or (op.causal == "0" and not op.window)

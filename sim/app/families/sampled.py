@@ -1,0 +1,85 @@
+"""Launches of which an even sample of the CTAs is simulated: the rest goes on at the pace of the sample's middle.
+
+A kernel that stands for more CTAs than its grid has (`Kernel.stands_for`) is long, and its CTAs are alike. The pace is
+taken where neither the first wave nor the tail shows; what the sample counts is scaled by its share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sim.engine.clock import ps_to_ticks
+from sim.gpu.engine.api import KernelResult, Launch
+from sim.gpu.language import Kernel
+
+STEADY = (0.3, 0.85)
+"""Share of a sample's work between which its pace is taken."""
+
+
+def sample_note(kernel: Kernel) -> str:
+    """What a report says of a kernel of which a sample is simulated; empty of others."""
+    if kernel.stands_for <= kernel.ctas:
+        return ""
+    simulated = f"{kernel.ctas} of {kernel.stands_for} CTAs are simulated"
+    return f"Of {kernel.name}, which is long, {simulated}; the rest goes on at their pace."
+
+
+class Pace:
+    """How far a launch was when. Work is what it multiplies; of kernels without products, CTAs that have ended."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self._seen: list[tuple[int, int, float]] = [(0, 0, 0.0)]
+
+    def note(self, time_ps: int) -> None:
+        """The launch has come to `time_ps`."""
+        self._seen.append((time_ps, self.launch.macs_done, self.launch.share_done))
+
+    def whole(self, result: KernelResult) -> KernelResult:
+        """What the whole launch takes and counts; the result itself where it is no sample."""
+        kernel = self.launch.kernel
+        if kernel.stands_for <= kernel.ctas:
+            return result
+        times = kernel.stands_for / kernel.ctas
+        more_ps = round((times - 1) * self._steady_ps(result.time_ps))
+        ticks = result.ticks + ps_to_ticks(more_ps, result.clock_hz)
+        return replace(
+            result,
+            ticks=ticks,
+            time_ps=result.time_ps + more_ps,
+            energy_fj=round(result.energy_fj * (result.time_ps + more_ps) / result.time_ps),
+            counters={**_scaled(result.counters, times), "events": result.counters["events"]},
+            memory=_scaled(result.memory, times),
+            warp_states=_scaled(result.warp_states, times),
+            issue_slots=_stretched(result.issue_slots, ticks, result.ticks),
+        )
+
+    def _steady_ps(self, time_ps: int) -> float:
+        """Time of the sample's work at its steady pace."""
+        total = self._seen[-1][1]
+        done = [(at, macs / total if total else share) for at, macs, share in self._seen]
+        first, last = (_when(done, share, time_ps) for share in STEADY)
+        return (last - first) / (STEADY[1] - STEADY[0])
+
+
+def _when(done: list[tuple[int, float]], share: float, end_ps: int) -> float:
+    """Time at which a share was done, between what was noted."""
+    before = done[0]
+    for at in done[1:]:
+        if at[1] >= share:
+            return before[0] + (at[0] - before[0]) * (share - before[1]) / (at[1] - before[1])
+        before = at
+    return float(end_ps)
+
+
+def _scaled(counts: Mapping[str, int], times: float) -> dict[str, int]:
+    return {name: round(count * times) for name, count in counts.items()}
+
+
+def _stretched(slots: Mapping[str, int], ticks: int, before: int) -> dict[str, int]:
+    """Slots of a longer time, which still add up to all of them."""
+    found = {name: count * ticks // before for name, count in slots.items()}
+    largest = max(found, key=lambda name: found[name])
+    found[largest] += sum(slots.values()) // before * ticks - sum(found.values())
+    return found

@@ -1,0 +1,186 @@
+"""Mixtures of experts on GPUs: numbers against NumPy, what is moved and multiplied, samples, refusals, every wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from arch.load import load_arch
+from sim import simulate
+from sim.gpu.check.interpret import interpret
+from sim.gpu.language import Program
+from workloads.gpu.moe.blocks import Blocks
+from workloads.gpu.moe.config import MoeConfig
+from workloads.gpu.moe.layer import build, choose, parts
+from workloads.ops import Moe
+from workloads.silicon import environment_of, operator_of
+from workloads.silicon.rows import Row
+
+from tests.reference.gpu_executor import execute  # isort: skip
+from tests.reference.mutation import assert_mutants_caught  # isort: skip
+
+A100, H100 = "a100-sxm4-80gb", "h100-sxm"
+
+CASES = [
+    (A100, "vllm", "tokens=20 hidden=72 inter=40 topk=2 experts=4"),
+    (A100, "vllm-0.14", "tokens=30 hidden=64 inter=40 topk=3 experts=6 ep=3 distribution=power_law_1.2 gate=0"),
+    (A100, "vllm-0.14", "tokens=70 hidden=64 inter=64 topk=4 experts=8 ep=4 distribution=balanced"),
+    (H100, "vllm", "tokens=70 hidden=128 inter=64 topk=2 experts=4 tp=2 router=1"),
+    (H100, "vllm 64x64x64 warps 4 stages 4 group 2", "tokens=70 hidden=192 inter=64 topk=2 experts=4"),
+    (A100, "auto", "tokens=3 hidden=64 inter=32 topk=1 experts=4 distribution=0,2,0,1"),
+]
+
+
+@pytest.mark.parametrize(("machine", "schedule", "keys"), CASES)
+def test_numbers_are_those_of_numpy(machine: str, schedule: str, keys: str) -> None:
+    report = simulate(f"moe {keys} dtype=bf16", machine, schedule=schedule, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed, report.record.notes
+
+
+def test_only_what_lands_here_is_multiplied_and_only_its_weights_are_read() -> None:
+    text = "moe tokens=64 hidden=512 inter=256 topk=2 experts=8 ep=4 distribution=40,0,20,10,20,10,20,8 dtype=bf16"
+    report = simulate(text, A100, schedule="vllm-0.14")
+    up, down = (k for k in report.record.kernels if k.name.startswith(("up", "down")))
+    # 40 rows of expert 0 fill a block of 64; expert 1 has none.
+    assert up.counters["macs"] == 64 * 512 * 512
+    assert down.counters["macs"] == 64 * 256 * 512
+    weights = 512 * 512 * 2
+    assert weights <= up.counters["dram_read_bytes"] < 1.4 * weights
+
+
+@pytest.mark.parametrize(("distribution", "size"), [("balanced", 16), ("power_law_1.2", 64), ("uniform", 16)])
+def test_blocks_hold_each_row_once(distribution: str, size: int) -> None:
+    op = Moe(tokens=90, hidden=64, inter=32, topk=3, experts=12, ep=3, distribution=distribution, dtype="bf16")
+    b = Blocks.of(op, size)
+    assert sorted(b.flat[b.flat >= 0]) == list(range(90 * 3))
+    for block, expert in enumerate(b.experts):
+        rows = b.flat[block][: b.valid[block]]
+        assert (b.flat[block][b.valid[block] :] == -1).all()
+        chosen = op.ids.reshape(-1)[rows]
+        assert len(set(chosen)) == 1
+        assert (chosen[0] if chosen[0] < op.local_experts else -1) == expert
+    assert len(set(b.places)) == 90 * 3
+    assert b.launched >= b.count
+
+
+def test_neighbours_in_turns_lie_evenly_apart() -> None:
+    op = Moe(tokens=256, hidden=64, inter=32, topk=2, experts=8, distribution="balanced", dtype="bf16")
+    b = Blocks.of(op, 16)
+    assert (b.spacing, b.group) == (4, 16)
+    assert b.even(16).all()
+
+
+def test_vllm_takes_larger_tiles_for_more_tokens() -> None:
+    spec = load_arch(H100)
+
+    def tile(tokens: int, schedule: str) -> str:
+        op = Moe(tokens=tokens, hidden=512, inter=256, topk=2, experts=16, dtype="bf16")
+        return str(choose(op, spec, schedule).config)
+
+    assert tile(20, "vllm") == "vllm 16x64x128 warps 4 stages 4 group 1"
+    assert tile(90, "vllm") == "vllm 32x128x64 warps 4 stages 3 group 1"
+    assert tile(4096, "auto") == "vllm 128x128x64 warps 8 stages 3 group 16"
+    assert tile(16, "vllm-0.14") == "vllm-0.14 16x32x64 warps 4 stages 3 group 1"
+    assert tile(17, "vllm-0.14") == "vllm-0.14 64x64x32 warps 4 stages 3 group 8"
+    assert tile(17, "vllm 32x64x64 warps 4 stages 3 group 1") == "vllm 32x64x64 warps 4 stages 3 group 1"
+
+
+def test_a_sample_of_a_long_kernel_stands_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "moe tokens=1024 hidden=512 inter=512 topk=4 experts=8 distribution=balanced dtype=bf16"
+    whole = simulate(text, A100, schedule="vllm-0.14").record
+    monkeypatch.setattr("workloads.gpu.moe.layer.MOST_OPS", 300_000)
+    monkeypatch.setattr("workloads.gpu.moe.layer.LEAST_TILES", 500)
+    sampled = simulate(text + " seed=1", A100, schedule="vllm-0.14").record
+    up, up_sampled = (next(k for k in r.kernels if k.name.startswith("up")) for r in (whole, sampled))
+    assert up_sampled.counters["events"] < up.counters["events"] / 1.5
+    assert up_sampled.counters["macs"] == pytest.approx(up.counters["macs"], rel=0.01)
+    assert up_sampled.time_ps == pytest.approx(up.time_ps, rel=0.15)
+    assert any(note.startswith("Of up_64x64x32, which is long") for note in sampled.notes)
+    assert not any("which is long" in note for note in whole.notes)
+    with pytest.raises(InputError, match="a smaller problem runs the same code"):
+        simulate(text + " seed=2", A100, schedule="vllm-0.14", check=True)
+
+
+def test_a_sample_keeps_blocks_of_other_devices_apart() -> None:
+    op = Moe(tokens=8192, hidden=4096, inter=2048, topk=4, experts=64, ep=8, distribution="power_law_1.2", dtype="bf16")
+    b = Blocks.of(op, 64)
+    here, elsewhere = parts(b, MoeConfig(64, 64, 32), op.first_columns, op.hidden)
+    assert (b.experts[here.picked] >= 0).all()
+    assert (b.experts[elsewhere.picked] < 0).all()
+    assert here.stands_for + (elsewhere.stands_for or len(elsewhere.picked) * 64) == b.count * 64
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("tp=3", "moe tp=3: must divide inter=64"),
+        ("ep=3", "moe ep=3: must divide experts=4"),
+        ("topk=5", "moe topk=5: at most experts=4"),
+        ("distribution=powerlaw", "moe distribution=powerlaw: uniform, balanced, power_law_A"),
+        ("distribution=1,2,3", "3 counts; one for each of experts=4"),
+        ("distribution=1,2,3,1", "counts add up to 7"),
+    ],
+)
+def test_what_cannot_be_is_refused(keys: str, told: str) -> None:
+    words = {"tokens": "4", "hidden": "64", "inter": "64", "topk": "1", "experts": "4"}
+    words |= dict([keys.split("=")])
+    with pytest.raises(InputError, match=told):
+        simulate("moe " + " ".join(f"{key}={value}" for key, value in words.items()), A100)
+
+
+def test_machines_and_schedules_that_have_no_such_kernel_are_refused() -> None:
+    text = "moe tokens=4 hidden=64 inter=64 topk=1 experts=4 dtype=fp16"
+    with pytest.raises(InputError, match=r"t4 has no cp\.async"):
+        simulate(text, "t4")
+    with pytest.raises(InputError, match=r"one of auto, vllm, vllm-0\.14, or a whole"):
+        simulate(text, A100, schedule="fused")
+
+
+KNOWN = "which rows and experts a block has is known when the program is written"
+COUNTED = "what the warps count is there for its time alone"
+IN_THE_SUM = "weights multiply in the sum, here they cost time"
+SECOND = "the barrier before the other operand's copies orders both; the compiler places one before each"
+
+
+NUMBERS = ((2, "padded"), (4, "rows"), (6, "expert"))
+
+
+def test_every_wait_matters() -> None:
+    op = Moe(tokens=4, hidden=128, inter=128, topk=1, experts=2, gate="0", router="1", dtype="fp16")
+    program = build(op, load_arch(A100), MoeConfig(16, 128, 32, 2, 3))
+    operands = dict(zip((o.name for o in op.operands), op.inputs(seed=1, data="integers"), strict=True))
+    inputs = {name: program.config["stored"].get(name, np.asarray)(array) for name, array in operands.items()}
+    expected = interpret(program, execute(program, seed=1), inputs).outputs
+
+    def case() -> tuple[Program, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        return program, inputs, expected
+
+    def run(mutant: Program) -> NDArray[np.int64]:
+        return execute(mutant, seed=2)
+
+    redundant = {
+        "moe_align_block_size/warps/3 bar_sync": COUNTED,
+        "count_and_sort_expert_tokens/warps/2 iadd after choice": KNOWN,
+        "up_16x128x32/warps/22 bar_sync": SECOND,
+        "down_16x128x32/warps/22 bar_sync": SECOND,
+        "down_16x128x32/warps/32 fmul after w": IN_THE_SUM,
+    }
+    for name in ("up", "down"):
+        redundant |= {f"{name}_16x128x32/warps/{at} iadd after {what}": KNOWN for at, what in NUMBERS}
+    assert assert_mutants_caught(case, run, redundant) > 0
+
+
+def test_rows_run_as_their_sources_did() -> None:
+    shape = "tokens=8 hidden=2688 inter=1856 topk=6 experts=128 tp=2 ep=1 distribution=balanced"
+    source = "aiconfigurator_vllm_vllm_unquantizedfusedmoe_triton_tritonexperts"
+    row = Row(H100, "moe", "bf16", shape, "fused", 1.0, "graph", 0, "mixed", "A", source, "")
+    op = operator_of(row)
+    assert isinstance(op, Moe)
+    assert (op.gate, op.router, op.first_columns) == ("0", "1", 928)
+    earlier = environment_of("aiconfigurator_vllm_vllm_fused_moe")
+    assert (earlier.router, earlier.schedules["moe"]["fused"]) == (False, "vllm-0.14")

@@ -1,0 +1,135 @@
+"""A layer of a mixture of experts as vLLM runs it with Triton's fused kernel: the same kernel for both products.
+
+Choice of experts (where it belongs to the layer), sorting of the choices by expert, first product, activation, second
+product, sum over a token's choices. With experts on other devices, rows of theirs get zeros from both products, and
+the activation and the sum take all rows (`vllm/model_executor/layers/fused_moe`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language import GlobalTensor, Kernel, Program
+from workloads.gpu.gemm.estimate import figures, transfer
+from workloads.gpu.gemm.problem import ceil_div
+from workloads.gpu.moe import product, steps
+from workloads.gpu.moe.blocks import Blocks, Numbers
+from workloads.gpu.moe.config import EarlierMoeConfig, MoeConfig, default_config, earlier_config, parse
+from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens
+from workloads.gpu.pointwise import lanes
+from workloads.gpu.select import Choice
+from workloads.ops import Moe
+from workloads.registry import register
+
+PS_PER_S = 10**12
+MOST_OPS = 4_000_000
+"""Ops of a product that are simulated; of a longer one a sample is."""
+OPS_A_STEP = 12
+"""Of a warp in 32 of k, about."""
+LEAST_TILES, LEAST_COLUMNS, RUN = 1500, 4, 8
+"""Of a sample: tiles, tiles along the columns, neighbouring blocks."""
+
+
+@register("moe", "gpu", "auto")
+def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """vLLM's tiles for the layer: of a release (`vllm`, `vllm-0.14`), or a configuration as it prints."""
+    if spec.cp_async is None:
+        raise InputError(f"moe: {spec.name} has no cp.async, by which Triton's fused kernel copies; a100-sxm4-80gb has")
+    match schedule:
+        case "auto" | MoeConfig.schedule:
+            config = default_config(op)
+        case EarlierMoeConfig.schedule:
+            config = earlier_config(op)
+        case _:
+            config = parse(schedule)
+    return Choice(config, [(config, estimate_ps(op, spec))])
+
+
+def estimate_ps(op: Moe, spec: GpuSpec) -> int:
+    """Rough time: what is read once from DRAM, what is multiplied at half of the peak."""
+    f = figures(spec)
+    active = len({int(e) for e in set(op.ids.reshape(-1)) if e < op.local_experts})
+    width = DTYPE_BYTES[op.chosen_dtype]
+    rows = op.tokens * op.topk
+    moved = active * op.hidden * (op.first_columns + op.local_inter) + rows * (2 * op.first_columns + 2 * op.hidden)
+    cycles = transfer(moved * width, f.dram_rate)
+    multiplied = 4 * op.macs * PS_PER_S // max(int(spec.peak_flops(op.chosen_dtype)), 1)
+    return 5 * f.fixed_ps + max(cycles * PS_PER_S // f.clock_hz, multiplied)
+
+
+@register("moe", "gpu", "vllm", "vllm-0.14")
+def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
+    """The program: its kernels in their order."""
+    b = Blocks.of(op, config.block_m)
+    dtype = op.chosen_dtype
+    inputs = {operand.name: lanes.tensor(operand) for operand in op.operands}
+    tokens = Tokens(b)
+    x = tokens.tensor(dtype)
+    ids, weights = (
+        inputs.get(name) or _scratch(name, (op.tokens, op.topk), form)
+        for name, form in (("ids", "int32"), ("weights", "fp32"))
+    )
+    found = Sorted.of(b)
+    first, inner, second = (
+        _scratch(name, (b.count, b.size, columns), dtype)
+        for name, columns in (("first", op.first_columns), ("inner", op.local_inter), ("second", op.hidden))
+    )
+    y = lanes.tensor(op.results[0], "output")
+    kernels: list[Kernel] = []
+    if op.router == "1":
+        kernels.append(steps.choose_experts(op, spec, inputs["logits"], ids, weights))
+    kernels += steps.sort_rows(b, spec, ids, found)
+    for part in parts(b, config, op.first_columns, op.hidden):
+        up = GroupedProduct("up", b, found, x, inputs["w1"], first, part, tokens)
+        kernels.append(product.kernel(up, spec, config))
+    kernels.append(steps.activate(b, spec, first, inner, 16))
+    for part in parts(b, config, op.hidden, op.local_inter):
+        down = GroupedProduct("down", b, found, inner, inputs["w2"], second, part, weights=weights)
+        kernels.append(product.kernel(down, spec, config))
+    kernels.append(steps.add_up(b, spec, second, weights, y, 8))
+    given = [x, *(tensor for name, tensor in inputs.items() if name != "x")]
+    made = [tensor for tensor in (ids, weights) if tensor.role == "scratch"]
+    aliases = (steps.in_a_row(ids), *(steps.by_rows(tensor) for tensor in (first, inner, second)))
+    tensors = (*given, *made, found.rows, found.experts, found.padded, first, inner, second, *aliases, y)
+    settings = {"config": config, "stored": {"x": tokens.stored}}
+    return Program(str(op), tensors, tuple(kernels), str(config), settings)
+
+
+def parts(b: Blocks, config: MoeConfig, columns: int, depth: int) -> list[Part]:
+    """What is simulated of a product: all of it, or of a long one samples of what has work and of what stores zeros."""
+    tiles, steps_k = ceil_div(columns, config.block_n), ceil_div(depth, config.block_k)
+    here, elsewhere = (np.flatnonzero(mask) for mask in (b.experts >= 0, b.experts < 0))
+    cost = config.warps * ceil_div(config.block_k, 32)
+    most = MOST_OPS // (cost * OPS_A_STEP)
+    if len(here) * tiles * steps_k + len(elsewhere) * tiles <= most:
+        return [Part.whole(b, tiles)]
+    found = []
+    for blocks, each in ((here, steps_k), (elsewhere, 1)):
+        if not len(blocks):
+            continue
+        allowed = max(most // each, LEAST_TILES)
+        kept = tiles if len(blocks) * tiles <= allowed else min(tiles, max(LEAST_COLUMNS, allowed // len(blocks)))
+        picked = _runs(blocks, max(1, allowed // kept), max(config.group, RUN))
+        simulated, all_tiles = len(picked) * kept, len(blocks) * tiles
+        found.append(Part(picked, len(picked), kept, all_tiles if simulated < all_tiles else 0))
+    return found
+
+
+def _runs(blocks: Numbers, most: int, run: int) -> Numbers:
+    """At most about `most` of the blocks, evenly over all, in runs of neighbours."""
+    if len(blocks) <= most:
+        return blocks
+    runs = ceil_div(most, run)
+    first = np.arange(runs) * (len(blocks) - run) // max(runs - 1, 1)
+    places = np.unique((first[:, None] + np.arange(run)).reshape(-1))
+    return blocks[places[places < len(blocks)]]
+
+
+def _scratch(name: str, shape: tuple[int, ...], dtype: str) -> GlobalTensor:
+    strides = [1]
+    for extent in shape[:0:-1]:
+        strides.insert(0, strides[0] * extent)
+    return GlobalTensor(name, shape, dtype, tuple(strides), "scratch")

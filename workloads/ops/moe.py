@@ -1,0 +1,170 @@
+"""A layer of a mixture of experts, as one device computes its part."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from arch.dtypes import round_to
+from arch.errors import InputError
+from workloads.ops import routing
+from workloads.ops.base import Array, Operand, Operator, choice, count, extent, number_format, random_array, rounding
+from workloads.ops.dtypes import epsilon
+from workloads.ops.routing import Ids
+
+
+@dataclass(frozen=True)
+class Moe(Operator):
+    """Y = sum over a token's experts of its weight times W2 f(W1 x), by one device's share of a layer of experts.
+
+    With a gate f(g, u) = silu(g) u and W1 has both halves, rows of the gate first; without one f(u) = max(u, 0)^2.
+    Devices share each expert's `inter` (`tp`) or the experts (`ep`), of which this one has the first; all tokens are
+    there, and Y is the device's summand. A power law is drawn so that this device is the busiest. With `router=1` the
+    choice of experts from the router's logits belongs to it; without, choices and weights are given.
+    """
+
+    word: ClassVar[str] = "moe"
+    example: ClassVar[str] = "tokens=64 hidden=1k inter=512 topk=2 experts=8"
+
+    tokens: int = extent(help="tokens")
+    hidden: int = extent(help="elements of a token's vector")
+    inter: int = extent(help="elements between the two products of an expert")
+    topk: int = extent(help="experts that a token chooses")
+    experts: int = extent(help="experts of the layer")
+    tp: int = extent(1, help="devices that share each expert")
+    ep: int = extent(1, help="devices that share the experts")
+    distribution: str = dataclasses.field(
+        default="uniform",
+        metadata={"kind": "words", "help": "uniform, balanced, power_law_A, or tokens of each expert with commas"},
+    )
+    seed: int = count(0, help="of a random distribution")
+    gate: str = choice("1", ("1", "0"), help="1: gated SiLU; 0: squared ReLU")
+    router: str = choice("0", ("0", "1"), help="1: top-k of the router's logits is part of it")
+    dtype: str | None = number_format("of x, the weights and y; default: the machine's")
+
+    def __post_init__(self) -> None:
+        """Checks that devices share evenly, and the distribution."""
+        super().__post_init__()
+        for key, whole, parts in (("inter", self.inter, "tp"), ("experts", self.experts, "ep")):
+            if whole % getattr(self, parts):
+                raise InputError(f"moe {parts}={getattr(self, parts)}: must divide {key}={whole}")
+        if self.topk > self.experts:
+            raise InputError(f"moe topk={self.topk}: at most experts={self.experts}")
+        routing.check(self.distribution, self.tokens, self.experts, self.topk)
+
+    def with_defaults(self, dtype: str) -> Self:
+        """With `dtype` filled in."""
+        return dataclasses.replace(self, dtype=self.dtype or dtype)
+
+    @property
+    def local_experts(self) -> int:
+        """Experts of this device."""
+        return self.experts // self.ep
+
+    @property
+    def local_inter(self) -> int:
+        """This device's part of an expert's inner elements."""
+        return self.inter // self.tp
+
+    @property
+    def first_columns(self) -> int:
+        """Rows of W1 of one expert here: results of the first product."""
+        return self.local_inter * (2 if self.gate == "1" else 1)
+
+    @property
+    def ids(self) -> Ids:
+        """Experts that each token chooses, (tokens, topk); this device has those below `local_experts`."""
+        return routing.chosen(self.distribution, self.tokens, self.experts, self.topk, self.ep, self.seed)
+
+    @property
+    def macs(self) -> int:
+        """Both products of what lands on this device's experts."""
+        landed = int((self.ids < self.local_experts).sum())
+        return landed * self.hidden * (self.first_columns + self.local_inter)
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Tokens; logits, or choices and their weights; the experts' weights."""
+        dtype = self.chosen_dtype
+        chosen = (
+            (Operand("logits", (self.tokens, self.experts), dtype),)
+            if self.router == "1"
+            else (
+                Operand("ids", (self.tokens, self.topk), "int32"),
+                Operand("weights", (self.tokens, self.topk), "fp32"),
+            )
+        )
+        return (
+            Operand("x", (self.tokens, self.hidden), dtype),
+            *chosen,
+            Operand("w1", (self.local_experts, self.first_columns, self.hidden), dtype),
+            Operand("w2", (self.local_experts, self.hidden, self.local_inter), dtype),
+        )
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """Y."""
+        return (Operand("y", (self.tokens, self.hidden), self.chosen_dtype),)
+
+    def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
+        """Operands; logits prefer the experts of the distribution, weights of a token add up to 1."""
+        rng = np.random.Generator(np.random.PCG64(seed))
+        found: list[Array] = []
+        for operand in self.operands:
+            if operand.name == "logits":
+                logits = random_array(rng, operand.shape, operand.dtype, "uniform")
+                np.put_along_axis(logits, self.ids, np.take_along_axis(logits, self.ids, 1) + 4, 1)
+                found.append(round_to(logits, operand.dtype))
+            elif operand.name == "ids":
+                found.append(self.ids)
+            elif operand.name == "weights":
+                drawn = rng.uniform(0.5, 1.0, operand.shape)
+                found.append(round_to(drawn / drawn.sum(axis=1, keepdims=True), "fp32"))
+            else:
+                found.append(random_array(rng, operand.shape, operand.dtype, data))
+        return tuple(found)
+
+    def weights_of(self, logits: Array) -> Array:
+        """Weights of the chosen experts: softmax over them, (tokens, topk)."""
+        picked = np.exp(np.take_along_axis(np.asarray(logits, dtype=np.float64), self.ids, 1))
+        return np.asarray(picked / picked.sum(axis=1, keepdims=True))
+
+    def activated(self, first: Array) -> Array:
+        """f of the first product's results, (rows, `first_columns`)."""
+        if self.gate == "0":
+            return np.maximum(first, 0) ** 2
+        gate, up = np.split(first, 2, axis=1)
+        return np.asarray(gate / (1 + np.exp(-gate)) * up)
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """Y in float64, rounded once."""
+        return (round_to(self._mixed(*operands, absolute=False), self.chosen_dtype),)
+
+    def scales(self, *operands: Array) -> tuple[Array, ...]:
+        """The sum of what is added up, and of the products that the activation multiplies."""
+        return (self._mixed(*operands, absolute=True),)
+
+    @property
+    def tolerance(self) -> float:
+        """Roundings of both products, of the activation and of what is added up."""
+        sums = self.hidden + self.local_inter + self.topk
+        return rounding(self.chosen_dtype, sums) + 8 * epsilon(self.chosen_dtype)
+
+    def _mixed(self, *operands: Array, absolute: bool) -> Array:
+        x, *chosen, w1, w2 = (np.asarray(operand, dtype=np.float64) for operand in operands)
+        weights = self.weights_of(chosen[0]) if self.router == "1" else chosen[1]
+        y = np.zeros((self.tokens, self.hidden))
+        for expert in range(self.local_experts):
+            tokens, slots = np.nonzero(self.ids == expert)
+            if not len(tokens):
+                continue
+            first = x[tokens] @ w1[expert].T
+            inner, second = self.activated(first), w2[expert]
+            if absolute:
+                inner = np.abs(first).reshape(len(tokens), -1, self.local_inter).prod(axis=1) + np.abs(inner)
+                second = np.abs(second)
+            np.add.at(y, tokens, weights[tokens, slots, None] * (inner @ second.T))
+        return y

@@ -1,0 +1,109 @@
+"""Which experts the tokens of a layer choose: in equal turns, at random, by a power law, or as counted."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.errors import InputError
+from arch.near import hint
+
+POWER_LAW = re.compile(r"power_law_(\d+(?:\.\d+)?)")
+WORDS = ("uniform", "balanced", "power_law_1.2")
+"""Distributions by name; the exponent of a power law is its own."""
+DRAWS = 31
+"""Draws of a power law, of which the typical one is taken."""
+GRANULE = 16
+"""Rows by which draws are compared: the smallest block of tokens that kernels compute."""
+SMALLEST, FEWEST, MOST = 1.0, 0.01, 2.0
+"""Range of a power law: from 1 to 0.8 of the tokens; from 0.01 to 2 where there are fewer choices than experts."""
+
+Ids = NDArray[np.int64]
+
+
+def check(distribution: str, tokens: int, experts: int, topk: int) -> None:
+    """InputError for a distribution that is none, or that tokens, experts and choices do not allow."""
+    if _counted(distribution) is not None:
+        counts = _counts_of(distribution)
+        if len(counts) != experts:
+            raise InputError(f"moe distribution: {len(counts)} counts; one for each of experts={experts} is needed")
+        if sum(counts) != tokens * topk or max(counts) > tokens:
+            raise InputError(
+                f"moe distribution: counts add up to {sum(counts)}, the largest is {max(counts)}; they must add up to "
+                f"tokens x topk = {tokens * topk}, each at most tokens={tokens}"
+            )
+        return
+    match = POWER_LAW.fullmatch(distribution)
+    if distribution not in WORDS and (match is None or float(match[1]) in (0.0, 1.0)):
+        raise InputError(
+            f"moe distribution={distribution}: uniform, balanced, power_law_A with an exponent such as 1.2, or tokens "
+            f"of each expert with commas between{hint(distribution, WORDS)}"
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def chosen(distribution: str, tokens: int, experts: int, topk: int, ep: int, seed: int) -> Ids:
+    """Experts of each token, shape (tokens, topk), no expert twice in a row.
+
+    ep: devices that share the experts. Of a power law the busiest device has number 0; of several seeded draws it is
+    the one of median work there.
+    """
+    if distribution == "balanced":
+        return _balanced(tokens, experts, topk)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    if distribution == "uniform":
+        return np.argpartition(rng.random((tokens, experts)), topk - 1, axis=1)[:, :topk].astype(np.int64)
+    if _counted(distribution) is not None:
+        return _assigned(np.array(_counts_of(distribution)), tokens, topk)
+    match = POWER_LAW.fullmatch(distribution)
+    assert match is not None, distribution
+    draws = [_power_law(rng, float(match[1]), tokens, experts, topk, ep) for _ in range(DRAWS)]
+    # Padded rows of the device decide both what it reads and what it multiplies.
+    work = [int((-(-counts[: experts // ep] // GRANULE)).sum()) for counts in draws]
+    return _assigned(draws[int(np.argsort(work, kind="stable")[DRAWS // 2])], tokens, topk)
+
+
+def _counted(distribution: str) -> re.Match[str] | None:
+    return re.fullmatch(r"\d+(,\d+)*", distribution)
+
+
+def _counts_of(distribution: str) -> list[int]:
+    return [int(count) for count in distribution.split(",")]
+
+
+def _balanced(tokens: int, experts: int, topk: int) -> Ids:
+    """Tokens take turns: token t begins at expert t, and its choices lie evenly apart."""
+    stride = -(-experts // topk)
+    first = np.arange(tokens) if tokens >= stride else np.arange(tokens) * stride // tokens
+    return np.asarray((first[:, None] + np.arange(topk) * experts // topk) % experts, dtype=np.int64)
+
+
+def _power_law(rng: np.random.Generator, alpha: float, tokens: int, experts: int, topk: int, ep: int) -> Ids:
+    """Tokens of each expert, those of the busiest device first."""
+    low, high = (SMALLEST, 0.8 * tokens) if tokens * topk > experts else (FEWEST, MOST)
+    low, high = min(low, high), max(low, high)
+    power = 1 - alpha
+    drawn = ((high**power - low**power) * rng.random(experts) + low**power) ** (1 / power)
+    counts = np.rint(drawn / drawn.sum() * tokens * topk).astype(np.int64).clip(max=tokens)
+    _settle(counts, tokens, tokens * topk)
+    by_device = counts.reshape(ep, experts // ep)
+    busiest = int(by_device.sum(axis=1).argmax())
+    by_device[[0, busiest]] = by_device[[busiest, 0]]
+    return by_device.reshape(-1)
+
+
+def _settle(counts: Ids, most: int, total: int) -> None:
+    """Changes counts by one, the smallest first, until they add up to `total`; none grows beyond `most`."""
+    order = np.argsort(counts, kind="stable")
+    while (left := total - int(counts.sum())) != 0:
+        able = order[counts[order] < most] if left > 0 else order[counts[order] > 0]
+        counts[able[: abs(left)]] += 1 if left > 0 else -1
+
+
+def _assigned(counts: Ids, tokens: int, topk: int) -> Ids:
+    """Experts fill the first choice of all tokens, then the second one and so on, the most frequent first."""
+    order = np.argsort(-counts, kind="stable")
+    return np.repeat(order, counts[order]).reshape(topk, tokens).T.copy()
