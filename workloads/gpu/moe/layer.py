@@ -15,7 +15,7 @@ from arch.gpu import GpuSpec
 from sim.gpu.language import GlobalTensor, Kernel, Program
 from workloads.gpu.gemm.estimate import figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
-from workloads.gpu.moe import product, steps
+from workloads.gpu.moe import group_product, steps, warp_product
 from workloads.gpu.moe.blocks import Blocks, Numbers
 from workloads.gpu.moe.config import EarlierMoeConfig, MoeConfig, default_config, earlier_config, parse
 from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens
@@ -84,11 +84,11 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     kernels += steps.sort_rows(b, spec, ids, found)
     for part in parts(b, config, op.first_columns, op.hidden):
         up = GroupedProduct("up", b, found, x, inputs["w1"], first, part, tokens)
-        kernels.append(product.kernel(up, spec, config))
+        kernels.append(_product(up, spec, config))
     kernels.append(steps.activate(b, spec, first, inner, 16))
     for part in parts(b, config, op.hidden, op.local_inter):
         down = GroupedProduct("down", b, found, inner, inputs["w2"], second, part, weights=weights)
-        kernels.append(product.kernel(down, spec, config))
+        kernels.append(_product(down, spec, config))
     kernels.append(steps.add_up(b, spec, second, weights, y, 8))
     given = [x, *(tensor for name, tensor in inputs.items() if name != "x")]
     made = [tensor for tensor in (ids, weights) if tensor.role == "scratch"]
@@ -96,6 +96,13 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     tensors = (*given, *made, found.rows, found.experts, found.padded, first, inner, second, *aliases, y)
     settings = {"config": config, "stored": {"x": tokens.stored}}
     return Program(str(op), tensors, tuple(kernels), str(config), settings)
+
+
+def _product(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
+    """The kernel of a product: Triton multiplies by wgmma where its tile allows it."""
+    if group_product.takes(g, spec, config):
+        return group_product.kernel(g, spec, config)
+    return warp_product.kernel(g, spec, config)
 
 
 def parts(b: Blocks, config: MoeConfig, columns: int, depth: int) -> list[Part]:

@@ -1,24 +1,21 @@
 """A product of the rows of each expert with that expert's weights, in Triton's tiles: a block of rows is one expert's.
 
-On warp-level mma the main loop is the one of Triton's matrix multiplication (`workloads.gpu.gemm.triton`), but for the
-addresses. Numbers of rows and experts are read by the kernel as the sorting has left them; which they are is known when
-the program is written.
+Numbers of rows and experts are read by the kernel as the sorting has left them; which they are is known when the
+program is written. What multiplies is in `warp_product` and `group_product`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
-from arch.gpu import GpuSpec
-from sim.gpu.language import CTA_X, Const, Expr, GlobalTensor, Kernel, RegisterTile, RoleBuilder, View
-from workloads.gpu.gemm import mma
-from workloads.gpu.gemm.plan import Unit
-from workloads.gpu.gemm.problem import Operand, Problem, ceil_div
-from workloads.gpu.gemm.threadblock import WARP_SIZE, Copy, Writer
-from workloads.gpu.gemm.triton import TritonConfig, TritonCore, warp_tile
+from sim.gpu.language import Const, Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, View, as_expr
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, row_alignment
+from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.moe.blocks import Blocks, Numbers, looked_up
 from workloads.gpu.moe.config import MoeConfig
 from workloads.ops import Gemm
@@ -132,150 +129,97 @@ class GroupedProduct:
         return Problem(gemm, dtype, self.c.dtype, str(gemm.acc), a, w, self.c)
 
 
-class _Writer(Writer):
-    """Writes a grouped product on warp-level mma."""
+@dataclass(frozen=True)
+class Tile:
+    """A tile of the result, once its kernel knows its block. m, n: its place; valid: rows of the block; expert: whose
+    weights it takes; even: 1 where tokens of its rows lie evenly apart."""
 
-    def __init__(
-        self, g: GroupedProduct, p: Problem, spec: GpuSpec, config: TritonConfig, core: mma.TensorCore
-    ) -> None:
-        self.g = g
-        self.together = g.blocks.group if g.tokens else 0
-        super().__init__(p, spec, config, core)
-        self.together = 0
-        self.k.name = f"{g.name}_{config.tile_m}x{config.tile_n}x{config.tile_k}"
+    g: GroupedProduct
+    m: Expr
+    n: Expr
+    valid: Expr
+    expert: Expr
+    even: Expr
 
-    def kernel(self) -> Kernel:
-        """One role: all warps do the same."""
-        c = self.config
-        with self.k.role("warps", c.warps, self.registers) as r:
-            self.inner.setup.write(r)
-            unit = self._resolved(r, self.plan.unit(CTA_X, Const(0)))
-            _load_number(r, self.g.sorted.padded, Const(0), "padded")
-            picked = self.g.part.picked
-            if len(picked) == self.g.part.launched:
-                self._block(r, unit)
-            else:
-                with r.when(unit.tile.m < len(picked)):
-                    self._block(r, unit)
-        return replace(self.k.build(), stands_for=self.g.part.stands_for)
+    @classmethod
+    def read(cls, r: RoleBuilder, g: GroupedProduct, m: Expr, n: Expr) -> Tile:
+        """What the kernel loads and works out for a block that has rows."""
+        b = g.blocks
+        if len(g.part.picked) < b.count:
+            m = r.assign("block", looked_up(g.part.picked, m))
+        _load_rows(r, g.sorted.rows, m * b.size, b.size)
+        _load_number(r, g.sorted.experts, m, "expert")
+        even: Expr = Const(1)
+        if g.tokens and not b.even(b.group).all():
+            even = r.assign("even", looked_up(b.even(b.group), m))
+        valid = r.assign("valid", looked_up(b.valid, m))
+        return cls(g, m, n, valid, r.assign("expert", looked_up(np.maximum(b.experts, 0), m)), even)
 
-    def _block(self, r: RoleBuilder, unit: Unit) -> None:
-        """A tile of a block that has rows."""
-        b = self.g.blocks
-        picked = self.g.part.picked
-        if len(picked) < b.count:
-            block = r.assign("block", looked_up(picked, unit.tile.m))
-            unit = replace(unit, tile=replace(unit.tile, m=block))
-        experts = b.experts[picked]
-        _load_rows(r, self.g.sorted.rows, unit.tile.m * b.size, b.size)
-        _load_number(r, self.g.sorted.experts, unit.tile.m, "expert")
-        self.valid = r.assign("valid", looked_up(b.valid, unit.tile.m))
-        here = looked_up(b.experts >= 0, unit.tile.m)
-        self.expert = r.assign("expert", looked_up(np.maximum(b.experts, 0), unit.tile.m))
-        self.even: Expr = Const(1)
-        if self.g.tokens and not b.even(b.group).all():
-            self.even = r.assign("even", looked_up(b.even(b.group), unit.tile.m))
-        if (experts >= 0).all():
-            self._main_loop(r, unit)
-            self._epilogue(r, unit)
+    def rows_of_a(self, row: IntLike, rows: int, at: Expr, columns: int) -> View:
+        """`rows` rows of the block from `row` on, of tokens at most a group's; the block is even."""
+        g, b = self.g, self.g.blocks
+        if g.tokens is None:
+            return g.a[self.m, b.size - self.valid + row : rows, at:columns]  # type: ignore[misc]
+        row = as_expr(row)
+        view = g.tokens.windows(g.a, self.m * (b.size // b.group) + row // b.group, at, columns)
+        first, inside, _ = view.offsets
+        return g.a[first:1, inside + row % b.group : rows, at:columns]  # type: ignore[misc]
+
+    def token_of(self, row: Expr, at: Expr, columns: int) -> View:
+        """One row of the block, a token."""
+        assert self.g.tokens is not None
+        return self.g.tokens.row(self.g.a, self.m * self.g.blocks.size + row, at, columns)
+
+    def rows_of_w(self, row: IntLike, rows: int, at: Expr, columns: int) -> View:
+        """Rows of the expert's weights, counted over all tiles."""
+        return self.g.w[self.expert, row:rows, at:columns]  # type: ignore[misc]
+
+    def rows_of_c(self, row: IntLike, rows: int, col: IntLike, cols: int) -> View:
+        """Rows of the block in the result."""
+        return self.g.c[self.m, self.g.blocks.size - self.valid + row : rows, col:cols]  # type: ignore[misc]
+
+    def weigh(self, r: RoleBuilder, rows: int, accumulators: int) -> None:
+        """The epilogue's product with the rows' weights, where it has some: as many as a warp has rows, from those of
+        the block's first token on, stand for them."""
+        if self.g.weights is None:
             return
-        if (experts < 0).all():
-            self._store_zeros(r, unit)
-            return
-        with r.when(here):
-            self._main_loop(r, unit)
-            self._epilogue(r, unit)
-        with r.when(here.equals(0)):
-            self._store_zeros(r, unit)
+        topk = self.g.weights.shape[1]
+        held = RegisterTile("weights", (ceil_div(rows, topk), topk), "fp32")
+        token = looked_up(np.maximum(self.g.blocks.flat[:, 0], 0) // topk, self.m)
+        box = self.g.weights[token : ceil_div(rows, topk), 0:topk]  # type: ignore[misc]
+        r.ldg(held.whole, box, into="w", vector_bytes=4)
+        r.run("fmul", accumulators, dtype="fp32", after=("w",))
 
-    # --- operands and results
-
-    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, reuse: bool = False) -> None:
-        """Starts the copies of k step `k`; tokens that do not lie evenly apart row by row."""
-        a, b = self.copies
-        if self.even == Const(1):
-            super()._fetch(r, unit, k, stage, reuse)
-            return
-        both = self.copies
-        with r.when(self.even):
-            self.copies = (a,)  # type: ignore[assignment]
-            super()._fetch(r, unit, k, stage, reuse)
-        with r.when(self.even.equals(0)):
-            if reuse:
-                r.bar_sync(0, self.config.warps)
-            with self._copying(r, a):
-                self._fetch_rows(r, a, unit, (unit.k_begin + k) * self.config.tile_k, stage)
-        self.copies = (b,)  # type: ignore[assignment]
-        super()._fetch(r, unit, k, stage, reuse)
-        self.copies = both
-
-    def _fetch_rows(self, r: RoleBuilder, copy: Copy, unit: Unit, depth: Expr, stage: Expr) -> None:
-        tokens = self.g.tokens
-        assert tokens is not None
-        for piece in range(copy.pieces):
-            for i in range(copy.rows):
-                share = copy.share(piece) + i
-                row, column = self._place(copy, share)
-                source = tokens.row(self.g.a, unit.tile.m * self.g.blocks.size + row, depth + column, copy.columns)
-                target = copy.tile[stage, share:1, 0 : copy.columns]  # type: ignore[misc]
-                r.cp_async(target, source, 1, vector_bytes=copy.operand.vector_bytes)
-
-    @staticmethod
-    def _place(copy: Copy, share: Expr) -> tuple[Expr, Expr]:
-        """Row of the block and column of the step where a box of the shared tile begins."""
-        if copy.blocks > 1:
-            return share % copy.memory_rows, share // copy.memory_rows * copy.columns
-        return share, Const(0)
-
-    def source(self, copy: Copy, unit: Unit, depth: Expr, piece: int) -> View:
-        """Tokens, or rows of the block, or weights of its expert, in one step of the sum."""
-        row, column = self._place(copy, copy.share(piece))
-        at = depth + column
-        if copy.operand is not self.p.a:
-            first = unit.tile.n * copy.extent + row
-            return self.g.w[self.expert, first : copy.rows, at : copy.columns]  # type: ignore[misc]
-        b = self.g.blocks
-        if self.g.tokens is None:
-            return self.g.a[unit.tile.m, b.size - self.valid + row : copy.rows, at : copy.columns]  # type: ignore[misc]
-        group = unit.tile.m * (b.size // b.group) + row // b.group
-        view = self.g.tokens.windows(self.g.a, group, at, copy.columns)
-        if copy.rows == b.group:
-            return view
-        first, inside, columns = view.offsets
-        return self.g.a[first:1, inside + row % b.group : copy.rows, columns : copy.columns]  # type: ignore[misc]
-
-    def result(self, unit: Unit, row: Expr, rows: int, col: Expr, cols: int) -> View:
-        """Rows of the block."""
-        first = self.g.blocks.size - self.valid + (row - unit.tile.m * self.g.blocks.size)
-        return self.g.c[unit.tile.m, first:rows, col:cols]  # type: ignore[misc]
-
-    # --- epilogue
-
-    def _epilogue(self, r: RoleBuilder, unit: Unit) -> None:
-        if self.g.weights is not None:
-            c = self.config
-            topk = self.g.weights.shape[1]
-            held = RegisterTile("weights", (ceil_div(c.warp_m, topk), topk), "fp32")
-            row = looked_up(np.maximum(self.g.blocks.flat[:, 0], 0) // topk, unit.tile.m)
-            r.ldg(held.whole, _some(self.g.weights, row, c.warp_m), into="w", vector_bytes=4)
-            r.run("fmul", c.accumulators, dtype="fp32", after=("w",))
-        super()._epilogue(r, unit)
-
-    def _store_zeros(self, r: RoleBuilder, unit: Unit) -> None:
-        c = self.config
-        zeros = RegisterTile("zeros", (c.warp_m, c.warp_n), self.p.out)
+    def store_zeros(self, r: RoleBuilder, row: Expr, rows: int, col: Expr, cols: int) -> None:
+        """A warp's part of a block whose expert is on another device."""
+        dtype = self.g.c.dtype
+        zeros = RegisterTile("zeros", (rows, cols), dtype)
         r.run("iadd", 1, dtype="int32", dst=zeros.whole, compute=np.zeros_like, nominal=True)
-        row, col = unit.tile.m * c.tile_m + self.row, unit.tile.n * c.tile_n + self.col
-        vector = min(16, self.p.c_vector_bytes, c.warp_n * DTYPE_BYTES[self.p.out])
-        box = self.result(unit, row, c.warp_m, col, c.warp_n)
-        count = ceil_div(c.warp_m * c.warp_n * DTYPE_BYTES[self.p.out], WARP_SIZE * vector)
-        r.stg(box, zeros.whole, count, vector_bytes=vector)
+        vector = min(row_alignment(self.g.c), cols * DTYPE_BYTES[dtype])
+        count = ceil_div(rows * cols * DTYPE_BYTES[dtype], WARP_SIZE * vector)
+        r.stg(self.rows_of_c(row, rows, col, cols), zeros.whole, count, vector_bytes=vector)
 
 
-def _some(weights: GlobalTensor, row: Expr, rows: int) -> View:
-    """As many weights as a warp has rows, from a token's on: they stand for those of its rows."""
-    topk = weights.shape[1]
-    return weights[row : ceil_div(rows, topk), 0:topk]  # type: ignore[misc]
+def write_tile(
+    r: RoleBuilder, g: GroupedProduct, m: Expr, n: Expr, compute: Callable[[Tile], None], clear: Callable[[Tile], None]
+) -> None:
+    """What a CTA does with its tile: nothing beyond the last block, zeros for experts of other devices."""
+    picked = g.part.picked
+    _load_number(r, g.sorted.padded, Const(0), "padded")
+    guard = nullcontext() if len(picked) == g.part.launched else r.when(m < len(picked))
+    with guard:
+        tile = Tile.read(r, g, m, n)
+        here = g.blocks.experts[picked] >= 0
+        if here.all():
+            compute(tile)
+        elif not here.any():
+            clear(tile)
+        else:
+            local = looked_up(g.blocks.experts >= 0, tile.m)
+            with r.when(local):
+                compute(tile)
+            with r.when(local.equals(0)):
+                clear(tile)
 
 
 def _load_number(r: RoleBuilder, tensor: GlobalTensor, place: Expr, name: str) -> None:
@@ -290,15 +234,3 @@ def _load_rows(r: RoleBuilder, tensor: GlobalTensor, place: Expr, rows: int) -> 
     tile = RegisterTile("row_numbers", (1, rows), "int32")
     r.ldg(tile.whole, tensor[0:1, place:rows], ceil_div(rows, WARP_SIZE), into="rows", vector_bytes=4)  # type: ignore[misc]
     r.run("iadd", 2, dtype="int32", after=("rows",))
-
-
-def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
-    """The kernel of a product."""
-    p = g.problem(config)
-    tile = TritonConfig(
-        config.block_m, config.block_n, config.block_k, *warp_tile(config.block_m, config.block_n, config.warps),
-        config.stages, "cp.async", config.group,
-    )  # fmt: skip
-    core = TritonCore(spec, p.dtype, "cp.async")
-    mma.check(p, spec, tile)
-    return _Writer(g, p, spec, tile, core).kernel()

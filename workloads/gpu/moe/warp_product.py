@@ -1,0 +1,107 @@
+"""Products of experts' rows on warp-level mma: the main loop of Triton's matrix multiplication
+(`workloads.gpu.gemm.triton`), but for the addresses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from arch.gpu import GpuSpec
+from sim.gpu.language import CTA_X, Const, Expr, Kernel, RoleBuilder, View
+from workloads.gpu.gemm import mma
+from workloads.gpu.gemm.plan import Unit
+from workloads.gpu.gemm.problem import Problem
+from workloads.gpu.gemm.threadblock import Copy, Writer
+from workloads.gpu.gemm.triton import TritonConfig, TritonCore, warp_tile
+from workloads.gpu.moe.config import MoeConfig
+from workloads.gpu.moe.product import GroupedProduct, Tile, write_tile
+
+
+def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
+    """The kernel of a product. InputError where the machine cannot take the tile."""
+    p = g.problem(config)
+    tile = TritonConfig(
+        config.block_m, config.block_n, config.block_k, *warp_tile(config.block_m, config.block_n, config.warps),
+        config.stages, "cp.async", config.group,
+    )  # fmt: skip
+    core = TritonCore(spec, p.dtype, "cp.async")
+    mma.check(p, spec, tile)
+    return _Writer(g, p, spec, tile, core).kernel()
+
+
+class _Writer(Writer):
+    """Writes the kernel."""
+
+    tile: Tile
+
+    def __init__(
+        self, g: GroupedProduct, p: Problem, spec: GpuSpec, config: TritonConfig, core: mma.TensorCore
+    ) -> None:
+        self.g = g
+        self.together = g.blocks.group if g.tokens else 0
+        super().__init__(p, spec, config, core)
+        self.together = 0
+        self.k.name = f"{g.name}_{config.tile_m}x{config.tile_n}x{config.tile_k}"
+
+    def kernel(self) -> Kernel:
+        """One role: all warps do the same."""
+        with self.k.role("warps", self.config.warps, self.registers) as r:
+            self.inner.setup.write(r)
+            unit = self._resolved(r, self.plan.unit(CTA_X, Const(0)))
+
+            def compute(tile: Tile) -> None:
+                self.tile = tile
+                self._main_loop(r, unit)
+                tile.weigh(r, self.config.warp_m, self.config.accumulators)
+                self._epilogue(r, unit)
+
+            def clear(tile: Tile) -> None:
+                col = tile.n * self.config.tile_n + self.col
+                tile.store_zeros(r, self.row, self.config.warp_m, col, self.config.warp_n)
+
+            write_tile(r, self.g, unit.tile.m, unit.tile.n, compute, clear)
+        return replace(self.k.build(), stands_for=self.g.part.stands_for)
+
+    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, reuse: bool = False) -> None:
+        """Starts the copies of k step `k`; tokens that do not lie evenly apart row by row."""
+        if self.tile.even == Const(1):
+            super()._fetch(r, unit, k, stage, reuse)
+            return
+        a, b = both = self.copies
+        with r.when(self.tile.even):
+            self.copies = (a,)  # type: ignore[assignment]
+            super()._fetch(r, unit, k, stage, reuse)
+        with r.when(self.tile.even.equals(0)):
+            if reuse:
+                r.bar_sync(0, self.config.warps)
+            with self._copying(r, a):
+                self._fetch_rows(r, a, (unit.k_begin + k) * self.config.tile_k, stage)
+        self.copies = (b,)  # type: ignore[assignment]
+        super()._fetch(r, unit, k, stage, reuse)
+        self.copies = both
+
+    def _fetch_rows(self, r: RoleBuilder, copy: Copy, depth: Expr, stage: Expr) -> None:
+        for piece in range(copy.pieces):
+            for i in range(copy.rows):
+                share = copy.share(piece) + i
+                row, column = self._place(copy, share)
+                target = copy.tile[stage, share:1, 0 : copy.columns]  # type: ignore[misc]
+                source = self.tile.token_of(row, depth + column, copy.columns)
+                r.cp_async(target, source, 1, vector_bytes=copy.operand.vector_bytes)
+
+    @staticmethod
+    def _place(copy: Copy, share: Expr) -> tuple[Expr, Expr]:
+        """Row of the block and column of the step where a box of the shared tile begins."""
+        if copy.blocks > 1:
+            return share % copy.memory_rows, share // copy.memory_rows * copy.columns
+        return share, Const(0)
+
+    def source(self, copy: Copy, unit: Unit, depth: Expr, piece: int) -> View:
+        """Rows of the block, or weights of its expert, in one step of the sum."""
+        row, column = self._place(copy, copy.share(piece))
+        if copy.operand is self.p.a:
+            return self.tile.rows_of_a(row, copy.rows, depth + column, copy.columns)
+        return self.tile.rows_of_w(unit.tile.n * copy.extent + row, copy.rows, depth + column, copy.columns)
+
+    def result(self, unit: Unit, row: Expr, rows: int, col: Expr, cols: int) -> View:
+        """Rows of the block."""
+        return self.tile.rows_of_c(row - unit.tile.m * self.g.blocks.size, rows, col, cols)
