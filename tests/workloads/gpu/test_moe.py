@@ -146,18 +146,18 @@ COUNTED = "what the warps count is there for its time alone"
 IN_THE_SUM = "weights multiply in the sum, here they cost time"
 SECOND = "the barrier before the other operand's copies orders both; the compiler places one before each"
 FENCE = "no register that wgmma reads or writes is touched by anything else between two k steps"
-NUMBERS = ((2, "padded"), (4, "rows"), (6, "expert"))
+NUMBERS = ((2, "padded"), (5, "rows"), (5, "expert"))
 SORTING = {
     "moe_align_block_size/warps/3 bar_sync": COUNTED,
     "count_and_sort_expert_tokens/warps/2 iadd after choice": KNOWN,
 }
 WAITS = {
-    "mma": (A100, MoeConfig(16, 128, 32, 2, 3), {"up/22 bar_sync": SECOND, "down/22 bar_sync": SECOND}, "down/32"),
+    "mma": (A100, MoeConfig(16, 128, 32, 2, 3), {"up/21 bar_sync": SECOND, "down/21 bar_sync": SECOND}, "down/31"),
     "wgmma": (
         H100,
         MoeConfig(64, 256, 64, 8, 3),
-        {"up/26 wgmma_fence": FENCE, "down/26 wgmma_fence": FENCE},
-        "down/37",
+        {"up/25 wgmma_fence": FENCE, "down/25 wgmma_fence": FENCE},
+        "down/36",
     ),
 }
 

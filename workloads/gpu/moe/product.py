@@ -147,8 +147,11 @@ class Tile:
         b = g.blocks
         if len(g.part.picked) < b.count:
             m = r.assign("block", looked_up(g.part.picked, m))
-        _load_rows(r, g.sorted.rows, m * b.size, b.size)
-        _load_number(r, g.sorted.experts, m, "expert")
+        row_numbers, expert = RegisterTile("row_numbers", (1, b.size), "int32"), RegisterTile("expert", (1, 1), "int32")
+        box, one = g.sorted.rows[0:1, m * b.size : b.size], g.sorted.experts[0:1, m:1]  # type: ignore[misc]
+        r.ldg(row_numbers.whole, box, ceil_div(b.size, WARP_SIZE), into="rows", vector_bytes=4)
+        r.ldg(expert.whole, one, 1, into="expert", vector_bytes=4)
+        r.run("iadd", 2, dtype="int32", after=("rows", "expert"))
         even: Expr = Const(1)
         if g.tokens and not b.even(b.group).all():
             even = r.assign("even", looked_up(b.even(b.group), m))
@@ -227,10 +230,3 @@ def _load_number(r: RoleBuilder, tensor: GlobalTensor, place: Expr, name: str) -
     tile = RegisterTile(name, (1, 1), "int32")
     r.ldg(tile.whole, tensor[0:1, place:1], 1, into=name, vector_bytes=4)  # type: ignore[misc]
     r.run("iadd", 1, dtype="int32", after=(name,))
-
-
-def _load_rows(r: RoleBuilder, tensor: GlobalTensor, place: Expr, rows: int) -> None:
-    """Numbers of the rows of a block."""
-    tile = RegisterTile("row_numbers", (1, rows), "int32")
-    r.ldg(tile.whole, tensor[0:1, place:rows], ceil_div(rows, WARP_SIZE), into="rows", vector_bytes=4)  # type: ignore[misc]
-    r.run("iadd", 2, dtype="int32", after=("rows",))
