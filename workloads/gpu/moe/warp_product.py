@@ -61,22 +61,19 @@ class _Writer(Writer):
             write_tile(r, self.g, unit.tile.m, unit.tile.n, compute, clear)
         return replace(self.k.build(), stands_for=self.g.part.stands_for)
 
-    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, reuse: bool = False) -> None:
+    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr) -> None:
         """Starts the copies of k step `k`; tokens that do not lie evenly apart row by row."""
         if self.tile.even == Const(1):
-            super()._fetch(r, unit, k, stage, reuse)
+            super()._fetch(r, unit, k, stage)
             return
         a, b = both = self.copies
         with r.when(self.tile.even):
             self.copies = (a,)  # type: ignore[assignment]
-            super()._fetch(r, unit, k, stage, reuse)
-        with r.when(self.tile.even.equals(0)):
-            if reuse:
-                r.bar_sync(0, self.config.warps)
-            with self._copying(r, a):
-                self._fetch_rows(r, a, (unit.k_begin + k) * self.config.tile_k, stage)
+            super()._fetch(r, unit, k, stage)
+        with r.when(self.tile.even.equals(0)), self._copying(r, a):
+            self._fetch_rows(r, a, (unit.k_begin + k) * self.config.tile_k, stage)
         self.copies = (b,)  # type: ignore[assignment]
-        super()._fetch(r, unit, k, stage, reuse)
+        super()._fetch(r, unit, k, stage)
         self.copies = both
 
     def _fetch_rows(self, r: RoleBuilder, copy: Copy, depth: Expr, stage: Expr) -> None:
