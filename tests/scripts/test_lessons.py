@@ -226,3 +226,14 @@ def test_families_stay_below_their_roofs_and_energy_goes_with_the_format(
     joules = [claims[f"{m}, energy of the GEMM"]["simulated"] for m in ("h100-sxm", "sn40l", "tpu-v1")]
     assert joules[2] > 2 * max(joules[:2])  # 28 nm
     assert 1 < min(joules[:2]) < max(joules[:2]) < 3  # 4 and 5 nm
+
+
+def test_more_devices_serve_faster_until_sums_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("serving", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    gain, without = claims["8 devices against one"]["simulated"], claims["without sums it would be"]["simulated"]
+    assert 3 < gain < without < 8
+    links, pcie = (claims[f"16 sequences, sums over 8 h100-{board}"]["simulated"] for board in ("sxm", "pcie"))
+    assert links < 20 < pcie

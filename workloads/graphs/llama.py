@@ -176,7 +176,8 @@ class _Decoder:
 
     def _shared_sum(self, x: Value) -> Value:
         """Partial results of all devices, summed."""
-        return x if self.op.tp == 1 else self.g.all_reduce("nccl:all_reduce", x, self.op.tp)
+        label = "vllm:all_reduce" if self.fused else "nccl:all_reduce"
+        return x if self.op.tp == 1 else self.g.all_reduce(label, x, self.op.tp)
 
     def _linear(self, x: Value, name: str, outputs: int) -> Value:
         inputs = x.size // self.tokens
