@@ -169,3 +169,23 @@ def test_arguments_read_from_text() -> None:
     assert str(ArrayArgument("fp16", (2304, 64)).tensor("a").strides) == "(64, 1)"
     with pytest.raises(InputError, match="must be an array such as"):
         read_argument("fp16")
+
+
+def test_a_lock_holds_compiled_kernels_and_notices_another_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tilewave.toml").write_text(
+        '[[case]]\nname = "add"\narch = "a100-sxm4-80gb"\nworkload = "add.sass grid=16 block=128 '
+        'x=fp32[8192] y=fp32[8192] out=fp32[8192] n=8192"\n',
+        encoding="utf-8",
+    )
+    code = (FOLDER / "add.sm80.sass").read_text(encoding="utf-8")
+    Path("add.sass").write_text(code, encoding="utf-8")
+    words = ["check", "--workers", "1", "--store", str(tmp_path / "store.sqlite")]
+    assert main([*words, "--update"]) == 0
+    assert main(words) == 0
+    Path("add.sass").write_text(code.replace("0x000fe2", "0x000fea"), encoding="utf-8")
+    capsys.readouterr()
+    assert main(words) == 1
+    assert "add: CHANGED" in capsys.readouterr().out

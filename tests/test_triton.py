@@ -18,6 +18,7 @@ from workloads.triton_kernels import TritonKernel, TritonLaunch
 from workloads.written import function_of
 
 FILE = Path(__file__).parent / "gpu" / "sass" / "kernels.py"
+TUTORIALS = Path(__file__).parents[1] / "scripts" / "lessons" / "kernels" / "tutorials.py"
 MATMUL = f"{FILE}:matmul grid=cdiv(m,BM),cdiv(n,BN) a=fp16[80,64] b=fp16[64,96] c=fp16[80,96] m=80 n=96 k=64"
 TILES = "BM=64 BN=32 BK=32 num-warps=4 num-stages=3"
 A100, H100 = "a100-sxm4-80gb", "h100-sxm"
@@ -35,6 +36,24 @@ def test_a_product_by_tensor_maps_is_what_tritons_interpreter_says() -> None:
     maps = "a=fp16[128,128]@BM,BK b=fp16[128,128]@BN,BK c=fp16[128,128]@BM,BN"
     text = f"{FILE}:matmul_tma grid=cdiv(128,BM),cdiv(128,BN) {maps} k=128 BM=64 BN=128 BK=64"
     report = simulate(text, H100, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+
+
+@pytest.mark.parametrize(
+    ("machine", "text"),
+    [
+        (A100, "softmax grid=3 out=fp32[7,192] x=fp32[7,192] in_stride=192 out_stride=192 rows=7 columns=192 BLOCK=256 "
+         "STAGES=2 num-warps=8 num-stages=2"),
+        (A100, "layer_norm grid=3 x=fp16[3,192] y=fp16[3,192] w=fp16[192] b=fp16[192] mean=fp32[3] rstd=fp32[3] "
+         "stride=192 n=192 eps=1e-5 BLOCK=128 num-warps=2"),
+        (H100, "attention grid=2,1 q=fp16[128,64] k=fp16[128,64] v=fp16[128,64] out=fp16[128,64] lse=fp32[128] "
+         "scale=0.18 stride_z=8192 stride_h=8192 stride_n=64 heads=1 tokens=128 HEAD=64 BLOCK_M=64 BLOCK_N=64 "
+         "CAUSAL=True num-stages=3"),
+    ],
+)  # fmt: skip
+def test_kernels_of_the_tutorials_are_what_tritons_interpreter_says(machine: str, text: str) -> None:
+    report = simulate(f"{TUTORIALS}:{text}", machine, check=True)
     assert report.record.check is not None
     assert report.record.check.passed
 

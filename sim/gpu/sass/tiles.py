@@ -114,11 +114,10 @@ def multiply_group(warp: WarpValues, form: Form) -> tuple[Words, ...]:
     registers = operands[0].kind is Kind.REGISTER
     if registers:
         left = _tile(warp, operands[0], [(0, 0), (1, 0), (0, 1), (1, 1)], brain)
-        right = _described(warp, number, n, depth, brain, "tnspB" in described.text)
     else:
         whole = _described(warp, number, m, depth, brain, "tnspA" in described.text)
         left = whole[16 * (warp.number % 4) :][:16]
-        right = _described(warp, number + 2, n, depth, brain, "tnspB" in described.text)
+    right = _described(warp, number + 2, n, depth, brain, "tnspB" in described.text)  # behind a's, wherever a is
     product = left @ right.T
     c = operands[-1]
     adds = not form.inputs or bool(warp.predicate(form.inputs[0])[0])

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Compiled kernels next to the tile language and to what was measured: the tables of docs/compiled-kernels.md.
+
+    scripts/compiled_tables.py pairs            kernels of Triton's tutorials next to the schedules that stand for them
+    scripts/compiled_tables.py rows [--most US] measured rows of Triton, compiled with the version that is installed
+
+Needs Triton, no GPU. A product runs in the tiles that the tile language finds fastest of the tutorial's list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from arch.load import load_arch  # noqa: E402
+from sim.app.run import row_request, run, simulate  # noqa: E402
+from workloads.parse import parse  # noqa: E402
+from workloads.silicon import Row, packaged_rows  # noqa: E402
+
+KERNELS = ROOT / "scripts" / "lessons" / "kernels" / "tutorials.py"
+A100, H100 = "a100-sxm4-80gb", "h100-sxm"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A compiled kernel and the schedule of the tile language that stands for it."""
+
+    machine: str
+    name: str
+    compiled: str
+    workload: str
+    schedule: str
+
+
+def matmul(m: int, n: int, k: int, tiles: tuple[int, int, int], warps: int, stages: int, dtype: str = "fp16") -> str:
+    """The launch of tutorial 3."""
+    bm, bn, bk = tiles
+    return (
+        f"{KERNELS}:matmul grid=cdiv(m,BLOCK_M)*cdiv(n,BLOCK_N) a={dtype}[{m},{k}] b={dtype}[{k},{n}] c=fp16[{m},{n}] "
+        f"m={m} n={n} k={k} stride_am={k} stride_ak=1 stride_bk={n} stride_bn=1 stride_cm={n} stride_cn=1 "
+        f"BLOCK_M={bm} BLOCK_N={bn} BLOCK_K={bk} GROUP_M=8 num-warps={warps} num-stages={stages}"
+    )
+
+
+def softmax(machine: str, rows: int, cols: int) -> str:
+    """The launch of tutorial 2: as many programs as fit."""
+    block = 2 ** math.ceil(math.log2(cols))
+    spec = load_arch(machine)
+    stages = 4 if spec.shared.max_per_cta_bytes > 200_000 else 2
+
+    def text(programs: int) -> str:
+        return (
+            f"{KERNELS}:softmax grid={programs} out=fp32[{rows},{cols}] x=fp32[{rows},{cols}] in_stride={cols} "
+            f"out_stride={cols} rows={rows} columns={cols} BLOCK={block} STAGES={stages} num-warps=8 "
+            f"num-stages={stages}"
+        )
+
+    kernel = parse(text(rows)).on(spec).program.kernels[0]
+    fit = min(
+        spec.sm.registers // (kernel.launch_registers * 32 * 8), spec.shared.max_per_cta_bytes // kernel.shared_bytes,
+        spec.sm.max_threads // (32 * 8),
+    )  # fmt: skip
+    return text(min(spec.sm.count * fit, rows))
+
+
+def layer_norm(rows: int, cols: int) -> str:
+    """The launch of tutorial 5."""
+    block = 2 ** math.ceil(math.log2(cols))
+    return (
+        f"{KERNELS}:layer_norm grid={rows} x=fp16[{rows},{cols}] y=fp16[{rows},{cols}] w=fp16[{cols}] b=fp16[{cols}] "
+        f"mean=fp32[{rows}] rstd=fp32[{rows}] stride={cols} n={cols} eps=1e-5 BLOCK={block} "
+        f"num-warps={min(max(block // 256, 1), 8)}"
+    )
+
+
+def attention(heads: int, tokens: int, head: int, tiles: tuple[int, int], causal: bool, warps: int, stages: int) -> str:
+    """The launch of tutorial 6."""
+    tensors = " ".join(f"{name}=fp16[{heads},{tokens},{head}]" for name in ("q", "k", "v", "out"))
+    return (
+        f"{KERNELS}:attention grid={tokens // tiles[0]},{heads} {tensors} lse=fp32[{heads},{tokens}] scale=0.18 "
+        f"stride_z={heads * tokens * head} stride_h={tokens * head} stride_n={head} heads={heads} tokens={tokens} "
+        f"HEAD={head} BLOCK_M={tiles[0]} BLOCK_N={tiles[1]} CAUSAL={causal} num-warps={warps} num-stages={stages}"
+    )
+
+
+def pairs() -> Iterator[Pair]:
+    """What is compared. Products and attention: whole waves of CTAs, and one that is not."""
+    for m, n, k in ((3072, 2304, 2048), (2048, 2048, 2048)):
+        yield Pair(
+            A100,
+            f"matmul {m} x {n} x {k}",
+            matmul(m, n, k, (128, 128, 32), 4, 4),
+            f"gemm m={m} n={n} k={k} dtype=fp16",
+            "triton 128x128x32 stages 4",
+        )
+    for cols in (1024, 4096):
+        yield Pair(
+            A100, f"softmax 4096 x {cols}", softmax(A100, 4096, cols), f"softmax rows=4096 cols={cols} dtype=fp32",
+            "triton",
+        )  # fmt: skip
+    for cols in (1024, 4096):
+        yield Pair(
+            A100, f"layer norm 4096 x {cols}", layer_norm(4096, cols), f"layernorm rows=4096 cols={cols} dtype=fp16",
+            "fused",
+        )  # fmt: skip
+    for head, tiles, causal, stages in (
+        (64, (64, 64), False, 3), (64, (64, 64), True, 3), (128, (128, 32), False, 4),
+    ):  # fmt: skip
+        yield Pair(
+            H100, f"attention, 66 heads of {head}, 1024 tokens{', causal' if causal else ''}",
+            attention(66, 1024, head, tiles, causal, 4, stages),
+            f"attention batch=1 heads=66 seq_q=1024 seq_k=1024 head_dim={head} causal={int(causal)} dtype=fp16",
+            f"flash2-triton {tiles[0]}x{tiles[1]} warps 4 stages {stages}",
+        )  # fmt: skip
+
+
+def show_pairs(only: str) -> None:
+    """The table of pairs."""
+    print("| kernel | compiled, cycles | tile language, cycles | apart |\n|---|---|---|---|")
+    for pair in pairs():
+        if only in pair.name:
+            compiled = simulate(pair.compiled, pair.machine).cycles
+            written = simulate(pair.workload, pair.machine, schedule=pair.schedule).cycles
+            print(f"| {pair.name} | {compiled:,} | {written:,} | {written / compiled - 1:+.1%} |", flush=True)
+
+
+def compiled_row(row: Row) -> str | None:
+    """The launch that a measured row stands for; None for a row that is not Triton's."""
+    shape = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", row.shape)}
+    if row.op == "gemm" and row.schedule == "triton":
+        chosen = run(row_request(row)).schedule
+        found = re.search(r"(\d+)x(\d+)x(\d+) .*stages (\d+)", chosen)
+        assert found is not None, chosen
+        m, n, k, stages = map(int, found.groups())
+        warps = {(128, 256, 64): 8, (64, 32, 32): 2, (32, 64, 32): 2}.get((m, n, k), 4)
+        return matmul(shape["m"], shape["n"], shape["k"], (m, n, k), warps, stages)
+    if row.op == "softmax" and row.kind == "triton":
+        return softmax(row.machine, shape["rows"], shape["cols"])
+    return None
+
+
+def show_rows(most_us: float, op: str) -> None:
+    """The table of measured rows."""
+    print("| row | compiled, us | measured, us | error |\n|---|---|---|---|")
+    errors = []
+    for row in packaged_rows():
+        if not 10 < row.time_us <= most_us or row.source != "triton_docs_a100" or op not in row.op:
+            continue
+        text = compiled_row(row)
+        if text is None:
+            continue
+        record = run(replace(row_request(row), workload=text, schedule="auto"))
+        errors.append(record.time_ps / 1e6 / row.time_us - 1)
+        print(
+            f"| {row.op} {row.shape} | {record.time_ps / 1e6:.1f} | {row.time_us:g} | {errors[-1]:+.1%} |", flush=True
+        )
+    absolute = [abs(error) for error in errors]
+    print(f"\n{len(errors)} rows: {statistics.fmean(absolute):.1%}, bias {statistics.fmean(errors):+.1%}")
+
+
+def main() -> None:
+    """Prints one of the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=("pairs", "rows"))
+    parser.add_argument("--most", type=float, default=160.0, metavar="US", help="rows measured longer are left out")
+    parser.add_argument("--only", default="", help="pairs whose name, or rows whose operator, has this in it")
+    options = parser.parse_args()
+    if options.table == "pairs":
+        show_pairs(options.only)
+    else:
+        show_rows(options.most, options.only)
+
+
+if __name__ == "__main__":
+    main()
