@@ -9,6 +9,7 @@ import pytest
 from arch.load import load_arch
 from sim.app.run import simulate
 from workloads.ops import pyramids
+from workloads.ops.app_sets import sets
 from workloads.ops.networks import APPS, CNN1, Convolution, Dense, Elementwise, Pool
 
 # Table 3, in per cent of the matrix unit's cycles.
@@ -68,8 +69,9 @@ def test_layers_agree_with_what_is_published(app: str) -> None:
 
 # What misses by more than `test_counters` allows, as simulated (sizes of layers are stand-ins).
 MISSED = {
-    ("mlp0", "raw_stalls"): 1.2, ("lstm0", "input_stalls"): 2.3, ("cnn0", "raw_stalls"): 5.3,
-    ("cnn0", "input_stalls"): 2.6, ("cnn0", "unused_macs"): 0.9,
+    ("mlp0", "raw_stalls"): 1.2, ("lstm0", "input_stalls"): 2.3, ("cnn0", "raw_stalls"): 5.5,
+    ("cnn0", "input_stalls"): 2.7, ("cnn0", "unused_macs"): 0.9,
+    ("mlp0", "non_matrix"): 13.7, ("cnn0", "non_matrix"): 16.8,
 }  # fmt: skip
 
 
@@ -88,10 +90,38 @@ def test_stalls_by_cause_are_the_published_counters(app: str) -> None:
     """What an explicit wait costs, by what it waits for, is in the matrix unit's account and in the counters."""
     report = run(app)
     counters, matrix = report["tpu"]["counters"], report["stalls"]["matrix"]
-    assert counters["raw_stalls"] == pytest.approx(matrix["raw"], abs=1e-4)
-    assert counters["input_stalls"] == pytest.approx(matrix["input"], abs=1e-4)
-    assert counters["weight_stall"] == pytest.approx(matrix.get("weight_stall", 0), abs=1e-4)
+    left = matrix["active"] / counters["array_active"]  # without waits for what the host does
+    assert 0.96 < left < 0.99
+    assert counters["raw_stalls"] * left == pytest.approx(matrix["raw"], abs=1e-4)
+    assert counters["input_stalls"] * left == pytest.approx(matrix["input"], abs=1e-4)
+    assert counters["weight_stall"] * left == pytest.approx(matrix.get("weight_stall", 0), abs=1e-4)
     assert min(matrix.values()) > 0
+
+
+@pytest.mark.parametrize("app", COUNTERS)
+def test_counters_leave_the_host_s_time_out(app: str) -> None:
+    """As the published ones do: how long the host takes between batches changes none of them."""
+    slow, fast = (run(app, f"host.turnaround={time}")["tpu"]["counters"] for time in ("200 us", "1 us"))
+    assert slow == pytest.approx(fast, abs=1e-3)
+
+
+@pytest.mark.parametrize("app", ["mlp1", "lstm1"])
+def test_ranges_of_counters_are_those_of_all_sets(app: str) -> None:
+    """`counter_ranges` is of the machine as it is, and holds what the named set gives; others state none."""
+    ranges = run(app)["tpu"]["counter_ranges"]
+    counters = run(app)["tpu"]["counters"]
+    assert set(ranges) == set(counters)
+    assert all(low - 1e-4 <= counters[name] <= high + 1e-4 for name, (low, high) in ranges.items())
+    assert len(sets(app)) == {"mlp1": 9, "lstm1": 1}[app]
+    assert (ranges["weight_stall"][1] > 1.2 * ranges["weight_stall"][0]) == (app == "mlp1")
+    assert "counter_ranges" not in run(app, "clock.boost=2.8 GHz")["tpu"]
+
+
+def test_every_set_of_an_application_is_as_published() -> None:
+    for app, million in (("mlp0", 20), ("mlp1", 5)):
+        for net in sets(app):
+            assert net.weights / 1e6 == pytest.approx(million, rel=0.03)
+            assert len(net.layers) == TABLE_1[app][0][0]
 
 
 @pytest.mark.parametrize("app", TOPS)
@@ -101,8 +131,8 @@ def test_throughput(app: str) -> None:
 
 # Table 3, mean over the six applications in per cent; TOPS likewise.
 MEAN = {
-    "array_active": (28, 32.7), "useful_macs": (23, 26.5), "unused_macs": (5, 6.3), "weight_stall": (43, 37.2),
-    "weight_shift": (12, 10.5), "non_matrix": (20, 19.6), "raw_stalls": (11, 7.8), "input_stalls": (4, 3.3),
+    "array_active": (28, 33.4), "useful_macs": (23, 27.1), "unused_macs": (5, 6.3), "weight_stall": (43, 38.3),
+    "weight_shift": (12, 10.7), "non_matrix": (20, 17.6), "raw_stalls": (11, 8.0), "input_stalls": (4, 3.5),
 }  # fmt: skip
 """Published, and as simulated: three applications have no counters of their own there."""
 
@@ -133,7 +163,8 @@ def test_throughput_of_cnn0_is_that_of_its_active_share() -> None:
     peak = load_arch("tpu-v1").peak_flops("int8") / 1e12
     assert 0.782 * peak < 72
     found = run("cnn0")
-    assert found["tflops"] == pytest.approx(found["tpu"]["counters"]["useful_macs"] * peak, rel=0.01)
+    busy = 0.97  # of the time, the rest is the host's
+    assert found["tflops"] == pytest.approx(busy * found["tpu"]["counters"]["useful_macs"] * peak, rel=0.01)
 
 
 def test_ridge() -> None:

@@ -25,7 +25,8 @@ from sim.tpu.machine import ACTIVE, Machine, Result
 from sim.tpu.program import Instruction, InterruptHost, Program
 from sim.tpu.verify import verify
 from workloads.estimates import error_percent
-from workloads.ops import Gemm, Matvec, Operator
+from workloads.ops import Gemm, Inference, Matvec, Operator
+from workloads.ops.app_sets import ranges
 from workloads.registry import build
 from workloads.tpu.choose import Config, candidates
 from workloads.tpu.gemm import matrices
@@ -150,7 +151,11 @@ class ProgramPlan:
         replaced = request.program or isinstance(op, OwnProgram)
         alone = _alone(spec, program) if replaced else array_cycles(op, spec, config)
         record = _kernel(spec, program, result, alone)
-        record = replace(record, transfer_ps=record.time_ps - _untransferred_ps(spec, program))
+        record = replace(
+            record,
+            transfer_ps=record.time_ps - _untransferred_ps(spec, program),
+            own=replace(record.own, ranges=_ranges(spec, op, bool(request.program))),
+        )
         host_ps = spec.host.turnaround_ps if request.scope == "host" else 0
         called = host_ps > 0 or any(isinstance(step, InterruptHost) for step in program.instructions)
         return Ran(
@@ -220,6 +225,13 @@ def _unlimited(spec: TpuSpec) -> TpuSpec:
             "unified_buffer": spec.unified_buffer.model_copy(update={"size_bytes": _NO_LIMIT}),
         }
     )
+
+
+def _ranges(spec: TpuSpec, op: Operator, replaced: bool) -> Mapping[str, tuple[float, float]]:
+    """Of an application as published, its counters over all sets of layer sizes that fit."""
+    if not isinstance(op, Inference) or replaced or op.examples != op.network.batch:
+        return {}
+    return ranges(op.app, spec.content_hash())
 
 
 def _reads(spec: TpuSpec, path: str, called: bool) -> bool:
@@ -311,6 +323,7 @@ def _kernel(spec: TpuSpec, program: Program, result: Result, array: int) -> Kern
             active_cycles=counts["cell_ticks"] // cell_cycles,
             raw_stall_cycles=counts["raw_stall_ticks"] // TICKS_PER_CYCLE,
             input_stall_cycles=counts["input_stall_ticks"] // TICKS_PER_CYCLE,
+            host_cycles=result.accounts["host"].get("busy", 0) // TICKS_PER_CYCLE,
         ),
         energy_fj=energy_fj(spec, counts, time_ps),
     )

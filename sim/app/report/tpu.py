@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
@@ -44,13 +45,21 @@ class TpuRun:
     active_cycles: int
     raw_stall_cycles: int
     input_stall_cycles: int
+    host_cycles: int = 0
+    """For which the host works or turns round, while the chip waits: no part of the published counters."""
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Of an application whose layer sizes are not published: least and largest of each counter over all sizes that fit
+    what is; empty where they were not run."""
 
 
 def counters(figures: Figures) -> dict[str, float]:
-    """Shares of the matrix units' cycles as published: the first four sum to 1, useful and unused to active."""
+    """Shares of the matrix units' cycles as published, those left out in which the chip waits for what the host does:
+    the first four sum to 1, useful and unused to active."""
     matrix = figures.stalls.get("matrix", {})
-    whole = sum(matrix.values()) or 1
     runs: list[TpuRun] = [k.own for k in figures.kernels]
+    units = figures.machine.instances.get("matrix", 1)
+    waits = sum(matrix.get(cause, 0) for cause in ("input", "output", "host"))
+    whole = sum(matrix.values()) - min(waits, units * sum(run.host_cycles for run in runs)) or 1
     active = matrix.get("active", 0)
     cells = sum(run.active_cycles for run in runs) or 1
     useful = active * sum(run.useful_cycles for run in runs) / cells
@@ -71,6 +80,7 @@ def details(figures: Figures) -> dict[str, Any]:
     return {
         "array_cycles": sum(k.own.array_cycles for k in figures.kernels),
         "counters": counters(figures),
+        **_ranges(figures),
         "counts": dict(figures.counters),
         "speed_of_light": figures.speed_of_light(),
         "intensity": figures.intensity,
@@ -78,12 +88,27 @@ def details(figures: Figures) -> dict[str, Any]:
     }
 
 
+def _ranges(figures: Figures) -> dict[str, Any]:
+    """Least and largest of each counter, where they are known of the one program that ran."""
+    runs: list[TpuRun] = [k.own for k in figures.kernels]
+    found = runs[0].ranges if len(runs) == 1 else {}
+    return {"counter_ranges": {name: list(ends) for name, ends in found.items()}} if found else {}
+
+
 def _matrix_unit(report: Report) -> Section:
     figures = report.figures
-    rows = [(words(name), percent(share)) for name, share in counters(figures).items()]
+    ranges = _ranges(figures).get("counter_ranges", {})
+    rows = [(words(name), percent(share), _between(ranges.get(name))) for name, share in counters(figures).items()]
     alone = sum(k.own.array_cycles for k in figures.kernels)
-    rows.append(("array alone", f"{alone:,} cycles"))
-    return Section("Counters of the matrix unit", tuple(rows))
+    rows.append(("array alone", f"{alone:,} cycles", ""))
+    if not ranges:
+        return Section("Counters of the matrix unit", tuple(row[:2] for row in rows))
+    return Section("Counters of the matrix unit", tuple(rows), ("", "these sizes", "all sizes that fit"))
+
+
+def _between(ends: list[float] | None) -> str:
+    """A range in words."""
+    return f"{percent(ends[0])} to {percent(ends[1])}" if ends else ""
 
 
 SECTIONS = (_matrix_unit,)
