@@ -87,6 +87,13 @@ def test_a_warm_cache_reads_no_operands_from_dram() -> None:
     assert warm.cycles < cold.cycles
 
 
+def test_one_mechanism_to_leave_out_may_stand_alone() -> None:
+    alone, listed, whole = (
+        simulate(SMALL, "h100-sxm", without=asked).record.schedule for asked in ("tma", ["tma"], ())
+    )
+    assert alone == listed != whole
+
+
 def test_operands_of_a_long_run_are_warm_without_running_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_run, "SETTLED_PS", 0)
     assert simulate(SMALL, A100, l2="warm").figures.counters["dram_read_bytes"] < OPERANDS // 4

@@ -88,9 +88,9 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     for number, (machine, tokens) in enumerate(boards.items()):
         at = [place + 0.4 * number - 0.2 for place in range(len(tokens))]
         rest, sums = [t.ms - t.sums_ms for t in tokens.values()], [t.sums_ms for t in tokens.values()]
-        parts.bar(at, rest, 0.36, color=palette.of_series(2 * number), label=f"{machine}: layers")
+        parts.bar(at, rest, 0.36, color=palette.of_series(4 + 2 * number), label=f"{machine}: layers")
         drawn = parts.bar(
-            at, sums, 0.36, bottom=rest, color=palette.of_series(2 * number + 1), label=f"{machine}: sums"
+            at, sums, 0.36, bottom=rest, color=palette.of_series(5 + 2 * number), label=f"{machine}: sums"
         )
         parts.bar_label(drawn, [f"{t.ms:.3g}" for t in tokens.values()], padding=2, fontsize=8)
     parts.set_xticks(range(len(counts)), [str(devices) for devices in counts])

@@ -127,7 +127,7 @@ def compare(
         if isinstance(spec, Unsupported):
             rows.append(spec)
             continue
-        asked = Request(workload, spec, schedule, tuple(without), check, exact, l2, scope, clock, data, tune)
+        asked = Request(workload, spec, schedule, without, check, exact, l2, scope, clock, data, tune)
         known = family_of(spec.family).options
         try:
             record = run(asked.only(known), part(progress, i, len(pairs)))

@@ -47,15 +47,14 @@ class Request:
     """One run that is asked for; `sim.app.run.simulate` says what the fields mean.
 
     workload: an operator or its text, or a graph. machine: the description, which knows its overrides. schedule,
-    without: a mechanism that the schedule's text names
-    after `without` is one of `without`. It crosses process and machine boundaries, so it carries the description
-    itself and not the name of a file.
+    without: a mechanism that the schedule's text names after `without` is one of `without`. It crosses process and
+    machine boundaries, so it carries the description itself and not the name of a file.
     """
 
     workload: Operator | Graph | str
     machine: MachineSpec
     schedule: str = "auto"
-    without: tuple[str, ...] = ()
+    without: Sequence[str] = ()
     check: bool = False
     exact: bool = False
     l2: str = "cold"
@@ -67,10 +66,11 @@ class Request:
     bench: Bench = field(default_factory=Bench)
 
     def __post_init__(self) -> None:
-        """Takes what the schedule's text leaves out to `without`."""
+        """Takes what the schedule's text leaves out to `without`, where one mechanism may stand alone."""
         schedule, left_out = split_without(self.schedule)
+        asked = (self.without,) if isinstance(self.without, str) else self.without
         object.__setattr__(self, "schedule", schedule)
-        object.__setattr__(self, "without", tuple(dict.fromkeys([*self.without, *left_out])))
+        object.__setattr__(self, "without", tuple(dict.fromkeys([*asked, *left_out])))
 
     @property
     def asked(self) -> Operator | Graph:
