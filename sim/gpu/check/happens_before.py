@@ -133,13 +133,14 @@ class Clocks:
         self._clock[row, component] = max(int(self._clock[row, component]), epoch)
 
     def fence(self, row: int) -> None:
-        """fence.proxy.async: orders the warp's writes and finished copies for the asynchronous proxy."""
+        """fence.proxy.async: orders the warp's writes and finished copies for the asynchronous proxy, and those of
+        other warps that it knows of: the fence may stand on either side of what orders the two."""
         clock = self._clock[row]
-        base = row * N_AGENTS
-        clock[base + OWN_FENCED] = clock[base + OWN]
+        known = clock[: self._first_barrier].reshape(-1, N_AGENTS)
+        known[:, OWN_FENCED] = np.maximum(known[:, OWN_FENCED], known[:, OWN])
         for agents in AGENTS.values():
-            clock[base + agents.fenced] = clock[base + agents.done]
-        clock[base + OWN] += 1
+            known[:, agents.fenced] = np.maximum(known[:, agents.fenced], known[:, agents.done])
+        clock[row * N_AGENTS + OWN] += 1
 
 
 class History:

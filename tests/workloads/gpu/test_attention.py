@@ -25,6 +25,7 @@ from workloads.gpu.attention.blocks import AttentionProblem, blocks, problem
 from workloads.gpu.attention.choose import Config
 from workloads.gpu.attention.flash2 import Flash2Config
 from workloads.gpu.attention.flash3 import Flash3Config
+from workloads.gpu.attention.flash3_varlen import Flash3VarlenConfig
 from workloads.gpu.attention.flash_decode import DecodeConfig
 from workloads.gpu.attention.flash_triton import FlashTritonConfig
 from workloads.gpu.attention.unfused import UnfusedConfig
@@ -113,12 +114,21 @@ PAGED: list[tuple[Attention, Config]] = [
         DecodeConfig(64, 32, 2, varlen=True),
     ),
 ]
+VARLEN: list[tuple[Attention, Config]] = [
+    (attention(40, 70, batch=2, heads=6, kv_heads=2, page=16, causal="1"), Flash3VarlenConfig(64, 32)),
+    (attention(1, 200, batch=2, heads=8, kv_heads=2, page=64), Flash3VarlenConfig(64, 32, 3)),
+    (attention(1, 300, heads=2, page=16, window=170, causal="1"), Flash3VarlenConfig(192, 32, 2, overlap=False)),
+    (attention(100, heads=4, kv_heads=1, page=32, window=50, causal="1"), Flash3VarlenConfig(128, 64)),
+    (attention(17, 70, batch=2, heads=2, head_dim=256, page=48, causal="1"), Flash3VarlenConfig(128, 80)),
+    (attention(70, 64, heads=3, kv_heads=1, head_dim=192), Flash3VarlenConfig(128, 96)),
+]
 CASES: list[tuple[str, Attention, Config]] = [
     *(("two SMs", op, c) for op, c in FLASH3),
     *(("two SMs", op, c) for op, c in TRITON),
     *(("a100-sxm4-80gb", op, c) for op, c in FLASH2),
     *(("a100-sxm4-80gb", op, c) for op, c in DECODE),
     *(("a100-sxm4-80gb", op, c) for op, c in PAGED),
+    *(("two SMs", op, c) for op, c in VARLEN),
 ]
 
 

@@ -170,20 +170,25 @@ class Blocks:
     head: Expr
 
 
-def blocks(p: AttentionProblem, first_row: Expr, rows: int, block_n: int) -> Blocks:
-    """Blocks of the tile of `rows` queries from `first_row` on. A tile that sees nothing still visits one block."""
+def blocks(p: AttentionProblem, first_row: Expr, rows: int, block_n: int, last_row: Expr | None = None) -> Blocks:
+    """Blocks of the tile of `rows` queries from `first_row` on, or of those up to `last_row`. A tile that sees nothing
+    still visits one block."""
     begin: IntLike = 0
     end: IntLike = -(-p.op.keys // block_n)
     own = first_row + p.shift
     unmasked_end: IntLike = end
     if p._ahead is not None:
-        end = maximum(1, minimum(end, (own + (rows + p._ahead + block_n - 1)) // block_n))
+        beyond = (
+            own + (rows + p._ahead + block_n - 1) if last_row is None else last_row + (p.shift + p._ahead + block_n)
+        )
+        end = maximum(1, minimum(end, beyond // block_n))
         unmasked_end = maximum(0, (own + (p._ahead + 1)) // block_n)
     unmasked_begin: IntLike = 0
     if p.op.window:
         begin = minimum(end - 1, maximum(0, (own - (p.op.window - 1)) // block_n))
         # The last row's window begins inside the block before this one, or at this one's first key.
-        unmasked_begin = maximum(0, (own + (rows - p.op.window + block_n - 1)) // block_n)
+        last = own + (rows - 1) if last_row is None else last_row + p.shift
+        unmasked_begin = maximum(0, (last + (block_n - p.op.window)) // block_n)
     begin, end = as_expr(begin), as_expr(end)
     rest = end - 1
     whole_end = maximum(begin, minimum(rest, unmasked_end)) if p._ahead is not None else rest
@@ -194,16 +199,17 @@ def blocks(p: AttentionProblem, first_row: Expr, rows: int, block_n: int) -> Blo
 class OnlineSoftmax:
     """Softmax of one warp's rows, block of keys by block: NumPy meaning and instructions.
 
-    rows: of the warp, `stride` queries apart (0: they are heads of one query). A thread holds rows * block_n / 32
-    scores of `lines` rows of the tile; four threads share a row. sums_each_block: they add up their sums in each block,
-    not only at the end.
+    rows: of the warp, `stride` queries apart (0: they are heads of one query), or `group` of each query. A thread holds
+    rows * block_n / 32 scores of `lines` rows of the tile; four threads share a row. sums_each_block: they add up their
+    sums in each block, not only at the end.
     """
 
     def __init__(
         self, p: AttentionProblem, rows: int, block_n: int, head_dim: int, stride: int = 1, *,
-        sums_each_block: bool = False,
+        sums_each_block: bool = False, group: int = 1,
     ) -> None:  # fmt: skip
         self.p, self.rows, self.block_n, self.head_dim, self.stride = p, rows, block_n, head_dim, stride
+        self.group = group
         self.sums_each_block = sums_each_block
         self.scores = RegisterTile("scores", (rows, block_n), "fp32")
         self.weights = RegisterTile("weights", (rows, block_n), p.dtype)
@@ -227,7 +233,8 @@ class OnlineSoftmax:
         """Scores of keys that a query does not see become minus infinity: a compare and a select each."""
 
         def compute(scores: Array, first_row: int, first_column: int) -> Array:
-            seen = self.p.seen(first_row + self.stride * np.arange(self.rows), first_column + np.arange(self.block_n))
+            rows = (first_row + self.stride * np.arange(self.rows)) // self.group
+            seen = self.p.seen(rows, first_column + np.arange(self.block_n))
             return np.where(seen, scores, -np.inf)
 
         r.run(

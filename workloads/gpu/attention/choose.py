@@ -12,10 +12,11 @@ from arch.digits import whole_number
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads.gpu.attention import flash2, flash3, flash_decode, flash_triton, unfused
-from workloads.gpu.attention.blocks import AttentionProblem, packed, problem, width
+from workloads.gpu.attention import flash2, flash3, flash3_varlen, flash_decode, flash_triton, unfused
+from workloads.gpu.attention.blocks import WIDEST, AttentionProblem, packed, problem, width
 from workloads.gpu.attention.flash2 import Flash2Config
 from workloads.gpu.attention.flash3 import Flash3Config
+from workloads.gpu.attention.flash3_varlen import Flash3VarlenConfig
 from workloads.gpu.attention.flash_decode import DecodeConfig
 from workloads.gpu.attention.flash_triton import FlashTritonConfig
 from workloads.gpu.attention.unfused import UnfusedConfig
@@ -26,13 +27,13 @@ from workloads.gpu.select import Choice
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
-Config = Flash3Config | Flash2Config | FlashTritonConfig | DecodeConfig | UnfusedConfig
+Config = Flash3Config | Flash3VarlenConfig | Flash2Config | FlashTritonConfig | DecodeConfig | UnfusedConfig
 
 SCHEDULES = ("flash3", "flash2", "decode", "unfused")
 """What `auto` ranks."""
-VARLEN = ("decode-varlen", "flash2-varlen")
+VARLEN = ("decode-varlen", "flash2-varlen", "flash3-varlen")
 """What FlashAttention's interface for sequences of different lengths runs: of the newest version that the machine can,
-and of FlashAttention-2."""
+of FlashAttention-2, and of 3."""
 KINDS = (*SCHEDULES, *VARLEN, "flash2-triton")
 
 
@@ -77,12 +78,10 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The published configuration of a kind."""
     if kind == "unfused":
         return UnfusedConfig()
-    if kind == "flash2-varlen":
-        # Only the kernel that cuts keys reads pages, cut or not.
-        cut = p.op.page or p.op.queries == 1
-        return flash_decode.default_config(p, spec, True) if cut else flash2.default_config(p, spec)
-    if kind in (DecodeConfig.schedule, *VARLEN):
-        parts = flash_decode.default_config(p, spec, kind in VARLEN and spec.tma is None)
+    if kind in VARLEN:
+        return _varlen(kind, p, spec)
+    if kind == DecodeConfig.schedule:
+        parts = flash_decode.default_config(p, spec)
         # Of one part, FlashAttention-3 runs its kernel as it is.
         whole = parts.splits == 1 and not p.op.window and flash3.available(p, spec) and p.together
         return flash3.default_config(p) if whole else parts
@@ -91,9 +90,21 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
 
 
+def _varlen(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
+    """What the interface for sequences of different lengths runs."""
+    newest = flash3.available(p, spec) and p.op.head_dim <= WIDEST
+    if kind == "flash3-varlen" or (kind == "decode-varlen" and newest):
+        return flash3_varlen.default_config(p, spec)
+    # FlashAttention-2 reads pages in the kernel that cuts keys, cut or not.
+    cut = p.op.page or p.op.queries == 1
+    return flash_decode.default_config(p, spec, True) if cut else flash2.default_config(p, spec)
+
+
 def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
     if isinstance(config, Flash3Config):
         flash3.check(p, spec, config)
+    elif isinstance(config, Flash3VarlenConfig):
+        flash3_varlen.check(p, spec, config)
     elif isinstance(config, Flash2Config):
         flash2.check(p, spec, config)
     elif isinstance(config, FlashTritonConfig):
@@ -117,14 +128,14 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     tensor: float
     if isinstance(config, Flash3Config):
         p = packed(p)
-    if isinstance(config, Flash3Config | FlashTritonConfig):
+    if isinstance(config, Flash3Config | Flash3VarlenConfig | FlashTritonConfig):
         scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
         outputs = spec.instruction("wgmma", p.dtype, f"m64n{d}k{flash3.step_k(p)}")
         tensor = scores.interval_cycles * (d // flash3.step_k(p)) + outputs.interval_cycles * (
             config.block_n // flash3.step_k(p)
         )
         tensor *= config.block_m // BLOCK_ROWS
-        overlapped = isinstance(config, Flash3Config) and (config.overlap or config.pingpong)
+        overlapped = not isinstance(config, FlashTritonConfig) and config.overlap
     else:
         row = spec.instruction("mma", p.dtype, flash2.SHAPE)
         tensor = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores

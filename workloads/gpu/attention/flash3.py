@@ -43,6 +43,7 @@ from sim.gpu.language import (
     View,
     minimum,
 )
+from sim.gpu.language.expressions import ZERO
 from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import (
     AttentionProblem,
@@ -145,7 +146,7 @@ def build(op: Attention, spec: GpuSpec, config: Flash3Config) -> Program:
     p = problem(op)
     check(p, spec, config)
     by_rows = packed(p)
-    kernel = _Builder(by_rows, spec, config).kernel()
+    kernel = Builder(by_rows, spec, config).kernel()
     tensors = p.tensors if by_rows is p else (*p.tensors[:-1], by_rows.q, by_rows.o, by_rows.lse)
     return Program(f"{op}", tensors, (kernel,), str(config), {"config": config})
 
@@ -157,7 +158,12 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
     if width(p) == 1 and not (config.tma and config.wgmma and config.specialized and config.cluster == 1):
         raise InputError(f"{where}: {p.dtype} needs TMA, wgmma and producers, which transpose V; nearest: dtype=fp16")
-    check_together(p, where, "flash2-varlen")
+    check_together(p, where, "flash3-varlen")
+    check_tile(p, config, where)
+
+
+def check_tile(p: AttentionProblem, config: Flash3Config, where: str) -> None:
+    """InputError for tiles and mechanisms that do not go together."""
     if config.block_n % step_k(p):
         raise InputError(f"{where}: a block of {p.dtype} keys is a multiple of {step_k(p)}; nearest: 128")
     if config.block_m not in (64, 128, 192):
@@ -184,14 +190,14 @@ def step_k(p: AttentionProblem) -> int:
     return INSTRUCTION_K_BYTES // width(p)
 
 
-class _Builder:
+class Builder:
     """Writes the kernel; one method a role or a part of one."""
 
     def __init__(self, p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         self.p, self.c = p, config
         op, d = p.op, p.op.head_dim
-        self.tiles_m = ceil_div(ceil_div(op.queries, config.block_m), config.cluster)
-        self.tiles = self.tiles_m * op.heads * op.batch
+        self.tiles_m = self.tiles_of_head
+        self.tiles = self.tiles_m * self.heads * op.batch
         workers = min(self.tiles, max(1, clusters_resident(spec, config.cluster)))
         self.workers = workers
         self.k = KernelBuilder(
@@ -230,7 +236,7 @@ class _Builder:
             self.raw_empty = self.k.mbarrier("raw_empty", config.stages, WARPGROUP)
         if self.through_v:
             self.o_stored = self.k.mbarrier("o_stored", 1, config.cluster)
-        self.q_full = self.k.mbarrier("q_full", 1, loaders)
+        self.q_full = self.k.mbarrier("q_full", 1, self.query_loaders)
         self.q_empty = self.k.mbarrier("q_empty", 1, 1 if self.through_q and config.tma else warps)
         self.k_full = self.k.mbarrier("k_full", config.stages, loaders)
         self.v_full = self.k.mbarrier("v_full", config.stages, WARPGROUP if self.transposed else loaders)
@@ -246,6 +252,28 @@ class _Builder:
         columns = self.p.op.head_dim
         block = columns if self.c.wgmma else BLOCK_COLUMNS
         return Blocked(self.k, name, rows, columns, dtype or self.p.dtype, stages, block)
+
+    @property
+    def tiles_of_head(self) -> int:
+        """Tiles of one head of one sequence, counted by cluster."""
+        return ceil_div(ceil_div(self.p.op.queries, self.c.block_m), self.c.cluster)
+
+    @property
+    def heads(self) -> int:
+        """Heads of a sequence that have tiles of their own."""
+        return self.p.op.heads
+
+    @property
+    def counted(self) -> bool:
+        """Whether CTAs take tiles from a counter."""
+        return self.p.masked
+
+    @property
+    def query_loaders(self) -> int:
+        """Warps that say that queries have come."""
+        if self.c.tma:
+            return 1
+        return WARPGROUP if self.c.specialized else self.consumer_warps
 
     @property
     def _registers(self) -> tuple[int, int, int]:
@@ -295,15 +323,15 @@ class _Builder:
     # --- tiles
 
     @contextmanager
-    def _each_tile(self, r: RoleBuilder) -> Iterator[_Tile]:
+    def _each_tile(self, r: RoleBuilder) -> Iterator[Tile]:
         """The tiles of this CTA one after the other."""
         worker = CTA_X // self.c.cluster if self.c.cluster > 1 else CTA_X
         r.assign("done", 0)  # steps of the tiles before, for the stages of K and V
-        if self.p.masked:
+        if self.counted:
             r.assign("index", 0)
             r.next_tile("tile")
             with r.loop_while(Var("tile") < self.tiles):
-                t = self._longest_first(Var("tile"))
+                t = self._longest_first(Var("tile")) if self.p.masked else self._in_order(Var("tile"))
                 yield t
                 r.assign("done", Var("done") + t.blocks.trips)
                 r.assign("index", Var("index") + 1)
@@ -314,15 +342,15 @@ class _Builder:
                 yield t
                 r.assign("done", Var("done") + t.blocks.trips)
 
-    def _in_order(self, number: Expr) -> _Tile:
+    def _in_order(self, number: Expr) -> Tile:
         """Neighbours in number have the same keys."""
         heads = number // self.tiles_m
         return self._tile(number % self.tiles_m, heads)
 
-    def _longest_first(self, number: Expr) -> _Tile:
+    def _longest_first(self, number: Expr) -> Tile:
         """Sections of heads whose keys fit the L2 together; in a section the tiles that see most keys first."""
         op = self.p.op
-        all_heads = op.batch * op.heads
+        all_heads = op.batch * self.heads
         head_bytes = 2 * op.keys * op.head_dim * width(self.p)
         section = min(all_heads, 1 << max(0, (L2_SECTION_BYTES // head_bytes).bit_length() - 1))
         within = number % (section * self.tiles_m)
@@ -335,10 +363,10 @@ class _Builder:
             size = section - (first + 1 > whole) * (section - left)
         return self._tile(self.tiles_m - 1 - within // size, first + within % size)
 
-    def _tile(self, m: Expr, heads: Expr) -> _Tile:
+    def _tile(self, m: Expr, heads: Expr) -> Tile:
         row = (m * self.c.cluster + self.rank) * self.c.block_m
-        head, batch = heads % self.p.op.heads, heads // self.p.op.heads
-        return _Tile(row, head, batch, blocks(self.p, row, self.c.block_m, self.c.block_n))
+        head, batch = heads % self.heads, heads // self.heads
+        return Tile(row, head, batch, blocks(self.p, row, self.c.block_m, self.c.block_n))
 
     # --- loads
 
@@ -405,7 +433,7 @@ class _Builder:
         if self.through_v:
             r.mbarrier_wait(self.o_stored, 0, tile)
 
-    def _load_first(self, r: RoleBuilder, t: _Tile) -> None:
+    def _load_first(self, r: RoleBuilder, t: Tile) -> None:
         """Q and the first keys."""
         r.mbarrier_wait(self.q_empty, 0, Var("index") - 1)
         if self.c.tma:
@@ -417,7 +445,7 @@ class _Builder:
             self._landed(r, self.q_full, Const(0), 0)
             r.mbarrier_arrive(self.k_full, Var("done") % self.c.stages)
 
-    def _load(self, r: RoleBuilder, t: _Tile, step: Expr, block: Expr, to: Blocked) -> None:
+    def _load(self, r: RoleBuilder, t: Tile, step: Expr, block: Expr, to: Blocked) -> None:
         """One block of K or V on its way."""
         full, empty, tensor = (self.k_full, self.k_empty, self.p.k)
         if to is self.values:
@@ -463,7 +491,7 @@ class _Builder:
         r.fence_async()
         r.mbarrier_arrive(full, step % full.stages)
 
-    def _load_ahead(self, r: RoleBuilder, t: _Tile, i: IntLike) -> None:
+    def _load_ahead(self, r: RoleBuilder, t: Tile, i: IntLike) -> None:
         """Without a producer: what step `i` of the tile brings, the next keys and its own values; before it, what the
         step before has brought is made known."""
         step, block = Var("done") + i, t.blocks.end - 1 - i
@@ -491,7 +519,7 @@ class _Builder:
 
     def _consumer(self, r: RoleBuilder) -> None:
         c = self.c
-        s = OnlineSoftmax(self.p, WARP_ROWS, c.block_n, self.p.op.head_dim)
+        s = self.softmax()
         if c.pingpong and c.warpgroups > 1:
             with r.when((WARP // WARPGROUP).equals(c.warpgroups - 1)):
                 self._give_turn(r)
@@ -500,7 +528,8 @@ class _Builder:
             overhead.FLASH3_CONSUMER_TILE.write(r)
             if not c.specialized:
                 self._load_ahead(r, t, 0)
-            r.mbarrier_wait(self.q_full, 0, Var("index"))
+            self._bring_queries(r, t)
+            self._await(r, self.q_full, 0, Var("index"))
             step = self._overlapped_step if c.overlap else self._serial_step
             if c.overlap:
                 self._first_block(r, s, t, row)
@@ -531,6 +560,17 @@ class _Builder:
                 if not c.specialized:
                     self._drain(r)
 
+    def softmax(self) -> OnlineSoftmax:
+        """Of a warp's rows."""
+        return OnlineSoftmax(self.p, WARP_ROWS, self.c.block_n, self.p.op.head_dim)
+
+    def _bring_queries(self, r: RoleBuilder, t: Tile) -> None:
+        """Where consumers bring their queries themselves."""
+
+    def _await(self, r: RoleBuilder, full: MBarrier, stage: IntLike, phase: Expr) -> None:
+        """Until a tile has come, as the tensor cores see it."""
+        r.mbarrier_wait(full, stage, phase)
+
     @property
     def _own_row(self) -> Expr:
         """First row of this warp in its tile."""
@@ -547,7 +587,7 @@ class _Builder:
     def _scores(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, *, turn: bool) -> None:
         """Q K^T of one block, in flight."""
         stage, d = step % self.c.stages, self.p.op.head_dim
-        r.mbarrier_wait(self.k_full, stage, step // self.c.stages)
+        self._await(r, self.k_full, stage, step // self.c.stages)
         if turn:
             self._take_turn(r)
         if not self.c.wgmma:
@@ -564,7 +604,7 @@ class _Builder:
     def _outputs(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, first: IntLike, *, turn: bool) -> None:
         """acc + P V of one block, in flight. first: whether it is the first of the tile."""
         stage, n = step % self.c.stages, self.c.block_n // step_k(self.p)
-        r.mbarrier_wait(self.v_full, stage, step // self.c.stages)
+        self._await(r, self.v_full, stage, step // self.c.stages)
         if turn:
             self._take_turn(r)
         if not self.c.wgmma:
@@ -601,7 +641,7 @@ class _Builder:
         if self.c.wgmma:
             r.wgmma_wait(left)
 
-    def _first_block(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr) -> None:
+    def _first_block(self, r: RoleBuilder, s: OnlineSoftmax, t: Tile, row: Expr) -> None:
         self._scores(r, s, Var("done"), turn=False)
         self._wait(r, 0)
         self._release(r, self.k_empty, Var("done"))
@@ -611,7 +651,7 @@ class _Builder:
         self._show_weights(r)
 
     def _overlapped_step(
-        self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr, i: Expr, *, masked: bool
+        self, r: RoleBuilder, s: OnlineSoftmax, t: Tile, row: Expr, i: Expr, *, masked: bool
     ) -> None:  # fmt: skip
         """One block of keys: its scores and softmax, and the outputs of the block before."""
         step = Var("done") + i
@@ -631,7 +671,7 @@ class _Builder:
         self._show_weights(r)
         overhead.FLASH3_CONSUMER_STEP.write(r)
 
-    def _last_block(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile) -> None:
+    def _last_block(self, r: RoleBuilder, s: OnlineSoftmax, t: Tile) -> None:
         last = Var("done") + t.blocks.trips - 1
         if not self.c.specialized and not self.c.tma:
             self._landed(r, self.v_full, last, 0)
@@ -640,7 +680,7 @@ class _Builder:
         self._release(r, self.v_empty, last)
 
     def _serial_step(
-        self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr, i: IntLike, *, masked: bool
+        self, r: RoleBuilder, s: OnlineSoftmax, t: Tile, row: Expr, i: IntLike, *, masked: bool
     ) -> None:  # fmt: skip
         """One block of keys: its scores, softmax and outputs in turn. A warpgroup's turn at the tensor cores is the
         outputs of one block and the scores of the next."""
@@ -669,7 +709,7 @@ class _Builder:
 
     # --- epilogue
 
-    def _store(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, row: Expr) -> None:
+    def _store(self, r: RoleBuilder, s: OnlineSoftmax, t: Tile, row: Expr) -> None:
         """Outputs through shared memory, the rows' LSE from registers."""
         s.finish(r)
         overhead.FLASH3_EPILOGUE.write(r)
@@ -688,7 +728,7 @@ class _Builder:
         lse = self.p.lse[t.batch, t.head, row:WARP_ROWS]  # type: ignore[misc]
         r.stg(lse, s.total.whole, 2, vector_bytes=4)
 
-    def _store_tile(self, r: RoleBuilder, s: OnlineSoftmax, t: _Tile, staging: Blocked, last: Expr) -> None:
+    def _store_tile(self, r: RoleBuilder, s: OnlineSoftmax, t: Tile, staging: Blocked, last: Expr) -> None:
         """All warps write their rows, the last of them stores the tile by TMA. last: the tile's last step."""
         warps, out = self.consumer_warps, DTYPE_BYTES[self.p.out]
         storing = WARP.equals(warps - 1)
@@ -734,13 +774,14 @@ class _Builder:
 
 
 @dataclass(frozen=True)
-class _Tile:
-    """A tile of queries: its first row, head, sequence, and the blocks of keys that it visits."""
+class Tile:
+    """A tile of queries: its first row, head, sequence, and the blocks of keys that it visits, of all or of a part."""
 
     row: Expr
     head: Expr
     batch: Expr
     blocks: Blocks
+    part: Expr = ZERO
 
 
 def _code_bytes(c: Flash3Config, head_dim: int) -> int:

@@ -167,7 +167,7 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
         tensors.append(parts)
         ahead = min(config.splits, COMBINED if spec.tma else 1)
         kernels = [
-            _Split(p, config, rows, q, parts, sums).kernel(), _combine(p, config, rows, ahead, parts, sums, outputs),
+            _Split(p, config, rows, q, parts, sums).kernel(), combine(p, config, rows, ahead, parts, sums, outputs),
         ]  # fmt: skip
     else:
         kernels = [_Split(p, config, rows, q, outputs, sums).kernel()]
@@ -373,7 +373,7 @@ class _Split:
                 r.cp_async(to.view(WARP * share, share, column, BLOCK_COLUMNS), box(WARP * share, share, column), count)
 
 
-def _combine(
+def combine(
     p: AttentionProblem, config: DecodeConfig, rows: Rows, ahead: int, parts: GlobalTensor, sums: GlobalTensor,
     outputs: GlobalTensor,
 ) -> Kernel:  # fmt: skip
@@ -416,7 +416,9 @@ def _combine(
         r.run("cvt", ceil_div(d, 64), dtype=p.out, dst=out.whole, srcs=(acc.whole,), compute=_second)
         by_head = rows.packed and not rows.copied
         box = outputs[batch, 0, head * rows.count + row, :] if by_head else outputs[batch, row, head, :]  # type: ignore[misc]
-        r.stg(box, out.whole, 1, vector_bytes=max(4, d * DTYPE_BYTES[p.out] // 32))
+        size = d * DTYPE_BYTES[p.out]
+        vector = min(16, 1 << max(2, (size // WARP_SIZE).bit_length() - 1))
+        r.stg(box, out.whole, ceil_div(size, WARP_SIZE * vector), vector_bytes=vector)
     return k.build()
 
 

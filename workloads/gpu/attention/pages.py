@@ -20,6 +20,8 @@ from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 
 PAGE_ROWS = 16
 """Pages have multiples of so many keys, so that those of a thread lie in one (csrc/flash_attn/flash_api.cpp)."""
+FEW_ROWS = 8
+"""Keys of which a box is copied whole, also where a sequence ends in it."""
 
 
 def check_pages(p: AttentionProblem, where: str) -> None:
@@ -43,7 +45,10 @@ class KeyCopies:
     @property
     def piece(self) -> int:
         """Keys of a box, which lies in one page."""
-        return math.gcd(self.rows, self.p.op.page) if self.p.op.page else self.rows
+        if not self.p.op.page:
+            return self.rows
+        piece = math.gcd(self.rows, self.p.op.page)
+        return piece if piece > PAGE_ROWS or self.p.op.keys % piece == 0 else math.gcd(piece, FEW_ROWS)
 
     @cached_property
     def _places(self) -> tuple[int, ...]:
@@ -84,7 +89,7 @@ class KeyCopies:
         places = self.p.table[batch, (first + at) // op.page : pages]  # type: ignore[misc]
         # Whose values the addresses below have (`_places`): the load alone, which keeps them waiting.
         r.op("ldg", 1, srcs=(places,), into="place", vector_bytes=4, mix=overhead.mix(alu=4, imad=2))
-        left = op.keys % piece
+        left = op.keys % piece if piece > FEW_ROWS else 0
         for begin in range(0, self.rows, piece):
             row = first + at + begin
             index = Table(self._places, as_expr(batch * self._row + row // piece))

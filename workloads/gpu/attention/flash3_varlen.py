@@ -1,0 +1,360 @@
+"""FlashAttention-3 as serving frameworks call it: caches in pages, heads of a group as rows, keys in parts.
+
+The interface for sequences of different lengths (hopper/flash_api.cpp of vLLM's build) takes copies by TMA only where
+pages hold whole blocks of keys; elsewhere the four producer warps copy by cp.async, each thread after it has read its
+page's place, and the query heads that share a key head are always rows of one tile (`pack_gqa`), which the consumers
+bring and store row by row. Tiles, parts and the order of tiles are the published ones: hopper/tile_size.h,
+heuristics.h, flash_prepare_scheduler.cu. Tiles come from a counter, and each one's sequence from a list that the CTA
+walks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language import (
+    CTA_X,
+    WARP,
+    Expr,
+    GlobalTensor,
+    IntLike,
+    Kernel,
+    KernelBuilder,
+    MBarrier,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    Var,
+    as_expr,
+    minimum,
+)
+from workloads.gpu import overhead
+from workloads.gpu.attention import cache_write, flash3
+from workloads.gpu.attention.blocks import AttentionProblem, OnlineSoftmax, blocks, problem, width
+from workloads.gpu.attention.flash2 import Blocked
+from workloads.gpu.attention.flash_decode import COMBINED, DecodeConfig, Rows, combine
+from workloads.gpu.attention.pages import KeyCopies, check_pages
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
+from workloads.gpu.gemm.wgmma import WARP_ROWS, WARPGROUP
+from workloads.ops.attention import Attention
+from workloads.registry import register
+
+MOST_SPLITS = 128
+LEAST_BLOCKS = 4
+"""Blocks of keys that are not cut."""
+ONE_LAUNCH = 992
+"""Sequences for which the kernel before it counts blocks; of more, keys are not cut."""
+MARGIN = Fraction(11, 10)
+"""Of blocks a CTA, for parts that are not whole."""
+SEQUENCES = 31
+"""That a warp looks at together to find a tile's sequence."""
+LOOK_STEPS = 180
+"""Instructions of a look, each after the one before: sums over lanes by shuffles, a vote, divisions. Calibrated on
+aiconfigurator_vllm_paged_decode, H100, fitted half."""
+PREPARE_STEPS = 250
+"""Of a warp of the kernel that counts blocks, as LOOK_STEPS."""
+PREPARE_BYTES = 700 * overhead.INSTRUCTION_BYTES
+MOST_WARPS = 32
+
+
+@dataclass(frozen=True)
+class Flash3VarlenConfig:
+    """Tile configuration: `block_m` rows a CTA, `block_n` keys a step, keys in `splits` parts."""
+
+    block_m: int
+    block_n: int
+    splits: int = 1
+    overlap: bool = True
+
+    schedule: ClassVar[str] = "flash3-varlen"
+
+    def tiles(self, p: AttentionProblem) -> flash3.Flash3Config:
+        """The configuration of the kernel that it is a form of."""
+        turns = self.block_m > 64 and self.overlap and p.op.head_dim <= 128
+        return flash3.Flash3Config(self.block_m, self.block_n, pingpong=turns, overlap=self.overlap, tma=False)
+
+    def __str__(self) -> str:
+        overlap = " overlap" if self.overlap else ""
+        return f"flash3-varlen {self.block_m}x{self.block_n} splits {self.splits}{overlap}"
+
+
+def effective(p: AttentionProblem) -> AttentionProblem:
+    """Without masks that hide nothing: a window as long as the keys, causality of one query."""
+    op = p.op
+    window = 0 if op.window >= op.keys else op.window
+    causal = "0" if op.queries == 1 and not window else op.causal
+    return replace(p, op=replace(op, window=window, causal=causal))
+
+
+def group(p: AttentionProblem) -> int:
+    """Rows of one query in a tile."""
+    return p.op.heads // p.op.key_heads
+
+
+def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash3VarlenConfig:
+    """The published tile, and the parts that the interface and the kernel before it settle on."""
+    p = effective(p)
+    op, d, local = p.op, p.op.head_dim, p.op.window > 0
+    rows = op.queries * group(p)
+    overlap = True
+    few = rows <= 64 and d in (64, 128)  # for one warpgroup
+    if d <= 64:
+        block_m, block_n, overlap = 192, 128 if p.causal and not local else 160, not local
+        if few:
+            block_m, block_n, overlap = 64, 192, True
+    elif d <= 128:
+        block_m, block_n = 64 if few else 128, 128
+    else:
+        block_m, block_n = 128, 96 if d <= 192 else 64 if local else 80
+    config = Flash3VarlenConfig(block_m, block_n, 1, overlap)
+    return replace(config, splits=_splits(p, spec, config))
+
+
+def _splits(p: AttentionProblem, spec: GpuSpec, config: Flash3VarlenConfig) -> int:
+    """Parts of the keys of a sequence: at most what would fill the SMs with one sequence, fewer of several."""
+    op, sms = p.op, spec.sm.count
+    tiles = ceil_div(op.queries * group(p), config.block_m)
+    loaded = min(op.keys, op.window + config.block_m) if op.window else op.keys
+    steps = ceil_div(loaded, config.block_n)
+    alone = tiles * op.key_heads
+    if op.batch > ONE_LAUNCH or 5 * alone >= 4 * sms or steps <= LEAST_BLOCKS or op.queries > 1:
+        return 1
+    shares = [Fraction(alone * n, sms) / ceil_div(alone * n, sms) for n in range(1, min(MOST_SPLITS, sms, steps) + 1)]
+    most = next(n for n, share in enumerate(shares, 1) if 20 * share >= 17 * max(shares))
+    steps = ceil_div(op.keys, config.block_n)
+    each = math.ceil(MARGIN * tiles * steps * op.batch * op.key_heads / sms)
+    parts = max(1, min(ceil_div(steps, each), most))
+    return ceil_div(_visited(p, config), ceil_div(_visited(p, config), parts))
+
+
+def _visited(p: AttentionProblem, config: Flash3VarlenConfig) -> int:
+    """Blocks of keys that the last tile of queries sees."""
+    first = max(0, p.op.keys - p.op.window) if p.op.window else 0
+    return ceil_div(p.op.keys, config.block_n) - first // config.block_n
+
+
+def check(p: AttentionProblem, spec: GpuSpec, config: Flash3VarlenConfig) -> None:
+    """InputError if the machine or the problem cannot take this configuration."""
+    where = f"schedule={config}"
+    if width(p) != 2 or p.op.head_dim > 256 or p.op.value_dim != p.op.head_dim:
+        raise InputError(f"{where}: heads of 2-byte elements, 256 at most, as wide for values; nearest: decode")
+    if not flash3.available(p, spec) or spec.cp_async is None:
+        raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2-varlen")
+    flash3.check_tile(p, config.tiles(p), where)
+    check_pages(p, where)
+    if config.splits > 1:
+        blocks_seen = _visited(effective(p), config)
+        if p.op.queries > 1:
+            raise InputError(f"{where}: keys are cut for one query a sequence; nearest: splits 1")
+        if ceil_div(blocks_seen, ceil_div(blocks_seen, config.splits)) != config.splits:
+            nearest = ceil_div(blocks_seen, ceil_div(blocks_seen, config.splits))
+            raise InputError(f"{where}: {blocks_seen} blocks leave a part empty; nearest: splits {nearest}")
+
+
+@register("attention", "gpu", "flash3-varlen")
+def build(op: Attention, spec: GpuSpec, config: Flash3VarlenConfig) -> Program:
+    """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
+    p = problem(op)
+    check(p, spec, config)
+    p = effective(p)
+    rows = Rows(op.queries * group(p), op.batch * op.key_heads, op.key_heads, True)
+    shape = (config.splits, rows.groups, rows.count)
+    sums = GlobalTensor("part_lse", shape, "fp32", (rows.groups * rows.count, rows.count, 1), "scratch")
+    tensors = [*p.operands, p.o, sums]
+    kernels = []
+    parts = None
+    if config.splits > 1:
+        d = op.head_dim
+        strides = (rows.groups * rows.count * d, rows.count * d, d, 1)
+        parts = GlobalTensor("part_o", (*shape, d), "fp32", strides, "scratch")
+        tensors.append(parts)
+        kernels.append(
+            combine(
+                p, DecodeConfig(64, config.block_n, config.splits), rows, min(config.splits, COMBINED), parts, sums, p.o
+            )
+        )
+    lists = p.table
+    if p.op.window and op.queries == 1:
+        lists = GlobalTensor("blocks_of", (op.batch, 1), "int32", (1, 1), "scratch")
+        tensors.append(lists)
+    kernels.insert(0, _Builder(p, spec, config, sums, parts, lists).kernel())
+    if lists and lists is not p.table:
+        kernels.insert(0, _prepare(p, lists))
+    if p.new:
+        kernels.insert(0, cache_write.kernel(p))
+    return Program(f"{op}", tuple(tensors), tuple(kernels), str(config), {"config": config})
+
+
+def _prepare(p: AttentionProblem, lists: GlobalTensor) -> Kernel:
+    """Counts the blocks of each sequence (`prepare_varlen_num_blocks`): a warp's lanes a sequence each. Lists that are
+    made ahead, once for all layers, do not know of a layer's window."""
+    warps = min(MOST_WARPS, ceil_div(p.op.batch, SEQUENCES))
+    k = KernelBuilder("prepare", (ceil_div(p.op.batch, SEQUENCES * MOST_WARPS), 1, 1), code_bytes=PREPARE_BYTES)
+    first = (CTA_X * MOST_WARPS + WARP) * SEQUENCES
+    count = RegisterTile("count", (SEQUENCES, 1), "int32")
+    with k.role("warps", warps, 32) as r:
+        if p.table:
+            r.op("ldg", 2, srcs=(p.table[first:SEQUENCES, 0],), into="lengths", vector_bytes=4)  # type: ignore[misc]
+        r.run(
+            overhead.ALU, PREPARE_STEPS, dtype="int32", dst=count.whole, chain=PREPARE_STEPS, compute=np.zeros_like,
+            after=("lengths",) if p.table else (),
+        )  # fmt: skip
+        r.bar_sync(0, warps)
+        r.stg(lists[first:SEQUENCES, :], count.whole, 1, vector_bytes=4)  # type: ignore[misc]
+    return k.build()
+
+
+class _Builder(flash3.Builder):
+    """Writes the kernel: where it differs from that for whole sequences that lie together."""
+
+    def __init__(
+        self, p: AttentionProblem, spec: GpuSpec, config: Flash3VarlenConfig, sums: GlobalTensor,
+        parts: GlobalTensor | None, lists: GlobalTensor | None,
+    ) -> None:  # fmt: skip
+        self.varlen, self.sums, self.parts, self.rows_of_query = config, sums, parts, group(p)
+        self.lists = lists
+        super().__init__(p, spec, config.tiles(p))
+        self.copies = KeyCopies(p, config.block_n // WARPGROUP, p.op.head_dim)
+        # Rows of a tile that lie together in Q and O.
+        self.run = math.gcd(self.rows_of_query, WARP_ROWS)
+
+    @property
+    def tiles_of_head(self) -> int:
+        """Tiles of one key head: rows are queries and the heads that share it."""
+        return ceil_div(self.p.op.queries * self.rows_of_query, self.c.block_m) * self.varlen.splits
+
+    @property
+    def heads(self) -> int:
+        """That tiles are counted over."""
+        return self.p.op.key_heads
+
+    def softmax(self) -> OnlineSoftmax:
+        """Of rows that are heads of a query."""
+        return OnlineSoftmax(self.p, WARP_ROWS, self.c.block_n, self.p.op.head_dim, group=self.rows_of_query)
+
+    def _tile(self, m: Expr, heads: Expr) -> flash3.Tile:
+        splits = self.varlen.splits
+        part, m = (m % splits, m // splits) if splits > 1 else (as_expr(0), m)
+        row = m * self.c.block_m
+        last = (row + (self.c.block_m - 1)) // self.rows_of_query
+        b = blocks(self.p, row // self.rows_of_query, 1, self.c.block_n, last)
+        if splits > 1:
+            share = (b.trips + (splits - 1)) // splits
+            begin = b.end - b.trips + part * share
+            end = minimum(begin + share, b.end)
+            # The first block is masked always; a window begins in the first block of the first part.
+            head = minimum(end - begin - 1, part.equals(0)) if self.p.op.window else as_expr(0)
+            b = replace(b, end=end, trips=end - begin, tail=as_expr(0), whole=end - begin - 1 - head, head=head)
+        return flash3.Tile(row, heads % self.heads, heads // self.heads, b, part)
+
+    @property
+    def counted(self) -> bool:
+        """Tiles come from a counter whatever the mask."""
+        return True
+
+    @property
+    def query_loaders(self) -> int:
+        """All consumers."""
+        return self.consumer_warps
+
+    @contextmanager
+    def _each_tile(self, r: RoleBuilder) -> Iterator[flash3.Tile]:
+        with super()._each_tile(r) as t:
+            yield t
+        self._find(r)  # that there is none left
+
+    def _find(self, r: RoleBuilder) -> None:
+        """A tile's sequence: looks at groups of sequences from that of the CTA's last tile on, then its lengths. All
+        wait for it: producers fetch one tile ahead, but only when consumers have taken the one before."""
+        with r.loop("look", 1 + self.workers // (SEQUENCES * self.tiles_m * self.heads)):
+            self._fetch(r, "look")
+            r.run(overhead.ALU, LOOK_STEPS, dtype="int32", chain=LOOK_STEPS, after=("look",) if self.lists else ())
+        self._fetch(r, "lengths")
+        r.run(overhead.ALU, 20, dtype="int32", after=("lengths",) if self.lists else ())
+
+    def _fetch(self, r: RoleBuilder, into: str) -> None:
+        """An entry of a list by sequence."""
+        if self.lists:
+            r.op("ldg", 1, srcs=(self.lists[0:1, 0],), into=into, vector_bytes=4)  # type: ignore[misc]
+
+    def _producer(self, r: RoleBuilder) -> None:
+        """All four warps copy; keys run one block ahead of values, as consumers ask for them."""
+        with self._each_tile(r) as t:
+            self._find(r)
+            overhead.FLASH3_PRODUCER_TILE.write(r)
+            self._load(r, t, Var("done"), t.blocks.end - 1, self.keys)
+            with r.loop("i", t.blocks.trips - 1) as i:
+                step, block = Var("done") + i, t.blocks.end - 1 - i
+                self._load(r, t, step + 1, block - 1, self.keys)
+                self._load(r, t, step, block, self.values)
+                overhead.FLASH3_PRODUCER_STEP.write(r)
+            self._load(r, t, Var("done") + t.blocks.trips - 1, t.blocks.end - t.blocks.trips, self.values)
+
+    def _load(self, r: RoleBuilder, t: flash3.Tile, step: Expr, block: Expr, to: Blocked) -> None:
+        """One block of K or V on its way: each warp its rows; the barrier knows when they have come."""
+        keys = to is self.keys
+        full, empty, tensor = (self.k_full, self.k_empty, self.p.k) if keys else (self.v_full, self.v_empty, self.p.v)
+        stage = step % self.c.stages
+        r.mbarrier_wait(empty, stage, step // self.c.stages - 1)
+        at = WARP * self.copies.rows
+        self.copies.copy(r, to, tensor, t.batch, block * self.c.block_n, at, t.head, stage, alu=2)
+        r.cp_async_arrive(full, stage)
+
+    def _await(self, r: RoleBuilder, full: MBarrier, stage: IntLike, phase: Expr) -> None:
+        """What threads have copied is made visible to wgmma by who reads it."""
+        r.mbarrier_wait(full, stage, phase)
+        r.fence_async()
+
+    def _bring_queries(self, r: RoleBuilder, t: flash3.Tile) -> None:
+        """Each consumer warp brings its rows, run by run."""
+        self._find(r)
+        r.mbarrier_wait(self.q_empty, 0, Var("index") - 1)
+        d, own = self.p.op.head_dim, self._own_row
+        for at in range(0, WARP_ROWS, self.run):
+            query, head = self._row(t, own + at)
+            src = self.p.q[t.batch, query, head : self.run, :]  # type: ignore[misc]
+            count = ceil_div(self.run * d * width(self.p), 32 * MAX_VECTOR_BYTES)
+            r.cp_async(self.q.view(own + at, self.run, 0, d), src, count, mix=overhead.mix(alu=6, imad=2))
+        r.cp_async_arrive(self.q_full, 0)
+
+    def _row(self, t: flash3.Tile, at: Expr) -> tuple[Expr, Expr]:
+        """Query and head of a row of the tile."""
+        row = t.row + at
+        return row // self.rows_of_query, t.head * self.rows_of_query + row % self.rows_of_query
+
+    def _store(self, r: RoleBuilder, s: OnlineSoftmax, t: flash3.Tile, row: Expr) -> None:
+        """Outputs run by run through shared memory; those of a part as they are in registers."""
+        s.finish(r, empty=-np.inf)
+        overhead.FLASH3_EPILOGUE.write(r)
+        d, place = self.p.op.head_dim, t.batch * self.heads + t.head
+        if self.parts:
+            box = self.parts[t.part, place, row:WARP_ROWS, :]  # type: ignore[misc]
+            r.stg(box, s.acc.whole, WARP_ROWS * d // 64, vector_bytes=8)
+        else:
+            self._store_runs(r, s, t)
+        r.stg(self.sums[t.part, place, row:WARP_ROWS], s.total.whole, 2, vector_bytes=4)  # type: ignore[misc]
+
+    def _store_runs(self, r: RoleBuilder, s: OnlineSoftmax, t: flash3.Tile) -> None:
+        d, out, own = self.p.op.head_dim, DTYPE_BYTES[self.p.out], self._own_row
+        staging = self.o or self.q
+        result = RegisterTile("result", (WARP_ROWS, d), self.p.out)
+        view = staging.view(own, WARP_ROWS, 0, d)
+        r.sts(view, s.acc.whole, ceil_div(WARP_ROWS * d, 64), vector_bytes=2 * out)
+        r.lds(result.whole, view, ceil_div(WARP_ROWS * d * out, 32 * MAX_VECTOR_BYTES))
+        if self.o is None:
+            r.mbarrier_arrive(self.q_empty, 0)
+        for at in range(0, WARP_ROWS, self.run):
+            query, head = self._row(t, own + at)
+            count = ceil_div(self.run * d * out, 32 * MAX_VECTOR_BYTES)
+            box = self.p.o[t.batch, query, head : self.run, :]  # type: ignore[misc]
+            r.stg(box, result[at : self.run, :], count, mix=overhead.mix(alu=6, imad=2))
