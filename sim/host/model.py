@@ -9,7 +9,8 @@ What happens to a launch, and which figure of the machine it costs:
   on a busy stream this hides behind the kernel before;
 - its CTAs start when that is done, and when the kernel before it in its stream has ended and been handed over: minimal
   kernels of a stream then start `launch.gap_stream` apart, those of one graph `launch.gap_graph` apart, and
-  the first of a graph `launch.gap_replay` after what is before it in the stream;
+  the first of a graph `launch.gap_replay` after what is before it in the stream, and `launch.gap_replay_more` later
+  if the graph has more kernels than `launch.replay_ready`;
 - its execution is its duration less `launch.kernel`, which the duration includes.
 
 An event (a time stamp) waits for the work before it and takes `launch.event`, and the front end does not work ahead
@@ -36,8 +37,10 @@ FIGURES = (
     "launch.event",
     "launch.gap_graph",
     "launch.gap_replay",
+    "launch.gap_replay_more",
     "launch.gap_stream",
     "launch.kernel",
+    "launch.replay_ready",
     "pcie.bandwidth",
     "pcie.latency",
 )
@@ -170,7 +173,10 @@ class Host:
     def launch_graph(self, stream: Stream, nodes: Iterable[Kernel | Copy]) -> Process:
         """Calls a graph, a chain of dependent kernels and copies, in one launch."""
         yield self.env.timeout(self.graph_call_ps - self.host_call_ps)
+        nodes = list(nodes)
         gap_ps = self.spec.launch.gap_replay_ps
+        if sum(isinstance(node, Kernel) for node in nodes) > self.spec.launch.replay_ready:
+            gap_ps += self.spec.launch.gap_replay_more_ps
         for node in nodes:
             if isinstance(node, Kernel):
                 self._put(stream, node.name, kernel=node, gap_ps=gap_ps)

@@ -161,7 +161,7 @@ def test_scopes_of_one_kernel(spec: GpuSpec) -> None:
 
 def with_figures(spec: GpuSpec, **launch_ps: int) -> GpuSpec:
     """The machine with other costs of a time stamp or of launching a graph."""
-    host, launch = {"graph_launch_ps"} & launch_ps.keys(), {"event_ps", "gap_replay_ps"} & launch_ps.keys()
+    host, launch = {"graph_launch_ps"} & launch_ps.keys(), {"event_ps", "gap_replay_ps", "gap_replay_more_ps"} & launch_ps.keys()
     return spec.model_copy(
         update={
             "host": spec.host.model_copy(update={name: launch_ps[name] for name in host}),
@@ -182,6 +182,15 @@ def test_replays_pay_the_borders_between_graphs(spec: GpuSpec) -> None:
     one, many = (calls_ps(slow, layer, "graph", replayed=Replayed(1, replays)) for replays in (100, 200))
     assert 2 * many - one == 10 * US
     assert calls_ps(slow, layer, "graph") == 4 * US  # inside one graph there is no border
+
+
+def test_graphs_of_many_kernels_pay_more_at_their_border(spec: GpuSpec) -> None:
+    slow = with_figures(spec, gap_replay_more_ps=4 * US)
+    ready = spec.launch.replay_ready
+    for kernels, more in ((ready, 0), (ready + 1, 4 * US)):
+        layer = [Call("call", (NULL,) * kernels)]
+        taken = [calls_ps(machine, layer, "graph", replayed=Replayed(1, 100)) for machine in (spec, slow)]
+        assert taken[1] - taken[0] == pytest.approx(more, rel=0.02)
 
 
 def test_short_replays_wait_for_the_host(spec: GpuSpec) -> None:
