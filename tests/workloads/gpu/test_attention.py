@@ -299,7 +299,7 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
     )
     with pytest.raises(InputError, match=r"no wgmma for fp16; its nearest schedule is flash2"):
         choose(op, machines["a100-sxm4-80gb"], "flash3")
-    with pytest.raises(InputError, match=r"head_dim=100: kernels have \(64, 128, 256\); nearest: 128"):
+    with pytest.raises(InputError, match=r"head_dim=100: kernels have .* nearest: 128"):
         choose(attention(64, head_dim=100), machines["h100-sxm"])
 
 
