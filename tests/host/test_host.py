@@ -161,7 +161,8 @@ def test_scopes_of_one_kernel(spec: GpuSpec) -> None:
 
 def with_figures(spec: GpuSpec, **launch_ps: int) -> GpuSpec:
     """The machine with other costs of a time stamp or of launching a graph."""
-    host, launch = {"graph_launch_ps"} & launch_ps.keys(), {"event_ps", "gap_replay_ps", "gap_replay_more_ps"} & launch_ps.keys()
+    host = {"graph_launch_ps"} & launch_ps.keys()
+    launch = launch_ps.keys() - host
     return spec.model_copy(
         update={
             "host": spec.host.model_copy(update={name: launch_ps[name] for name in host}),
