@@ -337,9 +337,8 @@ class Launch(Group):
     gap_graph_ps: Picoseconds = Field(description="start to start of dependent minimal kernels in a graph")
     gap_replay_ps: Picoseconds = Field(description="start to start of minimal kernels at the border of two graphs")
     gap_replay_more_ps: Picoseconds = Field(
-        description="beyond gap_replay before a graph of more kernels than the front end has ready at a border"
+        description="beyond gap_replay before a graph of more than three kernels"
     )
-    replay_ready: int = Field(ge=0, description="kernels of the next graph that the front end has ready at a border")
     api_ps: Picoseconds = Field(description="launch call to kernel start on an idle device")
     cta_interval_ps: Picoseconds = Field(description="between two CTAs that the chip's scheduler hands out")
     drain_ps: Picoseconds = Field(description="last CTA's end to the kernel's end, memory flush included")

@@ -10,7 +10,7 @@ What happens to a launch, and which figure of the machine it costs:
 - its CTAs start when that is done, and when the kernel before it in its stream has ended and been handed over: minimal
   kernels of a stream then start `launch.gap_stream` apart, those of one graph `launch.gap_graph` apart, and
   the first of a graph `launch.gap_replay` after what is before it in the stream, and `launch.gap_replay_more` later
-  if the graph has more kernels than `launch.replay_ready`;
+  if the graph has more than `REPLAY_READY` kernels;
 - its execution is its duration less `launch.kernel`, which the duration includes.
 
 An event (a time stamp) waits for the work before it and takes `launch.event`, and the front end does not work ahead
@@ -40,7 +40,6 @@ FIGURES = (
     "launch.gap_replay_more",
     "launch.gap_stream",
     "launch.kernel",
-    "launch.replay_ready",
     "pcie.bandwidth",
     "pcie.latency",
 )
@@ -48,6 +47,8 @@ FIGURES = (
 
 PS_PER_S = 10**12
 DIRECTIONS = ("h2d", "d2h")
+REPLAY_READY = 3
+"""Kernels of the next graph that the front end has ready at a border."""
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -175,7 +176,7 @@ class Host:
         yield self.env.timeout(self.graph_call_ps - self.host_call_ps)
         nodes = list(nodes)
         gap_ps = self.spec.launch.gap_replay_ps
-        if sum(isinstance(node, Kernel) for node in nodes) > self.spec.launch.replay_ready:
+        if sum(isinstance(node, Kernel) for node in nodes) > REPLAY_READY:
             gap_ps += self.spec.launch.gap_replay_more_ps
         for node in nodes:
             if isinstance(node, Kernel):

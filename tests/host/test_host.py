@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from arch import GpuSpec, InputError, load_arch
-from sim.host.model import Copy, Host, Kernel, Process
+from sim.host.model import REPLAY_READY, Copy, Host, Kernel, Process
 from sim.host.scopes import SCOPES, Call, Replayed, call_times, calls_ps, scope_ps
 
 US = 1_000_000
@@ -187,8 +187,7 @@ def test_replays_pay_the_borders_between_graphs(spec: GpuSpec) -> None:
 
 def test_graphs_of_many_kernels_pay_more_at_their_border(spec: GpuSpec) -> None:
     slow = with_figures(spec, gap_replay_more_ps=4 * US)
-    ready = spec.launch.replay_ready
-    for kernels, more in ((ready, 0), (ready + 1, 4 * US)):
+    for kernels, more in ((REPLAY_READY, 0), (REPLAY_READY + 1, 4 * US)):
         layer = [Call("call", (NULL,) * kernels)]
         taken = [calls_ps(machine, layer, "graph", replayed=Replayed(1, 100)) for machine in (spec, slow)]
         assert taken[1] - taken[0] == pytest.approx(more, rel=0.02)

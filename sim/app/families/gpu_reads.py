@@ -82,7 +82,6 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "launch.gap_stream": lambda took: took.host,
     "launch.gap_graph": lambda took: took.host,
     "launch.gap_replay": lambda took: took.host,
-    "launch.replay_ready": lambda took: took.host,
     "launch.event": lambda took: took.host,
     "clock.step": lambda took: took.regulated,
     "clock.lowest": lambda took: took.regulated,
