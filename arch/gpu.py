@@ -336,9 +336,7 @@ class Launch(Group):
     gap_stream_ps: Picoseconds = Field(description="start to start of dependent minimal kernels on a stream")
     gap_graph_ps: Picoseconds = Field(description="start to start of dependent minimal kernels in a graph")
     gap_replay_ps: Picoseconds = Field(description="start to start of minimal kernels at the border of two graphs")
-    gap_replay_more_ps: Picoseconds = Field(
-        description="beyond gap_replay before a graph of more than three kernels"
-    )
+    gap_replay_more_ps: Picoseconds = Field(description="beyond gap_replay before a graph of more than three kernels")
     api_ps: Picoseconds = Field(description="launch call to kernel start on an idle device")
     cta_interval_ps: Picoseconds = Field(description="between two CTAs that the chip's scheduler hands out")
     drain_ps: Picoseconds = Field(description="last CTA's end to the kernel's end, memory flush included")
