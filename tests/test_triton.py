@@ -10,9 +10,13 @@ import pytest
 pytest.importorskip("triton")
 
 from arch.errors import InputError
+from arch.load import load_arch
 from sim.app.autotune import autotune
 from sim.app.cli import main
 from sim.app.run import compare, simulate
+from sim.gpu.sass.forms import form_of
+from sim.gpu.sass.kernel import SassKernel
+from sim.gpu.sass.needed import target_of
 from workloads.parse import parse
 from workloads.triton_kernels import TritonKernel, TritonLaunch
 from workloads.written import function_of
@@ -56,6 +60,48 @@ def test_kernels_of_the_tutorials_are_what_tritons_interpreter_says(machine: str
     report = simulate(f"{TUTORIALS}:{text}", machine, check=True)
     assert report.record.check is not None
     assert report.record.check.passed
+
+
+@pytest.mark.skipif(importlib.import_module("triton").__version__ != "3.9.0", reason="counts are of Triton 3.9.0")
+@pytest.mark.parametrize(
+    ("machine", "tile", "instructions", "stalls", "products", "copies"),
+    [
+        (A100, (128, 128, 32, 4, 4), 185, 530, 64, 8),
+        (A100, (128, 128, 64, 4, 3), 282, 1065, 128, 16),
+        (A100, (128, 256, 64, 8, 3), 282, 1027, 128, 12),
+        (A100, (128, 256, 32, 8, 4), 181, 530, 64, 6),
+        (H100, (128, 128, 32, 4, 4), 99, 179, 4, 8),
+        (H100, (128, 128, 64, 4, 3), 142, 241, 8, 16),
+        (H100, (128, 256, 64, 8, 3), 124, 190, 4, 12),
+        (H100, (128, 256, 32, 8, 4), 83, 162, 2, 6),
+    ],
+)
+def test_the_loop_of_a_product_has_the_instructions_that_others_counted(
+    machine: str, tile: tuple[int, ...], instructions: int, stalls: int, products: int, copies: int
+) -> None:
+    """Static counts of the k loop, and the sum of its stall counts, from a study of Triton 3.9.0 (ptxas 12.9)."""
+    bm, bn, bk, warps, stages = tile
+    text = (
+        f"{TUTORIALS}:matmul grid=16,1 a=fp16[2048,2048] b=fp16[2048,2048] c=fp16[2048,2048] m=2048 n=2048 k=2048 "
+        f"stride_am=2048 stride_ak=1 stride_bk=2048 stride_bn=1 stride_cm=2048 stride_cn=1 BLOCK_M={bm} BLOCK_N={bn} "
+        f"BLOCK_K={bk} GROUP_M=8 num-warps={warps} num-stages={stages}"
+    )
+    launch = parse(text)
+    assert isinstance(launch, TritonLaunch)
+    kernel = launch.on(load_arch(machine)).program.kernels[0]
+    assert isinstance(kernel, SassKernel)
+    function = kernel.compiled.function
+    found = []
+    for end, branch in enumerate(function.instructions):
+        first = target_of(form_of(branch), function) if branch.opcode.startswith("BRA") else None
+        loop = function.instructions[first : end + 1] if first is not None and first < end else []
+        if any("MMA" in one.opcode for one in loop):
+            found.append(loop)
+    (loop,) = found
+    assert len(loop) == instructions
+    assert sum(one.control.stall for one in loop) == stalls
+    assert sum(one.opcode.startswith(("HMMA", "HGMMA")) for one in loop) == products
+    assert sum(one.opcode.startswith("LDGSTS") for one in loop) == copies
 
 
 def test_from_python_with_a_grid_that_is_a_function() -> None:
@@ -155,6 +201,17 @@ def test_lessons_in_their_reduced_form(
 def test_mistakes(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         simulate(text, A100)
+
+
+def test_turing_runs_what_the_wheels_read() -> None:
+    add = f"{FILE}:add grid=2 x=fp32[1024] y=fp32[1024] out=fp32[1024] n=1024 BLOCK=512"
+    report = simulate(add, "t4", check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+    with pytest.raises(InputError, match=r"SM70.*; compiled kernels run on sm_75 to sm_90"):
+        simulate(add, "v100-sxm2")
+    with pytest.raises(InputError, match=r"line \d+\): LDL .*depend on R\d+, which comes from memory"):
+        simulate(f"{MATMUL} BM=64 BN=64 BK=32", "t4")
 
 
 def test_an_array_that_is_smaller_than_the_grid_is_told_with_its_line_and_lane() -> None:

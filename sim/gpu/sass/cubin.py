@@ -174,7 +174,8 @@ def disassemble(cubin: bytes) -> str:
         done = subprocess.run([_tool(), "-c", "-hex", "-g", str(file)], capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout:
         words = done.stderr.strip().splitlines()
-        raise InputError(f"nvdisasm: {words[-1] if words else 'printed nothing'}")
+        known = "compiled kernels run on sm_75 to sm_90"
+        raise InputError(f"nvdisasm: {words[-1] if words else 'printed nothing'}; {known}")
     return done.stdout
 
 
