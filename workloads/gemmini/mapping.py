@@ -1,7 +1,7 @@
 """Mappings on a Gemmini: tile sizes, the order of the loops over tiles, and what stays in the array, as one text.
 
-`ws p=14 q=28 c=64 k=64 order=kqp` is a mapping whose weights stay (`os`: sums stay, of products alone): a tile has 14
-rows and 28 columns of results, 64 channels and 64 filters; tiles follow each other with k outermost. Products have the
+`ws p=14 q=28 c=64 k=16 order=kqp` is a mapping whose weights stay (`os`: sums stay, of products alone): a tile has 14
+rows and 28 columns of results, 64 channels and 16 filters; tiles follow each other with k outermost. Products have the
 keys m, n and k. What a text leaves out is whole, or the tiling of the machine's own library where it names no size.
 """
 
