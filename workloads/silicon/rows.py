@@ -9,16 +9,18 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arch.errors import InputError
 from arch.near import hint
-from workloads.ops import Attention, Gemm, Moe, Operator
+from workloads.ops import Attention, Conv2d, Gemm, Moe, Operator
 from workloads.parse import parse
 from workloads.silicon.firesim import is_firesim, records
+
+T = TypeVar("T")
 
 SILICON_CSV = Path(__file__).with_name("silicon.csv")
 """Operators of many sources."""
@@ -138,6 +140,10 @@ class Environment(BaseModel):
     tiles: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     """By operator and dtype, or by these and the machine, the tiles of the kernels that the source's library has, with
     whole sums; `128x128 split`: there are kernels that cut them, too."""
+    pad_channels: Mapping[str, int] = Field(default_factory=dict)
+    """By operator, dtype and machine, or the first two: the benchmark pads channels of X to a multiple of so many."""
+    pad_image: Mapping[str, int] = Field(default_factory=dict)
+    """The same of rows and columns of X."""
     order: Literal["row", "column"] = "row"
     """Storage that `ta` and `tb` refer to; `column` is BLAS's own."""
     layout: Mapping[str, Literal["NN", "NT", "TN", "TT"]] = Field(default_factory=dict)
@@ -176,12 +182,23 @@ class Environment(BaseModel):
 
     def tiles_of(self, row: Row) -> tuple[str, ...]:
         """Tiles that the source's library has for a row; empty where the source says nothing."""
-        general = self.tiles.get(f"{row.op} {row.dtype}", ())
-        return self.tiles.get(f"{row.op} {row.dtype} {row.machine}", general)
+        return _of_row(self.tiles, row, ())
+
+    def padded(self, op: Conv2d, row: Row) -> Conv2d:
+        """A convolution as the source's benchmark runs it."""
+        channels, image = _of_row(self.pad_channels, row, 1), _of_row(self.pad_image, row, 1)
+        c, h, w = (-(-size // step) * step for size, step in ((op.c, channels), (op.h, image), (op.w, image)))
+        return op if (c, h, w) == (op.c, op.h, op.w) else dataclasses.replace(op, c=c, h=h, w=w, p=None, q=None)
 
     def data_of(self, dtype: str) -> Data:
         """Operand data of the source's rows of `dtype`."""
         return self.data_by_dtype.get(dtype, self.data)
+
+
+def _of_row(table: Mapping[str, T], row: Row, default: T) -> T:
+    """What a table says of a row by its operator, dtype and machine, or by the first two."""
+    general = table.get(f"{row.op} {row.dtype}", default)
+    return table.get(f"{row.op} {row.dtype} {row.machine}", general)
 
 
 def half(shape: str) -> Half:
@@ -250,7 +267,7 @@ def operator_of(row: Row) -> Operator:
     if isinstance(operator, Moe):
         gate = "0" if f"{operator.hidden}x{operator.inter}" in environment.without_gate else operator.gate
         return dataclasses.replace(operator, gate=gate, router="1" if environment.router else operator.router)
-    return operator
+    return environment.padded(operator, row) if isinstance(operator, Conv2d) else operator
 
 
 def _appends(environment: Environment, row: Row) -> str:

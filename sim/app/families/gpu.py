@@ -400,7 +400,7 @@ def _ran(
     """What came of steps that have run."""
     records = done.records
     time_ps = done.scope_ps(spec, request.scope, work.calling, conditions.replayed)
-    if request.scope == "stream":
+    if request.scope in ("stream", "event"):
         time_ps = max(time_ps, request.bench.host_call_ps)
     rest_ps = time_ps - done.time_ps
     return Ran(

@@ -10,7 +10,7 @@ from workloads.gpu.conv.implicit import Config, Geometry, ImplicitConfig, choose
 from workloads.gpu.conv.winograd import WinogradConfig
 from workloads.ops import Conv2d
 from workloads.parse import parse
-from workloads.silicon import Row
+from workloads.silicon import Row, operator_of
 
 CASES = [
     ("a100-sxm4-80gb", "bf16", "n=2 c=16 h=9 w=13 k=24 r=3 s=3 pad=1"),
@@ -136,3 +136,16 @@ def test_kernels_of_eight_warps_have_the_numbers_of_numpy() -> None:
         assert report.record.schedule == str(config)
         assert report.record.check is not None
         assert report.record.check.passed
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype", "size"),
+    [("v100-sxm2", "fp16", (8, 7, 9)), ("t4", "fp16", (3, 7, 9)), ("t4", "int8", (4, 8, 12))],
+)
+def test_a_benchmark_pads_what_tensor_cores_need(machine: str, dtype: str, size: tuple[int, int, int]) -> None:
+    shape = "n=2 c=3 h=7 w=9 k=16 r=3 s=3 p=5 q=7"
+    row = Row(machine, "conv2d", dtype, shape, "fused", 18.0, "stream", 0.0, "warm", "A", "deepbench", "", "vendor")
+    op = operator_of(row)
+    assert isinstance(op, Conv2d)
+    assert (op.c, op.h, op.w) == size
+    assert op.output == (size[1] - 2, size[2] - 2)

@@ -21,7 +21,7 @@ from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import problem
 from workloads.gpu.gemm.simt import SimtConfig
-from workloads.gpu.gemm.triton import TritonConfig, configs, warp_tile
+from workloads.gpu.gemm.triton import HOPPER_TILES, TritonConfig, configs, warp_tile
 from workloads.gpu.gemm.wgmma import Rates, WgmmaConfig
 from workloads.gpu.gemm.wgmma import work as wgmma_work
 from workloads.ops import Gemm
@@ -408,3 +408,12 @@ def test_fp64_runs_on_tensor_cores_at_their_rate() -> None:
         choose(Gemm(m=64, n=64, k=64, dtype="fp64"), load_arch("v100-sxm2"))
     with pytest.raises(InputError, match="nothing adds sums of fp64"):
         choose(Gemm(m=64, n=64, k=64, dtype="fp64"), load_arch("h100-sxm"), "mma 64x64x16 warp 32x32 split 2")
+
+
+def test_triton_multiplies_8_bits_by_wgmma_on_hopper() -> None:
+    spec = load_arch("h100-sxm")
+    found = choose(Gemm(m=1024, n=1024, k=1024, tb="T", dtype="fp8"), spec, "triton").candidates
+    assert {(c.tile_m, c.tile_n) for c, _ in found} == {(m, n) for m, n, _ in HOPPER_TILES}
+    assert all(isinstance(c, WgmmaConfig) and c.multistage and not c.persistent for c, _ in found)
+    with pytest.raises(InputError, match="wgmma fp8 needs k contiguous in B"):
+        choose(Gemm(m=1024, n=1024, k=1024, dtype="fp8"), spec, "triton")

@@ -279,7 +279,9 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
     tensor = len(names) > 1 and {"wgmma", "mma"}.intersection(_units(spec, p.dtype))
     if "simt" in names and not tensor and (p.dtype, p.acc) in simt.OPCODES:
         yield from _simt_candidates(p, spec, f)
-    if "triton" in names:
+    if "triton" in names and wgmma.Rates.of(spec, p.dtype) and DTYPE_BYTES[p.dtype] == 1:
+        yield from _triton_candidates(p, spec, f)
+    elif "triton" in names:
         for config in triton.configs():
             core = mma.inner(p, spec, config)
             resident = _resident(p, spec, config, core)
@@ -402,6 +404,20 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Con
         resident = _resident(p, spec, config, core)
         if resident:
             yield from _with_cuts(p, f, config, mma.work(p, f, config, core, resident), spec.tma is not None)
+
+
+def _triton_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+    """The tutorial's tiles for 8-bit operands on Hopper, where Triton multiplies by wgmma what all warps copy."""
+    rates = wgmma.Rates.of(spec, p.dtype)
+    assert rates is not None
+    for tile_m, tile_n, stages in triton.HOPPER_TILES:
+        step = wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype]
+        config = WgmmaConfig(
+            tile_m, tile_n, step, stages=stages, persistent=False, tma=False, specialized=False
+        )  # fmt: skip
+        work = wgmma.work(p, f, config, rates)
+        if p.a.k_major and p.b.k_major and work.resident:
+            yield config, work
 
 
 def _marlin_candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> Iterator[tuple[Config, Work]]:

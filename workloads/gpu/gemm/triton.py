@@ -29,6 +29,11 @@ TILES = (
 )  # fmt: skip
 
 
+HOPPER_TILES = ((128, 256, 4), (256, 128, 4), (256, 64, 5), (64, 256, 5), (128, 128, 5))
+"""Tile m, tile n, stages: the tutorial's configurations for 8-bit operands with steps of 128 of k. Triton has as many
+steps on their way as it has buffers, less one (MatmulLoopPipeline.cpp); kernels here need one buffer more for that."""
+
+
 class TritonCore(TensorCore):
     """`Inner` of Triton's compiled loop."""
 
