@@ -37,7 +37,7 @@ FORMATS = {
 
 
 def test_all_schedules_are_registered() -> None:
-    assert schedules("gemm", "gpu") == ("deepgemm", "gemv", "mma", "simt", "triton", "vllm", "wgmma")
+    assert schedules("gemm", "gpu") == ("deepgemm", "gemv", "marlin", "mma", "simt", "triton", "vllm", "wgmma")
 
 
 @settings(max_examples=40, deadline=None)
@@ -103,9 +103,12 @@ def test_before_stream_k_a_second_kernel_adds_deep_pieces(machine: str, dtype: s
     assert len(build(p.op, spec, max(found, key=lambda c: c.split)).kernels) == 2
 
 
-def test_vectors_stream() -> None:
-    config = choose(Gemm(m=1, n=4096, k=4096, tb="T", dtype="fp16"), MACHINES["a100-sxm4-80gb"]).config
-    assert isinstance(config, GemvConfig)
+def test_vectors_stream_where_tensor_cores_do_not_take_the_format() -> None:
+    spec = MACHINES["a100-sxm4-80gb"]
+    for dtype, kind in (("fp32", GemvConfig), ("fp16", MmaConfig)):
+        assert isinstance(choose(Gemm(m=1, n=4096, k=4096, tb="T", dtype=dtype), spec).config, kind)
+    odd = Gemm(m=1, n=4095, k=4095, dtype="fp8")  # TMA needs rows at multiples of 16 B, mma takes no fp8 there
+    assert isinstance(choose(odd, MACHINES["h100-sxm"]).config, GemvConfig)
 
 
 def test_unaligned_rows_are_loaded_through_registers() -> None:

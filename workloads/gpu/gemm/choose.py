@@ -267,15 +267,19 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
     if p.group_scales is not None or names == ("marlin",):
         yield from _marlin_candidates(p, spec, f, names)
         return
-    specialised = False
+    specialised = on_tensor_cores = False
     if "wgmma" in names:
         for found in _wgmma_candidates(p, spec, f):
             specialised |= isinstance(found[0], WgmmaConfig) and not wgmma.through_registers(p, found[0])
+            on_tensor_cores = True
             yield found
     # Traces of cuBLAS 12 on Hopper show no mma.sync where TMA can feed the tensor cores without registers (nvjet).
     if "mma" in names and "mma" in _units(spec, p.dtype) and not specialised:
-        yield from _mma_candidates(p, spec, f)
-    # Libraries keep to the tensor cores where they take the format.
+        for found in _mma_candidates(p, spec, f):
+            on_tensor_cores = True
+            yield found
+    # Libraries keep to the tensor cores where they take the format, also for one row: nine and two rows with m = 1 of
+    # a serving framework on A100 and H100, fitted half, take what these kernels take, not what a dot product does.
     tensor = len(names) > 1 and {"wgmma", "mma"}.intersection(_units(spec, p.dtype))
     if "simt" in names and not tensor and (p.dtype, p.acc) in simt.OPCODES:
         yield from _simt_candidates(p, spec, f)
@@ -287,7 +291,8 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
             resident = _resident(p, spec, config, core)
             if resident:
                 yield config, mma.work(p, f, config, core, resident)
-    if "gemv" in names and min(p.m, p.n) == 1 and _units(spec, p.dtype) and p.acc in ADDS:
+    alone = names == ("gemv",) or not on_tensor_cores
+    if "gemv" in names and alone and min(p.m, p.n) == 1 and _units(spec, p.dtype) and p.acc in ADDS:
         for warps, rows, unroll in GEMV_SHAPES:
             vector = GemvConfig(warps, rows, unroll)
             resident = _resident_gemv(p, spec, vector)
