@@ -331,7 +331,7 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     ("t4", Gemm(m=64, n=1, k=64, dtype="tf32"), "auto", "dtype=tf32: t4 multiplies fp32, fp16, int8"),
     ("a100-sxm4-80gb", Gemm(m=1, n=64, k=64, dtype="fp8"), "gemv", "dtype=fp8"),
     ("v100-sxm2", Gemm(m=1, n=64, k=64, dtype="bf16"), "gemv warps 4", "does not multiply bf16"),
-    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp32"), "triton", "tensor cores"),
+    ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp8"), "triton", "multiplies"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 split 2", "does not cut k"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "mma 64x64x32 reduce", "nearest: split 2 reduce"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 ldg", "not by ldg"),
@@ -420,3 +420,10 @@ def test_triton_multiplies_8_bits_by_wgmma_on_hopper() -> None:
     assert all(isinstance(c, WgmmaConfig) and c.multistage and not c.persistent for c, _ in found)
     with pytest.raises(InputError, match="wgmma fp8 needs k contiguous in B"):
         choose(Gemm(m=1024, n=1024, k=1024, dtype="fp8"), spec, "triton")
+
+
+def test_triton_multiplies_fp32_by_multiply_adds() -> None:
+    op = Gemm(m=300, n=300, k=300, dtype="fp32")
+    found = choose(op, load_arch("a100-pcie-80gb"), "triton").candidates
+    assert {config.schedule for config, _ in found} == {"simt"}
+    assert all(isinstance(config, SimtConfig) and config.split == 1 for config, _ in found)

@@ -285,6 +285,8 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
         yield from _simt_candidates(p, spec, f)
     if "triton" in names and wgmma.Rates.of(spec, p.dtype) and DTYPE_BYTES[p.dtype] == 1:
         yield from _triton_candidates(p, spec, f)
+    elif "triton" in names and "mma" not in _units(spec, p.dtype):
+        yield from _vector_candidates(p, spec, f)
     elif "triton" in names:
         for config in triton.configs():
             core = mma.inner(p, spec, config)
@@ -423,6 +425,18 @@ def _triton_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[
         work = wgmma.work(p, f, config, rates)
         if p.a.k_major and p.b.k_major and work.resident:
             yield config, work
+
+
+def _vector_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+    """Triton's products that no tensor core takes (fp32 without tf32): multiply-adds, the whole sum, one tile a CTA."""
+    if (p.dtype, p.acc) not in simt.OPCODES or not spec.has_instruction(simt.OPCODES[p.dtype, p.acc][0], p.dtype):
+        return
+    for tile_m, tile_n, warp_m, warp_n in SIMT_TILES:
+        config = SimtConfig(tile_m, tile_n, SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
+        vector = simt.inner(p, spec, config)
+        resident = _resident(p, spec, config, vector)
+        if resident:
+            yield config, simt.work(p, f, config, vector, resident)
 
 
 def _marlin_candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> Iterator[tuple[Config, Work]]:
