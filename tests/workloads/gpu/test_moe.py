@@ -31,6 +31,7 @@ CASES = [
     (A100, "vllm-0.14", "tokens=70 hidden=64 inter=64 topk=4 experts=8 ep=4 distribution=balanced"),
     (H100, "vllm", "tokens=70 hidden=128 inter=64 topk=2 experts=4 tp=2 router=1"),
     (H100, "vllm 64x64x64 warps 4 stages 4 group 2", "tokens=70 hidden=192 inter=64 topk=2 experts=4"),
+    (A100, "vllm-0.14", "tokens=2 hidden=32 inter=32 topk=22 experts=24 ep=8"),
     (A100, "auto", "tokens=3 hidden=64 inter=32 topk=1 experts=4 distribution=0,2,0,1"),
 ]
 

@@ -178,14 +178,14 @@ def add_up(
     read = by_rows(second)
     places = b.places
     own = RegisterTile("own", (1, op.topk), "fp32")
-    tiles = [RegisterTile(f"choice{i}", (1, span), dtype) for i in range(op.topk)]
+    choices = RegisterTile("choices", (op.topk, span), dtype)
     result = RegisterTile("sum", (1, span), dtype)
     cost = lanes.total(
         lanes.scaled(lanes.total({"fadd.fp32": 1.0}, lanes.widen(dtype)), op.topk), lanes.narrow(spec, dtype)
     )
 
-    def weighed(_: Array, w: Array, *values: Array) -> Array:
-        return np.asarray(sum(w[0, i] * np.asarray(v, dtype=np.float64) for i, v in enumerate(values)))
+    def weighed(_: Array, w: Array, values: Array) -> Array:
+        return np.asarray(w.astype(np.float64) @ values.astype(np.float64))
 
     with k.role("warps", warps, REGISTERS) as r:
         r.run("iadd", 25, dtype="int32")
@@ -195,12 +195,12 @@ def add_up(
         with r.loop("step", ceil_div(op.hidden, warps * span)) as step:
             at = (step * warps + WARP) * span
             with r.when(at < op.hidden):
-                for i, tile in enumerate(tiles):
+                for i in range(op.topk):
                     row = looked_up(places[i :: op.topk][tokens], CTA_X)
-                    r.ldg(tile.whole, read[row:1, at:span], into="in", vector_bytes=vector)  # type: ignore[misc]
+                    r.ldg(choices[i:1, :], read[row:1, at:span], into="in", vector_bytes=vector)  # type: ignore[misc]
                 lanes.write(
                     r, spec, lanes.scaled(cost, span // WARP_SIZE), dst=result.whole,
-                    srcs=(own.whole, *(tile.whole for tile in tiles)), compute=weighed, after=("in",),
+                    srcs=(own.whole, choices.whole), compute=weighed, after=("in",),
                 )  # fmt: skip
                 r.stg(y[token:1, at:span], result.whole, vector_bytes=vector)  # type: ignore[misc]
     return replace(k.build(), stands_for=sampled)
