@@ -297,6 +297,14 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
     assert (
         str(choose(op, machines["h100-sxm"], "flash3").config) == "flash3 128x176 cluster 2 stages 2 pingpong overlap"
     )
+    assert choose(op, machines["h100-sxm"], "cudnn").config == choose(op, machines["h100-sxm"]).config
+    paged = attention(1, 8192, heads=32, kv_heads=8, head_dim=128, page=64)
+    assert [str(choose(paged, machines[m]).config).split()[0] for m in ("h100-sxm", "a100-sxm4-80gb")] == [
+        "flash3-varlen",
+        "decode",
+    ]
+    with pytest.raises(InputError, match=r"keys that lie together; nearest: flash3-varlen"):
+        choose(paged, machines["h100-sxm"], "flash3")
     with pytest.raises(InputError, match=r"no wgmma for fp16; its nearest schedule is flash2"):
         choose(op, machines["a100-sxm4-80gb"], "flash3")
     with pytest.raises(InputError, match=r"head_dim=100: kernels have .* nearest: 128"):

@@ -31,6 +31,10 @@ Config = Flash3Config | Flash3VarlenConfig | Flash2Config | FlashTritonConfig | 
 
 SCHEDULES = ("flash3", "flash2", "decode", "unfused")
 """What `auto` ranks."""
+PAGED = ("flash3-varlen", "flash2-varlen")
+"""What it takes the first of for a cache in pages."""
+BEST = ("auto", "vendor", "cudnn")
+"""Names of the best that a machine has: nothing public says which tiles a vendor's closed kernels have."""
 VARLEN = ("decode-varlen", "flash2-varlen", "flash3-varlen")
 """What FlashAttention's interface for sequences of different lengths runs: of the newest version that the machine can,
 of FlashAttention-2, and of 3."""
@@ -46,7 +50,7 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """
     p = problem(op)
     kind = schedule.split()[0] if schedule.split() else schedule
-    if kind not in (*KINDS, "auto"):
+    if kind not in (*KINDS, *BEST):
         near = hint(schedule, KINDS)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     if len(schedule.split()) > 1:
@@ -55,8 +59,8 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
         return Choice(config, [(config, _estimate_ps(p, spec, config))])
     found: list[tuple[Config, int]] = []
     refused: InputError | None = None
-    for name in SCHEDULES if kind == "auto" else (kind,):
-        if found and name == "unfused":
+    for name in (PAGED if p.op.page else SCHEDULES) if kind in BEST else (kind,):
+        if found and (name == "unfused" or p.op.page):
             continue  # for machines that have nothing better
         config = default(name, p, spec)
         try:
