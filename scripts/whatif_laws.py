@@ -85,6 +85,19 @@ MORE: Mapping[str, tuple[str, ...]] = {
         *("dies.bandwidth", "agcu.bandwidth", "agcu.in_flight", "hbm.banks", "hbm.t_refi", "ddr.banks", "ddr.t_refi"),
         *("host.bandwidth",),
     ),
+    "gemmini": (
+        *("clock.boost", "dram.bandwidth", "dma.requests", "l2.misses", "memory_cache.port"),
+        *("dma.commands", "reservation.loads", "reservation.executes", "reservation.stores", "scratchpad.size"),
+        *(
+            "accumulator.size",
+            "l2.size",
+            "l2.ways",
+            "memory_cache.size",
+            "memory_cache.ways",
+            "dram.banks",
+            "dram.t_refi",
+        ),
+    ),
 }
 """Figures of which more is better, by family: those that people change first stand in its first line."""
 
@@ -109,6 +122,10 @@ LESS: Mapping[str, tuple[str, ...]] = {
         *("pcu.tail_interval", "pcu.latency", "pmu.latency", "mesh.hop", "mesh.control", "dies.latency"),
         *(f"{memory}.{name}" for memory in ("hbm", "ddr") for name in _TIMINGS),
         *("launch.program_load", "launch.argument_load", "launch.execute", "launch.host", "launch.hardware"),
+    ),
+    "gemmini": (
+        *("array.latency", "l2.latency", "l2.set_busy", "memory_cache.latency", "core.tile", "core.command"),
+        *(f"dram.{name}" for name in _TIMINGS),
     ),
 }
 """Figures of which less is better, by family."""

@@ -52,6 +52,7 @@ RUNS: dict[str, list[Run]] = {
             )
         ),
         ("t4", (), "all_reduce gpus=2 elements=4k", {}),
+        ("a100-sxm4-80gb", ("sm.count=8",), "gemm m=64 n=64 k=32 dtype=fp64", {}),
         ("h100-sxm", (), "copy_h2d bytes=100000", {}),
         ("h100-sxm", (), BERT, {"scope": "event", "schedule": "eager"}),
         ("h100-sxm", (), BERT, {"scope": "stream", "schedule": "graph"}),

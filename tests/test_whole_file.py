@@ -59,8 +59,8 @@ def _small_files() -> None:
 
 
 def test_a_full_disk_leaves_no_part_of_a_page(tmp_path: Path) -> None:
-    """Files end at 4 KiB, as on a disk that is full then."""
-    command = [sys.executable, "-c", "import sys; from sim.app.cli import main; sys.exit(main())"]
+    """Files end at 4 KiB, as on a disk that is full then; Python, which cuts byte code without a word, writes none."""
+    command = [sys.executable, "-B", "-c", "import sys; from sim.app.cli import main; sys.exit(main())"]
     words = ["run", "gemm", "m=64", "n=64", "k=64", "--arch", "t4", "--html", str(tmp_path / "page.html")]
     done = subprocess.run([*command, *words], capture_output=True, text=True, preexec_fn=_small_files, check=False)
     assert done.returncode == 2

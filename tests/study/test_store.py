@@ -74,6 +74,7 @@ def test_killed_writers_leave_whole_results_only(tmp_path: Path) -> None:
 
 def full(path: Path) -> None:
     """Fills the store until the disk (a limit on the size of files) is full, goes on, and checks itself."""
+    sys.dont_write_bytecode = True  # it would be cut without a word
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
     store = ResultStore(path)
     kept = [store.put(f"k{i}", document(i)) for i in range(200)]
