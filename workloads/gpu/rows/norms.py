@@ -4,6 +4,7 @@
 - `cluster`: the same with a row shared by the CTAs of a cluster (Hopper).
 - `torch`: PyTorch's kernel (layer norm since 1.10, RMS norm since 2.8): a CTA of 128 threads a row, which is swept
   twice, a vector at a time; layer norm by Welford's updates.
+- `triton`: the layer norm of Triton's tutorial, three sweeps (`triton_norm`).
 
 The gradient by x is a kernel over rows; those by weight and bias are sums over the rows, a kernel over columns.
 """
@@ -18,10 +19,10 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from sim.gpu.language import Program, RegisterTile, View
+from sim.gpu.language import Kernel, Program, RegisterTile, View
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Cost, Load
-from workloads.gpu.rows import columns, rows
+from workloads.gpu.rows import columns, rows, triton_norm
 from workloads.gpu.rows.rows import RowConfig, RowKernel, sums
 from workloads.gpu.select import Choice
 from workloads.ops import LayerNorm, LayerNormBackward, RmsNorm
@@ -29,7 +30,9 @@ from workloads.ops.base import Array
 from workloads.ops.rowwise import EPSILON
 from workloads.registry import register
 
-KINDS = ("cluster", "fused", "torch")
+KINDS = ("cluster", "fused", "torch", "triton")
+_CHOSEN = ("cluster", "fused", "torch")
+"""Kinds of which `auto` and the word `fused` take the best."""
 Norm = LayerNorm | RmsNorm
 
 # Instructions of an element (Triton layer norm and RMS norm on sm_80, 16 elements a thread).
@@ -55,7 +58,7 @@ WELFORD_CHAIN = 2
 """Nearly all of these wait for each other, about 70 cycles in all: twice each of the four opcodes once."""
 
 
-@register("layernorm", "gpu", "cluster", "fused", "torch")
+@register("layernorm", "gpu", "cluster", "fused", "torch", "triton")
 @register("rmsnorm", "gpu", "cluster", "fused", "torch")
 def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     rows.check(spec, op.cols, config)
@@ -66,6 +69,14 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     x, *vectors = tensors
     y, *stats = results
     wide = lanes.widen(x.dtype)
+
+    def program(kernel: Kernel) -> Program:
+        return Program(str(op), (*tensors, *results), (kernel,), str(config), {"config": config})
+
+    if config.schedule == "triton":
+        registers = triton_norm.registers(config.elements)
+        swept_thrice = RowKernel(name, spec, op.rows, op.cols, config, registers_=registers)
+        return program(swept_thrice.write(triton_norm.Sweeps(x, vectors, y, stats).write))
 
     def finish(w: RowKernel, given: View, numbers: View, after: tuple[str, ...]) -> None:
         loaded = [w.load(v, single=bool(config.elements)) for v in vectors]
@@ -152,8 +163,7 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
         name, spec, op.rows, op.cols, config, values=values, vector=vector,
         exchange="halving" if config.elements else "all", registers_=TORCH_REGISTERS[name] if config.elements else 0,
     )  # fmt: skip
-    built = kernel.write(swept if config.elements else fused, ahead=x)
-    return Program(str(op), (*tensors, *results), (built,), str(config), {"config": config})
+    return program(kernel.write(swept if config.elements else fused, ahead=x))
 
 
 def _numbers(w: RowKernel, given: tuple[View, ...], compute: Callable[..., Array]) -> View:
@@ -232,12 +242,12 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
     """The kernel of a norm: `auto` and `fused` take the best. The backward form has only `fused`."""
     for dtype in (op.chosen_dtype, op.out_dtype):
         lanes.check_format(op, dtype)
-    kinds = ("fused",) if isinstance(op, LayerNormBackward) else KINDS
+    kinds = {LayerNorm: KINDS, RmsNorm: _CHOSEN, LayerNormBackward: ("fused",)}[type(op)]
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in kinds):
         near = hint(schedule, kinds)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(kinds)}, or a whole configuration{near}")
-    wanted = kinds if schedule in ("auto", "fused") else (words[0],)
+    wanted = [kind for kind in kinds if kind in _CHOSEN] if schedule in ("auto", "fused") else (words[0],)
     if schedule == "cluster" and spec.dsmem is None:
         raise InputError(f"schedule=cluster: {spec.name} has no clusters; nearest: fused")
     configs = [config for kind in wanted for config in _configs(op, spec, kind)]
@@ -251,6 +261,8 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
 def _configs(op: Norm | LayerNormBackward, spec: GpuSpec, kind: str) -> list[RowConfig]:
     if kind == "torch":
         return [RowConfig("torch", 4, 1, TORCH_VECTOR)]
+    if kind == "triton":
+        return [triton_norm.config(op.cols * DTYPE_BYTES[op.chosen_dtype], op.cols)]
     if kind == "cluster":
         return rows.cluster_candidates(spec, op.cols)
     return rows.register_candidates(spec, "fused", op.cols, 2 if isinstance(op, LayerNormBackward) else 1)
@@ -260,13 +272,15 @@ def _estimate(op: Norm | LayerNormBackward, spec: GpuSpec, config: RowConfig) ->
     size = op.rows * op.cols * DTYPE_BYTES[op.chosen_dtype]
     cost = lanes.total(SUM, DIFFERENCE, SQUARES, SCALE_SHIFT)
     backward = isinstance(op, LayerNormBackward)
-    if config.elements:
+    thrice = config.schedule == "triton"
+    if config.elements and not thrice:
         cost = lanes.total(cost, WELFORD)
     return [
         rows.load(
             spec, op.rows, op.cols, config, read_bytes=size * (2 if backward else 1),
             written_bytes=op.rows * op.cols * DTYPE_BYTES[op.out_dtype], cost=cost,
-            reductions=1 if isinstance(op, RmsNorm) or config.elements else 2, sweeps=2 if config.elements else 1,
+            reductions=1 if isinstance(op, RmsNorm) or (config.elements and not thrice) else 2,
+            sweeps=3 if thrice else 2 if config.elements else 1,
             tensors=2 if backward else 1,
         )
     ]  # fmt: skip
