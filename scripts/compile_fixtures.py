@@ -39,11 +39,16 @@ KERNELS: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, int]]] = {
         {"BM": 64, "BN": 64, "BK": 64},
         {"num_warps": 4, "num_stages": 3},
     ),
+    "matmul_fp8": (
+        {"a": "*fp8e4nv", "b": "*fp8e4nv", "c": "*fp8e5", "k": "i32"},
+        {"BM": 64, "BN": 32, "BK": 64},
+        {"num_warps": 4, "num_stages": 2},
+    ),
     "gather": ({"x": "*fp32", "index": "*i32", "out": "*fp32"}, {"BLOCK": 128}, {"num_warps": 4}),
 }
 """By name: types of parameters, constants, options of the compiler. All numbers are multiples of 16."""
 
-GENERATIONS = {"matmul_tma": (90,), "gather": (80,)}
+GENERATIONS = {"matmul_tma": (90,), "matmul_fp8": (89, 90), "gather": (80,)}
 """Compute capabilities, of all others 80 and 90."""
 
 

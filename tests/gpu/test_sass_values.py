@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arch.dtypes import round_to
 from arch.errors import InputError
 from sim.gpu.language import GlobalTensor
 from sim.gpu.sass.cubin import CompiledKernel, read_compiled
+from sim.gpu.sass.floats import fp8, of_fp8
 from sim.gpu.sass.kernel import Pointer, SassKernel, TensorMap, Value, sass_program
 from sim.gpu.sass.replay import KernelValues, Memory, WarpValues
 from tests.gpu.test_sass import FOLDER, MEANINGS, SET_UP, written
@@ -27,7 +29,7 @@ def replayed(
     shared: int = 0,
 ) -> tuple[Arrays, KernelValues]:
     """The arrays behind a launch."""
-    formats = {2: "fp16", 4: "fp32"}
+    formats = {1: "fp8", 2: "fp16", 4: "fp32"}
     tensors = tuple(
         GlobalTensor(name, a.shape, formats[a.itemsize], tuple(step // a.itemsize for step in a.strides))
         for name, a in arrays.items()
@@ -80,6 +82,32 @@ def test_a_product_of_the_tensor_cores(sm: str, shared: int) -> None:
     after, replay = replayed(fixture(f"matmul.{sm}"), arrays, values=values, grid=(2, 1, 1), threads=128, shared=shared)
     np.testing.assert_allclose(after["c"], a.astype(np.float32) @ b.astype(np.float32), atol=0.02)
     assert replay.violations == []
+
+
+@pytest.mark.parametrize(("sm", "shared"), [("sm89", 6144), ("sm90", 12288)])
+def test_a_product_of_numbers_of_8_bits(sm: str, shared: int) -> None:
+    """E4M3 by E4M3, sums in fp32, results in E5M2: exactly what NumPy and the rounding of the formats say."""
+    a, b = (fp8(random(rows, 128), "fp8") for rows in (64, 32))
+    arrays = {"a": a, "b": b, "c": np.zeros((64, 32), dtype=np.uint8)}
+    values = (*(Pointer(name) for name in arrays), 128)
+    after, replay = replayed(fixture(f"matmul_fp8.{sm}"), arrays, values=values, threads=128, shared=shared)
+    wanted = of_fp8(a, "fp8").astype(np.float64) @ of_fp8(b, "fp8").astype(np.float64).T
+    np.testing.assert_array_equal(of_fp8(after["c"], "fp8_e5m2"), round_to(wanted, "fp8_e5m2"))
+    assert replay.violations == []
+
+
+@pytest.mark.parametrize(("name", "largest", "smallest"), [("fp8", 448.0, 2.0**-9), ("fp8_e5m2", 57344.0, 2.0**-16)])
+def test_numbers_of_8_bits_are_what_the_specification_says(name: str, largest: float, smallest: float) -> None:
+    bits = np.arange(256, dtype=np.uint8)
+    values = of_fp8(bits, name)
+    numbers = np.isfinite(values)
+    assert values[numbers].max() == largest
+    assert values[values > 0].min() == smallest
+    np.testing.assert_array_equal(fp8(values[numbers], name), bits[numbers])
+    np.testing.assert_array_equal(
+        fp8(np.array([1e6, -1e6, np.nan]), name)[:2], fp8(np.array([largest, -largest]), name)
+    )
+    assert np.isnan(of_fp8(fp8(np.array([np.nan]), name), name)[0])
 
 
 def test_a_product_by_tensor_maps() -> None:

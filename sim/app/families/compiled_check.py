@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from sim.app.report.record import CheckResult
 from sim.gpu.language import GlobalTensor
+from sim.gpu.sass.floats import NAMES, bf16, fp8, of_bf16, of_fp8
 from sim.gpu.sass.kernel import SassKernel, SassLaunchProgram
-from sim.gpu.sass.meanings import bf16, of_bf16
 from sim.gpu.sass.replay import KernelValues, Memory
 from workloads.ops.dtypes import epsilon
 
@@ -64,8 +64,10 @@ def _content(tensor: GlobalTensor, seed: int, kernel: SassKernel) -> NDArray[np.
     numbers = random.standard_normal(tensor.shape)
     if tensor.dtype == "bf16":
         return bf16(numbers)
+    if tensor.dtype in NAMES.values():
+        return fp8(numbers, tensor.dtype)
     if tensor.dtype not in _FLOATS:
-        known = ", ".join([*_FLOATS, "bf16", *_INTEGERS])
+        known = ", ".join([*_FLOATS, "bf16", *NAMES.values(), *_INTEGERS])
         raise InputError(f"check: array {tensor.name} is of {tensor.dtype}; values are computed of {known}")
     return numbers.astype(_FLOATS[tensor.dtype])
 
@@ -92,6 +94,8 @@ def _executed(program: SassLaunchProgram, kernel: SassKernel, before: Arrays) ->
 def _numbers(array: NDArray[np.generic], dtype: str) -> NDArray[np.float64]:
     if dtype == "bf16" and array.dtype == np.uint16:
         return of_bf16(array.astype(np.uint16)).astype(np.float64)
+    if dtype in NAMES.values() and array.dtype == np.uint8:
+        return of_fp8(array.astype(np.uint8), dtype).astype(np.float64)
     return array.astype(np.float64)
 
 

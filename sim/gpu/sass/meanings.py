@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.errors import InputError
+from sim.gpu.sass.floats import NAMES, bf16, fp8, of_fp8
 from sim.gpu.sass.forms import Form
 from sim.gpu.sass.operands import Kind, Operand
 
@@ -372,20 +373,6 @@ def _frnd(warp: WarpValues, form: Form) -> tuple[Words, ...]:
     return _put(rounded(value))
 
 
-def bf16(value: NDArray[np.floating]) -> NDArray[np.uint16]:
-    """Numbers as bf16, rounded to the nearest."""
-    bits = value.astype(np.float32).view(np.uint32).astype(np.uint64)
-    found: NDArray[np.uint16] = ((bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) >> np.uint64(16)).astype(
-        np.uint16
-    )
-    return found
-
-
-def of_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Numbers of bf16."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
 def _packed(low: NDArray[np.floating], high: NDArray[np.floating], brain: bool) -> tuple[Words]:
     with np.errstate(over="ignore"):
         a, b = (bf16(v) if brain else v.astype(np.float16).view(np.uint16) for v in (low, high))
@@ -393,8 +380,16 @@ def _packed(low: NDArray[np.floating], high: NDArray[np.floating], brain: bool) 
 
 
 def _f2fp(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    narrow = next((NAMES[part] for part in form.parts if part in NAMES), "")
+    if narrow and form.parts[1] == "F16" and "UNPACK_B" in form.parts:
+        word = warp.word(form.sources[0]) >> np.uint32(16 if form.sources[0].text.endswith(".H1") else 0)
+        low, high = (of_fp8((word >> np.uint32(8 * k) & np.uint32(0xFF)).astype(np.uint8), narrow) for k in range(2))
+        return _packed(low, high, False)
     high, low = (warp.fp32(one) for one in form.sources[:2])
-    if "PACK_AB" not in form.parts or any(part in ("E4M3", "E5M2", "UNPACK_B") for part in form.parts):
+    if narrow and "F32" in form.parts and "PACK_AB_MERGE_C" in form.parts:
+        a, b = (fp8(one, narrow).astype(np.uint32) for one in (low, high))
+        return (a | b << np.uint32(8) | warp.word(form.sources[2]) << np.uint32(16),)
+    if "PACK_AB" not in form.parts or narrow:
         raise InputError(f"{form.instruction.place}: {form.instruction}: its values are not computed")
     if "RELU" in form.parts:
         high, low = np.maximum(high, 0), np.maximum(low, 0)

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.errors import InputError
+from sim.gpu.sass.floats import of_bf16
 from sim.gpu.sass.forms import Form, form_of
-from sim.gpu.sass.meanings import MEANINGS, Words, of_bf16
+from sim.gpu.sass.meanings import MEANINGS, Words
 from sim.gpu.sass.needed import target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
 from sim.gpu.sass.replay_bulk import MbarrierValues, move_box
@@ -358,9 +359,9 @@ class KernelValues:
             warp.write(form.destination, load_matrices(rows, "MT88" in form.parts))
         elif unit is Unit.STSM:
             self._store_matrices(warp, form, where)
-        elif name == "HMMA":
+        elif name in ("HMMA", "QMMA"):
             warp.write(form.destination, multiply(warp, form))
-        elif name == "HGMMA":
+        elif name in ("HGMMA", "QGMMA"):
             warp.write(form.destination, multiply_group(warp, form))
         elif unit in (Unit.UTMALDG, Unit.UTMASTG):
             if warp.mask.any():

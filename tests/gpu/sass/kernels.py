@@ -53,3 +53,17 @@ def gather(x, index, out, BLOCK: tl.constexpr):
     """out = x[index]."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at, tl.load(x + tl.load(index + at)))
+
+
+@triton.jit
+def matmul_fp8(a, b, c, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """c = a @ b.T of one tile; k is the length of both rows."""
+    row, column, step = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    a_at = a + row[:, None] * k + step[None, :]
+    b_at = b + step[:, None] + column[None, :] * k
+    sums = tl.zeros((BM, BN), dtype=tl.float32)
+    for _ in range(0, k, BK):
+        sums = tl.dot(tl.load(a_at), tl.load(b_at), sums)
+        a_at += BK
+        b_at += BK
+    tl.store(c + row[:, None] * BN + column[None, :], sums.to(c.dtype.element_ty))

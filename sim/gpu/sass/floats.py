@@ -1,0 +1,66 @@
+"""Numbers of 8 and 16 bits as registers, shared memory and arrays hold them, to fp32 and back."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.dtypes import FORMATS, round_to
+
+Bits8, Bits16 = NDArray[np.uint8], NDArray[np.uint16]
+
+NAMES = {"E4M3": "fp8", "E5M2": "fp8_e5m2"}
+"""Formats of 8 bits by the word that an opcode has for them."""
+
+
+def bf16(value: NDArray[np.floating]) -> Bits16:
+    """Numbers as bf16, rounded to the nearest."""
+    bits = value.astype(np.float32).view(np.uint32).astype(np.uint64)
+    found: Bits16 = ((bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) >> np.uint64(16)).astype(np.uint16)
+    return found
+
+
+def of_bf16(bits: Bits16) -> NDArray[np.float32]:
+    """Numbers of bf16."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+@cache
+def _values(name: str) -> NDArray[np.float32]:
+    """The numbers of a format of 8 bits by their bits (OCP 8-bit Floating Point Specification 1.0)."""
+    fmt = FORMATS[name]
+    fraction_bits = fmt.significand_bits - 1
+    code = np.arange(128)
+    exponent, fraction = code >> fraction_bits, (code & (1 << fraction_bits) - 1) / (1 << fraction_bits)
+    normal = (1 + fraction) * 2.0 ** (exponent - 1 + fmt.min_exponent)
+    found = np.where(exponent > 0, normal, fraction * 2.0**fmt.min_exponent)
+    found[found > fmt.largest] = np.nan
+    if name == "fp8_e5m2":
+        found[0x7C] = np.inf
+    return np.concatenate([found, -found]).astype(np.float32)
+
+
+def of_fp8(bits: Bits8, name: str) -> NDArray[np.float32]:
+    """Numbers of `fp8` (E4M3) or `fp8_e5m2`."""
+    return _values(name)[bits]
+
+
+def fp8(value: NDArray[Any], name: str) -> Bits8:
+    """Numbers as `fp8` (E4M3) or `fp8_e5m2`, rounded to the nearest; what is too large becomes the largest."""
+    rounded = round_to(value, name)
+    known = _values(name)[:128]
+    finite = known[np.isfinite(known)]
+    found = np.searchsorted(finite, np.abs(np.nan_to_num(rounded))).astype(np.uint8)
+    found = np.where(np.isnan(rounded), np.uint8(0x7F), found)
+    return (found | np.signbit(rounded).astype(np.uint8) << np.uint8(7)).astype(np.uint8)
+
+
+def numbers(data: Bits8, name: str) -> NDArray[np.float32]:
+    """Numbers of a format (fp16, bf16, fp8, fp8_e5m2) from their bytes, of which the last axis has all of a row."""
+    if name in NAMES.values():
+        return of_fp8(data, name)
+    halves = np.ascontiguousarray(data).view(np.uint16)
+    return of_bf16(halves) if name == "bf16" else halves.view(np.float16).astype(np.float32)
