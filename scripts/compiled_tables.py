@@ -42,12 +42,14 @@ class Pair:
 
 
 def matmul(m: int, n: int, k: int, tiles: tuple[int, int, int], warps: int, stages: int, dtype: str = "fp16") -> str:
-    """The launch of tutorial 3."""
+    """The launch of tutorial 3; of 8-bit operands the second one is transposed in memory."""
     bm, bn, bk = tiles
+    b_shape, stride_bk, stride_bn = (f"{n},{k}", 1, k) if dtype == "fp8" else (f"{k},{n}", n, 1)
     return (
-        f"{KERNELS}:matmul grid=cdiv(m,BLOCK_M)*cdiv(n,BLOCK_N) a={dtype}[{m},{k}] b={dtype}[{k},{n}] c=fp16[{m},{n}] "
-        f"m={m} n={n} k={k} stride_am={k} stride_ak=1 stride_bk={n} stride_bn=1 stride_cm={n} stride_cn=1 "
-        f"BLOCK_M={bm} BLOCK_N={bn} BLOCK_K={bk} GROUP_M=8 num-warps={warps} num-stages={stages}"
+        f"{KERNELS}:matmul grid=cdiv(m,BLOCK_M)*cdiv(n,BLOCK_N) a={dtype}[{m},{k}] b={dtype}[{b_shape}] "
+        f"c=fp16[{m},{n}] m={m} n={n} k={k} stride_am={k} stride_ak=1 stride_bk={stride_bk} stride_bn={stride_bn} "
+        f"stride_cm={n} stride_cn=1 BLOCK_M={bm} BLOCK_N={bn} BLOCK_K={bk} GROUP_M=8 num-warps={warps} "
+        f"num-stages={stages}"
     )
 
 
@@ -109,8 +111,8 @@ def pairs() -> Iterator[Pair]:
         )  # fmt: skip
     for cols in (1024, 4096):
         yield Pair(
-            A100, f"layer norm 4096 x {cols}", layer_norm(4096, cols), f"layernorm rows=4096 cols={cols} dtype=fp16",
-            "fused",
+            A100, f"layer norm 4096 x {cols}", layer_norm(4096, cols),
+            f"layernorm rows=4096 cols={cols} dtype=fp16 stats=1", "triton",
         )  # fmt: skip
     for head, tiles, causal, stages in (
         (64, (64, 64), False, 3), (64, (64, 64), True, 3), (128, (128, 32), False, 4),
@@ -138,33 +140,46 @@ def compiled_row(row: Row) -> str | None:
     shape = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", row.shape)}
     if row.op == "gemm" and row.schedule == "triton":
         chosen = run(row_request(row)).schedule
-        found = re.search(r"(\d+)x(\d+)x(\d+) .*stages (\d+)", chosen)
+        found = re.search(r"(\d+)x(\d+)(?:x(\d+))? .*stages (\d+)", chosen)
         assert found is not None, chosen
-        m, n, k, stages = map(int, found.groups())
+        m, n, k, stages = (int(word or 0) for word in found.groups())
+        if row.dtype == "fp8":  # a buffer more than the tutorial has: `workloads.gpu.gemm.triton.HOPPER_TILES`
+            return matmul(
+                shape["m"], shape["n"], shape["k"], (m, n, 128), 8 if m * n == 32768 else 4, stages - 1, "fp8"
+            )
         warps = {(128, 256, 64): 8, (64, 32, 32): 2, (32, 64, 32): 2}.get((m, n, k), 4)
         return matmul(shape["m"], shape["n"], shape["k"], (m, n, k), warps, stages)
     if row.op == "softmax" and row.kind == "triton":
         return softmax(row.machine, shape["rows"], shape["cols"])
+    if row.op == "attention" and row.schedule == "flash2-triton":
+        tiles, stages = ((64, 64), 3) if shape["head_dim"] == 64 else ((128, 32), 4)
+        heads = shape["batch"] * shape["heads"]
+        return attention(heads, shape["seq_q"], shape["head_dim"], tiles, bool(shape["causal"]), 4, stages)
     return None
 
 
-def show_rows(most_us: float, op: str) -> None:
-    """The table of measured rows."""
-    print("| row | compiled, us | measured, us | error |\n|---|---|---|---|")
-    errors = []
-    for row in packaged_rows():
-        if not 10 < row.time_us <= most_us or row.source != "triton_docs_a100" or op not in row.op:
+SOURCES = ("triton_docs_a100", "triton_pr_3546", "flashattention3_paper")
+
+
+def show_rows(most_us: float, op: str, source: str) -> None:
+    """The table of measured rows of each source."""
+    for one in SOURCES:
+        if source not in one:
             continue
-        text = compiled_row(row)
-        if text is None:
-            continue
-        record = run(replace(row_request(row), workload=text, schedule="auto"))
-        errors.append(record.time_ps / 1e6 / row.time_us - 1)
-        print(
-            f"| {row.op} {row.shape} | {record.time_ps / 1e6:.1f} | {row.time_us:g} | {errors[-1]:+.1%} |", flush=True
-        )
-    absolute = [abs(error) for error in errors]
-    print(f"\n{len(errors)} rows: {statistics.fmean(absolute):.1%}, bias {statistics.fmean(errors):+.1%}")
+        print(f"{one}\n\n| row | compiled, us | measured, us | error |\n|---|---|---|---|")
+        errors = []
+        for row in packaged_rows():
+            if not 10 < row.time_us <= most_us or row.source != one or op not in row.op:
+                continue
+            text = compiled_row(row)
+            if text is None:
+                continue
+            time_us = run(replace(row_request(row), workload=text, schedule="auto")).time_ps / 1e6
+            errors.append(time_us / row.time_us - 1)
+            print(f"| {row.op} {row.shape} | {time_us:.1f} | {row.time_us:g} | {errors[-1]:+.1%} |", flush=True)
+        if errors:
+            absolute = statistics.fmean(map(abs, errors))
+            print(f"\n{len(errors)} rows: {absolute:.1%}, bias {statistics.fmean(errors):+.1%}\n")
 
 
 def main() -> None:
@@ -173,11 +188,12 @@ def main() -> None:
     parser.add_argument("table", choices=("pairs", "rows"))
     parser.add_argument("--most", type=float, default=160.0, metavar="US", help="rows measured longer are left out")
     parser.add_argument("--only", default="", help="pairs whose name, or rows whose operator, has this in it")
+    parser.add_argument("--source", default="", help="rows of sources that have this in their name")
     options = parser.parse_args()
     if options.table == "pairs":
         show_pairs(options.only)
     else:
-        show_rows(options.most, options.only)
+        show_rows(options.most, options.only, options.source)
 
 
 if __name__ == "__main__":

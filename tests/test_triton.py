@@ -44,6 +44,14 @@ def test_a_product_by_tensor_maps_is_what_tritons_interpreter_says() -> None:
     assert report.record.check.passed
 
 
+@pytest.mark.parametrize(("machine", "dtype"), [(H100, "fp8"), ("l4", "fp8_e5m2")])
+def test_a_product_of_numbers_of_8_bits_is_what_tritons_interpreter_says(machine: str, dtype: str) -> None:
+    tensors = f"a={dtype}[64,128] b={dtype}[32,128] c={dtype}[64,32]"
+    report = simulate(f"{FILE}:matmul_fp8 grid=1 {tensors} k=128 BM=64 BN=32 BK=64", machine, check=True)
+    assert report.record.check is not None
+    assert report.record.check.max_rel_error == 0
+
+
 @pytest.mark.parametrize(
     ("machine", "text"),
     [
@@ -203,6 +211,21 @@ def test_mistakes(text: str, message: str) -> None:
         simulate(text, A100)
 
 
+def test_a_length_that_is_no_multiple_of_16_is_told_where_it_costs_accesses() -> None:
+    def notes(n: int) -> list[str]:
+        size = f"fp32[{n}]"
+        return list(simulate(f"{FILE}:add grid=9 x={size} y={size} out={size} n={n} BLOCK=512", A100).record.notes)
+
+    assert any("n=4097: no multiple of 16" in note and "has 12 loads and stores" in note for note in notes(4097))
+    assert not any("multiple" in note for note in notes(4112))
+
+
+def test_a_tensor_map_of_rows_that_the_hardware_cannot_take_is_refused() -> None:
+    maps = "a=fp16[128,100]@BM,BK b=fp16[64,100]@BN,BK c=fp16[128,64]@BM,BN"
+    with pytest.raises(InputError, match=r"a: its rows have 200 bytes; those of a tensor map are multiples of 16"):
+        simulate(f"{FILE}:matmul_tma grid=2 {maps} k=100 BM=64 BN=64 BK=64", H100)
+
+
 def test_turing_runs_what_the_wheels_read() -> None:
     add = f"{FILE}:add grid=2 x=fp32[1024] y=fp32[1024] out=fp32[1024] n=1024 BLOCK=512"
     report = simulate(add, "t4", check=True)
@@ -216,7 +239,10 @@ def test_turing_runs_what_the_wheels_read() -> None:
 
 def test_an_array_that_is_smaller_than_the_grid_is_told_with_its_line_and_lane() -> None:
     text = f"{FILE}:add grid=9 x=fp32[4096] y=fp32[4096] out=fp32[4096] n=8192 BLOCK=512"
-    with pytest.raises(InputError, match=r"kernels.py, line \d+\): .*LDG.*CTA \(8, 0, 0\), warp 0, lane 0: .*array"):
+    line = 1 + [row.lstrip()[:8] for row in FILE.read_text(encoding="utf-8").splitlines()].index("tl.store")
+    with pytest.raises(
+        InputError, match=rf"kernels.py, line {line}\): .*LDG.*CTA \(8, 0, 0\), warp 0, lane 0: .*array"
+    ):
         simulate(text, A100)
     with pytest.raises(InputError, match=r"lies in no array; is the grid right\?|bytes into array"):
         simulate(text, A100, check=True)

@@ -164,9 +164,18 @@ def _tensor_map(tensor: GlobalTensor, block: tuple[int, ...]) -> TensorMap:
     element = DTYPE_BYTES[tensor.dtype]
     *outer, inner = block
     box = (*outer, min(inner, max(1, _SWIZZLE_BYTES // element)))
+    pitch = [("rows", tensor.shape[-1] * element)] if len(tensor.shape) > 1 else []
+    for what, size in (*pitch, ("rows of its block", box[-1] * element)):
+        if size % _MAP_BYTES:
+            raise InputError(
+                f"{tensor.name}: its {what} have {size} bytes; those of a tensor map are multiples of {_MAP_BYTES}"
+            )
     return TensorMap(
         tensor.name, int(element), tensor.shape[::-1], tuple(int(s * element) for s in tensor.strides[::-1]), box[::-1]
     )
 
 
 _SWIZZLE_BYTES = 128
+"""Widest row of a box whose form in shared memory is swizzled."""
+_MAP_BYTES = 16
+"""Of what strides and the rows of a box are multiples (CUDA driver API, cuTensorMapEncodeTiled)."""

@@ -7,6 +7,7 @@ Integers are specialised as Triton's just-in-time compiler does: by divisibility
 from __future__ import annotations
 
 import importlib.util
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,7 +84,8 @@ class TritonLaunch(ProgramFile):
             constants=dict(asked.constants), expanded=True,
         )  # fmt: skip
         expected = expected_of(self.oracle) or partial(_interpreted, asked, kernel)
-        return OwnProgram(str(self), replace(program, expected=expected))
+        notes = _alignment_notes(kernel, asked, machine, compiled)
+        return OwnProgram(str(self), replace(program, expected=expected, notes=notes))
 
     def _grid(self) -> Dimensions:
         numbers = {**dict(self.arguments), **dict(self.constants)}
@@ -223,6 +225,36 @@ def _compile(kernel: Any, asked: TritonLaunch, machine: Any) -> _Compiled:
     return _made(key, _Source(kernel, asked, signature, constants, attributes))
 
 
+def _alignment_notes(kernel: Any, asked: TritonLaunch, machine: Any, compiled: CompiledKernel) -> tuple[str, ...]:
+    """Whether whole numbers that are no multiples of 16 cost accesses: the same kernel is compiled for multiples."""
+    odd = {
+        name: value
+        for name, value in asked.arguments
+        if isinstance(value, int) and value % _ALIGNED_BYTES and value != 1
+    }
+    if not odd:
+        return ()
+    even = tuple((n, -(-v // _ALIGNED_BYTES) * _ALIGNED_BYTES if n in odd else v) for n, v in asked.arguments)  # type: ignore[operator]
+    try:
+        better = _compile(kernel, replace(asked, arguments=even), machine)[0]
+    except InputError:
+        return ()
+    found, possible = _accesses(compiled), _accesses(better)
+    if possible >= found:
+        return ()
+    names = ", ".join(f"{name}={value}" for name, value in odd.items())
+    return (
+        f"{names}: no multiple of {_ALIGNED_BYTES}, which the compiler needs for wide accesses. The code has {found} "
+        f"loads and stores of device memory; with multiples it would have {possible}.",
+    )
+
+
+def _accesses(compiled: CompiledKernel) -> int:
+    """Loads, stores and copies of device memory in a kernel's code."""
+    names = (one.opcode.partition(".")[0] for one in compiled.function.instructions)
+    return sum(name in ("LDG", "STG", "LDGSTS") for name in names)
+
+
 @dataclass(frozen=True)
 class _Source:
     """What Triton's compiler is given; two of one key are the same."""
@@ -238,12 +270,14 @@ class _Source:
 def _made(key: tuple[Any, ...], source: _Source) -> _Compiled:
     """What the compiler makes, kept by its key."""
     import triton
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     asked = source.asked
-    with told(asked.path), warnings.catch_warnings():
+    with told(asked.path), warnings.catch_warnings(), knobs.runtime.scope():
         warnings.simplefilter("ignore")
+        knobs.runtime.add_stages_inspection_hook = _with_true_lines
         given = ASTSource(source.kernel, source.signature, source.constants, source.attributes)
         options = {"num_warps": asked.num_warps, "num_stages": asked.num_stages}
         made = triton.compile(given, target=GPUTarget("cuda", key[3], 32), options=options)
@@ -253,6 +287,25 @@ def _made(key: tuple[Any, ...], source: _Source) -> _Compiled:
     if getattr(made.metadata, "global_scratch_size", 0):
         raise InputError(f"kernel {name}: needs scratch memory of the launch, which is not modelled")
     return compiled, kept, int(made.metadata.shared), str(triton.__version__)
+
+
+_ASSEMBLY = re.compile(r"// begin inline asm\n.*?// end inline asm\n", re.DOTALL)
+_LINE_OF_PTX = re.compile(r"^[ \t]*\.loc[ \t].*\n", re.MULTILINE)
+
+
+def _with_true_lines(*given: Any) -> tuple[str, str] | None:
+    """A hook of Triton's pipeline. Its loads and stores are assembly of several lines, each of which LLVM counts as a
+    line further down in the user's file; without these counts all of them belong to the line that has the access."""
+    if not given:
+        return "true lines", "true lines"  # of the key of Triton's cache
+    stages = given[1]
+    make = stages["ptx"]
+
+    def made(source: Any, metadata: Any) -> str:
+        return _ASSEMBLY.sub(lambda block: _LINE_OF_PTX.sub("", block[0]), make(source, metadata))
+
+    stages["ptx"] = made
+    return None
 
 
 def _specialised(kernel: Any, asked: TritonLaunch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], Any]]:

@@ -89,7 +89,7 @@ def test_a_product_of_numbers_of_8_bits(sm: str, shared: int) -> None:
     """E4M3 by E4M3, sums in fp32, results in E5M2: exactly what NumPy and the rounding of the formats say."""
     a, b = (fp8(random(rows, 128), "fp8") for rows in (64, 32))
     arrays = {"a": a, "b": b, "c": np.zeros((64, 32), dtype=np.uint8)}
-    values = (*(Pointer(name) for name in arrays), 128)
+    values: tuple[Value, ...] = (*(Pointer(name) for name in arrays), 128)
     after, replay = replayed(fixture(f"matmul_fp8.{sm}"), arrays, values=values, threads=128, shared=shared)
     wanted = of_fp8(a, "fp8").astype(np.float64) @ of_fp8(b, "fp8").astype(np.float64).T
     np.testing.assert_array_equal(of_fp8(after["c"], "fp8_e5m2"), round_to(wanted, "fp8_e5m2"))

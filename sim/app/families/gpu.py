@@ -35,6 +35,7 @@ from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
+from sim.gpu.sass.kernel import SassLaunchProgram
 from sim.host.scopes import SCOPES, Replayed
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
@@ -414,5 +415,13 @@ def _ran(
         host_ps={"host": rest_ps} if rest_ps > 0 else {},
         check=partial(check_steps, work.steps, spec, conditions) if request.check else None,
         reads=lambda path: took_part(work, spec, conditions, request.scope).reads(path),
-        notes=[note for entry in done.done for result in entry.results if (note := sample_note(result.kernel))],
+        notes=[
+            *(note for entry in done.done for result in entry.results if (note := sample_note(result.kernel))),
+            *(
+                note
+                for step in work.steps
+                if isinstance(step.program, SassLaunchProgram)
+                for note in step.program.notes
+            ),
+        ],
     )

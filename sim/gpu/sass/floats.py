@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arch.dtypes import FORMATS, round_to
 
-Bits8, Bits16 = NDArray[np.uint8], NDArray[np.uint16]
+Bits8: TypeAlias = NDArray[np.uint8]
+Bits16: TypeAlias = NDArray[np.uint16]
 
 NAMES = {"E4M3": "fp8", "E5M2": "fp8_e5m2"}
 """Formats of 8 bits by the word that an opcode has for them."""
