@@ -77,6 +77,8 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(384, batch=2, head_dim=128), Flash3Config(128, 176, cluster=2, overlap=False)),
     (attention(256), Flash3Config(128, 64, pingpong=False, overlap=False, tma=False, specialized=False)),
     (attention(200, causal="1"), Flash3Config(192, 128, pingpong=False, tma=False, specialized=False)),
+    (attention(70, 160, heads=2, head_dim=96, causal="1"), Flash3Config(192, 144)),
+    (attention(70, 130, head_dim=96, dtype="fp8"), Flash3Config(192, 128)),
 ]
 TRITON: list[tuple[Attention, FlashTritonConfig]] = [
     (attention(256, 384, heads=2), FlashTritonConfig(128, 64, 4, 4)),
@@ -91,6 +93,7 @@ FLASH2: list[tuple[Attention, Flash2Config]] = [
     (attention(100, 130, batch=2, head_dim=128, dtype="bf16"), Flash2Config(128, 64)),
     (attention(70, 80, head_dim=256), Flash2Config(64, 32)),
     (attention(270, 200, causal="1"), Flash2Config(64, 32)),
+    (attention(70, 90, heads=2, head_dim=96, causal="1"), Flash2Config(128, 64)),
 ]
 DECODE: list[tuple[Attention, DecodeConfig]] = [
     (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), DecodeConfig(64, 32, 3)),
@@ -100,6 +103,7 @@ DECODE: list[tuple[Attention, DecodeConfig]] = [
     (attention(3, 150, heads=2, causal="1", window=70), DecodeConfig(64, 32, 1)),
     (attention(3, 150, heads=2, causal="1", window=70), DecodeConfig(64, 32, 2)),
     (attention(70, 90, heads=2, head_dim=128, dtype="bf16"), DecodeConfig(64, 32, 5)),
+    (attention(1, 90, heads=4, kv_heads=2, head_dim=96), DecodeConfig(64, 32, 2, varlen=True)),
 ]
 PAGED: list[tuple[Attention, Config]] = [
     (attention(1, 200, batch=2, heads=8, kv_heads=2, page=16), DecodeConfig(64, 32, 3, varlen=True)),
@@ -109,6 +113,7 @@ PAGED: list[tuple[Attention, Config]] = [
     (attention(3, 150, heads=2, causal="1", window=70, page=16), DecodeConfig(64, 32, 1, varlen=True)),
     (attention(30, 70, heads=6, kv_heads=3, page=16, append="1"), DecodeConfig(64, 64, 1, varlen=True)),
     (attention(2, 40, heads=2, head_dim=192, head_dim_v=128), DecodeConfig(64, 32, 2)),
+    (attention(20, 50, heads=2, kv_heads=1, head_dim=96, page=16, causal="1"), DecodeConfig(64, 64, 1, varlen=True)),
     (
         attention(1, 70, heads=4, kv_heads=1, head_dim=576, head_dim_v=512, page=16),
         DecodeConfig(64, 32, 2, varlen=True),
@@ -121,6 +126,7 @@ VARLEN: list[tuple[Attention, Config]] = [
     (attention(100, heads=4, kv_heads=1, page=32, window=50, causal="1"), Flash3VarlenConfig(128, 64)),
     (attention(17, 70, batch=2, heads=2, head_dim=256, page=48, causal="1"), Flash3VarlenConfig(128, 80)),
     (attention(70, 64, heads=3, kv_heads=1, head_dim=192), Flash3VarlenConfig(128, 96)),
+    (attention(40, 70, heads=4, kv_heads=2, head_dim=96, page=16, causal="1"), Flash3VarlenConfig(192, 128)),
 ]
 CASES: list[tuple[str, Attention, Config]] = [
     *(("two SMs", op, c) for op, c in FLASH3),
@@ -307,7 +313,7 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
         choose(paged, machines["h100-sxm"], "flash3")
     with pytest.raises(InputError, match=r"no wgmma for fp16; its nearest schedule is flash2"):
         choose(op, machines["a100-sxm4-80gb"], "flash3")
-    with pytest.raises(InputError, match=r"head_dim=100: kernels have .* nearest: 128"):
+    with pytest.raises(InputError, match=r"head_dim=100: kernels have .* nearest: 96"):
         choose(attention(64, head_dim=100), machines["h100-sxm"])
 
 

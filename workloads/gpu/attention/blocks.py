@@ -20,7 +20,7 @@ from workloads.ops.attention import Attention
 
 Array = NDArray[np.floating]
 
-HEAD_DIMS = (64, 128, 192, 256, 512, 576)
+HEAD_DIMS = (64, 96, 128, 192, 256, 512, 576)
 WIDEST = 256
 """Of most kernels; a wider head leaves no registers for whole rows of outputs."""
 LOG2_E = math.log2(math.e)
@@ -105,7 +105,7 @@ def problem(op: Attention) -> AttentionProblem:
     if op.head_dim not in HEAD_DIMS:
         nearest = min(HEAD_DIMS, key=lambda d: (abs(d - op.head_dim), -d))
         raise InputError(f"attention head_dim={op.head_dim}: kernels have {HEAD_DIMS}; nearest: {nearest}")
-    if op.value_dim % 64 or (op.value_dim > WIDEST and op.value_dim % WIDEST):
+    if (op.value_dim % 64 and op.value_dim != 96) or (op.value_dim > WIDEST and op.value_dim % WIDEST):
         nearest = min(HEAD_DIMS[:-1], key=lambda d: (abs(d - op.value_dim), -d))
         raise InputError(f"attention head_dim_v={op.value_dim}: kernels have {HEAD_DIMS[:-1]}; nearest: {nearest}")
     full = op.with_defaults(op.chosen_dtype)

@@ -49,7 +49,8 @@ SHAPE = "m16n8k16"
 SHAPE_K = 16
 SHAPE_MACS = 16 * 8 * 16
 BLOCK_COLUMNS = 64
-"""Columns of a block of a shared tile: 128 B, all banks once, so that ldmatrix has no conflicts."""
+"""Columns of a block of a shared tile: 128 B, all banks once, so that ldmatrix has no conflicts. Heads that are no
+multiple of it have blocks of half the width, two rows of which have all banks."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash2Config:
     d = p.op.head_dim
     if d == 64:
         return Flash2Config(128, 128)
-    if d == 128:
+    if d in (96, 128):
         return Flash2Config(128, 64)
     if d == 192:
         return Flash2Config(128, 64, 8)
@@ -117,11 +118,12 @@ class Blocked:
     """`rows` by head_dim elements in shared memory, in blocks of `columns` columns with permuted rows (XOR)."""
 
     def __init__(
-        self, k: KernelBuilder, name: str, rows: int, head_dim: int, dtype: str, stages: int = 1,
-        columns: int = BLOCK_COLUMNS,
+        self, k: KernelBuilder, name: str, rows: int, head_dim: int, dtype: str, stages: int = 1, columns: int = 0,
     ) -> None:  # fmt: skip
+        columns = columns or (BLOCK_COLUMNS if head_dim % BLOCK_COLUMNS == 0 else BLOCK_COLUMNS // 2)
         self.rows, self.columns, self.blocks = rows, columns, head_dim // columns
-        self.tile: SharedTile = k.shared(name, (rows * self.blocks, columns), dtype, stages, swizzle_bytes=128)
+        swizzle = 128 if columns * DTYPE_BYTES[dtype] % 128 == 0 or columns % BLOCK_COLUMNS == 0 else 64
+        self.tile: SharedTile = k.shared(name, (rows * self.blocks, columns), dtype, stages, swizzle_bytes=swizzle)
 
     def view(self, row: IntLike, rows: int, column: int, columns: int, stage: IntLike = 0) -> View:
         """A box that lies in one block of columns."""
@@ -164,9 +166,10 @@ class Fragments:
 
         def load(part: int) -> None:
             for block in range(v.blocks):
-                at = block * BLOCK_COLUMNS
-                dst = self.b[part % 2][:, at:BLOCK_COLUMNS]
-                self._ldmatrix(r, dst, v.view(part * self.PART, self.PART, at, BLOCK_COLUMNS, stage))
+                columns = min(BLOCK_COLUMNS, v.columns)
+                at = block * columns
+                dst = self.b[part % 2][:, at:columns]
+                self._ldmatrix(r, dst, v.view(part * self.PART, self.PART, at, columns, stage))
 
         def multiply(part: int, spread: bool) -> None:
             a = s.weights[:, part * self.PART : self.PART]
@@ -256,11 +259,12 @@ class _Builder:
         """All warps bring their share of the rows of a tile, block of columns by block."""
         rows = to.rows // self.c.warps
         for block in range(to.blocks):
-            column = block * BLOCK_COLUMNS
+            columns = to.columns
+            column = block * columns
             own = WARP * rows
-            src = tensor[CTA_Y, row + own : rows, head, column:BLOCK_COLUMNS]  # type: ignore[misc]
-            count = ceil_div(rows * BLOCK_COLUMNS * width(self.p), 32 * MAX_VECTOR_BYTES)
-            r.cp_async(to.view(own, rows, column, BLOCK_COLUMNS), src, count)
+            src = tensor[CTA_Y, row + own : rows, head, column:columns]  # type: ignore[misc]
+            count = ceil_div(rows * columns * width(self.p), 32 * MAX_VECTOR_BYTES)
+            r.cp_async(to.view(own, rows, column, columns), src, count)
 
     def _block(
         self, r: RoleBuilder, s: OnlineSoftmax, f: Fragments, b: Blocks, row: Expr, block: Expr, *, first: bool,

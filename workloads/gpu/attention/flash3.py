@@ -106,9 +106,11 @@ def tile(p: AttentionProblem) -> tuple[int, int]:
     """Published tile of queries and keys."""
     d, local = p.op.head_dim, p.op.window > 0
     if width(p) == 1:
-        return {64: (192, 160), 128: (128, 224), 256: (128, 64 if local else 128)}[d]
+        return {64: (192, 160), 96: (192, 128), 128: (128, 224), 256: (128, 64 if local else 128)}[d]
     if d == 64:
         return 192, 128 if p.masked else 192
+    if d == 96:
+        return 192, 128 if local else 144
     if d == 128:
         return 128, 128 if p.masked else 176
     if d == 192:

@@ -112,6 +112,8 @@ def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash3VarlenConfig:
         block_m, block_n, overlap = 192, 128 if p.causal and not local else 160, not local
         if few:
             block_m, block_n, overlap = 64, 192, True
+    elif d <= 96:
+        block_m, block_n = 192, 128
     elif d <= 128:
         block_m, block_n = 64 if few else 128, 128
     else:

@@ -44,7 +44,7 @@ from sim.gpu.language import (
 from workloads.gpu import overhead
 from workloads.gpu.attention import cache_write, flash2
 from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftmax, blocks, problem, width
-from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Fragments, store_rows
+from workloads.gpu.attention.flash2 import Blocked, Fragments, store_rows
 from workloads.gpu.attention.pages import KeyCopies, check_pages
 from workloads.gpu.attention.unfused import CODE_BYTES, CTA, ELEMENTS, elements, index_mix
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
@@ -342,7 +342,7 @@ class _Split:
         return self.k.build()
 
     def _query(self, row: IntLike, rows: int, column: int) -> View:
-        columns = BLOCK_COLUMNS
+        columns = self.q.columns
         if self.rows.packed and not self.rows.copied:
             head = self.head * self.rows.count + row
             return self.queries[self.batch, 0, head:rows, column:columns]  # type: ignore[misc]
@@ -368,9 +368,10 @@ class _Split:
         share = max(8, ceil_div(rows, self.c.warps))
         with r.when(share * WARP < rows):
             for block in range(to.blocks):
-                column = block * BLOCK_COLUMNS
-                count = ceil_div(share * BLOCK_COLUMNS * width(self.p), 32 * MAX_VECTOR_BYTES)
-                r.cp_async(to.view(WARP * share, share, column, BLOCK_COLUMNS), box(WARP * share, share, column), count)
+                columns = to.columns
+                column = block * columns
+                count = ceil_div(share * columns * width(self.p), 32 * MAX_VECTOR_BYTES)
+                r.cp_async(to.view(WARP * share, share, column, columns), box(WARP * share, share, column), count)
 
 
 def combine(
