@@ -188,6 +188,16 @@ def test_a_graph_moves_what_its_operators_write_and_beats_no_roof(steps: list[st
         assert kernel["time_us"] * 1e-6 * rate >= count
 
 
+def test_a_model_with_pages_and_experts_is_shared_by_devices() -> None:
+    text = "llama hidden=128 heads=2 kv_heads=2 intermediate=64 experts=4 topk=2 page=16 vocab=100 batch=2 seq=20 tp=2"
+    report = simulate(f"{text} phase=decode", "h100-sxm")
+    assert "on each of 2 devices" in str(report)
+    calls = {entry["operator"]: entry["calls"] for entry in report.to_dict()["profile"]}
+    assert calls["nccl:all_reduce"] == 3
+    for once in ("nccl:all_gather", "vllm:reshape_and_cache_flash", "vllm:fused_moe", "aten::embedding"):
+        assert calls[once] == 1
+
+
 def test_it_is_deterministic() -> None:
     one, two = (simulate(chain(2), MACHINE, clock="sustained").to_dict() for _ in range(2))
     for document in (one, two):

@@ -34,6 +34,7 @@ def unread(workload: str, arch: str, *overrides: str, **options: str) -> list[st
         ("softmax rows=64 cols=1024 dtype=bf16", "h100-sxm", "fused", "instructions.ex2.fp32.interval=9 cycles", True),
         ("copy_h2d bytes=100000", "h100-sxm", "auto", "pcie.bandwidth=20 GB/s", True),
         ("allreduce bytes=65536 devices=4", "h100-sxm", "auto", "link.bandwidth=20 GB/s", True),
+        ("llama model=tiny phase=decode seq=16 vocab=64 tp=2", "h100-sxm", "auto", "collectives.flag=9 us", True),
         ("all_reduce gpus=4 elements=4k", "h100-sxm", "nccl", "collectives.flag=9 us", True),
         ("all_reduce gpus=4 elements=4k", "h100-sxm", "nccl", "l2.size=40 MiB", False),
         (GEMM, "t4", "mma", "sm.round_robin_run=4", False),

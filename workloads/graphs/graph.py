@@ -10,6 +10,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from workloads.graphs.memory import plan
 from workloads.ops.base import Operand, Operator
+from workloads.ops.collectives import AllGather
 from workloads.ops.movement import AllReduce
 
 KINDS = ("contraction", "normalisation", "elementwise", "copy", "communication")
@@ -20,9 +21,9 @@ _KIND_OF_WORD = {
     **dict.fromkeys(("gemm", "conv2d", "attention", "matvec", "moe"), "contraction"),
     **dict.fromkeys(("softmax", "softmax_backward", "sum", "rmsnorm"), "normalisation"),
     **dict.fromkeys(("layernorm", "layernorm_backward"), "normalisation"),
-    **dict.fromkeys(("pointwise", "transpose"), "elementwise"),
+    **dict.fromkeys(("pointwise", "transpose", "gather", "kv_write"), "elementwise"),
     "copy_h2d": "copy",
-    "allreduce": "communication",
+    **dict.fromkeys(("allreduce", "all_gather"), "communication"),
 }
 
 
@@ -97,6 +98,12 @@ class Graph:
         return sum(self.sizes_bytes[name] for name in lasting)
 
     @property
+    def devices(self) -> int:
+        """Devices that run it together, each with its own share."""
+        sums = [step.op.devices for step in self.steps if isinstance(step.op, AllReduce)]
+        return max([1, *sums, *(step.op.gpus for step in self.steps if isinstance(step.op, AllGather))])
+
+    @property
     def flops(self) -> int:
         """Operations of all operators."""
         return sum(step.op.flops for step in self.steps)
@@ -150,7 +157,17 @@ class GraphBuilder:
     def all_reduce(self, label: str, value: Value, devices: int) -> Value:
         """Sums a value over devices, each of which runs this graph with its own share."""
         op = AllReduce(bytes=value.size * DTYPE_BYTES[value.dtype], devices=devices, dtype=value.dtype)
-        result = self._value(f"{len(self._steps)}.{label}.y", value.size, value.dtype)
+        return self._collective(label, op, value, value.size)
+
+    def all_gather(self, label: str, value: Value, devices: int) -> Value:
+        """The values of all devices side by side; each runs this graph with its own share."""
+        size = devices * value.size
+        op = AllGather(gpus=devices, elements=size, dtype=value.dtype)
+        return self._collective(label, op, value, size)
+
+    def _collective(self, label: str, op: Operator, value: Value, size: int) -> Value:
+        """A call with this device's buffer alone as operand, and its result of `size` elements."""
+        result = self._value(f"{len(self._steps)}.{label}.y", size, value.dtype)
         self._steps.append(Step(label, op, (value,), (result,)))
         return result
 

@@ -1,28 +1,43 @@
-"""Decoder layers of Llama: prefill of a prompt, or one step of decoding with a cache of keys and values."""
+"""Decoders such as Llama: prefill of a prompt, or one step of decoding with a cache of keys and values."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
 from arch.errors import InputError
 from workloads.graphs.graph import Graph, GraphBuilder, GraphOperator, Value
 from workloads.ops.attention import Attention
-from workloads.ops.base import choice, extent, number_format
+from workloads.ops.base import choice, count, derived_extent, extent, number_format
 from workloads.ops.gemm import Gemm
+from workloads.ops.lookups import Gather, KvWrite
+from workloads.ops.moe import Moe
 from workloads.ops.pointwise import Pointwise
 from workloads.ops.rowwise import RmsNorm
 
 
 class Model(NamedTuple):
-    """Sizes of a model: elements of a token's vector, query heads, key and value heads, and of the gated layers."""
+    """Sizes of a model: elements of a token's vector, query heads, key and value heads, and of the gated layers.
+
+    head_dim: elements of a head's vector, where it is not a head's share of `hidden`. experts, topk: gated layers
+    beside each other, and how many of them a token takes; 0 where there is one.
+    """
 
     hidden: int
     heads: int
     kv_heads: int
     ffn: int
     layers: int
+    experts: int = 0
+    topk: int = 0
+    head_dim: int = 0
+
+    @property
+    def head_elements(self) -> int:
+        """Elements of a head's vector."""
+        return self.head_dim or self.hidden // self.heads
 
 
 MODELS = {
@@ -34,18 +49,29 @@ MODELS = {
     "tiny": Model(256, 4, 2, 256, 4),
     "llama3.1-8b": Model(4096, 32, 8, 14336, 32),
     "llama3.1-70b": Model(8192, 64, 8, 28672, 80),
+    "mixtral-8x7b": Model(4096, 32, 8, 14336, 32, experts=8, topk=2),
 }
 """Published configurations, and one small enough to check with numbers."""
+
+_SIZES = {
+    "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim", "intermediate": "ffn",
+    "experts": "experts", "topk": "topk",
+}  # fmt: skip
+"""Keys that stand for a size of the model, and what it is called there."""
 
 
 @dataclass(frozen=True)
 class Llama(GraphOperator):
-    """Decoder layers: norm, attention with rotary positions and grouped queries, norm, gated linear unit.
+    """Decoder layers: norm, attention with rotary positions and grouped queries, norm, gated linear unit or experts.
 
     `phase=prefill` runs `seq` tokens of each sequence at once, `phase=decode` one token that sees `seq` keys, its own
     included. `tp` devices share the heads and the gated layer. Attention is one operator in every form, as in
     PyTorch. Rotary positions are four element-by-element operators (half a turn, two products, a sum), fused one; their
     tables of cosines stay in caches and are not counted.
+
+    With `page=n` keys and values lie in a cache in pages, which `kv_write` fills. With `vocab=n` the embedding comes
+    first, and the norm and the product that give the logits of each sequence's last token come last; devices share
+    both tables by their rows. Sizes that are given stand in the place of the model's.
     """
 
     word: ClassVar[str] = "llama"
@@ -61,21 +87,61 @@ class Llama(GraphOperator):
     seq: int = extent(2048, help="tokens of a sequence")
     layers: int = extent(1, help="layers that are run")
     tp: int = extent(1, help="devices that share each layer")
+    page: int = count(0, help="keys of a page of a cache in pages; 0: the keys of a sequence lie together")
+    vocab: int = count(0, help="tokens of the vocabulary, with embedding and head; 0: layers alone")
+    hidden: int | None = derived_extent(help="elements of a token's vector; default: the model's")
+    heads: int | None = derived_extent(help="query heads; default: the model's")
+    kv_heads: int | None = derived_extent(help="key and value heads; default: the model's")
+    head_dim: int | None = derived_extent(help="elements of a head's vector; default: hidden / heads")
+    intermediate: int | None = derived_extent(help="elements inside a gated layer or expert; default: the model's")
+    experts: int | None = count(None, help="experts of a layer, 0: one gated layer; default: the model's")
+    topk: int | None = derived_extent(help="experts that a token takes; default: the model's, or 2")
     dtype: str | None = number_format("of all tensors; default: the machine's")
 
     def __post_init__(self) -> None:
         """Checks that the model has so many layers and that devices share it evenly."""
         super().__post_init__()
-        sizes = MODELS[self.model]
-        if self.layers > sizes.layers:
+        sizes, own = self.sizes, any(getattr(self, key) is not None for key in _SIZES)
+        if self.layers > sizes.layers and not own:
             raise InputError(f"llama layers={self.layers}: {self.model} has {sizes.layers}")
         if self.phase == "training" and self.layers != 1:
             raise InputError(f"llama layers={self.layers}: phase=training runs one layer; nearest: layers=1")
+        self._check_sizes(sizes)
         fits = [d for d in range(1, sizes.heads + 1) if sizes.heads % d == 0 and sizes.ffn % d == 0]
         fits = [d for d in fits if sizes.kv_heads % d == 0 or d % sizes.kv_heads == 0]
         if self.tp not in fits:
             near = max(d for d in fits if d <= self.tp)
             raise InputError(f"llama tp={self.tp}: must share out {sizes.kv_heads} key heads; nearest below: {near}")
+
+    def _check_sizes(self, sizes: Model) -> None:
+        """InputError for sizes that do not go together."""
+        if sizes.hidden % sizes.heads and not self.head_dim:
+            below = max(d for d in range(1, sizes.heads + 1) if sizes.hidden % d == 0)
+            rule = f"must divide hidden={sizes.hidden} where head_dim is not given"
+            raise InputError(f"llama heads={sizes.heads}: {rule}; nearest below: {below}")
+        if sizes.heads % sizes.kv_heads:
+            below = max(d for d in range(1, min(sizes.heads, sizes.kv_heads) + 1) if sizes.heads % d == 0)
+            raise InputError(
+                f"llama kv_heads={sizes.kv_heads}: must divide heads={sizes.heads}; nearest below: {below}"
+            )
+        if self.topk is not None and not sizes.experts:
+            raise InputError(f"llama topk={self.topk}: {self.model} has no experts; nearest: experts=8 beside it")
+        if sizes.experts and sizes.topk > sizes.experts:
+            raise InputError(f"llama topk={sizes.topk}: at most experts={sizes.experts}")
+
+    @property
+    def sizes(self) -> Model:
+        """Sizes of the model, with those that are given in their place."""
+        given = {field: getattr(self, key) for key, field in _SIZES.items() if getattr(self, key) is not None}
+        sizes = MODELS[self.model]._replace(**given)
+        return sizes._replace(topk=sizes.topk or 2) if sizes.experts else sizes
+
+    def check_plain(self, machine: str) -> None:
+        """InputError for what only GPUs have kernels for."""
+        asked = {"page": self.page, "vocab": self.vocab, "experts": self.sizes.experts, "head_dim": self.head_dim}
+        for key, value in asked.items():
+            if value:
+                raise InputError(f"llama {key}={value}: has no form on {machine}; nearest: a model without it")
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in."""
@@ -119,19 +185,46 @@ class _Decoder:
     def __init__(self, op: Llama, fused: bool) -> None:
         self.op, self.fused, self.dtype = op, fused, op.chosen_dtype
         self.g = GraphBuilder(str(op))
-        self.sizes = MODELS[op.model]
-        self.head_dim = self.sizes.hidden // self.sizes.heads
+        self.sizes = op.sizes
+        self.head_dim = self.sizes.head_elements
         self.heads, self.kv_heads = self.sizes.heads // op.tp, max(1, self.sizes.kv_heads // op.tp)
         self.ffn = self.sizes.ffn // op.tp
         self.new = 1 if op.phase == "decode" else op.seq
         self.tokens = op.batch * self.new
+        if op.page:
+            self.table = self.g.tensor("page_table", op.batch * -(-op.seq // op.page), "int32")
+            self.slots = self.g.tensor("slots", self.tokens, "int32")
 
     def build(self) -> Graph:
-        """All layers, each with weights and a cache of its own."""
-        x = self.g.tensor("x", self.tokens * self.sizes.hidden, self.dtype)
+        """All layers, each with weights and a cache of its own; around them what turns tokens into vectors and back."""
+        x = self._embedding() if self.op.vocab else self.g.tensor("x", self.tokens * self.sizes.hidden, self.dtype)
         for layer in range(self.op.layers):
-            x = self._gated(self._attention(x, f"{layer}"), f"{layer}")
-        return self.g.build(x)
+            x = self._attention(x, f"{layer}")
+            x = self._experts(x, f"{layer}") if self.sizes.experts else self._gated(x, f"{layer}")
+        return self.g.build(self._head(x) if self.op.vocab else x)
+
+    @property
+    def _vocab(self) -> int:
+        """Rows of this device's part of the embedding, and of the head."""
+        return -(-self.op.vocab // self.op.tp)
+
+    def _embedding(self) -> Value:
+        """Each device looks up what its part of the table has; the others' rows are zeros there."""
+        table = self.g.tensor("embedding_weight", self._vocab * self.sizes.hidden, self.dtype)
+        ids = self.g.tensor("ids", self.tokens, "int32")
+        op = Gather(rows=self.tokens, cols=self.sizes.hidden, of=self._vocab, dtype=self.dtype)
+        return self._shared_sum(self.g.call("aten::embedding", op, table, ids))
+
+    def _head(self, x: Value) -> Value:
+        """Logits of each sequence's last token."""
+        hidden, batch = self.sizes.hidden, self.op.batch
+        x = self._norm(x, "norm")
+        if self.new > 1:
+            last = self.g.tensor("last_tokens", batch, "int32")
+            op = Gather(rows=batch, cols=hidden, of=self.tokens, dtype=self.dtype)
+            x = self.g.call("aten::index_select", op, x, last)
+        logits = self._linear(x, "head", self._vocab, batch)
+        return logits if self.op.tp == 1 else self.g.all_gather("nccl:all_gather", logits, self.op.tp)
 
     def _attention(self, x: Value, layer: str) -> Value:
         op, sizes = self.op, self.sizes
@@ -142,21 +235,44 @@ class _Decoder:
         k = dataclasses.replace(qkv, size=size * self.kv_heads, offset=q.size)
         v = dataclasses.replace(k, offset=q.size + k.size)
         q = self._rotate(q)
-        cached = op.batch * op.seq * self.kv_heads * self.head_dim
-        if op.phase == "decode":
-            keys, values = (self.g.tensor(f"{layer}.{name}", cached, self.dtype) for name in ("keys", "values"))
-            # One token's keys go to the end of the cache; where they lie in it moves no byte.
-            at = cached - k.size
-            self._rotate(k, into=dataclasses.replace(keys, size=k.size, offset=at))
-            self._pointwise("copy", v, into=dataclasses.replace(values, size=v.size, offset=at))
+        lookup: tuple[Value, ...]
+        if op.page:
+            lookup = (*self._cached(self._rotate(k), v, layer), self.table)
         else:
-            keys, values = self._rotate(k), self._pointwise("copy", v)
+            lookup = self._together(k, v, layer)
         attention = Attention(
             batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, seq_q=self.new,
-            seq_k=op.seq, causal="1", dtype=self.dtype,
+            seq_k=op.seq, causal="1", page=op.page, dtype=self.dtype,
         ).with_defaults(self.dtype)  # fmt: skip
-        attended = self.g.call("aten::scaled_dot_product_attention", attention, q, keys, values)
+        label = "vllm:unified_attention" if op.page else "aten::scaled_dot_product_attention"
+        attended = self.g.call(label, attention, q, *lookup)
         return self._pointwise("add", self._shared_sum(self._linear(attended, f"{layer}.out", sizes.hidden)), x)
+
+    def _together(self, k: Value, v: Value, layer: str) -> tuple[Value, Value]:
+        """Keys and values of all tokens, those of each sequence together."""
+        op = self.op
+        if op.phase != "decode":
+            return self._rotate(k), self._pointwise("copy", v)
+        cached = op.batch * op.seq * self.kv_heads * self.head_dim
+        keys, values = (self.g.tensor(f"{layer}.{name}", cached, self.dtype) for name in ("keys", "values"))
+        # One token's keys go to the end of the cache; where they lie in it moves no byte.
+        at = cached - k.size
+        self._rotate(k, into=dataclasses.replace(keys, size=k.size, offset=at))
+        self._pointwise("copy", v, into=dataclasses.replace(values, size=v.size, offset=at))
+        return keys, values
+
+    def _cached(self, k: Value, v: Value, layer: str) -> tuple[Value, Value]:
+        """The cache in pages with the new tokens in it."""
+        op = self.op
+        write = KvWrite(
+            batch=op.batch, kv_heads=self.kv_heads, head_dim=self.head_dim, seq_q=self.new, seq_k=op.seq,
+            page=op.page, dtype=self.dtype,
+        )  # fmt: skip
+        size = op.batch * write.pages * op.page * self.kv_heads * self.head_dim
+        keys, values = (self.g.tensor(f"{layer}.{name}", size, self.dtype) for name in ("keys", "values"))
+        into = (keys, values)
+        self.g.calls("vllm:reshape_and_cache_flash", write, k, v, self.slots, *into, into=into)
+        return into
 
     def _gated(self, x: Value, layer: str) -> Value:
         both = self._linear(self._norm(x, f"{layer}.norm2"), f"{layer}.gate_up", 2 * self.ffn)
@@ -166,6 +282,22 @@ class _Decoder:
         else:
             active = self._pointwise("mul", self._pointwise("silu", gate), up)
         return self._pointwise("add", self._shared_sum(self._linear(active, f"{layer}.down", self.sizes.hidden)), x)
+
+    def _experts(self, x: Value, layer: str) -> Value:
+        """Experts in the place of the gated layer, each shared by the devices; all devices know the choice."""
+        sizes, dtype = self.sizes, self.dtype
+        normed = self._norm(x, f"{layer}.norm2")
+        logits = self._linear(normed, f"{layer}.router", sizes.experts)
+        op = Moe(
+            tokens=self.tokens, hidden=sizes.hidden, inter=sizes.ffn, topk=sizes.topk, experts=sizes.experts,
+            tp=self.op.tp, router="1", dtype=dtype,
+        )  # fmt: skip
+        weights = (
+            self.g.tensor(f"{layer}.{operand.name}_weight", math.prod(operand.shape), dtype)
+            for operand in op.operands[-2:]
+        )
+        mixed = self.g.call("vllm:fused_moe", op, normed, logits, *weights)
+        return self._pointwise("add", self._shared_sum(mixed), x)
 
     # ---- operators
 
@@ -179,10 +311,11 @@ class _Decoder:
         label = "vllm:all_reduce" if self.fused else "nccl:all_reduce"
         return x if self.op.tp == 1 else self.g.all_reduce(label, x, self.op.tp)
 
-    def _linear(self, x: Value, name: str, outputs: int) -> Value:
-        inputs = x.size // self.tokens
+    def _linear(self, x: Value, name: str, outputs: int, rows: int = 0) -> Value:
+        rows = rows or self.tokens
+        inputs = x.size // rows
         weight = self.g.tensor(f"{name}_weight", inputs * outputs, self.dtype)
-        op = Gemm(m=self.tokens, n=outputs, k=inputs, tb="T", dtype=self.dtype)
+        op = Gemm(m=rows, n=outputs, k=inputs, tb="T", dtype=self.dtype)
         return self.g.call("aten::mm", op.with_defaults(self.dtype), x, weight)
 
     def _rotate(self, x: Value, into: Value | None = None) -> Value:

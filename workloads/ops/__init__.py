@@ -14,6 +14,7 @@ from workloads.ops.collectives import AllGather, AllReduceGpus, AllToAll, Collec
 from workloads.ops.contractions import Conv2d, Matvec
 from workloads.ops.gemm import Gemm
 from workloads.ops.inference import Inference
+from workloads.ops.lookups import Gather, KvWrite
 from workloads.ops.moe import Moe
 from workloads.ops.movement import AllReduce, CopyH2D, Sum, Transpose
 from workloads.ops.network_file import NetworkFile, NetworkLayer, shipped_networks
@@ -22,9 +23,9 @@ from workloads.ops.rowwise import LayerNorm, LayerNormBackward, RmsNorm, RowOper
 
 __all__ = [
     "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllGather", "AllReduce", "AllReduceGpus", "AllToAll",
-    "Array", "Attention", "Collective", "Conv2d", "CopyH2D", "Gemm", "Inference", "LayerNorm", "LayerNormBackward",
-    "Matvec", "Moe", "NetworkFile", "NetworkLayer", "Operand", "Operator", "Pointwise", "ReduceScatter", "RmsNorm",
-    "RowOperator", "Softmax", "SoftmaxBackward", "Sum", "Transpose",
+    "Array", "Attention", "Collective", "Conv2d", "CopyH2D", "Gather", "Gemm", "Inference", "KvWrite", "LayerNorm",
+    "LayerNormBackward", "Matvec", "Moe", "NetworkFile", "NetworkLayer", "Operand", "Operator", "Pointwise",
+    "ReduceScatter", "RmsNorm", "RowOperator", "Softmax", "SoftmaxBackward", "Sum", "Transpose",
     "operator_class", "operator_words", "random_array", "shipped_networks", "short_words",
 ]  # fmt: skip
 

@@ -21,6 +21,12 @@ PAGE_SEED = 20
 """Of the places of pages."""
 
 
+def page_places(batch: int, pages: int) -> NDArray[np.int64]:
+    """Where the `pages` pages of each sequence lie in a cache: at random places, the same in each run."""
+    places = np.random.Generator(np.random.PCG64(PAGE_SEED)).permutation(batch * pages)
+    return places.reshape(batch, pages)
+
+
 @dataclass(frozen=True)
 class Attention(Operator):
     """O = softmax(Q K^T / sqrt(head_dim)) V for each batch and head.
@@ -101,8 +107,7 @@ class Attention(Operator):
     @functools.cached_property
     def page_table(self) -> NDArray[np.int64]:
         """Where the pages of each sequence lie in the cache: at random places, the same in each run."""
-        places = np.random.Generator(np.random.PCG64(PAGE_SEED)).permutation(self.batch * self.pages)
-        return places.reshape(self.batch, self.pages)
+        return page_places(self.batch, self.pages)
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` and `out` filled in."""

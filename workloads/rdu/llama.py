@@ -24,7 +24,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.rdu.program import Call, Carry, Counter, Index, Out, Output, Program, Read, Section, Tensor, Value
-from workloads.graphs.llama import MODELS, Llama
+from workloads.graphs.llama import Llama
 from workloads.ops import Attention
 from workloads.rdu.attention import LOWEST, AttentionConfig, attention_stages
 from workloads.rdu.select import check_dtype, pick
@@ -76,6 +76,7 @@ def build(op: Llama, spec: RduSpec, config: LlamaConfig) -> Program:
 def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, int]]:
     """Forms, the one that keeps most on chip first."""
     check_dtype(op, spec)
+    op.check_plain(spec.name)
     if op.tp > 1 and spec.link is None:
         raise InputError(f"llama tp={op.tp}: {spec.name} has no links to other devices; nearest: tp=1")
     new = 1 if op.phase == "decode" else op.seq
@@ -121,7 +122,7 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
 
 def layer_bytes(op: Llama) -> int:
     """Bytes of weights and cache of a layer on one device."""
-    m = MODELS[op.model]
+    m = op.sizes
     d = m.hidden // m.heads
     kv = max(1, m.kv_heads // op.tp)
     weights = m.hidden * ((2 * m.heads // op.tp + 2 * kv) * d + 3 * m.ffn // op.tp)
@@ -141,7 +142,7 @@ class Decoder:
     def __init__(self, op: Llama, spec: RduSpec, config: LlamaConfig) -> None:
         self.op, self.spec, self.config = op, spec, config
         self.dtype = str(op.dtype)
-        sizes = MODELS[op.model]
+        sizes = op.sizes
         self.hidden, self.head_dim = sizes.hidden, sizes.hidden // sizes.heads
         self.heads, self.kv_heads = sizes.heads // op.tp, max(1, sizes.kv_heads // op.tp)
         self.group = self.heads // self.kv_heads

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from arch.dtypes import round_to
 from sim.rdu.program import Program
-from workloads.graphs.llama import MODELS, Llama
+from workloads.graphs.llama import Llama
 from workloads.rdu.llama import EPSILON
 
 Array = NDArray[Any]
@@ -48,7 +48,7 @@ def result(op: Llama, given: Mapping[str, Array]) -> Array:
 
     Layers that are launched one by one have one set: their launches differ in addresses alone.
     """
-    sizes = MODELS[op.model]
+    sizes = op.sizes
     d = sizes.hidden // sizes.heads
     heads, kv = sizes.heads // op.tp, max(1, sizes.kv_heads // op.tp)
     x = np.asarray(given["x"][0], np.float64)
@@ -80,7 +80,7 @@ def expected(op: Llama, given: Mapping[str, Array]) -> dict[str, Array]:
 
 def _gradients(op: Llama, given: Mapping[str, Array]) -> dict[str, Array]:
     """The backward pass of one layer, step by step as it is derived by hand; gradients of weights by device."""
-    sizes = MODELS[op.model]
+    sizes = op.sizes
     d = sizes.hidden // sizes.heads
     extents = sizes.heads // op.tp, max(1, sizes.kv_heads // op.tp), d
     x, dy = (np.asarray(given[name][0], np.float64) for name in ("x", "dy"))

@@ -386,7 +386,7 @@ class GraphPlan:
     def _shown(self, entry: Done) -> Shown:
         """A step as a timeline shows it."""
         step = entry.planned
-        sends = step.summed.sends if step.summed else ()
+        sends = step.shared.sends if step.shared else ()
         return Shown(step.op, step.label, step.program.schedule if step.program else "", entry.results, sends)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.units import BYTES
-from sim.app.families.gpu_run import Planned, Work, summed
+from sim.app.families.gpu_run import Planned, Work, shared
 from sim.app.families.request import Request, one_of
 from sim.app.report.sections import bytes_text
 from sim.gpu.language import Program
 from workloads.graphs import Graph, GraphBuilder, GraphOperator, Step, Value
-from workloads.ops import AllReduce, CopyH2D, Operator
+from workloads.ops import AllGather, AllReduce, CopyH2D, Operator
 from workloads.registry import build
 
 FORMS = {
@@ -41,7 +41,9 @@ class PlannedGraph:
         """What a report calls the schedule."""
         steps = self.work.steps
         kernels = sum(len(step.kernels) for step in steps)
-        return f"{self.form}: {len(steps)} operators, {kernels} kernels and copies"
+        devices = self.graph.devices
+        together = f" on each of {devices} devices" if devices > 1 else ""
+        return f"{self.form}: {len(steps)} operators, {kernels} kernels and copies{together}"
 
 
 Pick = Callable[[Operator], tuple[Any, int]]
@@ -69,8 +71,8 @@ def graph_listing(request: Request, spec: GpuSpec, pick: Pick) -> str:
     lines = [f"graph {graph} on {spec.name}, {planned.form}: {len(graph.steps)} operators"]
     for step, entry in zip(graph.steps, planned.work.steps, strict=True):
         schedule = entry.program.schedule if entry.program else "copy over PCIe"
-        if entry.summed:
-            schedule = entry.summed.algorithm
+        if entry.shared:
+            schedule = entry.shared.algorithm
         lines.append(f"  {step.label}: {step.op} ({schedule})")
         lines.append(f"    {place(step.operands) or 'host'} -> {place(step.results)}")
     return "\n".join(lines) + "\n"
@@ -113,9 +115,10 @@ def _planned(
     graph: Graph, step: Step, spec: GpuSpec, addresses: dict[str, int], end: int, pick: Pick, library: str
 ) -> Planned:
     """A step with its program; scratch begins at `end`. library: whose kernels sum over devices."""
-    if isinstance(step.op, CopyH2D | AllReduce):
-        sums = summed(step.op, spec, library) if isinstance(step.op, AllReduce) else None
-        return Planned(step.op, None, {}, label=step.label, summed=sums)
+    if isinstance(step.op, CopyH2D):
+        return Planned(step.op, None, {}, label=step.label)
+    if isinstance(step.op, AllReduce | AllGather):
+        return Planned(step.op, None, {}, label=step.label, shared=shared(step.op, spec, library))
     config, estimate_ps = pick(step.op)
     program = build(step.op, spec, config)
     placed, step_end = _place(step, program, addresses, end)

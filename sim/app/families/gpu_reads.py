@@ -17,7 +17,6 @@ from sim.gpu.language import Op, walk
 from sim.gpu.language.ops import CP_ASYNC, Action, Unit
 from sim.gpu.lower.instructions import instruction, mixed_instruction
 from sim.link.nccl import path_between
-from workloads.ops import AllReduce
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,8 @@ def took_part(work: Work, spec: GpuSpec, conditions: Conditions, scope: str) -> 
         clusters=any(kernel.cluster_size > 1 for kernel in kernels),
         mbarriers=any(kernel.barriers for kernel in kernels),
         copies=any(step.copy for step in work.steps),
-        collectives=any(isinstance(step.op, AllReduce) for step in work.steps),
-        over_pcie=any(
-            isinstance(step.op, AllReduce) and not path_between(spec, step.op.devices).nvlink for step in work.steps
-        ),
+        collectives=any(step.shared for step in work.steps),
+        over_pcie=any(step.shared and not path_between(spec, step.shared.devices).nvlink for step in work.steps),
         host=scope != "kernel",
         regulated=conditions.clock != "locked",
         data=conditions.data,

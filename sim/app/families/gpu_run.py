@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
@@ -34,7 +34,7 @@ from sim.link.library import Plan
 from sim.link.library import run as run_library
 from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
-from workloads.ops import AllReduce, CopyH2D, Operator
+from workloads.ops import AllGather, AllReduce, CopyH2D, Operator
 
 SETTLED_PS = 40 * PowerRegulator.WINDOW_PS
 """Work that is longer meets its sustained clock on its own; shorter work is repeated first."""
@@ -52,9 +52,14 @@ _WINDOWS_A_STEP = 8
 """Windows of the regulator between two turns of the host model."""
 
 
-class Summed(NamedTuple):
-    """A sum over devices. time_ps: behind its launch. sent_bytes: by one device. sends: messages from its start on."""
+Kind = Literal["all_reduce", "all_gather"]
+"""Collectives of graphs."""
 
+
+class Shared(NamedTuple):
+    """A collective. time_ps: behind its launch. sent_bytes: by one device. sends: messages from its start on."""
+
+    kind: Kind
     devices: int
     time_ps: int
     sent_bytes: int
@@ -62,46 +67,46 @@ class Summed(NamedTuple):
     sends: tuple[Send, ...]
 
 
-def summed(op: AllReduce, spec: GpuSpec, library: str) -> Summed:
-    """An all-reduce as a library runs it within a node; beyond one, messages over links and network alone.
+def shared(op: AllReduce | AllGather, spec: GpuSpec, library: str) -> Shared:
+    """A collective as a library runs it within a node; beyond one, messages over links and network alone.
 
     library: one of `sim.app.families.gpu_collective.SCHEDULES`. InputError for more devices than the machine can have.
     """
-    if op.devices > nccl.MOST_DEVICES:
+    kind: Kind = "all_reduce" if isinstance(op, AllReduce) else "all_gather"
+    devices, size = (op.devices, op.bytes) if isinstance(op, AllReduce) else (op.gpus, op.size_bytes)
+    if devices > nccl.MOST_DEVICES:
         if spec.node is None:
             most = nccl.MOST_DEVICES
-            raise InputError(
-                f"devices={op.devices}: {spec.name} has no network beyond a node of {most}; nearest: {most}"
-            )
-        outcome = fastest(fabric_of(spec, op.devices), "all_reduce", op.bytes)
-        return Summed(op.devices, outcome.time_ps, outcome.sent_bytes // op.devices, outcome.algorithm, outcome.sends)
-    made = None if library == "nccl" else custom.plan(spec, library, op.devices, op.bytes)
+            raise InputError(f"devices={devices}: {spec.name} has no network beyond a node of {most}; nearest: {most}")
+        outcome = fastest(fabric_of(spec, devices), kind, size)
+        return Shared(kind, devices, outcome.time_ps, outcome.sent_bytes // devices, outcome.algorithm, outcome.sends)
+    made = custom.plan(spec, library, devices, size) if library != "nccl" and kind == "all_reduce" else None
     if made is None:
-        ways = nccl.estimates(spec, "all_reduce", op.devices, op.bytes)
+        ways = nccl.estimates(spec, kind, devices, size)
         way = next(way for way in ways if way.algorithm != "tree")
-        made = nccl.plan(spec, "all_reduce", op.devices, op.bytes, way.algorithm, way.protocol)
+        made = nccl.plan(spec, kind, devices, size, way.algorithm, way.protocol)
         library = "nccl"
-    return _ended(made, library)
+    return _ended(made, kind, library)
 
 
 @cache
-def _ended(made: Plan, library: str) -> Summed:
+def _ended(made: Plan, kind: Kind, library: str) -> Shared:
     ended = run_library(made)
     algorithm = f"{library} {made.algorithm} {made.wire.protocol}"
-    return Summed(made.devices, ended.time_ps, ended.sent_bytes, algorithm, ended.sends)
+    return Shared(kind, made.devices, ended.time_ps, ended.sent_bytes, algorithm, ended.sends)
 
 
 @dataclass(frozen=True)
 class Planned:
     """A step before it runs. program: None of a copy and of a collective. addresses: of the program's tensors.
-    estimate_ps: rough time. label: what a profile calls it; empty of an operator alone. summed: a sum over devices."""
+    estimate_ps: rough time. label: what a profile calls it; empty of an operator alone. shared: of a collective."""
 
     op: Operator
     program: Program | None
     addresses: Mapping[str, int]
     estimate_ps: int = 0
     label: str = ""
-    summed: Summed | None = None
+    shared: Shared | None = None
 
     @property
     def kernels(self) -> Sequence[GpuKernel | None]:
@@ -324,8 +329,8 @@ class _StreamRun:
 
     def _entry(self, step: Planned) -> Done:
         """A step that is to run; of what moves beside kernels all is known."""
-        if step.summed:
-            return Done(step, self.spec.launch.kernel_ps + step.summed.time_ps)
+        if step.shared:
+            return Done(step, self.spec.launch.kernel_ps + step.shared.time_ps)
         return Done(step, step.copy.duration_ps(self.spec) if step.copy else 0)
 
     def calls(self) -> list[_Issued]:
@@ -340,11 +345,11 @@ class _StreamRun:
 
     def _commands(self, entry: Done, number: int, before: int) -> list[HostKernel | Copy]:
         step = entry.planned
-        if done := step.summed:
+        if done := step.shared:
             name = f"{step.label}: {done.algorithm} over {done.devices}"
             record = collective_record(name, done.algorithm, done.sent_bytes, entry.moved_ps, self.spec)
             entry.records.append(record)
-            return [HostKernel("all_reduce", (entry.moved_ps,))]
+            return [HostKernel(done.kind, (entry.moved_ps,))]
         if copy := step.copy:
             entry.records.append(copy_record(step.label, copy, entry.moved_ps, self.spec))
             return [copy]

@@ -18,7 +18,7 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.pipes import BACKLOG
 from workloads.gpu.conv.winograd import Geometry
 from workloads.gpu.select import choose
-from workloads.ops import FUNCTIONS, Attention, Conv2d, Gemm, Moe, Operator
+from workloads.ops import FUNCTIONS, Attention, Conv2d, Gather, Gemm, KvWrite, Moe, Operator
 from workloads.parse import parse
 from workloads.registry import operators, schedules
 
@@ -142,6 +142,22 @@ def moe(draw: Draw) -> tuple[str, str]:
     )
 
 
+def lookup(draw: Draw, op: str) -> tuple[str, str]:
+    machine = draw(st.sampled_from([A100, H100, V100, T4]))
+    if op == "gather":
+        dtype = draw(st.sampled_from(FLOATS))
+        return machine, (
+            f"gather rows={draw(st.integers(1, 60))} cols={draw(st.integers(1, 3000))} of={draw(st.integers(1, 90))} "
+            f"dtype={dtype}"
+        )
+    new = draw(st.integers(1, 20))
+    return machine, (
+        f"kv_write batch={draw(st.integers(1, 4))} seq_q={new} seq_k={new + draw(st.integers(0, 50))} "
+        f"kv_heads={draw(st.integers(1, 9))} head_dim={8 * draw(st.integers(1, 16))} page={draw(st.integers(1, 64))} "
+        "dtype=fp16"
+    )
+
+
 def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
     """Machine and text of a random problem that the schedule takes."""
     if op == "gemm":
@@ -152,16 +168,24 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
         return conv2d(draw, kind)
     if op == "moe":
         return moe(draw)
+    if op in ("gather", "kv_write"):
+        return lookup(draw, op)
     return pointwise(draw) if op == "pointwise" else rowwise(draw, op, kind)
 
 
 def reads_everything(op: Operator) -> bool:
     """Whether no mask, no stride and no choice of experts spares a part of the operands."""
-    if isinstance(op, Moe):
+    if isinstance(op, Moe | Gather | KvWrite):
         return False
     if isinstance(op, Conv2d):
         return op.stride == 1
     return not isinstance(op, Attention) or (op.causal == "0" and not op.window)
+
+
+def written_bytes(op: Operator) -> int:
+    """Bytes that an operator stores: of caches only what is new."""
+    results = op.operands[:2] if isinstance(op, KvWrite) else op.results
+    return sum(result.size_bytes for result in results)
 
 
 @pytest.mark.parametrize(("word", "kind"), EVERY, ids=[f"{op} {kind}" for op, kind in EVERY])
@@ -196,7 +220,7 @@ def test_work_is_conserved_accounts_add_up_and_no_roof_is_beaten(word: str, kind
         beside = counted["macs"] - op.batch * (math.prod(padded) + added)
         # Each weight of few bits is shifted to zero and multiplied by its scale.
         assert beside >= 2 * padded[1] * padded[2] if kind == "marlin" else beside == 0
-    assert counted["l2_write_bytes"] >= sum(result.size_bytes for result in op.results)
+    assert counted["l2_write_bytes"] >= written_bytes(op)
     if reads_everything(op):
         assert counted["dram_read_bytes"] >= sum(operand.size_bytes for operand in op.operands)
 

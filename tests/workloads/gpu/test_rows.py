@@ -56,6 +56,10 @@ CHECKED = (
     ("transpose rows=100 cols=70 dtype=bf16", A100, "auto"),
     ("transpose rows=101 cols=71 dtype=fp64", "v100-sxm2", "auto"),
     ("transpose rows=301 cols=200 dtype=int8", "t4", "tile warps 4 pad 0"),
+    ("gather rows=40 cols=3000 of=50 dtype=bf16", "h100-sxm", "auto"),
+    ("gather rows=9 cols=301 of=70 dtype=fp32", "t4", "torch"),
+    ("kv_write batch=3 seq_q=5 seq_k=40 kv_heads=3 head_dim=96 page=16 dtype=bf16", A100, "auto"),
+    ("kv_write batch=2 kv_heads=9 head_dim=128 head_dim_v=64 page=7 dtype=fp16", "v100-sxm2", "vllm"),
 )
 
 

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from workloads.graphs import Graph, GraphBuilder, GraphOperator, Value
 from workloads.graphs.memory import Arena
-from workloads.ops import CopyH2D, Gemm, Pointwise
+from workloads.ops import CopyH2D, Gemm, KvWrite, Moe, Pointwise
+from workloads.ops.attention import page_places
 from workloads.parse import parse
 
 TINY = "bert_layer batch=2 seq=4 hidden=8 heads=2 ffn=16 dtype=fp64"
@@ -43,7 +45,8 @@ def graph_of(text: str, fused: bool) -> Graph:
 
 def random_inputs(graph: Graph) -> dict[str, np.ndarray]:
     random = np.random.default_rng(1)
-    return {name: random.normal(size=graph.sizes_bytes[name] // 8) / 3 for name in graph.inputs}
+    widths = {value.buffer: DTYPE_BYTES[value.dtype] for step in graph.steps for value in step.operands}
+    return {name: random.normal(size=graph.sizes_bytes[name] // widths[name]) / 3 for name in graph.inputs}
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -95,6 +98,94 @@ def test_a_llama_layer(phase: str, fused: bool) -> None:
     products = sum(step.op.macs for step in graph.steps if step.op.word == "gemm")
     assert products == 2 * new * weights
     assert len(graph.steps) == 2 * (13 if fused else 20)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_cache_in_pages_changes_where_keys_lie_not_what_is_computed(phase: str, fused: bool) -> None:
+    text = f"llama phase={phase} batch=2 seq=6 hidden=16 heads=4 kv_heads=2 head_dim=8 intermediate=12"
+    plain, paged = (graph_of(f"{text} page={page}", fused) for page in (0, 4))
+    inputs = random_inputs(paged)
+    (write,) = (step.op for step in paged.steps if step.op.word == "kv_write")
+    assert isinstance(write, KvWrite)
+    together = dict(inputs)
+    if phase == "decode":
+        # What the plain graph writes behind the cache is the last token of each sequence only for one sequence.
+        text = text.replace("batch=2", "batch=1")
+        plain, paged = (graph_of(f"{text} page={page}", fused) for page in (0, 4))
+        inputs = random_inputs(paged)
+        places = page_places(1, 2)[0]
+        together = dict(inputs)
+        for name in ("0.keys", "0.values"):
+            together[name] = inputs[name].reshape(2, 4, -1)[places].reshape(8, -1)[:6].ravel()
+    left, right = evaluate(plain, together), evaluate(paged, inputs)
+    np.testing.assert_allclose(left[plain.outputs[0]], right[paged.outputs[0]], rtol=1e-9, atol=1e-12)
+
+
+def test_a_whole_model_ends_with_the_logits_of_last_tokens() -> None:
+    text = "llama batch=3 seq=4 hidden=16 heads=2 kv_heads=2 intermediate=8 layers=2 vocab=11"
+    graph = graph_of(text, fused=False)
+    words = [step.op.word for step in graph.steps]
+    assert words[0] == "gather"
+    assert words[-3:] == ["rmsnorm", "gather", "gemm"]
+    memory = evaluate(graph, random_inputs(graph))
+    assert memory[graph.outputs[0]].size == 3 * 11
+    # The head reads the rows that the look-up before it has picked, of the last layer's normed result.
+    norm, pick, head = graph.steps[-3:]
+    rows = memory[norm.results[0].buffer].reshape(12, 16)[pick.op.index]  # type: ignore[attr-defined]
+    weight = memory[head.operands[1].buffer].reshape(11, 16)
+    np.testing.assert_allclose(memory[graph.outputs[0]].reshape(3, 11), rows @ weight.T)
+    # Decoding has no other tokens than the last ones.
+    assert "gather" not in [step.op.word for step in graph_of(f"{text} phase=decode", fused=False).steps[1:]]
+
+
+def test_devices_share_embedding_and_head() -> None:
+    graph = graph_of("llama batch=2 seq=64 phase=decode vocab=1001 tp=4", fused=False)
+    assert graph.devices == 4
+    assert graph_of("llama batch=2 seq=64", fused=False).devices == 1
+    words = [step.op.word for step in graph.steps]
+    assert words[:2] == ["gather", "allreduce"]
+    assert words[-2:] == ["gemm", "all_gather"]
+    assert words.count("allreduce") == 3
+    # Rows of both tables are shared out, the last device's padded.
+    (head,) = (step for step in graph.steps if step.results[0] == graph.steps[-1].operands[0])
+    assert head.op.n == 251  # type: ignore[attr-defined]
+    assert graph.steps[-1].results[0].size == 4 * 2 * 251
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_layer_of_experts_by_hand(fused: bool) -> None:
+    graph = graph_of("llama seq=6 hidden=16 heads=2 intermediate=8 kv_heads=1 experts=4 topk=2", fused)
+    (step,) = (step for step in graph.steps if step.op.word == "moe")
+    moe = step.op
+    assert isinstance(moe, Moe)
+    assert (moe.tokens, moe.hidden, moe.inter, moe.experts, moe.topk) == (6, 16, 8, 4, 2)
+    memory = evaluate(graph, random_inputs(graph))
+    x, logits, w1, w2 = (memory[value.buffer] for value in step.operands)
+    expected = moe.references(x.reshape(6, 16), logits.reshape(6, 4), w1.reshape(4, 16, 16), w2.reshape(4, 16, 8))[0]
+    np.testing.assert_allclose(memory[step.results[0].buffer].reshape(6, 16), expected)
+    router = next(other for other in graph.steps if other.results[0] == step.operands[1])
+    np.testing.assert_allclose(
+        logits.reshape(6, 4), x.reshape(6, 16) @ memory[router.operands[1].buffer].reshape(4, 16).T
+    )
+
+
+def test_sizes_of_ones_own_stand_in_the_place_of_the_models() -> None:
+    ours = parse("llama model=tiny hidden=4096 heads=32 kv_heads=8 intermediate=14336 layers=100").with_defaults("bf16")
+    theirs = parse("llama model=llama3-8b").with_defaults("bf16")
+    assert ours.flops == 100 * theirs.flops
+    assert parse("llama model=mixtral-8x7b").sizes.topk == 2  # type: ignore[attr-defined]
+    for text, message in (
+        (
+            "llama hidden=100 heads=32",
+            "heads=32: must divide hidden=100 where head_dim is not given; nearest below: 25",
+        ),
+        ("llama kv_heads=5", "kv_heads=5: must divide heads=32; nearest below: 4"),
+        ("llama topk=2", "topk=2: llama3-8b has no experts; nearest: experts=8"),
+        ("llama experts=2 topk=3", "topk=3: at most experts=2"),
+    ):
+        with pytest.raises(InputError, match=message):
+            parse(text)
 
 
 def test_a_model_is_shared_evenly_or_not_at_all() -> None:

@@ -7,10 +7,34 @@ before values.
 
 from __future__ import annotations
 
-from sim.gpu.language import CTA_X, WARP, GlobalTensor, Kernel, KernelBuilder, RegisterTile, RoleBuilder, Table, as_expr
+from dataclasses import dataclass
+from typing import ClassVar
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.gpu import GpuSpec
+from sim.gpu.language import (
+    CTA_X,
+    WARP,
+    Expr,
+    GlobalTensor,
+    Kernel,
+    KernelBuilder,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    Table,
+    View,
+    as_expr,
+)
 from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import AttentionProblem
+from workloads.gpu.figures import PS_PER_S, figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
+from workloads.gpu.pointwise import lanes
+from workloads.gpu.select import Choice
+from workloads.ops import KvWrite
+from workloads.registry import register
 
 MOST_WARPS = 16
 WARP_ELEMENTS = 256
@@ -21,23 +45,86 @@ aiconfigurator_vllm_paged_prefill, A100, fitted half."""
 CODE_BYTES = 600 * overhead.INSTRUCTION_BYTES
 
 
+@dataclass(frozen=True)
+class CacheWriteConfig:
+    """The published kernel: nothing about it is chosen."""
+
+    schedule: ClassVar[str] = "vllm"
+
+    def __str__(self) -> str:
+        return self.schedule
+
+
+@register("kv_write", "gpu", "auto")
+def choose(op: KvWrite, spec: GpuSpec, schedule: str = "auto") -> Choice:
+    """The one kernel. InputError for elements and heads of which no whole vectors are copied."""
+    if schedule not in ("auto", CacheWriteConfig.schedule):
+        raise InputError(f"schedule={schedule}: kv_write has {CacheWriteConfig.schedule}")
+    if DTYPE_BYTES[op.chosen_dtype] != 2:
+        raise InputError(f"kv_write dtype={op.chosen_dtype}: the kernel copies elements of 2 B; nearest: dtype=bf16")
+    for key, size in (("head_dim", op.head_dim), ("head_dim_v", op.head_dim_v or op.head_dim)):
+        if size % 8 or size > WARP_ELEMENTS:
+            nearest = min(WARP_ELEMENTS, max(8, size // 8 * 8))
+            raise InputError(f"kv_write {key}={size}: a multiple of 8, {WARP_ELEMENTS} at most; nearest: {nearest}")
+    f, config = figures(spec), CacheWriteConfig()
+    cycles = f.start + 4 * f.load_latency + transfer(op.operand_bytes, f.dram_rate)
+    return Choice(config, [(config, f.fixed_ps + cycles * PS_PER_S // f.clock_hz)])
+
+
+@register("kv_write", "gpu", "vllm")
+def build(op: KvWrite, spec: GpuSpec, config: CacheWriteConfig) -> Program:
+    """The program of `op`. Its table of slots is read by the kernel; which they are is known when it is written."""
+    tensors = {
+        operand.name: lanes.tensor(operand, "output" if operand.name in "kv" else "input") for operand in op.operands
+    }
+    batch, token = CTA_X // op.seq_q, CTA_X % op.seq_q
+    slot = Table(tuple(int(place) for place in op.slots.flat), CTA_X)
+    k = _kernel(
+        op.batch * op.seq_q,
+        _warps(op.kv_heads, op.head_dim),
+        ((tensors["k_new"], tensors["k"]), (tensors["v_new"], tensors["v"])),
+        (batch, token),
+        tensors["slots"][batch, token],
+        (slot // op.page, slot % op.page),
+    )
+    return Program(str(op), tuple(tensors.values()), (k,), str(config), {"config": config})
+
+
 def kernel(p: AttentionProblem) -> Kernel:
     """Writes `p.new` to the places in K and V that the table of pages gives them."""
     op = p.op
-    width = min(op.key_heads * op.head_dim, 32 * MOST_WARPS)
-    warps = ceil_div(width, 32)
-    k = KernelBuilder("reshape_and_cache", (op.batch * op.queries, 1, 1), code_bytes=CODE_BYTES)
     batch, token = CTA_X // op.queries, CTA_X % op.queries
     position = token + (op.keys - op.queries)
     index = batch * op.pages + position // op.page
     page = Table(tuple(int(place) for place in op.page_table.flat), as_expr(index))
     assert p.table is not None
+    return _kernel(
+        op.batch * op.queries,
+        _warps(op.key_heads, op.head_dim),
+        tuple(zip(p.new, (p.k, p.v), strict=True)),
+        (batch, token),
+        p.table[batch, position // op.page],
+        (page, position % op.page),
+    )
+
+
+def _warps(heads: int, head_dim: int) -> int:
+    """Of a CTA: a thread for each element of a token's keys."""
+    return ceil_div(min(heads * head_dim, 32 * MOST_WARPS), 32)
+
+
+def _kernel(
+    tokens: int, warps: int, copies: tuple[tuple[GlobalTensor, GlobalTensor], ...], source: tuple[Expr, Expr],
+    slot: View, target: tuple[Expr, Expr],
+) -> Kernel:  # fmt: skip
+    """A CTA a token. copies: new tensors and their caches. source: sequence and token. slot: what says where it goes.
+    target: page and row of that."""
+    k = KernelBuilder("reshape_and_cache", (tokens, 1, 1), code_bytes=CODE_BYTES)
     with k.role("warps", warps, 40) as r:
-        slot = p.table[batch, position // op.page]
         r.op("ldg", 1, srcs=(slot,), into="slot", vector_bytes=4)
         r.run(overhead.ALU, SLOT.alu, dtype="int32", mix=overhead.mix(imad=SLOT.imad), after=("slot",))
-        for new, cache in zip(p.new, (p.k, p.v), strict=True):
-            _copy(r, new, cache, warps, (batch, token), (page, position % op.page))
+        for new, cache in copies:
+            _copy(r, new, cache, warps, source, target)
     return k.build()
 
 
