@@ -90,7 +90,7 @@ class Sm(Group):
         description="instructions that an SM holds without going to the L2: a kernel that is still there is not fetched"
     )
     register_conflict_cycles: MeanCycles = Field(
-        description="cycles that a sub-core's tensor core loses for a vector instruction: both use the register file"
+        description="cycles that mma.sync loses for a vector instruction beside it: both read the register file"
     )
     wgmma_in_flight: Count | None = Field(
         default=None, description="Hopper: wgmma of one warp that a tensor core holds; the next one waits to issue"

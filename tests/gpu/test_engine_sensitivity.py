@@ -238,7 +238,8 @@ def test_another_warps_store_finds_room_between_the_loads_of_a_stream(ampere: Gp
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_vector_instruction_takes_the_register_file_from_the_tensor_core(asynchronous: bool) -> None:
-    """Beside warps that keep the tensor cores busy, each of 40 x 60 exponentials on registers costs them one cycle."""
+    """Beside warps that keep the tensor cores busy, each of 40 x 60 exponentials on registers costs mma.sync one cycle,
+    and wgmma, whose operands lie in shared memory, nothing."""
     hopper = load_arch("h100-sxm", ["sm.register_conflict=1 cycle"])
     conflict = hopper.sm.register_conflict_cycles
 
@@ -262,4 +263,4 @@ def test_a_vector_instruction_takes_the_register_file_from_the_tensor_core(async
         return Program("beside", (), (builder.build(),), "test")
 
     none, some = (cycles(run(hopper, kernel(vector))) for vector in (0, 1))
-    assert some - none == pytest.approx(40 * 60 * conflict, rel=0.08)
+    assert some - none == pytest.approx(0 if asynchronous else 40 * 60 * conflict, rel=0.08)

@@ -1,4 +1,4 @@
-"""Tensor cores: wgmma in flight, complete by groups, and the register file that vector instructions share with them.
+"""Tensor cores: wgmma in flight, complete by groups; the register file, which vector instructions take from mma.sync.
 
 mma.sync is a run on the tensor pipe (`sim.gpu.engine.issue`). wgmma is asynchronous: a tensor core holds some of a warp
 and alternates between the warps that have some.
@@ -201,7 +201,6 @@ def book_wgmma(st, code, w, s, sm, t, pc, at):
     n = code[pc, Col.COUNT]
     work = n * code[pc, Col.INTERVAL]
     free = max(t, sub_cores[s, SubCore.PIPE_FREE + Pipe.TENSOR])
-    work += registers_taken(sub_cores, s, free, work)
     if sub_cores[s, TensorCore.WARPS_IN_FLIGHT] == 0:
         sub_cores[s, TensorCore.GIVEN_UNTIL] = free
     if warps[w, TensorWarp.LEFT] == 0:
@@ -283,16 +282,13 @@ def wait_all(st, w, s, t):
 
 @inner(inline=True)
 def take_registers(st, s, t, duration, taken):
-    """Instructions on vector registers, issued within [t, t + duration), keep the tensor core from the register file
-    for `taken` ticks: what it has in hand ends later, what it is given before they end takes longer."""
+    """Instructions on vector registers, issued within [t, t + duration), keep mma.sync from the register file for
+    `taken` ticks: what the tensor core has in hand ends later, what it is given before they end takes longer."""
     subs = st.sub_cores
     free = subs[s, SubCore.PIPE_FREE + Pipe.TENSOR]
     if free > t:
         lost = taken if t + duration <= free else taken * (free - t) // duration
         subs[s, SubCore.PIPE_FREE + Pipe.TENSOR] = free + lost
-        if subs[s, TensorCore.WARPS_IN_FLIGHT] > 0:
-            serve(st.warps, subs, st.log, s, t)
-            subs[s, TensorCore.GIVEN_UNTIL] += lost
     end = t + duration
     if subs[s, RegisterFile.BUSY_UNTIL] > t:
         taken += (subs[s, RegisterFile.BUSY_UNTIL] - t) * subs[s, RegisterFile.SHARE] >> 8

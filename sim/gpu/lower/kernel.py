@@ -19,6 +19,7 @@ from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
 from sim.gpu.language import Assign, Const, Expr, Kernel, Loop, Op, RegisterTile, Role, Statement, View
 from sim.gpu.language.ops import THREAD_MACS, Action, Space, Unit
+from sim.gpu.language.program import walk
 from sim.gpu.lower.boxes import box_row
 from sim.gpu.lower.expressions import Expressions, given_variables
 from sim.gpu.lower.instructions import SharedAccess, instruction, mixed_instruction, shared_access
@@ -73,6 +74,7 @@ class _Lowering:
         self.expressions = Expressions()
         self.boxes: list[list[int]] = []
         self.op_number = 0
+        self.multiplies = any(op.opcode == "mma" for role in kernel.roles for op in walk(role.body))
         self.first_barrier: dict[str, int] = {}
         n = 0
         for barrier in kernel.barriers:
@@ -201,13 +203,15 @@ class _Lowering:
         return columns
 
     def _registers(self, op: Op, accesses: int) -> int:
-        """Ticks for which `accesses` of whole registers keep the tensor core from the register file.
+        """Ticks for which `accesses` of whole registers keep mma.sync from the register file, where all of its operands
+        lie; wgmma, which has them in shared memory, loses nothing that could be seen.
 
         An op that names no register tile is address arithmetic, of which kernels for tensor cores have most in the
         uniform datapath, with registers of its own.
         """
         named = any(view.buffer.space is Space.REGISTERS for view in op.views)
-        return accesses * cycles_to_ticks(self.spec.sm.register_conflict_cycles) if named else 0
+        shares = named and self.multiplies
+        return accesses * cycles_to_ticks(self.spec.sm.register_conflict_cycles) if shares else 0
 
     def _operand(self, op: Op, space: Space) -> View:
         for view in op.views:
