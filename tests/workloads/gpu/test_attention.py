@@ -79,6 +79,7 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(200, causal="1"), Flash3Config(192, 128, pingpong=False, tma=False, specialized=False)),
     (attention(70, 160, heads=2, head_dim=96, causal="1"), Flash3Config(192, 144)),
     (attention(70, 130, head_dim=96, dtype="fp8"), Flash3Config(192, 128)),
+    (attention(200, heads=2, causal="1"), Flash3Config(128, 64, longest_first=False)),
 ]
 TRITON: list[tuple[Attention, FlashTritonConfig]] = [
     (attention(256, 384, heads=2), FlashTritonConfig(128, 64, 4, 4)),
@@ -315,6 +316,32 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
         choose(op, machines["a100-sxm4-80gb"], "flash3")
     with pytest.raises(InputError, match=r"head_dim=100: kernels have .* nearest: 96"):
         choose(attention(64, head_dim=100), machines["h100-sxm"])
+
+
+def test_the_first_release_of_flash3_has_tiles_and_an_order_of_its_own(machines: dict[str, GpuSpec]) -> None:
+    spec = machines["h100-sxm"]
+
+    def chosen(head_dim: int, **keys: Any) -> str:
+        return str(choose(attention(512, head_dim=head_dim, **keys), spec, "flash3-2024").config)
+
+    assert chosen(64) == "flash3 192x128 stages 2 pingpong overlap in-order"
+    assert chosen(128) == "flash3 128x176 cluster 2 stages 2 pingpong overlap in-order"
+    assert chosen(128, causal="1") == "flash3 128x128 stages 2 pingpong overlap in-order"
+    assert chosen(256) == "flash3 128x80 cluster 2 stages 2 overlap in-order"
+    assert str(choose(attention(512), spec, chosen(64)).config) == chosen(64)
+    for refused in (attention(512, head_dim=192), attention(512, window=64), attention(512, dtype="fp8")):
+        with pytest.raises(InputError, match=r"the first release has .* nearest: flash3"):
+            choose(refused, spec, "flash3-2024")
+
+
+def test_tiles_in_order_leave_the_longest_for_the_end(machines: dict[str, GpuSpec]) -> None:
+    """Two SMs, causal tiles of one, two and three blocks of keys: in order one SM has the first and the last."""
+    op = attention(384, causal="1")
+    text = "flash3 128x128 stages 2 pingpong overlap"
+    longest_first, in_order = (
+        simulate(op, machines["two SMs"], schedule=text + order).cycles for order in ("", " in-order")
+    )
+    assert in_order > 1.05 * longest_first
 
 
 #: Instructions of a consumer's warp and block of keys, from the published kernels' machine code (0251105a, nvcc 13).

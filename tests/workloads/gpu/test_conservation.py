@@ -47,6 +47,7 @@ DECODING = {
     "decode": ("flash3",),
     "decode-varlen": ("decode", "flash2", "flash3-varlen"),
     "flash2-varlen": ("decode", "flash2"),
+    "flash3-2024": ("flash3",),
 }
 """Kernels that a library has for what a schedule names."""
 SCALED = ("vllm", "deepgemm")
@@ -86,9 +87,10 @@ def attention(draw: Draw, kind: str) -> tuple[str, str]:
     head_dim = draw(st.sampled_from([64, 128, 256] if kind not in ("unfused", "flash2-triton") else [64, 128]))
     if kind == "flash2-triton":  # the tutorial's kernel knows whole blocks and square problems
         queries = keys = 128 * draw(st.integers(1, 3))
-    if kind in ("unfused", "flash2-triton"):
+    if kind in ("unfused", "flash2-triton", "flash3-2024"):
         window, queries = 0, min(queries, keys)
-    machine = H100 if kind in ("flash3", "flash3-varlen", "flash2-triton") else draw(st.sampled_from([A100, H100]))
+    hopper = kind in ("flash3", "flash3-2024", "flash3-varlen", "flash2-triton")
+    machine = H100 if hopper else draw(st.sampled_from([A100, H100]))
     return machine, (
         f"attention batch=1 heads=2 kv_heads={kv_heads} seq_q={queries} seq_k={keys} head_dim={head_dim} "
         f"causal={causal} window={window} dtype={draw(st.sampled_from(dtypes))}"

@@ -38,7 +38,7 @@ BEST = ("auto", "vendor", "cudnn")
 VARLEN = ("decode-varlen", "flash2-varlen", "flash3-varlen")
 """What FlashAttention's interface for sequences of different lengths runs: of the newest version that the machine can,
 of FlashAttention-2, and of 3."""
-KINDS = (*SCHEDULES, *VARLEN, "flash2-triton")
+KINDS = (*SCHEDULES, *VARLEN, "flash2-triton", flash3.FIRST_RELEASE)
 
 
 @register("attention", "gpu", "auto")
@@ -91,6 +91,8 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
         return flash3.default_config(p) if whole else parts
     if kind == "flash2-triton":
         return flash_triton.default_config(p)
+    if kind == flash3.FIRST_RELEASE:
+        return flash3.first_release(p)
     return flash3.default_config(p) if kind == "flash3" else flash2.default_config(p, spec)
 
 
@@ -185,6 +187,7 @@ _FLAGS = {
     "cp.async": ("tma", False),
     "mma": ("wgmma", False),
     "unspecialized": ("specialized", False),
+    "in-order": ("longest_first", False),
     "varlen": ("varlen", True),
 }
 """Words that set a field; it is the other way round where the word is missing."""

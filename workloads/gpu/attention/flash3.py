@@ -64,13 +64,17 @@ from workloads.registry import register
 
 L2_SECTION_BYTES = 32 << 20
 """Keys and values of the heads that are worked on at a time (hopper/tile_scheduler.hpp)."""
+FIRST_RELEASE = "flash3-2024"
+FIRST_TILES = {64: (192, 128), 128: (128, 176), 256: (128, 80)}
+"""Queries and keys of the first release's tiles, by head_dim (hopper/flash_fwd_launch_template.h)."""
 
 
 @dataclass(frozen=True)
 class Flash3Config:
     """Tile configuration: `block_m` queries a CTA, `block_n` keys a step.
 
-    cluster: CTAs that share keys and values. stages: of K and of V. The mechanisms: see above.
+    cluster: CTAs that share keys and values. stages: of K and of V. longest_first: where masks make tiles unequal, CTAs
+    take the longest of a section first; else all in order. The mechanisms: see above.
     """
 
     block_m: int
@@ -82,6 +86,7 @@ class Flash3Config:
     tma: bool = True
     wgmma: bool = True
     specialized: bool = True
+    longest_first: bool = True
 
     schedule: ClassVar[str] = "flash3"
 
@@ -99,6 +104,7 @@ class Flash3Config:
         words += [] if self.tma else ["cp.async"]
         words += [] if self.wgmma else ["mma"]
         words += [] if self.specialized else ["unspecialized"]
+        words += [] if self.longest_first else ["in-order"]
         return " ".join(words)
 
 
@@ -127,6 +133,20 @@ def default_config(p: AttentionProblem) -> Flash3Config:
     return Flash3Config(block_m, block_n, cluster=2 if shares else 1, pingpong=turns)
 
 
+def first_release(p: AttentionProblem) -> Flash3Config:
+    """The configuration of the first release, which the paper's figures came with (commit 7f67966c, July 2024). Raises
+    InputError for what it did not have."""
+    op = p.op
+    if op.head_dim not in FIRST_TILES or op.window or width(p) != 2:
+        rule = "the first release has head_dim 64, 128 and 256 in two bytes, without windows"
+        raise InputError(f"schedule={FIRST_RELEASE}: {rule}; nearest: flash3")
+    block_m, block_n = FIRST_TILES[op.head_dim]
+    if p.causal and op.head_dim == 128:
+        block_n = 128
+    cluster = 2 if op.head_dim > 64 and not p.causal else 1
+    return Flash3Config(block_m, block_n, cluster, pingpong=op.head_dim <= 128, longest_first=False)
+
+
 def without(config: Flash3Config, mechanism: str) -> Flash3Config:
     """The configuration without a mechanism and what needs it."""
     match mechanism:
@@ -142,7 +162,7 @@ def without(config: Flash3Config, mechanism: str) -> Flash3Config:
             return replace(config, **{mechanism: False})
 
 
-@register("attention", "gpu", "flash3")
+@register("attention", "gpu", "flash3", "flash3-2024")
 def build(op: Attention, spec: GpuSpec, config: Flash3Config) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
@@ -333,7 +353,8 @@ class Builder:
             r.assign("index", 0)
             r.next_tile("tile")
             with r.loop_while(Var("tile") < self.tiles):
-                t = self._longest_first(Var("tile")) if self.p.masked else self._in_order(Var("tile"))
+                uneven = self.p.masked and self.c.longest_first
+                t = self._longest_first(Var("tile")) if uneven else self._in_order(Var("tile"))
                 yield t
                 r.assign("done", Var("done") + t.blocks.trips)
                 r.assign("index", Var("index") + 1)
