@@ -75,6 +75,7 @@ RUNS: dict[str, list[Run]] = {
     "rdu": [
         ("sn40l", (), "gemm m=128 n=128 k=128", {}),
         ("sn40l", (), "softmax rows=64 cols=256", {}),
+        ("sn40l", (), "softmax rows=64 cols=256", {"schedule": "auto by vectors"}),
         ("sn40l", (), "allreduce bytes=65536 devices=16", {}),
         ("sn40l", (), "copy_h2d bytes=100000", {}),
         ("sn40l", (), "llama model=tiny phase=decode seq=64 layers=2 tp=2", {}),

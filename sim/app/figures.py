@@ -70,6 +70,7 @@ UNITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "sim.rdu.banks",
             "sim.rdu.cost",
             "sim.rdu.cut",
+            "sim.rdu.grain",
             "sim.rdu.host",
             "sim.rdu.lower",
             "sim.rdu.network",

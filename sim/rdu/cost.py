@@ -149,13 +149,24 @@ def _port_links(stage: Stage, spec: RduSpec) -> int:
 
 def least_pmus(read: Read, reader: StageCost, spec: RduSpec) -> int:
     """PMUs that a buffer needs for its size; none where the FIFOs of its reader's PCUs hold it."""
-    size = ceil_div(read.depth * read.token_bytes, spec.pmu.size_bytes)
+    held = read.depth * entry_bytes(read, spec)
+    size = ceil_div(held, spec.pmu.size_bytes)
     if read.pmus is not None:
         return max(read.pmus, size)
-    in_fifos = read.stream or (read.output.out.scalar and read.output.out.pieces == 1)
-    if in_fifos and read.depth * read.token_bytes <= spec.pcu.fifo_bytes * max(1, reader.pcus):
+    in_fifos = read.stream or read.vectors or (read.output.out.scalar and read.output.out.pieces == 1)
+    if in_fifos and held <= spec.pcu.fifo_bytes * max(1, reader.pcus):
         return 0
     return size
+
+
+def entry_bytes(read: Read, spec: RduSpec) -> int:
+    """Bytes of what a channel's depth counts: a token, or a vector for each of the reader's PCUs."""
+    if not read.vectors:
+        return read.token_bytes
+    reader = read.reader
+    assert reader is not None
+    vector = spec.pcu.lanes * DTYPE_BYTES[read.output.out.dtype]
+    return min(read.token_bytes, vector * max(1, reader.simd_par if reader.body is not None else 1))
 
 
 def carry_pmus(stage: Stage, cost: StageCost, spec: RduSpec) -> int:

@@ -410,7 +410,7 @@ class _Graph:
         return [self._part(n + 1, first, last, tensors) for n, (first, last) in enumerate(pairwise(ends))]
 
     def _part(self, number: int, first: int, last: int, tensors: dict[tuple[int, str], Tensor]) -> Section:
-        part = Section(f"{self.name}.{number}")
+        part = Section(f"{self.name}.{number}", self.section.grain)
         made: dict[tuple[int, str], Output] = {}
         back: dict[int, tuple[Output, int]] = {}
         """By read: the load's output, and the depth of the buffer behind it."""

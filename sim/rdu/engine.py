@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.memory.counters import MemoryCounter
+from sim.rdu.grain import TO_SPARE_BYTES
 from sim.rdu.kernel import advance
 from sim.rdu.layout import Channels, Network, Reason, Scalars, Stages
 from sim.rdu.lower import Configuration, EngineState, lower_section
@@ -165,7 +166,7 @@ def _runs(section: Section, spec: RduSpec, addresses: Mapping[str, int], read: R
 
 def _deadlock_of(section: Section, spec: RduSpec, addresses: Mapping[str, int]) -> Deadlock | None:
     """How the section gets stuck, if it does, on a chip with memory to spare."""
-    roomy = spec.model_copy(update={"pmu": spec.pmu.model_copy(update={"size_bytes": 1 << 40})})
+    roomy = spec.model_copy(update={"pmu": spec.pmu.model_copy(update={"size_bytes": TO_SPARE_BYTES})})
     try:
         build(section, roomy, addresses, log=False).run()
     except Deadlock as stuck:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from arch.dtypes import round_to
+from sim.rdu.grain import whole_because
 from sim.rdu.layout import Log
 from sim.rdu.program import LANES, Array, Body, Node, Program, Read, Section, Stage, walk
 
@@ -78,6 +79,10 @@ class _Section:
         self.released: dict[int, list[int]] = {}
         self.pieces: dict[int, list[Array]] = {}
         self.begun: dict[int, int] = {}
+        by_vectors = section.channels if section.grain == "vector" else []
+        self.streamed = {id(read) for read in by_vectors if not whole_because(read)}
+        """Channels of vectors: a reader may begin behind the first one, and ends behind the last. Their room is counted
+        in vectors, of which the log says nothing."""
         for read in section.channels:
             key = id(read)
             self.tokens[key], self.times[key], self.released[key], self.pieces[key] = [], [], [], []
@@ -101,22 +106,25 @@ class _Section:
     def _fire(self, number: int, firing: int, start: int, end: int, commit: int) -> None:
         stage, counters = self.section.stages[number], self.walks[number]
         values = dict(zip(stage.over, counters[firing].tolist(), strict=True))
-        inputs = {port: self._take(read, stage, counters, firing, values, start) for port, read in stage.reads.items()}
+        inputs = {
+            port: self._take(read, stage, counters, firing, values, start, end) for port, read in stage.reads.items()
+        }
         results = self._results(number, stage, firing, counters, values, inputs)
         for read in stage.reads.values():
             if _moves(counters, firing, len(read.output.out.token_over)):
                 self.released[id(read)].append(end)
         for read in self.section.channels:
             if read.output.stage is stage:
-                self._emit(read, counters, firing, results[read.output.name], start, commit)
+                self._emit(read, counters, firing, results[read.output.name], start, end, commit)
 
     def _take(
-        self, read: Read, stage: Stage, counters: Array, firing: int, values: Mapping[Any, int], start: int
+        self, read: Read, stage: Stage, counters: Array, firing: int, values: Mapping[Any, int], start: int, end: int
     ) -> Array:
         level = len(read.output.out.token_over)
         number = _count(counters, firing, level)
         key = id(read)
-        if number >= len(self.tokens[key]) or self.times[key][number][1] > start:
+        taken = end if key in self.streamed else start
+        if number >= len(self.tokens[key]) or self.times[key][number][1] > taken:
             self._violate(f"{read.name}: token {number} was taken before it was complete")
             token = np.full((self._devices(), *read.output.out.token_shape), np.nan)
         else:
@@ -128,7 +136,7 @@ class _Section:
             token = np.take(token, np.arange(values[counter] * size, (values[counter] + 1) * size), axis=axis)
         return token.swapaxes(-1, -2) if read.transposed else token
 
-    def _emit(self, read: Read, counters: Array, firing: int, value: Array, start: int, commit: int) -> None:
+    def _emit(self, read: Read, counters: Array, firing: int, value: Array, start: int, end: int, commit: int) -> None:
         out, key = read.output.out, id(read)
         if not _moves(counters, firing, len(out.over)):
             return
@@ -136,7 +144,8 @@ class _Section:
             self.begun[key] = start
             number = len(self.tokens[key])
             old = number - read.depth
-            if old >= 0 and (old >= len(self.released[key]) or self.released[key][old] > start):
+            whole = key not in self.streamed
+            if whole and old >= 0 and (old >= len(self.released[key]) or self.released[key][old] > start):
                 self._violate(f"{read.name}: token {number} overwrites one that is still needed")
                 for back in range(max(0, old), min(number, len(self.tokens[key]))):
                     if back % read.depth == number % read.depth:
@@ -146,7 +155,7 @@ class _Section:
             axis = out.axis + 1 if out.axis >= 0 else out.axis
             pieces = self.pieces[key]
             self.tokens[key].append(pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=axis))
-            self.times[key].append((self.begun[key], commit))
+            self.times[key].append((self.begun[key], end if key in self.streamed else commit))
             self.pieces[key] = []
 
     def _results(

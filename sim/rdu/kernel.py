@@ -7,75 +7,23 @@ calendars, booked when a stage fires, so that whoever comes first in time is ser
 
 from sim.engine.jit import inner, kernel
 from sim.memory.dram_kernel import dram_read, dram_write
-from sim.rdu.layout import UNIT_BYTES, Channels, Kind, Links, Log, Reason, Scalars, Segments, Stages
+from sim.rdu.events import ID_BITS, ID_MASK, book_links, book_wait, moves, pop, push, takes
+from sim.rdu.layout import UNIT_BYTES, Channels, Kind, Log, Reason, Scalars, Segments, Stages
+from sim.rdu.vectors import due, hand_over, work
 
-ID_BITS = 12
-ID_MASK = (1 << ID_BITS) - 1
 CHUNK = 64  # requests to memory a stage makes in one event
 
-_WAITS = int(Scalars.LINK_WAIT)
 _BUSY = int(Reason.BUSY)
 _NO_INPUT = int(Reason.NO_INPUT)
 _NO_ROOM = int(Reason.NO_ROOM)
 _MEMORY = int(Reason.MEMORY)
 _NETWORK = int(Reason.NETWORK)
 _COMPUTE = int(Kind.COMPUTE)
-_LOAD = int(Kind.LOAD)
 _STORE = int(Kind.STORE)
 _GATHER = int(Kind.GATHER)
 _COLLECTIVE = int(Kind.COLLECTIVE)
-
-
-@inner
-def _push(state, tick, stage):
-    """Schedules a stage: a binary heap of packed keys."""
-    heap = state.heap
-    i = state.x[Scalars.HEAP]
-    state.x[Scalars.HEAP] = i + 1
-    key = (tick << ID_BITS) | stage
-    while i > 0:
-        parent = (i - 1) >> 1
-        if heap[parent] <= key:
-            break
-        heap[i] = heap[parent]
-        i = parent
-    heap[i] = key
-
-
-@inner
-def _pop(state):
-    """Takes the earliest key."""
-    heap = state.heap
-    top = heap[0]
-    n = state.x[Scalars.HEAP] - 1
-    state.x[Scalars.HEAP] = n
-    key = heap[n]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= n:
-            break
-        if child + 1 < n and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= key:
-            break
-        heap[i] = heap[child]
-        i = child
-    heap[i] = key
-    return top
-
-
-@inner
-def _takes(state, s, c):
-    """Whether the firing that comes next takes a new token of channel c."""
-    fired = state.stage[s, Stages.FIRED]
-    return state.starts[state.stage[s, Stages.STARTS] + fired] < state.channel[c, Channels.READ_LEVEL]
-
-
-@inner
-def _moves(state, s, level):
-    """Whether a counter below `level` moves on after the firing that comes next."""
-    return state.starts[state.stage[s, Stages.STARTS] + state.stage[s, Stages.FIRED] + 1] < level
+_HELD_INPUT = int(Stages.HELD_INPUT)
+_HELD_ROOM = int(Stages.HELD_ROOM)
 
 
 @inner
@@ -85,7 +33,7 @@ def _try(state, s, t):
     from_input, from_room, source, input_net, room_net = 0, 0, -1, 0, 0
     for p in range(stage[s, Stages.INPUTS], stage[s, Stages.INPUTS_END]):
         c = state.ports[p]
-        if state.channel[c, Channels.WAITS_TOKEN] and _takes(state, s, c):
+        if state.channel[c, Channels.WAITS_TOKEN] and takes(state, s, c):
             if state.channel[c, Channels.COMMITTED] == state.channel[c, Channels.TAKEN]:
                 stage[s, Stages.PARKED] = c
                 return -1
@@ -99,7 +47,7 @@ def _try(state, s, t):
         if (
             state.channel[c, Channels.WAITS_ROOM]
             and state.channel[c, Channels.OPEN] == 0
-            and _moves(state, s, state.channel[c, Channels.EMIT_LEVEL])
+            and moves(state, s, state.channel[c, Channels.EMIT_LEVEL])
         ):
             acquired = state.channel[c, Channels.ACQUIRED]
             if acquired >= state.channel[c, Channels.RELEASED] + state.channel[c, Channels.DEPTH]:
@@ -113,43 +61,10 @@ def _try(state, s, t):
         return earliest
     wait = t - stage[s, Stages.FREE]
     if wait > 0:
-        reason, late = _NO_INPUT, 0
-        if from_room > from_input:
-            reason, late = _NO_ROOM, room_net
-        elif source >= 0:
-            producer = state.channel[source, Channels.PRODUCER]
-            kind = stage[producer, Stages.KIND]
-            if kind in (_LOAD, _GATHER):
-                reason = _MEMORY
-            else:
-                late = input_net
-                if kind == _COLLECTIVE:
-                    late += stage[producer, Stages.INTERVAL] + stage[producer, Stages.LATENCY]
-        late = min(wait, late)
-        state.reasons[s, reason] += wait - late
-        state.reasons[s, _NETWORK] += late
+        reason, late = book_wait(state, s, wait, (from_input, from_room, source, input_net, room_net))
         stage[s, Stages.WAITED] = reason
         stage[s, Stages.LATE] = late
     return t
-
-
-@inner
-def _book_links(spec, state, t, first, last):
-    """Books the shared links of a transfer at tick t: (tick at which the last is through, longest wait for one).
-
-    Flits of different flows take turns: a transfer waits for what is booked before it, but for no more than its own
-    time for each other flow that uses the link.
-    """
-    end, longest = t, 0
-    for i in range(first, last):
-        link = state.links[i, Links.LINK]
-        ticks = state.links[i, Links.TICKS]
-        waits = min(max(0, state.link_free[link] - t), ticks * state.links[i, Links.OTHERS])
-        state.x[_WAITS + state.links[i, Links.NETWORK]] += waits
-        state.link_free[link] = max(t, state.link_free[link]) + ticks
-        end = max(end, t + waits + ticks)
-        longest = max(longest, waits)
-    return end, longest
 
 
 @inner
@@ -158,13 +73,13 @@ def _take_inputs(spec, state, s, t):
     ports, links = t, t
     for p in range(state.stage[s, Stages.INPUTS], state.stage[s, Stages.INPUTS_END]):
         c = state.ports[p]
-        if _takes(state, s, c):
+        if state.channel[c, Channels.VECTORS] == 0 and takes(state, s, c):
             state.channel[c, Channels.TAKEN] += 1
         if state.channel[c, Channels.LOOKUPS] >= 0:
             ports = max(ports, t + state.lookups[state.channel[c, Channels.LOOKUPS] + state.stage[s, Stages.FIRED]])
         else:
             ports = max(ports, t + state.channel[c, Channels.READ])
-        through, _ = _book_links(
+        through, _ = book_links(
             spec, state, t, state.channel[c, Channels.READ_LINKS], state.channel[c, Channels.READ_LINKS_END]
         )
         links = max(links, t + state.channel[c, Channels.READ_PRIVATE], through)
@@ -177,13 +92,13 @@ def _acquire_outputs(spec, state, s, t):
     ports, links = t, t
     for p in range(state.stage[s, Stages.OUTPUTS], state.stage[s, Stages.OUTPUTS_END]):
         c = state.ports[p]
-        if _moves(state, s, state.channel[c, Channels.EMIT_LEVEL]):
-            if state.channel[c, Channels.OPEN] == 0:
+        if moves(state, s, state.channel[c, Channels.EMIT_LEVEL]):
+            if state.channel[c, Channels.VECTORS] == 0 and state.channel[c, Channels.OPEN] == 0:
                 state.channel[c, Channels.OPEN] = 1
                 state.channel[c, Channels.ACQUIRED] += 1
             ports = max(ports, t + state.channel[c, Channels.WRITE])
             first, last = state.channel[c, Channels.WRITE_LINKS], state.channel[c, Channels.WRITE_LINKS_END]
-            through, _ = _book_links(spec, state, t, first, last)
+            through, _ = book_links(spec, state, t, first, last)
             links = max(links, t + state.channel[c, Channels.WRITE_PRIVATE], through)
     return ports, links
 
@@ -198,9 +113,9 @@ def _finish(spec, state, s, start, end, commit, worked, memory):
     stage[s, Stages.FREE] = end
     for p in range(stage[s, Stages.INPUTS], stage[s, Stages.INPUTS_END]):
         c = state.ports[p]
-        if _moves(state, s, channel[c, Channels.READ_LEVEL]):
+        if channel[c, Channels.VECTORS] == 0 and moves(state, s, channel[c, Channels.READ_LEVEL]):
             slot = channel[c, Channels.SLOTS] + channel[c, Channels.RELEASED] % channel[c, Channels.DEPTH]
-            _, waits = _book_links(
+            _, waits = book_links(
                 spec, state, end, channel[c, Channels.CREDIT_LINKS], channel[c, Channels.CREDIT_LINKS_END]
             )
             state.freed_net[slot] = channel[c, Channels.CREDIT_LATENCY] + waits
@@ -209,13 +124,13 @@ def _finish(spec, state, s, start, end, commit, worked, memory):
             producer = channel[c, Channels.PRODUCER]
             if stage[producer, Stages.PARKED] == c and producer != s:
                 stage[producer, Stages.PARKED] = -1
-                _push(state, max(state.freed[slot], stage[producer, Stages.FREE]), producer)
+                push(state, max(state.freed[slot], stage[producer, Stages.FREE]), producer)
     for p in range(stage[s, Stages.OUTPUTS], stage[s, Stages.OUTPUTS_END]):
         c = state.ports[p]
-        if channel[c, Channels.OPEN] == 1 and _moves(state, s, channel[c, Channels.TOKEN_LEVEL]):
+        if channel[c, Channels.OPEN] == 1 and moves(state, s, channel[c, Channels.TOKEN_LEVEL]):
             channel[c, Channels.OPEN] = 0
             slot = channel[c, Channels.SLOTS] + channel[c, Channels.COMMITTED] % channel[c, Channels.DEPTH]
-            _, waits = _book_links(
+            _, waits = book_links(
                 spec, state, commit, channel[c, Channels.DONE_LINKS], channel[c, Channels.DONE_LINKS_END]
             )
             announced = channel[c, Channels.DONE_LATENCY] + waits
@@ -227,7 +142,7 @@ def _finish(spec, state, s, start, end, commit, worked, memory):
             consumer = channel[c, Channels.CONSUMER]
             if stage[consumer, Stages.PARKED] == c and consumer != s:
                 stage[consumer, Stages.PARKED] = -1
-                _push(state, max(state.ready[slot], stage[consumer, Stages.FREE]), consumer)
+                push(state, max(state.ready[slot], stage[consumer, Stages.FREE]), consumer)
     row = state.x[Scalars.LOGGED]
     if row < len(state.log):
         state.log[row, Log.STAGE] = s
@@ -239,11 +154,13 @@ def _finish(spec, state, s, start, end, commit, worked, memory):
         state.log[row, Log.LATE] = stage[s, Stages.LATE]
         state.log[row, Log.WORKED] = worked
         state.log[row, Log.MEMORY] = memory
+        state.log[row, Log.HELD_INPUT] = stage[s, Stages.HELD_INPUT]
+        state.log[row, Log.HELD_ROOM] = stage[s, Stages.HELD_ROOM]
         state.x[Scalars.LOGGED] = row + 1
     state.x[Scalars.END] = max(state.x[Scalars.END], max(end, commit))
     stage[s, Stages.FIRED] += 1
     if stage[s, Stages.FIRED] < stage[s, Stages.FIRINGS]:
-        _push(state, end, s)
+        push(state, end, s)
     else:
         state.x[Scalars.DONE] += 1
 
@@ -264,6 +181,39 @@ def _compute(spec, state, s, t):
 
 
 @inner
+def _begin_vectors(spec, state, s, t):
+    """Begins a firing that goes vector by vector: how long all of them take where none has to wait."""
+    stage = state.stage
+    ports_in, links_in = _take_inputs(spec, state, s, t)
+    ports_out, links_out = _acquire_outputs(spec, state, s, t)
+    ports = max(t + stage[s, Stages.INTERVAL], ports_in, ports_out)
+    stage[s, Stages.BEGUN] = stage[s, Stages.FREE] = t
+    stage[s, Stages.STEP] = 0
+    stage[s, Stages.PORTS] = ports - t
+    stage[s, Stages.PACE] = max(ports, links_in, links_out) - t
+    stage[s, Stages.HELD_INPUT] = stage[s, Stages.HELD_ROOM] = stage[s, Stages.HELD_MEMORY] = 0
+
+
+@inner
+def _vectors(spec, state, s):
+    """Goes on with a firing vector by vector; at its end, books what it took."""
+    stage = state.stage
+    if not work(state, s):
+        return
+    start, end = stage[s, Stages.BEGUN], stage[s, Stages.FREE]
+    stage[s, Stages.BEGUN] = -1
+    worked, ports = stage[s, Stages.INTERVAL], stage[s, Stages.PORTS]
+    state.reasons[s, _BUSY] += worked
+    state.reasons[s, _MEMORY] += ports - worked
+    state.reasons[s, _NETWORK] += stage[s, Stages.PACE] - ports
+    trail = 0
+    for p in range(stage[s, Stages.OUTPUTS], stage[s, Stages.OUTPUTS_END]):
+        trail = max(trail, state.channel[state.ports[p], Channels.TRAIL])
+    memory = ports - worked + stage[s, Stages.HELD_MEMORY]
+    _finish(spec, state, s, start, end, end + stage[s, Stages.LATENCY] + trail, worked, memory)
+
+
+@inner
 def _begin_transfer(spec, state, s, t):
     """First event of a firing of a memory stage."""
     stage = state.stage
@@ -274,6 +224,15 @@ def _begin_transfer(spec, state, s, t):
     stage[s, Stages.OFFSET] = 0
     stage[s, Stages.READY] = max(ports_in, ports_out, links_in, links_out)
     stage[s, Stages.MOVED] = 0
+    if stage[s, Stages.STEPS]:
+        size = 0
+        job = stage[s, Stages.JOBS] + stage[s, Stages.FIRED]
+        for segment in range(state.jobs[job], state.jobs[job + 1]):
+            size += state.segments[segment, Segments.BYTES] * state.segments[segment, Segments.ROWS]
+        stage[s, Stages.BYTES] = size
+        stage[s, Stages.BYTES_DONE] = 0
+        stage[s, Stages.HELD_INPUT] = stage[s, Stages.HELD_ROOM] = 0
+        stage[s, Stages.HELD_SINCE] = -1
 
 
 @inner
@@ -283,6 +242,11 @@ def _transfer(spec, state, s, t):
     writes = stage[s, Stages.KIND] == _STORE
     ddr = stage[s, Stages.PLACE] == 1
     last = state.jobs[stage[s, Stages.JOBS] + stage[s, Stages.FIRED] + 1]
+    held = _HELD_INPUT if writes else _HELD_ROOM
+    vectors = stage[s, Stages.STEPS] > 0
+    if vectors and stage[s, Stages.HELD_SINCE] >= 0:
+        stage[s, held] += max(0, t - stage[s, Stages.HELD_SINCE])
+        stage[s, Stages.HELD_SINCE] = -1
     issue = t
     for _ in range(CHUNK):
         segment = stage[s, Stages.SEGMENT]
@@ -295,11 +259,22 @@ def _transfer(spec, state, s, t):
         left = state.segments[segment, Segments.BYTES] - stage[s, Stages.OFFSET]
         unit = address // UNIT_BYTES
         size = min(left, (unit + 1) * UNIT_BYTES - address)
+        allowed = t
+        if vectors:
+            sent = stage[s, Stages.BYTES_DONE]
+            there, room, _, _, _ = due(state, s, sent, sent + size, stage[s, Stages.BYTES])
+            if there < 0:
+                stage[s, Stages.HELD_SINCE] = issue
+                return
+            allowed = max(there, room)
         n = stage[s, Stages.UNITS]
         stage[s, Stages.UNITS] = n + 1
         generator = stage[s, Stages.GENERATOR] + n % stage[s, Stages.GENERATORS]
         ring = stage[s, Stages.RING] + n % stage[s, Stages.WINDOW]
         begin = max(t, state.generator_free[generator], state.ring[ring])
+        if allowed > begin:
+            stage[s, held] += max(0, allowed - max(issue, begin))
+            begin = allowed
         moved = max(1, size * spec.ticks_per_unit // UNIT_BYTES)
         state.generator_free[generator] = begin + moved
         stage[s, Stages.MOVED] += moved
@@ -310,6 +285,9 @@ def _transfer(spec, state, s, t):
         state.ring[ring] = done
         stage[s, Stages.READY] = max(stage[s, Stages.READY], done)
         issue = max(issue, begin)
+        if vectors:
+            stage[s, Stages.BYTES_DONE] += size
+            hand_over(state, s, sent, sent + size, stage[s, Stages.BYTES], begin + moved, stage[s, Stages.READY])
         stage[s, Stages.OFFSET] += size
         if stage[s, Stages.OFFSET] == state.segments[segment, Segments.BYTES]:
             stage[s, Stages.OFFSET] = 0
@@ -321,18 +299,28 @@ def _transfer(spec, state, s, t):
         # Its generators work in parallel: the next request can go when the earliest of them, or of the answers, is due.
         n = stage[s, Stages.UNITS]
         generator = stage[s, Stages.GENERATOR] + n % stage[s, Stages.GENERATORS]
-        due = max(state.generator_free[generator], state.ring[stage[s, Stages.RING] + n % stage[s, Stages.WINDOW]])
-        _push(state, max(due, t), s)
+        after = max(state.generator_free[generator], state.ring[stage[s, Stages.RING] + n % stage[s, Stages.WINDOW]])
+        push(state, max(after, t), s)
         return
+    _end_transfer(spec, state, s, issue, writes)
+
+
+@inner
+def _end_transfer(spec, state, s, issue, writes):
+    """Ends a memory stage's firing: what it waits for, and where its time went."""
+    stage = state.stage
     start = stage[s, Stages.BEGUN]
     stage[s, Stages.BEGUN] = -1
     own = stage[s, Stages.MOVED] // stage[s, Stages.GENERATORS]
-    if writes or stage[s, Stages.KIND] == _GATHER:
+    if (writes and stage[s, Stages.STEPS] == 0) or stage[s, Stages.KIND] == _GATHER:
         end = max(stage[s, Stages.READY], issue, start + own)
     else:  # the next tile's requests follow at once
         end = max(issue, start + own)
-    worked = min(own, end - start)
-    memory = end - start - worked
+    waited = stage[s, Stages.HELD_INPUT] + stage[s, Stages.HELD_ROOM]
+    worked = min(own, end - start - waited)
+    memory = end - start - waited - worked
+    state.reasons[s, _NO_INPUT] += stage[s, Stages.HELD_INPUT]
+    state.reasons[s, _NO_ROOM] += stage[s, Stages.HELD_ROOM]
     state.reasons[s, _BUSY] += worked
     state.reasons[s, _MEMORY] += memory
     _finish(spec, state, s, start, end, max(end, stage[s, Stages.READY]), worked, memory)
@@ -357,20 +345,26 @@ def advance(spec, state, until):
         t = key >> ID_BITS
         if t > until:
             return t
-        _pop(state)
+        pop(state)
         s = key & ID_MASK
         state.x[Scalars.EVENTS] += 1
         kind = state.stage[s, Stages.KIND]
         if state.stage[s, Stages.BEGUN] >= 0:
-            _transfer(spec, state, s, t)
+            if kind == _COMPUTE:
+                _vectors(spec, state, s)
+            else:
+                _transfer(spec, state, s, t)
             continue
         at = _try(state, s, t)
         if at < 0:
             continue
         if at > t:
-            _push(state, at, s)
+            push(state, at, s)
             continue
-        if kind in (_COMPUTE, _COLLECTIVE):
+        if kind == _COMPUTE and state.stage[s, Stages.STEPS]:
+            _begin_vectors(spec, state, s, t)
+            _vectors(spec, state, s)
+        elif kind in (_COMPUTE, _COLLECTIVE):
             _compute(spec, state, s, t)
         else:
             _begin_transfer(spec, state, s, t)

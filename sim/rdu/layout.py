@@ -46,6 +46,16 @@ class Stages(IntEnum):
     ROW = 24  # rows done of the segment
     WAITED = 25  # of the last wait: its reason, and how many ticks at its end were the network's
     LATE = 26
+    STEPS = 27  # vectors of a firing; 0: whole tokens come and go
+    STEP = 28  # vectors done of the firing in progress
+    PACE = 29  # ticks of all of them, where none has to wait
+    PORTS = 30  # and those of them before the network's
+    BYTES = 31  # of the transfer in progress, all and done
+    BYTES_DONE = 32
+    HELD_INPUT = 33  # ticks inside the firing in progress that vectors were waited for, room for them, and memory's
+    HELD_ROOM = 34
+    HELD_MEMORY = 35
+    HELD_SINCE = 36  # tick at which a transfer was parked for vectors or room, or -1
 
 
 class Channels(IntEnum):
@@ -53,7 +63,7 @@ class Channels(IntEnum):
 
     PRODUCER = 0
     CONSUMER = 1
-    DEPTH = 2
+    DEPTH = 2  # tokens; of a channel of vectors, vectors, and so are the four counts below
     EMIT_LEVEL = 3  # a piece is emitted when a counter below this level moves on
     TOKEN_LEVEL = 4  # a token is complete then
     READ_LEVEL = 5  # the reader takes the next token then
@@ -82,6 +92,8 @@ class Channels(IntEnum):
     DONE_LINKS_END = 28
     CREDIT_LINKS = 29
     CREDIT_LINKS_END = 30
+    VECTORS = 31  # of a token that comes vector by vector; 0: it comes as a whole
+    TRAIL = 32  # ticks by which its vectors leave the producer later than what they are made of came
 
 
 class Network(IntEnum):
@@ -115,7 +127,9 @@ class Log(IntEnum):
     WAITED = 5  # reason of the wait between the firing before and START
     LATE = 6  # ticks at the end of that wait that were the network's
     WORKED = 7  # ticks from START in which it worked (a collective: in which links did)
-    MEMORY = 8  # ticks after those that buffers or memory took; what is left until END is the network's
+    MEMORY = 8  # ticks after those that buffers or memory took
+    HELD_INPUT = 9  # and ticks between its vectors without input, or room; what is left until END is the network's
+    HELD_ROOM = 10
 
 
 class Segments(IntEnum):

@@ -36,9 +36,10 @@ def _section(configuration: Configuration, times: int) -> list[str]:
                 read = units.read
                 form = "stream" if read.stream else "buffer"
                 extra = " transposed" if read.transposed else ""
+                by = f", {units.vectors} vectors a token" if units.vectors else ""
                 lines.append(
                     f"    {read.port} = {read.output.stage.name}.{read.output.name}{extra}  {form} of {read.depth} x "
-                    f"{BYTES.format(read.token_bytes)} in {len(units.pmus)} PMUs"
+                    f"{BYTES.format(units.entry_bytes)} in {len(units.pmus)} PMUs{by}"
                 )
         if stage.body is not None:
             names = {number: name for name, number in stage.body.inputs.items()}

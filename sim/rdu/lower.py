@@ -24,7 +24,8 @@ from sim.memory.dram import DramSpec, DramState, lower_dram, new_dram_state
 from sim.rdu import network, place, route
 from sim.rdu.balance import balance, memory_cycles
 from sim.rdu.banks import bank_conflict, lookup_cycles
-from sim.rdu.cost import StageCost, carry_pmus, least_pmus, stage_cost
+from sim.rdu.cost import StageCost, carry_pmus, entry_bytes, least_pmus, stage_cost
+from sim.rdu.grain import room_of, steps_of, trail_ticks, vectors_of
 from sim.rdu.layout import UNIT_BYTES, Channels, Kind, Log, Network, Reason, Scalars, Segments, Stages
 from sim.rdu.network import Ways
 from sim.rdu.place import Grid, Ints
@@ -112,6 +113,10 @@ class ChannelUnits:
     write_bytes: int
     """A piece of the producer."""
     ways: Ways
+    entry_bytes: int
+    """Of what the buffer's depth counts."""
+    vectors: int = 0
+    """That hand a token over one by one; 0: it comes whole."""
     lookup_cycles: Ints | None = None
     """Of a table that is looked up: cycles of its ports, by firing."""
 
@@ -180,7 +185,8 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
         if busiest <= enough:
             break
     channels = []
-    for read, units, way in zip(reads, buffers, found, strict=True):
+    vectors = vectors_of(section, stages, costs, spec)
+    for read, units, way, count in zip(reads, buffers, found, vectors, strict=True):
         reader = number[id(read.reader)]
         cycles = None
         if read.port == "table" and stages[reader].kind == "lookup":
@@ -189,7 +195,7 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
             row_bytes = read.token_bytes // read.shape[0]
             cycles, costs[reader].interval_cycles = lookup_cycles(rows, row_bytes, len(units), spec)
         taken, write = costs[reader].ports[read.port].read_bytes, read.output.out.piece_bytes
-        channels.append(ChannelUnits(read, units, taken, write, way, cycles))
+        channels.append(ChannelUnits(read, units, taken, write, way, entry_bytes(read, spec), count, cycles))
     total = _loads(grid, reads, found)
     engine = EngineSpec(
         lower_dram(spec.main_memory, UNIT_BYTES, spec.clock.boost_hz),
@@ -307,9 +313,9 @@ def _fits(
     if total > spec.pmu.count:
         most = max(range(len(reads)), key=lambda i: pmus[i])
         read = reads[most]
-        size = sum(r.depth * r.token_bytes for r in reads)
+        size = sum(r.depth * entry_bytes(r, spec) for r in reads)
         rest = (spec.pmu.count - total + pmus[most]) * spec.pmu.size_bytes
-        fits = rest // read.token_bytes
+        fits = rest // entry_bytes(read, spec)
         if 0 < fits < read.depth:
             hint = f"depth {fits} fits"
         elif read.pmus is not None and fits >= read.depth:
@@ -319,7 +325,7 @@ def _fits(
         raise InputError(
             f"section {section.name} needs {total} PMUs ({BYTES.format(size)} of buffers), {spec.name} has pmu.count = "
             f"{spec.pmu.count} of {BYTES.format(spec.pmu.size_bytes)}; most, {pmus[most]}, in {read.name} "
-            f"(depth {read.depth} of {BYTES.format(read.token_bytes)}): {hint}"
+            f"(depth {read.depth} of {BYTES.format(entry_bytes(read, spec))}): {hint}"
         )
     if len(stages) > 4000:
         raise InputError(
@@ -342,7 +348,7 @@ def _tables(
     engine: EngineSpec,
 ) -> EngineState:
     of_stages = _stage_tables(spec, stages, channels, costs, firings, addresses)
-    of_channels = _channel_tables(spec, grid, stages, channels, number)
+    of_channels = _channel_tables(spec, grid, stages, channels, costs, number)
     slots = len(of_channels.ready)
     state = EngineState(
         x=np.zeros(len(Scalars), np.int64),
@@ -408,11 +414,15 @@ def _stage_tables(
         row[Stages.STARTS] = sum(map(len, starts))
         starts.append(_start_levels(firings[i]))
         row[Stages.INPUTS] = len(ports)
-        ports += [n for n, c in enumerate(channels) if c.read.reader is node]
+        own = [n for n, c in enumerate(channels) if c.read.reader is node]
+        given = [n for n, c in enumerate(channels) if c.read.output.stage is node]
+        if any(channels[n].vectors for n in (*own, *given)):
+            row[Stages.STEPS] = steps_of(node, cost, spec) or 1
+        ports += own
         row[Stages.INPUTS_END] = row[Stages.OUTPUTS] = len(ports)
-        ports += [n for n, c in enumerate(channels) if c.read.output.stage is node]
+        ports += given
         row[Stages.OUTPUTS_END] = len(ports)
-        row[Stages.PARKED] = row[Stages.BEGUN] = -1
+        row[Stages.PARKED] = row[Stages.BEGUN] = row[Stages.HELD_SINCE] = -1
         if node.tensor is not None:
             row[Stages.PLACE] = int(node.tensor.place == "ddr" and spec.hbm is not None)
             row[Stages.GENERATORS] = route.generators_of(node, spec.agcu.count)
@@ -449,6 +459,7 @@ def _channel_tables(
     grid: Grid,
     stages: Sequence[Stage],
     channels: Sequence[ChannelUnits],
+    costs: Sequence[StageCost],
     number: Mapping[int, int],
 ) -> _ChannelTables:
     channel = np.zeros((len(channels), len(Channels)), np.int64)
@@ -459,8 +470,13 @@ def _channel_tables(
         read, row, way = units.read, channel[i], units.ways
         reader = stages[number[id(read.reader)]]
         row[Channels.PRODUCER], row[Channels.CONSUMER] = number[id(read.output.stage)], number[id(read.reader)]
-        row[Channels.DEPTH], row[Channels.SLOTS] = read.depth, slots
-        slots += read.depth
+        row[Channels.DEPTH], row[Channels.SLOTS], row[Channels.VECTORS] = read.depth, slots, units.vectors
+        if units.vectors:
+            producer = number[id(read.output.stage)]
+            ticks = cycles_to_ticks(costs[producer].interval_cycles)
+            row[Channels.TRAIL] = trail_ticks(read.output, costs[producer], ticks, spec)
+            row[Channels.DEPTH] = room_of(read, units.vectors, len(units.pmus), spec)
+        slots += int(row[Channels.DEPTH])
         row[Channels.EMIT_LEVEL] = len(read.output.out.over)
         row[Channels.TOKEN_LEVEL] = row[Channels.READ_LEVEL] = len(read.output.out.token_over)
         assert reader.over[: int(row[Channels.READ_LEVEL])] == read.output.out.token_over

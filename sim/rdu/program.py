@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -311,6 +311,9 @@ def chain(body: Body, lanes: int, stages: int) -> list[tuple[int, bool, int]]:
 WORD_BYTES = 4
 """What the scalar network carries at once."""
 
+BY_VECTORS = " by vectors"
+"""What a schedule ends with whose sections hand over vectors."""
+
 Place = Literal["hbm", "ddr"]
 
 
@@ -398,6 +401,7 @@ class Output:
         self,
         depth: int = 2,
         *,
+        vectors: bool = False,
         piece: tuple[int, Counter] | None = None,
         transposed: bool = False,
         stride: int = 1,
@@ -408,9 +412,9 @@ class Output:
 
         transposed: the last two dimensions exchanged by the buffer's addresses. stride: elements from one lane's word
         to the next, which banks may not like. stream: a FIFO, read once and in order. pmus: memory units; default: what
-        size and rate need.
+        size and rate need. vectors: depth counts vectors of each of the reader's PCUs, in a section by vectors.
         """
-        return Read(self, depth, piece, transposed, stride, stream, pmus)
+        return Read(self, depth, piece, transposed, stride, stream, pmus, vectors=vectors)
 
 
 @dataclass(eq=False)
@@ -430,6 +434,8 @@ class Read:
     """Tokens that are there before anything runs: those of a loop."""
     first: Tensor | None = None
     """Array that holds them."""
+    vectors: bool = False
+    """Whether `depth` counts vectors."""
 
     @property
     def name(self) -> str:
@@ -502,11 +508,20 @@ class Stage:
         return len(walk(self.over))
 
 
-class Section:
-    """One configuration: stages and the channels between them."""
+Grain = Literal["token", "vector"]
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+
+class Section:
+    """One configuration: stages and the channels between them.
+
+    grain: what a stage waits for before it begins, and lets go of when it is done with it: a whole `token`, or each
+    `vector` of it, where both ends of a channel go through it in one order (`sim.rdu.grain`).
+    """
+
+    def __init__(self, name: str, grain: Grain = "token") -> None:
+        if grain not in get_args(Grain):
+            raise InputError(f"section {name}: grain={grain!r} is none of {', '.join(get_args(Grain))}")
+        self.name, self.grain = name, grain
         self.stages: list[Stage] = []
 
     @property
@@ -818,6 +833,13 @@ class Program:
     def launches(self) -> int:
         """Kernel calls."""
         return sum(call.times for call in self.calls)
+
+
+def by_vectors(program: Program) -> Program:
+    """The program with all its sections by vectors."""
+    for call in program.calls:
+        call.section.grain = "vector"
+    return replace(program, schedule=program.schedule + BY_VECTORS)
 
 
 def _tuple(counters: Sequence[Counter] | None) -> tuple[Counter, ...] | None:

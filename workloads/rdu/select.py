@@ -9,7 +9,7 @@ from typing import Any
 from arch.errors import InputError
 from arch.near import hint
 from arch.rdu import RduSpec
-from sim.rdu.program import Program
+from sim.rdu.program import BY_VECTORS, Program, by_vectors
 from workloads import registry
 from workloads.ops import Operator
 
@@ -26,13 +26,34 @@ class Choice:
         return self.candidates[0][0]
 
 
+@dataclass(frozen=True)
+class ByVectors:
+    """A configuration whose sections hand over vectors where they can, not whole tokens."""
+
+    config: Any
+
+    @property
+    def schedule(self) -> str:
+        """The kind of the program."""
+        kind: str = self.config.schedule
+        return kind
+
+    def __str__(self) -> str:
+        return f"{self.config}{BY_VECTORS}"
+
+
 def choose(op: Operator, spec: RduSpec, schedule: str = "auto") -> Choice:
-    """The programs for `op`; InputError where the machine or the problem cannot take it."""
-    return Choice(registry.chooser(op, spec)(op, spec, schedule))
+    """The programs for `op`, by vectors where `schedule` ends so; InputError where the machine or the problem cannot
+    take it."""
+    asked = schedule.removesuffix(BY_VECTORS)
+    found = registry.chooser(op, spec)(op, spec, asked)
+    return Choice(found if asked == schedule else [(ByVectors(config), cycles) for config, cycles in found])
 
 
 def build(op: Operator, spec: RduSpec, config: Any) -> Program:
     """The program of a configuration; a program that somebody wrote by hand, of no kind, makes itself."""
+    if isinstance(config, ByVectors):
+        return by_vectors(build(op, spec, config.config))
     by_kind = registry.registered(op.word, spec.family, config.schedule)
     program: Program = by_kind(op, spec, config) if by_kind else config.build(op, spec)
     return program

@@ -77,7 +77,7 @@ def kernel_record(
             RduBuffer(
                 name=units.read.name,
                 depth=units.read.depth,
-                token_bytes=units.read.token_bytes,
+                token_bytes=units.entry_bytes,
                 pmus=len(units.pmus),
                 units=[(int(r), int(c)) for r, c in units.pmus],
             )
@@ -88,7 +88,7 @@ def kernel_record(
         pcu_count=spec.pcu.count,
         pmus=configuration.pmus_used,
         pmu_count=spec.pmu.count,
-        sram_bytes=sum(c.read.depth * c.read.token_bytes for c in configuration.channels),
+        sram_bytes=sum(c.read.depth * c.entry_bytes for c in configuration.channels),
         networks=_networks(result, spec),
         log=tuple(
             (int(row[Log.STAGE]), int(row[Log.START]) // TICKS_PER_CYCLE, int(row[Log.END]) // TICKS_PER_CYCLE)

@@ -112,7 +112,11 @@ class _Collector:
                 {**firing, "reason": work.name.lower()},
             )  # fmt: skip
             self._piece(track, worked, memory, Reason.MEMORY, firing)
-            self._piece(track, memory, end, Reason.NETWORK, firing)
+            without = memory + int(row[Log.HELD_INPUT])
+            roomless = without + int(row[Log.HELD_ROOM])
+            self._piece(track, memory, without, Reason.NO_INPUT, firing)
+            self._piece(track, without, roomless, Reason.NO_ROOM, firing)
+            self._piece(track, roomless, end, Reason.NETWORK, firing)
             free = end
         self._piece(track, free, self.ticks, Reason.IDLE, {})
 
