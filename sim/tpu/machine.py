@@ -5,6 +5,7 @@ Time is in ticks. Each unit accounts for every tick of the run: what it was busy
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import simpy
 
 from arch.tpu import TpuSpec
 from sim.engine.clock import TICKS_PER_CYCLE
+from sim.tpu.areas import Area, overlap, reads, writes
 from sim.tpu.data import Memory
 from sim.tpu.model import Timing, pooled_bytes
 from sim.tpu.program import (
@@ -91,6 +93,7 @@ UNIT_CAUSES = (
     *("instruction", "finished", "fifo_full", "dram", "unified_buffer"),
     # waits for another unit
     *("matrix", "activation", "weights", "host_read", "host_write", "load", "store", "host"),
+    "pipeline",  # results of the unit itself are on their way through its pipeline
 )
 """Closed list of what other units spend their time on."""
 
@@ -346,13 +349,14 @@ class Machine:
 
     def _interlocks(self) -> Iterator[tuple[Wait, ...]]:
         """For each instruction, which others the hardware lets end before it starts: users of the same accumulators,
-        and for a `Sync` all that the program gave the other unit before."""
+        writers of what the activation unit reads again, and for a `Sync` all that the program gave the other unit."""
         given = dict.fromkeys(self.units, 0)
         rows = 1 + max(
             (i.acc + i.rows for i in self.program.instructions if isinstance(i, MatrixMultiply | Activate)), default=0
         )
         written = np.zeros((len(self.arrays), rows), dtype=np.int64)
         read = np.zeros((len(self.arrays), rows), dtype=np.int64)
+        flying: deque[tuple[int, Area]] = deque()
         for i in self.program.instructions:
             if isinstance(i, Sync):
                 cause = i.after.rstrip("0123456789")
@@ -370,8 +374,22 @@ class Machine:
                 area = slice(i.acc, i.acc + i.rows)
                 yield (Wait(f"matrix{i.array}", int(written[i.array, area].max()), "matrix"),)
                 read[i.array, area] = given[i.unit]
+                flying.extend((given[i.unit], made) for made in writes(i))
+            elif isinstance(i, Vector):
+                yield self._pipeline(i, flying)
+                flying.extend((given[i.unit], made) for made in writes(i))
             else:
                 yield ()
+
+    def _pipeline(self, i: Vector, flying: deque[tuple[int, Area]]) -> tuple[Wait, ...]:
+        """The wait for the last instruction of the unit itself that writes what `i` reads. flying: what instructions
+        write, by number; those that have ended are forgotten."""
+        ends = self.units[i.unit].ends
+        while flying and flying[0][0] <= len(ends) and ends[flying[0][0] - 1] <= self.env.now:
+            flying.popleft()
+        needed = reads(i)
+        last = max((number for number, made in flying if any(overlap(made, area) for area in needed)), default=0)
+        return (Wait(i.unit, last, "pipeline"),) if last else ()
 
     def _serve(self, name: str, run: Callable[[Any], Process]) -> Process:
         """A unit that runs one instruction after the other; `run` ends it."""
@@ -532,7 +550,8 @@ class Machine:
         unit.spend_in_turn([(min(begun, left), "output")], wait.cause)
 
     def _spend_sync(self, unit: Unit, wait: Wait) -> None:
-        """Accounts for a synchronisation of the matrix unit, and counts read-after-write and input stalls."""
+        """Accounts for a synchronisation of the matrix unit, and counts input stalls and read-after-write stalls: these
+        are the whole wait for what the activation unit writes, from the way of the last sums out of the array on."""
         before = dict(unit.account)
         host = self.units["host"]
         marks = [(unit.ends[-1] if unit.ends else 0, "drain"), (self._activation_read, "activation")]
@@ -543,7 +562,8 @@ class Machine:
             unit.spend_in_turn(marks, "input")
         else:
             unit.spend_in_turn(marks, _SYNC_CAUSES.get(wait.unit, "drain"))
-        self.counts.raw_ticks += unit.account.get("raw", 0) - before.get("raw", 0)
+        if wait.unit == "activation":
+            self.counts.raw_ticks += sum(unit.account.values()) - sum(before.values())
         self.counts.input_ticks += unit.account.get("input", 0) - before.get("input", 0)
 
     # ---- activation unit ----

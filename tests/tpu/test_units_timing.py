@@ -7,6 +7,7 @@ import pytest
 from arch.load import load_arch
 from sim.app.run import simulate
 from sim.engine.clock import TICKS_PER_CYCLE, ps_to_ticks
+from sim.tpu.areas import Area, overlap
 from sim.tpu.assembly import assemble
 from sim.tpu.machine import Calendar, Machine, Result
 from sim.tpu.program import Program
@@ -90,6 +91,39 @@ def test_accumulators_are_not_written_before_they_have_been_read() -> None:
     assert second[0] == read_end + 50 * TICKS_PER_CYCLE
     assert second[1] < read_end
     assert spent(other, "matrix0", "accumulators") == 0 < spent(same, "matrix0", "accumulators")
+
+
+LAYER = "sync waiter=matrix0 after=activation\n" + MULTIPLY.replace("ub=0 pitch=8", "ub=64 pitch=4").replace(
+    "depth=8", "depth=4"
+)
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(4, 32), (4, 90), (16, 32)])
+def test_a_layer_waits_for_the_way_of_its_input_through_the_pipeline(rows: int, depth: int) -> None:
+    """Out of the array, through the activation unit, and a signal: nothing else, so that the stall is predicted."""
+    figures: dict[str, str | int] = {"activation__latency": f"{depth} cycles", "control__sync": "1 cycles"}
+    text = (LOAD + WEIGHTS * 2 + WAIT + MULTIPLY + ACTIVATE + LAYER).replace("rows=4", f"rows={rows}")
+    result = run(text, activation__values=4, **figures)
+    skew, buffer = 8 + 4 - 2, 16
+    assert result.counters["raw_stall_ticks"] == (buffer + skew + rows + depth + 1) * TICKS_PER_CYCLE
+
+
+@pytest.mark.parametrize(("a", "waits"), [(64, True), (96, False)])
+def test_the_activation_unit_waits_for_results_of_its_own(a: int, waits: bool) -> None:
+    """What is read again right away has first to come through the pipeline; other bytes of the buffer have not."""
+    first = "vector op=tanh a=0 b=0 ub=64 rows=4 columns=4 pitch=8\n"
+    text = LOAD + LOAD.replace("address=0", "address=96") + WAIT.replace("matrix0", "activation") + first
+    result = run(text + first.replace("a=0", f"a={a}").replace("ub=64", "ub=128"), activation__latency="50 cycles")
+    assert spent(result, "activation", "pipeline") == (50 if waits else 0)
+
+
+def test_areas_of_one_pitch_overlap_by_column() -> None:
+    left, right = Area(0, 4, 8, 32), Area(8, 4, 8, 32)
+    assert not overlap(left, right)
+    assert overlap(left, Area(7, 4, 8, 32))
+    assert overlap(right, Area(0, 4, 32, 32))
+    assert overlap(left, Area(32 + 31, 2, 2, 32))  # the last byte of its rows is the first of the next
+    assert not overlap(left, Area(104, 4, 8, 32))
 
 
 def test_transfers_are_what_a_run_would_save_whose_data_are_there_at_once() -> None:

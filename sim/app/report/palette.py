@@ -41,6 +41,7 @@ _KINDS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (_OTHERS, ("no_room",)),
     (_STARTING, ("reconfiguration",)),
     # TPUs
+    (_OTHERS, ("pipeline",)),
     (_DATA, ("weight_stall", "dram", "input", "output", "unified_buffer")),
     (_DATA, ("weights", "host_read", "host_write", "load", "store")),
     (_BUSY, ("accumulators", "activation", "raw", "matrix", "fifo_full")),

@@ -25,7 +25,7 @@ CAUSES = {
     "weight_shift": "more rows a weight: a shift hides behind a multiply that is at least as long",
     "drain": "longer layers: sums leave the array at the end of each",
     "activation": "a faster activation unit, or smaller output tiles that leave it work to overlap",
-    "raw": "fewer layers that depend on each other, or a cheaper synchronisation",
+    "raw": "fewer layers that depend on each other, or a shorter way through the activation unit",
     "input": "a faster link to the host, or input that arrives while something else runs",
     "output": "a faster link to the host, or narrower results",
     "host": "less work on the host, a faster one (host.ops, host.bandwidth), or a vector unit",
