@@ -123,6 +123,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
         },
         "tpu": {
             APP: (
+                "accumulators.rows",
                 "array.columns",
                 "array.count",
                 "array.operands",
@@ -130,6 +131,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "array.wide_interval",
                 "clock.boost",
                 "dram.bandwidth",
+                "dram.size",
                 "host.turnaround",
                 "pcie.bandwidth",
                 "power.energy.buffer",
@@ -139,6 +141,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "power.limit",
                 "power.static",
                 "unified_buffer.bandwidth",
+                "unified_buffer.size",
             ),
             KERNELS: ("host.exp_ops",),
             LOADER: ("dram.standard",),

@@ -318,7 +318,8 @@ class Program:
 
     host_bytes, weight_bytes: sizes of what is used of those memories. fill: puts operands where they are before the
     run. results: reads results after it. reference: results that the quantised schedule must give; None: the operator's
-    own. resident: (address, size) of the unified buffer that holds data before the run.
+    own. resident: (address, size) of the unified buffer that holds data before the run. loops: of its mapping, the
+    outermost first: memory, what it holds, loop.
     """
 
     name: str
@@ -332,6 +333,7 @@ class Program:
     host_work: Mapping[str, HostWork] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     resident: tuple[tuple[int, int], ...] = ()
+    loops: tuple[tuple[str, str, str], ...] = ()
 
 
 def wrong(index: int, instruction: Instruction, why: str) -> InputError:

@@ -22,10 +22,12 @@ from arch.tpu import TpuSpec
 from sim.tpu.program import Convolve, Image, MatrixMultiply, Program
 from workloads.ops import Conv2d
 from workloads.registry import register
-from workloads.tpu.choose import Config, block_rows, product_candidates
-from workloads.tpu.emit import Emitter, Outbox, formats, load, numbers, planes_of, store, store_bytes
+from workloads.tpu.choose import Config
+from workloads.tpu.emit import Emitter, Outbox, Weights, formats, load, numbers, planes_of, store, store_bytes
 from workloads.tpu.gemm import build as build_gemm
 from workloads.tpu.gemm import candidates as gemm_candidates
+from workloads.tpu.mapping import Product
+from workloads.tpu.mapping import candidates as mappings
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,15 @@ class _Chunk:
 
 
 @register("conv2d", "tpu", "auto")
-def candidates(op: Conv2d, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
-    """Layouts with their estimates, the best first."""
-    bits, _ = formats(op, spec, str(op.dtype), str(op.out))
+def candidates(op: Conv2d, spec: TpuSpec, schedule: str, tuned: bool = False) -> list[tuple[Config, int]]:
+    """Mappings with their estimates, the best first."""
+    bits, out_bits = formats(op, spec, str(op.dtype), str(op.out))
     gemm = op.as_gemm()
     if spec.array.dataflow == "is":
-        return gemm_candidates(gemm, spec, schedule)
+        return gemm_candidates(gemm, spec, schedule, tuned)
     planes = planes_of(spec, bits)
-    return product_candidates(spec, schedule, gemm.m, gemm.k, gemm.n, gemm.batch, bits, planes)
+    p = Product(str(op), gemm.m, gemm.k, gemm.n, gemm.batch, bits, out_bits, planes, gathered=True)
+    return mappings(spec, p, schedule, tuned)
 
 
 @register("conv2d", "tpu", "tiled")
@@ -71,7 +74,7 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
     channels, filters = op.c // op.groups, op.k // op.groups
     weights = [e.weights(channels * op.r * op.s, filters, planes_of(spec, bits)) for _ in range(op.groups)]
     row_bytes = op.w * op.c * wide
-    block = block_rows(spec, op.n * p * q, config.whole)
+    block = config.m or op.n * p * q
     outbox = Outbox(e, block, out_bits)
     room = spec.unified_buffer.size_bytes - e.ub_bytes - 4 * e.align
     chunks = _chunks(op, room // row_bytes)
@@ -124,7 +127,26 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
         found = load(memory.host, y, (op.n, p, q, op.k), spec.format_of(out_bits))
         return [found if op.layout == "nhwc" else found.transpose(0, 3, 1, 2)]
 
-    return Program(op.word, str(config), e.instructions, e.host_bytes, e.weight_bytes, fill, results)
+    return Program(op.word, str(config), e.instructions, e.host_bytes, e.weight_bytes, fill, results,
+                   loops=_nest(op, spec, chunks, block, weights[0]))  # fmt: skip
+
+
+def _nest(
+    op: Conv2d, spec: TpuSpec, chunks: list[_Chunk], block: int, area: Weights
+) -> tuple[tuple[str, str, str], ...]:
+    """The loops, the outermost first: memory, what it holds, loop."""
+    outer = "host memory" if spec.unified_buffer.behind == "host" else "DRAM"
+    most = max(chunk.images * chunk.rows * op.output[1] for chunk in chunks)
+    whole = f"{chunks[0].images} images" if chunks[0].rows == op.output[0] else f"{chunks[0].rows} rows of an image"
+    groups = [("unified buffer", "", f"group: {op.groups}")] if op.groups > 1 else []
+    return (
+        (outer, "images, results", f"n, p: {len(chunks)} of {whole}"),
+        ("unified buffer", f"{min(2, len(chunks))} parts of images", f"m: {-(-most // block)} of {block} positions"),
+        *groups,
+        ("accumulators", f"{block} x {area.width} sums", f"k: {area.wide} of {area.width} filters"),
+        ("accumulators", "", f"c, r, s: {area.deep * area.planes} of {area.rows}"),
+        ("array", f"{area.rows} x {area.width} weights", f"m: {block} positions"),
+    )
 
 
 def _laid_out(op: Conv2d, spec: TpuSpec, config: Config) -> Program:

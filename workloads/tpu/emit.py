@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -60,9 +61,9 @@ class Weights:
         """Bytes of all tiles, padding included."""
         return self.deep * self.wide * self.planes * self.rows * self.width * self.element_bytes
 
-    def tile(self, n: int) -> int:
-        """Address of the first tile of a column of tiles."""
-        return self.address + n * self.deep * self.planes * self.rows * self.width * self.element_bytes
+    def tile(self, n: int, number: int = 0) -> int:
+        """Address of a tile of a column of tiles."""
+        return self.address + (n * self.deep * self.planes + number) * self.rows * self.width * self.element_bytes
 
     def columns_of(self, n: int) -> int:
         """Columns with weights of a column of tiles."""
@@ -78,9 +79,14 @@ class Weights:
         return encoded(ordered, "bf16") if self.element_bytes == 2 else ordered.astype(np.uint8).ravel()
 
 
+def alignment(spec: TpuSpec) -> int:
+    """A whole number of rows of the array and of results."""
+    return math.lcm(spec.array.rows, spec.array.columns) if spec.array.rows < 1 << 12 else 1
+
+
 @dataclass
 class Emitter:
-    """Instructions so far, and what has been taken of each memory. align: areas start at multiples of it."""
+    """Instructions so far, and what has been taken of each memory."""
 
     spec: TpuSpec
     what: str
@@ -93,8 +99,8 @@ class Emitter:
 
     @property
     def align(self) -> int:
-        """A whole number of rows of the array and of results."""
-        return int(np.lcm(self.spec.array.rows, self.spec.array.columns)) if self.spec.array.rows < 1 << 12 else 1
+        """Areas start at multiples of it."""
+        return alignment(self.spec)
 
     def add(self, *instructions: Instruction) -> None:
         """Adds instructions."""
@@ -185,25 +191,36 @@ class Emitter:
     ) -> None:
         """One column of tiles: reads the tiles and multiplies.
 
-        multiply: `(step, repeat) -> instruction` for `repeat` tiles from `step` on, of which accumulators, array and
-        flags are filled in here. before: called ahead of each `grain` tiles, where their activations must be waited
-        for.
+        multiply: `(step, repeat) -> instruction` for `repeat` tiles from `step` on. before: called ahead of each
+        `grain` tiles, where their activations must be waited for.
         """
         self.add(ReadWeights(weights.tile(n), weights.deep * weights.planes, array))
         for plane in range(weights.planes):
             waits = before if plane == 0 else None
             some = grain if waits else weights.deep
             for step in range(0, weights.deep, some):
-                repeat = min(some, weights.deep - step)
                 if waits:
                     waits(step)
-                self.add(
-                    replace(
-                        multiply(step, repeat), acc=acc, array=array, columns=weights.columns_of(n),
-                        accumulate=int(plane > 0 or step > 0), shift=8 * plane,
-                        unsigned=int(plane == 0 and weights.planes == 2),
-                    )
-                )  # fmt: skip
+                self.product(weights, n, plane, step, multiply(step, min(some, weights.deep - step)), acc, array)
+
+    def tile(
+        self, weights: Weights, n: int, plane: int, step: int, multiply: Callable[[int, int], MatrixMultiply], acc: int,
+        array: int,
+    ) -> None:  # fmt: skip
+        """One tile of a column alone; as `column`."""
+        self.add(ReadWeights(weights.tile(n, plane * weights.deep + step), 1, array))
+        self.product(weights, n, plane, step, multiply(step, 1), acc, array)
+
+    def product(
+        self, weights: Weights, n: int, plane: int, step: int, multiply: MatrixMultiply, acc: int, array: int
+    ) -> None:
+        """A multiplication by tiles of a column from `step` on; accumulators, array and flags are filled in here."""
+        self.add(
+            replace(
+                multiply, acc=acc, array=array, columns=weights.columns_of(n), accumulate=int(plane > 0 or step > 0),
+                shift=8 * plane, unsigned=int(plane == 0 and weights.planes == 2),
+            )
+        )  # fmt: skip
 
     def activate(
         self, acc: int, rows: int, columns: int, ub: int, pitch: int, bits: int, array: int, function: str = "identity",

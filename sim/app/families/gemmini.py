@@ -15,7 +15,8 @@ from arch.load import load_arch
 from arch.units import BYTES
 from sim.app.families.family import Ran, Subject
 from sim.app.families.request import Progress, Request, one_of
-from sim.app.report.gemmini import GemminiRun, Level
+from sim.app.report.gemmini import GemminiRun
+from sim.app.report.levels import Level
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S

@@ -13,6 +13,7 @@ from arch.errors import InputError
 from arch.tpu import TpuSpec
 from sim.app.families.family import NO_REFERENCE, Ran, Subject
 from sim.app.families.request import Progress, Request, one_of
+from sim.app.report.levels import Level
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures
 from sim.app.report.tpu import TpuRun
 from sim.app.trace.tpu import program_timeline
@@ -98,7 +99,7 @@ def _configurations(request: Request, op: Operator, spec: TpuSpec) -> Sequence[t
     """The programs that could run, with their estimated cycles, the best first."""
     if isinstance(op, OwnProgram):
         return [(held_schedule(op, request.schedule), 0)]
-    return candidates(op, spec, request.schedule)
+    return candidates(op, spec, request.schedule, request.tune)
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class ProgramPlan:
         if isinstance(self.op, OwnProgram):
             raise InputError(f"scope=array: {self.op} is a program for this machine's buffers; take scope=kernel")
         spec = _unlimited(self.spec)
-        program: Program = build(self.op, spec, config)
+        program: Program = build(self.op, spec, _unblocked(config))
         result = Machine(spec, program, alone=True, log=wanted is not None).run()
         record = _kernel(spec, program, result, -(-result.array_ticks // TICKS_PER_CYCLE))
         return Ran(
@@ -213,8 +214,13 @@ def program_of(op: Operator, spec: TpuSpec, config: Config | str, path: str = ""
 def array_cycles(op: Operator, spec: TpuSpec, config: Config | str) -> int:
     """Cycles of the array alone: nothing around it takes time, accumulators and buffers are as large as it likes."""
     ideal = _unlimited(spec)
-    program: Program = build(op, ideal, config)
+    program: Program = build(op, ideal, _unblocked(config))
     return _alone(ideal, program)
+
+
+def _unblocked(config: Config | str) -> Config | str:
+    """A mapping whose one block are all rows."""
+    return replace(config, m=0, n=0, order="mnk", held=0) if isinstance(config, Config) else config
 
 
 def _unlimited(spec: TpuSpec) -> TpuSpec:
@@ -324,6 +330,8 @@ def _kernel(spec: TpuSpec, program: Program, result: Result, array: int) -> Kern
             raw_stall_cycles=counts["raw_stall_ticks"] // TICKS_PER_CYCLE,
             input_stall_cycles=counts["input_stall_ticks"] // TICKS_PER_CYCLE,
             host_cycles=result.accounts["host"].get("busy", 0) // TICKS_PER_CYCLE,
+            loops=program.loops,
+            levels=_levels(spec, counts),
         ),
         energy_fj=energy_fj(spec, counts, time_ps),
     )
@@ -359,6 +367,23 @@ def _check(op: Operator, program: Program, memory: Memory, operands: tuple) -> t
     passed = error <= allowed
     notes = [] if passed else [f"Check: error {error:.2e}, {allowed:.2e} is allowed."]
     return CheckResult(passed, error if math.isfinite(error) else math.inf), notes
+
+
+def _levels(spec: TpuSpec, counts: Mapping[str, int]) -> list[Level]:
+    """Traffic by memory, from the array outwards; weights pass their FIFO on the way from DRAM."""
+    array = spec.array
+    sizes = {
+        "accumulators": 4 * spec.accumulators.rows * array.columns * array.count,
+        "unified_buffer": spec.unified_buffer.size_bytes,
+        "dram": spec.dram.size_bytes,
+        "pcie": 0,
+    }
+    names = {"unified_buffer": "unified buffer", "dram": "DRAM", "pcie": "host memory"}
+    found = [
+        Level(names.get(name, name), size, counts.get(f"{name}_read_bytes", 0), counts.get(f"{name}_write_bytes", 0))
+        for name, size in sizes.items()
+    ]
+    return [level for level in found if level.read_bytes or level.written_bytes]
 
 
 def _summed(accounts: Iterable[Mapping[str, int]]) -> dict[str, int]:

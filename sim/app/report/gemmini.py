@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
-from sim.app.report.sections import Section, bytes_text, percent, words
+from sim.app.report.levels import Level, summed, table, traffic
+from sim.app.report.sections import Section, percent, words
 from sim.app.report.verdict import WORTH_A_WORD
 
 if TYPE_CHECKING:
@@ -27,17 +28,6 @@ CAUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """A memory of the mapping. read, written: bytes in all. largest_bytes: that a tile holds there; 0: not counted."""
-
-    name: str
-    size_bytes: int
-    read_bytes: int
-    written_bytes: int
-    largest_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class GemminiRun:
     """What only a run on a Gemmini has. levels: from the array outwards."""
 
@@ -47,23 +37,6 @@ class GemminiRun:
 
 def _runs(figures: Figures) -> list[GemminiRun]:
     return [kernel.own for kernel in figures.kernels]
-
-
-def _levels(figures: Figures) -> list[Level]:
-    """Traffic of all kernels by level."""
-    found: list[Level] = []
-    for parts in zip(*(run.levels for run in _runs(figures)), strict=True):
-        first: Level = parts[0]
-        found.append(
-            Level(
-                first.name,
-                first.size_bytes,
-                sum(part.read_bytes for part in parts),
-                sum(part.written_bytes for part in parts),
-                max(part.largest_bytes for part in parts),
-            )
-        )
-    return found
 
 
 def utilisation(figures: Figures) -> float:
@@ -76,34 +49,24 @@ def details(figures: Figures) -> dict[str, Any]:
     return {
         "tiles": sum(run.tiles for run in _runs(figures)),
         "utilisation": utilisation(figures),
-        "traffic": {
-            level.name: {"read_bytes": level.read_bytes, "written_bytes": level.written_bytes}
-            for level in _levels(figures)
-        },
+        "traffic": traffic(_levels(figures)),
         "counts": dict(figures.counters),
         "speed_of_light": figures.speed_of_light(),
         "intensity": figures.intensity,
     }
 
 
+def _levels(figures: Figures) -> list[Level]:
+    """Traffic of all kernels by level."""
+    return summed([run.levels for run in _runs(figures)])
+
+
 def _mapping(report: Report) -> Section:
     """Utilisation and traffic by level, as mapping tools print them."""
     figures = report.figures
-    macs = figures.flops / 2
-    rows = [
-        (
-            level.name,
-            bytes_text(level.size_bytes),
-            bytes_text(level.read_bytes),
-            bytes_text(level.written_bytes),
-            f"{macs / max(1, level.read_bytes):.1f}",
-            f"{bytes_text(level.largest_bytes)} a tile" if level.largest_bytes else "",
-        )
-        for level in _levels(figures)
-    ]
     tiles = sum(run.tiles for run in _runs(figures))
     title = f"Mapping: {tiles:,} tiles, the array is used to {percent(utilisation(figures))}"
-    return Section(title, tuple(rows), ("level", "size", "read", "written", "MACs a byte read", "holds"))
+    return table(title, _levels(figures), figures.flops / 2)
 
 
 SECTIONS = (_mapping,)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
+from sim.app.report.levels import Level, table, traffic
 from sim.app.report.sections import Section, percent, time_text, words
 from sim.app.report.verdict import WORTH_A_WORD, at_most
 
@@ -50,6 +51,10 @@ class TpuRun:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of an application whose layer sizes are not published: least and largest of each counter over all sizes that fit
     what is; empty where they were not run."""
+    loops: Sequence[tuple[str, str, str]] = ()
+    """Of its mapping, the outermost first: memory, what it holds, loop; empty of a program that has none."""
+    levels: Sequence[Level] = ()
+    """Traffic by memory, from the array outwards."""
 
 
 def counters(figures: Figures) -> dict[str, float]:
@@ -81,6 +86,7 @@ def details(figures: Figures) -> dict[str, Any]:
         "array_cycles": sum(k.own.array_cycles for k in figures.kernels),
         "counters": counters(figures),
         **_ranges(figures),
+        **_mapped(figures),
         "counts": dict(figures.counters),
         "speed_of_light": figures.speed_of_light(),
         "intensity": figures.intensity,
@@ -93,6 +99,31 @@ def _ranges(figures: Figures) -> dict[str, Any]:
     runs: list[TpuRun] = [k.own for k in figures.kernels]
     found = runs[0].ranges if len(runs) == 1 else {}
     return {"counter_ranges": {name: list(ends) for name, ends in found.items()}} if found else {}
+
+
+def _mapped(figures: Figures) -> dict[str, Any]:
+    """The mapping of the one program that ran, where it has one."""
+    runs: list[TpuRun] = [k.own for k in figures.kernels]
+    if len(runs) != 1 or not runs[0].loops:
+        return {}
+    loops = [{"memory": memory, "holds": holds, "loop": loop} for memory, holds, loop in runs[0].loops]
+    return {"mapping": {"utilisation": figures.share_of_peak, "loops": loops, "traffic": traffic(runs[0].levels)}}
+
+
+def _loops(report: Report) -> Section:
+    """The loops of the mapping, the outermost first."""
+    runs: list[TpuRun] = [k.own for k in report.figures.kernels]
+    rows = runs[0].loops if len(runs) == 1 else ()
+    return Section("Loops of the mapping, the outermost first", tuple(rows), ("memory", "holds", "loop"))
+
+
+def _traffic(report: Report) -> Section:
+    """Utilisation and traffic by level, as mapping tools print them."""
+    figures = report.figures
+    runs: list[TpuRun] = [k.own for k in figures.kernels]
+    levels = runs[0].levels if len(runs) == 1 and runs[0].loops else ()
+    title = f"Traffic of the mapping, the array is used to {percent(figures.share_of_peak)}"
+    return table(title, levels, figures.flops / 2)
 
 
 def _matrix_unit(report: Report) -> Section:
@@ -111,7 +142,7 @@ def _between(ends: list[float] | None) -> str:
     return f"{percent(ends[0])} to {percent(ends[1])}" if ends else ""
 
 
-SECTIONS = (_matrix_unit,)
+SECTIONS = (_matrix_unit, _loops, _traffic)
 LAYER_COLUMNS = (("array alone", lambda figures: f"{sum(k.own.array_cycles for k in figures.kernels):,}"),)
 draw = None
 
