@@ -45,6 +45,13 @@ ACTIVE, WAITS_LOAD, WAITS_ENTRY, WAITS_TILE = range(4)
 """Words of `State.spent`: cycles of the array by what it did or waited for."""
 
 
+SPAN_UNIT, SPAN_CAUSE, SPAN_TILE, SPAN_BEGIN, SPAN_END = range(5)
+"""Words of a span of `State.spans`."""
+
+BUSY = 4
+"""What a span of loads or stores spends its time on; those of the array have words of `State.spent`."""
+
+
 class Rules(NamedTuple):
     """Figures of the queues; times in cycles."""
 
@@ -68,7 +75,9 @@ class State(NamedTuple):
     """What the queues know. begun, sent: by tile, when it was started and when its last command was sent; load_sent,
     load_done, pair_sent, pair_done: by tile modulo 4 and command; ring: completions of each queue's last commands;
     way: of the last requests, reads and writes; asked: how many there were. counted: loads and products of a tile, by
-    tile modulo 4. left_at, right_at: as `product_loads` has them. spent: cycles of the array; busy: of each queue."""
+    tile modulo 4. left_at, right_at: as `product_loads` has them. spent: cycles of the array; busy: of each queue.
+    spans: what queues did when, where there is room for it; noted: how many spans, and by queue the last one's number.
+    """
 
     queue: NDArray
     begun: NDArray
@@ -85,6 +94,8 @@ class State(NamedTuple):
     right_at: NDArray
     spent: NDArray
     busy: NDArray
+    spans: NDArray
+    noted: NDArray
 
 
 @inner
@@ -92,6 +103,31 @@ def _complete(s, which, count, at):
     """Notes that a queue's command number `count` is complete at a cycle; completions are in order."""
     s.queue[which, DONE] = max(s.queue[which, DONE], at)
     s.ring[which, count % RING] = at
+
+
+@inner
+def _note(s, which, cause, tile, begin, end):
+    """Notes what a queue did from one cycle to another; what follows without a gap and is alike is one span."""
+    if s.spans.shape[0] == 0 or end <= begin:
+        return
+    last = s.noted[1 + which]
+    span = s.spans[last]
+    if (
+        span[SPAN_END] >= begin - 1
+        and span[SPAN_CAUSE] == cause
+        and span[SPAN_TILE] == tile
+        and span[SPAN_UNIT] == which
+    ):
+        span[SPAN_END] = end
+        return
+    number = s.noted[0]
+    s.noted[0] = number + 1
+    s.noted[1 + which] = number
+    s.spans[number, SPAN_UNIT] = which
+    s.spans[number, SPAN_CAUSE] = cause
+    s.spans[number, SPAN_TILE] = tile
+    s.spans[number, SPAN_BEGIN] = begin
+    s.spans[number, SPAN_END] = end
 
 
 @inner
@@ -156,6 +192,7 @@ def _load(r, g, f, m, dram, s, tiles, c):
             t, back = _row(r, f, m, dram, s, t, address, command[BYTES], 0)
             done = max(done, back)
     s.busy[LOAD] += t - begun
+    _note(s, LOAD, BUSY, n, begun, t)
     s.load_sent[n % 4, i] = sent
     s.load_done[n % 4, i] = done
     _complete(s, LOAD, count, done)
@@ -198,12 +235,12 @@ def _execute(r, g, s, tiles, c):
     ready = s.load_done[n % 4, command[LOAD_DONE]] if command[LOAD_DONE] >= 0 else 0
     start = max(q[FREE], sent, ready)
     gap = start - q[FREE]
-    if max(ready, loaded) >= entry:
-        s.spent[WAITS_LOAD] += gap
-    else:
-        s.spent[WAITS_ENTRY] += gap
+    cause = WAITS_LOAD if max(ready, loaded) >= entry else WAITS_ENTRY
+    s.spent[cause] += gap
+    _note(s, EXECUTE, cause, n, start - gap, start)
     takes = g.block if command[FRESH] else max(command[PRODUCT_ROWS], r.least_rows)
     s.spent[ACTIVE] += takes
+    _note(s, EXECUTE, ACTIVE, n, start, start + takes)
     q[FREE] = start + takes
     s.pair_sent[n % 4, i] = sent
     s.pair_done[n % 4, i] = start + takes + r.latency
@@ -248,6 +285,7 @@ def _store(r, g, f, m, dram, s, tiles, c):
             t, back = _row(r, f, m, dram, s, t, address, command[BYTES], 1)
             done = max(done, back)
         s.busy[STORE] += t - begun
+        _note(s, STORE, BUSY, n, begun, t)
         s.sent[n] = max(s.sent[n], sent)
         _complete(s, STORE, count, done)
         q[FREE] = t

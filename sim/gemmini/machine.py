@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arch.gemmini import GemminiSpec
 from sim.gemmini import memory as mem
-from sim.gemmini.kernel import ACTIVE, RING, WAITS_ENTRY, WAITS_LOAD, WAITS_TILE, Rules, State, run
+from sim.gemmini.kernel import (
+    ACTIVE,
+    BUSY,
+    ISSUED,
+    RING,
+    WAITS_ENTRY,
+    WAITS_LOAD,
+    WAITS_TILE,
+    Rules,
+    State,
+    run,
+)
 from sim.gemmini.program import (
     COLUMNS,
     DEPTH,
@@ -55,6 +67,16 @@ FIGURES = (
 """Figures of a preset that this module reads."""
 
 
+class Span(NamedTuple):
+    """From one cycle to another a queue worked on a tile, or waited for what `cause` says."""
+
+    queue: str
+    cause: str
+    tile: int
+    begin: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Result:
     """What one run counted. accounts: by unit, cycles by what they went into, each unit's summing to `cycles`."""
@@ -63,21 +85,44 @@ class Result:
     accounts: Mapping[str, Mapping[str, int]]
     counters: Mapping[str, int]
     events: int
+    spans: Sequence[Span] = ()
+    """What queues did when, where a log was asked for, in the order in which it began."""
+    tiles: Sequence[tuple[int, int]] = ()
+    """When each tile was begun, and its last command sent, likewise."""
 
 
-def simulate(spec: GemminiSpec, program: Program, *, warm: bool = False) -> Result:
-    """Runs a program. warm: its operands and results have been touched before, in the order of their addresses."""
+QUEUES = ("load", "array", "store")
+"""Of which one's spans are told, in the order of the loop's numbers."""
+
+_CAUSES = {ACTIVE: "active", WAITS_LOAD: "load", WAITS_ENTRY: "entry", BUSY: "busy"}
+
+_SPANS_A_COMMAND = 2
+"""A command's own, and what it waited for."""
+
+
+def simulate(spec: GemminiSpec, program: Program, *, warm: bool = False, log: bool = False) -> Result:
+    """Runs a program. warm: its operands and results have been touched before, in the order of their addresses. log:
+    tells what queues did when; a first run counts the commands."""
+    spans = 0
+    if log:
+        _, state, _ = _ran(spec, program, warm, 0)
+        spans = _SPANS_A_COMMAND * int(state.queue[:, ISSUED].sum()) + 1
+    return _result(spec, *_ran(spec, program, warm, spans))
+
+
+def _ran(spec: GemminiSpec, program: Program, warm: bool, spans: int) -> tuple[int, State, mem.Caches]:
+    """Cycles, and what the loop leaves behind; with room for so many spans."""
     tiles = program.tiles
     geometry, rules = _geometry(spec, program), _rules(spec, program)
     commands = _room(geometry, program.convolution, tiles)
-    state = _state(commands, geometry, tiles)
+    state = _state(commands, geometry, tiles, spans)
     figures, caches = _memories(spec)
     channel = lower_dram(spec.dram, spec.memory_cache.line_bytes, spec.clock.boost_hz)
     counters = np.zeros(len(MemoryCounter), np.int64)
     dram = (channel, new_dram_state(channel), counters)
     touched = program.operand_bytes if warm else 0
     cycles = int(run(rules, geometry, figures, caches, dram, state, tiles, commands, touched))
-    return _result(spec, cycles, state, caches)
+    return cycles, state, caches
 
 
 def _geometry(spec: GemminiSpec, program: Program) -> Geometry:
@@ -139,7 +184,7 @@ def _room(g: Geometry, convolution: bool, tiles: NDArray[np.int64]) -> Commands:
     return Commands(*(np.zeros(size, np.int64) for size in sizes))
 
 
-def _state(c: Commands, g: Geometry, tiles: NDArray[np.int64]) -> State:
+def _state(c: Commands, g: Geometry, tiles: NDArray[np.int64], spans: int) -> State:
     loads, products = c.loads.shape[0], c.products.shape[0]
     queue = np.zeros((3, 6), np.int64)
     queue[:, 2] = -1
@@ -159,6 +204,8 @@ def _state(c: Commands, g: Geometry, tiles: NDArray[np.int64]) -> State:
         right_at=np.zeros((4, loads), np.int64),
         spent=np.zeros(4, np.int64),
         busy=np.zeros(3, np.int64),
+        spans=np.full((spans, 5), -1, np.int64),
+        noted=np.zeros(4, np.int64),
     )
 
 
@@ -219,5 +266,7 @@ def _result(spec: GemminiSpec, cycles: int, s: State, m: mem.Caches) -> Result:
             "dram_read_bytes": counts[mem.DRAM_LINES] * line,
             "dram_write_bytes": counts[mem.DRAM_WRITTEN] * line,
         },
-        events=int(s.queue[:, 4].sum() + s.asked.sum()),
+        events=int(s.queue[:, ISSUED].sum() + s.asked.sum()),
+        spans=[Span(QUEUES[u], _CAUSES[c], t, a, b) for u, c, t, a, b in s.spans[: s.noted[0]].tolist()],
+        tiles=list(zip(s.begun.tolist(), s.sent.tolist(), strict=True)) if s.spans.size else (),
     )

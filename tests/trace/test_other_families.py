@@ -1,4 +1,4 @@
-"""Traces of a TPU and of a dataflow machine: units, stages, FIFO and buffer levels, agreement with the accounts."""
+"""Traces of a TPU, a Gemmini and a dataflow machine: units, stages, levels of buffers, agreement with the accounts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sim.app.trace.window import Wanted
 
 TPU = "gemm m=200 n=512 k=512 dtype=int8"
 RDU = "softmax rows=64 cols=256 dtype=bf16"
+GEMMINI = "gemm m=128 n=128 k=128"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,12 @@ def rdu() -> Timeline:
     return trace(RDU, "sn40l")
 
 
-@pytest.mark.parametrize("which", ["tpu", "rdu"])
+@pytest.fixture(scope="module")
+def gemmini() -> Timeline:
+    return trace(GEMMINI, "gemmini", schedule="ws m=32 n=64 k=64")
+
+
+@pytest.mark.parametrize("which", ["tpu", "rdu", "gemmini"])
 def test_slices_of_a_track_do_not_overlap(which: str, request: pytest.FixtureRequest) -> None:
     found: Timeline = request.getfixturevalue(which)
     tracks = defaultdict(list)
@@ -52,6 +58,32 @@ def test_units_of_a_tpu_account_for_all_their_time(tpu: Timeline) -> None:
                 spans[piece.name] += piece.end - piece.begin
         shares = {name: cycles / report["cycles"] for name, cycles in spans.items() if cycles}
         assert shares == pytest.approx(report["stalls"][unit], abs=0.002)
+
+
+def test_queues_of_a_gemmini_account_for_all_their_time(gemmini: Timeline) -> None:
+    """What the slices add up to is the account of a plain run, in which nothing is recorded."""
+    report = simulate(GEMMINI, "gemmini", schedule="ws m=32 n=64 k=64").to_dict()
+    assert int(gemmini.facts["cycles"]) == report["cycles"]
+    spans: Counter[tuple[str, str]] = Counter()
+    for piece in gemmini.slices:
+        spans[gemmini.tracks[piece.track].name, piece.name] += piece.end - piece.begin
+    for cause, share in report["stalls"]["array"].items():
+        assert spans["array", cause] / report["cycles"] == pytest.approx(share, abs=1e-4)
+    for queue in ("load", "store"):
+        # A command takes a cycle to start, which lies inside a slice.
+        assert spans[queue, "busy"] / report["cycles"] >= report["stalls"][queue]["busy"] - 1e-4
+        assert spans[queue, "busy"] / report["cycles"] < report["stalls"][queue]["busy"] + 0.1
+
+
+def test_two_tiles_of_a_gemmini_are_at_work_at_a_time(gemmini: Timeline) -> None:
+    """One begins while the one before is still sending; of each half, one after the other."""
+    halves = [i for i, track in enumerate(gemmini.tracks) if track.name.startswith("tiles")]
+    tiles = sorted((p.begin, p.end, p.name) for p in gemmini.slices if p.track in halves)
+    assert [name for _, _, name in tiles] == [f"tile {i}" for i in range(16)]
+    assert sum(after[0] < before[1] for before, after in pairwise(tiles)) > 4
+    assert all(third[0] >= first[1] for first, third in zip(tiles, tiles[2:], strict=False))
+    part = trace(GEMMINI, "gemmini", Wanted(5000, 6000), schedule="ws m=32 n=64 k=64")
+    assert 0 < len(part.slices) < len(gemmini.slices)
 
 
 def test_weight_fifo_stays_within_its_depth(tpu: Timeline) -> None:

@@ -18,6 +18,7 @@ from sim.app.families.request import Progress, Request, one_of
 from sim.app.report.gemmini import GemminiRun
 from sim.app.report.levels import Level
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures
+from sim.app.trace.gemmini import mapping_timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S
 from sim.gemmini.listing import listing as program_listing
@@ -120,14 +121,12 @@ class MappingPlan:
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
     ) -> Ran:
         """Runs a mapping."""
-        if wanted is not None:
-            raise InputError(f"{self.spec.name} records no timeline; its report has what each queue waited for")
         spec, mapping = self.spec, self.mappings[number][0]
         program = build(self.op, spec, mapping)
         if program.operand_bytes > spec.dram.size_bytes:
             needs, has = BYTES.format(program.operand_bytes), BYTES.format(spec.dram.size_bytes)
             raise InputError(f"{self.op}: operands and result take {needs}, {spec.name} has dram.size={has}")
-        result = simulate(spec, program, warm=self.request.l2 == "warm")
+        result = simulate(spec, program, warm=self.request.l2 == "warm", log=wanted is not None)
         record = _record(spec, self.op, program, result)
         return Ran(
             schedule=program.schedule,
@@ -137,8 +136,13 @@ class MappingPlan:
             time_ps=record.time_ps,
             counts={"events": result.events},
             check=partial(_check, self.op, program) if self.request.check else None,
+            timeline=partial(mapping_timeline, self._facts(program), result, wanted) if wanted else None,
             reads=lambda path: path != "core.command" or program.serial,
         )
+
+    def _facts(self, program: Program) -> dict[str, str]:
+        """What a timeline says about the run."""
+        return {"workload": str(self.request.asked), "machine": self.spec.label, "schedule": program.schedule}
 
 
 def _figures(spec: GemminiSpec) -> MachineFigures:
