@@ -145,3 +145,24 @@ def test_the_l1_keeps_the_sectors_that_it_was_given(ampere: GpuSpec, first: int,
         assert took == ampere.l1.hit_latency_cycles
     else:
         assert took >= ampere.l2.hit_latency_cycles
+
+
+def test_a_load_does_not_wait_for_copies_that_found_no_place_yet() -> None:
+    """Copies hold no registers: without a place among the misses on their way they stay in their warp, and a load of
+    another warp waits for those alone that have one."""
+    x = GlobalTensor("x", (257, 32), "fp32", (32, 1))
+    kernel = KernelBuilder("copies", (1, 1, 1))
+    tile = kernel.shared("tile", (256, 32), "fp32")
+    with kernel.role("copies", warps=1, registers=32) as r:
+        r.cp_async(tile.stage(), x[0:256, :], 256, vector_bytes=4)
+        r.cp_commit()
+        r.cp_wait(0)
+    with kernel.role("loads", warps=1, registers=32) as r:
+        r.run("iadd", 500, dtype="int32")
+        r.ldg(RegisterTile("value", (1, 32), "fp32").whole, x[256:1, :], 1, into="x", vector_bytes=4)
+    result = run(machine(l1_miss_queue=8), kernel.build(), x)
+    copies, load = (
+        column(result, op, Event.T_DONE, warp)[0] - column(result, op, Event.T_ISSUE, warp)[0]
+        for warp, op in ((0, 0), (1, 4))
+    )
+    assert load < copies / 4

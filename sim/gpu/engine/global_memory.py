@@ -87,6 +87,10 @@ def move(p, prog, st, ms, mem, w, s, sm, now, t, pc, kind):
     if changes:
         # No more stores are on their way than entries: memory that takes no more stops the warps.
         busy = max(busy, sms[sm, Port.WRITE_FREE], st.stores[sm, sms[sm, LoadStore.NEXT_STORE]])
+    elif kind == Kind.CP_ASYNC:
+        # A copy holds no registers, so that nothing but the misses on their way bounds how many are.
+        entry = free_entry(st.l1_misses, sms, sm, L1.NEXT_MISS, t)
+        busy = max(busy, st.l1_misses[sm, entry])
     queue = p[LoadStoreFigure.QUEUE]
     if busy > t + queue:
         account(st, w, busy - queue, Reason.LG_THROTTLE)
