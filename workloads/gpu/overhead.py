@@ -76,6 +76,25 @@ TRITON_STEP = Overhead(alu=69, imad=8)
 TRITON_PER_COPY = Overhead(alu=2)
 TRITON_EPILOGUE = Overhead(alu=130, imad=78)
 
+# vLLM's fused kernel of experts (0.24, Triton 3.9.0, ptxas 12.9), tiles of 16x32x64 to 128x128x64 on sm_80 and sm_90a.
+# 66 to 73 instructions up to the exit of CTAs beyond the last block, 13 to 38 up to the branch to the zeros; those take
+# 17 (one store) to 76 (eight). From there to the loop 167 to 505 with 3 to 12 LDGSTS a step. By mma loops have 36 to 89
+# beside multiplies, fragments and copies, epilogues 29 to 150 for 4 to 64 accumulators; by wgmma 98 and 115, about 80.
+EXPERTS_PLACE = Overhead(alu=46, imad=26)
+EXPERTS_ROUTE = Overhead(alu=18)
+EXPERTS_ZEROS = Overhead(alu=8)
+EXPERTS_PER_ZEROS = Overhead(alu=3, imad=5)
+"""For each store of zeros."""
+EXPERTS_SETUP = Overhead(alu=70, imad=25)
+EXPERTS_PER_ROWS = Overhead(alu=15, imad=5)
+"""For each copy instruction of tokens' rows of a step: its pointer."""
+EXPERTS_PER_WEIGHTS = Overhead(alu=20, imad=12)
+"""The same for weights, whose column is taken modulo their number."""
+EXPERTS_STEP = Overhead(alu=20, imad=10)
+EXPERTS_WGMMA_STEP = Overhead(alu=44, imad=18)
+EXPERTS_PER_COPY = Overhead(alu=4)
+EXPERTS_EPILOGUE = Overhead(alu=22)
+
 # sm_75 tensor op, 128x128x32: prologue 313, loop 240 (128 HMMA, 16 LDSM, 8 LDG, 8 STS, 16 CS2R), epilogue 619.
 PREFETCH_SETUP = Overhead(alu=180, imad=54)
 PREFETCH_STEP = Overhead(alu=13, imad=2)

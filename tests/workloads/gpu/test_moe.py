@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from sim import simulate
 from sim.gpu.check.interpret import interpret
 from sim.gpu.language import Program
 from workloads.gpu.moe.blocks import Blocks
-from workloads.gpu.moe.config import MoeConfig
+from workloads.gpu.moe.config import EarlierMoeConfig, MoeConfig, tuned
 from workloads.gpu.moe.layer import build, choose, parts
 from workloads.ops import Moe
 from workloads.silicon import environment_of, operator_of
@@ -33,6 +34,7 @@ CASES = [
     (H100, "vllm 64x64x64 warps 4 stages 4 group 2", "tokens=70 hidden=192 inter=64 topk=2 experts=4"),
     (A100, "vllm-0.14", "tokens=2 hidden=32 inter=32 topk=22 experts=24 ep=8"),
     (A100, "auto", "tokens=3 hidden=64 inter=32 topk=1 experts=4 distribution=0,2,0,1"),
+    (A100, "vllm", "tokens=3 hidden=64 inter=32 topk=2 experts=24 distribution=power_law_1.2"),
 ]
 
 
@@ -74,6 +76,58 @@ def test_neighbours_in_turns_lie_evenly_apart() -> None:
     b = Blocks.of(op, 16)
     assert (b.spacing, b.group) == (4, 16)
     assert b.even(16).all()
+
+
+def test_few_choices_among_many_experts_are_not_sorted() -> None:
+    op = Moe(tokens=3, hidden=64, inter=32, topk=2, experts=24, distribution="power_law_1.2", dtype="bf16")
+    b = Blocks.of(op, 16)
+    assert (b.count, b.launched) == (6, 6)
+    assert (b.experts == op.ids.reshape(-1)).all()
+    assert not b.sorted
+    assert Blocks.of(dataclasses.replace(op, experts=23), 16).sorted
+
+    def names(op: Moe) -> list[str]:
+        return [k.name.partition("_")[0] for k in build(op, load_arch(A100), MoeConfig(16, 32, 64)).kernels]
+
+    assert names(op) == ["fill", "up", "silu", "down", "moe"]
+    assert names(dataclasses.replace(op, experts=23)) == ["moe", "count", "up", "silu", "down", "moe"]
+    assert names(dataclasses.replace(op, ep=2))[:2] == ["moe", "count"]
+
+
+def test_an_earlier_vllm_leaves_blocks_of_other_devices_out_and_clears_the_rest() -> None:
+    op = Moe(tokens=90, hidden=64, inter=32, topk=3, experts=12, ep=3, dtype="bf16")
+    program = build(op, load_arch(A100), EarlierMoeConfig(16, 32, 64))
+    assert [k.name for k in program.kernels if k.name == "clear"] == ["clear"]
+    b = Blocks.of(op, 16, filtered=True)
+    assert 0 < len(b.taken) < b.count
+    assert (b.experts[b.taken] >= 0).all()
+    assert "clear" not in [k.name for k in build(op, load_arch(A100), MoeConfig(16, 32, 64)).kernels]
+
+
+def test_vllm_takes_tiles_of_its_tables_where_it_has_been_tuned() -> None:
+    def tile(machine: str, tokens: int, schedule: str = "auto", **keys: int) -> str:
+        fields = {"hidden": 512, "topk": 1, "experts": 8, "inter": 7168, "dtype": "bf16"} | keys
+        return str(choose(Moe(tokens=tokens, **fields), load_arch(machine), schedule).config)
+
+    # The nearest number of tokens of the table; the tuned layer is that of one device.
+    assert tile(A100, 2048, "vllm-0.14") == "vllm-0.14 128x128x64 warps 8 stages 4 group 16"
+    assert tile(A100, 2300, "vllm-0.14", experts=16, ep=2) == tile(A100, 2048, "vllm-0.14")
+    assert tile(A100, 2048, "vllm-0.14", inter=14336, tp=2) == tile(A100, 2048, "vllm-0.14")
+    assert tile(A100, 2048, "vllm-0.14", inter=7104) == "vllm-0.14 64x64x32 warps 4 stages 3 group 8"
+    assert tile(H100, 768, experts=128, inter=384) == "vllm 64x64x64 warps 4 stages 3 group 64"
+    # A table that only the later release has.
+    assert tile(H100, 768, "vllm-0.14", experts=128, inter=384) == "vllm-0.14 64x64x32 warps 4 stages 3 group 8"
+
+
+def test_every_tuned_tile_is_one_that_its_machine_takes() -> None:
+    for (machine, experts, inter), (since, tiles) in tuned().items():
+        assert since in ("0.14", "0.24")
+        for tokens, tile in tiles.items():
+            config = MoeConfig(*tile)
+            op = Moe(tokens=tokens, hidden=1024, inter=inter, topk=1, experts=experts, dtype="bf16")
+            buffers = config.stages - (machine == A100 or config.block_m < 64)
+            size = buffers * (config.block_m + config.block_n) * config.block_k * 2
+            assert size <= load_arch(machine).shared.max_per_cta_bytes, (machine, op, config)
 
 
 def test_vllm_takes_larger_tiles_for_more_tokens() -> None:
@@ -147,18 +201,18 @@ COUNTED = "what the warps count is there for its time alone"
 IN_THE_SUM = "weights multiply in the sum, here they cost time"
 FIRST = "the next barrier orders the copies; the compiler places one before the last loads as well"
 FENCE = "no register that wgmma reads or writes is touched by anything else between two k steps"
-NUMBERS = ((2, "padded"), (5, "rows"), (5, "expert"))
+NUMBERS = ((2, "padded"), (6, "rows"), (6, "expert"))
 SORTING = {
     "moe_align_block_size/warps/3 bar_sync": COUNTED,
     "count_and_sort_expert_tokens/warps/2 iadd after choice": KNOWN,
 }
 WAITS = {
-    "mma": (A100, MoeConfig(16, 128, 32, 2, 3), {"up/16 bar_sync": FIRST, "down/16 bar_sync": FIRST}, "down/34"),
+    "mma": (A100, MoeConfig(16, 128, 32, 2, 3), {"up/18 bar_sync": FIRST, "down/18 bar_sync": FIRST}, "down/36"),
     "wgmma": (
         H100,
         MoeConfig(64, 256, 64, 8, 3),
-        {"up/25 wgmma_fence": FENCE, "down/25 wgmma_fence": FENCE},
-        "down/36",
+        {"up/27 wgmma_fence": FENCE, "down/27 wgmma_fence": FENCE},
+        "down/38",
     ),
 }
 

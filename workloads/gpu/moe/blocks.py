@@ -6,6 +6,8 @@ rows that are neither read nor written; experts of other devices have blocks, to
 What kernels leave for each other lies block by block as it is computed, where vLLM has it row by row: whole rows lie
 elsewhere, and nothing else changes. In a block that is not full the rows are the last ones of its tensor, so that a
 tile that begins at the first of them ends with the tensor.
+
+Where few choices meet many experts, vLLM sorts nothing: each choice is a block.
 """
 
 from __future__ import annotations
@@ -25,23 +27,32 @@ GROUPS = (16, 8, 4, 2)
 """Rows that a copy takes at once where their tokens lie evenly apart."""
 EVEN_SHARE = 0.75
 """Share of the blocks of a layer that must be even for a copy of that many rows."""
+SPARSE = 4
+"""Experts a choice from which on choices are not sorted (vllm/model_executor/layers/fused_moe/fused_moe.py)."""
 
 
 @dataclass(frozen=True)
 class Blocks:
     """size: rows of a block. experts: of each block, -1 on another device. flat: rows, (blocks, size), -1 where
-    padded. launched: blocks of the grid, whose number a launch does not know."""
+    padded. launched: blocks of the grid, whose number a launch does not know. filtered: whether the grid has none for
+    experts on other devices. sorted: whether choices are sorted."""
 
     op: Moe
     size: int
     experts: Numbers
     flat: Numbers
     launched: int
+    filtered: bool = False
+    sorted: bool = True
 
     @classmethod
-    def of(cls, op: Moe, size: int) -> Blocks:
+    def of(cls, op: Moe, size: int, filtered: bool = False) -> Blocks:
         """The blocks of a layer."""
         ids = op.ids.reshape(-1)
+        if op.ep == 1 and len(ids) * SPARSE <= op.experts:
+            flat = np.full((len(ids), size), -1, dtype=np.int64)
+            flat[:, 0] = np.arange(len(ids))
+            return cls(op, size, ids, flat, len(ids), sorted=False)
         counts = np.bincount(ids, minlength=op.experts)
         blocks = -(-counts // size)
         flat = np.full((int(blocks.sum()), size), -1, dtype=np.int64)
@@ -52,12 +63,17 @@ class Blocks:
         if len(ids) < op.experts or op.tokens < size:
             most = min(most, len(ids) * size)
         launched = max(len(experts), -(-most // size))
-        return cls(op, size, np.where(experts < op.local_experts, experts, -1), flat, launched)
+        return cls(op, size, np.where(experts < op.local_experts, experts, -1), flat, launched, filtered)
 
     @property
     def count(self) -> int:
         """Blocks that have rows."""
         return len(self.experts)
+
+    @cached_property
+    def taken(self) -> Numbers:
+        """Numbers of the blocks of which the products compute something, or store zeros."""
+        return np.flatnonzero(self.experts >= 0) if self.filtered else np.arange(self.count)
 
     @cached_property
     def valid(self) -> Numbers:

@@ -13,21 +13,30 @@ from dataclasses import replace
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language import CTA_X, WARP, Const, Expr, Kernel, KernelBuilder, RegisterTile, RoleBuilder, View
+from sim.gpu.language import (
+    CTA_X,
+    WARP,
+    Const,
+    Expr,
+    GlobalTensor,
+    Kernel,
+    KernelBuilder,
+    RegisterTile,
+    RoleBuilder,
+    View,
+)
 from workloads.gpu import overhead
 from workloads.gpu.gemm.plan import Plan
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div, row_alignment
 from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS, INSTRUCTION_K_BYTES, STEP_BYTES, WARP_ROWS, WARPGROUP
 from workloads.gpu.moe.config import MoeConfig
-from workloads.gpu.moe.product import GroupedProduct, Tile, write_tile
-from workloads.gpu.overhead import Overhead
+from workloads.gpu.moe.product import GroupedProduct, Tile, epilogue, setup, write_tile
 
-STEP = Overhead(alu=40, imad=6)
-"""Instructions of a k step beside copies and products: those of Triton's tutorial attention on sm_90a without its
-softmax (`overhead.FLASH_TRITON_STEP`), less the second operand's loop."""
-REGISTERS = 90
-"""Of a thread beside accumulators."""
+REGISTERS = 55
+"""Of a thread beside accumulators: compiled kernels have 116 to 122 with 64."""
+EPILOGUE_TENTHS = 9
+"""Instructions of the epilogue for ten accumulators of a thread."""
 
 
 def takes(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> bool:
@@ -84,11 +93,11 @@ class _Writer:
     def kernel(self) -> Kernel:
         """One role: all warps do the same."""
         with self.k.role("warps", self.c.warps, self.registers) as r:
-            overhead.TRITON_SETUP.write(r)
             at = self.plan.unit(CTA_X, Const(0)).tile
             m, n = r.assign("tile_m", at.m), r.assign("tile_n", at.n)
 
             def compute(tile: Tile) -> None:
+                setup(self._copies(self.c.block_m, self.g.a), self._copies(self.c.block_n, self.g.w)).write(r)
                 self._main_loop(r, tile)
                 self._epilogue(r, tile)
 
@@ -129,7 +138,7 @@ class _Writer:
         with r.when(k + ahead < self.steps):
             self._fetch(r, tile, k + ahead, (k + ahead) % c.stages)
         r.cp_commit()
-        STEP.write(r)
+        overhead.EXPERTS_WGMMA_STEP.write(r)
 
     def _multiply(self, r: RoleBuilder, stage: Expr, first: bool) -> None:
         """The group of wgmma of one step, in flight."""
@@ -169,10 +178,15 @@ class _Writer:
             src = tile.rows_of_a(row, together, depth, c.block_k) if together else tile.token_of(row, depth, c.block_k)
             self._copy(r, dst, src, vector)
 
+    def _copies(self, rows: int, operand: GlobalTensor) -> int:
+        """A warp's copy instructions of a step for so many rows of an operand."""
+        size = rows * self.c.block_k * DTYPE_BYTES[operand.dtype]
+        return ceil_div(size, self.c.warps * WARP_SIZE * row_alignment(operand))
+
     @staticmethod
     def _copy(r: RoleBuilder, dst: View, src: View, vector: int) -> None:
         count = ceil_div(src.size_bytes, WARP_SIZE * vector)
-        r.cp_async(dst, src, count, vector_bytes=vector, mix=overhead.mix(alu=2 * count))
+        r.cp_async(dst, src, count, vector_bytes=vector, mix=overhead.mix(alu=count * overhead.EXPERTS_PER_COPY.alu))
 
     # --- epilogue
 
@@ -181,7 +195,7 @@ class _Writer:
         c, g = self.c, self.g
         out = g.c.dtype
         tile.weigh(r, WARP_ROWS * self.bands, self.values)
-        overhead.TRITON_EPILOGUE.write(r)
+        epilogue(self.values, EPILOGUE_TENTHS).write(r)
         r.run("cvt", ceil_div(self.values, 2), dtype=out)
         r.bar_sync(0, c.warps)
         cols = math.gcd(self.width, c.block_k)

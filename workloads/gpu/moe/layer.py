@@ -1,8 +1,9 @@
 """A layer of a mixture of experts as vLLM runs it with Triton's fused kernel: the same kernel for both products.
 
 Choice of experts (where it belongs to the layer), sorting of the choices by expert, first product, activation, second
-product, sum over a token's choices. With experts on other devices, rows of theirs get zeros from both products, and
-the activation and the sum take all rows (`vllm/model_executor/layers/fused_moe`).
+product, sum over a token's choices. With experts on other devices, rows of theirs get zeros from both products; before
+vLLM 0.17 the products leave them out, and zeros are stored before the second one. The activation and the sum take all
+rows (`vllm/model_executor/layers/fused_moe`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.moe import group_product, steps, warp_product
 from workloads.gpu.moe.blocks import Blocks, Numbers
 from workloads.gpu.moe.config import EarlierMoeConfig, MoeConfig, default_config, earlier_config, parse
-from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens
+from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens, in_a_row
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
 from workloads.ops import Moe
@@ -40,9 +41,9 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
         raise InputError(f"moe: {spec.name} has no cp.async, by which Triton's fused kernel copies; a100-sxm4-80gb has")
     match schedule:
         case "auto" | MoeConfig.schedule:
-            config = default_config(op)
+            config = default_config(op, spec.name)
         case EarlierMoeConfig.schedule:
-            config = earlier_config(op)
+            config = earlier_config(op, spec.name)
         case _:
             config = parse(schedule)
     return Choice(config, [(config, estimate_ps(op, spec))])
@@ -63,7 +64,7 @@ def estimate_ps(op: Moe, spec: GpuSpec) -> int:
 @register("moe", "gpu", "vllm", "vllm-0.14")
 def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     """The program: its kernels in their order."""
-    b = Blocks.of(op, config.block_m)
+    b = Blocks.of(op, config.block_m, config.filters)
     dtype = op.chosen_dtype
     inputs = {operand.name: lanes.tensor(operand) for operand in op.operands}
     tokens = Tokens(b)
@@ -72,7 +73,7 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
         inputs.get(name) or _scratch(name, (op.tokens, op.topk), form)
         for name, form in (("ids", "int32"), ("weights", "fp32"))
     )
-    found = Sorted.of(b)
+    found = Sorted.of(b, ids)
     first, inner, second = (
         _scratch(name, (b.count, b.size, columns), dtype)
         for name, columns in (("first", op.first_columns), ("inner", op.local_inter), ("second", op.hidden))
@@ -86,14 +87,17 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
         up = GroupedProduct("up", b, found, x, inputs["w1"], first, part, tokens)
         kernels.append(_product(up, spec, config))
     kernels.append(steps.activate(b, spec, first, inner, 16))
+    if len(b.taken) < b.count:
+        kernels.append(steps.fill("clear", steps.by_rows(second), b.places, 0))
     for part in parts(b, config, op.hidden, op.local_inter):
         down = GroupedProduct("down", b, found, inner, inputs["w2"], second, part, weights=weights)
         kernels.append(_product(down, spec, config))
     kernels.append(steps.add_up(b, spec, second, weights, y, 8))
     given = [x, *(tensor for name, tensor in inputs.items() if name != "x")]
     made = [tensor for tensor in (ids, weights) if tensor.role == "scratch"]
-    aliases = (steps.in_a_row(ids), *(steps.by_rows(tensor) for tensor in (first, inner, second)))
-    tensors = (*given, *made, found.rows, found.experts, found.padded, first, inner, second, *aliases, y)
+    aliases = (in_a_row(ids), *(steps.by_rows(tensor) for tensor in (first, inner, second)))
+    sorting = (found.padded,) if found.rows is None else (found.rows, found.experts, found.padded)
+    tensors = (*given, *made, *sorting, first, inner, second, *aliases, y)
     settings = {"config": config, "stored": {"x": tokens.stored}}
     return Program(str(op), tensors, tuple(kernels), str(config), settings)
 
@@ -108,7 +112,8 @@ def _product(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
 def parts(b: Blocks, config: MoeConfig, columns: int, depth: int) -> list[Part]:
     """What is simulated of a product: all of it, or of a long one samples of what has work and of what stores zeros."""
     tiles, steps_k = ceil_div(columns, config.block_n), ceil_div(depth, config.block_k)
-    here, elsewhere = (np.flatnonzero(mask) for mask in (b.experts >= 0, b.experts < 0))
+    here = b.taken[b.experts[b.taken] >= 0]
+    elsewhere = b.taken[b.experts[b.taken] < 0]
     cost = config.warps * ceil_div(config.block_k, 32)
     most = MOST_OPS // (cost * OPS_A_STEP)
     if len(here) * tiles * steps_k + len(elsewhere) * tiles <= most:

@@ -14,33 +14,36 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from sim.gpu.language import Const, Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, View, as_expr
+from workloads.gpu import overhead
 from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, row_alignment
 from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.moe.blocks import Blocks, Numbers, looked_up
 from workloads.gpu.moe.config import MoeConfig
+from workloads.gpu.overhead import Overhead
 from workloads.ops import Gemm
 from workloads.ops.base import Array
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """What the sorting leaves. rows, experts: numbers of rows, and of experts, in the order of blocks. padded: rows
-    with their padding."""
+    """What the sorting leaves. rows, experts: numbers of rows (None where nothing was sorted), and of experts, in the
+    order of blocks. padded: rows with their padding."""
 
-    rows: GlobalTensor
+    rows: GlobalTensor | None
     experts: GlobalTensor
     padded: GlobalTensor
 
     @classmethod
-    def of(cls, blocks: Blocks) -> Sorted:
-        """The tensors."""
+    def of(cls, blocks: Blocks, ids: GlobalTensor) -> Sorted:
+        """The tensors. ids: choices of all tokens."""
 
         def numbers(name: str, count: int) -> GlobalTensor:
             return GlobalTensor(name, (1, count), "int32", (count, 1), "scratch")
 
-        return cls(
-            numbers("rows", blocks.launched * blocks.size), numbers("experts", blocks.launched), numbers("padded", 1)
-        )
+        padded = numbers("padded", 1)
+        if not blocks.sorted:
+            return cls(None, in_a_row(ids), padded)
+        return cls(numbers("rows", blocks.launched * blocks.size), numbers("experts", blocks.launched), padded)
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Part:
     @classmethod
     def whole(cls, blocks: Blocks, tiles_n: int) -> Part:
         """All of it."""
-        return cls(np.arange(blocks.count), blocks.launched, tiles_n)
+        return cls(blocks.taken, blocks.launched, tiles_n)
 
 
 @dataclass(frozen=True)
@@ -145,13 +148,15 @@ class Tile:
     def read(cls, r: RoleBuilder, g: GroupedProduct, m: Expr, n: Expr) -> Tile:
         """What the kernel loads and works out for a block that has rows."""
         b = g.blocks
-        if len(g.part.picked) < b.count:
+        if len(g.part.picked) < len(b.taken):
             m = r.assign("block", looked_up(g.part.picked, m))
         row_numbers, expert = RegisterTile("row_numbers", (1, b.size), "int32"), RegisterTile("expert", (1, 1), "int32")
-        box, one = g.sorted.rows[0:1, m * b.size : b.size], g.sorted.experts[0:1, m:1]  # type: ignore[misc]
-        r.ldg(row_numbers.whole, box, ceil_div(b.size, WARP_SIZE), into="rows", vector_bytes=4)
-        r.ldg(expert.whole, one, 1, into="expert", vector_bytes=4)
-        r.run("iadd", 2, dtype="int32", after=("rows", "expert"))
+        if g.sorted.rows is not None:
+            box = g.sorted.rows[0:1, m * b.size : b.size]  # type: ignore[misc]
+            r.ldg(row_numbers.whole, box, ceil_div(b.size, WARP_SIZE), into="rows", vector_bytes=4)
+        r.ldg(expert.whole, g.sorted.experts[0:1, m:1], 1, into="expert", vector_bytes=4)  # type: ignore[misc]
+        overhead.EXPERTS_ROUTE.write(r)
+        r.run("iadd", 2, dtype="int32", after=("rows", "expert") if g.sorted.rows is not None else ("expert",))
         even: Expr = Const(1)
         if g.tokens and not b.even(b.group).all():
             even = r.assign("even", looked_up(b.even(b.group), m))
@@ -200,6 +205,7 @@ class Tile:
         r.run("iadd", 1, dtype="int32", dst=zeros.whole, compute=np.zeros_like, nominal=True)
         vector = min(row_alignment(self.g.c), cols * DTYPE_BYTES[dtype])
         count = ceil_div(rows * cols * DTYPE_BYTES[dtype], WARP_SIZE * vector)
+        overhead.EXPERTS_ZEROS.plus(overhead.EXPERTS_PER_ZEROS, count).write(r)
         r.stg(self.rows_of_c(row, rows, col, cols), zeros.whole, count, vector_bytes=vector)
 
 
@@ -208,7 +214,10 @@ def write_tile(
 ) -> None:
     """What a CTA does with its tile: nothing beyond the last block, zeros for experts of other devices."""
     picked = g.part.picked
-    _load_number(r, g.sorted.padded, Const(0), "padded")
+    padded = RegisterTile("padded", (1, 1), "int32")
+    r.ldg(padded.whole, g.sorted.padded[0:1, 0:1], 1, into="padded", vector_bytes=4)  # type: ignore[misc]
+    overhead.EXPERTS_PLACE.write(r)
+    r.run("iadd", 1, dtype="int32", after=("padded",))
     guard = nullcontext() if len(picked) == g.part.launched else r.when(m < len(picked))
     with guard:
         tile = Tile.read(r, g, m, n)
@@ -225,8 +234,19 @@ def write_tile(
                 clear(tile)
 
 
-def _load_number(r: RoleBuilder, tensor: GlobalTensor, place: Expr, name: str) -> None:
-    """One number that all threads read, and wait for."""
-    tile = RegisterTile(name, (1, 1), "int32")
-    r.ldg(tile.whole, tensor[0:1, place:1], 1, into=name, vector_bytes=4)  # type: ignore[misc]
-    r.run("iadd", 1, dtype="int32", after=(name,))
+def setup(rows: int, weights: int) -> Overhead:
+    """What a warp does between the branch and the loop. rows, weights: its copy instructions of a step."""
+    found = overhead.EXPERTS_SETUP.plus(overhead.EXPERTS_PER_ROWS, rows)
+    return found.plus(overhead.EXPERTS_PER_WEIGHTS, weights)
+
+
+def epilogue(accumulators: int, tenths: int) -> Overhead:
+    """What a warp does after the loop beside conversions and stores, so many tenths of an instruction for each of a
+    thread's accumulators."""
+    return overhead.EXPERTS_EPILOGUE.plus(Overhead(alu=1), accumulators * tenths // 10)
+
+
+def in_a_row(ids: GlobalTensor) -> GlobalTensor:
+    """Choices of all tokens, one after the other."""
+    flat = ids.shape[0] * ids.shape[1]
+    return GlobalTensor("choices", (1, flat), ids.dtype, (flat, 1), "scratch", alias=ids.name)

@@ -17,7 +17,7 @@ from sim.gpu.language import CTA_X, WARP, GlobalTensor, Kernel, KernelBuilder, R
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.moe.blocks import Blocks, Numbers, looked_up
-from workloads.gpu.moe.product import Sorted
+from workloads.gpu.moe.product import Sorted, in_a_row
 from workloads.gpu.pointwise import lanes
 from workloads.ops import Moe
 from workloads.ops.base import Array
@@ -32,6 +32,8 @@ COUNT = {"iadd.int32": 8.0}
 """Of one choice that is counted or placed: its address, bounds, the shared counter's."""
 SILU = {"ffma.fp32": 5.0, "ex2.fp32": 1.0, "rcp.fp32": 1.0, "iadd.int32": 4.0}
 RELU2 = {"ffma.fp32": 2.0, "iadd.int32": 3.0}
+FILL_WARPS, FILL_VECTORS = 4, 4
+"""Of a CTA that fills a tensor; vectors of a thread (aten/src/ATen/native/cuda/CUDALoops.cuh)."""
 CODE_BYTES = 4096
 MOST_OPS, LEAST_CTAS = 500_000, 2000
 """Size of a sample of a long kernel: ops of all its CTAs, and CTAs at least."""
@@ -76,8 +78,11 @@ def choose_experts(op: Moe, spec: GpuSpec, logits: GlobalTensor, ids: GlobalTens
 
 
 def sort_rows(b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> tuple[Kernel, ...]:
-    """Counts the choices of each expert in one CTA, which adds up whole blocks; then many place each row."""
+    """Counts the choices of each expert in one CTA, which adds up whole blocks; then many place each row. Where
+    choices are not sorted, a fill of the number of rows."""
     op = b.op
+    if found.rows is None:
+        return (fill("fill", found.padded, np.zeros(1, dtype=np.int64), b.count * b.size),)
     flat = op.tokens * op.topk
     choices = in_a_row(ids)
     count = KernelBuilder("moe_align_block_size", (1, 1, 1), code_bytes=CODE_BYTES)
@@ -127,6 +132,30 @@ def sort_rows(b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> tup
         )  # fmt: skip
         r.stg(found.rows[0:1, at * share : share], places.whole, vector_bytes=4)  # type: ignore[misc]
     return count.build(), replace(place.build(), stands_for=sampled)
+
+
+def fill(name: str, tensor: GlobalTensor, rows: Numbers, value: float) -> Kernel:
+    """One value to some rows of a tensor, as PyTorch fills one: CTAs of four warps, a few vectors a thread."""
+    columns = tensor.shape[1]
+    vector = _vector(columns, tensor.dtype)
+    span = WARP_SIZE * vector // DTYPE_BYTES[tensor.dtype]
+    steps = ceil_div(columns, span)
+    units = len(rows) * steps
+    ctas, sampled = _sample(ceil_div(units, FILL_WARPS * FILL_VECTORS), 2 * FILL_WARPS * FILL_VECTORS)
+    k = KernelBuilder(name, (len(ctas), 1, 1), code_bytes=CODE_BYTES)
+    values = RegisterTile("values", (1, span), tensor.dtype)
+    with k.role("warps", FILL_WARPS, REGISTERS) as r:
+        cta = looked_up(ctas, CTA_X) if sampled else CTA_X
+        r.run(
+            "iadd", 12, dtype="int32", dst=values.whole, nominal=True,
+            compute=lambda _: np.full((1, span), value),
+        )  # fmt: skip
+        for i in range(min(FILL_VECTORS, units)):
+            unit = r.assign(f"unit{i}", (cta * FILL_VECTORS + i) * FILL_WARPS + WARP)
+            with r.when(unit < units):
+                row, at = looked_up(rows, unit // steps), unit % steps * span
+                r.stg(tensor[row:1, at:span], values.whole, vector_bytes=vector)  # type: ignore[misc]
+    return replace(k.build(), stands_for=sampled)
 
 
 def activate(b: Blocks, spec: GpuSpec, first: GlobalTensor, inner: GlobalTensor, vector: int) -> Kernel:
@@ -211,12 +240,6 @@ def _sample(ctas: int, ops: int) -> tuple[Numbers, int]:
     they are all. ops: of one of them."""
     simulated = min(ctas, max(LEAST_CTAS, MOST_OPS // ops))
     return np.arange(simulated) * ctas // simulated, ctas if simulated < ctas else 0
-
-
-def in_a_row(ids: GlobalTensor) -> GlobalTensor:
-    """Choices of all tokens, one after the other."""
-    flat = ids.shape[0] * ids.shape[1]
-    return GlobalTensor("choices", (1, flat), ids.dtype, (flat, 1), "scratch", alias=ids.name)
 
 
 def by_rows(tensor: GlobalTensor) -> GlobalTensor:

@@ -7,13 +7,31 @@ from dataclasses import replace
 
 from arch.gpu import GpuSpec
 from sim.gpu.language import CTA_X, Const, Expr, Kernel, RoleBuilder, View
+from workloads.gpu import overhead
 from workloads.gpu.gemm import mma
 from workloads.gpu.gemm.plan import Unit
 from workloads.gpu.gemm.problem import Problem
 from workloads.gpu.gemm.threadblock import Copy, Writer
 from workloads.gpu.gemm.triton import TritonConfig, TritonCore, warp_tile
 from workloads.gpu.moe.config import MoeConfig
-from workloads.gpu.moe.product import GroupedProduct, Tile, write_tile
+from workloads.gpu.moe.product import GroupedProduct, Tile, epilogue, setup, write_tile
+from workloads.gpu.overhead import Overhead
+
+EPILOGUE_TENTHS = 18
+"""Instructions of the epilogue for ten accumulators of a thread."""
+
+
+class ExpertsCore(TritonCore):
+    """`Inner` of the fused kernel's compiled loop. Its set-up follows once the tile is known to have work."""
+
+    step, per_copy, setup = overhead.EXPERTS_STEP, overhead.EXPERTS_PER_COPY, Overhead(0)
+
+    def __init__(self, spec: GpuSpec, dtype: str, tile: TritonConfig) -> None:
+        super().__init__(spec, dtype, "cp.async")
+        held = tile.accumulators
+        self.epilogue = epilogue(held, EPILOGUE_TENTHS)
+        # Compiled kernels have 45 to 72 registers with 4 to 16 accumulators, 120 with 32, 198 with 64.
+        self.extra_registers = 36 + 3 * held // 2 - 2 * self.fragment_registers(tile.warp_m, tile.warp_n)
 
 
 def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
@@ -23,7 +41,7 @@ def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
         config.block_m, config.block_n, config.block_k, *warp_tile(config.block_m, config.block_n, config.warps),
         config.stages, "cp.async", config.group,
     )  # fmt: skip
-    core = TritonCore(spec, p.dtype, "cp.async")
+    core = ExpertsCore(spec, p.dtype, tile)
     mma.check(p, spec, tile)
     return _Writer(g, p, spec, tile, core).kernel()
 
@@ -45,11 +63,11 @@ class _Writer(Writer):
     def kernel(self) -> Kernel:
         """One role: all warps do the same."""
         with self.k.role("warps", self.config.warps, self.registers) as r:
-            self.inner.setup.write(r)
             unit = self._resolved(r, self.plan.unit(CTA_X, Const(0)))
 
             def compute(tile: Tile) -> None:
                 self.tile = tile
+                setup(*(copy.count * copy.pieces for copy in self.copies)).write(r)
                 self._main_loop(r, unit)
                 tile.weigh(r, self.config.warp_m, self.config.accumulators)
                 self._epilogue(r, unit)
