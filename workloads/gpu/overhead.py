@@ -81,6 +81,9 @@ TRITON_EPILOGUE = Overhead(alu=130, imad=78)
 # 17 (one store) to 76 (eight). From there to the loop 167 to 505 with 3 to 12 LDGSTS a step. By mma loops have 36 to 89
 # beside multiplies, fragments and copies, epilogues 29 to 150 for 4 to 64 accumulators; by wgmma 98 and 115, about 80.
 EXPERTS_PLACE = Overhead(alu=46, imad=26)
+EXPERTS_PLACE_CYCLES, EXPERTS_SETUP_CYCLES, EXPERTS_PER_WEIGHTS_CYCLES = 390, 240, 190
+"""What these take a warp alone: the stall counts in the machine code (257 to 270 up to the exit, 422 to 1387 from the
+branch to the loop) and 20 for each of the 6 to 24 conversions and reciprocals by which it divides."""
 EXPERTS_ROUTE = Overhead(alu=18)
 EXPERTS_ZEROS = Overhead(alu=8)
 EXPERTS_PER_ZEROS = Overhead(alu=3, imad=5)

@@ -31,7 +31,7 @@ from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div, row_alignment
 from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS, INSTRUCTION_K_BYTES, STEP_BYTES, WARP_ROWS, WARPGROUP
 from workloads.gpu.moe.config import MoeConfig
-from workloads.gpu.moe.product import GroupedProduct, Tile, epilogue, setup, write_tile
+from workloads.gpu.moe.product import GroupedProduct, Tile, epilogue, write_setup, write_tile
 
 REGISTERS = 55
 """Of a thread beside accumulators: compiled kernels have 116 to 122 with 64."""
@@ -92,12 +92,13 @@ class _Writer:
 
     def kernel(self) -> Kernel:
         """One role: all warps do the same."""
+        c, g = self.c, self.g
         with self.k.role("warps", self.c.warps, self.registers) as r:
             at = self.plan.unit(CTA_X, Const(0)).tile
             m, n = r.assign("tile_m", at.m), r.assign("tile_n", at.n)
 
             def compute(tile: Tile) -> None:
-                setup(self._copies(self.c.block_m, self.g.a), self._copies(self.c.block_n, self.g.w)).write(r)
+                write_setup(r, self._copies(c.block_m, g.a), self._copies(c.block_n, g.w))
                 self._main_loop(r, tile)
                 self._epilogue(r, tile)
 

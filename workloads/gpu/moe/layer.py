@@ -83,6 +83,8 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     if op.router == "1":
         kernels.append(steps.choose_experts(op, spec, inputs["logits"], ids, weights))
     kernels += steps.sort_rows(b, spec, ids, found)
+    if op.ep > 1 and not config.filters:
+        kernels.append(steps.number_locally(b, found))
     for part in parts(b, config, op.first_columns, op.hidden):
         up = GroupedProduct("up", b, found, x, inputs["w1"], first, part, tokens)
         kernels.append(_product(up, spec, config))

@@ -32,8 +32,8 @@ COUNT = {"iadd.int32": 8.0}
 """Of one choice that is counted or placed: its address, bounds, the shared counter's."""
 SILU = {"ffma.fp32": 5.0, "ex2.fp32": 1.0, "rcp.fp32": 1.0, "iadd.int32": 4.0}
 RELU2 = {"ffma.fp32": 2.0, "iadd.int32": 3.0}
-FILL_WARPS, FILL_VECTORS = 4, 4
-"""Of a CTA that fills a tensor; vectors of a thread (aten/src/ATen/native/cuda/CUDALoops.cuh)."""
+FILL_WARPS, FILL_VECTORS, GATHER_WARPS = 4, 4, 4
+"""Of a CTA that fills a tensor; vectors of a thread (aten/src/ATen/native/cuda/CUDALoops.cuh); of one that gathers."""
 CODE_BYTES = 4096
 MOST_OPS, LEAST_CTAS = 500_000, 2000
 """Size of a sample of a long kernel: ops of all its CTAs, and CTAs at least."""
@@ -132,6 +132,24 @@ def sort_rows(b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> tup
         )  # fmt: skip
         r.stg(found.rows[0:1, at * share : share], places.whole, vector_bytes=4)  # type: ignore[misc]
     return count.build(), replace(place.build(), stands_for=sampled)
+
+
+def number_locally(b: Blocks, found: Sorted) -> Kernel:
+    """Numbers of the blocks' experts on this device in place of those of the layer, as PyTorch gathers: four elements
+    a thread (`expert_map[expert_ids]`)."""
+    each = GATHER_WARPS * FILL_VECTORS * WARP_SIZE
+    k = KernelBuilder("index", (ceil_div(b.launched, each), 1, 1), code_bytes=CODE_BYTES)
+    numbers = RegisterTile("numbers", (1, WARP_SIZE), "int32")
+    with k.role("warps", GATHER_WARPS, REGISTERS) as r:
+        r.run("iadd", 30, dtype="int32")
+        for i in range(min(FILL_VECTORS, ceil_div(b.launched, WARP_SIZE))):
+            at = ((CTA_X * FILL_VECTORS + i) * GATHER_WARPS + WARP) * WARP_SIZE
+            box = found.experts[0:1, at:WARP_SIZE]  # type: ignore[misc]
+            r.ldg(numbers.whole, box, into="numbers", vector_bytes=4)
+            r.run("iadd", 12, dtype="int32", dst=numbers.whole, srcs=(numbers.whole,), compute=lanes.keep,
+                  after=("numbers",))  # fmt: skip
+            r.stg(box, numbers.whole, vector_bytes=4)
+    return k.build()
 
 
 def fill(name: str, tensor: GlobalTensor, rows: Numbers, value: float) -> Kernel:

@@ -14,7 +14,7 @@ from workloads.gpu.gemm.problem import Problem
 from workloads.gpu.gemm.threadblock import Copy, Writer
 from workloads.gpu.gemm.triton import TritonConfig, TritonCore, warp_tile
 from workloads.gpu.moe.config import MoeConfig
-from workloads.gpu.moe.product import GroupedProduct, Tile, epilogue, setup, write_tile
+from workloads.gpu.moe.product import GroupedProduct, Tile, epilogue, write_setup, write_tile
 from workloads.gpu.overhead import Overhead
 
 EPILOGUE_TENTHS = 18
@@ -67,7 +67,7 @@ class _Writer(Writer):
 
             def compute(tile: Tile) -> None:
                 self.tile = tile
-                setup(*(copy.count * copy.pieces for copy in self.copies)).write(r)
+                write_setup(r, *(copy.count * copy.pieces for copy in self.copies))
                 self._main_loop(r, unit)
                 tile.weigh(r, self.config.warp_m, self.config.accumulators)
                 self._epilogue(r, unit)
