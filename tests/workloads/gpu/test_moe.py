@@ -105,14 +105,15 @@ def test_an_earlier_vllm_leaves_blocks_of_other_devices_out_and_clears_the_rest(
 
 
 def test_vllm_takes_tiles_of_its_tables_where_it_has_been_tuned() -> None:
-    def tile(machine: str, tokens: int, schedule: str = "auto", **keys: int) -> str:
-        fields = {"hidden": 512, "topk": 1, "experts": 8, "inter": 7168, "dtype": "bf16"} | keys
-        return str(choose(Moe(tokens=tokens, **fields), load_arch(machine), schedule).config)
+    def tile(
+        machine: str, tokens: int, schedule: str = "auto", inter: int = 7168, experts: int = 8, share: int = 1
+    ) -> str:
+        op = Moe(tokens=tokens, hidden=512, inter=inter, topk=1, experts=experts, ep=share, dtype="bf16")
+        return str(choose(op, load_arch(machine), schedule).config)
 
     # The nearest number of tokens of the table; the tuned layer is that of one device.
     assert tile(A100, 2048, "vllm-0.14") == "vllm-0.14 128x128x64 warps 8 stages 4 group 16"
-    assert tile(A100, 2300, "vllm-0.14", experts=16, ep=2) == tile(A100, 2048, "vllm-0.14")
-    assert tile(A100, 2048, "vllm-0.14", inter=14336, tp=2) == tile(A100, 2048, "vllm-0.14")
+    assert tile(A100, 2300, "vllm-0.14", experts=16, share=2) == tile(A100, 2048, "vllm-0.14")
     assert tile(A100, 2048, "vllm-0.14", inter=7104) == "vllm-0.14 64x64x32 warps 4 stages 3 group 8"
     assert tile(H100, 768, experts=128, inter=384) == "vllm 64x64x64 warps 4 stages 3 group 64"
     # A table that only the later release has.
