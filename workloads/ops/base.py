@@ -48,6 +48,11 @@ def choice(default: str, choices: tuple[str, ...], help: str = "") -> Any:
     return field(default=default, metadata={"kind": "choice", "choices": choices, "help": help})
 
 
+def words(help: str = "") -> Any:
+    """A dataclass field that holds a word or numbers, or None."""
+    return field(default=None, metadata={"kind": "words", "help": help})
+
+
 def number_format(help: str = "") -> Any:
     """A dataclass field that names a number format, or None for the default."""
     return field(default=None, metadata={"kind": "dtype", "help": help})

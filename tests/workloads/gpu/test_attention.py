@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,10 @@ def attention(seq_q: int, seq_k: int = 0, *, heads: int = 1, head_dim: int = 64,
     return Attention(
         **{**defaults, **keys, "heads": heads, "head_dim": head_dim, "seq_q": seq_q, "seq_k": seq_k or seq_q}
     )
+
+
+def ragged(**keys: Any) -> Attention:
+    return Attention(**{"dtype": "fp16", "heads": 2, "head_dim": 64, **keys})
 
 
 FLASH3: list[tuple[Attention, Flash3Config]] = [
@@ -129,7 +134,26 @@ VARLEN: list[tuple[Attention, Config]] = [
     (attention(70, 64, heads=3, kv_heads=1, head_dim=192), Flash3VarlenConfig(128, 96)),
     (attention(40, 70, heads=4, kv_heads=2, head_dim=96, page=16, causal="1"), Flash3VarlenConfig(192, 128)),
 ]
+UNEVEN: dict[str, Any] = {"seqlens_k": "70,200,17", "causal": "1"}
+DECODING: dict[str, Any] = {"seqlens_k": "300,5,130", "heads": 8, "kv_heads": 2, "batch": 3}
+RAGGED: list[tuple[str, Attention, Config]] = [
+    ("a100-sxm4-80gb", ragged(batch=3, **UNEVEN), Flash2Config(128, 64)),
+    ("a100-sxm4-80gb", ragged(batch=3, page=16, **UNEVEN), DecodeConfig(64, 64, 1, varlen=True)),
+    ("a100-sxm4-80gb", ragged(batch=2, seqlens_q="70,20", seq_k=90), Flash2Config(64, 64)),
+    ("a100-sxm4-80gb", ragged(seq_q=1, page=32, **DECODING), DecodeConfig(64, 64, 3, varlen=True)),
+    ("a100-sxm4-80gb", ragged(seq_q=1, **DECODING), DecodeConfig(64, 64, 1, varlen=True)),
+    ("two SMs", ragged(batch=3, heads=1, **UNEVEN), Flash3VarlenConfig(128, 64)),
+    ("two SMs", ragged(batch=3, page=16, kv_heads=1, **UNEVEN), Flash3VarlenConfig(64, 64)),
+    ("two SMs", ragged(seq_q=1, page=32, **DECODING), Flash3VarlenConfig(64, 64, 3)),
+    ("two SMs", ragged(seq_q=1, page=16, window=150, causal="1", **DECODING), Flash3VarlenConfig(64, 32, 3)),
+    (
+        "two SMs",
+        ragged(batch=2, seqlens_q="70,20", seqlens_k="30,90", window=30, page=16),
+        Flash3VarlenConfig(128, 64, overlap=False),
+    ),
+]
 CASES: list[tuple[str, Attention, Config]] = [
+    *RAGGED,
     *(("two SMs", op, c) for op, c in FLASH3),
     *(("two SMs", op, c) for op, c in TRITON),
     *(("a100-sxm4-80gb", op, c) for op, c in FLASH2),
@@ -149,6 +173,63 @@ def test_computes_what_numpy_does(case: tuple[str, Attention, Config], machines:
     assert result.violations == []
     results = [result.outputs[operand.name] for operand in op.results]
     assert op.largest_error(results, *operands) <= op.tolerance
+
+
+def test_lengths_of_their_own_take_work_and_room_of_their_own() -> None:
+    """Alone, each sequence has what its share of all has; nothing is stored over a neighbour, as numbers above show."""
+    lengths = (70, 200, 17)
+    together = ragged(batch=3, page=16, **UNEVEN)
+    alone = [attention(n, heads=2, causal="1", page=16) for n in lengths]
+    assert together.macs == sum(op.macs for op in alone)
+    assert together.all_pages == sum(op.all_pages for op in alone) == 5 + 13 + 2
+    assert [operand.shape[:2] for operand in together.operands[:2]] == [(1, 287), (20, 16)]
+    # A row of the table has pages of its own, each once.
+    used = [page for row, op in zip(together.page_table, alone, strict=True) for page in row[: op.pages]]
+    assert sorted(used) == list(range(20))
+    drawn = ragged(batch=64, seqlens_q="uniform_10_90", seqlens_k="exponential_100", seed=3)
+    assert drawn.lengths_q == ragged(batch=64, seqlens_q="uniform_10_90", seq_k=100, seed=3).lengths_q
+    assert 10 <= min(drawn.lengths_q) < 20 < 80 < max(drawn.lengths_q) <= 90
+    assert len(set(drawn.lengths_k)) > 32
+    assert len({ragged(batch=8, seqlens_k="uniform_1_99", seed=seed).lengths_k for seed in range(3)}) == 3
+
+
+def test_lengths_may_stand_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.txt"
+    path.write_text("70 200\n17\n", encoding="utf-8")
+    assert ragged(batch=3, seqlens_k=str(path), causal="1") == ragged(batch=3, **UNEVEN)
+    path.write_text("70 x", encoding="utf-8")
+    for text, message in (
+        (str(path), "the file must hold numbers alone"),
+        ("nowhere.txt", "numbers with commas between, a file of numbers, uniform_LOW_HIGH or exponential_MEAN"),
+        ("1,2", "2 lengths; one for each of batch=3 is needed"),
+        ("1,0,2", "lengths are from 1"),
+        ("uniform_9_3", "lowest and highest length, from 1 on, in this order"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ragged(batch=3, seqlens_k=text)
+    with pytest.raises(InputError, match="seq and seq_k say the same"):
+        ragged(batch=2, seq_k=5, seqlens_k="5,6")
+
+
+def test_kernels_that_know_no_lengths_say_so(machines: dict[str, GpuSpec]) -> None:
+    op = ragged(batch=3, **UNEVEN)
+    for kind in ("flash3", "unfused", "flash2-triton"):
+        with pytest.raises(InputError, match="knows no lengths that differ; nearest: flash"):
+            choose(op, machines["h100-sxm"], kind)
+    assert str(choose(op, machines["h100-sxm"]).config).startswith("flash3-varlen")
+    assert str(choose(op, machines["a100-sxm4-80gb"]).config).startswith("flash2")
+
+
+def test_one_long_sequence_takes_longer_than_even_ones() -> None:
+    """The same number of keys: parts of the long one end last, and its few pages are not shared out."""
+    text = "attention batch=8 heads=8 kv_heads=8 seq_q=1 head_dim=64 dtype=fp16 page=16"
+    even, uneven = (
+        simulate(f"{text} {lengths}", "a100-sxm4-80gb", schedule="flash2-varlen").record
+        for lengths in ("seq_k=600", "seqlens_k=4100,100,100,100,100,100,100,100")
+    )
+    assert uneven.time_ps > 2 * even.time_ps
+    read = [sum(k.counters["dram_read_bytes"] for k in record.kernels) for record in (even, uneven)]
+    assert 0.95 * read[0] < read[1] < 1.05 * read[0]
 
 
 def test_the_interface_for_lengths_copies_heads_into_groups(machines: dict[str, GpuSpec]) -> None:

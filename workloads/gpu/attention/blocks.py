@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
-from sim.gpu.language import Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, as_expr, maximum, minimum
+from sim.gpu.language import Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, Table, as_expr, maximum, minimum
+from workloads.gpu import overhead
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.ops.attention import Attention
 
@@ -29,7 +30,8 @@ LOG2_E = math.log2(math.e)
 @dataclass(frozen=True)
 class AttentionProblem:
     """Tensors of an `Attention` with its number formats resolved; LSE holds the logarithm of each row's sum. table: of
-    the pages in which K and V lie, if they do. new: keys and values that are written there before."""
+    the pages in which K and V lie, if they do. new: keys and values that are written there before. seqlens: queries and
+    keys of each sequence, where they differ. sequence: the one whose lengths `queries` and `keys` are."""
 
     op: Attention
     dtype: str
@@ -41,11 +43,13 @@ class AttentionProblem:
     lse: GlobalTensor
     table: GlobalTensor | None = None
     new: tuple[GlobalTensor, ...] = ()
+    seqlens: GlobalTensor | None = None
+    sequence: Expr | None = None
 
     @property
     def operands(self) -> tuple[GlobalTensor, ...]:
         """What is read."""
-        table = (self.table,) if self.table else ()
+        table = tuple(tensor for tensor in (self.table, self.seqlens) if tensor)
         return (self.q, *self.new, *table, self.k, self.v) if self.new else (self.q, self.k, self.v, *table)
 
     @property
@@ -64,9 +68,63 @@ class AttentionProblem:
         return self.causal or self.op.window > 0
 
     @property
-    def shift(self) -> int:
+    def ragged(self) -> bool:
+        """Whether lengths of sequences differ."""
+        return self.ragged_q or self.ragged_k
+
+    @property
+    def ragged_q(self) -> bool:
+        """Whether numbers of queries differ: then rows of all sequences follow each other."""
+        return self.op.ragged and len(set(self.op.lengths_q)) > 1
+
+    @property
+    def ragged_k(self) -> bool:
+        """Whether numbers of keys differ: then rows of all sequences follow each other, if not in pages."""
+        return self.op.ragged and len(set(self.op.lengths_k)) > 1
+
+    def at(self, sequence: IntLike) -> AttentionProblem:
+        """The same with the lengths of one sequence."""
+        return replace(self, sequence=as_expr(sequence)) if self.ragged else self
+
+    @property
+    def queries(self) -> IntLike:
+        """Queries of the sequence."""
+        if self.sequence is None or not self.ragged_q:
+            return self.op.queries
+        return Table(self.op.lengths_q, self.sequence)
+
+    @property
+    def keys(self) -> IntLike:
+        """Keys of the sequence."""
+        if self.sequence is None or not self.ragged_k:
+            return self.op.keys
+        return Table(self.op.lengths_k, self.sequence)
+
+    def query_place(self, row: IntLike) -> tuple[IntLike, Expr]:
+        """First two coordinates of query `row` of the sequence in Q and O; behind its end nothing is there."""
+        assert self.sequence is not None
+        if not self.ragged_q:
+            return self.sequence, as_expr(row)
+        return 0, _place(self.op.lengths_q, self.sequence, as_expr(row), as_expr(self.queries))
+
+    def key_place(self, row: IntLike) -> tuple[IntLike, Expr]:
+        """First two coordinates of key `row` of the sequence in K and V, which do not lie in pages."""
+        assert self.sequence is not None
+        if not self.ragged_k:
+            return self.sequence, as_expr(row)
+        return 0, _place(self.op.lengths_k, self.sequence, as_expr(row), as_expr(self.keys))
+
+    def read_lengths(self, r: RoleBuilder) -> None:
+        """Each thread reads the lengths of its sequence, and waits for them."""
+        if self.seqlens is None or self.sequence is None:
+            return
+        r.op("ldg", 2, srcs=(self.seqlens[self.sequence, :],), into="lengths", vector_bytes=4)
+        r.run(overhead.ALU, 12, dtype="int32", after=("lengths",))
+
+    @property
+    def shift(self) -> IntLike:
         """Key that query 0 stands at: the last query stands at the last key."""
-        return self.op.keys - self.op.queries
+        return self.keys - self.queries
 
     @property
     def exponent_scale(self) -> float:
@@ -80,7 +138,7 @@ class AttentionProblem:
     @property
     def together(self) -> bool:
         """Whether keys lie together, with values as wide as they are, as most kernels have it."""
-        return not self.op.page and self.op.value_dim == self.op.head_dim <= WIDEST
+        return not self.op.page and not self.ragged and self.op.value_dim == self.op.head_dim <= WIDEST
 
     @property
     def _ahead(self) -> int | None:
@@ -89,15 +147,27 @@ class AttentionProblem:
             return 0
         return self.op.window - 1 if self.op.window else None
 
-    def seen(self, rows: NDArray[np.integer], columns: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Which of keys `columns` each of queries `rows` sees."""
-        own = rows[:, None] + self.shift
-        visible = np.broadcast_to(columns[None, :] < self.op.keys, (len(rows), len(columns)))
+    def seen(
+        self, rows: NDArray[np.integer], columns: NDArray[np.integer], lengths: tuple[int, int] | None = None
+    ) -> NDArray[np.bool_]:
+        """Which of keys `columns` each of queries `rows` sees. lengths: queries and keys of the sequence, where they
+        differ."""
+        queries, keys = lengths or (self.op.queries, self.op.keys)
+        own = rows[:, None] + (keys - queries)
+        visible = np.broadcast_to(columns[None, :] < keys, (len(rows), len(columns)))
         if self._ahead is not None:
             visible = visible & (columns[None, :] <= own + self._ahead)
         if self.op.window:
             visible = visible & (columns[None, :] > own - self.op.window)
         return visible
+
+
+def _place(lengths: tuple[int, ...], sequence: Expr, row: Expr, length: Expr) -> Expr:
+    """Row of a sequence among those of all; behind its end one that does not exist."""
+    starts = np.cumsum((0, *lengths))
+    total = int(starts[-1])
+    behind = 1 - (row < length)
+    return Table(tuple(int(start) for start in starts[:-1]), sequence) + row + behind * (2 * total)
 
 
 def problem(op: Attention) -> AttentionProblem:
@@ -121,14 +191,20 @@ def problem(op: Attention) -> AttentionProblem:
     o = _tensor(result.name, result.shape, result.dtype, "output")
     lse = _tensor("lse", (full.batch, full.heads, full.queries), "fp32", "scratch")
     new = tuple(found[name] for name in ("k_new", "v_new") if name in found)
-    return AttentionProblem(full, dtype, out, found["q"], found["k"], found["v"], o, lse, found.get("page_table"), new)
+    return AttentionProblem(
+        full, dtype, out, found["q"], found["k"], found["v"], o, lse, found.get("page_table"), new,
+        found.get("seqlens"),
+    )  # fmt: skip
 
 
-def check_together(p: AttentionProblem, where: str, nearest: str) -> None:
-    """InputError where keys lie in pages, or values differ from keys in width, for kernels that know neither."""
+def check_together(p: AttentionProblem, where: str, nearest: str, lengths: bool = False) -> None:
+    """InputError where keys lie in pages, or values differ from keys in width, for kernels that know neither, or where
+    lengths differ, for those that do not know `lengths` either."""
     if p.op.page:
         raise InputError(f"{where}: this kernel reads keys that lie together; nearest: {nearest}, or page=0")
-    if not p.together:
+    if p.ragged and not lengths:
+        raise InputError(f"{where}: this kernel knows no lengths that differ; nearest: {nearest}")
+    if not p.op.value_dim == p.op.head_dim <= WIDEST:
         rule = f"values as wide as keys, of {WIDEST} elements at most"
         raise InputError(f"{where}: this kernel has {rule}; nearest: {nearest}")
 
@@ -174,7 +250,7 @@ def blocks(p: AttentionProblem, first_row: Expr, rows: int, block_n: int, last_r
     """Blocks of the tile of `rows` queries from `first_row` on, or of those up to `last_row`. A tile that sees nothing
     still visits one block."""
     begin: IntLike = 0
-    end: IntLike = -(-p.op.keys // block_n)
+    end: IntLike = (p.keys + (block_n - 1)) // block_n
     own = first_row + p.shift
     unmasked_end: IntLike = end
     if p._ahead is not None:
@@ -232,13 +308,15 @@ class OnlineSoftmax:
     def mask(self, r: RoleBuilder, row: Expr, column: Expr) -> None:
         """Scores of keys that a query does not see become minus infinity: a compare and a select each."""
 
-        def compute(scores: Array, first_row: int, first_column: int) -> Array:
+        def compute(scores: Array, first_row: int, first_column: int, *lengths: int) -> Array:
             rows = (first_row + self.stride * np.arange(self.rows)) // self.group
-            seen = self.p.seen(rows, first_column + np.arange(self.block_n))
+            own = (lengths[0], lengths[1]) if lengths else None
+            seen = self.p.seen(rows, first_column + np.arange(self.block_n), own)
             return np.where(seen, scores, -np.inf)
 
+        own = (as_expr(self.p.queries), as_expr(self.p.keys)) if self.p.ragged else ()
         r.run(
-            "sel", self.values, dtype="int32", dst=self.scores.whole, compute=compute, indices=(row, column),
+            "sel", self.values, dtype="int32", dst=self.scores.whole, compute=compute, indices=(row, column, *own),
             mix=(("setp", self.values),),
         )  # fmt: skip
 

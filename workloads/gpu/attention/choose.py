@@ -59,8 +59,8 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
         return Choice(config, [(config, _estimate_ps(p, spec, config))])
     found: list[tuple[Config, int]] = []
     refused: InputError | None = None
-    for name in (PAGED if p.op.page else SCHEDULES) if kind in BEST else (kind,):
-        if found and (name == "unfused" or p.op.page):
+    for name in (PAGED if p.op.page or p.ragged else SCHEDULES) if kind in BEST else (kind,):
+        if found and (name == "unfused" or p.op.page or p.ragged):
             continue  # for machines that have nothing better
         config = default(name, p, spec)
         try:

@@ -7,6 +7,7 @@ published kernels (csrc/flash_attn, machine code of commit 0251105a, nvcc 13.0);
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +30,7 @@ from sim.gpu.language import (
     RoleBuilder,
     SharedTile,
     View,
+    as_expr,
 )
 from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import (
@@ -93,7 +95,7 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash2Config) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
     where = f"schedule={config}"
     check_tile(p, spec, where, config.block_m, config.block_n, config.warps)
-    check_together(p, where, "flash2-varlen")
+    check_together(p, where, "flash2-varlen", lengths=True)
 
 
 def check_tile(p: AttentionProblem, spec: GpuSpec, where: str, block_m: int, block_n: int, warps: int) -> None:
@@ -195,29 +197,44 @@ class Fragments:
 
 
 def store_rows(
-    r: RoleBuilder, s: OnlineSoftmax, staging: Blocked, own: Expr, o: GlobalTensor, at: tuple[Expr, Expr, Expr],
-    column: IntLike = 0,
+    r: RoleBuilder, s: OnlineSoftmax, staging: Blocked, own: Expr, o: GlobalTensor, at: tuple[IntLike, Expr, Expr],
+    column: IntLike = 0, first: IntLike = 0,
 ) -> None:  # fmt: skip
     """A warp's outputs to (batch, row, head) `at`, from `column` on, through its rows `own` of `staging`, so that
-    threads store whole vectors; it takes back what it has put there, so that no barrier is needed."""
+    threads store whole vectors; it takes back what it has put there, so that no barrier is needed. first: the first
+    of its queries, where lengths differ."""
     batch, row, head = at
     out, rows, columns = DTYPE_BYTES[o.dtype], s.rows, staging.columns
     result = RegisterTile("result", (rows, s.head_dim), o.dtype)
     firsts = range(0, s.head_dim, columns)
-    for first in firsts:
-        view = staging.view(own, rows, first, columns)
-        r.sts(view, s.acc[:, first:columns], ceil_div(rows * columns, 64), vector_bytes=2 * out)
-    for first in firsts:
-        view = staging.view(own, rows, first, columns)
-        r.lds(result[:, first:columns], view, ceil_div(rows * columns * out, 32 * MAX_VECTOR_BYTES))
-    box = o[batch, row:rows, head, column : s.head_dim]  # type: ignore[misc]
-    r.stg(box, result.whole, ceil_div(rows * s.head_dim * out, 32 * MAX_VECTOR_BYTES))
+    for block in firsts:
+        view = staging.view(own, rows, block, columns)
+        r.sts(view, s.acc[:, block:columns], ceil_div(rows * columns, 64), vector_bytes=2 * out)
+    for block in firsts:
+        view = staging.view(own, rows, block, columns)
+        r.lds(result[:, block:columns], view, ceil_div(rows * columns * out, 32 * MAX_VECTOR_BYTES))
+
+    def store(count: int) -> None:
+        box = o[batch, row:count, head, column : s.head_dim]  # type: ignore[misc]
+        r.stg(box, result[0:count, :], ceil_div(count * s.head_dim * out, 32 * MAX_VECTOR_BYTES))
+
+    if not s.p.ragged_q:
+        store(rows)
+        return
+    left = s.p.queries - as_expr(first)
+    with r.when(rows - 1 < left):
+        store(rows)
+    # What lies behind the end of a sequence is another one's.
+    for rest in sorted({length % rows for length in s.p.op.lengths_q} - {0}):
+        with r.when(left.equals(rest)):
+            store(rest)
 
 
 class _Builder:
     """Writes the kernel."""
 
     def __init__(self, p: AttentionProblem, config: Flash2Config) -> None:
+        p = p.at(CTA_Y)
         self.p, self.c = p, config
         op, d = p.op, p.op.head_dim
         self.k = KernelBuilder(
@@ -241,19 +258,27 @@ class _Builder:
         f = Fragments(self.p.dtype, c.rows, c.block_n, d)
         with self.k.role("warps", c.warps, 255) as r:
             overhead.FLASH2_SETUP.write(r)
-            self._copy(r, self.q, self.p.q, row, CTA_Z)
-            self._copy(r, self.keys, self.p.k, (b.end - 1) * c.block_n, self.p.key_head(CTA_Z))
-            r.cp_commit()
-            self._block(r, s, f, b, row, b.end - 1, first=True, masked=True)
-            last = b.end - 2
-            for name, trips, masked in (("tail", b.tail, True), ("whole", b.whole, False), ("head", b.head, True)):
-                if trips == Const(0):
-                    continue
-                with r.loop(name, trips) as i:
-                    self._block(r, s, f, b, row, last - i, first=False, masked=masked)
-                last = last - trips
-            self._store(r, s, row)
+            self.p.read_lengths(r)
+            # The grid is for the longest sequence.
+            with r.when(row < self.p.queries) if self.p.ragged_q else nullcontext():
+                self._tile(r, s, f, b, row)
         return self.k.build()
+
+    def _tile(self, r: RoleBuilder, s: OnlineSoftmax, f: Fragments, b: Blocks, row: Expr) -> None:
+        """A tile of queries with all keys that it sees."""
+        c = self.c
+        self._copy(r, self.q, self.p.q, row, CTA_Z)
+        self._copy(r, self.keys, self.p.k, (b.end - 1) * c.block_n, self.p.key_head(CTA_Z))
+        r.cp_commit()
+        self._block(r, s, f, b, row, b.end - 1, first=True, masked=True)
+        last = b.end - 2
+        for name, trips, masked in (("tail", b.tail, True), ("whole", b.whole, False), ("head", b.head, True)):
+            if trips == Const(0):
+                continue
+            with r.loop(name, trips) as i:
+                self._block(r, s, f, b, row, last - i, first=False, masked=masked)
+            last = last - trips
+        self._store(r, s, row)
 
     def _copy(self, r: RoleBuilder, to: Blocked, tensor: GlobalTensor, row: Expr, head: Expr) -> None:
         """All warps bring their share of the rows of a tile, block of columns by block."""
@@ -262,7 +287,10 @@ class _Builder:
             columns = to.columns
             column = block * columns
             own = WARP * rows
-            src = tensor[CTA_Y, row + own : rows, head, column:columns]  # type: ignore[misc]
+            at: tuple[IntLike, Expr] = (CTA_Y, row + own)
+            if self.p.ragged:
+                at = self.p.query_place(at[1]) if tensor is self.p.q else self.p.key_place(at[1])
+            src = tensor[at[0], at[1] : rows, head, column:columns]  # type: ignore[misc]
             count = ceil_div(rows * columns * width(self.p), 32 * MAX_VECTOR_BYTES)
             r.cp_async(to.view(own, rows, column, columns), src, count)
 
@@ -294,7 +322,10 @@ class _Builder:
         """Outputs through shared memory, LSE from registers."""
         s.finish(r)
         overhead.FLASH2_EPILOGUE.write(r)
-        store_rows(r, s, self.staging, self.own, self.p.o, (CTA_Y, row + self.own, CTA_Z))
+        at: tuple[IntLike, Expr] = (CTA_Y, row + self.own)
+        if self.p.ragged:
+            at = self.p.query_place(at[1])
+        store_rows(r, s, self.staging, self.own, self.p.o, (*at, CTA_Z), first=row + self.own)
         lse = self.p.lse[CTA_Y, CTA_Z, row + self.own : self.c.rows]  # type: ignore[misc]
         r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
 

@@ -217,9 +217,9 @@ class Builder:
 
     def __init__(self, p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         self.p, self.c = p, config
-        op, d = p.op, p.op.head_dim
+        d = p.op.head_dim
         self.tiles_m = self.tiles_of_head
-        self.tiles = self.tiles_m * self.heads * op.batch
+        self.tiles = self.all_tiles
         workers = min(self.tiles, max(1, clusters_resident(spec, config.cluster)))
         self.workers = workers
         self.k = KernelBuilder(
@@ -279,6 +279,11 @@ class Builder:
     def tiles_of_head(self) -> int:
         """Tiles of one head of one sequence, counted by cluster."""
         return ceil_div(ceil_div(self.p.op.queries, self.c.block_m), self.c.cluster)
+
+    @property
+    def all_tiles(self) -> int:
+        """Tiles of all sequences."""
+        return self.tiles_m * self.heads * self.p.op.batch
 
     @property
     def heads(self) -> int:

@@ -34,6 +34,7 @@ from sim.gpu.language import (
     Program,
     RegisterTile,
     RoleBuilder,
+    Table,
     Var,
     as_expr,
     minimum,
@@ -134,15 +135,28 @@ def _splits(p: AttentionProblem, spec: GpuSpec, config: Flash3VarlenConfig) -> i
     shares = [Fraction(alone * n, sms) / ceil_div(alone * n, sms) for n in range(1, min(MOST_SPLITS, sms, steps) + 1)]
     most = next(n for n, share in enumerate(shares, 1) if 20 * share >= 17 * max(shares))
     steps = ceil_div(op.keys, config.block_n)
-    each = math.ceil(MARGIN * tiles * steps * op.batch * op.key_heads / sms)
+    all_steps = sum(ceil_div(keys, config.block_n) for keys in op.lengths_k)
+    each = math.ceil(MARGIN * tiles * all_steps * op.key_heads / sms)
     parts = max(1, min(ceil_div(steps, each), most))
     return ceil_div(_visited(p, config), ceil_div(_visited(p, config), parts))
 
 
-def _visited(p: AttentionProblem, config: Flash3VarlenConfig) -> int:
-    """Blocks of keys that the last tile of queries sees."""
-    first = max(0, p.op.keys - p.op.window) if p.op.window else 0
-    return ceil_div(p.op.keys, config.block_n) - first // config.block_n
+def parts_of(p: AttentionProblem, config: Flash3VarlenConfig) -> tuple[int, ...]:
+    """Parts of the keys of each sequence: short ones have fewer (`num_splits_dynamic`)."""
+    each = _blocks_of_part(p, config)
+    return tuple(ceil_div(_visited(p, config, keys), each) for keys in p.op.lengths_k)
+
+
+def _blocks_of_part(p: AttentionProblem, config: Flash3VarlenConfig) -> int:
+    """Blocks of keys of a part, where lengths differ: the longest sequence has `splits` parts at most."""
+    return ceil_div(max(_visited(p, config, keys) for keys in p.op.lengths_k), config.splits)
+
+
+def _visited(p: AttentionProblem, config: Flash3VarlenConfig, keys: int = 0) -> int:
+    """Blocks of keys that the last tile of queries sees, of `keys` or of the longest sequence."""
+    keys = keys or p.op.keys
+    first = max(0, keys - p.op.window) if p.op.window else 0
+    return ceil_div(keys, config.block_n) - first // config.block_n
 
 
 def check(p: AttentionProblem, spec: GpuSpec, config: Flash3VarlenConfig) -> None:
@@ -156,6 +170,8 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3VarlenConfig) -> Non
     check_pages(p, where)
     if config.splits > 1:
         blocks_seen = _visited(effective(p), config)
+        if p.ragged_k:
+            return
         if p.op.queries > 1:
             raise InputError(f"{where}: keys are cut for one query a sequence; nearest: splits 1")
         if ceil_div(blocks_seen, ceil_div(blocks_seen, config.splits)) != config.splits:
@@ -169,6 +185,7 @@ def build(op: Attention, spec: GpuSpec, config: Flash3VarlenConfig) -> Program:
     p = problem(op)
     check(p, spec, config)
     p = effective(p)
+    listed = parts_of(p, config) if p.ragged_k and config.splits > 1 else ()
     rows = Rows(op.queries * group(p), op.batch * op.key_heads, op.key_heads, True)
     shape = (config.splits, rows.groups, rows.count)
     sums = GlobalTensor("part_lse", shape, "fp32", (rows.groups * rows.count, rows.count, 1), "scratch")
@@ -182,15 +199,22 @@ def build(op: Attention, spec: GpuSpec, config: Flash3VarlenConfig) -> Program:
         tensors.append(parts)
         kernels.append(
             combine(
-                p, DecodeConfig(64, config.block_n, config.splits), rows, min(config.splits, COMBINED), parts, sums, p.o
+                p,
+                DecodeConfig(64, config.block_n, config.splits),
+                rows,
+                min(config.splits, COMBINED),
+                parts,
+                sums,
+                p.o,
+                listed,
             )
         )
-    lists = p.table
+    lists = p.seqlens or p.table
     if p.op.window and op.queries == 1:
         lists = GlobalTensor("blocks_of", (op.batch, 1), "int32", (1, 1), "scratch")
         tensors.append(lists)
     kernels.insert(0, _Builder(p, spec, config, sums, parts, lists).kernel())
-    if lists and lists is not p.table:
+    if lists and lists.role == "scratch":
         kernels.insert(0, _prepare(p, lists))
     if p.new:
         kernels.insert(0, cache_write.kernel(p))
@@ -225,6 +249,9 @@ class _Builder(flash3.Builder):
     ) -> None:  # fmt: skip
         self.varlen, self.sums, self.parts, self.rows_of_query = config, sums, parts, group(p)
         self.lists = lists
+        self.rows: OnlineSoftmax | None = None
+        self.parts_of = parts_of(p, config) if p.ragged_k and config.splits > 1 else (config.splits,) * p.op.batch
+        self.listed = self._list(p) if p.ragged else ()
         super().__init__(p, spec, config.tiles(p))
         self.copies = KeyCopies(p, config.block_n // WARPGROUP, p.op.head_dim)
         # Rows of a tile that lie together in Q and O.
@@ -236,22 +263,55 @@ class _Builder(flash3.Builder):
         return ceil_div(self.p.op.queries * self.rows_of_query, self.c.block_m) * self.varlen.splits
 
     @property
+    def all_tiles(self) -> int:
+        """Tiles of all sequences, each of which has its own number where lengths differ."""
+        return len(self.listed) or super().all_tiles
+
+    def _list(self, p: AttentionProblem) -> tuple[tuple[int, int, int], ...]:
+        """Batch and head, tile of rows and part of each tile: sequence by sequence, those that see most keys first."""
+        rows = (ceil_div(queries * self.rows_of_query, self.varlen.block_m) for queries in p.op.lengths_q)
+        return tuple(
+            (batch * p.op.key_heads + head, m, part)
+            for batch, count in enumerate(rows)
+            for head in range(p.op.key_heads)
+            for m in reversed(range(count))
+            for part in range(self.parts_of[batch])
+        )
+
+    def _in_order(self, number: Expr) -> flash3.Tile:
+        """The tile of a number, by the list where lengths differ."""
+        if not self.listed:
+            return super()._in_order(number)
+        heads, m, part = (Table(column, number) for column in zip(*self.listed, strict=True))
+        return self._tile(m, heads, part)
+
+    def _longest_first(self, number: Expr) -> flash3.Tile:
+        """The same order where lengths differ."""
+        return self._in_order(number) if self.listed else super()._longest_first(number)
+
+    @property
     def heads(self) -> int:
         """That tiles are counted over."""
         return self.p.op.key_heads
 
     def softmax(self) -> OnlineSoftmax:
         """Of rows that are heads of a query."""
-        return OnlineSoftmax(self.p, WARP_ROWS, self.c.block_n, self.p.op.head_dim, group=self.rows_of_query)
+        self.rows = OnlineSoftmax(self.p, WARP_ROWS, self.c.block_n, self.p.op.head_dim, group=self.rows_of_query)
+        return self.rows
 
-    def _tile(self, m: Expr, heads: Expr) -> flash3.Tile:
+    def _tile(self, m: Expr, heads: Expr, part: Expr | None = None) -> flash3.Tile:
+        """part: of a tile that is listed; `m` has no parts then."""
         splits = self.varlen.splits
-        part, m = (m % splits, m // splits) if splits > 1 else (as_expr(0), m)
+        if part is None:
+            part, m = (m % splits, m // splits) if splits > 1 else (as_expr(0), m)
         row = m * self.c.block_m
         last = (row + (self.c.block_m - 1)) // self.rows_of_query
-        b = blocks(self.p, row // self.rows_of_query, 1, self.c.block_n, last)
+        p = self.p.at(heads // self.heads)
+        b = blocks(p, row // self.rows_of_query, 1, self.c.block_n, last)
         if splits > 1:
             share = (b.trips + (splits - 1)) // splits
+            if self.p.ragged_k:
+                share = as_expr(_blocks_of_part(self.p, self.varlen))
             begin = b.end - b.trips + part * share
             end = minimum(begin + share, b.end)
             # The first block is masked always; a window begins in the first block of the first part.
@@ -272,6 +332,8 @@ class _Builder(flash3.Builder):
     @contextmanager
     def _each_tile(self, r: RoleBuilder) -> Iterator[flash3.Tile]:
         with super()._each_tile(r) as t:
+            if self.rows:
+                self.rows.p = self.p.at(t.batch)
             yield t
         self._find(r)  # that there is none left
 
@@ -324,10 +386,15 @@ class _Builder(flash3.Builder):
         d, own = self.p.op.head_dim, self._own_row
         for at in range(0, WARP_ROWS, self.run):
             query, head = self._row(t, own + at)
-            src = self.p.q[t.batch, query, head : self.run, :]  # type: ignore[misc]
+            batch, row = self._query_place(t, query)
+            src = self.p.q[batch, row, head : self.run, :]  # type: ignore[misc]
             count = ceil_div(self.run * d * width(self.p), 32 * MAX_VECTOR_BYTES)
             r.cp_async(self.q.view(own + at, self.run, 0, d), src, count, mix=overhead.mix(alu=6, imad=2))
         r.cp_async_arrive(self.q_full, 0)
+
+    def _query_place(self, t: flash3.Tile, query: Expr) -> tuple[IntLike, Expr]:
+        """Where a query lies in Q and O."""
+        return self.p.at(t.batch).query_place(query) if self.p.ragged else (t.batch, query)
 
     def _row(self, t: flash3.Tile, at: Expr) -> tuple[Expr, Expr]:
         """Query and head of a row of the tile."""
@@ -358,5 +425,6 @@ class _Builder(flash3.Builder):
         for at in range(0, WARP_ROWS, self.run):
             query, head = self._row(t, own + at)
             count = ceil_div(self.run * d * out, 32 * MAX_VECTOR_BYTES)
-            box = self.p.o[t.batch, query, head : self.run, :]  # type: ignore[misc]
+            batch, row = self._query_place(t, query)
+            box = self.p.o[batch, row, head : self.run, :]  # type: ignore[misc]
             r.stg(box, result[at : self.run, :], count, mix=overhead.mix(alu=6, imad=2))

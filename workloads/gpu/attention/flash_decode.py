@@ -21,6 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import (
@@ -36,6 +37,7 @@ from sim.gpu.language import (
     Program,
     RegisterTile,
     RoleBuilder,
+    Table,
     View,
     as_expr,
     maximum,
@@ -141,6 +143,10 @@ def check(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> None:
     """InputError if the machine or the problem cannot take this configuration."""
     flash2.check_tile(p, spec, f"schedule={config}", config.block_m, config.block_n, config.warps)
     check_pages(p, f"schedule={config}")
+    if p.ragged and not config.varlen:
+        raise InputError(f"schedule={config}: this kernel knows no lengths that differ; nearest: {config} varlen")
+    if p.ragged_q and config.splits > 1:
+        raise InputError(f"schedule={config}: keys are not cut where numbers of queries differ; nearest: splits 1")
 
 
 @register("attention", "gpu", "decode", "decode-varlen", "flash2-varlen")
@@ -282,14 +288,25 @@ class _Split:
                 ("v", config.block_n, self.width),
             )
         )
+        self.p = p = p.at(self.batch)
         self.own_rows = config.block_m // config.warps
         self.copies = KeyCopies(p, max(8, config.block_n // config.warps))
         self.key_head = self.head if rows.packed else p.key_head(self.head)
 
     def kernel(self) -> Kernel:
         """One role: all warps do the same."""
+        row = self.tile * self.c.block_m
+        with self.k.role("warps", self.c.warps, 255) as r:
+            overhead.FLASH2_SETUP.write(r)
+            self.p.read_lengths(r)
+            # The grid is for the longest sequence.
+            with r.when(row < self.p.queries) if self.p.ragged_q else nullcontext():
+                self._tile(r, row)
+        return self.k.build()
+
+    def _tile(self, r: RoleBuilder, row: Expr) -> None:
+        """A tile of rows with its part of the keys."""
         c, d, packed = self.c, self.width, self.rows.packed
-        row = self.tile * c.block_m
         query: Expr = as_expr(0) if packed else row
         b = blocks(self.p, query, 1 if packed else c.block_m, c.block_n)
         share = (b.trips + (c.splits - 1)) // c.splits
@@ -298,55 +315,58 @@ class _Split:
         s = OnlineSoftmax(self.p, self.own_rows, c.block_n, d, 0 if packed else 1)
         f = Fragments(self.p.dtype, self.own_rows, c.block_n, d, self.p.op.head_dim)
         own = WARP * self.own_rows
-        with self.k.role("warps", c.warps, 255) as r:
-            overhead.FLASH2_SETUP.write(r)
-            s.start(r)
-            with r.when(first < last):
-                self._copy(
-                    r, self.q, lambda at, n, column: self._query(row + at, n, column), min(c.block_m, self.rows.count)
-                )
-                self._copy_keys(r, self.keys, self.p.k, last - 1)
-                r.cp_commit()
-            with r.loop("i", maximum(0, last - first)) as i:
-                block = last - 1 - i
-                r.cp_wait(0)
-                r.bar_sync(0, c.warps)
-                self._copy_keys(r, self.values, self.p.v, block)
-                r.cp_commit()
-                f.scores(r, s, self.q, own, self.keys)
-                whole_end = b.end - 1 - b.tail
-                with r.when((block >= whole_end) + (block < whole_end - b.whole)):
-                    s.mask(r, query if packed else query + own, block * c.block_n)
-                r.cp_wait(0)
-                r.bar_sync(0, c.warps)
-                with r.when(block > first):
-                    self._copy_keys(r, self.keys, self.p.k, block - 1)
-                r.cp_commit()
-                s.block(r, first=False)
-                s.rescale(r)
-                s.convert(r)
-                f.outputs(r, s, self.values)
-                overhead.FLASH2_STEP.write(r)
-            s.finish(r, empty=-np.inf)
-            overhead.FLASH2_EPILOGUE.write(r)
-            if c.splits > 1:
-                box = self.parts[self.part, self.group, row + own : self.own_rows, self.first_column : d]  # type: ignore[misc]
-                r.stg(box, s.acc.whole, self.own_rows * d // 64, vector_bytes=8)
-            else:
-                alone = packed and not self.rows.copied
-                first_row = (self.group, row + own, as_expr(0)) if alone else (self.batch, row + own, self.head)
-                store_rows(r, s, self.q, own, self.parts, first_row, self.first_column)
-            lse = self.sums[self.part, self.group, row + own : self.own_rows]  # type: ignore[misc]
-            with r.when(self.first_column.equals(0)) if self.p.op.value_dim > d else nullcontext():
-                r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
-        return self.k.build()
+        s.start(r)
+        with r.when(first < last):
+            self._copy(
+                r, self.q, lambda at, n, column: self._query(row + at, n, column), min(c.block_m, self.rows.count)
+            )
+            self._copy_keys(r, self.keys, self.p.k, last - 1)
+            r.cp_commit()
+        with r.loop("i", maximum(0, last - first)) as i:
+            block = last - 1 - i
+            r.cp_wait(0)
+            r.bar_sync(0, c.warps)
+            self._copy_keys(r, self.values, self.p.v, block)
+            r.cp_commit()
+            f.scores(r, s, self.q, own, self.keys)
+            whole_end = b.end - 1 - b.tail
+            with r.when((block >= whole_end) + (block < whole_end - b.whole)):
+                s.mask(r, query if packed else query + own, block * c.block_n)
+            r.cp_wait(0)
+            r.bar_sync(0, c.warps)
+            with r.when(block > first):
+                self._copy_keys(r, self.keys, self.p.k, block - 1)
+            r.cp_commit()
+            s.block(r, first=False)
+            s.rescale(r)
+            s.convert(r)
+            f.outputs(r, s, self.values)
+            overhead.FLASH2_STEP.write(r)
+        s.finish(r, empty=-np.inf)
+        overhead.FLASH2_EPILOGUE.write(r)
+        if c.splits > 1:
+            box = self.parts[self.part, self.group, row + own : self.own_rows, self.first_column : d]  # type: ignore[misc]
+            r.stg(box, s.acc.whole, self.own_rows * d // 64, vector_bytes=8)
+        else:
+            alone = packed and not self.rows.copied
+            at: tuple[IntLike, Expr] = (self.group, row + own) if alone else (self.batch, row + own)
+            if self.p.ragged_q:
+                at = self.p.query_place(row + own)
+            head = as_expr(0) if alone else self.head
+            store_rows(r, s, self.q, own, self.parts, (*at, head), self.first_column, row + own)
+        lse = self.sums[self.part, self.group, row + own : self.own_rows]  # type: ignore[misc]
+        with r.when(self.first_column.equals(0)) if self.p.op.value_dim > d else nullcontext():
+            r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
 
     def _query(self, row: IntLike, rows: int, column: int) -> View:
         columns = self.q.columns
         if self.rows.packed and not self.rows.copied:
             head = self.head * self.rows.count + row
             return self.queries[self.batch, 0, head:rows, column:columns]  # type: ignore[misc]
-        return self.queries[self.batch, row:rows, self.head, column:columns]  # type: ignore[misc]
+        at: tuple[IntLike, IntLike] = (self.batch, row)
+        if self.p.ragged_q:
+            at = self.p.query_place(row)
+        return self.queries[at[0], at[1] : rows, self.head, column:columns]  # type: ignore[misc]
 
     def _copy_keys(self, r: RoleBuilder, to: Blocked, tensor: GlobalTensor, block: Expr) -> None:
         """All warps bring their share of a block; fewer than eight rows a warp would leave lanes idle."""
@@ -376,9 +396,9 @@ class _Split:
 
 def combine(
     p: AttentionProblem, config: DecodeConfig, rows: Rows, ahead: int, parts: GlobalTensor, sums: GlobalTensor,
-    outputs: GlobalTensor,
+    outputs: GlobalTensor, parts_of: tuple[int, ...] = (),
 ) -> Kernel:  # fmt: skip
-    """The second kernel: a warp a row, with `ahead` parts on their way."""
+    """The second kernel: a warp a row, with `ahead` parts on their way. parts_of: each sequence, where they differ."""
     warps, d, splits = 4, p.op.value_dim, config.splits
     total = rows.groups * rows.count
     k = KernelBuilder("combine", (ceil_div(total, warps), 1, 1), code_bytes=300 * overhead.INSTRUCTION_BYTES)
@@ -386,14 +406,17 @@ def combine(
     group, row = number // rows.count, number % rows.count
     batch, head = group // rows.heads, group % rows.heads
 
-    def share(lse: Array) -> Array:
+    own: tuple[Expr, ...] = (Table(parts_of, batch),) if parts_of else ()
+
+    def share(lse: Array, *count: int) -> Array:
+        lse = np.where(np.arange(splits)[:, None] < count[0], lse, -np.inf) if count else lse
         top = lse.max()
         e = np.exp(lse - (top if np.isfinite(top) else 0))
         return e / (e.sum() or 1)
 
     def add(acc: Array, weights: Array, part: Array, first: int) -> Array:
-        own = weights[first : first + ahead]
-        return acc + (own * part[: len(own)]).sum(axis=0, keepdims=True)
+        share = weights[first : first + ahead]
+        return acc + (share * np.where(share > 0, part[: len(share)], 0)).sum(axis=0, keepdims=True)
 
     lse, acc = RegisterTile("lse", (splits, 1), "fp32"), RegisterTile("acc", (1, d), "fp32")
     part, out = RegisterTile("part", (ahead, d), "fp32"), RegisterTile("out", (1, d), p.out)
@@ -403,11 +426,12 @@ def combine(
             lse.whole, sums[0:splits, group, row], lanes, into="lse", vector_bytes=4, mix=overhead.mix(alu=20, imad=10)
         )  # type: ignore[misc]
         r.run(
-            "ex2", lanes, dtype="fp32", dst=lse.whole, compute=share, after=("lse",),
+            "ex2", lanes, dtype="fp32", dst=lse.whole, compute=share, indices=own, after=("lse",),
             mix=(("shfl", 10), ("fmnmx", 5 + lanes), ("fadd", 5 + lanes), ("rcp", 1), ("fmul", 2 * lanes)),
         )  # fmt: skip
         r.run("imad", ceil_div(d, 32), dtype="int32", dst=acc.whole, compute=np.zeros_like)
-        with r.loop("c", ceil_div(splits, ahead)) as c:
+        trips = (own[0] + (ahead - 1)) // ahead if own else as_expr(ceil_div(splits, ahead))
+        with r.loop("c", trips) as c:
             box = parts[c * ahead : ahead, group, row, :]  # type: ignore[misc]
             r.ldg(part.whole, box, ceil_div(ahead * d * 4, 512), into="part", mix=overhead.mix(alu=2 * ahead))
             r.run(

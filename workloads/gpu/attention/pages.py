@@ -44,7 +44,9 @@ class KeyCopies:
 
     @property
     def piece(self) -> int:
-        """Keys of a box, which lies in one page."""
+        """Keys of a box, which lies in one page. Where lengths differ, so few that little is read behind an end."""
+        if self.p.ragged_k:
+            return math.gcd(self.rows, self.p.op.page or PAGE_ROWS, PAGE_ROWS)
         if not self.p.op.page:
             return self.rows
         piece = math.gcd(self.rows, self.p.op.page)
@@ -54,11 +56,10 @@ class KeyCopies:
     def _places(self) -> tuple[int, ...]:
         """The page of each piece of each sequence; behind a sequence's end a page that does not exist."""
         op = self.p.op
-        pieces, each = ceil_div(op.keys, self.piece), op.page // self.piece
-        absent = op.batch * op.pages
+        each = op.page // self.piece
         return tuple(
-            int(op.page_table[batch, piece // each]) if piece < pieces else absent
-            for batch in range(op.batch)
+            int(op.page_table[batch, piece // each]) if piece < ceil_div(keys, self.piece) else op.all_pages
+            for batch, keys in enumerate(op.lengths_k)
             for piece in range(self._row)
         )
 
@@ -81,6 +82,11 @@ class KeyCopies:
             columns = min(self.columns, to.columns)
             return lambda at: tensor[index, row:rows, head, column + at : columns]  # type: ignore[misc]
 
+        if self.p.table is None and self.p.ragged_k:
+            for begin in range(0, self.rows, self.piece):
+                index, row = self.p.at(batch).key_place(first + at + begin)
+                self._boxes(r, to, place(at + begin, self.piece), source(index, row, self.piece), self.piece, alu)
+            return
         if self.p.table is None:
             self._boxes(r, to, place(at, self.rows), source(batch, first + at, self.rows), self.rows, alu)
             return
@@ -89,7 +95,7 @@ class KeyCopies:
         places = self.p.table[batch, (first + at) // op.page : pages]  # type: ignore[misc]
         # Whose values the addresses below have (`_places`): the load alone, which keeps them waiting.
         r.op("ldg", 1, srcs=(places,), into="place", vector_bytes=4, mix=overhead.mix(alu=4, imad=2))
-        left = op.keys % piece if piece > FEW_ROWS else 0
+        left = op.keys % piece if piece > FEW_ROWS and not self.p.ragged_k else 0
         for begin in range(0, self.rows, piece):
             row = first + at + begin
             index = Table(self._places, as_expr(batch * self._row + row // piece))
@@ -102,7 +108,7 @@ class KeyCopies:
                 self._boxes(r, to, place(at + begin, piece), whole, piece, alu)
             with r.when(ends):
                 self._boxes(r, to, place(at + begin, left), source(index, row % op.page, left), left, alu)
-                absent = source(op.batch * op.pages, 0, piece - left)
+                absent = source(op.all_pages, 0, piece - left)
                 self._boxes(r, to, place(at + begin + left, piece - left), absent, piece - left, alu)
 
     def _boxes(
