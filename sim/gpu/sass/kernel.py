@@ -11,6 +11,7 @@ import numpy as np
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from sim.engine.buffers import filled
 from sim.gpu.engine.barriers import BarrierFigure
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cta import Cta
@@ -117,20 +118,22 @@ class SassKernel(OwnLoopKernel):
     def tables_of(
         self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec, code: np.ndarray, registers: int
     ) -> SassProgram:
-        """The tables of lowered code. registers: of a thread that it names."""
+        """The tables of lowered code. registers: of a thread that are computed or read."""
         warps, rows = warps_of(p), len(code)
         sub_cores, per_sub_core = (
             int(p[Chip.SMS] * p[Chip.SUB_CORES]),
             -(-int(p[Chip.WARPS_PER_SM]) // int(p[Chip.SUB_CORES])),
         )
-        turns = np.zeros((sub_cores, per_sub_core, Turn.WIDTH), dtype=np.int64)
+        turns = filled((sub_cores, per_sub_core, Turn.WIDTH), np.int64, 0)
         turns[:, :, Turn.READY] = FAR
+        lowered = filled(code.shape, np.int64, 0)
+        lowered[:] = code
         floats = np.zeros(4, dtype=np.float32)
         data = np.concatenate([np.zeros(1, dtype=np.uint8), *(_bytes(one) for one in self.contents.values())])
         places = dict(zip(self.contents, np.cumsum([1, *(one.nbytes for one in self.contents.values())]), strict=False))
         ranges = [(addresses[n], addresses[n] + size, places.get(n, -1)) for n, size in self.arrays] or [(0, 0, -1)]
         return SassProgram(
-            code=code,
+            code=lowered,
             warp_entry=np.array([(-1, warp) for warp in range(self.warps)], dtype=np.int64),
             barrier_arrivals=np.ones(self._mbarriers, dtype=np.int64),
             mbarriers=np.full(self._mbarriers, -1, dtype=np.int64),
@@ -138,8 +141,8 @@ class SassKernel(OwnLoopKernel):
             launch=self._launch(warps, p, spec),
             ranges=np.array(ranges, dtype=np.int64),
             data=data,
-            registers=np.zeros((warps, registers, LANES), dtype=np.uint32),
-            scalars=np.zeros((warps, Scalar.WIDTH), dtype=np.int64),
+            registers=filled((warps, registers, LANES), np.uint32, 0),
+            scalars=filled((warps, Scalar.WIDTH), np.int64, 0),
             turns=turns,
             queues=np.zeros((sub_cores, WAITING + 1), dtype=np.int64),
             barriers=np.zeros((int(p[Chip.SMS] * p[Chip.CTAS_PER_SM]), _BARRIERS, 2), dtype=np.int64),

@@ -30,10 +30,10 @@ def fetch(x, w, row, cell, k, n):
     kind, value, change = x.code[row, cell], x.code[row, cell + 1], x.code[row, cell + 2]
     operands = x.operands
     if kind == Source.REGISTER:
-        for lane in range(n):
+        for lane in range(LANES):
             operands[k, lane] = np.int64(x.registers[w, value, lane])
         if change & Change.WIDE != 0:
-            for lane in range(n):
+            for lane in range(LANES):
                 operands[k, lane] |= np.int64(x.registers[w, value + 1, lane]) << 32
     else:
         if kind == Source.UNIFORM:
@@ -42,8 +42,11 @@ def fetch(x, w, row, cell, k, n):
                 number |= x.scalars[w, Scalar.UNIFORM + value + 1] << 32
         else:
             number = value
-        for lane in range(n):
-            operands[k, lane] = number
+        if n == 1:
+            operands[k, 0] = number
+        else:
+            for lane in range(LANES):
+                operands[k, lane] = number
     if change & Change.INVERT != 0:
         for lane in range(n):
             operands[k, lane] ^= _WORD

@@ -11,6 +11,7 @@ sub-core.
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import inner, kernel
 from sim.engine.pack import packed
+from sim.engine.prefetch import prefetch
 from sim.gpu.counters import Counter
 from sim.gpu.engine.accounting import account, issue_slots
 from sim.gpu.engine.barriers import BarrierFigure
@@ -38,6 +39,7 @@ from sim.gpu.sass.lanes import compute, lanes_of
 from sim.gpu.sass.memory import access_global, access_shared, blame, queue_free, reserve, write_copies
 from sim.gpu.sass.tables import (
     ALL_LANES,
+    ASKED,
     LANES,
     Cell,
     Fault,
@@ -145,6 +147,18 @@ def _await(x, st, w, s, i, row, t):
     x.turns[s, i, Turn.READY] = _on_grid(ready)
     x.turns[s, i, Turn.REASON] = why if ready > t else st.warps[w, Warp.REASON]
     x.turns[s, i, Turn.PIPE] = x.code[row, Cell.PIPE]
+    if x.code[row, Cell.ASKED] >= 0:
+        _ask(x, w, row)
+
+
+@inner(inline=True)
+def _ask(x, w, row):
+    """Asks the host's caches for the registers that a row reads."""
+    first = w * x.registers.shape[1]
+    for k in range(ASKED):
+        at = (first + x.code[row, Cell.ASKED + k]) * LANES
+        prefetch(x.registers, at)
+        prefetch(x.registers, at + LANES // 2)
 
 
 @inner(inline=True)
@@ -168,7 +182,16 @@ def _free(x, st, s, pipe):
 def _choose(p, x, st, s, sm, t):
     """The place of the warp of a sub-core that issues at tick `t`, -1 for none. Of two to which the policy gives the
     same place the older one: it has few places."""
-    best, first, oldest = -1, 64, FAR
+    best, several = -1, False
+    for i in range(x.turns.shape[1]):
+        if _earliest(p, x, st, s, i) <= t:
+            several = best >= 0
+            best = i
+            if several:
+                break
+    if not several:
+        return best
+    first, oldest = 64, FAR
     base = sm * p[Chip.WARPS_PER_SM] + s - sm * p[Chip.SUB_CORES]
     for i in range(x.turns.shape[1]):
         if _earliest(p, x, st, s, i) <= t:

@@ -15,7 +15,7 @@ from sim.gpu.counters import Counter
 from sim.gpu.sass.forms import MEMORY, TMA, Form, form_of
 from sim.gpu.sass.needed import needed, target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
-from sim.gpu.sass.tables import Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
+from sim.gpu.sass.tables import ASKED, Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
 from sim.gpu.sass.text import Function
 from sim.gpu.sass.text import Instruction as SassInstruction
 
@@ -59,7 +59,7 @@ _WGMMA_FORMATS = {"HGMMA": "fp16", "QGMMA": "fp8", "IGMMA": "int8"}
 
 @dataclass(frozen=True)
 class Lowered:
-    """Tables of a kernel. registers: of a thread that its code names."""
+    """Tables of a kernel. registers: of a thread that are computed or read."""
 
     code: np.ndarray
     registers: int
@@ -77,13 +77,42 @@ def lower(function: Function, bank: bytes, spec: GpuSpec, *, data: bool = False)
         _Row(form, bank, spec, target_of(form, function)).cells(asked)
         for form, asked in zip(forms, computed, strict=True)
     ]
-    highest = max((o.index + 4 for form in forms for o in _registers(form)), default=0)
-    return Lowered(np.array(rows, dtype=np.int64), highest + 1)
+    registers = _renumber(rows)
+    return Lowered(np.array(rows, dtype=np.int64), registers)
 
 
-def _registers(form: Form) -> Sequence[Operand]:
-    operands = (*form.sources, *form.addresses, *((form.destination,) if form.destination else ()))
-    return [o for o in operands if o.kind in (Kind.REGISTER, Kind.ADDRESS)]
+def _renumber(rows: list[list[int]]) -> int:
+    """Numbers the registers that are computed or read side by side, as all warps' of them lie in the host's caches;
+    notes those that are asked for ahead. Returns how many there are."""
+    cells = [(row, cell) for row in rows for cell in _register_cells(row)]
+    used = sorted({row[cell] + word for row, cell in cells for word in range(_words(row, cell))})
+    number = {register: i for i, register in enumerate(used)}
+    for row, cell in cells:
+        row[cell] = number[row[cell]]
+    for row in rows:
+        read = [row[c] + word for c in _register_cells(row) if c != Cell.DST for word in range(_words(row, c))][:ASKED]
+        for k in range(ASKED):
+            row[Cell.ASKED + k] = read[min(k, len(read) - 1)] if read else -1
+    return max(1, len(used))
+
+
+def _register_cells(row: Sequence[int]) -> list[int]:
+    """Columns of a row that name registers of a thread."""
+    cells = [int(cell) for cell in (Cell.ADDRESS, Cell.SOURCE) if row[cell] >= 0]
+    if row[Cell.MEANING] != Meaning.NONE:
+        cells += [cell + 1 for cell in (Cell.A, Cell.B, Cell.C) if row[cell] == Source.REGISTER]
+    if row[Cell.DST] >= 0 and not row[Cell.UNIFORM] and (row[Cell.MEANING] != Meaning.NONE or row[Cell.KEEPS]):
+        cells.append(int(Cell.DST))
+    return cells
+
+
+def _words(row: Sequence[int], cell: int) -> int:
+    """Registers of a thread that a column names, the first of which it holds."""
+    if cell == Cell.DST:
+        return max(1, row[Cell.BYTES] // 4) if row[Cell.KEEPS] else 2
+    if cell == Cell.ADDRESS:
+        return 2 if row[Cell.ADDRESS_WIDE] else 1
+    return 2 if cell != Cell.SOURCE and row[cell + 1] & Change.WIDE else 1
 
 
 def lower_row(instruction: SassInstruction, spec: GpuSpec) -> list[int]:
@@ -104,7 +133,7 @@ class _Row:
         form, row, control = self.form, self.row, self.form.instruction.control
         for cell in (
             Cell.PIPE, Cell.DST, Cell.PREDICATE0, Cell.PREDICATE1, Cell.ADDRESS, Cell.ADDRESS_UNIFORM, Cell.SOURCE,
-            Cell.SOURCE_UNIFORM,
+            Cell.SOURCE_UNIFORM, Cell.ASKED,
         ):  # fmt: skip
             row[cell] = -1
         row[Cell.UNIT] = form.opcode.unit

@@ -160,10 +160,16 @@ def _waves(x, st, w, row, mask):
     lanes = 8 * matrices if matrices > 0 else LANES
     base = addresses[0, 0]
     place = row * PATTERNS + _pattern_of(addresses, base, lanes)
+    low, high = x.launch[Launched.SHARED_BEGIN], x.launch[Launched.SHARED_END] - size
     changed = patterns[place, _PATTERN_MASK] ^ mask
+    outside, bits = 0, 0  # outside: negative where a lane is
     for lane in range(lanes):
-        changed |= patterns[place, _PATTERN_FIRST + lane] ^ (addresses[0, lane] - base)
-    _judge_shared(x, st, w, row, mask, lanes, size)
+        address = addresses[0, lane]
+        changed |= patterns[place, _PATTERN_FIRST + lane] ^ (address - base)
+        outside |= (address - low) | (high - address)
+        bits |= address
+    if outside < 0 or bits & (size - 1) != 0:
+        _judge_shared(x, st, w, row, mask, lanes, size)
     width = max(size, 4)
     least = matrices if matrices > 0 else max(1, LANES * width // (4 * x.launch[Launched.BANKS]))
     if changed != 0:
@@ -174,9 +180,29 @@ def _waves(x, st, w, row, mask):
         group = max(1, 4 * x.launch[Launched.BANKS] // granule)
         waves = 0
         for first in range(0, lanes, group):
-            waves += _conflicts(x, mask, first, min(group, lanes - first), granule, matrices > 0)
+            count = min(group, lanes - first)
+            found = _apart(x, mask, first, count, granule, matrices > 0)
+            waves += found if found >= 0 else _conflicts(x, mask, first, count, granule, matrices > 0)
         patterns[place, _PATTERN_WAVES] = max(1, waves)
     return patterns[place, _PATTERN_WAVES], min(least, patterns[place, _PATTERN_WAVES])
+
+
+@inner
+def _apart(x, mask, first, count, granule, whole):
+    """`_conflicts` of lanes of which no two meet in a bank, as mostly: 1, 0 without any; -1 where two do."""
+    slots = 4 * x.launch[Launched.BANKS] // granule
+    if slots < 1 or slots > LANES or slots & (slots - 1) != 0:
+        return -1
+    shift = lowest_bit(granule)
+    taken, twice = 0, 0
+    for i in range(first, first + count):
+        if whole or (mask >> i) & 1:
+            slot = 1 << ((x.addresses[0, i] >> shift) & (slots - 1))
+            twice |= taken & slot
+            taken |= slot
+    if twice != 0:
+        return -1
+    return 1 if taken != 0 else 0
 
 
 @inner(inline=True)
@@ -338,7 +364,7 @@ def collect(x, mask, size):
     count = 0
     first_of_request = 0
     for lane in range(LANES):
-        if lane % group == 0:
+        if lane & (group - 1) == 0:
             first_of_request = count
         if (mask >> lane) & 1:
             address = addresses[0, lane]
@@ -445,10 +471,15 @@ def write_copies(p, x, st, w, sm, t, row, mask):
     if uniform >= 0:
         base += x.scalars[w, Scalar.UNIFORM + uniform]
     shift = code[row, Cell.SOURCE_SHIFT]
-    for lane in range(LANES):
-        x.addresses[0, lane] = base + (int(x.registers[w, register, lane]) << shift if register >= 0 else 0)
-        if x.trace.shape[0] > 0:  # which a trace does not tell: side by side
+    if x.trace.shape[0] > 0:  # which a trace does not tell: side by side
+        for lane in range(LANES):
             x.addresses[0, lane] = x.launch[Launched.SHARED_BEGIN] + lane * code[row, Cell.BYTES]
+    elif register >= 0:
+        for lane in range(LANES):
+            x.addresses[0, lane] = base + (int(x.registers[w, register, lane]) << shift)
+    else:
+        for lane in range(LANES):
+            x.addresses[0, lane] = base
     waves, least = _waves(x, st, w, row, mask)
     free = max(st.sms[sm, SharedMemory.FREE], t)
     st.sms[sm, SharedMemory.FREE] = free + waves * p[SharedFigure.WAVEFRONT]

@@ -113,57 +113,62 @@ class Change(IntEnum):
 
 
 class Cell(IntEnum):
-    """Columns of the code table, a row an instruction."""
+    """Columns of the code table, a row an instruction: eight to a host cache line, those first that most touch."""
 
     UNIT = 0
     MEANING = 1  # NONE also where nothing depends on what it computes
     PIPE = 2  # -1 none
     INTERVAL = 3  # ticks that it holds its pipe
     LATENCY = 4  # ticks to its result
-    READ_LATENCY = 5  # ticks until its operands have been read
-    STALL = 6  # ticks to the warp's next instruction
+    STALL = 5  # ticks to the warp's next instruction
+    WAIT = 6  # mask of scoreboards
     GIVES_WAY = 7
-    WRITE = 8  # scoreboard of its result, -1 none
-    READ = 9  # scoreboard of its operands, -1 none
-    WAIT = 10  # mask of scoreboards
-    GUARD = 11  # predicate
-    GUARD_NOT = 12  # 1: negated
-    DST = 13  # register, -1 none
-    UNIFORM = 14  # 1: it computes once, for uniform registers
-    PREDICATE0 = 15  # predicates written, -1 none
-    PREDICATE1 = 16
-    A = 17  # three columns an operand: Source, register or number, Change bits
-    B = 20
-    C = 23
-    INPUT0 = 26  # two columns a predicate read: predicate, 1: negated
-    INPUT1 = 28
-    INPUT2 = 30
-    OPERATION = 32  # what the meaning leaves open: a table of logic, a comparison, a special register
-    MODE = 33  # flags of the meaning
-    ADDRESS = 34  # register of an address, -1 none
-    ADDRESS_WIDE = 35  # 1: 64 bits
-    ADDRESS_UNIFORM = 36  # uniform register that is added, -1 none
-    ADDRESS_UNIFORM_WIDE = 37
-    OFFSET = 38
-    BYTES = 39  # a lane accesses
-    TARGET = 40  # row that a branch goes to
-    COUNT = 41  # groups left, warps expected
-    MACS = 42
-    MACS_COUNTER = 43
-    COUNTER = 44
-    SHARED = 45  # HGMMA: ticks of the shared-memory data path
-    CACHED = 46  # 1: looks in the L1
-    SOURCE = 47  # shared address of LDGSTS: register, -1 none
-    SOURCE_OFFSET = 48
-    MATRICES = 49  # of LDSM, STSM
-    COMMITS = 50  # HGMMA: 1: closes a group
-    SOURCE_UNIFORM = 51  # uniform register of a shared address of LDGSTS, -1 none
-    LOCAL = 52  # 1: an access of local memory
-    DIMS = 53  # of a box
-    KEEPS = 54  # 1: a load, on whose values addresses or branches depend
-    ADDRESS_SHIFT = 55  # bits by which the register of an address is shifted: R2.X16
-    SOURCE_SHIFT = 56
-    WIDTH = 57
+    GUARD = 8  # predicate
+    GUARD_NOT = 9  # 1: negated
+    WRITE = 10  # scoreboard of its result, -1 none
+    READ = 11  # scoreboard of its operands, -1 none
+    COUNTER = 12
+    MACS = 13
+    MACS_COUNTER = 14
+    ASKED = 15  # three columns: registers that it reads, asked of the host's caches ahead; the first is -1 without any
+    A = 18  # three columns an operand: Source, register or number, Change bits
+    B = 21
+    C = 24
+    OPERATION = 27  # what the meaning leaves open: a table of logic, a comparison, a special register
+    MODE = 28  # flags of the meaning
+    DST = 29  # register, -1 none
+    UNIFORM = 30  # 1: it computes once, for uniform registers
+    PREDICATE0 = 31  # predicates written, -1 none
+    PREDICATE1 = 32
+    INPUT0 = 33  # two columns a predicate read: predicate, 1: negated
+    INPUT1 = 35
+    INPUT2 = 37
+    TARGET = 39  # row that a branch goes to
+    ADDRESS = 40  # register of an address, -1 none
+    ADDRESS_WIDE = 41  # 1: 64 bits
+    ADDRESS_UNIFORM = 42  # uniform register that is added, -1 none
+    ADDRESS_UNIFORM_WIDE = 43
+    OFFSET = 44
+    ADDRESS_SHIFT = 45  # bits by which the register of an address is shifted: R2.X16
+    BYTES = 46  # a lane accesses
+    READ_LATENCY = 47  # ticks until its operands have been read
+    MATRICES = 48  # of LDSM, STSM
+    CACHED = 49  # 1: looks in the L1
+    LOCAL = 50  # 1: an access of local memory
+    KEEPS = 51  # 1: a load, on whose values addresses or branches depend
+    SOURCE = 52  # shared address of LDGSTS: register, -1 none
+    SOURCE_OFFSET = 53
+    SOURCE_SHIFT = 54
+    SOURCE_UNIFORM = 55  # uniform register of a shared address of LDGSTS, -1 none
+    COUNT = 56  # groups left, warps expected
+    SHARED = 57  # HGMMA: ticks of the shared-memory data path
+    COMMITS = 58  # HGMMA: 1: closes a group
+    DIMS = 59  # of a box
+    WIDTH = 64
+
+
+ASKED = 3
+"""Registers of an instruction that are asked for ahead, at most."""
 
 
 class Mode(IntEnum):
@@ -218,25 +223,25 @@ class Special(IntEnum):
 
 
 class Scalar(IntEnum):
-    """Columns of a warp's row of scalars."""
+    """Columns of a warp's row of scalars: eight to a host cache line, those first that most instructions touch."""
 
     PREDICATE = 0  # eight masks of lanes, the last of all lanes
     UNIFORM_PREDICATE = 8  # eight: 0 or all lanes
-    UNIFORM = 16  # 64 registers
-    BARRIER = 80  # 16 convergence barriers: lanes that take part
-    WAITING = 96  # 16: lanes that have come
-    ACTIVE = 112
-    EXITED = 113
-    DEPTH = 114  # of the stack of paths
-    STACK_PC = 115
-    STACK_MASK = 131
-    TENSOR_DONE = 147  # HGMMA: completion of the latest
-    GROUPS = 148  # HGMMA: committed groups
-    GROUP_DONE = 149  # by group, 8 of them
-    BARRIER_WAIT = 157  # named barrier that it waits at, plus one
-    PARKED = 158  # another unit wakes it: tick from which it waits, plus one; -1 at its end
-    PARKED_REASON = 159
-    CURSOR = 160  # its place in the trace that it follows
+    ACTIVE = 16
+    EXITED = 17
+    DEPTH = 18  # of the stack of paths
+    BARRIER_WAIT = 19  # named barrier that it waits at, plus one
+    PARKED = 20  # another unit wakes it: tick from which it waits, plus one; -1 at its end
+    PARKED_REASON = 21
+    CURSOR = 22  # its place in the trace that it follows
+    TENSOR_DONE = 23  # HGMMA: completion of the latest
+    GROUPS = 24  # HGMMA: committed groups
+    GROUP_DONE = 25  # by group, 8 of them
+    UNIFORM = 40  # 64 registers
+    BARRIER = 104  # 16 convergence barriers: lanes that take part
+    WAITING = 120  # 16: lanes that have come
+    STACK_PC = 136
+    STACK_MASK = 152
     WIDTH = 168
 
 
