@@ -142,6 +142,7 @@ def test_a_kernel_takes_the_same_time_from_its_code_and_from_a_trace(
     for name in ("l2_write_bytes", "l1_read_bytes"):
         assert traced.counters[name] == executed.counters[name]
     assert traced.cycles == pytest.approx(executed.cycles, rel=0.03)
+    assert simulate(str(file), A100).record.kernels[0].cycles == traced.cycles  # behind a launch of the other kind
 
 
 def test_each_form_of_a_trace_is_read(streams: dict[tuple[int, int], list[str]], tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def _streams(traced: TracedKernel, warps: int, memory: int, shared: int) -> tupl
             parts.append(part)
             at += len(part)
     first[-1] = at
-    return np.concatenate(parts), first, lanes
+    return np.ascontiguousarray(np.concatenate(parts)), first, lanes
 
 
 def _spaces(traced: TracedKernel) -> dict[int, Unit]:
