@@ -130,8 +130,9 @@ def check(
         raise InputError(f"{path}: there is none yet; tilewave check --update records it")
     recorded = lockfile.read(path, replaced=update and not names) if path.exists() else Lock()
     make = partial(make_executor, "local", workers=workers, scheduler=None)
-    answers = run_cases([w.case for w in chosen], lambda cases: make(cases=cases), store=store, progress=progress)
-    outcomes = [_outcome(w, answer, recorded) for w, answer in zip(chosen, answers, strict=True)]
+    with lockfile.beside(path):
+        answers = run_cases([w.case for w in chosen], lambda cases: make(cases=cases), store=store, progress=progress)
+        outcomes = [_outcome(w, answer, recorded) for w, answer in zip(chosen, answers, strict=True)]
     if not names:
         kept = {w.name for w in wanted}
         outcomes += [Outcome(name, GONE, old=e) for name, e in recorded.entries.items() if name not in kept]
@@ -214,11 +215,14 @@ def _cases(block: Any, path: Path, line: int, common: Tolerance, given: Toleranc
     }
     found = []
     try:
-        workload = str(parse(block["workload"]))
+        with lockfile.beside(path):
+            workload = str(parse(block["workload"]))
         for arch in archs:
             # A machine's file is named from where the configuration lies.
             place = str(path.parent / arch) if arch.endswith((".yaml", ".yml")) else arch
-            case = Request(workload, load_arch(place, overrides), **options)
+            machine = load_arch(place, overrides)
+            with lockfile.beside(path):
+                case = Request(workload, machine, **options)
             name = f"{block['name']} {arch}" if several else block["name"]
             found.append(Wanted(name, arch, case, tolerance, line))
     except InputError as error:

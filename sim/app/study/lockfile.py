@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import tomllib
@@ -30,6 +31,12 @@ _HEADER, _END = (), ("",)
 _HEAD = (
     "# Recorded by tilewave, which compares runs with it; its --update options write it. Commit it, do not edit it.\n"
 )
+
+
+def beside(lock: Path) -> contextlib.AbstractContextManager[None]:
+    """Within it, files that a workload names are those of a lock's folder, whatever folder the process was started in:
+    a lock is the same for everybody who has its folder. For the whole process: the current folder is another one."""
+    return contextlib.chdir(lock.resolve().parent)
 
 
 @dataclass(frozen=True)

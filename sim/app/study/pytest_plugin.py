@@ -45,6 +45,8 @@ class Cycles:
     def check(self, workload: Any, machine: Any, *, name: str = "", tolerance: Any = 0.0, **options: Any) -> Report:
         """Simulates an operator (or its text) on a machine, and fails the test if it differs from the record.
 
+        Files that a text names lie in the test file's folder.
+
         name: of the record, where a test has several; default: their number. tolerance: relative change that is
         accepted, 0 for exact equality; or by kind, {"cycles": 0, "energy": 0.02}. options: as in `sim.simulate`.
         Returns the report.
@@ -59,8 +61,9 @@ class Cycles:
         __tracebackhide__ = True
         self._checked += 1
         suffix = f" {name}" if name else f" {self._checked}" if self._checked > 1 else ""
-        spec = load_arch(machine, options.pop("set", ())) if isinstance(machine, str) else machine
-        report = simulate(workload, spec, **options)
+        with lockfile.beside(self._lock):
+            spec = load_arch(machine, options.pop("set", ())) if isinstance(machine, str) else machine
+            report = simulate(workload, spec, **options)
         new = entry_of(spec.name, spec, report.record.workload, report.to_dict())
         key = self._test + suffix
         if self._update:
