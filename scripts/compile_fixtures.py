@@ -1,13 +1,15 @@
-"""Compiles the Triton kernels of tests/gpu/sass/kernels.py and writes their disassembly beside it, as text.
+"""Compiles the Triton kernels of tests/gpu/sass/kernels.py, and PTX beside it, and writes their disassembly, as text.
 
-Needs Triton (`pip install '.[triton]'`), no GPU. The tests read the text, so that they run without Triton. The version
-of Triton that made it is in tests/gpu/sass/README.md.
+Needs Triton (`pip install '.[triton]'`), which brings `ptxas`, no GPU. The tests read the text, so that they run
+without Triton. The version of Triton that made it is in tests/gpu/sass/README.md.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,9 @@ KERNELS: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, int]]] = {
 }
 """By name: types of parameters, constants, options of the compiler. All numbers are multiples of 16."""
 
+PTX = {"cluster_tiles": 90}
+"""By name: compute capability."""
+
 GENERATIONS = {"matmul_tma": (90,), "matmul_fp8": (89, 90), "gather": (80,)}
 """Compute capabilities, of all others 80 and 90."""
 
@@ -67,13 +72,27 @@ def main() -> None:
             made = triton.compile(
                 ASTSource(fn, signature, constants, divisible), target=GPUTarget("cuda", sm, 32), options=options
             )
-            text = disassemble(made.asm["cubin"]).replace(f"{FOLDER}/", "")
-            compiled = kernel_of(made.asm["cubin"], text, name, name)
-            path = FOLDER / f"{name}.sm{sm}.sass"
-            path.write_text(compiled.written(text), encoding="utf-8")
-            print(
-                f"{path.relative_to(ROOT)}: {made.metadata.shared} bytes of shared memory, Triton {triton.__version__}"
-            )
+            write(made.asm["cubin"], name, sm)
+            print(f"{name}: {made.metadata.shared} bytes of shared memory, Triton {triton.__version__}")
+    for name, sm in PTX.items():
+        write(assembled(FOLDER / f"{name}.ptx", sm), name, sm)
+
+
+def assembled(source: Path, sm: int) -> bytes:
+    """The cubin that `ptxas` makes of PTX."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        subprocess.run([tool, f"-arch=sm_{sm}a", "-o", cubin, source], check=True)
+        return cubin.read_bytes()
+
+
+def write(cubin: bytes, name: str, sm: int) -> None:
+    """Writes the disassembly of a kernel."""
+    text = disassemble(cubin).replace(f"{FOLDER}/", "")
+    path = FOLDER / f"{name}.sm{sm}.sass"
+    path.write_text(kernel_of(cubin, text, name, name).written(text), encoding="utf-8")
+    print(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":

@@ -18,23 +18,26 @@ from sim.gpu.sass.kernel import Pointer, SassLaunchProgram, TensorMap, Value, sa
 from workloads.compiled_arguments import Argument, ArrayArgument, Dimensions, read_argument, read_dimensions
 from workloads.written import CUBIN, WORD, OwnProgram, ProgramFile, function_of, sources_sha256, told
 
-_LAUNCH = ("grid", "block", "shared", "reference")
+_LAUNCH = ("grid", "block", "cluster", "shared", "reference")
 
 
 @dataclass(frozen=True)
 class CubinKernel(ProgramFile):
     """A kernel of a cubin, with its launch. function: its name, empty for the only one. arguments: of its parameters,
-    in their order. shared_bytes: dynamic shared memory. oracle: `FILE.py:FUNCTION`, which gives what the kernel
+    in their order. shared_bytes: dynamic shared memory. cluster: CTAs of a cluster, where the launch and not the cubin
+    says it. oracle: `FILE.py:FUNCTION`, which gives what the kernel
     writes, by name, from its arrays by name."""
 
     grid: Dimensions = (1, 1, 1)
     block: Dimensions = (1, 1, 1)
     shared_bytes: int = 0
     oracle: str = ""
+    cluster: Dimensions | None = None
 
     def __str__(self) -> str:
         name = f"{self.path}:{self.function}" if self.function else self.path
-        shared = [f"shared={self.shared_bytes}"] if self.shared_bytes else []
+        shared = [f"cluster={short(self.cluster)}"] if self.cluster else []
+        shared += [f"shared={self.shared_bytes}"] if self.shared_bytes else []
         pairs = [f"{name}={value}" for name, value in self.arguments]
         pairs += [f"reference={self.oracle}"] if self.oracle else []
         return " ".join([name, f"grid={short(self.grid)}", f"block={short(self.block)}", *shared, *pairs])
@@ -43,7 +46,9 @@ class CubinKernel(ProgramFile):
         """The launch as a program."""
         compiled = read_compiled(self.path, self.function)
         shared = self.shared_bytes + compiled.shared_bytes
-        program = launched(compiled, self.grid, self.block, self.arguments, shared, "cubin")
+        program = launched(
+            compiled, self.grid, self.block, self.arguments, shared, "cubin", cluster=self.cluster
+        )  # fmt: skip
         return OwnProgram(str(self), replace(program, expected=expected_of(self.oracle)))
 
 
@@ -64,6 +69,7 @@ def read_cubin(words: Sequence[str]) -> CubinKernel:
         match["path"], match["kernel"] or "", arguments, launch_sha256(match["path"], arguments, reference),
         grid=read_dimensions("grid", pairs["grid"]), block=read_dimensions("block", pairs["block"]),
         shared_bytes=int(shared), oracle=reference,
+        cluster=read_dimensions("cluster", pairs["cluster"]) if "cluster" in pairs else None,
     )  # fmt: skip
 
 
@@ -123,11 +129,14 @@ def launched(
     *,
     constants: Mapping[str, Any] | None = None,
     expanded: bool = False,
+    cluster: Dimensions | None = None,
+    boxes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> SassLaunchProgram:
     """A launch as a program; InputError where arguments do not fit the kernel's parameters.
 
     constants: that blocks of tensor maps name. expanded: extents and strides of an array follow its tensor map as
-    parameters, as Triton passes them.
+    parameters, as Triton passes them. cluster: CTAs of a cluster, where the kernel does not ask for any. boxes: by
+    parameter, blocks of tensor maps that the compiler has split.
     """
     values: list[tuple[str, Argument, Value]] = []
     arrays: list[GlobalTensor] = []
@@ -140,7 +149,8 @@ def launched(
         if not argument.block:
             values.append((name, argument, Pointer(name)))
             continue
-        values.append((name, argument, _tensor_map(tensor, argument.extents(constants or {}))))
+        block_of = (boxes or {}).get(name) or argument.extents(constants or {})
+        values.append((name, argument, _tensor_map(tensor, block_of)))
         if expanded:
             values += [(name, argument, number) for number in (*tensor.shape, *tensor.strides)]
     if len(values) > len(compiled.parameters):
@@ -156,7 +166,7 @@ def launched(
     given = tuple(value for _, _, value in values)
     found = ((n, a.content()) for n, a in arguments if isinstance(a, ArrayArgument))
     contents = {name: content for name, content in found if content is not None}
-    return sass_program(compiled, grid, block, given, tuple(arrays), shared_bytes, schedule, contents)
+    return sass_program(compiled, grid, block, given, tuple(arrays), shared_bytes, schedule, contents, cluster)
 
 
 def _tensor_map(tensor: GlobalTensor, block: tuple[int, ...]) -> TensorMap:

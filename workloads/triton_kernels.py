@@ -38,7 +38,7 @@ _TYPES = {
 }
 _ALIGNED_BYTES = 16
 _INT32 = range(-(1 << 31), 1 << 31)
-_WARPS, _STAGES = "num-warps", "num-stages"
+_WARPS, _STAGES, _CTAS = "num-warps", "num-stages", "num-ctas"
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,16 @@ class TritonLaunch(ProgramFile):
     """A Triton kernel with its launch, compiled for the machine that runs it.
 
     arguments: by parameter, arrays and numbers. constants: of its `tl.constexpr` parameters. grid: CTAs, or an
-    expression of arguments and constants. fn: the kernel itself, where it is not to be read from a file; call: gives
-    the grid, as in Triton. oracle: `FILE.py:FUNCTION` in place of Triton's interpreter, as of `CubinKernel`.
+    expression of arguments and constants. num_ctas: CTAs of a cluster, which computes what one CTA of the grid does.
+    fn: the kernel itself, where it is not to be read from a file; call: gives the grid, as in Triton. oracle:
+    `FILE.py:FUNCTION` in place of Triton's interpreter, as of `CubinKernel`.
     """
 
     grid: Dimensions | str = (1, 1, 1)
     constants: tuple[tuple[str, Any], ...] = ()
     num_warps: int = 4
     num_stages: int = 3
+    num_ctas: int = 1
     oracle: str = ""
     fn: Any = field(default=None, compare=False)
     call: Callable[[Mapping[str, Any]], Sequence[int]] | None = field(default=None, compare=False)
@@ -62,6 +64,7 @@ class TritonLaunch(ProgramFile):
         grid = self.grid if isinstance(self.grid, str) else short(self.grid)
         pairs = [f"{name}={value}" for name, value in (*self.arguments, *self.constants)]
         options = [f"{_WARPS}={self.num_warps}", f"{_STAGES}={self.num_stages}"]
+        options += [f"{_CTAS}={self.num_ctas}"] if self.num_ctas > 1 else []
         options += [f"reference={self.oracle}"] if self.oracle else []
         return " ".join([f"{self.path}:{self.function}", f"grid={grid}", *pairs, *options])
 
@@ -76,12 +79,15 @@ class TritonLaunch(ProgramFile):
         whole = self.kernel
         kernel = _plain(whole, self.path)
         asked = replace(self, constants=tuple(_with_heuristics(whole, self).items()))
-        compiled, names, shared, version = _compile(kernel, asked, machine)
+        made = _compile(kernel, asked, machine)
         given = dict(self.arguments)
+        x, y, z = asked._grid()
+        ctas = f" ctas {self.num_ctas}" if self.num_ctas > 1 else ""
         program = launched(
-            compiled, asked._grid(), (32 * self.num_warps, 1, 1), tuple((name, given[name]) for name in names), shared,
-            f"triton {version} warps {self.num_warps} stages {self.num_stages}",
-            constants=dict(asked.constants), expanded=True,
+            made.compiled, (x * self.num_ctas, y, z), (32 * self.num_warps, 1, 1),
+            tuple((name, given[name]) for name in made.kept), made.shared_bytes,
+            f"triton {made.version} warps {self.num_warps} stages {self.num_stages}{ctas}",
+            constants=dict(asked.constants), expanded=True, cluster=(self.num_ctas, 1, 1), boxes=made.boxes,
         )  # fmt: skip
         expected = expected_of(self.oracle) or partial(_interpreted, asked, kernel)
         notes = _alignment_notes(kernel, asked, machine, compiled)
@@ -102,8 +108,6 @@ class TritonLaunch(ProgramFile):
             raise InputError(f"{self.path}:{self.function}: has no @triton.autotune list of configurations")
         launches = []
         for config in found:
-            if getattr(config, "num_ctas", 1) not in (None, 1):
-                raise InputError(f"{self.path}:{self.function}: configurations with num_ctas are not modelled")
             held = dict(self.constants)
             named = next((name for name in config.kwargs if name in held), None)
             if named:
@@ -111,7 +115,7 @@ class TritonLaunch(ProgramFile):
             launches.append(
                 replace(
                     self, constants=tuple({**held, **config.kwargs}.items()), num_warps=config.num_warps,
-                    num_stages=config.num_stages,
+                    num_stages=config.num_stages, num_ctas=getattr(config, "num_ctas", 1) or 1,
                 )
             )  # fmt: skip
         return launches
@@ -125,6 +129,7 @@ def TritonKernel(
     constants: Mapping[str, Any] | None = None,
     num_warps: int = 4,
     num_stages: int = 3,
+    num_ctas: int = 1,
 ) -> TritonLaunch:
     """A `@triton.jit` function with its launch, for `simulate`.
 
@@ -138,7 +143,7 @@ def TritonKernel(
     return TritonLaunch(
         path, plain.fn.__name__, given, launch_sha256(path, given) if Path(path).is_file() else "",
         grid=(x, y, z), constants=tuple((constants or {}).items()), num_warps=num_warps, num_stages=num_stages, fn=fn,
-        call=grid if callable(grid) else None,
+        num_ctas=num_ctas, call=grid if callable(grid) else None,
     )  # fmt: skip
 
 
@@ -150,7 +155,7 @@ def read_triton(words: Sequence[str], kernel: Any) -> TritonLaunch:
     grid, reference = pairs.pop("grid", ""), pairs.pop("reference", "")
     if not grid:
         raise InputError(f"{words[0]}: is a Triton kernel, which needs grid=, such as grid=324 or grid=cdiv(M,BM)")
-    options = {name: pairs.pop(name, default) for name, default in ((_WARPS, "4"), (_STAGES, "3"))}
+    options = {name: pairs.pop(name, default) for name, default in ((_WARPS, "4"), (_STAGES, "3"), (_CTAS, "1"))}
     for name, value in options.items():
         if not value.isdigit() or int(value) < 1:
             raise InputError(f"{words[0]} {name}={value}: must be a whole number of at least 1")
@@ -159,7 +164,8 @@ def read_triton(words: Sequence[str], kernel: Any) -> TritonLaunch:
     constants = tuple((name, read_constant(value)) for name, value in pairs.items() if name not in free)
     return TritonLaunch(
         match["path"], match["function"], arguments, launch_sha256(match["path"], arguments, reference), grid=grid,
-        constants=constants, num_warps=int(options[_WARPS]), num_stages=int(options[_STAGES]), oracle=reference,
+        constants=constants, num_warps=int(options[_WARPS]), num_stages=int(options[_STAGES]),
+        num_ctas=int(options[_CTAS]), oracle=reference,
     )  # fmt: skip
 
 
@@ -210,16 +216,24 @@ def _interpreted(asked: TritonLaunch, kernel: Any, arrays: dict[str, Any]) -> di
     return interpreted(Interpreted(asked.path, asked.function, asked._grid(), values, arrays))
 
 
-_Compiled = tuple[CompiledKernel, list[str], int, str]
+@dataclass(frozen=True)
+class _Compiled:
+    """What the compiler makes. kept: parameters of the code. boxes: by parameter, blocks of tensor maps."""
+
+    compiled: CompiledKernel
+    kept: list[str]
+    shared_bytes: int
+    version: str
+    boxes: dict[str, tuple[int, ...]]
 
 
 def _compile(kernel: Any, asked: TritonLaunch, machine: Any) -> _Compiled:
-    """The kernel compiled for a machine: code, parameters that it keeps, shared memory, version of Triton."""
+    """The kernel compiled for a machine."""
     signature, constants, attributes = _specialised(kernel, asked)
     major, _, minor = str(machine.compute_capability).partition(".")
     key = (
         asked.sha256, asked.path, asked.function, 10 * int(major) + int(minor or 0), asked.num_warps, asked.num_stages,
-        tuple(signature.items()), tuple((name, str(value)) for name, value in constants.items()),
+        asked.num_ctas, tuple(signature.items()), tuple((name, str(value)) for name, value in constants.items()),
         tuple((at, str(value)) for at, value in attributes.items()),
     )  # fmt: skip
     return _made(key, _Source(kernel, asked, signature, constants, attributes))
@@ -279,14 +293,17 @@ def _made(key: tuple[Any, ...], source: _Source) -> _Compiled:
         warnings.simplefilter("ignore")
         knobs.runtime.add_stages_inspection_hook = _with_true_lines
         given = ASTSource(source.kernel, source.signature, source.constants, source.attributes)
-        options = {"num_warps": asked.num_warps, "num_stages": asked.num_stages}
+        options = {"num_warps": asked.num_warps, "num_stages": asked.num_stages, "num_ctas": asked.num_ctas}
         made = triton.compile(given, target=GPUTarget("cuda", key[3], 32), options=options)
     name = made.metadata.name
     compiled = kernel_of(made.asm["cubin"], disassemble(made.asm["cubin"]), name, name)
     kept = [name for name, kind in source.signature.items() if kind != "constexpr"]
     if getattr(made.metadata, "global_scratch_size", 0):
         raise InputError(f"kernel {name}: needs scratch memory of the launch, which is not modelled")
-    return compiled, kept, int(made.metadata.shared), str(triton.__version__)
+    maps = [name for name, kind in source.signature.items() if kind.startswith("tensordesc")]
+    blocks = [tuple(one["block_size"]) for one in getattr(made.metadata, "tensordesc_meta", None) or ()]
+    boxes = dict(zip(maps, blocks, strict=False)) if asked.num_ctas > 1 else {}
+    return _Compiled(compiled, kept, int(made.metadata.shared), str(triton.__version__), boxes)
 
 
 _ASSEMBLY = re.compile(r"// begin inline asm\n.*?// end inline asm\n", re.DOTALL)

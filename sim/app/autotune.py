@@ -94,6 +94,7 @@ def autotune(
             **{name: value for name, value in launch.constants if name not in dict(kernel.constants)},
             "warps": launch.num_warps,
             "stages": launch.num_stages,
+            **({"ctas": launch.num_ctas} if any(one.num_ctas > 1 for one in launches) else {}),
         }
         try:
             report = Report(run(request_of(launch, machine, **options), part(progress, i, len(launches))))

@@ -262,7 +262,7 @@ def _autotune(options: argparse.Namespace) -> int:
     from sim.app.cli.progress import Progress
     from workloads.triton_kernels import TritonLaunch
 
-    other = ("plot", "html", "show_array", "profile", "check", "program", "num_warps", "num_stages")
+    other = ("plot", "html", "show_array", "profile", "check", "program", "num_warps", "num_stages", "num_ctas")
     asked = next((name for name in other if getattr(options, name)), None)
     if asked:
         raise InputError(f"--autotune ranks the list's configurations; leave out --{asked.replace('_', '-')}")

@@ -11,8 +11,8 @@ from arch.errors import InputError
 if TYPE_CHECKING:
     from workloads.written import ProgramFile
 
-_TRITON = ("arg", "const", "num_warps", "num_stages", "autotune")
-_CUBIN = ("kernel", "block", "param", "shared")
+_TRITON = ("arg", "const", "num_warps", "num_stages", "num_ctas", "autotune")
+_CUBIN = ("kernel", "block", "param", "shared", "cluster")
 _BOTH = ("grid", "reference")
 
 
@@ -31,11 +31,13 @@ def add_compiled(parser: argparse.ArgumentParser) -> None:
     add("--const", action="append", default=[], metavar="N=V", help="a tl.constexpr of a Triton kernel")
     add("--num-warps", type=int, metavar="N", help="warps of a Triton kernel's CTA (4)")
     add("--num-stages", type=int, metavar="N", help="stages of a Triton kernel's pipelines (3)")
+    add("--num-ctas", type=int, metavar="N", help="CTAs of a Triton kernel's cluster (1)")
     add("--reference", metavar="FILE:FUNC", help="what --check compares with: arrays by name from arrays by name")
     add("--autotune", action="store_true", help="run every configuration of the @triton.autotune list, and rank them")
     add("--kernel", metavar="NAME", help="which kernel of the cubin")
     add("--block", metavar="X,Y,Z", help="threads of a CTA of a cubin's kernel")
     add("--param", action="append", default=[], metavar="N=V", help="a parameter of a cubin's kernel, in their order")
+    add("--cluster", metavar="X,Y,Z", help="CTAs of a cluster of a cubin's kernel, where the cubin does not say it")
     add("--shared", type=int, metavar="BYTES", help="dynamic shared memory of a CTA of a cubin's kernel")
 
 
@@ -75,13 +77,13 @@ def _triton(options: argparse.Namespace) -> ProgramFile:
     need_triton()
     arguments = tuple((name, read_argument(value)) for name, value in read_pairs("--arg", options.arg).items())
     constants = tuple((name, read_constant(value)) for name, value in read_pairs("--const", options.const).items())
-    for name in ("num_warps", "num_stages"):
+    for name in ("num_warps", "num_stages", "num_ctas"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise InputError(f"--{_word(name)} {getattr(options, name)}: must be at least 1")
     return TritonLaunch(
         match["path"], match["function"], arguments, launch_sha256(match["path"], arguments, options.reference or ""),
         grid=options.grid.replace(" ", ""), constants=constants, num_warps=options.num_warps or 4,
-        num_stages=options.num_stages or 3, oracle=options.reference or "",
+        num_stages=options.num_stages or 3, num_ctas=options.num_ctas or 1, oracle=options.reference or "",
     )  # fmt: skip
 
 
@@ -97,4 +99,5 @@ def _cubin(options: argparse.Namespace) -> ProgramFile:
         launch_sha256(options.cubin, parameters, options.reference or ""),
         grid=read_dimensions("--grid", options.grid), block=read_dimensions("--block", options.block),
         shared_bytes=options.shared or 0, oracle=options.reference or "",
+        cluster=read_dimensions("--cluster", options.cluster) if options.cluster else None,
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""The TMA and mbarriers of compiled kernels: UTMALDG, UTMASTG, their groups, SYNCS; the units are those of the engine.
+"""The TMA, mbarriers and clusters of compiled kernels: UTMALDG, UTMASTG, their groups, SYNCS, UCGABAR; the units are
+those of the engine.
 
 Arguments as in `lanes`. An mbarrier is known by its address in shared memory, from the first SYNCS.EXCH on; the engine
 knows it by its place in `x.mbarriers`.
@@ -7,17 +8,20 @@ knows it by its place in `x.mbarriers`.
 import numpy as np
 
 from sim.engine.jit import inner
+from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
-from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, arrive
+from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, arrive, peer
 from sim.gpu.engine.boxes import Walk
 from sim.gpu.engine.chip import Chip
+from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Reason
+from sim.gpu.engine.scheduler import wake
 from sim.gpu.engine.tma import BulkGroups, TmaFigure, TmaQueue, enqueue, group_done, stores_pending
 from sim.gpu.engine.tree import FAR
 from sim.gpu.engine.warp import Block, Warp, park
 from sim.gpu.sass.lanes import write_predicate
-from sim.gpu.sass.memory import blame, locate
-from sim.gpu.sass.tables import ALL_LANES, LANES, Cell, FaultKind, Launched, Map, Scalar, Sync, Unit
+from sim.gpu.sass.memory import RANK_SHIFT, blame, locate
+from sim.gpu.sass.tables import ALL_LANES, LANES, Cell, FaultKind, Launched, Map, Meeting, Scalar, Sync, Unit
 
 _COUNT_BITS = 0xFFFFF
 """Of an mbarrier's count, as SYNCS.EXCH writes it: its complement, from bit 1 on."""
@@ -69,17 +73,22 @@ def move_box(p, x, st, w, t, row):
             rows = 0
     if row_bytes == 0:
         rows = 0
-    shared = scalars[w, first]
-    if shared < x.launch[Launched.SHARED_BEGIN] or shared + size > x.launch[Launched.SHARED_END]:
-        blame(x, st, w, row, FaultKind.SHARED, 0, shared)
+    own = st.ctas[walk[w, Warp.CTA], Cta.RANK]
+    rank, shared = _place_of(p, scalars[w, first], own)
+    ranks = -1 if rank == own else 1 << rank
+    if code[row, Cell.RANKS] >= 0:
+        ranks = scalars[w, Scalar.UNIFORM + code[row, Cell.RANKS]] >> 16 & 0xFFFF
+    inside = shared >= x.launch[Launched.SHARED_BEGIN] and shared + size <= x.launch[Launched.SHARED_END]
+    if not inside or rank >= p[Chip.CLUSTER_SIZE]:
+        blame(x, st, w, row, FaultKind.SHARED, 0, scalars[w, first])
     bar = -1
     if loads:
-        bar = _barrier_at(x, st, w, row, scalars[w, first + 1])
+        bar = _barrier_at(x, st, w, row, _place_of(p, scalars[w, first + 1], own)[1])
         if bar < 0:
             return
     walk[w, Walk.BASE], walk[w, Walk.ROWS], walk[w, Walk.ROW_BYTES] = base, rows, row_bytes
     walk[w, Walk.ROW_STRIDE], walk[w, Walk.ROW], walk[w, Walk.OFFSET] = stride, 0, 0
-    enqueue(p, st, w, row, 0 if loads else 1, bar, -1, size, 0, t)
+    enqueue(p, st, w, row, 0 if loads else 1, bar, ranks, size, 0, t)
     if loads:
         st.counters[Counter.GLOBAL_READ_BYTES] += rows * row_bytes
     else:
@@ -98,6 +107,15 @@ def wait_stores(p, x, st, w, t, row):
         _park(x, st, w, t, Block.BULK, 1, group, Reason.TMA_STORE)
         return FAR
     return max(t, group_done(st, w, group, True))
+
+
+@inner(inline=True)
+def _place_of(p, address, own):
+    """The rank of the CTA that an address in shared memory names, and the place in its shared memory. own: of the CTA
+    that uses the address, for launches without clusters."""
+    if p[Chip.CLUSTER_SIZE] == 1:
+        return own, address
+    return address >> RANK_SHIFT, address & ((1 << RANK_SHIFT) - 1)
 
 
 @inner(inline=True)
@@ -127,30 +145,50 @@ def synchronise(p, x, st, w, t, end, row, mask):
     if mask == 0:
         return end
     locate(x, w, row)
-    lane, lanes = 0, 0
-    for k in range(LANES):
-        if (mask >> k) & 1:
-            lane = k if lanes == 0 else lane
-            lanes += 1
-    address = x.addresses[0, lane]
-    if operation == Sync.SETUP:
-        _set_up(p, x, st, w, row, address)
-        return end
-    bar = _barrier_at(x, st, w, row, address)
-    if bar < 0 or operation == Sync.NOTE:
-        return end
+    while mask != 0:  # lanes that name another mbarrier come after
+        lane, lanes = lowest_bit(mask), 0
+        address = x.addresses[0, lane]
+        for k in range(lane, LANES):
+            if (mask >> k) & 1 and x.addresses[0, k] == address:
+                lanes += 1
+                mask ^= 1 << k
+        rank, place = _place_of(p, address, st.ctas[st.warps[w, Warp.CTA], Cta.RANK])
+        if operation == Sync.SETUP:
+            _set_up(p, x, st, w, row, place)
+            return end
+        bar = _barrier_at(x, st, w, row, place)
+        if bar < 0 or operation == Sync.NOTE:
+            return end
+        value = np.int64(0)
+        if code[row, Cell.SOURCE] >= 0:
+            value = np.int64(x.registers[w, code[row, Cell.SOURCE], lane])
+        if operation == Sync.AWAIT:
+            return _await_phase(p, x, st, w, t, end, row, bar, value >> 31)
+        if rank >= p[Chip.CLUSTER_SIZE]:
+            blame(x, st, w, row, FaultKind.SHARED, lane, address)
+            return end
+        _arrive_at(p, x, st, w, t, row, bar, rank, lanes, value)
+    return end
+
+
+@inner(inline=True)
+def _arrive_at(p, x, st, w, t, row, bar, rank, lanes, value):
+    """Arrivals of some lanes on an mbarrier of the CTA with a rank in the cluster, if that has not ended."""
+    code = x.code
     slot = st.warps[w, Warp.CTA]
-    value = np.int64(0)
-    if code[row, Cell.SOURCE] >= 0:
-        value = np.int64(x.registers[w, code[row, Cell.SOURCE], lane])
-    if operation == Sync.ARRIVE:
-        made = max(t, st.warps[w, Warp.SHARED_WRITTEN])
-        size = value * lanes * code[row, Cell.BYTES]
-        if size == 0:
-            made = max(made, t + p[BarrierFigure.ARRIVE_LATENCY])
-        arrive(p, x, st, slot, bar, lanes * code[row, Cell.COUNT], size, made, t)
-        return end
-    return _await_phase(p, x, st, w, t, end, row, bar, value >> 31)
+    other = slot if rank == st.ctas[slot, Cta.RANK] else -1
+    if other < 0:
+        other = peer(st, slot, rank)
+    if other < 0:
+        return
+    made = max(t, st.warps[w, Warp.SHARED_WRITTEN])
+    size = value * lanes * code[row, Cell.BYTES]
+    if other != slot:
+        made = max(made, t + p[BarrierFigure.REMOTE_ARRIVE_LATENCY])
+    elif size == 0:
+        made = max(made, t + p[BarrierFigure.ARRIVE_LATENCY])
+    arrivals = lanes * (value if code[row, Cell.COUNT] < 0 else code[row, Cell.COUNT])
+    arrive(p, x, st, other, bar, arrivals, size, made, t)
 
 
 @inner(inline=True)
@@ -192,3 +230,51 @@ def _set_up(p, x, st, w, row, address):
     for c in range(Mbarrier.WIDTH):
         st.mbarriers[at, c] = 0
     st.mbarriers[at, Mbarrier.PENDING] = count
+
+
+# ---- the barrier of a cluster
+
+
+@inner
+def arrive_at_cluster(p, x, st, w, t):
+    """UCGABAR_ARV: warp `w` arrives, its stores to shared memory having been made."""
+    slot = st.warps[w, Warp.CTA]
+    cluster = st.ctas[slot, Cta.CLUSTER]
+    x.scalars[w, Scalar.CLUSTER_PHASE] = x.clusters[cluster, Meeting.PHASE]
+    x.clusters[cluster, Meeting.ARRIVED] += 1
+    latest = max(t, st.warps[w, Warp.SHARED_WRITTEN])
+    x.clusters[cluster, Meeting.LATEST] = max(x.clusters[cluster, Meeting.LATEST], latest)
+    meet_in_cluster(p, x, st, slot, t, 0)
+
+
+@inner
+def meet_in_cluster(p, x, st, slot, t, leaving):
+    """Completes the phase of a cluster's barrier at which all its warps have arrived, but those that have ended.
+    leaving: warps that are about to end."""
+    meeting = x.clusters[st.ctas[slot, Cta.CLUSTER]]
+    left = -leaving
+    for rank in range(p[Chip.CLUSTER_SIZE]):
+        other = peer(st, slot, rank)
+        left += st.ctas[other, Cta.LEFT] if other >= 0 else 0
+    if meeting[Meeting.ARRIVED] == 0 or meeting[Meeting.ARRIVED] < left:
+        return
+    tick = meeting[Meeting.LATEST] + p[BarrierFigure.CLUSTER_LATENCY]
+    meeting[Meeting.ARRIVED], meeting[Meeting.LATEST], meeting[Meeting.DONE] = 0, 0, tick
+    meeting[Meeting.PHASE] += 1
+    for rank in range(p[Chip.CLUSTER_SIZE]):
+        other = peer(st, slot, rank)
+        if other >= 0:
+            first = st.ctas[other, Cta.FIRST_WARP]
+            for w in range(first, first + p[Chip.WARPS_PER_CTA]):
+                if st.warps[w, Warp.BLOCK] == Block.CLUSTER:
+                    wake(p, st, w, tick, Reason.CLUSTER_BARRIER, t)
+
+
+@inner
+def wait_for_cluster(x, st, w, t, end):
+    """UCGABAR_WAIT: the tick at which warp `w` goes on, FAR where that is not known yet."""
+    meeting = x.clusters[st.ctas[st.warps[w, Warp.CTA], Cta.CLUSTER]]
+    if meeting[Meeting.PHASE] > x.scalars[w, Scalar.CLUSTER_PHASE]:
+        return max(end, meeting[Meeting.DONE])
+    _park(x, st, w, t, Block.CLUSTER, 0, 0, Reason.CLUSTER_BARRIER)
+    return FAR

@@ -24,14 +24,14 @@ RESERVED_BYTES = 1024
 
 _HEADER = "// tilewave: "
 _FORMATS_IN_PLACE = {1: "none", 2: "byte", 3: "half"}
-_PARAMETER, _PARAMETER_BANK, _REGISTERS = 0x17, 0x0A, 0x2F
+_PARAMETER, _PARAMETER_BANK, _REGISTERS, _CLUSTER = 0x17, 0x0A, 0x2F, 0x3D
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
     """A kernel as a compiler left it. sm: compute capability, 80 for 8.0. parameters: offset and size in bytes of each,
     from the first one's place in the constant bank, `bank_bytes`. shared_bytes: what it declares itself. function: its
-    instructions."""
+    instructions. cluster: CTAs of a cluster that it asks for, None where the launch says it."""
 
     name: str
     sm: int
@@ -40,10 +40,11 @@ class CompiledKernel:
     bank_bytes: int
     parameters: tuple[tuple[int, int], ...]
     function: Function
+    cluster: tuple[int, int, int] | None = None
 
     def written(self, disassembly: str) -> str:
         """As a text file that `read_compiled` reads without tools."""
-        facts = {k: v for k, v in asdict(self).items() if k != "function"}
+        facts = {k: v for k, v in asdict(self).items() if k != "function" and v is not None}
         lines = (re.sub(r"[ \t]+", " ", line) for line in disassembly.splitlines())
         return "\n".join([f"{_HEADER}{json.dumps(facts)}", *lines, ""])
 
@@ -65,6 +66,7 @@ def read_compiled(path: str, kernel: str = "") -> CompiledKernel:
     header, _, body = text.partition("\n")
     facts = json.loads(header.removeprefix(_HEADER))
     facts["parameters"] = tuple(tuple(one) for one in facts["parameters"])
+    facts["cluster"] = tuple(facts["cluster"]) if facts.get("cluster") else None
     return CompiledKernel(**facts, function=_chosen(read_functions(body), kernel or facts["name"], path))
 
 
@@ -79,6 +81,7 @@ def kernel_of(cubin: bytes, disassembly: str, kernel: str, path: str) -> Compile
         for kind, value in facts
         if kind == _PARAMETER
     )
+    clusters = [struct.unpack_from("<III", value) for kind, value in facts if kind == _CLUSTER]
     banks = [struct.unpack_from("<H", value, 4)[0] for kind, value in facts if kind == _PARAMETER_BANK]
     header = struct.unpack_from("<I", cubin, 48)[0]
     sm = header & 0xFF if (header >> 8) & 0xFF not in range(20, 121) else (header >> 8) & 0xFF
@@ -93,6 +96,7 @@ def kernel_of(cubin: bytes, disassembly: str, kernel: str, path: str) -> Compile
         bank_bytes=banks[0] if banks else 0x160,
         parameters=tuple((offset, size) for _, offset, size in parameters),
         function=function,
+        cluster=clusters[0] if clusters else None,
     )
 
 

@@ -6,7 +6,7 @@ Lanes that take another way than the rest wait on a stack until those come to a 
 from sim.engine.jit import inner
 from sim.gpu.sass.lanes import lanes_of
 from sim.gpu.sass.memory import blame
-from sim.gpu.sass.tables import STACK, Cell, FaultKind, Scalar, Unit
+from sim.gpu.sass.tables import ALL_LANES, STACK, Cell, FaultKind, Scalar, Unit
 
 ENDED = -1  # in place of a row: no lane is left
 
@@ -40,6 +40,8 @@ def following(x, st, w, row, mask):
         return row + 1
     if unit == Unit.BSYNC:
         return _converge(x, st, w, row, code[row, Cell.OPERATION])
+    if unit == Unit.WARPSYNC:
+        return _meet(x, st, w, row)
     scalars[w, Scalar.EXITED] |= mask
     scalars[w, Scalar.ACTIVE] = running & ~mask
     if scalars[w, Scalar.ACTIVE] != 0:
@@ -57,6 +59,19 @@ def _converge(x, st, w, row, barrier):
         return _pop(x, st, w, row)
     scalars[w, Scalar.ACTIVE] = came
     scalars[w, Scalar.WAITING + barrier] = 0
+    return row + 1
+
+
+@inner
+def _meet(x, st, w, row):
+    """All lanes that run have come to where all of the warp meet."""
+    scalars = x.scalars
+    came = scalars[w, Scalar.MET] | scalars[w, Scalar.ACTIVE]
+    if came | scalars[w, Scalar.EXITED] != ALL_LANES:
+        scalars[w, Scalar.MET] = came
+        return _pop(x, st, w, row)
+    scalars[w, Scalar.ACTIVE] = came
+    scalars[w, Scalar.MET] = 0
     return row + 1
 
 
@@ -82,6 +97,8 @@ def _pop(x, st, w, row):
     scalars = x.scalars
     depth = scalars[w, Scalar.DEPTH] - 1
     if depth < 0:
+        if scalars[w, Scalar.MET] != 0:
+            blame(x, st, w, row, FaultKind.DIVERGENCE, 0, 0)
         for barrier in range(16):
             if scalars[w, Scalar.WAITING + barrier] != 0:
                 blame(x, st, w, row, FaultKind.DIVERGENCE, 0, 0)

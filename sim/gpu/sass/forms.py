@@ -14,7 +14,10 @@ from sim.gpu.sass.text import Instruction
 MEMORY = (Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS)
 TMA = (Unit.UTMALDG, Unit.UTMASTG)
 STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED)
-CONTROL = (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE, Unit.CALL)
+CLUSTER = (Unit.CLUSTER_ARRIVE, Unit.CLUSTER_WAIT)
+CONTROL = (
+    Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.WARPSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE, Unit.CALL, *CLUSTER,
+)  # fmt: skip
 ASYNCHRONOUS = (*TMA, Unit.FLUSH, Unit.SYNCS, Unit.DEPBAR)
 _COMPARISONS = ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3", "HSETP2", "FCHK", "DSETP")
 _VOTES = ("VOTE", "VOTEU")
@@ -87,9 +90,12 @@ class Form:
     @property
     def dimensions(self) -> int:
         """Of the tensor that the TMA reads or writes. InputError for a form of access that is not modelled."""
-        kind = ".".join(self.parts[1:])
-        if kind not in ("1D", "2D", "3D", "4D", "5D") or len(self.addresses) != 2 or self.sources:
-            raise InputError(f"{self.instruction.place}: {self.instruction}: only boxes of one CTA are modelled")
+        kind, *form = self.parts[1:]
+        known = kind in ("1D", "2D", "3D", "4D", "5D") and form in ([], ["MULTICAST"])
+        if not known or len(self.addresses) != 2 or len(self.sources) != len(form):
+            raise InputError(
+                f"{self.instruction.place}: {self.instruction}: only boxes, and their multicast, are modelled"
+            )
         return int(kind[0])
 
     @property
@@ -110,6 +116,8 @@ class Form:
             box, pointer = (operand.uniform for operand in self.addresses)
             words = self.dimensions + (2 if self.opcode.unit is Unit.UTMALDG else 1)
             found |= ((1 << words) - 1) << (_UNIFORM_BASE + box) | 3 << (_UNIFORM_BASE + pointer)
+            for operand in self.sources:
+                found |= _bits(operand, 1)
         return found
 
     def control_reads(self) -> int:
@@ -179,7 +187,7 @@ def form_of(instruction: Instruction) -> Form:
     elif opcode.unit is Unit.SYNCS:  # a predicate or a register that nobody reads, then the value
         outputs, rest = [o for o in rest[:1] if _is_predicate(o)], rest[1:]
     else:
-        stores = opcode.unit in STORES or opcode.unit is Unit.LDGSTS or opcode.unit in CONTROL
+        stores = opcode.unit in (*STORES, *TMA, *CONTROL, Unit.LDGSTS)
         outputs, destination, rest = ([], None, rest) if stores else _results(rest, name in _VOTES)
     inputs = tuple(o for o in rest if _is_predicate(o))
     sources = tuple(o for o in rest if not _is_predicate(o))

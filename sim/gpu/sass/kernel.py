@@ -14,13 +14,14 @@ from arch.gpu import GpuSpec
 from sim.engine.buffers import filled
 from sim.gpu.engine.barriers import BarrierFigure
 from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cta import Cta
+from sim.gpu.engine.cta import Cta, CtaFigure
 from sim.gpu.engine.events import Reason
 from sim.gpu.engine.own_loop import OwnLoopKernel, ShownInstruction, SpentLine, warps_of
 from sim.gpu.engine.tree import FAR, TreeFigure
 from sim.gpu.engine.warp import Block, Warp
 from sim.gpu.language import GlobalTensor, Program, Role, SharedTile
 from sim.gpu.sass.cubin import HOPPER, RESERVED_BYTES, CompiledKernel
+from sim.gpu.sass.forms import CLUSTER
 from sim.gpu.sass.listing import listing
 from sim.gpu.sass.loop import advance
 from sim.gpu.sass.lower import lower
@@ -35,6 +36,7 @@ from sim.gpu.sass.tables import (
     FaultKind,
     Launched,
     Map,
+    Meeting,
     SassProgram,
     Scalar,
     Traced,
@@ -48,6 +50,8 @@ FIGURES = ("shared.banks", "sm.sub_cores", "sm.wgmma_in_flight")
 
 _BLOCK_AT, _GRID_AT, _STACK_AT = 0x0, 0xC, 0x28
 _POINTER_AT = 0x198  # of Hopper: the generic address of the parameters
+_CLUSTER_AT = 0x140  # of Hopper: 1 for a launch of clusters; what `%cluster_nctaid` and its like are made of
+_CLUSTER_SIZE_AT = 0x188
 _PARAMETERS_ADDRESS = 1 << 40
 _MBARRIERS = 64
 _BARRIERS = 16
@@ -113,12 +117,12 @@ class SassKernel(OwnLoopKernel):
         """Lowers the code for these addresses, and makes what warps hold."""
         _check_machine(self.compiled, spec)
         lowered = lower(self.compiled.function, self.bank(addresses), spec, data=bool(self.contents))
-        return self.tables_of(p, addresses, spec, lowered.code, lowered.registers)
+        return self.tables_of(p, addresses, spec, lowered.code, len(lowered.registers) or 1)
 
     def tables_of(
         self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec, code: np.ndarray, registers: int
     ) -> SassProgram:
-        """The tables of lowered code. registers: of a thread that are computed or read."""
+        """The tables of lowered code. registers: how many of a thread are kept."""
         warps, rows = warps_of(p), len(code)
         sub_cores, per_sub_core = (
             int(p[Chip.SMS] * p[Chip.SUB_CORES]),
@@ -146,6 +150,7 @@ class SassKernel(OwnLoopKernel):
             turns=turns,
             queues=np.zeros((sub_cores, WAITING + 1), dtype=np.int64),
             barriers=np.zeros((int(p[Chip.SMS] * p[Chip.CTAS_PER_SM]), _BARRIERS, 2), dtype=np.int64),
+            clusters=np.zeros((self._meetings(p, code), Meeting.WIDTH), dtype=np.int64),
             operands=np.zeros((5, LANES), dtype=np.int64),
             floats=floats,
             words=floats.view(np.int32),
@@ -160,6 +165,12 @@ class SassKernel(OwnLoopKernel):
             trace_first=np.zeros(1, dtype=np.int64),
             trace_lanes=np.zeros((1, LANES), dtype=np.int64),
         )
+
+    @staticmethod
+    def _meetings(p: np.ndarray, code: np.ndarray) -> int:
+        """Clusters that meet at their barrier."""
+        meets = np.isin(code[:, Cell.UNIT], CLUSTER).any()
+        return int(p[CtaFigure.CLUSTERS]) if meets else 0
 
     @property
     def loop(self) -> Callable[..., int]:
@@ -200,6 +211,11 @@ class SassKernel(OwnLoopKernel):
             else:
                 number = addresses[value.array] if isinstance(value, Pointer) else value
                 bank[at : at + size] = (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        if compiled.sm >= HOPPER and self.cluster_size > 1:
+            clusters = [g // c for g, c in zip(self.grid, self.cluster, strict=True)]
+            reciprocals = [1 / c for c in self.cluster]
+            struct.pack_into("<I3I3f3I", bank, _CLUSTER_AT, 1, *self.cluster, *reciprocals, *clusters)
+            struct.pack_into("<I", bank, _CLUSTER_SIZE_AT, self.cluster_size)
         if compiled.sm >= HOPPER and len(bank) >= _POINTER_AT + 8:
             struct.pack_into("<Q", bank, _POINTER_AT, _PARAMETERS_ADDRESS)
         return bytes(bank)
@@ -291,6 +307,8 @@ class SassKernel(OwnLoopKernel):
                 elif state.warps[warp, Warp.BLOCK] == Block.MBARRIER:
                     address = int(tables.mbarriers[state.warps[warp, Warp.BLOCK_WHAT]])
                     found.append(f"warp {number} waits for a phase of the mbarrier at {address:#x}, {place}")
+                elif state.warps[warp, Warp.BLOCK] == Block.CLUSTER:
+                    found.append(f"warp {number} waits at the barrier of its cluster, {place}")
             where = f"CTA ({row[Cta.X]}, {row[Cta.Y]}, {row[Cta.Z]})"
             return f"kernel {self.name} deadlocks: {where}: " + "; ".join(found)
         return f"kernel {self.name} deadlocks: CTAs are left and no SM can take one"
@@ -341,6 +359,22 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     return np.frombuffer(array.tobytes(), dtype=np.uint8)
 
 
+def _cluster(
+    compiled: CompiledKernel, grid: tuple[int, int, int], asked: tuple[int, int, int] | None
+) -> tuple[int, int, int]:
+    """CTAs of a cluster. InputError for others than the kernel asks for, and for a grid that they do not fill."""
+    cluster = asked or compiled.cluster or (1, 1, 1)
+    if compiled.cluster not in (None, cluster):
+        needs = "x".join(map(str, compiled.cluster or ()))
+        raise InputError(
+            f"kernel {compiled.name} is compiled for clusters of {needs} CTAs, not {'x'.join(map(str, cluster))}"
+        )
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        whole, part = ("x".join(map(str, shape)) for shape in (grid, cluster))
+        raise InputError(f"kernel {compiled.name}: its grid of {whole} CTAs is no multiple of its clusters of {part}")
+    return cluster
+
+
 def _check_machine(compiled: CompiledKernel, spec: GpuSpec) -> None:
     """InputError for code of another generation than the machine's."""
     major, _, minor = str(spec.compute_capability).partition(".")
@@ -359,16 +393,17 @@ def sass_program(
     shared_bytes: int,
     schedule: str,
     contents: Mapping[str, np.ndarray] | None = None,
+    cluster: tuple[int, int, int] | None = None,
 ) -> SassLaunchProgram:
     """One launch of a compiled kernel as a program. values: of its parameters, in order; those that are left out are 0.
     shared_bytes: shared memory of a CTA, what the kernel declares itself included. contents: of arrays that addresses
-    or branches depend on."""
+    or branches depend on. cluster: CTAs of a cluster, those that the kernel asks for where it is left out."""
     threads = block[0] * block[1] * block[2]
     warps = -(-threads // LANES)
     kernel = SassKernel(
         name=compiled.name,
         grid=grid,
-        cluster=(1, 1, 1),
+        cluster=_cluster(compiled, grid, cluster),
         roles=(Role("warps", warps, compiled.registers, ()),),
         shared=(SharedTile("shared", (shared_bytes,), "int8"),) if shared_bytes else (),
         barriers=(),

@@ -33,7 +33,15 @@ from sim.gpu.engine.tree import FAR, ID_BITS, ID_MASK, NEVER, PARKED, SCHEDULED,
 from sim.gpu.engine.tree import Turn as Event
 from sim.gpu.engine.warp import Block, Warp, add_ready, operands_ready
 from sim.gpu.lower.tables import N_VECTOR_PIPES, Pipe
-from sim.gpu.sass.bulk import move_box, queue_room, synchronise, wait_stores
+from sim.gpu.sass.bulk import (
+    arrive_at_cluster,
+    meet_in_cluster,
+    move_box,
+    queue_room,
+    synchronise,
+    wait_for_cluster,
+    wait_stores,
+)
 from sim.gpu.sass.flow import ENDED, active, following
 from sim.gpu.sass.lanes import compute, lanes_of
 from sim.gpu.sass.memory import access_global, access_shared, blame, queue_free, reserve, write_copies
@@ -57,10 +65,11 @@ _GROUPS = 8  # of HGMMA that a warp may wait for
 _SHARED_UNITS = 1 << Unit.LDS | 1 << Unit.STS | 1 << Unit.LDSM | 1 << Unit.STSM
 _GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS
 _TMA_UNITS = 1 << Unit.UTMALDG | 1 << Unit.UTMASTG
-_FLOW_UNITS = 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.EXIT
+_FLOW_UNITS = 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.EXIT | 1 << Unit.WARPSYNC
 _OWN_UNITS = (
     1 << Unit.MATH | 1 << Unit.UNIFORM | 1 << Unit.SPECIAL | 1 << Unit.SHUFFLE | 1 << Unit.NOTE
-    | 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.COMMIT | 1 << Unit.GWAIT
+    | 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.WARPSYNC | 1 << Unit.COMMIT
+    | 1 << Unit.GWAIT
 )  # fmt: skip
 """Whose instructions neither change nor read what other sub-cores do."""
 
@@ -364,6 +373,8 @@ def _traced(p, x, st, w):
 def _end(p, x, st, w, s, sm, t):
     """Warp `w` ends, once its stores by the TMA have read shared memory."""
     x.scalars[w, Scalar.PARKED] = -1 if st.warps[w, BulkGroups.BOXES_LEFT] > 0 else 0
+    if p[Chip.CLUSTER_SIZE] > 1 and x.clusters.shape[0] > 0:
+        meet_in_cluster(p, x, st, st.warps[w, Warp.CTA], t, 1)
     exit_warp(p, x, st, w, s, sm, t)
 
 
@@ -454,6 +465,10 @@ def _synchronise(p, x, st, w, s, sm, i, t, end, row, mask):
         written = warps[w, Warp.SHARED_WRITTEN]
         _spend(x, st, w, row, written, Reason.MEMBAR)
         return max(end, written)
+    if unit == Unit.MEMBAR:
+        acknowledged = warps[w, Warp.STORES_DONE]
+        _spend(x, st, w, row, acknowledged, Reason.MEMBAR)
+        return max(end, acknowledged)
     if unit == Unit.HGMMA:
         _multiply(x, st, w, s, sm, t, row)
         return end
@@ -464,6 +479,14 @@ def _synchronise(p, x, st, w, s, sm, i, t, end, row, mask):
         return max(end, done)
     if mask == 0:
         return end
+    if unit == Unit.CLUSTER_ARRIVE:
+        arrive_at_cluster(p, x, st, w, t)
+        return end
+    if unit == Unit.CLUSTER_WAIT:
+        after = wait_for_cluster(x, st, w, t, end)
+        if after < FAR:
+            _spend(x, st, w, row, after, Reason.CLUSTER_BARRIER)
+        return after
     return _meet(p, x, st, w, t, end, row, unit == Unit.ARRIVE)
 
 

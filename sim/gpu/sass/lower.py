@@ -52,17 +52,21 @@ _SYNCS = {
     "PHASECHK.TRANS64.TRYWAIT": (Sync.AWAIT, 1, 0),
     "PHASECHK.TRANS64": (Sync.AWAIT, 0, 0),
     "CCTL.IV": (Sync.NOTE, 0, 0),
+    "ARRIVE.TRANS64.ART0": (Sync.ARRIVE, -1, 0),
 }
-"""Operation, arrivals (of AWAIT: patience), whether it expects bytes."""
+_SYNCS |= {what.replace("TRANS64", "TRANS64.RED"): does for what, does in _SYNCS.items() if "ARRIVE" in what}
+_SYNCS["ARRIVE.TRANS64.RED.A0TR"] = _SYNCS["ARRIVE.TRANS64.A0T1"]
+"""Operation, arrivals (of AWAIT: patience; -1: as its register says), whether it expects bytes. RED: perhaps of
+another CTA of the cluster."""
 _WGMMA_FORMATS = {"HGMMA": "fp16", "QGMMA": "fp8", "IGMMA": "int8"}
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """Tables of a kernel. registers: of a thread that are computed or read."""
+    """Tables of a kernel. registers: of a thread that are computed or read, in the order in which they are kept."""
 
     code: np.ndarray
-    registers: int
+    registers: tuple[int, ...]
 
 
 def lower(function: Function, bank: bytes, spec: GpuSpec, *, data: bool = False) -> Lowered:
@@ -81,9 +85,9 @@ def lower(function: Function, bank: bytes, spec: GpuSpec, *, data: bool = False)
     return Lowered(np.array(rows, dtype=np.int64), registers)
 
 
-def _renumber(rows: list[list[int]]) -> int:
+def _renumber(rows: list[list[int]]) -> tuple[int, ...]:
     """Numbers the registers that are computed or read side by side, as all warps' of them lie in the host's caches;
-    notes those that are asked for ahead. Returns how many there are."""
+    notes those that are asked for ahead. Returns them."""
     cells = [(row, cell) for row in rows for cell in _register_cells(row)]
     used = sorted({row[cell] + word for row, cell in cells for word in range(_words(row, cell))})
     number = {register: i for i, register in enumerate(used)}
@@ -93,7 +97,7 @@ def _renumber(rows: list[list[int]]) -> int:
         read = [row[c] + word for c in _register_cells(row) if c != Cell.DST for word in range(_words(row, c))][:ASKED]
         for k in range(ASKED):
             row[Cell.ASKED + k] = read[min(k, len(read) - 1)] if read else -1
-    return max(1, len(used))
+    return tuple(used)
 
 
 def _register_cells(row: Sequence[int]) -> list[int]:
@@ -133,7 +137,7 @@ class _Row:
         form, row, control = self.form, self.row, self.form.instruction.control
         for cell in (
             Cell.PIPE, Cell.DST, Cell.PREDICATE0, Cell.PREDICATE1, Cell.ADDRESS, Cell.ADDRESS_UNIFORM, Cell.SOURCE,
-            Cell.SOURCE_UNIFORM, Cell.ASKED,
+            Cell.SOURCE_UNIFORM, Cell.ASKED, Cell.RANKS,
         ):  # fmt: skip
             row[cell] = -1
         row[Cell.UNIT] = form.opcode.unit
@@ -259,6 +263,10 @@ class _Row:
             raise InputError("its addresses must be uniform registers")
         self.row[Cell.DIMS] = self.form.dimensions
         self.row[Cell.SOURCE_UNIFORM], self.row[Cell.ADDRESS_UNIFORM] = box.uniform, pointer.uniform
+        for ranks in self.form.sources:
+            if ranks.kind is not Kind.UNIFORM or ranks.index < 0:
+                raise InputError("the ranks of its multicast must be in a uniform register")
+            self.row[Cell.RANKS] = ranks.index
 
     def _sync(self) -> None:
         """SYNCS: what it does to which mbarrier."""

@@ -11,6 +11,7 @@ from sim.engine.jit import inner
 from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
 from sim.gpu.engine.boxes import CHUNK
+from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cp_async import CpAsyncFigure, CpAsyncGroups
 from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Reason
@@ -38,6 +39,9 @@ from sim.gpu.sass.tables import (
 from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes
 from sim.memory.l2 import l2_change_ahead
 from sim.memory.sets import count_sectors
+
+RANK_SHIFT = 24
+"""An address in the shared memory of a cluster: the rank of a CTA above, the place in its shared memory below."""
 
 _PATTERN_MASK, _PATTERN_WAVES, _PATTERN_FIRST = 0, 1, 2
 
@@ -80,6 +84,16 @@ def locate(x, w, row):
             addresses[0, lane] = base + (int(x.registers[w, register, lane]) << shift)
 
 
+@inner(inline=True)
+def _within_cta(p, x, st, w):
+    """Of addresses in the shared memory of the cluster, those of this CTA become addresses in its own."""
+    if p[Chip.CLUSTER_SIZE] > 1:
+        rank = st.ctas[st.warps[w, Warp.CTA], Cta.RANK]
+        for lane in range(LANES):
+            address = x.addresses[0, lane]
+            x.addresses[0, lane] = address - (rank << RANK_SHIFT if address >> RANK_SHIFT == rank else 0)
+
+
 @inner
 def reserve(x, st, s, t, interval):
     """Takes the address unit of a sub-core; returns when it is free for this access, which waits in its queue until
@@ -119,6 +133,7 @@ def access_shared(p, x, st, w, s, sm, t, row, mask):
     size = code[row, Cell.BYTES]
     if mask != 0:
         locate(x, w, row)
+        _within_cta(p, x, st, w)
         waves, least = _waves(x, st, w, row, mask)
     work = waves * p[SharedFigure.WAVEFRONT]
     begin = max(start, sms[sm, SharedMemory.FREE])
@@ -480,6 +495,7 @@ def write_copies(p, x, st, w, sm, t, row, mask):
     else:
         for lane in range(LANES):
             x.addresses[0, lane] = base
+    _within_cta(p, x, st, w)
     waves, least = _waves(x, st, w, row, mask)
     free = max(st.sms[sm, SharedMemory.FREE], t)
     st.sms[sm, SharedMemory.FREE] = free + waves * p[SharedFigure.WAVEFRONT]

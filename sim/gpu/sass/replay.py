@@ -28,7 +28,8 @@ MOST_INSTRUCTIONS = 2_000_000
 """Of warps, that a check executes: about two minutes."""
 
 _NOTHING = (
-    Unit.NOTE, Unit.COMMIT, Unit.DEPBAR, Unit.FENCE, Unit.ARRIVE, Unit.GWAIT, Unit.FLUSH,
+    Unit.NOTE, Unit.COMMIT, Unit.DEPBAR, Unit.FENCE, Unit.ARRIVE, Unit.GWAIT, Unit.FLUSH, Unit.MEMBAR,
+    Unit.WARPSYNC,
 )  # fmt: skip
 
 
@@ -200,6 +201,8 @@ class KernelValues:
         from sim.gpu.sass.kernel import SassKernel
 
         assert isinstance(kernel, SassKernel)
+        if kernel.cluster_size > 1:
+            raise InputError(f"check: kernel {kernel.name} runs in clusters of CTAs, whose values are not computed")
         function = kernel.compiled.function
         self.kernel, self.bank, self.memory, self.shared = kernel, bank, memory, shared
         self.forms = [form_of(instruction) for instruction in function.instructions]

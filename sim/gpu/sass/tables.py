@@ -51,6 +51,10 @@ class Unit(IntEnum):
     UTMASTG = 26
     FLUSH = 27  # closes a group of the TMA's stores
     SYNCS = 28  # mbarriers
+    CLUSTER_ARRIVE = 29  # at the barrier of the cluster
+    CLUSTER_WAIT = 30
+    MEMBAR = 31  # waits for the warp's stores to device memory
+    WARPSYNC = 32  # all lanes of the warp meet
 
 
 class Meaning(IntEnum):
@@ -160,10 +164,11 @@ class Cell(IntEnum):
     SOURCE_OFFSET = 53
     SOURCE_SHIFT = 54
     SOURCE_UNIFORM = 55  # uniform register of a shared address of LDGSTS, -1 none
-    COUNT = 56  # groups left, warps expected
+    COUNT = 56  # groups left, warps expected; of SYNCS: arrivals, -1 as many as its register says
     SHARED = 57  # HGMMA: ticks of the shared-memory data path
     COMMITS = 58  # HGMMA: 1: closes a group
     DIMS = 59  # of a box
+    RANKS = 60  # uniform register of a multicast: ranks that receive the box, from bit 16 on; -1 none
     WIDTH = 64
 
 
@@ -192,9 +197,19 @@ class Sync(IntEnum):
     """What a SYNCS does, `Cell.OPERATION`."""
 
     SETUP = 0
-    ARRIVE = 1  # BYTES 1: and expects as many bytes as its register says; COUNT: arrivals
+    ARRIVE = 1  # COUNT: arrivals; BYTES 1: and expects as many bytes as its register says
     AWAIT = 2  # COUNT 1: until the phase is over
     NOTE = 3
+
+
+class Meeting(IntEnum):
+    """Columns of a cluster's row: its barrier."""
+
+    ARRIVED = 0  # warps, in this phase
+    LATEST = 1  # arrival
+    PHASE = 2  # phases completed
+    DONE = 3  # when the last one was
+    WIDTH = 4
 
 
 class Map(IntEnum):
@@ -237,6 +252,8 @@ class Scalar(IntEnum):
     TENSOR_DONE = 23  # HGMMA: completion of the latest
     GROUPS = 24  # HGMMA: committed groups
     GROUP_DONE = 25  # by group, 8 of them
+    CLUSTER_PHASE = 33  # of the cluster's barrier, in which it arrived there last
+    MET = 34  # lanes that wait for all others of the warp
     UNIFORM = 40  # 64 registers
     BARRIER = 104  # 16 convergence barriers: lanes that take part
     WAITING = 120  # 16: lanes that have come
@@ -296,6 +313,7 @@ class SassProgram(NamedTuple):
     turns: np.ndarray  # (sub-cores, warps, Turn.WIDTH) int64
     queues: np.ndarray  # (sub-cores, WAITING + 1): ticks at which accesses leave the queue; the oldest's place
     barriers: np.ndarray  # (CTA slots, 16, 2): arrived, latest
+    clusters: np.ndarray  # (clusters, Meeting.WIDTH) of a kernel that uses their barrier
     operands: np.ndarray  # (5, 32) int64: operands of the instruction in progress and its results
     floats: np.ndarray  # (4,) float32
     words: np.ndarray  # the same as int32
