@@ -25,8 +25,7 @@ _LAUNCH = ("grid", "block", "cluster", "shared", "reference")
 class CubinKernel(ProgramFile):
     """A kernel of a cubin, with its launch. function: its name, empty for the only one. arguments: of its parameters,
     in their order. shared_bytes: dynamic shared memory. cluster: CTAs of a cluster, where the launch and not the cubin
-    says it. oracle: `FILE.py:FUNCTION`, which gives what the kernel
-    writes, by name, from its arrays by name."""
+    says it. oracle: `FILE.py:FUNCTION`, which gives what the kernel writes, by name, from its arrays by name."""
 
     grid: Dimensions = (1, 1, 1)
     block: Dimensions = (1, 1, 1)
@@ -46,9 +45,7 @@ class CubinKernel(ProgramFile):
         """The launch as a program."""
         compiled = read_compiled(self.path, self.function)
         shared = self.shared_bytes + compiled.shared_bytes
-        program = launched(
-            compiled, self.grid, self.block, self.arguments, shared, "cubin", cluster=self.cluster
-        )  # fmt: skip
+        program = launched(compiled, self.grid, self.block, self.arguments, shared, "cubin", cluster=self.cluster)
         return OwnProgram(str(self), replace(program, expected=expected_of(self.oracle)))
 
 

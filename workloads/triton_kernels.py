@@ -90,7 +90,7 @@ class TritonLaunch(ProgramFile):
             constants=dict(asked.constants), expanded=True, cluster=(self.num_ctas, 1, 1), boxes=made.boxes,
         )  # fmt: skip
         expected = expected_of(self.oracle) or partial(_interpreted, asked, kernel)
-        notes = _alignment_notes(kernel, asked, machine, compiled)
+        notes = _alignment_notes(kernel, asked, machine, made.compiled)
         return OwnProgram(str(self), replace(program, expected=expected, notes=notes))
 
     def _grid(self) -> Dimensions:
@@ -250,7 +250,7 @@ def _alignment_notes(kernel: Any, asked: TritonLaunch, machine: Any, compiled: C
         return ()
     even = tuple((n, -(-v // _ALIGNED_BYTES) * _ALIGNED_BYTES if n in odd else v) for n, v in asked.arguments)  # type: ignore[operator]
     try:
-        better = _compile(kernel, replace(asked, arguments=even), machine)[0]
+        better = _compile(kernel, replace(asked, arguments=even), machine).compiled
     except InputError:
         return ()
     found, possible = _accesses(compiled), _accesses(better)

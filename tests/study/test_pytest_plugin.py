@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+# Runs in this process forget what they import: numpy allows that once, and a program is one of the language's.
+import sim.app.run
+import sim.gpu.language  # noqa: F401
+
 pytest_plugins = ["pytester"]
 
 TESTS = """
@@ -68,3 +72,21 @@ def test_record_compare_and_accept(pytester: pytest.Pytester, lock: Path) -> Non
 def test_it_is_an_entry_point() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"tilewave": "sim.app.study.pytest_plugin"}
+
+
+def test_files_lie_beside_the_test(pytester: pytest.Pytester) -> None:
+    """A program of one's own and a machine file, in a run that was started in the folder above."""
+    folder = pytester.mkdir("tests")
+    (folder / "own.py").write_text(
+        "from sim.gpu.language import KernelBuilder, Program\n\n\n"
+        "def idle(count: int) -> Program:\n"
+        '    kernel = KernelBuilder("idle", grid=(1, 1, 1))\n'
+        '    with kernel.role("all", warps=1, registers=16) as r:\n'
+        "        with r.loop('i', count):\n            r.bar_sync(0, 1)\n"
+        '    return Program("idle", (), (kernel.build(),), "own")\n'
+    )
+    (folder / "mine.yaml").write_text("base: t4\nsm: {count: 20}\n")
+    (folder / "test_own.py").write_text('def test_own(cycles):\n    cycles.check("own.py:idle count=4", "mine.yaml")\n')
+    run(pytester, "--cycles-update").assert_outcomes(passed=1)
+    assert (folder / "cycles.lock").is_file()
+    run(pytester).assert_outcomes(passed=1)

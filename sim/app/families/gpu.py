@@ -222,7 +222,7 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
         make = builder(op.word, spec.family, config.schedule)
         program = _PROGRAMS.of((make, op, config), spec, lambda machine: make(op, machine, config))
     addresses = program.addresses()
-    end = max(addresses[tensor.name] + tensor.size_bytes for tensor in program.tensors)
+    end = max((addresses[tensor.name] + tensor.size_bytes for tensor in program.tensors), default=0)
     if end > spec.dram.size_bytes:
         raise InputError(
             f"{op} with {program.schedule}: tensors and scratch take {bytes_text(end)}, {spec.name} has "
