@@ -195,7 +195,7 @@ def test_addresses_that_come_from_memory_are_refused() -> None:
 
 
 def test_each_entry_of_the_opcode_table_has_a_source_and_a_row_that_some_machine_has() -> None:
-    machines = [machine(name) for name in ("a100-sxm4-80gb", "h100-sxm", "rtx-3090")]
+    machines = [machine(name) for name in ("a100-sxm4-80gb", "h100-sxm", "rtx-3090", "l4")]
     for name, entry in opcodes().items():
         assert entry.source, name
         op, _, rest = entry.row.partition(".")
