@@ -38,6 +38,17 @@ def test_large_gemm_is_near_the_peak() -> None:
     assert report.bound == "compute"
 
 
+def test_inner_products_take_a_stage_in_six_and_a_tile_that_spares_memory() -> None:
+    """A multiply, the tree over 16 lanes and its accumulator are six stages: a sixth of the peak at most."""
+    report = simulate("gemm m=1024 n=1024 k=1024", "plasticine")
+    assert 0.12 < report.figures.share_of_peak < 1 / 6
+    counted = report.figures.counters
+    assert counted["pcu_busy_cycles"] == 1024**3 // 16
+    assert counted["ddr_read_bytes"] <= 5 * 4 * 1024**2 * 2
+    arrays = simulate("gemm m=1024 n=1024 k=1024", "plasticine", set=["pcu.systolic=1"])
+    assert arrays.figures.share_of_peak > 0.4
+
+
 def test_a_cut_in_k_carries_partial_sums() -> None:
     spec = load_arch("sn40l", SMALL)
     whole = "metapipeline 64x48x512 par 2x2 over m"

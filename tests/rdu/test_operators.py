@@ -38,7 +38,13 @@ def test_operators_compute_what_numpy_says(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", ["streaming 32x32 heads 1", "streaming 32x96 heads 2", "naive 32x32 heads 1 fifo 5"]
+    "schedule",
+    [
+        "streaming 32x32 heads 1",
+        "streaming 32x96 heads 2",
+        "streaming 32x32 heads 1 pipelines 2",
+        "naive 32x32 heads 1 fifo 5",
+    ],
 )
 @pytest.mark.parametrize("causal", [0, 1])
 def test_attention_in_tiles_of_queries_and_keys(schedule: str, causal: int) -> None:
@@ -90,6 +96,18 @@ def test_streaming_attention_needs_no_fifo_and_naive_needs_a_row() -> None:
         depths[form] = max(read.depth for read in program.calls[0].section.channels)
     assert depths["streaming"] == 4  # tiles on their way, whatever the number of keys
     assert depths["naive"] > 2
+
+
+def test_a_pipeline_on_each_die_spares_the_border_between_them() -> None:
+    """One over both sends scores or exponentials across; a border as wide as the mesh helps that one alone."""
+    text, wide = "attention batch=1 heads=2 seq=4096 head_dim=128", ["dies.bandwidth=8.192 TB/s"]
+    one, two = "streaming 256x384 heads 2", "streaming 256x384 heads 1 pipelines 2"
+    cycles = {(s, bool(o)): simulate(text, "sn40l", schedule=s, set=o).cycles for s in (one, two) for o in ([], wide)}
+    assert cycles[two, False] < 0.93 * cycles[one, False]
+    assert cycles[one, True] < 0.93 * cycles[one, False]
+    assert cycles[two, True] == pytest.approx(cycles[two, False], rel=0.02)
+    with pytest.raises(InputError, match="2 pipelines of 2 heads a tile do not divide 2 heads"):
+        simulate(text, "sn40l", schedule="streaming 256x384 heads 2 pipelines 2")
 
 
 def test_firings_of_a_double_buffer_overlap() -> None:

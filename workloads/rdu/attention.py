@@ -3,6 +3,9 @@
 `streaming` is FlashAttention's form: running maximum and sum are carried over the tiles of keys, so that intermediate
 buffers hold a few tiles however long the sequence is. `naive` keeps the exponentials of a whole row in a FIFO until the
 row's sum is known: the FIFO must hold a row, or the pipeline stands still.
+
+Scores in fp32 and their exponentials go from stage to stage, and one pipeline over all dies sends both across the
+border, which is the slowest link. Several pipelines, one a die, have their own heads.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from workloads.ops import Attention
 from workloads.rdu.select import ceil_div, check_dtype, pick
 from workloads.registry import register
 
-_FORM = re.compile(r"(streaming|naive) (\d+)x(\d+) heads (\d+)(?: fifo (\d+))?")
+_FORM = re.compile(r"(streaming|naive) (\d+)x(\d+) heads (\d+)(?: fifo (\d+))?(?: pipelines (\d+))?")
 AHEAD = 4
 """Tiles between two stages: a firing takes about as long as the way to the next stage, so that two would be one too few
 for the stage at work, one on its way and one being taken."""
@@ -31,13 +34,15 @@ LOWEST = -1e30
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """Queries and keys of a tile, key heads side by side in it; `fifo`: tokens of the naive form's row FIFO."""
+    """Queries and keys of a tile, key heads side by side in it; `fifo`: tokens of the naive form's row FIFO;
+    `pipelines`: side by side, each with its part of the heads."""
 
     form: str
     queries: int
     keys: int
     heads: int
     fifo: int = 0
+    pipelines: int = 1
 
     @property
     def schedule(self) -> str:
@@ -46,7 +51,8 @@ class AttentionConfig:
 
     def __str__(self) -> str:
         fifo = f" fifo {self.fifo}" if self.fifo else ""
-        return f"{self.form} {self.queries}x{self.keys} heads {self.heads}{fifo}"
+        pipelines = f" pipelines {self.pipelines}" if self.pipelines > 1 else ""
+        return f"{self.form} {self.queries}x{self.keys} heads {self.heads}{fifo}{pipelines}"
 
     def build(self, op: Attention, spec: RduSpec) -> Program:
         """The program, one section."""
@@ -82,10 +88,11 @@ def choose(op: Attention, spec: RduSpec, schedule: str) -> list[tuple[AttentionC
                         continue
                     rows, columns = min(queries, op.queries), min(keys, op.keys)
                     fifo = ceil_div(op.keys, columns) + 1 if form == "naive" else 0
-                    config = AttentionConfig(form, rows, columns, heads, fifo)
-                    cycles = _estimate(op, spec, config)
-                    if cycles is not None and config not in [c for _, c in ranked]:
-                        ranked.append((cycles, config))
+                    for pipelines in sorted({1, spec.dies.count}):
+                        config = AttentionConfig(form, rows, columns, heads, fifo, pipelines)
+                        cycles = _estimate(op, spec, config)
+                        if cycles is not None and config not in [c for _, c in ranked]:
+                            ranked.append((cycles, config))
     ranked.sort(key=lambda entry: (entry[0], str(entry[1])))
     best = [(config, cycles) for cycles, config in ranked]
     shown = [entry for form in ("streaming", "naive") for entry in best if entry[0].form == form]
@@ -93,7 +100,15 @@ def choose(op: Attention, spec: RduSpec, schedule: str) -> list[tuple[AttentionC
         shown = [entry for entry in shown if entry[0].form == "streaming"]
     if not shown:
         raise InputError(f"{op}: no tile fits {spec.name}; fewer keys or heads in flight would")
-    return list(pick("attention", schedule, shown, _parse))[:6]
+    return _some_of_each(list(pick("attention", schedule, shown, _parse)))
+
+
+def _some_of_each(entries: list[tuple[AttentionConfig, int]]) -> list[tuple[AttentionConfig, int]]:
+    """The best six, of which as many have one pipeline as several: what links cost depends on where stages stand, which
+    an estimate does not know."""
+    counts = sorted({c.pipelines for c, _ in entries})
+    each = [[entry for entry in entries if entry[0].pipelines == n][: 6 // len(counts)] for n in counts]
+    return sorted((entry for part in each for entry in part), key=lambda entry: (entry[1], str(entry[0])))
 
 
 def _parse(text: str) -> AttentionConfig | None:
@@ -101,11 +116,14 @@ def _parse(text: str) -> AttentionConfig | None:
     if match is None:
         return None
     queries, keys, heads = (int(number) for number in match.groups()[1:4])
-    return AttentionConfig(match[1], queries, keys, heads, int(match[5] or 0))
+    return AttentionConfig(match[1], queries, keys, heads, int(match[5] or 0), int(match[6] or 1))
 
 
 def _estimate(op: Attention, spec: RduSpec, c: AttentionConfig) -> int | None:
-    """Cycles of the slower of arithmetic, memory and the least depth of a firing; None where buffers do not fit."""
+    """Cycles of the slowest of arithmetic, memory, links and the least depth of a firing; None where heads do not
+    divide or buffers do not fit."""
+    if op.key_heads % (c.heads * c.pipelines):
+        return None
     width = DTYPE_BYTES[str(op.dtype)]
     group = op.heads // op.key_heads
     rows = c.heads * group * c.queries
@@ -113,15 +131,20 @@ def _estimate(op: Attention, spec: RduSpec, c: AttentionConfig) -> int | None:
     room = spec.pmu.count * spec.pmu.size_bytes // 2
     whole = 2 * c.heads * op.keys * op.head_dim * width * 2
     row = tile * 4 * (3 + c.fifo) + 2 * rows * op.head_dim * (width + 4)
-    if whole + row > room:
+    if c.pipelines * (whole + row) > room:
         return None
-    tiles = op.batch * (op.key_heads // c.heads) * sum(trips(op, c))
+    tiles = op.batch * (op.key_heads // c.heads // c.pipelines) * sum(trips(op, c))
     macs = 2 * tile * op.head_dim
     # Two products and a chain of about six PCUs share the chip.
-    compute = macs // (spec.pcu.count * 2 // 3 * spec.macs_per_cycle) + 1
+    compute = c.pipelines * macs // (spec.pcu.count * 2 // 3 * spec.macs_per_cycle) + 1
     deep = 3 * (spec.pcu.lanes + spec.pcu.stages + spec.pcu.latency_cycles + spec.mesh.rows * spec.mesh.hop_cycles)
+    # Scores and exponentials go along the rows of the mesh, over the border between dies where a pipeline is on both.
+    link = float(spec.mesh.vector_bytes_per_cycle)
+    if c.pipelines < spec.dies.count:
+        link = min(link, spec.dies.bandwidth_bytes_per_s / (spec.mesh.rows * spec.clock.boost_hz))
+    compute = max(compute, round(tile * (4 + width) / (link * spec.mesh.rows)))
     memory = op.operand_bytes * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
-    first = whole // 2 * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
+    first = c.pipelines * whole // 2 * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
     return max(tiles * max(compute, deep), memory) + first + 4 * max(compute, deep)
 
 
@@ -144,27 +167,34 @@ def add_attention(
     """Adds the stages of an attention with its loads and its store. operands: Q, K, V."""
     q, k, v = operands
     group, d = op.heads // op.key_heads, op.head_dim
-    b, h = Counter("batch", op.batch), Counter("heads", op.key_heads // c.heads)
-    i = Counter("queries", ceil_div(op.queries, c.queries))
     rows = group * c.queries
     keys = ceil_div(op.keys, c.keys) * c.keys
-    whole = [
-        section.load(
-            f"load_{t.name}", t, (b, 0, h * c.heads, 0), (1, keys, c.heads, d), (b, h),
-            view=(keys, c.heads, d), permute=(1, 0, 2), shape=(c.heads, keys, d),
-        )
-        for t in (k, v)
-    ]  # fmt: skip
-    tile_q = section.load(
-        "load_q", q, (b, i * c.queries, h * (c.heads * group), 0), (1, c.queries, c.heads * group, d), (b, h, i),
-        view=(c.queries, c.heads, group, d), permute=(1, 2, 0, 3), shape=(c.heads, rows, d),
-    )  # fmt: skip
-    nest = (b, h, i)
-    made = attention_stages(section, op, c, nest, tile_q.read(), whole[0], whole[1], str(op.out))
-    section.store(
-        "store_o", o, (b, i * c.queries, h * (c.heads * group), 0), made, nest,
-        tile=(1, c.queries, c.heads * group, d), view=(c.heads, group, c.queries, d), permute=(2, 0, 1, 3),
-    )  # fmt: skip
+    own = op.key_heads // c.pipelines
+    if op.key_heads % (c.pipelines * c.heads):
+        raise InputError(f"{op}: {c.pipelines} pipelines of {c.heads} heads a tile do not divide {op.key_heads} heads")
+    for part in range(c.pipelines):
+        mark = f"_{part}" if c.pipelines > 1 else ""
+        b, h = Counter("batch", op.batch), Counter("heads", own // c.heads)
+        i = Counter("queries", ceil_div(op.queries, c.queries))
+        first = h * c.heads + part * own
+        whole = [
+            section.load(
+                f"load_{t.name}{mark}", t, (b, 0, first, 0), (1, keys, c.heads, d), (b, h),
+                view=(keys, c.heads, d), permute=(1, 0, 2), shape=(c.heads, keys, d),
+            )
+            for t in (k, v)
+        ]  # fmt: skip
+        at = (b, i * c.queries, h * (c.heads * group) + part * own * group, 0)
+        tile_q = section.load(
+            f"load_q{mark}", q, at, (1, c.queries, c.heads * group, d), (b, h, i),
+            view=(c.queries, c.heads, group, d), permute=(1, 2, 0, 3), shape=(c.heads, rows, d),
+        )  # fmt: skip
+        nest = (b, h, i)
+        made = attention_stages(section, op, c, nest, tile_q.read(), whole[0], whole[1], str(op.out), mark=mark)
+        section.store(
+            f"store_o{mark}", o, at, made, nest,
+            tile=(1, c.queries, c.heads * group, d), view=(c.heads, group, c.queries, d), permute=(2, 0, 1, 3),
+        )  # fmt: skip
 
 
 def attention_stages(
@@ -177,10 +207,12 @@ def attention_stages(
     v: Output,
     out: str,
     view: Callable[[Value], Value] = lambda o: o,
+    mark: str = "",
 ) -> Output:
     """Scores, softmax and weighted values of tiles [heads, rows, head_dim] over `nest`, whose last counter is queries.
 
-    K and V are tokens of all keys, [heads, keys, head_dim]. view: how the result is laid out.
+    K and V are tokens of all keys, [heads, keys, head_dim]. view: how the result is laid out. mark: behind the
+    names of the stages.
     """
     group, d, queries = op.heads // op.key_heads, op.head_dim, nest[-1]
     counts = trips(op, c)
@@ -204,10 +236,10 @@ def attention_stages(
     if pieces is not j:
         raise InputError(f"{op}: keys beyond the last tile that a query sees; a smaller tile of keys fits")
     s = section.stage(
-        "scores", inner, {"q": q, "k": k.read(piece=(-2, j), transposed=True)}, scores, Out(tile, "fp32", inner)
+        f"scores{mark}", inner, {"q": q, "k": k.read(piece=(-2, j), transposed=True)}, scores, Out(tile, "fp32", inner)
     )
     if c.form == "naive":
-        return _naive(section, c, nest, inner, s, v, part, (rows, d), out)
+        return _naive(section, c, nest, inner, s, v, part, (rows, d), out, mark)
 
     def online(s: Value, top: Value, total: Value) -> dict[str, Value]:
         new = top.maximum(s.row_max())
@@ -217,7 +249,7 @@ def attention_stages(
         return {"p": p, "shrink": shrink, "top": new, "total": sums, "sums": sums}
 
     soft = section.stage(
-        "softmax", inner, {"s": s.read(AHEAD)}, online,
+        f"softmax{mark}", inner, {"s": s.read(AHEAD)}, online,
         {
             "p": Out(tile, str(op.dtype), inner),
             "shrink": Out((c.heads, rows, 1), "fp32", inner),
@@ -231,13 +263,13 @@ def attention_stages(
         return {"out": o, "o": o}
 
     values = section.stage(
-        "values", inner,
+        f"values{mark}", inner,
         {"p": soft["p"].read(AHEAD), "v": v.read(piece=part), "shrink": soft["shrink"].read(AHEAD)}, gather,
         Out((c.heads, rows, d), "fp32", nest), carry={"o": Carry((c.heads, rows, d), 0.0, nest)},
     )  # fmt: skip
     shape = record(lambda o: view(o), {"o": (c.heads, rows, d)}, {}, ["out"])
     result: Output = section.stage(
-        "divide",
+        f"divide{mark}",
         nest,
         {"o": values, "s": soft["sums"]},
         lambda o, s: view(o / s),
@@ -256,11 +288,12 @@ def _naive(
     part: tuple[int, Counter],
     extent: tuple[int, int],
     out: str,
+    mark: str,
 ) -> Output:
     """Exponentials (unshifted, as the streaming paper's starting point), their row sums, and a FIFO for the row."""
     rows, d = extent
     tile = (c.heads, rows, c.keys)
-    e = section.stage("exponent", inner, {"s": s}, lambda s: s.exp(), Out(tile, "bf16", inner))
+    e = section.stage(f"exponent{mark}", inner, {"s": s}, lambda s: s.exp(), Out(tile, "bf16", inner))
 
     def add(e: Value, total: Value) -> dict[str, Value]:
         total = total + e.row_sum()
@@ -268,10 +301,10 @@ def _naive(
 
     column = (c.heads, rows, 1)
     total = section.stage(
-        "row_sum", inner, {"e": e}, add, Out(column, "fp32", nest), carry={"total": Carry(column, 0.0, nest)}
+        f"row_sum{mark}", inner, {"e": e}, add, Out(column, "fp32", nest), carry={"total": Carry(column, 0.0, nest)}
     )
     weights = section.stage(
-        "divide", inner, {"e": e.read(max(c.fifo, 1), stream=True), "total": total}, lambda e, total: e / total,
+        f"divide{mark}", inner, {"e": e.read(max(c.fifo, 1), stream=True), "total": total}, lambda e, total: e / total,
         Out(tile, "bf16", inner),
     )  # fmt: skip
 
@@ -281,7 +314,7 @@ def _naive(
 
     shape = (c.heads, rows, d)
     result: Any = section.stage(
-        "values", inner, {"p": weights, "v": v.read(piece=part)}, gather, Out(shape, out, nest),
+        f"values{mark}", inner, {"p": weights, "v": v.read(piece=part)}, gather, Out(shape, out, nest),
         carry={"o": Carry(shape, 0.0, nest)},
     )  # fmt: skip
     made: Output = result

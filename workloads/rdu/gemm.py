@@ -134,10 +134,11 @@ def _crowding(spec: RduSpec, c: GemmConfig, width: int) -> tuple[int, int]:
     """By how much, as a fraction, links slow the product: streams that share a row of the mesh.
 
     An array's bands of rows each stream A. Where lanes add up inner products, every part of A and of B is a stream of a
-    vector a cycle, as wide as a link.
+    vector a cycle, as wide as a link: those of A go along the rows, those of B along the columns.
     """
     if not spec.pcu.systolic:
-        return max(c.row_par + c.col_par, spec.mesh.rows), spec.mesh.rows
+        wide = max(1, spec.columns * spec.pcu.count // (spec.pcu.count + spec.pmu.count))
+        return max(ceil_div(c.row_par, spec.mesh.rows), ceil_div(c.col_par, wide)), 1
     link = round(spec.mesh.vector_bytes_per_cycle)
     if spec.dies.count > 1 and c.row_par * c.col_par * spec.dies.count > spec.pcu.count:
         link = min(link, spec.dies.bandwidth_bytes_per_s // (spec.mesh.rows * spec.clock.boost_hz))
