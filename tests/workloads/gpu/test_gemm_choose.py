@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,11 +16,12 @@ from sim.gpu.language import walk
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.lower.listing import listing
 from workloads.gpu import select
+from workloads.gpu.gemm import library
 from workloads.gpu.gemm.choose import LEAST_PIECE, Config, _candidates, _wgmma_candidates, _wgmma_tiles, choose, parse
-from workloads.gpu.gemm.estimate import figures
+from workloads.gpu.gemm.estimate import Figures, Work, figures
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
-from workloads.gpu.gemm.problem import problem
+from workloads.gpu.gemm.problem import Problem, problem
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.gemm.triton import HOPPER_TILES, TritonConfig, configs, warp_tile
 from workloads.gpu.gemm.wgmma import Rates, WgmmaConfig
@@ -101,6 +103,68 @@ def test_before_stream_k_a_second_kernel_adds_deep_pieces(machine: str, dtype: s
         assert max(c.split for c in found) == most
         assert all(c.reduce == (c.split > 1) for c in found)
     assert len(build(p.op, spec, max(found, key=lambda c: c.split)).kernels) == 2
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(4096, 2048, 32), (2048, 2560, 1024)])
+def test_the_library_takes_the_tile_whose_operands_are_in_first(m: int, n: int, k: int) -> None:
+    """256x128 reads three quarters of what two tiles of 128x128 read, which the estimate says would be faster."""
+    op, spec = Gemm(m, n, k, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"]
+    taken = choose(op, spec, library.SCHEDULE)
+    assert [config for config, _ in taken.candidates] == [taken.config]
+    assert {taken.config.tile_m, taken.config.tile_n} == {128, 256}
+    best, time_ps = choose(op, spec).candidates[0]
+    assert best.tile_m * best.tile_n < 128 * 256
+    assert time_ps < taken.candidates[0][1]
+
+
+def counted(op: Gemm, text: str) -> tuple[Problem, MmaConfig, Work, Figures]:
+    """What the library's rule reads of one kernel on A100."""
+    spec = MACHINES["a100-sxm4-80gb"]
+    p, f = problem(op), figures(spec)
+    found = {str(c): (c, w) for c, w in _candidates(p, spec, f, ("mma",)) if isinstance(c, MmaConfig)}
+    return p, *found[text], f
+
+
+def test_a_last_wave_counts_as_a_whole_one_and_k_as_deep_as_it_is() -> None:
+    op, text = Gemm(8192, 8192, 512, tb="T", dtype="bf16"), "mma 128x128x32 warp 64x64 cp.async stages 4"
+    p, config, work, f = counted(op, text)
+
+    def loads(ctas: int) -> int:
+        return library.loads_ps(p, config, replace(work, ctas=ctas), f)
+
+    assert loads(work.resident + 1) == loads(2 * work.resident)
+    assert loads(108) < loads(109) == loads(work.resident)
+    shallow = counted(replace(op, k=32), text.replace("x32 ", "x64 ").replace("stages 4", "stages 3"))
+    half = counted(replace(op, k=64), text.replace("x32 ", "x64 ").replace("stages 4", "stages 3"))
+    assert library.loads_ps(*shallow) < library.loads_ps(*half)
+
+
+def test_pieces_cost_the_library_what_their_sums_take() -> None:
+    text = "mma 64x64x64 warp 32x32 cp.async stages 4 split 2 reduce"
+    p, config, work, f = counted(Gemm(256, 256, 4096, tb="T", dtype="bf16"), text)
+    more = replace(work, partial_bytes=2 * work.partial_bytes)
+    assert library.loads_ps(p, config, more, f) > library.loads_ps(p, config, work, f)
+
+
+def test_the_library_has_its_wide_tiles_in_deep_steps_alone() -> None:
+    p = problem(Gemm(4096, 4096, 32, tb="T", dtype="bf16"))
+    parts = [("128x256x32", False), ("128x256x64", True), ("128x128x32", True)]
+    for tile, there in parts:
+        config = parse(f"mma {tile}", p, MACHINES["a100-sxm4-80gb"])
+        assert isinstance(config, MmaConfig)
+        assert library.has(p, config) == there
+
+
+@pytest.mark.parametrize(
+    ("machine", "op"),
+    [
+        ("h100-sxm", Gemm(4096, 2048, 64, tb="T", dtype="bf16")),
+        ("t4", Gemm(4096, 2048, 64, dtype="fp16")),
+        ("a100-sxm4-80gb", Gemm(1001, 1001, 1001, dtype="bf16")),
+    ],
+)
+def test_where_no_rule_is_known_the_library_takes_the_best(machine: str, op: Gemm) -> None:
+    assert choose(op, MACHINES[machine], library.SCHEDULE) == choose(op, MACHINES[machine])
 
 
 def test_vectors_stream_where_tensor_cores_do_not_take_the_format() -> None:

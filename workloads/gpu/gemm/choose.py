@@ -15,7 +15,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads.gpu.gemm import gemv, marlin, mma, simt, splitk, threadblock, triton, wgmma
+from workloads.gpu.gemm import gemv, library, marlin, mma, simt, splitk, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.fixup import ADDS
 from workloads.gpu.gemm.gemv import GemvConfig
@@ -36,7 +36,7 @@ SCHEDULES = ("wgmma", "mma", "simt", "gemv")
 """Kinds that a vendor's library has."""
 SCALED = ("vllm", "deepgemm")
 """Libraries with kernels of their own for operands with scales by block."""
-KINDS = (*SCHEDULES, "triton", "marlin", *SCALED)
+KINDS = (*SCHEDULES, "triton", "marlin", *SCALED, library.SCHEDULE)
 DEEPGEMM_TILES = ((64, 16), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128))
 DEEPGEMM_CLUSTERS = ((1, 1), (2, 1), (1, 2))
 """Tiles and clusters of DeepGEMM's fp8 kernels for Hopper (get_best_configs), of the widths that lie in one block."""
@@ -110,9 +110,9 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`.
 
     schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm` and `deepgemm`: the kernels
-    of these for operands with scales by block; `marlin`: that for quantised weights), or one configuration as it
-    prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot
-    take it.
+    of these for operands with scales by block; `marlin`: that for quantised weights), `cublas-2025` for what that
+    library takes (`library`; what `auto` gives where it has wgmma or no cp.async), or one configuration as it prints,
+    such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot take it.
     """
     p = problem(op)
     f = figures(spec)
@@ -121,14 +121,17 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         config = parse(schedule, p, spec)
         _check(p, spec, config)
         return Choice(config, [(config, estimate_ps(_work(p, spec, f, config), f))])
-    names = SCHEDULES if schedule == "auto" else (schedule,)
+    names = SCHEDULES if schedule in ("auto", library.SCHEDULE) else (schedule,)
     if schedule != "auto" and schedule not in KINDS:
         near = hint(schedule, KINDS)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
+    found = list(_candidates(p, spec, f, names))
     ranked = sorted(
-        ((estimate_ps(work, f), config) for config, work in _candidates(p, spec, f, names)),
-        key=lambda item: (item[0], str(item[1])),
+        ((estimate_ps(work, f), config) for config, work in found), key=lambda item: (item[0], str(item[1]))
     )
+    most = RUNNERS_UP
+    if schedule == library.SCHEDULE and all(library.has_rule(spec, config) for config, _ in found):
+        ranked, most = _as_the_library(p, f, found), 1
     best: list[tuple[Config, int]] = []
     refused: InputError | None = None
     for time_ps, config in ranked:
@@ -138,11 +141,21 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
             refused = refused or error
             continue
         best.append((config, time_ps))
-        if len(best) == RUNNERS_UP:
+        if len(best) == most:
             break
     if not best:
         raise refused or _no_candidate(p, spec, schedule)
     return Choice(best[0][0], best)
+
+
+def _as_the_library(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:
+    """Kernels that the library has, with their estimates, in the order in which it likes them."""
+    order = [
+        (library.loads_ps(p, config, work, f), estimate_ps(work, f), str(config), config)
+        for config, work in found
+        if isinstance(config, MmaConfig) and library.has(p, config)
+    ]
+    return [(time_ps, config) for _, time_ps, _, config in sorted(order, key=lambda item: item[:3])]
 
 
 @register("gemm", "gpu", "without")
@@ -197,7 +210,7 @@ def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
         return error
     if schedule in SCALED:
         return InputError(f"schedule={schedule}: its kernels are for operands with scale=block; nearest: wgmma")
-    if schedule == "auto" or p.dtype not in formats:
+    if schedule in ("auto", library.SCHEDULE) or p.dtype not in formats:
         return InputError(f"gemm dtype={p.dtype}: {spec.name} multiplies {', '.join(formats)}")
     return InputError(f"schedule={schedule}: {spec.name} runs {p.op} with {', '.join(units)}")
 

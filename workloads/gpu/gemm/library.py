@@ -1,0 +1,50 @@
+"""What cuBLAS of 2025 takes on Ampere, which is not always the fastest kernel that it has.
+
+A library decides before it runs anything. The times of this one on A100 show by what: it takes the kernel whose
+operands are on the SMs first. Multiplies, results and epilogues do not count, and a last wave counts as a whole one.
+So it takes 256x128 where two smaller tiles on an SM would hide each other's epilogue: 4096 x 2048 x 32 takes 18.4 us
+(19.8 here with 128x256, 12.2 with 128x128), 2048 x 2560 x 1024 takes 61.6 us (61 and 43). Nothing is fitted: the rule
+reads tiles, waves, the port of an SM and the latency of a load. Products that were measured with cuBLAS of 2023 do not
+follow it: 2944 cubed and 8192 x 1024 x 1024 take what the faster 128x128 takes.
+"""
+
+from __future__ import annotations
+
+from arch.dtypes import DTYPE_BYTES
+from arch.gpu import GpuSpec
+from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, transfer
+from workloads.gpu.gemm.mma import MmaConfig
+from workloads.gpu.gemm.problem import Problem, ceil_div
+
+SCHEDULE = "cublas-2025"
+"""Asks for what this library takes."""
+DEEP_TILE = 256
+"""Tiles with a side of so many rows have steps of DEEP_STEP_BYTES in formats of two bytes: public traces of A100 name
+256x128_ldg8_f2f_stages_64x3, 128x256 .. 64x3 and 256x64 .. 64x4; smaller ones also have 32x5 and 32x6."""
+DEEP_STEP_BYTES = 128
+
+
+def has_rule(spec: GpuSpec, config: object) -> bool:
+    """Whether a configuration is of the kernels that are chosen so: mma.sync fed by cp.async, on a machine without
+    TMA."""
+    return spec.tma is None and isinstance(config, MmaConfig) and config.copy == "cp.async"
+
+
+def has(p: Problem, config: MmaConfig) -> bool:
+    """Whether the library has a kernel in this tile and step."""
+    width = DTYPE_BYTES[p.dtype]
+    return width != 2 or max(config.tile_m, config.tile_n) < DEEP_TILE or config.tile_k * width >= DEEP_STEP_BYTES
+
+
+def loads_ps(p: Problem, config: MmaConfig, w: Work, f: Figures) -> int:
+    """Picoseconds until the busiest SM has its operands, and has stored its sums where a second kernel adds them."""
+    ctas = w.ctas if w.ctas <= w.resident else ceil_div(w.ctas, w.resident) * w.resident
+    operands = w.unicast_bytes * p.k // (config.tile_k * w.cuts)
+    # Copies wait for each other's latency where few are on their way.
+    waits = ceil_div(w.steps, w.cuts) * (w.latency // w.ahead)
+    waves, last = divmod(ctas, w.resident)
+    cycles = 0
+    for times, each in ((waves, w.resident // f.sms), (1 if last else 0, ceil_div(last, f.sms))):
+        stores = transfer(each * w.partial_bytes, f.write_rate) if w.cuts > 1 else 0
+        cycles += times * (max(transfer(each * operands, f.read_rate), waits) + w.latency + stores)
+    return cycles * PS_PER_S // f.clock_hz + w.extra_ps
