@@ -112,6 +112,35 @@ def test_the_loop_of_a_product_has_the_instructions_that_others_counted(
     assert sum(one.opcode.startswith("LDGSTS") for one in loop) == copies
 
 
+@pytest.mark.skipif(importlib.import_module("triton").__version__ != "3.9.0", reason="counts are of Triton 3.9.0")
+@pytest.mark.parametrize(
+    ("kernel", "target", "dtype", "tile", "counted"),
+    [
+        ("Triton vector add", 75, "fp16", "1024 elements, 4 warps", [(14, 0, 33), (9, 3, 21), (1, 0, 5)]),
+        ("Triton softmax, one row per program", 80, "fp32", "1x1024, 4 warps",
+         [(25, 0, 45), (141, 38, 358), (1, 0, 5)]),
+        ("Triton softmax, persistent over rows", 80, "fp32", "1x1024, 4 warps, 4 stages",
+         [(70, 1, 116), (176, 37, 395), (3, 0, 15)]),
+        ("Triton layer norm fwd, three passes over the row", 80, "fp16", "block 4096, 8 warps",
+         [(26, 1, 39), (51, 3, 85), (83, 3, 123), (153, 9, 248), (60, 4, 148), (70, 10, 191)]),
+        ("Triton RMS norm fwd, row in registers", 80, "fp16", "1x1024, 4 warps",
+         [(13, 0, 29), (87, 7, 199), (1, 0, 5)]),
+        ("Triton matmul, TMA descriptors", 90, "fp16->fp32 acc", "128x256x64, 8 warps, 3 stages",
+         [(323, 66, 633), (87, 21, 174), (129, 10, 204)]),
+    ],
+)  # fmt: skip
+def test_sections_of_kernels_have_the_instructions_that_others_counted(
+    kernel: str, target: int, dtype: str, tile: str, counted: list[tuple[int, int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Instructions, those with a guard, and stall counts of each section, from the study that the script reads."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    script = importlib.import_module("instruction_mix")
+    found = [script.counts(section) for section in script.build_of(kernel, dtype, tile).sections(target)]
+    named = [tuple(one[name] for name in ("TOTAL", "PREDICATED", "STALL_SUM")) for one in found]
+    assert named[: len(counted)] == counted
+
+
 def test_from_python_with_a_grid_that_is_a_function() -> None:
     kernel = TritonKernel(
         function_of(str(FILE), "add"), {"x": "fp32[4096]", "y": "fp32[4096]", "out": "fp32[4096]", "n": 4096},
