@@ -53,6 +53,19 @@ def test_the_report_says_where_in_the_source_warps_spent_their_time(capsys: pyte
     assert f"kernels.py:{lines[0]['line']}" in capsys.readouterr().out
 
 
+def test_the_table_of_lines_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FOLDER)
+    assert main(["run", *ADD, "--grid", "16", *PARAMETERS, "--param", "n=8192", "--source"]) == 0
+    title, header, *rows = capsys.readouterr().out.splitlines()
+    assert (title, header.split()[:2]) == ("Source", ["line", "warp-cycles"])
+    assert [row.split()[0] for row in rows] == ["kernels.py:11", "kernels.py:10", "kernels.py:14", "kernels.py:9"]
+    assert "long scoreboard" in rows[0]
+    assert "tl.store(out + at, tl.load(x + at" in rows[0]
+    assert sum(float(row.split()[1]) for row in rows) == pytest.approx(100, abs=0.2)
+    assert main(["run", "gemm", "m=64", "n=64", "k=64", "--arch", "t4", "--source"]) == 2
+    assert "--source: gemm m=64 n=64 k=64" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

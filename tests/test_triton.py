@@ -44,6 +44,20 @@ def test_a_product_by_tensor_maps_is_what_tritons_interpreter_says() -> None:
     assert report.record.check.passed
 
 
+def test_a_cluster_shares_what_one_cta_does() -> None:
+    maps = "a=fp16[128,128]@BM,BK b=fp16[128,128]@BN,BK c=fp16[128,128]@BM,BN"
+    text = f"{FILE}:matmul_tma grid=2,2 {maps} k=128 BM=64 BN=64 BK=64"
+    one, two = (simulate(f"{text}{more}", H100).record.kernels[0] for more in ("", " num-ctas=2"))
+    assert (two.own.grid, two.own.cluster) == ((4, 2, 1), (2, 1, 1))
+    assert two.counters["macs"] == one.counters["macs"] == 128**3
+    assert two.counters["l2_write_bytes"] == one.counters["l2_write_bytes"]
+    assert one.counters["l2_read_bytes"] < two.counters["l2_read_bytes"] < 2 * one.counters["l2_read_bytes"]
+    with pytest.raises(InputError, match="runs in clusters of CTAs, whose values are not computed"):
+        simulate(f"{text} num-ctas=2", H100, check=True)
+    with pytest.raises(InputError, match="num_ctas > 1 requires"):
+        simulate(f"{FILE}:add grid=4 x=fp32[2048] y=fp32[2048] out=fp32[2048] n=2048 BLOCK=512 num-ctas=2", A100)
+
+
 @pytest.mark.parametrize(("machine", "dtype"), [(H100, "fp8"), ("l4", "fp8_e5m2")])
 def test_a_product_of_numbers_of_8_bits_is_what_tritons_interpreter_says(machine: str, dtype: str) -> None:
     tensors = f"a={dtype}[64,128] b={dtype}[32,128] c={dtype}[64,32]"

@@ -98,6 +98,9 @@ def _parser() -> Parser:
     arguments.add_program(run)
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
+    run.add_argument(
+        "--source", action="store_true", help="print only where in its source a compiled kernel's warps wait"
+    )
     arguments.add_output(run)
     run.add_argument("--html", metavar="FILE", help="write the whole report as one HTML file")
     run.add_argument("--baseline", metavar="OLD.html", help="with --html: put an earlier page's run beside this one")
@@ -213,6 +216,8 @@ def _run(options: argparse.Namespace) -> int:
     report = Report(record)
     if options.profile:
         _print_profile(report, options.json)
+    elif options.source:
+        _print_source(report, options.json)
     else:
         arguments.show(report, options.json)
     if picture:
@@ -247,7 +252,7 @@ def _listing(options: argparse.Namespace) -> int:
     """Prints the program; InputError where something is asked for that only a run has."""
     from sim.app.run import program_listing
 
-    other = ("json", "plot", "html", "show_array", "profile", "check", "program")
+    other = ("json", "plot", "html", "show_array", "profile", "source", "check", "program")
     asked = next((name for name in other if getattr(options, name)), None)
     if asked:
         raise InputError(f"--listing prints the program and runs nothing; leave out --{asked.replace('_', '-')}")
@@ -262,7 +267,18 @@ def _autotune(options: argparse.Namespace) -> int:
     from sim.app.cli.progress import Progress
     from workloads.triton_kernels import TritonLaunch
 
-    other = ("plot", "html", "show_array", "profile", "check", "program", "num_warps", "num_stages", "num_ctas")
+    other = (
+        "plot",
+        "html",
+        "show_array",
+        "profile",
+        "source",
+        "check",
+        "program",
+        "num_warps",
+        "num_stages",
+        "num_ctas",
+    )
     asked = next((name for name in other if getattr(options, name)), None)
     if asked:
         raise InputError(f"--autotune ranks the list's configurations; leave out --{asked.replace('_', '-')}")
@@ -332,6 +348,21 @@ def _print_profile(report: Report, json: bool) -> None:
         print(as_json(report.to_dict()["profile"]))
     else:
         show([profile_section(report.record)])
+
+
+def _print_source(report: Report, json: bool) -> None:
+    from sim.app.report.gpu import source_section
+    from sim.app.report.render import show
+
+    found = report.to_dict().get("gpu", {}).get("source")
+    if not found:
+        raise InputError(
+            f"--source: {report.record.workload} is no compiled kernel whose code names lines of its source"
+        )
+    if json:
+        print(as_json(found))
+    else:
+        show([source_section(report)])
 
 
 def _show_array(options: argparse.Namespace, path: Path) -> None:

@@ -39,6 +39,9 @@ REMEDIES = {
 _LINES = 10
 """Lines of the source that a report shows."""
 
+_CODE = 60
+"""Characters of a line of the source that a table shows."""
+
 PIPE_STATES = ("math_pipe_throttle", "gmma")
 """States in which a warp waits for a pipe."""
 
@@ -106,17 +109,38 @@ def _occupancy(report: Report) -> Section:
 
 
 def _source(report: Report) -> Section:
-    """Where in the source of a compiled kernel the time of its warps went; without rows for others."""
+    """The lines of a compiled kernel's source that take most; without rows for others."""
+    return source_section(report, _LINES)
+
+
+def source_section(report: Report, most: int | None = None) -> Section:
+    """Where in the source of a compiled kernel the time of its warps went, the lines that take most first: in which two
+    states they waited longest. most: lines, the rest together in one; None for all of them, with their code where the
+    file is at hand."""
     kernel = max(report.record.kernels, key=lambda k: k.time_ps)
     lines: Sequence[SourceLine] = kernel.own.source
-    every = sum(sum(line.cycles.values()) for line in lines)
+    every = max(1, sum(sum(line.cycles.values()) for line in lines))
     rows = []
-    for line in lines[:_LINES]:
-        cycles = sum(line.cycles.values())
-        reason = max(line.cycles, key=lambda name: line.cycles[name])
-        share = f"{percent(cycles / max(every, 1))} of warp-cycles, most {words(reason)}"
-        rows.append((f"{Path(line.file).name}:{line.line}", f"{share}; {line.instructions:,} instructions"))
-    return Section("Source", tuple(rows))
+    for line in lines[:most]:
+        first, second = [*sorted(line.cycles.items(), key=lambda one: -one[1]), ("", 0)][:2]
+        states = [f"{words(state)} {percent(spent / every)}" if spent else "" for state, spent in (first, second)]
+        place = f"{Path(line.file).name}:{line.line}"
+        share = percent(sum(line.cycles.values()) / every)
+        rows.append((place, share, *states, f"{line.instructions:,}", *([_code(line)] if most is None else [])))
+    if rest := lines[len(rows) :]:
+        share = percent(sum(sum(line.cycles.values()) for line in rest) / every)
+        rows.append((f"{len(rest)} others", share, "", "", f"{sum(line.instructions for line in rest):,}"))
+    header = ("line", "warp-cycles", "most in", "then in", "instructions", *(["code"] if most is None else []))
+    return Section("Source", tuple(rows), header)
+
+
+def _code(line: SourceLine) -> str:
+    """A line of the source as it stands in the file now; nothing where that is not at hand."""
+    try:
+        lines = Path(line.file).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[line.line - 1].strip()[:_CODE] if 0 < line.line <= len(lines) else ""
 
 
 SECTIONS = (_occupancy, _source)
