@@ -215,7 +215,8 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         latency=ps_to_ticks(dram.latency_ps, clock_hz),
         rcd=ps_to_ticks(dram.t_rcd_ps, clock_hz),
         rp=ps_to_ticks(dram.t_rp_ps, clock_hz),
-        ras=ps_to_ticks(dram.t_ras_ps, clock_hz),
+        # A bank that may not open another row before tRC gains nothing by closing its row any earlier than that takes.
+        ras=ps_to_ticks(max(dram.t_ras_ps, dram.t_rc_ps - dram.t_rp_ps), clock_hz),
         rc=ps_to_ticks(dram.t_rc_ps, clock_hz),
         activate_gap=-(-ps_to_ticks(dram.t_faw_ps, clock_hz) // 4),
         wtr=ps_to_ticks(dram.t_wtr_ps, clock_hz),

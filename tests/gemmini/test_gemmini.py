@@ -131,3 +131,20 @@ def test_a_network_runs_layer_by_layer(tmp_path: Path) -> None:
     file.write_text("Layer,M,N,K,\na,32,32,32,\nb,16,64,32,\n", encoding="utf-8")
     report = simulate(f"network file={file}", "gemmini").to_dict()
     assert [layer["name"] for layer in report["layers"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("t_ras", ["8250 ps", "20 ns"])
+def test_a_row_closes_no_earlier_than_its_bank_can_use(t_ras: str) -> None:
+    """With tRC as it is, a shorter tRAS lets no other row open sooner, so that rows stay open for requests to come."""
+    workload, schedule = "gemm m=135 n=17 k=122", "ws m=135 n=17 k=122 order=mnk"
+    assert cycles(workload, schedule, f"dram.t_ras={t_ras}") == cycles(workload, schedule)
+
+
+def test_orders_that_differ_in_loops_that_run_once_are_one_mapping() -> None:
+    spec = load_arch("gemmini", ("accumulator.size=256 KiB",))
+    op = parse("conv2d n=1 c=16 h=20 w=20 k=140 r=1 s=1 stride=2 pad=0 out=int8").with_defaults("int8")
+    found = [mapping for mapping, _ in conv.candidates(op, spec, "auto")]  # type: ignore[arg-type]
+    whole = conv.extents(op)  # type: ignore[arg-type]
+    loops = [(m.tile, tuple(name for name in m.order if m.sizes[name] < whole[name])) for m in found]
+    assert len(set(loops)) == len(loops) == 8
+    assert len({m.tile for m in found}) < 8

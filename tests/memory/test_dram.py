@@ -64,13 +64,16 @@ def test_closed_and_open_row() -> None:
     assert (memory.count("DRAM_ROW_MISSES"), memory.count("DRAM_ROW_HITS")) == (1, 1)
 
 
-def test_row_closes_after_tras_without_requests() -> None:
-    memory = Memory()
+@pytest.mark.parametrize(("t_rc_ps", "closes"), [(48_000, 33), (40_000, 33), (60_000, 45)])
+def test_row_closes_after_tras_without_requests(t_rc_ps: int, closes: int) -> None:
+    """Or when its bank has just time to be ready for another row (tRC less tRP), if that is later."""
+    memory = Memory(t_rc_ps=t_rc_ps)
     memory.read(0, memory.unit(3))
-    assert memory.read(33, memory.unit(3)) == 133
-    memory = Memory()
+    assert memory.read(closes, memory.unit(3)) == closes + 100
+    memory = Memory(t_rc_ps=t_rc_ps)
     memory.read(0, memory.unit(3))
-    assert memory.read(33 + TICK_NS, memory.unit(3)) == 50 + 14 + 100  # opened again, tRC after the first
+    again = max(t_rc_ps / 1000, closes + 15)  # tRC after the first activate, tRP after the precharge
+    assert memory.read(closes + TICK_NS, memory.unit(3)) == pytest.approx(again + 14 + 100, abs=0.1)
 
 
 def test_bus_moves_one_burst_after_the_other() -> None:

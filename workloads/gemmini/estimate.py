@@ -71,7 +71,8 @@ def work(spec: GemminiSpec, program: Program, out_bytes: int) -> Work:
 
 
 def estimate(spec: GemminiSpec, program: Program, out_bytes: int) -> int:
-    """Cycles: of each tile the longer of its products and its transfers, and of the first tile its loads."""
+    """Cycles: of each tile the longer of its products and its transfers, of the first tile its loads, and of the last
+    one its stores."""
     done = work(spec, program, out_bytes)
     pairs = max(1, spec.reservation.executes // 2)
     least = -(-(spec.array.latency_cycles + spec.array.least_rows) // pairs)
@@ -81,4 +82,4 @@ def estimate(spec: GemminiSpec, program: Program, out_bytes: int) -> int:
     loads = np.maximum((done.image + done.weights) / bus, rows)
     stores = done.results / spec.array.size * 4
     tiles = np.maximum(products, loads + stores)
-    return int(tiles.sum() + loads[0] + spec.core.tile_cycles)
+    return int(tiles.sum() + loads[0] + stores[-1] + spec.core.tile_cycles)

@@ -160,7 +160,9 @@ def searched(spec: GemminiSpec, whole: Sizes, steps: Sizes, orders: tuple[str, .
     for values in itertools.product(*choices):
         tile = dict(zip(whole, values, strict=True))
         if all(need <= has for need, has in zip(rows(tile), limits, strict=True)):
-            yield from (mapped("ws", tile, order) for order in orders)
+            # Loops that run once stand anywhere: orders that differ in them alone are one mapping.
+            loops = {tuple(n for n in order if tile[n] < whole[n]): order for order in reversed(orders)}
+            yield from (mapped("ws", tile, order) for order in orders if order in loops.values())
 
 
 def best(found: list[tuple[Mapped, int]], most: int) -> list[tuple[Mapped, int]]:
