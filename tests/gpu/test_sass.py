@@ -270,6 +270,22 @@ def test_a_barrier_that_a_warp_never_reaches_is_a_deadlock_that_names_it() -> No
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("stall", [5, 8, 11])
+def test_a_loop_whose_condition_nothing_changes_never_ends(stall: int) -> None:
+    # The register counts modulo four: the warp leaves its state and comes back to it.
+    step = ("IADD3 R0, R0, 0x1, RZ; stall=4", "LOP3.LUT R0, R0, 0x3, RZ, 0xc0, !PT; stall=4")
+    with pytest.raises(
+        DeadlockError, match=r"never ends: CTA \(0, 0, 0\), warp 0 is in a loop, /\*00[123]0\*/ \(own.py"
+    ):
+        launch(written("MOV R0, RZ", ".L_x_0", *step, f"BRA `(.L_x_0); stall={stall}"))
+
+
+def test_a_long_loop_that_counts_ends() -> None:
+    counts = ("IADD3 R1, R1, 0x1, RZ; stall=4", "ISETP.LT.AND P0, PT, R1, 0x4000, PT; stall=13")
+    run = launch(written("MOV R1, RZ", ".L_x_0", *counts, "@P0 BRA `(.L_x_0); stall=5"))
+    assert held(run, 1)[0] == 0x4000
+
+
 def test_addresses_that_come_from_an_array_whose_content_is_given() -> None:
     compiled = read_compiled(str(FOLDER / "gather.sm80.sass"))
     arrays = (GlobalTensor("x", (8192,), "fp32", (1,)), GlobalTensor("index", (128,), "int32", (1,)),

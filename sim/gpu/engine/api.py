@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,9 @@ FIGURES = ("clock.boost", "launch.drain", "launch.kernel", "launch.setup", "sm.i
 
 _LOG_ROWS = 1 << 16
 _WHOLE_KERNEL_TICKS = 1 << 40
+_LOOK_TICKS, _SHORT_LOOK_TICKS = 16384 * TICKS_PER_CYCLE, 37 * TICKS_PER_CYCLE
+"""Steps of a kernel that is watched: more than a window of the regulator; and, of every eighth step, a multiple that
+falls on any place of a loop, however long the loop is."""
 _CODE_SLOTS = 64  # places for machine code below the tensors
 
 
@@ -191,9 +195,11 @@ class Launch:
         )
         self.p = parameters(spec, launch)
         self._loop: Callable[..., int] = native.advance
+        self._watch: Callable[[Any, Any], None] | None = None
+        self._reached = self._looks = 0
         if isinstance(kernel, OwnLoopKernel):
             kernel.parameters(self.p)
-            self._loop = kernel.loop
+            self._loop, self._watch = kernel.loop, kernel.watch()
             self.program = kernel.tables(self.p, addresses, spec)
         else:
             self.program = _lowered(kernel, addresses, spec)
@@ -225,6 +231,22 @@ class Launch:
         return self._advance(until)
 
     def _advance(self, until: int) -> int:
+        """As `advance`; a kernel that is watched in steps of changing length, so that what never ends is noticed."""
+        if self._watch is None:
+            return self._to(until)
+        tick = 0
+        while True:
+            self._looks += 1
+            short = self._looks % 8 == 0
+            step = self._looks // 8 % 61 * _SHORT_LOOK_TICKS if short else _LOOK_TICKS
+            self._reached = min(until, max(self._reached, tick) + step)
+            tick = self._to(self._reached)
+            if tick >= 0 and short:
+                self._watch(self.program, self.state)
+            if tick < 0 or self._reached >= until:
+                return tick
+
+    def _to(self, until: int) -> int:
         arguments = (self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
         records = self.state.log is not None
         if (self._loop, records) not in _ADVANCE:

@@ -76,6 +76,10 @@ class OwnLoopKernel(Kernel):
         """Why the loop has returned STOPPED."""
 
     @abstractmethod
+    def watch(self) -> Callable[[Any, Any], None]:
+        """What is called with tables and state from time to time; raises where the kernel can never end."""
+
+    @abstractmethod
     def waiting(self, tables: Any, state: Any) -> str:
         """Which warps wait for what will never come, where no event is left."""
 

@@ -23,6 +23,7 @@ from sim.gpu.language import GlobalTensor, Program, Role, SharedTile
 from sim.gpu.sass.cubin import HOPPER, RESERVED_BYTES, CompiledKernel
 from sim.gpu.sass.forms import CLUSTER
 from sim.gpu.sass.listing import listing
+from sim.gpu.sass.livelock import Watch
 from sim.gpu.sass.loop import advance
 from sim.gpu.sass.lower import lower
 from sim.gpu.sass.opcodes import opcode_of
@@ -292,6 +293,10 @@ class SassKernel(OwnLoopKernel):
             else:
                 distances.append((address - end, f"lies {address - begin} bytes into array {name} of {size} bytes"))
         return min(distances)[1] if distances else "lies in no array, of which the kernel has none"
+
+    def watch(self) -> Watch:
+        """Notices loops that never end."""
+        return Watch(self)
 
     def waiting(self, tables: SassProgram, state: Any) -> str:
         """The barriers at which warps of the first CTA that has not ended wait, with the lines behind them."""
