@@ -18,7 +18,7 @@ KINDS = ("contraction", "normalisation", "elementwise", "copy", "communication")
 to and from the host; between devices."""
 
 _KIND_OF_WORD = {
-    **dict.fromkeys(("gemm", "conv2d", "attention", "matvec", "moe"), "contraction"),
+    **dict.fromkeys(("gemm", "conv2d", "attention", "attention_backward", "matvec", "moe"), "contraction"),
     **dict.fromkeys(("softmax", "softmax_backward", "sum", "rmsnorm"), "normalisation"),
     **dict.fromkeys(("layernorm", "layernorm_backward"), "normalisation"),
     **dict.fromkeys(("pointwise", "transpose", "gather", "kv_write"), "elementwise"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from arch.errors import InputError
 from arch.near import hint
 from workloads.ops.attention import Attention
+from workloads.ops.attention_backward import AttentionBackward
 from workloads.ops.base import DATA_KINDS, MAX_EXTENT, REGISTRY, Array, Operand, Operator, random_array
 from workloads.ops.collectives import AllGather, AllReduceGpus, AllToAll, Collective, ReduceScatter
 from workloads.ops.contractions import Conv2d, Matvec
@@ -23,9 +24,10 @@ from workloads.ops.rowwise import LayerNorm, LayerNormBackward, RmsNorm, RowOper
 
 __all__ = [
     "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllGather", "AllReduce", "AllReduceGpus", "AllToAll",
-    "Array", "Attention", "Collective", "Conv2d", "CopyH2D", "Gather", "Gemm", "Inference", "KvWrite", "LayerNorm",
-    "LayerNormBackward", "Matvec", "Moe", "NetworkFile", "NetworkLayer", "Operand", "Operator", "Pointwise",
-    "ReduceScatter", "RmsNorm", "RowOperator", "Softmax", "SoftmaxBackward", "Sum", "Transpose",
+    "Array", "Attention", "AttentionBackward", "Collective", "Conv2d", "CopyH2D", "Gather", "Gemm", "Inference",
+    "KvWrite", "LayerNorm", "LayerNormBackward", "Matvec", "Moe", "NetworkFile", "NetworkLayer", "Operand",
+    "Operator", "Pointwise", "ReduceScatter", "RmsNorm", "RowOperator", "Softmax", "SoftmaxBackward", "Sum",
+    "Transpose",
     "operator_class", "operator_words", "random_array", "shipped_networks", "short_words",
 ]  # fmt: skip
 

@@ -144,6 +144,16 @@ def moe(draw: Draw) -> tuple[str, str]:
     )
 
 
+def attention_backward(draw: Draw) -> tuple[str, str]:
+    keys = draw(st.integers(1, 200))
+    queries, kv_heads = draw(st.integers(1, keys)), draw(st.integers(1, 2))
+    return draw(st.sampled_from([A100, H100])), (
+        f"attention_backward batch=1 heads=2 kv_heads={kv_heads} seq_q={queries} seq_k={keys} "
+        f"head_dim={draw(st.sampled_from([64, 128, 256]))} causal={draw(st.sampled_from('01'))} "
+        f"deterministic={draw(st.sampled_from('01'))} dtype={draw(st.sampled_from(['fp16', 'bf16']))}"
+    )
+
+
 def lookup(draw: Draw, op: str) -> tuple[str, str]:
     machine = draw(st.sampled_from([A100, H100, V100, T4]))
     if op == "gather":
@@ -170,6 +180,8 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
         return conv2d(draw, kind)
     if op == "moe":
         return moe(draw)
+    if op == "attention_backward":
+        return attention_backward(draw)
     if op in ("gather", "kv_write"):
         return lookup(draw, op)
     return pointwise(draw) if op == "pointwise" else rowwise(draw, op, kind)

@@ -127,7 +127,7 @@ class Blocked:
         swizzle = 128 if columns * DTYPE_BYTES[dtype] % 128 == 0 or columns % BLOCK_COLUMNS == 0 else 64
         self.tile: SharedTile = k.shared(name, (rows * self.blocks, columns), dtype, stages, swizzle_bytes=swizzle)
 
-    def view(self, row: IntLike, rows: int, column: int, columns: int, stage: IntLike = 0) -> View:
+    def view(self, row: IntLike, rows: int, column: IntLike, columns: int, stage: IntLike = 0) -> View:
         """A box that lies in one block of columns."""
         first = column // self.columns * self.rows
         return self.tile[stage, row + first : rows, column % self.columns : columns]  # type: ignore[misc]
