@@ -391,6 +391,8 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
         "flash3-varlen",
         "decode",
     ]
+    few = [choose(attention(1, 64, head_dim=d, page=64), machines["h100-sxm"]).config for d in (64, 128)]
+    assert [str(config).split()[1] for config in few] == ["64x192", "128x128"]
     with pytest.raises(InputError, match=r"keys that lie together; nearest: flash3-varlen"):
         choose(paged, machines["h100-sxm"], "flash3")
     with pytest.raises(InputError, match=r"no wgmma for fp16; its nearest schedule is flash2"):
