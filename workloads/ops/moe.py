@@ -38,7 +38,7 @@ class Moe(Operator):
     ep: int = extent(1, help="devices that share the experts")
     distribution: str = dataclasses.field(
         default="uniform",
-        metadata={"kind": "words", "help": "uniform, balanced, power_law_A, or tokens of each expert with commas"},
+        metadata={"kind": "words", "help": routing.WAYS},
     )
     seed: int = count(0, help="of a random distribution")
     gate: str = choice("1", ("1", "0"), help="1: gated SiLU; 0: squared ReLU")
@@ -46,8 +46,9 @@ class Moe(Operator):
     dtype: str | None = number_format("of x, the weights and y; default: the machine's")
 
     def __post_init__(self) -> None:
-        """Checks that devices share evenly, and the distribution."""
+        """Checks that devices share evenly, and the distribution; one from a file is read."""
         super().__post_init__()
+        object.__setattr__(self, "distribution", routing.read(self.distribution, self.word))
         for key, whole, parts in (("inter", self.inter, "tp"), ("experts", self.experts, "ep")):
             if whole % getattr(self, parts):
                 raise InputError(f"moe {parts}={getattr(self, parts)}: must divide {key}={whole}")

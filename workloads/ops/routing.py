@@ -1,9 +1,12 @@
-"""Which experts the tokens of a layer choose: in equal turns, at random, by a power law, or as counted."""
+"""Which experts the tokens of a layer choose: in equal turns, at random, by a power law, or as counted.
+
+Rows of the groups of a grouped product are the same with one choice a row."""
 
 from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,8 @@ from arch.near import hint
 POWER_LAW = re.compile(r"power_law_(\d+(?:\.\d+)?)")
 WORDS = ("uniform", "balanced", "power_law_1.2")
 """Distributions by name; the exponent of a power law is its own."""
+WAYS = "uniform, balanced, power_law_A, counts with commas, or file:PATH that holds them"
+FILE = "file:"
 DRAWS = 31
 """Draws of a power law, of which the typical one is taken."""
 GRANULE = 16
@@ -24,23 +29,44 @@ SMALLEST, FEWEST, MOST = 1.0, 0.01, 2.0
 Ids = NDArray[np.int64]
 
 
-def check(distribution: str, tokens: int, experts: int, topk: int) -> None:
-    """InputError for a distribution that is none, or that tokens, experts and choices do not allow."""
+def read(distribution: str, word: str) -> str:
+    """A distribution as it is, or the counts of one that a file holds, with blanks, lines or commas between."""
+    if not distribution.startswith(FILE):
+        return distribution
+    path = distribution.removeprefix(FILE)
+    try:
+        counts = Path(path).read_text(encoding="utf-8").replace(",", " ").split()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InputError(f"{word} distribution={distribution}: cannot be read: {reason}") from None
+    wrong = next((count for count in counts if not count.isdecimal()), None)
+    if wrong is not None or not counts:
+        raise InputError(f"{word} distribution={distribution}: {wrong or 'nothing'!r} is no count, such as 5,0,3,8")
+    return ",".join(counts)
+
+
+def check(
+    distribution: str, tokens: int, experts: int, topk: int, word: str = "moe", rows: str = "tokens",
+    groups: str = "experts",
+) -> None:  # fmt: skip
+    """InputError for a distribution that is none, or that tokens, experts and choices do not allow. word, rows, groups:
+    the operator and its keys."""
     if _counted(distribution) is not None:
         counts = _counts_of(distribution)
         if len(counts) != experts:
-            raise InputError(f"moe distribution: {len(counts)} counts; one for each of experts={experts} is needed")
+            raise InputError(f"{word} distribution: {len(counts)} counts; one for each of {groups}={experts} is needed")
         if sum(counts) != tokens * topk or max(counts) > tokens:
+            needed = f"{rows} x topk = {tokens * topk}" if topk > 1 else f"{rows} = {tokens}"
             raise InputError(
-                f"moe distribution: counts add up to {sum(counts)}, the largest is {max(counts)}; they must add up to "
-                f"tokens x topk = {tokens * topk}, each at most tokens={tokens}"
+                f"{word} distribution: counts add up to {sum(counts)}, the largest is {max(counts)}; they must add up "
+                f"to {needed}, each at most {rows}={tokens}"
             )
         return
     match = POWER_LAW.fullmatch(distribution)
     if distribution not in WORDS and (match is None or float(match[1]) in (0.0, 1.0)):
         raise InputError(
-            f"moe distribution={distribution}: uniform, balanced, power_law_A with an exponent such as 1.2, or tokens "
-            f"of each expert with commas between{hint(distribution, WORDS)}"
+            f"{word} distribution={distribution}: uniform, balanced, power_law_A with an exponent such as 1.2, counts "
+            f"of each of {groups} with commas between, or {FILE}PATH{hint(distribution, WORDS)}"
         )
 
 

@@ -18,7 +18,7 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.pipes import BACKLOG
 from workloads.gpu.conv.winograd import Geometry
 from workloads.gpu.select import choose
-from workloads.ops import FUNCTIONS, Attention, Conv2d, Gather, Gemm, KvWrite, Moe, Operator
+from workloads.ops import FUNCTIONS, Attention, Conv2d, Gather, Gemm, GroupedGemm, KvWrite, Moe, Operator
 from workloads.parse import parse
 from workloads.registry import operators, schedules
 
@@ -154,6 +154,15 @@ def attention_backward(draw: Draw) -> tuple[str, str]:
     )
 
 
+def grouped_gemm(draw: Draw) -> tuple[str, str]:
+    distribution = draw(st.sampled_from(["uniform", "balanced", "power_law_1.2"]))
+    return draw(st.sampled_from([A100, H100])), (
+        f"grouped_gemm m={draw(st.integers(2, 90))} n={8 * draw(st.integers(1, 20))} k={8 * draw(st.integers(1, 20))} "
+        f"groups={draw(st.integers(1, 5))} align={16 * draw(st.integers(1, 4))} distribution={distribution} "
+        f"dtype={draw(st.sampled_from(['fp16', 'bf16']))}"
+    )
+
+
 def lookup(draw: Draw, op: str) -> tuple[str, str]:
     machine = draw(st.sampled_from([A100, H100, V100, T4]))
     if op == "gather":
@@ -178,10 +187,9 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
         return attention(draw, kind)
     if op == "conv2d":
         return conv2d(draw, kind)
-    if op == "moe":
-        return moe(draw)
-    if op == "attention_backward":
-        return attention_backward(draw)
+    makers = {"moe": moe, "grouped_gemm": grouped_gemm, "attention_backward": attention_backward}
+    if op in makers:
+        return makers[op](draw)
     if op in ("gather", "kv_write"):
         return lookup(draw, op)
     return pointwise(draw) if op == "pointwise" else rowwise(draw, op, kind)
@@ -189,7 +197,7 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
 
 def reads_everything(op: Operator) -> bool:
     """Whether no mask, no stride and no choice of experts spares a part of the operands."""
-    if isinstance(op, Moe | Gather | KvWrite):
+    if isinstance(op, Moe | GroupedGemm | Gather | KvWrite):
         return False
     if isinstance(op, Conv2d):
         return op.stride == 1

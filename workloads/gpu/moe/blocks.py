@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,24 @@ SPARSE = 4
 """Experts a choice from which on choices are not sorted (vllm/model_executor/layers/fused_moe/fused_moe.py)."""
 
 
+class Routed(Protocol):
+    """What blocks are made of: tokens (rows), choices of each, elements of a token."""
+
+    @property
+    def tokens(self) -> int: ...  # noqa: D102
+    @property
+    def topk(self) -> int: ...  # noqa: D102
+    @property
+    def hidden(self) -> int: ...  # noqa: D102
+
+
 @dataclass(frozen=True)
 class Blocks:
     """size: rows of a block. experts: of each block, -1 on another device. flat: rows, (blocks, size), -1 where
     padded. launched: blocks of the grid, whose number a launch does not know. filtered: whether the grid has none for
     experts on other devices. sorted: whether choices are sorted."""
 
-    op: Moe
+    op: Routed
     size: int
     experts: Numbers
     flat: Numbers

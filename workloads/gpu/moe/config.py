@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import csv
 import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from arch.errors import InputError
-from workloads.ops import Moe
+from workloads.ops import GroupedGemm, Moe
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,19 @@ class EarlierMoeConfig(MoeConfig):
     filters: ClassVar[bool] = True
 
 
+@dataclass(frozen=True)
+class GroupedConfig(MoeConfig):
+    """Of a grouped product by the same kernel."""
+
+    schedule: ClassVar[str] = "grouped"
+
+
 TUNED_CSV = Path(__file__).with_name("tuned.csv")
 """Tables of vLLM 0.24.0 for 16-bit weights on the machines of which it has some, with the release, 0.14.0 or 0.24.0,
 that first has them (wheels on PyPI, vllm/model_executor/layers/fused_moe/configs, Apache-2.0)."""
 
 KINDS: tuple[type[MoeConfig], ...] = (MoeConfig, EarlierMoeConfig)
+C = TypeVar("C", bound=MoeConfig)
 
 Tiles = Mapping[int, tuple[int, ...]]
 
@@ -81,16 +90,28 @@ def default_config(op: Moe, machine: str) -> MoeConfig:
     """What vLLM takes since 0.17; by rules (pull request 34846) larger tiles for more tokens."""
     if tile := _tuned_tile(op, machine):
         return MoeConfig(*tile)
-    m = op.tokens
+    return MoeConfig(*_by_rules(op.tokens, op.local_experts))
+
+
+def _by_rules(m: int, experts: int) -> tuple[int, ...]:
+    """Fields of the configuration of a layer that nobody has tuned. m: tokens."""
     block_m = next((rows for rows, most in ((16, 32), (32, 96), (64, 512)) if m <= most), 128)
-    return MoeConfig(
+    return (
         block_m,
         64 if m <= 64 else 128,
         128 if m <= 64 else 64,
         4 if m <= 128 else 8,
         4 if m <= 32 else 3,
-        16 if m // op.local_experts > 128 else 1,
+        16 if m // experts > 128 else 1,
     )
+
+
+def grouped_config(op: GroupedGemm, schedule: str) -> GroupedConfig:
+    """By the rules for as many tokens, in blocks that `align` allows; or as it is asked for."""
+    if schedule not in ("auto", GroupedConfig.schedule):
+        return parse(schedule, (GroupedConfig,))
+    block_m, *rest = _by_rules(op.m, op.groups)
+    return GroupedConfig(max(16, math.gcd(block_m, op.align)), *rest)
 
 
 def earlier_config(op: Moe, machine: str) -> EarlierMoeConfig:
@@ -102,13 +123,13 @@ def earlier_config(op: Moe, machine: str) -> EarlierMoeConfig:
     return EarlierMoeConfig(64, 64, 32, group=8)
 
 
-def parse(schedule: str) -> MoeConfig:
-    """A configuration as it prints; InputError where it is none."""
-    kinds = {kind.schedule: kind for kind in KINDS}
+def parse(schedule: str, among: tuple[type[C], ...]) -> C:
+    """A configuration as it prints; InputError where it is none of these."""
+    kinds = {kind.schedule: kind for kind in among}
     match = re.fullmatch(r"(\S+) (\d+)x(\d+)x(\d+) warps (\d+) stages (\d+) group (\d+)", schedule)
     if match is None or match[1] not in kinds:
         raise InputError(
             f"schedule={schedule}: one of auto, {', '.join(kinds)}, or a whole configuration such as "
-            f"{MoeConfig(64, 128, 64)}"
+            f"{among[0](64, 128, 64)}"
         )
     return kinds[match[1]](*map(int, match.groups()[1:]))

@@ -18,7 +18,7 @@ from workloads.gpu.gemm.estimate import figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.moe import group_product, steps, warp_product
 from workloads.gpu.moe.blocks import Blocks, Numbers
-from workloads.gpu.moe.config import EarlierMoeConfig, MoeConfig, default_config, earlier_config, parse
+from workloads.gpu.moe.config import KINDS, EarlierMoeConfig, MoeConfig, default_config, earlier_config, parse
 from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens, in_a_row
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
@@ -45,7 +45,7 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
         case EarlierMoeConfig.schedule:
             config = earlier_config(op, spec.name)
         case _:
-            config = parse(schedule)
+            config = parse(schedule, KINDS)
     return Choice(config, [(config, estimate_ps(op, spec))])
 
 
@@ -82,19 +82,19 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     kernels: list[Kernel] = []
     if op.router == "1":
         kernels.append(steps.choose_experts(op, spec, inputs["logits"], ids, weights))
-    kernels += steps.sort_rows(b, spec, ids, found)
+    kernels += steps.sort_rows(op, b, spec, ids, found)
     if op.ep > 1 and not config.filters:
         kernels.append(steps.number_locally(b, found))
     for part in parts(b, config, op.first_columns, op.hidden):
         up = GroupedProduct("up", b, found, x, inputs["w1"], first, part, tokens)
-        kernels.append(_product(up, spec, config))
-    kernels.append(steps.activate(b, spec, first, inner, 16))
+        kernels.append(product(up, spec, config))
+    kernels.append(steps.activate(op, b, spec, first, inner, 16))
     if len(b.taken) < b.count:
         kernels.append(steps.fill("clear", steps.by_rows(second), b.places, 0))
     for part in parts(b, config, op.hidden, op.local_inter):
         down = GroupedProduct("down", b, found, inner, inputs["w2"], second, part, weights=weights)
-        kernels.append(_product(down, spec, config))
-    kernels.append(steps.add_up(b, spec, second, weights, y, 8))
+        kernels.append(product(down, spec, config))
+    kernels.append(steps.add_up(op, b, spec, second, weights, y, 8))
     given = [x, *(tensor for name, tensor in inputs.items() if name != "x")]
     made = [tensor for tensor in (ids, weights) if tensor.role == "scratch"]
     aliases = (in_a_row(ids), *(steps.by_rows(tensor) for tensor in (first, inner, second)))
@@ -104,7 +104,7 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     return Program(str(op), tensors, tuple(kernels), str(config), settings)
 
 
-def _product(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
+def product(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
     """The kernel of a product: Triton multiplies by wgmma where its tile allows it."""
     if group_product.takes(g, spec, config):
         return group_product.kernel(g, spec, config)

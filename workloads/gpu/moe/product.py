@@ -30,12 +30,17 @@ DEPENDENT_CYCLES = 4
 
 @dataclass(frozen=True)
 class Sorted:
-    """What the sorting leaves. rows, experts: numbers of rows (None where nothing was sorted), and of experts, in the
-    order of blocks. padded: rows with their padding."""
+    """What the sorting leaves. rows: their numbers in the order of blocks, None where nothing was sorted. experts: of
+    the blocks, or of each row with a block a row of the tensor. padded: rows with their padding, None where the launch
+    knows them."""
 
     rows: GlobalTensor | None
     experts: GlobalTensor
-    padded: GlobalTensor
+    padded: GlobalTensor | None
+
+    def expert_of(self, m: Expr) -> View:
+        """The number that a block's kernel reads."""
+        return self.experts[0:1, m:1] if self.experts.shape[0] == 1 else self.experts[m:1, 0:1]  # type: ignore[misc]
 
     @classmethod
     def of(cls, blocks: Blocks, ids: GlobalTensor) -> Sorted:
@@ -158,7 +163,7 @@ class Tile:
         if g.sorted.rows is not None:
             box = g.sorted.rows[0:1, m * b.size : b.size]  # type: ignore[misc]
             r.ldg(row_numbers.whole, box, ceil_div(b.size, WARP_SIZE), into="rows", vector_bytes=4)
-        r.ldg(expert.whole, g.sorted.experts[0:1, m:1], 1, into="expert", vector_bytes=4)  # type: ignore[misc]
+        r.ldg(expert.whole, g.sorted.expert_of(m), 1, into="expert", vector_bytes=4)
         overhead.EXPERTS_ROUTE.write(r)
         r.run("iadd", 2, dtype="int32", after=("rows", "expert") if g.sorted.rows is not None else ("expert",))
         even: Expr = Const(1)
@@ -219,9 +224,11 @@ def write_tile(
     """What a CTA does with its tile: nothing beyond the last block, zeros for experts of other devices."""
     picked = g.part.picked
     padded = RegisterTile("padded", (1, 1), "int32")
-    r.ldg(padded.whole, g.sorted.padded[0:1, 0:1], 1, into="padded", vector_bytes=4)  # type: ignore[misc]
+    if g.sorted.padded is not None:
+        r.ldg(padded.whole, g.sorted.padded[0:1, 0:1], 1, into="padded", vector_bytes=4)  # type: ignore[misc]
     _scalar(r, overhead.EXPERTS_PLACE, overhead.EXPERTS_PLACE_CYCLES)
-    r.run("iadd", 1, dtype="int32", after=("padded",))
+    if g.sorted.padded is not None:
+        r.run("iadd", 1, dtype="int32", after=("padded",))
     guard = nullcontext() if len(picked) == g.part.launched else r.when(m < len(picked))
     with guard:
         tile = Tile.read(r, g, m, n)

@@ -77,10 +77,10 @@ def choose_experts(op: Moe, spec: GpuSpec, logits: GlobalTensor, ids: GlobalTens
     return replace(k.build(), stands_for=sampled)
 
 
-def sort_rows(b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> tuple[Kernel, ...]:
+def sort_rows(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> tuple[Kernel, ...]:
     """Counts the choices of each expert in one CTA, which adds up whole blocks; then many place each row. Where
     choices are not sorted, a fill of the number of rows."""
-    op = b.op
+    assert found.padded is not None
     if found.rows is None:
         return (fill("fill", found.padded, np.zeros(1, dtype=np.int64), b.count * b.size),)
     flat = op.tokens * op.topk
@@ -176,9 +176,9 @@ def fill(name: str, tensor: GlobalTensor, rows: Numbers, value: float) -> Kernel
     return replace(k.build(), stands_for=sampled)
 
 
-def activate(b: Blocks, spec: GpuSpec, first: GlobalTensor, inner: GlobalTensor, vector: int) -> Kernel:
+def activate(op: Moe, b: Blocks, spec: GpuSpec, first: GlobalTensor, inner: GlobalTensor, vector: int) -> Kernel:
     """f of the first product, a CTA a row. vector: bytes a thread reads at once."""
-    op, dtype = b.op, first.dtype
+    dtype = first.dtype
     columns, halves = op.local_inter, op.first_columns // op.local_inter
     vector = math.gcd(vector, columns * DTYPE_BYTES[dtype])
     span = WARP_SIZE * vector // DTYPE_BYTES[dtype]
@@ -212,11 +212,11 @@ def activate(b: Blocks, spec: GpuSpec, first: GlobalTensor, inner: GlobalTensor,
 
 
 def add_up(
-    b: Blocks, spec: GpuSpec, second: GlobalTensor, weights: GlobalTensor, y: GlobalTensor, vector: int
+    op: Moe, b: Blocks, spec: GpuSpec, second: GlobalTensor, weights: GlobalTensor, y: GlobalTensor, vector: int
 ) -> Kernel:
     """The sum over a token's choices, a CTA a token. The weights, by which the second product has multiplied, count
     here for the numbers."""
-    op, dtype = b.op, y.dtype
+    dtype = y.dtype
     vector = math.gcd(vector, op.hidden * DTYPE_BYTES[dtype])
     span = WARP_SIZE * vector // DTYPE_BYTES[dtype]
     warps = min(MAX_WARPS, ceil_div(op.hidden, span))
