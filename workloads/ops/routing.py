@@ -114,19 +114,40 @@ def _power_law(rng: np.random.Generator, alpha: float, tokens: int, experts: int
     power = 1 - alpha
     drawn = ((high**power - low**power) * rng.random(experts) + low**power) ** (1 / power)
     counts = np.rint(drawn / drawn.sum() * tokens * topk).astype(np.int64).clip(max=tokens)
-    _settle(counts, tokens, tokens * topk)
     by_device = counts.reshape(ep, experts // ep)
+    _settle(by_device, tokens, tokens * topk)
     busiest = int(by_device.sum(axis=1).argmax())
     by_device[[0, busiest]] = by_device[[busiest, 0]]
     return by_device.reshape(-1)
 
 
-def _settle(counts: Ids, most: int, total: int) -> None:
-    """Changes counts by one, the smallest first, until they add up to `total`; none grows beyond `most`."""
-    order = np.argsort(counts, kind="stable")
-    while (left := total - int(counts.sum())) != 0:
-        able = order[counts[order] < most] if left > 0 else order[counts[order] > 0]
-        counts[able[: abs(left)]] += 1 if left > 0 else -1
+def _settle(by_device: Ids, most: int, total: int) -> None:
+    """Changes counts (devices, experts) by one until they add up to `total`: devices in turns, on each its smallest
+    count grows, or its largest one shrinks; none beyond `most` or below 0."""
+    left = total - int(by_device.sum())
+    if left < 0:
+        by_device[:] = most - by_device
+        _settle(by_device, most, by_device.size * most - total)
+        by_device[:] = most - by_device
+        return
+    while left:
+        able = [counts for counts in by_device if int(counts.sum()) < most * len(counts)]
+        for number, counts in enumerate(able):
+            left -= _fill(counts, most, left // (len(able) - number) + (left % (len(able) - number) > 0))
+
+
+def _fill(counts: Ids, most: int, share: int) -> int:
+    """Adds `share` ones, each to the smallest count, as far as these stay below `most`; returns how many it added."""
+    before = int(counts.sum())
+    share = min(share, most * len(counts) - before)
+    low, high = int(counts.min()), most
+    while low < high:  # the highest level that the share reaches
+        level = (low + high + 1) // 2
+        low, high = (level, high) if int((level - counts).clip(min=0).sum()) <= share else (low, level - 1)
+    counts[:] = np.maximum(counts, low)
+    rest = before + share - int(counts.sum())
+    counts[np.flatnonzero(counts == low)[:rest]] += 1
+    return share
 
 
 def _assigned(counts: Ids, tokens: int, topk: int) -> Ids:
