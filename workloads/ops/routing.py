@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from arch.near import hint
 
-POWER_LAW = re.compile(r"power_law_(\d+(?:\.\d+)?)")
+POWER_LAW = re.compile(r"power_law_(\d+(?:\.\d+)?)(_packed)?")
 WORDS = ("uniform", "balanced", "power_law_1.2")
 """Distributions by name; the exponent of a power law is its own."""
-WAYS = "uniform, balanced, power_law_A, counts with commas, or file:PATH that holds them"
+WAYS = "uniform, balanced, power_law_A (or with _packed), counts with commas, or file:PATH that holds them"
 FILE = "file:"
 DRAWS = 31
 """Draws of a power law, of which the typical one is taken."""
@@ -86,7 +87,8 @@ def chosen(distribution: str, tokens: int, experts: int, topk: int, ep: int, see
         return _assigned(np.array(_counts_of(distribution)), tokens, topk)
     match = POWER_LAW.fullmatch(distribution)
     assert match is not None, distribution
-    draws = [_power_law(rng, float(match[1]), tokens, experts, topk, ep) for _ in range(DRAWS)]
+    settle = _settle_packed if match[2] else _settle
+    draws = [_power_law(rng, float(match[1]), tokens, experts, topk, ep, settle) for _ in range(DRAWS)]
     # Padded rows of the device decide both what it reads and what it multiplies.
     work = [int((-(-counts[: experts // ep] // GRANULE)).sum()) for counts in draws]
     return _assigned(draws[int(np.argsort(work, kind="stable")[DRAWS // 2])], tokens, topk)
@@ -107,7 +109,10 @@ def _balanced(tokens: int, experts: int, topk: int) -> Ids:
     return np.asarray((first[:, None] + np.arange(topk) * experts // topk) % experts, dtype=np.int64)
 
 
-def _power_law(rng: np.random.Generator, alpha: float, tokens: int, experts: int, topk: int, ep: int) -> Ids:
+def _power_law(
+    rng: np.random.Generator, alpha: float, tokens: int, experts: int, topk: int, ep: int,
+    settle: Callable[[Ids, int, int], None],
+) -> Ids:  # fmt: skip
     """Tokens of each expert, those of the busiest device first."""
     low, high = (SMALLEST, 0.8 * tokens) if tokens * topk > experts else (FEWEST, MOST)
     low, high = min(low, high), max(low, high)
@@ -115,7 +120,7 @@ def _power_law(rng: np.random.Generator, alpha: float, tokens: int, experts: int
     drawn = ((high**power - low**power) * rng.random(experts) + low**power) ** (1 / power)
     counts = np.rint(drawn / drawn.sum() * tokens * topk).astype(np.int64).clip(max=tokens)
     by_device = counts.reshape(ep, experts // ep)
-    _settle(by_device, tokens, tokens * topk)
+    settle(by_device, tokens, tokens * topk)
     busiest = int(by_device.sum(axis=1).argmax())
     by_device[[0, busiest]] = by_device[[busiest, 0]]
     return by_device.reshape(-1)
@@ -134,6 +139,15 @@ def _settle(by_device: Ids, most: int, total: int) -> None:
         able = [counts for counts in by_device if int(counts.sum()) < most * len(counts)]
         for number, counts in enumerate(able):
             left -= _fill(counts, most, left // (len(able) - number) + (left % (len(able) - number) > 0))
+
+
+def _settle_packed(by_device: Ids, most: int, total: int) -> None:
+    """As `_settle`, the smallest counts first in the order of their numbers, whatever device they are on."""
+    counts = by_device.reshape(-1)
+    order = np.argsort(counts, kind="stable")
+    while (left := total - int(counts.sum())) != 0:
+        able = order[counts[order] < most] if left > 0 else order[counts[order] > 0]
+        counts[able[: abs(left)]] += 1 if left > 0 else -1
 
 
 def _fill(counts: Ids, most: int, share: int) -> int:

@@ -171,6 +171,8 @@ class Environment(BaseModel):
     """Whether its layers of experts choose them by their router's logits."""
     without_gate: tuple[str, ...] = ()
     """`HIDDENxINTER` of the layers of experts whose model has no gate."""
+    packed: bool = False
+    """Whether what rounding lost of its power laws went to the smallest loads in a row, not to devices in turns."""
     left_out: str = ""
     """Why its rows cannot be compared; empty where they can."""
     evidence: str
@@ -266,7 +268,10 @@ def operator_of(row: Row) -> Operator:
         return dataclasses.replace(operator, page=environment.page, append=_appends(environment, row))
     if isinstance(operator, Moe):
         gate = "0" if f"{operator.hidden}x{operator.inter}" in environment.without_gate else operator.gate
-        return dataclasses.replace(operator, gate=gate, router="1" if environment.router else operator.router)
+        law = operator.distribution.startswith("power_law") and environment.packed
+        distribution = f"{operator.distribution}_packed" if law else operator.distribution
+        router = "1" if environment.router else operator.router
+        return dataclasses.replace(operator, gate=gate, router=router, distribution=distribution)
     return environment.padded(operator, row) if isinstance(operator, Conv2d) else operator
 
 

@@ -253,6 +253,10 @@ def test_rows_run_as_their_sources_did() -> None:
     assert (op.gate, op.router, op.first_columns) == ("0", "1", 928)
     earlier = environment_of("aiconfigurator_vllm_vllm_fused_moe")
     assert (earlier.router, earlier.schedules["moe"]["fused"]) == (False, "vllm-0.14")
+    row = dataclasses.replace(
+        row, shape=shape.replace("balanced", "power_law_1.2"), source="aiconfigurator_vllm_vllm_fused_moe"
+    )
+    assert operator_of(row).distribution == "power_law_1.2_packed"  # type: ignore[attr-defined]
 
 
 def test_a_power_law_settles_on_devices_in_turns() -> None:
@@ -262,6 +266,8 @@ def test_a_power_law_settles_on_devices_in_turns() -> None:
     # No device has all its experts busy while others have a few: what rounding lost goes to all of them in turns.
     assert counts[0].sum() == counts.sum(axis=1).max()
     assert (counts > 0).sum(axis=1).max() < 16
+    packed = dataclasses.replace(op, tokens=1, distribution="power_law_1.2_packed")
+    assert (np.bincount(packed.ids.reshape(-1), minlength=160)[:20] > 0).sum() == 8
     full = Moe(tokens=50, hidden=64, inter=64, topk=4, experts=6, ep=2, distribution="power_law_1.2", dtype="bf16")
     loads = np.bincount(full.ids.reshape(-1), minlength=6)
     assert (loads.sum(), loads.max()) == (200, 50)
