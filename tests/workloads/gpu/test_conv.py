@@ -18,6 +18,9 @@ CASES = [
     ("v100-sxm2", "fp16", "n=1 c=3 h=13 w=13 k=40 r=7 s=7 stride=2 pad=3"),
     ("t4", "fp16", "n=2 c=8 h=10 w=18 k=48 r=5 s=2 stride_h=3 stride_w=1 pad_h=2 pad_w=0"),
     ("h100-sxm", "fp16", "n=1 c=40 h=7 w=7 k=32 r=3 s=3 pad=1"),
+    ("a100-sxm4-80gb", "fp16", "n=2 c=16 h=13 w=11 k=24 r=3 s=3 pad=2 dilation=2"),
+    ("t4", "fp32", "n=1 c=12 h=14 w=15 k=9 r=3 s=2 stride=2 pad=3 dilation=3 groups=3"),
+    ("a100-sxm4-80gb", "bf16", "n=2 c=32 h=7 w=9 k=64 r=3 s=3 pad=1 groups=4"),
 ]
 
 
@@ -57,7 +60,18 @@ def test_geometry_covers_every_position_once(columns: int, width: int) -> None:
     x, _ = op.inputs()
     windows = g.windows(x)
     assert windows.shape == g.problem().a.tensor.shape
-    assert (windows[1, 4, 2] == x[1, 4, 2:5].reshape(-1)).all()
+    assert (windows[9 + 4, 0, 2] == x[1, 4, 2:5].reshape(-1)).all()
+
+
+def test_spread_filters_see_the_channels_of_their_group_in_every_other_pixel() -> None:
+    op = Conv2d(n=1, c=6, h=9, w=12, k=4, r=3, s=3, stride=2, dilation=2, groups=2, dtype="fp16").with_defaults("fp16")
+    g = Geometry(op, 4, 32)
+    x, _ = op.inputs()
+    windows = g.windows(x)
+    assert windows.shape == g.problem().a.tensor.shape == (9, 5 * 2, op.output[1], 3)
+    # The second group in the third column of the filter, for the fourth result of a row.
+    assert (windows[5, 2 * 2 * 2 + 1, 3] == x[0, 5, 3 * 2 + 2 * 2, 3:6]).all()
+    assert (g.gemm.batch, g.gemm.n, g.gemm.k) == (2, 2, 3 * 3 * 32)
 
 
 def test_the_estimate_ranks_and_a_configuration_can_be_asked_for() -> None:
@@ -76,8 +90,6 @@ def test_the_estimate_ranks_and_a_configuration_can_be_asked_for() -> None:
     ("more", "told"),
     [
         ({"layout": "nchw"}, "layout=nhwc"),
-        ({"groups": 2}, "no kernel for groups"),
-        ({"dilation": 2}, "no kernel for spread filters"),
         ({"dtype": "bf16"}, "dtype=bf16: t4 has no kernel"),
     ],
 )

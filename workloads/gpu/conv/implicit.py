@@ -1,7 +1,8 @@
 """Convolution as an implicit GEMM: rows are positions of Y, the sum runs over the filter's rows and what they cover.
 
 X and Y are NHWC, weights [k, r, s, c]: in a row of X the pixels under a row of the filter lie side by side, so that a
-step of the sum takes up to `tile_k` of their s c values. Rows of a tile go in groups of `columns` neighbours of one row
+step of the sum takes up to `tile_k` of their s c values. Where the filter's columns are spread (`dilation`), or channels
+go in `groups`, only the channels of one pixel do. A group is one product of a batch. Rows of a tile go in groups of `columns` neighbours of one row
 of Y, which lie evenly apart in X and Y; where the columns of Y are no multiple of that, the last group of a row has
 rows without a result. X is stored with its padding: rows and columns of zeros are read like others.
 
@@ -10,6 +11,7 @@ The kernels are the GEMM's of Volta to Ampere (`workloads.gpu.gemm.threadblock`)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,7 +80,8 @@ _Tile = tuple[int, int, int, int, int]
 class Geometry:
     """A convolution as its kernels walk it.
 
-    blocks: groups of columns in a row of Y. chunks: k steps of one row of the filter.
+    blocks: groups of columns in a row of Y. taps: pieces of a row of the filter whose values are apart in X. chunks:
+    k steps of a piece.
     """
 
     op: Conv2d
@@ -96,13 +99,23 @@ class Geometry:
         return ceil_div(self.op.output[1], self.columns)
 
     @property
+    def taps(self) -> int:
+        """Pieces of a row of the filter: one where the pixels under it are neighbours and all of their channels count."""
+        return self.op.s if self.op.dilation > 1 or self.op.groups > 1 else 1
+
+    @property
     def run(self) -> int:
-        """Values of a row of X under a row of the filter."""
-        return self.op.s * self.op.c
+        """Values of a row of X under a piece of the filter."""
+        return self.op.s * self.op.c // (self.taps * self.op.groups)
+
+    @property
+    def starts(self) -> int:
+        """Where a piece may begin in X, a group's channels apart, from the first to the last one."""
+        return ((self.taps - 1) * self.op.dilation + 1) * self.op.groups
 
     @property
     def chunks(self) -> int:
-        """Steps of the sum in a row of the filter."""
+        """Steps of the sum in a piece of the filter."""
         return ceil_div(self.run, self.tile_k)
 
     @property
@@ -110,7 +123,8 @@ class Geometry:
         """The product with all its padding."""
         op = self.op
         return Gemm(
-            m=self.positions * self.blocks * self.columns, n=op.k, k=op.r * self.chunks * self.tile_k, tb="T",
+            m=self.positions * self.blocks * self.columns, n=op.k // op.groups,
+            k=op.r * self.taps * self.chunks * self.tile_k, batch=op.groups, tb="T",
             dtype=op.dtype, out=op.out, acc=op.acc,
         ).with_defaults(op.chosen_dtype)  # fmt: skip
 
@@ -124,19 +138,23 @@ class Geometry:
         op, gemm, dtype = self.op, self.gemm, self.op.chosen_dtype
         out, acc = str(gemm.out), str(gemm.acc)
         (rows, width), right = self.stored, op.strides[1]
-        pixels, q = width * op.c, op.output[1]
-        x = GlobalTensor("x", (op.n, rows, q, self.run), dtype, (rows * pixels, pixels, right * op.c, 1), "input")
-        w = GlobalTensor("w", (op.k, op.r, self.run), dtype, (op.r * self.run, self.run, 1), "input")
-        y = GlobalTensor("y", (self.positions, q, op.k), out, (q * op.k, op.k, 1), "output")
+        q, channels = op.output[1], op.c // op.groups
+        windows = (op.n * rows, self.starts, q, self.run)
+        x = GlobalTensor("x", windows, dtype, (width * op.c, channels, right * op.c, 1), "input")
+        filters = (op.groups, gemm.n, op.r * self.taps, self.run)
+        w = GlobalTensor("w", filters, dtype, tuple(math.prod(filters[i + 1 :]) for i in range(4)), "input")
+        y = GlobalTensor("y", (self.positions, q, op.groups, gemm.n), out, (q * op.k, op.k, gemm.n, 1), "output")
         return Problem(gemm, dtype, out, acc, Operand(x, gemm.m, True), Operand(w, gemm.n, True), y)
 
     def windows(self, x: Array) -> Array:
-        """X as the kernel's tensor shows it: what lies under a row of the filter, for each of its positions."""
-        (above, beside), right, c = self.op.padding, self.op.strides[1], self.op.c
+        """X as the kernel's tensor shows it: what lies under a piece of the filter that begins at a start, by position."""
+        op, (above, beside) = self.op, self.op.padding
         padded = np.pad(np.asarray(x), ((0, 0), (above, above), (beside, beside), (0, 0)))
-        flat = padded.reshape(*padded.shape[:2], -1)
-        found = np.lib.stride_tricks.sliding_window_view(flat, self.run, axis=2)
-        return np.asarray(found[:, :, :: right * c][:, :, : self.op.output[1]])
+        flat = padded.reshape(op.n * self.stored[0], -1)
+        found = np.lib.stride_tricks.sliding_window_view(flat, self.run, axis=1)
+        right = op.strides[1] * op.c
+        firsts = np.arange(self.starts)[:, None] * (op.c // op.groups) + np.arange(op.output[1]) * right
+        return np.asarray(found[:, firsts])
 
 
 class _Writer(Writer):
@@ -160,30 +178,29 @@ class _Writer(Writer):
         if copy.blocks > 1:
             row, column = share % copy.memory_rows, share // copy.memory_rows * copy.columns
         step = depth // self.g.tile_k
-        filter_row, column = step // self.g.chunks, step % self.g.chunks * self.g.tile_k + column
+        part, column = step // self.g.chunks, step % self.g.chunks * self.g.tile_k + column
         if copy.operand is not self.p.a:
             first = unit.tile.n * copy.extent + row
-            return tensor[first : copy.rows, filter_row, column : copy.columns]  # type: ignore[misc]
+            return tensor[unit.tile.batch, first : copy.rows, part, column : copy.columns]  # type: ignore[misc]
+        filter_row, start = part, unit.tile.batch
+        if self.g.taps > 1:
+            filter_row, start = part // self.g.taps, part % self.g.taps * op.dilation * op.groups + start
         line, left = self._place(unit.tile.m * copy.extent + row)
-        p = op.output[0]
-        image, line = (line // p, line % p) if op.n > 1 else (Const(0), line)
-        above = line * op.strides[0] + filter_row
-        return tensor[image, above, left : copy.rows, column : copy.columns]  # type: ignore[misc]
+        p, rows = op.output[0], self.g.stored[0]
+        above = line // p * rows + line % p * op.strides[0] if op.n > 1 else line * op.strides[0]
+        above = above + filter_row * op.dilation
+        return tensor[above, start, left : copy.rows, column : copy.columns]  # type: ignore[misc]
 
     def result(self, unit: Unit, row: Expr, rows: int, col: Expr, cols: int) -> View:
         """Neighbours of a row of Y."""
         line, left = self._place(row)
-        return self.p.c[line, left:rows, col:cols]  # type: ignore[misc]
+        return self.p.c[line, left:rows, unit.tile.batch, col:cols]  # type: ignore[misc]
 
 
 def _refuse(op: Conv2d, spec: GpuSpec) -> None:
     """InputError for what no kernel does."""
     if op.layout != "nhwc":
         raise InputError(f"conv2d layout={op.layout}: kernels of {spec.name} read nhwc; layout=nhwc")
-    if op.groups > 1:
-        raise InputError(f"conv2d groups={op.groups}: {spec.name} has no kernel for groups of channels; groups=1")
-    if op.dilation > 1:
-        raise InputError(f"conv2d dilation={op.dilation}: {spec.name} has no kernel for spread filters; dilation=1")
 
 
 @register("conv2d", "gpu", "auto")
@@ -314,7 +331,7 @@ def _simt(spec: GpuSpec, f: Figures, geometry: partial[Geometry], width: int) ->
 
 def _cuts(g: Geometry, p: Problem, config: ImplicitConfig, work: Work) -> Iterator[tuple[ImplicitConfig, Work]]:
     """A configuration whole and with its sum cut, with what is read of X, whose windows overlap."""
-    stored = g.op.n * g.stored[0] * g.stored[1] * g.op.c + g.op.k * g.op.r * g.run
+    stored = g.op.n * g.stored[0] * g.stored[1] * g.op.c + g.op.k * g.op.r * g.taps * g.run
     read = stored * DTYPE_BYTES[p.dtype]
     work = replace(work, operand_bytes=read, round_bytes=work.round_bytes * read // work.operand_bytes)
     yield config, work
