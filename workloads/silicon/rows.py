@@ -139,7 +139,8 @@ class Environment(BaseModel):
     """By kind of kernel, or by operator and dtype: for how long the source's host is busy with a call, microseconds."""
     tiles: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     """By operator and dtype, or by these and the machine, the tiles of the kernels that the source's library has, with
-    whole sums; `128x128 split`: there are kernels that cut them, too."""
+    whole sums; `128x128 split`: there are kernels that cut them, too; `128x64 vector`: and kernels on the vector
+    pipes for channels that tensor cores do not take."""
     pad_channels: Mapping[str, int] = Field(default_factory=dict)
     """By operator, dtype and machine, or the first two: the benchmark pads channels of X to a multiple of so many."""
     pad_image: Mapping[str, int] = Field(default_factory=dict)

@@ -124,6 +124,14 @@ def conv2d(draw: Draw, kind: str) -> tuple[str, str]:
             f"conv2d n=1 c={draw(st.integers(1, 40))} h={h} w={w} k={draw(st.integers(1, 40))} "
             f"r={side} s={side} pad={draw(st.integers(0, 1))} dtype=fp32"
         )
+    if kind == "depthwise":
+        c, side, dilation = draw(st.integers(2, 70)), draw(st.integers(1, 5)), draw(st.integers(1, 2))
+        h, w = (4 * side + draw(st.integers(0, 9)) for _ in range(2))
+        dtype = draw(st.sampled_from(["fp32", "fp16"]))
+        return machine, (
+            f"conv2d n={draw(st.integers(1, 2))} c={c} h={h} w={w} k={c} groups={c} r={side} s={side} "
+            f"stride={draw(st.integers(1, 2))} dilation={dilation} pad={draw(st.integers(0, 2))} dtype={dtype}"
+        )
     dtype = "fp32" if kind == "simt" else draw(st.sampled_from(["fp16"] if machine == T4 else ["fp16", "bf16"]))
     r, s = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     h, w = r + draw(st.integers(0, 10)), s + draw(st.integers(0, 10))
@@ -200,7 +208,7 @@ def reads_everything(op: Operator) -> bool:
     if isinstance(op, Moe | GroupedGemm | Gather | KvWrite):
         return False
     if isinstance(op, Conv2d):
-        return op.stride == 1
+        return op.stride == op.dilation == 1
     return not isinstance(op, Attention) or (op.causal == "0" and not op.window)
 
 

@@ -6,7 +6,8 @@ from arch.errors import InputError
 from arch.load import load_arch
 from sim import simulate
 from sim.app.run import simulate_row
-from workloads.gpu.conv.implicit import Config, Geometry, ImplicitConfig, choose, of_library
+from workloads.gpu.conv.depthwise import DepthwiseConfig
+from workloads.gpu.conv.implicit import Config, ConvSimtConfig, Geometry, ImplicitConfig, choose, of_library
 from workloads.gpu.conv.winograd import WinogradConfig
 from workloads.ops import Conv2d
 from workloads.parse import parse
@@ -82,8 +83,9 @@ def test_the_estimate_ranks_and_a_configuration_can_be_asked_for() -> None:
     assert choose(op, spec, str(found[-1][0])).config == found[-1][0]
     assert {config.schedule for config, _ in found} == {"mma"}
     assert choose(op.with_defaults("fp16"), spec, "mma").candidates == found
-    with pytest.raises(InputError, match=r"schedule=simt: a100-sxm4-80gb runs .* with mma"):
-        choose(op, spec, "simt")
+    assert {config.schedule for config, _ in choose(op, spec, "simt").candidates} == {"simt"}
+    with pytest.raises(InputError, match=r"schedule=winograd: a100-sxm4-80gb runs .* with mma, simt"):
+        choose(op, spec, "winograd")
 
 
 @pytest.mark.parametrize(
@@ -103,9 +105,41 @@ def test_what_no_kernel_does_is_refused(more: dict[str, object], told: str) -> N
         simulate("conv2d n=1 c=4 h=8 w=8 k=4 r=3 s=3", "t4", schedule="wgmma")
 
 
+def test_channels_in_no_whole_vectors_go_to_the_vector_pipes() -> None:
+    spec, tiles = load_arch("t4"), ("128x128", "256x64", "128x64 vector")
+    kinds = {}
+    for c, k in ((3, 64), (8, 64), (8, 20)):
+        op = Conv2d(n=1, c=c, h=14, w=14, k=k, r=3, s=3, pad=1, dtype="fp16").with_defaults("fp16")
+        kinds[c, k] = {config.schedule for config, _ in of_library(op, spec, tiles)}
+    assert kinds == {(3, 64): {"simt"}, (8, 64): {"mma"}, (8, 20): {"simt"}}
+    # A library that has no such kernels fills them up.
+    op = Conv2d(n=1, c=3, h=14, w=14, k=64, r=3, s=3, pad=1, dtype="fp16").with_defaults("fp16")
+    assert {config.schedule for config, _ in of_library(op, spec, tiles[:2])} == {"mma"}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_short_steps_spare_zeros_on_the_vector_pipes(dtype: str) -> None:
+    text = f"conv2d n=1 c=1 h=9 w=30 k=32 r=3 s=20 dtype={dtype}"
+    op = parse(text).with_defaults(dtype)
+    assert isinstance(op, Conv2d)
+    found = [c for c, _ in choose(op, load_arch("t4"), "simt").candidates if isinstance(c, ConvSimtConfig)]
+    depth = {c.tile_k: Geometry(op, c.columns, c.tile_k).gemm.k for c in found}
+    assert depth[8] == 3 * 24
+    assert min(depth.values()) == depth[8]
+    short = next(c for c in found if c.tile_k == 8)
+    report = simulate(text, "t4", schedule=str(short), check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+    # A row of 32 values is filled by the longer steps, too.
+    even = parse(text.replace("s=20", "s=4").replace("c=1 ", "c=8 ")).with_defaults(dtype)
+    assert isinstance(even, Conv2d)
+    found = [c for c, _ in choose(even, load_arch("t4"), "simt").candidates if isinstance(c, ConvSimtConfig)]
+    assert 8 not in {c.tile_k for c in found}
+
+
 def implicit(found: list[tuple[Config, int]]) -> list[ImplicitConfig]:
     """Those that are implicit GEMMs."""
-    return [config for config, _ in found if not isinstance(config, WinogradConfig)]
+    return [config for config, _ in found if not isinstance(config, WinogradConfig | DepthwiseConfig)]
 
 
 def test_a_library_has_its_own_tiles_and_cuts_no_sums() -> None:
@@ -152,7 +186,7 @@ def test_kernels_of_eight_warps_have_the_numbers_of_numpy() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "dtype", "size"),
-    [("v100-sxm2", "fp16", (8, 7, 9)), ("t4", "fp16", (3, 7, 9)), ("t4", "int8", (4, 8, 12))],
+    [("v100-sxm2", "fp16", (3, 7, 9)), ("t4", "fp16", (3, 7, 9)), ("t4", "int8", (4, 8, 12))],
 )
 def test_a_benchmark_pads_what_tensor_cores_need(machine: str, dtype: str, size: tuple[int, int, int]) -> None:
     shape = "n=2 c=3 h=7 w=9 k=16 r=3 s=3 p=5 q=7"

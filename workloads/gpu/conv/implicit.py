@@ -1,16 +1,18 @@
 """Convolution as an implicit GEMM: rows are positions of Y, the sum runs over the filter's rows and what they cover.
 
 X and Y are NHWC, weights [k, r, s, c]: in a row of X the pixels under a row of the filter lie side by side, so that a
-step of the sum takes up to `tile_k` of their s c values. Where the filter's columns are spread (`dilation`), or channels
-go in `groups`, only the channels of one pixel do. A group is one product of a batch. Rows of a tile go in groups of `columns` neighbours of one row
-of Y, which lie evenly apart in X and Y; where the columns of Y are no multiple of that, the last group of a row has
-rows without a result. X is stored with its padding: rows and columns of zeros are read like others.
+step of the sum takes up to `tile_k` of their s c values. Where the filter's columns are spread (`dilation`), or where
+channels go in `groups`, only the channels of one pixel do; a group is one product of a batch. Rows of a tile go in
+groups of `columns` neighbours of one row of Y, which lie evenly apart in X and Y; where the columns of Y are no
+multiple of that, the last group of a row has rows without a result. X is stored with its padding: rows and columns of
+zeros are read like others.
 
 The kernels are the GEMM's of Volta to Ampere (`workloads.gpu.gemm.threadblock`) but for the addresses.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +25,8 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
 from sim.gpu.language import Const, Expr, GlobalTensor, Program, View
-from workloads.gpu.conv import winograd
+from workloads.gpu.conv import depthwise, winograd
+from workloads.gpu.conv.depthwise import DepthwiseConfig
 from workloads.gpu.conv.winograd import WinogradConfig
 from workloads.gpu.gemm import choose as gemms
 from workloads.gpu.gemm import mma, simt, threadblock
@@ -38,16 +41,24 @@ from workloads.ops import Conv2d, Gemm
 from workloads.ops.base import Array
 from workloads.registry import register
 
-KINDS = ("mma", "simt", "winograd")
+KINDS = ("mma", "simt", "winograd", "depthwise")
 GROUPS = (16, 8, 4)
 """Positions of a row of Y that a box of a copy may hold."""
 SMALL_TILES = ((64, 32, 32, 16, 8), (32, 64, 16, 32, 8), (32, 32, 16, 16, 8))
 """Tiles under 64x64, with stages of cp.async, as `gemms.MMA_TILES`; cuDNN has sm80_xmma_fprop_..._tilesize64x32x64."""
 EIGHT_WARPS = ((128, 128, 64, 32, 4), (256, 64, 64, 32, 4))
 """Tiles of cuDNN's kernels for Volta and Turing, whose CTAs have 256 threads."""
+SHORT_STEP = 8
+"""Elements of k of a step on the vector pipes where longer ones would be filled with zeros; the step of cuDNN's kernels
+for Maxwell to Volta, as of their assembler's published analysis (maxas, SGEMM)."""
 RUNNERS_UP = 12
 CUT = " split"
 """Behind a tile of a library: its kernels that cut sums."""
+VECTOR = " vector"
+"""Behind a tile of a library, of a format that tensor cores take: its kernels on the vector pipes."""
+VECTOR_BYTES = 16
+"""Channels of a pixel, and of a filter, that cuDNN 7's kernels of tensor cores load at once: 8 of fp16 (`Tensor Ops
+Made Easier in cuDNN`, NVIDIA's developer blog)."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,7 @@ class ConvSimtConfig(SimtConfig):
 
 
 ImplicitConfig = ConvMmaConfig | ConvSimtConfig
-Config = ImplicitConfig | WinogradConfig
+Config = ImplicitConfig | WinogradConfig | DepthwiseConfig
 _Tile = tuple[int, int, int, int, int]
 """Tile and warp tile, stages of cp.async."""
 
@@ -100,7 +111,7 @@ class Geometry:
 
     @property
     def taps(self) -> int:
-        """Pieces of a row of the filter: one where the pixels under it are neighbours and all of their channels count."""
+        """Pieces of a row of the filter: one where the pixels under it are neighbours and all channels count."""
         return self.op.s if self.op.dilation > 1 or self.op.groups > 1 else 1
 
     @property
@@ -147,7 +158,7 @@ class Geometry:
         return Problem(gemm, dtype, out, acc, Operand(x, gemm.m, True), Operand(w, gemm.n, True), y)
 
     def windows(self, x: Array) -> Array:
-        """X as the kernel's tensor shows it: what lies under a piece of the filter that begins at a start, by position."""
+        """X as the kernel's tensor shows it: what lies under a piece of the filter, by start and position."""
         op, (above, beside) = self.op, self.op.padding
         padded = np.pad(np.asarray(x), ((0, 0), (above, above), (beside, beside), (0, 0)))
         flat = padded.reshape(op.n * self.stored[0], -1)
@@ -213,6 +224,7 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
         (
             *((estimate_ps(work, f), str(config), config) for config, work in _candidates(op, spec, f, more)),
             *((time_ps, str(config), config) for config, time_ps in winograd.candidates(op, spec)),
+            *((time_ps, str(config), config) for config, time_ps in depthwise.candidates(op, spec)),
         ),
         key=lambda item: item[:2],
     )
@@ -228,7 +240,8 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     kinds = {config.schedule for _, _, config in found}
     # Libraries keep to the tensor cores where they take the format.
-    wanted = (schedule,) if schedule != "auto" else ("mma",) if "mma" in kinds else ("simt", "winograd")
+    products = ("mma",) if "mma" in kinds else ("simt", "winograd")
+    wanted = (schedule,) if schedule != "auto" else (*products, "depthwise")
     ranked = [(config, time_ps) for time_ps, _, config in found if config.schedule in wanted]
     best = ranked[:RUNNERS_UP]
     if not best:
@@ -239,15 +252,22 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
 def of_library(op: Conv2d, spec: GpuSpec, tiles: Collection[str]) -> list[tuple[Config, int]]:
     """Kernels of a library that has some tiles alone (`128x64`; with `128x64 split` also those that cut its sum), and
     Winograd's, with estimated times in picoseconds, best first; those of tensor cores, of eight warps, where they take
-    the format. InputError where none fits."""
+    the format. Channels that make no whole vectors go to its kernels on the vector pipes (`128x64 vector`), if it has
+    any. InputError where none fits."""
     _refuse(op, spec)
     f = figures(spec)
-    found: list[tuple[ImplicitConfig, int]] = [
-        (config, estimate_ps(work, f))
-        for config, work in _candidates(op, spec, f, EIGHT_WARPS)
-        if f"{config.tile_m}x{config.tile_n}{CUT if config.split > 1 else ''}" in tiles
-    ]
+    all_of_them = list(_candidates(op, spec, f, EIGHT_WARPS))
+    on_tensor_cores = any(config.schedule == "mma" for config, _ in all_of_them)
+
+    def name(config: ImplicitConfig) -> str:
+        beside = VECTOR if on_tensor_cores and config.schedule == "simt" else ""
+        return f"{config.tile_m}x{config.tile_n}{CUT if config.split > 1 else ''}{beside}"
+
+    found = [(config, estimate_ps(work, f)) for config, work in all_of_them if name(config) in tiles]
     tensor = [entry for entry in found if entry[0].schedule == "mma" and entry[0].warps == 8]
+    vector = [entry for entry in found if entry[0].schedule == "simt"]
+    if vector and (op.c | op.k) * DTYPE_BYTES[op.chosen_dtype] % VECTOR_BYTES:
+        tensor = vector
     whole: list[tuple[Config, int]] = [*(tensor or found), *winograd.candidates(op, spec)]
     if not found:
         raise InputError(f"conv2d dtype={op.dtype}: {spec.name} has no kernel with tiles {', '.join(sorted(tiles))}")
@@ -285,9 +305,7 @@ def _candidates(
         draft = problem(gemms.MMA_STEP_BYTES // width).problem()
         if any(spec.has_instruction("mma", draft.dtype, shape) for shape in mma.SHAPES.get(draft.dtype, ())):
             yield from _mma(spec, f, problem, draft, more)
-        if (draft.dtype, draft.acc) in simt.OPCODES and spec.has_instruction(
-            simt.OPCODES[draft.dtype, draft.acc][0], draft.dtype
-        ):
+        if simt.available(spec, draft.dtype, draft.acc):
             yield from _simt(spec, f, problem, width)
 
 
@@ -316,8 +334,11 @@ def _mma(
 
 
 def _simt(spec: GpuSpec, f: Figures, geometry: partial[Geometry], width: int) -> Iterator[tuple[ImplicitConfig, Work]]:
-    for tile_m, tile_n, warp_m, warp_n in gemms.SIMT_TILES:
-        g = geometry(gemms.SIMT_STEP_BYTES // width)
+    whole = geometry(gemms.SIMT_STEP_BYTES // width)
+    short = geometry(SHORT_STEP)
+    for g, (tile_m, tile_n, warp_m, warp_n) in itertools.product((whole, short), gemms.SIMT_TILES):
+        if g is short and g.gemm.k >= whole.gemm.k:
+            continue
         config = ConvSimtConfig(tile_m, tile_n, g.tile_k, warp_m, warp_n, columns=g.columns)
         p = g.problem()
         vector = simt.inner(p, spec, config)

@@ -219,9 +219,7 @@ def _units(spec: GpuSpec, dtype: str) -> list[str]:
     """Schedules that a machine has for a format."""
     units = ["wgmma"] if wgmma.Rates.of(spec, dtype) else []
     units += ["mma"] if any(spec.has_instruction("mma", dtype, s) for s in mma.SHAPES.get(dtype, ())) else []
-    units += (
-        ["simt"] if any(d == dtype and spec.has_instruction(o, d) for (d, _), (o, _) in simt.OPCODES.items()) else []
-    )
+    units += ["simt"] if any(simt.available(spec, d, acc) for d, acc in simt.OPCODES if d == dtype) else []
     return units
 
 
@@ -442,7 +440,7 @@ def _triton_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[
 
 def _vector_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
     """Triton's products that no tensor core takes (fp32 without tf32): multiply-adds, the whole sum, one tile a CTA."""
-    if (p.dtype, p.acc) not in simt.OPCODES or not spec.has_instruction(simt.OPCODES[p.dtype, p.acc][0], p.dtype):
+    if not simt.available(spec, p.dtype, p.acc):
         return
     for tile_m, tile_n, warp_m, warp_n in SIMT_TILES:
         config = SimtConfig(tile_m, tile_n, SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)

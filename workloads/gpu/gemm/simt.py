@@ -1,5 +1,8 @@
 """GEMM on the vector pipes: FFMA for fp32, HFMA2 for fp16 summed in fp16, DP4A for int8 (CUTLASS 2.x SIMT).
 
+fp16 summed in fp32 is widened on its way from registers to shared memory, and is fp32 from there on, as in cuBLAS's and
+cuDNN's kernels called `fp16_sgemm` and `fp16_scudnn`.
+
 Both operands lie k by rows in shared memory, so that a thread reads its 8 rows of one k as two 16-byte vectors; an
 operand with k contiguous in memory is transposed on its way from registers. A k step of 8 for a warp tile of 32x64
 takes 512 FFMA and 32 LDS.128 (CUTLASS 4.7.0, nvcc 13.0).
@@ -22,7 +25,10 @@ from workloads.gpu.gemm.threadblock import WARP_SIZE, ThreadblockConfig
 from workloads.ops import Gemm
 from workloads.registry import register
 
-OPCODES = {("fp32", "fp32"): ("ffma", 1), ("fp16", "fp16"): ("hfma2", 2), ("int8", "int32"): ("dp4a", 4)}
+OPCODES = {
+    ("fp32", "fp32"): ("ffma", 1), ("fp16", "fp16"): ("hfma2", 2), ("int8", "int32"): ("dp4a", 4),
+    ("fp16", "fp32"): ("ffma", 1),
+}  # fmt: skip
 """(operand format, accumulator): opcode and multiply-accumulates of a lane."""
 
 THREADS_M, THREADS_N = 4, 8
@@ -41,6 +47,16 @@ class SimtConfig(ThreadblockConfig):
         return self.words(self.schedule)
 
 
+def multiplied(dtype: str, acc: str) -> str:
+    """The format in which operands of `dtype` are multiplied where sums are `acc`: fp32 where these are."""
+    return "fp32" if (dtype, acc) == ("fp16", "fp32") else dtype
+
+
+def available(spec: GpuSpec, dtype: str, acc: str) -> bool:
+    """Whether a machine multiplies `dtype` on its vector pipes and sums in `acc`."""
+    return (dtype, acc) in OPCODES and spec.has_instruction(OPCODES[dtype, acc][0], multiplied(dtype, acc))
+
+
 class Vector:
     """`Inner` of the vector pipes."""
 
@@ -52,13 +68,14 @@ class Vector:
     scales = True
 
     def __init__(self, spec: GpuSpec, dtype: str, acc: str, config: ThreadblockConfig) -> None:
-        if (dtype, acc) not in OPCODES or not spec.has_instruction(OPCODES[dtype, acc][0], dtype):
-            takes = [f"{d} summed in {a}" for (d, a), (o, _) in OPCODES.items() if spec.has_instruction(o, d)]
+        if not available(spec, dtype, acc):
+            takes = [f"{d} summed in {a}" for d, a in OPCODES if available(spec, d, a)]
             raise InputError(f"schedule=simt: {spec.name} has {', '.join(takes)}, not {dtype} summed in {acc}")
         self.opcode, self.lane_macs = OPCODES[dtype, acc]
         self.macs = WARP_SIZE * self.lane_macs
-        self.interval = spec.instruction(self.opcode, dtype).cadence_cycles
-        self.dtype = dtype
+        self.dtype = multiplied(dtype, acc)
+        self.interval = spec.instruction(self.opcode, self.dtype).cadence_cycles
+        self.widened: str | None = self.dtype if self.dtype != dtype else None
         # What one instruction takes of k: the inner loop reads one while it multiplies the one before.
         self.part_k = 4 if self.opcode == "dp4a" else 1
 
@@ -78,7 +95,9 @@ class Vector:
         """As loaded, but element by element (DP4A: word by word, its four k together) where it is transposed."""
         if self.opcode == "dp4a":
             return 4
-        return DTYPE_BYTES[self.dtype] if self.transposed(operand) else operand.vector_bytes
+        width = DTYPE_BYTES[self.dtype]
+        wide = operand.vector_bytes * width // DTYPE_BYTES[operand.dtype]
+        return width if self.transposed(operand) else min(VECTOR_BYTES, wide)
 
     def clear(self, r: RoleBuilder, acc: RegisterTile) -> None:
         """Zeroes the accumulators, two registers an instruction."""

@@ -58,6 +58,7 @@ from workloads.gpu.gemm.problem import (
     without_scales,
 )
 from workloads.gpu.overhead import Mix, Overhead
+from workloads.gpu.pointwise import lanes
 from workloads.ops import Gemm
 
 WARP_SIZE = 32
@@ -144,6 +145,8 @@ class Inner(Protocol):
     """Whether a step is one stream of multiplies and loads."""
     scales: bool
     """Whether the result is multiplied by alpha."""
+    widened: str | None
+    """Format of operands in shared memory and beyond, where it is not their own."""
 
     def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
         """Shape, swizzle and padding in bytes of an operand's shared tile."""
@@ -218,7 +221,7 @@ def operand_bytes(p: Problem, config: ThreadblockConfig, inner: Inner) -> int:
     total = 0
     for operand, rows in ((p.a, config.tile_m), (p.b, config.tile_n)):
         shape, _, pad = inner.shared_shape(operand, rows, config.tile_k)
-        total += shape[0] * (shape[1] * DTYPE_BYTES[operand.dtype] + pad) * config.buffers
+        total += shape[0] * (shape[1] * DTYPE_BYTES[inner.widened or operand.dtype] + pad) * config.buffers
     return total
 
 
@@ -407,8 +410,8 @@ class Writer:
         self.acc = RegisterTile("acc", (c.warp_m, c.warp_n), p.acc)
         self.fragments = [
             (
-                RegisterTile(f"a{i}", (c.warp_m, inner.part_k), p.dtype),
-                RegisterTile(f"b{i}", (c.warp_n, inner.part_k), p.dtype),
+                RegisterTile(f"a{i}", (c.warp_m, inner.part_k), inner.widened or p.dtype),
+                RegisterTile(f"b{i}", (c.warp_n, inner.part_k), inner.widened or p.dtype),
             )
             for i in range(1 if inner.streams else 2)
         ]
@@ -424,7 +427,7 @@ class Writer:
     def _copy(self, name: str, operand: Operand, extent: int) -> Copy:
         c = self.config
         shape, swizzle, pad = self.inner.shared_shape(operand, extent, c.tile_k)
-        tile = self.k.shared(name, shape, operand.dtype, c.buffers, swizzle, pad)
+        tile = self.k.shared(name, shape, self.inner.widened or operand.dtype, c.buffers, swizzle, pad)
         memory_rows, columns = operand.tile_shape(extent, c.tile_k)
         blocks = 1
         if not self.inner.transposed(operand):
@@ -532,12 +535,22 @@ class Writer:
         """Registers to buffer `stage`."""
         for copy in self.copies:
             vector = self.inner.store_bytes(copy.operand)
-            count = ceil_div(copy.rows * copy.columns * DTYPE_BYTES[copy.operand.dtype], WARP_SIZE * vector)
+            count = ceil_div(copy.rows * copy.columns * DTYPE_BYTES[copy.tile.dtype], WARP_SIZE * vector)
             with self._copying(r, copy):
+                held, arrived = copy.buffer, (copy.buffer.name,)
+                if self.inner.widened is not None:
+                    held = replace(held, name=f"wide_{held.name}", dtype=self.inner.widened)
+                    self._widen(r, copy, held)
                 for piece in range(copy.pieces):
-                    src = copy.buffer[piece * copy.rows : copy.rows, :]
-                    after = (copy.buffer.name,) if piece == 0 else ()
+                    src = held[piece * copy.rows : copy.rows, :]
+                    after = arrived if piece == 0 and held is copy.buffer else ()
                     r.sts(self._target(copy, stage, piece), src, count, vector_bytes=vector, after=after)
+
+    def _widen(self, r: RoleBuilder, copy: Copy, held: RegisterTile) -> None:
+        """What has arrived, to the format in which it is multiplied."""
+        cost = lanes.scaled(lanes.widen(copy.operand.dtype), math.prod(held.shape) / WARP_SIZE)
+        after, srcs = (copy.buffer.name,), (copy.buffer.whole,)
+        lanes.write(r, self.spec, cost, dst=held.whole, srcs=srcs, compute=lanes.keep, after=after)
 
     def _copying(self, r: RoleBuilder, copy: Copy) -> AbstractContextManager[None]:
         return nullcontext() if copy.warps == self.config.warps else r.when(copy.warps > WARP)
@@ -805,10 +818,11 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     tiles = tiles_m * tiles_n * p.batch
     per_sub_core = ceil_div(c.warps, f.sub_cores)
     step_bytes = (c.tile_m + c.tile_n) * c.tile_k * width
+    stored_bytes = step_bytes * DTYPE_BYTES[inner.widened or p.dtype] // width
     fragment_bytes = c.warps * inner.fragment_bytes(c.warp_m, c.warp_n, c.tile_k)
     copies = step_bytes // (WARP_SIZE * c.warps * min(p.a.vector_bytes, p.b.vector_bytes))
     issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + copies * (2 + inner.per_copy.alu)
-    shared = transfer(fragment_bytes + step_bytes, f.shared_rate)
+    shared = transfer(fragment_bytes + stored_bytes, f.shared_rate)
     busy = max(int(per_sub_core * interval), per_sub_core * issue, 0 if inner.streams else shared)
     sync = f.barrier + f.barrier_per_warp * c.warps
     barrier = sync + f.shared_latency
