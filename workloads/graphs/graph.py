@@ -19,6 +19,7 @@ to and from the host; between devices."""
 
 _KIND_OF_WORD = {
     **dict.fromkeys(("gemm", "conv2d", "attention", "attention_backward", "matvec", "moe"), "contraction"),
+    **dict.fromkeys(("conv2d_dgrad", "conv2d_wgrad"), "contraction"),
     **dict.fromkeys(("softmax", "softmax_backward", "sum", "rmsnorm"), "normalisation"),
     **dict.fromkeys(("layernorm", "layernorm_backward"), "normalisation"),
     **dict.fromkeys(("pointwise", "transpose", "gather", "kv_write"), "elementwise"),

@@ -14,6 +14,7 @@ from workloads.ops.base import DATA_KINDS, MAX_EXTENT, REGISTRY, Array, Operand,
 from workloads.ops.collectives import AllGather, AllReduceGpus, AllToAll, Collective, ReduceScatter
 from workloads.ops.contractions import Conv2d, Matvec
 from workloads.ops.gemm import Gemm
+from workloads.ops.gradients import Conv2dDgrad, Conv2dWgrad
 from workloads.ops.grouped_gemm import GroupedGemm
 from workloads.ops.inference import Inference
 from workloads.ops.lookups import Gather, KvWrite
@@ -25,10 +26,10 @@ from workloads.ops.rowwise import LayerNorm, LayerNormBackward, RmsNorm, RowOper
 
 __all__ = [
     "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllGather", "AllReduce", "AllReduceGpus", "AllToAll",
-    "Array", "Attention", "AttentionBackward", "Collective", "Conv2d", "CopyH2D", "Gather", "Gemm", "GroupedGemm",
-    "Inference", "KvWrite", "LayerNorm", "LayerNormBackward", "Matvec", "Moe", "NetworkFile", "NetworkLayer",
-    "Operand", "Operator", "Pointwise", "ReduceScatter", "RmsNorm", "RowOperator", "Softmax", "SoftmaxBackward", "Sum",
-    "Transpose",
+    "Array", "Attention", "AttentionBackward", "Collective", "Conv2d", "Conv2dDgrad", "Conv2dWgrad", "CopyH2D",
+    "Gather", "Gemm", "GroupedGemm", "Inference", "KvWrite", "LayerNorm", "LayerNormBackward", "Matvec", "Moe",
+    "NetworkFile", "NetworkLayer", "Operand", "Operator", "Pointwise", "ReduceScatter", "RmsNorm", "RowOperator",
+    "Softmax", "SoftmaxBackward", "Sum", "Transpose",
     "operator_class", "operator_words", "random_array", "shipped_networks", "short_words",
 ]  # fmt: skip
 

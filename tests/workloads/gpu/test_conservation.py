@@ -18,7 +18,7 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.pipes import BACKLOG
 from workloads.gpu.conv.winograd import Geometry
 from workloads.gpu.select import choose
-from workloads.ops import FUNCTIONS, Attention, Conv2d, Gather, Gemm, GroupedGemm, KvWrite, Moe, Operator
+from workloads.ops import FUNCTIONS, Attention, Conv2d, Conv2dDgrad, Gather, Gemm, GroupedGemm, KvWrite, Moe, Operator
 from workloads.parse import parse
 from workloads.registry import operators, schedules
 
@@ -116,7 +116,7 @@ def pointwise(draw: Draw) -> tuple[str, str]:
     return machine, text + f" cols={cols}" * ("bias" in chain)
 
 
-def conv2d(draw: Draw, kind: str) -> tuple[str, str]:
+def conv2d(draw: Draw, word: str, kind: str) -> tuple[str, str]:
     machine = draw(st.sampled_from([T4, A100, H100]))
     if kind == "winograd":
         side, h, w = draw(st.sampled_from([3, 5])), 5 + draw(st.integers(0, 6)), 5 + draw(st.integers(0, 6))
@@ -136,7 +136,7 @@ def conv2d(draw: Draw, kind: str) -> tuple[str, str]:
     r, s = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     h, w = r + draw(st.integers(0, 10)), s + draw(st.integers(0, 10))
     return machine, (
-        f"conv2d n={draw(st.integers(1, 2))} c={draw(st.integers(1, 70))} h={h} w={w} k={draw(st.integers(1, 70))} "
+        f"{word} n={draw(st.integers(1, 2))} c={draw(st.integers(1, 70))} h={h} w={w} k={draw(st.integers(1, 70))} "
         f"r={r} s={s} stride={draw(st.integers(1, 2))} pad={draw(st.integers(0, 1))} dtype={dtype}"
     )
 
@@ -193,8 +193,8 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
         return gemm(draw, kind)
     if op == "attention":
         return attention(draw, kind)
-    if op == "conv2d":
-        return conv2d(draw, kind)
+    if op.startswith("conv2d"):
+        return conv2d(draw, op, kind)
     makers = {"moe": moe, "grouped_gemm": grouped_gemm, "attention_backward": attention_backward}
     if op in makers:
         return makers[op](draw)
@@ -207,6 +207,8 @@ def reads_everything(op: Operator) -> bool:
     """Whether no mask, no stride and no choice of experts spares a part of the operands."""
     if isinstance(op, Moe | GroupedGemm | Gather | KvWrite):
         return False
+    if isinstance(op, Conv2dDgrad):  # what lies in the padding has no gradient
+        return op.stride == op.dilation == 1 and op.pad < min(op.r, op.s)
     if isinstance(op, Conv2d):
         return op.stride == op.dilation == 1
     return not isinstance(op, Attention) or (op.causal == "0" and not op.window)

@@ -7,7 +7,8 @@ from arch.load import load_arch
 from sim import simulate
 from sim.app.run import simulate_row
 from workloads.gpu.conv.depthwise import DepthwiseConfig
-from workloads.gpu.conv.implicit import Config, ConvSimtConfig, Geometry, ImplicitConfig, choose, of_library
+from workloads.gpu.conv.geometry import Geometry
+from workloads.gpu.conv.implicit import Config, ConvSimtConfig, ImplicitConfig, choose, of_library
 from workloads.gpu.conv.winograd import WinogradConfig
 from workloads.ops import Conv2d
 from workloads.parse import parse

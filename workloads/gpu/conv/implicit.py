@@ -1,32 +1,24 @@
 """Convolution as an implicit GEMM: rows are positions of Y, the sum runs over the filter's rows and what they cover.
 
-X and Y are NHWC, weights [k, r, s, c]: in a row of X the pixels under a row of the filter lie side by side, so that a
-step of the sum takes up to `tile_k` of their s c values. Where the filter's columns are spread (`dilation`), or where
-channels go in `groups`, only the channels of one pixel do; a group is one product of a batch. Rows of a tile go in
-groups of `columns` neighbours of one row of Y, which lie evenly apart in X and Y; where the columns of Y are no
-multiple of that, the last group of a row has rows without a result. X is stored with its padding: rows and columns of
-zeros are read like others.
-
+Rows are neighbours of one row of Y: `workloads.gpu.conv.geometry` says which boxes of memory tiles are.
 The kernels are the GEMM's of Volta to Ampere (`workloads.gpu.gemm.threadblock`) but for the addresses.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-
-import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from sim.gpu.language import Const, Expr, GlobalTensor, Program, View
+from sim.gpu.language import Const, Expr, Program, View
 from workloads.gpu.conv import depthwise, winograd
 from workloads.gpu.conv.depthwise import DepthwiseConfig
+from workloads.gpu.conv.geometry import Geometry
 from workloads.gpu.conv.winograd import WinogradConfig
 from workloads.gpu.gemm import choose as gemms
 from workloads.gpu.gemm import mma, simt, threadblock
@@ -37,8 +29,7 @@ from workloads.gpu.gemm.problem import Operand, Problem, ceil_div
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.gemm.threadblock import Copy, Inner, Writer
 from workloads.gpu.select import Choice
-from workloads.ops import Conv2d, Gemm
-from workloads.ops.base import Array
+from workloads.ops import Conv2d
 from workloads.registry import register
 
 KINDS = ("mma", "simt", "winograd", "depthwise")
@@ -87,137 +78,42 @@ _Tile = tuple[int, int, int, int, int]
 """Tile and warp tile, stages of cp.async."""
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """A convolution as its kernels walk it.
-
-    blocks: groups of columns in a row of Y. taps: pieces of a row of the filter whose values are apart in X. chunks:
-    k steps of a piece.
-    """
-
-    op: Conv2d
-    columns: int
-    tile_k: int
-
-    @property
-    def positions(self) -> int:
-        """Rows of Y, of all images."""
-        return self.op.n * self.op.output[0]
-
-    @property
-    def blocks(self) -> int:
-        """Groups of columns in a row of Y."""
-        return ceil_div(self.op.output[1], self.columns)
-
-    @property
-    def taps(self) -> int:
-        """Pieces of a row of the filter: one where the pixels under it are neighbours and all channels count."""
-        return self.op.s if self.op.dilation > 1 or self.op.groups > 1 else 1
-
-    @property
-    def run(self) -> int:
-        """Values of a row of X under a piece of the filter."""
-        return self.op.s * self.op.c // (self.taps * self.op.groups)
-
-    @property
-    def starts(self) -> int:
-        """Where a piece may begin in X, a group's channels apart, from the first to the last one."""
-        return ((self.taps - 1) * self.op.dilation + 1) * self.op.groups
-
-    @property
-    def chunks(self) -> int:
-        """Steps of the sum in a piece of the filter."""
-        return ceil_div(self.run, self.tile_k)
-
-    @property
-    def gemm(self) -> Gemm:
-        """The product with all its padding."""
-        op = self.op
-        return Gemm(
-            m=self.positions * self.blocks * self.columns, n=op.k // op.groups,
-            k=op.r * self.taps * self.chunks * self.tile_k, batch=op.groups, tb="T",
-            dtype=op.dtype, out=op.out, acc=op.acc,
-        ).with_defaults(op.chosen_dtype)  # fmt: skip
-
-    @property
-    def stored(self) -> tuple[int, int]:
-        """Rows and columns of X with its padding."""
-        return self.op.h + 2 * self.op.padding[0], self.op.w + 2 * self.op.padding[1]
-
-    def problem(self) -> Problem:
-        """The tensors: windows of X that overlap, filters by rows, Y by rows."""
-        op, gemm, dtype = self.op, self.gemm, self.op.chosen_dtype
-        out, acc = str(gemm.out), str(gemm.acc)
-        (rows, width), right = self.stored, op.strides[1]
-        q, channels = op.output[1], op.c // op.groups
-        windows = (op.n * rows, self.starts, q, self.run)
-        x = GlobalTensor("x", windows, dtype, (width * op.c, channels, right * op.c, 1), "input")
-        filters = (op.groups, gemm.n, op.r * self.taps, self.run)
-        w = GlobalTensor("w", filters, dtype, tuple(math.prod(filters[i + 1 :]) for i in range(4)), "input")
-        y = GlobalTensor("y", (self.positions, q, op.groups, gemm.n), out, (q * op.k, op.k, gemm.n, 1), "output")
-        return Problem(gemm, dtype, out, acc, Operand(x, gemm.m, True), Operand(w, gemm.n, True), y)
-
-    def windows(self, x: Array) -> Array:
-        """X as the kernel's tensor shows it: what lies under a piece of the filter, by start and position."""
-        op, (above, beside) = self.op, self.op.padding
-        padded = np.pad(np.asarray(x), ((0, 0), (above, above), (beside, beside), (0, 0)))
-        flat = padded.reshape(op.n * self.stored[0], -1)
-        found = np.lib.stride_tricks.sliding_window_view(flat, self.run, axis=1)
-        right = op.strides[1] * op.c
-        firsts = np.arange(self.starts)[:, None] * (op.c // op.groups) + np.arange(op.output[1]) * right
-        return np.asarray(found[:, firsts])
-
-
-class _Writer(Writer):
-    """Writes the kernel of a convolution."""
+class ImplicitWriter(Writer):
+    """Writes the kernel of a convolution or of one of its gradients."""
 
     def __init__(self, g: Geometry, p: Problem, spec: GpuSpec, config: ImplicitConfig, inner: Inner) -> None:
-        self.g, self.together = g, config.columns
+        self.g, self.together = g, g.columns if g.results_by_position else 0
         super().__init__(p, spec, config, inner)
 
-    def _place(self, row: Expr) -> tuple[Expr, Expr]:
-        """Row of Y, counted over all images, and column of row `row` of the product."""
-        group = row // self.g.columns
-        return group // self.g.blocks, group % self.g.blocks * self.g.columns + row % self.g.columns
+    def copied_together(self, operand: Operand) -> int:
+        """Positions of a row of Y."""
+        return self.g.columns if operand is self.p.a or self.g.sums_over_positions else 0
 
     def source(self, copy: Copy, unit: Unit, depth: Expr, piece: int) -> View:
-        """Windows of X, or filters, in one step of the sum."""
-        op, tensor = self.g.op, copy.operand.tensor
+        """A box of an operand, by its place in the tile that the CTA copies."""
         share: Expr = copy.share(piece)
         row: Expr = share
         column: Expr = Const(0)
         if copy.blocks > 1:
             row, column = share % copy.memory_rows, share // copy.memory_rows * copy.columns
-        step = depth // self.g.tile_k
-        part, column = step // self.g.chunks, step % self.g.chunks * self.g.tile_k + column
-        if copy.operand is not self.p.a:
-            first = unit.tile.n * copy.extent + row
-            return tensor[unit.tile.batch, first : copy.rows, part, column : copy.columns]  # type: ignore[misc]
-        filter_row, start = part, unit.tile.batch
-        if self.g.taps > 1:
-            filter_row, start = part // self.g.taps, part % self.g.taps * op.dilation * op.groups + start
-        line, left = self._place(unit.tile.m * copy.extent + row)
-        p, rows = op.output[0], self.g.stored[0]
-        above = line // p * rows + line % p * op.strides[0] if op.n > 1 else line * op.strides[0]
-        above = above + filter_row * op.dilation
-        return tensor[above, start, left : copy.rows, column : copy.columns]  # type: ignore[misc]
+        box = self.g.data if copy.operand is self.p.a else self.g.filters
+        return box(copy, unit, depth, row, column)
 
     def result(self, unit: Unit, row: Expr, rows: int, col: Expr, cols: int) -> View:
-        """Neighbours of a row of Y."""
-        line, left = self._place(row)
-        return self.p.c[line, left:rows, unit.tile.batch, col:cols]  # type: ignore[misc]
+        """See `Geometry.result`."""
+        return self.g.result(self.p.c, unit, row, rows, col, cols)
 
 
-def _refuse(op: Conv2d, spec: GpuSpec) -> None:
+def refuse_layout(op: Conv2d, spec: GpuSpec) -> None:
     """InputError for what no kernel does."""
     if op.layout != "nhwc":
-        raise InputError(f"conv2d layout={op.layout}: kernels of {spec.name} read nhwc; layout=nhwc")
+        raise InputError(f"{op.word} layout={op.layout}: kernels of {spec.name} read nhwc; layout=nhwc")
 
 
 @register("conv2d", "gpu", "auto")
 def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`: `auto`, `mma`, `simt`, or a configuration as it prints."""
-    _refuse(op, spec)
+    refuse_layout(op, spec)
     f = figures(spec)
     more = EIGHT_WARPS if len(schedule.split()) > 1 else ()
     found = sorted(
@@ -230,6 +126,16 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
     )
     if not found:
         raise InputError(f"conv2d dtype={op.dtype}: {spec.name} has no kernel for it")
+    kinds = {config.schedule for _, _, config in found}
+    # Libraries keep to the tensor cores where they take the format.
+    products = ("mma",) if "mma" in kinds else ("simt", "winograd")
+    return pick(op, spec, schedule, found, (*products, "depthwise"))
+
+
+def pick(
+    op: Conv2d, spec: GpuSpec, schedule: str, found: Sequence[tuple[int, str, Config]], products: tuple[str, ...]
+) -> Choice:
+    """What was asked for of `found`, best first: a whole configuration, a kind, or with `auto` one of `products`."""
     known = {text: (config, time_ps) for time_ps, text, config in found}
     if len(schedule.split()) > 1:
         if schedule not in known:
@@ -238,13 +144,10 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
     if schedule not in ("auto", *KINDS):
         near = hint(schedule, KINDS)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
-    kinds = {config.schedule for _, _, config in found}
-    # Libraries keep to the tensor cores where they take the format.
-    products = ("mma",) if "mma" in kinds else ("simt", "winograd")
-    wanted = (schedule,) if schedule != "auto" else (*products, "depthwise")
-    ranked = [(config, time_ps) for time_ps, _, config in found if config.schedule in wanted]
-    best = ranked[:RUNNERS_UP]
+    wanted = (schedule,) if schedule != "auto" else products
+    best = [(config, time_ps) for time_ps, _, config in found if config.schedule in wanted][:RUNNERS_UP]
     if not best:
+        kinds = {config.schedule for _, _, config in found}
         raise InputError(f"schedule={schedule}: {spec.name} runs {op} with {', '.join(sorted(kinds))}")
     return Choice(best[0][0], best)
 
@@ -254,7 +157,7 @@ def of_library(op: Conv2d, spec: GpuSpec, tiles: Collection[str]) -> list[tuple[
     Winograd's, with estimated times in picoseconds, best first; those of tensor cores, of eight warps, where they take
     the format. Channels that make no whole vectors go to its kernels on the vector pipes (`128x64 vector`), if it has
     any. InputError where none fits."""
-    _refuse(op, spec)
+    refuse_layout(op, spec)
     f = figures(spec)
     all_of_them = list(_candidates(op, spec, f, EIGHT_WARPS))
     on_tensor_cores = any(config.schedule == "mma" for config, _ in all_of_them)
@@ -279,29 +182,42 @@ def build(op: Conv2d, spec: GpuSpec, config: ImplicitConfig) -> Program:
     """The program. InputError where the machine cannot take the configuration."""
     g = Geometry(op, config.columns, config.tile_k)
     p = g.problem()
-    if isinstance(config, ConvMmaConfig):
-        mma.check(p, spec, config)
-        inner: Inner = mma.inner(p, spec, config)
-    else:
-        simt.check(p, spec, config)
-        inner = simt.inner(p, spec, config)
-    writer = _Writer(g, p, spec, config, inner)
+    writer = writer_of(g, p, spec, config)
     tensors = [p.a.tensor, p.b.tensor, p.c, *([writer.partials] if writer.partials is not None else [])]
     settings = {"config": config, "stored": {"x": g.windows}}
     return Program(str(op), tuple(tensors), (writer.kernel(),), str(config), settings)
+
+
+def writer_of(g: Geometry, p: Problem, spec: GpuSpec, config: ImplicitConfig) -> ImplicitWriter:
+    """Who writes the kernel of a configuration. InputError where the machine cannot take it."""
+    if isinstance(config, ConvMmaConfig):
+        mma.check(p, spec, config)
+        return ImplicitWriter(g, p, spec, config, mma.inner(p, spec, config))
+    simt.check(p, spec, config)
+    return ImplicitWriter(g, p, spec, config, simt.inner(p, spec, config))
 
 
 def _candidates(
     op: Conv2d, spec: GpuSpec, f: Figures, more: Sequence[_Tile] = ()
 ) -> Iterator[tuple[ImplicitConfig, Work]]:
     """Configurations that fit, with their counts. more: tiles of tensor cores beside those of a product."""
-    width = DTYPE_BYTES[op.chosen_dtype]
-    fewest = min(ceil_div(op.output[1], columns) * columns for columns in GROUPS)
+    yield from candidates(partial(Geometry, op), op.output[1], spec, f, more)
+
+
+def candidates(
+    geometry: Callable[[int, int], Geometry], across: int, spec: GpuSpec, f: Figures, more: Sequence[_Tile] = ()
+) -> Iterator[tuple[ImplicitConfig, Work]]:
+    """Configurations that fit what `geometry` makes of columns and `tile_k`, with their counts.
+
+    across: neighbours of a row. more: tiles of tensor cores beside those of a product.
+    """
+    fewest = min(ceil_div(across, columns) * columns for columns in GROUPS)
     for columns in GROUPS:
         # A wider group than need be only adds rows without results.
-        if ceil_div(op.output[1], columns) * columns > 1.5 * fewest:
+        if ceil_div(across, columns) * columns > 1.5 * fewest:
             continue
-        problem = partial(Geometry, op, columns)
+        problem = partial(geometry, columns)
+        width = DTYPE_BYTES[problem(SHORT_STEP).problem().dtype]
         draft = problem(gemms.MMA_STEP_BYTES // width).problem()
         if any(spec.has_instruction("mma", draft.dtype, shape) for shape in mma.SHAPES.get(draft.dtype, ())):
             yield from _mma(spec, f, problem, draft, more)
@@ -310,7 +226,7 @@ def _candidates(
 
 
 def _mma(
-    spec: GpuSpec, f: Figures, geometry: partial[Geometry], draft: Problem, more: Sequence[_Tile]
+    spec: GpuSpec, f: Figures, geometry: Callable[[int], Geometry], draft: Problem, more: Sequence[_Tile]
 ) -> Iterator[tuple[ImplicitConfig, Work]]:
     width = DTYPE_BYTES[draft.dtype]
     asynchronous = spec.cp_async is not None and min(draft.a.vector_bytes, draft.b.vector_bytes) >= 4
@@ -333,7 +249,9 @@ def _mma(
             yield from _cuts(g, p, config, mma.work(p, f, config, core, resident))
 
 
-def _simt(spec: GpuSpec, f: Figures, geometry: partial[Geometry], width: int) -> Iterator[tuple[ImplicitConfig, Work]]:
+def _simt(
+    spec: GpuSpec, f: Figures, geometry: Callable[[int], Geometry], width: int
+) -> Iterator[tuple[ImplicitConfig, Work]]:
     whole = geometry(gemms.SIMT_STEP_BYTES // width)
     short = geometry(SHORT_STEP)
     for g, (tile_m, tile_n, warp_m, warp_n) in itertools.product((whole, short), gemms.SIMT_TILES):
@@ -352,8 +270,7 @@ def _simt(spec: GpuSpec, f: Figures, geometry: partial[Geometry], width: int) ->
 
 def _cuts(g: Geometry, p: Problem, config: ImplicitConfig, work: Work) -> Iterator[tuple[ImplicitConfig, Work]]:
     """A configuration whole and with its sum cut, with what is read of X, whose windows overlap."""
-    stored = g.op.n * g.stored[0] * g.stored[1] * g.op.c + g.op.k * g.op.r * g.taps * g.run
-    read = stored * DTYPE_BYTES[p.dtype]
+    read = g.values * DTYPE_BYTES[p.dtype]
     work = replace(work, operand_bytes=read, round_bytes=work.round_bytes * read // work.operand_bytes)
     yield config, work
     for split in gemms.SPLITS[1:]:

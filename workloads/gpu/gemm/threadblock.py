@@ -437,7 +437,7 @@ class Writer:
         while memory_rows * blocks % warps:
             warps -= 1
         each = memory_rows * blocks // warps
-        rows = math.gcd(each, memory_rows, self.together if operand is self.p.a else 0)
+        rows = math.gcd(each, memory_rows, self.copied_together(operand))
         count = ceil_div(rows * columns * DTYPE_BYTES[operand.dtype], WARP_SIZE * operand.vector_bytes)
         buffer = RegisterTile(f"next_{name}", (each, columns), operand.dtype)
         return Copy(operand, tile, extent, memory_rows, blocks, columns, warps, each // rows, rows, count, buffer)
@@ -495,6 +495,10 @@ class Writer:
         return replace(unit, tile=tile, k_begin=known["k_begin"], k_trips=known["k_trips"])
 
     # --- copying
+
+    def copied_together(self, operand: Operand) -> int:
+        """Rows of an operand that lie evenly apart in memory, see `together`."""
+        return self.together if operand is self.p.a else 0
 
     def source(self, copy: Copy, unit: Unit, depth: Expr, piece: int) -> View:
         """What this warp's box number `piece` holds of global memory in the k step from `depth` on."""
