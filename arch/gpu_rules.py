@@ -159,9 +159,6 @@ def _check_dram(spec: GpuSpec) -> None:
     reason = f"{dram.row_bytes} B is not a multiple of the atom; nearest: "
     whole = dram.row_bytes > 0 and dram.row_bytes % dram.atom_bytes == 0
     _rule(whole, "dram.row", reason + _nearest_multiples(dram.row_bytes, dram.atom_bytes))
-    cycle = dram.t_ras_ps + dram.t_rp_ps
-    reason = f"{TIME.format(dram.t_rc_ps)} is less than t_ras + t_rp; nearest: {TIME.format(cycle)}"
-    _rule(dram.t_rc_ps >= cycle, "dram.t_rc", reason)
     reason = f"{TIME.format(dram.t_rfc_ps)} is not less than t_refi = {TIME.format(dram.t_refi_ps)}"
     _rule(dram.t_rfc_ps < dram.t_refi_ps, "dram.t_rfc", reason + ": a bank would never leave refresh")
     for name, overhead in (("overhead", dram.overhead), ("write_overhead", dram.write_overhead)):

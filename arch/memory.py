@@ -31,7 +31,7 @@ class BankedMemory(Group):
     t_rcd_ps: Picoseconds = Field(description="activate to column command")
     t_rp_ps: Picoseconds = Field(description="precharge to activate")
     t_ras_ps: Picoseconds = Field(description="activate to precharge")
-    t_rc_ps: Picoseconds = Field(description="activate to activate, same bank")
+    t_rc_ps: Picoseconds = Field(description="activate to activate, same bank; t_ras + t_rp where that is longer")
     t_faw_ps: Picoseconds = Field(description="window of at most four activates of a channel")
     t_wtr_ps: Picoseconds = Field(description="data bus idle between a write and a read")
     t_rtw_ps: Picoseconds = Field(description="data bus idle between a read and a write")

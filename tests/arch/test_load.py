@@ -193,7 +193,6 @@ WRONG = [
     ("dram.channels=33", "dram.channels", "nearest: 20 or 40"),
     ("dram.atom=48 B", "dram.atom", "32 B or 64 B"),
     ("dram.row=1000 B", "dram.row", "nearest: 992 B or 1 KiB"),
-    ("dram.t_rc=10 ns", "dram.t_rc", "nearest: 47 ns"),
     ("dram.t_rfc=4 us", "dram.t_rfc", "never leave refresh"),
     ("dram.overhead=1", "dram.overhead", "at most 0.9"),
     ("dram.size=1 MiB", "dram.size", "l2.size = 50 MiB"),
