@@ -52,6 +52,8 @@ class Function(NamedTuple):
     elements), "column" (`cols` elements, the same for every row), "mask" (n bytes) or "index" (the element's number,
     which is not in memory). flops: arithmetic operations an element, one for each call of the mathematics
     library. positive: defined for positive operands only. starts: it takes no x. mask: it also writes n bytes.
+    summed(x, *others): for a function with a sum whose terms cancel, the result with their sizes in their place: what
+    rounding the sum is relative to.
     """
 
     apply: Callable[..., Any]
@@ -60,6 +62,7 @@ class Function(NamedTuple):
     positive: bool = False
     starts: bool = False
     mask: bool = False
+    summed: Callable[..., Any] | None = None
 
 
 @functools.cache
@@ -84,9 +87,18 @@ def _gelu_backward(dy: Array, x: Array) -> Array:
     return dy * (0.5 * (1 + _erf()(x / math.sqrt(2))) + x * density)
 
 
+def _gelu_backward_summed(dy: Array, x: Array) -> Array:
+    return np.asarray(np.abs(dy) * (1 + np.abs(x) * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)))
+
+
 def _silu_backward(dy: Array, x: Array) -> Array:
     s = _sigmoid(x)
     return dy * s * (1 + x * (1 - s))
+
+
+def _silu_backward_summed(dy: Array, x: Array) -> Array:
+    s = _sigmoid(x)
+    return np.asarray(np.abs(dy) * s * (1 + np.abs(x) * (1 - s)))
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -108,8 +120,8 @@ FUNCTIONS: dict[str, Function] = {
     "pow": Function(lambda x: x**EXPONENT, positive=True),
     "sigmoid": Function(_sigmoid, flops=3),
     "silu": Function(lambda x: x * _sigmoid(x), flops=4),
-    "gelu": Function(_gelu, flops=5),
-    "gelu_tanh": Function(_gelu_tanh, flops=8),
+    "gelu": Function(_gelu, flops=5, summed=np.abs),
+    "gelu_tanh": Function(_gelu_tanh, flops=8, summed=np.abs),
     "add": Function(lambda x, y: x + y, others=("full",)),
     "sub": Function(lambda x, y: x - y, others=("full",)),
     "mul": Function(lambda x, y: x * y, others=("full",)),
@@ -118,8 +130,8 @@ FUNCTIONS: dict[str, Function] = {
     "dropout": Function(lambda x, i: np.where(kept(i), x / KEEP, 0.0), others=("index",), flops=1, mask=True),
     "dropout_backward": Function(lambda dy, m: np.where(m != 0, dy / KEEP, 0.0), others=("mask",)),
     "relu_backward": Function(lambda dy, x: np.where(x > 0, dy, 0.0), others=("full",)),
-    "silu_backward": Function(_silu_backward, others=("full",), flops=8),
-    "gelu_backward": Function(_gelu_backward, others=("full",), flops=10),
+    "silu_backward": Function(_silu_backward, others=("full",), flops=8, summed=_silu_backward_summed),
+    "gelu_backward": Function(_gelu_backward, others=("full",), flops=10, summed=_gelu_backward_summed),
 }
 """The functions of chains; each is also an operator's word of its own, `exp n=4096`."""
 
@@ -248,11 +260,13 @@ class Pointwise(Operator):
         return (round_to(y, self.out_dtype), *([] if mask is None else [mask]))
 
     def scales(self, *operands: Array) -> tuple[Array, ...]:
-        """The result, and how much it moves where x and what it becomes on the way are off by their own size."""
+        """The result, and how much it moves where x and what it becomes on the way are off by their own size, and sums
+        inside of functions by the size of what they add."""
         step = 2.0**-18
         y, mask = self._run(operands)
-        moved, _ = self._run(operands, growth=1.0 + step)
-        return (np.abs(y) + np.abs(moved - y) / step, *([] if mask is None else [np.ones_like(mask)]))
+        moves = [self._run(operands, growth=1.0 + step)[0], self._run(operands, inside=step)[0]]
+        moved = sum(np.abs(other - y) for other in moves)
+        return (np.abs(y) + moved / step, *([] if mask is None else [np.ones_like(mask)]))
 
     @property
     def tolerance(self) -> float:
@@ -262,11 +276,12 @@ class Pointwise(Operator):
         return rounding(self.out_dtype) + calls * each
 
     def _run(
-        self, operands: tuple[Array, ...], *, growth: float = 1.0, rounded: bool = False
+        self, operands: tuple[Array, ...], *, growth: float = 1.0, inside: float = 0.0, rounded: bool = False
     ) -> tuple[Array, Array | None]:
         """The chain's result before the last rounding, and the mask.
 
-        growth: multiplies what goes into each function. rounded: what comes out of each is rounded.
+        growth: multiplies what goes into each function. inside: share of their terms by which sums inside of functions
+        are off. rounded: what comes out of each is rounded.
         """
         given = [np.asarray(a, dtype=np.float64) for a in operands]
         starts = FUNCTIONS[self.functions[0]].starts
@@ -289,7 +304,10 @@ class Pointwise(Operator):
                     at += 1
             if "column" in function.others:
                 others = [np.tile(others[0], self.n // others[0].size)]
-            value = function.apply(*([] if function.starts else [growth * value]), *others)
+            taken = [] if function.starts else [growth * value]
+            value = function.apply(*taken, *others)
+            if inside and function.summed is not None:
+                value = value + inside * function.summed(*taken, *others)
             if function.mask:
                 mask = kept(others[0]).astype(np.float64)
             if rounded and call < last:
