@@ -90,6 +90,18 @@ class Dies(Group):
     latency_ps: Picoseconds
 
 
+class Tiles(Group):
+    """Tiles of a die, all alike: each is a mesh that can run a program of its own. Where a program takes several, their
+    meshes are joined at the borders."""
+
+    rows: Count = Field(description="tiles of a die, one above the other")
+    columns: Count = Field(description="tiles of a die, side by side")
+    bandwidth_bytes_per_cycle: BytesPerCycle = Field(
+        gt=0, description="of one link of the vector network across a border, one direction"
+    )
+    latency_cycles: Cycles = Field(description="across one border, beyond the hop; all networks")
+
+
 class Agcu(Group):
     """Address generators and coalescing units between the mesh and external memory or other sockets."""
 
@@ -171,6 +183,7 @@ class RduSpec(MachineSpec):
     pmu: Pmu
     mesh: Mesh
     dies: Dies
+    tiles: Tiles | None = None
     agcu: Agcu
     hbm: Memory | None = None
     ddr: Memory
@@ -185,6 +198,27 @@ class RduSpec(MachineSpec):
         """Columns of units over all dies: what the counts need at `mesh.rows` rows, the same on each die."""
         each = -(-(self.pcu.count + self.pmu.count) // (self.dies.count * self.mesh.rows))
         return each * self.dies.count
+
+    @property
+    def tile_rows(self) -> tuple[int, ...]:
+        """First row of each tile below another one."""
+        down = self.tiles.rows if self.tiles else 1
+        return tuple(i * self.mesh.rows // down for i in range(1, down))
+
+    @property
+    def tile_columns(self) -> tuple[int, ...]:
+        """First column of each tile to the right of another one of its die."""
+        across, each = self.tiles.columns if self.tiles else 1, self.columns // self.dies.count
+        return tuple(die * each + i * each // across for die in range(self.dies.count) for i in range(1, across))
+
+    def link_bytes_per_cycle(self, parts: int) -> float:
+        """The narrowest link of the vector network in each of `parts` equal parts of the socket."""
+        links, dies = [self.mesh.vector_bytes_per_cycle], self.dies.count
+        if self.tiles is not None and parts < dies * self.tiles.rows * self.tiles.columns:
+            links.append(self.tiles.bandwidth_bytes_per_cycle)
+        if parts < dies:
+            links.append(self.dies.bandwidth_bytes_per_s / (self.mesh.rows * self.clock.boost_hz))
+        return min(links)
 
     @property
     def array_dtypes(self) -> tuple[str, ...]:
@@ -242,6 +276,12 @@ class RduSpec(MachineSpec):
         units = self.pcu.count + self.pmu.count
         if self.mesh.rows > units // self.dies.count:
             raise ValueError(f"mesh.rows: {self.mesh.rows} rows for {units} units; at most {units // self.dies.count}")
+        for path, parts, whole, of in (
+            ("rows", self.tiles.rows if self.tiles else 1, self.mesh.rows, "rows of the mesh"),
+            ("columns", self.tiles.columns if self.tiles else 1, self.columns // self.dies.count, "columns of a die"),
+        ):
+            if parts > whole:
+                raise ValueError(f"tiles.{path}: {parts} tiles in {whole} {of}; nearest: {whole}")
         if self.agcu.count % 2 or self.agcu.count > 2 * self.mesh.rows:
             lower = max(2, min(self.agcu.count, 2 * self.mesh.rows) // 2 * 2)
             raise ValueError(

@@ -555,6 +555,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("attention batch=1 heads=2 head_dim=64 seq=128"),
         Case("gemm m=256 n=256 k=256", ("dies",), base=("dies.count=2",)),
         Case("attention batch=1 heads=4 head_dim=64 seq=512", ("dies",)),
+        Case("attention batch=1 heads=4 head_dim=64 seq=512", ("tiles",), base=("tiles.bandwidth=8 B/clk",)),
         Case("gemm m=256 n=256 k=256", ("mesh",), base=("mesh.credits=1", "mesh.hop=2 cycles")),
         Case("softmax rows=64 cols=256", ("pcu.vector",), base=("pcu.vector_inputs=2", "pcu.vector_outputs=2")),
         Case("attention batch=1 heads=2 head_dim=64 seq=128", ("pmu", "mesh", "pcu"), base=("pmu.count=128", "pcu.count=128")),

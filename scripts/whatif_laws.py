@@ -83,7 +83,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
         *("pcu.lanes", "pcu.stages", "pcu.fifo", "pcu.vector_inputs", "pcu.vector_outputs", "pmu.size", "pmu.banks"),
         *("pmu.bandwidth", "pmu.addresses", "mesh.vector", "mesh.scalar", "mesh.control_wires", "mesh.credits"),
         *("dies.bandwidth", "agcu.bandwidth", "agcu.in_flight", "hbm.banks", "hbm.t_refi", "ddr.banks", "ddr.t_refi"),
-        *("host.bandwidth",),
+        *("host.bandwidth", "tiles.bandwidth"),
     ),
     "gemmini": (
         *("clock.boost", "dram.bandwidth", "dma.requests", "l2.misses", "memory_cache.port"),
@@ -122,6 +122,7 @@ LESS: Mapping[str, tuple[str, ...]] = {
         *("pcu.tail_interval", "pcu.latency", "pmu.latency", "mesh.hop", "mesh.control", "dies.latency"),
         *(f"{memory}.{name}" for memory in ("hbm", "ddr") for name in _TIMINGS),
         *("launch.program_load", "launch.argument_load", "launch.execute", "launch.host", "launch.hardware"),
+        *("tiles.latency",),
     ),
     "gemmini": (
         *("array.latency", "l2.latency", "l2.set_busy", "memory_cache.latency", "core.tile", "core.command"),

@@ -20,12 +20,16 @@ from sim.app.run import simulate
 
 ATTENTION = "attention batch=1 heads=8 seq=4096 head_dim=128"
 GEMM = "gemm m=1024 n=1024 k=1024"
-LINKS = ("mesh.vector=1024 B/clk", "mesh.credits=128", "dies.bandwidth=64 TB/s", "dies.latency=0 ns")
-"""Four times the width of a link, and nothing between dies."""
-TILES = ("dies.count=4", "dies.bandwidth=8.192 TB/s", "dies.latency=0 ns")
-"""Two regions of 13 columns in each die, with borders as wide as the mesh: its own links."""
-NARROW = ("dies.count=4", "dies.bandwidth=4.096 TB/s", "dies.latency=5 ns")
-"""Borders half as wide, as that between the dies is taken to be."""
+WIDE = ("mesh.vector=1024 B/clk", "mesh.credits=128")
+"""Eight times the width of a link."""
+LINKS = (*WIDE, "dies.bandwidth=64 TB/s", "dies.latency=0 ns", "tiles.bandwidth=1024 B/clk", "tiles.latency=0 cycles")
+"""The same, and nothing between tiles and dies."""
+TILES: Mapping[str, Sequence[str]] = {
+    "as it is": (),
+    "a die is one tile": ("tiles.rows=1", "tiles.columns=1"),
+    "borders of tiles half as wide": ("tiles.bandwidth=64 B/clk",),
+    "borders of tiles of 8 cycles": ("tiles.latency=8 cycles",),
+}
 
 WORK: Sequence[tuple[str, str, str, Mapping[str, Sequence[str]]]] = (
     (
@@ -50,7 +54,7 @@ WORK: Sequence[tuple[str, str, str, Mapping[str, Sequence[str]]]] = (
         },
     ),
     *(
-        ("sn40l", text, schedule, {"as it is": (), "tiles, full width": TILES, "tiles, half width": NARROW})
+        ("sn40l", text, schedule, TILES)
         for text, schedule in (
             ("gemm m=4096 n=4096 k=4096", "auto"),
             (ATTENTION, "streaming 256x384 heads 1 pipelines 2"),
@@ -63,8 +67,8 @@ WORK: Sequence[tuple[str, str, str, Mapping[str, Sequence[str]]]] = (
         "metapipeline 8x256x1024 par 8x8 over n",
         {
             "as it is": (),
-            "links without limit": LINKS[:2],
-            "links and memory without limit": (*LINKS[:2], "ddr.bandwidth=1600 GB/s"),
+            "links without limit": WIDE,
+            "links and memory without limit": (*WIDE, "ddr.bandwidth=1600 GB/s"),
         },
     ),
     (

@@ -193,6 +193,9 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "power.energy.pmu",
                 "power.energy.simd",
                 "power.static",
+                "tiles.bandwidth",
+                "tiles.columns",
+                "tiles.rows",
             ),
         },
     }

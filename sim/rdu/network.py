@@ -35,6 +35,10 @@ FIGURES = (
     "mesh.hop",
     "mesh.scalar",
     "mesh.vector",
+    "tiles.bandwidth",
+    "tiles.columns",
+    "tiles.latency",
+    "tiles.rows",
 )
 """Figures of a preset that this module reads."""
 
@@ -102,10 +106,10 @@ def ways(
                 write_network=Network.SCALAR if read.output.out.scalar else Network.VECTOR,
                 read_network=Network.SCALAR if port.read_bytes <= WORD_BYTES else Network.VECTOR,
                 hops=hops,
-                latency_ticks=_way_ticks(spec, into, spec.mesh.hop_cycles)
-                + _way_ticks(spec, out_of, spec.mesh.hop_cycles),
-                control_ticks=_way_ticks(spec, into, spec.mesh.control_cycles)
-                + _way_ticks(spec, out_of, spec.mesh.control_cycles),
+                latency_ticks=_way_ticks(spec, grid, into, spec.mesh.hop_cycles)
+                + _way_ticks(spec, grid, out_of, spec.mesh.hop_cycles),
+                control_ticks=_way_ticks(spec, grid, into, spec.mesh.control_cycles)
+                + _way_ticks(spec, grid, out_of, spec.mesh.control_cycles),
             )
         )
     return found
@@ -159,11 +163,13 @@ def link_tables(spec: RduSpec, grid: Grid, found: Sequence[Ways], channel: Ints)
 
 
 def _ticks_per_byte(spec: RduSpec, grid: Grid, rate: float, flit_bytes: int, *, across: bool) -> Loads:
-    """Ticks a byte of every link: its bandwidth or what credits allow; `across`: the dies' bandwidth between them."""
+    """Ticks a byte of every link: its bandwidth or what credits allow; `across`: of borders, theirs."""
     round_trip = 2 * spec.mesh.hop_cycles
     if round_trip:
         rate = min(rate, spec.mesh.credits * flit_bytes / round_trip)
     found = np.full((4, grid.rows, grid.columns), TICKS_PER_CYCLE / rate)
+    if across and spec.tiles is not None:
+        found[grid.borders] = max(TICKS_PER_CYCLE / rate, TICKS_PER_CYCLE / spec.tiles.bandwidth_bytes_per_cycle)
     if across and spec.dies.count > 1:
         each = grid.columns // spec.dies.count
         between = bytes_per_cycle(spec.dies.bandwidth_bytes_per_s, spec.clock.boost_hz) / grid.rows
@@ -174,9 +180,11 @@ def _ticks_per_byte(spec: RduSpec, grid: Grid, rate: float, flit_bytes: int, *, 
     return found
 
 
-def _way_ticks(spec: RduSpec, flow: Flow, hop_cycles: float) -> int:
+def _way_ticks(spec: RduSpec, grid: Grid, flow: Flow, hop_cycles: float) -> int:
     """Ticks of a flow's longest way."""
     found = cycles_to_ticks(hop_cycles * place.hops(flow))
     if spec.dies.count > 1 and place.crosses_dies(flow, spec):
         found += ps_to_ticks(spec.dies.latency_ps, spec.clock.boost_hz)
+    if spec.tiles is not None:
+        found += cycles_to_ticks(spec.tiles.latency_cycles) * place.borders(grid, flow)
     return found

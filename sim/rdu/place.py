@@ -22,6 +22,8 @@ FIGURES = (
     "mesh.rows",
     "pcu.count",
     "pmu.count",
+    "tiles.columns",
+    "tiles.rows",
 )
 """Figures of a preset that this module reads."""
 
@@ -40,6 +42,36 @@ class Grid:
     pcus: Ints
     pmus: Ints
     generators: Ints
+    dies: int
+    tile_rows: tuple[int, ...] = ()
+    """First row of each tile below another one."""
+    tile_columns: tuple[int, ...] = ()
+    """First column of each tile to the right of another one of its die."""
+
+    @property
+    def borders(self) -> NDArray[np.bool_]:
+        """Links between tiles of a die, shape (4, rows, columns)."""
+        found = np.zeros((4, self.rows, self.columns), bool)
+        for row in self.tile_rows:
+            found[SOUTH, row - 1] = found[NORTH, row] = True
+        for column in self.tile_columns:
+            found[EAST, :, column - 1] = found[WEST, :, column] = True
+        return found
+
+    def tiles_of(self, units: Ints | NDArray[np.float64]) -> Ints:
+        """In how manieth tile, from the top and from the left, each unit (row, column) stands. A border of dies is
+        none of tiles: the last tile of a die and the first of the next have the same number from the left."""
+        return np.column_stack(
+            [np.searchsorted(at, units[:, i], "right") for i, at in enumerate((self.tile_rows, self.tile_columns))]
+        )
+
+    def tile_of(self, units: Ints) -> Ints:
+        """The number of each unit's tile: die by die, in each by rows of tiles."""
+        down, right = self.tiles_of(units).T
+        each = self.columns // self.dies
+        die = units[:, 1] // each
+        across = len(self.tile_columns) // self.dies + 1
+        return (die * (len(self.tile_rows) + 1) + down) * across + right - die * (across - 1)
 
     @property
     def links(self) -> int:
@@ -59,7 +91,8 @@ def grid_of(spec: RduSpec) -> Grid:
         (pcus if is_pcu else pmus).append(unit)
     half = spec.agcu.count // 2
     edge = [(i * rows // half, column) for column in (0, columns - 1) for i in range(half)]
-    return Grid(rows, columns, np.array(pcus), np.array(pmus), np.array(edge))
+    tiles = spec.tile_rows, spec.tile_columns
+    return Grid(rows, columns, np.array(pcus), np.array(pmus), np.array(edge), spec.dies.count, *tiles)
 
 
 def order_of(sizes: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> list[int]:
@@ -95,10 +128,15 @@ def order_of(sizes: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> lis
 
 
 def nearest_free(free: Ints, targets: NDArray[np.float64], grid: Grid) -> Ints:
-    """For each target (row, column) the number of the nearest PMU that is still free; takes it."""
+    """For each target (row, column) the number of the nearest PMU that is still free; takes it.
+
+    Of several as near it takes the one with the fewest borders of tiles between.
+    """
     chosen = np.empty(len(targets), np.int64)
+    tiles, own = grid.tiles_of(grid.pmus), grid.tiles_of(targets)
     for i, (row, column) in enumerate(targets):
         distance = np.abs(grid.pmus[:, 0] - row) + np.abs(grid.pmus[:, 1] - column)
+        distance += np.abs(tiles - own[i]).sum(axis=1) / (tiles.max() * 2 + 1)
         distance[free == 0] = np.inf
         chosen[i] = int(np.argmin(distance))
         free[chosen[i]] = 0
@@ -157,6 +195,14 @@ def hops(flow: Flow) -> int:
     """Links on the longest way of a flow."""
     return max(
         int(np.abs(targets - source).sum(axis=1).max())
+        for source, targets in zip(flow.sources, flow.targets, strict=True)
+    )
+
+
+def borders(grid: Grid, flow: Flow) -> int:
+    """Borders between tiles on the way of a flow that crosses the most."""
+    return max(
+        int(np.abs(grid.tiles_of(targets) - grid.tiles_of(source[None])).sum(axis=1).max())
         for source, targets in zip(flow.sources, flow.targets, strict=True)
     )
 

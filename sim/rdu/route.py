@@ -2,7 +2,8 @@
 
 Stages take columns of the mesh from left to right, in an order that keeps what talks together near (`place.order_of`).
 An array of PCUs is a block of whole rows; each step of a SIMD chain is a column, part i in row i, so that flows from
-step to step run along rows. Small steps share a column. Where columns run out, units are packed without gaps.
+step to step run along rows. Small steps share a column. A block that fits a tile stands in one where columns suffice.
+Where they run out, units are packed without gaps.
 """
 
 from __future__ import annotations
@@ -74,7 +75,11 @@ def place_stages(
         for r in reads
     ]
     order = place.order_of(sizes, edges)
-    found = _in_columns(grid, stages, costs, order) or _packed(grid, stages, costs, order)
+    found = (
+        _in_columns(grid, stages, costs, order, apart=True)
+        or _in_columns(grid, stages, costs, order, apart=False)
+        or _packed(grid, stages, costs, order)
+    )
     for i, stage in enumerate(stages):
         if not sizes[i]:
             found[i] = StageUnits(grid.generators[: max(1, generators_of(stage, len(grid.generators)))])
@@ -87,17 +92,21 @@ def generators_of(stage: Stage, count: int) -> int:
 
 
 def _in_columns(
-    grid: Grid, stages: Sequence[Stage], costs: Sequence[StageCost], order: Sequence[int]
+    grid: Grid, stages: Sequence[Stage], costs: Sequence[StageCost], order: Sequence[int], *, apart: bool
 ) -> dict[int, StageUnits] | None:
+    """Units by stage, None where columns run out. apart: blocks that a tile can hold keep off the borders of tiles."""
     columns = [grid.pcus[grid.pcus[:, 1] == c] for c in np.unique(grid.pcus[:, 1])]
     columns = [column[np.argsort(column[:, 0])] for column in columns]
-    height = max(len(column) for column in columns)
+    height, at = max(len(column) for column in columns), np.array([column[0, 1] for column in columns])
+    borders = sorted({*grid.tile_columns, *range(0, grid.columns, grid.columns // grid.dies)})
     free, shelf, shelved = 0, -1, 0
     found: dict[int, StageUnits] = {}
     for i in order:
         parts: list[Ints] = []
         for size in blocks_of(stages[i], costs[i]):
             if size and size * _SMALL <= height:
+                if apart and shelf >= 0:
+                    shelved = _past_border(columns[shelf][:, 0], grid.tile_rows, shelved, size)
                 if shelf < 0 or shelved + size > len(columns[shelf]):
                     if free == len(columns) or size > len(columns[free]):
                         return None
@@ -105,6 +114,8 @@ def _in_columns(
                 parts.append(columns[shelf][shelved : shelved + size])
                 shelved += size
                 continue
+            if apart:
+                free = _past_border(at, borders, free, -(-size // height))
             taken = [np.zeros((0, 2), np.int64)]
             while sum(map(len, taken)) < size:
                 if free == len(columns):
@@ -116,6 +127,16 @@ def _in_columns(
             parts.append(region[np.arange(size) * len(region) // max(size, 1)])
         found[i] = StageUnits(_bands(parts[0], stages[i], costs[i].crossed), tuple(parts[1:]))
     return found
+
+
+def _past_border(at: Ints, borders: Sequence[int], first: int, count: int) -> int:
+    """Where in `at` (rows or columns in order) `count` of them begin that lie in one tile: at `first` or behind the
+    next border; at `first` too where no tile has as many."""
+    tiles = np.searchsorted(borders, at, "right")
+    if len(set(tiles[first : first + count].tolist())) <= 1:
+        return first
+    behind = int(np.searchsorted(tiles, tiles[first], "right"))
+    return behind if len(set(tiles[behind : behind + count].tolist())) == 1 else first
 
 
 def _packed(

@@ -118,7 +118,7 @@ def _held(state, s, waited, wait):
 
 @inner
 def _ring(state, c, column):
-    """Channel c's ring from the vector that counter `column` counts: (its slot, the ring's first, the one behind it)."""
+    """Channel c's ring from the vector that `column` counts: (its slot, the ring's first, the one behind it)."""
     if c < 0:
         return 0, 0, 0
     first, depth = state.channel[c, Channels.SLOTS], state.channel[c, Channels.DEPTH]
@@ -126,16 +126,21 @@ def _ring(state, c, column):
 
 
 @inner
+def _held_by(state, c):
+    """Vectors in channel c."""
+    return state.channel[c, Channels.COMMITTED] - state.channel[c, Channels.RELEASED]
+
+
+@inner
 def _ready_for(state, s, inputs, outputs, left):
     """How many of the `left` vectors of a firing have come and have room; the stage is parked where that is not all."""
     channel, lacks = state.channel, -1
     for c in inputs:
-        if c >= 0 and channel[c, Channels.COMMITTED] - channel[c, Channels.RELEASED] < left:
-            left, lacks = channel[c, Channels.COMMITTED] - channel[c, Channels.RELEASED], c
+        if c >= 0 and _held_by(state, c) < left:
+            left, lacks = _held_by(state, c), c
     for c in outputs:
-        if c >= 0 and channel[c, Channels.RELEASED] + channel[c, Channels.DEPTH] - channel[c, Channels.COMMITTED] < left:
-            left = channel[c, Channels.RELEASED] + channel[c, Channels.DEPTH] - channel[c, Channels.COMMITTED]
-            lacks = c
+        if c >= 0 and channel[c, Channels.DEPTH] - _held_by(state, c) < left:
+            left, lacks = channel[c, Channels.DEPTH] - _held_by(state, c), c
     state.stage[s, Stages.PARKED] = lacks
     return left
 

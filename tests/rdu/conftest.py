@@ -18,6 +18,8 @@ SMALL: dict[str, str | int | float] = {
     "mesh.rows": 8,
     "agcu.count": 4,
     "dies.count": 1,
+    "tiles.rows": 1,
+    "tiles.columns": 1,
 }
 SILENT: dict[str, str | int | float] = {"mesh.hop": 0, "mesh.control": 0, "pmu.latency": 0, "mesh.vector": "4096 B/clk"}
 

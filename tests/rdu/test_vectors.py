@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -106,6 +111,13 @@ def test_any_graph_runs_as_its_twin_says(drawn: tuple[list[int], list[tuple[int,
     found = run(section, load_arch("sn40l", SMALL | SILENT))
     assert found.ticks == twin([time * TICKS_PER_CYCLE for time in times], edges, tokens * EACH)
     assert (found.reasons.sum(axis=1) == found.ticks).all()
+
+
+def test_vectors_cost_less_than_ten_times_what_tokens_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processor time of a simulation, at the worst: units that do nothing but pass tokens of 512 vectors on."""
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).resolve().parents[2] / "scripts" / "rdu"), *sys.path])
+    script = importlib.import_module("vectors")
+    assert script.compared(partial(script.timed, 512), load_arch("sn40l"), 1)[3] < 10
 
 
 def test_the_rows_of_a_token_do_not_matter() -> None:

@@ -138,10 +138,8 @@ def _estimate(op: Attention, spec: RduSpec, c: AttentionConfig) -> int | None:
     # Two products and a chain of about six PCUs share the chip.
     compute = c.pipelines * macs // (spec.pcu.count * 2 // 3 * spec.macs_per_cycle) + 1
     deep = 3 * (spec.pcu.lanes + spec.pcu.stages + spec.pcu.latency_cycles + spec.mesh.rows * spec.mesh.hop_cycles)
-    # Scores and exponentials go along the rows of the mesh, over the border between dies where a pipeline is on both.
-    link = float(spec.mesh.vector_bytes_per_cycle)
-    if c.pipelines < spec.dies.count:
-        link = min(link, spec.dies.bandwidth_bytes_per_s / (spec.mesh.rows * spec.clock.boost_hz))
+    # Scores and exponentials go along the rows of the mesh, over the borders of tiles and dies that a pipeline has.
+    link = spec.link_bytes_per_cycle(c.pipelines)
     compute = max(compute, round(tile * (4 + width) / (link * spec.mesh.rows)))
     memory = op.operand_bytes * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s
     first = c.pipelines * whole // 2 * spec.clock.boost_hz // spec.main_memory.bandwidth_bytes_per_s

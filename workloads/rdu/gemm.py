@@ -139,9 +139,7 @@ def _crowding(spec: RduSpec, c: GemmConfig, width: int) -> tuple[int, int]:
     if not spec.pcu.systolic:
         wide = max(1, spec.columns * spec.pcu.count // (spec.pcu.count + spec.pmu.count))
         return max(ceil_div(c.row_par, spec.mesh.rows), ceil_div(c.col_par, wide)), 1
-    link = round(spec.mesh.vector_bytes_per_cycle)
-    if spec.dies.count > 1 and c.row_par * c.col_par * spec.dies.count > spec.pcu.count:
-        link = min(link, spec.dies.bandwidth_bytes_per_s // (spec.mesh.rows * spec.clock.boost_hz))
+    link = round(spec.link_bytes_per_cycle(spec.pcu.count // (c.row_par * c.col_par)))
     stream = ceil_div(c.row_par, spec.mesh.rows) * spec.pcu.lanes * spec.pcu.macs * width
     return max(stream, link), link
 

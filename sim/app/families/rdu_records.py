@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
-from sim.app.report.record import KernelRecord, MachineFigures, RduBuffer, RduSection, RduStage
+from sim.app.report.record import KernelRecord, MachineFigures, RduBuffer, RduSection, RduStage, RduTiles
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ticks_to_ps
 from sim.rdu.engine import SectionResult
 from sim.rdu.host import copy_ps
@@ -94,6 +96,7 @@ def kernel_record(
             (int(row[Log.STAGE]), int(row[Log.START]) // TICKS_PER_CYCLE, int(row[Log.END]) // TICKS_PER_CYCLE)
             for row in result.log[:_LOG_SHOWN]
         ),
+        tiles=_tiles(result, spec),
     )
     return KernelRecord(
         name=configuration.section.name,
@@ -220,6 +223,25 @@ def _to_cycles(ticks: Sequence[int], cycles: int) -> dict[str, int]:
         before = seen // TICKS_PER_CYCLE
     found["idle"] += cycles - before
     return found
+
+
+def _tiles(result: SectionResult, spec: RduSpec) -> RduTiles | None:
+    """Tiles that hold units, and what crosses their borders."""
+    if spec.tiles is None:
+        return None
+    configuration, grid = result.configuration, result.configuration.grid
+    load = configuration.link_load[Network.VECTOR][grid.borders]
+    stages = [units for units, cost in zip(configuration.pcus, configuration.costs, strict=True) if cost.pcus]
+    standing = np.concatenate([*stages, *(channel.pmus for channel in configuration.channels)])
+    rate = min(spec.mesh.vector_bytes_per_cycle, spec.tiles.bandwidth_bytes_per_cycle)
+    return RduTiles(
+        count=spec.dies.count * spec.tiles.rows * spec.tiles.columns,
+        used=len(np.unique(grid.tile_of(standing))),
+        border_bytes=round(load.sum()),
+        busiest_border=float(load.max(initial=0)) / (rate * result.ticks / TICKS_PER_CYCLE),
+        rows=grid.tile_rows,
+        columns=grid.tile_columns,
+    )
 
 
 def _networks(result: SectionResult, spec: RduSpec) -> dict[str, tuple[float, int]]:

@@ -52,6 +52,18 @@ def details(figures: Figures) -> dict[str, Any]:
                 name: {"busiest_link": share, "link_wait_cycles": waits}
                 for name, (share, waits) in section.networks.items()
             },
+            **(
+                {}
+                if section.tiles is None
+                else {
+                    "tiles": {
+                        "count": section.tiles.count,
+                        "used": section.tiles.used,
+                        "border_bytes": section.tiles.border_bytes,
+                        "busiest_border": section.tiles.busiest_border,
+                    }
+                }
+            ),
         },
         "stages": [
             {
@@ -80,11 +92,23 @@ def _longest(figures: Figures) -> KernelRecord:
 
 def _placement(report: Report) -> Section:
     section: RduSection = _longest(report.figures).own
+    tiles = section.tiles
     return Section(
         f"Placement of {section.name}",
         (
             ("PCUs", f"{section.pcus} of {section.pcu_count} on a grid of {section.grid[0]} x {section.grid[1]}"),
             ("PMUs", f"{section.pmus} of {section.pmu_count}, {bytes_text(section.sram_bytes)} of buffers"),
+            *(
+                ()
+                if tiles is None
+                else (
+                    (
+                        "tiles",
+                        f"{tiles.used} of {tiles.count}; {bytes_text(tiles.border_bytes)} over their borders, whose "
+                        f"busiest link has {percent(tiles.busiest_border)} of its bandwidth",
+                    ),
+                )
+            ),
             *(
                 (f"busiest {name} link", f"{percent(share)} of its bandwidth, {waits:,} cycles of waits")
                 for name, (share, waits) in section.networks.items()

@@ -17,7 +17,8 @@ _HEAT = LinearSegmentedColormap.from_list("busy", [palette.IDLE, "#a9cfa6", pale
 
 
 def placement(section: RduSection, ax: Axes | None = None) -> Axes:
-    """The grid: PCUs by the share of cycles in which they were busy, PMUs with buffers blue, the rest light."""
+    """The grid: PCUs by the share of cycles in which they were busy, PMUs with buffers blue, the rest light; borders of
+    tiles dotted."""
     ax = ax or plt.subplots(figsize=(6, 5), layout="constrained")[1]
     rows, columns = section.grid
     image = np.ones((rows, columns, 3)) * 0.97
@@ -34,6 +35,11 @@ def placement(section: RduSection, ax: Axes | None = None) -> Axes:
             where = np.mean(stage.units, axis=0)
             labels.append((len(stage.units), where[1], where[0], stage.name))
     ax.imshow(image, interpolation="nearest", aspect="auto")
+    if section.tiles is not None:
+        for row in section.tiles.rows:
+            ax.axhline(row - 0.5, color="0.3", lw=0.8, ls=":")
+        for column in section.tiles.columns:
+            ax.axvline(column - 0.5, color="0.3", lw=0.8, ls=":")
     shown = sorted(sorted(labels, reverse=True)[:12], key=lambda label: label[1])
     for number, (_, x, _, name) in enumerate(shown):  # one below the other, so that narrow neighbours stay apart
         ax.text(

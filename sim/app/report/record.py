@@ -99,6 +99,21 @@ class RduBuffer:
 
 
 @dataclass(frozen=True, slots=True)
+class RduTiles:
+    """Tiles of the dies, and what went over their borders on the vector network."""
+
+    count: int
+    used: int
+    """In which a unit of a stage or of a buffer stands."""
+    border_bytes: int
+    busiest_border: float
+    """Share of its bandwidth that the busiest link across a border uses."""
+    rows: Sequence[int] = ()
+    """First row of each tile below another one, and first column of each to the right of one."""
+    columns: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RduSection:
     """What only a section on a dataflow machine has: stages, buffers, where they stand, when they fired."""
 
@@ -115,6 +130,8 @@ class RduSection:
     """By network (vector, scalar, control): share of its bandwidth that the busiest link uses, cycles of waits."""
     log: Sequence[tuple[int, int, int]] = ()
     """(stage, first cycle, end) of firings."""
+    tiles: RduTiles | None = None
+    """Of a machine whose dies have tiles."""
 
 
 @dataclass(frozen=True, slots=True)

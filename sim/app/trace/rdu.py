@@ -74,8 +74,7 @@ class _Collector:
             ]
             freed[c] = [int(r[Log.END]) for r in self._moving(consumer, int(channel[Channels.READ_LEVEL]))]
         for number, stage in enumerate(self.configuration.stages):
-            units = len(self.configuration.pcus[number])
-            self._stage(self.found.track(f"{stage.name} ({units} units)", root), number)
+            self._stage(self.found.track(f"{stage.name} ({self._where(number)})", root), number)
         group = self.found.track("buffers", root)
         for c, units_of in enumerate(self.configuration.channels):
             track = self.found.counter(units_of.read.name, group, f"tokens of {units_of.read.depth}")
@@ -88,6 +87,14 @@ class _Collector:
             for cycle, change in sorted(changes.items()):
                 level += change
                 self.found.sample(track, cycle, level)
+
+    def _where(self, number: int) -> str:
+        """How many units a stage has, and in which tiles of dies they stand."""
+        units, grid = self.configuration.pcus[number], self.configuration.grid
+        tiles = sorted(set(grid.tile_of(units).tolist())) if self.configuration.costs[number].pcus else []
+        if not (grid.tile_rows or grid.tile_columns) or not tiles:
+            return f"{len(units)} units"
+        return f"{len(units)} units in tile{'s' if len(tiles) > 1 else ''} {', '.join(map(str, tiles))}"
 
     def _moving(self, stage: int, level: int) -> list[np.ndarray]:
         """Firings of a stage after which a counter below `level` moves on."""
