@@ -59,10 +59,10 @@ RUNS: dict[str, list[Run]] = {
     ],
     "tpu": [
         ("tpu-v1", (), "gemm m=64 n=256 k=256", {}),
-        ("tpu-v1", (), "gemm m=64 n=64 k=64 dtype=int16", {}),
+        ("tpu-v1", (), "gemm m=64 n=64 k=64 dtype=int16", {"scope": "host"}),
         ("tpu-v1", (), "softmax rows=16 cols=256", {}),
         ("tpu-v1", ("array.dataflow=os",), "gemm m=64 n=256 k=256", {}),
-        ("tpu-v1", (), "inference app=mlp1", {"scope": "host"}),
+        ("tpu-v1", (), "inference app=mlp1", {}),
         ("tpu-v1-ext", (), "softmax rows=16 cols=256", {}),
         ("tpu-v4", (), "gemm m=64 n=256 k=256", {}),
         ("tpu-v4", (), "attention batch=1 heads=1 head_dim=64 seq=64 causal=1", {}),

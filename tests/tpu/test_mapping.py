@@ -84,14 +84,77 @@ def test_tuning_finds_a_mapping_that_can_be_written() -> None:
     assert simulate(workload, "tpu-v1", schedule=tuned.record.schedule).cycles == tuned.cycles
 
 
+CONV = "conv2d n=3 c=6 h=9 w=8 k=22 r=3 s=3 pad=1"
+
+
 def test_convolutions_have_their_positions_as_rows() -> None:
     workload = "conv2d n=1 c=8 h=8 w=8 k=8 r=3 s=3 pad=1"
     few, many = (ran(f"tiled m={m}", workload=workload, check=True) for m in (16, 64))
     assert few.record.check.passed
     read = [r.to_dict()["tpu"]["mapping"]["traffic"]["DRAM"]["read_bytes"] for r in (few, many)]
     assert read[0] == 4 * read[1]
-    with pytest.raises(InputError, match="unknown word n=4"):
-        ran("tiled m=16 n=4", workload=workload)
+
+
+@pytest.mark.parametrize("name", ["tpu-v1", "tpu-v4"])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "tiled m=20 n=22 order=mnk held=2 part=9", "tiled m=20 n=12 order=nmk held=1 part=4",
+        "tiled m=10 n=12 order=mkn held=3 part=2", "tiled m=9 n=22 order=mkn held=1 part=27",
+        "tiled m=20 n=12 order=nmk held=2 part=18",
+    ],
+)  # fmt: skip
+def test_every_mapping_of_a_convolution_computes_and_is_what_was_typed(name: str, schedule: str) -> None:
+    report = ran(schedule, name, CONV, check=True)
+    assert report.record.check.passed
+    assert report.record.schedule == schedule
+
+
+@pytest.mark.parametrize("schedule", ["order=nmk n=4 m=16", "order=mkn m=10"])
+def test_groups_of_channels_have_mappings_too(schedule: str) -> None:
+    assert ran(f"tiled {schedule}", workload=f"{CONV} groups=2", check=True).record.check.passed
+    assert ran(f"tiled {schedule}", workload=f"{CONV} dtype=int16", check=True).record.check.passed
+
+
+def test_loops_of_a_convolution_are_printed_as_they_run() -> None:
+    document = ran("tiled m=20 n=12 order=nmk held=1 part=4", workload=CONV).to_dict()
+    loops = [row["loop"] for row in document["tpu"]["mapping"]["loops"]]
+    assert loops == [
+        "n, p: 9 of 4 rows of an image", "k: 2 of 3 columns of tiles", "m: 2 of 20 positions", "k: 3 of 4 filters",
+        "c, r, s: 7 of 8", "m: 20 positions",
+    ]  # fmt: skip
+
+
+def test_a_part_that_is_alone_in_the_buffer_is_not_brought_ahead() -> None:
+    """With one part held, the matrix unit waits for each; with two, the next one comes meanwhile."""
+    one, two = (ran(f"tiled m=24 part=3 held={held}", workload=CONV).to_dict() for held in (1, 2))
+    assert one["tpu"]["mapping"]["traffic"] == two["tpu"]["mapping"]["traffic"]
+    assert one["cycles"] > 1.05 * two["cycles"]
+
+
+def test_tuning_a_convolution_simulates_other_orders() -> None:
+    tuned = simulate("conv2d n=2 c=64 h=14 w=14 k=512 r=3 s=3 pad=1", "tpu-v1", tune=True).to_dict()
+    assert {order for c in tuned["candidates"] for order in ("mnk", "mkn", "nmk") if order in c["schedule"]} > {"mnk"}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("tiled part=28", "1 to 9 rows of one image, or whole images of 9; nearest: 27"),
+        ("tiled part=9 held=4", "the images have 3 parts; nearest: held=3"),
+        ("tiled n=6", "whole columns of tiles, 4 each; nearest: 8"),
+        ("tiled order=kmn", "one of mnk, mkn, nmk"),
+        ("tiled 8x16", "8x16 is for matrix products"),
+    ],
+)
+def test_a_mapping_of_a_convolution_that_cannot_be_is_refused(schedule: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ran(schedule, workload=CONV)
+
+
+def test_products_have_no_parts_of_images() -> None:
+    with pytest.raises(InputError, match="unknown word part=4"):
+        ran("tiled part=4")
 
 
 @pytest.mark.parametrize(

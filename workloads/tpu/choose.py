@@ -17,7 +17,9 @@ class Config:
     """How an operator is laid out; of a product, its mapping (`workloads.tpu.mapping`).
 
     m: rows of a block; 0: all. n: columns of a group; 0: all. order: of the loops, the outermost first. held: blocks of
-    rows that the unified buffer holds at a time; 0: one, or two of several. wide: 8-bit activations run as 16-bit ones.
+    rows that the unified buffer holds at a time, of a convolution parts of images; 0: one, or two of several. part: of
+    a convolution, rows of results for which a part of the images is brought; 0: as many as fit. wide: 8-bit activations
+    run as 16-bit ones.
     """
 
     schedule: str
@@ -25,6 +27,7 @@ class Config:
     n: int = 0
     order: str = "mnk"
     held: int = 0
+    part: int = 0
     wide: bool = False
 
     def __str__(self) -> str:
@@ -34,6 +37,8 @@ class Config:
             words.append(f"m={self.m}")
         if self.n:
             words.append(f"n={self.n} order={self.order} held={self.held}")
+        if self.part:
+            words.append(f"part={self.part}")
         return " ".join([*words, *(["8x16"] if self.wide else [])])
 
 

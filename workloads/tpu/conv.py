@@ -1,8 +1,9 @@
 """Convolutions on a TPU: images in the unified buffer, patches gathered by the systolic set-up, filters as weights.
 
-Images come in chunks of which two fit beside the results; an image that is too large for that comes in bands of rows,
-each with the rows that its windows share with the next. Each group of channels has tiles of its own; a depthwise
-convolution so uses one column of the array at a time.
+Images come in parts (chunks) of which two fit beside the results; an image that is too large for that comes in bands of
+rows, each with the rows that its windows share with the next. A mapping can say how large parts are, and how many are
+held; which blocks of positions meet which columns of filters, in which order (`workloads.tpu.mapping`). Each group of
+channels has tiles of its own; a depthwise convolution so uses one column of the array at a time.
 
 Where inputs stay in the array they are its weights: patches are laid out in weight memory before the run, and filters
 stream.
@@ -10,7 +11,7 @@ stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,7 +24,18 @@ from sim.tpu.program import Convolve, Image, MatrixMultiply, Program
 from workloads.ops import Conv2d
 from workloads.registry import register
 from workloads.tpu.choose import Config
-from workloads.tpu.emit import Emitter, Outbox, Weights, formats, load, numbers, planes_of, store, store_bytes
+from workloads.tpu.emit import (
+    Emitter,
+    Outbox,
+    Weights,
+    alignment,
+    formats,
+    load,
+    numbers,
+    planes_of,
+    store,
+    store_bytes,
+)
 from workloads.tpu.gemm import build as build_gemm
 from workloads.tpu.gemm import candidates as gemm_candidates
 from workloads.tpu.mapping import Product
@@ -55,15 +67,48 @@ def candidates(op: Conv2d, spec: TpuSpec, schedule: str, tuned: bool = False) ->
         return gemm_candidates(gemm, spec, schedule, tuned)
     planes = planes_of(spec, bits)
     p = Product(str(op), gemm.m, gemm.k, gemm.n, gemm.batch, bits, out_bits, planes, gathered=True)
-    return mappings(spec, p, schedule, tuned)
+    found = mappings(spec, p, schedule, tuned)
+    return [(_resolved(op, spec, config, bits, out_bits), cycles) for config, cycles in found]
+
+
+def _resolved(op: Conv2d, spec: TpuSpec, config: Config, bits: int, out_bits: int) -> Config:
+    """A mapping with its parts of images: as large as fit, two of several, where it does not say so. InputError for
+    parts that cannot be."""
+    if config.wide:
+        raise InputError(f"{op}: 8x16 is for matrix products")
+    rows, room = op.output[0], _room_rows(op, spec, config, bits, out_bits)
+    if config.part > op.n * rows or (config.part > rows and config.part % rows):
+        nearest = min(op.n, max(1, round(config.part / rows))) * rows
+        raise InputError(
+            f"schedule={config}: a part has 1 to {rows} rows of one image, or whole images of {rows}; "
+            f"nearest: {nearest}"
+        )
+    chunks = _chunks(op, room, config.part)
+    if config.held > len(chunks):
+        raise InputError(f"schedule={config}: the images have {len(chunks)} parts; nearest: held={len(chunks)}")
+    held = config.held or min(2, len(chunks))
+    most = max(chunk.images * chunk.height for chunk in chunks)
+    if (config.part or config.held) and held * most > room:
+        raise InputError(
+            f"schedule={config}: {held} parts take {held * most} rows of images, the unified buffer has room for "
+            f"{room}; fewer of them, or smaller ones"
+        )
+    return replace(config, held=held, part=chunks[0].images * chunks[0].rows)
+
+
+def _room_rows(op: Conv2d, spec: TpuSpec, config: Config, bits: int, out_bits: int) -> int:
+    """Rows of images for which the unified buffer has room beside the results on their way."""
+    block = config.m or op.n * op.output[0] * op.output[1]
+    slots, pitch = 2 * spec.array.count, spec.array.columns * out_bits // 8
+    align = alignment(spec)
+    taken = slots * (-(-block * pitch // align) * align)
+    return (spec.unified_buffer.size_bytes - taken - 4 * align) // (op.w * op.c * bits // 8)
 
 
 @register("conv2d", "tpu", "tiled")
 def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
     """The program; InputError where one row of windows does not fit the unified buffer."""
     bits, out_bits = formats(op, spec, str(op.dtype), str(op.out))
-    if config.wide:
-        raise InputError(f"{op}: 8x16 is for matrix products")
     if spec.array.dataflow == "is":
         return _laid_out(op, spec, config)
     e = Emitter(spec, str(op))
@@ -76,10 +121,9 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
     row_bytes = op.w * op.c * wide
     block = config.m or op.n * p * q
     outbox = Outbox(e, block, out_bits)
-    room = spec.unified_buffer.size_bytes - e.ub_bytes - 4 * e.align
-    chunks = _chunks(op, room // row_bytes)
+    chunks = _chunks(op, _room_rows(op, spec, config, bits, out_bits), config.part)
     most = max(chunk.images * chunk.height for chunk in chunks)
-    buffers = [e.ub(most * row_bytes) for _ in range(min(2, len(chunks)))]
+    buffers = [e.ub(most * row_bytes) for _ in range(config.held or min(2, len(chunks)))]
 
     def fetch(number: int) -> None:
         chunk = chunks[number]
@@ -88,30 +132,27 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
         e.read(source, buffers[number % len(buffers)], 1, size, size, size)
 
     fetch(0)
-    jobs = 0  # columns of tiles so far, which the arrays take in turn
+    fetched, jobs = 1, 0  # jobs: columns of tiles so far, which the arrays take in turn
     for number, chunk in enumerate(chunks):
         e.sync(e.inbound, *e.matrices)
+        if fetched == number:
+            fetch(number)
+            fetched += 1
         for matrix in e.matrices:
             e.sync(matrix, e.inbound)
-        if number + 1 < len(chunks):
-            fetch(number + 1)
-        source = buffers[number % len(buffers)]
-        positions = chunk.images * chunk.rows * q
-        for first in range(0, positions, block):
-            rows = min(block, positions - first)
-            for group, area in enumerate(weights):
-                for n in range(area.wide):
-                    array = jobs % spec.array.count
-                    jobs += 1
-                    acc = e.accumulators(array, rows, spec.accumulators.rows)
-                    height = spec.array.rows if spec.array.dataflow == "os" else rows
-                    for row in range(0, rows, height):
-                        some = min(height, rows - row)
-                        make = partial(_multiply, op, chunk, spec, source, bits, group, first + row, some)
-                        e.column(area, n, make, acc + row, array)
-                    column = group * filters + n * area.width
-                    host = y + (((chunk.image * p + chunk.top) * q + first) * op.k + column) * out_bytes
-                    outbox.send(acc, rows, area.columns_of(n), array, host, op.k * out_bytes)
+        for ahead in range(fetched, min(number + len(buffers), len(chunks))):
+            fetch(ahead)
+            fetched += 1
+        make = partial(_multiply, op, chunk, spec, buffers[number % len(buffers)], bits)
+        for here in _passes(op, spec, config, chunk, block, weights):
+            placed = [(n, (jobs + i) % spec.array.count) for i, n in enumerate(here.columns)]
+            jobs += len(placed)
+            first, rows, group = here.first, here.rows, here.group
+            area, column = weights[group], group * filters
+            host = y + ((chunk.image * p + chunk.top) * q + first) * op.k * out_bytes
+            for n, array, acc in _summed(e, config, area, placed, rows, partial(make, group, first)):
+                place = host + (column + n * area.width) * out_bytes
+                outbox.send(acc, rows, area.columns_of(n), array, place, op.k * out_bytes)
     outbox.flush()
 
     def fill(memory: Any, operands: Sequence[NDArray[Any]]) -> None:
@@ -128,23 +169,89 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
         return [found if op.layout == "nhwc" else found.transpose(0, 3, 1, 2)]
 
     return Program(op.word, str(config), e.instructions, e.host_bytes, e.weight_bytes, fill, results,
-                   loops=_nest(op, spec, chunks, block, weights[0]))  # fmt: skip
+                   loops=_nest(op, spec, config, chunks, block, weights[0]))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """`rows` positions of a chunk, from `first` on, with some columns of tiles of a group of channels."""
+
+    first: int
+    rows: int
+    group: int
+    columns: range
+
+
+def _passes(
+    op: Conv2d, spec: TpuSpec, config: Config, chunk: _Chunk, block: int, weights: list[Weights]
+) -> list[_Pass]:
+    """What a chunk's positions meet, in the order of the mapping's loops."""
+    positions = chunk.images * chunk.rows * op.output[1]
+    size = -(-config.n // spec.array.columns) or weights[0].wide
+    columns = [
+        (group, range(n, min(n + size, area.wide)))
+        for group, area in enumerate(weights)
+        for n in range(0, area.wide, size)
+    ]
+    blocks = [(first, min(block, positions - first)) for first in range(0, positions, block)]
+    if config.order == "nmk":
+        return [_Pass(*rows, *some) for some in columns for rows in blocks]
+    return [_Pass(*rows, *some) for rows in blocks for some in columns]
+
+
+def _summed(
+    e: Emitter, config: Config, area: Weights, placed: Sequence[tuple[int, int]], rows: int,
+    make: Callable[[int, int, int, int], MatrixMultiply],
+) -> Iterator[tuple[int, int, int]]:  # fmt: skip
+    """Multiplies a pass's columns (number, array); of each, with its accumulators, when its sums are whole. make: (row,
+    rows, step, repeat) -> instruction."""
+    array, limit = e.spec.array, e.spec.accumulators.rows
+    if config.order != "mkn":
+        height = array.rows if array.dataflow == "os" else rows
+        for n, number in placed:
+            acc = e.accumulators(number, rows, limit)
+            for row in range(0, rows, height):
+                e.column(area, n, partial(make, row, min(height, rows - row)), acc + row, number)
+            yield n, number, acc
+        return
+    taken = [sum(rows for _, number in placed if number == one) for one in range(array.count)]
+    free = [e.accumulators(one, taken[one], limit) for one in range(array.count)]
+    sums = []
+    for n, number in placed:
+        sums.append((n, number, free[number]))
+        free[number] += rows
+    for plane in range(area.planes):
+        for step in range(area.deep):
+            for n, number, acc in sums:
+                e.tile(area, n, plane, step, partial(make, 0, rows), acc, number)
+    yield from sums
 
 
 def _nest(
-    op: Conv2d, spec: TpuSpec, chunks: list[_Chunk], block: int, area: Weights
+    op: Conv2d, spec: TpuSpec, config: Config, chunks: list[_Chunk], block: int, area: Weights
 ) -> tuple[tuple[str, str, str], ...]:
     """The loops, the outermost first: memory, what it holds, loop."""
     outer = "host memory" if spec.unified_buffer.behind == "host" else "DRAM"
     most = max(chunk.images * chunk.rows * op.output[1] for chunk in chunks)
     whole = f"{chunks[0].images} images" if chunks[0].rows == op.output[0] else f"{chunks[0].rows} rows of an image"
-    groups = [("unified buffer", "", f"group: {op.groups}")] if op.groups > 1 else []
+    held = config.held or min(2, len(chunks))
+    size = min(area.wide, -(-config.n // spec.array.columns) or area.wide)
+    over = [f"m: {-(-most // block)} of {block} positions"]
+    over += [f"group: {op.groups}"] if op.groups > 1 else []
+    over += [f"k: {-(-area.wide // size)} of {size} columns of tiles"] if size < area.wide else []
+    if config.order == "nmk":
+        over.append(over.pop(0))
+    inner = [f"k: {size} of {area.width} filters", f"c, r, s: {area.deep * area.planes} of {area.rows}"]
+    together = 1
+    if config.order == "mkn":
+        inner.reverse()
+        together = -(-size // spec.array.count)
+    parts = f"{held} part{'s' if held > 1 else ''} of images"
     return (
         (outer, "images, results", f"n, p: {len(chunks)} of {whole}"),
-        ("unified buffer", f"{min(2, len(chunks))} parts of images", f"m: {-(-most // block)} of {block} positions"),
-        *groups,
-        ("accumulators", f"{block} x {area.width} sums", f"k: {area.wide} of {area.width} filters"),
-        ("accumulators", "", f"c, r, s: {area.deep * area.planes} of {area.rows}"),
+        *(("unified buffer", "" if i else parts, loop) for i, loop in enumerate(over)),
+        ("accumulators", f"{block * together} x {area.width} sums", inner[0]),
+        ("accumulators", "", inner[1]),
         ("array", f"{area.rows} x {area.width} weights", f"m: {block} positions"),
     )
 
@@ -163,17 +270,25 @@ def _laid_out(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
     return replace(product, name=op.word, fill=fill, results=results, notes=(*product.notes, note))
 
 
-def _chunks(op: Conv2d, room: int) -> list[_Chunk]:
-    """Chunks of which one fits `room` rows of X if it is the only one, and two otherwise, where that can be."""
+def _chunks(op: Conv2d, room: int, part: int = 0) -> list[_Chunk]:
+    """Chunks of `part` rows of results each; 0: of which one fits `room` rows of X if it is the only one, and two
+    otherwise, where that can be."""
     p = op.output[0]
-    if op.n * op.h <= room or 2 * op.h <= room:
+    images = rows = 0
+    if part >= p:
+        images = part // p
+    elif part:
+        rows = part
+    elif op.n * op.h <= room or 2 * op.h <= room:
         images = op.n if op.n * op.h <= room else min(op.n, room // (2 * op.h))
+    else:
+        stride, reach = op.strides[0], (op.r - 1) * op.dilation + 1
+        most = max(1, (room // 2 - reach) // stride + 1)
+        rows = -(-p // -(-p // most))
+    if images:
         return [
             _Chunk(first, min(images, op.n - first), 0, p, 0, op.h, op.padding[0]) for first in range(0, op.n, images)
         ]
-    stride, reach = op.strides[0], (op.r - 1) * op.dilation + 1
-    most = max(1, (room // 2 - reach) // stride + 1)
-    rows = -(-p // -(-p // most))
     return [_band(op, image, top, min(rows, p - top)) for image in range(op.n) for top in range(0, p, rows)]
 
 
@@ -186,10 +301,10 @@ def _band(op: Conv2d, image: int, top: int, rows: int) -> _Chunk:
 
 
 def _multiply(
-    op: Conv2d, chunk: _Chunk, spec: TpuSpec, source: int, bits: int, group: int, first: int, rows: int, step: int,
-    repeat: int,
+    op: Conv2d, chunk: _Chunk, spec: TpuSpec, source: int, bits: int, group: int, first: int, row: int, rows: int,
+    step: int, repeat: int,
 ) -> MatrixMultiply:  # fmt: skip
-    """Patches of `rows` output positions from `first` on, times `repeat` tiles of a group's filters."""
+    """Patches of `rows` output positions from `first` + `row` on, times `repeat` tiles of a group's filters."""
     channels = op.c // op.groups
     (stride_h, stride_w), pad_w = op.strides, op.padding[1]
     image = Image(
@@ -200,5 +315,6 @@ def _multiply(
     depth = min(repeat * spec.array.rows, channels * op.r * op.s - start)
     pitch = op.c * bits // 8
     return Convolve(
-        source, pitch, rows, depth, spec.array.columns, 0, bits=bits, repeat=repeat, image=image, first=first, tap=start
-    )
+        source, pitch, rows, depth, spec.array.columns, 0, bits=bits, repeat=repeat, image=image, first=first + row,
+        tap=start,
+    )  # fmt: skip

@@ -4,6 +4,11 @@ A product [rows, depth] x [depth, columns] runs in blocks of `m` rows, which str
 rest in the array tile by tile. Sums of a block stay in the accumulators until they are whole: nothing brings them back
 there, so that the loop over the depth runs inside those over blocks and, but for the columns of a group, over columns.
 Of a vector product, and where inputs stay in the array, the operands have changed places.
+
+Rows of a convolution are patches of images. What comes and stays are parts of the images (`part`, `held`), of which a
+block has some positions; with nmk all blocks of a part meet a group before the next one. Weights come through the FIFO
+for each block anew, whatever the order: the array has room for two tiles and the FIFO for a few, and a column of tiles
+has to pass before a block's sums are whole.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ MOST = 8
 @dataclass(frozen=True)
 class Product:
     """What is multiplied, for each batch: left [rows, depth] streams, right [depth, columns] rests as weights.
-    gathered: rows are patches of images, which the program brings in parts of its own; a mapping has `m` alone."""
+    gathered: rows are patches of images; what the unified buffer holds are parts of these (`workloads.tpu.conv`)."""
 
     what: str
     rows: int
@@ -75,13 +80,13 @@ def estimate(spec: TpuSpec, p: Product, config: Config) -> int:
     first block's way in and the last one's way out, which nothing hides."""
     block, blocks = config.m, -(-p.rows // config.m)
     cycles = block_estimate(spec, p.rows, p.depth, p.columns, p.bits, p.planes, block)
-    if p.gathered:
-        return p.batch * cycles
     groups = -(-p.columns // config.n)
     together = -(-p.tiles(spec, config.n) // spec.array.count) if config.order == "mkn" else 1
     if config.order == "mkn":
         # Sums of all columns of a group leave at its end.
         cycles += blocks * groups * block
+    if p.gathered:
+        return p.batch * cycles
     host = spec.unified_buffer.behind == "host"
     rate = (spec.pcie if host else spec.dram).bandwidth_bytes_per_s / spec.clock.boost_hz
     again = groups if config.order == "nmk" and config.held < blocks else 1
@@ -131,7 +136,7 @@ def _searched(spec: TpuSpec, p: Product) -> Iterator[Config]:
     """Blocks that take all, half, a quarter or an eighth of the accumulators, in all orders of loops, some groups."""
     limit, wide = spec.accumulators.rows, p.tiles(spec, p.columns)
     for m in sorted({-(-p.rows // -(-p.rows // max(1, limit // part))) for part in (1, 2, 4, 8)}, reverse=True):
-        for order in ORDERS[:1] if p.gathered else ORDERS:
+        for order in ORDERS:
             for group in (1, 2, 4, wide) if order != "mnk" else (wide,):
                 n = min(p.columns, group * spec.array.count * spec.array.columns)
                 alike = (order == "mkn" and group == 1) or (order == "nmk" and (n == p.columns or m == p.rows))
@@ -142,9 +147,9 @@ def _searched(spec: TpuSpec, p: Product) -> Iterator[Config]:
 
 def _filled(spec: TpuSpec, p: Product, config: Config) -> Config:
     """A mapping with as many blocks held as its order has a use for, and with fewer rows where they do not fit."""
-    if p.gathered:
-        return replace(config, n=0)
     config = replace(config, n=config.n or p.columns)
+    if p.gathered:
+        return config
     blocks = p.blocks(config.m)
     if config.order == "nmk" and config.n < p.columns and _row_bytes(spec, p, blocks) * config.m <= _room(spec):
         return replace(config, held=blocks)
@@ -172,25 +177,25 @@ def _written(spec: TpuSpec, p: Product, schedule: str) -> Iterator[Config]:
     if kind != "tiled":
         raise InputError(
             f"schedule={schedule}: must be auto or tiled [halves|whole] [m=ROWS] [n=COLUMNS] [order=LOOPS] "
-            "[held=BLOCKS] [8x16]; did you mean tiled?"
+            "[held=BLOCKS] [part=ROWS] [8x16]; did you mean tiled?"
         )
     sizes: dict[str, int] = {}
     order = ORDERS[0]
-    known = (*WORDS, "m=", *(() if p.gathered else ("n=", "order=", "held=")))
+    known = (*WORDS, "m=", "n=", "order=", "held=", *(("part=",) if p.gathered else ()))
     for word in words:
         name, equals, value = word.partition("=")
         if not equals and word in WORDS:
             continue
-        if name == "order" and f"{name}=" in known:
+        if name == "order":
             order = _order(schedule, value)
-        elif name in ("m", "n", "held") and f"{name}=" in known and re.fullmatch("[1-9][0-9]*", value):
+        elif name in ("m", "n", "held", "part") and f"{name}=" in known and re.fullmatch("[1-9][0-9]*", value):
             sizes[name] = int(value)
         else:
             raise InputError(f"schedule={schedule}: unknown word {word}, one of {', '.join(known)}{hint(word, known)}")
     wide = "8x16" in words
     wanted = [whole for whole, word in ((False, "halves"), (True, "whole")) if word in words] or [False, True]
     for m in [sizes["m"]] if "m" in sizes else [block_rows(spec, p.rows, whole) for whole in wanted]:
-        asked = Config("tiled", m, sizes.get("n", 0 if p.gathered else p.columns), order, sizes.get("held", 0), wide)
+        asked = Config("tiled", m, sizes.get("n", p.columns), order, sizes.get("held", 0), sizes.get("part", 0), wide)
         config = asked if "held" in sizes else _filled(spec, p, asked)
         if sizes:
             config = replace(config, m=m if "m" in sizes else config.m)
@@ -216,7 +221,7 @@ def _refusal(spec: TpuSpec, p: Product, config: Config) -> str | None:
     array = spec.array
     if config.m > p.rows:
         return f"the product streams {p.rows} rows, m is 1 to {p.rows}"
-    if not p.gathered and (config.n > p.columns or (config.n < p.columns and config.n % array.columns)):
+    if config.n > p.columns or (config.n < p.columns and config.n % array.columns):
         nearest = min(p.columns, max(1, round(config.n / array.columns)) * array.columns)
         return f"groups are whole columns of tiles, {array.columns} each; nearest: {nearest}"
     if config.order == "mkn" and array.dataflow == "os":

@@ -102,6 +102,11 @@ def _configurations(request: Request, op: Operator, spec: TpuSpec) -> Sequence[t
     return candidates(op, spec, request.schedule, request.tune)
 
 
+def _hands_over(program: Program) -> bool:
+    """Whether a program ends where the host has the next batch ready, so that the turnaround is in its time already."""
+    return bool(program.instructions) and program.instructions[-1] == InterruptHost()
+
+
 @dataclass(frozen=True)
 class ProgramPlan:
     """An operator with its candidates. configurations: with their estimated cycles, the best first."""
@@ -157,7 +162,7 @@ class ProgramPlan:
             transfer_ps=record.time_ps - _untransferred_ps(spec, program),
             own=replace(record.own, ranges=_ranges(spec, op, bool(request.program))),
         )
-        host_ps = spec.host.turnaround_ps if request.scope == "host" else 0
+        host_ps = spec.host.turnaround_ps if request.scope == "host" and not _hands_over(program) else 0
         called = host_ps > 0 or any(isinstance(step, InterruptHost) for step in program.instructions)
         return Ran(
             schedule=program.schedule,
