@@ -52,11 +52,16 @@ class Dma(Group):
     commands: Count = Field(description="loads on their way, and as many stores")
 
 
+Replacement = Literal["random", "lru"]
+"""Which line of a set makes room: one by chance, or the one that was used longest ago."""
+
+
 class L2(Group):
-    """The cache behind the bus."""
+    """The cache behind the bus. By chance, it puts lines in any way, even where another one is empty."""
 
     size_bytes: Bytes
     ways: Count
+    replacement: Replacement = Field(description="which line of a set makes room")
     line_bytes: Bytes
     latency_cycles: Cycles = Field(description="of a read that hits, from the transfer engine to its first data")
     set_busy_cycles: Cycles = Field(description="between two requests of one set, which it serves one after the other")
@@ -64,12 +69,13 @@ class L2(Group):
 
 
 class MemoryCache(Group):
-    """The cache in front of the DRAM."""
+    """The cache in front of the DRAM, which does one thing at a time. Empty ways are filled first."""
 
     size_bytes: Bytes
     ways: Count
+    replacement: Replacement = Field(description="which line of a set makes room")
     line_bytes: Bytes
-    latency_cycles: Cycles = Field(description="from a miss of the second-level cache to its first data")
+    latency_cycles: Cycles = Field(description="of the way from the second-level cache and back, both together")
     port_bytes_per_cycle: BytesPerCycle = Field(description="of the bus to it, each direction")
 
 
@@ -90,6 +96,7 @@ class Dram(BankedMemory):
 class Core(Group):
     """The processor's core, which sends commands."""
 
+    choice_cycles: Cycles = Field(description="to see whether one tiling fits, where its library looks for one")
     tile_cycles: Cycles = Field(description="for the loops and addresses of one tile and the commands that start it")
     command_cycles: Cycles = Field(description="for a load, product or store that it sends itself")
 

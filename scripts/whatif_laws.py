@@ -126,6 +126,7 @@ LESS: Mapping[str, tuple[str, ...]] = {
     ),
     "gemmini": (
         *("array.latency", "l2.latency", "l2.set_busy", "memory_cache.latency", "core.tile", "core.command"),
+        "core.choice",
         *(f"dram.{name}" for name in _TIMINGS),
     ),
 }
@@ -142,6 +143,7 @@ MECHANISMS: Mapping[str, tuple[str, ...]] = {
     "the length of ways": ("mesh.hop=0 cycles", "mesh.control=0 cycles"),
     "ways that streams share": ("mesh.hop=0 cycles", "mesh.control=0 cycles", "mesh.vector=4096 B/clk"),
     "batches of writes": ("dram.write_batch=8192", "hbm.write_batch=8192", "ddr.write_batch=8192"),
+    "victims by chance": ("l2.replacement=lru", "memory_cache.replacement=lru"),
     "rows that close": ("dram.t_rp=0 ns", "hbm.t_rp=0 ns", "ddr.t_rp=0 ns"),
 }
 """What can make a run on real hardware slower where a figure gets better, with the overrides that switch it off."""

@@ -67,6 +67,8 @@ class Rules(NamedTuple):
     tile: int
     command: int
     """Between commands that the core sends itself; 0: the unroller sends one a cycle."""
+    begins: int
+    """When the core starts the first tile."""
     convolution: int
     serial: int
 
@@ -207,7 +209,7 @@ def _load(r, g, f, m, dram, s, tiles, c):
 @inner
 def _begins(r, s, n):
     """Cycle at which the core has started a tile: one that the hardware has room for, after the one before."""
-    begins = s.begun[n - 1] + r.tile if n > 0 else 0
+    begins = s.begun[n - 1] + r.tile if n > 0 else r.begins
     waits_for = n - 1 if r.serial else n - 2
     return max(begins, s.sent[waits_for]) if waits_for >= 0 else begins
 
@@ -323,6 +325,7 @@ def _due(r, s, tiles, c, which):
 def run(r, g, f, m, dram, s, tiles, c, warm_bytes):
     """Runs all tiles; returns the cycle at which the last store is in memory. Room of the caches is warm if asked."""
     warm(f, m, warm_bytes)
+    s.queue[EXECUTE, FREE] = r.begins
     while s.queue[STORE, TILE] < tiles.shape[0]:
         which, first = STORE, NEVER
         for candidate in range(STORE, -1, -1):

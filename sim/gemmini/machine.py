@@ -43,6 +43,7 @@ FIGURES = (
     "array.latency",
     "array.size",
     "clock.boost",
+    "core.choice",
     "core.command",
     "core.tile",
     "dma.bus",
@@ -52,12 +53,14 @@ FIGURES = (
     "l2.latency",
     "l2.line",
     "l2.misses",
+    "l2.replacement",
     "l2.set_busy",
     "l2.size",
     "l2.ways",
     "memory_cache.latency",
     "memory_cache.line",
     "memory_cache.port",
+    "memory_cache.replacement",
     "memory_cache.size",
     "memory_cache.ways",
     "reservation.executes",
@@ -107,7 +110,7 @@ def simulate(spec: GemminiSpec, program: Program, *, warm: bool = False, log: bo
     if log:
         _, state, _ = _ran(spec, program, warm, 0)
         spans = _SPANS_A_COMMAND * int(state.queue[:, ISSUED].sum()) + 1
-    return _result(spec, *_ran(spec, program, warm, spans))
+    return _result(spec, program, *_ran(spec, program, warm, spans))
 
 
 def _ran(spec: GemminiSpec, program: Program, warm: bool, spans: int) -> tuple[int, State, mem.Caches]:
@@ -154,6 +157,7 @@ def _rules(spec: GemminiSpec, program: Program) -> Rules:
         least_rows=spec.array.least_rows,
         tile=int(spec.core.tile_cycles),
         command=int(spec.core.command_cycles) if program.serial else 0,
+        begins=int(program.choices * spec.core.choice_cycles),
         convolution=int(program.convolution),
         serial=int(program.serial),
     )
@@ -212,9 +216,12 @@ def _state(c: Commands, g: Geometry, tiles: NDArray[np.int64], spans: int) -> St
 def _memories(spec: GemminiSpec) -> tuple[mem.Figures, mem.Caches]:
     line = spec.l2.line_bytes
     l2, cache = (
-        mem.CacheFigures(part.size_bytes // (part.ways * part.line_bytes), part.ways)
-        for part in (spec.l2, spec.memory_cache)
+        mem.CacheFigures(
+            part.size_bytes // (part.ways * part.line_bytes), part.ways, int(part.replacement == "random"), fills_empty
+        )
+        for part, fills_empty in ((spec.l2, 0), (spec.memory_cache, 1))
     )
+    port = int(spec.memory_cache.port_bytes_per_cycle)
     figures = mem.Figures(
         l2=l2,
         cache=cache,
@@ -225,14 +232,15 @@ def _memories(spec: GemminiSpec) -> tuple[mem.Figures, mem.Caches]:
         set_busy=int(spec.l2.set_busy_cycles),
         misses=spec.l2.misses,
         cache_latency=int(spec.memory_cache.latency_cycles),
-        fill=-(-line // int(spec.memory_cache.port_bytes_per_cycle)),
+        fill=-(-line // port),
+        whole=-(-spec.memory_cache.line_bytes // port),
     )
     caches = mem.Caches(
         l2=_lines(l2),
         cache=_lines(cache),
         set_free=np.zeros(l2.sets, np.int64),
         misses=np.zeros(spec.l2.misses, np.int64),
-        clock=np.zeros(4, np.int64),
+        clock=np.array([mem.FIRST_CHOICE, mem.FIRST_CHOICE, 0, 0, 0, 0, 0], np.int64),
         counts=np.zeros(7, np.int64),
     )
     return figures, caches
@@ -243,11 +251,12 @@ def _lines(figures: mem.CacheFigures) -> mem.Lines:
     return mem.Lines(np.full(size, -1, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
 
 
-def _result(spec: GemminiSpec, cycles: int, s: State, m: mem.Caches) -> Result:
+def _result(spec: GemminiSpec, program: Program, cycles: int, s: State, m: mem.Caches) -> Result:
     counts, line = [int(count) for count in m.counts], spec.l2.line_bytes
     spent = [int(part) for part in s.spent]
     array = {
         "active": spent[ACTIVE],
+        "core": int(program.choices * spec.core.choice_cycles),
         "load": spent[WAITS_LOAD],
         "entry": spent[WAITS_ENTRY],
         "drain": spent[WAITS_TILE],

@@ -12,18 +12,28 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import inner
 from sim.memory.dram_kernel import dram_read, dram_write
 
-TICK, BUS_FREE, ACCEPTS, FILL_FREE = range(4)
-"""Words of `Caches.clock`: for replacement; bus of answers; next request; bus of lines from memory."""
+CHOICE, CACHE_CHOICE, TICK, BUS_FREE, ACCEPTS, FILL_FREE, CACHE_FREE = range(7)
+"""Words of `Caches.clock`: of each cache, what chooses victims by chance; look-ups so far; bus of answers; next
+request; bus of lines from memory; when the cache in front of the DRAM is free."""
+
+LAPS = 4
+"""Times that the run before has read its operands, where it has left them in the caches: as victims are chosen by
+chance, one is not enough for all that would fit."""
+
+FIRST_CHOICE = 1
+"""State of a shift register that begins."""
 
 L2_HITS, L2_MISSES, L2_READ, L2_WRITTEN, CACHE_HITS, DRAM_LINES, DRAM_WRITTEN = range(7)
 """Words of `Caches.counts`; L2_READ and L2_WRITTEN in bytes, the last two in lines."""
 
 
 class CacheFigures(NamedTuple):
-    """Sets and ways of a cache."""
+    """Sets and ways of a cache; whether chance chooses victims, and whether empty ways come before it."""
 
     sets: int
     ways: int
+    by_chance: int
+    fills_empty: int
 
 
 class Figures(NamedTuple):
@@ -40,7 +50,9 @@ class Figures(NamedTuple):
     misses: int
     cache_latency: int
     fill: int
-    """Of a line on the bus to memory."""
+    """Of a line on the bus to memory, and in the array of the cache in front of the DRAM."""
+    whole: int
+    """Of a line of that cache in its array."""
 
 
 class Lines(NamedTuple):
@@ -63,62 +75,96 @@ class Caches(NamedTuple):
 
 
 @inner
-def look_up(figures, lines, line, tick, write):
-    """Finds a line or puts it in the place of the one that was used longest ago. Returns whether it was there, and a
-    line that memory lacks and that had to leave (-1: none)."""
+def _by_chance(ways, clock, which):
+    """A way by chance: a linear feedback shift register of 16 bits steps once, its low ten bits choose."""
+    state = clock[which]
+    bit = (state >> 15 ^ state >> 13 ^ state >> 12 ^ state >> 10) & 1
+    clock[which] = (state << 1 | bit) & 0xFFFF
+    return (clock[which] & 1023) * ways >> 10
+
+
+@inner
+def look_up(figures, lines, line, clock, which, write):
+    """Finds a line or puts it in the place of another. Returns whether it was there, and a line that memory lacks and
+    that had to leave (-1: none)."""
+    clock[TICK] += 1
     first = line % figures.sets * figures.ways
-    victim = first
+    victim, oldest = first + _by_chance(figures.ways, clock, which), first
     for way in range(first, first + figures.ways):
         if lines.tag[way] == line:
-            lines.used[way] = tick
+            lines.used[way] = clock[TICK]
             if write:
                 lines.dirty[way] = 1
             return True, -1
-        if lines.used[way] < lines.used[victim]:
+        if figures.fills_empty and lines.tag[way] < 0:
             victim = way
+        if lines.used[way] < lines.used[oldest]:
+            oldest = way
+    if not figures.by_chance:
+        victim = oldest
     left = lines.tag[victim] if lines.dirty[victim] != 0 else -1
     lines.tag[victim] = line
-    lines.used[victim] = tick
+    lines.used[victim] = clock[TICK]
     lines.dirty[victim] = 1 if write else 0
     return False, left
 
 
 @inner
-def _to_memory(f, m, dram, t, line):
-    """A line that leaves the second-level cache; what it drives out of the next one goes to the DRAM."""
+def _in_cache(f, m, dram, t, line, write):
+    """A line that the cache in front of the DRAM is asked for at t. It does one thing at a time: a cycle to begin, then
+    beats of a line that it has or is given, or the tags alone, and a whole line of its own that has to leave. Returns
+    when it begins to answer (-1: from the DRAM), and when it knows what it has."""
     spec, state, counters = dram
-    _, left = look_up(f.cache, m.cache, line // f.lines, m.clock[TICK], True)
+    there, left = look_up(f.cache, m.cache, line // f.lines, m.clock, CACHE_CHOICE, write)
+    start = max(t, m.clock[CACHE_FREE]) + 1
+    free = start + (f.fill if there else 1)
     if left >= 0:
         m.counts[DRAM_WRITTEN] += f.lines
-        dram_write(spec, state, counters, t * TICKS_PER_CYCLE, 0, left, f.lines * f.line // spec.atom_bytes)
+        dram_write(spec, state, counters, free * TICKS_PER_CYCLE, 0, left, f.lines * f.line // spec.atom_bytes)
+        free += f.whole
+    if write and not there:
+        free += f.fill
+    m.clock[CACHE_FREE] = free
+    return start if there else -1, start + 1
+
+
+@inner
+def _to_memory(f, m, dram, t, line):
+    """A line that leaves the second-level cache; what is missing of the next one's line comes from the DRAM."""
+    found, known = _in_cache(f, m, dram, t, line, True)
+    if found < 0 and f.lines > 1:
+        _from_dram(f, m, dram, known, line)
+
+
+@inner
+def _from_dram(f, m, dram, t, line):
+    """Cycle at which a line of the cache in front of the DRAM arrives there, which it then has to write."""
+    spec, state, counters = dram
+    m.counts[DRAM_LINES] += f.lines
+    atoms = f.lines * f.line // spec.atom_bytes
+    ready = dram_read(spec, state, counters, t * TICKS_PER_CYCLE, 0, line // f.lines, atoms)
+    m.clock[CACHE_FREE] += f.whole
+    return (ready + TICKS_PER_CYCLE - 1) // TICKS_PER_CYCLE
 
 
 @inner
 def _from_memory(f, m, dram, t, line):
     """Cycle at which a line that the second-level cache misses at t begins to arrive."""
-    spec, state, counters = dram
-    there, left = look_up(f.cache, m.cache, line // f.lines, m.clock[TICK], False)
-    atoms = f.lines * f.line // spec.atom_bytes
-    if there:
+    found, known = _in_cache(f, m, dram, t, line, False)
+    if found >= 0:
         m.counts[CACHE_HITS] += 1
-        return t + f.cache_latency
-    m.counts[DRAM_LINES] += f.lines
-    ready = dram_read(spec, state, counters, t * TICKS_PER_CYCLE, 0, line // f.lines, atoms)
-    if left >= 0:
-        m.counts[DRAM_WRITTEN] += f.lines
-        dram_write(spec, state, counters, t * TICKS_PER_CYCLE, 0, left, atoms)
-    return (ready + TICKS_PER_CYCLE - 1) // TICKS_PER_CYCLE
+        return found + f.cache_latency
+    return _from_dram(f, m, dram, known, line) + f.cache_latency
 
 
 @inner
 def request(f, m, dram, t, address, size, write):
     """A request of up to a line that leaves the transfer engine at t; returns the cycle of its last answer."""
-    m.clock[TICK] += 1
     line = address // f.line
     index = line % f.l2.sets
     start = max(t, m.clock[ACCEPTS], m.set_free[index])
     m.clock[ACCEPTS] = max(t, m.clock[ACCEPTS]) + 1
-    there, left = look_up(f.l2, m.l2, line, m.clock[TICK], write)
+    there, left = look_up(f.l2, m.l2, line, m.clock, CHOICE, write)
     m.counts[L2_WRITTEN if write else L2_READ] += size
     if there:
         m.counts[L2_HITS] += 1
@@ -131,9 +177,9 @@ def request(f, m, dram, t, address, size, write):
             if m.misses[i] < m.misses[place]:
                 place = i
         sent = max(start, m.misses[place])
+        filled = max(_from_memory(f, m, dram, sent, line), m.clock[FILL_FREE]) + f.fill
         if left >= 0:
             _to_memory(f, m, dram, sent, left)
-        filled = max(_from_memory(f, m, dram, sent, line), m.clock[FILL_FREE]) + f.fill
         m.clock[FILL_FREE] = filled
         m.misses[place] = filled
         m.set_free[index] = filled
@@ -147,8 +193,9 @@ def request(f, m, dram, t, address, size, write):
 
 @inner
 def warm(f, m, bytes_touched):
-    """Brings memory from address 0 on into the caches, in order and in no time."""
-    for line in range((bytes_touched + f.line - 1) // f.line):
-        m.clock[TICK] += 1
-        look_up(f.l2, m.l2, line, m.clock[TICK], False)
-        look_up(f.cache, m.cache, line // f.lines, m.clock[TICK], False)
+    """Brings memory from address 0 on into the caches, in no time: lap after lap, as the run before read it."""
+    for _ in range(LAPS):
+        for line in range((bytes_touched + f.line - 1) // f.line):
+            there, _ = look_up(f.l2, m.l2, line, m.clock, CHOICE, False)
+            if not there:
+                look_up(f.cache, m.cache, line // f.lines, m.clock, CACHE_CHOICE, False)

@@ -44,7 +44,8 @@ class Shape:
 @dataclass(frozen=True)
 class Program:
     """One operator. convolution: whether its tiles are such. serial: the core sends each command itself, and a tile
-    begins when the one before has sent its last. operand_bytes: of all memory that it touches, from address 0 on."""
+    begins when the one before has sent its last. operand_bytes: of all memory that it touches, from address 0 on.
+    choices: tilings that the core looks at before it starts the first tile."""
 
     name: str
     schedule: str
@@ -53,4 +54,5 @@ class Program:
     shape: Shape
     tiles: NDArray[np.int64]
     operand_bytes: int
+    choices: int = 0
     notes: tuple[str, ...] = ()

@@ -57,6 +57,7 @@ def test_the_library_s_rule_is_one_of_the_mappings(workload: str, size: tuple[in
     spec, op = load_arch("gemmini"), parse(workload).with_defaults("int8")
     (mapping, _), *others = (gemm if size else conv).candidates(op, spec, "ws")  # type: ignore[arg-type]
     assert not others
+    assert (mapping.choices > 0) == (order == CONVOLUTION)
     assert mapping.order == order
     assert size is None or tuple(mapping.sizes.values()) == size
 
@@ -75,11 +76,49 @@ def test_the_library_s_tilings_are_those_of_the_table() -> None:
 
 
 def test_rtl_cycles_of_held_layers() -> None:
-    """Mean error of mappings on layers of ResNet-50 and BERT on which nothing was calibrated."""
-    rows = [row for row in read_rows(TABLE) if row.half == "held" and row.schedule == "mapping" and row.time_us < 700]
-    errors = [run(row_request(row)).time_ps * 1e-6 / row.time_us - 1 for row in rows]
-    assert len(errors) > 10
-    assert statistics.mean(map(abs, errors)) < 0.12
+    """Mean error of layers of ResNet-50 and BERT on which nothing was calibrated, of both kinds of tiling."""
+    rows = [row for row in read_rows(TABLE) if row.half == "held" and row.time_us < 700]
+    for schedule in ("mapping", "library"):
+        kind = [row for row in rows if row.schedule == schedule]
+        errors = [run(row_request(row)).time_ps * 1e-6 / row.time_us - 1 for row in kind]
+        assert len(errors) > 10
+        assert statistics.mean(map(abs, errors)) < 0.16
+
+
+def test_only_the_first_layer_of_a_program_finds_nothing_in_the_caches() -> None:
+    cold = [row for row in read_rows(TABLE) if row.l2 == "cold"]
+    assert {row.schedule for row in cold} == {"library"}
+    assert len(cold) == 3 * 4, "three sets of buffers: convolutions of two networks, products of two"
+
+
+def test_the_library_looks_for_its_tiling_while_the_time_runs() -> None:
+    """It grows the channels of a tile one by one, and looks at every tiling on its way."""
+    workload = "conv2d n=1 c=512 h=14 w=14 k=64 r=1 s=1 out=int8"
+    report = simulate(workload, "gemmini", schedule="ws").to_dict()
+    tiling, _, choices = report["schedule"].partition(" choices=")
+    assert int(choices) > 400
+    looked = 275 * int(choices)
+    assert report["cycles"] == cycles(workload, report["schedule"])
+    assert report["cycles"] == pytest.approx(cycles(workload, tiling) + looked, rel=0.01)
+    assert report["stalls"]["array"]["core"] == pytest.approx(looked / report["cycles"])
+    assert sum(report["stalls"]["array"].values()) == pytest.approx(1)
+
+
+def test_by_chance_some_of_what_does_not_fit_is_still_there() -> None:
+    """What a loop reads that is larger than a cache is never there in time where the oldest line leaves."""
+    workload, schedule = "gemm m=64 n=512 k=2048", "ws m=16 n=512 k=128 order=mkn"
+    oldest, chance = (
+        simulate(workload, "gemmini", schedule=schedule, set=[f"l2.replacement={policy}"]).record.kernels[0].counters
+        for policy in ("lru", "random")
+    )
+    assert chance["l2_misses"] < 0.9 * oldest["l2_misses"]
+
+
+def test_the_cache_in_front_of_the_dram_gives_one_line_at_a_time() -> None:
+    """A beat a cycle, and one to begin: 9 cycles for each line of 64 B that the L2 misses."""
+    report = simulate("gemm m=1 n=1024 k=1024 out=int8", "gemmini", schedule="ws m=1 n=512 k=64", l2="warm")
+    misses = report.record.kernels[0].counters["l2_misses"]
+    assert 9 * misses < report.cycles < 12 * misses
 
 
 def test_products_of_few_rows_wait_for_the_reservation_station() -> None:
@@ -106,7 +145,8 @@ def test_what_lies_in_the_caches_need_not_come_from_memory() -> None:
 def test_small_requests_of_one_line_follow_each_other() -> None:
     """Pixels of one channel share lines, whose set serves one request at a time."""
     workload = "conv2d n=1 c=1 h=64 w=64 k=16 r=1 s=1 out=int8"
-    assert cycles(workload, "ws", "l2.set_busy=1 cycles") < 0.8 * cycles(workload, "ws")
+    tiling = "ws p=22 q=22"
+    assert cycles(workload, tiling, "l2.set_busy=1 cycles") < 0.8 * cycles(workload, tiling)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -34,7 +35,8 @@ def candidates(op: Conv2d, spec: GemminiSpec, schedule: str) -> list[tuple[Mappe
     whole, rows = extents(op), partial(_rows, op, spec)
 
     def library(kind: str) -> Mapped:
-        return mapped(kind, shrunk(spec, kind, whole, rows), CONVOLUTION)
+        sizes, looked = shrunk(spec, kind, whole, rows)
+        return mapped(kind, sizes, CONVOLUTION, looked)
 
     if schedule != "auto":
         mapping = written(schedule, whole, CONVOLUTION, library)
@@ -44,7 +46,7 @@ def candidates(op: Conv2d, spec: GemminiSpec, schedule: str) -> list[tuple[Mappe
         return [(mapping, estimate(spec, build(op, spec, mapping), out))]
     block = spec.array.size
     steps = {"p": max(1, whole["p"] // 8), "q": block, "k": block, "c": 4 * block}
-    found = [library("ws"), *searched(spec, {**whole, "n": 1}, steps, ("npqksrc", "nkpqsrc"), rows)]
+    found = [replace(library("ws"), choices=0), *searched(spec, {**whole, "n": 1}, steps, ("npqksrc", "nkpqsrc"), rows)]
     return best([(m, estimate(spec, build(op, spec, m), out)) for m in found], MOST)
 
 
@@ -92,6 +94,7 @@ def build(op: Conv2d, spec: GemminiSpec, mapping: Mapped) -> Program:
         shape=Shape(op.w, op.c, q, op.k, op.strides[0], op.s, out),
         tiles=np.array(tiles, np.int64),
         operand_bytes=starts[3],
+        choices=mapping.choices,
     )
 
 

@@ -72,7 +72,7 @@ def work(spec: GemminiSpec, program: Program, out_bytes: int) -> Work:
 
 def estimate(spec: GemminiSpec, program: Program, out_bytes: int) -> int:
     """Cycles: of each tile the longer of its products and its transfers, of the first tile its loads, and of the last
-    one its stores."""
+    one its stores; and what the core does before."""
     done = work(spec, program, out_bytes)
     pairs = max(1, spec.reservation.executes // 2)
     least = -(-(spec.array.latency_cycles + spec.array.least_rows) // pairs)
@@ -82,4 +82,5 @@ def estimate(spec: GemminiSpec, program: Program, out_bytes: int) -> int:
     loads = np.maximum((done.image + done.weights) / bus, rows)
     stores = done.results / spec.array.size * 4
     tiles = np.maximum(products, loads + stores)
-    return int(tiles.sum() + loads[0] + stores[-1] + spec.core.tile_cycles)
+    begins = program.choices * spec.core.choice_cycles
+    return int(begins + tiles.sum() + loads[0] + stores[-1] + spec.core.tile_cycles)

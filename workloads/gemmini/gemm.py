@@ -100,6 +100,7 @@ def build(op: Gemm, spec: GemminiSpec, mapping: Mapped) -> Program:
         shape=Shape(1, op.k, 1, op.n, out_bytes=out),
         tiles=np.array(tiles, np.int64),
         operand_bytes=op.batch * starts[3],
+        choices=mapping.choices,
     )
 
 

@@ -22,6 +22,9 @@ PRODUCT, CONVOLUTION = "mnk", "npqksrc"
 
 KINDS = ("ws", "os")
 
+MOST_CHOICES = 1_000_000
+"""Tilings that a schedule may let the core look at."""
+
 Sizes = Mapping[str, int]
 Rows = Callable[[Sizes], tuple[int, int]]
 """Rows of the scratchpad and of the accumulators that a tile takes."""
@@ -29,15 +32,18 @@ Rows = Callable[[Sizes], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Mapped:
-    """A mapping of an operator. tile: extent of a tile by dimension; order: of the loops over tiles."""
+    """A mapping of an operator. tile: extent of a tile by dimension; order: of the loops over tiles; choices: tilings
+    that the core looks at while it runs, before it takes this one."""
 
     schedule: str
     tile: tuple[tuple[str, int], ...]
     order: str
+    choices: int = 0
 
     def __str__(self) -> str:
         """As people type it: it gives this mapping again."""
-        return " ".join([self.schedule, *(f"{name}={size}" for name, size in self.tile), f"order={self.order}"])
+        words = [self.schedule, *(f"{name}={size}" for name, size in self.tile), f"order={self.order}"]
+        return " ".join([*words, f"choices={self.choices}"] if self.choices else words)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -45,9 +51,9 @@ class Mapped:
         return dict(self.tile)
 
 
-def mapped(kind: str, sizes: Sizes, order: str) -> Mapped:
+def mapped(kind: str, sizes: Sizes, order: str, choices: int = 0) -> Mapped:
     """A mapping with its dimensions in their order."""
-    return Mapped(kind, tuple((name, sizes[name]) for name in sizes), order)
+    return Mapped(kind, tuple((name, sizes[name]) for name in sizes), order, choices)
 
 
 def written(text: str, whole: Sizes, names: str, library: Callable[[str], Mapped]) -> Mapped:
@@ -57,19 +63,28 @@ def written(text: str, whole: Sizes, names: str, library: Callable[[str], Mapped
         raise InputError(f"schedule={text}: begins with auto, ws or os{hint(kind, KINDS)}")
     if not words:
         return library(kind)
-    sizes, order = dict(whole), names
+    sizes, order, choices = dict(whole), names, 0
     for word in words:
         match = re.fullmatch(r"(\w+)=(\w+)", word)
-        if match is None or (match[1] != "order" and match[1] not in whole):
+        if match is None or (match[1] not in ("order", "choices") and match[1] not in whole):
             known = ", ".join(f"{name}=SIZE" for name in whole)
-            raise InputError(f"schedule={text}: unknown word {word}; words are {known}, order=")
+            raise InputError(f"schedule={text}: unknown word {word}; words are {known}, order=, choices=")
         if match[1] == "order":
             order = _order(text, match[2], names)
+        elif match[1] == "choices":
+            choices = _choices(text, match[2])
         elif not match[2].isdigit() or not 1 <= int(match[2]) <= whole[match[1]]:
             raise InputError(f"schedule={text}: {word}: a tile has 1 to {whole[match[1]]} of {match[1]}")
         else:
             sizes[match[1]] = int(match[2])
-    return mapped(kind, sizes, order)
+    return mapped(kind, sizes, order, choices)
+
+
+def _choices(text: str, count: str) -> int:
+    """Tilings that the core looks at first."""
+    if not count.isdigit() or int(count) > MOST_CHOICES:
+        raise InputError(f"schedule={text}: choices={count}: the core looks at 0 to {MOST_CHOICES:,} tilings")
+    return int(count)
 
 
 def _order(text: str, order: str, names: str) -> str:
@@ -98,13 +113,16 @@ def refuse_too_large(spec: GemminiSpec, mapping: Mapped, rows: Rows) -> None:
             )
 
 
-def shrunk(spec: GemminiSpec, kind: str, whole: Sizes, rows: Rows) -> Sizes:
+def shrunk(spec: GemminiSpec, kind: str, whole: Sizes, rows: Rows) -> tuple[Sizes, int]:
     """The library's tiling of a convolution: the largest extent shrinks until a tile fits, channels by blocks; then all
-    grow again for as long as it fits. Columns stay at a block where rows can shrink instead."""
-    block, sizes = spec.array.size, dict(whole)
+    grow again for as long as it fits. Columns stay at a block where rows can shrink instead. Returns how many tilings
+    the library looked at, too."""
+    block, sizes, looked = spec.array.size, dict(whole), 0
     limits = room(spec, kind)
 
     def fits(tile: Sizes) -> bool:
+        nonlocal looked
+        looked += 1
         return all(need <= has for need, has in zip(rows(tile), limits, strict=True))
 
     while not fits(sizes):
@@ -122,7 +140,7 @@ def shrunk(spec: GemminiSpec, kind: str, whole: Sizes, rows: Rows) -> Sizes:
                 larger = {**sizes, name: sizes[name] + 1}
                 if larger[name] <= whole[name] and fits(larger):
                     sizes, grown = larger, True
-    return sizes
+    return sizes, looked
 
 
 def near_square(spec: GemminiSpec, kind: str, whole: Sizes, rows: Rows) -> Sizes:

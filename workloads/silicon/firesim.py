@@ -3,8 +3,11 @@
 The table is that of DOSA's artifact (MICRO 2023): cycles of a mapping that a search found, in Timeloop's words, and of
 the tiling that Gemmini's library chooses. Letters of a mapping stand for columns (P, R) and rows (Q, S) of results and
 filters, channels (C) and filters (K), as the artifact's script reads them. Its programs pad every side of an image by
-half a filter, rounded down. How large the buffers of the machine on the FPGA were is not stated; its mappings get some
-that hold two tiles of each of them, and the library's tilings those of its default, for which they are made.
+half a filter, rounded down. A program has all convolutions or all products of a network, one after the other in the
+same arrays, and each layer first as the library tiles it: only its first layer finds nothing in the caches. The time of
+the library is that of its call, in which it looks for its tiling. How large the buffers of the machine on the FPGA were
+is not stated; its mappings get some that hold two tiles of each of them, and the library's tilings those of its
+default, for which they are made.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 from arch.errors import InputError
 
 COLUMNS = (
+    *("set", "workload"),
     *("c", "k", "p", "q", "r", "s", "stride", "mapping"),
     *("auto_tiling", "auto_cycles", "cycles"),
 )
@@ -40,20 +44,26 @@ def is_firesim(header: Sequence[str]) -> bool:
 
 
 def records(path: object, lines: Iterable[tuple[int, Mapping[str, str]]]) -> list[dict[str, Any]]:
-    """Fields of two rows a line: of the mapping, with its operands in the caches, and of the library's tiling."""
-    found = []
+    """Fields of two rows a line: of the mapping, and of the library's tiling."""
+    found, begun = [], set()
     for number, line in lines:
         try:
-            found += _of_line(line)
+            program = (line["set"], line["workload"], _is_product(line))
+            found += _of_line(line, first=program not in begun)
+            begun.add(program)
         except (ValueError, KeyError, IndexError):
             raise InputError(f"{path}:{number}: is no line of a table of layers on FireSim") from None
     return found
 
 
-def _of_line(line: Mapping[str, str]) -> list[dict[str, Any]]:
+def _is_product(line: Mapping[str, str]) -> bool:
+    return all(int(line[name]) == 1 for name in ("q", "r", "s"))
+
+
+def _of_line(line: Mapping[str, str], *, first: bool) -> list[dict[str, Any]]:
+    """first: of its program."""
     c, k, p, q, r, s, stride = (int(line[name]) for name in ("c", "k", "p", "q", "r", "s", "stride"))
-    product = (q, r, s) == (1, 1, 1)
-    if product:
+    if _is_product(line):
         op, shape, names = "gemm", f"m={p} n={k} k={c} out=int8", _PRODUCT
         extent = {"m": p, "n": k, "k": c}
     else:
@@ -69,7 +79,8 @@ def _of_line(line: Mapping[str, str]) -> list[dict[str, Any]]:
         "time_us": int(line["cycles"]) / CLOCK_GHZ / 1000, "overrides": BUFFERS,
     }  # fmt: skip
     library = {
-        "schedule": "library", "kind": "ws", "l2": "cold", "time_us": int(line["auto_cycles"]) / CLOCK_GHZ / 1000,
+        "schedule": "library", "kind": "ws", "l2": "cold" if first else "warm",
+        "time_us": int(line["auto_cycles"]) / CLOCK_GHZ / 1000,
     }  # fmt: skip
     return [common | mapping, common | library]
 

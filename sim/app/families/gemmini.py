@@ -137,7 +137,7 @@ class MappingPlan:
             counts={"events": result.events},
             check=partial(_check, self.op, program) if self.request.check else None,
             timeline=partial(mapping_timeline, self._facts(program), result, wanted) if wanted else None,
-            reads=lambda path: path != "core.command" or program.serial,
+            reads=lambda path: {"core.command": program.serial, "core.choice": program.choices > 0}.get(path, True),
         )
 
     def _facts(self, program: Program) -> dict[str, str]:
