@@ -139,10 +139,10 @@ class Environment(BaseModel):
     """By kind of kernel, or by operator and dtype: for how long the source's host is busy with a call, microseconds."""
     tiles: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     """By operator and dtype, or by these and the machine, the tiles of the kernels that the source's library has, with
-    whole sums; `128x128 split`: there are kernels that cut them, too; `128x64 vector`: and kernels on the vector
-    pipes for channels that tensor cores do not take."""
+    whole sums; `128x128 split`: there are kernels that cut them, too."""
     pad_channels: Mapping[str, int] = Field(default_factory=dict)
-    """By operator, dtype and machine, or the first two: the benchmark pads channels of X to a multiple of so many."""
+    """By operator, dtype and machine, or the first two: the benchmark pads channels of X and Y to a multiple of so
+    many."""
     pad_image: Mapping[str, int] = Field(default_factory=dict)
     """The same of rows and columns of X."""
     order: Literal["row", "column"] = "row"
@@ -190,8 +190,10 @@ class Environment(BaseModel):
     def padded(self, op: Conv2d, row: Row) -> Conv2d:
         """A convolution as the source's benchmark runs it."""
         channels, image = _of_row(self.pad_channels, row, 1), _of_row(self.pad_image, row, 1)
-        c, h, w = (-(-size // step) * step for size, step in ((op.c, channels), (op.h, image), (op.w, image)))
-        return op if (c, h, w) == (op.c, op.h, op.w) else dataclasses.replace(op, c=c, h=h, w=w, p=None, q=None)
+        steps = {"c": channels, "k": channels, "h": image, "w": image}
+        sizes = {key: -(-getattr(op, key) // step) * step for key, step in steps.items()}
+        padded = dataclasses.replace(op, **sizes, p=None, q=None)
+        return op if padded == dataclasses.replace(op, p=None, q=None) else padded
 
     def data_of(self, dtype: str) -> Data:
         """Operand data of the source's rows of `dtype`."""

@@ -6,6 +6,7 @@ from arch.errors import InputError
 from arch.load import load_arch
 from sim import simulate
 from sim.app.run import simulate_row
+from workloads.gpu.conv import winograd
 from workloads.gpu.conv.depthwise import DepthwiseConfig
 from workloads.gpu.conv.geometry import Geometry
 from workloads.gpu.conv.implicit import Config, ConvSimtConfig, ImplicitConfig, choose, of_library
@@ -76,6 +77,42 @@ def test_spread_filters_see_the_channels_of_their_group_in_every_other_pixel() -
     assert (g.gemm.batch, g.gemm.n, g.gemm.k) == (2, 2, 3 * 3 * 32)
 
 
+@pytest.mark.parametrize(
+    ("machine", "dtype", "shape", "turned"),
+    [
+        ("t4", "fp16", "n=2 c=16 h=9 w=13 k=24 r=3 s=3 pad=1", ["to_x_nhwc", "to_w_nhwc", "to_y"]),
+        ("v100-sxm2", "fp32", "n=1 c=12 h=8 w=11 k=9 r=3 s=2 stride=2 pad=1 dilation=2 groups=3", None),
+        ("a100-sxm4-80gb", "bf16", "n=1 c=40 h=7 w=8 k=33 r=1 s=1", ["to_x_nhwc", "to_y"]),
+    ],
+)
+def test_images_channel_by_channel_are_transposed_before_and_after(
+    machine: str, dtype: str, shape: str, turned: list[str] | None
+) -> None:
+    report = simulate(f"conv2d {shape} dtype={dtype} layout=nchw", machine, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed, report.record.notes
+    names = [kernel.name for kernel in report.record.kernels]
+    found = [name for name in names if name.startswith("to_")]
+    assert found == (turned or ["to_x_nhwc", "to_w_nhwc", "to_y"])
+    assert len(names) == len(found) + 1
+    assert names[-1] == "to_y"
+
+
+def test_transposes_move_every_value_once_there_and_back() -> None:
+    shape = "conv2d n=4 c=64 h=16 w=16 k=64 r=1 s=1 dtype=fp16"
+    first, last = (simulate(f"{shape} layout={layout}", "t4") for layout in ("nchw", "nhwc"))
+    size = 4 * 64 * 16 * 16 * 2
+    for kernel in (first.record.kernels[0], first.record.kernels[-1]):
+        assert kernel.counters["l2_write_bytes"] == size
+        assert size <= kernel.counters["l2_read_bytes"] < 1.2 * size  # code comes on top
+    assert first.time_us > last.time_us
+
+
+def test_gradients_take_images_pixel_by_pixel_alone() -> None:
+    with pytest.raises(InputError, match="layout=nhwc"):
+        simulate("conv2d_wgrad n=1 c=8 h=8 w=8 k=8 r=3 s=3 layout=nchw dtype=fp16", "t4")
+
+
 def test_the_estimate_ranks_and_a_configuration_can_be_asked_for() -> None:
     spec = load_arch("a100-sxm4-80gb")
     op = Conv2d(n=1, c=64, h=30, w=30, k=64, r=3, s=3).with_defaults("fp16")
@@ -92,8 +129,8 @@ def test_the_estimate_ranks_and_a_configuration_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"layout": "nchw"}, "layout=nhwc"),
         ({"dtype": "bf16"}, "dtype=bf16: t4 has no kernel"),
+        ({"dtype": "bf16", "layout": "nchw"}, "dtype=bf16: t4 has no kernel"),
     ],
 )
 def test_what_no_kernel_does_is_refused(more: dict[str, object], told: str) -> None:
@@ -106,16 +143,32 @@ def test_what_no_kernel_does_is_refused(more: dict[str, object], told: str) -> N
         simulate("conv2d n=1 c=4 h=8 w=8 k=4 r=3 s=3", "t4", schedule="wgmma")
 
 
-def test_channels_in_no_whole_vectors_go_to_the_vector_pipes() -> None:
-    spec, tiles = load_arch("t4"), ("128x128", "256x64", "128x64 vector")
-    kinds = {}
-    for c, k in ((3, 64), (8, 64), (8, 20)):
-        op = Conv2d(n=1, c=c, h=14, w=14, k=k, r=3, s=3, pad=1, dtype="fp16").with_defaults("fp16")
-        kinds[c, k] = {config.schedule for config, _ in of_library(op, spec, tiles)}
-    assert kinds == {(3, 64): {"simt"}, (8, 64): {"mma"}, (8, 20): {"simt"}}
-    # A library that has no such kernels fills them up.
-    op = Conv2d(n=1, c=3, h=14, w=14, k=64, r=3, s=3, pad=1, dtype="fp16").with_defaults("fp16")
-    assert {config.schedule for config, _ in of_library(op, spec, tiles[:2])} == {"mma"}
+def test_a_step_of_the_library_has_channels_of_one_pixel() -> None:
+    spec = load_arch("t4")
+    op = Conv2d(n=1, c=8, h=12, w=20, k=64, r=3, s=5, dtype="fp16").with_defaults("fp16")
+    found = implicit(of_library(op, spec, ("128x128", "256x64")))
+    assert all(str(config).endswith(" by tap") for config in found)
+    g = Geometry(op, 8, 32, by_tap=True)
+    assert g.gemm.k == 3 * 5 * 32
+    assert Geometry(op, 8, 32).gemm.k == 3 * 64
+    report = simulate(str(op), "t4", schedule=str(found[0]), check=True)
+    assert report.record.schedule == str(found[0])
+    assert report.record.check is not None
+    assert report.record.check.passed
+
+
+def test_filters_of_int8_are_brought_in_order_first() -> None:
+    # Their vectors under a row of the filter follow each other.
+    op = Conv2d(n=1, c=32, h=12, w=20, k=64, r=3, s=3, dtype="int8").with_defaults("int8")
+    (config, _), *_ = of_library(op, load_arch("t4"), ("128x128", "256x64"))
+    assert str(config).endswith(" reordered")
+    report = simulate(str(op), "t4", schedule=str(config), check=True)
+    assert report.record.schedule == str(config)
+    assert report.record.check is not None
+    assert report.record.check.passed
+    first = report.record.kernels[0]
+    assert first.name == "reorder_filters"
+    assert first.counters["l2_write_bytes"] == 32 * 64 * 9 <= first.counters["l2_read_bytes"]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
@@ -157,6 +210,24 @@ def test_a_library_has_its_own_tiles_and_cuts_no_sums() -> None:
         of_library(op, spec, ("7x7",))
 
 
+def test_narrow_tiles_of_a_library_are_for_few_filters() -> None:
+    spec, tiles = load_arch("v100-sxm2"), ("128x128", "128x64", "128x32")
+    widths = {}
+    for k in (20, 32, 48, 64, 256):
+        op = Conv2d(n=1, c=64, h=14, w=14, k=k, r=1, s=1, dtype="fp32").with_defaults("fp32")
+        widths[k] = min(config.tile_n for config in implicit(of_library(op, spec, tiles)))
+    assert widths == {20: 32, 32: 32, 48: 64, 64: 64, 256: 64}
+
+
+def test_winograds_product_has_the_tiles_of_the_library() -> None:
+    op = Conv2d(n=2, c=64, h=7, w=7, k=64, r=3, s=3, pad=1, dtype="fp32").with_defaults("fp32")
+    spec = load_arch("v100-sxm2")
+    [(any_tile, _)] = winograd.candidates(op, spec)
+    [(own_tile, _)] = winograd.candidates(op, spec, ("128x64",))
+    assert own_tile.product.split()[1] == "128x64x16"
+    assert any_tile.product.split()[1] != "128x64x16"
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape", "kind", "tiles", "floor_us"),
     [
@@ -187,12 +258,12 @@ def test_kernels_of_eight_warps_have_the_numbers_of_numpy() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "dtype", "size"),
-    [("v100-sxm2", "fp16", (3, 7, 9)), ("t4", "fp16", (3, 7, 9)), ("t4", "int8", (4, 8, 12))],
+    [("v100-sxm2", "fp32", (3, 12, 7, 9)), ("t4", "fp16", (8, 16, 7, 9)), ("t4", "int8", (32, 32, 8, 12))],
 )
-def test_a_benchmark_pads_what_tensor_cores_need(machine: str, dtype: str, size: tuple[int, int, int]) -> None:
-    shape = "n=2 c=3 h=7 w=9 k=16 r=3 s=3 p=5 q=7"
+def test_a_benchmark_pads_what_tensor_cores_need(machine: str, dtype: str, size: tuple[int, int, int, int]) -> None:
+    shape = "n=2 c=3 h=7 w=9 k=12 r=3 s=3 p=5 q=7"
     row = Row(machine, "conv2d", dtype, shape, "fused", 18.0, "stream", 0.0, "warm", "A", "deepbench", "", "vendor")
     op = operator_of(row)
     assert isinstance(op, Conv2d)
-    assert (op.c, op.h, op.w) == size
-    assert op.output == (size[1] - 2, size[2] - 2)
+    assert (op.c, op.k, op.h, op.w) == size
+    assert op.output == (size[2] - 2, size[3] - 2)

@@ -11,7 +11,7 @@ zeros are read like others.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +30,7 @@ class Geometry:
 
     results_by_position, sums_over_positions: whether rows of the product, or what it sums over, are positions of Y.
     blocks: groups of columns in a row of Y. taps: pieces of a row of the filter whose values are apart in X. chunks:
-    k steps of a piece.
+    k steps of a piece. by_tap: each column of the filter is a piece, also where the next one's values follow in X.
     """
 
     results_by_position: ClassVar[bool] = True
@@ -39,6 +39,7 @@ class Geometry:
     op: Conv2d
     columns: int
     tile_k: int
+    by_tap: bool = field(default=False, kw_only=True)
 
     @property
     def positions(self) -> int:
@@ -53,7 +54,7 @@ class Geometry:
     @property
     def taps(self) -> int:
         """Pieces of a row of the filter: one where the pixels under it are neighbours and all channels count."""
-        return self.op.s if self.op.dilation > 1 or self.op.groups > 1 else 1
+        return self.op.s if self.by_tap or self.op.dilation > 1 or self.op.groups > 1 else 1
 
     @property
     def run(self) -> int:

@@ -7,7 +7,7 @@ The kernels are the GEMM's of Volta to Ampere (`workloads.gpu.gemm.threadblock`)
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,9 +16,11 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
 from sim.gpu.language import Const, Expr, Program, View
-from workloads.gpu.conv import depthwise, winograd
+from workloads.gpu.attention.compose import on_tensors
+from workloads.gpu.conv import depthwise, nchw, reorder, winograd
 from workloads.gpu.conv.depthwise import DepthwiseConfig
 from workloads.gpu.conv.geometry import Geometry
+from workloads.gpu.conv.nchw import NCHW, PixelGeometry
 from workloads.gpu.conv.winograd import WinogradConfig
 from workloads.gpu.gemm import choose as gemms
 from workloads.gpu.gemm import mma, simt, threadblock
@@ -39,27 +41,31 @@ SMALL_TILES = ((64, 32, 32, 16, 8), (32, 64, 16, 32, 8), (32, 32, 16, 16, 8))
 """Tiles under 64x64, with stages of cp.async, as `gemms.MMA_TILES`; cuDNN has sm80_xmma_fprop_..._tilesize64x32x64."""
 EIGHT_WARPS = ((128, 128, 64, 32, 4), (256, 64, 64, 32, 4))
 """Tiles of cuDNN's kernels for Volta and Turing, whose CTAs have 256 threads."""
+LIBRARY_WARPS = 8
+LIBRARY_WIDTH = 64
+"""Filters that fill all tiles of cuDNN 7 but those for fewer ones, which it takes for no more: rows of 1 x 1 and of
+DeepBench (V100, fitted half) take up to 65 % longer than tiles of 128x32 would."""
 SHORT_STEP = 8
 """Elements of k of a step on the vector pipes where longer ones would be filled with zeros; the step of cuDNN's kernels
 for Maxwell to Volta, as of their assembler's published analysis (maxas, SGEMM)."""
 RUNNERS_UP = 12
 CUT = " split"
 """Behind a tile of a library: its kernels that cut sums."""
-VECTOR = " vector"
-"""Behind a tile of a library, of a format that tensor cores take: its kernels on the vector pipes."""
-VECTOR_BYTES = 16
-"""Channels of a pixel, and of a filter, that cuDNN 7's kernels of tensor cores load at once: 8 of fp16 (`Tensor Ops
-Made Easier in cuDNN`, NVIDIA's developer blog)."""
 
 
 @dataclass(frozen=True)
 class ConvMmaConfig(MmaConfig):
-    """Tile configuration on tensor cores. columns: neighbours of a row of Y that lie together in a tile."""
+    """Tile configuration on tensor cores. columns: neighbours of a row of Y that lie together in a tile. by_tap: a step
+    of the sum has channels of one column of the filter alone. reordered: a kernel before brings the filters in order.
+    """
 
     columns: int = 8
+    by_tap: bool = False
+    reordered: bool = False
 
     def __str__(self) -> str:
-        return f"{self.words(self.schedule)} columns {self.columns}"
+        ways = (" by tap" if self.by_tap else "") + (" reordered" if self.reordered else "")
+        return f"{self.words(self.schedule)} columns {self.columns}{ways}"
 
 
 @dataclass(frozen=True)
@@ -106,19 +112,21 @@ class ImplicitWriter(Writer):
 
 def refuse_layout(op: Conv2d, spec: GpuSpec) -> None:
     """InputError for what no kernel does."""
-    if op.layout != "nhwc":
+    if op.layout == NCHW:
         raise InputError(f"{op.word} layout={op.layout}: kernels of {spec.name} read nhwc; layout=nhwc")
 
 
 @register("conv2d", "gpu", "auto")
 def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`: `auto`, `mma`, `simt`, or a configuration as it prints."""
-    refuse_layout(op, spec)
     f = figures(spec)
-    more = EIGHT_WARPS if len(schedule.split()) > 1 else ()
+    if op.layout == NCHW:
+        return _of_channels_first(op, spec, f, schedule)
+    whole = len(schedule.split()) > 1
+    tiles = _libraries_too(op, spec, f) if whole else _estimated(_candidates(op, spec, f), f)
     found = sorted(
         (
-            *((estimate_ps(work, f), str(config), config) for config, work in _candidates(op, spec, f, more)),
+            *((time_ps, str(config), config) for config, time_ps in tiles),
             *((time_ps, str(config), config) for config, time_ps in winograd.candidates(op, spec)),
             *((time_ps, str(config), config) for config, time_ps in depthwise.candidates(op, spec)),
         ),
@@ -130,6 +138,17 @@ def choose(op: Conv2d, spec: GpuSpec, schedule: str = "auto") -> Choice:
     # Libraries keep to the tensor cores where they take the format.
     products = ("mma",) if "mma" in kinds else ("simt", "winograd")
     return pick(op, spec, schedule, found, (*products, "depthwise"))
+
+
+def _of_channels_first(op: Conv2d, spec: GpuSpec, f: Figures, schedule: str) -> Choice:
+    """Kernels between transposes."""
+    around_ps = nchw.transposes_ps(op, spec)
+    tiles = candidates(partial(PixelGeometry, op), op.output[1], spec, f)
+    found = sorted(((around_ps + estimate_ps(w, f), str(c), c) for c, w in tiles), key=lambda item: item[:2])
+    if not found:
+        raise InputError(f"conv2d dtype={op.dtype}: {spec.name} has no kernel for it")
+    kinds = {config.schedule for _, _, config in found}
+    return pick(op, spec, schedule, found, ("mma",) if "mma" in kinds else ("simt",))
 
 
 def pick(
@@ -154,38 +173,47 @@ def pick(
 
 def of_library(op: Conv2d, spec: GpuSpec, tiles: Collection[str]) -> list[tuple[Config, int]]:
     """Kernels of a library that has some tiles alone (`128x64`; with `128x64 split` also those that cut its sum), and
-    Winograd's, with estimated times in picoseconds, best first; those of tensor cores, of eight warps, where they take
-    the format. Channels that make no whole vectors go to its kernels on the vector pipes (`128x64 vector`), if it has
-    any. InputError where none fits."""
+    Winograd's, whose product has these tiles, with estimated times in picoseconds, best first; those of tensor cores,
+    of eight warps, where they take the format. InputError where none fits."""
     refuse_layout(op, spec)
     f = figures(spec)
-    all_of_them = list(_candidates(op, spec, f, EIGHT_WARPS))
-    on_tensor_cores = any(config.schedule == "mma" for config, _ in all_of_them)
-
-    def name(config: ImplicitConfig) -> str:
-        beside = VECTOR if on_tensor_cores and config.schedule == "simt" else ""
-        return f"{config.tile_m}x{config.tile_n}{CUT if config.split > 1 else ''}{beside}"
-
-    found = [(config, estimate_ps(work, f)) for config, work in all_of_them if name(config) in tiles]
-    tensor = [entry for entry in found if entry[0].schedule == "mma" and entry[0].warps == 8]
-    vector = [entry for entry in found if entry[0].schedule == "simt"]
-    if vector and (op.c | op.k) * DTYPE_BYTES[op.chosen_dtype] % VECTOR_BYTES:
-        tensor = vector
-    whole: list[tuple[Config, int]] = [*(tensor or found), *winograd.candidates(op, spec)]
+    all_of_them = list(_estimated(_candidates(op, spec, f, EIGHT_WARPS), f))
+    if any(config.schedule == "mma" for config, _ in all_of_them):
+        # Halves are stored pixel by pixel (NHWC), and a step has channels of one. int8 is stored in vectors of 32
+        # channels (NCHW_VECT_C), each an image of its own, so that vectors under a row of the filter follow each other.
+        own = _by_tap(op, spec, f) if op.chosen_dtype == "fp16" else _reordered(op, spec, all_of_them)
+        all_of_them = [entry for entry in own if entry[0].warps == LIBRARY_WARPS]
+    found = [
+        (config, time_ps)
+        for config, time_ps in all_of_them
+        if f"{config.tile_m}x{config.tile_n}{CUT if config.split > 1 else ''}" in tiles
+        and config.tile_n >= min(LIBRARY_WIDTH, op.k // op.groups)
+    ]
     if not found:
         raise InputError(f"conv2d dtype={op.dtype}: {spec.name} has no kernel with tiles {', '.join(sorted(tiles))}")
+    whole: list[tuple[Config, int]] = [*found, *winograd.candidates(op, spec, tiles)]
     return sorted(whole, key=lambda entry: (entry[1], str(entry[0])))[:RUNNERS_UP]
 
 
 @register("conv2d", "gpu", "mma", "simt")
 def build(op: Conv2d, spec: GpuSpec, config: ImplicitConfig) -> Program:
     """The program. InputError where the machine cannot take the configuration."""
-    g = Geometry(op, config.columns, config.tile_k)
+    if op.layout == NCHW:
+        pixels = PixelGeometry(op, config.columns, config.tile_k)
+        writer = writer_of(pixels, pixels.problem(), spec, config)
+        return nchw.program(op, pixels, writer.kernel(), writer.partials, config)
+    g = Geometry(op, config.columns, config.tile_k, by_tap=isinstance(config, ConvMmaConfig) and config.by_tap)
     p = g.problem()
     writer = writer_of(g, p, spec, config)
+    kernels = [writer.kernel()]
     tensors = [p.a.tensor, p.b.tensor, p.c, *([writer.partials] if writer.partials is not None else [])]
+    if isinstance(config, ConvMmaConfig) and config.reordered:
+        w = p.b.tensor
+        tensors += [reorder.ordered(w), *reorder.lines(w)]
+        names = {tensor.name: tensor for tensor in tensors} | {w.name: reorder.ordered(w)}
+        kernels = [reorder.kernel(w), on_tensors(kernels[0], names, kernels[0].name)]
     settings = {"config": config, "stored": {"x": g.windows}}
-    return Program(str(op), tuple(tensors), (writer.kernel(),), str(config), settings)
+    return Program(str(op), tuple(tensors), tuple(kernels), str(config), settings)
 
 
 def writer_of(g: Geometry, p: Problem, spec: GpuSpec, config: ImplicitConfig) -> ImplicitWriter:
@@ -204,6 +232,38 @@ def _candidates(
     yield from candidates(partial(Geometry, op), op.output[1], spec, f, more)
 
 
+def _libraries_too(op: Conv2d, spec: GpuSpec, f: Figures) -> Iterator[tuple[ImplicitConfig, int]]:
+    """Configurations that can be asked for, with estimated times: those of a library are among them."""
+    plain = list(_estimated(_candidates(op, spec, f, EIGHT_WARPS), f))
+    yield from plain
+    yield from _by_tap(op, spec, f)
+    yield from _reordered(op, spec, plain)
+
+
+def _estimated(found: Iterable[tuple[ImplicitConfig, Work]], f: Figures) -> Iterator[tuple[ImplicitConfig, int]]:
+    """Configurations with estimated times in place of their counts."""
+    return ((config, estimate_ps(work, f)) for config, work in found)
+
+
+def _by_tap(op: Conv2d, spec: GpuSpec, f: Figures) -> Iterator[tuple[ImplicitConfig, int]]:
+    """Configurations on tensor cores whose steps have channels of one column of the filter."""
+    for columns in _groups(op.output[1]):
+        geometry = partial(Geometry, op, columns, by_tap=True)
+        draft = geometry(gemms.MMA_STEP_BYTES // DTYPE_BYTES[op.chosen_dtype]).problem()
+        if _on_tensor_cores(spec, draft):
+            yield from _estimated(_mma(spec, f, geometry, draft, EIGHT_WARPS), f)
+
+
+def _reordered(
+    op: Conv2d, spec: GpuSpec, found: Sequence[tuple[ImplicitConfig, int]]
+) -> Iterator[tuple[ImplicitConfig, int]]:
+    """Configurations on tensor cores behind a kernel that brings the filters in order."""
+    for config, time_ps in found:
+        if isinstance(config, ConvMmaConfig):
+            w = Geometry(op, config.columns, config.tile_k).problem().b.tensor
+            yield replace(config, reordered=True), time_ps + reorder.time_ps(w, spec)
+
+
 def candidates(
     geometry: Callable[[int, int], Geometry], across: int, spec: GpuSpec, f: Figures, more: Sequence[_Tile] = ()
 ) -> Iterator[tuple[ImplicitConfig, Work]]:
@@ -211,18 +271,25 @@ def candidates(
 
     across: neighbours of a row. more: tiles of tensor cores beside those of a product.
     """
-    fewest = min(ceil_div(across, columns) * columns for columns in GROUPS)
-    for columns in GROUPS:
-        # A wider group than need be only adds rows without results.
-        if ceil_div(across, columns) * columns > 1.5 * fewest:
-            continue
+    for columns in _groups(across):
         problem = partial(geometry, columns)
         width = DTYPE_BYTES[problem(SHORT_STEP).problem().dtype]
         draft = problem(gemms.MMA_STEP_BYTES // width).problem()
-        if any(spec.has_instruction("mma", draft.dtype, shape) for shape in mma.SHAPES.get(draft.dtype, ())):
+        if _on_tensor_cores(spec, draft):
             yield from _mma(spec, f, problem, draft, more)
         if simt.available(spec, draft.dtype, draft.acc):
             yield from _simt(spec, f, problem, width)
+
+
+def _groups(across: int) -> Iterator[int]:
+    """Widths of a group of neighbours in a row of `across`: a wider one than need be adds rows without results."""
+    fewest = min(ceil_div(across, columns) * columns for columns in GROUPS)
+    yield from (columns for columns in GROUPS if ceil_div(across, columns) * columns <= 1.5 * fewest)
+
+
+def _on_tensor_cores(spec: GpuSpec, draft: Problem) -> bool:
+    """Whether the machine's tensor cores take the format."""
+    return any(spec.has_instruction("mma", draft.dtype, shape) for shape in mma.SHAPES.get(draft.dtype, ()))
 
 
 def _mma(
@@ -238,7 +305,7 @@ def _mma(
             g = geometry(tile_k)
             config = ConvMmaConfig(
                 tile_m, tile_n, tile_k, warp_m, warp_n, max(3, stages // steps) if asynchronous else 2, copy,
-                columns=g.columns,
+                columns=g.columns, by_tap=g.by_tap,
             )  # fmt: skip
             p = g.problem()
             resident = _resident(p, spec, config, core)

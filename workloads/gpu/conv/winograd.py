@@ -12,10 +12,11 @@ X, W and Y are NHWC as those of the implicit GEMM, X with its padding: neighbour
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -40,6 +41,7 @@ from workloads.gpu import overhead
 from workloads.gpu.attention.compose import on_tensors
 from workloads.gpu.gemm import choose as gemms
 from workloads.gpu.gemm.problem import ceil_div
+from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Load
 from workloads.ops import Conv2d, Gemm
@@ -169,13 +171,24 @@ def takes(op: Conv2d) -> bool:
     )  # fmt: skip
 
 
-def candidates(op: Conv2d, spec: GpuSpec) -> list[tuple[WinogradConfig, int]]:
-    """The configuration, with its estimated time in picoseconds; none where the transforms do not take the problem."""
+def candidates(op: Conv2d, spec: GpuSpec, tiles: Collection[str] = ()) -> list[tuple[WinogradConfig, int]]:
+    """The configuration, with its estimated time in picoseconds; none where the transforms do not take the problem.
+
+    tiles: those that the product may have (`128x64`); all of the vendor's library where none are named.
+    """
     if not takes(op):
         return []
     g = Geometry(op)
+    named = [
+        SimtConfig(tile_m, tile_n, gemms.SIMT_STEP_BYTES // DTYPE_BYTES["fp32"], warp_m, warp_n)
+        for tile_m, tile_n, warp_m, warp_n in gemms.SIMT_TILES
+        if f"{tile_m}x{tile_n}" in tiles
+    ]
     try:
-        config, product_ps = gemms.choose(g.product, spec).candidates[0]
+        products = [gemms.choose(g.product, spec, str(config)).candidates[0] for config in named]
+        config, product_ps = (
+            min(products, key=itemgetter(1)) if products else gemms.choose(g.product, spec).candidates[0]
+        )
     except InputError:
         return []
     resident = lanes.resident(spec, WARPS, _registers(g))
