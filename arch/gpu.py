@@ -165,6 +165,9 @@ class CpAsync(Group):
     """cp.async: global to shared memory without registers (Ampere and later)."""
 
     latency_cycles: Cycles = Field(description="beyond that of a plain load from the same place")
+    prefetch_bytes: Bytes = Field(
+        default=128, description="aligned bytes that the L2 fetches from DRAM where a copy misses; 32: what it asks for"
+    )
 
 
 class Tma(Group):

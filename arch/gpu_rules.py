@@ -20,6 +20,8 @@ MOST_COMPONENTS = 2**16 - 1
 
 _BANKS = (8, 16, 32, 64, 128)
 """Banks of shared memory over which layouts and swizzles repeat."""
+_PREFETCHES = (32, 64, 128)
+"""Bytes that a load without and with a prefetch size within its line has the L2 fetch."""
 
 MOST_CTAS_PER_CLUSTER = 16
 """CTAs of a cluster that the engine's rows have room for."""
@@ -94,6 +96,11 @@ def _check_caches(spec: GpuSpec) -> None:
         near = min(sizes, key=lambda size: abs(size - sector))
         what = f"{sector} B; the model has sectors of {' or '.join(map(str, sizes))} B; nearest: {near} B"
         _rule(sector in sizes, f"{name}.sector", what)
+    if spec.cp_async is not None:
+        size = spec.cp_async.prefetch_bytes
+        near = min(_PREFETCHES, key=lambda other: abs(other - size))
+        what = f"{size} B; the model fetches {_PREFETCHES} B of a line; nearest: {near} B"
+        _rule(size in _PREFETCHES, "cp_async.prefetch", what)
     l1, l2 = spec.l1, spec.l2
     step = l1.ways * l1.line_bytes
     reason = (

@@ -48,3 +48,5 @@ class MemoryCounter(IntEnum):
     """Activates that waited for a bank under refresh."""
     L2_COALESCED_SECTORS = 20
     """Reads answered with another read of the same line that waited at its slice; they take no time of the slice."""
+    L2_PREFETCHED_SECTORS = 21
+    """Sectors fetched from DRAM beside those that a read missed, by its prefetch size."""

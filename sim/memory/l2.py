@@ -1,6 +1,7 @@
 """How time passes in the L2: reads, writes and atomics of lines. Ticks are int64.
 
 A request names its line (byte address >> 7), the sectors it wants (4-bit mask) and the partition of the SM that asks.
+A read also names what comes from DRAM where one of these is missing: more than it wants where it has a prefetch size.
 `t` is the tick at which the load issues; latencies are whole-load latencies, so an unloaded near hit returns at
 t + hit latency. Calls book slices, link and DRAM in the order of the calls; times should be (almost) in order. Each
 resource on a request's way is booked from t on, and the answer waits for the last of them: booking one after the other
@@ -49,20 +50,23 @@ def l2_read(spec, state, t, partition, line, sectors):
     partition: of the SM that asks. line: byte address >> 7, below 2**31. sectors: mask of 1 to 15.
     """
     home, asked, cache_set, home_set = locate(spec, partition, line)
-    return read_located(spec, state, t, partition, line, sectors, home, asked, cache_set, home_set)
+    return read_located(spec, state, t, partition, line, sectors, sectors, home, asked, cache_set, home_set)
 
 
 @inner(inline=True)
-def l2_read_ahead(spec, state, t, partition, line, sectors, k):
-    """`l2_read` of a line that `l2_prefetch` has located as number `k`."""
+def l2_read_ahead(spec, state, t, partition, line, sectors, fetched, k):
+    """`l2_read` of a line that `l2_prefetch` has located as number `k`.
+
+    fetched: mask of the sectors that come from DRAM if one of `sectors` has to, these included.
+    """
     ahead = state.ahead
     home, asked, cache_set, home_set = ahead[HOME, k], ahead[ASKED, k], ahead[SET, k], ahead[OTHER_SET, k]
-    return read_located(spec, state, t, partition, line, sectors, home, asked, cache_set, home_set)
+    return read_located(spec, state, t, partition, line, sectors, fetched, home, asked, cache_set, home_set)
 
 
 @inner(inline=True)
-def read_located(spec, state, t, partition, line, sectors, home, asked, cache_set, home_set):
-    """`l2_read` of a line for which `locate` has given the last four arguments."""
+def read_located(spec, state, t, partition, line, sectors, fetched, home, asked, cache_set, home_set):
+    """`l2_read_ahead` of a line for which `locate` has given the last four arguments."""
     n = count_sectors(sectors)
     state.counters[_READ] += n
     latency = spec.hit_latency
@@ -95,7 +99,7 @@ def read_located(spec, state, t, partition, line, sectors, home, asked, cache_se
         cache_set = home_set
         complete, there, way = look_up(spec, state, t, line, home, cache_set, sectors, latency)
     if not complete:
-        there = complete_from_dram(spec, state, t, there, way, line, home, cache_set, sectors, latency)
+        there = complete_from_dram(spec, state, t, there, way, line, home, cache_set, sectors, fetched, latency)
     answer = max(answer, there)
     if copy >= 0:
         set_word(state, copy_set, copy, (answer << READY_SHIFT) | copied | sectors)

@@ -24,6 +24,7 @@ from sim.memory.sets import (
 _READ_HIT = int(MemoryCounter.L2_READ_HIT_SECTORS)
 _READ_MISS = int(MemoryCounter.L2_READ_MISS_SECTORS)
 _MERGED = int(MemoryCounter.L2_MERGED_SECTORS)
+_PREFETCHED = int(MemoryCounter.L2_PREFETCHED_SECTORS)
 _COALESCED = int(MemoryCounter.L2_COALESCED_SECTORS)
 _LINK_BYTES = int(MemoryCounter.L2_LINK_BYTES)
 
@@ -95,18 +96,22 @@ def fetch(spec, state, t, slice_index, line, sectors):
 
 
 @inner(inline=True)
-def complete_from_dram(spec, state, t, answer, way, line, home, cache_set, sectors, latency):
-    """Complete a read at the home slice that found the line in a way (-1: did not) without all its sectors."""
+def complete_from_dram(spec, state, t, answer, way, line, home, cache_set, sectors, fetched, latency):
+    """Complete a read at the home slice that found the line in a way (-1: did not) without all its sectors.
+
+    What else of `fetched` the slice lacks comes along: a row of DRAM is opened once for it.
+    """
     place = channel_of(spec, home, line)
     ask_bank(spec.dram, state.dram, place >> 32, place & 0xFFFFFFFF)
     if way < 0:
         way, taken = allocate(spec, state, t, line, cache_set)
         answer = max(answer, taken)
     word = word_of(state, cache_set, way)
-    missing = sectors & ~word
-    misses = count_sectors(missing)
+    misses = count_sectors(sectors & ~word)
+    missing = fetched & ~word
     state.counters[_READ_HIT] += count_sectors(sectors) - misses
     state.counters[_READ_MISS] += misses
+    state.counters[_PREFETCHED] += count_sectors(missing) - misses
     answer = max(max(answer, word >> READY_SHIFT), fetch(spec, state, t, home, line, missing) + latency)
     set_word(state, cache_set, way, (answer << READY_SHIFT) | (word & WORD_MASKS) | missing)
     return answer

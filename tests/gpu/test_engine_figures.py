@@ -56,6 +56,7 @@ def test_words_two_apart_conflict_in_few_banks_and_not_in_many() -> None:
         ("t4", "l1.sector=96 B", "sectors of 32 or 64 or 128 B; nearest: 64 B"),
         ("t4", "l2.sector=16 B", "sectors of 32 B; nearest: 32 B"),
         ("t4", "l1.line=256 B", "nearest: 128 B"),
+        ("a10", "cp_async.prefetch=256 B", "of a line; nearest: 128 B"),
         ("h100-sxm", "dsmem.max_cluster=32", "the model takes 16"),
         ("h100-sxm", "dsmem.max_cluster=4", "8 CTAs are more than dsmem.max_cluster = 4; nearest: 4"),
     ],
@@ -159,3 +160,27 @@ def test_sectors_that_hold_a_part_of_a_line(sector: int, mask: int, filled: int)
     assert (fills(sector) >> (mask << 2)) & 15 == filled
     assert fills(sector) & 15 == 0
     assert -(1 << 63) <= fills(sector) < 1 << 63
+
+
+def halves_of_lines() -> Program:
+    """A warp copies the first 64 B of 64 lines and then, when these are there, the others."""
+    x = GlobalTensor("x", (64, 32), "fp32", (32, 1))
+    builder = KernelBuilder("halves", (1, 1, 1))
+    tile = builder.shared("tile", (64, 32), "fp32")
+    with builder.role("warps", warps=1, registers=32) as r:
+        for half in range(2):
+            r.cp_async(tile[0, :, 16 * half : 16], x[0:64, 16 * half : 16], 8)
+            r.cp_commit()
+            r.cp_wait(0)
+    return Program("halves", (x,), (builder.build(),), "test")
+
+
+@pytest.mark.parametrize(("prefetch", "misses", "beside"), [(32, 4, 0), (64, 4, 0), (128, 2, 2)])
+def test_the_l2_fetches_the_prefetch_size_of_a_copy(prefetch: int, misses: int, beside: int) -> None:
+    """What comes beside the sectors that are asked for is found later; the SM gets no more than it asked for."""
+    found = run(load_arch("a100-sxm4-80gb", {**SMALL, "cp_async.prefetch": f"{prefetch} B"}), halves_of_lines())
+    code = run(load_arch("a100-sxm4-80gb", SMALL), halves_of_lines()).counters["port_read_bytes"] - 64 * 128
+    assert found.memory["l2_read_miss_sectors"] - code // 32 == misses * 64
+    assert found.memory["l2_prefetched_sectors"] == beside * 64
+    assert found.memory["dram_read_bytes"] == code + 64 * 128
+    assert found.counters["port_read_bytes"] == code + 64 * 128

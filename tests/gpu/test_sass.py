@@ -510,6 +510,13 @@ def test_sectors_follow_from_the_addresses_of_lanes(width: str, stride: int, sec
     assert run.result.memory["l2_write_sectors"] == sectors
 
 
+@pytest.mark.parametrize(("size", "beside"), [("", 0), (".LTC64B", 1), (".LTC128B", 3)])
+def test_a_load_says_what_the_l2_fetches_beside_its_sectors(size: str, beside: int) -> None:
+    run = launch(written(*copy(size, 128)[:-1]))
+    assert run.result.memory["l2_prefetched_sectors"] == 32 * beside
+    assert run.result.counters["l1_read_sectors"] == 32
+
+
 def test_an_access_outside_of_every_array_names_line_and_lane() -> None:
     wanted = r"line 6\): LDG.E R8, \[R4.64\]: CTA \(0, 0, 0\), warp 0, lane 16: .* 64 bytes into array a of 64 bytes"
     with pytest.raises(InputError, match=wanted):

@@ -13,6 +13,7 @@ from sim.engine.jit import inner
 from sim.gpu.engine.accounting import account
 from sim.gpu.engine.chip import Part
 from sim.gpu.engine.events import Reason
+from sim.gpu.engine.l1 import AS_ASKED, fills
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 GROUPS = 8  # of one warp that it may wait for
 
-FIGURES = ("cp_async.latency",)
+FIGURES = ("cp_async.latency", "cp_async.prefetch")
 
 
 class CpAsyncGroups(IntEnum):
@@ -36,11 +37,17 @@ class CpAsyncFigure(IntEnum):
     """Parameters of cp.async."""
 
     LATENCY = Part.CP_ASYNC  # beyond that of a plain load
+    FETCHED = Part.CP_ASYNC + 1  # as `L1Figure.FILLS`: what the L2 fetches from DRAM for a copy that misses
 
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     """`CpAsyncFigure`."""
-    return {CpAsyncFigure.LATENCY: cycles_to_ticks(spec.cp_async.latency_cycles) if spec.cp_async else 0}
+    if spec.cp_async is None:
+        return {CpAsyncFigure.LATENCY: 0, CpAsyncFigure.FETCHED: AS_ASKED}
+    return {
+        CpAsyncFigure.LATENCY: cycles_to_ticks(spec.cp_async.latency_cycles),
+        CpAsyncFigure.FETCHED: fills(spec.cp_async.prefetch_bytes),
+    }
 
 
 @inner(inline=True)

@@ -13,7 +13,7 @@ from sim.gpu.engine.boxes import CHUNK, Walk, locate_box, sector_mask
 from sim.gpu.engine.chip import Chip, Part
 from sim.gpu.engine.cp_async import CpAsyncFigure, CpAsyncGroups
 from sim.gpu.engine.events import Reason
-from sim.gpu.engine.l1 import L1, READY_SHIFT, SECTORS, L1Figure, find_line, whole_sectors, write_line
+from sim.gpu.engine.l1 import AS_ASKED, L1, READY_SHIFT, SECTORS, L1Figure, find_line, whole_sectors, write_line
 from sim.gpu.engine.pipes import part, slot_free
 from sim.gpu.engine.port import (
     Port,
@@ -121,6 +121,7 @@ def move_lines(p, st, ms, mem, w, sm, now, t, kind, changes, total):
     cycle = p[Chip.CYCLE]
     cached = kind == Kind.LDG or kind == Kind.STG  # in the L1
     loads = kind == Kind.LDG or kind == Kind.CP_ASYNC
+    fetches = p[CpAsyncFigure.FETCHED] if kind == Kind.CP_ASYNC else AS_ASKED
     left = warps[w, Warp.LEFT]
     row_bytes = warps[w, Walk.ROW_BYTES]
     rows = warps[w, Walk.ROWS]
@@ -165,7 +166,7 @@ def move_lines(p, st, ms, mem, w, sm, now, t, kind, changes, total):
             lsu += max(cycle, sectors * sector_ticks)
             moved_bytes += end - address
             if loads:
-                missing, data = load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, k)
+                missing, data = load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, fetches, k)
                 if kind == Kind.LDG:
                     asked += sectors
                 if missing != 0:
@@ -196,8 +197,11 @@ def move_lines(p, st, ms, mem, w, sm, now, t, kind, changes, total):
 
 
 @inner(inline=True)
-def load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, k):
-    """A load of sectors of one line. Returns the mask of those that the L1 did not hold, and when all are there."""
+def load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, fetches, k):
+    """A load of sectors of one line. Returns the mask of those that the L1 did not hold, and when all are there.
+
+    fetches: what the L2 fetches for a mask of which it lacks sectors, as `L1Figure.FILLS`.
+    """
     sms = st.sms
     data = at
     missing = mask
@@ -214,7 +218,8 @@ def load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, k):
         return missing, max(data, at + p[L1Figure.HIT_LATENCY])
     entry = free_entry(st.l1_misses, sms, sm, L1.NEXT_MISS, at)
     begin = max(at, st.l1_misses[sm, entry])
-    answer = port_read(p, sms, st.gpcs, ms, mem, sm, now, begin, line, missing, k)
+    fetched = whole_sectors(fetches, missing)
+    answer = port_read(p, sms, st.gpcs, ms, mem, sm, now, begin, line, missing, fetched, k)
     answer = port_receive(p, sms, sm, begin, answer, missing)
     if kind == Kind.CP_ASYNC:
         answer += p[CpAsyncFigure.LATENCY]

@@ -89,6 +89,10 @@ def fills(sector_bytes: int) -> int:
     return table - (1 << 64) if table >> 63 else table
 
 
+AS_ASKED = fills(_PART_BYTES)
+"""Of loads without a prefetch size: the L2 fetches what they ask for."""
+
+
 @inner(inline=True)
 def whole_sectors(table, mask):
     """The parts of a line in sectors of which a mask holds any part. table: `L1Figure.FILLS`."""

@@ -77,9 +77,10 @@ def locate_ports(spec: GpuSpec, sms: np.ndarray) -> None:
 
 
 @inner(inline=True)
-def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, k):
+def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, fetched, k):
     """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves
-    the crossbar. k: its number among those that `prefetch_lines` has located.
+    the crossbar. fetched: the sectors that the L2 fetches if it lacks one of `mask`, these included. k: the line's
+    number among those that `prefetch_lines` has located.
 
     now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no
     hole before it. The request itself takes the place of a sector on the path that stores leave by. `count_reads`
@@ -93,7 +94,7 @@ def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, k):
     free = max(now, gpcs[gpc])
     gpcs[gpc] = free + n * p[PortFigure.GPC_SECTOR]
     port = max(begin, free)
-    return l2_read_ahead(ms, mem, port, sms[sm, Port.PARTITION], line, mask, k)
+    return l2_read_ahead(ms, mem, port, sms[sm, Port.PARTITION], line, mask, fetched, k)
 
 
 @inner(inline=True)

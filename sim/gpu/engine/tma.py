@@ -288,7 +288,7 @@ def load_lines(p, prog, st, ms, mem, sm, t):
         if address >> 7 != here:
             here = address >> 7
             place += 1
-        data = port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, here, sectors, place)
+        data = port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, here, sectors, sectors, place)
         read += count_sectors(sectors)
         latest = deliver(p, st, count, t, begin, data, sectors) + p[TmaFigure.LATENCY]
         take_entry(st.tma_in_flight, sms, sm, Tma.NEXT_ENTRY, k, latest)

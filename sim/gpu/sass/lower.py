@@ -12,6 +12,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
+from sim.gpu.engine.l1 import AS_ASKED, fills
 from sim.gpu.sass.forms import MEMORY, TMA, Form, form_of
 from sim.gpu.sass.needed import needed, target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
@@ -44,6 +45,8 @@ _SPECIALS = {
     "SR_CgaCtaId": Special.RANK,
     "SRZ": Special.ZERO,
 }
+_FETCHES = {"LTC64B": fills(64), "LTC128B": fills(128), "LTC256B": fills(128)}
+"""Prefetch sizes of loads. Of 256 B the line that is asked for, not its neighbour."""
 _SYNCS = {
     "EXCH.64": (Sync.SETUP, 0, 0),
     "ARRIVE.TRANS64": (Sync.ARRIVE, 1, 1),
@@ -244,6 +247,7 @@ class _Row:
         row[Cell.LOCAL] = self.parts[0] in ("LDL", "STL")
         strong = any(part in ("STRONG", "BYPASS") for part in self.parts) and "SM" not in self.parts
         row[Cell.CACHED] = not strong
+        row[Cell.FETCHES] = next((_FETCHES[part] for part in self.parts if part in _FETCHES), AS_ASKED)
         if form.opcode.unit is Unit.LDGSTS and form.inputs:
             self._predicate(Cell.INPUT0, form.inputs[0])
 

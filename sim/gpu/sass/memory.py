@@ -429,7 +429,7 @@ def _move(p, x, st, ms, mem, sm, now, begin, row, count):
             at = lsu
             lsu += max(TICKS_PER_CYCLE, sectors * p[L1Figure.SECTOR])
             if loads:
-                done = max(done, _load(p, x, st, ms, mem, sm, now, begin, at, first + k, k, cached))
+                done = max(done, _load(p, x, st, ms, mem, sm, now, begin, row, at, first + k, k, cached))
             else:
                 done = max(done, _store(p, x, st, ms, mem, sm, at, first + k, k, unit))
         first += n
@@ -438,18 +438,19 @@ def _move(p, x, st, ms, mem, sm, now, begin, row, count):
 
 
 @inner
-def _load(p, x, st, ms, mem, sm, now, t, at, i, k, cached):
-    """Loads the sectors of line `i` of an access, number `k` of those located; returns when they are there."""
+def _load(p, x, st, ms, mem, sm, now, t, row, at, i, k, cached):
+    """Loads sectors of line `i` of instruction `row`, number `k` of those located; returns when they are there."""
     counters, line, mask = st.counters, x.lines[0, i], x.lines[1, i]
+    fetches = x.code[row, Cell.FETCHES]
     sectors = count_sectors(mask)
     counters[Counter.GLOBAL_READ_BYTES] += 32 * sectors
     if cached != 0:
-        missing, data = load_line(p, st, ms, mem, sm, now, t, Kind.LDG, at, line, mask, k)
+        missing, data = load_line(p, st, ms, mem, sm, now, t, Kind.LDG, at, line, mask, fetches, k)
         counters[Counter.L1_READ_SECTORS] += sectors
         if missing == 0:
             counters[Counter.L1_HIT_SECTORS] += sectors
     else:  # of a kind that neither looks in the L1 nor writes shared memory
-        missing, data = load_line(p, st, ms, mem, sm, now, t, Kind.NOTE, at, line, mask, k)
+        missing, data = load_line(p, st, ms, mem, sm, now, t, Kind.NOTE, at, line, mask, fetches, k)
     if missing != 0:
         brought = count_sectors(missing)
         count_reads(counters, 1, brought, brought)

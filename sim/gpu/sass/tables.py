@@ -169,6 +169,7 @@ class Cell(IntEnum):
     COMMITS = 58  # HGMMA: 1: closes a group
     DIMS = 59  # of a box
     RANKS = 60  # uniform register of a multicast: ranks that receive the box, from bit 16 on; -1 none
+    FETCHES = 61  # of a load: what the L2 fetches, as `L1Figure.FILLS`
     WIDTH = 64
 
 
