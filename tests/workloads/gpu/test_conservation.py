@@ -42,6 +42,7 @@ FORMATS: dict[str, dict[str, tuple[str, ...]]] = {
     "marlin": {A100: ("fp16", "bf16"), H100: ("bf16",)},
     "vllm": {H100: ("fp8",)},
     "deepgemm": {H100: ("fp8",)},
+    "deepgemm-2025-02": {H100: ("fp8",)},
 }
 DECODING = {
     "decode": ("flash3",),
@@ -50,7 +51,7 @@ DECODING = {
     "flash3-2024": ("flash3",),
 }
 """Kernels that a library has for what a schedule names."""
-SCALED = ("vllm", "deepgemm")
+SCALED = ("vllm", "deepgemm", "deepgemm-2025-02")
 """Schedules of operands with scales by block."""
 
 

@@ -39,7 +39,9 @@ FORMATS = {
 
 
 def test_all_schedules_are_registered() -> None:
-    assert schedules("gemm", "gpu") == ("deepgemm", "gemv", "marlin", "mma", "simt", "triton", "vllm", "wgmma")
+    assert schedules("gemm", "gpu") == (
+        *("deepgemm", "deepgemm-2025-02", "gemv", "marlin", "mma", "simt", "triton", "vllm", "wgmma"),
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -414,7 +416,7 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     ("h100-sxm", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8"), "vllm", "scale=block"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8", scale="block"), "auto", "needs wgmma"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp8", scale="block"), "auto", "nearest: tb=T"),
-    ("h100-sxm", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8", scale="block"), "wgmma 64x96x128", "64x128x128"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8", scale="block"), "wgmma 64x152x128", "64x128x128"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8", scale="block"), "wgmma 64x64 pingpong", "leave them out"),
     (
         "h100-sxm",
@@ -422,6 +424,7 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
         "wgmma 256x128",
         "sums and as many products",
     ),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, tb="T", dtype="fp8"), "wgmma 64x64 flat", "leave out flat"),
     ("h100-sxm", Gemm(m=1, n=64, k=64, tb="T", dtype="fp8", scale="block"), "gemv warps 4", "nearest: wgmma"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, ta="T", dtype="fp8"), "auto", "needs k contiguous in"),
     ("t4", Gemm(m=64, n=64, k=64, dtype="fp16"), "mma 64x64x32 warp 32x32 cp.async stages 3", "no cp.async"),
@@ -454,6 +457,21 @@ def test_blocks_of_k_are_promoted_by_the_kernels_that_serving_libraries_have() -
     assert len(vllm.candidates) == 1
     assert deepgemm.candidates[0][1] < vllm.candidates[0][1]
     assert auto.config == deepgemm.config
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "schedule", "tile"),
+    [
+        (64, 7168, "deepgemm", "wgmma 64x56x128 stages 6 flat"),  # 128 of 132 SMs, in two blocks of columns
+        (64, 32768, "deepgemm", "wgmma 64x128x128 stages 8 flat"),
+        (4096, 2112, "deepgemm-2025-02", "wgmma 128x112x128 stages 6 flat"),
+        (4096, 7168, "deepgemm-2025-02", "wgmma 128x128x128 cluster 1x2 stages 5 flat"),
+        (4096, 7168, "deepgemm", "wgmma 128x160x128 cluster 2x1 stages 5 flat"),  # 11 waves for 14
+    ],
+)
+def test_deepgemm_takes_the_width_with_the_fewest_waves(m: int, n: int, schedule: str, tile: str) -> None:
+    op = Gemm(m=m, n=n, k=2048, tb="T", dtype="fp8", scale="block")
+    assert [str(config) for config, _ in choose(op, load_arch("h800-sxm"), schedule).candidates] == [tile]
 
 
 def test_scales_belong_to_fp8() -> None:

@@ -58,6 +58,10 @@ CASES: dict[str, Case] = {
         "h100-sxm", SMALL, Gemm(m=256, n=100, k=256, tb="T", dtype="fp8", scale="block"),
         WgmmaConfig(64, 128, 128, stages=2), {},
     ),
+    "scales by block, tiles in two blocks of columns": (
+        "h100-sxm", TINY, Gemm(m=64, n=192, k=256, tb="T", dtype="fp8", scale="block"),
+        WgmmaConfig(64, 96, 128, stages=2, flat=True), {},
+    ),
     "wgmma split": (
         "h100-sxm", SMALL, Gemm(m=128, n=128, k=512, dtype="bf16"), WgmmaConfig(128, 128, 64, stages=2, split=2),
         {"consumer/9 wgmma_fence": FENCE},

@@ -15,7 +15,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads.gpu.gemm import gemv, library, marlin, mma, simt, splitk, threadblock, triton, wgmma
+from workloads.gpu.gemm import deepgemm, gemv, library, marlin, mma, simt, splitk, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.fixup import ADDS
 from workloads.gpu.gemm.gemv import GemvConfig
@@ -34,12 +34,9 @@ Config = WgmmaConfig | MmaConfig | SimtConfig | GemvConfig
 
 SCHEDULES = ("wgmma", "mma", "simt", "gemv")
 """Kinds that a vendor's library has."""
-SCALED = ("vllm", "deepgemm")
+SCALED = ("vllm", deepgemm.SCHEDULE, deepgemm.FIRST)
 """Libraries with kernels of their own for operands with scales by block."""
 KINDS = (*SCHEDULES, "triton", "marlin", *SCALED, library.SCHEDULE)
-DEEPGEMM_TILES = ((64, 16), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128))
-DEEPGEMM_CLUSTERS = ((1, 1), (2, 1), (1, 2))
-"""Tiles and clusters of DeepGEMM's fp8 kernels for Hopper (get_best_configs), of the widths that lie in one block."""
 RUNNERS_UP = 12
 """Candidates that are reported, the chosen one included."""
 
@@ -109,10 +106,11 @@ GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`.
 
-    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm` and `deepgemm`: the kernels
-    of these for operands with scales by block; `marlin`: that for quantised weights), `cublas-2025` for what that
-    library takes (`library`; what `auto` gives where it has wgmma or no cp.async), or one configuration as it prints,
-    such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot take it.
+    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm`, `deepgemm` and its first
+    release `deepgemm-2025-02`: the kernels of these for operands with scales by block; `marlin`: that for quantised
+    weights), `cublas-2025` for what that library takes (`library`; what `auto` gives where it has wgmma or no
+    cp.async), or one configuration as it prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError
+    where the machine or the problem cannot take it.
     """
     p = problem(op)
     f = figures(spec)
@@ -397,21 +395,18 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
 def _scaled_candidates(
     p: Problem, spec: GpuSpec, f: Figures, libraries: Sequence[str]
 ) -> Iterator[tuple[Config, Work]]:
-    """Kernels of serving libraries for operands with scales by block: vLLM's one, DeepGEMM's tiles."""
+    """Kernels of serving libraries for operands with scales by block: vLLM's one, what DeepGEMM takes."""
     rates = wgmma.Rates.of(spec, p.dtype)
     if rates is None or p.scales is None or not (p.a.tma and p.b.tma and p.b.k_major):
         return
     block = SCALE_BLOCK
-    found = [WgmmaConfig(block, block, block, cluster_n=2)] if "vllm" in libraries else []
-    if "deepgemm" in libraries:
-        shapes = ((m, n, block, *cluster) for m, n in DEEPGEMM_TILES for cluster in DEEPGEMM_CLUSTERS)
-        found += [WgmmaConfig(*shape) for shape in shapes]
+    vllm = WgmmaConfig(block, block, block, cluster_n=2)
+    vllm = dataclasses.replace(vllm, stages=min(MOST_STAGES, wgmma.max_stages(p, vllm, spec)))
+    found = (vllm if name == "vllm" else deepgemm.configuration(p, spec, name) for name in libraries)
     for config in dict.fromkeys(found):
-        stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
-        whole = dataclasses.replace(config, stages=stages)
-        work = wgmma.work(p, f, whole, rates)
-        if stages and work.resident:
-            yield whole, work
+        work = wgmma.work(p, f, config, rates)
+        if config.stages and work.resident:
+            yield config, work
 
 
 def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
@@ -498,6 +493,7 @@ def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Co
 _FLAGS = {
     "pingpong": "pingpong",
     "columns": "columns",
+    "flat": "flat",
     "swap": "swap",
     "reduce": "reduce",
     "stream-k": "stream_k",

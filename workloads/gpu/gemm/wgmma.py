@@ -15,7 +15,8 @@ exchanges the operands, computing the transpose of C.
 Operands with scales by block of k (fp8 as DeepSeek-V3's models are served; CUTLASS's
 KernelTmaWarpSpecializedCooperativeFP8BlockScaledAccum, DeepGEMM): a k step is one block. A warpgroup multiplies it into
 registers of its own, waits, and adds it with its scales to the sums ("promotion"). The scales of A come by TMA with the
-step's operands, those of B are brought to shared memory once a tile.
+step's operands, those of B are brought to shared memory once a tile. A tile whose width is no divisor of a block lies
+in two blocks of columns, and has two scales of B.
 
 Two mechanisms can be left out, which gives other programs: `tma` (the producer's four warps copy by cp.async, results
 go from registers to memory) and `specialized` (no producer: one of the warps that multiply issues the loads, as in
@@ -28,7 +29,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -89,8 +90,9 @@ class WgmmaConfig:
     tile_m, tile_n: output tile (of a warpgroup's turn), along the first and second operand of wgmma. cluster_m,
     cluster_n: CTAs that share operands. stages: of the operand buffers. pingpong: see above. swap: the first operand is
     B, the tile one of C transposed. persistent: CTAs take tile after tile. group: tiles done together along the first
-    direction. columns: the warpgroups share a tile by columns. split: pieces of k a tile; stream_k: the tiles of the
-    last wave are cut evenly over all CTAs. tma, specialized: see above.
+    direction. columns: the warpgroups share a tile by columns. flat: results lie in shared memory as whole rows of the
+    tile, without swizzle, and a warp waits until one store has read them. split: pieces of k a tile; stream_k: tiles of
+    the last wave are cut evenly over all CTAs. tma, specialized: see above.
     """
 
     tile_m: int
@@ -108,6 +110,7 @@ class WgmmaConfig:
     tma: bool = True
     specialized: bool = True
     columns: bool = False
+    flat: bool = False
 
     schedule: ClassVar[str] = "wgmma"
 
@@ -153,6 +156,11 @@ class WgmmaConfig:
         return self.tile_n // 2 if self.columns else self.tile_n
 
     @property
+    def scaled_blocks(self) -> int:
+        """Blocks of columns, with scales of their own, that a tile may lie in."""
+        return 2 if SCALE_BLOCK % self.tile_n else 1
+
+    @property
     def accumulators(self) -> int:
         """Accumulator registers of a thread."""
         return self.blocks * self.width // 2
@@ -164,6 +172,7 @@ class WgmmaConfig:
         words.append(f"stages {self.stages}")
         words += ["pingpong"] if self.pingpong else []
         words += ["columns"] if self.columns else []
+        words += ["flat"] if self.flat else []
         words += ["swap"] if self.swap else []
         words += [] if self.persistent else ["one-tile"]
         words += [f"group {self.group}"] if self.group != 8 else []
@@ -188,13 +197,13 @@ def shared_bytes(p: Problem, config: WgmmaConfig) -> int:
     """Shared memory of one CTA: operand stages, epilogue buffers, barriers, alignment."""
     width = DTYPE_BYTES[p.dtype]
     stage = (config.tile_m + config.tile_n) * config.tile_k * width + _scale_bytes(p, config)
-    return config.stages * (stage + 2 * 8) + _epilogue_bytes(p, config) + _column_scale_bytes(p) + 1024 + 64
+    return config.stages * (stage + 2 * 8) + _epilogue_bytes(p, config) + _column_scale_bytes(p, config) + 1024 + 64
 
 
 def max_stages(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
     """Stages that fit beside the epilogue buffers."""
     stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + _scale_bytes(p, config) + 2 * 8
-    beside = _epilogue_bytes(p, config) + _column_scale_bytes(p) + 1024 + 64
+    beside = _epilogue_bytes(p, config) + _column_scale_bytes(p, config) + 1024 + 64
     return (spec.shared.max_per_cta_bytes - beside) // stage
 
 
@@ -203,9 +212,9 @@ def least_stages(config: WgmmaConfig) -> int:
     return 3 if config.multistage else 1 if config.tma and config.specialized else 2
 
 
-def _column_scale_bytes(p: Problem) -> int:
+def _column_scale_bytes(p: Problem, config: WgmmaConfig) -> int:
     """Scales of the second operand of one tile."""
-    return p.scales[1].shape[2] * DTYPE_BYTES["fp32"] if p.scales else 0
+    return config.scaled_blocks * p.scales[1].shape[2] * DTYPE_BYTES["fp32"] if p.scales else 0
 
 
 def _scale_bytes(p: Problem, config: WgmmaConfig) -> int:
@@ -214,7 +223,7 @@ def _scale_bytes(p: Problem, config: WgmmaConfig) -> int:
 
 
 def _epilogue_columns(config: WgmmaConfig) -> int:
-    return min(config.width, EPILOGUE_COLUMNS)
+    return config.width if config.flat else min(config.width, EPILOGUE_COLUMNS)
 
 
 def _epilogue_rest(config: WgmmaConfig) -> int:
@@ -292,6 +301,8 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         )
     if p.scales:
         _check_scales(config, where)
+    elif config.flat:
+        raise InputError(f"{where}: flat belongs to operands with scale=block; nearest: leave out flat")
     if not 1 <= config.stages <= max_stages(p, config, spec):
         raise InputError(
             f"{where}: {shared_bytes(p, config)} B of shared memory, {spec.name} has "
@@ -331,9 +342,10 @@ def _check_scales(config: WgmmaConfig, where: str) -> None:
     if config.swap or config.columns or config.pingpong or not (config.tma and config.specialized):
         words = "swap, columns, pingpong, cp.async and unspecialized"
         raise InputError(f"{where}: scale=block has programs without {words}; nearest: leave them out")
-    if config.tile_k != SCALE_BLOCK or SCALE_BLOCK % config.tile_n:
+    within = config.tile_n <= SCALE_BLOCK or math.gcd(config.tile_n, SCALE_BLOCK) == config.tile_n - SCALE_BLOCK
+    if config.tile_k != SCALE_BLOCK or not within:
         raise InputError(
-            f"{where}: a step of k is a block of {SCALE_BLOCK}, a tile lies in one block of columns; "
+            f"{where}: a step of k is a block of {SCALE_BLOCK}, a tile lies in two blocks of columns at most; "
             f"nearest: {config.tile_m}x{SCALE_BLOCK}x{SCALE_BLOCK}"
         )
     if 2 * config.accumulators > MAX_ACCUMULATORS:
@@ -343,6 +355,7 @@ def _check_scales(config: WgmmaConfig, where: str) -> None:
         )
 
 
+@register("gemm", "gpu", "deepgemm-2025-02")
 @register("gemm", "gpu", "deepgemm")
 @register("gemm", "gpu", "vllm")
 @register("gemm", "gpu", "wgmma")
@@ -381,7 +394,7 @@ class _Builder:
         self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
         if p.scales:
             self.scales = self.k.shared("scales", (1, c.tile_m), "fp32", c.stages)
-            self.scales_b = self.k.shared("scales_b", (1, p.scales[1].shape[2]), "fp32")
+            self.scales_b = self.k.shared("scales_b", (c.scaled_blocks, p.scales[1].shape[2]), "fp32")
         if not c.multistage:
             readers = WARPGROUP * (1 if c.pingpong else c.warpgroups)
             self.ring = self.k.ring(
@@ -409,7 +422,7 @@ class _Builder:
         c = self.config
         shape, swizzle = (columns, c.band) if c.swap else (c.band, columns), 128
         if not c.swap:
-            swizzle = min(128, columns * DTYPE_BYTES[self.p.out])
+            swizzle = 0 if c.flat else min(128, columns * DTYPE_BYTES[self.p.out])
         return self.k.shared(name, shape, self.p.out, stages, swizzle if swizzle in (32, 64, 128) else 0)
 
     def kernel(self) -> Kernel:
@@ -605,7 +618,7 @@ class _Builder:
                 if self.partials is not None:
                     fixup.add(r, unit, pieces)
                 self._epilogue(r, unit, pieces, group, warps)
-        if self.staging:
+        if self.staging and not c.flat:
             with r.when(WARP.equals(0)):
                 r.bulk_wait(0, read=False)
         if c.tma and not c.specialized:
@@ -636,10 +649,12 @@ class _Builder:
         blocks, column = of_b.shape[2], self._rows(unit)[1] // SCALE_BLOCK
         if not self.staging:  # whose barriers would say that all warps are done with the tile before
             r.bar_sync(barrier, warps)
-        with r.when(WARP.equals(0)):
-            row = RegisterTile("scales", (1, blocks), "fp32")
-            r.ldg(row.whole, of_b[unit.tile.batch, column:1, 0:blocks], into="sb", vector_bytes=4)  # type: ignore[misc]
-            r.sts(self.scales_b.stage(0), row.whole, vector_bytes=4, after=("sb",))
+        # Not the warp that may still wait for the store of the tile before.
+        with r.when(WARP.equals(int(self.config.flat))):
+            rows = RegisterTile("scales", (self.config.scaled_blocks, blocks), "fp32")
+            box = of_b[unit.tile.batch, column : self.config.scaled_blocks, 0:blocks]  # type: ignore[misc]
+            r.ldg(rows.whole, box, into="sb", vector_bytes=4)
+            r.sts(self.scales_b.stage(0), rows.whole, vector_bytes=4, after=("sb",))
         r.bar_sync(barrier, warps)
         self._scaled_step(r, unit, Const(0), pieces, first=True)
         with r.loop("k", unit.k_trips - 1, 1) as k:
@@ -654,22 +669,30 @@ class _Builder:
         ]
         self._multiply(r, step, products, first=True)
         stage = step % c.stages
-        of_columns = RegisterTile("sb", (1, 1), "fp32")
-        scale = self.scales_b[0, 0:1, unit.k_begin + k : 1]  # type: ignore[misc]
-        r.lds(of_columns.whole, scale, 1, vector_bytes=4, sharers=32, into="sb")
-        of_rows = []
+        blocks = range(c.scaled_blocks)
+        of_columns = [RegisterTile(f"sb{j}", (1, 1), "fp32") for j in blocks]
+        for j, tile in enumerate(of_columns):
+            scale = self.scales_b[0, j:1, unit.k_begin + k : 1]  # type: ignore[misc]
+            r.lds(tile.whole, scale, 1, vector_bytes=4, sharers=32, into="sb")
+        scales = []
         for i, p in enumerate(pieces):
-            tile = RegisterTile(f"sa{i}", (1, WARP_ROWS), "fp32")
-            of_rows.append(tile)
+            of_rows = RegisterTile(f"sa{i}", (1, WARP_ROWS), "fp32")
             # A thread holds values of two rows, four threads those of one.
             view = self.scales[stage, 0:1, p.row : WARP_ROWS]  # type: ignore[misc]
-            r.lds(tile.whole, view, 2, vector_bytes=4, sharers=4, into="sa")
-            r.run("fmul", 2, dtype="fp32", dst=tile.whole, srcs=(of_columns.whole,), compute=_times, after=("sa", "sb"))
+            r.lds(of_rows.whole, view, 2, vector_bytes=4, sharers=4, into="sa")
+            scales.append([RegisterTile(f"s{i}{j}", (1, WARP_ROWS), "fp32") for j in blocks])
+            for j, (both, column) in enumerate(zip(scales[-1], of_columns, strict=True)):
+                r.run(
+                    "fmul", 2, dtype="fp32", dst=both.whole, srcs=(of_rows.whole, column.whole), compute=_times,
+                    after=() if j else ("sa", "sb"),
+                )  # fmt: skip
         r.wgmma_wait(0)
-        for p, product, tile in zip(pieces, products, of_rows, strict=True):
+        former = SCALE_BLOCK - self._rows(unit)[1] % SCALE_BLOCK
+        for p, product, tiles in zip(pieces, products, scales, strict=True):
             r.run(
                 "fmul" if first else "ffma", p.acc.shape[0] * p.acc.shape[1] // 32, dtype="fp32", dst=p.acc.whole,
-                srcs=(product.acc.whole, tile.whole), compute=_scaled if first else _add_scaled,
+                srcs=(product.acc.whole, *(tile.whole for tile in tiles)), indices=(former,),
+                compute=_scaled if first else _add_scaled,
             )  # fmt: skip
         self.ring.release(r, step, self._sources())
 
@@ -757,8 +780,9 @@ class _Builder:
             self._store_directly(r, unit, pieces, x_row, y_row)
 
     def _scale_and_convert(self, r: RoleBuilder, values: int) -> None:
-        """alpha, and two values packed by one conversion; `values` of a thread."""
-        if self.p.acc == "fp32":
+        """alpha, which kernels that keep results flat do not have, and two values packed by one conversion; `values` of
+        a thread."""
+        if self.p.acc == "fp32" and not self.config.flat:
             r.run("fmul", values, dtype="fp32")
         if self.p.out != epilogue.held(self.p):
             r.run("cvt", ceil_div(values, 2), dtype=self.p.out)
@@ -790,8 +814,10 @@ class _Builder:
         c = self.config
         results = self._finished(r, unit, piece, (tile[0], tile[1]), at, columns)
         self._scale_and_convert(r, WARP_ROWS * columns // 32)
-        # The waits for two whole subtiles in turn have seen the narrower one's last store, too.
-        if staging is self.staging[group] or staging.stages == self.staging[group].stages:
+        # The waits for two whole subtiles in turn have seen the narrower one's last store, too. Flat results are stored
+        # by a warp that waits before it comes to the barrier at which the next tile's scales are there.
+        alone = staging is not self.staging[group] and staging.stages != self.staging[group].stages
+        if not (c.flat or alone):
             with r.when(WARP.equals(0)):
                 r.bulk_wait(1 if self.staging_rest else staging.stages - 1)
             r.bar_sync(1 + group, warps)
@@ -799,6 +825,8 @@ class _Builder:
         src, dst = results, staging[buffer, row:WARP_ROWS, 0:columns]  # type: ignore[misc]
         if c.swap:
             src, dst = src.T, staging[buffer, 0:columns, row:WARP_ROWS]  # type: ignore[misc]
+        elif c.flat:  # stmatrix writes eight rows at once, here not apart by a swizzle
+            src, dst = src.T, dst.T
         width = DTYPE_BYTES[self.p.out]
         # stmatrix.x4 writes 16 bytes a thread, transposed or not. It takes no 4-byte values: of those a thread
         # stores the two neighbours of a row that it holds, or each alone where rows are columns.
@@ -816,6 +844,8 @@ class _Builder:
             )
             r.tma_store(box, staging.stage(buffer))
             r.bulk_commit()
+            if c.flat:
+                r.bulk_wait(0)
 
     def _store_directly(self, r: RoleBuilder, unit: Unit, pieces: list[Piece], x_row: Expr, y_row: Expr) -> None:
         """Rows of C are not aligned for TMA: each thread stores the two neighbouring values that it holds, or one."""
@@ -845,19 +875,21 @@ class _Builder:
         return done
 
 
-def _times(scales: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Scales of rows, each with that of the columns."""
-    return scales * scale
+def _times(_: np.ndarray, rows: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """Scales of rows, each with that of a block of columns."""
+    return rows * column
 
 
-def _scaled(sums: np.ndarray, products: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """The first block's products with their scales; what the registers held is gone."""
-    return products * scales.T
+def _scaled(_: np.ndarray, products: np.ndarray, *scales: Any) -> np.ndarray:
+    """The first block's products with their scales; what the registers held is gone. scales: of the rows, with those of
+    the block of columns in which the tile begins, and of the one in which it ends; columns in the former."""
+    *by_block, former = scales
+    return np.asarray(products * np.where(np.arange(products.shape[1]) < former, by_block[0].T, by_block[-1].T))
 
 
-def _add_scaled(sums: np.ndarray, products: np.ndarray, scales: np.ndarray) -> np.ndarray:
+def _add_scaled(sums: np.ndarray, products: np.ndarray, *scales: Any) -> np.ndarray:
     """The sums, and another block's products with their scales."""
-    return sums + products * scales.T
+    return np.asarray(sums + _scaled(sums, products, *scales))
 
 
 def _fragment_words(p: Problem, config: WgmmaConfig) -> int:
