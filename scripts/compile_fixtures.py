@@ -50,7 +50,7 @@ KERNELS: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, int]]] = {
 }
 """By name: types of parameters, constants, options of the compiler. All numbers are multiples of 16."""
 
-PTX = {"cluster_tiles": 90}
+PTX = {"cluster_tiles": 90, "cluster_exchange": 90}
 """By name: compute capability."""
 
 GENERATIONS = {"matmul_tma": (90,), "matmul_fp8": (89, 90), "gather": (80,)}
@@ -59,6 +59,15 @@ GENERATIONS = {"matmul_tma": (90,), "matmul_fp8": (89, 90), "gather": (80,)}
 
 def main() -> None:
     """Writes a file for each kernel and generation."""
+    with tempfile.TemporaryDirectory() as cache:  # else what was compiled before, whose line tables may be others'
+        triton.knobs.cache.dir = cache
+        compile_kernels()
+    for name, sm in PTX.items():
+        write(assembled(FOLDER / f"{name}.ptx", sm), name, sm)
+
+
+def compile_kernels() -> None:
+    """Writes the files of the kernels in Triton."""
     specification = importlib.util.spec_from_file_location("kernels", FOLDER / "kernels.py")
     assert specification is not None
     assert specification.loader is not None
@@ -74,8 +83,6 @@ def main() -> None:
             )
             write(made.asm["cubin"], name, sm)
             print(f"{name}: {made.metadata.shared} bytes of shared memory, Triton {triton.__version__}")
-    for name, sm in PTX.items():
-        write(assembled(FOLDER / f"{name}.ptx", sm), name, sm)
 
 
 def assembled(source: Path, sm: int) -> bytes:
@@ -89,7 +96,7 @@ def assembled(source: Path, sm: int) -> bytes:
 
 def write(cubin: bytes, name: str, sm: int) -> None:
     """Writes the disassembly of a kernel."""
-    text = disassemble(cubin).replace(f"{FOLDER}/", "")
+    text = disassemble(cubin).replace(f"{FOLDER}/", "").replace(f"{Path(triton.__file__).parents[1]}/", "")
     path = FOLDER / f"{name}.sm{sm}.sass"
     path.write_text(kernel_of(cubin, text, name, name).written(text), encoding="utf-8")
     print(path.relative_to(ROOT))

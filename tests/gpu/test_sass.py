@@ -470,6 +470,63 @@ def test_lanes_arrive_on_the_mbarriers_of_the_ctas_that_they_name() -> None:
         pair(*rank, *place, arrive.removeprefix("@!P0 "), wait)
 
 
+def exchange(*overrides: str) -> Launch:
+    """Two CTAs of a cluster, 64 threads each, that read, write and send each other a word a thread."""
+    spec = load_arch("h100-sxm", list(overrides))
+    assert isinstance(spec, GpuSpec)
+    compiled = read_compiled(str(FOLDER / "cluster_exchange.sm90.sass"))
+    return launch(compiled, grid=(2, 1, 1), threads=64, shared=compiled.shared_bytes, spec=spec)
+
+
+def test_accesses_of_another_cta_take_the_time_of_the_network() -> None:
+    base = exchange()
+    counters, warps = base.result.counters, 4
+    assert counters["global_write_bytes"] == 3 * warps * 512  # a word in each 16 bytes, by sectors
+    assert counters["shared_read_bytes"] == warps * (128 + 2 * 128)  # LD; LDS of both words that the other has written
+    assert counters["shared_write_bytes"] == warps * 3 * 128  # STS, ST, STAS
+    # One after the other: a load, the store of what it brought, before the cluster meets.
+    later = exchange("dsmem.latency=690 cycles").result.ticks - base.result.ticks
+    assert 2 * 256 * 500 <= later <= 3 * 256 * 500
+    for figure, bytes_moved in (("read", 2 * 128), ("write", 2 * 2 * 128)):
+        slow = exchange(f"dsmem.{figure}=0.25 B/clk").result.ticks - base.result.ticks
+        assert slow > 0.8 * 256 * bytes_moved / 0.25 - 256 * 100
+
+
+#: Rank in R0, lane in R9, and in R4 and R5 a word of the other CTA for each lane.
+CLUSTER = ("S2R R0, SR_CgaCtaId", "S2R R9, SR_LANEID", "S2R R5, SR_SWINHI", "LOP3.LUT R3, R0, 0x1, RZ, 0x3c, !PT",
+           "MOV R4, 0x400", "PRMT R4, R3, 0x654, R4", "IMAD R4, R9, 0x4, R4")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("MOV R5, RZ", "LD.E R6, [R4]"), r"line 9\): LD.E R6, \[R4\].*is not of shared memory"),
+        (("LD.E R6, [R4+0x1000]",), r"lane 0: shared address 0x1400 lies outside of the CTA's 0x400 to 0x800"),
+        (("LD.E.64 R6, [R4]",), r"lane 1: address 0x404 is no multiple of the 8 bytes of the access"),
+        (("PRMT R4, R9, 0x654, R4", "ST.E [R4], R6"), r"lane 2: shared address 0x2\w+ lies outside"),
+        (("MOV R5, R4", "STAS [R4.64], R6"), r"no mbarrier has been set up at shared address 0x1000400"),
+        (("ISETP.NE.AND P0, PT, R0, RZ, PT", "@P0 EXIT", *("NOP ; stall=15",) * 40, "ST.E [R4], R6"),
+         r"shared address 0x1000400 is of a CTA of the cluster that has ended"),
+    ],
+)  # fmt: skip
+def test_wrong_accesses_of_another_cta_name_line_and_lane(lines: tuple[str, ...], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        pair(*CLUSTER, *lines)
+
+
+def test_lanes_may_name_several_ctas() -> None:
+    alternate = ("LOP3.LUT R10, R9, 0x1, RZ, 0xc0, !PT", "MOV R4, 0x400", "PRMT R4, R10, 0x654, R4",
+                 "IMAD R4, R9, 0x4, R4")  # fmt: skip
+    load = ("LD.E R6, [R4] ; write=0", "NOP ; wait=1", "UCGABAR_ARV", "UCGABAR_WAIT")
+    both, one = (pair(*CLUSTER, *lines, *load).result for lines in (alternate, ()))
+    wave = 256 * 128 // 128  # ticks that 128 bytes take of an array
+    assert one.counters["shared_ticks"] == 2 * 2 * wave  # of its own array and the other's
+    assert both.counters["shared_ticks"] == 2 * (2 + 1) * wave  # as two accesses, one of which stays
+    assert both.counters["shared_read_bytes"] == 2 * one.counters["shared_read_bytes"]
+    with pytest.raises(InputError, match="a100-sxm4-80gb has no clusters"):
+        launch(written(*CLUSTER, "LD.E R6, [R4]"))
+
+
 def test_launches_of_clusters_that_do_not_fit() -> None:
     compiled = read_compiled(str(FOLDER / "cluster_tiles.sm90.sass"))
     assert compiled.cluster == (2, 1, 1)

@@ -1,5 +1,6 @@
 """Values that compiled kernels compute: fixtures against NumPy, and each instruction against the timing engine's."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sim.gpu.sass.cubin import CompiledKernel, read_compiled
 from sim.gpu.sass.floats import fp8, of_fp8
 from sim.gpu.sass.kernel import Pointer, SassKernel, TensorMap, Value, sass_program
 from sim.gpu.sass.replay import KernelValues, Memory, WarpValues
-from tests.gpu.test_sass import FOLDER, MEANINGS, SET_UP, written
+from tests.gpu.test_sass import CLUSTER, FOLDER, MEANINGS, SET_UP, written
 
 RANDOM = np.random.default_rng(0)
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -122,6 +123,99 @@ def test_a_product_by_tensor_maps() -> None:
     )
     np.testing.assert_allclose(after["c"], wanted, atol=0.03)
     assert replay.violations == []
+
+
+def cluster_exchange(without: tuple[int, ...] = ()) -> tuple[Arrays, KernelValues]:
+    """Two CTAs that exchange words through the shared memory of their cluster. without: rows that do nothing."""
+    compiled = fixture("cluster_exchange.sm90")
+    rows = [replace(one, opcode="NOP", operands=()) if i in without else one
+            for i, one in enumerate(compiled.function.instructions)]  # fmt: skip
+    changed = replace(compiled, function=replace(compiled.function, instructions=rows))
+    words = {"out": np.zeros((128, 4), dtype=np.float32)}
+    return replayed(changed, words, grid=(2, 1, 1), threads=64, shared=compiled.shared_bytes)
+
+
+def rows_of(name: str, opcode: str) -> list[int]:
+    """Rows of a fixture with an opcode."""
+    return [i for i, one in enumerate(fixture(name).function.instructions) if one.opcode == opcode]
+
+
+def test_words_that_the_ctas_of_a_cluster_exchange() -> None:
+    after, replay = cluster_exchange()
+    assert replay.violations == []
+    found, thread = after["out"].view(np.int32), np.arange(64)
+    own = np.stack([thread, 1000 + thread])
+    np.testing.assert_array_equal(found[:, 0], own[::-1].reshape(-1))  # read from the other CTA
+    np.testing.assert_array_equal(found[:, 1], own.reshape(-1))  # what the other has read, written back
+    np.testing.assert_array_equal(found[:, 2], 3 * own[::-1].reshape(-1))  # sent by it
+
+
+@pytest.mark.parametrize(
+    ("opcodes", "which", "said"),
+    [
+        (("UCGABAR_ARV", "UCGABAR_WAIT"), 0, "no mbarrier has been set up at 0x1400"),
+        (("UCGABAR_WAIT",), 0, "no mbarrier has been set up at 0x1400"),
+        (("UCGABAR_ARV",), 0, "deadlocks: "),
+        (("ST.E",), 0, "reads shared memory that nothing has written"),
+        (("STAS",), 0, "deadlocks: "),
+        (("SYNCS.EXCH.64",), 0, "no mbarrier has been set up"),
+    ],
+)
+def test_a_cluster_that_misses_a_step_is_found_out(opcodes: tuple[str, ...], which: int, said: str) -> None:
+    rows = tuple(rows_of("cluster_exchange.sm90", opcode)[which] for opcode in opcodes)
+    try:
+        found = cluster_exchange(rows)[1].violations[0]
+    except InputError as error:
+        found = str(error)
+    assert said in found
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("ISETP.EQ.AND P0, PT, R0, RZ, PT", "@P0 EXIT", "ST.E [R4], R6"),
+         r"ST.E \[R4\], R6: CTA \(1, 0, 0\): shared address 0x400 is of a CTA of the cluster that has ended"),
+        (("ST.E [R4+0x400], R6",), "shared address lies outside of the CTA's 0x400 to 0x800"),
+        (("PRMT R4, R9, 0x654, R4", "ST.E [R4], R6"), r"shared address 0x2\w+ names no CTA of the cluster"),
+        (("MOV R5, RZ", "LD.E R6, [R4]"), "LD and ST of device memory are not modelled"),
+        (("ISETP.EQ.AND P0, PT, R9, RZ, PT", "@P0 EXIT", "UCGABAR_WAIT"), "deadlocks: warp 0: .*line 10"),
+        (("ISETP.EQ.AND P0, PT, R9, RZ, PT", "BSSY B0, `(.L_x_1)", "@P0 BRA `(.L_x_1)",
+          "WARPSYNC.ALL", ".L_x_1", "BSYNC B0"), "lanes wait for lanes of their warp"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_cluster_is_told_with_its_line(lines: tuple[str, ...], said: str) -> None:
+    compiled = replace(written(*CLUSTER, *lines), sm=90, bank_bytes=0x210, cluster=(2, 1, 1))
+    with pytest.raises(InputError, match=said):
+        replayed(compiled, {"a": np.zeros(256, dtype=np.float32)}, grid=(2, 1, 1), shared=1024)
+
+
+@pytest.mark.parametrize("clusters", [1, 2])
+def test_a_box_that_is_multicast_reaches_all_ctas(clusters: int) -> None:
+    steps, ctas = 5, 2 * clusters
+    arrays = {"a": random(64 * ctas, 64 * steps), "b": random(64, 64 * steps), "out": np.zeros(32 * ctas, np.float32)}
+    maps = tuple(TensorMap(name, 2, arrays[name].shape[::-1], (2, 128 * steps), (64, 64 if name == "a" else 32))
+                 for name in "ab")  # fmt: skip
+    compiled = fixture("cluster_tiles.sm90")
+    after, replay = replayed(compiled, arrays, values=(*maps, Pointer("out"), steps), grid=(ctas, 1, 1), threads=64,
+                             shared=compiled.shared_bytes)  # fmt: skip
+    assert replay.violations == []
+    a, b = (arrays[name].view(np.int32).reshape(-1, steps, 32) for name in "ab")
+    with np.errstate(over="ignore"):
+        wanted = (a[::64] * b[:1]).sum(axis=1, dtype=np.int32)
+    np.testing.assert_array_equal(after["out"].view(np.int32), wanted.reshape(-1))
+
+
+def test_a_multicast_that_leaves_a_cta_out_is_a_deadlock() -> None:
+    compiled = fixture("cluster_tiles.sm90")
+    rows = [replace(one, operands=one.operands[:2], opcode="UTMALDG.2D") if "MULTICAST" in one.opcode else one
+            for one in compiled.function.instructions]  # fmt: skip
+    changed = replace(compiled, function=replace(compiled.function, instructions=rows))
+    arrays = {"a": random(128, 64), "b": random(64, 64), "out": np.zeros(64, np.float32)}
+    maps = tuple(TensorMap(name, 2, arrays[name].shape[::-1], (2, 128), (64, 64 if name == "a" else 32))
+                 for name in "ab")  # fmt: skip
+    with pytest.raises(InputError, match=r"CTA \(0, 0, 0\) deadlocks: "):
+        replayed(changed, arrays, values=(*maps, Pointer("out"), 1), grid=(2, 1, 1), threads=64,
+                 shared=compiled.shared_bytes)  # fmt: skip
 
 
 @pytest.mark.parametrize(("lines", "expected"), MEANINGS, ids=[lines[-1] for lines, _ in MEANINGS])

@@ -20,8 +20,20 @@ from sim.gpu.engine.tma import BulkGroups, TmaFigure, TmaQueue, enqueue, group_d
 from sim.gpu.engine.tree import FAR
 from sim.gpu.engine.warp import Block, Warp, park
 from sim.gpu.sass.lanes import write_predicate
-from sim.gpu.sass.memory import RANK_SHIFT, blame, locate
-from sim.gpu.sass.tables import ALL_LANES, LANES, Cell, FaultKind, Launched, Map, Meeting, Scalar, Sync, Unit
+from sim.gpu.sass.memory import blame, locate
+from sim.gpu.sass.tables import (
+    ALL_LANES,
+    LANES,
+    RANK_SHIFT,
+    Cell,
+    FaultKind,
+    Launched,
+    Map,
+    Meeting,
+    Scalar,
+    Sync,
+    Unit,
+)
 
 _COUNT_BITS = 0xFFFFF
 """Of an mbarrier's count, as SYNCS.EXCH writes it: its complement, from bit 1 on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arch.errors import InputError
 from sim.gpu.sass.opcodes import Opcode, opcode_of
@@ -11,9 +11,12 @@ from sim.gpu.sass.operands import TRUE, Kind, Operand, read_operand
 from sim.gpu.sass.tables import Meaning, Unit
 from sim.gpu.sass.text import Instruction
 
-MEMORY = (Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS)
+CLUSTER_MEMORY = (Unit.LD, Unit.ST, Unit.STAS)
+MEMORY = (
+    Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS, *CLUSTER_MEMORY,
+)  # fmt: skip
 TMA = (Unit.UTMALDG, Unit.UTMASTG)
-STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED)
+STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED, Unit.ST, Unit.STAS)
 CLUSTER = (Unit.CLUSTER_ARRIVE, Unit.CLUSTER_WAIT)
 CONTROL = (
     Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.WARPSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE, Unit.CALL, *CLUSTER,
@@ -66,7 +69,7 @@ class Form:
         if unit is Unit.HGMMA:
             n = int(parts[1].split("x")[1])
             return n // 4 if "F16" in parts[2:3] else n // 2
-        if unit in (Unit.LDG, Unit.LDS):
+        if unit in (Unit.LDG, Unit.LDS, Unit.LD):
             return max(1, self.access_bytes // 4)
         if unit is Unit.LDSM:
             return self.matrices
@@ -179,6 +182,8 @@ def form_of(instruction: Instruction) -> Form:
         raise InputError(f"{instruction.place}: {instruction}: {error}") from None
     guard = read_operand(instruction.guard, False) if instruction.guard else None
     addresses = tuple(o for o in operands if o.kind is Kind.ADDRESS)
+    if opcode.unit in CLUSTER_MEMORY and "E" in instruction.opcode.split("."):  # a pair, as the text does not say
+        addresses = tuple(replace(o, wide=True) for o in addresses)
     rest = [o for o in operands if o.kind is not Kind.ADDRESS]
     destination: Operand | None = None
     if name in _COMPARISONS:

@@ -271,6 +271,10 @@ class SassKernel(OwnLoopKernel):
         if kind is FaultKind.SHARED:
             low, high = (int(tables.launch[c]) for c in (Launched.SHARED_BEGIN, Launched.SHARED_END))
             text = f"shared address {address:#x} lies outside of the CTA's {low:#x} to {high:#x}"
+        elif kind is FaultKind.WINDOW:
+            text = f"generic address {address:#x} is not of shared memory; LD and ST of device memory are not modelled"
+        elif kind is FaultKind.ENDED:
+            text = f"shared address {address:#x} is of a CTA of the cluster that has ended"
         elif kind is FaultKind.CONTENT:
             text = f"something depends on address {address:#x}, which {self._nearest(address, tables)}, {_GIVE}"
         elif kind is FaultKind.MAP:

@@ -10,7 +10,19 @@ import numpy as np
 from sim.engine.jit import inner
 from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.warp import Warp
-from sim.gpu.sass.tables import ALL_LANES, LANES, Cell, Change, Launched, Meaning, Mode, Scalar, Source, Special
+from sim.gpu.sass.tables import (
+    ALL_LANES,
+    LANES,
+    WINDOW,
+    Cell,
+    Change,
+    Launched,
+    Meaning,
+    Mode,
+    Scalar,
+    Source,
+    Special,
+)
 
 _WORD = 0xFFFFFFFF
 _SIGN = 0x80000000
@@ -502,6 +514,8 @@ def _special(p, x, st, w, row, n):
             value = st.ctas[slot, Cta.Y]
         elif which == Special.CTAID_Z:
             value = st.ctas[slot, Cta.Z]
+        elif which == Special.WINDOW:
+            value = WINDOW
         for lane in range(n):
             operands[_LOW, lane] = value
     return x.code[row, Cell.MODE] & Mode.WIDE != 0

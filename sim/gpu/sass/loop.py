@@ -42,6 +42,7 @@ from sim.gpu.sass.bulk import (
     wait_for_cluster,
     wait_stores,
 )
+from sim.gpu.sass.cluster_memory import access_cluster
 from sim.gpu.sass.flow import ENDED, active, following
 from sim.gpu.sass.lanes import compute, lanes_of
 from sim.gpu.sass.memory import access_global, access_shared, blame, queue_free, reserve, write_copies
@@ -64,6 +65,7 @@ _GROUPS = 8  # of HGMMA that a warp may wait for
 
 _SHARED_UNITS = 1 << Unit.LDS | 1 << Unit.STS | 1 << Unit.LDSM | 1 << Unit.STSM
 _GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS
+_CLUSTER_UNITS = 1 << Unit.LD | 1 << Unit.ST | 1 << Unit.STAS
 _TMA_UNITS = 1 << Unit.UTMALDG | 1 << Unit.UTMASTG
 _FLOW_UNITS = 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.EXIT | 1 << Unit.WARPSYNC
 _OWN_UNITS = (
@@ -286,7 +288,7 @@ def _room(p, x, st, s, sm, t, row):
     """Tick from which the queues that an instruction goes to have room for it."""
     unit = x.code[row, Cell.UNIT]
     sms = st.sms
-    if (_SHARED_UNITS >> unit) & 1:
+    if ((_SHARED_UNITS | _CLUSTER_UNITS) >> unit) & 1:
         return sms[sm, SharedMemory.FREE] - p[SharedFigure.QUEUE]
     if (_GLOBAL_UNITS >> unit) & 1:
         busy = sms[sm, LoadStore.FREE]
@@ -333,6 +335,8 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
             if x.trace.shape[0] == 0:
                 mask &= lanes_of(x, w, code[row, Cell.INPUT0], code[row, Cell.INPUT0 + 1])
         done = access_global(p, x, st, ms, mem, w, s, sm, t, row, mask)
+    elif (_CLUSTER_UNITS >> unit) & 1:
+        done = access_cluster(p, x, st, w, s, sm, t, row, mask)
     elif unit == Unit.CALL:
         if mask != 0:
             blame(x, st, w, row, FaultKind.CALL, 0, 0)

@@ -13,16 +13,25 @@ from arch.gpu import GpuSpec, Instruction
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
 from sim.gpu.engine.l1 import AS_ASKED, fills
-from sim.gpu.sass.forms import MEMORY, TMA, Form, form_of
+from sim.gpu.sass.forms import CLUSTER_MEMORY, MEMORY, STORES, TMA, Form, form_of
 from sim.gpu.sass.needed import needed, target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
 from sim.gpu.sass.tables import ASKED, Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
 from sim.gpu.sass.text import Function
 from sim.gpu.sass.text import Instruction as SassInstruction
 
-FIGURES = ("instructions", "shared.bandwidth", "sm.address_interval", "sm.sub_cores")
+FIGURES = (
+    "dsmem.latency",
+    "dsmem.read",
+    "dsmem.write",
+    "instructions",
+    "shared.bandwidth",
+    "sm.address_interval",
+    "sm.sub_cores",
+)
 """Figures of a preset that this module reads."""
 
+_SECTOR_BYTES = 32  # what the SM-to-SM network moves at least
 _PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": 4, "lsu": 5}
 _COUNTERS = {
     "fma": Counter.INST_FMA,
@@ -43,11 +52,12 @@ _SPECIALS = {
     "SR_CTAID.Z": Special.CTAID_Z,
     "SR_LANEID": Special.LANEID,
     "SR_CgaCtaId": Special.RANK,
+    "SR_SWINHI": Special.WINDOW,
     "SRZ": Special.ZERO,
 }
 _FETCHES = {"LTC64B": fills(64), "LTC128B": fills(128), "LTC256B": fills(128)}
 """Prefetch sizes of loads. Of 256 B the line that is asked for, not its neighbour."""
-_SYNCS = {
+SYNCS = {
     "EXCH.64": (Sync.SETUP, 0, 0),
     "ARRIVE.TRANS64": (Sync.ARRIVE, 1, 1),
     "ARRIVE.TRANS64.A1T0": (Sync.ARRIVE, 1, 0),
@@ -57,8 +67,8 @@ _SYNCS = {
     "CCTL.IV": (Sync.NOTE, 0, 0),
     "ARRIVE.TRANS64.ART0": (Sync.ARRIVE, -1, 0),
 }
-_SYNCS |= {what.replace("TRANS64", "TRANS64.RED"): does for what, does in _SYNCS.items() if "ARRIVE" in what}
-_SYNCS["ARRIVE.TRANS64.RED.A0TR"] = _SYNCS["ARRIVE.TRANS64.A0T1"]
+SYNCS |= {what.replace("TRANS64", "TRANS64.RED"): does for what, does in SYNCS.items() if "ARRIVE" in what}
+SYNCS["ARRIVE.TRANS64.RED.A0TR"] = SYNCS["ARRIVE.TRANS64.A0T1"]
 """Operation, arrivals (of AWAIT: patience; -1: as its register says), whether it expects bytes. RED: perhaps of
 another CTA of the cluster."""
 _WGMMA_FORMATS = {"HGMMA": "fp16", "QGMMA": "fp8", "IGMMA": "int8"}
@@ -181,8 +191,10 @@ class _Row:
             found = self._memory_row()
             self._on_pipe(found)
             row[Cell.INTERVAL] = cycles_to_ticks(self.spec.sm.address_interval_cycles)
-            if unit in (Unit.STG, Unit.RED, Unit.STS, Unit.STSM):
+            if unit in STORES:
                 row[Cell.READ_LATENCY] = cycles_to_ticks(found.latency_cycles)
+            if unit in CLUSTER_MEMORY:
+                self._network()
         elif opcode.row:
             op, dtype, *shape = opcode.row.split(".")
             found = self.spec.instruction(op, dtype, shape[0] if shape else "")
@@ -191,6 +203,16 @@ class _Row:
             if unit is Unit.SHUFFLE:
                 share = cycles_to_ticks(found.interval_cycles) * self.spec.sm.sub_cores
                 row[Cell.INTERVAL] = max(share, cycles_to_ticks(self.spec.sm.address_interval_cycles))
+
+    def _network(self) -> None:
+        """Latency and rate of accesses in a cluster are the network's between its SMs."""
+        dsmem = self.spec.dsmem
+        if dsmem is None:
+            raise InputError(f"{self.spec.name} has no clusters")
+        loads = self.form.opcode.unit is Unit.LD
+        rate = dsmem.read_bytes_per_cycle if loads else dsmem.write_bytes_per_cycle
+        self.row[Cell.LATENCY] = cycles_to_ticks(dsmem.latency_cycles)
+        self.row[Cell.NETWORK] = transfer_ticks(_SECTOR_BYTES, rate)
 
     def _memory_row(self) -> Instruction:
         name = self.form.opcode.row
@@ -242,7 +264,7 @@ class _Row:
             row[Cell.SOURCE], row[Cell.SOURCE_OFFSET] = shared.index, shared.value
             row[Cell.SOURCE_SHIFT] = shared.shift
             row[Cell.SOURCE_UNIFORM] = shared.uniform if shared.uniform >= 0 else -1
-        of_warp = form.opcode.unit in (Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS)
+        of_warp = form.opcode.unit in (Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS, Unit.LD, Unit.ST)
         self._address(form.addresses[-1], of_warp)
         row[Cell.LOCAL] = self.parts[0] in ("LDL", "STL")
         strong = any(part in ("STRONG", "BYPASS") for part in self.parts) and "SM" not in self.parts
@@ -275,10 +297,10 @@ class _Row:
     def _sync(self) -> None:
         """SYNCS: what it does to which mbarrier."""
         form, row, what = self.form, self.row, ".".join(self.parts[1:])
-        if what not in _SYNCS or not form.addresses:
-            raise InputError(f"what it does to an mbarrier is not known; known are {', '.join(_SYNCS)}")
+        if what not in SYNCS or not form.addresses:
+            raise InputError(f"what it does to an mbarrier is not known; known are {', '.join(SYNCS)}")
         self._address(form.addresses[0], of_warp=False)
-        row[Cell.OPERATION], row[Cell.COUNT], row[Cell.BYTES] = _SYNCS[what]
+        row[Cell.OPERATION], row[Cell.COUNT], row[Cell.BYTES] = SYNCS[what]
         row[Cell.SOURCE] = row[Cell.SOURCE_UNIFORM] = -1
         if row[Cell.OPERATION] == Sync.SETUP:
             row[Cell.SOURCE_UNIFORM] = form.sources[0].index

@@ -26,6 +26,7 @@ from sim.gpu.sass.tables import (
     LANES,
     LOCAL_BYTES,
     PATTERNS,
+    RANK_SHIFT,
     WAITING,
     Cell,
     Fault,
@@ -39,9 +40,6 @@ from sim.gpu.sass.tables import (
 from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes
 from sim.memory.l2 import l2_change_ahead
 from sim.memory.sets import count_sectors
-
-RANK_SHIFT = 24
-"""An address in the shared memory of a cluster: the rank of a CTA above, the place in its shared memory below."""
 
 _PATTERN_MASK, _PATTERN_WAVES, _PATTERN_FIRST = 0, 1, 2
 
@@ -134,7 +132,7 @@ def access_shared(p, x, st, w, s, sm, t, row, mask):
     if mask != 0:
         locate(x, w, row)
         _within_cta(p, x, st, w)
-        waves, least = _waves(x, st, w, row, mask)
+        waves, least = wavefronts(x, st, w, row, mask)
     work = waves * p[SharedFigure.WAVEFRONT]
     begin = max(start, sms[sm, SharedMemory.FREE])
     sms[sm, SharedMemory.FREE] = begin + work
@@ -149,13 +147,13 @@ def access_shared(p, x, st, w, s, sm, t, row, mask):
     done = begin + work + code[row, Cell.LATENCY] + (waves - least - registers) * TICKS_PER_CYCLE
     if stores:
         st.warps[w, Warp.SHARED_WRITTEN] = max(st.warps[w, Warp.SHARED_WRITTEN], done)
-        _release(x, st, w, row, done, begin + code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)
+        release(x, st, w, row, done, begin + code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)
     else:
-        _release(x, st, w, row, done, start + code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)
+        release(x, st, w, row, done, start + code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)
 
 
 @inner
-def _release(x, st, w, row, done, read, reason):
+def release(x, st, w, row, done, read, reason):
     """The scoreboards of an access: of its result, and of its operands."""
     if x.code[row, Cell.WRITE] >= 0:
         add_ready(st, w, x.code[row, Cell.WRITE], done, reason)
@@ -164,7 +162,7 @@ def _release(x, st, w, row, done, read, reason):
 
 
 @inner
-def _waves(x, st, w, row, mask):
+def wavefronts(x, st, w, row, mask):
     """Wavefronts of the access whose addresses are there, and how few it would take without conflicts.
 
     Conflicts depend on the distances between addresses, which mostly have been there before: warps and steps of a loop
@@ -299,15 +297,15 @@ def access_global(p, x, st, ms, mem, w, s, sm, t, row, mask):
     hold(st, s, begin)
     read = start + code[row, Cell.READ_LATENCY]
     if unit == Unit.LDG:
-        _release(x, st, w, row, done, read, Reason.LONG_SCOREBOARD)
+        release(x, st, w, row, done, read, Reason.LONG_SCOREBOARD)
     elif unit == Unit.LDGSTS:
         done = max(done, begin) + p[CpAsyncFigure.LATENCY]
         warps[w, CpAsyncGroups.LAST] = max(warps[w, CpAsyncGroups.LAST], done)
-        _release(x, st, w, row, done, read, Reason.LONG_SCOREBOARD)
+        release(x, st, w, row, done, read, Reason.LONG_SCOREBOARD)
     else:
         warps[w, Warp.STORES_DONE] = max(warps[w, Warp.STORES_DONE], done)
         st.chip[Stores.LAST] = max(st.chip[Stores.LAST], done)
-        _release(x, st, w, row, read, read, Reason.SHORT_SCOREBOARD)
+        release(x, st, w, row, read, read, Reason.SHORT_SCOREBOARD)
     st.counters[Counter.INST_GLOBAL] += 1
     return done
 
@@ -497,7 +495,7 @@ def write_copies(p, x, st, w, sm, t, row, mask):
         for lane in range(LANES):
             x.addresses[0, lane] = base
     _within_cta(p, x, st, w)
-    waves, least = _waves(x, st, w, row, mask)
+    waves, least = wavefronts(x, st, w, row, mask)
     free = max(st.sms[sm, SharedMemory.FREE], t)
     st.sms[sm, SharedMemory.FREE] = free + waves * p[SharedFigure.WAVEFRONT]
     st.counters[Counter.SHARED_TICKS] += waves * p[SharedFigure.WAVEFRONT]

@@ -1,4 +1,5 @@
-"""A compiled kernel executed with values, apart from time: CTA by CTA, warp by warp from barrier to barrier, in NumPy.
+"""A compiled kernel executed with values, apart from time: cluster by cluster, warp by warp from barrier to barrier,
+in NumPy.
 
 What is asynchronous (LDGSTS, the TMA) happens at once, which is one of the orders that the hardware may take: a kernel
 that is right on hardware gives its results here. Addresses are judged as the engine judges them; bytes of shared memory
@@ -16,12 +17,14 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from sim.gpu.sass.floats import of_bf16
-from sim.gpu.sass.forms import Form, form_of
+from sim.gpu.sass.forms import CLUSTER_MEMORY, Form, form_of
+from sim.gpu.sass.lower import SYNCS
 from sim.gpu.sass.meanings import MEANINGS, Words
 from sim.gpu.sass.needed import target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
 from sim.gpu.sass.replay_bulk import MbarrierValues, move_box
-from sim.gpu.sass.tables import LANES, LOCAL_BYTES, Unit
+from sim.gpu.sass.replay_cluster import ClusterValues, CtaValues, clusters, in_window
+from sim.gpu.sass.tables import LANES, LOCAL_BYTES, WINDOW, Unit
 from sim.gpu.sass.tiles import load_matrices, multiply, multiply_group, store_matrices
 
 MOST_INSTRUCTIONS = 2_000_000
@@ -29,8 +32,8 @@ MOST_INSTRUCTIONS = 2_000_000
 
 _NOTHING = (
     Unit.NOTE, Unit.COMMIT, Unit.DEPBAR, Unit.FENCE, Unit.ARRIVE, Unit.GWAIT, Unit.FLUSH, Unit.MEMBAR,
-    Unit.WARPSYNC,
 )  # fmt: skip
+_FLOW = (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.WARPSYNC, Unit.EXIT)
 
 
 @dataclass(frozen=True)
@@ -59,18 +62,9 @@ class Wait(NamedTuple):
     expected: int = 0
 
 
-class CtaValues:
-    """What the warps of a CTA share."""
-
-    def __init__(self, place: tuple[int, int, int], shared_end: int) -> None:
-        self.place = place
-        self.shared = np.zeros(shared_end, dtype=np.uint8)
-        self.written = np.zeros(shared_end, dtype=bool)
-        self.mbarriers: dict[int, MbarrierValues] = {}
-
-
 class WarpValues:
-    """A warp with what its lanes hold. mask: lanes that take part in the instruction in progress."""
+    """A warp with what its lanes hold. mask: lanes that take part in the instruction in progress; phase: of the
+    cluster's barrier, in which it arrived there last; met: lanes that wait for all others of the warp."""
 
     def __init__(self, number: int, cta: CtaValues, block: tuple[int, int, int], bank: bytes) -> None:
         self.number, self.cta, self.block, self.bank = number, cta, block, bank
@@ -86,6 +80,7 @@ class WarpValues:
         self.row, self.paths = 0, list[tuple[int, NDArray[np.bool_]]]()
         self.meeting: dict[int, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
         self.mask = self.active
+        self.phase, self.met = 0, np.zeros(LANES, dtype=bool)
 
     # ---- operands
 
@@ -173,7 +168,7 @@ class WarpValues:
         x, y, _ = self.block
         found = {
             "SR_TID.X": thread % x, "SR_TID.Y": thread // x % y, "SR_TID.Z": thread // (x * y),
-            "SR_LANEID": np.arange(LANES), "SRZ": 0, "SR_CgaCtaId": 0,
+            "SR_LANEID": np.arange(LANES), "SRZ": 0, "SR_CgaCtaId": self.cta.rank, "SR_SWINHI": WINDOW,
             **{f"SR_CTAID.{axis}": self.cta.place[k] for k, axis in enumerate("XYZ")},
         }.get(name)  # fmt: skip
         if found is None:
@@ -201,8 +196,6 @@ class KernelValues:
         from sim.gpu.sass.kernel import SassKernel
 
         assert isinstance(kernel, SassKernel)
-        if kernel.cluster_size > 1:
-            raise InputError(f"check: kernel {kernel.name} runs in clusters of CTAs, whose values are not computed")
         function = kernel.compiled.function
         self.kernel, self.bank, self.memory, self.shared = kernel, bank, memory, shared
         self.forms = [form_of(instruction) for instruction in function.instructions]
@@ -213,43 +206,45 @@ class KernelValues:
 
     def run(self) -> None:
         """Executes all CTAs. InputError for what has no values, an address that is wrong, and a deadlock."""
-        grid = self.kernel.grid
-        for z in range(grid[2]):
-            for y in range(grid[1]):
-                for x in range(grid[0]):
-                    self._run_cta((x, y, z))
+        kernel = self.kernel
+        for cluster in clusters(kernel.grid, kernel.cluster, kernel.warps, self.shared[1]):
+            self._run_cluster(cluster)
 
-    def _run_cta(self, place: tuple[int, int, int]) -> None:
-        cta = CtaValues(place, self.shared[1])
-        warps = [WarpValues(n, cta, self.kernel.block, self.bank) for n in range(self.kernel.warps)]
-        running = {warp.number: self._execute(warp) for warp in warps}
-        at: dict[int, Wait] = {}
+    def _run_cluster(self, cluster: ClusterValues) -> None:
+        numbers = range(self.kernel.warps)
+        warps = [WarpValues(n, cta, self.kernel.block, self.bank) for cta in cluster.ctas for n in numbers]
+        running = {(warp.cta.rank, warp.number): self._execute(warp) for warp in warps}
+        at: dict[tuple[int, int], Wait] = {}
         while running:
             before = self.executed
-            for number, steps in list(running.items()):
-                if number in at and at[number].barrier is not None:
+            for key, steps in list(running.items()):
+                if key in at and at[key].barrier is not None:
                     continue
                 stopped = next(steps, None)
                 if stopped is None:
-                    del running[number]
-                    at.pop(number, None)
+                    del running[key]
+                    at.pop(key, None)
+                    cluster.leave(cluster.ctas[key[0]])
                 else:
-                    at[number] = stopped
-            released = self._release(at, len(running))
+                    at[key] = stopped
+            released = self._release(at, cluster)
             if running and not released and self.executed == before:
-                waits = "; ".join(f"warp {number}: {wait.place}" for number, wait in at.items())
+                rank = next(iter(at))[0]
+                waits = "; ".join(f"warp {number}: {wait.place}" for (of, number), wait in at.items() if of == rank)
+                place = cluster.ctas[rank].place
                 raise InputError(f"check: kernel {self.kernel.name}: CTA {place} deadlocks: {waits}")
 
     @staticmethod
-    def _release(at: dict[int, Wait], running: int) -> bool:
+    def _release(at: dict[tuple[int, int], Wait], cluster: ClusterValues) -> bool:
         """Lets those go on whose named barrier is complete; whether there are any."""
         found = False
-        for barrier in {wait.barrier for wait in at.values() if wait.barrier is not None}:
-            waiting = [number for number, wait in at.items() if wait.barrier == barrier]
+        for rank, barrier in {(key[0], wait.barrier) for key, wait in at.items() if wait.barrier is not None}:
+            waiting = [key for key, wait in at.items() if (key[0], wait.barrier) == (rank, barrier)]
+            running = cluster.ctas[rank].running
             if len(waiting) >= min(at[waiting[0]].expected or running, running):
                 found = True
-                for number in waiting:
-                    del at[number]
+                for key in waiting:
+                    del at[key]
         return found
 
     def _execute(self, warp: WarpValues) -> Iterator[Wait]:
@@ -265,7 +260,7 @@ class KernelValues:
                 )
             guard = warp.predicate(form.guard) if form.guard else warp.predicates[TRUE]
             warp.mask = warp.active & guard
-            if unit in (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.EXIT):
+            if unit in _FLOW:
                 if not self._flow(warp, form):
                     return
                 continue
@@ -277,6 +272,12 @@ class KernelValues:
             elif unit is Unit.SYNCS:
                 if warp.mask.any():
                     yield from self._synchronise(warp, form)
+            elif unit is Unit.CLUSTER_ARRIVE:
+                if warp.mask.any():
+                    warp.phase = warp.cta.cluster.arrive()
+            elif unit is Unit.CLUSTER_WAIT:
+                while warp.mask.any() and warp.cta.cluster.phase == warp.phase:
+                    yield Wait(form.instruction.place)
             elif warp.mask.any() or form.opcode.uniform:
                 self._effect(warp, form)
 
@@ -310,6 +311,12 @@ class KernelValues:
                 return self._other_path(warp)
             warp.active, warp.row = came, row + 1
             return True
+        if unit is Unit.WARPSYNC:
+            warp.met = warp.met | warp.active
+            if not (warp.met | warp.exited).all():
+                return self._other_path(warp)
+            warp.active, warp.met, warp.row = warp.met, np.zeros(LANES, dtype=bool), row + 1
+            return True
         warp.exited = warp.exited | warp.mask
         warp.active = warp.active & ~warp.mask
         warp.row = row + 1
@@ -317,6 +324,9 @@ class KernelValues:
 
     def _other_path(self, warp: WarpValues) -> bool:
         if not warp.paths:
+            if warp.met.any():
+                place = self.forms[warp.row].instruction.place
+                raise InputError(f"check: {place}: lanes wait for lanes of their warp that never come")
             return False
         warp.row, warp.active = warp.paths.pop()
         return True
@@ -327,22 +337,30 @@ class KernelValues:
         """SYNCS, as `sim.gpu.sass.bulk` has it."""
         what = form.parts[1]
         lanes = np.flatnonzero(warp.mask)
-        address = int(warp.address(form.addresses[0], wide=False)[lanes[0]])
-        held = warp.cta.mbarriers
+        addresses = warp.address(form.addresses[0], wide=False)[lanes]
+        where = f"check: {form.instruction.place}"
         if what == "EXCH":
-            held[address] = MbarrierValues.of(int(warp.word(form.sources[0])[0]))
-            return
-        if address not in held:
-            raise InputError(f"check: {form.instruction.place}: no mbarrier has been set up at {address:#x}")
-        if what == "ARRIVE":
-            size = 0 if form.parts[-1] == "A1T0" else int(warp.word(form.sources[0])[lanes[0]])
-            held[address].arrive(0 if form.parts[-1] == "A0T1" else len(lanes), size * len(lanes))
+            place = int(warp.cta.own(addresses)[0])
+            warp.cta.mbarriers[place] = MbarrierValues.of(int(warp.word(form.sources[0])[0]))
+        elif what == "ARRIVE":
+            for address in np.unique(addresses):
+                self._arrive(warp, form, lanes[addresses == address], where, int(address))
         elif what == "PHASECHK":
+            barrier = warp.cta.mbarrier(where, int(warp.cta.own(addresses)[0]))
             parity = int(warp.word(form.sources[0])[lanes[0]]) >> 31
-            while form.parts[-1] == "TRYWAIT" and held[address].phase & 1 == parity:
+            while form.parts[-1] == "TRYWAIT" and barrier.phase & 1 == parity:
                 yield Wait(form.instruction.place)
             warp.mask = warp.active & (warp.predicate(form.guard) if form.guard else True)
-            warp.set_predicate(form.outputs[0], np.full(LANES, held[address].phase & 1 != parity))
+            warp.set_predicate(form.outputs[0], np.full(LANES, barrier.phase & 1 != parity))
+
+    @staticmethod
+    def _arrive(warp: WarpValues, form: Form, lanes: NDArray[np.int64], where: str, address: int) -> None:
+        """Arrivals of some lanes on one mbarrier, perhaps of another CTA of the cluster."""
+        cta, place = warp.cta.named(where, address)
+        _, arrivals, expects = SYNCS[".".join(form.parts[1:])]
+        value = int(warp.word(form.sources[0])[lanes[0]]) if form.sources else 0
+        size = value * expects
+        cta.mbarrier(where, place).arrive(len(lanes) * (value if arrivals < 0 else arrivals), size * len(lanes))
 
     # ---- everything else
 
@@ -353,6 +371,8 @@ class KernelValues:
             return
         if unit in (Unit.LDG, Unit.STG):
             self._global(warp, form, where)
+        elif unit in CLUSTER_MEMORY:
+            self._cluster(warp, form, where)
         elif unit is Unit.LDGSTS:
             self._copy(warp, form, where)
         elif unit in (Unit.LDS, Unit.STS):
@@ -398,11 +418,37 @@ class KernelValues:
             warp.cta.shared[at] = self._stored(warp, form, lanes)
             warp.cta.written[at] = True
 
+    def _cluster(self, warp: WarpValues, form: Form, where: str) -> None:
+        """LD, ST and STAS: shared memory of the cluster."""
+        size, unit = form.access_bytes, form.opcode.unit
+        addresses = warp.address(form.addresses[-1], wide=True)
+        if unit is not Unit.STAS and not in_window(addresses[warp.mask]):
+            raise InputError(f"{where}: LD and ST of device memory are not modelled")
+        data = np.zeros((LANES, size), dtype=np.uint8)
+        if unit is not Unit.LD:
+            data[warp.mask] = self._stored(warp, form, np.flatnonzero(warp.mask))
+        for lane in np.flatnonzero(warp.mask):
+            cta, place = warp.cta.named(where, int(addresses[lane]) & 0xFFFFFFFF)
+            if place < self.shared[0] or place + size > self.shared[1]:
+                raise InputError(f"{where}: shared address lies outside of the CTA's {self.shared[0]:#x} to "
+                                 f"{self.shared[1]:#x}")  # fmt: skip
+            at = place + np.arange(size)
+            if unit is Unit.LD:
+                self._judge_written(cta, at, where)
+                data[lane] = cta.shared[at]
+            else:
+                cta.shared[at], cta.written[at] = data[lane], True
+            if unit is Unit.STAS:
+                counts, barrier = warp.cta.named(where, int(addresses[lane]) >> 32)
+                counts.mbarrier(where, barrier).arrive(0, -size)
+        if unit is Unit.LD:
+            self._loaded(warp, form, np.flatnonzero(warp.mask), data[warp.mask])
+
     def _places(
         self, warp: WarpValues, form: Form, lanes: NDArray[np.int64], size: int, where: str
     ) -> NDArray[np.int64]:
         """Places of lanes' bytes in shared memory."""
-        addresses = warp.address(form.addresses[0], wide=False)[lanes] & 0xFFFFFFFF
+        addresses = warp.cta.own(warp.address(form.addresses[0], wide=False)[lanes])
         low, high = self.shared
         if len(addresses) and (addresses.min() < low or addresses.max() + size > high):
             raise InputError(f"{where}: shared address lies outside of the CTA's {low:#x} to {high:#x}")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from sim.gpu.sass.forms import Form
-from sim.gpu.sass.tables import Map, Unit
+from sim.gpu.sass.tables import RANK_SHIFT, Map, Unit
 from sim.gpu.sass.tiles import swizzled
 
 if TYPE_CHECKING:
@@ -41,6 +41,14 @@ class MbarrierValues:
             self.phase += 1
 
 
+def _receivers(warp: WarpValues, form: Form, address: int) -> list[int]:
+    """Ranks of the CTAs that receive a box: of a multicast those that a register names from bit 16 on."""
+    if not form.sources:
+        return [address >> RANK_SHIFT]
+    named = int(warp.word(form.sources[0])[0]) >> 16 & 0xFFFF
+    return [rank for rank in range(16) if named >> rank & 1]
+
+
 def move_box(warp: WarpValues, form: Form, memory: Memory, maps: NDArray[np.int64], where: str) -> None:
     """UTMALDG, UTMASTG: elements outside of the tensor are 0, or left alone."""
     loads = form.opcode.unit is Unit.UTMALDG
@@ -60,7 +68,8 @@ def move_box(warp: WarpValues, form: Form, memory: Memory, maps: NDArray[np.int6
         inside = ((at >= 0) & (at < extent))[:, None] & inside.reshape(1, -1)
         offsets, inside = offsets.reshape(-1), inside.reshape(-1)
     width = int(tensor[Map.DIMENSION + 2]) * element
-    shared = int(warp.uniform[box])
+    target = int(warp.uniform[box])
+    shared = target & ((1 << RANK_SHIFT) - 1)
     linear = shared + np.arange(len(offsets) * element).reshape(-1, element)
     there = swizzled(linear, width)
     bytes_of = offsets[inside][:, None] + np.arange(element) + base
@@ -68,11 +77,11 @@ def move_box(warp: WarpValues, form: Form, memory: Memory, maps: NDArray[np.int6
     if loads:
         data = np.zeros((len(offsets), element), dtype=np.uint8)
         data[inside] = memory.content[places]
-        warp.cta.shared[there] = data
-        warp.cta.written[there] = True
-        barrier = warp.cta.mbarriers.get(int(warp.uniform[box + 1]))
-        if barrier is None:
-            raise InputError(f"{where}: no mbarrier has been set up at {int(warp.uniform[box + 1]):#x}")
-        barrier.arrive(0, -data.size)
+        barrier = int(warp.uniform[box + 1]) & ((1 << RANK_SHIFT) - 1)
+        for rank in _receivers(warp, form, target):
+            cta, _ = warp.cta.named(where, rank << RANK_SHIFT)
+            cta.shared[there] = data
+            cta.written[there] = True
+            cta.mbarrier(where, barrier).arrive(0, -data.size)
     else:
         memory.content[places] = warp.cta.shared[there[inside]]

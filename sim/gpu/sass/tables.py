@@ -15,6 +15,10 @@ PATTERNS = 8
 """Of addresses in shared memory that are kept for an instruction, a power of two."""
 LOCAL_BYTES = 1 << 16
 """Local memory of a lane; its stack grows down from there."""
+RANK_SHIFT = 24
+"""An address in the shared memory of a cluster: the rank of a CTA above, the place in its shared memory below."""
+WINDOW = 0x7F00
+"""Upper word of a generic address in the shared memory of the cluster: what SR_SWINHI gives, above all arrays."""
 STACK = 16
 """Diverged paths of a warp that wait for their turn, at most."""
 
@@ -55,6 +59,9 @@ class Unit(IntEnum):
     CLUSTER_WAIT = 30
     MEMBAR = 31  # waits for the warp's stores to device memory
     WARPSYNC = 32  # all lanes of the warp meet
+    LD = 33  # by generic addresses, of a CTA of the cluster
+    ST = 34
+    STAS = 35  # a store there that completes bytes of an mbarrier beside it
 
 
 class Meaning(IntEnum):
@@ -170,6 +177,7 @@ class Cell(IntEnum):
     DIMS = 59  # of a box
     RANKS = 60  # uniform register of a multicast: ranks that receive the box, from bit 16 on; -1 none
     FETCHES = 61  # of a load: what the L2 fetches, as `L1Figure.FILLS`
+    NETWORK = 62  # ticks that a sector takes of the network between the SMs of a cluster
     WIDTH = 64
 
 
@@ -236,6 +244,7 @@ class Special(IntEnum):
     ZERO = 7
     RANK = 8
     WARP = 9
+    WINDOW = 10
 
 
 class Scalar(IntEnum):
@@ -296,6 +305,8 @@ class FaultKind(IntEnum):
     MAP = 6  # no tensor map at an address
     CONTENT = 8  # of an array, which nobody has given
     MBARRIER = 7  # none has been set up at an address, or too many have
+    WINDOW = 9  # a generic address that is not of shared memory
+    ENDED = 10  # the CTA whose shared memory is accessed
 
 
 class SassProgram(NamedTuple):

@@ -44,7 +44,7 @@ _FLOW = (
     "NOP",
 )
 _NO_CONTROL = Control(1, False, -1, -1, 0)
-_UNKNOWN = ("HGMMA", "QGMMA", "IGMMA", "UTMALDG", "UTMASTG", "SYNCS")
+_UNKNOWN = ("HGMMA", "QGMMA", "IGMMA", "UTMALDG", "UTMASTG", "SYNCS", "LD", "ST", "STAS")
 
 
 @dataclass(frozen=True, eq=False)
