@@ -55,16 +55,15 @@ def rms_norm(x, y, w, stride, n, eps, BLOCK: tl.constexpr):
 @triton.jit
 def softmax_rows(out, x, in_stride, out_stride, rows, columns, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """Row after row of x, the next ones on their way (tutorial 2)."""
-    first, step = tl.program_id(0), tl.num_programs(0)
-    for row in tl.range(first, rows, step, num_stages=STAGES):
-        start = x + row * in_stride
+    first = tl.program_id(0)
+    for row in tl.range(first, rows, tl.num_programs(0), num_stages=STAGES):
         at = tl.arange(0, BLOCK)
         inside = at < columns
-        values = tl.load(start + at, mask=inside, other=-float("inf"))
+        values = tl.load(x + row * in_stride + at, mask=inside, other=-float("inf")).to(tl.float32)
         powers = tl.exp(values - tl.max(values, axis=0))
-        result = powers / tl.sum(powers, axis=0)
-        start = out + row * out_stride
-        tl.store(start + at, result, mask=inside)
+        total = tl.sum(powers, axis=0)
+        places = out + row * out_stride + at
+        tl.store(places, powers / total, mask=inside)
 
 
 @triton.jit
