@@ -42,7 +42,7 @@ LAYERS = 4
 """Layers that are run where a ratio does not depend on their number."""
 SUITE = [(model, tp) for model in ("llama3.1-8b", "llama3.1-70b") for tp in (8, 16)]
 """Models and sockets over which kernel looping is compared: its gains are published as a maximum over several."""
-RATED = ("llama3.1-8b", "llama3.1-70b")
+RATED = ("llama3.1-8b", "llama3.1-70b", "llama3.1-405b")
 """Models whose token rates are published and whose sizes ship."""
 LOOPED, LAUNCHED = "looped by hardware", "fused by {} tokens 1"
 EXPERT, EXPERT_PARAMETERS = "llama model=llama2-7b phase=decode seq=1024 layers=32 tp=8", 6_738_415_616

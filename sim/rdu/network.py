@@ -36,9 +36,7 @@ FIGURES = (
     "mesh.scalar",
     "mesh.vector",
     "tiles.bandwidth",
-    "tiles.columns",
     "tiles.latency",
-    "tiles.rows",
 )
 """Figures of a preset that this module reads."""
 

@@ -37,6 +37,11 @@ def test_each_figure_has_one_point_in_each_part_of_its_range(hypercube: ModuleTy
     assert all(low <= value <= high for low, value, high in zip(edges, values, edges[1:], strict=False))
 
 
+def test_every_published_token_rate_has_its_model(hypercube: ModuleType) -> None:
+    rated = {row.removeprefix("tokens_per_second_") for row in hypercube.published.known() if row.startswith("tokens")}
+    assert rated == {model.removeprefix("llama3.1-") for model in hypercube.published.RATED} == {"8b", "70b", "405b"}
+
+
 def test_every_point_is_a_machine(hypercube: ModuleType) -> None:
     figures = hypercube.assumed()
     assert len(figures) > 30

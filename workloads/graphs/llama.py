@@ -49,6 +49,7 @@ MODELS = {
     "tiny": Model(256, 4, 2, 256, 4),
     "llama3.1-8b": Model(4096, 32, 8, 14336, 32),
     "llama3.1-70b": Model(8192, 64, 8, 28672, 80),
+    "llama3.1-405b": Model(16384, 128, 8, 53248, 126),
     "mixtral-8x7b": Model(4096, 32, 8, 14336, 32, experts=8, topk=2),
 }
 """Published configurations, and one small enough to check with numbers."""
