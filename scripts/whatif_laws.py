@@ -143,6 +143,7 @@ MECHANISMS: Mapping[str, tuple[str, ...]] = {
     "the length of ways": ("mesh.hop=0 cycles", "mesh.control=0 cycles"),
     "ways that streams share": ("mesh.hop=0 cycles", "mesh.control=0 cycles", "mesh.vector=4096 B/clk"),
     "batches of writes": ("dram.write_batch=8192", "hbm.write_batch=8192", "ddr.write_batch=8192"),
+    "sets that serve one request at a time": ("l2.set_busy=1 cycles",),
     "victims by chance": ("l2.replacement=lru", "memory_cache.replacement=lru"),
     "rows that close": ("dram.t_rp=0 ns", "hbm.t_rp=0 ns", "ddr.t_rp=0 ns"),
 }
