@@ -72,6 +72,43 @@ def test_one_report_says_what_was_left_out(network: str) -> None:
         simulate(f"network file={network} others=refuse", "tpu-v1")
 
 
+def test_the_host_does_what_is_no_layer(network: str) -> None:
+    """Each other operator takes the host's turnaround, its bytes and its operations; weights do not count."""
+    counted, host = (
+        simulate(f"network file={network} others={others}", "tpu-v1", set=["host.turnaround=3 us"])
+        for others in ("count", "host")
+    )
+    elements = {"Relu": 2 * (8 * 81) + 2 * (16 * 25), "GlobalAveragePool": 16 * 25 + 16}
+    found = host.to_dict()["host_us"]
+    for name, count in (("Relu", 2), ("GlobalAveragePool", 1)):
+        assert found[name] == pytest.approx(count * 3 + elements[name] / 51e3, rel=1e-3)
+    assert host.time_us == pytest.approx(counted.time_us + sum(found.values()))
+    assert host.cycles == counted.cycles
+    assert "On the host, one after the other: GlobalAveragePool (1), Relu (2)." in host.to_dict()["notes"]
+
+
+def test_a_host_that_cannot_do_it_says_so(network: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="others=host: sn40l has no host that computes, tpu-v1 has one"):
+        simulate(f"network file={network} others=host", "sn40l")
+    with pytest.raises(InputError, match="scope=array is the array alone"):
+        simulate(f"network file={network} others=host", "tpu-v1", scope="array")
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["a"]),
+        helper.make_node("Mystery", ["a"], ["y"], "strange", domain="mine"),
+    ]
+    path = saved(tmp_path / "strange.onnx", nodes, {"x": [4, 8]}, {"w": (8, 6)})
+    with pytest.raises(InputError, match=r"node 1 \(Mystery strange\): its shapes cannot be inferred"):
+        NetworkFile(path, others="host")
+
+
+def test_on_chips_with_a_memory_of_their_own_activations_cross_the_link(network: str) -> None:
+    fast, slow = (
+        simulate(f"network file={network} others=host", "tpu-v2", set=[f"pcie.bandwidth={rate}"]).to_dict()["host_us"]
+        for rate in ("16 GB/s", "8 GB/s")
+    )
+    assert slow["Relu"] - fast["Relu"] == pytest.approx(2 * (8 * 81 + 16 * 25) * 2 / 16e3, rel=1e-3)
+
+
 def test_matrix_products_as_numpy_multiplies(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], "rows"),

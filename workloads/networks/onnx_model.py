@@ -66,10 +66,13 @@ class ModelProduct:
 
 @dataclass(frozen=True)
 class Model:
-    """layers: in the order of the graph. others: operators that are no layers, by name, and how many."""
+    """layers: in the order of the graph. others: operators that are no layers, by name, and how many; elements: that
+    they read and write together, without weights. unknown: the first one with a tensor whose shape is not known."""
 
     layers: tuple[ModelConv | ModelProduct, ...]
     others: Mapping[str, int]
+    elements: Mapping[str, int]
+    unknown: str
 
 
 def read_onnx(content: bytes, what: str, batch: int) -> Model:
@@ -98,10 +101,16 @@ def read_onnx(content: bytes, what: str, batch: int) -> Model:
     shapes = _shapes(model.graph)
     layers: list[ModelConv | ModelProduct] = []
     others: Counter[str] = Counter()
+    elements: Counter[str] = Counter()
+    weights, unknown = {weight.name for weight in model.graph.initializer}, ""
     for number, node in enumerate(model.graph.node):
         where = f"{what} node {number} ({node.op_type} {node.name or node.output[0]})"
-        if node.domain not in _OWN_DOMAINS:
-            others[f"{node.domain}.{node.op_type}"] += 1
+        if _is_other(node):
+            name = node.op_type if node.domain in _OWN_DOMAINS else f"{node.domain}.{node.op_type}"
+            moved = [shapes.get(tensor) for tensor in (*node.input, *node.output) if tensor and tensor not in weights]
+            others[name] += 1
+            elements[name] += sum(math.prod(shape) for shape in moved if shape is not None)
+            unknown = unknown or (where if None in moved else "")
         elif node.op_type in REFUSED:
             raise InputError(f"{where}: {node.op_type} cannot be read; layers are Conv, Gemm and MatMul")
         elif node.op_type in _LAYERS:
@@ -110,11 +119,15 @@ def read_onnx(content: bytes, what: str, batch: int) -> Model:
                 raise InputError(f"{where}: the shapes of its operands cannot be inferred")
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             layers.append(_LAYERS[node.op_type](where, node.name or node.output[0], attributes, *operands))
-        elif node.op_type not in VIEWS:
-            others[node.op_type] += 1
     if not layers:
         raise InputError(f"{what}: has no Conv, Gemm or MatMul")
-    return Model(tuple(layers), dict(sorted(others.items())))
+    return Model(tuple(layers), dict(sorted(others.items())), elements, unknown)
+
+
+def _is_other(node: Any) -> bool:
+    """Whether a node is neither a layer, nor refused, nor something that takes no time."""
+    known = node.op_type in REFUSED or node.op_type in _LAYERS or node.op_type in VIEWS
+    return node.domain not in _OWN_DOMAINS or not known
 
 
 def _close(model: Any, what: str, batch: int) -> None:

@@ -40,6 +40,7 @@ class _Contents:
     sha256: str
     layers: tuple[NetworkLayer, ...]
     others: Mapping[str, int] = field(default_factory=dict)
+    elements: Mapping[str, int] = field(default_factory=dict)
     hangs_over: tuple[str, ...] = ()
 
 
@@ -58,7 +59,7 @@ class NetworkFile(Operator):
     )
     format: str = choice("auto", ("auto", *FORMATS, "onnx"), help="of the file; auto: as its name and its header say")
     batch: int = extent(1, help="images, where layers are convolutions or a model leaves it open")
-    others: str = choice("count", ("count", "refuse"), help="operators of a model that are no products")
+    others: str = choice("count", ("count", "refuse", "host"), help="operators of a model that are no products")
     dtype: str | None = number_format("of all tensors; default: the machine's")
     out: str | None = number_format("of the layers' results; default: the input's")
 
@@ -90,6 +91,11 @@ class NetworkFile(Operator):
         return self._read.others
 
     @property
+    def elements_of_others(self) -> Mapping[str, int]:
+        """Elements that these operators read and write together, without weights."""
+        return self._read.elements
+
+    @property
     def hangs_over(self) -> tuple[str, ...]:
         """Names of layers whose last window hangs over the edge of the image."""
         return self._read.hangs_over
@@ -103,8 +109,12 @@ class NetworkFile(Operator):
             model = read_onnx(content, what, self.batch)
             if model.others and self.others == "refuse":
                 raise InputError(f"{what} others=refuse: has {counted(model.others)}, which are no layers")
+            if model.unknown and self.others == "host":
+                raise InputError(
+                    f"{model.unknown}: its shapes cannot be inferred, others=host needs them; others=count"
+                )
             found = tuple(NetworkLayer(layer.name, self._of_model(what, layer)) for layer in model.layers)
-            return _Contents(sha256, found, others=model.others)
+            return _Contents(sha256, found, model.others, model.elements)
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:

@@ -6,14 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
+from arch.tpu import TpuSpec
 from sim.app.families.choice import Tried, decide
 from sim.app.families.family import Family, Ran, Subject
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, KernelRecord, LayerTime
 from sim.app.trace.window import Wanted
+from sim.engine.clock import PS_PER_S
 from workloads.ops import NetworkFile, NetworkLayer, Operator
 from workloads.ops.network_file import counted
+
+_EXPONENTIALS = frozenset(("Elu", "Erf", "Exp", "Gelu", "LogSoftmax", "Mish", "Sigmoid", "Softmax", "Softplus", "Tanh"))
+"""Operators of models whose elements take an exponential each, or as much."""
+
+_HOST_FIGURES = ("host.turnaround", "host.bandwidth", "host.ops", "host.exp_ops", "pcie.bandwidth")
 
 APART = (
     "Each layer runs by itself, its operands in the memory from which the machine's operators read them: what a layer "
@@ -41,6 +49,10 @@ class NetworkPlan:
         assert isinstance(asked, NetworkFile)
         if request.program:
             raise InputError(f"program={request.program}: {asked} is many programs, one a layer; leave it out")
+        if asked.others == "host" and not isinstance(request.machine, TpuSpec):
+            raise InputError(f"network others=host: {request.machine.name} has no host that computes, tpu-v1 has one")
+        if asked.others == "host" and request.scope == "array":
+            raise InputError("network others=host: scope=array is the array alone; others=count")
         return cls(request, family, asked.with_defaults(request.machine.default_dtype))
 
     @property
@@ -85,27 +97,51 @@ class NetworkPlan:
         rans = [known[layer.op] for layer in self.op.layers]
         counts = {name: sum(ran.counts[name] for ran in known.values()) for name in longest.counts}
         host = dict.fromkeys(name for ran in rans for name in ran.host_ps)
+        others = self._on_host()
         return Ran(
             schedule="layers",
             machine=longest.machine,
             kernels=[k for layer, ran in zip(self.op.layers, rans, strict=True) for k in _named(layer.name, ran)],
             device_ps=sum(ran.device_ps for ran in rans),
-            time_ps=sum(ran.time_ps for ran in rans),
+            time_ps=sum(ran.time_ps for ran in rans) + sum(others.values()),
             counts=counts,
-            host_ps={name: sum(ran.host_ps.get(name, 0) for ran in rans) for name in host},
+            host_ps={name: sum(ran.host_ps.get(name, 0) for ran in rans) for name in host} | others,
             layers=[_time(layer, ran) for layer, ran in zip(self.op.layers, rans, strict=True)],
             notes=[*self._notes(len(known)), *dict.fromkeys(note for ran in rans for note in ran.notes)],
             check=(lambda: self._checked(known)) if self.request.check else None,
             timeline=longest.timeline,
-            reads=lambda path: any(ran.reads(path) for ran in known.values()),
+            reads=lambda path: (
+                any(ran.reads(path) for ran in known.values()) or (bool(others) and path in _HOST_FIGURES)
+            ),
         )
+
+    def _on_host(self) -> dict[str, int]:
+        """Picoseconds of what the host computes between the layers, by operator: of each the turnaround, then the
+        longer of moving its elements and computing them. Where activations lie in the chip's memory, they come and go
+        over PCIe."""
+        if self.op.others != "host":
+            return {}
+        spec = self.request.machine
+        assert isinstance(spec, TpuSpec)
+        host, wide = spec.host, DTYPE_BYTES[str(self.op.out)]
+        found = {}
+        for name, count in self.op.others_left_out.items():
+            elements = self.op.elements_of_others[name]
+            ops = elements * (host.exp_ops if name in _EXPONENTIALS else 1)
+            busy = max(elements * wide / host.bandwidth_bytes_per_s, ops / host.ops_hz)
+            if spec.unified_buffer.behind != "host":
+                busy += elements * wide / spec.pcie.bandwidth_bytes_per_s
+            found[name] = count * host.turnaround_ps + round(busy * PS_PER_S)
+        return found
 
     def _notes(self, distinct: int) -> list[str]:
         """What a reader of the sums must know."""
         found, count, over = [APART], len(self.op.layers), self.op.hangs_over
         if distinct < count:
             found.append(f"{distinct} of {count} layers differ; equal ones are simulated once.")
-        if self.op.others_left_out:
+        if self.op.others == "host":
+            found.append(f"On the host, one after the other: {counted(self.op.others_left_out)}.")
+        elif self.op.others_left_out:
             found.append(f"Left out, in no time: {counted(self.op.others_left_out)}.")
         if over:
             names = ", ".join(over[:3]) + (" and others" if over[3:] else "")
