@@ -49,6 +49,7 @@ EXAMPLES = (
     "conv2d n=2 c=4 h=7 w=8 k=6 r=3 s=2 stride_h=2 pad=1 dilation=2 groups=2 layout=nchw",
     "attention batch=2 heads=4 head_dim=8 kv_heads=2 seq_q=5 seq_k=9 causal=1",
     "attention_backward batch=2 heads=4 head_dim=8 kv_heads=2 seq_q=5 seq_k=9 causal=1",
+    "attention_backward batch=1 heads=2 head_dim=8 seq=9 window=3",
     "moe tokens=6 hidden=8 inter=4 topk=2 experts=4 ep=2",
     "moe tokens=6 hidden=8 inter=4 topk=2 experts=4 gate=0 router=1 distribution=balanced",
     "pointwise n=12 chain=bias+gelu+dropout+add cols=4",

@@ -207,7 +207,7 @@ class Attention(Operator):
         """A count of each query, given the first and the last key that it sees, over all sequences."""
         found = 0
         for (queries, keys), times in Counter(zip(self.lengths_q, self.lengths_k, strict=True)).items():
-            found += times * int(of_query(*self._visible(np.arange(queries, dtype=np.int64), queries, keys)).sum())
+            found += times * int(of_query(*self.visible(np.arange(queries, dtype=np.int64), queries, keys)).sum())
         return found
 
     @property
@@ -272,7 +272,7 @@ class Attention(Operator):
     def _out(self) -> str:
         return self.out or default_output(self.chosen_dtype)
 
-    def _visible(self, i: Array, queries: int, keys: int) -> tuple[Array, Array]:
+    def visible(self, i: Array, queries: int, keys: int) -> tuple[Array, Array]:
         """First and last key that query i of a sequence sees."""
         own = i + keys - queries
         first = np.maximum(own - self.window + 1, 0) if self.window else np.zeros_like(own)
@@ -309,7 +309,7 @@ class Attention(Operator):
         parts = (_parted(q, self.lengths_q), self._sequences(k), self._sequences(v), _parted(o, self.lengths_q))
         for own_q, own_k, own_v, own_o in zip(*parts, strict=True):
             queries, keys = len(own_q), len(own_k)
-            first, last = self._visible(np.arange(queries), queries, keys)
+            first, last = self.visible(np.arange(queries), queries, keys)
             key = np.arange(keys)
             seen = (key >= first[:, None]) & (key <= last[:, None])
             for h in range(self.heads):

@@ -14,7 +14,7 @@ import numpy as np
 from arch.dtypes import round_to
 from arch.errors import InputError
 from workloads.ops.attention import Attention
-from workloads.ops.base import Array, Operand, Operator, choice, derived_extent, extent, number_format, rounding
+from workloads.ops.base import Array, Operand, Operator, choice, count, derived_extent, extent, number_format, rounding
 from workloads.ops.dtypes import epsilon
 
 
@@ -24,7 +24,7 @@ class AttentionBackward(Operator):
 
     Tensors lie as those of `attention`; LSE is [batch, heads, seq_q]. With P = exp(Q K^T / sqrt(head_dim) - LSE) and D
     the sums of dO O over rows, dV = P^T dO and dS = P (dO V^T - D), of which dQ and dK are products with K and Q.
-    `deterministic=1` adds up dQ in an order that does not depend on which CTA comes first.
+    `deterministic=1` adds up dQ in an order that does not depend on which CTA comes first. Masks: as of `attention`.
     """
 
     word: ClassVar[str] = "attention_backward"
@@ -38,22 +38,23 @@ class AttentionBackward(Operator):
     seq_q: int | None = derived_extent(help="queries of a sequence; default: seq")
     seq_k: int | None = derived_extent(help="keys of a sequence; default: seq")
     causal: str = choice("0", ("0", "1"), help="1: a query sees no later key")
+    window: int = count(0, help="keys that a query sees, its own included; 0: all")
     deterministic: str = choice("0", ("0", "1"), help="1: sums of dQ do not depend on the order of CTAs")
     dtype: str | None = number_format("of all tensors; default: the machine's")
 
     def __post_init__(self) -> None:
         """Checks lengths and heads as attention does, and that each query sees a key."""
         super().__post_init__()
-        if self.causal == "1" and self.forward.queries > self.forward.keys:
-            queries, keys = self.forward.queries, self.forward.keys
-            raise InputError(
-                f"attention_backward seq_q={queries}: causal, at most seq_k={keys}, so that each sees a key"
-            )
+        queries, keys = self.forward.queries, self.forward.keys
+        ahead = 0 if self.causal == "1" else self.window - 1
+        if (self.causal == "1" or self.window) and queries > keys + ahead:
+            mask, most = ("causal", f"seq_k={keys}") if not ahead else (f"window={self.window}", str(keys + ahead))
+            raise InputError(f"attention_backward seq_q={queries}: {mask}, at most {most}, so that each sees a key")
 
     @functools.cached_property
     def forward(self) -> Attention:
         """The attention whose gradients these are."""
-        keys = ("batch", "heads", "head_dim", "kv_heads", "seq", "seq_q", "seq_k", "causal", "dtype")
+        keys = ("batch", "heads", "head_dim", "kv_heads", "seq", "seq_q", "seq_k", "causal", "window", "dtype")
         return Attention(**{key: getattr(self, key) for key in keys})
 
     def with_defaults(self, dtype: str) -> Self:
@@ -106,8 +107,8 @@ class AttentionBackward(Operator):
     def _heads(self, q: Array, k: Array) -> list[tuple[int, int, Array, int]]:
         """Sequence, head, scores (minus infinity where a key is not seen) and key head of each head."""
         queries, keys, found = self.forward.queries, self.forward.keys, []
-        own = np.arange(queries)[:, None] + keys - queries
-        seen = (np.arange(keys)[None, :] <= own) | (self.causal == "0")
+        first, last = self.forward.visible(np.arange(queries)[:, None], queries, keys)
+        seen = (np.arange(keys)[None, :] >= first) & (np.arange(keys)[None, :] <= last)
         for b in range(self.batch):
             for h in range(self.heads):
                 shared = h * self.forward.key_heads // self.heads

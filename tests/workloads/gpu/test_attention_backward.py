@@ -29,7 +29,9 @@ def backward(text: str, dtype: str = "fp16") -> AttentionBackward:
     return op
 
 
-@pytest.mark.parametrize("text", ["seq=7", "seq_q=5 seq_k=9 causal=1", "seq_q=9 seq_k=4 kv_heads=1"])
+@pytest.mark.parametrize(
+    "text", ["seq=7", "seq_q=5 seq_k=9 causal=1", "seq_q=9 seq_k=4 kv_heads=1", "seq_q=5 seq_k=9 window=3"]
+)
 def test_they_are_gradients_of_attention(text: str) -> None:
     """d(dO . O) along a random direction, by difference and by dQ, dK, dV."""
     op = backward(f"batch=2 heads=2 head_dim=8 {text}", "fp64")
@@ -56,6 +58,8 @@ def test_they_are_gradients_of_attention(text: str) -> None:
         "batch=1 heads=1 seq_q=64 seq_k=70 head_dim=96",
         "batch=1 heads=1 seq_q=130 seq_k=60 head_dim=192",
         "batch=1 heads=1 seq=80 head_dim=256 causal=1",
+        "batch=1 heads=1 seq_q=180 seq_k=400 head_dim=128 causal=1 window=50",
+        "batch=1 heads=2 kv_heads=1 seq=300 head_dim=64 window=70 deterministic=1",
     ],
 )
 def test_computes_what_numpy_does(text: str) -> None:
@@ -105,6 +109,9 @@ def test_order_that_does_not_depend_on_ctas_costs_sums_of_its_own() -> None:
     macs = [record.kernels[1].counters["macs"] for record in (free, causal)]
     assert macs[0] == 5 * 2 * 8 * 512 * 512 * 64
     assert macs[1] == macs[0] * (4 + 3 + 2 + 1) // 16
+    # In a window as long as a block, a block of queries sees its own block of keys and the one before.
+    local = simulate(f"{text} causal=1 window=128", A100).record
+    assert local.kernels[1].counters["macs"] == macs[0] * (4 + 3) // 16
 
 
 def test_wrong_input_is_one_line() -> None:
@@ -117,4 +124,6 @@ def test_wrong_input_is_one_line() -> None:
         choose(backward("batch=1 heads=1 seq=64 head_dim=64"), load_arch(A100), "flash3")
     with pytest.raises(InputError, match="seq_q=9: causal, at most seq_k=4"):
         backward("batch=1 heads=1 seq_q=9 seq_k=4 head_dim=64 causal=1")
+    with pytest.raises(InputError, match="seq_q=9: window=3, at most 6"):
+        backward("batch=1 heads=1 seq_q=9 seq_k=4 head_dim=64 window=3")
     assert replace(backward("batch=1 heads=1 seq=8 head_dim=64"), causal="1").macs < 5 * 64 * 64

@@ -159,6 +159,7 @@ def attention_backward(draw: Draw) -> tuple[str, str]:
     return draw(st.sampled_from([A100, H100])), (
         f"attention_backward batch=1 heads=2 kv_heads={kv_heads} seq_q={queries} seq_k={keys} "
         f"head_dim={draw(st.sampled_from([64, 128, 256]))} causal={draw(st.sampled_from('01'))} "
+        f"window={draw(st.sampled_from([0, 40]))} "
         f"deterministic={draw(st.sampled_from('01'))} dtype={draw(st.sampled_from(['fp16', 'bf16']))}"
     )
 

@@ -13,6 +13,7 @@ third kernel adds these up in their order.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -35,7 +36,9 @@ from sim.gpu.language import (
     RegisterTile,
     RoleBuilder,
     View,
+    as_expr,
     maximum,
+    minimum,
 )
 from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import LOG2_E, Array
@@ -149,6 +152,8 @@ class _Builder:
             for name in ("dk", "dv")
         )
         self.scale = 1 / math.sqrt(self.d)
+        # Keys after its own that a query sees; None for all.
+        self.ahead = 0 if op.causal == "1" else op.window - 1 if op.window else None
 
     def program(self) -> Program:
         """The kernels in their order."""
@@ -284,25 +289,36 @@ class _Builder:
 
     def _block_of_keys(self, r: RoleBuilder, n: Expr) -> None:
         c = self.c
-        last: Expr | int = ceil_div(self.queries, c.block_m) - 1
-        first: IntLike = 0
-        if self.op.causal == "1":
-            first = maximum(0, (n * c.block_n + (self.queries - self.keys)) // c.block_m)
+        first, last = self._seeing(n)
+        trips = last - first + 1
         key = n * c.block_n
         shared = CTA_Z // self.group
         if c.splits:
             r.bar_sync(0, WARPS)
-        for tile, tensor in ((self.values_tile, self.inputs["v"]), (self.keys_tile, self.inputs["k"])):
-            self._copy(r, tile, tensor, key, shared)
-        self._copy(r, self.q, self.inputs["q"], last * c.block_m, CTA_Z)
-        self._copy(r, self.do, self.inputs["do"], last * c.block_m, CTA_Z)
-        r.cp_commit()
-        self._load_sums(r, self.lse, self.inputs["lse"], last * c.block_m)
+        # With a window there may be keys that no query sees: their gradients are zeros.
+        with r.when(trips > 0) if self.op.window else nullcontext():
+            for tile, tensor in ((self.values_tile, self.inputs["v"]), (self.keys_tile, self.inputs["k"])):
+                self._copy(r, tile, tensor, key, shared)
+            self._copy(r, self.q, self.inputs["q"], last * c.block_m, CTA_Z)
+            self._copy(r, self.do, self.inputs["do"], last * c.block_m, CTA_Z)
+            r.cp_commit()
+            self._load_sums(r, self.lse, self.inputs["lse"], last * c.block_m)
         for acc in (self.acc_k, self.acc_v):
             r.run("imad", acc.shape[0] * acc.shape[1] // 32, dtype="int32", dst=acc.whole, compute=np.zeros_like)
-        with r.loop("i", last - first + 1) as i:
+        with r.loop("i", maximum(0, trips) if self.op.window else trips) as i:
             self._step(r, n, last - i, i, first)
         self._store(r, n)
+
+    def _seeing(self, n: Expr) -> tuple[Expr, Expr]:
+        """First and last block of queries that see keys of block `n`."""
+        c, first, last = self.c, as_expr(0), as_expr(ceil_div(self.queries, self.c.block_m) - 1)
+        if self.ahead is None:
+            return first, last
+        key = n * c.block_n + (self.queries - self.keys)
+        seeing = maximum(0, (key - self.ahead) // c.block_m)
+        if not self.op.window:
+            return seeing, last
+        return seeing, minimum(last, (key + (c.block_n + self.op.window - 2)) // c.block_m)
 
     def _step(self, r: RoleBuilder, n: Expr, m: Expr, i: Expr, first: IntLike) -> None:
         """A block of queries."""
@@ -369,15 +385,19 @@ class _Builder:
         values = rows * columns // 32
 
         def mask(scores: Array, first_row: int, first_column: int) -> Array:
-            own = first_row + shift + np.arange(rows)
-            return np.where(first_column + np.arange(columns)[None, :] <= own[:, None], scores, -np.inf)
+            first, last = self.op.forward.visible(first_row + np.arange(rows), self.queries, self.keys)
+            column = first_column + np.arange(columns)
+            return np.where((column >= first[:, None]) & (column <= last[:, None]), scores, -np.inf)
 
         def weights(scores: Array, lse: Array) -> Array:
             return np.exp2(factor * scores - LOG2_E * lse)
 
-        if self.op.causal == "1":
-            ahead = n * self.c.block_n + (self.c.block_n - 1 - shift)
-            with r.when(row < ahead):
+        if self.ahead is not None:
+            key = n * self.c.block_n - shift  # query that stands at the block's first key
+            hidden = row < key + (self.c.block_n - 1 - self.ahead)
+            if self.op.window:
+                hidden = maximum(hidden, row > key + (self.op.window - self.c.block_m))
+            with r.when(hidden):
                 r.run(
                     "sel", values, dtype="int32", dst=self.s.whole, compute=mask, mix=(("setp", values),),
                     indices=(row + at, n * self.c.block_n + column),
