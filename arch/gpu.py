@@ -318,7 +318,11 @@ class DataFactor(Group):
 class Power(Group):
     """The board's limit and the energies from which the sustained clock follows."""
 
-    limit_mw: Milliwatts
+    limit_mw: Milliwatts = Field(description="of the board, held on average over tens of milliseconds and more")
+    burst: Annotated[float, Field(ge=1, le=4)] = Field(
+        default=1.0,
+        description="what the fast regulator holds work to that is over long before that, as a multiple of the limit",
+    )
     window_ps: Picoseconds = Field(
         description="over which the regulator averages: a shorter burst may exceed the limit"
     )

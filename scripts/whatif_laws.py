@@ -71,7 +71,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
         *("l1.size", "l1.bandwidth", "l1.miss_queue", "l1.queue"),
         *("port.read", "port.receive", "port.write", "port.gpc", "tma.max_in_flight", "tma.queue"),
         *("dsmem.read", "dsmem.write", "l2.ways", "l2.write_bandwidth", "l2.link_bandwidth", "l2.coalescer"),
-        *("dram.banks", "dram.t_refi", "power.limit"),
+        *("dram.banks", "dram.t_refi", "power.limit", "power.burst"),
     ),
     "tpu": (
         *("clock.boost", "dram.bandwidth", "pcie.bandwidth", "pcie.path", "host.bandwidth", "host.ops"),

@@ -173,7 +173,7 @@ TRANSIENT = load_arch("h100-sxm", ["clock.onset=20 us", "clock.recovery=60 us", 
 
 
 def test_onset_undershoot_and_recovery_of_an_idle_chip() -> None:
-    watts, limit_w = 1200.0, TRANSIENT.power.limit_mw / 1000
+    watts, limit_w = 1200.0, TRANSIENT.power.burst * TRANSIENT.power.limit_mw / 1000
     level = steady(TRANSIENT, watts, limit_w)
     assert level < 0.95 * TRANSIENT.clock.boost_hz
     seen = list(trace(PowerRegulator(TRANSIENT, sustained=False), watts, 100))
@@ -197,6 +197,14 @@ def test_a_busy_chip_is_regulated_from_the_first_window_and_has_no_undershoot() 
     level = steady(TRANSIENT, watts, limit_w)
     assert seen[0][1] == pytest.approx(level, abs=40e6)
     assert all(clock == pytest.approx(level, abs=40e6) for _, clock in seen)
+
+
+@pytest.mark.parametrize("burst", [1, 1.5])
+def test_a_chip_that_was_idle_may_exceed_the_boards_average(burst: float) -> None:
+    spec = load_arch("h100-sxm", [f"power.burst={burst}"])
+    for sustained, limit_w in ((False, 700 * burst), (True, 700)):
+        (*_, (_, clock)) = trace(PowerRegulator(spec, sustained=sustained), 1200.0, 100)
+        assert clock == pytest.approx(steady(spec, 1200.0, limit_w), abs=40e6)
 
 
 @pytest.mark.parametrize("limit_w", [300, 450, 600])

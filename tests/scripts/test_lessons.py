@@ -152,7 +152,7 @@ def test_each_mechanism_of_flash3_can_be_left_out(
     cost = [share[f"flash3 without {name}"] for name in ("wgmma", "warp_specialization", "tma", "overlap", "pingpong")]
     assert cost[:3] == sorted(cost[:3])
     assert cost[0] < 0.7
-    assert cost[2] < 0.92
+    assert cost[2] < 0.95
     assert cost[2] < min(cost[3:]) <= max(cost[3:]) < 0.995
 
 

@@ -88,6 +88,7 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "clock.recovery": lambda took: took.regulated,
     "clock.undershoot": lambda took: took.regulated,
     "power.limit": lambda took: took.regulated,
+    "power.burst": lambda took: took.regulated,
 }
 """Figures, by the beginning of their path, and when they take part; the first that fits holds."""
 
