@@ -133,6 +133,11 @@ VARLEN: list[tuple[Attention, Config]] = [
     (attention(17, 70, batch=2, heads=2, head_dim=256, page=48, causal="1"), Flash3VarlenConfig(128, 80)),
     (attention(70, 64, heads=3, kv_heads=1, head_dim=192), Flash3VarlenConfig(128, 96)),
     (attention(40, 70, heads=4, kv_heads=2, head_dim=96, page=16, causal="1"), Flash3VarlenConfig(192, 128)),
+    (
+        attention(70, 300, batch=2, heads=4, kv_heads=2, page=128, causal="1"),
+        Flash3VarlenConfig(128, 64, whole_blocks=True),
+    ),
+    (attention(40, 100, heads=2, head_dim=256, page=80), Flash3VarlenConfig(128, 80, whole_blocks=True)),
 ]
 UNEVEN: dict[str, Any] = {"seqlens_k": "70,200,17", "causal": "1"}
 DECODING: dict[str, Any] = {"seqlens_k": "300,5,130", "heads": 8, "kv_heads": 2, "batch": 3}
@@ -145,6 +150,7 @@ RAGGED: list[tuple[str, Attention, Config]] = [
     ("two SMs", ragged(batch=3, heads=1, **UNEVEN), Flash3VarlenConfig(128, 64)),
     ("two SMs", ragged(batch=3, page=16, kv_heads=1, **UNEVEN), Flash3VarlenConfig(64, 64)),
     ("two SMs", ragged(seq_q=1, page=32, **DECODING), Flash3VarlenConfig(64, 64, 3)),
+    ("two SMs", ragged(batch=3, page=64, kv_heads=1, **UNEVEN), Flash3VarlenConfig(128, 64, whole_blocks=True)),
     ("two SMs", ragged(seq_q=1, page=16, window=150, causal="1", **DECODING), Flash3VarlenConfig(64, 32, 3)),
     (
         "two SMs",
@@ -246,6 +252,8 @@ def test_the_interface_for_lengths_copies_heads_into_groups(machines: dict[str, 
 
 
 FENCE = "no register that wgmma reads or writes is touched between this fence and the one before"
+LISTED = "places and lengths are known when the program is written; only time depends on reading them"
+OWN_ROWS = "a warp brings the queries that it has read itself"
 TURN = "keeps the warpgroups from multiplying at the same time, which is slower but not wrong"
 IMPLIED = "the values loaded last went where values had been handed back after these keys had been read"
 READ = "these values' buffer was read before the next keys, which are loaded first, were handed back"
@@ -325,6 +333,21 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
         "one SM", attention(64, 128, heads=2, head_dim=256, dtype="fp8"), Flash3Config(64, 32),
         {**{f"producer/{n} mbarrier_wait": IMPLIED for n in (7, 10)}, "consumer/23 wgmma_fence": FENCE},
     ),
+    "flash3-varlen by TMA": (
+        "one SM", attention(64, 96, heads=2, kv_heads=1, page=32), Flash3VarlenConfig(64, 32, whole_blocks=True),
+        {
+            **{f"producer/{n} iadd after {what}": LISTED for n, what in (
+                (5, "look"), (7, "lengths"), (10, "place"), (15, "place"), (20, "place"), (26, "place"), (32, "look"),
+                (34, "lengths"),
+            )},
+            **{f"consumer/{n} iadd after {what}": LISTED for n, what in (
+                (6, "look"), (8, "lengths"), (81, "look"), (83, "lengths")
+            )},
+            "producer/11 mbarrier_wait": IMPLIED,
+            "consumer/9 mbarrier_wait": OWN_ROWS,
+            "consumer/39 wgmma_fence": FENCE,
+        },
+    ),
     "flash2-triton": ("two SMs", attention(256, causal="1"), FlashTritonConfig(128, 32, 8, 3), {}),
     "flash2": ("a100-sxm4-80gb", attention(64, 96), Flash2Config(64, 32), {}),
     "decode": ("a100-sxm4-80gb", attention(1, 192, heads=4, kv_heads=1), DecodeConfig(64, 32, 2), {}),
@@ -335,7 +358,7 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
 def test_every_wait_matters(name: str, machines: dict[str, GpuSpec]) -> None:
     machine, op, config, redundant = MUTANTS[name]
     program = build(op, machines[machine], config)
-    inputs = dict(zip("qkv", op.inputs(seed=1), strict=True))
+    inputs = {operand.name: array for operand, array in zip(op.operands, op.inputs(seed=1), strict=True)}
     expected = interpret(program, execute(program, seed=2), inputs).outputs
 
     def case() -> tuple[Program, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
@@ -391,6 +414,11 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
         "flash3-varlen",
         "decode",
     ]
+    # The TMA copies blocks that lie in one page, for queries that fill more than a tile.
+    long = [attention(n, 4096, heads=8, kv_heads=2, head_dim=128, page=256, causal="1") for n in (32, 33)]
+    assert [str(choose(op, machines["h100-sxm"]).config) for op in long] == [
+        "flash3-varlen 128x128 splits 1 overlap", "flash3-varlen 128x128 splits 1 overlap tma"
+    ]  # fmt: skip
     few = [choose(attention(1, 64, head_dim=d, page=64), machines["h100-sxm"]).config for d in (64, 128)]
     assert [str(config).split()[1] for config in few] == ["64x192", "128x128"]
     with pytest.raises(InputError, match=r"keys that lie together; nearest: flash3-varlen"):

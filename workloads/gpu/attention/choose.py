@@ -189,6 +189,7 @@ _FLAGS = {
     "unspecialized": ("specialized", False),
     "in-order": ("longest_first", False),
     "varlen": ("varlen", True),
+    "tma": ("whole_blocks", True),
 }
 """Words that set a field; it is the other way round where the word is missing."""
 

@@ -245,7 +245,7 @@ class Builder:
         # blocks of columns, through a buffer of its own, or through Q, or straight from registers.
         self.stage_groups = config.block_n // BLOCK_ROWS
         fits = config.stages * self.stage_groups >= config.warpgroups and p.out == p.dtype
-        self.through_v = fits and config.tma and config.wgmma
+        self.through_v = fits and config.wgmma and self.stores_tiles
         self.o: Blocked | None = None
         if not self.through_v and used + staged <= spec.shared.max_per_cta_bytes:
             self.o = self._buffer("o", config.block_m, 1, p.out)
@@ -259,7 +259,7 @@ class Builder:
         if self.through_v:
             self.o_stored = self.k.mbarrier("o_stored", 1, config.cluster)
         self.q_full = self.k.mbarrier("q_full", 1, self.query_loaders)
-        self.q_empty = self.k.mbarrier("q_empty", 1, 1 if self.through_q and config.tma else warps)
+        self.q_empty = self.k.mbarrier("q_empty", 1, 1 if self.through_q and self.stores_tiles else warps)
         self.k_full = self.k.mbarrier("k_full", config.stages, loaders)
         self.v_full = self.k.mbarrier("v_full", config.stages, WARPGROUP if self.transposed else loaders)
         self.k_empty, self.v_empty = (
@@ -294,6 +294,11 @@ class Builder:
     def counted(self) -> bool:
         """Whether CTAs take tiles from a counter."""
         return self.p.masked
+
+    @property
+    def stores_tiles(self) -> bool:
+        """Whether the TMA stores outputs."""
+        return self.c.tma
 
     @property
     def query_loaders(self) -> int:
@@ -581,7 +586,7 @@ class Builder:
             else:
                 self._give_turn(r)
             self._store(r, s, t, row)
-        if c.tma and self.staging:
+        if self.stores_tiles and self.staging:
             with r.when(WARP.equals(self.consumer_warps - 1)):
                 if not self.through_v:
                     r.bulk_wait(0, read=False)
@@ -747,7 +752,7 @@ class Builder:
             box = self.p.o[t.batch, row:WARP_ROWS, t.head, :]  # type: ignore[misc]
             pair = 2 * DTYPE_BYTES[self.p.out]  # what a thread holds of a row
             r.stg(box, s.acc.whole, s.rows * s.head_dim // 64, vector_bytes=pair)
-        elif self.c.tma:
+        elif self.stores_tiles:
             self._store_tile(r, s, t, staging, last)
         else:
             store_rows(r, s, staging, self._own_row, self.p.o, (t.batch, row, t.head))

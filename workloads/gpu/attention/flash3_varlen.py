@@ -1,9 +1,10 @@
 """FlashAttention-3 as serving frameworks call it: caches in pages, heads of a group as rows, keys in parts.
 
 The interface for sequences of different lengths (hopper/flash_api.cpp of vLLM's build) takes copies by TMA only where
-pages hold whole blocks of keys; elsewhere the four producer warps copy by cp.async, each thread after it has read its
-page's place, and the query heads that share a key head are always rows of one tile (`pack_gqa`), which the consumers
-bring and store row by row. Tiles, parts and the order of tiles are the published ones: hopper/tile_size.h,
+pages hold whole blocks of keys, and queries more than a tile (`get_pagedkv_tma`): one warp reads a page's place, then
+copies the block. Elsewhere the four producer warps copy by cp.async, each thread after it has read its page's place.
+The query heads that share a key head are always rows of one tile (`pack_gqa`), which the consumers bring and store row
+by row. Tiles, parts and the order of tiles are the published ones: hopper/tile_size.h,
 heuristics.h, flash_prepare_scheduler.cu. Tiles come from a counter, and each one's sequence from a list that the CTA
 walks.
 """
@@ -70,23 +71,27 @@ MOST_WARPS = 32
 
 @dataclass(frozen=True)
 class Flash3VarlenConfig:
-    """Tile configuration: `block_m` rows a CTA, `block_n` keys a step, keys in `splits` parts."""
+    """Tile configuration: `block_m` rows a CTA, `block_n` keys a step, keys in `splits` parts. whole_blocks: pages hold
+    whole blocks, which the TMA copies."""
 
     block_m: int
     block_n: int
     splits: int = 1
     overlap: bool = True
+    whole_blocks: bool = False
 
     schedule: ClassVar[str] = "flash3-varlen"
 
     def tiles(self, p: AttentionProblem) -> flash3.Flash3Config:
         """The configuration of the kernel that it is a form of."""
         turns = self.block_m > 64 and self.overlap and p.op.head_dim <= 128
-        return flash3.Flash3Config(self.block_m, self.block_n, pingpong=turns, overlap=self.overlap, tma=False)
+        return flash3.Flash3Config(
+            self.block_m, self.block_n, pingpong=turns, overlap=self.overlap, tma=self.whole_blocks
+        )
 
     def __str__(self) -> str:
-        overlap = " overlap" if self.overlap else ""
-        return f"flash3-varlen {self.block_m}x{self.block_n} splits {self.splits}{overlap}"
+        words = " overlap" * self.overlap + " tma" * self.whole_blocks
+        return f"flash3-varlen {self.block_m}x{self.block_n} splits {self.splits}{words}"
 
 
 def effective(p: AttentionProblem) -> AttentionProblem:
@@ -107,6 +112,9 @@ def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash3VarlenConfig:
     p = effective(p)
     op, d, local = p.op, p.op.head_dim, p.op.window > 0
     rows = op.queries * group(p)
+    tile = flash3.tile(p) if op.page else (0, 0)
+    if op.page and op.page % tile[1] == 0 and rows > tile[0]:
+        return Flash3VarlenConfig(*tile, whole_blocks=True)
     overlap = True
     if d <= 64:
         block_m, block_n, overlap = 192, 128 if p.causal and not local else 160, not local
@@ -169,6 +177,9 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3VarlenConfig) -> Non
         raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2-varlen")
     flash3.check_tile(p, config.tiles(p), where)
     check_pages(p, where)
+    if config.whole_blocks and (not p.op.page or p.op.page % config.block_n):
+        other = replace(config, whole_blocks=False)
+        raise InputError(f"{where}: the TMA copies blocks that lie in one page; nearest: page=256, or {other}")
     if config.splits > 1:
         blocks_seen = _visited(effective(p), config)
         if p.ragged_k:
@@ -326,6 +337,11 @@ class _Builder(flash3.Builder):
         return True
 
     @property
+    def stores_tiles(self) -> bool:
+        """Rows of a tile lie apart in O."""
+        return False
+
+    @property
     def query_loaders(self) -> int:
         """All consumers."""
         return self.consumer_warps
@@ -353,7 +369,7 @@ class _Builder(flash3.Builder):
             r.op("ldg", 1, srcs=(self.lists[0:1, 0],), into=into, vector_bytes=4)  # type: ignore[misc]
 
     def _producer(self, r: RoleBuilder) -> None:
-        """All four warps copy; keys run one block ahead of values, as consumers ask for them."""
+        """All four warps copy, or one by TMA; keys run one block ahead of values, as consumers ask for them."""
         with self._each_tile(r) as t:
             self._find(r)
             overhead.FLASH3_PRODUCER_TILE.write(r)
@@ -370,6 +386,14 @@ class _Builder(flash3.Builder):
         keys = to is self.keys
         full, empty, tensor = (self.k_full, self.k_empty, self.p.k) if keys else (self.v_full, self.v_empty, self.p.v)
         stage = step % self.c.stages
+        if self.c.tma:
+            index, row = self.copies.block(r, t.batch, block * self.c.block_n)
+            r.mbarrier_wait(empty, stage, step // self.c.stages - 1)
+            r.mbarrier_expect(full, stage, to.tile.stage_bytes)
+            for column in range(0, to.blocks * to.columns, to.columns):
+                box = tensor[index, row : to.rows, t.head, column : to.columns]  # type: ignore[misc]
+                r.tma_load(to.view(0, to.rows, column, to.columns, stage), box, full, stage)
+            return
         r.mbarrier_wait(empty, stage, step // self.c.stages - 1)
         at = WARP * self.copies.rows
         self.copies.copy(r, to, tensor, t.batch, block * self.c.block_n, at, t.head, stage, alu=2)
@@ -378,7 +402,8 @@ class _Builder(flash3.Builder):
     def _await(self, r: RoleBuilder, full: MBarrier, stage: IntLike, phase: Expr) -> None:
         """What threads have copied is made visible to wgmma by who reads it."""
         r.mbarrier_wait(full, stage, phase)
-        r.fence_async()
+        if full is self.q_full or not self.c.tma:
+            r.fence_async()
 
     def _bring_queries(self, r: RoleBuilder, t: flash3.Tile) -> None:
         """Each consumer warp brings its rows, run by run."""

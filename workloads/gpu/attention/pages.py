@@ -68,6 +68,16 @@ class KeyCopies:
         """Pieces of a sequence in `_places`: with those of a block that is longer than what is left of it."""
         return ceil_div(self.p.op.keys, self.piece) + 512 // self.piece
 
+    def block(self, r: RoleBuilder, batch: Expr, first: Expr) -> tuple[Expr, Expr]:
+        """Page and row of it where a block of keys begins that lies in one page: the warp waits for the table."""
+        table, op = self.p.table, self.p.op
+        assert table is not None
+        r.op("ldg", 1, srcs=(table[batch, first // op.page : 1],), into="place", vector_bytes=4)  # type: ignore[misc]
+        r.run(overhead.ALU, 4, dtype="int32", after=("place",), mix=overhead.mix(imad=2))
+        pages = op.page_table.shape[1]
+        places = tuple(int(page) for page in op.page_table.ravel())
+        return Table(places, batch * pages + first // op.page), first % op.page
+
     def copy(
         self, r: RoleBuilder, to: Blocked, tensor: GlobalTensor, batch: Expr, first: Expr, at: IntLike, head: Expr,
         stage: IntLike = 0, alu: int = 0, column: IntLike = 0,
