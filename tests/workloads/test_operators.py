@@ -40,6 +40,7 @@ EXAMPLES = (
     "transpose rows=3 cols=4",
     "gather rows=5 cols=4 of=7",
     "kv_write batch=2 seq_q=3 seq_k=5 kv_heads=2 head_dim=4 page=2",
+    "kv_write batch=2 seqlens_q=3,1 seqlens_k=5,4 kv_heads=2 head_dim=4 page=2",
     "allreduce bytes=64 devices=4",
     "all_reduce gpus=4 elements=10",
     "reduce_scatter gpus=4 elements=12",
@@ -265,6 +266,8 @@ def test_visible_pairs_are_within_bounds(q: int, ahead: int, k: int, causal: boo
         ("attention batch=1 heads=4 head_dim=64 seq=8 causal=yes", "must be one of 0, 1"),
         ("allreduce bytes=64 devices=1", "at least 2"),
         ("kv_write batch=2 seq_q=3 seq_k=2 kv_heads=2 head_dim=4", "seq_k=2: must be at least seq_q=3"),
+        ("kv_write batch=2 seqlens_k=3,4 seq_k=4 kv_heads=2 head_dim=4", "seqlens_k=3,4: seq_k says the same"),
+        ("llama batch=2 seqlens=3,4", "needs a cache in pages; nearest: page=16"),
         ("allreduce bytes=63 devices=2 dtype=fp32", "nearest: 60"),
     ],
 )

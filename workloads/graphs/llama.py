@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from arch.errors import InputError
 from workloads.graphs.graph import Graph, GraphBuilder, GraphOperator, Value
 from workloads.ops.attention import Attention
-from workloads.ops.base import choice, count, derived_extent, extent, number_format
+from workloads.ops.base import choice, count, derived_extent, extent, number_format, words
 from workloads.ops.gemm import Gemm
+from workloads.ops.lengths import lengths, listed
 from workloads.ops.lookups import Gather, KvWrite
 from workloads.ops.moe import Moe
 from workloads.ops.pointwise import Pointwise
@@ -70,7 +71,8 @@ class Llama(GraphOperator):
     PyTorch. Rotary positions are four element-by-element operators (half a turn, two products, a sum), fused one; their
     tables of cosines stay in caches and are not counted.
 
-    With `page=n` keys and values lie in a cache in pages, which `kv_write` fills. With `vocab=n` the embedding comes
+    With `page=n` keys and values lie in a cache in pages, which `kv_write` fills; sequences there may have lengths of
+    their own (`seqlens`, in the place of `seq`). With `vocab=n` the embedding comes
     first, and the norm and the product that give the logits of each sequence's last token come last; devices share
     both tables by their rows. Sizes that are given stand in the place of the model's.
     """
@@ -89,6 +91,8 @@ class Llama(GraphOperator):
     layers: int = extent(1, help="layers that are run")
     tp: int = extent(1, help="devices that share each layer")
     page: int = count(0, help="keys of a page of a cache in pages; 0: the keys of a sequence lie together")
+    seqlens: str | None = words("tokens of each sequence: numbers, a file or a distribution; default: seq of each")
+    seed: int = count(0, help="of lengths that are drawn")
     vocab: int = count(0, help="tokens of the vocabulary, with embedding and head; 0: layers alone")
     hidden: int | None = derived_extent(help="elements of a token's vector; default: the model's")
     heads: int | None = derived_extent(help="query heads; default: the model's")
@@ -107,6 +111,11 @@ class Llama(GraphOperator):
             raise InputError(f"llama layers={self.layers}: {self.model} has {sizes.layers}")
         if self.phase == "training" and self.layers != 1:
             raise InputError(f"llama layers={self.layers}: phase=training runs one layer; nearest: layers=1")
+        if self.seqlens is not None:
+            if not self.page:
+                raise InputError(f"llama seqlens={self.seqlens}: needs a cache in pages; nearest: page=16 beside it")
+            object.__setattr__(self, "seqlens", listed("llama seqlens", self.seqlens))
+            lengths("llama seqlens", self.seqlens, self.batch, self.seed)
         self._check_sizes(sizes)
         fits = [d for d in range(1, sizes.heads + 1) if sizes.heads % d == 0 and sizes.ffn % d == 0]
         fits = [d for d in fits if sizes.kv_heads % d == 0 or d % sizes.kv_heads == 0]
@@ -191,10 +200,21 @@ class _Decoder:
         self.heads, self.kv_heads = self.sizes.heads // op.tp, max(1, self.sizes.kv_heads // op.tp)
         self.ffn = self.sizes.ffn // op.tp
         self.new = 1 if op.phase == "decode" else op.seq
-        self.tokens = op.batch * self.new
+        self.attention = Attention(
+            batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, causal="1", page=op.page,
+            dtype=self.dtype, seed=op.seed, **self._lengths(op),
+        ).with_defaults(self.dtype)  # fmt: skip
+        self.tokens = sum(self.attention.lengths_q)
         if op.page:
-            self.table = self.g.tensor("page_table", op.batch * -(-op.seq // op.page), "int32")
             self.slots = self.g.tensor("slots", self.tokens, "int32")
+            names = [operand for operand in self.attention.operands if operand.name in ("page_table", "seqlens")]
+            self.lookup = tuple(self.g.tensor(o.name, math.prod(o.shape), "int32") for o in names)
+
+    def _lengths(self, op: Llama) -> dict[str, Any]:
+        """New tokens and keys of each sequence, as operators name them."""
+        if op.seqlens is None:
+            return {"seq_q": self.new, "seq_k": op.seq}
+        return {"seq_q": 1, "seqlens_k": op.seqlens} if op.phase == "decode" else {"seqlens_q": op.seqlens}
 
     def build(self) -> Graph:
         """All layers, each with weights and a cache of its own; around them what turns tokens into vectors and back."""
@@ -238,15 +258,11 @@ class _Decoder:
         q = self._rotate(q)
         lookup: tuple[Value, ...]
         if op.page:
-            lookup = (*self._cached(self._rotate(k), v, layer), self.table)
+            lookup = (*self._cached(self._rotate(k), v, layer), *self.lookup)
         else:
             lookup = self._together(k, v, layer)
-        attention = Attention(
-            batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, seq_q=self.new,
-            seq_k=op.seq, causal="1", page=op.page, dtype=self.dtype,
-        ).with_defaults(self.dtype)  # fmt: skip
         label = "vllm:unified_attention" if op.page else "aten::scaled_dot_product_attention"
-        attended = self.g.call(label, attention, q, *lookup)
+        attended = self.g.call(label, self.attention, q, *lookup)
         return self._pointwise("add", self._shared_sum(self._linear(attended, f"{layer}.out", sizes.hidden)), x)
 
     def _together(self, k: Value, v: Value, layer: str) -> tuple[Value, Value]:
@@ -266,10 +282,10 @@ class _Decoder:
         """The cache in pages with the new tokens in it."""
         op = self.op
         write = KvWrite(
-            batch=op.batch, kv_heads=self.kv_heads, head_dim=self.head_dim, seq_q=self.new, seq_k=op.seq,
-            page=op.page, dtype=self.dtype,
+            batch=op.batch, kv_heads=self.kv_heads, head_dim=self.head_dim, page=op.page, dtype=self.dtype,
+            seed=op.seed, **self._lengths(op),
         )  # fmt: skip
-        size = op.batch * write.pages * op.page * self.kv_heads * self.head_dim
+        size = self.attention.all_pages * op.page * self.kv_heads * self.head_dim
         keys, values = (self.g.tensor(f"{layer}.{name}", size, self.dtype) for name in ("keys", "values"))
         into = (keys, values)
         self.g.calls("vllm:reshape_and_cache_flash", write, k, v, self.slots, *into, into=into)

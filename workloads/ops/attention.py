@@ -87,7 +87,8 @@ class Attention(Operator):
             raise InputError("attention: seq is missing; write seq=... or seq_q=... seq_k=...")
         if self.seq is not None and self.seq_q is not None and self.seq_k is not None:
             raise InputError("attention: seq, seq_q and seq_k are all given; leave out seq")
-        if self.append == "1" and not (self.page and self.queries <= self.keys):
+        room = all(queries <= keys for queries, keys in zip(self.lengths_q, self.lengths_k, strict=True))
+        if self.append == "1" and not (self.page and room):
             raise InputError("attention append=1: needs a cache in pages with room for the queries; nearest: page=64")
         if self.heads % self.key_heads:
             below = max(d for d in range(1, min(self.heads, self.key_heads) + 1) if self.heads % d == 0)
@@ -107,8 +108,6 @@ class Attention(Operator):
                 )
             object.__setattr__(self, key, listed(f"attention {key}", text))
             lengths(f"attention {key}", getattr(self, key), self.batch, self.seed)
-        if self.ragged and self.append == "1":
-            raise InputError("attention append=1: not with lengths of their own; nearest: kv_write before it")
 
     @property
     def ragged(self) -> bool:
@@ -222,7 +221,7 @@ class Attention(Operator):
         table += [Operand("seqlens", (self.batch, 2), "int32")] if self.ragged else []
         if self.append == "0":
             return (*found, *cache, *table)
-        new = (self.batch, self.queries, self.key_heads)
+        new = (*self._rows(self.lengths_q), self.key_heads)
         return (*found, *(Operand(f"{name}_new", (*new, n), dtype) for name, n in widths), *table, *cache)
 
     def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
@@ -284,16 +283,25 @@ class Attention(Operator):
         if self.append == "0":
             q, k, v = operands[:3]
             return q, k, v
-        q, k_new, v_new, _, k, v = operands
+        q, k_new, v_new, *_, k, v = operands
         return q, self.written(k, k_new), self.written(v, v_new)
 
     def written(self, cache: Array, new: Array) -> Array:
         """A cache in pages with the last tokens of each sequence in it."""
         found = cache.copy()
-        for token in range(self.queries):
-            page, row = divmod(self.keys - self.queries + token, self.page)
-            found[self.page_table[:, page], row] = new[:, token]
+        slots = self.slots
+        found[slots // self.page, slots % self.page] = new
         return found
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """Where each query's own key lies in a cache in pages, [sequences, queries]: slot % page of page slot // page;
+        of sequences that differ in one row."""
+        found = []
+        for row, queries, keys in zip(self.page_table, self.lengths_q, self.lengths_k, strict=True):
+            position = np.arange(keys - queries, keys)
+            found.append(row[position // self.page] * self.page + position % self.page)
+        return np.concatenate(found).reshape(self._rows(self.lengths_q))
 
     def _sequences(self, cache: Array) -> list[Array]:
         """Keys or values of each sequence, [keys, key heads, :], whether or not they lie in pages."""

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.errors import InputError
-from workloads.ops.attention import page_places
-from workloads.ops.base import Array, Operand, Operator, count, derived_extent, extent, number_format
+from workloads.ops.attention import Attention
+from workloads.ops.base import Array, Operand, Operator, count, derived_extent, extent, number_format, words
+from workloads.ops.lengths import listed
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class KvWrite(Operator):
 
     The last `seq_q` of `seq_k` tokens of each sequence are new. K and V are caches [pages, page, kv_heads, head_dim],
     and the operand `slots` [batch, seq_q] says where a token goes: to key slot % page of page slot // page. Pages lie
-    as those of `attention page=...` do.
+    as those of `attention page=...` do. With `seqlens_q` or `seqlens_k` sequences have numbers of their own, as those
+    of `attention` do; then the rows of all new tokens follow each other.
     """
 
     word: ClassVar[str] = "kv_write"
@@ -86,39 +88,48 @@ class KvWrite(Operator):
     seq_k: int | None = derived_extent(help="tokens of a sequence, the new ones included; default: seq_q")
     page: int = extent(16, help="tokens of a page")
     head_dim_v: int | None = derived_extent(help="elements of a value's vector; default: head_dim")
+    seqlens_q: str | None = words("new tokens of each sequence: numbers, a file or a distribution; default: none")
+    seqlens_k: str | None = words("tokens of each sequence: numbers, a file or a distribution; default: none")
+    seed: int = count(0, help="of lengths that are drawn")
     dtype: str | None = number_format("of all tensors; default: the machine's")
 
     def __post_init__(self) -> None:
-        """Checks that the new tokens belong to the sequence."""
+        """Checks that the new tokens belong to their sequences, whose lengths are given once."""
         super().__post_init__()
-        if self.keys < self.seq_q:
-            raise InputError(f"kv_write seq_k={self.seq_k}: must be at least seq_q={self.seq_q}, which it includes")
+        for key, plain in (("seqlens_q", self.seq_q != 1), ("seqlens_k", self.seq_k is not None)):
+            if (text := getattr(self, key)) is not None:
+                if plain:
+                    raise InputError(f"kv_write {key}={text}: {key.replace('lens', '')} says the same; leave it out")
+                object.__setattr__(self, key, listed(f"kv_write {key}", text))
+        for queries, keys in zip(self.cached.lengths_q, self.cached.lengths_k, strict=True):
+            if keys < queries:
+                key = f"seqlens_k={keys}" if self.cached.ragged else f"seq_k={self.seq_k}"
+                raise InputError(f"kv_write {key}: must be at least seq_q={queries}, which it includes")
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in."""
         return dataclasses.replace(self, dtype=self.dtype or dtype)
 
-    @property
-    def keys(self) -> int:
-        """Tokens of a sequence."""
-        return self.seq_k or self.seq_q
-
-    @property
-    def pages(self) -> int:
-        """Pages of a sequence."""
-        return -(-self.keys // self.page)
+    @functools.cached_property
+    def cached(self) -> Attention:
+        """An attention that reads this cache, whose pages and lengths these are."""
+        queries = None if self.seqlens_q else self.seq_q
+        keys = None if self.seqlens_q or self.seqlens_k else self.seq_k or self.seq_q
+        return Attention(
+            batch=self.batch, heads=self.kv_heads, head_dim=self.head_dim, seq_q=queries, seq_k=self.seq_k or keys,
+            seqlens_q=self.seqlens_q, seqlens_k=self.seqlens_k, seed=self.seed, page=self.page,
+        )  # fmt: skip
 
     @functools.cached_property
     def slots(self) -> NDArray[np.int64]:
-        """Where each new token goes, [batch, seq_q]."""
-        position = np.arange(self.keys - self.seq_q, self.keys)
-        return page_places(self.batch, self.pages)[:, position // self.page] * self.page + position % self.page
+        """Where each new token goes, [batch, seq_q], or in one row."""
+        return self.cached.slots
 
     @property
     def operands(self) -> tuple[Operand, ...]:
         """New keys, new values, slots, both caches."""
         widths = (("k", self.head_dim), ("v", self.head_dim_v or self.head_dim))
-        dtype, new, cache = self.chosen_dtype, (self.batch, self.seq_q), (self.batch * self.pages, self.page)
+        dtype, new, cache = self.chosen_dtype, self.slots.shape, (self.cached.all_pages, self.page)
         return (
             *(Operand(f"{name}_new", (*new, self.kv_heads, n), dtype) for name, n in widths),
             Operand("slots", new, "int32"),

@@ -147,6 +147,8 @@ RAGGED: list[tuple[str, Attention, Config]] = [
     ("a100-sxm4-80gb", ragged(batch=2, seqlens_q="70,20", seq_k=90), Flash2Config(64, 64)),
     ("a100-sxm4-80gb", ragged(seq_q=1, page=32, **DECODING), DecodeConfig(64, 64, 3, varlen=True)),
     ("a100-sxm4-80gb", ragged(seq_q=1, **DECODING), DecodeConfig(64, 64, 1, varlen=True)),
+    ("a100-sxm4-80gb", ragged(page=16, append="1", seq_q=1, **DECODING), DecodeConfig(64, 64, 3, varlen=True)),
+    ("two SMs", ragged(batch=3, page=16, append="1", seqlens_q="20,3,17", **UNEVEN), Flash3VarlenConfig(64, 64)),
     ("two SMs", ragged(batch=3, heads=1, **UNEVEN), Flash3VarlenConfig(128, 64)),
     ("two SMs", ragged(batch=3, page=16, kv_heads=1, **UNEVEN), Flash3VarlenConfig(64, 64)),
     ("two SMs", ragged(seq_q=1, page=32, **DECODING), Flash3VarlenConfig(64, 64, 3)),

@@ -59,6 +59,8 @@ CHECKED = (
     ("gather rows=40 cols=3000 of=50 dtype=bf16", "h100-sxm", "auto"),
     ("gather rows=9 cols=301 of=70 dtype=fp32", "t4", "torch"),
     ("kv_write batch=3 seq_q=5 seq_k=40 kv_heads=3 head_dim=96 page=16 dtype=bf16", A100, "auto"),
+    ("kv_write batch=3 seqlens_k=70,5,17 kv_heads=2 head_dim=64 page=16 dtype=bf16", A100, "auto"),
+    ("kv_write batch=3 seqlens_q=9,5,1 seqlens_k=20,5,17 kv_heads=2 head_dim=64 dtype=fp16", A100, "auto"),
     ("kv_write batch=2 kv_heads=9 head_dim=128 head_dim_v=64 page=7 dtype=fp16", "v100-sxm2", "vllm"),
 )
 

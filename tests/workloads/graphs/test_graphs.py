@@ -122,6 +122,24 @@ def test_a_cache_in_pages_changes_where_keys_lie_not_what_is_computed(phase: str
     np.testing.assert_allclose(left[plain.outputs[0]], right[paged.outputs[0]], rtol=1e-9, atol=1e-12)
 
 
+def test_sequences_have_lengths_of_their_own() -> None:
+    text = "llama hidden=16 heads=4 kv_heads=2 head_dim=8 intermediate=12 page=4 batch=2"
+    same, listed = (graph_of(f"{text} {lengths}", fused=True) for lengths in ("seq=6", "seqlens=6,6"))
+    inputs = random_inputs(same)
+    given = {name: inputs.get(name, values) for name, values in random_inputs(listed).items()}
+    left, right = evaluate(same, inputs), evaluate(listed, given)
+    np.testing.assert_allclose(left[same.outputs[0]], right[listed.outputs[0]], rtol=1e-9, atol=1e-12)
+    uneven = graph_of(f"{text} seqlens=6,3", fused=True)
+    assert evaluate(uneven, random_inputs(uneven))[uneven.outputs[0]].size == 9 * 16
+    products = [sum(step.op.macs for step in graph.steps if step.op.word == "gemm") for graph in (same, uneven)]
+    assert products[1] * 12 == products[0] * 9
+    # A step of decoding: one token of each, and pages for all that they have.
+    step = graph_of(f"{text} phase=decode seqlens=6,3", fused=True)
+    (write,) = (step.op for step in step.steps if step.op.word == "kv_write")
+    assert isinstance(write, KvWrite)
+    assert [o.shape for o in write.operands] == [(2, 1, 2, 8)] * 2 + [(2, 1)] + [(3, 4, 2, 8)] * 2
+
+
 def test_a_whole_model_ends_with_the_logits_of_last_tokens() -> None:
     text = "llama batch=3 seq=4 hidden=16 heads=2 kv_heads=2 intermediate=8 layers=2 vocab=11"
     graph = graph_of(text, fused=False)

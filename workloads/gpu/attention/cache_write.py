@@ -33,7 +33,7 @@ from workloads.gpu.figures import PS_PER_S, figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
-from workloads.ops import KvWrite
+from workloads.ops import Attention, KvWrite
 from workloads.registry import register
 
 MOST_WARPS = 16
@@ -77,10 +77,10 @@ def build(op: KvWrite, spec: GpuSpec, config: CacheWriteConfig) -> Program:
     tensors = {
         operand.name: lanes.tensor(operand, "output" if operand.name in "kv" else "input") for operand in op.operands
     }
-    batch, token = CTA_X // op.seq_q, CTA_X % op.seq_q
+    batch, token = CTA_X // op.slots.shape[1], CTA_X % op.slots.shape[1]
     slot = Table(tuple(int(place) for place in op.slots.flat), CTA_X)
     k = _kernel(
-        op.batch * op.seq_q,
+        op.slots.size,
         _warps(op.kv_heads, op.head_dim),
         ((tensors["k_new"], tensors["k"]), (tensors["v_new"], tensors["v"])),
         (batch, token),
@@ -93,19 +93,31 @@ def build(op: KvWrite, spec: GpuSpec, config: CacheWriteConfig) -> Program:
 def kernel(p: AttentionProblem) -> Kernel:
     """Writes `p.new` to the places in K and V that the table of pages gives them."""
     op = p.op
-    batch, token = CTA_X // op.queries, CTA_X % op.queries
-    position = token + (op.keys - op.queries)
-    index = batch * op.pages + position // op.page
+    in_row = op.slots.shape[1]
+    batch, token = CTA_X // in_row, CTA_X % in_row
+    sequence, position = (batch, token + (op.keys - op.queries)) if not p.ragged else _tokens(op)
+    index = sequence * op.pages + position // op.page
     page = Table(tuple(int(place) for place in op.page_table.flat), as_expr(index))
     assert p.table is not None
     return _kernel(
-        op.batch * op.queries,
+        op.slots.size,
         _warps(op.key_heads, op.head_dim),
         tuple(zip(p.new, (p.k, p.v), strict=True)),
         (batch, token),
-        p.table[batch, position // op.page],
+        p.table[sequence, position // op.page],
         (page, position % op.page),
     )
+
+
+def _tokens(op: Attention) -> tuple[Expr, Expr]:
+    """Sequence of the CTA's token and its place there, where lengths differ."""
+    tokens = [
+        (sequence, position)
+        for sequence, (queries, keys) in enumerate(zip(op.lengths_q, op.lengths_k, strict=True))
+        for position in range(keys - queries, keys)
+    ]
+    sequences, positions = zip(*tokens, strict=True)
+    return Table(sequences, CTA_X), Table(positions, CTA_X)
 
 
 def _warps(heads: int, head_dim: int) -> int:
