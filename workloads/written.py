@@ -349,13 +349,26 @@ def told(path: str) -> Iterator[None]:
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         place = f"program {path} line {line}" if line else f"program {path}"
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        raise InputError(f"{place}: {kind}{error}") from None
+        near = hint(error.name, dir(error.obj)) if isinstance(error, AttributeError) and error.name else ""
+        raise InputError(f"{place}: {kind}{error}{near}") from None
+
+
+def _check_widths(program: Any) -> None:
+    """InputError for an access of a width that threads do not have."""
+    counts, walk = (importlib.import_module(f"sim.gpu.language.{part}") for part in ("counts", "program"))
+    for kernel in program.kernels:
+        for role in kernel.roles:
+            for op in walk.walk(role.body):
+                if wrong := counts.odd_width(op):
+                    raise InputError(f"kernel {kernel.name}, role {role.name}, {op.opcode} ({op.line}): {wrong}")
 
 
 def _of_family(program: Any, machine: Any, name: str) -> Any:
     """The program; InputError where it is none, or none of the machine's family."""
     kinds = {family: importlib.import_module(module).Program for family, module in _LANGUAGES.items()}
     if isinstance(program, kinds[machine.family]):
+        if machine.family == "gpu":
+            _check_widths(program)
         return program
     family = next((family for family, kind in kinds.items() if isinstance(program, kind)), None)
     if family:

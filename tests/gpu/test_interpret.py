@@ -124,7 +124,7 @@ WRITE, BARRIER, READ, STORE = range(4)
 VALUE = RegisterTile("value", (1, 8), "fp32")
 
 
-def handover(dtype: str = "fp32") -> Program:
+def handover(dtype: str = "fp32", readers_count: int = 2) -> Program:
     """Warp 0 puts a row into shared memory, both meet, warp 1 takes it and stores it."""
     x, y = matrix("x", 1, 8, dtype), matrix("y", 1, 8, dtype, "output")
     kernel = KernelBuilder("handover", (1, 1, 1))
@@ -135,7 +135,7 @@ def handover(dtype: str = "fp32") -> Program:
         w.sts(tile.stage(), value.whole, 1, after=("x",))
         w.bar_sync(0, 2)
     with kernel.role("reader", 1, 32) as r:
-        r.bar_sync(0, 2)
+        r.bar_sync(0, readers_count)
         r.lds(value.whole, tile.stage(), 1)
         r.stg(y[:, :], value.whole, 1)
     return Program("handover", (x, y), (kernel.build(),), "hand")
@@ -195,6 +195,13 @@ def test_a_barrier_passed_too_early_is_seen() -> None:
     result = replay({3: {Event.T_DONE: 20}, 4: {Event.T_ISSUE: 51}})
     assert len(result.violations) == 1
     assert "op 3, CTA 0, warp 1, cycles 0.05..0.08) passed before all warps had arrived" in result.violations[0]
+
+
+def test_warps_that_meet_expect_as_many() -> None:
+    result = replay({}, handover(readers_count=3))
+    assert len(result.violations) == 1
+    assert "writer bar_sync (test_interpret.py:" in result.violations[0]
+    assert "arrives for 2 warps, others at the same barrier for 3" in result.violations[0]
 
 
 def test_a_consumer_issued_before_its_scoreboard_is_seen() -> None:

@@ -62,6 +62,18 @@ def untyped(n) -> Program:
 
 class Kernels:
     pass
+
+
+def odd(n: int, width: int = 3) -> Program:
+    kernel, x = KernelBuilder("odd", (1, 1, 1)), GlobalTensor("x", (n,), "fp32", (1,))
+    with kernel.role("warps", warps=1, registers=32) as r:
+        r.ldg(RegisterTile("a", (n,), "fp32").whole, x[0:n], into="x", vector_bytes=width)
+    return Program("odd", (x,), (kernel.build(),), "by hand")
+
+
+def slip(n: int) -> Program:
+    with KernelBuilder("slip", (1, 1, 1)).role("warps", warps=1, registers=32) as r:
+        r.wgmma_fense()
 """
 
 
@@ -188,6 +200,9 @@ def test_a_lock_knows_the_file(file: Path, capsys: pytest.CaptureFixture[str]) -
         ("mine.py:copy n=1 wrong=maybe", "wrong=maybe: must be true or false"),
         ("mine.py:copy n=1 warp=2", "unknown key 'warp', one of n, warps, wrong; did you mean warps?"),
         ("mine.py:copy n=1 n=2", "key n is given twice"),
+        ("mine.py:slip n=1", "has no attribute 'wgmma_fense'; did you mean wgmma_fence?"),
+        ("mine.py:odd n=96", "role warps, ldg (mine.py:"),
+        ("mine.py:odd n=96", "vector_bytes=3: a thread moves 1, 2, 4, 8, 16, 32"),
         ("mine.py:broken n=1", "line 23: NameError: name 'undefined' is not defined"),
         ("mine.py:nothing n=1", "mine.py:nothing: gives int, it must give a Program"),
         ("mine.py:untyped n=1", "parameter n needs an annotation int, float, bool or str"),

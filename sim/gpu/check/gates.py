@@ -108,7 +108,14 @@ class Rendezvous(Gate):
         super().__init__()
         self._blank = blank
         self._clock, self._count = blank.copy(), 0
+        self.expected = 0
         self.clocks: list[Clock] = []
+
+    def fits(self, count: int) -> bool:
+        """Whether those who have arrived in this generation expect as many warps as somebody who is about to."""
+        if self._count == 0:
+            self.expected = count
+        return self.expected == count
 
     def arrive(self, clock: Clock, count: int, who: str) -> int:
         """One arrival of `count`; the generation that it belongs to."""

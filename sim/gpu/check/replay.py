@@ -164,9 +164,12 @@ class Replay:
     def _join(self, step: Step) -> None:
         """Arrives at the barrier of the CTA or the cluster; notes to which turn of it that belongs."""
         count = self.kernel.cluster_size * self.kernel.warps if step.spec.cluster else step.instance.value
-        step.warp.generation = self.barriers.meeting(step).arrive(
-            step.warp.clocks.release(step.warp.row), count, step.what.who
-        )
+        meeting = self.barriers.meeting(step)
+        if not meeting.fits(count):
+            text = f"arrives for {count} warps, others at the same barrier for {meeting.expected}"
+            self.violations.of(step.what, "warps", text)
+        clock = step.warp.clocks.release(step.warp.row)
+        step.warp.generation = meeting.arrive(clock, count, step.what.who)
 
     def _release(self, step: Step) -> None:
         self.barriers.semaphore(step).add(step.warp.clocks.release(step.warp.row), step.what.who)

@@ -16,6 +16,9 @@ from sim.gpu.language.program import Op
 from sim.gpu.language.tensors import View
 
 WARP_LANES = 32
+WIDTHS = (1, 2, 4, 8, 16, 32)
+"""Bytes that a thread loads or stores at once."""
+
 MATRIX_BYTES = 512
 """Of one ldmatrix.x4 or stmatrix.x4: four 8 x 8 matrices of 2 B."""
 
@@ -36,6 +39,13 @@ def too_few(op: Op) -> str:
     """Why the op's number of warp instructions is too small, in words; "" if it is not."""
     least, why = _needed(op)
     return f"count={op.count}: {why}, which takes {least}" if op.count < least else ""
+
+
+def odd_width(op: Op) -> str:
+    """Why no thread accesses as many bytes at once as an op says, in words; "" if it may."""
+    moves = op.spec.unit in (Unit.SHARED, Unit.GLOBAL) and op.views and "matrix" not in op.opcode
+    known = ", ".join(map(str, WIDTHS))
+    return f"vector_bytes={op.vector_bytes}: a thread moves {known}" if moves and op.vector_bytes not in WIDTHS else ""
 
 
 def _needed(op: Op) -> tuple[int, str]:
