@@ -94,6 +94,12 @@ TEXT = f"{FOLDER / 'add.sm80.sass'}:add grid=16 block=128 x=fp32[8192] y=fp32[81
 A100 = "a100-sxm4-80gb"
 
 
+@pytest.mark.parametrize("machine", ["tpu-v4", "sn40l", "gemmini"])
+def test_compiled_kernels_run_on_gpus_alone(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *TEXT.split(), "--arch", machine]) == 2
+    assert f"is a kernel compiled for GPUs, {machine} is of family" in capsys.readouterr().err
+
+
 def test_a_launch_as_text_is_the_launch_of_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert str(parse(TEXT)) == TEXT
     assert main(["run", *ADD, "--grid", "16", "--kernel", "add", *PARAMETERS, "--param", "n=8192", "--json"]) == 0

@@ -16,6 +16,8 @@ from workloads.written import OwnProgram, ProgramFile, sources_sha256
 class AccelSimTrace(ProgramFile):
     """A kernel as Accel-Sim's tracer saw it run; grid, block and shared memory are in the file."""
 
+    compiled = True
+
     def __str__(self) -> str:
         return self.path
 

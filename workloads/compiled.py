@@ -27,6 +27,8 @@ class CubinKernel(ProgramFile):
     in their order. shared_bytes: dynamic shared memory. cluster: CTAs of a cluster, where the launch and not the cubin
     says it. oracle: `FILE.py:FUNCTION`, which gives what the kernel writes, by name, from its arrays by name."""
 
+    compiled = True
+
     grid: Dimensions = (1, 1, 1)
     block: Dimensions = (1, 1, 1)
     shared_bytes: int = 0

@@ -51,6 +51,8 @@ class TritonLaunch(ProgramFile):
     `FILE.py:FUNCTION` in place of Triton's interpreter, as of `CubinKernel`.
     """
 
+    compiled = True
+
     grid: Dimensions | str = (1, 1, 1)
     constants: tuple[tuple[str, Any], ...] = ()
     num_warps: int = 4

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -60,6 +60,7 @@ class ProgramFile(Operator):
     of what it imports from its own folder, so that a changed program is another workload to every store and lock.
     """
 
+    compiled: ClassVar[bool] = False  # machine code, or what a compiler makes it of
     path: str
     function: str
     arguments: tuple[tuple[str, Any], ...]
@@ -156,6 +157,8 @@ def given(program: Any) -> OwnProgram:
 def placed(asked: Operator, machine: Any) -> Operator:
     """What a machine runs: number formats filled in, a program of one's own made for it."""
     if isinstance(asked, ProgramFile):
+        if asked.compiled and machine.family != "gpu":
+            raise InputError(f"{asked}: is a kernel compiled for GPUs, {machine.name} is of family {machine.family}")
         return asked.on(machine)
     if isinstance(asked, OwnProgram):
         return OwnProgram(asked.text, _of_family(asked.program, machine, asked.text))
@@ -366,6 +369,8 @@ def _check_widths(program: Any) -> None:
 def _of_family(program: Any, machine: Any, name: str) -> Any:
     """The program; InputError where it is none, or none of the machine's family."""
     kinds = {family: importlib.import_module(module).Program for family, module in _LANGUAGES.items()}
+    if machine.family not in kinds:
+        raise InputError(f"{name}: {machine.name} runs no programs; machines of family {', '.join(kinds)} do")
     if isinstance(program, kinds[machine.family]):
         if machine.family == "gpu":
             _check_widths(program)

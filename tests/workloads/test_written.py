@@ -217,6 +217,12 @@ def test_a_mistake_is_one_line(file: Path, capsys: pytest.CaptureFixture[str], w
     assert err.count("\n") == 1
 
 
+def test_a_machine_without_a_language_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "run", "mine.py:copy", "n=4096", "--arch", "gemmini")
+    assert code == 2
+    assert "mine.py:copy: gemmini runs no programs; machines of family gpu, tpu, rdu do" in err
+
+
 @pytest.mark.parametrize("text", ["def copy(:", "import sys; sys.exit(3)", "raise ValueError('no')", "import nowhere"])
 def test_a_file_that_cannot_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     file = tmp_path / "mine.py"
