@@ -217,6 +217,22 @@ def test_a_mistake_is_one_line(file: Path, capsys: pytest.CaptureFixture[str], w
     assert err.count("\n") == 1
 
 
+def test_a_program_that_moves_nothing_has_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """
+from sim.tpu.program import Halt, Nop, Program
+
+
+def idle(count: int = 2) -> Program:
+    work = [*(Nop(),) * count, Halt()]
+    return Program("idle", "by hand", work, 64, 0, lambda m, o: None, lambda m: [], reference=lambda o: [])
+"""
+    file = tmp_path / "idle.py"
+    file.write_text(text, encoding="utf-8")
+    code, out, _ = run(capsys, "run", f"{file}:idle", "--arch", "tpu-v1", "--json", "--check")
+    report = json.loads(out)
+    assert (code, report["check"]["passed"], report["tpu"]["intensity"]) == (0, True, 0.0)
+
+
 def test_a_machine_without_a_language_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "run", "mine.py:copy", "n=4096", "--arch", "gemmini")
     assert code == 2

@@ -368,7 +368,7 @@ def _check(op: Operator, program: Program, memory: Memory, operands: tuple) -> t
         error, allowed = op.largest_error(found, *operands), op.tolerance
     else:
         expected = program.reference(operands)
-        error, allowed = max(float(abs(f - e).max()) for f, e in zip(found, expected, strict=True)), 0.0
+        error, allowed = max((float(abs(f - e).max()) for f, e in zip(found, expected, strict=True)), default=0.0), 0.0
     passed = error <= allowed
     notes = [] if passed else [f"Check: error {error:.2e}, {allowed:.2e} is allowed."]
     return CheckResult(passed, error if math.isfinite(error) else math.inf), notes

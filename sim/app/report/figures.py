@@ -141,8 +141,8 @@ class Figures:
 
     @property
     def intensity(self) -> float:
-        """Operations per byte of external memory."""
-        return self.flops / self.external_bytes
+        """Operations per byte of external memory; 0 of a program that moves none."""
+        return self.flops / self.external_bytes if self.external_bytes else 0.0
 
     @property
     def ridge(self) -> float:
