@@ -90,7 +90,7 @@ def details(figures: Figures) -> dict[str, Any]:
         "counts": dict(figures.counters),
         "speed_of_light": figures.speed_of_light(),
         "intensity": figures.intensity,
-        "macs_per_weight_byte": figures.flops / 2 / figures.external_bytes,
+        "macs_per_weight_byte": figures.intensity / 2,
     }
 
 
