@@ -5,6 +5,7 @@ What does not fit (PCUs, PMUs, SRAM, ports) is an `InputError` that says what wo
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -173,11 +174,12 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     enough, least = max(slowest, memory_cycles(section, spec)), math.inf
     buffers: list[Ints] = []
     found: list[network.Ways] = []
-    for spread in _SPREADS:  # the one whose busiest link is least busy, or the first that no link slows
+    # Buffers whose busiest link is least busy, or the first that no link slows.
+    for spread, inside in itertools.product(_SPREADS, (True, False) if grid.borders.any() else (True,)):
         needs = [_pmus(read, *pair, spec, spread) for read, pair in zip(reads, ends, strict=True)]
         pmus = _share_pmus(needs, spec.pmu.count - carried)
         _fits(section, spec, stages, costs, reads, pmus, carried)
-        placed = _place_buffers(grid, stages, costs, units_of, reads, pmus, number)
+        placed = _place_buffers(grid, stages, costs, units_of, reads, pmus, number, inside)
         routed = network.ways(spec, grid, stages, costs, units_of, reads, placed, number)
         busiest = network.busiest_cycles(spec, grid, _loads(grid, reads, routed)[Network.VECTOR])
         if busiest < least:
@@ -235,8 +237,10 @@ def _place_buffers(
     reads: Sequence[Read],
     pmus: Sequence[int],
     number: Mapping[int, int],
+    inside: bool,
 ) -> list[Ints]:
-    """Coordinates of every channel's PMUs. A lookup's units, put into `units_of`, are those that hold its table."""
+    """Coordinates of every channel's PMUs, rather inside of their readers' tiles or wherever is near. A lookup's units,
+    put into `units_of`, are those that hold its table."""
     free = np.ones(len(grid.pmus), np.int64)
     found = []
     for read, count in zip(reads, pmus, strict=True):
@@ -249,7 +253,7 @@ def _place_buffers(
         else:
             port = costs[reader].ports[read.port]
             ends = (stages[reader], units_of[reader], read.output.stage, units_of[producer])
-            units = route.place_buffer(grid, free, count, port, *ends)
+            units = route.place_buffer(grid, free, count, port, *ends, inside=inside)
         found.append(units)
     return found
 

@@ -127,16 +127,17 @@ def order_of(sizes: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> lis
     return best
 
 
-def nearest_free(free: Ints, targets: NDArray[np.float64], grid: Grid) -> Ints:
+def nearest_free(free: Ints, targets: NDArray[np.float64], grid: Grid, *, inside: bool = True) -> Ints:
     """For each target (row, column) the number of the nearest PMU that is still free; takes it.
 
-    Of several as near it takes the one with the fewest borders of tiles between.
+    inside: of several as near, the one with the fewest borders of tiles between.
     """
     chosen = np.empty(len(targets), np.int64)
     tiles, own = grid.tiles_of(grid.pmus), grid.tiles_of(targets)
     for i, (row, column) in enumerate(targets):
         distance = np.abs(grid.pmus[:, 0] - row) + np.abs(grid.pmus[:, 1] - column)
-        distance += np.abs(tiles - own[i]).sum(axis=1) / (tiles.max() * 2 + 1)
+        if inside:
+            distance += np.abs(tiles - own[i]).sum(axis=1) / (tiles.max() * 2 + 1)
         distance[free == 0] = np.inf
         chosen[i] = int(np.argmin(distance))
         free[chosen[i]] = 0

@@ -176,8 +176,11 @@ def place_buffer(
     used: StageUnits,
     producer: Stage,
     made: StageUnits,
+    *,
+    inside: bool = True,
 ) -> Ints:
-    """Coordinates of a buffer's PMUs: near the units that read it, or that write it where a generator reads it."""
+    """Coordinates of a buffer's PMUs: near the units that read it, or that write it where a generator reads it; inside:
+    rather in their tiles."""
     if not count:
         return np.zeros((0, 2), np.int64)
     if reader.kind == "compute":
@@ -185,7 +188,7 @@ def place_buffer(
     else:
         units = made.gives if producer.kind == "compute" else grid.pmus[:1]
         near = units[np.arange(count) * len(units) // count]
-    return grid.pmus[place.nearest_free(free, near.astype(np.float64), grid)]
+    return grid.pmus[place.nearest_free(free, near.astype(np.float64), grid, inside=inside)]
 
 
 def place_table(grid: Grid, free: Ints, count: int, readers: Sequence[Ints]) -> Ints:
