@@ -119,6 +119,16 @@ def test_the_library_takes_the_tile_whose_operands_are_in_first(m: int, n: int, 
     assert time_ps < taken.candidates[0][1]
 
 
+def test_the_library_cuts_k_into_more_pieces_than_find_room_at_once() -> None:
+    """56 tiles of 128x256 leave half of 108 SMs idle; three pieces of each are nearly two waves of a third."""
+    op, spec = Gemm(160, 7168, 10240, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"]
+    taken, best = choose(op, spec, library.SCHEDULE).config, choose(op, spec, "mma").candidates
+    tiles = -(-op.m // taken.tile_m) * -(-op.n // taken.tile_n)
+    assert taken.reduce
+    assert spec.sm.count < tiles * taken.split <= 2 * spec.sm.count
+    assert str(taken) not in {str(config) for config, _ in best}
+
+
 def counted(op: Gemm, text: str) -> tuple[Problem, MmaConfig, Work, Figures]:
     """What the library's rule reads of one kernel on A100."""
     spec = MACHINES["a100-sxm4-80gb"]

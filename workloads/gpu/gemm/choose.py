@@ -41,7 +41,7 @@ RUNNERS_UP = 12
 """Candidates that are reported, the chosen one included."""
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-"""Pieces of k; only as many as find room on the chip at once are tried."""
+"""Pieces of k. Only as many as find room on the chip at once are tried, but for `library.SCHEDULE`."""
 LEAST_SPLIT_STEPS = 4
 """K steps that a piece of k has at least."""
 LEAST_PIECE = 768
@@ -123,7 +123,7 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     if schedule != "auto" and schedule not in KINDS:
         near = hint(schedule, KINDS)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
-    found = list(_candidates(p, spec, f, names))
+    found = list(_candidates(p, spec, f, names, waves=schedule == library.SCHEDULE))
     ranked = sorted(
         ((estimate_ps(work, f), config) for config, work in found), key=lambda item: (item[0], str(item[1]))
     )
@@ -267,8 +267,10 @@ def _resident_gemv(p: Problem, spec: GpuSpec, config: GemvConfig) -> int:
     return threadblock.resident_ctas(spec, config.warps, gemv.registers(p, config), 0)
 
 
-def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> Iterator[tuple[Config, Work]]:
-    """Configurations of the named kinds that fit, with their counts."""
+def _candidates(
+    p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...], waves: bool = False
+) -> Iterator[tuple[Config, Work]]:
+    """Configurations of the named kinds that fit, with their counts. waves: as in `_splits`, of kernels by mma.sync."""
     libraries = SCALED if p.scales and "wgmma" in names else [name for name in names if name in SCALED]
     if libraries:
         yield from _scaled_candidates(p, spec, f, libraries)
@@ -284,7 +286,7 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
             yield found
     # Traces of cuBLAS 12 on Hopper show no mma.sync where TMA can feed the tensor cores without registers (nvjet).
     if "mma" in names and "mma" in _units(spec, p.dtype) and not specialised:
-        for found in _mma_candidates(p, spec, f):
+        for found in _mma_candidates(p, spec, f, waves):
             on_tensor_cores = True
             yield found
     # Libraries keep to the tensor cores where they take the format, also for one row: nine and two rows with m = 1 of
@@ -311,24 +313,28 @@ def _candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -
                 yield vector, gemv.work(p, f, vector, resident)
 
 
-def _splits(work: Work, most: int) -> Iterator[int]:
-    """Cuts of k that find room on the chip at once and leave each piece enough steps; at most `most` pieces."""
+def _splits(work: Work, most: int, waves: bool) -> Iterator[int]:
+    """Cuts of k that leave each piece enough steps, at most `most` pieces: those that find room on the chip at once or,
+    if `waves`, also more."""
     for split in SPLITS[1:]:
-        if split > most or work.ctas * split > work.resident or work.steps // split < LEAST_SPLIT_STEPS:
+        together = waves or work.ctas * split <= work.resident
+        if split > most or not together or work.steps // split < LEAST_SPLIT_STEPS:
             return
         yield split
 
 
-def _with_cuts(p: Problem, f: Figures, config: Config, work: Work, stream_k: bool) -> Iterator[tuple[Config, Work]]:
+def _with_cuts(
+    p: Problem, f: Figures, config: Config, work: Work, stream_k: bool, waves: bool = False
+) -> Iterator[tuple[Config, Work]]:
     """A configuration, its splits and, where the last wave is partial, its stream-K variant.
 
     Libraries have stream-K kernels for Hopper (Osama et al. 2023); those of the machines before it are older and only
-    split, for which public traces name a second kernel that adds the pieces.
+    split, for which public traces name a second kernel that adds the pieces. waves: as in `_splits`.
     """
     yield config, work
     if p.acc not in ADDS:
         return
-    for split in _splits(work, p.k if stream_k else p.k // LEAST_PIECE):
+    for split in _splits(work, p.k if stream_k else p.k // LEAST_PIECE, waves):
         cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
         if stream_k:
             yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
@@ -409,14 +415,15 @@ def _scaled_candidates(
             yield config, work
 
 
-def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures, waves: bool) -> Iterator[tuple[Config, Work]]:
     asynchronous = spec.cp_async is not None and min(p.a.vector_bytes, p.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, p.dtype, copy)
     for config in _mma_tiles(p.dtype, copy):
         resident = _resident(p, spec, config, core)
         if resident:
-            yield from _with_cuts(p, f, config, mma.work(p, f, config, core, resident), spec.tma is not None)
+            work, streams = mma.work(p, f, config, core, resident), spec.tma is not None
+            yield from _with_cuts(p, f, config, work, streams, waves and asynchronous and not streams)
 
 
 def _triton_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:

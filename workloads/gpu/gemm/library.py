@@ -6,6 +6,9 @@ So it takes 256x128 where two smaller tiles on an SM would hide each other's epi
 (19.8 here with 128x256, 12.2 with 128x128), 2048 x 2560 x 1024 takes 61.6 us (61 and 43). Nothing is fitted: the rule
 reads tiles, waves, the port of an SM and the latency of a load. Products that were measured with cuBLAS of 2023 do not
 follow it: 2944 cubed and 8192 x 1024 x 1024 take what the faster 128x128 takes.
+
+It also cuts k into pieces that are more than one wave, where these fill the last wave better than whole tiles do:
+1024 x 2560 x 16384 takes 322 us, which its 80 tiles of 128x256 on 108 SMs could not reach at full rate.
 """
 
 from __future__ import annotations
