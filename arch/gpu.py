@@ -311,6 +311,7 @@ class DataFactor(Group):
     """What operand data does to the energy of tensor and move actions; normally distributed data is 1."""
 
     zeros: Share
+    half_zeros: Share = Field(default=0.725, description="one of two operands is zeros")
     uniform: Share
     normal: Share
 

@@ -493,6 +493,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("hot", ("clock.undershoot",), base=("sm.count=8", "gpc.count=2", "power.limit=150 W", "power.static=100 W", "power.energy.fma=120 pJ", "clock.recovery=200 us"), make=_hot(60)),
         Case("hot", ("clock.recovery",), base=("sm.count=8", "gpc.count=2", "power.limit=150 W", "power.static=100 W", "power.energy.fma=120 pJ", "clock.undershoot=0.8"), make=_hot(60)),
         Case("gemm m=128 n=128 k=64", ("power.data.zeros",), options={"data": "zeros"}),
+        Case("gemm m=128 n=128 k=64", ("power.data.half_zeros",), options={"data": "half_zeros"}),
         Case("gemm m=128 n=128 k=64", ("power.data.uniform",), options={"data": "uniform"}),
         *(Case(f"gemm m=128 n=128 k=64 dtype={dtype}", (f"power.energy.tensor.{dtype}",)) for dtype in ("fp16", "tf32", "fp8", "int8", "fp64")),
         Case("gemm m=256 n=256 k=128", ("launch", "pcie"), options={"scope": "host"}),

@@ -79,7 +79,7 @@ def test_a_multiply_add_on_a_tensor_core_is_two_operations_of_its_format(dtype: 
     assert core_fj(model, Counter.MACS_TENSOR, 10) == 20 * per_flop
 
 
-@pytest.mark.parametrize("data", ["zeros", "uniform", "normal"])
+@pytest.mark.parametrize("data", ["zeros", "half_zeros", "uniform", "normal"])
 def test_operand_data_scales_what_moves_data_and_not_the_issue(data: str) -> None:
     model, plain = EnergyModel(H100, data), EnergyModel(H100)
     for one in (model, plain):

@@ -96,7 +96,7 @@ class Row:
 COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("kind", "overrides"))
 """Columns of the silicon schema."""
 
-Data = Literal["normal", "uniform", "zeros"]
+Data = Literal["normal", "uniform", "zeros", "half_zeros"]
 
 Half = Literal["fitted", "held"]
 """`fitted`: figures may be calibrated on the row; `held`: it only judges."""
@@ -195,9 +195,9 @@ class Environment(BaseModel):
         padded = dataclasses.replace(op, **sizes, p=None, q=None)
         return op if padded == dataclasses.replace(op, p=None, q=None) else padded
 
-    def data_of(self, dtype: str) -> Data:
-        """Operand data of the source's rows of `dtype`."""
-        return self.data_by_dtype.get(dtype, self.data)
+    def data_of(self, row: Row) -> Data:
+        """Operand data of a row of the source."""
+        return _of_row(self.data_by_dtype, row, self.data_by_dtype.get(row.dtype, self.data))
 
 
 def _of_row(table: Mapping[str, T], row: Row, default: T) -> T:

@@ -153,7 +153,12 @@ def add_conditions(parser: Parser) -> None:
     add: Add = parser.add_argument
     add("--l2", default="cold", metavar="STATE", help="cold (default), warm, or dirty: full of another kernel's stores")
     add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
-    add("--data", default="normal", metavar="DATA", help="operands, for the energy: normal (default), uniform, zeros")
+    add(
+        "--data",
+        default="normal",
+        metavar="DATA",
+        help="operands, for the energy: normal (default), uniform, zeros, half_zeros",
+    )
     add("--exact", action="store_true", help="issue every instruction singly")
     add(
         "--without", nargs="+", action="extend", default=[], metavar="M",

@@ -117,7 +117,7 @@ class Gpu:
             # A `host` row states its own overhead, which is taken off the measured time.
             scope="kernel" if row.scope == "host" else environment.scopes.get(schedule, row.scope),
             clock=environment.clock,
-            data=environment.data_of(row.dtype),
+            data=environment.data_of(row),
             bench=Bench(
                 limit_mw=round(limit * 1000) if limit else None,
                 clock_hz=round(locked * 1_000_000) if locked else None,

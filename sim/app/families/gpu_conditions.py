@@ -13,7 +13,7 @@ from sim.host.scopes import REPEATED, Replayed
 
 L2_STATES = ("cold", "warm", "dirty")
 CLOCKS = ("isolated", "sustained")
-DATA = ("normal", "uniform", "zeros")
+DATA = ("normal", "uniform", "zeros", "half_zeros")
 
 _LOWEST_HZ = 100_000_000
 

@@ -69,14 +69,19 @@ def _voltage_mv(v: Voltage, clock_hz: int) -> int:
 
 
 class EnergyModel:
-    """Energies of a chip. data: "zeros", "uniform" or "normal" operands; tensor and move actions scale with it."""
+    """Energies of a chip. data: operands, "zeros", "half_zeros" (one of two), "uniform" or "normal"; tensor and move
+    actions scale with it."""
 
     def __init__(self, spec: GpuSpec, data: str = "normal") -> None:
         self.spec = spec
         energy = spec.power.energy
-        factor = {"zeros": spec.power.data.zeros, "uniform": spec.power.data.uniform, "normal": spec.power.data.normal}[
-            data
-        ]
+        of_data = spec.power.data
+        factor = {
+            "zeros": of_data.zeros,
+            "half_zeros": of_data.half_zeros,
+            "uniform": of_data.uniform,
+            "normal": of_data.normal,
+        }[data]
         # Memory has its own supply: its energy does not scale with the core's voltage.
         self._core_actions = np.zeros(Counter.WIDTH, dtype=np.int64)
         self._memory_actions = np.zeros(len(MemoryCounter), dtype=np.int64)
