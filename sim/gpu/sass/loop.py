@@ -62,6 +62,7 @@ from sim.gpu.sass.tables import (
 )
 
 _GROUPS = 8  # of HGMMA that a warp may wait for
+_PRODUCTS = 8  # HGMMA of a warp in flight
 
 _SHARED_UNITS = 1 << Unit.LDS | 1 << Unit.STS | 1 << Unit.LDSM | 1 << Unit.STSM
 _GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS
@@ -157,7 +158,8 @@ def _await(x, st, w, s, i, row, t):
     ready, why = operands_ready(st, w, x.code[row, Cell.WAIT], t)
     x.turns[s, i, Turn.READY] = _on_grid(ready)
     x.turns[s, i, Turn.REASON] = why if ready > t else st.warps[w, Warp.REASON]
-    x.turns[s, i, Turn.PIPE] = x.code[row, Cell.PIPE]
+    queued = x.code[row, Cell.UNIT] == Unit.HGMMA and x.launch[Launched.WGMMA_IN_FLIGHT] > 1
+    x.turns[s, i, Turn.PIPE] = -1 if queued else x.code[row, Cell.PIPE]
     if x.code[row, Cell.ASKED] >= 0:
         _ask(x, w, row)
 
@@ -264,7 +266,7 @@ def _turn(p, x, st, ms, mem, s, sm, t, ahead):
         row = st.warps[w, Warp.PROGRAM_COUNTER]
         if ahead and (_OWN_UNITS >> x.code[row, Cell.UNIT]) & 1 == 0:
             return t
-        room = _room(p, x, st, s, sm, t, row)
+        room = _room(p, x, st, w, s, sm, t, row)
         if room > t:
             reason = Reason.LG_THROTTLE if (_GLOBAL_UNITS >> x.code[row, Cell.UNIT]) & 1 else Reason.MIO_THROTTLE
             if x.code[row, Cell.UNIT] == Unit.HGMMA:
@@ -284,7 +286,7 @@ def _turn(p, x, st, ms, mem, s, sm, t, ahead):
 
 
 @inner(inline=True)
-def _room(p, x, st, s, sm, t, row):
+def _room(p, x, st, w, s, sm, t, row):
     """Tick from which the queues that an instruction goes to have room for it."""
     unit = x.code[row, Cell.UNIT]
     sms = st.sms
@@ -296,8 +298,10 @@ def _room(p, x, st, s, sm, t, row):
             busy = max(busy, sms[sm, Port.WRITE_FREE], st.stores[sm, sms[sm, LoadStore.NEXT_STORE]])
         return busy - p[LoadStoreFigure.QUEUE]
     if unit == Unit.HGMMA:
-        held = x.launch[Launched.WGMMA_IN_FLIGHT] * x.code[row, Cell.INTERVAL]
-        return st.sub_cores[s, SubCore.PIPE_FREE + Pipe.TENSOR] - held
+        waiting = x.launch[Launched.WGMMA_IN_FLIGHT] - 1  # of its own, which the tensor core has not begun
+        if waiting > 0:
+            return x.scalars[w, Scalar.BEGUN + (x.scalars[w, Scalar.PRODUCTS] - waiting) % _PRODUCTS]
+        return st.sub_cores[s, SubCore.PIPE_FREE + Pipe.TENSOR]
     if (_TMA_UNITS >> unit) & 1:
         return queue_room(p, st, sm, unit, t)
     return 0
@@ -499,6 +503,9 @@ def _multiply(x, st, w, s, sm, t, row):
     """HGMMA: a warp's quarter of a product, on the tensor core of its sub-core, in the order of issue."""
     code, subs, counters = x.code, st.sub_cores, st.counters
     start = max(t, subs[s, SubCore.PIPE_FREE + Pipe.TENSOR])
+    number = x.scalars[w, Scalar.PRODUCTS]
+    x.scalars[w, Scalar.BEGUN + number % _PRODUCTS] = start
+    x.scalars[w, Scalar.PRODUCTS] = number + 1
     over = start + code[row, Cell.INTERVAL]
     shared = max(st.sms[sm, SharedMemory.BACKGROUND_FREE], t) + code[row, Cell.SHARED]
     st.sms[sm, SharedMemory.BACKGROUND_FREE] = shared

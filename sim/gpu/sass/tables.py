@@ -269,7 +269,9 @@ class Scalar(IntEnum):
     WAITING = 120  # 16: lanes that have come
     STACK_PC = 136
     STACK_MASK = 152
-    WIDTH = 168
+    PRODUCTS = 168  # HGMMA so far
+    BEGUN = 169  # by HGMMA, 8 of them: when the tensor core began it
+    WIDTH = 177
 
 
 class Turn(IntEnum):
