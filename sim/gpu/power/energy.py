@@ -111,9 +111,9 @@ class EnergyModel:
             put(counter, energy.dram_fj_per_byte, True, self._memory_actions)
 
     def set_tensor_dtype(self, dtype: str) -> None:
-        """Operand type of the tensor-core work that follows."""
+        """Operand type of the tensor-core work that follows; both formats of fp8 have one figure."""
         tensor = self.spec.power.energy.tensor
-        per_flop = getattr(tensor, f"{dtype}_fj_per_flop", None) or tensor.fp16_fj_per_flop
+        per_flop = getattr(tensor, f"{dtype.partition('_')[0]}_fj_per_flop", None) or tensor.fp16_fj_per_flop
         self._core_actions[Counter.MACS_TENSOR] = int(2 * per_flop * self._factor_ppm) // 1_000_000
 
     def actions_fj(self, counters: np.ndarray, memory: np.ndarray) -> tuple[int, int]:
