@@ -3,17 +3,23 @@
 
     scripts/compiled_tables.py pairs            kernels of Triton's tutorials next to the schedules that stand for them
     scripts/compiled_tables.py rows [--most US] measured rows of Triton, compiled with the version that is installed
+    scripts/compiled_tables.py rows --older DIR rows of 2024, compiled with the Triton 3.0 that DIR holds
 
-Needs Triton, no GPU. A product runs in the tiles that the tile language finds fastest of the tutorial's list.
+Needs Triton, no GPU. A product runs in the tiles that the tile language finds fastest of the tutorial's list. For
+DIR see scripts/older_triton.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import os
 import re
 import statistics
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,8 +141,60 @@ def show_pairs(only: str) -> None:
             print(f"| {pair.name} | {compiled:,} | {written:,} | {written / compiled - 1:+.1%} |", flush=True)
 
 
-def compiled_row(row: Row) -> str | None:
-    """The launch that a measured row stands for; None for a row that is not Triton's."""
+@dataclass(frozen=True)
+class Older:
+    """Compiles with an older Triton. folder: holds it. cubins: where they go."""
+
+    folder: str
+    cubins: str
+
+    def launch(self, kernel: str, grid: str, warps: int, stages: int, arguments: dict[str, str]) -> str:
+        """The launch of a kernel of the tutorials. arguments: arrays, numbers and, in capitals, constants."""
+        out = f"{self.cubins}/{kernel}.cubin"
+        pairs = [f"{name}={self._kind(value)}" for name, value in arguments.items()]
+        tool = [sys.executable, str(ROOT / "scripts" / "older_triton.py")]
+        made = subprocess.run(
+            [*tool, f"{KERNELS}:{kernel}", out, str(warps), str(stages), *pairs], check=True, capture_output=True,
+            text=True, env={**os.environ, "PYTHONPATH": self.folder},
+        )  # fmt: skip
+        facts = json.loads(made.stdout)
+        words = " ".join(f"{name}={arguments[name]}" for name in facts["kept"])
+        return f"{out}:{facts['name']} grid={grid} block={32 * warps} shared={facts['shared']} {words}"
+
+    @staticmethod
+    def _kind(value: str) -> str:
+        """What `older_triton.py` is told of an argument."""
+        if array := re.match(r"(\w+)\[", value):
+            return "*fp8e5" if array[1] == "fp8_e5m2" else f"*{array[1]}"
+        return "fp32" if "." in value else value
+
+    def fp8(self, size: tuple[int, int, int], tiles: tuple[int, int, int], warps: int, stages: int) -> str:
+        """The product of 8-bit operands of the tutorial's benchmark, which takes e5m2."""
+        m, n, k = size
+        strides = {"stride_am": k, "stride_ak": 1, "stride_bk": 1, "stride_bn": k, "stride_cm": n, "stride_cn": 1}
+        constants = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M"), (*tiles, 8), strict=True))
+        numbers = {"m": m, "n": n, "k": k, **strides, **constants}
+        arrays = {"a": f"fp8_e5m2[{m},{k}]", "b": f"fp8_e5m2[{n},{k}]", "c": f"fp16[{m},{n}]"}
+        grid = math.ceil(m / tiles[0]) * math.ceil(n / tiles[1])
+        return self.launch("matmul", str(grid), warps, stages, {**arrays, **{x: str(y) for x, y in numbers.items()}})
+
+    def attention(self, shape: dict[str, int]) -> str:
+        """Attention in tiles of 64 x 64, 4 warps, 3 stages: ptxas 12.4 makes the products of larger ones wait for each
+        other, and smaller ones are slower."""
+        tokens, head, heads = shape["seq_q"], shape["head_dim"], shape["heads"]
+        both = shape["batch"] * heads
+        numbers = {f"stride_{x}h": tokens * head for x in "qkvo"}
+        numbers |= {f"stride_{x}z": heads * tokens * head for x in "qkvo"}
+        numbers |= {"stride_qm": head, "stride_kn": head, "stride_vn": head, "stride_om": head, "heads": heads}
+        numbers |= {"TOKENS": tokens, "HEAD": head, "BLOCK_M": 64, "BLOCK_N": 64, "CAUSAL": shape["causal"]}
+        arrays = dict.fromkeys(("q", "k", "v", "out"), f"fp16[{both},{tokens},{head}]")
+        arrays |= {"lse": f"fp32[{both},{tokens}]", "scale": "0.125"}
+        texts = {**arrays, **{name: str(value) for name, value in numbers.items()}}
+        return self.launch("attention_2024", f"{tokens // 64},{both}", 4, 3, texts)
+
+
+def compiled_row(row: Row, older: Older | None = None) -> str | None:
+    """The launch that a measured row stands for; None for one that is not Triton's, or not of the older one."""
     shape = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", row.shape)}
     if row.op == "gemm" and row.schedule == "triton":
         chosen = run(row_request(row)).schedule
@@ -144,14 +202,19 @@ def compiled_row(row: Row) -> str | None:
         assert found is not None, chosen
         m, n, k, stages = (int(word or 0) for word in found.groups())
         if row.dtype == "fp8":  # a buffer more than the tutorial has: `workloads.gpu.gemm.triton.HOPPER_TILES`
-            return matmul(
-                shape["m"], shape["n"], shape["k"], (m, n, 128), 8 if m * n == 32768 else 4, stages - 1, "fp8"
-            )
+            size, tiles, warps = (shape["m"], shape["n"], shape["k"]), (m, n, 128), 8 if m * n == 32768 else 4
+            if older is not None:
+                return older.fp8(size, tiles, warps, stages - 1)
+            return matmul(*size, tiles, warps, stages - 1, "fp8")
+        if older is not None:
+            return None
         warps = {(128, 256, 64): 8, (64, 32, 32): 2, (32, 64, 32): 2}.get((m, n, k), 4)
         return matmul(shape["m"], shape["n"], shape["k"], (m, n, k), warps, stages)
-    if row.op == "softmax" and row.kind == "triton":
+    if row.op == "softmax" and row.kind == "triton" and older is None:
         return softmax(row.machine, shape["rows"], shape["cols"])
     if row.op == "attention" and row.schedule == "flash2-triton":
+        if older is not None:
+            return older.attention(shape)
         tiles, stages = ((64, 64), 3) if shape["head_dim"] == 64 else ((128, 32), 4)
         heads = shape["batch"] * shape["heads"]
         return attention(heads, shape["seq_q"], shape["head_dim"], tiles, bool(shape["causal"]), 4, stages)
@@ -161,7 +224,7 @@ def compiled_row(row: Row) -> str | None:
 SOURCES = ("triton_docs_a100", "triton_pr_3546", "flashattention3_paper")
 
 
-def show_rows(most_us: float, op: str, source: str) -> None:
+def show_rows(least_us: float, most_us: float, op: str, source: str, older: Older | None) -> None:
     """The table of measured rows of each source."""
     for one in SOURCES:
         if source not in one:
@@ -169,9 +232,9 @@ def show_rows(most_us: float, op: str, source: str) -> None:
         print(f"{one}\n\n| row | compiled, us | measured, us | error |\n|---|---|---|---|")
         errors = []
         for row in packaged_rows():
-            if not 10 < row.time_us <= most_us or row.source != one or op not in row.op:
+            if not least_us < row.time_us <= most_us or row.source != one or op not in row.op:
                 continue
-            text = compiled_row(row)
+            text = compiled_row(row, older)
             if text is None:
                 continue
             time_us = run(replace(row_request(row), workload=text, schedule="auto")).time_ps / 1e6
@@ -186,14 +249,18 @@ def main() -> None:
     """Prints one of the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=("pairs", "rows"))
+    parser.add_argument("--least", type=float, default=10.0, metavar="US", help="rows measured shorter are left out")
     parser.add_argument("--most", type=float, default=160.0, metavar="US", help="rows measured longer are left out")
     parser.add_argument("--only", default="", help="pairs whose name, or rows whose operator, has this in it")
     parser.add_argument("--source", default="", help="rows of sources that have this in their name")
+    parser.add_argument("--older", default="", metavar="DIR", help="holds Triton 3.0, which compiles rows of 2024")
     options = parser.parse_args()
     if options.table == "pairs":
         show_pairs(options.only)
     else:
-        show_rows(options.most, options.only, options.source)
+        with tempfile.TemporaryDirectory() as cubins:
+            older = Older(options.older, cubins) if options.older else None
+            show_rows(options.least, options.most, options.only, options.source, older)
 
 
 if __name__ == "__main__":

@@ -124,3 +124,60 @@ def attention(q, k, v, lse, out, scale, stride_z, stride_h, stride_n, heads, tok
                                   BLOCK_N, False)  # fmt: skip
     tl.store(lse + head * tokens + row, most + tl.math.log2(total))
     tl.store(out + base + own, (acc / total[:, None]).to(tl.float16))
+
+
+@triton.jit
+def _sweep_2024(acc, total, most, q, k_at, v_at, row, first, last, scale, BLOCK_N: tl.constexpr, MASKED: tl.constexpr):
+    at = tl.arange(0, BLOCK_N)
+    k_at = tl.advance(k_at, (0, first))
+    v_at = tl.advance(v_at, (first, 0))
+    for begin in range(first, last, BLOCK_N):
+        begin = tl.multiple_of(begin, BLOCK_N)
+        scores = tl.dot(q, tl.load(k_at))
+        if MASKED:
+            scores = scores * scale + tl.where(row[:, None] >= (begin + at[None, :]), 0, -1.0e6)
+            above = tl.maximum(most, tl.max(scores, 1))
+            scores -= above[:, None]
+        else:
+            above = tl.maximum(most, tl.max(scores, 1) * scale)
+            scores = scores * scale - above[:, None]
+        p = tl.math.exp2(scores)
+        sums = tl.sum(p, 1)
+        alpha = tl.math.exp2(most - above)
+        total = total * alpha + sums
+        acc = acc * alpha[:, None]
+        acc = tl.dot(p.to(tl.float16), tl.load(v_at), acc)
+        most = above
+        v_at = tl.advance(v_at, (BLOCK_N, 0))
+        k_at = tl.advance(k_at, (0, BLOCK_N))
+    return acc, total, most
+
+
+@triton.jit
+def attention_2024(q, k, v, lse, out, scale, stride_qz, stride_qh, stride_qm, stride_kz, stride_kh, stride_kn,
+                   stride_vz, stride_vh, stride_vn, stride_oz, stride_oh, stride_om, heads, TOKENS: tl.constexpr,
+                   HEAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):  # fmt: skip
+    """`attention` by block pointers, as tutorial 6 had it in 2024."""
+    block, head = tl.program_id(0), tl.program_id(1)
+    base = (head // heads).to(tl.int64) * stride_qz + (head % heads).to(tl.int64) * stride_qh
+    q_at = tl.make_block_ptr(q + base, (TOKENS, HEAD), (stride_qm, 1), (block * BLOCK_M, 0), (BLOCK_M, HEAD), (1, 0))
+    k_at = tl.make_block_ptr(k + base, (HEAD, TOKENS), (1, stride_kn), (0, 0), (HEAD, BLOCK_N), (0, 1))
+    v_at = tl.make_block_ptr(v + base, (TOKENS, HEAD), (stride_vn, 1), (0, 0), (BLOCK_N, HEAD), (1, 0))
+    out_at = tl.make_block_ptr(
+        out + base, (TOKENS, HEAD), (stride_om, 1), (block * BLOCK_M, 0), (BLOCK_M, HEAD), (1, 0)
+    )
+    row = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    most = tl.zeros([BLOCK_M], dtype=tl.float32) - float("inf")
+    total = tl.zeros([BLOCK_M], dtype=tl.float32) + 1.0
+    acc = tl.zeros([BLOCK_M, HEAD], dtype=tl.float32)
+    scale *= 1.44269504
+    queries = tl.load(q_at)
+    if CAUSAL:
+        acc, total, most = _sweep_2024(acc, total, most, queries, k_at, v_at, row, 0, block * BLOCK_M, scale,
+                                       BLOCK_N, False)  # fmt: skip
+        acc, total, most = _sweep_2024(acc, total, most, queries, k_at, v_at, row, block * BLOCK_M,
+                                       (block + 1) * BLOCK_M, scale, BLOCK_N, True)  # fmt: skip
+    else:
+        acc, total, most = _sweep_2024(acc, total, most, queries, k_at, v_at, row, 0, TOKENS, scale, BLOCK_N, False)
+    tl.store(lse + head * TOKENS + row, most + tl.math.log2(total))
+    tl.store(out_at, (acc / total[:, None]).to(tl.float16))
