@@ -11,8 +11,17 @@ AHEAD = 16
 LINE, HOME, ASKED, SET, OTHER_SET = range(5)
 """Rows of `MemoryState.ahead`: numbers of lines, and what `locate` or `locate_change` gave for them."""
 
-_FEW = 2
+_FEW = 1
 """Lines up to which they are located one by one, beyond which in vectors."""
+
+_VECTOR = 8
+"""Lines of the widest vectors of hosts: loops over whole ones leave no rest that the compiler would do one by one."""
+
+
+@inner(inline=True)
+def whole_vectors(count):
+    """The next number of lines that fills vectors, AHEAD at most."""
+    return (count + _VECTOR - 1) & -_VECTOR
 
 
 @inner(inline=True)
@@ -23,7 +32,7 @@ def l2_prefetch(spec, state, partition, count):
         for k in range(count):
             _locate_number(spec, ahead, partition, k)
     else:
-        for k in range(AHEAD):  # whatever the count: the compiler makes vectors of it
+        for k in range(whole_vectors(count)):
             _locate_number(spec, ahead, partition, k)
     _ask_sets(spec, state, count)
 
@@ -46,7 +55,7 @@ def l2_prefetch_changes(spec, state, count):
         for k in range(count):
             _locate_number_changed(spec, ahead, k)
     else:
-        for k in range(AHEAD):
+        for k in range(whole_vectors(count)):
             _locate_number_changed(spec, ahead, k)
     _ask_sets(spec, state, count)
 

@@ -97,6 +97,7 @@ def drop(policy: int, word: int, ways: int, way: int) -> int:
 _ONES = 0x111111111111111
 _SEVENS = 0x777777777777777
 _EIGHTS = 0x888888888888888
+_ALL_WAYS = 0xF1C0B18071403100 - (1 << 64)  # 0 ^ 1 ^ ... ^ (ways - 1), as the nibble `ways & 15`
 
 
 def _first_order(ways: int) -> int:
@@ -119,15 +120,7 @@ def _oldest(order: int, ways: int) -> int:
     rest ^= rest >> 16
     rest ^= rest >> 8
     rest ^= rest >> 4
-    # 0 ^ 1 ^ ... ^ (ways - 1) repeats every four.
-    every = ways - 1
-    if ways & 3 == 2:
-        every = 1
-    elif ways & 3 == 3:
-        every = ways
-    elif ways & 3 == 0:
-        every = 0
-    return (rest ^ every) & 15
+    return (rest ^ (_ALL_WAYS >> ((ways & 15) << 2))) & 15
 
 
 @inner(inline=True)

@@ -12,7 +12,7 @@ from sim.engine.prefetch import prefetch
 from sim.engine.search import TAGS, find_tag
 from sim.gpu.engine.boxes import CHUNK, full_mask
 from sim.gpu.engine.chip import Part
-from sim.memory.ahead import LINE
+from sim.memory.ahead import LINE, whole_vectors
 from sim.memory.hashing import divide, product, reciprocal
 from sim.memory.replacement import MAX_WAYS, fill, policy_number, touch, victim
 
@@ -105,7 +105,7 @@ def locate_in_l1(p, st, sm, lines, count):
     sets, multiplier, shift = p[L1Figure.SETS], p[L1Figure.SET_MULTIPLIER], p[L1Figure.SET_SHIFT]
     first = sm * sets
     ways = p[L1Figure.WAYS]
-    for k in range(CHUNK):  # as in `l2_prefetch`
+    for k in range(whole_vectors(count)):  # as in `l2_prefetch`
         line = lines[LINE, k]
         mixed = line ^ (line >> 7)
         st.l1_ahead[k] = first + mixed - product(divide(mixed, multiplier, shift), sets)

@@ -17,7 +17,7 @@ from sim.gpu.engine.boxes import CHUNK, full_mask, sector_mask
 from sim.gpu.engine.chip import Part
 from sim.gpu.engine.l1 import locate_in_l1
 from sim.gpu.engine.tree import FAR
-from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes
+from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes, whole_vectors
 from sim.memory.l2 import l2_change_ahead, l2_read_ahead
 from sim.memory.sets import count_sectors
 
@@ -191,16 +191,17 @@ def prefetch_lines(p, st, ms, mem, sm, l1, changes, base, row, rows, stride, row
     """
     n = 0
     line = (base + row * stride + offset) >> 7
+    length = min(size_bytes, row_bytes - offset)
     step = 0
     last = -1
     if stride & 127 == 0 and (base & 127) + row_bytes <= 128:  # a line a row
         step = stride >> 7
         n = min(CHUNK, rows - row)
-    elif row_bytes - offset > CHUNK << 7:
+    elif length == size_bytes or length > CHUNK << 7 or row == rows - 1:  # neighbours
         step = 1
-        n = CHUNK
+        n = min(CHUNK, ((base + row * stride + offset + length - 1) >> 7) - line + 1)
     if n > 0:
-        for k in range(CHUNK):
+        for k in range(whole_vectors(n)):
             mem.ahead[LINE, k] = line + k * step
         size_bytes = 0
     while n < CHUNK and row < rows and size_bytes > 0:
