@@ -21,16 +21,16 @@ from sim.memory.ahead import ASKED, HOME, OTHER_SET, SET
 from sim.memory.counters import MemoryCounter
 from sim.memory.sets import (
     DIRTY_SHIFT,
-    READY_SHIFT,
     VALID,
-    WORD_MASKS,
     allocate,
     count_sectors,
     drop_copy,
     find,
-    set_word,
+    masks_of,
+    set_masks,
+    set_there,
+    there_from,
     use,
-    word_of,
 )
 from sim.memory.slices import complete_from_dram, cross_link, fetch, look_up
 
@@ -88,21 +88,22 @@ def read_located(spec, state, t, partition, line, sectors, fetched, home, asked,
             way, taken = allocate(spec, state, t, line, cache_set)
             answer = max(answer, taken)
         copy = way
-        word = word_of(state, copy_set, copy)
-        copied = word & VALID
-        sectors &= ~word
+        copied = masks_of(state, copy_set, copy) & VALID
+        sectors &= ~copied
         misses = count_sectors(sectors)
         state.counters[_READ_HIT] += n - misses
         state.counters[_FAR_READ] += misses
         latency = spec.far_latency
-        answer = max(max(answer, word >> READY_SHIFT), cross_link(spec, state, t, partition, misses) + latency)
+        answer = there_from(state, copy_set, copy, answer)
+        answer = max(answer, cross_link(spec, state, t, partition, misses) + latency)
         cache_set = home_set
         complete, there, way = look_up(spec, state, t, line, home, cache_set, sectors, latency)
     if not complete:
         there = complete_from_dram(spec, state, t, there, way, line, home, cache_set, sectors, fetched, latency)
     answer = max(answer, there)
     if copy >= 0:
-        set_word(state, copy_set, copy, (answer << READY_SHIFT) | copied | sectors)
+        set_masks(state, copy_set, copy, copied | sectors)
+        set_there(state, copy_set, copy, answer)
     return answer
 
 
@@ -177,15 +178,16 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time, slice_
         # A full write buffer holds up the slice's port, and with it everybody who writes there.
         state.write_free[slice_index] = max(end, taken)
         answer = max(answer, taken + latency)
-    word = word_of(state, cache_set, way)
-    there = word >> READY_SHIFT
-    missing = needed & ~word
-    if missing & VALID:
+    masks = masks_of(state, cache_set, way)
+    there = there_from(state, cache_set, way, answer)
+    missing = needed & ~masks
+    if missing != 0:
         state.counters[_FETCH] += count_sectors(missing)
-        there = max(there, fetch(spec, state, t, slice_index, line, missing) + latency)
-    masks = (word & WORD_MASKS) | sectors | (sectors << DIRTY_SHIFT)
-    set_word(state, cache_set, way, (there << READY_SHIFT) | masks)
-    return answer, max(answer, there)
+        fetched = fetch(spec, state, t, slice_index, line, missing) + latency
+        set_there(state, cache_set, way, max(there_from(state, cache_set, way, 0), fetched))
+        there = max(there, fetched)
+    set_masks(state, cache_set, way, masks | sectors | (sectors << DIRTY_SHIFT))
+    return answer, there
 
 
 @kernel

@@ -23,7 +23,7 @@ from sim.memory.dram import DramFigures, DramSpec, DramState, drop_writes, lower
 from sim.memory.hashing import reciprocal
 from sim.memory.l2 import read_lines, write_lines
 from sim.memory.replacement import MAX_WAYS, first_word, policy_number
-from sim.memory.sets import DIRTY_SHIFT, FIRST_WORD, ORDER, READY_SHIFT, SET_WORDS, VALID
+from sim.memory.sets import DIRTY_SHIFT, FIRST_MASKS, FIRST_READY, LATEST, ORDER, SET_WORDS, SINCE, VALID
 
 FIGURES = (
     "dram.atom",
@@ -103,8 +103,9 @@ class MemorySpec(NamedTuple):
 class MemoryState(NamedTuple):
     """Contents and calendars, all C-contiguous.
 
-    lines: int64 [slices * sets * SET_WORDS], rows of sets (see `sets`); tags: the same memory as int32. read_free,
-    write_free: int64 [slices]. link_free: int64 [2], by the partition that receives. waiting, waiting_start: int64
+    lines: int64 [slices * sets * SET_WORDS], rows of sets (see `sets`); tags, masks: the same memory as int32 and as
+    uint8. read_free, write_free: int64 [slices]. link_free: int64 [2], by the partition that receives. waiting,
+    waiting_start: int64
     [slices * coalesced], line and sectors of reads that wait or waited at a slice, and when they are served;
     waiting_next: int64 [slices], the entry that is replaced next. ahead: int64 [5, AHEAD], lines that are looked up
     next and where they are (see `ahead.SET`). counters: int64 [len(MemoryCounter)].
@@ -112,6 +113,7 @@ class MemoryState(NamedTuple):
 
     tags: NDArray[np.int32]
     lines: NDArray[np.int64]
+    masks: NDArray[np.uint8]
     read_free: NDArray[np.int64]
     write_free: NDArray[np.int64]
     link_free: NDArray[np.int64]
@@ -186,6 +188,7 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
     state = MemoryState(
         tags=lines.view(np.int32),
         lines=lines,
+        masks=lines.view(np.uint8),
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
@@ -209,30 +212,35 @@ class _Sets(NamedTuple):
     """Views of the contents, a row a set."""
 
     tags: NDArray[np.int32]
-    words: NDArray[np.int64]
+    masks: NDArray[np.uint8]
     order: NDArray[np.int64]
+    ticks: NDArray[np.int64]
+    ready: NDArray[np.int32]
 
 
 def _sets(state: MemoryState) -> _Sets:
     rows = state.lines.reshape(-1, SET_WORDS)
-    tags = state.tags.reshape(-1, 2 * SET_WORDS)[:, :TAGS]
-    return _Sets(tags, rows[:, FIRST_WORD : FIRST_WORD + TAGS], rows[:, ORDER])
+    halves = state.tags.reshape(len(rows), -1)
+    masks = state.masks.reshape(len(rows), -1)[:, FIRST_MASKS : FIRST_MASKS + TAGS]
+    ready = halves[:, FIRST_READY : FIRST_READY + TAGS]
+    return _Sets(halves[:, :TAGS], masks, rows[:, ORDER], rows[:, LATEST : SINCE + 1], ready)
 
 
 def flush(spec: MemorySpec, state: MemoryState) -> None:
     """Empty the cache without cost in time or counts, as before a cold run; DRAM's write buffers keep their content."""
     sets = _sets(state)
     sets.tags[:] = -1
-    sets.words[:] = 0
+    sets.masks[:] = 0
     sets.order[:] = first_word(spec.replacement, spec.ways)
+    sets.ticks[:] = 0
+    sets.ready[:] = 0
 
 
 def settle(state: MemoryState) -> None:
     """Bring all calendars to tick 0, as between kernels: contents stay, nothing is in flight, rows are closed."""
-    words = _sets(state).words
-    words &= (1 << READY_SHIFT) - 1
-    for calendar in (state.read_free, state.write_free, state.link_free, state.waiting_start):
-        calendar[:] = 0
+    sets = _sets(state)
+    for ticks in (sets.ticks, sets.ready, state.read_free, state.write_free, state.link_free, state.waiting_start):
+        ticks[:] = 0
     settle_dram(state.dram)
 
 
@@ -257,7 +265,7 @@ def clean(state: MemoryState, share_milli: int) -> None:
     """Writes dirty lines back to DRAM, at no cost: those of `share_milli` in a thousand line numbers."""
     sets = _sets(state)
     chosen = (sets.tags >= 0) & (sets.tags % 1000 < share_milli)
-    sets.words[chosen] &= ~(VALID << DIRTY_SHIFT)
+    sets.masks[chosen] &= VALID
 
 
 def resident_lines(state: MemoryState) -> int:
@@ -268,5 +276,5 @@ def resident_lines(state: MemoryState) -> int:
 def dirty_sectors(state: MemoryState) -> int:
     """Sectors in the cache that DRAM does not have."""
     sets = _sets(state)
-    masks = (sets.words[sets.tags >= 0] >> DIRTY_SHIFT) & VALID
+    masks = sets.masks[sets.tags >= 0] >> DIRTY_SHIFT
     return int(sum(np.count_nonzero(masks >> sector & 1) for sector in range(4)))

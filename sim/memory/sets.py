@@ -1,9 +1,9 @@
 """Sets of the L2: lines are found, get room, and are dropped. Which line makes room says `replacement`.
 
-A line of a set is known by its way. Its tag is its number (byte address >> 7), -1 where the way is empty; its word
-holds which of its sectors are valid, which are dirty, and the tick at which the latest of them is there. All of a set
-is one row, so that the host finds it on one page: `TAGS` tags of four bytes, `TAGS` words of eight, the replacement
-order's word.
+A line of a set is known by its way. Its tag is its number (byte address >> 7), -1 where the way is empty; its masks say
+which of its sectors are valid and which are dirty. All of a set is one row of three cache lines of the host: `TAGS`
+tags of four bytes; the replacement order's word, two ticks of the set, `TAGS` bytes of masks; and when the lines are
+there, four bytes each, which is read only while something of the set is on its way.
 """
 
 import numpy as np
@@ -23,23 +23,31 @@ VALID_BITS = 4
 """Bits of that mask."""
 
 DIRTY_SHIFT = 4
-READY_SHIFT = 8
-"""A line's word: valid sectors, dirty sectors from bit 4, ready tick from bit 8."""
+"""A line's masks: valid sectors, dirty sectors from bit 4."""
 
-WORD_MASKS = 0xFF
-"""Both masks of a line's word."""
+SET_WORDS = 24
+"""Words of eight bytes of a set's row."""
 
-SET_WORDS = 32
-"""Words of eight bytes of a set's row: four cache lines of the host."""
+ORDER = TAGS // 2
+"""Behind the tags: the word of the replacement policy."""
 
-FIRST_WORD = TAGS // 2
-"""Behind the tags: the word of the set's first way."""
+LATEST = ORDER + 1
+"""The tick at which the last of all sectors that the set ever held is there."""
 
-ORDER = FIRST_WORD + TAGS
-"""The word of the replacement policy."""
+SINCE = LATEST + 1
+"""The tick from which those of its lines count."""
 
-_FIRST_TAG = 2 * SET_WORDS  # tags of four bytes in a row
+FIRST_MASKS = 8 * (SINCE + 1)
+"""The byte with the masks of the set's first way."""
+
 _WORDS_A_HOST_LINE = 8
+_BYTES = 8 * SET_WORDS
+_HALVES = 2 * SET_WORDS  # words of four bytes in a row
+FIRST_READY = 2 * 2 * _WORDS_A_HOST_LINE
+"""The word of four bytes that says when the line in the set's first way is there."""
+
+_LONGEST = 1 << 31  # ticks from SINCE that such a word can hold
+_KEPT = 1 << 30  # of them, those that stay when SINCE moves: nothing is under way for so long
 
 _BITS = 0x4332322132212110
 """Number of bits set in each 4-bit mask, as nibbles."""
@@ -64,19 +72,55 @@ def atoms_of(spec, sectors):
 @inner(inline=True)
 def find(state, line, cache_set):
     """The line's way if its set holds it, or -1."""
-    return find_tag(state.tags, cache_set * _FIRST_TAG, line)
+    return find_tag(state.tags, cache_set * _HALVES, line)
 
 
 @inner(inline=True)
-def word_of(state, cache_set, way):
-    """A line's word."""
-    return state.lines[cache_set * SET_WORDS + FIRST_WORD + way]
+def masks_of(state, cache_set, way):
+    """A line's masks."""
+    return np.int64(state.masks[cache_set * _BYTES + FIRST_MASKS + way])
 
 
 @inner(inline=True)
-def set_word(state, cache_set, way, word):
-    """Changes a line's word."""
-    state.lines[cache_set * SET_WORDS + FIRST_WORD + way] = word
+def set_masks(state, cache_set, way, masks):
+    """Changes a line's masks."""
+    state.masks[cache_set * _BYTES + FIRST_MASKS + way] = masks
+
+
+@inner(inline=True)
+def there_from(state, cache_set, way, t):
+    """Tick, `t` or later, from which the sectors of a line are there."""
+    row = cache_set * SET_WORDS
+    if state.lines[row + LATEST] > t:
+        t = max(t, state.lines[row + SINCE] + state.tags[cache_set * _HALVES + FIRST_READY + way])
+    return t
+
+
+@inner(inline=True)
+def set_there(state, cache_set, way, tick):
+    """The latest of a line's sectors is there at a tick."""
+    row = cache_set * SET_WORDS
+    if tick - state.lines[row + SINCE] >= _LONGEST:
+        _move_since(state, cache_set, tick - _KEPT)
+    state.tags[cache_set * _HALVES + FIRST_READY + way] = tick - state.lines[row + SINCE]
+    state.lines[row + LATEST] = max(state.lines[row + LATEST], tick)
+
+
+@inner
+def _move_since(state, cache_set, tick):
+    """Counts the ticks of a set's lines from a later one on, before which all were there that have none."""
+    passed = tick - state.lines[cache_set * SET_WORDS + SINCE]
+    state.lines[cache_set * SET_WORDS + SINCE] = tick
+    first = cache_set * _HALVES + FIRST_READY
+    for word in range(first, first + TAGS):
+        state.tags[word] = max(0, state.tags[word] - passed)
+
+
+@inner(inline=True)
+def _set_empty(state, cache_set, way):
+    """No sector of a way is valid or on its way."""
+    set_masks(state, cache_set, way, 0)
+    state.tags[cache_set * _HALVES + FIRST_READY + way] = 0
 
 
 @inner(inline=True)
@@ -95,16 +139,16 @@ def allocate(spec, state, t, line, cache_set):
     row = cache_set * SET_WORDS
     order = state.lines[row + ORDER]
     way = victim(spec.replacement, order, spec.ways)
-    tag = cache_set * _FIRST_TAG + way
+    tag = cache_set * _HALVES + way
     evicted = np.int64(state.tags[tag])
     taken = t
     if evicted >= 0:
         state.counters[_EVICTIONS] += 1
-        dirty = (state.lines[row + FIRST_WORD + way] >> DIRTY_SHIFT) & VALID
+        dirty = masks_of(state, cache_set, way) >> DIRTY_SHIFT
         if dirty:
             taken = write_back(spec, state, t, evicted, dirty)
     state.tags[tag] = line
-    state.lines[row + FIRST_WORD + way] = 0
+    _set_empty(state, cache_set, way)
     state.lines[row + ORDER] = fill(spec.replacement, order, spec.ways, way)
     return way, taken
 
@@ -124,8 +168,8 @@ def drop_copy(spec, state, line, cache_set):
     way = find(state, line, cache_set)
     if way >= 0:
         row = cache_set * SET_WORDS
-        state.tags[cache_set * _FIRST_TAG + way] = -1
-        state.lines[row + FIRST_WORD + way] = 0
+        state.tags[cache_set * _HALVES + way] = -1
+        _set_empty(state, cache_set, way)
         state.lines[row + ORDER] = drop(spec.replacement, state.lines[row + ORDER], spec.ways, way)
         state.counters[_INVALIDATIONS] += 1
 
@@ -141,4 +185,4 @@ def ask_set(state, cache_set):
 @inner(inline=True)
 def ask_tags(state, cache_set):
     """Asks the host for the tags of a set alone."""
-    prefetch(state.tags, cache_set * _FIRST_TAG)
+    prefetch(state.tags, cache_set * _HALVES)

@@ -9,16 +9,16 @@ from sim.memory.addresses import channel_of
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import ask_bank, dram_read
 from sim.memory.sets import (
-    READY_SHIFT,
     VALID_BITS,
-    WORD_MASKS,
     allocate,
     atoms_of,
     count_sectors,
     find,
-    set_word,
+    masks_of,
+    set_masks,
+    set_there,
+    there_from,
     use,
-    word_of,
 )
 
 _READ_HIT = int(MemoryCounter.L2_READ_HIT_SECTORS)
@@ -66,14 +66,13 @@ def look_up(spec, state, t, line, slice_index, cache_set, sectors, latency):
     answer = begin + latency + (n - 1) * spec.read_sector
     way = find(state, line, cache_set)
     if way >= 0:
-        word = word_of(state, cache_set, way)
         use(spec, state, cache_set, way)
-        if sectors & ~word == 0:
+        if sectors & ~masks_of(state, cache_set, way) == 0:
             state.counters[_READ_HIT] += n
-            ready = word >> READY_SHIFT
-            if ready > answer:
+            there = there_from(state, cache_set, way, answer)
+            if there > answer:
                 state.counters[_MERGED] += n
-                answer = ready
+                answer = there
             return True, answer, way
     return False, answer, way
 
@@ -106,12 +105,14 @@ def complete_from_dram(spec, state, t, answer, way, line, home, cache_set, secto
     if way < 0:
         way, taken = allocate(spec, state, t, line, cache_set)
         answer = max(answer, taken)
-    word = word_of(state, cache_set, way)
-    misses = count_sectors(sectors & ~word)
-    missing = fetched & ~word
+    masks = masks_of(state, cache_set, way)
+    misses = count_sectors(sectors & ~masks)
+    missing = fetched & ~masks
     state.counters[_READ_HIT] += count_sectors(sectors) - misses
     state.counters[_READ_MISS] += misses
     state.counters[_PREFETCHED] += count_sectors(missing) - misses
-    answer = max(max(answer, word >> READY_SHIFT), fetch(spec, state, t, home, line, missing) + latency)
-    set_word(state, cache_set, way, (answer << READY_SHIFT) | (word & WORD_MASKS) | missing)
+    answer = there_from(state, cache_set, way, answer)
+    answer = max(answer, fetch(spec, state, t, home, line, missing) + latency)
+    set_masks(state, cache_set, way, masks | missing)
+    set_there(state, cache_set, way, answer)
     return answer

@@ -10,7 +10,7 @@ from sim.engine.clock import cycles_to_ticks, transfer_ticks
 from sim.engine.jit import inner
 from sim.engine.prefetch import prefetch
 from sim.engine.search import TAGS, find_tag
-from sim.gpu.engine.boxes import CHUNK, full_mask
+from sim.gpu.engine.boxes import full_mask
 from sim.gpu.engine.chip import Part
 from sim.memory.ahead import LINE, whole_vectors
 from sim.memory.hashing import divide, product, reciprocal
