@@ -60,6 +60,19 @@ def test_hit_on_a_line_in_flight_waits_for_it() -> None:
     assert state.counters[MemoryCounter.L2_MERGED_SECTORS] == 1
 
 
+def test_lines_in_flight_are_known_when_a_set_counts_from_a_later_tick() -> None:
+    """A set's ticks have 31 bits: a line that comes behind their end moves their beginning, and loses no other."""
+    spec, state = build(sets=1)
+    first, second = lines_of_slice(spec, 0, 2)
+    late = (1 << 31) - 2 * miss_latency(spec)
+    answer = l2_read(spec, state, late, 0, first, 0b0001)
+    assert l2_read(spec, state, late + 2 * miss_latency(spec), 0, second, 0b0001) >= 1 << 31
+    again = l2_read(spec, state, answer - spec.hit_latency - 1, 0, first, 0b0001)
+    assert again == answer
+    much_later = 1 << 33
+    assert l2_read(spec, state, much_later, 0, first, 0b0001) == much_later + spec.hit_latency
+
+
 @pytest.mark.parametrize("sectors", [1, 3, VALID])
 def test_slice_port_serves_reads_at_its_bandwidth(sectors: int) -> None:
     spec, state = build(bandwidth_bytes_per_cycle=64.0)
