@@ -90,6 +90,7 @@ def read_located(spec, state, t, partition, line, sectors, fetched, home, asked,
         copy = way
         copied = masks_of(state, copy_set, copy) & VALID
         sectors &= ~copied
+        fetched &= ~copied
         misses = count_sectors(sectors)
         state.counters[_READ_HIT] += n - misses
         state.counters[_FAR_READ] += misses
