@@ -6,6 +6,7 @@ Every function of a kernel file is made with :func:`kernel`. It is ``numba.njit`
   inside a kernel is a compile error;
 - ``error_model="numpy"``: no test for a zero divisor in front of each division;
 - indices that count from the start: no test for a negative one in front of each access;
+- elements of read-only arrays that are read once, whatever is written between two uses;
 - a compile cache of its own. ``cache=True`` alone keys a function by its own file only and returns an old result after
   a helper in another file changed. Here the cache directory carries the hash of every source that a kernel can depend
   on (its file and what that imports of ours), of the versions below it, and of the modes that change the code.
@@ -85,6 +86,7 @@ PRIVATE = (
     Private("numba.core.typing.templates", "infer_getattr", "types the members of a packed tuple (pack.py)"),
     Private("numba.core.types", "unliteral", "makes a variable's type of a constant's"),
     Private("numba.np.arrayobj", "fix_integer_index", "is replaced: indices count from the start"),
+    Private("numba.np.arrayobj", "load_item", "is wrapped: read-only arrays do not change while a kernel runs"),
     Private("numba.np.arrayobj", "make_array", "gives the address of an array's data (search.py, prefetch.py)"),
 )
 """Every private part of numba that the engines replace, wrap, set or call. A name may end in what `__init__` sets."""
@@ -375,19 +377,28 @@ class _Compiler(compiler.Compiler):
     """Numba's compiler, but an index counts from the start; with ``NUMBA_BOUNDSCHECK=1`` a negative one is an error."""
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
-        with _indices_from_start():
+        with _own_arrays():
             return super().compile_extra(func)
 
 
 @contextlib.contextmanager
-def _indices_from_start() -> Iterator[None]:
-    """While a kernel of ours is compiled (numba compiles one function at a time)."""
-    fix = arrayobj.fix_integer_index
+def _own_arrays() -> Iterator[None]:
+    """How arrays are read while a kernel of ours is compiled (numba compiles one function at a time)."""
+    fix, load = arrayobj.fix_integer_index, arrayobj.load_item
     arrayobj.fix_integer_index = _as_it_is
+    arrayobj.load_item = functools.partial(_load_item, load)
     try:
         yield
     finally:
-        arrayobj.fix_integer_index = fix
+        arrayobj.fix_integer_index, arrayobj.load_item = fix, load
+
+
+def _load_item(load: Callable[..., Any], context: Any, builder: Any, array: Any, pointer: Any) -> Any:
+    """An element of an array; that of a read-only one stays what it is, whatever is written elsewhere."""
+    value = load(context, builder, array, pointer)
+    if not array.mutable and hasattr(value, "set_metadata"):
+        value.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return value
 
 
 def _as_it_is(context: Any, builder: Any, index_type: Any, index: Any, size: Any) -> Any:

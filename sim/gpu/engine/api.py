@@ -203,6 +203,9 @@ class Launch:
             self.program = kernel.tables(self.p, addresses, spec)
         else:
             self.program = _lowered(kernel, addresses, spec)
+            for array in self.program:
+                array.flags.writeable = False  # as `sim.engine.jit` takes them
+        self.p.flags.writeable = False
         self.launch_ps = launch_ps
         window = device.window
         if window is None and device.log:
