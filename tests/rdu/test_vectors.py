@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arch.errors import InputError
@@ -99,6 +99,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int, int]], int]
     return times, edges, draw(st.integers(1, 4))
 
 
+@example(([33, 400, 33, 33, 33], [(0, 1, 1), (1, 2, 40), (1, 3, 40), (1, 4, 40)], 2))  # more than two come or go
 @given(graphs())
 @settings(max_examples=40)
 def test_any_graph_runs_as_its_twin_says(drawn: tuple[list[int], list[tuple[int, int, int]], int]) -> None:
