@@ -18,6 +18,7 @@ from sim.memory.counters import MemoryCounter
 FIGURES = (
     "clock.lowest",
     "clock.step",
+    "power.data.half_zeros",
     "power.data.normal",
     "power.data.uniform",
     "power.data.zeros",
