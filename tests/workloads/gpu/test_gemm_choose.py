@@ -167,6 +167,26 @@ def test_the_library_has_its_wide_tiles_in_deep_steps_alone() -> None:
         assert library.has(p, config) == there
 
 
+@pytest.mark.parametrize("k", [128, 256, 512])
+def test_the_library_takes_tiles_below_64_for_one_step_of_k_alone(k: int) -> None:
+    """16x16 with 256 B of k moves the fewest bytes to an SM at any depth."""
+    taken = choose(Gemm(16, 512, k, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"], library.SCHEDULE).config
+    assert isinstance(taken, MmaConfig)
+    assert (taken.tile_m < library.LEAST_TILE) == (k == 128)
+
+
+def test_the_library_cuts_one_tile_into_pieces_of_its_least_depth() -> None:
+    """One tile of 64x64 and many idle SMs; other libraries' pieces are deeper."""
+    for k in (1024, 2048):
+        op = Gemm(64, 64, k, tb="T", dtype="bf16")
+        taken = choose(op, MACHINES["a100-sxm4-80gb"], library.SCHEDULE).config
+        assert isinstance(taken, MmaConfig)
+        assert taken.split == k // library.LEAST_PIECE
+        other = choose(op, MACHINES["a100-sxm4-80gb"], "mma").config
+        assert isinstance(other, MmaConfig)
+        assert other.split <= k // LEAST_PIECE
+
+
 @pytest.mark.parametrize(
     ("machine", "op"),
     [

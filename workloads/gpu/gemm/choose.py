@@ -45,8 +45,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 LEAST_SPLIT_STEPS = 4
 """K steps that a piece of k has at least."""
 LEAST_PIECE = 768
-"""Least depth of a piece that a second kernel adds. Calibrated on rows of DeepBench (V100) and of a serving framework
-(A100), fitted half: k of 512 and 1024 takes what one piece takes, 1536 to 2048 two, 2560 to 4096 three, 7168 eight."""
+"""Least depth of a piece that a second kernel adds; `library.LEAST_PIECE` for the library of 2025. Calibrated on rows
+of DeepBench (V100), fitted half: k of 512 and 1024 takes what one piece takes, 1536 to 2048 two, 2560 to 4096 three."""
 
 WGMMA_SHAPES = (
     # (tile m, ping-pong, columns, narrowest, widest, step of the width)
@@ -329,12 +329,14 @@ def _with_cuts(
     """A configuration, its splits and, where the last wave is partial, its stream-K variant.
 
     Libraries have stream-K kernels for Hopper (Osama et al. 2023); those of the machines before it are older and only
-    split, for which public traces name a second kernel that adds the pieces. waves: as in `_splits`.
+    split, for which public traces name a second kernel that adds the pieces. waves: as in `_splits`, and the pieces are
+    those of `library.SCHEDULE`.
     """
     yield config, work
     if p.acc not in ADDS:
         return
-    for split in _splits(work, p.k if stream_k else p.k // LEAST_PIECE, waves):
+    least = library.LEAST_PIECE if waves else LEAST_PIECE
+    for split in _splits(work, p.k if stream_k else p.k // least, waves):
         cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
         if stream_k:
             yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)

@@ -26,6 +26,14 @@ DEEP_TILE = 256
 256x128_ldg8_f2f_stages_64x3, 128x256 .. 64x3 and 256x64 .. 64x4; smaller ones also have 32x5 and 32x6."""
 DEEP_STEP_BYTES = 128
 
+LEAST_TILE = 64
+"""Smaller tiles (`cutlass_80_wmma_tensorop_.._16x16_128x2`) are for products whose k is one step of theirs. Calibrated
+on rows of aiconfigurator_vllm on A100, fitted half: where k is 256 and more, times are those of 64x64."""
+LEAST_PIECE = 256
+"""Least depth of a piece of k. Calibrated on the same rows: one tile of 64x64 with k of 1024 to 2048 takes what four to
+eight pieces take, with k of 3072 to 5120 eight to twelve. A trace of PyTorch with kernels of this family names pieces
+of 128 and 320."""
+
 
 def has_rule(spec: GpuSpec, config: object) -> bool:
     """Whether a configuration is of the kernels that are chosen so: mma.sync fed by cp.async, on a machine without
@@ -34,8 +42,10 @@ def has_rule(spec: GpuSpec, config: object) -> bool:
 
 
 def has(p: Problem, config: MmaConfig) -> bool:
-    """Whether the library has a kernel in this tile and step."""
+    """Whether the library takes a kernel in this tile and step for the problem."""
     width = DTYPE_BYTES[p.dtype]
+    if config.tile_m < LEAST_TILE:
+        return p.k <= config.tile_k
     return width != 2 or max(config.tile_m, config.tile_n) < DEEP_TILE or config.tile_k * width >= DEEP_STEP_BYTES
 
 
