@@ -154,6 +154,58 @@ def test_the_sustained_clock_is_the_highest_within_the_limit(core_w: int, dram_w
 # ---------------------------------------------------------------------------------------------------------- regulator
 
 
+class Exact:
+    """A sustained regulator in whole numbers of any size, without a table of sums."""
+
+    def __init__(self, spec: Any, limit_mw: int) -> None:
+        self.spec, self.limit_mw, self.model = spec, limit_mw, EnergyModel(spec)
+        self.windows: list[tuple[Spent, int]] = []
+        self.clock_hz = spec.clock.boost_hz
+        self.clocks = [*self._between(spec.clock.lowest_hz, spec.clock.boost_hz), spec.clock.boost_hz]
+
+    def _between(self, low: int, high: int) -> list[int]:
+        """Clocks from halving, as the model has them."""
+        middle = (low + high) // 2
+        close = high - low <= min(5_000_000, self.spec.clock.step_hz)
+        return [low] if close else self._between(low, middle) + self._between(middle, high)
+
+    def step(self, spent: Spent) -> int:
+        squared, reference = self._squared(self.clock_hz), self._squared(self.spec.power.voltage.reference_clock_hz)
+        self.windows.append((spent._replace(core_fj=spent.core_fj * reference // squared), self.clock_hz // 10**6))
+        while sum(w.window_ps for w, _ in self.windows[1:]) >= self.spec.power.window_ps:
+            self.windows.pop(0)
+        core, memory, static, time_ps = (sum(parts) for parts in zip(*(w for w, _ in self.windows), strict=True))
+        mhz = sum(w.window_ps * clock for w, clock in self.windows) // time_ps
+        within = [
+            hz
+            for hz in self.clocks
+            if (core * self._squared(hz) // reference + memory) * (hz // 10**6) // mhz
+            < (self.limit_mw + 1) * time_ps - static
+        ]
+        step = self.spec.clock.step_hz
+        self.clock_hz = max(max(within, default=self.clocks[0]) // step * step, self.spec.clock.lowest_hz)
+        return self.clock_hz
+
+    def _squared(self, hz: int) -> int:
+        return self.model.voltage_mv(hz) ** 2
+
+
+@pytest.mark.parametrize("arch", ["h100-sxm", "t4"])
+def test_the_compiled_regulator_gives_what_numbers_of_any_size_give(arch: str) -> None:
+    spec, random = load_arch(arch), np.random.default_rng(7)
+    regulator = PowerRegulator(spec, sustained=True)
+    exact = Exact(spec, spec.power.limit_mw)
+    seen = set()
+    for number in range(400):
+        # Whole windows, ends of kernels down to a picosecond, and now and then a time longer than the average's.
+        window_ps = int(random.choice([2_000_000, int(random.integers(1, 2_000_000)), spec.power.window_ps + 3]))
+        core_w, memory_w = (int(random.integers(0, share * spec.power.limit_mw // 1000)) for share in (3, 1))
+        spent = Spent(core_w * window_ps * 1000 + number, memory_w * window_ps * 1000, 9_000 * window_ps, window_ps)
+        assert regulator.step(spent) == exact.step(spent)
+        seen.add(regulator.clock_hz)
+    assert len(seen) > 20
+
+
 def trace(regulator: PowerRegulator, watts_at_boost: float, windows: int) -> Iterator[tuple[float, int]]:
     """(us, clock) after each window of steady work whose core power at boost is given."""
     spec = regulator.spec

@@ -13,6 +13,7 @@ import numpy as np
 from arch.gpu import GpuSpec, Voltage
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.counters import Counter
+from sim.gpu.power.average import MovingAverage, held_hz, highest_within
 from sim.memory.counters import MemoryCounter
 
 FIGURES = (
@@ -142,22 +143,34 @@ class EnergyModel:
 
         Its time scales with the clock, core energy with voltage squared.
         """
-        clocks = self._clocks(highest_hz)
-        core, memory, now_mhz = spent.core_fj, spent.memory_fj, clock_hz // 1_000_000
-        now_squared = self._reference_mv**2
         most_fj = (limit_mw + 1) * spent.window_ps - spent.static_fj
-        low, high = 0, len(clocks)
-        while high - low > 1:
-            middle = (low + high) // 2
-            _, mhz, squared = clocks[middle]
-            if (core * squared // now_squared + memory) * mhz // now_mhz < most_fj:
-                low = middle
-            else:
-                high = middle
-        return clocks[low][0]
+        return int(
+            highest_within(
+                self._clocks(highest_hz),
+                spent.core_fj,
+                spent.memory_fj,
+                most_fj,
+                clock_hz // 1_000_000,
+                self._reference_mv**2,
+            )
+        )
 
-    def _clock_table(self, highest_hz: int) -> tuple[tuple[int, int, int], ...]:
-        """Clocks to choose from: Hz, MHz, voltage squared."""
+    def held_hz(self, average: MovingAverage, spent: Spent, clock_hz: int, limit_mw: int, highest_hz: int) -> int:
+        """As `sustained_hz`, for the average, which takes in a window that spent `spent` at `clock_hz`."""
+        return int(
+            held_hz(
+                average,
+                self._clocks(highest_hz),
+                limit_mw,
+                *spent,
+                clock_hz // 1_000_000,
+                self.voltage_mv(clock_hz) ** 2,
+                self._reference_mv**2,
+            )
+        )
+
+    def _clock_table(self, highest_hz: int) -> np.ndarray:
+        """Clocks to choose from, as `sim.gpu.power.average` has them."""
         clock = self.spec.clock
         apart_hz = min(_FINEST_HZ, clock.step_hz)
 
@@ -166,4 +179,4 @@ class EnergyModel:
             return [low] if high - low <= apart_hz else halves(low, middle) + halves(middle, high)
 
         clocks = [*halves(clock.lowest_hz, highest_hz), highest_hz]
-        return tuple((hz, hz // 1_000_000, self.voltage_mv(hz) ** 2) for hz in clocks)
+        return np.array([(hz, hz // 1_000_000, self.voltage_mv(hz) ** 2) for hz in clocks], dtype=np.int64)

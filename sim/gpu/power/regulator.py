@@ -6,11 +6,11 @@ lives across kernels.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
 from arch.gpu import GpuSpec
+from sim.gpu.power.average import MovingAverage
 from sim.gpu.power.energy import EnergyModel, Spent
 
 FIGURES = (
@@ -50,34 +50,6 @@ class FixedClock:
         return self.clock_hz
 
 
-class _Average:
-    """Energy and clock of the last `length_ps`, as whole windows; less at the beginning.
-
-    Core energy is kept at the reference voltage, so that windows at different clocks can be added.
-    """
-
-    def __init__(self, length_ps: int) -> None:
-        self.length_ps = length_ps
-        self.windows: deque[tuple[Spent, int]] = deque()
-        self.cycles, self.sums = 0, Spent(0, 0, 0, 0)
-
-    def add(self, spent: Spent, clock_hz: int) -> None:
-        """Takes a window in and drops those that are over."""
-        self._count(spent, clock_hz, 1)
-        self.windows.append((spent, clock_hz))
-        while self.sums.window_ps - self.windows[0][0].window_ps >= self.length_ps:
-            self._count(*self.windows.popleft(), -1)
-
-    def _count(self, spent: Spent, clock_hz: int, sign: int) -> None:
-        self.sums = Spent(*(total + sign * part for total, part in zip(self.sums, spent, strict=True)))
-        self.cycles += sign * spent.window_ps * (clock_hz // 1_000_000)
-
-    @property
-    def clock_hz(self) -> int:
-        """Mean clock."""
-        return self.cycles // max(self.sums.window_ps, 1) * 1_000_000
-
-
 class PowerRegulator:
     """A limit holds for the power of the last `power.window` on average: a shorter burst may exceed it.
 
@@ -103,19 +75,19 @@ class PowerRegulator:
         self.clock_hz = self.highest_hz
         self.window_ps = self.WINDOW_PS
         self.elapsed_ps = 0
-        self.average = _Average(spec.power.window_ps)
+        self.average = MovingAverage.empty(spec.power.window_ps)
 
     def step(self, spent: Spent) -> int:
         """See `Regulator.step`."""
         if not spent.window_ps:
             return self.clock_hz
         self.elapsed_ps += spent.window_ps
-        self.average.add(self.model.at_reference(spent, self.clock_hz), self.clock_hz)
+        self.average = self.average.with_place()
+        held_hz = self.model.held_hz(self.average, spent, self.clock_hz, self.limit_mw, self.highest_hz)
         clock = self.spec.clock
         level = self.highest_hz
         if self.sustained or self.elapsed_ps >= clock.onset_ps:
-            average = self.average
-            level = self.model.sustained_hz(average.clock_hz, average.sums, self.limit_mw, self.highest_hz)
+            level = held_hz
             if not self.sustained and self.elapsed_ps < clock.recovery_ps and level < self.highest_hz:
                 level = level * round(clock.undershoot * 1000) // 1000
         self.clock_hz = max(level // clock.step_hz * clock.step_hz, clock.lowest_hz)
