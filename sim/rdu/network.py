@@ -94,7 +94,8 @@ def ways(
         sent = place.NOWHERE if i != others[0] else into
         if i == others[0] and len(others) > 1:
             sent = route.write_flow(grid, read, made, [to[j] for j in others])
-        hops = place.hops(into) + place.hops(out_of)
+        write_ticks, write_control_ticks = _way_ticks(spec, grid, into)
+        read_ticks, read_control_ticks = _way_ticks(spec, grid, out_of)
         found.append(
             Ways(
                 write=place.link_bytes(grid, sent),
@@ -103,11 +104,9 @@ def ways(
                 credit=place.link_bytes(grid, credit),
                 write_network=Network.SCALAR if read.output.out.scalar else Network.VECTOR,
                 read_network=Network.SCALAR if port.read_bytes <= WORD_BYTES else Network.VECTOR,
-                hops=hops,
-                latency_ticks=_way_ticks(spec, grid, into, spec.mesh.hop_cycles)
-                + _way_ticks(spec, grid, out_of, spec.mesh.hop_cycles),
-                control_ticks=_way_ticks(spec, grid, into, spec.mesh.control_cycles)
-                + _way_ticks(spec, grid, out_of, spec.mesh.control_cycles),
+                hops=place.hops(into) + place.hops(out_of),
+                latency_ticks=write_ticks + read_ticks,
+                control_ticks=write_control_ticks + read_control_ticks,
             )
         )
     return found
@@ -178,11 +177,12 @@ def _ticks_per_byte(spec: RduSpec, grid: Grid, rate: float, flit_bytes: int, *, 
     return found
 
 
-def _way_ticks(spec: RduSpec, grid: Grid, flow: Flow, hop_cycles: float) -> int:
-    """Ticks of a flow's longest way."""
-    found = cycles_to_ticks(hop_cycles * place.hops(flow))
+def _way_ticks(spec: RduSpec, grid: Grid, flow: Flow) -> tuple[int, int]:
+    """Ticks of a flow's longest way, and of the same way for a control token."""
+    hops, beyond = place.hops(flow), 0
     if spec.dies.count > 1 and place.crosses_dies(flow, spec):
-        found += ps_to_ticks(spec.dies.latency_ps, spec.clock.boost_hz)
+        beyond += ps_to_ticks(spec.dies.latency_ps, spec.clock.boost_hz)
     if spec.tiles is not None:
-        found += cycles_to_ticks(spec.tiles.latency_cycles) * place.borders(grid, flow)
-    return found
+        beyond += cycles_to_ticks(spec.tiles.latency_cycles) * place.borders(grid, flow)
+    vector, control = (cycles_to_ticks(each * hops) for each in (spec.mesh.hop_cycles, spec.mesh.control_cycles))
+    return vector + beyond, control + beyond

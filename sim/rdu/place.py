@@ -194,27 +194,26 @@ def link_bytes(grid: Grid, flow: Flow) -> NDArray[np.float64]:
 
 def hops(flow: Flow) -> int:
     """Links on the longest way of a flow."""
-    return max(
-        int(np.abs(targets - source).sum(axis=1).max())
-        for source, targets in zip(flow.sources, flow.targets, strict=True)
-    )
+    sources, targets = _ends(flow)
+    return int(np.abs(targets - sources).sum(axis=1).max())
 
 
 def borders(grid: Grid, flow: Flow) -> int:
     """Borders between tiles on the way of a flow that crosses the most."""
-    return max(
-        int(np.abs(grid.tiles_of(targets) - grid.tiles_of(source[None])).sum(axis=1).max())
-        for source, targets in zip(flow.sources, flow.targets, strict=True)
-    )
+    sources, targets = _ends(flow)
+    return int(np.abs(grid.tiles_of(targets) - grid.tiles_of(sources)).sum(axis=1).max())
 
 
 def crosses_dies(flow: Flow, spec: RduSpec) -> bool:
     """Whether any of its ways leads from one die to another."""
+    sources, targets = _ends(flow)
     each = spec.columns // spec.dies.count
-    return any(
-        bool((targets[:, 1] // each != source[1] // each).any())
-        for source, targets in zip(flow.sources, flow.targets, strict=True)
-    )
+    return bool((targets[:, 1] // each != sources[:, 1] // each).any())
+
+
+def _ends(flow: Flow) -> tuple[Ints, Ints]:
+    """Where each way begins and ends."""
+    return np.repeat(flow.sources, [len(targets) for targets in flow.targets], axis=0), np.concatenate(flow.targets)
 
 
 def nearest_generators(grid: Grid, units: Ints) -> Ints:
