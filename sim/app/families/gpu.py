@@ -40,6 +40,7 @@ from sim.host.scopes import SCOPES, Replayed
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
 from workloads.gpu.conv.implicit import of_library
+from workloads.gpu.figures import figures
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose, simpler
 from workloads.graphs import Graph, GraphOperator
@@ -209,9 +210,20 @@ def _configurations(request: Request, op: Operator, spec: GpuSpec) -> tuple[list
         found = [(replace(c, group=1) if isinstance(c, ThreadblockConfig) else c, time_ps) for c, time_ps in found]
     if request.schedule != "auto" or request.without or request.bench.library:
         return found, ()
+    if request.scope == "kernel":
+        found = _launched_apart(found, spec)
     others = dict(simpler(op, spec, found[0][0]))
     found = [*found, *(other for other in others.items() if other[0] not in dict(found))]
     return found, tuple(number for number, (config, _) in enumerate(found) if config in others)
+
+
+def _launched_apart(found: list[tuple[Any, int]], spec: GpuSpec) -> list[tuple[Any, int]]:
+    """Where kernels are timed one by one, a second one that adds the parts of a product takes what a launch takes, and
+    not the gap of kernels that follow each other, which its estimate has."""
+    f = figures(spec)
+    more_ps = f.fixed_ps - f.gap_ps + f.start * PS_PER_S // f.clock_hz
+    timed = ((config, ps + (more_ps if getattr(config, "reduce", False) else 0)) for config, ps in found)
+    return sorted(timed, key=lambda item: item[1])
 
 
 def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:

@@ -31,7 +31,8 @@ class Work:
     and B; footprint: operand bytes of one round of CTAs. result_bytes: of C. shared: cycles of the shared-memory array
     in one k step, where loads and multiplies are one stream (elsewhere they take turns and `busy` holds the longer).
     code_bytes: of machine code. setup: cycles of instructions before the first load. apart: a second kernel adds the
-    parts, for which `extra_ps` stands.
+    parts, for which `extra_ps` stands. late: cycles of a k step in which the buffer that was read before it is not yet
+    asked to be filled, or has been waited for.
     """
 
     tiles: int
@@ -61,6 +62,7 @@ class Work:
     setup: int = 0
     shared: int = 0
     apart: bool = False
+    late: int = 0
 
 
 def round_shape(tiles_m: int, tiles_n: int, group: int, ctas: int) -> tuple[int, int]:
@@ -108,27 +110,33 @@ def estimate_ps(w: Work, f: Figures) -> int:
         # L2 for the part of the operands that it holds (each partition copies of its own).
         cut = stream_tiles(w.tiles, w.resident) * w.steps * w.requested_bytes
         dram = max(dram, cut * (w.operand_bytes - f.l2_reach) // w.operand_bytes)
-    cycles = max(cycles, w.latency + transfer(dram + w.result_bytes, f.dram_rate))
+    cycles = together(cycles, w.latency + transfer(dram + w.result_bytes, f.dram_rate))
     return f.fixed_ps + cycles * PS_PER_S // f.clock_hz + w.extra_ps
 
 
 def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
-    """Cycles of one k step of all CTAs of an SM.
-
-    Resources that are nearly as busy as the busiest one delay it too, because their queues meet: the 4-norm, in whole
-    numbers (two equal ones give 1.19 times one, one half as busy 1.5 % more).
-    """
+    """Cycles of one k step of all CTAs of an SM."""
     on_gpc = ceil_div(active, len(f.sms_per_gpc))
-    shares = (
+    # A buffer is on its way until the last byte of its step is there.
+    arrival = w.latency + max(transfer(w.unicast_bytes, f.read_rate), transfer(w.received_bytes, f.receive_rate))
+    resources = together(
         max(per_sm * w.busy, w.busy + w.bubble),
         transfer(per_sm * w.unicast_bytes, f.read_rate),
         transfer(per_sm * w.received_bytes, f.receive_rate),
         transfer(on_gpc * w.requested_bytes, f.gpc_rate),
         transfer(active * w.requested_bytes, f.l2_rate),
-        w.latency // w.ahead,
         per_sm * w.shared,
     )
-    return isqrt(isqrt(sum(x**4 for x in shares)))
+    return max(resources, (arrival + w.late) // w.ahead)
+
+
+def together(*cycles: int) -> int:
+    """Cycles of work on several resources at once.
+
+    Resources that are nearly as busy as the busiest one delay it too, because their queues meet: the 4-norm, in whole
+    numbers (two equal ones give 1.19 times one, one half as busy 1.5 % more).
+    """
+    return isqrt(isqrt(sum(x**4 for x in cycles)))
 
 
 def _between(w: Work, f: Figures, steps: int) -> int:

@@ -44,7 +44,7 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.gemm import epilogue, splitk
-from workloads.gpu.gemm.estimate import Figures, Work, round_shape, transfer
+from workloads.gpu.gemm.estimate import Figures, Work, round_shape, together, transfer
 from workloads.gpu.gemm.fixup import ADDS, Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Tile, Unit, stream_tiles
 from workloads.gpu.gemm.problem import (
@@ -834,6 +834,11 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     # it has held back some of the step before.
     bubble = barrier if inner.streams else barrier + transfer(fragment_bytes * inner.part_k // c.tile_k, f.shared_rate)
     bubble += 2 * sync if c.reuse else 0
+    parts = max(1, c.tile_k // inner.part_k)
+    if not inner.streams:
+        # The pipe still has the multiplies of one part meanwhile.
+        part = int(per_sub_core * interval) // parts
+        bubble = together(bubble, part) - part
     asynchronous = c.copy == "cp.async"
     store_bytes = c.tile_m * c.tile_n * out_width
     # About 8 instructions per 32 values (CUTLASS: 499 for 64x64 and a warp). With beta = 1, C is read first.
@@ -869,5 +874,7 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width * (2 if p.op.adds else 1),
         shared=shared if inner.streams else 0,
+        # It is filled again after the first part of a step, and waited for before the last one.
+        late=2 * (busy + bubble) // parts if asynchronous else 0,
     )
     return splitk.work(whole, p, f, min(c.split, steps)) if c.reduce else whole
