@@ -56,6 +56,15 @@ def test_what_the_estimate_cannot_tell_apart_is_simulated() -> None:
     assert plan.ran == [0, 1, 2]
 
 
+def test_of_those_that_may_be_the_fastest_the_best_estimates_come_first() -> None:
+    """What the best one is without a mechanism stands at the end of the list, whatever its estimate."""
+    plan = FakePlan([100, 110, 115, 100], [9, 8, 7, 6], [0] * 4, simpler=[3])
+    assert contenders(plan) == [0, 3, 1, 2]  # type: ignore[arg-type]
+    large = FakePlan([100, 110, 115, 100], [9, 8, 7, 6], [SMALL_EVENTS] * 4, simpler=[3])
+    assert chosen(large) == 3
+    assert large.ran == [0, 3, 1]
+
+
 def test_all_are_simulated_to_tune() -> None:
     plan = FakePlan([100, 110, 120, 999], [9, 8, 7, 1], [10**9] * 4)
     assert chosen(plan, tune=True) == 3
@@ -101,9 +110,12 @@ def test_what_is_simpler_than_the_best_estimate_is_simulated_while_that_is_cheap
     assert chosen(large) == 0
 
 
-@pytest.mark.parametrize("mechanism", ["tma", "warp_specialization", "multicast"])
-def test_a_small_product_is_not_faster_without_a_mechanism(mechanism: str) -> None:
-    work = "gemm m=128 n=128 k=128 dtype=bf16"
+@pytest.mark.parametrize(
+    ("size", "mechanism"),
+    [(128, "tma"), (128, "warp_specialization"), (128, "multicast"), (256, "warp_specialization")],
+)
+def test_a_small_product_is_not_faster_without_a_mechanism(size: int, mechanism: str) -> None:
+    work = f"gemm m={size} n={size} k={size} dtype=bf16"
     whole, left = simulate(work, H100), simulate(work, H100, without=[mechanism])
     assert whole.record.time_ps <= left.record.time_ps
 

@@ -96,15 +96,15 @@ class Tried:
 
 
 def contenders(plan: Plan, tune: bool = False) -> list[int]:
-    """Numbers of the candidates that may be the fastest by what the estimate says of itself; all that are to be tuned.
-
-    Where there is no choice, the one that runs.
-    """
+    """Numbers of the candidates that may be the fastest by what the estimate says of itself, the best estimate first;
+    all that are to be tuned. Where there is no choice, the one that runs."""
     numbers = range(len(plan.candidates))
     if tune or not plan.candidates:
         return list(numbers) or [0]
-    limit = plan.candidates[0][1] * (100 + plan.error_percent)
-    return [number for number in numbers if 100 * plan.candidates[number][1] <= limit]
+    estimates = [cycles for _, cycles in plan.candidates]
+    limit = estimates[0] * (100 + plan.error_percent)
+    near = (number for number in numbers if 100 * estimates[number] <= limit)
+    return sorted(near, key=lambda number: estimates[number])  # those without a mechanism stand last in the list
 
 
 def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, memory: Memory | None = None) -> Tried:
