@@ -113,7 +113,7 @@ class Control(Group):
     instruction_bytes: Bytes = Field(description="of one instruction, sent by the host")
     buffer: Count = Field(description="instructions that the chip holds before they are issued")
     queue: Count = Field(description="instructions that wait at one unit")
-    issue_cycles: Cycles = Field(description="between two instructions")
+    issue_cycles: Cycles = Field(ge=1, description="between two instructions, which one unit hands on")
     sync_cycles: Cycles = Field(description="of an explicit synchronisation, after what it waits for has ended")
 
 

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import process_time
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
@@ -39,6 +39,7 @@ from arch.spec import MachineSpec  # noqa: E402
 from arch.units import CYCLES  # noqa: E402
 from sim.app.families import family_of  # noqa: E402
 from sim.app.families.choice import DEAREST, cost_of, decide  # noqa: E402
+from sim.app.families.family import Plan, Ran  # noqa: E402
 from sim.app.report.record import RunRecord  # noqa: E402
 from sim.app.run import request_of, run  # noqa: E402
 
@@ -107,7 +108,7 @@ LESS: Mapping[str, tuple[str, ...]] = {
     "gpu": (
         *("sm.cta_launch", "sm.warp_setup", "sm.address_interval", "sm.register_conflict", "sync.barrier"),
         *("sync.barrier_per_warp", "sync.warp_sync", "sync.mbarrier_arrive", "sync.mbarrier_wait", "sync.cluster_sync"),
-        *("shared.load_latency", "shared.store_latency", "shared.setup", "l1.hit_latency", "cp_async.latency"),
+        *("shared.load_latency", "shared.store_latency", "l1.hit_latency", "cp_async.latency"),
         *("tma.issue_gap", "tma.latency", "tma.multicast_latency", "dsmem.latency", "l2.hit_latency", "l2.far_latency"),
         *(f"dram.{name}" for name in _TIMINGS),
         *("launch.kernel", "launch.setup", "launch.cta_interval", "launch.drain"),
@@ -144,7 +145,9 @@ MECHANISMS: Mapping[str, tuple[str, ...]] = {
     "ways that streams share": ("mesh.hop=0 cycles", "mesh.control=0 cycles", "mesh.vector=4096 B/clk"),
     "batches of writes": ("dram.write_batch=8192", "hbm.write_batch=8192", "ddr.write_batch=8192"),
     "sets that serve one request at a time": ("l2.set_busy=1 cycles",),
+    "a port that streams share": ("memory_cache.port=4096 B/clk",),
     "victims by chance": ("l2.replacement=lru", "memory_cache.replacement=lru"),
+    "the order in which warps take turns": ("sm.scheduler=oldest",),
     "rows that close": ("dram.t_rp=0 ns", "hbm.t_rp=0 ns", "ddr.t_rp=0 ns"),
 }
 """What can make a run on real hardware slower where a figure gets better, with the overrides that switch it off."""
@@ -227,6 +230,15 @@ class Found:
 # ---------------------------------------------------------------------------------------------------- what changes
 
 
+def _value(spec: MachineSpec, path: str) -> Any:
+    """A figure's value; None where the machine has no such part."""
+    leaf = leaves(type(spec)).get(path)
+    value: Any = spec if leaf else None
+    for attribute in leaf.attributes if leaf else ():
+        value = getattr(value, attribute, None)
+    return value
+
+
 def better(spec: MachineSpec, path: str, factor: float) -> str | None:
     """The value of a figure made better by a factor, as one types it; None where that is no change."""
     if path.startswith("instructions."):
@@ -234,13 +246,10 @@ def better(spec: MachineSpec, path: str, factor: float) -> str | None:
         row = next(row for row in spec.instructions if row.name == name)  # type: ignore[attr-defined]
         value, unit, more = getattr(row, f"{column}_cycles"), CYCLES, False
     else:
-        leaf = leaves(type(spec)).get(path)
-        if leaf is None:
+        value = _value(spec, path)
+        if value is None:
             return None
-        value = spec
-        for attribute in leaf.attributes:
-            value = getattr(value, attribute, None)
-        unit, more = leaf.unit, path in MORE[spec.family]
+        unit, more = leaves(type(spec))[path].unit, path in MORE[spec.family]
     if not isinstance(value, int | float) or isinstance(value, bool) or not value:
         return None
     moved: int | float = value * factor if more else value / factor
@@ -289,8 +298,10 @@ def examine(case: Case) -> list[Outcome]:
 def _mechanism(case: Case, changed: Sequence[str], outcome: Outcome) -> str:
     """The first mechanism without which the better figure makes the run no slower, with the schedules that ran."""
     for name, overrides in MECHANISMS.items():
-        known = set(leaves(type(load_arch(case.run.arch))))
-        off = [text for text in overrides if text.partition("=")[0] in known]
+        spec = load_arch(case.run.arch)
+        off = [text for text in overrides if _value(spec, text.partition("=")[0]) is not None]
+        if not off:
+            continue
         try:
             before, after = (
                 _run(case, [*more, *off], schedule)
@@ -303,36 +314,60 @@ def _mechanism(case: Case, changed: Sequence[str], outcome: Outcome) -> str:
     return ""
 
 
+@dataclass
+class _Clocked:
+    """A plan that notes what seconds of one core the first run of each candidate took, building included."""
+
+    plan: Plan
+    seconds: dict[int, float] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.plan, name)
+
+    def run(self, number: int, *arguments: Any, **named: Any) -> Ran:
+        """As the plan does."""
+        begun = process_time()
+        try:
+            return self.plan.run(number, *arguments, **named)
+        finally:
+            self.seconds.setdefault(number, process_time() - begun)
+
+
 def choice(case: Case) -> Choice | None:
-    """What all candidates of the unchanged machine take; None where there is no choice."""
+    """What all candidates of the unchanged machine take, those included that only tuning tries; None where there is no
+    choice."""
     asked = request_of(case.run.workload, case.run.arch, case.run.set, **case.run.options)
-    plan = family_of(asked.machine.family).plan(asked)
-    if len(plan.candidates) < 2:
+    family = family_of(asked.machine.family)
+    plan, tuned = (cast("Plan", _Clocked(family.plan(replace(asked, tune=tune)))) for tune in (False, True))
+    if len(tuned.candidates) < 2:
         return None
     begun = process_time()
     some = decide(plan)
-    seconds, begun = process_time() - begun, process_time()
-    chosen, times = some.chosen, {some.chosen: plan.run(some.chosen, None)}
-    alone = process_time() - begun
-    for number in range(len(plan.candidates)):
+    seconds = process_time() - begun
+    names = [name for name, _ in plan.candidates]
+    more = [number for number, (name, _) in enumerate(tuned.candidates) if name not in names]
+    each = [(plan, number) for number in range(len(names))] + [(tuned, number) for number in more]
+    names += [tuned.candidates[number][0] for number in more]
+    estimates = [from_.candidates[number][1] for from_, number in each]
+    times: dict[int, Ran] = {}
+    for number, (from_, own) in enumerate(each):
         with suppress(InputError):
-            times[number] = times.get(number) or plan.run(number, None)
+            times[number] = from_.run(own, None)
+    chosen = some.chosen
     best = min(times, key=lambda number: times[number].device_ps)
-    estimates = [cycles for _, cycles in plan.candidates]
     ratios = tuple(estimates[number] / max(1, ran.cycles) for number, ran in times.items())
-    regret = times[chosen].device_ps / times[best].device_ps - 1
     near = min(estimates[n] for n in times if times[n].device_ps <= (1 + NEAR) * times[best].device_ps)
-    names = [plan.candidates[number][0] for number in (chosen, best)]
     return Choice(
         asked.machine.family,
         asked.asked.word,
-        regret,
-        *names,
+        times[chosen].device_ps / times[best].device_ps - 1,
+        names[chosen],
+        names[best],
         ratios,
         near / estimates[min(times)] - 1,
         some.events / cost_of(plan, some.best),
         seconds,
-        alone,
+        plan.seconds[chosen],  # type: ignore[attr-defined]
         (len(some.runs) + len(some.late), len(times)),
     )
 
