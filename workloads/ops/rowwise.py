@@ -19,6 +19,8 @@ EPSILON = 1e-5
 class RowOperator(Operator):
     """Base: a matrix of `rows` x `cols`, row-major; sums are fp32 and run over a row."""
 
+    abreast: ClassVar[bool] = True
+
     rows: int = extent(help="independent rows")
     cols: int = extent(help="elements of a row")
     dtype: str | None = number_format("of the operands; default: the machine's")
@@ -131,17 +133,18 @@ class LayerNorm(RowOperator):
     example: ClassVar[str] = "rows=4k cols=1k"
 
     stats: str = choice("0", ("0", "1"), help="1: mean and 1/deviation of each row are stored too")
+    affine: str = choice("1", ("0", "1"), help="0: without weight and bias")
 
     @property
     def flops(self) -> int:
-        """Eight an element: mean (1), variance (3), difference, product, weight, bias."""
-        return 8 * self.rows * self.cols
+        """Eight an element: mean (1), variance (3), difference, product, weight, bias; six without the last two."""
+        return (8 if self.affine == "1" else 6) * self.rows * self.cols
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """x, weight, bias."""
-        dtype = self.chosen_dtype
-        return (self.matrix("x"), Operand("weight", (self.cols,), dtype), Operand("bias", (self.cols,), dtype))
+        """x, weight, bias; without `affine` x alone."""
+        names = ("weight", "bias") if self.affine == "1" else ()
+        return (self.matrix("x"), *(Operand(name, (self.cols,), self.chosen_dtype) for name in names))
 
     @property
     def results(self) -> tuple[Operand, ...]:
@@ -151,14 +154,14 @@ class LayerNorm(RowOperator):
 
     def references(self, *operands: Array) -> tuple[Array, ...]:
         """y, mean, 1/deviation."""
-        x, weight, bias = operands
+        x, weight, bias = operands if self.affine == "1" else (*operands, np.ones(1), np.zeros(1))
         mean, rstd = row_statistics(x)
         y = round_to((x - mean) * rstd * weight + bias, self.out_dtype)
         return (y, *((round_to(mean[:, 0], "fp32"), round_to(rstd[:, 0], "fp32")) if self.stats == "1" else ()))
 
     def scales(self, *operands: Array) -> tuple[Array, ...]:
         """(|x| + mean |x|) |weight| / deviation + |bias|."""
-        x, weight, bias = operands
+        x, weight, bias = operands if self.affine == "1" else (*operands, np.ones(1), np.zeros(1))
         _, rstd = row_statistics(x)
         size = np.abs(x).mean(axis=1, keepdims=True)
         scale = (np.abs(x) + size) * rstd * np.abs(weight) + np.abs(bias)

@@ -129,10 +129,10 @@ def _rmsnorm(section: Section, op: RmsNorm, x: Output, i: Counter, rows: int) ->
 
 
 def _layernorm(section: Section, op: LayerNorm, x: Output, i: Counter, rows: int) -> Output:
-    weight, bias = (
+    vectors = [
         section.load(f"load_{name}", Tensor(name, (op.cols,), str(op.dtype)), (0,), (op.cols,), (), units=1)
-        for name in ("weight", "bias")
-    )
+        for name in (("weight", "bias") if op.affine == "1" else ())
+    ]
     column = Out((rows, 1), "fp32", (i,))
     mean = section.stage("mean", (i,), {"x": x}, lambda x: x.row_sum() * (1 / op.cols), column)
     centred = section.stage(
@@ -147,8 +147,8 @@ def _layernorm(section: Section, op: LayerNorm, x: Output, i: Counter, rows: int
         section,
         "scale",
         i,
-        {"x": centred.read(3), "s": scale, "w": weight.read(1), "b": bias.read(1)},
-        lambda x, s, w, b: x * s * w + b,
+        {"x": centred.read(3), "s": scale} | {name: v.read(1) for name, v in zip("wb", vectors, strict=False)},
+        (lambda x, s, w, b: x * s * w + b) if vectors else (lambda x, s: x * s),
         Out((rows, op.cols), op.out_dtype, (i,)),
     )
 

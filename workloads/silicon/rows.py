@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arch.errors import InputError
 from arch.near import hint
-from workloads.ops import Attention, Conv2d, Gemm, Moe, Operator
+from workloads.ops import Attention, Conv2d, Gemm, LayerNorm, Moe, Operator
 from workloads.parse import parse
 from workloads.silicon.firesim import is_firesim, records
 
@@ -161,6 +161,10 @@ class Environment(BaseModel):
     """By dtype, the order in which the source's library launches the tiles of a product where it is not grouped."""
     beta: Literal["0", "1"] = "0"
     """Whether its multiplies add to what C holds."""
+    functions: Mapping[str, str] = Field(default_factory=dict)
+    """By operator of its rows, the one that its call computes where it is a variant."""
+    affine: Literal["0", "1"] = "1"
+    """Whether its layer norms have weight and bias."""
     scale: Mapping[str, Literal["none", "block"]] = Field(default_factory=dict)
     """By dtype, the scales that operands of its products have."""
     page: int = Field(default=0, ge=0)
@@ -257,8 +261,8 @@ def environment_of(source: str) -> Environment:
 
 def operator_of(row: Row) -> Operator:
     """The operator that a row measured; InputError where this version does not have it."""
-    operator = parse(f"{row.op} {row.shape} dtype={row.dtype}")
     environment = environment_of(row.source)
+    operator = parse(f"{environment.functions.get(row.op, row.op)} {row.shape} dtype={row.dtype}")
     if isinstance(operator, Gemm):
         layout = environment.layout.get(row.dtype, operator.ta + operator.tb)
         acc = environment.acc.get(row.dtype)
@@ -275,6 +279,8 @@ def operator_of(row: Row) -> Operator:
         distribution = f"{operator.distribution}_packed" if law else operator.distribution
         router = "1" if environment.router else operator.router
         return dataclasses.replace(operator, gate=gate, router=router, distribution=distribution)
+    if isinstance(operator, LayerNorm):
+        return dataclasses.replace(operator, affine=environment.affine)
     return environment.padded(operator, row) if isinstance(operator, Conv2d) else operator
 
 

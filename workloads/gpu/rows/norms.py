@@ -5,6 +5,8 @@
 - `torch`: PyTorch's kernel (layer norm since 1.10, RMS norm since 2.8): a CTA of 128 threads a row, which is swept
   twice, a vector at a time; layer norm by Welford's updates.
 - `triton`: the layer norm of Triton's tutorial, three sweeps (`triton_norm`).
+- `inductor`: the layer norm that PyTorch's compiler makes (2.0): three sweeps in blocks of 2048, short rows held in
+  registers.
 
 The gradient by x is a kernel over rows; those by weight and bias are sums over the rows, a kernel over columns.
 """
@@ -30,7 +32,7 @@ from workloads.ops.base import Array
 from workloads.ops.rowwise import EPSILON
 from workloads.registry import register
 
-KINDS = ("cluster", "fused", "torch", "triton")
+KINDS = ("cluster", "fused", "inductor", "torch", "triton")
 _CHOSEN = ("cluster", "fused", "torch")
 """Kinds of which `auto` and the word `fused` take the best."""
 Norm = LayerNorm | RmsNorm
@@ -58,7 +60,7 @@ WELFORD_CHAIN = 2
 """Nearly all of these wait for each other, about 70 cycles in all: twice each of the four opcodes once."""
 
 
-@register("layernorm", "gpu", "cluster", "fused", "torch", "triton")
+@register("layernorm", "gpu", "cluster", "fused", "inductor", "torch", "triton")
 @register("rmsnorm", "gpu", "cluster", "fused", "torch")
 def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     rows.check(spec, op.cols, config)
@@ -73,8 +75,8 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     def program(kernel: Kernel) -> Program:
         return Program(str(op), (*tensors, *results), (kernel,), str(config), {"config": config})
 
-    if config.schedule == "triton":
-        registers = triton_norm.registers(config.elements)
+    if _thrice(config):
+        registers = triton_norm.registers(config)
         swept_thrice = RowKernel(name, spec, op.rows, op.cols, config, registers_=registers)
         return program(swept_thrice.write(triton_norm.Sweeps(x, vectors, y, stats).write))
 
@@ -86,9 +88,8 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
         if config.elements:
             cost = lanes.total(cost, wide, lanes.scaled(TORCH_STEP, 1 / config.elements))
 
-        def compute(_: Array, v: Array, n: Array, weight: Array, *bias: Array) -> Array:
-            normal = (v - n[:, :1]) * n[:, 1:] * weight
-            return normal + bias[0] if bias else normal
+        def compute(_: Array, v: Array, n: Array, weight: Array | float = 1.0, bias: Array | float = 0.0) -> Array:
+            return (v - n[:, :1]) * n[:, 1:] * weight + bias
 
         out = w.map("out", cost, (given, numbers, *loaded), compute, dtype=y.dtype, after=waits)
         w.store(y, out)
@@ -164,6 +165,11 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
         exchange="halving" if config.elements else "all", registers_=TORCH_REGISTERS[name] if config.elements else 0,
     )  # fmt: skip
     return program(kernel.write(swept if config.elements else fused, ahead=x))
+
+
+def _thrice(config: RowConfig) -> bool:
+    """Whether a row is swept three times."""
+    return config.schedule in ("inductor", "triton") and config.elements > 0
 
 
 def _numbers(w: RowKernel, given: tuple[View, ...], compute: Callable[..., Array]) -> View:
@@ -261,6 +267,8 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
 def _configs(op: Norm | LayerNormBackward, spec: GpuSpec, kind: str) -> list[RowConfig]:
     if kind == "torch":
         return [RowConfig("torch", 4, 1, TORCH_VECTOR)]
+    if kind == "inductor":
+        return [triton_norm.compiled_config(op.cols)]
     if kind == "triton":
         return [triton_norm.config(op.cols * DTYPE_BYTES[op.chosen_dtype], op.cols)]
     if kind == "cluster":
@@ -272,7 +280,7 @@ def _estimate(op: Norm | LayerNormBackward, spec: GpuSpec, config: RowConfig) ->
     size = op.rows * op.cols * DTYPE_BYTES[op.chosen_dtype]
     cost = lanes.total(SUM, DIFFERENCE, SQUARES, SCALE_SHIFT)
     backward = isinstance(op, LayerNormBackward)
-    thrice = config.schedule == "triton"
+    thrice = _thrice(config)
     if config.elements and not thrice:
         cost = lanes.total(cost, WELFORD)
     return [

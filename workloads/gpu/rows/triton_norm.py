@@ -1,4 +1,6 @@
-"""The layer norm of Triton's tutorial: a row in three sweeps, for its mean, for its variance, and for the result.
+"""Layer norm in Triton: a row in three sweeps, for its mean, for its variance, and for the result.
+
+The kernel is that of Triton's tutorial; the one that PyTorch's compiler makes differs in what it launches.
 
 Counts are those of the compiled kernel (triton-lang/triton, python/tutorials/05-layer-norm.py; Triton 3.9.0, ptxas
 12.9, sm_80), which has sums of its own for every element of a thread, tests its bounds in each sweep, and holds nothing
@@ -25,10 +27,14 @@ ROW_BYTES = 65536
 """Longest row: the tutorial refuses longer ones."""
 MOST_WARPS, WARP_COLUMNS = 8, 256
 """The tutorial takes a warp for each 256 columns, at most eight."""
+COMPILED_HELD, COMPILED_BLOCK, COMPILED_WARP_COLUMNS = 1024, 2048, 128
+"""The same of PyTorch's compiler, at least two warps; it keeps short rows in registers."""
 UNROLLED = 8
 """Elements of a thread up to which the compiler unrolls a sweep by four, with tests of how much is left."""
 REGISTERS = ((16, 40), (32, 62), (64, 112), (128, 203))
 """Registers of a thread by the elements of its tile, at most; on sm_90 up to 40 more."""
+COMPILED_REGISTERS = 32
+"""Of a thread of the kernel that PyTorch's compiler makes, which has no weights (Triton 3.9.0, sm_80)."""
 
 TRIP: Cost = {"iadd.int32": 25.0}
 TRIP_STEPS = 19
@@ -63,9 +69,20 @@ def config(rows_bytes: int, cols: int) -> RowConfig:
     return RowConfig("triton", warps, 1, block // (WARP_SIZE * warps))
 
 
-def registers(elements: int) -> int:
-    """Registers of a thread with so many elements in its tile."""
-    return next(count for most, count in REGISTERS if elements <= most)
+def compiled_config(cols: int) -> RowConfig:
+    """What PyTorch's compiler launches (torch/_inductor/triton_ops/autotune.py of 2.0): rows of up to 1024 elements
+    stay in registers, longer ones are swept in blocks of 2048."""
+    block = max(WARP_SIZE, 2 ** math.ceil(math.log2(cols)))
+    if block <= COMPILED_HELD:
+        return RowConfig("inductor", min(max(block // COMPILED_WARP_COLUMNS, 2), MOST_WARPS), 1)
+    return RowConfig("inductor", MOST_WARPS, 1, COMPILED_BLOCK // (WARP_SIZE * MOST_WARPS))
+
+
+def registers(config: RowConfig) -> int:
+    """Registers of a thread."""
+    if config.schedule == "inductor":
+        return COMPILED_REGISTERS
+    return next(count for most, count in REGISTERS if config.elements <= most)
 
 
 class Sweeps:
@@ -92,7 +109,7 @@ class Sweeps:
                 lanes.narrow(w.spec, self.y.dtype),
             )  # fmt: skip
             out = w.map(
-                "out", cost, (given, numbers, *loaded), lambda _, v, n, g, b: (v - n[:, :1]) * n[:, 1:] * g + b,
+                "out", cost, (given, numbers, *loaded), lambda _, v, n, g=1.0, b=0.0: (v - n[:, :1]) * n[:, 1:] * g + b,
                 dtype=self.y.dtype, after=(self.x.name, *(vector.name for vector in self.vectors)),
             )  # fmt: skip
             w.store(self.y, out)
