@@ -78,6 +78,8 @@ class Operator:
     word: ClassVar[str] = ""
     example: ClassVar[str] = ""
     """Keys with values that run, for the help."""
+    abreast: ClassVar[bool] = False
+    """Whether a kernel of it walks its matrices together, from their first line to their last, as rows and elements."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Registers the operator under its word."""

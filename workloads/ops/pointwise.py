@@ -149,6 +149,7 @@ class Pointwise(Operator):
 
     word: ClassVar[str] = "pointwise"
     example: ClassVar[str] = "n=4M chain=exp"
+    abreast: ClassVar[bool] = True
 
     n: int = extent(help="elements")
     chain: str = field(

@@ -45,6 +45,9 @@ _SETTLING_RUNS = 8
 _FILLS = 4
 """How often what is warmed of one tensor may fill the L2."""
 
+_PIECES = 256
+"""Into how many a tensor is cut that is warmed abreast with others."""
+
 _WEIGHTS = "B"
 """The operand of a product that each layer has of its own."""
 
@@ -260,21 +263,25 @@ class _Runner:
         for kernel in (kernel for step in self.work.steps for kernel in step.kernels if kernel is not None):
             self.device.hold_code(kernel)
         spec = self.device.memory_spec(self.device.regulator.clock_hz)
-        touched: list[tuple[int, int, bool]] = []  # first line, lines, written; the last touched first
+        touched: list[list[_Lines]] = []  # by step, the last one first
         lines = 0
         for step in reversed(self.work.steps):
             tensors = step.program.tensors if step.program else ()
-            for tensor in sorted(tensors, key=lambda t: t.role != "input")[::-1]:
+            own = []
+            for tensor in sorted(tensors, key=lambda t: t.role != "input"):
                 first = step.addresses[tensor.name] // LINE_BYTES
                 last = (step.addresses[tensor.name] + tensor.size_bytes - 1) // LINE_BYTES
                 # Of a tensor that fills the L2 many times only the end has stayed.
                 first = max(first, last - _FILLS * self.spec.l2.size_bytes // LINE_BYTES)
-                touched.append((first, last - first + 1, tensor.role != "input"))
+                own.append(_Lines(first, last - first + 1, tensor.role != "input"))
                 lines += last - first + 1
+            abreast = step.op.abreast and len(step.kernels) == 1
+            touched.append(_abreast(own) if abreast else own)
             if lines * LINE_BYTES > 2 * self.spec.l2.size_bytes:
                 break
-        for first, count, written in reversed(touched):
-            warm_lines(spec, self.device.memory, first, count, dirty=written)
+        for own in reversed(touched):
+            for part in own:
+                warm_lines(spec, self.device.memory, part.first, part.lines, dirty=part.written)
 
     def take_turns(self, layers: int) -> None:
         """Leaves in the L2 what layers before this one do, which share activations but have weights of their own."""
@@ -301,6 +308,25 @@ class _Runner:
         from kernel to kernel."""
         run = _StreamRun(self, progress, recorder, limit_ps)
         return StepsRun(run.done, call_times(run.host, run.calls(), self.work.calling))
+
+
+class _Lines(NamedTuple):
+    """Neighbouring lines of a tensor, read or written."""
+
+    first: int
+    lines: int
+    written: bool
+
+
+def _abreast(tensors: Sequence[_Lines]) -> list[_Lines]:
+    """The lines of tensors that a kernel walks together, in the order in which it touches them."""
+    found = []
+    for piece in range(_PIECES):
+        for first, lines, written in tensors:
+            start, end = (lines * number // _PIECES for number in (piece, piece + 1))
+            if end > start:
+                found.append(_Lines(first + start, end - start, written))
+    return found
 
 
 @dataclass(frozen=True)
