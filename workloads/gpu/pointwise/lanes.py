@@ -191,22 +191,23 @@ class SerialReduction:
         r.sts(self.parts[0, warp, :], own.whole, 1, vector_bytes=4)
         r.bar_sync(0, warps)
         with r.when(warp.equals(0)):
-            r.lds(every.whole, self.parts.stage().T, WARP_SIZE, vector_bytes=4)
-            r.run(
-                opcode, WARP_SIZE, dtype=dtype, dst=sums.whole, srcs=(every.whole,), chain=WARP_SIZE,
-                compute=lambda _, v: v[:1],
-            )  # fmt: skip
+            r.lds(every.whole, self.parts.stage().T, WARP_SIZE // 4, vector_bytes=16)
+            self._combine(r, opcode, WARP_SIZE, sums.whole, every.whole, lambda _, v: v[:1])
             r.sts(self.parts[0, 0, 0:warps], sums.whole, 1, vector_bytes=4)  # type: ignore[misc]
         r.bar_sync(0, warps)
         with r.when(warp.equals(0)):
             r.lds(sums.whole, self.parts[0, 0, 0:warps], warps, vector_bytes=4)  # type: ignore[misc]
-            r.run(
-                opcode, warps, dtype=dtype, dst=partial, srcs=(sums.whole,), chain=warps,
-                compute=lambda _, v: combine(v.T)[None, :],
-            )  # fmt: skip
+            self._combine(r, opcode, warps, partial, sums.whole, lambda _, v: combine(v.T)[None, :])
             r.sts(self.parts[0, 0, 0:1], partial, 1, vector_bytes=4)  # type: ignore[misc]
         r.bar_sync(0, warps)
         r.lds(partial, self.parts[0, 0, 0:1], 1, vector_bytes=4)  # type: ignore[misc]
+
+    @staticmethod
+    def _combine(r: RoleBuilder, opcode: str, count: int, dst: View, src: View, compute: Callable[..., Array]) -> None:
+        """One number after the other. The maximum is a comparison and a selection, as its NaN asks for."""
+        chosen = opcode == "fmnmx"
+        main, dtype, mix = ("setp", "int32", (("sel.int32", count),)) if chosen else (opcode, "fp32", ())
+        r.run(main, count, dtype=dtype, dst=dst, srcs=(src,), chain=count, compute=compute, mix=mix)
 
 
 class HalvingReduction:

@@ -1,8 +1,9 @@
 """Elementwise kernels: a CTA takes one tile of neighbouring elements, each thread a few vectors of it.
 
-Two kinds, as they are found compiled: `torch`, PyTorch's vectorised kernel (128 threads, four elements each), and
-`fused`, what Triton and other fusing compilers make (128 threads, a tile of 1024 elements, 16 B a load). A chain that
-is not fused runs as one kernel a function, through memory.
+Two kinds, as they are found compiled: `torch`, PyTorch's vectorised kernel (128 threads, four elements each; where an
+operand is broadcast, the one that computes the places of each element and does one after the other), and `fused`, what
+Triton and other fusing compilers make (128 threads, a tile of 1024 elements, 16 B a load). A chain that is not fused
+runs as one kernel a function, through memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
 from arch.near import hint
-from sim.gpu.language import CTA_X, WARP, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile, as_expr
+from sim.gpu.language import (
+    CTA_X,
+    WARP,
+    Expr,
+    GlobalTensor,
+    Kernel,
+    KernelBuilder,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    as_expr,
+)
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.functions import COSTS
@@ -35,6 +47,10 @@ SETUP: Cost = {"iadd.int32": 9.0, "imad.int32": 2.0}
 REGISTERS = 14
 """Registers of a thread beside its elements: 14 to 30 in the compiled functions."""
 KINDS = ("fused", "torch")
+PLACES: Cost = {"imad.int32": 10.0, "iadd.int32": 18.0}
+"""Of an element whose operands lie in different places: two divisions of its number by multiplication, three offsets
+and addresses (PyTorch's OffsetCalculator for two dimensions; nvcc 13.0, sm_80)."""
+PLACES_REGISTERS = 16
 
 
 @dataclass(frozen=True)
@@ -69,54 +85,90 @@ class Stage:
 
 def kernel(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Kernel:
     """The kernel of one stage."""
-    span = config.elements * WARP_SIZE
-    tiles = -(-stage.cols // (span * config.warps))
-    code = 40 + math.ceil(config.elements * sum(stage.cost.values()))
+    turns, each = _turns(stage, config)
+    span = each * WARP_SIZE
+    tiles = -(-stage.cols // (span * config.warps * turns))
+    code = 40 + math.ceil(config.elements * sum(_cost(stage, config).values()))
     k = KernelBuilder(stage.name, (tiles * stage.rows, 1, 1), code_bytes=code * INSTRUCTION_BYTES)
     row, tile = (CTA_X // tiles, CTA_X % tiles) if stage.rows > 1 else (as_expr(0), CTA_X)
-    column = (tile * config.warps + WARP) * span
     with k.role("warps", config.warps, registers(stage, config)) as r:
         place = RegisterTile("place", (1, 1), "int32")
         lanes.write(r, spec, SETUP, dst=place.whole, compute=lambda _: np.zeros((1, 1)))
-        loaded = []
-        for number, x in enumerate(stage.inputs):
-            at = (row if x.shape[0] > 1 else 0, column if x.shape[1] > 1 else 0)
-            extents = (1, span if x.shape[1] > 1 else 1)
-            value = RegisterTile(f"in{number}", extents, x.dtype)
-            vector = _vector_bytes(x, config)
-            count = max(1, extents[1] * DTYPE_BYTES[x.dtype] // (WARP_SIZE * vector))
-            box = x[at[0] : extents[0], at[1] : extents[1]]  # type: ignore[misc]
-            r.ldg(value.whole, box, count, into="loaded", vector_bytes=vector)
-            loaded.append(value.whole)
-        waits = ("loaded",) if loaded else ()
-        index = (row * stage.cols + column,)
-        cost = lanes.total(
-            stage.cost,
-            *(lanes.widen(x.dtype) for x in stage.inputs if stage.cost and x.shape[1] > 1),
-            *(lanes.narrow(spec, y.dtype) for y in stage.outputs if stage.cost or _converts(stage)),
-        )
-        for number, y in enumerate(stage.outputs):
-            value = RegisterTile(f"out{number}", (1, span), y.dtype)
-            lanes.write(
-                r, spec, lanes.scaled(cost, config.elements if number == 0 else 0), dst=value.whole, srcs=tuple(loaded),
-                compute=_result(stage, number, span), indices=index, after=waits if number == 0 else (),
-            )  # fmt: skip
-            vector = _vector_bytes(y, config)
-            count = max(1, span * DTYPE_BYTES[y.dtype] // (WARP_SIZE * vector))
-            r.stg(y[row:1, column:span], value.whole, count, vector_bytes=vector)  # type: ignore[misc]
+        for turn in range(turns):
+            _elements(
+                r,
+                spec,
+                stage,
+                replace(config, elements=each),
+                row,
+                ((tile * turns + turn) * config.warps + WARP) * span,
+            )
     return k.build()
+
+
+def _elements(r: RoleBuilder, spec: GpuSpec, stage: Stage, config: PointwiseConfig, row: Expr, column: Expr) -> None:
+    """What a warp does with its elements of one row from a column on."""
+    span = config.elements * WARP_SIZE
+    loaded = []
+    for number, x in enumerate(stage.inputs):
+        at = (row if x.shape[0] > 1 else 0, column if x.shape[1] > 1 else 0)
+        extents = (1, span if x.shape[1] > 1 else 1)
+        value = RegisterTile(f"in{number}", extents, x.dtype)
+        vector = _vector_bytes(x, config)
+        count = max(1, extents[1] * DTYPE_BYTES[x.dtype] // (WARP_SIZE * vector))
+        box = x[at[0] : extents[0], at[1] : extents[1]]
+        r.ldg(value.whole, box, count, into="loaded", vector_bytes=vector)
+        loaded.append(value.whole)
+    waits = ("loaded",) if loaded else ()
+    index = (row * stage.cols + column,)
+    cost = lanes.total(
+        _cost(stage, config),
+        *(lanes.widen(x.dtype) for x in stage.inputs if stage.cost and x.shape[1] > 1),
+        *(lanes.narrow(spec, y.dtype) for y in stage.outputs if stage.cost or _converts(stage)),
+    )
+    for number, y in enumerate(stage.outputs):
+        value = RegisterTile(f"out{number}", (1, span), y.dtype)
+        lanes.write(
+            r, spec, lanes.scaled(cost, config.elements if number == 0 else 0), dst=value.whole, srcs=tuple(loaded),
+            compute=_result(stage, number, span), indices=index, after=waits if number == 0 else (),
+        )  # fmt: skip
+        vector = _vector_bytes(y, config)
+        count = max(1, span * DTYPE_BYTES[y.dtype] // (WARP_SIZE * vector))
+        r.stg(y[row:1, column:span], value.whole, count, vector_bytes=vector)  # type: ignore[misc]
+
+
+def _apart(stage: Stage, config: PointwiseConfig) -> bool:
+    """Whether PyTorch takes the kernel that computes the places of each element: an operand is broadcast."""
+    whole = (stage.rows, stage.cols)
+    return config.schedule == "torch" and any(x.shape != whole for x in stage.inputs)
+
+
+def _turns(stage: Stage, config: PointwiseConfig) -> tuple[int, int]:
+    """How often a thread does how many elements at once."""
+    if not _apart(stage, config):
+        return 1, config.elements
+    widest = max(DTYPE_BYTES[x.dtype] for x in stage.inputs)
+    return (2 if widest >= 4 else 4), 1
+
+
+def _cost(stage: Stage, config: PointwiseConfig) -> Cost:
+    """Instructions of an element, conversions left out."""
+    return lanes.total(stage.cost, PLACES) if _apart(stage, config) else stage.cost
 
 
 def registers(stage: Stage, config: PointwiseConfig) -> int:
     """Registers of a thread: its elements of every tensor, in fp32."""
+    if _apart(stage, config):
+        return PLACES_REGISTERS
     wide = sum(x.shape[1] > 1 for x in (*stage.inputs, *stage.outputs))
     return REGISTERS + config.elements * max(1, wide)
 
 
 def load(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Load:
     """Counts for the estimate."""
-    span = config.elements * WARP_SIZE * config.warps
-    instructions = 16 + math.ceil(config.elements * sum(stage.cost.values())) + 2 * len(stage.inputs)
+    turns, each = _turns(stage, config)
+    span = turns * each * WARP_SIZE * config.warps
+    instructions = 16 + math.ceil(turns * each * sum(_cost(stage, config).values())) + 2 * len(stage.inputs)
     return Load(
         ctas=-(-stage.cols // span) * stage.rows,
         resident=lanes.resident(spec, config.warps, registers(stage, config)),
@@ -124,6 +176,7 @@ def load(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Load:
         written_bytes=sum(y.size_bytes for y in stage.outputs),
         issue=-(-config.warps * instructions // spec.sm.sub_cores),
         path=2 * instructions,
+        trips=turns,
     )
 
 

@@ -124,10 +124,11 @@ def check(spec: GpuSpec, cols: int, config: RowConfig, tensors: int = 1) -> None
 
 
 def part(cols: int, config: RowConfig) -> int:
-    """Columns of a row that one warp holds: all of them, or a share in whole vectors of all lanes, in elements in
-    PyTorch; of a power of two in Triton."""
+    """Columns of a row that one warp holds: all of them, in PyTorch of a power of two; or a share in whole vectors of
+    all lanes, in elements in PyTorch; of a power of two in Triton."""
     if not config.shared:
-        return cols
+        padded = config.schedule.startswith("torch") and not config.elements
+        return max(WARP_SIZE, 2 ** math.ceil(math.log2(cols))) if padded else cols
     if config.schedule == "triton":
         return max(WARP_SIZE, 2 ** math.ceil(math.log2(cols)) // config.warps)
     sharing = config.warps * config.cluster
@@ -379,6 +380,13 @@ class RowKernel:
             indices=(self.column,), after=tuple(after), chain=chain,
         )  # fmt: skip
         return tile.whole
+
+    def prepare(self, name: str, cost: Cost, chain: int) -> None:
+        """Integers that what follows needs: `cost` of a thread, in `chain` steps that wait for each other."""
+        tile = RegisterTile(name, (1, 1), "int32").whole
+        lanes.write(self.r, self.spec, cost, dst=tile, compute=lambda old: np.zeros(old.shape), chain=chain)
+        used: Cost = {"setp.int32": 1.0}
+        lanes.write(self.r, self.spec, used, dst=tile, srcs=(tile,), compute=lambda _, v: v)
 
     def start(self, name: str, initial: Sequence[float]) -> View:
         """Numbers of each row before a sweep."""

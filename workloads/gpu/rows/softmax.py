@@ -13,11 +13,12 @@
 - `torch-2.0`: PyTorch up to 2.0: a warp a row up to 1024 elements, `threepass` beyond, one warp adding up.
 - `triton`: the softmax of Triton's tutorial: eight warps, rows padded to a power of two, as many CTAs as fit, each
   doing row after row with the next one on its way to shared memory.
-- `unfused`: five kernels, each through memory: maximum, difference, exponential, sum, quotient.
+- `unfused`: PyTorch's five kernels, each through memory: maximum, difference, exponential, sum, quotient.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,11 +46,16 @@ ADDITION: Cost = {"fadd.fp32": 1.0}
 TORCH_WARP_COLS = {"torch-2.0": 1024, "torch-2.1": 1024, "torch": 2048}
 """Longest row that PyTorch gives to a warp; longer ones go to a CTA (ATen/native/cuda/SoftMax.cu and
 PersistentSoftmax.cuh of each version)."""
+TORCH_WARP_REGISTERS = {"torch-2.0": (30, 39, 55, 95), "torch-2.1": (30, 39, 55, 95), "torch": (30, 32, 48, 80)}
+"""Registers of a thread whose warp holds a row of up to 256, 512, 1024 and 2048 elements (ptxas 11.8 and 13, sm_80)."""
 TORCH_WARPS = 32
 """Warps of that CTA since 2.1."""
 TORCH_HELD = (24, 24, 24, 29, 26, 26, 30, 35, 36)
 """Registers of a thread that holds 1 to 9 elements (nvcc 12.6, sm_80; sm_90 takes up to 4 more): from 8 on, one CTA
 fills an SM. More elements are not kept in registers."""
+TORCH_SWEPT = {"fp32": (30, 38), "fp16": (48, 50), "bf16": (48, 50)}
+"""Registers of a thread that sweeps a row up to 2.0, since Ampere and before (ptxas 11.8): its way for rows of which
+input and output are aligned differently unrolls a vector's elements, which later versions do not."""
 TORCH_SHARED_BYTES = 48 * 1024
 """Static limit of a CTA's shared memory, which rows that it keeps there and a number a warp must fit into."""
 
@@ -71,9 +77,20 @@ FAST = Costs(
     once={"rcp.fp32": 1.0},
 )
 """Triton 3.9 on sm_80: FADD, FMUL by log2 e, range test and two guarded FMUL, EX2; two guarded FMUL and one FMUL."""
-ACCURATE = Costs(lanes.total({"fadd.fp32": 1.0}, EXPONENTIAL), DIVIDE, {}, 1)
-"""CUDA without fast math: `expf` and IEEE division, whose branch around its slow path keeps elements apart (SASS of
-nvcc 11.8 to 13)."""
+ACCURATE = Costs(
+    exponential={"fadd.fp32": 2.0, "ffma.fp32": 4.0, "imad.int32": 1.0, "ex2.fp32": 1.0},
+    quotient={
+        "fmul.fp32": 1.0, "ffma.fp32": 5.0, "imad.int32": 2.0, "rcp.fp32": 1.0, "setp.int32": 1.0, "iadd.int32": 3.0
+    },
+    once={},
+    chain=1,
+)  # fmt: skip
+"""CUDA without fast math: `expf` and IEEE division, whose branch around its slow path keeps elements apart, so that
+each makes the reciprocal and two constants anew (SASS of nvcc 11.8 to 13, sm_80)."""
+SWEEP_SETUP: Cost = {"rcp.fp32": 1.0, "cvt.int32": 2.0, "imad.int32": 5.0, "iadd.int32": 6.0}
+"""Before a sweep of PyTorch's: the remainder of its division into whole vectors of the CTA."""
+SWEEP_SETUP_CHAIN = 2
+"""All of these wait for each other: the four opcodes once take 45 cycles, together they take about 100."""
 
 
 def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Program:
@@ -94,12 +111,19 @@ def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Progr
         w.store(y, out)
 
     torch = config.schedule in TORCH_WARP_COLS
-    held = TORCH_HELD[rows.elements(op.cols, config) - 1] if torch and config.shared else 0
     kernel = RowKernel(
         "softmax", spec, op.rows, op.cols, config, vector=int(torch), ahead=x.dtype, exchange=_exchange(config),
-        registers_=held,
+        registers_=_held_registers(op, config) if torch else 0,
     ).write(body, ahead=x)  # fmt: skip
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
+
+
+def _held_registers(op: Softmax, config: RowConfig) -> int:
+    """Registers of a thread of PyTorch that holds its part of a row."""
+    if config.shared:
+        return TORCH_HELD[rows.elements(op.cols, config) - 1]
+    size = max(8, math.ceil(math.log2(max(1, op.cols))))
+    return TORCH_WARP_REGISTERS[config.schedule][size - 8]
 
 
 def _largest_inside(ok: Array, v: Array) -> Array:
@@ -141,8 +165,12 @@ def _threepass(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> P
     wide = lanes.widen(x.dtype)
     kept = _kept(op, config)
 
+    divides = config.schedule in TORCH_WARP_COLS and not kept
+
     def body(w: RowKernel) -> None:
         top = w.start("top", (-np.inf,))
+        if divides:
+            w.prepare("vectors", SWEEP_SETUP, SWEEP_SETUP_CHAIN)
         with w.sweep(0):
             given = w.load(x, "x0")
             w.local(
@@ -153,6 +181,8 @@ def _threepass(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> P
                 w.keep(x, given)
         w.across(top, "fmnmx", largest)
         total = w.start("total", (0.0,))
+        if divides:
+            w.prepare("vectors", SWEEP_SETUP, SWEEP_SETUP_CHAIN)
         with w.sweep(1):
             given = w.load_kept(x, "x1") if kept else w.load(x, "x1")
             w.local(
@@ -161,11 +191,22 @@ def _threepass(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> P
                 after=("x1",), old=True,
             )  # fmt: skip
         w.across(total, "fadd", sums)
+        if divides:
+            w.prepare("vectors", SWEEP_SETUP, SWEEP_SETUP_CHAIN)
         _write_sweep(w, 2, x, y, (top, total), lambda ok, v, m, s: np.exp(v - m) / s, costs, kept)
 
     name = "softmax_shared" if kept else "softmax_threepass"
-    kernel = RowKernel(name, spec, op.rows, op.cols, config, exchange=_exchange(config)).write(body)
+    kernel = RowKernel(
+        name, spec, op.rows, op.cols, config, exchange=_exchange(config), registers_=_swept_registers(op, spec, config)
+    ).write(body)  # fmt: skip
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
+
+
+def _swept_registers(op: Softmax, spec: GpuSpec, config: RowConfig) -> int:
+    """Registers of a thread that sweeps a row, where its kernel is known; else 0."""
+    if config.schedule != "torch-2.0":
+        return 0
+    return TORCH_SWEPT[op.chosen_dtype][spec.cp_async is None]
 
 
 def _exchange(config: RowConfig) -> rows.Exchange:
@@ -206,9 +247,11 @@ def _write_sweep(
 
 
 def row_numbers(
-    name: str, spec: GpuSpec, shape: tuple[int, int], x: GlobalTensor, y: GlobalTensor, config: RowConfig, opcode: str
-) -> Kernel:
-    """One kernel: the maximum (fmnmx) or sum (fadd) of each row."""
+    name: str, spec: GpuSpec, shape: tuple[int, int], x: GlobalTensor, y: GlobalTensor, config: RowConfig, opcode: str,
+    vector: int = 0, place: Cost | None = None,
+) -> Kernel:  # fmt: skip
+    """One kernel: the maximum (fmnmx) or sum (fadd) of each row. vector: elements of an access, 0 for the widest;
+    place: instructions an element that also find the maximum's place."""
     is_sum = opcode == "fadd"
     wide = lanes.widen(x.dtype)
 
@@ -221,12 +264,12 @@ def row_numbers(
         found = w.start("found", (0.0 if is_sum else -np.inf,))
         with w.sweep(0):
             given = w.load(x)
-            cost = lanes.total(ADDITION if is_sum else MAXIMUM, wide, _step(config))
+            cost = lanes.total(ADDITION if is_sum else MAXIMUM, wide, _step(config), place or {})
             w.local("found", cost, (given,), update, after=(x.name,), old=True)
         w.across(found, opcode, sums if is_sum else largest)
         w.store(y, found)
 
-    return RowKernel(name, spec, *shape, config).write(body)
+    return RowKernel(name, spec, *shape, config, vector=vector).write(body)
 
 
 def _sub(_: Array, v: Array, m: Array) -> tuple[Array]:
@@ -264,6 +307,24 @@ def _unfused_parts(
 
 
 ELEMENTWISE = PointwiseConfig("torch", 4, 4)
+PLACE: Cost = {"setp.int32": 3.0, "sel.int32": 3.0}
+"""`torch.max` of rows also gives each maximum's place, in 64 bits: comparisons of value, NaN and place, and moves."""
+REDUCTION_WARPS = 16
+"""Warps of a CTA of PyTorch's reductions."""
+REDUCTION_VALUES = 4
+"""Elements, read one by one, that a thread of them has on their way."""
+
+
+def _reduction_config(op: Softmax) -> RowConfig:
+    """What PyTorch launches for reductions of rows (ATen/native/cuda/Reduce.cuh): a warp a row; a whole CTA where a
+    lane would have 16 elements for each of the CTA's rows; more warps where there are fewer rows than they."""
+    abreast = min(REDUCTION_WARPS, 1 << op.rows.bit_length() - 1)
+    of_row = max(1, min(REDUCTION_WARPS // abreast, (1 << op.cols.bit_length() - 1) // WARP_SIZE))
+    if op.cols >= 16 * abreast * of_row * WARP_SIZE:
+        return RowConfig("unfused", REDUCTION_WARPS, 1, REDUCTION_VALUES)
+    if of_row == 1:
+        return RowConfig("unfused", REDUCTION_WARPS, REDUCTION_WARPS, REDUCTION_VALUES)
+    return RowConfig("unfused", of_row, 1, REDUCTION_VALUES)
 
 
 def _unfused(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
@@ -275,7 +336,9 @@ def _unfused(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
         else:
             opcode, source, target = one
             name = "row_sum" if opcode == "fadd" else "row_max"
-            kernels.append(row_numbers(name, spec, (op.rows, op.cols), source, target, config, opcode))
+            place = None if opcode == "fadd" else PLACE
+            shape = (op.rows, op.cols)
+            kernels.append(row_numbers(name, spec, shape, source, target, config, opcode, vector=1, place=place))
     return Program(str(op), tensors, tuple(kernels), str(config), {"config": config})
 
 
@@ -341,6 +404,8 @@ def _configs(op: Softmax, spec: GpuSpec, kind: str) -> list[RowConfig]:
             return rows.cluster_candidates(spec, op.cols)
         case "triton":
             return [RowConfig("triton", 8, 1, buffers=1)]
+        case "unfused":
+            return [_reduction_config(op)]
         case _:
             return rows.sweep_candidates(spec, kind, op.cols, dtype)
 
