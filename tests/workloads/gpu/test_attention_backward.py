@@ -11,7 +11,9 @@ from arch.errors import InputError
 from arch.load import load_arch
 from sim.app.run import simulate
 from sim.gpu.check.interpret import interpret
+from sim.gpu.language import Program
 from workloads.gpu.attention.flash2_backward import Flash2BackwardConfig
+from workloads.gpu.attention.flash3_backward import Flash3BackwardConfig
 from workloads.gpu.select import choose
 from workloads.ops import AttentionBackward
 from workloads.parse import parse
@@ -72,6 +74,27 @@ def test_computes_what_numpy_does(text: str) -> None:
     assert op.largest_error([result.outputs[o.name] for o in op.results], *operands) <= op.tolerance
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch=1 heads=1 seq=200 head_dim=64 causal=1",
+        "batch=1 heads=1 seq_q=100 seq_k=140 head_dim=128 causal=1",
+        "batch=1 heads=1 seq_q=64 seq_k=70 head_dim=96",
+        "batch=1 heads=1 seq_q=170 seq_k=130 head_dim=128",
+        "batch=1 heads=1 seq_q=180 seq_k=400 head_dim=128 causal=1 window=50",
+        "batch=1 heads=2 kv_heads=1 seq=200 head_dim=64 window=70 deterministic=1",
+    ],
+)
+def test_wgmma_computes_what_numpy_does(text: str) -> None:
+    op, spec = backward(text), load_arch(H100)
+    program = build(op, spec, choose(op, spec, "flash3").config)
+    operands = op.inputs(seed=1)
+    named = {operand.name: array for operand, array in zip(op.operands, operands, strict=True)}
+    result = interpret(program, execute(program, seed=2), named)
+    assert result.violations == []
+    assert op.largest_error([result.outputs[o.name] for o in op.results], *operands) <= op.tolerance
+
+
 @pytest.mark.parametrize("stages", [1, 2])
 def test_each_wait_matters(stages: int) -> None:
     op, spec = backward("batch=1 heads=1 seq_q=32 seq_k=64 head_dim=64"), load_arch(A100)
@@ -83,6 +106,72 @@ def test_each_wait_matters(stages: int) -> None:
 
 STORED = "all warps have met since they read the buffers of K and V, for the next queries"
 REDUNDANT: dict[int, dict[str, str]] = {1: {"attention_backward_flash2_16x64/warps/70 bar_sync": STORED}, 2: {}}
+
+
+def test_each_wait_of_specialised_warps_matters() -> None:
+    op, spec = backward("batch=1 heads=1 seq_q=48 seq_k=128 head_dim=128"), load_arch(H100)
+    main, named = products(op, build(op, spec, Flash3BackwardConfig(16, 128, turned=True)))
+    expected = interpret(main, execute(main, seed=2), named).outputs
+    assert_mutants_caught(lambda: (main, named, expected), lambda mutant: execute(mutant, seed=2), OVERLAPPED)
+
+
+def products(op: AttentionBackward, program: Program) -> tuple[Program, dict[str, np.ndarray]]:
+    """The kernel of the products alone, with all that it reads; the sums of dQ stand for dQ."""
+    tensors = [replace(t, role="output") if t.name == "dq_sums" else t for t in program.tensors if t.name != "dq"]
+    named = {o.name: array for o, array in zip(op.operands, op.inputs(seed=1), strict=True)}
+    named["dq_sums"] = np.zeros(next(t.shape for t in tensors if t.name == "dq_sums"))
+    rng = np.random.default_rng(2)
+    named |= {t.name: rng.normal(size=t.shape) for t in tensors if t.name in ("dots", "lse_log2")}
+    return replace(program, kernels=program.kernels[1:2], tensors=tuple(tensors)), named
+
+
+FENCED = "registers of this product were written before an earlier fence"
+QUERIES = "Q of the same step has waited for the end of the step that used the stage"
+OVERLAPPED = {
+    f"attention_backward_flash3_16x128/{number}": why
+    for number, why in {
+        "producer/4 mbarrier_wait": "the first stage is empty",
+        "producer/11 mbarrier_wait": QUERIES,
+        "producer/20 mbarrier_wait": QUERIES,
+        "consumer/13 wgmma_fence": FENCED,
+        "consumer/30 wgmma_fence": FENCED,
+        "consumer/32 wgmma_fence": FENCED,
+        "consumer/35 wgmma_wait": QUERIES,
+        "consumer/37 wgmma_fence": FENCED,
+    }.items()
+}
+
+
+def test_ordered_sums_are_the_same_in_any_order_of_ctas() -> None:
+    op, spec = backward("batch=1 heads=1 seq_q=16 seq_k=384 head_dim=128 deterministic=1"), load_arch(H100)
+
+    def sums(ordered: bool) -> set[bytes]:
+        main, named = products(op, build(op, spec, Flash3BackwardConfig(16, 128, turned=True, ordered=ordered)))
+        return {interpret(main, execute(main, seed=s), named).outputs["dq_sums"].tobytes() for s in range(3)}
+
+    assert len(sums(ordered=True)) == 1 < len(sums(ordered=False))
+
+
+def test_hopper_takes_the_kernel_that_was_written_for_it() -> None:
+    def tile(head_dim: int, mask: str = "") -> str:
+        return str(choose(backward(f"batch=1 heads=1 seq=64 head_dim={head_dim} {mask}"), load_arch(H100)).config)
+
+    assert [tile(64), tile(96), tile(128)] == ["flash3 128x128", "flash3 64x128", "flash3 80x128"]
+    assert tile(128, "causal=1 deterministic=1") == "flash3 64x128 ordered"
+    assert tile(256) == "flash2 64x64"
+
+
+def test_specialised_warps_with_wgmma_are_faster_and_move_dq_by_tma() -> None:
+    text = "attention_backward batch=1 heads=8 seq=512 head_dim=128 dtype=fp16"
+    old, new, causal = (
+        simulate(f"{text}{mask}", H100, schedule=kind).record
+        for kind, mask in (("flash2", ""), ("flash3", ""), ("flash3", " causal=1"))
+    )
+    assert new.time_ps < 0.8 * old.time_ps
+    # Blocks of 80 queries, the last one in part: 7 of them times 4 of 128 keys, five products each.
+    assert new.kernels[1].counters["macs"] == 5 * 8 * (7 * 80) * (4 * 128) * 128
+    seen = sum(8 - 2 * block for block in range(4))
+    assert causal.kernels[1].counters["macs"] == 5 * 8 * seen * 64 * 128 * 128
 
 
 def test_tiles_are_the_published_ones() -> None:
@@ -120,8 +209,14 @@ def test_wrong_input_is_one_line() -> None:
         choose(backward("batch=1 heads=1 seq=64 head_dim=64"), spec)
     with pytest.raises(InputError, match=r"head_dim=100: kernels have .* nearest: 96"):
         choose(backward("batch=1 heads=1 seq=64 head_dim=100"), load_arch(A100))
-    with pytest.raises(InputError, match="schedule=flash3: attention_backward has flash2"):
+    with pytest.raises(InputError, match="a100-sxm4-80gb has no TMA with wgmma for fp16; its nearest is flash2"):
         choose(backward("batch=1 heads=1 seq=64 head_dim=64"), load_arch(A100), "flash3")
+    with pytest.raises(InputError, match=r"head_dim=192: flash3 has \(64, 96, 128\); nearest: schedule=flash2"):
+        choose(backward("batch=1 heads=1 seq=64 head_dim=192"), load_arch(H100), "flash3")
+    with pytest.raises(
+        InputError, match="schedule=flash4: attention_backward has flash3, which is flash3 128x128 here"
+    ):
+        choose(backward("batch=1 heads=1 seq=64 head_dim=64"), load_arch(H100), "flash4")
     with pytest.raises(InputError, match="seq_q=9: causal, at most seq_k=4"):
         backward("batch=1 heads=1 seq_q=9 seq_k=4 head_dim=64 causal=1")
     with pytest.raises(InputError, match="seq_q=9: window=3, at most 6"):

@@ -153,13 +153,13 @@ def moe(draw: Draw) -> tuple[str, str]:
     )
 
 
-def attention_backward(draw: Draw) -> tuple[str, str]:
-    keys = draw(st.integers(1, 200))
+def attention_backward(draw: Draw, kind: str) -> tuple[str, str]:
+    keys, hopper = draw(st.integers(1, 200)), kind == "flash3"
     queries, kv_heads = draw(st.integers(1, keys)), draw(st.integers(1, 2))
-    return draw(st.sampled_from([A100, H100])), (
+    return draw(st.sampled_from([H100] if hopper else [A100, H100])), (
         f"attention_backward batch=1 heads=2 kv_heads={kv_heads} seq_q={queries} seq_k={keys} "
-        f"head_dim={draw(st.sampled_from([64, 128, 256]))} causal={draw(st.sampled_from('01'))} "
-        f"window={draw(st.sampled_from([0, 40]))} "
+        f"head_dim={draw(st.sampled_from([64, 128] if hopper else [64, 128, 256]))} "
+        f"causal={draw(st.sampled_from('01'))} window={draw(st.sampled_from([0, 40]))} "
         f"deterministic={draw(st.sampled_from('01'))} dtype={draw(st.sampled_from(['fp16', 'bf16']))}"
     )
 
@@ -197,7 +197,9 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
         return attention(draw, kind)
     if op.startswith("conv2d"):
         return conv2d(draw, op, kind)
-    makers = {"moe": moe, "grouped_gemm": grouped_gemm, "attention_backward": attention_backward}
+    if op == "attention_backward":
+        return attention_backward(draw, kind)
+    makers = {"moe": moe, "grouped_gemm": grouped_gemm}
     if op in makers:
         return makers[op](draw)
     if op in ("gather", "kv_write"):

@@ -36,21 +36,17 @@ from sim.gpu.language import (
     RegisterTile,
     RoleBuilder,
     View,
-    as_expr,
     maximum,
-    minimum,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention.blocks import LOG2_E, Array
+from workloads.gpu.attention.blocks import Array
 from workloads.gpu.attention.flash2 import SHAPE, SHAPE_MACS, Blocked
-from workloads.gpu.gemm.estimate import figures, transfer
+from workloads.gpu.attention.gradients import WARPS, Gradients, contiguous, dotted, kept, slope
 from workloads.gpu.gemm.mma import MATRIX_BYTES
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
-from workloads.gpu.select import Choice
 from workloads.ops import AttentionBackward
 from workloads.registry import register
 
-WARPS = 8
 PART = 16
 """Depth of what is read and multiplied at a time."""
 HEAD_DIMS = (64, 96, 128, 192, 256)
@@ -96,20 +92,6 @@ def default_config(op: AttentionBackward, spec: GpuSpec) -> Flash2BackwardConfig
     return replace(config, splits=splits)
 
 
-@register("attention_backward", "gpu", "auto")
-def choose(op: AttentionBackward, spec: GpuSpec, schedule: str = "auto") -> Choice:
-    """The one kind. InputError where the machine or the problem cannot take it."""
-    config = default_config(op, spec)
-    if schedule not in ("auto", "flash2", str(config)):
-        raise InputError(f"schedule={schedule}: attention_backward has flash2, which is {config} here")
-    check(op, spec)
-    f = figures(spec)
-    row = spec.instruction("mma", op.chosen_dtype, SHAPE)
-    cycles = int(op.macs * row.cadence_cycles / row.macs / spec.sm.sub_cores / spec.sm.count / 0.6)
-    cycles = max(cycles, transfer(op.operand_bytes, f.dram_rate)) + 3 * (f.start + 3 * f.load_latency)
-    return Choice(config, [(config, 3 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000))])
-
-
 def check(op: AttentionBackward, spec: GpuSpec) -> None:
     """InputError if the machine has no such instructions or there is no kernel of this size."""
     dtype = op.chosen_dtype
@@ -129,54 +111,28 @@ def build(op: AttentionBackward, spec: GpuSpec, config: Flash2BackwardConfig) ->
     return _Builder(op, config).program()
 
 
-def _tensor(name: str, shape: tuple[int, ...], dtype: str, role: str = "scratch") -> GlobalTensor:
-    return GlobalTensor(name, shape, dtype, tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))), role)
-
-
-class _Builder:
+class _Builder(Gradients):
     """Writes the kernels."""
 
     def __init__(self, op: AttentionBackward, config: Flash2BackwardConfig) -> None:
-        self.op, self.c = op, config
-        self.d, self.dtype = op.head_dim, op.chosen_dtype
-        self.queries, self.keys = op.forward.queries, op.forward.keys
-        self.group = op.heads // op.forward.key_heads
-        self.inputs = {o.name: _tensor(*o, "input") for o in op.operands}
-        self.outputs = {o.name: _tensor(*o, "output") for o in op.results}
+        super().__init__(op, config.block_m, config.block_n)
+        self.c = config
         self.splits = max(1, config.splits)
-        self.sums = _tensor("dq_sums", (self.splits * op.batch, self.queries, op.heads, self.d), "fp32")
-        self.dots = _tensor("dots", (op.batch, op.heads, self.queries), "fp32")
-        expanded = (op.batch, self.keys, op.heads, self.d)
-        self.dk, self.dv = (
-            self.outputs[name] if self.group == 1 else _tensor(f"{name}_expanded", expanded, self.dtype)
-            for name in ("dk", "dv")
-        )
-        self.scale = 1 / math.sqrt(self.d)
-        # Keys after its own that a query sees; None for all.
-        self.ahead = 0 if op.causal == "1" else op.window - 1 if op.window else None
+        self.sums = contiguous("dq_sums", (self.splits * op.batch, self.queries, op.heads, self.d), "fp32")
+        self.dots = contiguous("dots", (op.batch, op.heads, self.queries), "fp32")
 
     def program(self) -> Program:
         """The kernels in their order."""
-        kernels = [self._dots(), self._main(), self._convert()]
-        tensors = [*self.inputs.values(), self.dots, self.sums]
-        if self.group > 1:
-            tensors += [self.dk, self.dv]
-            kernels += [self._add_heads(self.dk, self.outputs["dk"]), self._add_heads(self.dv, self.outputs["dv"])]
-        tensors += self.outputs.values()
-        return Program(str(self.op), tuple(tensors), tuple(kernels), str(self.c), {"config": self.c})
+        added, adding = self.heads_added()
+        kernels = (self._dots(), self._main(), self._convert(), *adding)
+        tensors = (*self.inputs.values(), self.dots, self.sums, *added, *self.outputs.values())
+        return Program(str(self.op), tensors, kernels, str(self.c), {"config": self.c})
 
     # ---- beside the products
 
-    def _rows(self, name: str, code: int) -> tuple[KernelBuilder, int, Expr]:
-        """A kernel over the rows of queries; rows of a warp and the first one."""
-        grid = (ceil_div(self.queries, self.c.block_m), self.op.batch, self.op.heads)
-        own = self.c.block_m // WARPS
-        k = KernelBuilder(name, grid, code_bytes=code * overhead.INSTRUCTION_BYTES)
-        return k, own, CTA_X * self.c.block_m + WARP * own
-
     def _dots(self) -> Kernel:
         """Sums of dO O by row; clears the sums of dQ."""
-        k, own, row = self._rows("dot_do_o", 400)
+        k, own, row = self.rows_of_queries("dot_do_o", 400)
         count = ceil_div(own * self.d * DTYPE_BYTES[self.dtype], 32 * MAX_VECTOR_BYTES)
         do, o = (RegisterTile(name, (own, self.d), self.dtype) for name in ("do", "o"))
         dots, zeros = RegisterTile("dots", (own, 1), "fp32"), RegisterTile("zeros", (own, self.d), "fp32")
@@ -186,7 +142,7 @@ class _Builder:
                 box = self.inputs[tile.name][CTA_Y, row:own, CTA_Z, :]  # type: ignore[misc]
                 r.ldg(tile.whole, box, count, into=tile.name)
             r.run(
-                "ffma", own * self.d // 32, dtype="fp32", dst=dots.whole, srcs=(do.whole, o.whole), compute=_dot,
+                "ffma", own * self.d // 32, dtype="fp32", dst=dots.whole, srcs=(do.whole, o.whole), compute=dotted,
                 after=("do", "o"), mix=(("shf", own * self.d // 16), ("shfl", 3 * own)),
             )  # fmt: skip
             r.stg(self.dots[CTA_Y, CTA_Z, row:own], dots.whole, 1, vector_bytes=4)  # type: ignore[misc]
@@ -198,7 +154,7 @@ class _Builder:
 
     def _convert(self) -> Kernel:
         """Sums of dQ, of all splits, scaled and rounded."""
-        k, own, row = self._rows("convert_dq", 300)
+        k, own, row = self.rows_of_queries("convert_dq", 300)
         part, acc = (RegisterTile(name, (own, self.d), "fp32") for name in ("part", "acc"))
         out = RegisterTile("out", (own, self.d), self.dtype)
         count, values = ceil_div(own * self.d * 4, 32 * MAX_VECTOR_BYTES), own * self.d // 32
@@ -210,39 +166,12 @@ class _Builder:
                 r.ldg(part.whole, box, count, into="part")
                 r.run("fadd", values, dtype="fp32", dst=acc.whole, srcs=(part.whole,), compute=_add, after=("part",))
             r.run(
-                "fmul", values, dtype="fp32", dst=out.whole, srcs=(acc.whole,), compute=self._scaled,
+                "fmul", values, dtype="fp32", dst=out.whole, srcs=(acc.whole,), compute=self.scaled,
                 mix=((f"cvt.{self.dtype}", values // 2),),
             )  # fmt: skip
             box = self.outputs["dq"][CTA_Y, row:own, CTA_Z, :]  # type: ignore[misc]
             r.stg(box, out.whole, ceil_div(count, 2))
         return k.build()
-
-    def _add_heads(self, source: GlobalTensor, target: GlobalTensor) -> Kernel:
-        """Gradients of query heads that share a key head, added up: a warp a key and key head."""
-        op, d = self.op, self.d
-        heads = op.forward.key_heads
-        k = KernelBuilder(
-            f"sum_{target.name}", (ceil_div(self.keys, WARPS), op.batch, heads),
-            code_bytes=200 * overhead.INSTRUCTION_BYTES,
-        )  # fmt: skip
-        parts, out = (RegisterTile(name, (rows, d), self.dtype) for name, rows in (("parts", self.group), ("out", 1)))
-        row = CTA_X * WARPS + WARP
-        with k.role("warps", WARPS, 40) as r, r.when(row < self.keys):
-            box = source[CTA_Y, row, CTA_Z * self.group : self.group, :]  # type: ignore[misc]
-            count = ceil_div(self.group * d * DTYPE_BYTES[self.dtype], 32 * MAX_VECTOR_BYTES)
-            r.ldg(parts.whole, box, count, into="parts", mix=overhead.mix(alu=30, imad=15))
-            r.run(
-                "fadd", ceil_div(self.group * d, 32), dtype="fp32", dst=out.whole, srcs=(parts.whole,), compute=_total,
-                after=("parts",),
-            )  # fmt: skip
-            r.stg(target[CTA_Y, row, CTA_Z, :], out.whole, 1, vector_bytes=min(16, d * 2 // 32))
-        return k.build()
-
-    def _scaled(self, _: Array, source: Array) -> Array:
-        return source * self.scale
-
-    def _scaled_in_place(self, values: Array) -> Array:
-        return values * self.scale
 
     # ---- the products
 
@@ -289,7 +218,7 @@ class _Builder:
 
     def _block_of_keys(self, r: RoleBuilder, n: Expr) -> None:
         c = self.c
-        first, last = self._seeing(n)
+        first, last = self.seeing(n)
         trips = last - first + 1
         key = n * c.block_n
         shared = CTA_Z // self.group
@@ -309,17 +238,6 @@ class _Builder:
             self._step(r, n, last - i, i, first)
         self._store(r, n)
 
-    def _seeing(self, n: Expr) -> tuple[Expr, Expr]:
-        """First and last block of queries that see keys of block `n`."""
-        c, first, last = self.c, as_expr(0), as_expr(ceil_div(self.queries, self.c.block_m) - 1)
-        if self.ahead is None:
-            return first, last
-        key = n * c.block_n + (self.queries - self.keys)
-        seeing = maximum(0, (key - self.ahead) // c.block_m)
-        if not self.op.window:
-            return seeing, last
-        return seeing, minimum(last, (key + (c.block_n + self.op.window - 2)) // c.block_m)
-
     def _step(self, r: RoleBuilder, n: Expr, m: Expr, i: Expr, first: IntLike) -> None:
         """A block of queries."""
         c = self.c
@@ -333,7 +251,7 @@ class _Builder:
         self._multiply_rows(r, self.dp, self.do, self.values_tile, 0)
         values = self.s.shape[0] * self.s.shape[1] // 32
         r.run(
-            "fadd", values, dtype="fp32", dst=self.dp.whole, srcs=(self.s.whole, self.own_dots.whole), compute=_slope,
+            "fadd", values, dtype="fp32", dst=self.dp.whole, srcs=(self.s.whole, self.own_dots.whole), compute=slope,
             after=("own_dots",), mix=(("fmul", values),),
         )  # fmt: skip
         more = m > first
@@ -381,36 +299,22 @@ class _Builder:
     def _weights(self, r: RoleBuilder, n: Expr, row: Expr) -> None:
         """Weights of the scores; zero where a query sees no such key."""
         at, column, rows, columns = self.at_s
-        shift, factor = self.keys - self.queries, self.scale * LOG2_E
         values = rows * columns // 32
-
-        def mask(scores: Array, first_row: int, first_column: int) -> Array:
-            first, last = self.op.forward.visible(first_row + np.arange(rows), self.queries, self.keys)
-            column = first_column + np.arange(columns)
-            return np.where((column >= first[:, None]) & (column <= last[:, None]), scores, -np.inf)
-
-        def weights(scores: Array, lse: Array) -> Array:
-            return np.exp2(factor * scores - LOG2_E * lse)
-
         if self.ahead is not None:
-            key = n * self.c.block_n - shift  # query that stands at the block's first key
-            hidden = row < key + (self.c.block_n - 1 - self.ahead)
-            if self.op.window:
-                hidden = maximum(hidden, row > key + (self.op.window - self.c.block_m))
-            with r.when(hidden):
+            with r.when(self.hidden(n, row)):
                 r.run(
-                    "sel", values, dtype="int32", dst=self.s.whole, compute=mask, mix=(("setp", values),),
+                    "sel", values, dtype="int32", dst=self.s.whole, compute=self.masked, mix=(("setp", values),),
                     indices=(row + at, n * self.c.block_n + column),
                 )  # fmt: skip
         r.run(
-            "ex2", values, dtype="fp32", dst=self.s.whole, srcs=(self.lse.whole,), compute=weights, after=("lse",),
+            "ex2", values, dtype="fp32", dst=self.s.whole, srcs=(self.lse.whole,), compute=self.weights, after=("lse",),
             mix=(("ffma", values),),
         )  # fmt: skip
 
     def _share(self, r: RoleBuilder, tile: RegisterTile, to: Blocked) -> None:
         """For all warps; shared memory holds what is rounded, registers what is not."""
         at, column, rows, columns = self.at_s
-        r.run("cvt", rows * columns // 64, dtype=self.dtype, dst=tile.whole, compute=_kept)
+        r.run("cvt", rows * columns // 64, dtype=self.dtype, dst=tile.whole, compute=kept)
         r.sts(to.view(at, rows, column, columns), tile.whole, rows * columns // 64, vector_bytes=4)
 
     def _multiply_rows(self, r: RoleBuilder, acc: RegisterTile, left: Blocked, right: Blocked, stage: IntLike) -> None:
@@ -485,7 +389,7 @@ class _Builder:
         for acc, tile, _ in through:
             r.run(
                 "fmul", rows * columns // 32, dtype="fp32", dst=acc.whole,
-                compute=self._scaled_in_place if acc is self.acc_k else _kept,
+                compute=self.scaled_in_place if acc is self.acc_k else kept,
                 mix=((f"cvt.{self.dtype}", rows * columns // 64),),
             )  # fmt: skip
             wide = math.gcd(columns, tile.columns)
@@ -503,25 +407,9 @@ class _Builder:
             r.stg(box, result.whole, ceil_div(own * self.d * size, 32 * MAX_VECTOR_BYTES))
 
 
-def _kept(values: Array) -> Array:
-    return values
-
-
 def _add(left: Array, right: Array) -> Array:
     return left + right
 
 
 def _added(sums: Array, own: Array) -> Array:
     return sums + own.reshape(sums.shape)
-
-
-def _dot(_: Array, left: Array, right: Array) -> Array:
-    return (left * right).sum(axis=1, keepdims=True)
-
-
-def _total(_: Array, parts: Array) -> Array:
-    return parts.sum(axis=0, keepdims=True)
-
-
-def _slope(dp: Array, weights: Array, dots: Array) -> Array:
-    return weights * (dp - dots)
