@@ -15,14 +15,16 @@ What happens to a launch, and which figure of the machine it costs:
 
 An event (a time stamp) waits for the work before it and takes `launch.event`, and the front end does not work ahead
 past it. A copy pays the PCIe link's latency once and then its bandwidth; each direction has an engine of its own.
-Kernels of different streams run one at a time, in the order in which they became ready.
+Kernels of different streams run one at a time, in the order in which they became ready, but for those that run
+beside others (collectives): they start as soon as the one that runs leaves them room, or has ended. A command may wait
+for commands of other streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import simpy
 
@@ -59,11 +61,14 @@ class Kernel:
 
     work: picoseconds since its launch at which its simulation returned, rising, the last one being its duration
     (`launch.kernel` included); an iterator is asked only when the device gets there, so that an engine can be advanced
-    in quanta.
+    in quanta. needs: SMs, of a kernel that runs beside those of other streams; 0: it has the device to itself. room:
+    SMs that it leaves to such kernels now; None: none.
     """
 
     name: str
     work: Iterable[int]
+    needs: int = 0
+    room: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,14 @@ class Copy:
         return spec.pcie.latency_ps + -(-self.size_bytes * PS_PER_S // spec.pcie.bandwidth_bytes_per_s)
 
 
+class Node(NamedTuple):
+    """A command of a graph. after: numbers of nodes before it, of other streams, that it waits for."""
+
+    stream: Stream
+    command: Kernel | Copy
+    after: Sequence[int] = ()
+
+
 @dataclass
 class Span:
     """When one command was called by the host, started and ended on the device, in picoseconds; -1: not yet."""
@@ -102,7 +115,8 @@ class Span:
 
 @dataclass
 class _Command:
-    """One entry of a stream's queue. gap_ps: start to start of minimal kernels; done fires at its end."""
+    """One entry of a stream's queue. gap_ps: start to start of minimal kernels; done fires at its end. after: what has
+    to end before it, of other streams."""
 
     span: Span
     done: simpy.Event
@@ -110,11 +124,13 @@ class _Command:
     gap_ps: int = 0
     copy: Copy | None = None
     arrives_ps: int = 0
+    after: Sequence[simpy.Event] = ()
 
 
 @dataclass
 class Stream:
-    """A queue of commands that run in order. Made by `Host.stream`; `spans` are those of its commands so far."""
+    """A queue of commands that run in order. Made by `Host.stream`; `spans` are those of its commands so far; `last`
+    fires at the end of the last one."""
 
     name: str
     queue: simpy.Store
@@ -131,6 +147,8 @@ class Host:
         self.env = simpy.Environment()
         self._front_end = simpy.Resource(self.env)
         self._device = simpy.Resource(self.env)
+        self._running: Kernel | None = None
+        self._went_on = self.env.event()
         self._copies = {direction: simpy.Resource(self.env) for direction in DIRECTIONS}
         self._streams = 0
 
@@ -166,23 +184,31 @@ class Host:
         """What an eager framework does for one operator before it launches anything."""
         yield self.env.timeout(self.spec.host.framework_overhead_ps)
 
-    def launch(self, stream: Stream, kernel: Kernel) -> Process:
-        """Calls a kernel on a stream; the thread goes on when the call returns."""
-        self._put(stream, kernel.name, kernel=kernel, gap_ps=self.spec.launch.gap_stream_ps)
+    def launch(self, stream: Stream, kernel: Kernel, after: Sequence[simpy.Event] = ()) -> Process:
+        """Calls a kernel on a stream; the thread goes on when the call returns. after: ends of other streams' commands
+        that it waits for."""
+        self._put(stream, kernel.name, kernel=kernel, gap_ps=self.spec.launch.gap_stream_ps, after=after)
         yield self.env.timeout(self.host_call_ps)
 
     def launch_graph(self, stream: Stream, nodes: Iterable[Kernel | Copy]) -> Process:
         """Calls a graph, a chain of dependent kernels and copies, in one launch."""
+        yield from self.launch_chains(Node(stream, node) for node in nodes)
+
+    def launch_chains(self, nodes: Iterable[Node]) -> Process:
+        """Calls a graph in one launch: a chain of kernels and copies a stream, which may wait for each other."""
         yield self.env.timeout(self.graph_call_ps - self.host_call_ps)
         nodes = list(nodes)
         gap_ps = self.spec.launch.gap_replay_ps
-        if sum(isinstance(node, Kernel) for node in nodes) > REPLAY_READY:
+        if sum(isinstance(node.command, Kernel) for node in nodes) > REPLAY_READY:
             gap_ps += self.spec.launch.gap_replay_more_ps
-        for node in nodes:
-            if isinstance(node, Kernel):
-                self._put(stream, node.name, kernel=node, gap_ps=gap_ps)
+        done: list[simpy.Event] = []
+        for stream, command, after in nodes:
+            waits = [done[number] for number in after]
+            if isinstance(command, Kernel):
+                put = self._put(stream, command.name, kernel=command, gap_ps=gap_ps, after=waits)
             else:
-                self._put(stream, node.name, copy=node)
+                put = self._put(stream, command.name, copy=command, after=waits)
+            done.append(put.done)
             gap_ps = self.spec.launch.gap_graph_ps
         yield self.env.timeout(self.host_call_ps)
 
@@ -219,9 +245,10 @@ class Host:
         kernel: Kernel | None = None,
         gap_ps: int = 0,
         copy: Copy | None = None,
+        after: Sequence[simpy.Event] = (),
     ) -> _Command:
         span = Span(name, self.now_ps)
-        command = _Command(span, self.env.event(), kernel, gap_ps, copy, self.now_ps + self.spec.launch.api_ps)
+        command = _Command(span, self.env.event(), kernel, gap_ps, copy, self.now_ps + self.spec.launch.api_ps, after)
         stream.queue.put(command)
         stream.spans.append(span)
         stream.last = command.done
@@ -246,13 +273,15 @@ class Host:
         free_ps = None  # end of the work that the next kernel depends on
         while True:
             command: _Command = yield stream.ready.get()
+            for other in command.after:
+                if not other.processed:
+                    yield other
+                    free_ps = self.now_ps
             if command.kernel is not None:
                 if free_ps is not None:
                     hand_over = max(command.gap_ps - self.spec.launch.drain_ps, 0)
                     yield self.env.timeout(max(free_ps + hand_over - self.now_ps, 0))
-                with self._device.request() as turn:
-                    yield turn
-                    yield from self._run_kernel(command.span, command.kernel)
+                yield from self._take_turn(command.span, command.kernel)
             elif command.copy is not None:
                 yield from self._run_copy(command.span, command.copy)
             else:
@@ -263,12 +292,33 @@ class Host:
             free_ps = self.now_ps
             command.done.succeed()
 
+    def _take_turn(self, span: Span, kernel: Kernel) -> Process:
+        """Runs a kernel when the device is free; one that is beside others, when the one that runs leaves it room."""
+        if kernel.needs:
+            while (other := self._running) and (other.room is None or other.room() < kernel.needs):
+                yield self._went_on
+            yield from self._run_kernel(span, kernel)
+            return
+        with self._device.request() as turn:
+            yield turn
+            self._running = kernel
+            yield from self._run_kernel(span, kernel)
+            self._running = None
+            self._tell()
+
+    def _tell(self) -> None:
+        """A kernel has gone on or has ended: whoever waits for room may look."""
+        went_on, self._went_on = self._went_on, self.env.event()
+        went_on.succeed()
+
     def _run_kernel(self, span: Span, kernel: Kernel) -> Process:
         """Lets the time of a kernel pass, from the start of its CTAs."""
         span.start_ps = self.now_ps
         launch_ps = span.start_ps - self.spec.launch.kernel_ps
         for elapsed_ps in kernel.work:
             yield self.env.timeout(max(launch_ps + elapsed_ps - self.now_ps, 0))
+            if kernel.room is not None:
+                self._tell()
 
     def _run_copy(self, span: Span, copy: Copy) -> Process:
         with self._copies[copy.direction].request() as turn:

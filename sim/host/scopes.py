@@ -13,12 +13,14 @@ kernels itself, `eager` by a framework that dispatches each operator, `graph` as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import simpy
 
 from arch.gpu import GpuSpec
-from sim.host.model import Copy, Host, Kernel, Process, Span, Stream
+from sim.host.model import Copy, Host, Kernel, Node, Process, Span, Stream
 
 FIGURES = (
     "host.framework_overhead",
@@ -36,12 +38,27 @@ _WARM_UP_CALLS = 4
 _TIMED_CALLS = 4
 
 
+class Place(NamedTuple):
+    """The stream of a call, and the numbers of calls before it, of other streams, that it waits for."""
+
+    stream: int = 0
+    after: tuple[int, ...] = ()
+
+
+FIRST = Place()
+"""The first stream, after what is before in it."""
+
+
 class Called(Protocol):
     """Something that the host calls: its name and, the same at each asking, what goes onto the stream."""
 
     @property
     def name(self) -> str:
         """Of the operator."""
+
+    @property
+    def place(self) -> Place:
+        """Where its commands stand."""
 
     def commands(self) -> list[Kernel | Copy]:
         """Kernels and copies in their order."""
@@ -59,12 +76,14 @@ class Replayed:
 class Call:
     """One operator as the host calls it, whose kernels' durations are known.
 
-    kernels_ps: durations of the kernels that it launches, launch included. copy: what it copies instead.
+    kernels_ps: durations of the kernels that it launches, launch included. copy: what it copies instead. Kernels of
+    another stream than the first run beside the first one's.
     """
 
     name: str
     kernels_ps: tuple[int, ...] = ()
     copy: Copy | None = None
+    place: Place = FIRST
 
     def device_ps(self, spec: GpuSpec) -> int:
         """Device time as a profiler shows it."""
@@ -72,7 +91,8 @@ class Call:
 
     def commands(self) -> list[Kernel | Copy]:
         """What goes onto the stream."""
-        kernels: list[Kernel | Copy] = [Kernel(self.name, (duration_ps,)) for duration_ps in self.kernels_ps]
+        needs = int(self.place.stream > 0)
+        kernels: list[Kernel | Copy] = [Kernel(self.name, (duration_ps,), needs) for duration_ps in self.kernels_ps]
         return [*kernels, self.copy] if self.copy else kernels
 
 
@@ -118,48 +138,80 @@ def calls_ps(
 
 def call_times(host: Host, calls: Sequence[Called], form: str) -> list[CallTime]:
     """Runs the sequence once on an idle host: when each call was made and what its commands did."""
-    stream = host.stream()
+    issue = _Issue(host, calls)
     found: list[CallTime] = []
 
     def program() -> Process:
         if form == "graph":
-            yield from _issue(host, stream, calls, form)
+            yield from issue.sequence(form)
             return
-        for call in calls:
+        for number, call in enumerate(calls):
             called_ps = host.now_ps
-            yield from _issue(host, stream, [call], form)
+            yield from issue.call(number, form)
             found.append(CallTime(call.name, called_ps, host.now_ps - called_ps, ()))
 
     host.run(program())
     if form == "graph":  # the one launch is the first operator's
         found = [CallTime(call.name, 0, 0 if i else host.graph_call_ps, ()) for i, call in enumerate(calls)]
-    spans = iter(stream.spans)
-    counts = [len(call.commands()) for call in calls]
+    spans = {number: iter(stream.spans) for number, stream in issue.streams.items()}
     return [
-        CallTime(time.name, time.called_ps, time.host_ps, tuple(next(spans) for _ in range(count)))
-        for time, count in zip(found, counts, strict=True)
+        CallTime(
+            time.name, time.called_ps, time.host_ps, tuple(next(spans[call.place.stream]) for _ in call.commands())
+        )
+        for time, call in zip(found, calls, strict=True)
     ]
 
 
-def _issue(host: Host, stream: Stream, calls: Sequence[Called], form: str) -> Process:
-    """The host program of one run of the sequence."""
-    if form == "graph":
-        yield from host.launch_graph(stream, [command for call in calls for command in call.commands()])
-        return
-    for call in calls:
+class _Issue:
+    """The host program of a sequence, which may be run several times on the same streams."""
+
+    def __init__(self, host: Host, calls: Sequence[Called]) -> None:
+        self.host, self.calls = host, calls
+        self.streams = {n: host.stream() for n in sorted({0, *(call.place.stream for call in calls)})}
+        self.stream = self.streams[0]
+        """The first one, whose end is the sequence's."""
+        self.ends: dict[int, simpy.Event] = {}
+
+    def sequence(self, form: str, times: int = 1) -> Process:
+        """The whole sequence; times: of a graph, how often it is in the one launch."""
+        if form == "graph":
+            yield from self.host.launch_chains(self._nodes(times))
+            return
+        for number in range(len(self.calls)):
+            yield from self.call(number, form)
+
+    def call(self, number: int, form: str) -> Process:
+        """One operator."""
+        host, call = self.host, self.calls[number]
+        stream = self.streams[call.place.stream]
         if form == "eager":
             yield from host.dispatch()
+        after = [self.ends[other] for other in call.place.after]
         for command in call.commands():
             if isinstance(command, Kernel):
-                yield from host.launch(stream, command)
+                yield from host.launch(stream, command, after)
             else:
                 yield from host.copy(stream, command.direction, command.size_bytes)
+        self.ends[number] = stream.last
+
+    def _nodes(self, times: int) -> Iterator[Node]:
+        """The sequence's commands as one graph."""
+        count = 0
+        for _ in range(times):
+            last: dict[int, int] = {}
+            for number, call in enumerate(self.calls):
+                after = [last[other] for other in call.place.after]
+                for command in call.commands():
+                    yield Node(self.streams[call.place.stream], command, after)
+                    count += 1
+                last[number] = count - 1
 
 
 def _event_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
     """Something long runs before, so that everything is queued when the first event is reached."""
     host = Host(spec)
-    stream = host.stream()
+    issue = _Issue(host, calls)
+    stream = issue.stream
     stamps = []
 
     def program() -> Process:
@@ -167,7 +219,7 @@ def _event_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
         busy_ps = host.host_call_ps * launches + spec.launch.api_ps + spec.host.framework_overhead_ps * len(calls)
         yield from host.launch(stream, Kernel("before", (busy_ps,)))
         stamps.append(host.record(stream))
-        yield from _issue(host, stream, calls, form)
+        yield from issue.sequence(form)
         stamps.append(host.record(stream))
 
     host.run(program())
@@ -176,15 +228,15 @@ def _event_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
 
 def _stream_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
     host = Host(spec)
-    stream = host.stream()
+    issue = _Issue(host, calls)
 
     def program() -> Process:
         for _ in range(_WARM_UP_CALLS + _TIMED_CALLS):
-            yield from _issue(host, stream, calls, form)
-        yield from host.synchronise(stream)
+            yield from issue.sequence(form)
+        yield from host.synchronise(issue.stream)
 
     host.run(program())
-    return _mean_ps(stream)
+    return _mean_ps(issue.stream)
 
 
 def _mean_ps(stream: Stream) -> int:
@@ -197,26 +249,27 @@ def _mean_ps(stream: Stream) -> int:
 def _graph_ps(spec: GpuSpec, calls: Sequence[Call]) -> int:
     """From sequence to sequence inside one graph."""
     host = Host(spec)
-    stream = host.stream()
+    issue = _Issue(host, calls)
 
     def program() -> Process:
-        yield from _issue(host, stream, list(calls) * (_WARM_UP_CALLS + _TIMED_CALLS), "graph")
-        yield from host.synchronise(stream)
+        yield from issue.sequence("graph", _WARM_UP_CALLS + _TIMED_CALLS)
+        yield from host.synchronise(issue.stream)
 
     host.run(program())
-    return _mean_ps(stream)
+    return _mean_ps(issue.stream)
 
 
 def _replayed_ps(spec: GpuSpec, calls: Sequence[Call], replayed: Replayed) -> int:
     """Between two events around some replays of a graph on an idle device."""
     host = Host(spec)
-    stream = host.stream()
+    issue = _Issue(host, calls)
+    stream = issue.stream
     stamps = []
 
     def program() -> Process:
         stamps.append(host.record(stream))
         for _ in range(replayed.replays):
-            yield from _issue(host, stream, list(calls) * replayed.layers, "graph")
+            yield from issue.sequence("graph", replayed.layers)
         stamps.append(host.record(stream))
 
     host.run(program())
@@ -225,10 +278,10 @@ def _replayed_ps(spec: GpuSpec, calls: Sequence[Call], replayed: Replayed) -> in
 
 def _host_ps(spec: GpuSpec, calls: Sequence[Call], form: str) -> int:
     host = Host(spec)
-    stream = host.stream()
+    issue = _Issue(host, calls)
 
     def program() -> Process:
-        yield from _issue(host, stream, calls, form)
-        yield from host.synchronise(stream)
+        yield from issue.sequence(form)
+        yield from host.synchronise(issue.stream)
 
     return host.run(program())

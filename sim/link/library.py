@@ -81,6 +81,36 @@ class Ended(NamedTuple):
     sends: tuple[Send, ...] = ()
 
 
+class Traffic(NamedTuple):
+    """Bytes of one device's memory that a collective moves, by its own kernel or by others'.
+
+    read: of its values. written: of its results. landed: written to a buffer, and read from there.
+    """
+
+    read_bytes: int
+    written_bytes: int
+    landed_bytes: int
+
+
+def traffic(plan: Plan, sent_bytes: int) -> Traffic:
+    """What a collective does to the memory of a device. sent_bytes: of payload, by one device.
+
+    What a neighbour stores lands in a buffer, with its flags; what others read they read in place. For the switch
+    values are copied to a buffer, which it reads and to which it writes, and from there to the result.
+    """
+    size, flagged = plan.size_bytes, _BYTES_OF_A_FLAGGED.get(plan.wire.protocol, 1.0)
+    if plan.algorithm == "nvls":
+        return Traffic(size, size, size)
+    if plan.algorithm in ("one_shot", "two_shot"):
+        return Traffic(size + sent_bytes, size, 0)
+    own = size // plan.devices if plan.kind == "all_gather" else size
+    return Traffic(own, size, round(sent_bytes * flagged))
+
+
+_BYTES_OF_A_FLAGGED = {"LL": 2.0, "LL128": 128 / 120}
+"""Stored for each byte of payload: flags beside words of 4 bytes, and in lines of 120."""
+
+
 def run(plan: Plan, values: Sequence[Array] = ()) -> Ended:
     """Runs a collective to its end. values: one array a device, to be carried along (all_gather: its own part)."""
     return _RUNS[plan.algorithm](plan, values).run()

@@ -37,8 +37,10 @@ _LINK_BYTES_PER_S = 25_000_000_000
 _PCIE_CHANNELS = 2
 _MESSAGE_BYTES = 128
 """A store of a warp's quarter, which a link packet holds."""
-_STEP_BYTES = 512 * 1024
-"""An eighth of a channel's buffer of 4 MiB; a chunk is four of them, announced in two slices."""
+CHANNEL_BUFFER_BYTES = 4 << 20
+"""Into which a neighbour stores."""
+_STEP_BYTES = CHANNEL_BUFFER_BYTES // 8
+"""A chunk is four of them, announced in two slices."""
 _LL_CHUNK_BYTES, _LL128_CHUNK_BYTES = 32 * 1024, 480 * 1024
 """Payload of a flagged channel's buffer, an eighth of it."""
 MOST_DEVICES = 8

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from arch import GpuSpec, InputError, load_arch
-from sim.host.model import REPLAY_READY, Copy, Host, Kernel, Process
+from sim.host.model import REPLAY_READY, Copy, Host, Kernel, Node, Process
 from sim.host.scopes import SCOPES, Call, Replayed, call_times, calls_ps, scope_ps
 
 US = 1_000_000
@@ -247,3 +247,35 @@ def test_call_times(spec: GpuSpec, form: str) -> None:
     assert [time.host_ps // US for time in found] == host[form]
     assert found[1].spans[0].end_ps - found[1].spans[0].start_ps == 101 * US
     assert found[0].spans[1].end_ps <= found[1].spans[0].start_ps <= found[2].spans[0].start_ps
+
+
+def test_a_kernel_beside_others_starts_where_there_is_room_and_is_waited_for(spec: GpuSpec) -> None:
+    def ends(room: list[int]) -> tuple[int, int, int]:
+        """Room for others after each 5 us of a kernel of 20 us; start of what needs 2, and of who waits for it."""
+        host = Host(spec)
+        first, second = host.stream(), host.stream()
+        left = iter(room)
+        found = [0]
+
+        def work() -> Iterator[int]:
+            for i in range(4):
+                found[0] = next(left)
+                yield 5 * US * (i + 1)
+
+        def program() -> Process:
+            nodes = [
+                Node(first, Kernel("long", work(), room=lambda: found[0])),
+                Node(second, Kernel("beside", (8 * US,), needs=2)),
+                Node(first, Kernel("after", (5 * US,)), (1,)),
+            ]
+            yield from host.launch_chains(nodes)
+
+        host.run(program())
+        long, after = first.spans
+        (beside,) = second.spans
+        assert after.start_ps >= max(long.end_ps, beside.end_ps)
+        return beside.start_ps - long.start_ps, long.end_ps - long.start_ps, after.start_ps - long.start_ps
+
+    assert ends([0, 0, 0, 0])[0] == 19 * US  # behind the long one
+    assert ends([0, 2, 2, 2])[0] == 4 * US  # at its first step that leaves room
+    assert ends([0, 0, 0, 2])[0] == 14 * US

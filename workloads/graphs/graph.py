@@ -1,7 +1,12 @@
-"""A graph of operators on one stream: which operator reads and writes which tensor, in the order of its calls."""
+"""A graph of operators: which operator reads and writes which tensor, in the order of its calls.
+
+All are on one stream, but for collectives that are called `beside` others: these are on a second one, wait for what
+they read, and are waited for by who reads their results.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -45,6 +50,11 @@ class Value:
         return Value(self.buffer, size, self.dtype, self.offset + number * size)
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of it."""
+        return self.size * DTYPE_BYTES[self.dtype]
+
+    @property
     def offset_bytes(self) -> int:
         """Bytes before it in its buffer."""
         return self.offset * DTYPE_BYTES[self.dtype]
@@ -52,12 +62,14 @@ class Value:
 
 @dataclass(frozen=True)
 class Step:
-    """One call of an operator. label: its name in a profile. operands, results: in the operator's own order."""
+    """One call of an operator. label: its name in a profile. operands, results: in the operator's own order. stream: 0,
+    or 1 for what runs beside the others."""
 
     label: str
     op: Operator
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
+    stream: int = 0
 
     @property
     def kind(self) -> str:
@@ -75,18 +87,40 @@ class Graph:
     outputs: tuple[str, ...]
     sizes_bytes: dict[str, int]
 
+    @functools.cached_property
+    def waits(self) -> tuple[tuple[int, ...], ...]:
+        """By step, the last step of the other stream that it has to wait for, if there is one."""
+        made: dict[str, tuple[int, int]] = {}  # by buffer: stream and number of the last step that wrote it
+        found = []
+        for number, step in enumerate(self.steps):
+            others = [made[value.buffer] for value in step.operands if value.buffer in made]
+            before = [n for stream, n in others if stream != step.stream]
+            found.append((max(before),) if before else ())
+            made |= {value.buffer: (step.stream, number) for value in step.results}
+        return tuple(found)
+
     def addresses(self, first_address: int = 1 << 21) -> tuple[dict[str, int], int]:
         """Byte address of each buffer, and where free memory begins: buffers that are not used again are reused."""
         lives: dict[str, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):
+            first, last = self._span(number)
             for value in (*step.operands, *step.results):
                 if value.buffer not in self.inputs:
-                    lives[value.buffer] = (lives.get(value.buffer, (number, 0))[0], number)
+                    begin, end = lives.get(value.buffer, (first, last))
+                    lives[value.buffer] = (min(begin, first), max(end, last))
         end = len(self.steps)
         for name in self.outputs:
             if name in lives:
                 lives[name] = (lives[name][0], end)
         return plan(first_address, self.sizes_bytes, self.inputs, lives)
+
+    def _span(self, number: int) -> tuple[int, int]:
+        """First and last step of the first stream while which a step may run."""
+        step = self.steps[number]
+        if step.stream == 0:
+            return number, number
+        joins = (n for n in range(number + 1, len(self.steps)) if self.waits[n] and self.waits[n][0] >= number)
+        return max(self.waits[number], default=0), next(joins, len(self.steps))
 
     def __str__(self) -> str:
         """Its name."""
@@ -155,10 +189,10 @@ class GraphBuilder:
         self._steps.append(Step(label, op, operands, into))
         return into
 
-    def all_reduce(self, label: str, value: Value, devices: int) -> Value:
-        """Sums a value over devices, each of which runs this graph with its own share."""
+    def all_reduce(self, label: str, value: Value, devices: int, *, beside: bool = False) -> Value:
+        """Sums a value over devices, each of which runs this graph with its own share. beside: what is called next."""
         op = AllReduce(bytes=value.size * DTYPE_BYTES[value.dtype], devices=devices, dtype=value.dtype)
-        return self._collective(label, op, value, value.size)
+        return self._collective(label, op, value, value.size, int(beside))
 
     def all_gather(self, label: str, value: Value, devices: int) -> Value:
         """The values of all devices side by side; each runs this graph with its own share."""
@@ -166,10 +200,10 @@ class GraphBuilder:
         op = AllGather(gpus=devices, elements=size, dtype=value.dtype)
         return self._collective(label, op, value, size)
 
-    def _collective(self, label: str, op: Operator, value: Value, size: int) -> Value:
+    def _collective(self, label: str, op: Operator, value: Value, size: int, stream: int = 0) -> Value:
         """A call with this device's buffer alone as operand, and its result of `size` elements."""
         result = self._value(f"{len(self._steps)}.{label}.y", size, value.dtype)
-        self._steps.append(Step(label, op, (value,), (result,)))
+        self._steps.append(Step(label, op, (value,), (result,), stream))
         return result
 
     def _fit(self, label: str, op: Operator, does: str, values: Sequence[Value], expected: Sequence[Operand]) -> None:

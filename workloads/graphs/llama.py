@@ -75,6 +75,9 @@ class Llama(GraphOperator):
     their own (`seqlens`, in the place of `seq`). With `vocab=n` the embedding comes
     first, and the norm and the product that give the logits of each sequence's last token come last; devices share
     both tables by their rows. Sizes that are given stand in the place of the model's.
+
+    With `overlap=1` the sequences are two halves: sums over devices of one half run on a second stream, beside the
+    kernels of the other half. Each half reads all weights.
     """
 
     word: ClassVar[str] = "llama"
@@ -90,6 +93,7 @@ class Llama(GraphOperator):
     seq: int = extent(2048, help="tokens of a sequence")
     layers: int = extent(1, help="layers that are run")
     tp: int = extent(1, help="devices that share each layer")
+    overlap: str = choice("0", ("0", "1"), help="1: sums of one half of the batch beside kernels of the other half")
     page: int = count(0, help="keys of a page of a cache in pages; 0: the keys of a sequence lie together")
     seqlens: str | None = words("tokens of each sequence: numbers, a file or a distribution; default: seq of each")
     seed: int = count(0, help="of lengths that are drawn")
@@ -117,6 +121,7 @@ class Llama(GraphOperator):
             object.__setattr__(self, "seqlens", listed("llama seqlens", self.seqlens))
             lengths("llama seqlens", self.seqlens, self.batch, self.seed)
         self._check_sizes(sizes)
+        self._check_overlap()
         fits = [d for d in range(1, sizes.heads + 1) if sizes.heads % d == 0 and sizes.ffn % d == 0]
         fits = [d for d in fits if sizes.kv_heads % d == 0 or d % sizes.kv_heads == 0]
         if self.tp not in fits:
@@ -139,6 +144,17 @@ class Llama(GraphOperator):
         if sizes.experts and sizes.topk > sizes.experts:
             raise InputError(f"llama topk={sizes.topk}: at most experts={sizes.experts}")
 
+    def _check_overlap(self) -> None:
+        """InputError for what has no two halves, or no sums over devices."""
+        if self.overlap == "0":
+            return
+        if self.tp == 1:
+            raise InputError("llama overlap=1: one device has no sums over devices; nearest: tp=2 beside it")
+        if self.batch % 2:
+            raise InputError(f"llama batch={self.batch}: overlap=1 halves it; nearest: {self.batch + 1}")
+        if self.seqlens is not None:
+            raise InputError(f"llama seqlens={self.seqlens}: overlap=1 needs sequences of one length; nearest: seq")
+
     @property
     def sizes(self) -> Model:
         """Sizes of the model, with those that are given in their place."""
@@ -148,7 +164,13 @@ class Llama(GraphOperator):
 
     def check_plain(self, machine: str) -> None:
         """InputError for what only GPUs have kernels for."""
-        asked = {"page": self.page, "vocab": self.vocab, "experts": self.sizes.experts, "head_dim": self.head_dim}
+        asked = {
+            "overlap": int(self.overlap),
+            "page": self.page,
+            "vocab": self.vocab,
+            "experts": self.sizes.experts,
+            "head_dim": self.head_dim,
+        }
         for key, value in asked.items():
             if value:
                 raise InputError(f"llama {key}={value}: has no form on {machine}; nearest: a model without it")
@@ -175,7 +197,7 @@ class Llama(GraphOperator):
     @property
     def _forward(self) -> Graph:
         phase = "decode" if self.phase == "decode" else "prefill"
-        return dataclasses.replace(self, phase=phase, tp=1).graph(fused=False)
+        return dataclasses.replace(self, phase=phase, tp=1, overlap="0").graph(fused=False)
 
     @property
     def _passes(self) -> tuple[int, int]:
@@ -186,29 +208,50 @@ class Llama(GraphOperator):
         """The operators in the order in which they are called, on one of the devices."""
         if self.phase == "training":
             raise InputError("llama phase=training: dataflow machines alone have it (sn40l); nearest: phase=prefill")
-        return _Decoder(self, fused).build()
+        if self.overlap == "1":
+            return _overlapped(self, fused)
+        decoder = _Decoder(self, fused, GraphBuilder(str(self)), {})
+        return decoder.g.build(decoder.whole())
+
+
+def _overlapped(op: Llama, fused: bool) -> Graph:
+    """Two halves of the batch in turn; what one has to sum is summed beside the other's next kernels."""
+    g, weights = GraphBuilder(str(op)), dict[str, Value]()
+    half = dataclasses.replace(op, batch=op.batch // 2, overlap="0")
+    halves = [_Decoder(half, fused, g, weights, name) for name in ("first.", "second.")]
+    xs = [decoder.first() for decoder in halves]
+    sums: list[Value | None] = [None, None]
+    for layer in range(op.layers):
+        for part in (_Decoder.attention, _Decoder.inner):
+            for i, decoder in enumerate(halves):
+                xs[i] = decoder.joined(xs[i], sums[i])
+                sums[i] = decoder.sum_beside(part(decoder, xs[i], f"{layer}"))
+    return g.build(*(d.last(d.joined(x, found)) for d, x, found in zip(halves, xs, sums, strict=True)))
 
 
 class _Decoder:
-    """Writes the graph of the layers."""
+    """Writes the layers for the sequences of `op` into a graph.
 
-    def __init__(self, op: Llama, fused: bool) -> None:
+    weights: those that are declared already. name: before names of what these sequences alone have.
+    """
+
+    def __init__(self, op: Llama, fused: bool, g: GraphBuilder, weights: dict[str, Value], name: str = "") -> None:
         self.op, self.fused, self.dtype = op, fused, op.chosen_dtype
-        self.g = GraphBuilder(str(op))
+        self.g, self.weights, self.name = g, weights, name
         self.sizes = op.sizes
         self.head_dim = self.sizes.head_elements
         self.heads, self.kv_heads = self.sizes.heads // op.tp, max(1, self.sizes.kv_heads // op.tp)
         self.ffn = self.sizes.ffn // op.tp
         self.new = 1 if op.phase == "decode" else op.seq
-        self.attention = Attention(
+        self.attention_op = Attention(
             batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, causal="1", page=op.page,
             dtype=self.dtype, seed=op.seed, **self._lengths(op),
         ).with_defaults(self.dtype)  # fmt: skip
-        self.tokens = sum(self.attention.lengths_q)
+        self.tokens = sum(self.attention_op.lengths_q)
         if op.page:
-            self.slots = self.g.tensor("slots", self.tokens, "int32")
-            names = [operand for operand in self.attention.operands if operand.name in ("page_table", "seqlens")]
-            self.lookup = tuple(self.g.tensor(o.name, math.prod(o.shape), "int32") for o in names)
+            self.slots = self.g.tensor(f"{name}slots", self.tokens, "int32")
+            names = [operand for operand in self.attention_op.operands if operand.name in ("page_table", "seqlens")]
+            self.lookup = tuple(self.g.tensor(name + o.name, math.prod(o.shape), "int32") for o in names)
 
     def _lengths(self, op: Llama) -> dict[str, Any]:
         """New tokens and keys of each sequence, as operators name them."""
@@ -216,13 +259,41 @@ class _Decoder:
             return {"seq_q": self.new, "seq_k": op.seq}
         return {"seq_q": 1, "seqlens_k": op.seqlens} if op.phase == "decode" else {"seqlens_q": op.seqlens}
 
-    def build(self) -> Graph:
+    def whole(self) -> Value:
         """All layers, each with weights and a cache of its own; around them what turns tokens into vectors and back."""
-        x = self._embedding() if self.op.vocab else self.g.tensor("x", self.tokens * self.sizes.hidden, self.dtype)
+        x = self.first()
         for layer in range(self.op.layers):
-            x = self._attention(x, f"{layer}")
-            x = self._experts(x, f"{layer}") if self.sizes.experts else self._gated(x, f"{layer}")
-        return self.g.build(self._head(x) if self.op.vocab else x)
+            for part in (self.attention, self.inner):
+                x = self.joined(x, self._shared_sum(part(x, f"{layer}")))
+        return self.last(x)
+
+    def first(self) -> Value:
+        """Vectors of the tokens."""
+        if self.op.vocab:
+            return self._embedding()
+        return self.g.tensor(f"{self.name}x", self.tokens * self.sizes.hidden, self.dtype)
+
+    def inner(self, x: Value, layer: str) -> Value:
+        """The gated layer or the experts, of this device."""
+        return self._experts(x, layer) if self.sizes.experts else self._gated(x, layer)
+
+    def joined(self, x: Value, found: Value | None) -> Value:
+        """A layer's input with what it has found."""
+        return x if found is None else self._pointwise("add", found, x)
+
+    def last(self, x: Value) -> Value:
+        """What comes out in the end."""
+        return self._head(x) if self.op.vocab else x
+
+    def sum_beside(self, x: Value) -> Value:
+        """Partial results of all devices, summed beside what is called next."""
+        return self.g.all_reduce(self._sum_label, x, self.op.tp, beside=True)
+
+    def _weight(self, name: str, size: int) -> Value:
+        """A weight, which halves of a batch share."""
+        if name not in self.weights:
+            self.weights[name] = self.g.tensor(name, size, self.dtype)
+        return self.weights[name]
 
     @property
     def _vocab(self) -> int:
@@ -231,8 +302,8 @@ class _Decoder:
 
     def _embedding(self) -> Value:
         """Each device looks up what its part of the table has; the others' rows are zeros there."""
-        table = self.g.tensor("embedding_weight", self._vocab * self.sizes.hidden, self.dtype)
-        ids = self.g.tensor("ids", self.tokens, "int32")
+        table = self._weight("embedding_weight", self._vocab * self.sizes.hidden)
+        ids = self.g.tensor(f"{self.name}ids", self.tokens, "int32")
         op = Gather(rows=self.tokens, cols=self.sizes.hidden, of=self._vocab, dtype=self.dtype)
         return self._shared_sum(self.g.call("aten::embedding", op, table, ids))
 
@@ -241,13 +312,14 @@ class _Decoder:
         hidden, batch = self.sizes.hidden, self.op.batch
         x = self._norm(x, "norm")
         if self.new > 1:
-            last = self.g.tensor("last_tokens", batch, "int32")
+            last = self.g.tensor(f"{self.name}last_tokens", batch, "int32")
             op = Gather(rows=batch, cols=hidden, of=self.tokens, dtype=self.dtype)
             x = self.g.call("aten::index_select", op, x, last)
         logits = self._linear(x, "head", self._vocab, batch)
         return logits if self.op.tp == 1 else self.g.all_gather("nccl:all_gather", logits, self.op.tp)
 
-    def _attention(self, x: Value, layer: str) -> Value:
+    def attention(self, x: Value, layer: str) -> Value:
+        """Attention, of this device's heads."""
         op, sizes = self.op, self.sizes
         parts = self.heads + 2 * self.kv_heads
         qkv = self._linear(self._norm(x, f"{layer}.norm1"), f"{layer}.qkv", parts * self.head_dim)
@@ -262,8 +334,8 @@ class _Decoder:
         else:
             lookup = self._together(k, v, layer)
         label = "vllm:unified_attention" if op.page else "aten::scaled_dot_product_attention"
-        attended = self.g.call(label, self.attention, q, *lookup)
-        return self._pointwise("add", self._shared_sum(self._linear(attended, f"{layer}.out", sizes.hidden)), x)
+        attended = self.g.call(label, self.attention_op, q, *lookup)
+        return self._linear(attended, f"{layer}.out", sizes.hidden)
 
     def _together(self, k: Value, v: Value, layer: str) -> tuple[Value, Value]:
         """Keys and values of all tokens, those of each sequence together."""
@@ -271,7 +343,7 @@ class _Decoder:
         if op.phase != "decode":
             return self._rotate(k), self._pointwise("copy", v)
         cached = op.batch * op.seq * self.kv_heads * self.head_dim
-        keys, values = (self.g.tensor(f"{layer}.{name}", cached, self.dtype) for name in ("keys", "values"))
+        keys, values = (self.g.tensor(f"{self.name}{layer}.{name}", cached, self.dtype) for name in ("keys", "values"))
         # One token's keys go to the end of the cache; where they lie in it moves no byte.
         at = cached - k.size
         self._rotate(k, into=dataclasses.replace(keys, size=k.size, offset=at))
@@ -285,8 +357,8 @@ class _Decoder:
             batch=op.batch, kv_heads=self.kv_heads, head_dim=self.head_dim, page=op.page, dtype=self.dtype,
             seed=op.seed, **self._lengths(op),
         )  # fmt: skip
-        size = self.attention.all_pages * op.page * self.kv_heads * self.head_dim
-        keys, values = (self.g.tensor(f"{layer}.{name}", size, self.dtype) for name in ("keys", "values"))
+        size = self.attention_op.all_pages * op.page * self.kv_heads * self.head_dim
+        keys, values = (self.g.tensor(f"{self.name}{layer}.{name}", size, self.dtype) for name in ("keys", "values"))
         into = (keys, values)
         self.g.calls("vllm:reshape_and_cache_flash", write, k, v, self.slots, *into, into=into)
         return into
@@ -298,7 +370,7 @@ class _Decoder:
             active = self._pointwise("silu+mul", gate, up)
         else:
             active = self._pointwise("mul", self._pointwise("silu", gate), up)
-        return self._pointwise("add", self._shared_sum(self._linear(active, f"{layer}.down", self.sizes.hidden)), x)
+        return self._linear(active, f"{layer}.down", self.sizes.hidden)
 
     def _experts(self, x: Value, layer: str) -> Value:
         """Experts in the place of the gated layer, each shared by the devices; all devices know the choice."""
@@ -310,28 +382,29 @@ class _Decoder:
             tp=self.op.tp, router="1", dtype=dtype,
         )  # fmt: skip
         weights = (
-            self.g.tensor(f"{layer}.{operand.name}_weight", math.prod(operand.shape), dtype)
-            for operand in op.operands[-2:]
+            self._weight(f"{layer}.{operand.name}_weight", math.prod(operand.shape)) for operand in op.operands[-2:]
         )
-        mixed = self.g.call("vllm:fused_moe", op, normed, logits, *weights)
-        return self._pointwise("add", self._shared_sum(mixed), x)
+        return self.g.call("vllm:fused_moe", op, normed, logits, *weights)
 
     # ---- operators
 
     def _norm(self, x: Value, name: str) -> Value:
-        weight = self.g.tensor(f"{name}_weight", self.sizes.hidden, self.dtype)
+        weight = self._weight(f"{name}_weight", self.sizes.hidden)
         op = RmsNorm(rows=self.tokens, cols=self.sizes.hidden, dtype=self.dtype)
         return self.g.call("aten::rms_norm", op.with_defaults(self.dtype), x, weight)
 
     def _shared_sum(self, x: Value) -> Value:
         """Partial results of all devices, summed."""
-        label = "vllm:all_reduce" if self.fused else "nccl:all_reduce"
-        return x if self.op.tp == 1 else self.g.all_reduce(label, x, self.op.tp)
+        return x if self.op.tp == 1 else self.g.all_reduce(self._sum_label, x, self.op.tp)
+
+    @property
+    def _sum_label(self) -> str:
+        return "vllm:all_reduce" if self.fused else "nccl:all_reduce"
 
     def _linear(self, x: Value, name: str, outputs: int, rows: int = 0) -> Value:
         rows = rows or self.tokens
         inputs = x.size // rows
-        weight = self.g.tensor(f"{name}_weight", inputs * outputs, self.dtype)
+        weight = self._weight(f"{name}_weight", inputs * outputs)
         op = Gemm(m=rows, n=outputs, k=inputs, tb="T", dtype=self.dtype)
         return self.g.call("aten::mm", op.with_defaults(self.dtype), x, weight)
 

@@ -399,12 +399,28 @@ class GraphPlan:
         """A step as a timeline shows it."""
         step = entry.planned
         sends = step.shared.sends if step.shared else ()
-        return Shown(step.op, step.label, step.program.schedule if step.program else "", entry.results, sends)
+        return Shown(
+            step.op, step.label, step.program.schedule if step.program else "", entry.results, sends, step.place.stream
+        )
 
 
 def _facts(request: Request, schedule: str) -> dict[str, str]:
     """What a reader of a timeline must know of what ran."""
     return {"workload": str(request.asked), "machine": request.machine.label, "schedule": schedule}
+
+
+def _streams(spec: GpuSpec, work: Work, done: StepsRun) -> list[str]:
+    """What the second stream did, if there is one."""
+    if not work.overlaps:
+        return []
+    taken = max(step.shared.ctas for step in work.steps if step.shared and step.place.stream)
+    sums = [record for entry in done.done if entry.planned.place.stream for record in entry.records]
+    sums_ps, beside_ps = sum(record.time_ps for record in sums), sum(record.beside_ps for record in sums)
+    return [
+        f"Stream 1: kernels, {(done.time_ps - sums_ps + beside_ps) / 1e6:.1f} us. Stream 2: sums over devices, "
+        f"{sums_ps / 1e6:.1f} us, {beside_ps / 1e6:.1f} us of it beside kernels, on {min(taken, spec.sm.count)} of "
+        f"{spec.sm.count} SMs."
+    ]
 
 
 def _ran(
@@ -428,6 +444,7 @@ def _ran(
         check=partial(check_steps, work.steps, spec, conditions) if request.check else None,
         reads=lambda path: took_part(work, spec, conditions, request.scope).reads(path),
         notes=[
+            *_streams(spec, work, done),
             *(note for entry in done.done for result in entry.results if (note := sample_note(result.kernel))),
             *(
                 note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.units import BYTES
-from sim.app.families.gpu_run import Planned, Work, shared
+from sim.app.families.gpu_run import Planned, Shared, Work, shared
 from sim.app.families.request import Request, one_of
 from sim.app.report.sections import bytes_text
+from sim.gpu.engine.beside import Region
 from sim.gpu.language import Program
+from sim.host.scopes import Place
+from sim.link.nccl import CHANNEL_BUFFER_BYTES
+from sim.memory.model import LINE_BYTES
 from workloads.graphs import Graph, GraphBuilder, GraphOperator, Step, Value
 from workloads.ops import AllGather, AllReduce, CopyH2D, Operator
 from workloads.registry import build
@@ -55,7 +60,10 @@ def plan_graph(request: Request, spec: GpuSpec, pick: Pick) -> PlannedGraph:
     graph, form = _graph_in_form(request, spec)
     addresses, end = graph.addresses()
     library = _SUMS[FORMS[form][0]]
-    steps = [_planned(graph, step, spec, addresses, end, pick, library) for step in graph.steps]
+    steps = [
+        dataclasses.replace(_planned(graph, step, spec, addresses, end, pick, library), place=Place(step.stream, waits))
+        for step, waits in zip(graph.steps, graph.waits, strict=True)
+    ]
     return PlannedGraph(graph, form, Work(steps, FORMS[form][1]))
 
 
@@ -118,7 +126,9 @@ def _planned(
     if isinstance(step.op, CopyH2D):
         return Planned(step.op, None, {}, label=step.label)
     if isinstance(step.op, AllReduce | AllGather):
-        return Planned(step.op, None, {}, label=step.label, shared=shared(step.op, spec, library))
+        made = shared(step.op, spec, library)
+        regions = _regions(step, made, spec, addresses, end) if step.stream else ()
+        return Planned(step.op, None, {}, label=step.label, shared=made, regions=regions)
     config, estimate_ps = pick(step.op)
     program = build(step.op, spec, config)
     placed, step_end = _place(step, program, addresses, end)
@@ -128,6 +138,27 @@ def _planned(
             f"dram.size = {BYTES.format(spec.dram.size_bytes)}; smaller batches or a larger machine fit"
         )
     return Planned(step.op, program, placed, estimate_ps, step.label)
+
+
+def _regions(step: Step, made: Shared, spec: GpuSpec, addresses: dict[str, int], end: int) -> tuple[Region, ...]:
+    """What a collective beside kernels moves in memory; its buffer begins at `end`. InputError beyond a node."""
+    if not made.ctas:
+        raise InputError(f"overlap=1: {step.op} leaves the node, whose collectives alone run beside kernels; overlap=0")
+
+    def region(value: Value, size_bytes: int, *, written: bool) -> Region:
+        first, last = (addresses[value.buffer] + value.offset_bytes + n for n in (0, value.size_bytes - 1))
+        lines = last // LINE_BYTES - first // LINE_BYTES + 1
+        return Region(first // LINE_BYTES, lines, size_bytes // LINE_BYTES, written)
+
+    moved = made.traffic
+    found = [
+        region(step.operands[0], moved.read_bytes, written=False),
+        region(step.results[0], moved.written_bytes, written=True),
+    ]
+    if landed := moved.landed_bytes // LINE_BYTES:
+        lines = min(landed, made.ctas * CHANNEL_BUFFER_BYTES // LINE_BYTES)
+        found += [Region(-(-end // LINE_BYTES), lines, landed, written) for written in (True, False)]
+    return tuple(found)
 
 
 def _place(step: Step, program: Program, addresses: dict[str, int], free: int) -> tuple[dict[str, int], int]:

@@ -12,6 +12,7 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.host.model import Copy
+from sim.memory.counters import MemoryCounter
 
 SECTOR_BYTES = 32
 
@@ -164,6 +165,17 @@ def copy_record(label: str, copy: Copy, time_ps: int, spec: GpuSpec) -> KernelRe
         own=GpuLaunch((1, 1, 1)),
         transfer_ps=time_ps,
     )
+
+
+def memory_bytes(counts: np.ndarray) -> dict[str, int]:
+    """What a collective beside kernels has moved in L2 and DRAM, under the names of `KernelRecord.counters`."""
+    c = MemoryCounter
+    return {
+        "l2_read_bytes": SECTOR_BYTES * int(counts[c.L2_READ_SECTORS] - counts[c.L2_COALESCED_SECTORS]),
+        "l2_write_bytes": SECTOR_BYTES * int(counts[c.L2_WRITE_SECTORS]),
+        "dram_read_bytes": int(counts[c.DRAM_READ_BYTES]),
+        "dram_write_bytes": int(counts[c.DRAM_WRITE_BYTES]),
+    }
 
 
 def collective_record(name: str, algorithm: str, sent_bytes: int, time_ps: int, spec: GpuSpec) -> KernelRecord:

@@ -16,21 +16,22 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.app.families.family import LateError
 from sim.app.families.gpu_conditions import Conditions
-from sim.app.families.gpu_records import collective_record, copy_record, kernel_record
+from sim.app.families.gpu_records import collective_record, copy_record, kernel_record, memory_bytes
 from sim.app.families.request import Progress
 from sim.app.families.sampled import Pace
-from sim.app.report.record import KernelRecord
+from sim.app.report.record import GpuLaunch, KernelRecord
 from sim.gpu.engine.api import Device, KernelResult, Launch
+from sim.gpu.engine.beside import Beside, Region
 from sim.gpu.engine.events import Window
 from sim.gpu.language import Kernel as GpuKernel
 from sim.gpu.language import Program
 from sim.gpu.power.regulator import PowerRegulator
 from sim.host.model import Copy, Host
 from sim.host.model import Kernel as HostKernel
-from sim.host.scopes import Call, CallTime, Replayed, call_times, calls_ps
+from sim.host.scopes import FIRST, Call, CallTime, Place, Replayed, call_times, calls_ps
 from sim.link import custom, nccl
 from sim.link.collective import Send, fabric_of, fastest
-from sim.link.library import Plan
+from sim.link.library import Plan, Traffic, traffic
 from sim.link.library import run as run_library
 from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
@@ -60,7 +61,8 @@ Kind = Literal["all_reduce", "all_gather"]
 
 
 class Shared(NamedTuple):
-    """A collective. time_ps: behind its launch. sent_bytes: by one device. sends: messages from its start on."""
+    """A collective. time_ps: behind its launch. sent_bytes: by one device. sends: messages from its start on. ctas,
+    start_ps, traffic: of its kernel, within a node; what comes before its messages, what it does to memory."""
 
     kind: Kind
     devices: int
@@ -68,6 +70,9 @@ class Shared(NamedTuple):
     sent_bytes: int
     algorithm: str
     sends: tuple[Send, ...]
+    ctas: int = 0
+    start_ps: int = 0
+    traffic: Traffic = Traffic(0, 0, 0)
 
 
 def shared(op: AllReduce | AllGather, spec: GpuSpec, library: str) -> Shared:
@@ -96,13 +101,17 @@ def shared(op: AllReduce | AllGather, spec: GpuSpec, library: str) -> Shared:
 def _ended(made: Plan, kind: Kind, library: str) -> Shared:
     ended = run_library(made)
     algorithm = f"{library} {made.algorithm} {made.wire.protocol}"
-    return Shared(kind, made.devices, ended.time_ps, ended.sent_bytes, algorithm, ended.sends)
+    moved = traffic(made, ended.sent_bytes)
+    return Shared(
+        kind, made.devices, ended.time_ps, ended.sent_bytes, algorithm, ended.sends, made.channels, made.start_ps, moved
+    )
 
 
 @dataclass(frozen=True)
 class Planned:
     """A step before it runs. program: None of a copy and of a collective. addresses: of the program's tensors.
-    estimate_ps: rough time. label: what a profile calls it; empty of an operator alone. shared: of a collective."""
+    estimate_ps: rough time. label: what a profile calls it; empty of an operator alone. shared: of a collective.
+    place: its stream. regions: of a collective beside kernels, what it moves in memory."""
 
     op: Operator
     program: Program | None
@@ -110,6 +119,8 @@ class Planned:
     estimate_ps: int = 0
     label: str = ""
     shared: Shared | None = None
+    place: Place = FIRST
+    regions: tuple[Region, ...] = ()
 
     @property
     def kernels(self) -> Sequence[GpuKernel | None]:
@@ -128,6 +139,11 @@ class Work:
 
     steps: Sequence[Planned]
     calling: str
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether collectives run beside kernels."""
+        return any(step.place.stream for step in self.steps)
 
     @property
     def estimate_ps(self) -> int:
@@ -150,7 +166,8 @@ class Done:
         label = self.planned.label or self.planned.op.word
         if copy := self.planned.copy:
             return Call(label, (), copy)
-        return Call(label, tuple(result.time_ps for result in self.results) or (self.moved_ps,))
+        times = tuple(result.time_ps for result in self.results) or (self.records[0].time_ps,)
+        return Call(label, times, place=self.planned.place)
 
 
 @dataclass(frozen=True)
@@ -167,11 +184,13 @@ class StepsRun:
 
     @property
     def time_ps(self) -> int:
-        """Device time."""
-        return sum(record.time_ps for record in self.records)
+        """Device time; what runs beside something else counts once."""
+        return sum(record.time_ps - record.beside_ps for record in self.records)
 
     def scope_ps(self, spec: GpuSpec, scope: str, calling: str, replayed: Replayed | None = None) -> int:
         """Time in one of `sim.host.scopes.SCOPES`, called in one of its forms; see `sim.host.scopes.calls_ps`."""
+        if scope == "kernel":
+            return self.time_ps
         return calls_ps(spec, [entry.call() for entry in self.done], scope, calling, replayed)
 
 
@@ -307,7 +326,21 @@ class _Runner:
         """All steps on one stream of the host model, which advances the device window by window; the L2 stays as it is
         from kernel to kernel."""
         run = _StreamRun(self, progress, recorder, limit_ps)
-        return StepsRun(run.done, call_times(run.host, run.calls(), self.work.calling))
+        times = call_times(run.host, run.calls(), self.work.calling)
+        if self.work.overlaps:
+            _note_beside(run.done, times)
+        return StepsRun(run.done, times)
+
+
+def _note_beside(done: Sequence[Done], times: Sequence[CallTime]) -> None:
+    """Writes into the records of collectives for how long kernels ran beside them."""
+    streams = [entry.planned.place.stream for entry in done]
+    kernels = [span for stream, time in zip(streams, times, strict=True) if not stream for span in time.spans]
+    for entry, stream, time in zip(done, streams, times, strict=True):
+        if stream:
+            (record,), (own,) = entry.records, time.spans
+            common = (min(own.end_ps, span.end_ps) - max(own.start_ps, span.start_ps) for span in kernels)
+            entry.records[0] = dataclasses.replace(record, beside_ps=sum(max(0, ps) for ps in common))
 
 
 class _Lines(NamedTuple):
@@ -335,6 +368,7 @@ class _Issued:
 
     name: str
     issued: list[HostKernel | Copy]
+    place: Place
 
     def commands(self) -> list[HostKernel | Copy]:
         """What goes onto the stream."""
@@ -350,6 +384,8 @@ class _StreamRun:
         self.work, self.device, self.conditions = runner.work, runner.device, runner.conditions
         self.spec, self.progress, self.recorder, self.limit_ps = runner.spec, progress, recorder, limit_ps
         self.host = Host(self.spec)
+        self.device.beside = None
+        self.running: Launch | None = None
         self.done = [self._entry(step) for step in self.work.steps]
         self.total = sum(max(step.op.flops, 1) for step in self.work.steps)
 
@@ -364,14 +400,17 @@ class _StreamRun:
         calls: list[_Issued] = []
         number = before = 0
         for entry in self.done:
-            calls.append(_Issued(entry.planned.label, self._commands(entry, number, before)))
+            step = entry.planned
+            calls.append(_Issued(step.label, self._commands(entry, number, before), step.place))
             number += len(calls[-1].issued)
-            before += max(entry.planned.op.flops, 1) if entry.planned.program else 0
+            before += max(step.op.flops, 1) if step.program else 0
         return calls
 
     def _commands(self, entry: Done, number: int, before: int) -> list[HostKernel | Copy]:
         step = entry.planned
         if done := step.shared:
+            if step.place.stream:
+                return [HostKernel(done.kind, self._beside(entry, done), needs=done.ctas)]
             name = f"{step.label}: {done.algorithm} over {done.devices}"
             record = collective_record(name, done.algorithm, done.sent_bytes, entry.moved_ps, self.spec)
             entry.records.append(record)
@@ -380,10 +419,33 @@ class _StreamRun:
             entry.records.append(copy_record(step.label, copy, entry.moved_ps, self.spec))
             return [copy]
         assert step.program is not None
+        room = self._room if self.work.overlaps else None
         return [
-            HostKernel(kernel.name, self._kernel(entry, kernel, number + i, before))
+            HostKernel(kernel.name, self._kernel(entry, kernel, number + i, before), room=room)
             for i, kernel in enumerate(step.program.kernels)
         ]
+
+    def _room(self) -> int:
+        """SMs that the kernel that runs leaves to others."""
+        return self.running.room if self.running else 0
+
+    def _beside(self, entry: Done, done: Shared) -> Iterator[int]:
+        """Runs a collective beside kernels and makes its record."""
+        step, before_ps = entry.planned, self.spec.launch.kernel_ps
+        beside = Beside(done.ctas, done.time_ps, done.time_ps - done.start_ps, step.regions)
+        beside.begin_ps = self.host.now_ps
+        self.device.beside = beside
+        if self.running:
+            self.running.hold(beside)
+        while self.host.now_ps < beside.end_ps:
+            yield before_ps + beside.end_ps - beside.begin_ps
+        self.device.beside = None
+        beside.move(self.device, self.device.regulator.clock_hz, 0, beside.end_ps)
+        name = f"{step.label}: {done.algorithm} over {done.devices}"
+        time_ps = before_ps + beside.end_ps - beside.begin_ps
+        record = collective_record(name, done.algorithm, done.sent_bytes, time_ps, self.spec)
+        counters = {**record.counters, **memory_bytes(beside.counters)}
+        entry.records.append(dataclasses.replace(record, counters=counters, own=GpuLaunch((done.ctas, 1, 1))))
 
     def _kernel(self, entry: Done, kernel: GpuKernel, number: int, before: int) -> Iterator[int]:
         """Runs a kernel and makes its record. before: work of the steps before its own."""
@@ -395,19 +457,21 @@ class _StreamRun:
         if recorder is not None:
             clock_hz = self.device.regulator.clock_hz
             self.device.window = recorder.window(number, origin_ps, clock_hz, step.estimate_ps)
-        launch = self.device.build(kernel, step.addresses)
+        launch = self.device.build(kernel, step.addresses, origin_ps=origin_ps)
+        self.running = launch
         time_ps, pace = 0, Pace(launch)
         for window, time_ps in enumerate(launch.windows(limit_ps=self._left_ps())):
             pace.note(time_ps)
             if recorder is not None:
                 recorder.advanced(origin_ps, launch)
-            if window % _WINDOWS_A_STEP == 0:
+            if window % (1 if self.work.overlaps else _WINDOWS_A_STEP) == 0:
                 if self.progress is not None:
                     done = _share_done(entry, launch)
                     self.progress((before + done * max(step.op.flops, 1)) / self.total)
                 yield time_ps
         if launch.late:
             raise LateError(launch.events + sum(r.counters["events"] for done in self.done for r in done.records))
+        self.running = None
         launch.result = pace.whole(launch.result)
         time_ps = launch.result.time_ps
         reason = throttle_reason(self.spec, self.conditions, launch.result)

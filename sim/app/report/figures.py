@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from sim.app.report.record import KernelRecord, LayerTime, MachineFigures, RunRecord
@@ -101,7 +101,7 @@ class Figures:
         """Figures of one of its kernels; operations are those that it executed, padding included."""
         flops = 2 * kernel.counters["macs"] if "macs" in kernel.counters else run.flops if len(run.kernels) == 1 else 0
         external = _external(run.machine, kernel.counters, run.operand_bytes)
-        return cls(run.machine, (kernel,), flops, kernel.time_ps, external, kernel.counters)
+        return cls(run.machine, (replace(kernel, beside_ps=0),), flops, kernel.time_ps, external, kernel.counters)
 
     @classmethod
     def of_layers(cls, run: RunRecord) -> list[tuple[LayerTime, Figures]]:
@@ -116,18 +116,18 @@ class Figures:
 
     @property
     def cycles(self) -> int:
-        """Core-clock cycles of all kernels."""
-        return sum(k.cycles for k in self.kernels)
+        """Core-clock cycles of all kernels; those that run beside each other count once."""
+        return sum(k.alone_cycles for k in self.kernels)
 
     @property
     def device_ps(self) -> int:
-        """Time of the kernels alone, picoseconds."""
-        return sum(k.time_ps for k in self.kernels)
+        """Time of the kernels alone, picoseconds; those that run beside each other count once."""
+        return sum(k.time_ps - k.beside_ps for k in self.kernels)
 
     @property
     def clock_hz(self) -> int:
         """Mean core clock, weighted by cycles."""
-        return sum(k.clock_hz * k.cycles for k in self.kernels) // max(self.cycles, 1)
+        return sum(k.clock_hz * k.alone_cycles for k in self.kernels) // max(self.cycles, 1)
 
     @property
     def ops_per_s(self) -> float:

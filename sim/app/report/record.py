@@ -164,6 +164,13 @@ class KernelRecord:
     """By how much shorter it would be if data were between host and device at once."""
     throttle_reason: str | None = None
     """`power`, `regulator` or `locked` when the clock stayed below boost; None at boost."""
+    beside_ps: int = 0
+    """Of its time, that in which another kernel of the record runs, which counts it."""
+
+    @property
+    def alone_cycles(self) -> int:
+        """Cycles that no other kernel counts."""
+        return self.cycles * (self.time_ps - self.beside_ps) // self.time_ps if self.beside_ps else self.cycles
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,15 @@ from workloads.ops import CopyH2D, Operator
 
 @dataclass(frozen=True)
 class Shown:
-    """A step of the graph that has run. schedule, results: of its kernels. sends: messages of a collective."""
+    """A step of the graph that has run. schedule, results: of its kernels. sends: messages of a collective. stream: the
+    number of its stream."""
 
     op: Operator
     label: str
     schedule: str
     results: Sequence[KernelResult]
     sends: Sequence[Send] = ()
+    stream: int = 0
 
 
 def _listed(numbers: Sequence[str]) -> str:
@@ -194,10 +196,11 @@ class _Outside:
 
     def _stream(self) -> None:
         """Kernels and copies on the device, and between them what the stream waited for."""
-        stream = self.found.track("stream 1", self.root)
-        free_ps = number = 0
+        tracks = {n: self.found.track(f"stream {n + 1}", self.root) for n in sorted({s.stream for s in self.steps})}
+        free = dict.fromkeys(tracks, 0)
+        number = 0
         for step, time in zip(self.steps, self.times, strict=True):
-            kernels = iter(step.results)
+            kernels, stream, free_ps = iter(step.results), tracks[step.stream], free[step.stream]
             for span in time.spans:
                 arrives_ps = span.called_ps + self.spec.launch.api_ps
                 self._gap(stream, free_ps, min(arrives_ps, span.start_ps), "waits for the host")
@@ -206,7 +209,7 @@ class _Outside:
                 flows = (self.launched[number],) if number in self.launched else ()
                 self._add(stream, span.start_ps, span.end_ps, span.name, "kernel", args, flows)
                 self._links(step, span)
-                free_ps = span.end_ps
+                free_ps = free[step.stream] = span.end_ps
                 number += 1
 
     def _gap(self, track: int, begin_ps: int, end_ps: int, name: str) -> None:

@@ -19,8 +19,9 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
 from sim.engine.extensions import compiled
 from sim.gpu.counters import Counter
 from sim.gpu.engine import loop as native
+from sim.gpu.engine.beside import STEP_CYCLES, Beside, Held
 from sim.gpu.engine.chip import Chip, Launching
-from sim.gpu.engine.cta import Cta, CtaFigure, Grid
+from sim.gpu.engine.cta import Cta, CtaFigure, CtaSlots, Grid
 from sim.gpu.engine.deadlock import DeadlockError, waiting
 from sim.gpu.engine.events import Reason, Window
 from sim.gpu.engine.global_memory import Stores
@@ -113,6 +114,8 @@ class Device:
         self.energy = EnergyModel(spec, data)
         self._memory_specs = {self.regulator.clock_hz: lower_memory(spec, self.regulator.clock_hz)}
         self.memory = new_memory_state(self.memory_spec(self.regulator.clock_hz))
+        self.beside: Beside | None = None
+        """The collective that runs now, beside which kernels start."""
         self._code: dict[str, int] = {}
         self._held_code: dict[str, int] = {}  # bytes by kernel, the last used at the end
 
@@ -130,14 +133,16 @@ class Device:
         """Hands back the memory of the L2's contents: nothing runs here any more."""
         drop_memory_state(self.memory)
 
-    def build(self, kernel: Kernel, addresses: Mapping[str, int], *, launch_ps: int | None = None) -> Launch:
+    def build(
+        self, kernel: Kernel, addresses: Mapping[str, int], *, launch_ps: int | None = None, origin_ps: int = 0
+    ) -> Launch:
         """Lowers `kernel` and places its first CTAs after `launch_ps` (default: the preset's command processing, and
-        the set-up of a kernel whose code is cold)."""
+        the set-up of a kernel whose code is cold). origin_ps: its launch, on the clock of what runs beside it."""
         number = self._code.setdefault(kernel.name, len(self._code) % _CODE_SLOTS)
         cold = not self.hold_code(kernel) and self.cold_launch
         if launch_ps is None:
             launch_ps = self.spec.launch.kernel_ps + (self.spec.launch.setup_ps if cold else 0)
-        return Launch(self, kernel, addresses, number, launch_ps, cold)
+        return Launch(self, kernel, addresses, number, launch_ps, cold, origin_ps)
 
     def hold_code(self, kernel: Kernel) -> bool:
         """Leaves a kernel's code in the instruction caches, as a run of it does; whether they held it before."""
@@ -178,8 +183,9 @@ class Launch:
         number: int,
         launch_ps: int,
         cold: bool,
+        origin_ps: int = 0,
     ) -> None:
-        self.device, self.kernel = device, kernel
+        self.device, self.kernel, self.origin_ps = device, kernel, origin_ps
         spec = device.spec
         self.occupancy = occupancy(kernel, spec)
         self.clock_hz = device.regulator.clock_hz
@@ -196,7 +202,12 @@ class Launch:
         self.p = parameters(spec, launch)
         self._loop: Callable[..., int] = native.advance
         self._watch: Callable[[Any, Any], None] | None = None
-        self._reached = self._looks = 0
+        self._reached = self._looks = self._tick = 0
+        self._window = (0, 0)  # tick and time in ps since the launch, of the last change of the clock
+        self._held: Held | None = None
+        self._foreign = np.zeros(len(MemoryCounter), np.int64)
+        if device.beside is not None:
+            device.beside.move(device, self.clock_hz, 0, origin_ps)
         if isinstance(kernel, OwnLoopKernel):
             kernel.parameters(self.p)
             self._loop, self._watch = kernel.loop, kernel.watch()
@@ -215,6 +226,28 @@ class Launch:
         self.samples: list[tuple[int, np.ndarray]] = []
         self.clocks: list[tuple[int, int]] = [(0, self.clock_hz)]
         settle(device.memory)
+        if device.beside is not None:
+            self.hold(device.beside)
+
+    def hold(self, beside: Beside) -> None:
+        """A collective that has started takes SMs that have no work."""
+        self._held = Held(beside, self)
+
+    def idle_sms(self) -> np.ndarray:
+        """SMs without a CTA, in the order in which CTAs are placed."""
+        sms = self.state.sms
+        turns = sms[:, CtaSlots.IN_TURN]
+        return np.asarray(turns[sms[turns, CtaSlots.FREE] == self.occupancy.ctas])
+
+    @property
+    def room(self) -> int:
+        """SMs that no CTA of this kernel has or will have."""
+        return 0 if self._clusters_left() else len(self.idle_sms())
+
+    def now_ps(self, tick: int) -> int:
+        """Time at a tick of this window, on the clock of `origin_ps`."""
+        first, time_ps = self._window
+        return self.origin_ps + time_ps + (tick - first) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz)
 
     @property
     def _memory_spec(self) -> MemorySpec:
@@ -235,6 +268,8 @@ class Launch:
 
     def _advance(self, until: int) -> int:
         """As `advance`; a kernel that is watched in steps of changing length, so that what never ends is noticed."""
+        if self._held is not None:
+            return self._to_beside(self._held, until)
         if self._watch is None:
             return self._to(until)
         tick = 0
@@ -249,19 +284,49 @@ class Launch:
             if tick < 0 or self._reached >= until:
                 return tick
 
-    def _to(self, until: int) -> int:
-        arguments = (self.p, self.program, self.state, self._memory_spec, self.device.memory, until)
-        records = self.state.log is not None
-        if (self._loop, records) not in _ADVANCE:
-            _ADVANCE[self._loop, records] = compiled(self._loop, *arguments)
-        tick = _ADVANCE[self._loop, records](*arguments)
+    def _to_beside(self, held: Held, until: int) -> int:
+        """As `advance`, in short steps with what a collective moves, until that has ended."""
+        following = 0
+        while self._tick < until:
+            held.step(self._tick)
+            if held.over:
+                return self._to(until, self._admitting())
+            self._tick = min(until, self._tick + STEP_CYCLES * TICKS_PER_CYCLE)
+            following = self._process(self._tick)
+            if following < 0 and not self._clusters_left():
+                return self._to(until)
+        return max(following, until)
+
+    def _admitting(self) -> np.ndarray:
+        """Parameters with which the loop places the CTAs that wait now; nothing is held from now on."""
+        assert self._held is not None
+        self._foreign += self._held.added
+        self._held = None
+        self.state.chip[Grid.STARTED] = 0
+        p = self.p.copy()
+        p[CtaFigure.START] = max(self.start_tick, self._tick)
+        p.flags.writeable = False
+        return p
+
+    def _to(self, until: int, p: np.ndarray | None = None) -> int:
+        tick = self._process(until, p)
         if tick == STOPPED and isinstance(self.kernel, OwnLoopKernel):
             raise self.kernel.stopped(self.program)
         if tick < 0 and self._clusters_left() + self.state.chip[Grid.LIVE_CTAS] > 0:
             if isinstance(self.kernel, OwnLoopKernel):
                 raise DeadlockError(self.kernel.waiting(self.program, self.state))
             raise DeadlockError(waiting(self.kernel, self.state))
-        return int(tick)
+        return tick
+
+    def _process(self, until: int, p: np.ndarray | None = None) -> int:
+        """Calls the compiled loop."""
+        self._tick = until
+        p = self.p if p is None else p
+        arguments = (p, self.program, self.state, self._memory_spec, self.device.memory, until)
+        records = self.state.log is not None
+        if (self._loop, records) not in _ADVANCE:
+            _ADVANCE[self._loop, records] = compiled(self._loop, *arguments)
+        return int(_ADVANCE[self._loop, records](*arguments))
 
     def windows(self, drain_ps: int | None = None, limit_ps: int | None = None) -> Iterator[int]:
         """Goes to the end of the kernel, a window of the regulator at a time: for host models that interleave devices.
@@ -289,6 +354,7 @@ class Launch:
                 return
             tick += step
             time_ps += window
+            self._window = (tick, time_ps)
             core, dram = model.actions_fj(counters, memory)
             spent = model.window_fj(core - before_core, dram - before_memory, window, self.clock_hz)
             before_core, before_memory = core, dram
@@ -377,7 +443,12 @@ class Launch:
 
     def _actions(self) -> np.ndarray:
         """Counters of SMs and memory, one after the other."""
-        return np.concatenate([self.state.counters, self.device.memory.counters - self._memory_before])
+        return np.concatenate([self.state.counters, self._memory_counts()])
+
+    def _memory_counts(self) -> np.ndarray:
+        """Of the memory system, without what a collective has moved beside this kernel."""
+        counts = self.device.memory.counters - self._memory_before - self._foreign
+        return np.asarray(counts - self._held.added if self._held else counts)
 
     def _result(self, end: int, time_ps: int, energy_fj: int) -> KernelResult:
         state = self.state
@@ -388,7 +459,7 @@ class Launch:
         counts = {c.name.lower(): int(state.counters[c]) for c in Counter if c.name != "WIDTH"}
         # Loads that are spread over a run of instructions are booked ahead, some beyond the kernel's end.
         counts["shared_ticks"] -= int((state.sms[:, SharedMemory.BACKGROUND_FREE] - end).clip(min=0).sum())
-        memory = self.device.memory.counters - self._memory_before
+        memory = self._memory_counts()
         mean_hz = end * PS_PER_S // (TICKS_PER_CYCLE * max(time_ps, 1))
         events = trace = None
         if state.log is not None and state.trace is not None:
