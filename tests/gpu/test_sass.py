@@ -500,7 +500,8 @@ CLUSTER = ("S2R R0, SR_CgaCtaId", "S2R R9, SR_LANEID", "S2R R5, SR_SWINHI", "LOP
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (("MOV R5, RZ", "LD.E R6, [R4]"), r"line 9\): LD.E R6, \[R4\].*is not of shared memory"),
+        (("MOV R5, RZ", "LD.E R6, [R4]"), r"line 9\): LD.E R6, \[R4\].*is the grid right"),
+        (("ATOM.E.ADD.STRONG.GPU PT, R6, [R4], R9",), "of another CTA, whose atomics are not modelled"),
         (("LD.E R6, [R4+0x1000]",), r"lane 0: shared address 0x1400 lies outside of the CTA's 0x400 to 0x800"),
         (("LD.E.64 R6, [R4]",), r"lane 1: address 0x404 is no multiple of the 8 bytes of the access"),
         (("PRMT R4, R9, 0x654, R4", "ST.E [R4], R6"), r"lane 2: shared address 0x2\w+ lies outside"),
@@ -524,7 +525,7 @@ def test_lanes_may_name_several_ctas() -> None:
     assert both.counters["shared_ticks"] == 2 * (2 + 1) * wave  # as two accesses, one of which stays
     assert both.counters["shared_read_bytes"] == 2 * one.counters["shared_read_bytes"]
     with pytest.raises(InputError, match="a100-sxm4-80gb has no clusters"):
-        launch(written(*CLUSTER, "LD.E R6, [R4]"))
+        launch(written(*CLUSTER, "STAS [R4.64], R6"))
 
 
 def test_launches_of_clusters_that_do_not_fit() -> None:

@@ -177,7 +177,7 @@ def test_a_cluster_that_misses_a_step_is_found_out(opcodes: tuple[str, ...], whi
          r"ST.E \[R4\], R6: CTA \(1, 0, 0\): shared address 0x400 is of a CTA of the cluster that has ended"),
         (("ST.E [R4+0x400], R6",), "shared address lies outside of the CTA's 0x400 to 0x800"),
         (("PRMT R4, R9, 0x654, R4", "ST.E [R4], R6"), r"shared address 0x2\w+ names no CTA of the cluster"),
-        (("MOV R5, RZ", "LD.E R6, [R4]"), "LD and ST of device memory are not modelled"),
+        (("MOV R5, RZ", "LD.E R6, [R4]"), "lies in no array"),
         (("ISETP.EQ.AND P0, PT, R9, RZ, PT", "@P0 EXIT", "UCGABAR_WAIT"), "deadlocks: warp 0: .*line 10"),
         (("ISETP.EQ.AND P0, PT, R9, RZ, PT", "BSSY B0, `(.L_x_1)", "@P0 BRA `(.L_x_1)",
           "WARPSYNC.ALL", ".L_x_1", "BSYNC B0"), "lanes wait for lanes of their warp"),

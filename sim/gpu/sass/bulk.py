@@ -35,14 +35,23 @@ from sim.gpu.sass.tables import (
     Unit,
 )
 
+_BULK_BYTES = 16
+"""Unit of size and alignment of UBLKCP."""
 _COUNT_BITS = 0xFFFFF
 """Of an mbarrier's count, as SYNCS.EXCH writes it: its complement, from bit 1 on."""
 
 
 @inner(inline=True)
-def queue_room(p, st, sm, unit, t):
+def _loads(x, row):
+    """Whether the TMA reads device memory for an instruction."""
+    unit = x.code[row, Cell.UNIT]
+    return unit == Unit.UTMALDG or (unit == Unit.UBLKCP and x.code[row, Cell.OPERATION] != 0)
+
+
+@inner(inline=True)
+def queue_room(p, x, st, sm, row, t):
     """Tick from which the TMA's queue for loads or stores has a place, as far as is known."""
-    q = sm if unit == Unit.UTMALDG else p[Chip.SMS] + sm
+    q = sm if _loads(x, row) else p[Chip.SMS] + sm
     if st.tma_queues[q, TmaQueue.LENGTH] < p[TmaFigure.QUEUE]:
         return 0
     return max(t + 64 * p[Chip.CYCLE], st.tma_queues[q, TmaQueue.FREE])
@@ -103,6 +112,45 @@ def move_box(p, x, st, w, t, row):
     enqueue(p, st, w, row, 0 if loads else 1, bar, ranks, size, 0, t)
     if loads:
         st.counters[Counter.GLOBAL_READ_BYTES] += rows * row_bytes
+    else:
+        walk[w, BulkGroups.BOXES_LEFT] += 1
+
+
+@inner
+def copy_bulk(p, x, st, w, t, row):
+    """UBLKCP: gives bytes that lie side by side to the TMA, between device memory and the CTA's shared memory; loads
+    also to other CTAs of the cluster."""
+    code, scalars, walk = x.code, x.scalars, st.warps
+    loads = _loads(x, row)
+    place = Scalar.UNIFORM + (code[row, Cell.SOURCE_UNIFORM] if loads else code[row, Cell.ADDRESS_UNIFORM])
+    device = Scalar.UNIFORM + (code[row, Cell.ADDRESS_UNIFORM] if loads else code[row, Cell.SOURCE_UNIFORM])
+    size = (scalars[w, Scalar.UNIFORM + code[row, Cell.RANKS]] & 0xFFFF) * _BULK_BYTES
+    address = scalars[w, device] | scalars[w, device + 1] << 32
+    own = st.ctas[walk[w, Warp.CTA], Cta.RANK]
+    rank, shared = _place_of(p, scalars[w, place], own)
+    inside = False
+    for k in range(x.ranges.shape[0]):
+        inside |= (address >= x.ranges[k, 0]) & (address + size <= x.ranges[k, 1])
+    if not inside:
+        blame(x, st, w, row, FaultKind.OUTSIDE, 0, address)
+    if (address | shared) & (_BULK_BYTES - 1) != 0:
+        blame(x, st, w, row, FaultKind.MISALIGNED, 0, address if address & (_BULK_BYTES - 1) != 0 else shared)
+    held = shared >= x.launch[Launched.SHARED_BEGIN] and shared + size <= x.launch[Launched.SHARED_END]
+    if not held or rank >= p[Chip.CLUSTER_SIZE]:
+        blame(x, st, w, row, FaultKind.SHARED, 0, scalars[w, place])
+    ranks = -1 if rank == own else 1 << rank
+    if code[row, Cell.COUNT] != 0:
+        ranks = scalars[w, Scalar.UNIFORM + code[row, Cell.RANKS]] >> 16 & 0xFFFF
+    bar = -1
+    if loads:
+        bar = _barrier_at(x, st, w, row, _place_of(p, scalars[w, place + 1], own)[1])
+        if bar < 0:
+            return
+    walk[w, Walk.BASE], walk[w, Walk.ROWS], walk[w, Walk.ROW_BYTES] = address, 1, size
+    walk[w, Walk.ROW_STRIDE], walk[w, Walk.ROW], walk[w, Walk.OFFSET] = 0, 0, 0
+    enqueue(p, st, w, row, 0 if loads else 1, bar, ranks, size, 0, t)
+    if loads:
+        st.counters[Counter.GLOBAL_READ_BYTES] += size
     else:
         walk[w, BulkGroups.BOXES_LEFT] += 1
 

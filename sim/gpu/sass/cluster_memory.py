@@ -1,4 +1,5 @@
-"""Shared memory of the other CTAs of a cluster: LD and ST by generic addresses, STAS.
+"""Generic addresses: LD, ST and ATOM of device memory and of shared memory, also of the other CTAs of a cluster; STAS
+and REDAS.
 
 Arguments as in `memory`. Lanes may name several CTAs, which come one after the other. An access takes the address unit
 and the array of its own SM, the array of the other one, and the network at the SM that it brings data to, as `dsmem_ld`
@@ -15,12 +16,47 @@ from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Reason
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.warp import Warp
-from sim.gpu.sass.memory import blame, collect, hold, locate, release, reserve, wavefronts
+from sim.gpu.sass.atomics import access_at_l2, access_in_shared
+from sim.gpu.sass.memory import access_global, blame, collect, hold, locate, release, reserve, wavefronts
 from sim.gpu.sass.tables import LANES, RANK_SHIFT, WINDOW, Cell, FaultKind, Unit
 from sim.memory.sets import count_sectors
 
 _WORD = 0xFFFFFFFF
 _PLACE = (1 << RANK_SHIFT) - 1
+
+
+@inner
+def access_generic(p, x, st, ms, mem, w, s, sm, t, row, mask):
+    """LD, ST or ATOM of warp `w`: lanes whose addresses lie in the window of shared memory, and those of device
+    memory; the tick at which both are done."""
+    unit = x.code[row, Cell.UNIT]
+    inside, done = 0, t
+    if mask != 0:
+        locate(x, w, row)
+        for lane in range(LANES):
+            if (mask >> lane) & 1 and x.addresses[0, lane] >> 32 == WINDOW:
+                inside |= 1 << lane
+    if mask == 0 or inside != 0:
+        if unit == Unit.ATOM:
+            own = st.ctas[st.warps[w, Warp.CTA], Cta.RANK]
+            for lane in range(LANES):
+                if (inside >> lane) & 1 and (x.addresses[0, lane] & _WORD) >> RANK_SHIFT != own:
+                    blame(x, st, w, row, FaultKind.REMOTE, lane, x.addresses[0, lane] & _WORD)
+            if inside != 0:
+                first = x.addresses[0, lowest_bit(inside)]
+                for lane in range(LANES):
+                    x.addresses[0, lane] = _place_in(x, inside, lane, first)
+            done = access_in_shared(p, x, st, w, s, sm, t, row, inside)
+        else:
+            done = access_cluster(p, x, st, w, s, sm, t, row, inside)
+        st.counters[Counter.INST_SHARED] += 1
+    outside = mask & ~inside
+    if outside != 0:
+        if unit == Unit.ATOM:
+            done = max(done, access_at_l2(p, x, st, ms, mem, w, s, sm, t, row, outside))
+        else:
+            done = max(done, access_global(p, x, st, ms, mem, w, s, sm, t, row, outside))
+    return done
 
 
 @inner
@@ -48,7 +84,7 @@ def access_cluster(p, x, st, w, s, sm, t, row, mask):
             x.addresses[0, lane] = _place_in(x, lanes, lane, address)
         arrived = _cross(p, x, st, w, sm, begin, row, lanes, other)
         done = max(done, arrived)
-        if unit == Unit.STAS:
+        if unit == Unit.STAS or unit == Unit.REDAS:
             _complete(p, x, st, w, row, lanes, other, above, arrived, t)
         # The lanes that are left are located again.
         if mask != 0:
@@ -83,9 +119,6 @@ def _place_in(x, lanes, lane, address):
 def _cta_of(p, x, st, w, row, lane, address):
     """The slot of the CTA that an address names; -1, with blame, where there is none."""
     slot = st.warps[w, Warp.CTA]
-    if x.code[row, Cell.UNIT] != Unit.STAS and address >> 32 != WINDOW:
-        blame(x, st, w, row, FaultKind.WINDOW, lane, address)
-        return -1
     rank = (address & _WORD) >> RANK_SHIFT
     if rank >= p[Chip.CLUSTER_SIZE]:
         blame(x, st, w, row, FaultKind.SHARED, lane, address & _WORD)
@@ -106,26 +139,31 @@ def _cross(p, x, st, w, sm, begin, row, lanes, other):
     size = code[row, Cell.BYTES]
     waves, least = wavefronts(x, st, w, row, lanes)
     work = waves * p[SharedFigure.WAVEFRONT]
+    changes = code[row, Cell.UNIT] == Unit.REDAS
     there = st.warps[st.ctas[other, Cta.FIRST_WARP], Warp.SM]
     start = max(begin, sms[sm, SharedMemory.FREE])
     sms[sm, SharedMemory.FREE] = start + work
     sms[sm, SharedMemory.BACKGROUND_FREE] = max(sms[sm, SharedMemory.BACKGROUND_FREE], begin) + work
     counters[Counter.SHARED_TICKS] += work
     if there != sm:
-        sms[there, SharedMemory.BACKGROUND_FREE] = max(sms[there, SharedMemory.BACKGROUND_FREE], begin) + work
-        counters[Counter.SHARED_TICKS] += work
+        work_there = 2 * work if changes else work
+        sms[there, SharedMemory.BACKGROUND_FREE] = max(sms[there, SharedMemory.BACKGROUND_FREE], begin) + work_there
+        counters[Counter.SHARED_TICKS] += work_there
     counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]
     counters[Counter.SHARED_WRITE_BYTES if stores else Counter.SHARED_READ_BYTES] += LANES * size
     sectors = 0
     for k in range(collect(x, lanes, size)):
         sectors += count_sectors(x.lines[1, k])
+    registers = max(1, size // 4)
+    behind = (waves - least - registers) * TICKS_PER_CYCLE
+    if there == sm and code[row, Cell.UNIT] != Unit.STAS and not changes:
+        return start + work + code[row, Cell.OWN_LATENCY] + behind
     receiver = there if stores else sm
     through = max(sms[receiver, SharedMemory.NETWORK_FREE], begin) + sectors * code[row, Cell.NETWORK]
     sms[receiver, SharedMemory.NETWORK_FREE] = through
     if stores:  # which leaves the queue of its own SM when the network takes it
         sms[sm, SharedMemory.FREE] = max(sms[sm, SharedMemory.FREE], through)
-    registers = max(1, size // 4)
-    return max(start + work, through) + code[row, Cell.LATENCY] + (waves - least - registers) * TICKS_PER_CYCLE
+    return max(start + work, through) + code[row, Cell.LATENCY] + behind
 
 
 @inner

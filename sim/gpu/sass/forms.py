@@ -11,17 +11,20 @@ from sim.gpu.sass.operands import TRUE, Kind, Operand, read_operand
 from sim.gpu.sass.tables import Meaning, Unit
 from sim.gpu.sass.text import Instruction
 
-CLUSTER_MEMORY = (Unit.LD, Unit.ST, Unit.STAS)
+GENERIC = (Unit.LD, Unit.ST, Unit.ATOM)
+CLUSTER_MEMORY = (*GENERIC, Unit.STAS, Unit.REDAS)
+ATOMICS = (Unit.RED, Unit.ATOMG, Unit.ATOMS, Unit.ATOM, Unit.REDAS)
 MEMORY = (
-    Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS, *CLUSTER_MEMORY,
+    Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS, Unit.ATOMG, Unit.ATOMS,
+    *CLUSTER_MEMORY,
 )  # fmt: skip
 TMA = (Unit.UTMALDG, Unit.UTMASTG)
-STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED, Unit.ST, Unit.STAS)
+STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED, Unit.ST, Unit.STAS, Unit.REDAS)
 CLUSTER = (Unit.CLUSTER_ARRIVE, Unit.CLUSTER_WAIT)
 CONTROL = (
     Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.WARPSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE, Unit.CALL, *CLUSTER,
 )  # fmt: skip
-ASYNCHRONOUS = (*TMA, Unit.FLUSH, Unit.SYNCS, Unit.DEPBAR)
+ASYNCHRONOUS = (*TMA, Unit.UBLKCP, Unit.FLUSH, Unit.SYNCS, Unit.DEPBAR)
 _COMPARISONS = ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3", "HSETP2", "FCHK", "DSETP")
 _VOTES = ("VOTE", "VOTEU")
 
@@ -121,6 +124,11 @@ class Form:
             found |= ((1 << words) - 1) << (_UNIFORM_BASE + box) | 3 << (_UNIFORM_BASE + pointer)
             for operand in self.sources:
                 found |= _bits(operand, 1)
+        if self.opcode.unit is Unit.UBLKCP:  # of its addresses one is a pair, or a place and an mbarrier
+            for operand in self.addresses:
+                found |= 3 << (_UNIFORM_BASE + max(operand.uniform, 0))
+            for operand in self.sources:
+                found |= _bits(operand, 1)
         return found
 
     def control_reads(self) -> int:
@@ -182,7 +190,8 @@ def form_of(instruction: Instruction) -> Form:
         raise InputError(f"{instruction.place}: {instruction}: {error}") from None
     guard = read_operand(instruction.guard, False) if instruction.guard else None
     addresses = tuple(o for o in operands if o.kind is Kind.ADDRESS)
-    if opcode.unit in CLUSTER_MEMORY and "E" in instruction.opcode.split("."):  # a pair, as the text does not say
+    wide = opcode.unit in (*CLUSTER_MEMORY, *ATOMICS) and "E" in instruction.opcode.split(".")
+    if wide:  # a pair of registers, also where the text does not say it
         addresses = tuple(replace(o, wide=True) for o in addresses)
     rest = [o for o in operands if o.kind is not Kind.ADDRESS]
     destination: Operand | None = None
@@ -192,7 +201,7 @@ def form_of(instruction: Instruction) -> Form:
     elif opcode.unit is Unit.SYNCS:  # a predicate or a register that nobody reads, then the value
         outputs, rest = [o for o in rest[:1] if _is_predicate(o)], rest[1:]
     else:
-        stores = opcode.unit in (*STORES, *TMA, *CONTROL, Unit.LDGSTS)
+        stores = opcode.unit in (*STORES, *TMA, *CONTROL, Unit.LDGSTS, Unit.UBLKCP)
         outputs, destination, rest = ([], None, rest) if stores else _results(rest, name in _VOTES)
     inputs = tuple(o for o in rest if _is_predicate(o))
     sources = tuple(o for o in rest if not _is_predicate(o))

@@ -32,6 +32,7 @@ from sim.gpu.sass.tables import (
     LOCAL_BYTES,
     PATTERNS,
     WAITING,
+    WINDOW,
     Cell,
     Fault,
     FaultKind,
@@ -50,6 +51,7 @@ FIGURES = ("shared.banks", "sm.sub_cores", "sm.wgmma_in_flight")
 """Figures of a preset that this module reads."""
 
 _BLOCK_AT, _GRID_AT, _STACK_AT = 0x0, 0xC, 0x28
+_WINDOW_AT = 0x18  # before Hopper: the generic address of shared memory
 _POINTER_AT = 0x198  # of Hopper: the generic address of the parameters
 _CLUSTER_AT = 0x140  # of Hopper: 1 for a launch of clusters; what `%cluster_nctaid` and its like are made of
 _CLUSTER_SIZE_AT = 0x188
@@ -203,6 +205,8 @@ class SassKernel(OwnLoopKernel):
         struct.pack_into("<III", bank, _BLOCK_AT, *self.block)
         struct.pack_into("<III", bank, _GRID_AT, *self.grid)
         struct.pack_into("<I", bank, _STACK_AT, LOCAL_BYTES)
+        if compiled.sm < HOPPER:
+            struct.pack_into("<Q", bank, _WINDOW_AT, WINDOW << 32)
         for (offset, size), value in zip(compiled.parameters, self.values, strict=False):
             at = compiled.bank_bytes + offset
             if isinstance(value, TensorMap):  # what it holds is never read but by the TMA
@@ -271,8 +275,8 @@ class SassKernel(OwnLoopKernel):
         if kind is FaultKind.SHARED:
             low, high = (int(tables.launch[c]) for c in (Launched.SHARED_BEGIN, Launched.SHARED_END))
             text = f"shared address {address:#x} lies outside of the CTA's {low:#x} to {high:#x}"
-        elif kind is FaultKind.WINDOW:
-            text = f"generic address {address:#x} is not of shared memory; LD and ST of device memory are not modelled"
+        elif kind is FaultKind.REMOTE:
+            text = f"shared address {address:#x} is of another CTA, whose atomics are not modelled"
         elif kind is FaultKind.ENDED:
             text = f"shared address {address:#x} is of a CTA of the cluster that has ended"
         elif kind is FaultKind.CONTENT:

@@ -33,8 +33,10 @@ from sim.gpu.engine.tree import FAR, ID_BITS, ID_MASK, NEVER, PARKED, SCHEDULED,
 from sim.gpu.engine.tree import Turn as Event
 from sim.gpu.engine.warp import Block, Warp, add_ready, operands_ready
 from sim.gpu.lower.tables import N_VECTOR_PIPES, Pipe
+from sim.gpu.sass.atomics import access_at_l2, access_in_shared
 from sim.gpu.sass.bulk import (
     arrive_at_cluster,
+    copy_bulk,
     meet_in_cluster,
     move_box,
     queue_room,
@@ -42,10 +44,18 @@ from sim.gpu.sass.bulk import (
     wait_for_cluster,
     wait_stores,
 )
-from sim.gpu.sass.cluster_memory import access_cluster
+from sim.gpu.sass.cluster_memory import access_cluster, access_generic
 from sim.gpu.sass.flow import ENDED, active, following
 from sim.gpu.sass.lanes import compute, lanes_of
-from sim.gpu.sass.memory import access_global, access_shared, blame, queue_free, reserve, write_copies
+from sim.gpu.sass.memory import (
+    access_global,
+    access_shared,
+    blame,
+    locate_shared,
+    queue_free,
+    reserve,
+    write_copies,
+)
 from sim.gpu.sass.tables import (
     ALL_LANES,
     ASKED,
@@ -65,9 +75,10 @@ _GROUPS = 8  # of HGMMA that a warp may wait for
 _PRODUCTS = 8  # HGMMA of a warp in flight
 
 _SHARED_UNITS = 1 << Unit.LDS | 1 << Unit.STS | 1 << Unit.LDSM | 1 << Unit.STSM
-_GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS
-_CLUSTER_UNITS = 1 << Unit.LD | 1 << Unit.ST | 1 << Unit.STAS
-_TMA_UNITS = 1 << Unit.UTMALDG | 1 << Unit.UTMASTG
+_GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS | 1 << Unit.ATOMG
+_GENERIC_UNITS = 1 << Unit.LD | 1 << Unit.ST | 1 << Unit.ATOM
+_CLUSTER_UNITS = 1 << Unit.STAS | 1 << Unit.REDAS
+_TMA_UNITS = 1 << Unit.UTMALDG | 1 << Unit.UTMASTG | 1 << Unit.UBLKCP
 _FLOW_UNITS = 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.EXIT | 1 << Unit.WARPSYNC
 _OWN_UNITS = (
     1 << Unit.MATH | 1 << Unit.UNIFORM | 1 << Unit.SPECIAL | 1 << Unit.SHUFFLE | 1 << Unit.NOTE
@@ -268,7 +279,8 @@ def _turn(p, x, st, ms, mem, s, sm, t, ahead):
             return t
         room = _room(p, x, st, w, s, sm, t, row)
         if room > t:
-            reason = Reason.LG_THROTTLE if (_GLOBAL_UNITS >> x.code[row, Cell.UNIT]) & 1 else Reason.MIO_THROTTLE
+            of_memory = ((_GLOBAL_UNITS | _GENERIC_UNITS) >> x.code[row, Cell.UNIT]) & 1
+            reason = Reason.LG_THROTTLE if of_memory else Reason.MIO_THROTTLE
             if x.code[row, Cell.UNIT] == Unit.HGMMA:
                 reason = Reason.MATH_PIPE_THROTTLE
             elif (_TMA_UNITS >> x.code[row, Cell.UNIT]) & 1:
@@ -290,11 +302,15 @@ def _room(p, x, st, w, s, sm, t, row):
     """Tick from which the queues that an instruction goes to have room for it."""
     unit = x.code[row, Cell.UNIT]
     sms = st.sms
-    if ((_SHARED_UNITS | _CLUSTER_UNITS) >> unit) & 1:
+    if (_GENERIC_UNITS >> unit) & 1:
+        return max(
+            sms[sm, SharedMemory.FREE] - p[SharedFigure.QUEUE], sms[sm, LoadStore.FREE] - p[LoadStoreFigure.QUEUE]
+        )
+    if ((_SHARED_UNITS | _CLUSTER_UNITS | 1 << Unit.ATOMS) >> unit) & 1:
         return sms[sm, SharedMemory.FREE] - p[SharedFigure.QUEUE]
     if (_GLOBAL_UNITS >> unit) & 1:
         busy = sms[sm, LoadStore.FREE]
-        if unit == Unit.STG or unit == Unit.RED:
+        if unit == Unit.STG or unit == Unit.RED or unit == Unit.ATOMG:
             busy = max(busy, sms[sm, Port.WRITE_FREE], st.stores[sm, sms[sm, LoadStore.NEXT_STORE]])
         return busy - p[LoadStoreFigure.QUEUE]
     if unit == Unit.HGMMA:
@@ -303,7 +319,7 @@ def _room(p, x, st, w, s, sm, t, row):
             return x.scalars[w, Scalar.BEGUN + (x.scalars[w, Scalar.PRODUCTS] - waiting) % _PRODUCTS]
         return st.sub_cores[s, SubCore.PIPE_FREE + Pipe.TENSOR]
     if (_TMA_UNITS >> unit) & 1:
-        return queue_room(p, st, sm, unit, t)
+        return queue_room(p, x, st, sm, row, t)
     return 0
 
 
@@ -333,12 +349,20 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
         _release_at(x, st, w, row, start + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
     elif (_SHARED_UNITS >> unit) & 1:
         access_shared(p, x, st, w, s, sm, t, row, mask)
+    elif unit == Unit.ATOMS:
+        if mask != 0:
+            locate_shared(p, x, st, w, row)
+        done = access_in_shared(p, x, st, w, s, sm, t, row, mask)
+    elif unit == Unit.RED or unit == Unit.ATOMG:
+        done = access_at_l2(p, x, st, ms, mem, w, s, sm, t, row, mask)
     elif (_GLOBAL_UNITS >> unit) & 1:
         if unit == Unit.LDGSTS:
             write_copies(p, x, st, w, sm, t, row, mask)
             if x.trace.shape[0] == 0:
                 mask &= lanes_of(x, w, code[row, Cell.INPUT0], code[row, Cell.INPUT0 + 1])
         done = access_global(p, x, st, ms, mem, w, s, sm, t, row, mask)
+    elif (_GENERIC_UNITS >> unit) & 1:
+        done = access_generic(p, x, st, ms, mem, w, s, sm, t, row, mask)
     elif (_CLUSTER_UNITS >> unit) & 1:
         done = access_cluster(p, x, st, w, s, sm, t, row, mask)
     elif unit == Unit.CALL:
@@ -348,7 +372,7 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
         following_row = following(x, st, w, row, mask)
     elif unit != Unit.UNIFORM and unit != Unit.NOTE:
         end = _synchronise(p, x, st, w, s, sm, i, t, end, row, mask)
-    if (_GLOBAL_UNITS >> unit) & 1 == 0:
+    if ((_GLOBAL_UNITS | _GENERIC_UNITS) >> unit) & 1 == 0:
         st.counters[code[row, Cell.COUNTER]] += 1
     if (_TMA_UNITS >> unit) & 1 == 0:  # the TMA writes rows of its own
         log_op(st.log, st, w, row, t, max(t, read), max(t, done), 0)
@@ -455,7 +479,9 @@ def _synchronise(p, x, st, w, s, sm, i, t, end, row, mask):
             end = max(end, ready)
         return max(end, wait_copies(st, w, t, code[row, Cell.COUNT]))
     if (_TMA_UNITS >> unit) & 1:
-        if mask != 0:
+        if mask != 0 and unit == Unit.UBLKCP:
+            copy_bulk(p, x, st, w, t, row)
+        elif mask != 0:
             move_box(p, x, st, w, t, row)
         _release_at(x, st, w, row, t + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
         return end

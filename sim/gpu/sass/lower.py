@@ -13,10 +13,10 @@ from arch.gpu import GpuSpec, Instruction
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
 from sim.gpu.engine.l1 import AS_ASKED, fills
-from sim.gpu.sass.forms import CLUSTER_MEMORY, MEMORY, STORES, TMA, Form, form_of
+from sim.gpu.sass.forms import ATOMICS, CLUSTER_MEMORY, GENERIC, MEMORY, STORES, TMA, Form, form_of
 from sim.gpu.sass.needed import needed, target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
-from sim.gpu.sass.tables import ASKED, Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
+from sim.gpu.sass.tables import ASKED, Atomic, Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
 from sim.gpu.sass.text import Function
 from sim.gpu.sass.text import Instruction as SassInstruction
 
@@ -71,6 +71,8 @@ SYNCS |= {what.replace("TRANS64", "TRANS64.RED"): does for what, does in SYNCS.i
 SYNCS["ARRIVE.TRANS64.RED.A0TR"] = SYNCS["ARRIVE.TRANS64.A0T1"]
 """Operation, arrivals (of AWAIT: patience; -1: as its register says), whether it expects bytes. RED: perhaps of
 another CTA of the cluster."""
+_BULK = {"S.G": (1, 0), "S.G.MULTICAST": (1, 1), "G.S": (0, 0)}
+"""Of UBLKCP: whether it reads device memory, and is a multicast."""
 _WGMMA_FORMATS = {"HGMMA": "fp16", "QGMMA": "fp8", "IGMMA": "int8"}
 
 
@@ -116,7 +118,7 @@ def _renumber(rows: list[list[int]]) -> tuple[int, ...]:
 def _register_cells(row: Sequence[int]) -> list[int]:
     """Columns of a row that name registers of a thread."""
     cells = [int(cell) for cell in (Cell.ADDRESS, Cell.SOURCE) if row[cell] >= 0]
-    if row[Cell.MEANING] != Meaning.NONE:
+    if row[Cell.MEANING] != Meaning.NONE or (row[Cell.KEEPS] and row[Cell.UNIT] in ATOMICS):
         cells += [cell + 1 for cell in (Cell.A, Cell.B, Cell.C) if row[cell] == Source.REGISTER]
     if row[Cell.DST] >= 0 and not row[Cell.UNIFORM] and (row[Cell.MEANING] != Meaning.NONE or row[Cell.KEEPS]):
         cells.append(int(Cell.DST))
@@ -166,13 +168,17 @@ class _Row:
             self._timing()
             if form.opcode.unit in MEMORY:
                 self._access()
+                if form.opcode.unit in ATOMICS:
+                    self._atomic(computed)
             elif form.opcode.unit in TMA:
                 self._box()
+            elif form.opcode.unit is Unit.UBLKCP:
+                self._bulk()
             elif form.opcode.unit is Unit.SYNCS:
                 self._sync()
-            if computed and form.opcode.unit is Unit.LDG:
+            if computed and form.opcode.unit in (Unit.LDG, Unit.LD):
                 self._keep()
-            elif computed and form.opcode.unit is not Unit.SYNCS:
+            elif computed and form.opcode.unit not in (Unit.SYNCS, *ATOMICS):
                 self._meaning()
         except InputError as error:
             raise InputError(f"{form.instruction.place}: {form.instruction}: {error}") from None
@@ -195,6 +201,10 @@ class _Row:
                 row[Cell.READ_LATENCY] = cycles_to_ticks(found.latency_cycles)
             if unit in CLUSTER_MEMORY:
                 self._network()
+            if unit in (*GENERIC, Unit.ATOMS):
+                bits = 8 * max(4, self.form.access_bytes)
+                shared = self.spec.instruction("sts" if unit is Unit.ST else "lds", f"b{bits}")
+                row[Cell.OWN_LATENCY] = cycles_to_ticks(shared.latency_cycles)
         elif opcode.row:
             op, dtype, *shape = opcode.row.split(".")
             found = self.spec.instruction(op, dtype, shape[0] if shape else "")
@@ -206,10 +216,12 @@ class _Row:
 
     def _network(self) -> None:
         """Latency and rate of accesses in a cluster are the network's between its SMs."""
-        dsmem = self.spec.dsmem
+        dsmem, unit = self.spec.dsmem, self.form.opcode.unit
         if dsmem is None:
+            if unit in GENERIC:  # which are of the CTA's own shared memory, or of device memory
+                return
             raise InputError(f"{self.spec.name} has no clusters")
-        loads = self.form.opcode.unit is Unit.LD
+        loads = unit is Unit.LD
         rate = dsmem.read_bytes_per_cycle if loads else dsmem.write_bytes_per_cycle
         self.row[Cell.LATENCY] = cycles_to_ticks(dsmem.latency_cycles)
         self.row[Cell.NETWORK] = transfer_ticks(_SECTOR_BYTES, rate)
@@ -264,7 +276,7 @@ class _Row:
             row[Cell.SOURCE], row[Cell.SOURCE_OFFSET] = shared.index, shared.value
             row[Cell.SOURCE_SHIFT] = shared.shift
             row[Cell.SOURCE_UNIFORM] = shared.uniform if shared.uniform >= 0 else -1
-        of_warp = form.opcode.unit in (Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS, Unit.LD, Unit.ST)
+        of_warp = form.opcode.unit in (Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS, Unit.ATOMG, *GENERIC)
         self._address(form.addresses[-1], of_warp)
         row[Cell.LOCAL] = self.parts[0] in ("LDL", "STL")
         strong = any(part in ("STRONG", "BYPASS") for part in self.parts) and "SM" not in self.parts
@@ -293,6 +305,36 @@ class _Row:
             if ranks.kind is not Kind.UNIFORM or ranks.index < 0:
                 raise InputError("the ranks of its multicast must be in a uniform register")
             self.row[Cell.RANKS] = ranks.index
+
+    def _bulk(self) -> None:
+        """UBLKCP: registers of both addresses (of a load with the mbarrier) and of the size."""
+        form, row, what = self.form, self.row, ".".join(self.parts[1:])
+        if self.spec.tma is None:
+            raise InputError(f"{self.spec.name} has no TMA")
+        if what not in _BULK or len(form.addresses) != 2 or len(form.sources) != 1:
+            raise InputError("only copies between device memory and shared memory are modelled")
+        to, source, size = *form.addresses, form.sources[0]
+        if to.value or source.value or min(to.uniform, source.uniform, size.index) < 0:
+            raise InputError("its addresses and its size must be uniform registers")
+        row[Cell.OPERATION], row[Cell.COUNT] = _BULK[what]
+        row[Cell.SOURCE_UNIFORM], row[Cell.ADDRESS_UNIFORM], row[Cell.RANKS] = to.uniform, source.uniform, size.index
+
+    def _atomic(self, computed: bool) -> None:
+        """What an atomic does, and with `computed` the registers by which it changes an array."""
+        form, row = self.form, self.row
+        row[Cell.OPERATION] = operation_of(form)
+        row[Cell.MODE] = int(Mode.SIGNED) * ("S32" in self.parts)
+        if not computed:
+            return
+        shared, operation = form.opcode.unit is Unit.ATOMS, row[Cell.OPERATION]
+        known = operation == Atomic.SPIN if shared else operation < Atomic.SPIN and form.access_bytes == 4
+        if not known:
+            raise InputError("addresses or branches depend on its result, which is not computed")
+        assert form.destination is not None
+        row[Cell.KEEPS], row[Cell.DST] = 1, form.destination.index
+        if not shared:
+            for cell, source in zip((Cell.A, Cell.B), form.sources, strict=False):
+                self._source(cell, source)
 
     def _sync(self) -> None:
         """SYNCS: what it does to which mbarrier."""
@@ -435,6 +477,16 @@ class _Row:
     @staticmethod
     def _predicate_number(operand: Operand) -> int:
         return operand.index + (8 if operand.kind is Kind.UNIFORM_PREDICATE else 0)
+
+
+def operation_of(form: Form) -> Atomic:
+    """What an atomic does. InputError for what is not known."""
+    if "SPIN" in form.parts:
+        return Atomic.SPIN
+    found = next((Atomic[part] for part in form.parts if part in Atomic.__members__), None)
+    if found is None:
+        raise InputError(f"what it does is not known; known are {', '.join(Atomic.__members__)}")
+    return Atomic.OTHER if any(part.startswith(("F16", "F32", "F64", "BF16")) for part in form.parts) else found
 
 
 def _mode(parts: Sequence[str]) -> int:

@@ -275,6 +275,19 @@ def _popc(warp: WarpValues, form: Form) -> tuple[Words, ...]:
     return (np.array([int(v).bit_count() for v in warp.word(form.sources[0])], dtype=np.uint32),)
 
 
+def _redux(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    words = warp.word(form.sources[0])[warp.mask]
+    signed = words.view(np.int32)
+    found = {
+        "SUM": lambda: int(words.astype(np.uint64).sum()),
+        "OR": lambda: int(np.bitwise_or.reduce(words)),
+        "XOR": lambda: int(np.bitwise_xor.reduce(words)),
+        "MIN": lambda: int((signed if "S32" in form.parts else words).min()),
+        "MAX": lambda: int((signed if "S32" in form.parts else words).max()),
+    }.get(form.parts[1] if len(form.parts) > 1 else "", lambda: int(np.bitwise_and.reduce(words)))()
+    return (np.full(32, found & _MASK, dtype=np.uint32),)
+
+
 def _flo(warp: WarpValues, form: Form) -> tuple[Words, ...]:
     found = [int(v).bit_length() - 1 & _MASK for v in warp.word(form.sources[0])]
     return (np.array(found, dtype=np.uint32),)
@@ -420,6 +433,7 @@ MEANINGS: dict[str, Function] = {
     "IABS": _iabs, "IMNMX": _imnmx, "VIMNMX": _imnmx, "SEL": _sel, "USEL": _sel, "FSEL": _sel,
     "ISETP": _isetp, "UISETP": _isetp, "FSETP": _fsetp, "PLOP3": _plop3, "UPLOP3": _plop3,
     "VOTE": _vote, "VOTEU": _vote, "SHFL": _shfl, "ELECT": _elect, "R2UR": _r2ur, "POPC": _popc, "UPOPC": _popc,
+    "REDUX": _redux,
     "FLO": _flo, "UFLO": _flo, "P2R": _p2r, "R2P": _r2p, "S2R": _s2r, "S2UR": _s2r, "CS2R": _s2r,
     "FADD": _fadd, "FMUL": _fmul, "FFMA": _ffma, "FMNMX": _fmnmx, "MUFU": _mufu, "FCHK": _fchk,
     "I2F": _i2f, "I2FP": _i2f, "F2I": _f2i, "FRND": _frnd, "F2FP": _f2fp,

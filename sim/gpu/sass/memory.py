@@ -42,6 +42,11 @@ from sim.memory.l2 import l2_change_ahead
 from sim.memory.sets import count_sectors
 
 _PATTERN_MASK, _PATTERN_WAVES, _PATTERN_FIRST = 0, 1, 2
+_LOADS = 1 << Unit.LDG | 1 << Unit.LDGSTS | 1 << Unit.LD
+_ATOMICS = 1 << Unit.RED | 1 << Unit.ATOMG | 1 << Unit.ATOM
+"""Done at the L2."""
+_RETURN = 1 << Unit.LDG | 1 << Unit.LD | 1 << Unit.ATOMG | 1 << Unit.ATOM
+"""Whose result comes from there."""
 
 
 @inner
@@ -80,6 +85,13 @@ def locate(x, w, row):
         shift = code[row, Cell.ADDRESS_SHIFT]
         for lane in range(LANES):
             addresses[0, lane] = base + (int(x.registers[w, register, lane]) << shift)
+
+
+@inner(inline=True)
+def locate_shared(p, x, st, w, row):
+    """`locate` of shared memory of the own CTA."""
+    locate(x, w, row)
+    _within_cta(p, x, st, w)
 
 
 @inner(inline=True)
@@ -130,8 +142,7 @@ def access_shared(p, x, st, w, s, sm, t, row, mask):
     waves, least = 1, 1
     size = code[row, Cell.BYTES]
     if mask != 0:
-        locate(x, w, row)
-        _within_cta(p, x, st, w)
+        locate_shared(p, x, st, w, row)
         waves, least = wavefronts(x, st, w, row, mask)
     work = waves * p[SharedFigure.WAVEFRONT]
     begin = max(start, sms[sm, SharedMemory.FREE])
@@ -277,7 +288,7 @@ def _conflicts(x, mask, first, count, granule, whole):
 
 @inner
 def access_global(p, x, st, ms, mem, w, s, sm, t, row, mask):
-    """A load, store, reduction or LDGSTS of warp `w`: moves the sectors that its lanes name, releases scoreboards; the
+    """A load, store, atomic or LDGSTS of warp `w`: moves the sectors that its lanes name, releases scoreboards; the
     tick at which that is done."""
     code, sms, warps = x.code, st.sms, st.warps
     unit = code[row, Cell.UNIT]
@@ -290,22 +301,23 @@ def access_global(p, x, st, ms, mem, w, s, sm, t, row, mask):
             _interleave(x, w, code[row, Cell.BYTES])
         else:
             _judge_global(x, st, w, row, mask)
-        if code[row, Cell.KEEPS] != 0:
+        if code[row, Cell.KEEPS] != 0 and (_LOADS >> unit) & 1:
             _keep(x, st, w, row, mask)
         count = collect(x, mask, code[row, Cell.BYTES])
         done = _move(p, x, st, ms, mem, sm, t, begin, row, count)
     hold(st, s, begin)
     read = start + code[row, Cell.READ_LATENCY]
-    if unit == Unit.LDG:
+    if (_RETURN >> unit) & 1:
         release(x, st, w, row, done, read, Reason.LONG_SCOREBOARD)
     elif unit == Unit.LDGSTS:
         done = max(done, begin) + p[CpAsyncFigure.LATENCY]
         warps[w, CpAsyncGroups.LAST] = max(warps[w, CpAsyncGroups.LAST], done)
         release(x, st, w, row, done, read, Reason.LONG_SCOREBOARD)
     else:
+        release(x, st, w, row, read, read, Reason.SHORT_SCOREBOARD)
+    if (_LOADS >> unit) & 1 == 0:
         warps[w, Warp.STORES_DONE] = max(warps[w, Warp.STORES_DONE], done)
         st.chip[Stores.LAST] = max(st.chip[Stores.LAST], done)
-        release(x, st, w, row, read, read, Reason.SHORT_SCOREBOARD)
     st.counters[Counter.INST_GLOBAL] += 1
     return done
 
@@ -350,10 +362,8 @@ def _keep(x, st, w, row, mask):
     narrow = x.code[row, Cell.MODE] & Mode.SIGNED != 0 and size < 4
     for lane in range(LANES):
         if (mask >> lane) & 1:
-            address, at = x.addresses[0, lane], -1
-            for k in range(x.ranges.shape[0]):
-                if x.ranges[k, 0] <= address and address + size <= x.ranges[k, 1] and x.ranges[k, 2] >= 0:
-                    at = x.ranges[k, 2] + address - x.ranges[k, 0]
+            address = x.addresses[0, lane]
+            at = content_at(x, address, size)
             if at < 0:
                 blame(x, st, w, row, FaultKind.CONTENT, lane, address)
                 return
@@ -364,6 +374,15 @@ def _keep(x, st, w, row, mask):
                 if narrow and value >> (8 * size - 1):
                     value |= 0xFFFFFFFF << (8 * size)
                 x.registers[w, dst + word, lane] = np.uint32(value & 0xFFFFFFFF)
+
+
+@inner
+def content_at(x, address, size):
+    """Place in `x.data` of bytes of an array whose content is given, -1 for others."""
+    for k in range(x.ranges.shape[0]):
+        if x.ranges[k, 0] <= address and address + size <= x.ranges[k, 1] and x.ranges[k, 2] >= 0:
+            return x.ranges[k, 2] + address - x.ranges[k, 0]
+    return -1
 
 
 @inner
@@ -405,8 +424,8 @@ def collect(x, mask, size):
 def _move(p, x, st, ms, mem, sm, now, begin, row, count):
     """Moves the lines of an access from tick `begin` on; returns when all of it is done."""
     unit, cached = x.code[row, Cell.UNIT], x.code[row, Cell.CACHED]
-    loads = unit == Unit.LDG or unit == Unit.LDGSTS
-    in_l1 = (cached != 0 and loads) or unit == Unit.STG
+    loads = (_LOADS >> unit) & 1 != 0
+    in_l1 = (cached != 0 and loads) or unit == Unit.STG or unit == Unit.ST
     done = begin
     lsu = begin
     partition = st.sms[sm, Port.PARTITION]
@@ -460,7 +479,7 @@ def _store(p, x, st, ms, mem, sm, at, i, k, unit):
     """Writes (or reduces) the sectors of line `i` of an access; returns the tick of its acknowledgement."""
     sms, line, mask, whole = st.sms, x.lines[0, i], x.lines[1, i], x.lines[2, i]
     sectors = count_sectors(mask)
-    if unit == Unit.STG:
+    if unit == Unit.STG or unit == Unit.ST:
         cache_set = st.l1_ahead[k]
         way = find_line(st, p[L1Figure.REPLACEMENT], p[L1Figure.WAYS], cache_set, line)
         word = st.l1_lines[cache_set, way]
@@ -471,7 +490,8 @@ def _store(p, x, st, ms, mem, sm, at, i, k, unit):
     st.counters[Counter.PORT_WRITE_BYTES] += 32 * sectors
     st.counters[Counter.GLOBAL_WRITE_BYTES] += 32 * sectors
     st.counters[Counter.LINES] += 1
-    answer = l2_change_ahead(ms, mem, begin, sms[sm, Port.PARTITION], line, mask, whole, unit == Unit.RED, k)
+    reduces = (_ATOMICS >> unit) & 1 != 0
+    answer = l2_change_ahead(ms, mem, begin, sms[sm, Port.PARTITION], line, mask, whole, reduces, k)
     take_entry(st.stores, sms, sm, LoadStore.NEXT_STORE, sms[sm, LoadStore.NEXT_STORE], answer)
     return answer
 

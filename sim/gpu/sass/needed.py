@@ -14,9 +14,12 @@ from sim.gpu.sass.operands import Kind
 from sim.gpu.sass.tables import Meaning, Unit
 from sim.gpu.sass.text import INSTRUCTION_BYTES, Function
 
+_OF_ARRAYS = (Unit.LDG, Unit.LD, Unit.ATOMG, Unit.ATOM)
+"""What reads device memory, local memory beside it."""
+
 
 def _origin(form: Form) -> str:
-    if form.opcode.name == "LDG":
+    if form.opcode.unit in _OF_ARRAYS and form.opcode.name != "LDL":
         return "comes from memory (give its array as NAME=dtype[shape]:FILE.npy)"
     return "comes from memory" if form.opcode.unit in MEMORY else "is not computed"
 
@@ -39,7 +42,8 @@ def needed(forms: Sequence[Form], function: Function, *, data: bool = False) -> 
     count = len(forms)
     targets = [target_of(form, function) for form in forms]
     reached = _reached(forms, targets)
-    reads, writes = [form.reads() for form in forms], [form.writes() for form in forms]
+    reads = [form.control_reads() if "SPIN" in form.parts else form.reads() for form in forms]
+    writes = [form.writes() for form in forms]
     control = [_control(form) if there else 0 for form, there in zip(forms, reached, strict=True)]
     certain = [0 if form.guard else write for form, write in zip(forms, writes, strict=True)]
     before = [0] * (count + 1)
@@ -58,7 +62,8 @@ def needed(forms: Sequence[Form], function: Function, *, data: bool = False) -> 
     for i, form in enumerate(forms):
         asked = _behind(form, targets[i], i, before) & writes[i] if reached[i] else 0
         found.append(bool(asked))
-        known = form.opcode.unit is Unit.SYNCS or (data and form.opcode.name == "LDG")
+        known = form.opcode.unit is Unit.SYNCS or "SPIN" in form.parts
+        known |= data and form.opcode.unit in _OF_ARRAYS and form.opcode.name != "LDL"
         if asked and form.opcode.meaning is Meaning.NONE and not known:
             raise InputError(
                 f"{form.instruction.place}: {form.instruction}: addresses or branches depend on "

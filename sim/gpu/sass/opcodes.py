@@ -33,7 +33,7 @@ class Opcode:
     @property
     def uniform(self) -> bool:
         """Whether it computes once for the whole warp."""
-        return self.unit is Unit.UNIFORM or self.name in ("S2UR", "R2UR")
+        return self.unit is Unit.UNIFORM or self.name in ("S2UR", "R2UR", "REDUX")
 
 
 @cache

@@ -57,7 +57,7 @@ _SHIFTS = {".X4": 2, ".X8": 3, ".X16": 4}
 _ADDRESS_FORMS = {"", ".64", ".U32", *_SHIFTS}
 _REGISTER = re.compile(r"(U?)R(\d+|Z)((?:\.\w+)*)")
 _PREDICATE = re.compile(r"(U?)P(\d|T)((?:\.\w+)*)")
-_CONSTANT = re.compile(r"c\[(0x[0-9a-f]+)\]\[(0x[0-9a-f]+)\]((?:\.\w+)*)")
+_CONSTANT = re.compile(r"c\[(0x[0-9a-f]+)\]\[(RZ|0x[0-9a-f]+)\]((?:\.\w+)*)")
 _HEX = re.compile(r"0x[0-9a-f]+")
 _FLOAT = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?")
 _SPECIAL_FLOATS = {"INF": 0x7F800000, "QNAN": 0x7FC00000, "SNAN": 0x7FA00000}
@@ -83,7 +83,8 @@ def read_operand(text: str, floating: bool) -> Operand:
         index = TRUE if match[2] == "T" else int(match[2])
         return Operand(Kind.UNIFORM_PREDICATE if match[1] else Kind.PREDICATE, whole, index, **flags)
     if match := _CONSTANT.fullmatch(text):
-        return Operand(Kind.CONSTANT, whole, value=int(match[2], 16), bank=int(match[1], 16), **flags)
+        offset = 0 if match[2] == "RZ" else int(match[2], 16)
+        return Operand(Kind.CONSTANT, whole, value=offset, bank=int(match[1], 16), **flags)
     if text.startswith("gdesc["):
         return Operand(Kind.DESCRIPTOR, whole)
     if "[" in text and not text.startswith("c["):

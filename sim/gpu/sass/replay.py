@@ -1,14 +1,15 @@
 """A compiled kernel executed with values, apart from time: cluster by cluster, warp by warp from barrier to barrier,
 in NumPy.
 
-What is asynchronous (LDGSTS, the TMA) happens at once, which is one of the orders that the hardware may take: a kernel
-that is right on hardware gives its results here. Addresses are judged as the engine judges them; bytes of shared memory
-that are read before anything was written there are a violation.
+Of the orders that the hardware may take there are two: what is asynchronous (LDGSTS, the TMA, HGMMA) happens at once,
+or as late as its waits let it, with CTAs and warps in the reverse order. A kernel that is right on hardware gives its
+results in both. Addresses are judged as the engine judges them; bytes of shared memory that are read before anything
+was written there are a violation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,22 +18,24 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from sim.gpu.sass.floats import of_bf16
-from sim.gpu.sass.forms import CLUSTER_MEMORY, Form, form_of
+from sim.gpu.sass.forms import ATOMICS, CLUSTER_MEMORY, Form, form_of
 from sim.gpu.sass.lower import SYNCS
 from sim.gpu.sass.meanings import MEANINGS, Words
 from sim.gpu.sass.needed import target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
-from sim.gpu.sass.replay_bulk import MbarrierValues, move_box
-from sim.gpu.sass.replay_cluster import ClusterValues, CtaValues, clusters, in_window
-from sim.gpu.sass.tables import LANES, LOCAL_BYTES, WINDOW, Unit
+from sim.gpu.sass.replay_atomics import answered, changed
+from sim.gpu.sass.replay_bulk import MbarrierValues, copy_bulk, move_box
+from sim.gpu.sass.replay_cluster import ClusterValues, CtaValues, clusters
+from sim.gpu.sass.replay_groups import Groups
+from sim.gpu.sass.tables import LANES, LOCAL_BYTES, RANK_SHIFT, WINDOW, Unit
 from sim.gpu.sass.tiles import load_matrices, multiply, multiply_group, store_matrices
 
 MOST_INSTRUCTIONS = 2_000_000
 """Of warps, that a check executes: about two minutes."""
 
-_NOTHING = (
-    Unit.NOTE, Unit.COMMIT, Unit.DEPBAR, Unit.FENCE, Unit.ARRIVE, Unit.GWAIT, Unit.FLUSH, Unit.MEMBAR,
-)  # fmt: skip
+_NOTHING = (Unit.NOTE, Unit.FENCE, Unit.ARRIVE, Unit.MEMBAR)
+_GROUPS = (Unit.COMMIT, Unit.DEPBAR, Unit.FLUSH, Unit.GWAIT)
+_BULK = (Unit.UTMALDG, Unit.UTMASTG, Unit.UBLKCP)
 _FLOW = (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.WARPSYNC, Unit.EXIT)
 
 
@@ -64,7 +67,8 @@ class Wait(NamedTuple):
 
 class WarpValues:
     """A warp with what its lanes hold. mask: lanes that take part in the instruction in progress; phase: of the
-    cluster's barrier, in which it arrived there last; met: lanes that wait for all others of the warp."""
+    cluster's barrier, in which it arrived there last; met: lanes that wait for all others of the warp; copies, stores,
+    products: LDGSTS, stores of the TMA and HGMMA that have not happened yet."""
 
     def __init__(self, number: int, cta: CtaValues, block: tuple[int, int, int], bank: bytes) -> None:
         self.number, self.cta, self.block, self.bank = number, cta, block, bank
@@ -81,6 +85,7 @@ class WarpValues:
         self.meeting: dict[int, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
         self.mask = self.active
         self.phase, self.met = 0, np.zeros(LANES, dtype=bool)
+        self.copies, self.stores, self.products = Groups(), Groups(), Groups()
 
     # ---- operands
 
@@ -190,9 +195,12 @@ class WarpValues:
 
 
 class KernelValues:
-    """The execution of a kernel; `violations` are filled in."""
+    """The execution of a kernel; `violations` are filled in. late: what is asynchronous happens as late as it may, CTAs
+    and warps come in the reverse order."""
 
-    def __init__(self, kernel: object, bank: bytes, memory: Memory, shared: tuple[int, int]) -> None:
+    def __init__(
+        self, kernel: object, bank: bytes, memory: Memory, shared: tuple[int, int], *, late: bool = False
+    ) -> None:
         from sim.gpu.sass.kernel import SassKernel
 
         assert isinstance(kernel, SassKernel)
@@ -202,17 +210,18 @@ class KernelValues:
         self.targets = [target_of(form, function) for form in self.forms]
         self.maps = kernel.maps({name: begin for name, (begin, _) in memory.arrays.items()})
         self.violations: list[str] = []
-        self.executed = 0
+        self.executed, self.late = 0, late
 
     def run(self) -> None:
         """Executes all CTAs. InputError for what has no values, an address that is wrong, and a deadlock."""
         kernel = self.kernel
-        for cluster in clusters(kernel.grid, kernel.cluster, kernel.warps, self.shared[1]):
+        for cluster in clusters(kernel.grid, kernel.cluster, kernel.warps, self.shared[1], backwards=self.late):
             self._run_cluster(cluster)
 
     def _run_cluster(self, cluster: ClusterValues) -> None:
         numbers = range(self.kernel.warps)
         warps = [WarpValues(n, cta, self.kernel.block, self.bank) for cta in cluster.ctas for n in numbers]
+        warps = warps[::-1] if self.late else warps
         running = {(warp.cta.rank, warp.number): self._execute(warp) for warp in warps}
         at: dict[tuple[int, int], Wait] = {}
         while running:
@@ -228,6 +237,8 @@ class KernelValues:
                 else:
                     at[key] = stopped
             released = self._release(at, cluster)
+            if self.executed == before and not released and cluster.bring_box():
+                continue
             if running and not released and self.executed == before:
                 rank = next(iter(at))[0]
                 waits = "; ".join(f"warp {number}: {wait.place}" for (of, number), wait in at.items() if of == rank)
@@ -262,6 +273,8 @@ class KernelValues:
             warp.mask = warp.active & guard
             if unit in _FLOW:
                 if not self._flow(warp, form):
+                    for groups in (warp.copies, warp.products, warp.stores):
+                        groups.finish()
                     return
                 continue
             warp.row += 1
@@ -350,6 +363,8 @@ class KernelValues:
             parity = int(warp.word(form.sources[0])[lanes[0]]) >> 31
             while form.parts[-1] == "TRYWAIT" and barrier.phase & 1 == parity:
                 yield Wait(form.instruction.place)
+            if barrier.phase & 1 == parity:  # it only looks
+                warp.cta.cluster.bring_box()
             warp.mask = warp.active & (warp.predicate(form.guard) if form.guard else True)
             warp.set_predicate(form.outputs[0], np.full(LANES, barrier.phase & 1 != parity))
 
@@ -369,10 +384,14 @@ class KernelValues:
         where = f"kernel {self.kernel.name}: {form.instruction.place}: {form.instruction}: CTA {warp.cta.place}"
         if unit in _NOTHING:
             return
-        if unit in (Unit.LDG, Unit.STG):
-            self._global(warp, form, where)
+        if unit in _GROUPS:
+            self._group(warp, form)
+        elif unit in (Unit.LDG, Unit.STG):
+            self._global(warp, form, np.flatnonzero(warp.mask), where)
+        elif unit in ATOMICS:
+            self._atomic(warp, form, where)
         elif unit in CLUSTER_MEMORY:
-            self._cluster(warp, form, where)
+            self._generic(warp, form, where)
         elif unit is Unit.LDGSTS:
             self._copy(warp, form, where)
         elif unit in (Unit.LDS, Unit.STS):
@@ -385,25 +404,71 @@ class KernelValues:
         elif name in ("HMMA", "QMMA"):
             warp.write(form.destination, multiply(warp, form))
         elif name in ("HGMMA", "QGMMA"):
-            warp.write(form.destination, multiply_group(warp, form))
-        elif unit in (Unit.UTMALDG, Unit.UTMASTG):
+            self._happens(warp.products, warp, lambda: warp.write(form.destination, multiply_group(warp, form)))
+            if any(source.text.startswith("gsb") for source in form.sources):
+                warp.products.close()
+        elif unit in _BULK:
             if warp.mask.any():
-                move_box(warp, form, self.memory, self.maps, where)
+                self._bulk(warp, form, where)
         elif name in MEANINGS:
             with np.errstate(all="ignore"):
                 warp.write(form.destination, MEANINGS[name](warp, form))
         else:
             raise InputError(f"check: {where}: its values are not computed")
 
-    def _global(self, warp: WarpValues, form: Form, where: str) -> None:
-        size, lanes = form.access_bytes, np.flatnonzero(warp.mask)
+    # ---- what is asynchronous
+
+    def _happens(self, groups: Groups, warp: WarpValues, effect: Callable[[], None]) -> None:
+        """An asynchronous effect: at once, or in its group, with the uniform registers and lanes of now."""
+        if not self.late:
+            effect()
+            return
+        then = warp.uniform.copy(), warp.mask.copy()
+
+        def happen() -> None:
+            now = warp.uniform, warp.mask
+            warp.uniform, warp.mask = then
+            effect()
+            warp.uniform, warp.mask = now
+
+        groups.add(happen)
+
+    def _bulk(self, warp: WarpValues, form: Form, where: str) -> None:
+        """The TMA: loads are brought when no warp can go on without."""
+
+        def move() -> None:
+            if form.opcode.unit is Unit.UBLKCP:
+                copy_bulk(warp, form, self.memory, where)
+            else:
+                move_box(warp, form, self.memory, self.maps, where)
+
+        loads = form.opcode.unit is Unit.UTMALDG or form.parts[1] == "S"
+        self._happens(warp.cta.cluster.boxes if loads else warp.stores, warp, move)
+
+    @staticmethod
+    def _group(warp: WarpValues, form: Form) -> None:
+        """Groups that end, and waits for all but some of them."""
+        unit = form.opcode.unit
+        if unit is Unit.COMMIT:
+            warp.copies.close()
+        elif unit is Unit.FLUSH:
+            warp.stores.close()
+        else:
+            numbers = [one.value for one in form.sources if one.kind is Kind.IMMEDIATE]
+            for groups in (warp.products,) if unit is Unit.GWAIT else (warp.copies, warp.stores):
+                groups.await_all_but(numbers[0] if numbers else 0)
+
+    # ---- memory
+
+    def _global(self, warp: WarpValues, form: Form, lanes: NDArray[np.int64], where: str) -> None:
+        size = form.access_bytes
         addresses = warp.address(form.addresses[-1], wide=True)[lanes]
         if form.parts[0] in ("LDL", "STL"):
             content, places = warp.local.reshape(-1), lanes * LOCAL_BYTES + (addresses & (LOCAL_BYTES - 1))
         else:
             content, places = self.memory.content, self.memory.place(where, addresses, size)
         at = places[:, None] + np.arange(size)
-        if form.opcode.unit is Unit.LDG:
+        if form.opcode.unit in (Unit.LDG, Unit.LD):
             self._loaded(warp, form, lanes, content[at])
         else:
             content[at] = self._stored(warp, form, lanes)
@@ -418,21 +483,62 @@ class KernelValues:
             warp.cta.shared[at] = self._stored(warp, form, lanes)
             warp.cta.written[at] = True
 
-    def _cluster(self, warp: WarpValues, form: Form, where: str) -> None:
+    def _generic(self, warp: WarpValues, form: Form, where: str) -> None:
+        """LD and ST of device memory and of the cluster's shared memory, STAS."""
+        addresses = warp.address(form.addresses[-1], wide=True)
+        lanes = np.flatnonzero(warp.mask)
+        inside = (addresses[lanes] >> 32 == WINDOW) | (form.opcode.unit is Unit.STAS)
+        if inside.any():
+            self._cluster(warp, form, lanes[inside], addresses, where)
+        if not inside.all():
+            self._global(warp, form, lanes[~inside], where)
+
+    def _own_place(self, warp: WarpValues, address: int, size: int, where: str) -> tuple[CtaValues, NDArray[np.int64]]:
+        """The CTA that an address in the cluster's shared memory names, and the places of its bytes."""
+        cta, place = warp.cta.named(where, address & 0xFFFFFFFF)
+        if place < self.shared[0] or place + size > self.shared[1]:
+            low, high = self.shared
+            raise InputError(f"{where}: shared address lies outside of the CTA's {low:#x} to {high:#x}")
+        return cta, place + np.arange(size)
+
+    def _atomic(self, warp: WarpValues, form: Form, where: str) -> None:
+        """RED, ATOMG, ATOM, ATOMS and REDAS, lane by lane."""
+        size, unit = form.access_bytes, form.opcode.unit
+        addresses = warp.address(form.addresses[-1], wide=unit is not Unit.ATOMS)
+        answers = np.zeros((LANES, size), dtype=np.uint8)
+        lanes = np.flatnonzero(warp.mask)
+        operands = [self._words(warp, source, lanes, size) for source in form.sources]
+        for k, lane in enumerate(lanes):
+            address = int(addresses[lane])
+            if unit is Unit.ATOMS:
+                address = int(warp.cta.own(np.array([address]))[0]) | warp.cta.rank << RANK_SHIFT
+            if unit in (Unit.ATOMS, Unit.REDAS) or (unit is Unit.ATOM and address >> 32 == WINDOW):
+                cta, at = self._own_place(warp, address, size, where)
+                self._judge_written(cta, at, where)
+                content = cta.shared
+                if unit is Unit.REDAS:
+                    counts, barrier = warp.cta.named(where, address >> 32)
+                    counts.mbarrier(where, barrier).arrive(0, -size)
+            else:
+                content = self.memory.content
+                at = int(self.memory.place(where, np.array([address]), size)[0]) + np.arange(size)
+            old, given = content[at].tobytes(), operands[0][k].tobytes()
+            other = operands[1][k].tobytes() if len(operands) > 1 else b""
+            content[at] = np.frombuffer(changed(form, old, given, other), dtype=np.uint8)
+            answers[lane] = np.frombuffer(answered(form, old, given), dtype=np.uint8)
+        if form.destination is not None:
+            self._loaded(warp, form, lanes, answers[lanes])
+
+    def _cluster(
+        self, warp: WarpValues, form: Form, lanes: NDArray[np.int64], addresses: NDArray[np.int64], where: str
+    ) -> None:
         """LD, ST and STAS: shared memory of the cluster."""
         size, unit = form.access_bytes, form.opcode.unit
-        addresses = warp.address(form.addresses[-1], wide=True)
-        if unit is not Unit.STAS and not in_window(addresses[warp.mask]):
-            raise InputError(f"{where}: LD and ST of device memory are not modelled")
         data = np.zeros((LANES, size), dtype=np.uint8)
         if unit is not Unit.LD:
-            data[warp.mask] = self._stored(warp, form, np.flatnonzero(warp.mask))
-        for lane in np.flatnonzero(warp.mask):
-            cta, place = warp.cta.named(where, int(addresses[lane]) & 0xFFFFFFFF)
-            if place < self.shared[0] or place + size > self.shared[1]:
-                raise InputError(f"{where}: shared address lies outside of the CTA's {self.shared[0]:#x} to "
-                                 f"{self.shared[1]:#x}")  # fmt: skip
-            at = place + np.arange(size)
+            data[lanes] = self._stored(warp, form, lanes)
+        for lane in lanes:
+            cta, at = self._own_place(warp, int(addresses[lane]), size, where)
             if unit is Unit.LD:
                 self._judge_written(cta, at, where)
                 data[lane] = cta.shared[at]
@@ -442,7 +548,7 @@ class KernelValues:
                 counts, barrier = warp.cta.named(where, int(addresses[lane]) >> 32)
                 counts.mbarrier(where, barrier).arrive(0, -size)
         if unit is Unit.LD:
-            self._loaded(warp, form, np.flatnonzero(warp.mask), data[warp.mask])
+            self._loaded(warp, form, lanes, data[lanes])
 
     def _places(
         self, warp: WarpValues, form: Form, lanes: NDArray[np.int64], size: int, where: str
@@ -465,12 +571,16 @@ class KernelValues:
         size, lanes = form.access_bytes, np.flatnonzero(warp.mask)
         reads = warp.predicate(form.inputs[0])[lanes] if form.inputs else np.ones(len(lanes), dtype=bool)
         addresses = warp.address(form.addresses[-1], wide=True)[lanes]
-        data = np.zeros((len(lanes), size), dtype=np.uint8)
         places = self.memory.place(where, addresses[reads], size)
-        data[reads] = self.memory.content[places[:, None] + np.arange(size)]
         at = self._places(warp, form, lanes, size, where)
-        warp.cta.shared[at] = data
-        warp.cta.written[at] = True
+
+        def move() -> None:
+            data = np.zeros((len(lanes), size), dtype=np.uint8)
+            data[reads] = self.memory.content[places[:, None] + np.arange(size)]
+            warp.cta.shared[at] = data
+            warp.cta.written[at] = True
+
+        self._happens(warp.copies, warp, move)
 
     def _rows(self, warp: WarpValues, form: Form, where: str) -> NDArray[np.uint16]:
         """The rows of LDSM's matrices: (matrices, 8, 8) halves."""
@@ -502,12 +612,18 @@ class KernelValues:
             whole = np.zeros(LANES, dtype=np.uint32)
             whole[lanes] = words[:, k]
             found.append(whole)
+        held, warp.mask = warp.mask, np.isin(np.arange(LANES), lanes)
         warp.write(form.destination, tuple(found))
+        warp.mask = held
+
+    @classmethod
+    def _stored(cls, warp: WarpValues, form: Form, lanes: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Bytes of lanes that a store writes."""
+        return cls._words(warp, form.sources[0], lanes, form.access_bytes)
 
     @staticmethod
-    def _stored(warp: WarpValues, form: Form, lanes: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Bytes of lanes that a store writes."""
-        size, source = form.access_bytes, form.sources[0]
+    def _words(warp: WarpValues, source: Operand, lanes: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+        """Bytes of an operand, of some lanes."""
         words = np.stack([warp.word(source, k)[lanes] for k in range(max(1, size // 4))], axis=1)
         found: NDArray[np.uint8] = np.ascontiguousarray(words).view(np.uint8)[:, :size]
         return found

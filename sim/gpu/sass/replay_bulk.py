@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from sim.gpu.sass.replay import Memory, WarpValues
 
 
+_BULK_BYTES = 16
+"""Unit of the size of UBLKCP."""
+
+
 @dataclass
 class MbarrierValues:
     """An mbarrier: arrivals of a phase, those and the bytes that are missing, phases completed."""
@@ -85,3 +89,31 @@ def move_box(warp: WarpValues, form: Form, memory: Memory, maps: NDArray[np.int6
             cta.mbarrier(where, barrier).arrive(0, -data.size)
     else:
         memory.content[places] = warp.cta.shared[there[inside]]
+
+
+def copy_bulk(warp: WarpValues, form: Form, memory: Memory, where: str) -> None:
+    """UBLKCP: bytes that lie side by side, between device memory and shared memory."""
+    if form.parts[1:3] not in (("S", "G"), ("G", "S")):
+        raise InputError(f"{where}: only copies between device memory and shared memory are modelled")
+    loads = form.parts[1] == "S"
+    to, source = (operand.uniform for operand in form.addresses)
+    shared_at, device = (to, source) if loads else (source, to)
+    told = int(warp.word(form.sources[0])[0])
+    size = (told & 0xFFFF) * _BULK_BYTES
+    address = int(warp.uniform[device]) | int(warp.uniform[device + 1]) << 32
+    place = int(memory.place(where, np.array([address]), size)[0])
+    target = int(warp.uniform[shared_at])
+    shared = target & ((1 << RANK_SHIFT) - 1)
+    if shared + size > len(warp.cta.shared):
+        end = len(warp.cta.shared)
+        raise InputError(f"{where}: shared address {shared:#x} lies outside of the CTA's {end:#x} bytes")
+    if not loads:
+        memory.content[place : place + size] = warp.cta.shared[shared : shared + size]
+        return
+    barrier = int(warp.uniform[to + 1]) & ((1 << RANK_SHIFT) - 1)
+    several = "MULTICAST" in form.parts
+    for rank in [rank for rank in range(16) if told >> 16 + rank & 1] if several else [target >> RANK_SHIFT]:
+        cta, _ = warp.cta.named(where, rank << RANK_SHIFT)
+        cta.shared[shared : shared + size] = memory.content[place : place + size]
+        cta.written[shared : shared + size] = True
+        cta.mbarrier(where, barrier).arrive(0, -size)

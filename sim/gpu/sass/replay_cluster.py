@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.errors import InputError
-from sim.gpu.sass.tables import RANK_SHIFT, WINDOW
+from sim.gpu.sass.replay_groups import Groups
+from sim.gpu.sass.tables import RANK_SHIFT
 
 if TYPE_CHECKING:
     from sim.gpu.sass.replay_bulk import MbarrierValues
@@ -51,12 +52,18 @@ class CtaValues:
 
 
 class ClusterValues:
-    """A cluster and its barrier: warps that have arrived in the phase, and phases completed."""
+    """A cluster and its barrier: warps that have arrived in the phase, and phases completed. boxes: that the TMA has
+    not brought yet."""
 
     def __init__(self, ctas: Sequence[CtaValues]) -> None:
         self.ctas, self.arrived, self.phase = list(ctas), 0, 0
+        self.boxes = Groups()
         for cta in ctas:
             cta.cluster = self
+
+    def bring_box(self) -> bool:
+        """The TMA brings the oldest box; False without one."""
+        return self.boxes.finish_oldest()
 
     def arrive(self) -> int:
         """A warp arrives; the phase that it arrives in."""
@@ -76,17 +83,18 @@ class ClusterValues:
 
 
 def clusters(
-    grid: tuple[int, int, int], cluster: tuple[int, int, int], warps: int, shared_end: int
+    grid: tuple[int, int, int],
+    cluster: tuple[int, int, int],
+    warps: int,
+    shared_end: int,
+    *,
+    backwards: bool = False,
 ) -> Iterator[ClusterValues]:
-    """The clusters of a launch, each with its CTAs by rank."""
+    """The clusters of a launch, each with its CTAs by rank. backwards: the last one first."""
     inside = [(x, y, z) for z in range(cluster[2]) for y in range(cluster[1]) for x in range(cluster[0])]
-    for z in range(0, grid[2], cluster[2]):
-        for y in range(0, grid[1], cluster[1]):
-            for x in range(0, grid[0], cluster[0]):
+    xs, ys, zs = (range(0, whole, part)[:: -1 if backwards else 1] for whole, part in zip(grid, cluster, strict=True))
+    for z in zs:
+        for y in ys:
+            for x in xs:
                 places = [(x + a, y + b, z + c) for a, b, c in inside]
                 yield ClusterValues([CtaValues(at, rank, warps, shared_end) for rank, at in enumerate(places)])
-
-
-def in_window(addresses: NDArray[np.int64]) -> bool:
-    """Whether generic addresses are of the shared memory of a cluster."""
-    return bool((addresses >> 32 == WINDOW).all())

@@ -59,9 +59,14 @@ class Unit(IntEnum):
     CLUSTER_WAIT = 30
     MEMBAR = 31  # waits for the warp's stores to device memory
     WARPSYNC = 32  # all lanes of the warp meet
-    LD = 33  # by generic addresses, of a CTA of the cluster
+    LD = 33  # by generic addresses: of device memory, or of a CTA of the cluster
     ST = 34
-    STAS = 35  # a store there that completes bytes of an mbarrier beside it
+    STAS = 35  # a store to a CTA of the cluster that completes bytes of an mbarrier beside it
+    ATOMG = 36  # an atomic of device memory that returns what was there
+    ATOMS = 37  # of shared memory
+    ATOM = 38  # by generic addresses
+    REDAS = 39  # a reduction as STAS
+    UBLKCP = 40  # the TMA copies bytes that lie side by side
 
 
 class Meaning(IntEnum):
@@ -178,6 +183,7 @@ class Cell(IntEnum):
     RANKS = 60  # uniform register of a multicast: ranks that receive the box, from bit 16 on; -1 none
     FETCHES = 61  # of a load: what the L2 fetches, as `L1Figure.FILLS`
     NETWORK = 62  # ticks that a sector takes of the network between the SMs of a cluster
+    OWN_LATENCY = 63  # ticks of an access by a generic address that is of the CTA's own shared memory
     WIDTH = 64
 
 
@@ -200,6 +206,23 @@ class Mode(IntEnum):
     TRUNCATES = 512
     UP = 1024  # rounds up
     UNORDERED = 2048
+
+
+class Atomic(IntEnum):
+    """What an atomic does, `Cell.OPERATION`."""
+
+    ADD = 0
+    MIN = 1
+    MAX = 2
+    AND = 3
+    OR = 4
+    XOR = 5
+    EXCH = 6
+    CAS = 7
+    INC = 8  # to 0 behind the operand
+    DEC = 9  # to the operand behind 0
+    SPIN = 10  # CAS that gives 1 where it was made
+    OTHER = 11  # of floating-point numbers
 
 
 class Sync(IntEnum):
@@ -307,7 +330,7 @@ class FaultKind(IntEnum):
     MAP = 6  # no tensor map at an address
     CONTENT = 8  # of an array, which nobody has given
     MBARRIER = 7  # none has been set up at an address, or too many have
-    WINDOW = 9  # a generic address that is not of shared memory
+    REMOTE = 9  # an atomic of the shared memory of another CTA
     ENDED = 10  # the CTA whose shared memory is accessed
 
 
