@@ -71,15 +71,22 @@ def test_the_table_of_lines_alone(capsys: pytest.CaptureFixture[str], monkeypatc
     [
         (("gemm", "m=64", "n=64", "k=64", "--grid", "3", "--arch", "t4"), "--grid goes with --triton FILE:KERNEL or"),
         (ADD, "--cubin needs --grid"),
-        ((*ADD, "--grid", "16", *PARAMETERS, "--exact"), "add is a compiled kernel, whose instructions always"),
+        (
+            (*ADD, "--grid", "16", *PARAMETERS, "--param", "n=1", "--exact"),
+            "add is a compiled kernel, whose instructions always",
+        ),
         ((*ADD, "--grid", "0"), "--grid 0: must be one to three whole numbers"),
         ((*ADD, "--grid", "1", "--num-warps", "4"), "--num-warps goes with --triton"),
         ((*ADD, "--grid", "1", "--param", "x"), "--param x: must be NAME=VALUE"),
         ((*ADD, "--grid", "1", "--param", "x=fp31[4]"), "there is no number format fp31"),
+        ((*ADD, "--grid", "1", *PARAMETERS), "the first 3 are given, and its code reads number 4, of 4 bytes"),
         ((*ADD, "--grid", "1", "--param", "n=4"), "at least one argument must be an array"),
         ((*ADD, "--grid", "1", *PARAMETERS, "--param", "n=fp32[4]"), "parameter n of add has 4 bytes, an address 8"),
         ((*ADD, "--grid", "1", "--kernel", "ad", *PARAMETERS), "has no kernel ad; there are add; did you mean add?"),
-        ((*ADD, "--grid", "1", "--shared", "200000", *PARAMETERS), "needs 200000 B of shared memory a CTA"),
+        (
+            (*ADD, "--grid", "1", "--shared", "200000", *PARAMETERS, "--param", "n=1"),
+            "needs 200000 B of shared memory a CTA",
+        ),
         (("--cubin", "none.cubin", "--grid", "1", "--block", "32", "--arch", "t4"), "none.cubin: cannot be read"),
         (("--triton", "matmul", "--grid", "1", "--arch", "t4"), "--triton matmul: must be FILE.py:KERNEL"),
     ],
@@ -126,7 +133,7 @@ def test_another_content_of_a_kernels_file_is_another_request(tmp_path: Path) ->
 
 
 def test_the_listing_has_control_words_lines_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", *ADD, "--grid", "16", *PARAMETERS, "--listing"]) == 0
+    assert main(["run", *ADD, "--grid", "16", *PARAMETERS, "--param", "n=8192", "--listing"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "kernel add (cubin): grid 16x1x1, 4 warps a CTA"
     (load,) = (line.split() for line in said if "LDG.E.128 R8" in line)

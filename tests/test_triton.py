@@ -260,6 +260,7 @@ def test_a_length_that_is_no_multiple_of_16_is_told_where_it_costs_accesses() ->
         return list(simulate(f"{FILE}:add grid=9 x={size} y={size} out={size} n={n} BLOCK=512", A100).record.notes)
 
     assert any("n=4097: no multiple of 16" in note and "has 12 loads and stores" in note for note in notes(4097))
+    assert any("n=250: no multiple of 16" in note and "has 12 loads and stores" in note for note in notes(250))
     assert not any("multiple" in note for note in notes(4112))
 
 

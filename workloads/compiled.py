@@ -48,7 +48,19 @@ class CubinKernel(ProgramFile):
         compiled = read_compiled(self.path, self.function)
         shared = self.shared_bytes + compiled.shared_bytes
         program = launched(compiled, self.grid, self.block, self.arguments, shared, "cubin", cluster=self.cluster)
+        _check_given(compiled, len(self.arguments))
         return OwnProgram(str(self), replace(program, expected=expected_of(self.oracle)))
+
+
+def _check_given(compiled: CompiledKernel, given: int) -> None:
+    """InputError where a parameter that the code reads is left out."""
+    sizes = [size for _, size in compiled.parameters]
+    for number in range(given, len(sizes)):
+        if compiled.reads_parameter(number):
+            raise InputError(
+                f"kernel {compiled.name} has {len(sizes)} parameters, of {', '.join(map(str, sizes))} bytes; the first "
+                f"{given} are given, and its code reads number {number + 1}, of {sizes[number]} bytes; give that too"
+            )
 
 
 def read_cubin(words: Sequence[str]) -> CubinKernel:

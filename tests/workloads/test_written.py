@@ -233,6 +233,49 @@ def idle(count: int = 2) -> Program:
     assert (code, report["check"]["passed"], report["tpu"]["intensity"]) == (0, True, 0.0)
 
 
+TPU_PRODUCT = """
+import numpy as np
+
+from sim.tpu.program import (
+    Activate, Halt, MatrixMultiply, Program, ReadHostMemory, ReadWeights, Sync, WriteHostMemory,
+)
+
+X = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype(np.int8)
+TURN = np.roll(np.eye(256, dtype=np.int8), 3, axis=1)
+
+
+def product(wrong: bool = False) -> Program:
+    work = [
+        ReadHostMemory(0, 0, 4, 256, 256, 256), ReadWeights(0), Sync("matrix0", "host_read"),
+        MatrixMultiply(0, 256, 4, 256, 256, 0), Sync("activation", "matrix0"), Activate(0, 4, 256, 4096, 256),
+        Sync("host_write", "activation"), WriteHostMemory(4096, 1024, 4, 256, 256, 256), Halt(),
+    ]
+
+    def fill(memory, operands):
+        memory.host[:1024] = X.view(np.uint8).reshape(-1)
+        memory.weights[:65536] = TURN.view(np.uint8).reshape(-1)
+
+    def results(memory):
+        return [memory.host[1024:].view(np.int8).reshape(4, 256).astype(int)]
+
+    return Program(
+        "product", "by hand", work, 2048, 65536, fill, results,
+        reference=lambda operands: [X.astype(int) @ TURN + int(wrong)],
+    )
+"""
+
+
+@pytest.mark.parametrize(("wrong", "error"), [(False, 0.0), (True, 1.0)])
+def test_values_of_a_tpu_program_are_compared_with_its_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: bool, error: float
+) -> None:
+    file = tmp_path / "product.py"
+    file.write_text(TPU_PRODUCT, encoding="utf-8")
+    code, out, _ = run(capsys, "run", f"{file}:product", f"wrong={wrong}", "--arch", "tpu-v1", "--json", "--check")
+    check = json.loads(out)["check"]
+    assert (code, check["passed"], check["max_rel_error"]) == (int(wrong), not wrong, error)
+
+
 def test_a_machine_without_a_language_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "run", "mine.py:copy", "n=4096", "--arch", "gemmini")
     assert code == 2

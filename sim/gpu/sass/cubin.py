@@ -22,6 +22,10 @@ HOPPER = 90
 RESERVED_BYTES = 1024
 """Of shared memory, for the system: from Hopper on they lie below those of a CTA, whose addresses begin behind them."""
 
+_CONSTANTS = re.compile(r"c\[0x0\]\[([^\]]+)\]")
+_PLAIN = re.compile(r"RZ|0x[0-9a-f]+")
+_LARGEST_IN_REGISTERS = 16
+"""Bytes of a parameter that code reads as a number, and not by its address."""
 _HEADER = "// tilewave: "
 _FORMATS_IN_PLACE = {1: "none", 2: "byte", 3: "half"}
 _PARAMETER, _PARAMETER_BANK, _REGISTERS, _CLUSTER = 0x17, 0x0A, 0x2F, 0x3D
@@ -41,6 +45,21 @@ class CompiledKernel:
     parameters: tuple[tuple[int, int], ...]
     function: Function
     cluster: tuple[int, int, int] | None = None
+
+    def reads_parameter(self, number: int) -> bool:
+        """Whether its code may read a parameter. Of constants whose address is computed, and of code that takes the
+        address of its parameters, nobody can tell."""
+        offset, size = self.parameters[number]
+        begin, end = self.bank_bytes + offset, self.bank_bytes + offset + size
+        if size > _LARGEST_IN_REGISTERS:  # a structure, or a tensor map, which is named by its address
+            return True
+        for one in self.function.instructions:
+            width = 16 if ".128" in one.opcode else 8 if ".64" in one.opcode else 4
+            for operand in one.operands:
+                for place in _CONSTANTS.findall(operand):
+                    if not _PLAIN.fullmatch(place) or begin - width < int(place.replace("RZ", "0"), 16) < end:
+                        return True
+        return False
 
     def written(self, disassembly: str) -> str:
         """As a text file that `read_compiled` reads without tools."""
