@@ -5,6 +5,8 @@
     scripts/compiled_tables.py rows [--most US] measured rows of Triton, compiled with the version that is installed
     scripts/compiled_tables.py rows --older DIR rows of 2024, compiled with the Triton 3.0 that DIR holds
 
+With --write the page takes the tables in place of those that it has.
+
 Needs Triton, no GPU. A product runs in the tiles that the tile language finds fastest of the tutorial's list. For
 DIR see scripts/older_triton.py.
 """
@@ -30,8 +32,9 @@ sys.path.insert(0, str(ROOT))
 from arch.load import load_arch  # noqa: E402
 from sim.app.run import row_request, run, simulate  # noqa: E402
 from workloads.parse import parse  # noqa: E402
-from workloads.silicon import Row, packaged_rows  # noqa: E402
+from workloads.silicon import Row, environment_of, packaged_rows  # noqa: E402
 
+PAGE = ROOT / "docs" / "compiled-kernels.md"
 KERNELS = ROOT / "scripts" / "lessons" / "kernels" / "tutorials.py"
 A100, H100 = "a100-sxm4-80gb", "h100-sxm"
 
@@ -131,14 +134,27 @@ def pairs() -> Iterator[Pair]:
         )  # fmt: skip
 
 
-def show_pairs(only: str) -> None:
-    """The table of pairs."""
-    print("| kernel | compiled, cycles | tile language, cycles | apart |\n|---|---|---|---|")
+def show_pairs(only: str) -> list[str]:
+    """Prints the table of pairs; its lines."""
+    lines = ["| machine | kernel | compiled, cycles | tile language, cycles | apart |", "|---|---|---|---|---|"]
+    print("\n".join(lines))
     for pair in pairs():
         if only in pair.name:
             compiled = simulate(pair.compiled, pair.machine).cycles
             written = simulate(pair.workload, pair.machine, schedule=pair.schedule).cycles
-            print(f"| {pair.name} | {compiled:,} | {written:,} | {written / compiled - 1:+.1%} |", flush=True)
+            apart = f"{100 * (written / compiled - 1):+.1f} %"
+            lines.append(f"| {pair.machine} | {pair.name} | {compiled:,} | {written:,} | {apart} |")
+            print(lines[-1], flush=True)
+    return lines
+
+
+def put(table: str, lines: list[str]) -> None:
+    """Puts a table in its place on the page: behind the comment that names it, up to the next empty line."""
+    text = PAGE.read_text(encoding="utf-8")
+    mark = f"<!-- scripts/compiled_tables.py {table} -->\n\n"
+    before, found, behind = text.partition(mark)
+    assert found, f"{PAGE} has no {mark.strip()}"
+    PAGE.write_text(before + mark + "\n".join(lines) + "\n\n" + behind.partition("\n\n")[2], encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -224,13 +240,13 @@ def compiled_row(row: Row, older: Older | None = None) -> str | None:
 SOURCES = ("triton_docs_a100", "triton_pr_3546", "flashattention3_paper")
 
 
-def show_rows(least_us: float, most_us: float, op: str, source: str, older: Older | None) -> None:
-    """The table of measured rows of each source."""
+def show_rows(least_us: float, most_us: float, op: str, source: str, older: Older | None) -> list[str]:
+    """Prints a table of the measured rows of each source; lines of a summary."""
+    groups: dict[str, list[tuple[Row, float]]] = {}
     for one in SOURCES:
         if source not in one:
             continue
         print(f"{one}\n\n| row | compiled, us | measured, us | error |\n|---|---|---|---|")
-        errors = []
         for row in packaged_rows():
             if not least_us < row.time_us <= most_us or row.source != one or op not in row.op:
                 continue
@@ -238,11 +254,37 @@ def show_rows(least_us: float, most_us: float, op: str, source: str, older: Olde
             if text is None:
                 continue
             time_us = run(replace(row_request(row), workload=text, schedule="auto")).time_ps / 1e6
-            errors.append(time_us / row.time_us - 1)
-            print(f"| {row.op} {row.shape} | {time_us:.1f} | {row.time_us:g} | {errors[-1]:+.1%} |", flush=True)
-        if errors:
-            absolute = statistics.fmean(map(abs, errors))
-            print(f"\n{len(errors)} rows: {absolute:.1%}, bias {statistics.fmean(errors):+.1%}\n")
+            error = 100 * (time_us / row.time_us - 1)
+            print(f"| {row.op} {row.shape} | {time_us:.1f} | {row.time_us:g} | {error:+.1f} % |", flush=True)
+            groups.setdefault(group_of(row, time_us), []).append((row, error))
+    return summary(groups)
+
+
+def group_of(row: Row, time_us: float) -> str:
+    """Rows that a summary puts together. Where the host's call is longer than the kernel, they do not judge it."""
+    host_us = environment_of(row.source).host_call_us.get(row.schedule, 0.0)
+    masked = ", causal" if "causal=1" in row.shape else ""
+    waits = ", host's call" if row.op == "gemm" and abs(time_us - host_us) < _SAME_US else ""
+    return f"{row.machine}, {row.op} {row.dtype}{masked}{waits}"
+
+
+def summary(groups: dict[str, list[tuple[Row, float]]]) -> list[str]:
+    """A line for each group of rows with their errors."""
+    lines = ["| rows | number | mean error | bias | worst |", "|---|---|---|---|---|"]
+    for name, rows in groups.items():
+        errors, times = [error for _, error in rows], [row.time_us for row, _ in rows]
+        row, worst = max(rows, key=lambda one: abs(one[1]))
+        mean, bias = statistics.fmean(map(abs, errors)), statistics.fmean(errors)
+        lines.append(
+            f"| {name}, {min(times):.0f} to {max(times):.0f} us | {len(rows)} | {mean:.1f} % | {bias:+.1f} % | "
+            f"{worst:+.1f} % ({row.shape}) |"
+        )
+    print("\n".join(["", *lines]))
+    return lines
+
+
+_SAME_US = 0.2
+"""Between a time and the host's call, where that is all that counts."""
 
 
 def main() -> None:
@@ -254,13 +296,17 @@ def main() -> None:
     parser.add_argument("--only", default="", help="pairs whose name, or rows whose operator, has this in it")
     parser.add_argument("--source", default="", help="rows of sources that have this in their name")
     parser.add_argument("--older", default="", metavar="DIR", help="holds Triton 3.0, which compiles rows of 2024")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/compiled-kernels.md")
     options = parser.parse_args()
     if options.table == "pairs":
-        show_pairs(options.only)
+        name, lines = "pairs", show_pairs(options.only)
     else:
+        name = "rows --older DIR" if options.older else "rows"
         with tempfile.TemporaryDirectory() as cubins:
             older = Older(options.older, cubins) if options.older else None
-            show_rows(options.least, options.most, options.only, options.source, older)
+            lines = show_rows(options.least, options.most, options.only, options.source, older)
+    if options.write:
+        put(name, lines)
 
 
 if __name__ == "__main__":
