@@ -56,10 +56,12 @@ def test_what_the_estimate_cannot_tell_apart_is_simulated() -> None:
     assert plan.ran == [0, 1, 2]
 
 
-def test_of_those_that_may_be_the_fastest_the_best_estimates_come_first() -> None:
+def test_what_is_simpler_comes_where_its_estimate_belongs_and_the_rest_in_the_order_of_the_list() -> None:
     """What the best one is without a mechanism stands at the end of the list, whatever its estimate."""
     plan = FakePlan([100, 110, 115, 100], [9, 8, 7, 6], [0] * 4, simpler=[3])
     assert contenders(plan) == [0, 3, 1, 2]  # type: ignore[arg-type]
+    preferred = FakePlan([110, 100, 115, 112], [9, 8, 7, 6], [0] * 4, simpler=[3])
+    assert contenders(preferred) == [0, 1, 3, 2]  # type: ignore[arg-type]
     large = FakePlan([100, 110, 115, 100], [9, 8, 7, 6], [SMALL_EVENTS] * 4, simpler=[3])
     assert chosen(large) == 3
     assert large.ran == [0, 3, 1]

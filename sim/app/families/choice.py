@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 
 from arch.errors import InputError
@@ -96,15 +97,19 @@ class Tried:
 
 
 def contenders(plan: Plan, tune: bool = False) -> list[int]:
-    """Numbers of the candidates that may be the fastest by what the estimate says of itself, the best estimate first;
-    all that are to be tuned. Where there is no choice, the one that runs."""
+    """Numbers of the candidates that may be the fastest by what the estimate says of itself, in the order of the list;
+    all that are to be tuned. Where there is no choice, the one that runs.
+
+    What the best one is without a mechanism stands last in the list, and comes where its estimate belongs.
+    """
     numbers = range(len(plan.candidates))
     if tune or not plan.candidates:
         return list(numbers) or [0]
     estimates = [cycles for _, cycles in plan.candidates]
     limit = estimates[0] * (100 + plan.error_percent)
-    near = (number for number in numbers if 100 * estimates[number] <= limit)
-    return sorted(near, key=lambda number: estimates[number])  # those without a mechanism stand last in the list
+    near = [number for number in numbers if 100 * estimates[number] <= limit]
+    levels = dict(zip(near, accumulate((estimates[number] for number in near), max), strict=True))
+    return sorted(near, key=lambda number: estimates[number] if number in plan.simpler else levels[number])
 
 
 def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, memory: Memory | None = None) -> Tried:

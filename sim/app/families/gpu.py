@@ -210,7 +210,7 @@ def _configurations(request: Request, op: Operator, spec: GpuSpec) -> tuple[list
         found = [(replace(c, group=1) if isinstance(c, ThreadblockConfig) else c, time_ps) for c, time_ps in found]
     if request.schedule != "auto" or request.without or request.bench.library:
         return found, ()
-    if request.scope == "kernel":
+    if request.scope == "kernel" and any(getattr(config, "reduce", False) for config, _ in found):
         found = _launched_apart(found, spec)
     others = dict(simpler(op, spec, found[0][0]))
     found = [*found, *(other for other in others.items() if other[0] not in dict(found))]
