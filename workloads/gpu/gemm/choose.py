@@ -96,6 +96,13 @@ SIMT_TILES = (
     (128, 128, 32, 64), (128, 64, 32, 64), (64, 128, 32, 64), (64, 64, 32, 32), (128, 32, 32, 32), (32, 128, 32, 32),
     (64, 32, 16, 32), (32, 64, 16, 32), (32, 32, 16, 16),
 )  # fmt: skip
+SGEMM_TILES = tuple(tile for tile in SIMT_TILES if tile[:2] not in ((128, 64), (64, 32), (32, 32)))
+"""Those of products in fp32: names in public profiles have the contiguous dimension first, which is n here. They are
+volta_sgemm_128x128, 128x64, 64x64, 128x32, 32x128, 64x32_sliced1x4 and the same of ampere. 32x32_sliced1x4, whose warps
+share k, is not here, and nothing in its tile: its warps would do 16x16 each."""
+SGEMM_SPLITS = (*range(1, 13), 16, 24, 32, 64, 128)
+"""Pieces of k of products in fp32: 4096 x 64 x 4096 takes 174 us on V100, which five pieces of 32 tiles (twice its 80
+SMs) reach, and four or six do not."""
 SIMT_STEP_BYTES = 64
 """Bytes of k in one buffer: 16 fp32. Compiled kernels have 8 or 16; with 8, barriers are twice as many."""
 
@@ -313,10 +320,10 @@ def _candidates(
                 yield vector, gemv.work(p, f, vector, resident)
 
 
-def _splits(work: Work, most: int, waves: bool) -> Iterator[int]:
-    """Cuts of k that leave each piece enough steps, at most `most` pieces: those that find room on the chip at once or,
-    if `waves`, also more."""
-    for split in SPLITS[1:]:
+def _splits(counts: Sequence[int], work: Work, most: int, waves: bool) -> Iterator[int]:
+    """Those of the `counts` of pieces that leave each piece of k enough steps, at most `most`: those that find room on
+    the chip at once or, if `waves`, also more."""
+    for split in counts[1:]:
         together = waves or work.ctas * split <= work.resident
         if split > most or not together or work.steps // split < LEAST_SPLIT_STEPS:
             return
@@ -336,7 +343,8 @@ def _with_cuts(
     if p.acc not in ADDS:
         return
     least = library.LEAST_PIECE if waves else LEAST_PIECE
-    for split in _splits(work, p.k if stream_k else p.k // least, waves):
+    fp32 = isinstance(config, SimtConfig) and simt.multiplied(p.dtype, p.acc) == "fp32"
+    for split in _splits(SGEMM_SPLITS if fp32 else SPLITS, work, p.k if stream_k else p.k // least, waves):
         cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
         if stream_k:
             yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
@@ -489,7 +497,8 @@ def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
 
 
 def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
-    for tile_m, tile_n, warp_m, warp_n in SIMT_TILES:
+    fp32 = simt.multiplied(p.dtype, p.acc) == "fp32"
+    for tile_m, tile_n, warp_m, warp_n in SGEMM_TILES if fp32 else SIMT_TILES:
         config = SimtConfig(tile_m, tile_n, SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
         vector = simt.inner(p, spec, config)
         resident = _resident(p, spec, config, vector)
