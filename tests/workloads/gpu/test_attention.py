@@ -29,6 +29,7 @@ from workloads.gpu.attention.flash3 import Flash3Config
 from workloads.gpu.attention.flash3_varlen import Flash3VarlenConfig
 from workloads.gpu.attention.flash_decode import DecodeConfig
 from workloads.gpu.attention.flash_triton import FlashTritonConfig
+from workloads.gpu.attention.sample import steps_of_head
 from workloads.gpu.attention.unfused import UnfusedConfig
 from workloads.gpu.select import choose
 from workloads.ops.attention import Attention
@@ -670,3 +671,45 @@ def test_every_wait_of_the_separate_kernels_matters(machines: dict[str, GpuSpec]
 
         waits += assert_mutants_caught(case, lambda mutant: execute(mutant, seed=2))
     assert waits == 7
+
+
+@pytest.mark.parametrize(
+    ("op", "steps"),
+    [
+        (attention(256, 256), 4 * 4),
+        (attention(256, 256, causal="1"), 1 + 2 + 3 + 4),
+        (attention(64, 256, causal="1"), 4),
+        (attention(256, 256, causal="1", window=65), 1 + 2 + 2 + 2),
+        (attention(192, 192, window=1), 1 + 1 + 1),
+    ],
+)
+def test_steps_of_a_head(op: Attention, steps: int) -> None:
+    assert steps_of_head(problem(op), 64, 64) == steps
+
+
+def test_whole_heads_of_some_sequences_stand_for_a_long_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "attention batch=16 heads=8 kv_heads=4 seq=384 head_dim=64 causal=1 page=64 dtype=fp16"
+    whole = simulate(text, "a100-sxm4-80gb", schedule="flash2-varlen").record
+    monkeypatch.setattr("workloads.gpu.attention.sample.MOST_STEPS", 600)
+    sampled = simulate(text + " seed=1", "a100-sxm4-80gb", schedule="flash2-varlen").record
+    first, other = whole.kernels[-1], sampled.kernels[-1]
+    assert other.counters["events"] < first.counters["events"] / 1.5
+    assert other.counters["macs"] == first.counters["macs"]
+    assert other.time_ps == pytest.approx(first.time_ps, rel=0.1)
+    assert any("which is long, 468 of 768 CTAs are simulated" in note for note in sampled.notes)
+    with pytest.raises(InputError, match="a smaller problem runs the same code"):
+        simulate(text + " seed=2", "a100-sxm4-80gb", schedule="flash2-varlen", check=True)
+
+
+def test_sequences_of_different_lengths_are_simulated_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workloads.gpu.attention.sample.MOST_STEPS", 1)
+    monkeypatch.setattr("workloads.gpu.attention.sample.LEAST_HEADS", 1)
+    spec = load_arch("a100-sxm4-80gb")
+    config = DecodeConfig(64, 128, 1, varlen=True)
+    equal = attention(128, 128, batch=4, heads=4, page=64, causal="1")
+    assert build(equal, spec, config).kernels[0].stands_for == 2 * 4 * 4
+    assert (
+        not build(ragged(batch=2, seqlens_q="64,128", seqlens_k="64,128", page=64, causal="1"), spec, config)
+        .kernels[0]
+        .stands_for
+    )

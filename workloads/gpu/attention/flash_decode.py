@@ -48,6 +48,7 @@ from workloads.gpu.attention import cache_write, flash2
 from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftmax, blocks, problem, width
 from workloads.gpu.attention.flash2 import Blocked, Fragments, store_rows
 from workloads.gpu.attention.pages import KeyCopies, check_pages
+from workloads.gpu.attention.sample import sampled
 from workloads.gpu.attention.unfused import CODE_BYTES, CTA, ELEMENTS, elements, index_mix
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops.attention import Attention
@@ -302,7 +303,9 @@ class _Split:
             # The grid is for the longest sequence.
             with r.when(row < self.p.queries) if self.p.ragged_q else nullcontext():
                 self._tile(r, row)
-        return self.k.build()
+        built = self.k.build()
+        whole = self.c.varlen and self.c.splits == 1 and not self.rows.packed
+        return sampled(built, self.p, self.c.block_m, self.c.block_n) if whole else built
 
     def _tile(self, r: RoleBuilder, row: Expr) -> None:
         """A tile of rows with its part of the keys."""
