@@ -27,6 +27,8 @@ class MoeConfig:
     schedule: ClassVar[str] = "vllm"
     filters: ClassVar[bool] = False
     """Whether rows of experts on other devices get no blocks."""
+    early: ClassVar[bool] = True
+    """Whether the compiled loop of mma reads the first fragments of the next step ahead."""
 
     block_m: int
     block_n: int
@@ -46,6 +48,7 @@ class EarlierMoeConfig(MoeConfig):
 
     schedule: ClassVar[str] = "vllm-0.14"
     filters: ClassVar[bool] = True
+    early: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,16 @@ class ExpertsCore(TritonCore):
         self.extra_registers = 36 + 3 * held // 2 - 2 * self.fragment_registers(tile.warp_m, tile.warp_n)
 
 
+class EarlierCore(ExpertsCore):
+    """Of Triton 3.5.1: 40 registers with 4 accumulators, 96 with 32."""
+
+    step = overhead.EXPERTS_EARLIER_STEP
+
+    def __init__(self, spec: GpuSpec, dtype: str, tile: TritonConfig) -> None:
+        super().__init__(spec, dtype, tile)
+        self.extra_registers = 32 + tile.accumulators - 2 * self.fragment_registers(tile.warp_m, tile.warp_n)
+
+
 def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
     """The kernel of a product. InputError where the machine cannot take the tile."""
     p = g.problem(config)
@@ -41,9 +51,10 @@ def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
         config.block_m, config.block_n, config.block_k, *warp_tile(config.block_m, config.block_n, config.warps),
         config.stages, "cp.async", config.group,
     )  # fmt: skip
-    core = ExpertsCore(spec, p.dtype, tile)
     mma.check(p, spec, tile)
-    return _Writer(g, p, spec, tile, core).kernel()
+    if config.early:
+        return _Writer(g, p, spec, tile, ExpertsCore(spec, p.dtype, tile)).kernel()
+    return _EarlierWriter(g, p, spec, tile, EarlierCore(spec, p.dtype, tile)).kernel()
 
 
 class _Writer(Writer):
@@ -120,3 +131,33 @@ class _Writer(Writer):
     def result(self, unit: Unit, row: Expr, rows: int, col: Expr, cols: int) -> View:
         """Rows of the block."""
         return self.tile.rows_of_c(row - unit.tile.m * self.g.blocks.size, rows, col, cols)
+
+
+class _EarlierWriter(_Writer):
+    """As Triton 3.5.1 compiles the loop: all fragments of a step are read behind the barrier at its begin, and a buffer
+    is filled again at its end."""
+
+    def _loop_of_parts(self, r: RoleBuilder, unit: Unit) -> None:
+        c, last = self.config, self.parts - 1
+        with r.loop("k", unit.k_trips) as k:
+            stage, ahead = k % c.buffers, k + (c.stages - 1)
+            r.cp_wait(c.stages - 2)
+            r.bar_sync(0, c.warps)
+            self._load_fragments(r, 0, stage)
+            for part in range(last):
+                begun = self._quarters(2)
+                accumulate = k > 0 if part == 0 else Const(1)
+                self._multiply(r, part, 0, begun, accumulate, spread=True)
+                self._load_fragments(r, part + 1, stage)
+                self._multiply(r, part, begun, c.warp_n, accumulate)
+            self._last_part(r, unit, last, k > 0 if last == 0 else Const(1), ahead)
+
+    def _last_part(self, r: RoleBuilder, unit: Unit, part: int, accumulate: Expr, ahead: Expr) -> None:
+        c, cuts = self.config, [self._quarters(count) for count in (0, 1, 3, 4)]
+        self._multiply(r, part, cuts[0], cuts[1], accumulate, spread=True, mix=self.inner.step.mix)
+        r.bar_sync(0, c.warps)
+        self._multiply(r, part, cuts[1], cuts[2], accumulate)
+        with r.when(ahead < unit.k_trips):
+            self._fetch(r, unit, ahead, ahead % c.buffers)
+        r.cp_commit()
+        self._multiply(r, part, cuts[2], cuts[3], accumulate)
