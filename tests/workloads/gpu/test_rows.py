@@ -203,8 +203,9 @@ def test_a_row_that_is_kept_is_read_once_and_one_that_is_swept_as_often_as_it_is
     once = 64 * 4096 * 4
     assert [l1_bytes(s) // once for s in ("fused warps 8 rows 1", "online", "threepass")] == [1, 2, 3]
     unfused = simulate("softmax rows=64 cols=4096 dtype=fp32", A100, schedule="unfused").record.kernels
-    # Read: maximum, difference, exponential, sum, quotient; written: difference, exponential, quotient.
-    assert round(sum(k.counters["l1_read_bytes"] for k in unfused) / once) == 5
+    # Read: maximum, difference, exponential, sum, quotient, and twice a sector of a row's number for 32 elements of it;
+    # written: difference, exponential, quotient.
+    assert sum(k.counters["l1_read_bytes"] for k in unfused) / once == pytest.approx(5.5, abs=0.05)
     assert round(sum(k.counters["l2_write_bytes"] for k in unfused) / once) == 3
 
 
@@ -276,7 +277,7 @@ def test_fused_takes_long_rows_by_a_cluster_near_the_streaming_bound(op: str) ->
     report = simulate(f"{op} rows={rows} cols={cols} dtype=bf16", "h100-sxm", schedule="fused")
     assert report.record.schedule.startswith("cluster")
     stream_us = 4 * rows * cols / load_arch("h100-sxm").dram.bandwidth_bytes_per_s * 1e6  # type: ignore[attr-defined]
-    assert report.time_us < 1.35 * stream_us + 5  # the launch and the first rows
+    assert report.time_us < 1.3 * stream_us
     online = simulate(f"softmax rows={rows} cols={cols} dtype=fp16", A100, schedule="fused")
     assert online.record.schedule.startswith("online")
 
