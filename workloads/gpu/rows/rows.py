@@ -49,7 +49,7 @@ SETUP: Cost = {"iadd.int32": 15.0, "imad.int32": 2.0}
 STEP: Cost = {"iadd.int32": 8.0}
 """Loop control and addresses of one tile of a sweep (Triton layer norm in three passes: 8 to 13 of 51)."""
 WORTH_A_WARP = 2
-"""Per cent of an estimate below which more warps are not worth it."""
+"""Per cent of an estimate that twice as many warps for a row must be worth."""
 Exchange = Literal["all", "serial", "first_warp", "halving"]
 """How the warps of a row combine their numbers: `BlockReduction`, `SerialReduction`, `FirstWarpReduction` or
 `HalvingReduction` of `lanes`."""
@@ -515,12 +515,15 @@ def ranked(
 ) -> list[tuple[RowConfig, int]]:
     """Configurations with their estimated times, best first; InputError where there is none.
 
-    Where more warps a row gain less than `WORTH_A_WARP`, fewer take it: what a row costs once, reductions and barriers,
-    then comes less often.
+    What a row costs once, reductions and barriers, comes less often where fewer warps share it: each doubling of them
+    is charged `WORTH_A_WARP`.
     """
     if not configs:
         raise InputError(f"{op}: no kernel of this kind takes rows of this length on {spec.name}")
-    timed = sorted(((lanes.load_ps(spec, estimate(c)), str(c), c) for c in configs), key=lambda item: item[:2])
-    good = [item for item in timed if item[0] * 100 <= timed[0][0] * (100 + WORTH_A_WARP)]
-    good.sort(key=lambda item: (item[2].warps * item[2].cluster if item[2].shared else 0, item[:2]))
-    return [(config, time_ps) for time_ps, _, config in [*good, *timed[len(good) :]]]
+
+    def charged(config: RowConfig) -> int:
+        doublings = math.log2(config.warps * config.cluster) if config.shared else 0
+        return round(lanes.load_ps(spec, estimate(config)) * (1 + WORTH_A_WARP / 100 * doublings))
+
+    found = sorted(((charged(config), str(config), config) for config in configs), key=lambda item: item[:2])
+    return [(config, time_ps) for time_ps, _, config in found]
