@@ -95,11 +95,14 @@ def test_few_outputs_with_a_deep_sum_are_cut_along_k() -> None:
         assert config.split > 1
 
 
-@pytest.mark.parametrize(("machine", "dtype", "kind"), [("a100-sxm4-80gb", "bf16", "mma"), ("t4", "fp32", "simt")])
-def test_before_stream_k_a_second_kernel_adds_deep_pieces(machine: str, dtype: str, kind: str) -> None:
-    """Two pieces from twice the least depth on, none below it; both kernels are in the program."""
+@pytest.mark.parametrize(
+    ("machine", "dtype", "kind", "of_five"), [("a100-sxm4-80gb", "bf16", "mma", 4), ("t4", "fp32", "simt", 5)]
+)
+def test_before_stream_k_a_second_kernel_adds_deep_pieces(machine: str, dtype: str, kind: str, of_five: int) -> None:
+    """Two pieces from twice the least depth on, none below it; both kernels are in the program. Fp32 is cut in five,
+    too."""
     spec = MACHINES[machine]
-    for k, most in ((2 * LEAST_PIECE - 2, 1), (2 * LEAST_PIECE, 2), (5 * LEAST_PIECE, 4)):
+    for k, most in ((2 * LEAST_PIECE - 2, 1), (2 * LEAST_PIECE, 2), (5 * LEAST_PIECE, of_five)):
         p = problem(Gemm(64, 64, k, dtype=dtype).with_defaults(dtype))
         found = [c for c, _ in _candidates(p, spec, figures(spec), (kind,)) if isinstance(c, MmaConfig | SimtConfig)]
         assert max(c.split for c in found) == most
@@ -539,3 +542,16 @@ def test_triton_multiplies_fp32_by_multiply_adds() -> None:
     found = choose(op, load_arch("a100-pcie-80gb"), "triton").candidates
     assert {config.schedule for config, _ in found} == {"simt"}
     assert all(isinstance(config, SimtConfig) and config.split == 1 for config, _ in found)
+
+
+def test_fp32_takes_the_tiles_that_libraries_name() -> None:
+    """The contiguous dimension comes first in a name: 128x64 and 64x32 are 64x128 and 32x64 here; int8 has no names."""
+    spec = MACHINES["t4"]
+    tiles = {}
+    for dtype in ("fp32", "int8"):
+        p = problem(Gemm(1024, 1024, 512, dtype=dtype).with_defaults(dtype))
+        found = [config for config, _ in _candidates(p, spec, figures(spec), ("simt",))]
+        tiles[dtype] = {(c.tile_m, c.tile_n) for c in found if isinstance(c, SimtConfig)}
+    named = {(128, 128), (64, 128), (64, 64), (32, 128), (128, 32), (32, 64)}
+    assert tiles["fp32"] == named
+    assert tiles["int8"] == named | {(128, 64), (64, 32), (32, 32)}
