@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from arch.gpu import GpuSpec, Voltage
+from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.counters import Counter
 from sim.gpu.power.average import MovingAverage, held_hz, highest_within
@@ -64,10 +64,22 @@ class Spent(NamedTuple):
         return self.core_fj + self.memory_fj + self.static_fj
 
 
-def _voltage_mv(v: Voltage, clock_hz: int) -> int:
-    """Core voltage at a clock: the preset's line, flat outside."""
-    clock = min(max(clock_hz, v.min_clock_hz), v.max_clock_hz)
-    return v.min_mv + (v.max_mv - v.min_mv) * (clock - v.min_clock_hz) // max(1, v.max_clock_hz - v.min_clock_hz)
+def _line_mv(min_mv: int, max_mv: int, min_hz: int, max_hz: int, clock_hz: int) -> int:
+    """Core voltage at a clock: a line, flat outside."""
+    clock = min(max(clock_hz, min_hz), max_hz)
+    return min_mv + (max_mv - min_mv) * (clock - min_hz) // max(1, max_hz - min_hz)
+
+
+@functools.cache
+def _clocks(lowest_hz: int, highest_hz: int, apart_hz: int, line: tuple[int, int, int, int]) -> np.ndarray:
+    """From one clock to another in steps of at most `apart_hz`, by halves, with the voltages of a line."""
+
+    def halves(low: int, high: int) -> list[int]:
+        middle = (low + high) // 2
+        return [low] if high - low <= apart_hz else halves(low, middle) + halves(middle, high)
+
+    clocks = [*halves(lowest_hz, highest_hz), highest_hz]
+    return np.array([(hz, hz // 1_000_000, _line_mv(*line, hz) ** 2) for hz in clocks], dtype=np.int64)
 
 
 class EnergyModel:
@@ -90,8 +102,10 @@ class EnergyModel:
         self._factor_ppm = int(factor * 1_000_000)
 
         # Asked in every window of the regulator, for the same few hundred clocks.
-        self.voltage_mv = functools.cache(functools.partial(_voltage_mv, spec.power.voltage))
-        self._reference_mv = self.voltage_mv(spec.power.voltage.reference_clock_hz)
+        v = spec.power.voltage
+        self._line = (v.min_mv, v.max_mv, v.min_clock_hz, v.max_clock_hz)
+        self.voltage_mv = functools.cache(functools.partial(_line_mv, *self._line))
+        self._reference_mv = self.voltage_mv(v.reference_clock_hz)
         self._static_mw = spec.power.static_mw
         self._clocks = functools.cache(self._clock_table)
 
@@ -172,11 +186,4 @@ class EnergyModel:
     def _clock_table(self, highest_hz: int) -> np.ndarray:
         """Clocks to choose from, as `sim.gpu.power.average` has them."""
         clock = self.spec.clock
-        apart_hz = min(_FINEST_HZ, clock.step_hz)
-
-        def halves(low: int, high: int) -> list[int]:
-            middle = (low + high) // 2
-            return [low] if high - low <= apart_hz else halves(low, middle) + halves(middle, high)
-
-        clocks = [*halves(clock.lowest_hz, highest_hz), highest_hz]
-        return np.array([(hz, hz // 1_000_000, self.voltage_mv(hz) ** 2) for hz in clocks], dtype=np.int64)
+        return _clocks(clock.lowest_hz, highest_hz, min(_FINEST_HZ, clock.step_hz), self._line)
