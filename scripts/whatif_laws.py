@@ -145,6 +145,7 @@ MECHANISMS: Mapping[str, tuple[str, ...]] = {
     "ways that streams share": ("mesh.hop=0 cycles", "mesh.control=0 cycles", "mesh.vector=4096 B/clk"),
     "batches of writes": ("dram.write_batch=8192", "hbm.write_batch=8192", "ddr.write_batch=8192"),
     "sets that serve one request at a time": ("l2.set_busy=1 cycles",),
+    "bursts that meet at slices of the L2": ("l2.bandwidth=1000 B/clk",),
     "a port that streams share": ("memory_cache.port=4096 B/clk",),
     "victims by chance": ("l2.replacement=lru", "memory_cache.replacement=lru"),
     "the order in which warps take turns": ("sm.scheduler=oldest",),
