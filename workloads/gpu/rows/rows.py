@@ -124,11 +124,10 @@ def check(spec: GpuSpec, cols: int, config: RowConfig, tensors: int = 1) -> None
 
 
 def part(cols: int, config: RowConfig) -> int:
-    """Columns of a row that one warp holds: all of them, in PyTorch of a power of two; or a share in whole vectors of
-    all lanes, in elements in PyTorch; of a power of two in Triton."""
+    """Columns of a row that one warp holds: all of them, or a share in whole vectors of all lanes, in elements in
+    PyTorch; of a power of two in Triton."""
     if not config.shared:
-        padded = config.schedule.startswith("torch") and not config.elements
-        return max(WARP_SIZE, 2 ** math.ceil(math.log2(cols))) if padded else cols
+        return cols
     if config.schedule == "triton":
         return max(WARP_SIZE, 2 ** math.ceil(math.log2(cols)) // config.warps)
     sharing = config.warps * config.cluster
