@@ -108,11 +108,6 @@ def test_transposes_move_every_value_once_there_and_back() -> None:
     assert first.time_us > last.time_us
 
 
-def test_gradients_take_images_pixel_by_pixel_alone() -> None:
-    with pytest.raises(InputError, match="layout=nhwc"):
-        simulate("conv2d_wgrad n=1 c=8 h=8 w=8 k=8 r=3 s=3 layout=nchw dtype=fp16", "t4")
-
-
 def test_the_estimate_ranks_and_a_configuration_can_be_asked_for() -> None:
     spec = load_arch("a100-sxm4-80gb")
     op = Conv2d(n=1, c=64, h=30, w=30, k=64, r=3, s=3).with_defaults("fp16")

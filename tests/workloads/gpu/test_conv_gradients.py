@@ -22,20 +22,23 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("word", ["dgrad", "wgrad"])
 @pytest.mark.parametrize(("machine", "dtype", "shape"), CASES)
-def test_numbers_are_those_of_numpy(machine: str, dtype: str, shape: str, word: str) -> None:
-    report = simulate(f"conv2d_{word} {shape} dtype={dtype}", machine, check=True)
+def test_numbers_are_those_of_numpy(machine: str, dtype: str, shape: str, word: str, layout: str) -> None:
+    report = simulate(f"conv2d_{word} {shape} dtype={dtype} layout={layout}", machine, check=True)
     assert report.record.check is not None
     assert report.record.check.passed, report.record.notes
 
 
-@pytest.mark.parametrize("word", ["dgrad", "wgrad"])
-def test_cut_sums_are_those_of_numpy(word: str) -> None:
-    text = f"conv2d_{word} n=4 c=40 h=14 w=14 k=64 r=3 s=3 pad=1 dtype=fp16"
-    op = (Conv2dDgrad if word == "dgrad" else Conv2dWgrad)(
-        n=4, c=40, h=14, w=14, k=64, r=3, s=3, pad=1, dtype="fp16"
-    ).with_defaults("fp16")  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "sizes"),
+    [("dgrad", {"n": 1, "c": 40, "h": 7, "w": 7, "k": 256}), ("wgrad", {"n": 4, "c": 40, "h": 14, "w": 14, "k": 64})],
+)
+def test_cut_sums_are_those_of_numpy(word: str, sizes: dict[str, int]) -> None:
+    keys = {**sizes, "r": 3, "s": 3, "pad": 1}
+    text = f"conv2d_{word} dtype=fp16 " + " ".join(f"{key}={value}" for key, value in keys.items())
+    op = (Conv2dDgrad if word == "dgrad" else Conv2dWgrad)(**keys, dtype="fp16").with_defaults("fp16")  # type: ignore[arg-type]
     chooser = dgrad.choose if isinstance(op, Conv2dDgrad) else wgrad.choose
     found = chooser(op, load_arch("a100-sxm4-80gb")).candidates  # type: ignore[arg-type]
     cut = next(str(config) for config, _ in found if getattr(config, "split", 1) > 1)
@@ -91,12 +94,33 @@ def test_windows_of_dy_have_zeros_around_them() -> None:
     assert np.count_nonzero(windows[2, 2]) == np.count_nonzero(dy[0, 0])
 
 
-def test_other_machines_and_layouts_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("word", "filter_size", "names"),
+    [
+        ("dgrad", 3, ["to_dy_nhwc", "to_w_nhwc", "dgrad", "to_dx"]),
+        ("dgrad", 1, ["to_dy_nhwc", "dgrad", "to_dx"]),
+        ("wgrad", 3, ["to_x_nhwc", "to_dy_nhwc", "wgrad", "to_dw"]),
+        ("wgrad", 1, ["to_x_nhwc", "to_dy_nhwc", "wgrad"]),
+    ],
+)
+def test_images_channel_by_channel_are_transposed_before_and_after(
+    word: str, filter_size: int, names: list[str]
+) -> None:
+    shape = f"conv2d_{word} n=1 c=32 h=16 w=16 k=32 r={filter_size} s={filter_size} dtype=fp16"
+    first, last = (simulate(f"{shape} layout={layout}", "a100-sxm4-80gb") for layout in ("nchw", "nhwc"))
+    found = [kernel.name for kernel in first.record.kernels]
+    # The product keeps the name that it has without transposes.
+    assert [name if name.startswith("to_") else word for name in found] == names
+    assert first.time_us > last.time_us
+    size = 1 * 32 * 16 * 16 * 2
+    moved = first.record.kernels[0 if word == "wgrad" else -1]
+    assert moved.counters["l2_write_bytes"] == size
+
+
+def test_other_machines_and_cut_phases_are_refused() -> None:
     shape = "n=1 c=4 h=8 w=8 k=4 r=3 s=3"
     with pytest.raises(InputError, match="conv2d_dgrad"):
         simulate(f"conv2d_dgrad {shape}", "tpu-v1")
-    with pytest.raises(InputError, match=r"conv2d_wgrad layout=nchw: .*layout=nhwc"):
-        simulate(f"conv2d_wgrad {shape} layout=nchw", "a100-sxm4-80gb")
     op = Conv2dDgrad(n=1, c=64, h=8, w=8, k=64, r=3, s=3, stride=2, dtype="fp16").with_defaults("fp16")
     spec = load_arch("a100-sxm4-80gb")
     whole = dgrad.choose(op, spec).config

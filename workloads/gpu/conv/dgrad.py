@@ -4,13 +4,16 @@ Rows and columns of X that lie `stride` apart meet the same elements of the filt
 own, of windows of dY with these elements, in a kernel of its own; with stride 1 there is one. Positions that no filter
 has met (strides longer than the filter) are set to zero first. dY is stored with as many zeros around it as windows
 need, dX with rows that hold whole strides. Kernels are those of the forward pass (`workloads.gpu.conv.implicit`);
-libraries give all phases to one launch, so that short ones are too slow here.
+libraries give all phases to one launch, so that short ones are too slow here. Images that lie channel by channel are
+transposed before (`workloads.gpu.conv.nchw`), dX after.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -21,7 +24,8 @@ from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile, View
 from workloads.gpu import overhead
 from workloads.gpu.conv.geometry import Geometry
-from workloads.gpu.conv.implicit import ImplicitConfig, candidates, pick, refuse_layout, writer_of
+from workloads.gpu.conv.implicit import ImplicitConfig, candidates, pick, writer_of
+from workloads.gpu.conv.nchw import NCHW, Turn, as_it_is, between, filters, to_images, to_pixels, turns_ps
 from workloads.gpu.gemm.estimate import estimate_ps, figures
 from workloads.gpu.gemm.plan import Unit
 from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, row_alignment, zeros
@@ -159,13 +163,19 @@ class DgradGeometry(Geometry):
 
     def data(self, copy: Copy, unit: Unit, depth: Expr, row: Expr, column: Expr) -> View:
         """Windows of dY: `copy.rows` positions by `copy.columns` channels."""
+        top, pixel, left, channel = self.corner(unit, depth, unit.tile.m * copy.extent + row)
+        start, channel = pixel * self.op.groups + unit.tile.batch, channel + column
+        return copy.operand.tensor[top, start, left : copy.rows, channel : copy.columns]  # type: ignore[misc]
+
+    def corner(self, unit: Unit, depth: Expr, row: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        """Of the box of dY for position `row` and the step from `depth` on: its row, the column of position 0 of its
+        row, the position in that row, and the channel."""
         part, first = self.step(depth)
-        line, left = self.place(unit.tile.m * copy.extent + row)
+        line, left = self.place(row)
         (above, beside), (rows, across), count = self.around, (self.rows, self.across), self.rows.count
         top = line // count * self.stored[0] + line % count if self.op.n > 1 else line
         top = top + (rows.at + above.before) - part // across.taps * rows.at_step
-        start = (part % across.taps * -across.at_step + (across.at + beside.before)) * self.op.groups + unit.tile.batch
-        return copy.operand.tensor[top, start, left : copy.rows, first + column : copy.columns]  # type: ignore[misc]
+        return top, part % across.taps * -across.at_step + (across.at + beside.before), left, first
 
     def filters(self, copy: Copy, unit: Unit, depth: Expr, row: Expr, column: Expr) -> View:
         """One element of filters: `copy.rows` channels of Y by `copy.columns` channels of X."""
@@ -185,12 +195,17 @@ class DgradGeometry(Geometry):
         phase = unit.tile.batch + self.across.first * self.op.groups
         return tensor[line, left:rows, phase, col:cols]  # type: ignore[misc]
 
+    @property
+    def sides(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Zeros around dY: above and below, left and right."""
+        above, beside = self.around
+        p, q = self.op.output
+        return (above.before, above.stored - above.before - p), (beside.before, beside.stored - beside.before - q)
+
     def windows(self, x: Array) -> Array:
         """dY as the kernel's tensor shows it: a group's channels of a pixel, by start and position."""
-        op, (above, beside), (p, q) = self.op, self.around, self.op.output
-        below, right = above.stored - above.before - p, beside.stored - beside.before - q
-        sides = ((0, 0), (above.before, below), (beside.before, right), (0, 0))
-        flat = np.pad(np.asarray(x), sides).reshape(op.n * above.stored, -1)
+        op = self.op
+        flat = np.pad(np.asarray(x), ((0, 0), *self.sides, (0, 0))).reshape(op.n * self.stored[0], -1)
         found = np.lib.stride_tricks.sliding_window_view(flat, self.run, axis=1)
         return np.asarray(found[:, np.arange(self.starts)[:, None] * self.run + np.arange(self.widest) * op.k])
 
@@ -198,6 +213,44 @@ class DgradGeometry(Geometry):
         """dX of what the kernels have stored."""
         op = self.op
         return np.asarray(stored).reshape(op.n, op.h, -1, op.c)[:, :, : op.w]
+
+
+class DgradPixels(DgradGeometry):
+    """The product of one phase whose dY lies pixel by pixel in memory, as a transpose has left it."""
+
+    def problem(self) -> Problem:
+        """The tensors: pixels of dY, W as its transpose has left it, dX by phases of its columns."""
+        p, op = super().problem(), self.op
+        rows, columns = self.stored
+        shape = (op.n * rows, columns, op.groups, self.run)
+        dy = GlobalTensor("dy_pixels", shape, p.dtype, (columns * op.k, op.k, self.run, 1), "scratch", alias="dy_nhwc")
+        w = replace(p.b.tensor, name="w_rows", role="scratch", alias="w" if op.r * op.s == 1 else "w_nhwc")
+        dx = replace(p.c, name="dx_nhwc", role="scratch")
+        return replace(p, a=replace(p.a, tensor=dy), b=replace(p.b, tensor=w), c=dx)
+
+    def data(self, copy: Copy, unit: Unit, depth: Expr, row: Expr, column: Expr) -> View:
+        """Pixels of dY: `copy.rows` positions by `copy.columns` channels."""
+        top, start, left, channel = self.corner(unit, depth, unit.tile.m * copy.extent + row)
+        pixel, channel = left + start, channel + column
+        return copy.operand.tensor[top, pixel : copy.rows, unit.tile.batch, channel : copy.columns]  # type: ignore[misc]
+
+    @property
+    def turned(self) -> tuple[list[Turn], list[Turn]]:
+        """What is transposed before and after: dY and W, and dX."""
+        op, p = self.op, self.problem()
+        dy = to_pixels("dy", op.n, op.k, math.prod(self.stored), p.dtype)
+        pixels = op.h * self.widest * min(op.strides[1], op.w)
+        return [dy, *filters(op, p.dtype)], [to_images("dx", op.n, op.c, pixels, p.out)]
+
+    def channels_first(self, dy: Array) -> Array:
+        """dY as it is stored before the transpose."""
+        padded = np.pad(np.asarray(dy), ((0, 0), (0, 0), *self.sides))
+        return padded.reshape(self.op.n, self.op.k, -1)
+
+    def image(self, stored: Array) -> Array:
+        """dX of what has been stored."""
+        op = self.op
+        return np.asarray(stored).reshape(op.n, op.c, op.h, -1)[..., : op.w]
 
 
 def phases(op: Conv2dDgrad) -> tuple[list[tuple[Axis, Axis]], bool]:
@@ -210,12 +263,13 @@ def phases(op: Conv2dDgrad) -> tuple[list[tuple[Axis, Axis]], bool]:
 @register("conv2d_dgrad", "gpu", "auto")
 def choose(op: Conv2dDgrad, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernels for `op` on `spec`: `auto`, `mma`, `simt`, or a configuration as it prints, which all phases have."""
-    refuse_layout(op, spec)
-    f, (met, _) = figures(spec), phases(op)
+    f, (met, _), around_ps = figures(spec), phases(op), 0
+    if op.layout == NCHW:
+        around_ps = turns_ps(spec, chain(*DgradPixels(op, 8, 32, *met[0]).turned))
     found = []
     for config, work in candidates(partial(_first, op), met[0][1].count, spec, f):
         if len(met) == 1 or config.split == 1:
-            found.append((len(met) * estimate_ps(work, f), str(config), config))
+            found.append((around_ps + len(met) * estimate_ps(work, f), str(config), config))
     if not found:
         raise InputError(f"conv2d_dgrad dtype={op.dtype}: {spec.name} has no kernel for it")
     found.sort(key=lambda item: item[:2])
@@ -225,7 +279,11 @@ def choose(op: Conv2dDgrad, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
 def _first(op: Conv2dDgrad, columns: int, tile_k: int) -> DgradGeometry:
     """The phase with the longest sums."""
-    return DgradGeometry(op, columns, tile_k, *phases(op)[0][0])
+    return _geometry(op)(op, columns, tile_k, *phases(op)[0][0])
+
+
+def _geometry(op: Conv2dDgrad) -> type[DgradGeometry]:
+    return DgradPixels if op.layout == NCHW else DgradGeometry
 
 
 @register("conv2d_dgrad", "gpu", "mma", "simt")
@@ -237,13 +295,21 @@ def build(op: Conv2dDgrad, spec: GpuSpec, config: ImplicitConfig) -> Program:
         raise InputError(f"schedule={config}: sums of {len(met)} phases are not cut; without split")
     kernels, tensors = [], []
     for number, (rows, across) in enumerate(met):
-        g = DgradGeometry(op, config.columns, config.tile_k, rows, across)
+        g = _geometry(op)(op, config.columns, config.tile_k, rows, across)
         p = g.problem()
         if others and not number:
             kernels.append(_cleared(p.c, op))
         writer = writer_of(g, p, spec, config)
         kernels.append(replace(writer.kernel(), name=f"dgrad_{rows.first}_{across.first}"))
         tensors = [p.a.tensor, p.b.tensor, p.c, *([writer.partials] if writer.partials is not None else [])]
+    if isinstance(g, DgradPixels):
+        before, after = g.turned
+        if len(before) == 1:
+            tensors.insert(0, as_it_is(op, "w", p.dtype, "input"))
+        settings: dict[str, object] = {
+            "config": config, "stored": {"dy": g.channels_first}, "shown": {"dx": g.image}
+        }  # fmt: skip
+        return between(str(op), before, kernels, after, tensors, settings)
     settings = {"config": config, "stored": {"dy": g.windows}, "shown": {"dx": g.image}}
     return Program(str(op), tuple(tensors), tuple(kernels), str(config), settings)
 

@@ -2,20 +2,24 @@
 
 A piece of the filter is a product of its own, of dY turned by the windows of X under that piece. The sum runs over all
 positions of Y, in groups of `columns` neighbours; it is long where results are few, so that its sum is cut among CTAs.
+Images that lie channel by channel are transposed before (`workloads.gpu.conv.nchw`), dW after.
 Kernels are those of the forward pass (`workloads.gpu.conv.implicit`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import ClassVar
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.gpu.language import Expr, GlobalTensor, Program, View
 from workloads.gpu.conv.geometry import Geometry
-from workloads.gpu.conv.implicit import ImplicitConfig, candidates, pick, refuse_layout, writer_of
+from workloads.gpu.conv.implicit import ImplicitConfig, candidates, pick, writer_of
+from workloads.gpu.conv.nchw import NCHW, PixelGeometry, Turn, between, to_images, to_pixels, turns_ps
 from workloads.gpu.gemm.estimate import estimate_ps, figures
 from workloads.gpu.gemm.plan import Unit
 from workloads.gpu.gemm.problem import Operand, Problem, ceil_div
@@ -86,15 +90,38 @@ class WgradGeometry(Geometry):
         return tensor[group, row:rows, part, col:cols]  # type: ignore[misc]
 
 
+class WgradPixels(WgradGeometry, PixelGeometry):
+    """The product whose X and dY lie pixel by pixel in memory, as transposes have left them."""
+
+    def problem(self) -> Problem:
+        """The tensors: dY by rows, pixels of X, dW by rows."""
+        p, single = super().problem(), self.op.r * self.op.s == 1
+        dy = replace(p.a.tensor, name="dy_rows", role="scratch", alias="dy_nhwc")
+        dw = p.c if single else replace(p.c, name="dw_nhwc", role="scratch")
+        return replace(p, a=replace(p.a, tensor=dy), b=replace(p.b, tensor=self.pixels(p.dtype)), c=dw)
+
+    def filters(self, copy: Copy, unit: Unit, depth: Expr, row: Expr, column: Expr) -> View:
+        """Pixels of X: `copy.rows` positions by `copy.columns` channels."""
+        group, part = unit.tile.batch // self.parts, unit.tile.batch % self.parts
+        return self.under(copy, part, group, depth + row, unit.tile.n * copy.extent + column)
+
+    @property
+    def turned(self) -> tuple[list[Turn], list[Turn]]:
+        """What is transposed before and after: X and dY, and dW of filters with several elements."""
+        op, gemm = self.op, self.gemm
+        dtype, out, taps, pixels = op.chosen_dtype, str(gemm.out), op.r * op.s, math.prod(op.output)
+        before = [to_pixels("x", op.n, op.c, self.stored_pixels, dtype), to_pixels("dy", op.n, op.k, pixels, dtype)]
+        return before, [to_images("dw", op.k, op.c // op.groups, taps, out)] if taps > 1 else []
+
+
 @register("conv2d_wgrad", "gpu", "auto")
 def choose(op: Conv2dWgrad, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`: `auto`, `mma`, `simt`, or a configuration as it prints."""
-    refuse_layout(op, spec)
-    f = figures(spec)
-    found = sorted(
-        ((estimate_ps(w, f), str(c), c) for c, w in candidates(partial(WgradGeometry, op), op.output[1], spec, f)),
-        key=lambda item: item[:2],
-    )
+    f, geometry, around_ps = figures(spec), _geometry(op), 0
+    if op.layout == NCHW:
+        around_ps = turns_ps(spec, chain(*WgradPixels(op, 8, 32).turned))
+    tiles = candidates(partial(geometry, op), op.output[1], spec, f)
+    found = sorted(((around_ps + estimate_ps(w, f), str(c), c) for c, w in tiles), key=lambda item: item[:2])
     if not found:
         raise InputError(f"conv2d_wgrad dtype={op.dtype}: {spec.name} has no kernel for it")
     kinds = {config.schedule for _, _, config in found}
@@ -104,9 +131,17 @@ def choose(op: Conv2dWgrad, spec: GpuSpec, schedule: str = "auto") -> Choice:
 @register("conv2d_wgrad", "gpu", "mma", "simt")
 def build(op: Conv2dWgrad, spec: GpuSpec, config: ImplicitConfig) -> Program:
     """The program. InputError where the machine cannot take the configuration."""
-    g = WgradGeometry(op, config.columns, config.tile_k)
+    g = _geometry(op)(op, config.columns, config.tile_k)
     p = g.problem()
     writer = writer_of(g, p, spec, config)
     tensors = [p.b.tensor, p.a.tensor, p.c, *([writer.partials] if writer.partials is not None else [])]
+    if isinstance(g, WgradPixels):
+        before, after = g.turned
+        settings = {"config": config, "stored": {"x": g.channels_first}}
+        return between(str(op), before, [writer.kernel()], after, tensors, settings)
     settings = {"config": config, "stored": {"x": g.windows}}
     return Program(str(op), tuple(tensors), (writer.kernel(),), str(config), settings)
+
+
+def _geometry(op: Conv2dWgrad) -> type[WgradGeometry]:
+    return WgradPixels if op.layout == NCHW else WgradGeometry
