@@ -3,8 +3,8 @@
 Published: FlashAttention-2 reached about 70 % of peak on A100 and about 35 % on H100; FlashAttention-3 got back to 65 %
 and above. The second half leaves out one mechanism of FlashAttention-3 at a time; each builds another program.
 
-The reduced form has 8 heads of 2048 tokens, one wave of CTAs: the smallest at which each mechanism is worth something.
-Its shares of peak are lower than those of long sequences, and are not compared with published ones.
+The reduced form has 8 heads of 2048 tokens, one wave of CTAs. Its shares of peak are lower than those of long
+sequences, and are not compared with published ones. Ping-pong is worth nothing beside overlap in this model.
 """
 
 from __future__ import annotations

@@ -182,7 +182,9 @@ def test_addresses_are_lists_strides_and_differences(tmp_path: Path) -> None:
     assert found.addresses[0][:5].tolist() == [base, base + 256, base + 512, base + 768, 0]
     assert found.addresses[1].tolist() == [base + 4 * lane for lane in range(32)]
     assert found.addresses[2][:5].tolist() == [base, 0, base + 64, 0, base + 32]
-    assert simulate(str(file), A100).record.kernels[0].counters["l1_read_bytes"] == 32 * (4 + 4 + 3)
+    report = simulate(str(file), A100)
+    assert report.record.kernels[0].counters["l1_read_bytes"] == 32 * (4 + 4 + 3)
+    assert report.time_us < 10  # a barrier that the other warps of the block never reach ends the trace
 
 
 @pytest.mark.parametrize(

@@ -380,6 +380,8 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
         following_row = _traced(p, x, st, w)
     if following_row == ENDED:
         x.turns[s, i, Turn.READY] = FAR
+        if end >= FAR:  # the trace breaks off where others would have had to come
+            x.scalars[w, Scalar.BARRIER_WAIT], end = 0, t
         _end(p, x, st, w, s, sm, end)
         return
     warps[w, Warp.PROGRAM_COUNTER] = following_row
