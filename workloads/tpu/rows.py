@@ -123,7 +123,7 @@ def _streamed(op: Softmax, spec: TpuSpec, config: Config) -> Program:
     fetch(0)
     for number, start in enumerate(starts):
         rows = min(block, op.rows - start)
-        e.sync("activation", e.inbound, e.outbound)
+        e.sync("activation", e.inbound)
         if number + 1 < len(starts):
             fetch(number + 1)
         source, target = sources[number % 2], targets[number % 2]
@@ -131,6 +131,8 @@ def _streamed(op: Softmax, spec: TpuSpec, config: Config) -> Program:
             e.add(
                 Vector(step, source, 0, target, rows, op.cols, width, bits=bits, out_pitch=out_width, out_bits=out_bits)
             )
+        # The next block's results go where those of the one before this one lay, which have to have left by then.
+        e.sync("activation", e.outbound)
         e.sync(e.outbound, "activation")
         e.write(target, y + start * out_width, rows, out_width, out_width, out_width)
 
