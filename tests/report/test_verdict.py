@@ -18,13 +18,24 @@ def _words(report: Report) -> str:
 
 def _changed(workload: str, machine: str, path: str, factor: float, schedule: str) -> Report:
     """The same run on a machine with more of one figure."""
+    return _with(workload, machine, schedule, {path: factor})
+
+
+def _with(workload: str, machine: str, schedule: str, factors: dict[str, float]) -> Report:
+    """The same run on a machine whose figures are multiplied by factors."""
     from arch.load import load_arch
 
-    spec = load_arch(machine)
-    group, name = path.split(".")
-    leaf = getattr(spec, group)
-    now = next(getattr(leaf, f) for f in type(leaf).model_fields if f.startswith(name))
-    return simulate(workload, machine, set={path: now * factor}, schedule=schedule)  # type: ignore[arg-type]
+    spec, figures = load_arch(machine), {}
+    for path, factor in factors.items():
+        group, name = path.split(".")
+        leaf = getattr(spec, group)
+        now = next(getattr(leaf, f) for f in type(leaf).model_fields if f == name or f.startswith(f"{name}_"))
+        figures[path] = round(now * factor)
+    return simulate(workload, machine, set=figures, schedule=schedule)  # type: ignore[arg-type]
+
+
+def _saved(before: Report, after: Report) -> float:
+    return 1 - after.time_us / before.time_us
 
 
 @pytest.mark.parametrize(
@@ -94,3 +105,92 @@ def test_softmax_is_not_told_to_split_k() -> None:
     assert "would move it: smaller tiles for more CTAs" in text or "more loads in flight" in text
     assert "parts of k" not in text
     assert "split-K" not in text
+
+
+NEARER = {"clock.boost": 1.25, "l2.hit_latency": 0.5, "dram.latency": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("workload", "machine"),
+    [
+        ("add n=500000 dtype=fp32", "a30"),
+        ("gemm m=512 n=512 k=512 dtype=fp16", "t4"),
+        ("rmsnorm rows=256 cols=4096 dtype=bf16", "l40s"),
+    ],
+)
+def test_a_run_that_waits_moves_with_nearer_memory_and_not_with_another_schedule(workload: str, machine: str) -> None:
+    before = simulate(workload, machine)
+    assert before.bound == "latency"
+    text = _words(before)
+    assert re.search(r"None of the \d+ schedules that were simulated is faster; a higher clock together", text)
+    assert "smaller tiles" not in text.partition("waits bound it")[2].partition("Warps spend")[0]
+    assert _saved(before, simulate(workload, machine, tune=True)) < 0.01
+    assert _saved(before, _with(workload, machine, before.record.schedule, NEARER)) > 0.05
+
+
+def test_a_run_whose_schedule_was_given_is_told_of_others() -> None:
+    work, given = "gemm m=512 n=512 k=4096 dtype=fp16", "mma 128x128x32 warp 64x64 ldg stages 2"
+    before = simulate(work, "t4", schedule=given)
+    assert (
+        "Another schedule, where there is one, may move it (--tune tries all): smaller tiles or parts of k"
+        in _words(before)
+    )
+    assert _saved(before, simulate(work, "t4", tune=True)) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("workload", "machine"),
+    [("exp n=263981 dtype=fp16", "v100-pcie"), ("softmax rows=512 cols=512 dtype=bf16", "sn40l")],
+)
+def test_a_faster_chip_saves_no_more_than_what_is_not_launch(workload: str, machine: str) -> None:
+    before = simulate(workload, machine)
+    assert before.bound == "overhead"
+    found = re.search(r"the fastest chip would save no more than the other ([\d.]+) %", _words(before))
+    assert found
+    rest = float(found[1]) / 100
+    assert rest == pytest.approx(1 - before.figures.overhead_ps / before.figures.time_ps, abs=0.001)
+    saved = _saved(before, _with(workload, machine, before.record.schedule, {"clock.boost": 1.25}))
+    assert 0.02 < saved < rest
+
+
+def test_memory_that_is_busy_beside_the_array_is_named() -> None:
+    """Operands of a TPU v4 come for 60 % of the time, and not all of that hides behind the array."""
+    work = "gemm m=2048 n=2048 k=512"
+    before = simulate(work, "tpu-v4")
+    assert before.bound == "compute"
+    assert re.search(r"memory is busy for [\d.]+ %, too: more bandwidth would move it less", _words(before))
+    held = before.record.schedule
+    memory, clock = (_saved(before, _changed(work, "tpu-v4", p, 1.25, held)) for p in ("dram.bandwidth", "clock.boost"))
+    assert 0.01 < memory < clock / 2
+    alone = simulate("gemm m=1024 n=1024 k=512 dtype=fp32", "v100-sxm2")
+    assert "more memory bandwidth would not" in _words(alone)
+    more = _changed("gemm m=1024 n=1024 k=512 dtype=fp32", "v100-sxm2", "dram.bandwidth", 2, alone.record.schedule)
+    assert abs(_saved(alone, more)) < 0.01
+
+
+def test_rows_that_stream_through_a_tpu_are_bound_by_its_memory() -> None:
+    """Blocks come, pass the vector unit and leave side by side: bandwidth moves them, and more of it never slows."""
+    work, times = "softmax rows=2048 cols=2048", []
+    before = simulate(work, "tpu-v4")
+    assert before.figures.speed_of_light()["dram"] > 0.85
+    text = _words(before)
+    assert "External memory is busy" in text
+    assert "weight" not in text.partition("What bounds it")[2]
+    assert "matrix unit" not in text.partition("What bounds it")[2]
+    for factor in (0.5, 1, 1.5, 2, 4):
+        times.append(_changed(work, "tpu-v4", "dram.bandwidth", factor, before.record.schedule).time_us)
+    assert times == sorted(times, reverse=True)
+    assert times[3] < 0.8 * times[1]
+    assert _saved(before, _changed(work, "tpu-v4", "clock.boost", 1.25, before.record.schedule)) < 0.06
+
+
+def test_a_gemmini_that_waits_for_memory_says_so() -> None:
+    work = "gemm m=96 n=69 k=154"
+    before = simulate(work, "gemmini")
+    assert "Operands that the L2 holds before (--l2 warm), or a nearer memory" in _words(before)
+    held = before.record.schedule
+    warm = simulate(work, "gemmini", l2="warm", schedule=held)
+    assert _saved(before, warm) > 0.3
+    assert "--l2 warm" not in _words(warm).partition("What bounds it")[2].partition("The array waits")[0]
+    near = {"memory_cache.latency": 0.5, "memory_cache.port": 4}
+    assert _saved(before, _with(work, "gemmini", held, near)) > 0.1

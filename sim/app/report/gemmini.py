@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
 from sim.app.report.levels import Level, summed, table, traffic
+from sim.app.report.record import Candidate
 from sim.app.report.sections import Section, percent, words
-from sim.app.report.verdict import WORTH_A_WORD
+from sim.app.report.verdict import WORTH_A_WORD, no_bandwidth
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -20,7 +21,9 @@ ENERGY_WITHOUT = "everything: no energies of this machine are published"
 STALL_TITLE = "Where the cycles of the array and of both queues went"
 
 CAUSES = {
-    "load": "larger tiles, which bring less again, more requests on their way (dma.requests) or a nearer memory",
+    "load": (
+        "larger tiles, which bring less again, or nearer operands (--l2 warm, memory_cache.latency, memory_cache.port)"
+    ),
     "entry": "rows of results as long as the array, or more entries (reservation.executes)",
     "drain": "smaller last tiles, whose stores nothing hides",
 }
@@ -74,20 +77,30 @@ LAYER_COLUMNS = (("tiles", lambda figures: f"{sum(run.tiles for run in _runs(fig
 draw = None
 
 
-def bound(figures: Figures) -> str:
+FAR = "Operands that the L2 holds before (--l2 warm), or a nearer memory (memory_cache.latency, memory_cache.port)"
+"""What moves a run whose operands come from behind the L2."""
+
+
+def _remedy_of_waits(figures: Figures) -> str:
+    """What moves a run in which queues wait for each other: nearer operands, unless the L2 has them."""
+    held = figures.counters.get("dram_read_bytes", 0) < figures.counters.get("l2_read_bytes", 0) / 10
+    return "Another mapping, or more commands and requests on their way," if held else FAR
+
+
+def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
     match figures.bound:
         case "compute":
             return (
                 f"The array is busy for {percent(reached.get('array pipe', 0.0))} of the cycles. A larger array or a "
-                "faster clock would move it; more memory bandwidth would not."
+                f"faster clock would move it; {no_bandwidth(reached.get('dram', 0.0))}"
             )
         case "latency":
             best = max(reached, key=lambda name: reached[name])
             return (
                 f"No unit is near its peak (the busiest, {words(best)}, reaches {percent(reached[best])}): queues wait "
-                "for each other. Another mapping, or more commands and requests on their way, would move it."
+                f"for each other. {_remedy_of_waits(figures)} would move it."
             )
         case level:
             return f"The {words(level)} is busy: {percent(reached[level])} of its bandwidth. A wider one would move it."

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import LATENCY_BOUND_BELOW, Figures, hit_rates, shares, total
-from sim.app.report.record import GpuLaunch, KernelRecord, SourceLine
+from sim.app.report.record import Candidate, GpuLaunch, KernelRecord, SourceLine
 from sim.app.report.sections import Section, ghz_text, percent, time_text, words
-from sim.app.report.verdict import WORTH_A_WORD, at_most
+from sim.app.report.verdict import WORTH_A_WORD, at_most, faster_chip, no_bandwidth
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -148,7 +148,7 @@ LAYER_COLUMNS = ()
 draw = None
 
 
-def bound(figures: Figures) -> str:
+def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
     match figures.bound:
@@ -156,7 +156,7 @@ def bound(figures: Figures) -> str:
             share = percent(figures.overhead_ps / figures.time_ps)
             return (
                 f"Launch and host take {time_text(figures.overhead_ps)} ({share} of the time): fewer or larger "
-                "kernels, a graph, or fusion would move it, a faster chip would not."
+                f"kernels, a graph, or fusion would move it; {faster_chip(figures)}"
             )
         case "dram":
             rate = figures.external_bytes_per_s * 1e-12
@@ -186,13 +186,13 @@ def bound(figures: Figures) -> str:
             busy = max(pipes.get(busiest, 0.0), reached["compute"])
             return (
                 f"Arithmetic is busy: {percent(busy)} of what the {busiest} can do at {ghz_text(figures.clock_hz)}. "
-                "More clock, more SMs or a narrower format would move it; more memory bandwidth would not."
+                f"More clock, more SMs or a narrower format would move it; {no_bandwidth(reached.get('dram', 0.0))}"
             )
         case _:
             best = max(reached, key=lambda name: reached[name])
             return (
                 f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])} over the whole run): "
-                f"waits bound it. More work at a time would move it: {_more_at_a_time(figures)}."
+                f"waits bound it. {_remedy_of_waits(figures, candidates)}"
             )
 
 
@@ -228,6 +228,21 @@ def losses(figures: Figures) -> list[str]:
             f"Only {percent(rates['dram_row'])} of DRAM accesses hit an open row: longer contiguous pieces help."
         )
     return found
+
+
+NEARER = (
+    "a higher clock together with nearer caches and memory (clock.boost, l2.hit_latency, dram.latency) would move it, "
+    "or more work in one launch"
+)
+"""What moves a run that waits, whatever its schedule."""
+
+
+def _remedy_of_waits(figures: Figures, candidates: Sequence[Candidate]) -> str:
+    """What moves a run that waits: a schedule that gives the chip more to do at once, unless others were tried."""
+    simulated = sum(c.simulated_cycles is not None or c.given_up_ps is not None for c in candidates)
+    if simulated > 1:
+        return f"None of the {simulated} schedules that were simulated is faster; {NEARER}."
+    return f"Another schedule, where there is one, may move it (--tune tries all): {_more_at_a_time(figures)}."
 
 
 def _more_at_a_time(figures: Figures) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures, shares, total
-from sim.app.report.record import KernelRecord, RduSection, RduStage
+from sim.app.report.record import Candidate, KernelRecord, RduSection, RduStage
 from sim.app.report.sections import Section, bytes_text, ghz_text, percent, time_text, words
-from sim.app.report.verdict import WORTH_A_WORD
+from sim.app.report.verdict import WORTH_A_WORD, faster_chip, no_bandwidth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -168,7 +169,7 @@ def _copies(figures: Figures) -> str:
     )
 
 
-def bound(figures: Figures) -> str:
+def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
     match figures.bound:
@@ -180,7 +181,7 @@ def bound(figures: Figures) -> str:
             share = percent(figures.overhead_ps / figures.time_ps)
             return (
                 f"Launches take {time_text(figures.overhead_ps)} ({share} of the time): fusing sections, kernel "
-                "looping or hardware orchestration would move it, a faster chip would not."
+                f"looping or hardware orchestration would move it; {faster_chip(figures)}"
             )
         case "hbm" | "ddr" as level:
             rate = figures.machine.bandwidths[level] * 1e-12
@@ -192,7 +193,7 @@ def bound(figures: Figures) -> str:
             busy = max(reached["compute"], reached.get("pcu pipe", 0.0))
             return (
                 f"Arithmetic is busy: {percent(busy)} of the PCUs' cycles at {ghz_text(figures.clock_hz)}. More clock "
-                "or more PCUs would move it; more memory bandwidth would not."
+                f"or more PCUs would move it; {no_bandwidth(max(reached.get(m, 0.0) for m in ('hbm', 'ddr')))}"
             )
     best = max(reached, key=lambda name: reached[name])
     if not _longest(figures).own.stages:

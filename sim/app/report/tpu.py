@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
 from sim.app.report.levels import Level, table, traffic
+from sim.app.report.record import Candidate
 from sim.app.report.sections import Section, percent, time_text, words
-from sim.app.report.verdict import WORTH_A_WORD, at_most
+from sim.app.report.verdict import WORTH_A_WORD, at_most, no_bandwidth
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -160,7 +161,7 @@ _OF_UNIT = {
 """What moves a run whose busiest unit this is."""
 
 
-def bound(figures: Figures) -> str:
+def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
     match figures.bound:
@@ -173,7 +174,7 @@ def bound(figures: Figures) -> str:
             busy = max(reached.get("matrix pipe", 0.0), reached.get("activation pipe", 0.0))
             return (
                 f"The array is busy for {percent(busy)} of the cycles. More clock or a larger array would move it; "
-                "more memory bandwidth would not."
+                f"{no_bandwidth(reached.get('dram', 0.0))}"
             )
         case "latency":
             best = max(reached, key=lambda name: reached[name])
@@ -188,10 +189,15 @@ def bound(figures: Figures) -> str:
                 "host.bandwidth) or a vector unit would move it; a faster chip would not."
             )
         case "dram":
-            memory = "Weight" if "host_read" in figures.stalls else "External"
+            weights = "host_read" in figures.stalls
+            fewer = (
+                "More rows a weight (a larger batch), narrower weights"
+                if weights
+                else "Fewer bytes (a narrower format, more work for each value that comes in)"
+            )
             return (
-                f"{memory} memory is busy: {percent(reached['dram'])} of its bandwidth. More rows a weight (a larger "
-                "batch), narrower weights or more bandwidth would move it; a faster clock would not."
+                f"{'Weight' if weights else 'External'} memory is busy: {percent(reached['dram'])} of its bandwidth. "
+                f"{fewer} or more bandwidth would move it; a faster clock would not."
             )
         case "pcie":
             return (
@@ -217,7 +223,7 @@ def losses(figures: Figures) -> list[str]:
     found = at_most({"pcie": moved}) if figures.bound in ("latency", "host") and moved <= 1 else []
     cause = max(waits, key=lambda name: waits[name])
     share = waits[cause] / whole
-    if share < WORTH_A_WORD:
+    if share < WORTH_A_WORD or not reached.get("matrix pipe"):
         return found
     if cause in ("input", "output") and reached.get("host", 0.0) > reached.get("pcie", 0.0):
         # The transfer itself waits for what the host computes.

@@ -24,6 +24,24 @@ MEMORIES = {"dram": "External memory", "l2": "The L2", "pcie": "The link to the 
 """Levels whose bandwidth is a figure of the machine, as sentences begin."""
 
 
+IDLE_MEMORY = 0.5
+"""A memory that is busy for a smaller share of the time hides behind arithmetic that bounds a run: more bandwidth gives
+nothing."""
+
+
+def no_bandwidth(share: float) -> str:
+    """What a sentence about busy arithmetic says of a memory that is busy for this share of the time."""
+    if share < IDLE_MEMORY:
+        return "more memory bandwidth would not."
+    return f"memory is busy for {percent(share)}, too: more bandwidth would move it less."
+
+
+def faster_chip(figures: Figures) -> str:
+    """What a faster chip gives where launches and the host bound a run: no more than the rest of the time."""
+    rest = 1 - figures.overhead_ps / figures.time_ps
+    return f"the fastest chip would save no more than the other {percent(rest)}."
+
+
 def at_most(busy: Mapping[str, float]) -> list[str]:
     """Sentences about memories, by the share of the time for which they move data."""
     return [
@@ -37,7 +55,7 @@ def sentences(report: Report) -> list[str]:
     """One to a handful of sentences."""
     figures = report.figures
     own = family(figures.machine.family)
-    return [own.bound(figures), *own.losses(figures), *_losses(figures)]
+    return [own.bound(figures, report.record.candidates), *own.losses(figures), *_losses(figures)]
 
 
 def _losses(figures: Figures) -> list[str]:
