@@ -21,6 +21,7 @@ def asked_of(request: Request, known: Collection[str]) -> Asked:
         schedule=request.schedule,
         without=request.without,
         tune=request.tune,
+        pdl=request.pdl,
         conditions={name: getattr(request, name) for name in DEFAULT_CONDITIONS if name in (*known, "scope")},
         overrides=dict(request.machine.overrides),
         implausible=tuple(request.machine.implausible),

@@ -74,6 +74,7 @@ def simulate(
     tune: bool = False,
     without: Sequence[str] = (),
     program: str = "",
+    pdl: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Simulates one operator, or one graph of operators, on one machine.
@@ -87,14 +88,15 @@ def simulate(
     time covers (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy for long),
     or a locked clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the power model.
     program: a file with the program to run instead, as `program_listing` prints it (TPUs). tune: simulate the best few
-    candidates and take the fastest. without: mechanisms that the kernel is to do without, which gives another program
+    candidates and take the fastest. pdl: programmatic dependent launch: the start of a kernel overlaps the end of the
+    one before. without: mechanisms that the kernel is to do without, which gives another program
     (`workloads.gpu.select.MECHANISMS`).
     progress: called with the share done, 0 to 1.
     Raises InputError before anything runs, also for an option that means nothing on the machine.
     """
     asked = request_of(
         workload, machine, set, schedule=schedule, without=without, check=check, exact=exact, l2=l2, scope=scope,
-        clock=clock, data=data, tune=tune, program=program,
+        clock=clock, data=data, tune=tune, program=program, pdl=pdl,
     )  # fmt: skip
     return Report(run(asked, progress))
 
@@ -113,6 +115,7 @@ def compare(
     exact: bool = False,
     check: bool = False,
     without: Sequence[str] = (),
+    pdl: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
     """Simulates one operator on several machines, with each schedule; options as in `simulate`.
@@ -127,7 +130,7 @@ def compare(
         if isinstance(spec, Unsupported):
             rows.append(spec)
             continue
-        asked = Request(workload, spec, schedule, without, check, exact, l2, scope, clock, data, tune)
+        asked = Request(workload, spec, schedule, without, check, exact, l2, scope, clock, data, tune, pdl=pdl)
         known = family_of(spec.family).options
         try:
             record = run(asked.only(known), part(progress, i, len(pairs)))

@@ -11,7 +11,10 @@ What happens to a launch, and which figure of the machine it costs:
   kernels of a stream then start `launch.gap_stream` apart, those of one graph `launch.gap_graph` apart, and
   the first of a graph `launch.gap_replay` after what is before it in the stream, and `launch.gap_replay_more` later
   if the graph has more than `REPLAY_READY` kernels;
-- its execution is its duration less `launch.kernel`, which the duration includes.
+- its execution is its duration less `launch.kernel`, which the duration includes;
+- with programmatic dependent launch (`Dependent`) it is handed over from the trigger of the kernel before: when all
+  CTAs of that run, if it has room beside them, else when the last of them has ended. What its CTAs do before they wait
+  for the data, its prologue, overlaps the rest of the kernel before, whose end with its memory flush ends the wait.
 
 An event (a time stamp) waits for the work before it and takes `launch.event`, and the front end does not work ahead
 past it. A copy pays the PCIe link's latency once and then its bandwidth; each direction has an engine of its own.
@@ -55,6 +58,30 @@ REPLAY_READY = 3
 Process = Generator[simpy.Event, Any, None]
 
 
+class Overlap(NamedTuple):
+    """What a kernel that has ended let others overlap, picoseconds. prologue_ps: from the launch of its CTAs to their
+    wait for the kernel before. trigger_ps: from when all its CTAs ran to its end. exit_ps: from its last CTA's end to
+    its own. leaves: of each resource of an SM, what its CTAs left."""
+
+    prologue_ps: int
+    trigger_ps: int
+    exit_ps: int
+    leaves: Sequence[int]
+
+
+class Dependent(NamedTuple):
+    """A kernel under programmatic dependent launch. takes: of each resource of an SM, what one of its CTAs needs.
+    overlap: asked when it has ended."""
+
+    takes: Sequence[int]
+    overlap: Callable[[], Overlap]
+
+    def after(self, before: Overlap) -> int:
+        """How long before the end of the kernel before it may be launched, picoseconds."""
+        room = all(takes <= left for takes, left in zip(self.takes, before.leaves, strict=True))
+        return before.trigger_ps if room else before.exit_ps
+
+
 @dataclass
 class Kernel:
     """A kernel as the host sees it.
@@ -62,13 +89,14 @@ class Kernel:
     work: picoseconds since its launch at which its simulation returned, rising, the last one being its duration
     (`launch.kernel` included); an iterator is asked only when the device gets there, so that an engine can be advanced
     in quanta. needs: SMs, of a kernel that runs beside those of other streams; 0: it has the device to itself. room:
-    SMs that it leaves to such kernels now; None: none.
+    SMs that it leaves to such kernels now; None: none. dependent: None: it starts when the kernel before has ended.
     """
 
     name: str
     work: Iterable[int]
     needs: int = 0
     room: Callable[[], int] | None = None
+    dependent: Dependent | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +144,7 @@ class Span:
 @dataclass
 class _Command:
     """One entry of a stream's queue. gap_ps: start to start of minimal kernels; done fires at its end. after: what has
-    to end before it, of other streams."""
+    to end before it, of other streams. ready_ps: when the front end had processed it. first: it begins a graph."""
 
     span: Span
     done: simpy.Event
@@ -125,6 +153,8 @@ class _Command:
     copy: Copy | None = None
     arrives_ps: int = 0
     after: Sequence[simpy.Event] = ()
+    ready_ps: int = 0
+    first: bool = False
 
 
 @dataclass
@@ -148,6 +178,8 @@ class Host:
         self._front_end = simpy.Resource(self.env)
         self._device = simpy.Resource(self.env)
         self._running: Kernel | None = None
+        self.placed_ps = 0
+        """Since when the CTAs of the dependent kernel that runs now may have been there."""
         self._went_on = self.env.event()
         self._copies = {direction: simpy.Resource(self.env) for direction in DIRECTIONS}
         self._streams = 0
@@ -205,7 +237,7 @@ class Host:
         for stream, command, after in nodes:
             waits = [done[number] for number in after]
             if isinstance(command, Kernel):
-                put = self._put(stream, command.name, kernel=command, gap_ps=gap_ps, after=waits)
+                put = self._put(stream, command.name, kernel=command, gap_ps=gap_ps, after=waits, first=not done)
             else:
                 put = self._put(stream, command.name, copy=command, after=waits)
             done.append(put.done)
@@ -246,9 +278,10 @@ class Host:
         gap_ps: int = 0,
         copy: Copy | None = None,
         after: Sequence[simpy.Event] = (),
+        first: bool = False,
     ) -> _Command:
-        span = Span(name, self.now_ps)
-        command = _Command(span, self.env.event(), kernel, gap_ps, copy, self.now_ps + self.spec.launch.api_ps, after)
+        span, arrives_ps = Span(name, self.now_ps), self.now_ps + self.spec.launch.api_ps
+        command = _Command(span, self.env.event(), kernel, gap_ps, copy, arrives_ps, after, first=first)
         stream.queue.put(command)
         stream.spans.append(span)
         stream.last = command.done
@@ -264,6 +297,7 @@ class Host:
                 with self._front_end.request() as turn:
                     yield turn
                     yield self.env.timeout(self.spec.launch.kernel_ps)
+            command.ready_ps = self.now_ps
             yield stream.ready.put(command)
             if command.kernel is None and command.copy is None:
                 yield command.done
@@ -271,17 +305,23 @@ class Host:
     def _execute(self, stream: Stream) -> Process:
         """The execution side: one command after the other."""
         free_ps = None  # end of the work that the next kernel depends on
+        before: Overlap | None = None  # what the kernel before lets a dependent one overlap
         while True:
             command: _Command = yield stream.ready.get()
+            dependent = command.kernel.dependent if command.kernel and not (command.after or command.first) else None
             for other in command.after:
                 if not other.processed:
                     yield other
                     free_ps = self.now_ps
             if command.kernel is not None:
-                if free_ps is not None:
-                    hand_over = max(command.gap_ps - self.spec.launch.drain_ps, 0)
-                    yield self.env.timeout(max(free_ps + hand_over - self.now_ps, 0))
-                yield from self._take_turn(command.span, command.kernel)
+                hand_over_ps = max(command.gap_ps - self.spec.launch.drain_ps, 0)
+                if dependent and before and free_ps is not None:
+                    placed_ps = free_ps - dependent.after(before) + hand_over_ps
+                    yield from self._run_dependent(command, dependent, max(placed_ps, command.ready_ps))
+                else:
+                    if free_ps is not None:
+                        yield self.env.timeout(max(free_ps + hand_over_ps - self.now_ps, 0))
+                    yield from self._take_turn(command.span, command.kernel)
             elif command.copy is not None:
                 yield from self._run_copy(command.span, command.copy)
             else:
@@ -290,6 +330,7 @@ class Host:
             if command.kernel is None and command.copy is None:
                 yield self.env.timeout(self.spec.launch.event_ps)
             free_ps = self.now_ps
+            before = command.kernel.dependent.overlap() if command.kernel and command.kernel.dependent else None
             command.done.succeed()
 
     def _take_turn(self, span: Span, kernel: Kernel) -> Process:
@@ -303,6 +344,22 @@ class Host:
             yield turn
             self._running = kernel
             yield from self._run_kernel(span, kernel)
+            self._running = None
+            self._tell()
+
+    def _run_dependent(self, command: _Command, dependent: Dependent, placed_ps: int) -> Process:
+        """Runs a kernel whose CTAs may have been there since `placed_ps` and waited for the one before, which has ended
+        now; its span begins with the prologue that just fits. Nothing else has the device before its end is known."""
+        assert command.kernel is not None
+        asked_ps = self.now_ps
+        with self._device.request() as turn:
+            yield turn
+            self._running = command.kernel
+            self.placed_ps = placed_ps if self.now_ps == asked_ps else max(placed_ps, self.now_ps)
+            *_, elapsed_ps = command.kernel.work
+            command.span.start_ps = max(self.placed_ps, self.now_ps - dependent.overlap().prologue_ps)
+            end_ps = command.span.start_ps + elapsed_ps - self.spec.launch.kernel_ps
+            yield self.env.timeout(end_ps - self.now_ps)
             self._running = None
             self._tell()
 

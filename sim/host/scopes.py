@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from arch.gpu import GpuSpec
-from sim.host.model import Copy, Host, Kernel, Node, Process, Span, Stream
+from sim.host.model import Copy, Dependent, Host, Kernel, Node, Process, Span, Stream
 
 FIGURES = (
     "host.framework_overhead",
@@ -77,13 +77,15 @@ class Call:
     """One operator as the host calls it, whose kernels' durations are known.
 
     kernels_ps: durations of the kernels that it launches, launch included. copy: what it copies instead. Kernels of
-    another stream than the first run beside the first one's.
+    another stream than the first run beside the first one's. dependents: of kernels under programmatic dependent
+    launch, one a kernel.
     """
 
     name: str
     kernels_ps: tuple[int, ...] = ()
     copy: Copy | None = None
     place: Place = FIRST
+    dependents: tuple[Dependent, ...] = ()
 
     def device_ps(self, spec: GpuSpec) -> int:
         """Device time as a profiler shows it."""
@@ -92,7 +94,11 @@ class Call:
     def commands(self) -> list[Kernel | Copy]:
         """What goes onto the stream."""
         needs = int(self.place.stream > 0)
-        kernels: list[Kernel | Copy] = [Kernel(self.name, (duration_ps,), needs) for duration_ps in self.kernels_ps]
+        dependents = self.dependents or (None,) * len(self.kernels_ps)
+        kernels: list[Kernel | Copy] = [
+            Kernel(self.name, (duration_ps,), needs, dependent=dependent)
+            for duration_ps, dependent in zip(self.kernels_ps, dependents, strict=True)
+        ]
         return [*kernels, self.copy] if self.copy else kernels
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from arch import GpuSpec, InputError, load_arch
-from sim.host.model import REPLAY_READY, Copy, Host, Kernel, Node, Process
+from sim.host.model import REPLAY_READY, Copy, Dependent, Host, Kernel, Node, Overlap, Process
 from sim.host.scopes import SCOPES, Call, Replayed, call_times, calls_ps, scope_ps
 
 US = 1_000_000
@@ -279,3 +279,81 @@ def test_a_kernel_beside_others_starts_where_there_is_room_and_is_waited_for(spe
     assert ends([0, 0, 0, 0])[0] == 19 * US  # behind the long one
     assert ends([0, 2, 2, 2])[0] == 4 * US  # at its first step that leaves room
     assert ends([0, 0, 0, 2])[0] == 14 * US
+
+
+# ---- programmatic dependent launch
+
+
+def dependent(
+    prologue_us: float = 1, trigger_us: float = 8, exit_us: float = 0.5, takes: int = 1, left: int = 1
+) -> Dependent:
+    """A kernel whose CTAs all run `trigger_us` before its end and leave `left` of an SM; one of them takes `takes`."""
+    found = Overlap(int(prologue_us * US), int(trigger_us * US), int(exit_us * US), (left,))
+    return Dependent((takes,), lambda: found)
+
+
+def in_turn(spec: GpuSpec, later: Dependent | None, scope: str) -> int:
+    """Time of a call of one kernel of 10 us among others like it."""
+    return calls_ps(spec, [Call("k", (10 * US,), dependents=(later,) if later else ())], scope)
+
+
+@pytest.mark.parametrize(("scope", "hand_over"), [("stream", 2_500_000), ("graph", 1_500_000)])
+def test_a_dependent_kernel_saves_hand_over_and_prologue(spec: GpuSpec, scope: str, hand_over: int) -> None:
+    plain = in_turn(spec, None, scope)
+    for prologue_us in (0, 1, 3):
+        assert plain - in_turn(spec, dependent(prologue_us), scope) == hand_over + prologue_us * US
+    # What does not fit between trigger and end is not hidden: hand-over and prologue have the 4 us between them.
+    assert plain - in_turn(spec, dependent(5, trigger_us=4), scope) == 4 * US
+    # Where its CTAs have no room, the trigger is the end of the last CTA.
+    assert plain - in_turn(spec, dependent(3, takes=2), scope) == 500_000
+    # One that triggers at its end hides nothing.
+    assert in_turn(spec, dependent(3, trigger_us=0, exit_us=0), scope) == plain
+
+
+def test_a_dependent_kernel_never_works_before_its_data(spec: GpuSpec) -> None:
+    for prologue_us, trigger_us in ((0.5, 0.5), (2, 7), (6, 3), (4, 5)):
+        call = Call("k", (10 * US,) * 4, dependents=(dependent(prologue_us, trigger_us),) * 4)
+        (time,) = call_times(Host(spec), [call], "direct")
+        for before, after in pairwise(time.spans):
+            assert after.start_ps + int(prologue_us * US) >= before.end_ps
+            assert after.start_ps >= before.end_ps - int(trigger_us * US)
+            assert after.end_ps - after.start_ps == 9 * US
+
+
+def test_dependent_kernels_wait_for_the_end_of_what_is_no_such_kernel(spec: GpuSpec) -> None:
+    def gap(later: Dependent | None, form: str) -> int:
+        """From the end of what is before a kernel to its start: an event, a copy, another kernel, another graph."""
+        host = Host(spec)
+        stream = host.stream()
+
+        def kernel() -> Kernel:
+            return Kernel("k", (10 * US,), dependent=later)
+
+        def program() -> Process:
+            yield from host.launch(stream, kernel())
+            if form == "event":
+                host.record(stream)
+            elif form == "copy":
+                yield from host.copy(stream, "h2d", 1000)
+            elif form == "plain":
+                yield from host.launch(stream, Kernel("plain", (10 * US,)))
+            if form == "graph":
+                yield from host.launch_graph(stream, [kernel()])
+            else:
+                yield from host.launch(stream, kernel())
+
+        host.run(program())
+        before, after = stream.spans[-2:]
+        return after.start_ps - before.end_ps
+
+    for form in ("event", "copy", "plain", "graph"):
+        assert gap(dependent(), form) == gap(None, form), form
+    assert (gap(dependent(), "none"), gap(None, "none")) == (-1 * US, 2_500_000)
+
+
+def test_a_dependent_kernel_that_is_called_late_starts_when_it_comes(spec: GpuSpec) -> None:
+    calls = [Call(f"op{i}", (NULL,), dependents=(dependent(0.1, 0.5),)) for i in range(4)]
+    # 3 us a launch and 5 of the framework: nothing is left to hide, and each starts when its command is processed.
+    assert calls_ps(spec, calls, "stream", "eager") == 32 * US
+    spans = [span for time in call_times(Host(spec), calls, "eager") for span in time.spans]
+    assert [span.start_ps - span.called_ps for span in spans] == [5 * US] * 4

@@ -167,7 +167,7 @@ def add_conditions(parser: Parser) -> None:
 
 
 def add_scope(parser: Parser) -> None:
-    """--scope."""
+    """--scope and --pdl."""
     add: Add = parser.add_argument
     add(
         "--scope",
@@ -175,6 +175,10 @@ def add_scope(parser: Parser) -> None:
         metavar="SCOPE",
         help="what time covers: kernel (default), event, stream, graph, host, array (TPUs)",
     )
+    add(
+        "--pdl", action="store_true",
+        help="programmatic dependent launch: a kernel's start overlaps the end of the one before",
+    )  # fmt: skip
 
 
 def add_choice(parser: Parser) -> None:
@@ -208,7 +212,7 @@ def conditions(options: argparse.Namespace, *more: str) -> dict[str, Any]:
     """Options of a run, and `more`, under the names that `simulate` takes."""
     return {
         name: getattr(options, name)
-        for name in ("set", "without", "exact", "l2", "scope", "clock", "data", "tune", *more)
+        for name in ("set", "without", "exact", "l2", "scope", "clock", "data", "tune", "pdl", *more)
     }
 
 

@@ -65,7 +65,9 @@ class Gpu:
     """The family of GPUs."""
 
     name = "gpu"
-    options: tuple[str, ...] = ("schedule", "without", "check", "exact", "l2", "scope", "clock", "data", "tune")
+    options: tuple[str, ...] = (
+        *("schedule", "without", "check", "exact", "l2", "scope", "clock", "data", "tune", "pdl"),
+    )
 
     def plan(self, request: Request) -> OperatorPlan | GraphPlan | CollectivePlan:
         """The kernels that could run an operator, or the steps of a graph."""
@@ -73,9 +75,14 @@ class Gpu:
         one_of("scope", request.scope, SCOPES)
         conditions = conditions_of(request, spec)
         if isinstance(request.asked, Collective):
+            if request.pdl:
+                raise InputError(f"pdl: {request.asked.word} starts when what is before it has ended; leave it out")
             return CollectivePlan(request, spec, request.asked.with_defaults(spec.default_dtype))
         if _is_graph(request.asked):
-            return GraphPlan(request, spec, conditions, plan_graph(request, spec, _pick(request, spec, conditions)))
+            planned = plan_graph(request, spec, _pick(request, spec, conditions))
+            if request.pdl and planned.work.overlaps:
+                raise InputError("pdl: beside kernels there are sums over devices; leave it out, or take overlap=0")
+            return GraphPlan(request, spec, conditions, planned)
         op = operator_on(request.asked, spec)
         if isinstance(op, OwnProgram) and _is_compiled(op) and request.exact:
             raise InputError(f"exact: {op.program.name} is a compiled kernel, whose instructions always issue singly")
@@ -423,6 +430,17 @@ def _streams(spec: GpuSpec, work: Work, done: StepsRun) -> list[str]:
     ]
 
 
+def _early(conditions: Conditions, done: StepsRun) -> list[str]:
+    """What programmatic dependent launch did, if it was asked for."""
+    if not conditions.pdl:
+        return []
+    early = [record.beside_ps for record in done.records if record.beside_ps]
+    return [
+        f"Programmatic dependent launch: within one call, {len(early)} of {len(done.records)} kernels begin before the "
+        f"one before them has ended, {sum(early) / 1e6:.2f} us in all."
+    ]
+
+
 def _ran(
     request: Request, spec: GpuSpec, conditions: Conditions, work: Work, done: StepsRun, dtype: str, schedule: str
 ) -> Ran:
@@ -445,6 +463,7 @@ def _ran(
         reads=lambda path: took_part(work, spec, conditions, request.scope).reads(path),
         notes=[
             *_streams(spec, work, done),
+            *_early(conditions, done),
             *(note for entry in done.done for result in entry.results if (note := sample_note(result.kernel))),
             *(
                 note

@@ -15,6 +15,9 @@ L2_STATES = ("cold", "warm", "dirty")
 CLOCKS = ("isolated", "sustained")
 DATA = ("normal", "uniform", "zeros", "half_zeros")
 
+DEPENDENT_LAUNCH = 9.0
+"""Compute capability from which on there is programmatic dependent launch (CUDA C++ Programming Guide)."""
+
 _LOWEST_HZ = 100_000_000
 
 
@@ -23,7 +26,7 @@ class Conditions:
     """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
     an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
     locked there; limit_mw: board limit where it is not the preset's. cold_code: kernels fetch their instructions
-    when they first run. replayed: how a benchmark replays the work in a graph."""
+    when they first run. replayed: how a benchmark replays the work in a graph. pdl: programmatic dependent launch."""
 
     l2: str = "cold"
     clock: str = "isolated"
@@ -34,6 +37,7 @@ class Conditions:
     dirty_milli: int = 1000
     cold_code: bool = True
     replayed: Replayed | None = None
+    pdl: bool = False
 
     def regulator(self, spec: GpuSpec) -> Regulator:
         """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
@@ -62,7 +66,18 @@ def conditions_of(request: Request, spec: GpuSpec) -> Conditions:
         # The mean of many calls is of kernels that have run before.
         cold_code=bench.cold_code and request.scope not in REPEATED,
         replayed=bench.replayed,
+        pdl=request.pdl and _has_dependents(spec),
     )
+
+
+def _has_dependents(spec: GpuSpec) -> bool:
+    """Whether it launches kernels before those that they depend on have ended; InputError if not."""
+    if float(spec.compute_capability or 0) < DEPENDENT_LAUNCH:
+        raise InputError(
+            f"pdl: programmatic dependent launch needs compute capability {DEPENDENT_LAUNCH}, {spec.name} has "
+            f"{spec.compute_capability}; leave it out"
+        )
+    return True
 
 
 def _locked_hz(clock: str, spec: GpuSpec) -> int:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import zip_longest
 from typing import Literal, NamedTuple, Protocol
 
 from arch.errors import InputError
@@ -22,11 +23,13 @@ from sim.app.families.sampled import Pace
 from sim.app.report.record import GpuLaunch, KernelRecord
 from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.beside import Beside, Region
+from sim.gpu.engine.dependents import all_running, first_instruction
 from sim.gpu.engine.events import Window
 from sim.gpu.language import Kernel as GpuKernel
 from sim.gpu.language import Program
+from sim.gpu.lower.occupancy import room_left, room_of_cta
 from sim.gpu.power.regulator import PowerRegulator
-from sim.host.model import Copy, Host
+from sim.host.model import Copy, Dependent, Host, Overlap
 from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import FIRST, Call, CallTime, Place, Replayed, call_times, calls_ps
 from sim.link import custom, nccl
@@ -154,12 +157,14 @@ class Work:
 @dataclass(frozen=True)
 class Done:
     """A step that has run. results, records: of its kernels in order; of a copy or a collective one record. moved_ps:
-    its time."""
+    its time. dependents: of its kernels under programmatic dependent launch; overlaps: what came of these."""
 
     planned: Planned
     moved_ps: int = 0
     results: list[KernelResult] = field(default_factory=list)
     records: list[KernelRecord] = field(default_factory=list)
+    dependents: list[Dependent] = field(default_factory=list)
+    overlaps: list[Overlap] = field(default_factory=list)
 
     def call(self) -> Call:
         """What the host calls for it."""
@@ -167,7 +172,7 @@ class Done:
         if copy := self.planned.copy:
             return Call(label, (), copy)
         times = tuple(result.time_ps for result in self.results) or (self.records[0].time_ps,)
-        return Call(label, times, place=self.planned.place)
+        return Call(label, times, place=self.planned.place, dependents=tuple(self.dependents))
 
 
 @dataclass(frozen=True)
@@ -329,6 +334,8 @@ class _Runner:
         times = call_times(run.host, run.calls(), self.work.calling)
         if self.work.overlaps:
             _note_beside(run.done, times)
+        elif self.conditions.pdl:
+            _note_early(run.done, times)
         return StepsRun(run.done, times)
 
 
@@ -341,6 +348,16 @@ def _note_beside(done: Sequence[Done], times: Sequence[CallTime]) -> None:
             (record,), (own,) = entry.records, time.spans
             common = (min(own.end_ps, span.end_ps) - max(own.start_ps, span.start_ps) for span in kernels)
             entry.records[0] = dataclasses.replace(record, beside_ps=sum(max(0, ps) for ps in common))
+
+
+def _note_early(done: Sequence[Done], times: Sequence[CallTime]) -> None:
+    """Writes into the records of kernels for how long they were there before the one before them ended."""
+    end_ps = 0
+    for entry, time in zip(done, times, strict=True):
+        for i, span in enumerate(time.spans):
+            early_ps = max(0, end_ps - span.start_ps)
+            entry.records[i] = dataclasses.replace(entry.records[i], beside_ps=early_ps)
+            end_ps = span.end_ps
 
 
 class _Lines(NamedTuple):
@@ -420,10 +437,16 @@ class _StreamRun:
             return [copy]
         assert step.program is not None
         room = self._room if self.work.overlaps else None
+        if self.conditions.pdl:
+            entry.dependents.extend(self._dependent(entry, kernel, i) for i, kernel in enumerate(step.program.kernels))
         return [
-            HostKernel(kernel.name, self._kernel(entry, kernel, number + i, before), room=room)
-            for i, kernel in enumerate(step.program.kernels)
+            HostKernel(kernel.name, self._kernel(entry, kernel, number + i, before), room=room, dependent=dependent)
+            for i, (kernel, dependent) in enumerate(zip_longest(step.program.kernels, entry.dependents))
         ]
+
+    def _dependent(self, entry: Done, kernel: GpuKernel, number: int) -> Dependent:
+        """A kernel of a step under programmatic dependent launch."""
+        return Dependent(room_of_cta(kernel, self.spec), lambda: entry.overlaps[number])
 
     def _room(self) -> int:
         """SMs that the kernel that runs leaves to others."""
@@ -472,6 +495,9 @@ class _StreamRun:
         if launch.late:
             raise LateError(launch.events + sum(r.counters["events"] for done in self.done for r in done.records))
         self.running = None
+        if self.conditions.pdl:
+            entry.overlaps.append(overlap := _overlap(launch))
+            origin_ps = max(self.host.placed_ps, self.host.now_ps - overlap.prologue_ps) - self.spec.launch.kernel_ps
         launch.result = pace.whole(launch.result)
         time_ps = launch.result.time_ps
         reason = throttle_reason(self.spec, self.conditions, launch.result)
@@ -489,6 +515,17 @@ class _StreamRun:
         if self.limit_ps is None:
             return None
         return self.limit_ps - sum(record.time_ps for done in self.done for record in done.records)
+
+
+def _overlap(launch: Launch) -> Overlap:
+    """What a kernel that has ended lets others overlap."""
+    spec, end_ps = launch.device.spec, launch.result.time_ps
+    return Overlap(
+        prologue_ps=launch.since_launch_ps(first_instruction(launch)) - spec.launch.kernel_ps,
+        trigger_ps=end_ps - launch.since_launch_ps(all_running(launch)),
+        exit_ps=end_ps - launch.since_launch_ps(launch.last_warp_tick),
+        leaves=room_left(launch.kernel, spec),
+    )
 
 
 def _share_done(entry: Done, launch: Launch) -> float:

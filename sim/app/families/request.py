@@ -63,6 +63,7 @@ class Request:
     data: str = "normal"
     tune: bool = False
     program: str = ""
+    pdl: bool = False
     bench: Bench = field(default_factory=Bench)
 
     def __post_init__(self) -> None:

@@ -47,7 +47,8 @@ class Asked:
     was run instead. workload_file: the file that says what is computed: a
     program, a network. versions: of the program and
     of what it computes with; no number depends on them, so that studies do not keep them. implausible: figures beyond
-    what real machines have, in words. extensions: policies of other packages, by the path of the figure.
+    what real machines have, in words. extensions: policies of other packages, by the path of the figure. pdl:
+    programmatic dependent launch.
     """
 
     schedule: str = "auto"
@@ -62,6 +63,7 @@ class Asked:
     versions: Mapping[str, str] = field(default_factory=dict)
     implausible: Sequence[str] = ()
     extensions: Mapping[str, PolicyRecord] = field(default_factory=dict)
+    pdl: bool = False
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Asked:
@@ -71,6 +73,7 @@ class Asked:
             schedule=report["schedule_asked"],
             without=tuple(report["without"]),
             tune=report.get("tune", False),
+            pdl=report.get("pdl", False),
             conditions={name: value for name, value in report["conditions"].items() if name in DEFAULT_CONDITIONS},
             overrides=dict(report["overrides"]),
             unread=tuple(report.get("overrides_unread", ())),
@@ -99,6 +102,7 @@ class Asked:
             "schedule_asked": self.schedule,
             "without": list(self.without),
             **({"tune": True} if self.tune else {}),
+            **({"pdl": True} if self.pdl else {}),
             **{key: {"name": file.name, "hash": file.sha256} for key, file in files.items() if file},
             **({"versions": dict(self.versions)} if self.versions else {}),
         }
@@ -113,7 +117,7 @@ class Asked:
         ]
         left_out = [f"without {' '.join(self.without)}"] if self.without else []
         program = [f"program {self.program.name}"] if self.program else []
-        return [*changed, *left_out, *(["tuned"] if self.tune else []), *program]
+        return [*changed, *left_out, *(["tuned"] if self.tune else []), *(["pdl"] if self.pdl else []), *program]
 
     @property
     def words(self) -> dict[str, str]:
@@ -125,6 +129,7 @@ class Asked:
             "schedule asked": self.schedule,
             "without": " ".join(self.without),
             "tuned": "True" if self.tune else "",
+            "programmatic dependent launch": "True" if self.pdl else "",
             **{name: f"{file.name}, SHA-256 {file.sha256[:16]}" for name, file in files.items() if file},
             **{f"{path} of": f"{said.package}, SHA-256 {said.sha256[:16]}" for path, said in self.extensions.items()},
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),

@@ -69,6 +69,7 @@ class Base:
             schedule=self.schedule,
             without=tuple(self.options.get("without", ())),
             tune=self.options.get("tune", False),
+            pdl=self.options.get("pdl", False),
             conditions={name: self.options.get(name, default) for name, default in DEFAULT_CONDITIONS.items()},
             overrides={path: str(value) for path, value in override_pairs(self.set)},
         )

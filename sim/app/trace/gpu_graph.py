@@ -206,8 +206,10 @@ class _Outside:
                 self._gap(stream, free_ps, min(arrives_ps, span.start_ps), "waits for the host")
                 self._gap(stream, max(free_ps, arrives_ps), span.start_ps, "launch")
                 args = {"number": number, "operator": step.label, **self._about(step, kernels)}
+                if span.start_ps < free_ps:  # under programmatic dependent launch; a track shows one after the other
+                    args["overlap_cycles"] = self._cycle(free_ps - span.start_ps)
                 flows = (self.launched[number],) if number in self.launched else ()
-                self._add(stream, span.start_ps, span.end_ps, span.name, "kernel", args, flows)
+                self._add(stream, max(free_ps, span.start_ps), span.end_ps, span.name, "kernel", args, flows)
                 self._links(step, span)
                 free_ps = free[step.stream] = span.end_ps
                 number += 1

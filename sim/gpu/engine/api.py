@@ -249,6 +249,16 @@ class Launch:
         first, time_ps = self._window
         return self.origin_ps + time_ps + (tick - first) * PS_PER_S // (TICKS_PER_CYCLE * self.clock_hz)
 
+    def since_launch_ps(self, tick: int) -> int:
+        """Time since the launch at a tick so far, through all changes of the clock."""
+        reached, reached_ps, hz = 0, 0, self.clock_hz
+        for change_ps, changed_hz in self.clocks:
+            at = reached + ps_to_ticks(change_ps - reached_ps, hz)
+            if at > tick:
+                break
+            reached, reached_ps, hz = at, change_ps, changed_hz
+        return reached_ps + (tick - reached) * PS_PER_S // (TICKS_PER_CYCLE * hz)
+
     @property
     def _memory_spec(self) -> MemorySpec:
         return self.device.memory_spec(self.clock_hz)

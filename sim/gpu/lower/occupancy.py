@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
@@ -86,3 +87,28 @@ def shared_of_cta(kernel: Kernel, spec: GpuSpec) -> int:
     """Bytes of the combined array that a resident CTA takes, the system's share included."""
     step = spec.shared.granule_bytes
     return -(-(kernel.shared_bytes + spec.shared.reserved_per_cta_bytes) // step) * step
+
+
+class Room(NamedTuple):
+    """Resources of one SM. registers: of a sub-core, which holds whole warps."""
+
+    warps: int
+    registers: int
+    shared_bytes: int
+    ctas: int
+
+
+def room_of_cta(kernel: Kernel, spec: GpuSpec) -> Room:
+    """What one CTA takes."""
+    granule = spec.sm.register_granule
+    registers = -(-kernel.launch_registers * WARP_SIZE // granule) * granule
+    warps_of_sub_core = -(-kernel.warps // spec.sm.sub_cores)
+    return Room(kernel.warps, warps_of_sub_core * registers, shared_of_cta(kernel, spec), 1)
+
+
+def room_left(kernel: Kernel, spec: GpuSpec) -> Room:
+    """What is free on the fullest SM while as many CTAs as run at once do."""
+    sm, cta = spec.sm, room_of_cta(kernel, spec)
+    whole = Room(sm.max_warps, sm.registers // sm.sub_cores, spec.shared.max_per_sm_bytes, sm.max_ctas)
+    resident = min(occupancy(kernel, spec).ctas, -(-kernel.ctas // sm.count))
+    return Room(*(have - resident * taken for have, taken in zip(whole, cta, strict=True)))
