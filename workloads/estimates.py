@@ -12,7 +12,7 @@ from collections.abc import Mapping
 ERROR_PERCENT: Mapping[str, Mapping[str, int]] = {
     "gpu": {"gemm": 20, "conv2d": 12, "attention": 25},
     "tpu": {},
-    "rdu": {},
+    "rdu": {"gemm": 5, "softmax": 10, "softmax_backward": 10, "layernorm": 10, "rmsnorm": 10},
     "gemmini": {},
 }
 OTHERS_PERCENT: Mapping[str, int] = {"gpu": 40, "tpu": 25, "rdu": 40, "gemmini": 40}

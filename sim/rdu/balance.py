@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_left
+from collections.abc import Iterator
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
@@ -119,8 +120,9 @@ def _divisions(stage: Stage, spec: RduSpec, budget: int) -> list[Division]:
             found.append(((firings * cycles, sum(sizes), row_par, col_par, simd_par, sizes), streamed))
     else:
         length = max(1, links)
-        elements = max([step[0] for step in steps] or [math.prod(read.shape) for read in stage.reads.values()])
-        for par in range(1, min(max(1, budget // length), ceil_div(elements, spec.pcu.lanes)) + 1):
+        streams = [step[0] for step in steps] or [max(math.prod(read.shape) for read in stage.reads.values())]
+        most = max(1, budget // length)
+        for par in sorted({par for n in streams for par in _paying(ceil_div(n, spec.pcu.lanes), most)}):
             tried = dataclasses.replace(stage, row_par=par, col_par=1, simd_par=par)
             cycles = stage_cost(tried, spec).interval_cycles
             found.append(((firings * cycles, par * length, par, 1, par, (par,) * length), 0))
@@ -130,3 +132,14 @@ def _divisions(stage: Stage, spec: RduSpec, budget: int) -> list[Division]:
         if division[1] <= budget and (not kept or division[0] < kept[-1][0]):
             kept.append(division)
     return kept or [found[0][0]]
+
+
+def _paying(vectors: int, most: int) -> Iterator[int]:
+    """Numbers of units, up to `most`, each the least for which the busiest has that few of so many vectors."""
+    par = 1
+    while par <= most:
+        yield par
+        rounds = ceil_div(vectors, par)
+        if rounds <= 1:
+            return
+        par = ceil_div(vectors, rounds - 1)

@@ -8,8 +8,9 @@ sent once and branches (multicast).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,18 +82,32 @@ class Grid:
 
 def grid_of(spec: RduSpec) -> Grid:
     """The checkerboard of a machine, each kind in serpentine order along the columns."""
-    rows, columns = spec.mesh.rows, spec.columns
+    counts = spec.pcu.count, spec.pmu.count, spec.agcu.count
+    tiles = tuple(spec.tile_rows), tuple(spec.tile_columns)
+    return _grid(spec.mesh.rows, spec.columns, *counts, spec.dies.count, *tiles)
+
+
+@lru_cache(maxsize=16)
+def _grid(
+    rows: int,
+    columns: int,
+    pcu_count: int,
+    pmu_count: int,
+    generators: int,
+    dies: int,
+    tile_rows: tuple[int, ...],
+    tile_columns: tuple[int, ...],
+) -> Grid:
     order = [(r if c % 2 == 0 else rows - 1 - r, c) for c in range(columns) for r in range(rows)]
-    total = spec.pcu.count + spec.pmu.count
+    total = pcu_count + pmu_count
     pcus: list[tuple[int, int]] = []
     pmus: list[tuple[int, int]] = []
     for i, unit in enumerate(order[:total]):
-        is_pcu = (i + 1) * spec.pcu.count // total > i * spec.pcu.count // total
+        is_pcu = (i + 1) * pcu_count // total > i * pcu_count // total
         (pcus if is_pcu else pmus).append(unit)
-    half = spec.agcu.count // 2
+    half = generators // 2
     edge = [(i * rows // half, column) for column in (0, columns - 1) for i in range(half)]
-    tiles = spec.tile_rows, spec.tile_columns
-    return Grid(rows, columns, np.array(pcus), np.array(pmus), np.array(edge), spec.dies.count, *tiles)
+    return Grid(rows, columns, np.array(pcus), np.array(pmus), np.array(edge), dies, tile_rows, tile_columns)
 
 
 def order_of(sizes: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> list[int]:
@@ -175,21 +190,34 @@ def singly(units: Ints) -> list[Ints]:
 
 
 def link_bytes(grid: Grid, flow: Flow) -> NDArray[np.float64]:
-    """Bytes on each link, shape (4, rows, columns)."""
-    found = np.zeros((4, grid.rows, grid.columns))
-    for source, targets in zip(flow.sources, flow.targets, strict=True):
-        row, column = int(source[0]), int(source[1])
-        right, left = int(targets[:, 1].max()), int(targets[:, 1].min())
-        if right > column:
-            found[EAST, row, column:right] += flow.size_bytes
-        if left < column:
-            found[WEST, row, left + 1 : column + 1] += flow.size_bytes
-        for at, low, high in _columns(targets):
-            if high > row:
-                found[SOUTH, row:high, at] += flow.size_bytes
-            if low < row:
-                found[NORTH, low + 1 : row + 1, at] += flow.size_bytes
-    return found
+    """Bytes on each link, shape (4, rows, columns).
+
+    Ways are counted by their ends: one more from the unit where a stretch of links begins, one less behind its end.
+    """
+    targets = np.concatenate(flow.targets)
+    number = np.repeat(np.arange(len(flow.sources)), [len(some) for some in flow.targets])
+    begin = np.zeros((4, grid.rows + 1, grid.columns + 1), np.int64)
+    rows, columns = flow.sources.T
+    first = np.concatenate([[0], np.flatnonzero(np.diff(number)) + 1])
+    right = np.maximum(np.maximum.reduceat(targets[:, 1], first), columns)
+    left = np.minimum(np.minimum.reduceat(targets[:, 1], first), columns)
+    np.add.at(begin, (EAST, rows, columns), 1)
+    np.add.at(begin, (EAST, rows, right), -1)
+    np.add.at(begin, (WEST, rows, left + 1), 1)
+    np.add.at(begin, (WEST, rows, columns + 1), -1)
+    # A column that several targets of a source share is walked once, to the farthest of them on either side.
+    keys, group = np.unique(number * grid.columns + targets[:, 1], return_inverse=True)
+    at, start = keys % grid.columns, rows[keys // grid.columns]
+    low, high = start.copy(), start.copy()
+    np.minimum.at(low, group, targets[:, 0])
+    np.maximum.at(high, group, targets[:, 0])
+    np.add.at(begin, (SOUTH, start, at), 1)
+    np.add.at(begin, (SOUTH, high, at), -1)
+    np.add.at(begin, (NORTH, low + 1, at), 1)
+    np.add.at(begin, (NORTH, start + 1, at), -1)
+    begin[EAST : WEST + 1] = begin[EAST : WEST + 1].cumsum(axis=2)
+    begin[SOUTH : NORTH + 1] = begin[SOUTH : NORTH + 1].cumsum(axis=1)
+    return begin[:, : grid.rows, : grid.columns] * np.float64(flow.size_bytes)
 
 
 def hops(flow: Flow) -> int:
@@ -221,13 +249,3 @@ def nearest_generators(grid: Grid, units: Ints) -> Ints:
     half = len(grid.generators) // 2
     right = 2 * units[:, 1] >= grid.columns
     return grid.generators[right * half + np.minimum(units[:, 0] * half // grid.rows, half - 1)]
-
-
-def _columns(targets: Ints) -> Iterator[tuple[int, int, int]]:
-    """(column, lowest row, highest row) of targets by column."""
-    if len(targets) == 1:
-        yield int(targets[0, 1]), int(targets[0, 0]), int(targets[0, 0])
-        return
-    for column in np.unique(targets[:, 1]):
-        rows = targets[targets[:, 1] == column, 0]
-        yield int(column), int(rows.min()), int(rows.max())

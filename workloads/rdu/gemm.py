@@ -8,8 +8,10 @@ innermost loop cuts k, and partial sums are carried.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter as Counted
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from arch.dtypes import DTYPE_BYTES
@@ -18,10 +20,13 @@ from arch.rdu import RduSpec
 from arch.units import BYTES
 from sim.rdu.program import Call, Carry, Counter, Index, Out, Program, Read, Section, Tensor, Value
 from workloads.ops import Gemm
-from workloads.rdu.select import ceil_div, check_dtype, pick
+from workloads.rdu.select import ceil_div, check_dtype, launch_cycles, load_cycles, pick
 from workloads.registry import register
 
-SHOWN = 6
+SHOWN = 12
+"""Candidates that are shown."""
+DIVISIONS = 3
+"""Of one tile."""
 PS_PER_S = 10**12
 _FORM = re.compile(r"metapipeline (\d+)x(\d+)x(\d+) par (\d+)x(\d+) over ([mn])")
 
@@ -67,7 +72,18 @@ def choose(op: Gemm, spec: RduSpec, schedule: str) -> list[tuple[GemmConfig, int
             f"{op}: no tile fits {spec.name}: {BYTES.format(spec.pmu.count * spec.pmu.size_bytes)} on chip, "
             f"{spec.pcu.count} PCUs"
         )
-    return list(pick("gemm", schedule, [(c, cycles) for cycles, _, c in ranked[:SHOWN]], _parse))
+    shown = _unlike((c, cycles) for cycles, _, c in ranked)
+    return list(pick("gemm", schedule, list(islice(shown, SHOWN)), _parse))
+
+
+def _unlike(ranked: Iterable[tuple[GemmConfig, int]]) -> Iterator[tuple[GemmConfig, int]]:
+    """The best divisions of each tile: dozens of them differ in the length of ways alone."""
+    seen: Counted[tuple[int, int, int, str]] = Counted()
+    for config, cycles in ranked:
+        tile = config.m, config.n, config.k, config.outer
+        seen[tile] += 1
+        if seen[tile] <= DIVISIONS:
+            yield config, cycles
 
 
 def _parse(text: str) -> GemmConfig | None:
@@ -92,7 +108,9 @@ def tile_cycles(rows: int, columns: int, k: int, spec: RduSpec, row_par: int, co
 
 
 def estimate(op: Gemm, spec: RduSpec, c: GemmConfig) -> int:
-    """Cycles: the busier of arithmetic and memory, the first panels, the last tile. Exact integers, for ranking."""
+    """Cycles: the launch, the first panels, the busier of arithmetic, memory and the way round of a buffer, the last
+    tile. Exact integers, for ranking."""
+    hz = spec.clock.boost_hz
     width = DTYPE_BYTES[str(op.dtype)]
     out = DTYPE_BYTES[str(op.out)]
     tiles_m, tiles_n, tiles_k = ceil_div(op.m, c.m), ceil_div(op.n, c.n), ceil_div(op.k, c.k)
@@ -106,13 +124,24 @@ def estimate(op: Gemm, spec: RduSpec, c: GemmConfig) -> int:
     read = (a * tiles_m * outer_again + b * tiles_n * inner_again) * tiles_k
     moved = op.batch * (read + c_tile * tiles_m * tiles_n * (2 if op.adds else 1))
     rate = spec.main_memory.bandwidth_bytes_per_s
-    memory = moved * spec.clock.boost_hz // rate
-    latency = (spec.main_memory.latency_ps + spec.main_memory.t_rcd_ps) * spec.clock.boost_hz // PS_PER_S
-    first = latency + (a + b) * spec.clock.boost_hz // rate
-    last = compute + latency + c_tile * spec.clock.boost_hz // rate
-    # A buffer holds two tiles: the next but one is asked for when a tile is done.
+    load, way = load_cycles(spec), _way_cycles(spec, c.row_par * c.col_par)
+    # A buffer holds two tiles: the next but one is asked for when a tile is done and its credit is back.
     tiles = op.batch * tiles_m * tiles_n * tiles_k
-    return max(tiles * max(compute, latency // 2), memory) + first + last
+    panel = b if c.outer == "m" else a
+    turn = load + panel * hz // rate + 2 * way + compute
+    rounds, rest = divmod(tiles - 1, 2)
+    steady = max((tiles - 1) * compute, rounds * turn + rest * compute)
+    first = load + (a + b) * hz // rate + way
+    last = compute + spec.pcu.lanes + spec.pcu.stages + spec.pcu.latency_cycles + way + c_tile * hz // rate
+    return launch_cycles(spec) + max(first + steady, load + moved * hz // rate) + compute + last
+
+
+def _way_cycles(spec: RduSpec, pcus: int) -> int:
+    """Cycles of the longest way of a tile to so many units: through a PMU, along a column of the mesh and over as many
+    columns as they take, from one die to another where they take more than one has."""
+    wide = min(spec.columns, ceil_div(pcus * (spec.pcu.count + spec.pmu.count), spec.pcu.count * spec.mesh.rows))
+    dies = spec.dies.latency_ps * spec.clock.boost_hz // PS_PER_S if wide * spec.dies.count > spec.columns else 0
+    return int(spec.pmu.latency_cycles + spec.mesh.hop_cycles * (spec.mesh.rows + wide)) + dies
 
 
 def _panel_bytes(op: Gemm, spec: RduSpec, c: GemmConfig, width: int, out: int) -> tuple[int, int, int]:

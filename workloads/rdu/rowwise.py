@@ -16,9 +16,13 @@ from arch.rdu import RduSpec
 from sim.rdu.program import Call, Counter, Out, Output, Program, Section, Tensor, Value
 from workloads.ops import LayerNorm, RmsNorm, RowOperator, Softmax, SoftmaxBackward
 from workloads.ops.rowwise import EPSILON
-from workloads.rdu.select import ceil_div, check_dtype, pick
+from workloads.rdu.select import ceil_div, check_dtype, launch_cycles, load_cycles, pick
 from workloads.registry import register
 
+SHOWN = 8
+"""Candidates that are shown."""
+STAGES = 6
+"""Stages from load to store, about."""
 _FORM = re.compile(r"streaming (\d+) rows")
 
 
@@ -62,28 +66,28 @@ def build(op: RowOperator, spec: RduSpec, config: RowConfig) -> Program:
 @register("softmax", "rdu", "auto")
 @register("softmax_backward", "rdu", "auto")
 def choose(op: RowOperator, spec: RduSpec, schedule: str) -> list[tuple[RowConfig, int]]:
-    """Blocks by estimated cycles: memory's time, and a few blocks to fill the pipeline."""
+    """Blocks by estimated cycles: the launch, memory's time, and what fills the pipeline."""
     check_dtype(op, spec)
     ranked = []
     width = DTYPE_BYTES[str(op.dtype)]
-    stages = 6
+    rate, load = spec.main_memory.bandwidth_bytes_per_s, load_cycles(spec)
+    # A stage's pipeline is as deep as its PCUs and the hops to the next one, whatever a block's size.
+    deep = 2 * spec.mesh.rows * spec.mesh.hop_cycles + spec.pcu.stages + spec.pcu.latency_cycles
     for power in range(14):
         rows = min(op.rows, 1 << power)
         block_bytes = rows * op.cols * width
-        if stages * 3 * block_bytes > spec.pmu.count * spec.pmu.size_bytes // 2 and rows > 1:
+        if STAGES * 3 * block_bytes > spec.pmu.count * spec.pmu.size_bytes // 2 and rows > 1:
             break
-        rate = spec.main_memory.bandwidth_bytes_per_s
-        block = 2 * block_bytes * spec.clock.boost_hz // rate
-        # A block's pipeline is as deep as its stages' PCUs and the hops between them, whatever its size.
-        depth = stages * (2 * spec.mesh.rows * spec.mesh.hop_cycles + spec.pcu.stages + spec.pcu.latency_cycles)
+        blocks, moved = ceil_div(op.rows, rows), 2 * block_bytes * spec.clock.boost_hz // rate
         # A double buffer hides memory's latency where a block takes as long as that, and the way to its readers.
-        latency = spec.main_memory.latency_ps * spec.clock.boost_hz // 10**12 + 2 * depth // stages
-        per_block = max(block, (block + latency) // 2)
-        ranked.append((RowConfig(rows), ceil_div(op.rows, rows) * per_block + stages * (block + depth // stages)))
+        each = max(moved, (moved + load + 2 * deep) // 2)
+        # PCUs are given out for twice memory's pace, and stages of few blocks, which take turns, share that time.
+        stage = moved // (2 * max(1, STAGES // blocks)) + deep
+        ranked.append((RowConfig(rows), launch_cycles(spec) + load + (blocks - 1) * each + moved + STAGES * stage))
         if rows == op.rows:
             break
     ranked.sort(key=lambda entry: (entry[1], -entry[0].rows))
-    return list(pick(op.word, schedule, ranked[:6], _parse))
+    return list(pick(op.word, schedule, ranked[:SHOWN], _parse))
 
 
 def _parse(text: str) -> RowConfig | None:

@@ -9,6 +9,8 @@ from typing import Any
 from arch.errors import InputError
 from arch.near import hint
 from arch.rdu import RduSpec
+from sim.engine.clock import PS_PER_S
+from sim.rdu.layout import UNIT_BYTES
 from sim.rdu.program import BY_VECTORS, Program, by_vectors
 from workloads import registry
 from workloads.ops import Operator
@@ -77,6 +79,19 @@ def pick(word: str, schedule: str, ranked: Sequence[tuple[Any, int]], parse: Cal
     kinds = sorted({entry[0].schedule for entry in ranked})
     near = hint(schedule, kinds)
     raise InputError(f"schedule={schedule}: {word} has {', '.join(kinds)} or a configuration{near}")
+
+
+def launch_cycles(spec: RduSpec) -> int:
+    """Cycles of a section's launch by hardware whose configuration is on the chip: command, arguments, start."""
+    launch = spec.launch
+    return (launch.hardware_ps + launch.argument_load_ps + launch.execute_ps) * spec.clock.boost_hz // PS_PER_S
+
+
+def load_cycles(spec: RduSpec) -> int:
+    """Cycles until a request to memory is answered: its latency, a row's opening, a unit through its channel."""
+    memory = spec.main_memory
+    unit_ps = UNIT_BYTES * memory.channels * PS_PER_S // memory.bandwidth_bytes_per_s
+    return (memory.latency_ps + memory.t_rcd_ps + unit_ps) * spec.clock.boost_hz // PS_PER_S
 
 
 def check_dtype(op: Operator, spec: RduSpec) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SCOPES = ("kernel", "host")
 
-_BUILD_EVENTS = 60_000
+_BUILD_EVENTS = 30_000
 """Events that take as long as writing a program and placing it."""
 
 
