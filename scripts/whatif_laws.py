@@ -139,10 +139,12 @@ FIRST = 5
 ROW_COLUMNS = ("interval", "latency")
 """Columns of instruction rows of which less is better."""
 
+_WAYS = ("mesh.hop=0 cycles", "mesh.control=0 cycles", "tiles.latency=0 cycles", "dies.latency=0 ns")
+
 MECHANISMS: Mapping[str, tuple[str, ...]] = {
     "refresh of DRAM": ("dram.t_rfc=0 ns", "hbm.t_rfc=0 ns", "ddr.t_rfc=0 ns"),
-    "the length of ways": ("mesh.hop=0 cycles", "mesh.control=0 cycles"),
-    "ways that streams share": ("mesh.hop=0 cycles", "mesh.control=0 cycles", "mesh.vector=4096 B/clk"),
+    "the length of ways": _WAYS,
+    "ways that streams share": (*_WAYS, "mesh.vector=4096 B/clk"),
     "batches of writes": ("dram.write_batch=8192", "hbm.write_batch=8192", "ddr.write_batch=8192"),
     "sets that serve one request at a time": ("l2.set_busy=1 cycles",),
     "bursts that meet at slices of the L2": ("l2.bandwidth=1000 B/clk",),

@@ -98,13 +98,19 @@ def _grid(
     tile_rows: tuple[int, ...],
     tile_columns: tuple[int, ...],
 ) -> Grid:
-    order = [(r if c % 2 == 0 else rows - 1 - r, c) for c in range(columns) for r in range(rows)]
-    total = pcu_count + pmu_count
+    each = columns // dies
     pcus: list[tuple[int, int]] = []
     pmus: list[tuple[int, int]] = []
-    for i, unit in enumerate(order[:total]):
-        is_pcu = (i + 1) * pcu_count // total > i * pcu_count // total
-        (pcus if is_pcu else pmus).append(unit)
+    for die in range(dies):
+        here = range(die * each, (die + 1) * each)
+        order = [(r if c % 2 == 0 else rows - 1 - r, c) for c in here for r in range(rows)]
+        own_pcus = pcu_count * (die + 1) // dies - pcu_count * die // dies
+        own_pmus = min(-((len(pmus) - pmu_count) // (dies - die)), len(order) - own_pcus)
+        pairs = min(own_pcus, own_pmus)
+        pmus += order[: 2 * pairs : 2]
+        pcus += order[1 : 2 * pairs : 2]
+        # What one kind has more of stands behind the checkerboard, which keeps its rows.
+        (pcus if own_pcus > pairs else pmus).extend(order[2 * pairs : own_pcus + own_pmus])
     half = generators // 2
     edge = [(i * rows // half, column) for column in (0, columns - 1) for i in range(half)]
     return Grid(rows, columns, np.array(pcus), np.array(pmus), np.array(edge), dies, tile_rows, tile_columns)

@@ -12,13 +12,15 @@ from arch.load import load_arch
 from arch.rdu import RduSpec
 from sim.app.families import family_of
 from sim.app.families.choice import contenders, decide
-from sim.app.run import request_of
+from sim.app.run import request_of, simulate
 from sim.rdu import place
 from sim.rdu.balance import _divisions
 from sim.rdu.cost import stage_cost
+from sim.rdu.layout import UNIT_BYTES
 from workloads.ops import Softmax
 from workloads.rdu.gemm import DIVISIONS
 from workloads.rdu.rowwise import RowConfig
+from workloads.rdu.select import REQUEST_BYTES
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,10 @@ def test_estimates_are_near_and_auto_is_as_fast_as_any_candidate(work: str, mach
     assert decide(plan).best.device_ps <= 1.02 * best
 
 
+def test_estimates_know_the_size_of_a_request() -> None:
+    assert REQUEST_BYTES == UNIT_BYTES
+
+
 def test_candidates_of_a_product_are_not_divisions_of_one_tile() -> None:
     """One block of 32 x 32 can be divided in hundreds of ways, which all take the same."""
     plan = family_of("rdu").plan(request_of("gemm m=32 n=32 k=32", "sn40l", []))
@@ -54,6 +60,22 @@ def test_a_little_more_bandwidth_does_not_lose_the_best_candidate() -> None:
     for words in ([], ["ddr.bandwidth=53760000000 B/s"]):
         times.append(decide(family_of("rdu").plan(request_of("gemm m=32 n=32 k=128", "plasticine", words))).best)
     assert times[1].device_ps <= 1.01 * times[0].device_ps
+
+
+@pytest.mark.parametrize("more", [{"pmu.count": 80}, {"pcu.count": 71}, {"pcu.count": 128}])
+def test_more_units_leave_the_checkerboard_as_it_is(more: dict[str, int]) -> None:
+    """Stages keep their rows; the product took 13 % longer when 80 PMUs were strewn among 64 PCUs."""
+    work, spec, grown = "gemm m=192 n=32 k=384", load_arch("plasticine"), load_arch("plasticine", more)
+    assert isinstance(spec, RduSpec)
+    assert isinstance(grown, RduSpec)
+    old, new = place.grid_of(spec), place.grid_of(grown)
+    assert np.array_equal(new.pcus[:64], old.pcus)
+    assert np.array_equal(new.pmus[:64], old.pmus)
+    units = {*map(tuple, new.pcus.tolist()), *map(tuple, new.pmus.tolist())}
+    assert len(units) == grown.pcu.count + grown.pmu.count
+    before = simulate(work, "plasticine").record
+    after = simulate(work, "plasticine", set=[f"{k}={v}" for k, v in more.items()], schedule=before.schedule).record
+    assert after.time_ps <= 1.01 * before.time_ps
 
 
 def test_bytes_on_links_are_those_of_ways_walked_one_by_one() -> None:

@@ -9,11 +9,13 @@ from typing import Any
 from arch.errors import InputError
 from arch.near import hint
 from arch.rdu import RduSpec
-from sim.engine.clock import PS_PER_S
-from sim.rdu.layout import UNIT_BYTES
 from sim.rdu.program import BY_VECTORS, Program, by_vectors
 from workloads import registry
 from workloads.ops import Operator
+
+PS_PER_S = 10**12
+REQUEST_BYTES = 512
+"""Of an address generator, at most."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def launch_cycles(spec: RduSpec) -> int:
 def load_cycles(spec: RduSpec) -> int:
     """Cycles until a request to memory is answered: its latency, a row's opening, a unit through its channel."""
     memory = spec.main_memory
-    unit_ps = UNIT_BYTES * memory.channels * PS_PER_S // memory.bandwidth_bytes_per_s
+    unit_ps = REQUEST_BYTES * memory.channels * PS_PER_S // memory.bandwidth_bytes_per_s
     return (memory.latency_ps + memory.t_rcd_ps + unit_ps) * spec.clock.boost_hz // PS_PER_S
 
 
