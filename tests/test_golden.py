@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from arch.load import list_archs
+from arch.load import list_archs, load_arch
 from sim.app.cli import main
 from sim.app.study.check import check, read_config
 from sim.app.study.check_formats import as_text
+from sim.app.study.lockfile import read
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "tilewave.toml"
@@ -28,6 +29,16 @@ def test_cycles_are_those_on_record(request: pytest.FixtureRequest) -> None:
 
 def test_every_machine_has_a_case() -> None:
     assert {wanted.arch for wanted in read_config(CONFIG)} == set(list_archs())
+
+
+def test_throttled_cases_are_throttled() -> None:
+    """A case that the regulator does not hold would not notice what it does."""
+    throttled = [wanted for wanted in read_config(CONFIG) if wanted.name.startswith("throttled")]
+    assert len(throttled) >= 3
+    lock = read(CONFIG.with_name("cycles.lock"))
+    for wanted in throttled:
+        boost_hz = load_arch(wanted.arch).clock.boost_hz
+        assert lock.entries[wanted.name].digest.clock_hz < 0.95 * boost_hz, wanted.name
 
 
 @pytest.mark.slow

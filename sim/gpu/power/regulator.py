@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from arch.gpu import GpuSpec
-from sim.gpu.power.average import MovingAverage
+from sim.gpu.power.average import WINDOW_PS, MovingAverage
 from sim.gpu.power.energy import EnergyModel, Spent
 
 FIGURES = (
@@ -76,6 +76,11 @@ class PowerRegulator:
         self.window_ps = self.WINDOW_PS
         self.elapsed_ps = 0
         self.average = MovingAverage.empty(spec.power.window_ps)
+
+    @property
+    def full(self) -> bool:
+        """Whether it has seen work for as long as its average is."""
+        return bool(self.average.sums[WINDOW_PS] >= self.average.length_ps)
 
     def step(self, spent: Spent) -> int:
         """See `Regulator.step`."""
