@@ -344,6 +344,22 @@ def test_cp_async_wait_ends_with_the_group(ampere: GpuSpec) -> None:
     assert column(result, 7, Event.T_ISSUE) == [max(done[1], done[0] + 2)]  # groups complete in order
 
 
+def test_a_scoreboard_of_copies_says_when_their_addresses_have_been_read(ampere: GpuSpec) -> None:
+    """The unit of global memory takes a line a cycle; the data come much later."""
+    rows = GlobalTensor("rows", (64, 1024), "fp32", (1024, 1))
+    kernel = one_warp()
+    tile = kernel.shared("tile", (64, 8), "fp32")
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.cp_async(tile.stage(), rows[0:64, 0:8], 4, into="pointers")
+        r.run("iadd", 1, dtype="int32", after=("pointers",))
+    result = run(ampere, kernel.build(), rows)
+    [begin], [end] = (column(result, 0, at) for at in (Event.T_ISSUE, Event.T_DONE))
+    [onward] = column(result, 1, Event.T_ISSUE)
+    assert onward == begin + 64
+    assert end > onward + 300
+    assert result.warp_states["long_scoreboard"] > 0
+
+
 @pytest.mark.parametrize("read", [True, False])
 def test_bulk_wait_ends_when_the_source_is_read_or_the_store_is_done(hopper: GpuSpec, read: bool) -> None:
     kernel = one_warp()

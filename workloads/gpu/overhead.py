@@ -69,11 +69,12 @@ MMA_STEP = Overhead(alu=29, imad=2)
 MMA_PER_COPY = Overhead(alu=5)
 MMA_EPILOGUE = Overhead(alu=118, imad=31)
 
-# Triton's tutorial matmul, sm_80 (3.9.0, ptxas 12.9): loops of 185 (128x128x32, 8 LDGSTS), 282 (128x128x64, 16 LDGSTS,
-# and 128x256x64, 12) and 181 (128x256x32, 6); prologues of 455 to 597 with 18 to 32 LDGSTS; epilogues of 306 to 360.
+# Triton's tutorial matmul, sm_80 (3.9.0, ptxas 12.9): loops of 185 (128x128x32, 8 LDGSTS), 193 (64x256x32, 10), 138
+# (128x64x32, 6), 105 (128x32x32, 5) and 282 (128x256x64, 12), among them a move for each register of a part's
+# fragments; prologues of 455 to 597 with 18 to 32 LDGSTS; epilogues of 306 to 360.
 TRITON_SETUP = Overhead(alu=320, imad=110)
-TRITON_STEP = Overhead(alu=69, imad=8)
-TRITON_PER_COPY = Overhead(alu=2)
+TRITON_STEP = Overhead(alu=22, imad=6)
+TRITON_PER_COPY = Overhead(alu=3)
 TRITON_EPILOGUE = Overhead(alu=130, imad=78)
 
 # vLLM's fused kernel of experts (0.24, Triton 3.9.0, ptxas 12.9), tiles of 16x32x64 to 128x128x64 on sm_80 and sm_90a.

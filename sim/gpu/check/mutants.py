@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from sim.gpu.language import Kernel, Loop, Op, Program, Statement, walk
-from sim.gpu.language.ops import OPS, Action
+from sim.gpu.language.ops import CP_ASYNC, OPS, Action
 
 Edit = Callable[[int, int, Op], Op | None]
 """(role, number of the op in its role, op) -> what stands there instead."""
@@ -16,6 +16,7 @@ Edit = Callable[[int, int, Op], Op | None]
 def mutants(program: Program) -> Iterator[tuple[str, Program]]:
     """(description, program) with one wait, one fence or one scoreboard of one op's `after` removed at a time.
 
+    A scoreboard of asynchronous copies is left alone: it guards their addresses, which no result depends on here.
     The description is `kernel/role/n opcode`, n counting the ops of the role, with ` after name` for a scoreboard; a
     barrier that several roles pass is in addition left out of all of them, since left out of one role alone it
     deadlocks: `kernel/*/n-th opcode`.
@@ -31,10 +32,11 @@ def _edits(kernel: Kernel) -> Iterator[tuple[str, Edit]]:
     common: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
     for i, role in enumerate(kernel.roles):
         seen: Counter[tuple[str, str]] = Counter()
+        addresses = {op.into for op in walk(role.body) if op.spec.group is CP_ASYNC}
         for number, op in enumerate(walk(role.body)):
             if op.spec.waits or op.spec.fences:
                 yield f"{role.name}/{number} {op.opcode}", _without([(i, number)])
-            for name in op.after:
+            for name in (name for name in op.after if name not in addresses):
                 yield f"{role.name}/{number} {op.opcode} after {name}", _unlinked(i, number, name)
             if op.spec.action is Action.MEET:
                 same = (op.opcode, str(op.stage))

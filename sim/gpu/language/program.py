@@ -24,17 +24,17 @@ class Op:
     dst, srcs: views (a store's dst is global). barrier, stage, phase: the mbarrier used (phase n is complete when the
     barrier has completed n + 1 phases). value: opcode-specific integer expression (bytes expected, groups left, flag
     value, whether mma accumulates, ...). after: names of scoreboards waited for before issue; into: the scoreboard that
-    its completion signals. mix: further (opcode, count) instructions issued with it on other pipes (addresses,
-    predicates, moves). spread: the compiler places the independent instructions that follow between those of this op,
-    as `ptxas` does with loads and multiplies; they issue in the slots that it leaves. loads: shared-memory loads
-    (`lds`, `ldmatrix`, without dst) that bring this op's shared sources to registers and issue evenly between its
-    instructions, as in a software-pipelined loop. vector_bytes: bytes a thread of a global or shared access. sharers:
-    neighbouring threads that read the same vector of shared memory. multicast: mask of cluster ranks. compute: NumPy
-    meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices: integer expressions that `compute` gets as numbers,
-    such as the coordinates that a mask compares. chain: steps of which each waits for the one before, as the shuffles
-    of a reduction do; the instructions and their mix are shared out over them. nominal: arithmetic whose
-    count is taken as stated: it stands for registers that a compiler renames, or for what the mix of another op does.
-    line: file and line that wrote it.
+    its completion signals; of cp_async, that its addresses have been read. mix: further (opcode, count) instructions
+    issued with it on other pipes (addresses, predicates, moves). spread: the compiler places the independent
+    instructions that follow between those of this op, as `ptxas` does with loads and multiplies; they issue in the
+    slots that it leaves. loads: shared-memory loads (`lds`, `ldmatrix`, without dst) that bring this op's shared
+    sources to registers and issue evenly between its instructions, as in a software-pipelined loop. vector_bytes: bytes
+    a thread of a global or shared access. sharers: neighbouring threads that read the same vector of shared memory.
+    multicast: mask of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices:
+    integer expressions that `compute` gets as numbers, such as the coordinates that a mask compares. chain: steps of
+    which each waits for the one before, as the shuffles of a reduction do; the instructions and their mix are shared
+    out over them. nominal: arithmetic whose count is taken as stated: it stands for registers that a compiler renames,
+    or for what the mix of another op does. line: file and line that wrote it.
     """
 
     opcode: str

@@ -199,17 +199,18 @@ class _Builder:
             r.bar_sync(0, c.warps)
             self._scores(r, i % c.stages)
             r.wgmma_wait(0)  # outputs of the block before included
-            r.bar_sync(0, c.warps)
-            for to, tensor in ((self.keys, self.p.k), (self.values, self.p.v)):
-                with r.when(trips > i + ahead):
-                    self._copy(r, to, tensor, first + i + ahead, (i + ahead) % c.stages)
-                r.cp_commit()
+            r.fence_async()
             if row is not None:
                 s.mask(r, row + self.own, (first + i) * c.block_n)
             s.block(r, first=False)
             s.rescale(r)
             s.convert(r)
             self._outputs(r, i % c.stages)
+            r.bar_sync(0, c.warps)
+            for to, tensor in ((self.keys, self.p.k), (self.values, self.p.v)):
+                with r.when(trips > i + ahead):
+                    self._copy(r, to, tensor, first + i + ahead, (i + ahead) % c.stages)
+                r.cp_commit()
             overhead.FLASH_TRITON_STEP.write(r)
         r.wgmma_wait(0)
 

@@ -126,8 +126,8 @@ class _Writer(Writer):
         first = unit.tile.n * copy.extent + copy.share(piece)
         return copy.operand.tensor[depth // WEIGHTS_K, first : copy.rows, 0 : copy.columns]  # type: ignore[misc]
 
-    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr) -> None:
-        super()._fetch(r, unit, k, stage)
+    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, pointers: str = "") -> None:
+        super()._fetch(r, unit, k, stage, pointers)
         c, width = self.config, DTYPE_BYTES[self.p.dtype]
         group = (unit.k_begin + k) * c.tile_k // self.p.op.group
         box = self.groups[group, unit.tile.n * c.tile_n : c.tile_n]  # type: ignore[misc]

@@ -54,6 +54,7 @@ class TensorCore:
     held_values = 2
     streams = False
     scales = True
+    moves = False
     widened: str | None = None
     step, per_copy, setup, epilogue = (
         overhead.MMA_STEP,

@@ -66,6 +66,7 @@ class Vector:
     held_values = 4
     streams = True
     scales = True
+    moves = False
 
     def __init__(self, spec: GpuSpec, dtype: str, acc: str, config: ThreadblockConfig) -> None:
         if not available(spec, dtype, acc):

@@ -145,6 +145,8 @@ class Inner(Protocol):
     """Whether a step is one stream of multiplies and loads."""
     scales: bool
     """Whether the result is multiplied by alpha."""
+    moves: bool
+    """Whether a move for each register brings the first fragments of the next step where that step has them."""
     widened: str | None
     """Format of operands in shared memory and beyond, where it is not their own."""
 
@@ -520,8 +522,9 @@ class Writer:
             return copy.tile[stage, 0 : copy.columns, share : copy.rows].T  # type: ignore[misc]
         return copy.tile[stage, share : copy.rows, 0 : copy.columns]  # type: ignore[misc]
 
-    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr) -> None:
-        """Starts the copies of k step `k` of this piece, to registers or (cp.async) to buffer `stage`."""
+    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, pointers: str = "") -> None:
+        """Starts the copies of k step `k` of this piece, to registers or (cp.async) to buffer `stage`. pointers: the
+        scoreboard that says when the copies of A have read theirs."""
         depth = (unit.k_begin + k) * self.config.tile_k
         for copy in self.copies:
             mix = overhead.mix(alu=self.inner.per_copy.alu * copy.count)
@@ -530,7 +533,9 @@ class Writer:
                 for piece in range(copy.pieces):
                     src = self.source(copy, unit, depth, piece)
                     if self.config.copy == "cp.async":
-                        r.cp_async(self._target(copy, stage, piece), src, copy.count, vector_bytes=vector, mix=mix)
+                        into = pointers if copy.operand is self.p.a else ""
+                        target = self._target(copy, stage, piece)
+                        r.cp_async(target, src, copy.count, vector_bytes=vector, mix=mix, into=into)
                     else:
                         dst = copy.buffer[piece * copy.rows : copy.rows, :]
                         r.ldg(dst, src, copy.count, into=copy.buffer.name, vector_bytes=vector, mix=mix)
@@ -617,7 +622,6 @@ class Writer:
     def _loop_of_parts(self, r: RoleBuilder, unit: Unit) -> None:
         """One k step a trip, part by part; the first fragments of the next step are read at the end of this one."""
         c, last = self.config, self.parts - 1
-        refill = last - 1 if c.reuse else 0
         self._load_fragments(r, 0, Const(0))
         with r.loop("k", unit.k_trips) as k:
             stage = k % c.buffers
@@ -625,12 +629,12 @@ class Writer:
             ahead = k + (c.stages - 1)
             for part in range(self.parts):
                 accumulate = k > 0 if part == 0 else Const(1)
-                if c.reuse and part == refill:
-                    self._refill(r, unit, k, accumulate)
+                if c.reuse and part >= last - 1:
+                    (self._turn if part == last else self._refill)(r, unit, k, accumulate)
                     continue
                 # What waits at the barrier cannot multiply: nothing of a part before one is left to do there.
                 if c.reuse:
-                    spread = self._quarters(3) if (part + 1) % self.parts == refill else c.warp_n
+                    spread = self._share(6) if part + 1 == last - 1 else c.warp_n
                 else:
                     spread = c.warp_n // 2 if part == last - 1 else c.warp_n
                 mix: Mix = ()
@@ -639,23 +643,24 @@ class Writer:
                     mix = self.inner.step.mix
                 self._multiply(r, part, 0, spread, accumulate, spread=True, mix=mix)
                 self._load_fragments(r, (part + 1) % self.parts, following if part == last else stage)
-                if part == refill:
+                if part == 0 and not c.reuse:
                     with r.when(ahead < unit.k_trips):
                         self._fetch(r, unit, ahead, ahead % c.buffers)
                 self._multiply(r, part, spread, c.warp_n, accumulate)
 
-    def _quarters(self, count: int) -> int:
-        """Columns of some quarters of a warp's tile, in whole products."""
-        return min(self.config.warp_n, ceil_div(count * self.config.warp_n, 4 * PRODUCT_COLUMNS) * PRODUCT_COLUMNS)
+    def _share(self, eighths: int) -> int:
+        """Columns of some eighths of a warp's tile, in whole products."""
+        return min(self.config.warp_n, ceil_div(eighths * self.config.warp_n, 8 * PRODUCT_COLUMNS) * PRODUCT_COLUMNS)
 
     def _refill(self, r: RoleBuilder, unit: Unit, k: Expr, accumulate: Expr) -> None:
         """The part of step `k` before its last, in which the buffer that is read in it is filled again.
 
         A barrier, multiplies with the last loads of fragments between them, a barrier, multiplies with the copies
-        between them, as Triton's compiled loop has it.
+        between them, as Triton's compiled loop has it. Pointers of the first operand go on when its copies have read
+        them.
         """
         c, part, ahead = self.config, self.parts - 2, k + (self.config.stages - 1)
-        cuts = [self._quarters(count) for count in range(5)]
+        cuts = [self._share(2 * count) for count in range(5)]
         r.bar_sync(0, c.warps)
         self._multiply(r, part, cuts[0], cuts[1], accumulate, spread=True)
         self._load_fragments(r, part + 1, k % c.buffers)
@@ -663,8 +668,20 @@ class Writer:
         r.bar_sync(0, c.warps)
         self._multiply(r, part, cuts[2], cuts[3], accumulate, spread=True)
         with r.when(ahead < unit.k_trips):
-            self._fetch(r, unit, ahead, ahead % c.buffers)
-        self._multiply(r, part, cuts[3], cuts[4], accumulate)
+            self._fetch(r, unit, ahead, ahead % c.buffers, pointers="pointers")
+        self._multiply(r, part, cuts[3], cuts[4], accumulate, after=("pointers",))
+
+    def _turn(self, r: RoleBuilder, unit: Unit, k: Expr, accumulate: Expr) -> None:
+        """The last part of step `k`: the first fragments of the next step are read early and moved late, between
+        multiplies, to the registers in which that step has them, as Triton's compiled loop has it."""
+        c, part, following = self.config, self.parts - 1, (k + 1) % self.config.buffers
+        cuts = [0, self._share(2), self._share(5), c.warp_n]
+        self._hand_over(r, following)
+        self._multiply(r, part, cuts[0], cuts[1], accumulate, spread=True, mix=self.inner.step.mix)
+        self._load_fragments(r, 0, following)
+        self._multiply(r, part, cuts[1], cuts[2], accumulate)
+        moves = overhead.mix(alu=self.inner.fragment_registers(c.warp_m, c.warp_n) if self.inner.moves else 0)
+        self._multiply(r, part, cuts[2], cuts[3], accumulate, mix=moves, moved=self.fragments[0])
 
     def _streamed_loop(self, r: RoleBuilder, unit: Unit) -> None:
         """One k step a trip, each one stream of multiplies and loads; the first and the last step stand alone.
@@ -715,15 +732,20 @@ class Writer:
         )  # fmt: skip
         self._load_fragments(r, self.parts - 1, stage)
 
-    def _multiply(self, r: RoleBuilder, part: int, begin: int, end: int, accumulate: Expr, **fields: Any) -> None:
-        """Columns `begin` to `end` of the warp tile, one part of a k step; nothing where there are none."""
+    def _multiply(
+        self, r: RoleBuilder, part: int, begin: int, end: int, accumulate: Expr,
+        moved: tuple[RegisterTile, ...] = (), **fields: Any,
+    ) -> None:  # fmt: skip
+        """Columns `begin` to `end` of the warp tile, one part of a k step; nothing where there are none. moved: what
+        the instructions of its mix move."""
         if begin == end:
             return
         a, b = self.fragments[part % 2]
         columns = end - begin
+        srcs = (a.whole, b[begin:columns, :].T, *(tile.whole for tile in moved))
         self.inner.multiply(
-            r, self.acc[:, begin:columns], (a.whole, b[begin:columns, :].T), self.inner.part_k, accumulate,
-            compute=multiply_add, **fields,
+            r, self.acc[:, begin:columns], srcs, self.inner.part_k, accumulate,
+            compute=lambda acc, a, b, *_: multiply_add(acc, a, b), **fields,
         )  # fmt: skip
 
     def _hand_over(self, r: RoleBuilder, following: Expr) -> None:

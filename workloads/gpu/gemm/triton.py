@@ -44,10 +44,11 @@ class TritonCore(TensorCore):
         overhead.TRITON_EPILOGUE,
     )
     scales = False
+    moves = True
 
     def __init__(self, spec: GpuSpec, dtype: str, copy: str) -> None:
         super().__init__(spec, dtype, copy)
-        self.extra_registers = 58
+        self.extra_registers = 54
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class ExpertsCore(TritonCore):
     """`Inner` of the fused kernel's compiled loop. Its set-up follows once the tile is known to have work."""
 
     step, per_copy, setup = overhead.EXPERTS_STEP, overhead.EXPERTS_PER_COPY, Overhead(0)
+    moves = False
 
     def __init__(self, spec: GpuSpec, dtype: str, tile: TritonConfig) -> None:
         super().__init__(spec, dtype, "cp.async")
@@ -90,29 +91,29 @@ class _Writer(Writer):
             write_tile(r, self.g, unit.tile.m, unit.tile.n, compute, clear)
         return replace(self.k.build(), stands_for=self.g.part.stands_for)
 
-    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr) -> None:
+    def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, pointers: str = "") -> None:
         """Starts the copies of k step `k`; tokens that do not lie evenly apart row by row."""
         if self.tile.even == Const(1):
-            super()._fetch(r, unit, k, stage)
+            super()._fetch(r, unit, k, stage, pointers)
             return
         a, b = both = self.copies
         with r.when(self.tile.even):
             self.copies = (a,)  # type: ignore[assignment]
-            super()._fetch(r, unit, k, stage)
+            super()._fetch(r, unit, k, stage, pointers)
         with r.when(self.tile.even.equals(0)), self._copying(r, a):
-            self._fetch_rows(r, a, (unit.k_begin + k) * self.config.tile_k, stage)
+            self._fetch_rows(r, a, (unit.k_begin + k) * self.config.tile_k, stage, pointers)
         self.copies = (b,)  # type: ignore[assignment]
         super()._fetch(r, unit, k, stage)
         self.copies = both
 
-    def _fetch_rows(self, r: RoleBuilder, copy: Copy, depth: Expr, stage: Expr) -> None:
+    def _fetch_rows(self, r: RoleBuilder, copy: Copy, depth: Expr, stage: Expr, pointers: str) -> None:
         for piece in range(copy.pieces):
             for i in range(copy.rows):
                 share = copy.share(piece) + i
                 row, column = self._place(copy, share)
                 target = copy.tile[stage, share:1, 0 : copy.columns]  # type: ignore[misc]
                 source = self.tile.token_of(row, depth + column, copy.columns)
-                r.cp_async(target, source, 1, vector_bytes=copy.operand.vector_bytes)
+                r.cp_async(target, source, 1, vector_bytes=copy.operand.vector_bytes, into=pointers)
 
     @staticmethod
     def _place(copy: Copy, share: Expr) -> tuple[Expr, Expr]:
@@ -145,7 +146,7 @@ class _EarlierWriter(_Writer):
             r.bar_sync(0, c.warps)
             self._load_fragments(r, 0, stage)
             for part in range(last):
-                begun = self._quarters(2)
+                begun = self._share(4)
                 accumulate = k > 0 if part == 0 else Const(1)
                 self._multiply(r, part, 0, begun, accumulate, spread=True)
                 self._load_fragments(r, part + 1, stage)
@@ -153,7 +154,7 @@ class _EarlierWriter(_Writer):
             self._last_part(r, unit, last, k > 0 if last == 0 else Const(1), ahead)
 
     def _last_part(self, r: RoleBuilder, unit: Unit, part: int, accumulate: Expr, ahead: Expr) -> None:
-        c, cuts = self.config, [self._quarters(count) for count in (0, 1, 3, 4)]
+        c, cuts = self.config, [self._share(count) for count in (0, 2, 6, 8)]
         self._multiply(r, part, cuts[0], cuts[1], accumulate, spread=True, mix=self.inner.step.mix)
         r.bar_sync(0, c.warps)
         self._multiply(r, part, cuts[1], cuts[2], accumulate)
