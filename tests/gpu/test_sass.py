@@ -628,6 +628,17 @@ def test_a_pipe_takes_one_instruction_an_interval_whatever_the_stall_counts_say(
     assert many - one == 10 * 2 * 256  # 16 lanes a sub-core
 
 
+def test_fp64_has_a_pipe_of_its_own() -> None:
+    """Eight lanes a sub-core of GA100, beside the FMA pipe; DMMA runs on the tensor core."""
+    one, many = ticks("DFMA R4, R4, R4, R4"), ticks(*["DFMA R4, R4, R4, R4"] * 11)
+    assert many - one == 10 * 4 * 256
+    assert ticks(*["DFMA R4, R4, R4, R4", "FFMA R8, R8, R8, R8"] * 11) < many + 4 * 256
+    products = launch(written(*["DMMA.884 R4, R8, R10, R4"] * 10)).result.counters
+    assert (products["macs_tensor"], products["tensor_ticks"]) == (10 * 8 * 8 * 4, 10 * 16 * 256)
+    with pytest.raises(InputError, match="dfma"):
+        launch(replace(written("DFMA R4, R4, R4, R4"), sm=86), spec=machine("a10"))
+
+
 def test_a_scoreboard_releases_when_the_result_is_there() -> None:
     waits = ticks("MUFU.EX2 R4, R4; write=2", "FADD R5, R4, R4; wait=4")
     goes_on = ticks("MUFU.EX2 R4, R4; write=2", "FADD R5, R4, R4; stall=1")

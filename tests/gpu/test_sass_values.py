@@ -30,7 +30,7 @@ def replayed(
     shared: int = 0,
 ) -> tuple[Arrays, KernelValues]:
     """The arrays behind a launch, which both orders of its parts leave alike."""
-    formats = {1: "fp8", 2: "fp16", 4: "fp32"}
+    formats = {1: "fp8", 2: "fp16", 4: "fp32", 8: "fp64"}
     tensors = tuple(
         GlobalTensor(name, a.shape, formats[a.itemsize], tuple(step // a.itemsize for step in a.strides))
         for name, a in arrays.items()
@@ -79,6 +79,20 @@ def test_add_and_softmax(sm: str) -> None:
     expected = np.exp(rows - rows.max(axis=1, keepdims=True))
     np.testing.assert_allclose(after["o"], expected / expected.sum(axis=1, keepdims=True), rtol=1e-5)
     assert replay.violations == []
+
+
+def test_numbers_of_64_bits() -> None:
+    code = written(
+        "S2R R0, SR_LANEID; write=0", "MOV R10, c[0x0][0x160]; wait=1", "MOV R11, c[0x0][0x164]",
+        "MOV R12, c[0x0][0x168]", "MOV R13, c[0x0][0x16c]", "IMAD.WIDE R10, R0, 0x8, R10",
+        "IMAD.WIDE R12, R0, 0x8, R12", "LDG.E.64 R4, [R10.64]; write=1", "DADD R6, R4, -1.5; wait=2",
+        "DFMA R6, R6, R4, 0.25", "DSETP.GT.AND P0, PT, |R6|, R4, PT", "@P0 DMUL R6, R6, -R4",
+        "STG.E.64 [R12.64], R6",
+    )  # fmt: skip
+    x = random(32, dtype=np.float64)
+    after, _ = replayed(code, {"x": x, "y": np.zeros_like(x)})
+    sums = (x - 1.5) * x + 0.25
+    np.testing.assert_array_equal(after["y"], np.where(np.abs(sums) > x, -sums * x, sums))
 
 
 @pytest.mark.parametrize(("sm", "shared"), [("sm80", 16384), ("sm90", 24576)])

@@ -54,6 +54,7 @@ _PIPE_COUNTER = {
     "fma": Counter.INST_FMA,
     "alu": Counter.INST_ALU,
     "half": Counter.INST_FP16,
+    "fp64": Counter.INST_FMA,
     "xu": Counter.INST_MUFU,
     "tensor": Counter.INST_TENSOR,
     "lsu": Counter.INST_SHARED,

@@ -56,6 +56,7 @@ class Pipe(IntEnum):
     XU = 3
     TENSOR = 4
     LSU = 5
+    FP64 = 6
 
 
 N_VECTOR_PIPES = 4

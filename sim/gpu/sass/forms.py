@@ -27,6 +27,8 @@ CONTROL = (
 ASYNCHRONOUS = (*TMA, Unit.UBLKCP, Unit.FLUSH, Unit.SYNCS, Unit.DEPBAR)
 _COMPARISONS = ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3", "HSETP2", "FCHK", "DSETP")
 _VOTES = ("VOTE", "VOTEU")
+DOUBLES = ("DADD", "DMUL", "DFMA", "DSETP")
+"""Whose operands are pairs of registers, as those of fp64 are."""
 
 # Names of what an instruction reads and writes: bits of a set.
 _UNIFORM_BASE, _PREDICATE_BASE, _UNIFORM_PREDICATE_BASE = 256, 320, 328
@@ -76,19 +78,20 @@ class Form:
             return max(1, self.access_bytes // 4)
         if unit is Unit.LDSM:
             return self.matrices
-        if parts[0] in ("HMMA", "IMMA", "DMMA"):
+        if parts[0] == "DMMA":
+            return 8 if parts[1] == "16x8x8" else 4
+        if parts[0] in ("HMMA", "IMMA"):
             return 2 if parts[2] == "F16" else 4
         if parts[0] == "CS2R":
             return 1 if "32" in parts else 2
-        wide = "WIDE" in parts or "64" in parts[1:] or parts[0] in ("DADD", "DMUL", "DFMA")
+        wide = "WIDE" in parts or "64" in parts[1:] or parts[0] in DOUBLES
         return 2 if wide else 1
 
     def reads(self) -> int:
         """What its result depends on, its guard and addresses included, as a set of bits."""
         found = 0
         for operand in (*self.sources, *self.inputs, *((self.guard,) if self.guard else ())):
-            wide = operand.wide or (operand is self._wide_source)
-            found |= _bits(operand, 2 if wide else 1)
+            found |= _bits(operand, 2 if self.is_wide(operand) else 1)
         if self.opcode.meaning is Meaning.P2R:
             found |= self.packed_predicates << _PREDICATE_BASE
         return found | self.address_reads()
@@ -163,7 +166,7 @@ class Form:
 
     def is_wide(self, source: Operand) -> bool:
         """Whether a source is a pair of registers."""
-        return source.wide or source is self._wide_source
+        return source.wide or source is self._wide_source or self.parts[0] in DOUBLES
 
 
 def _bits(operand: Operand, words: int) -> int:
@@ -184,11 +187,12 @@ def form_of(instruction: Instruction) -> Form:
     opcode = opcode_of(instruction)
     name = instruction.opcode.split(".")[0]
     floating = name.startswith(("F", "MUFU", "H")) and not name.startswith(("FLO", "FENCE"))
+    bits = 64 if name in DOUBLES else 32 if floating else 0
     try:
-        operands = [read_operand(text, floating) for text in instruction.operands]
+        operands = [read_operand(text, bits) for text in instruction.operands]
     except InputError as error:
         raise InputError(f"{instruction.place}: {instruction}: {error}") from None
-    guard = read_operand(instruction.guard, False) if instruction.guard else None
+    guard = read_operand(instruction.guard) if instruction.guard else None
     addresses = tuple(o for o in operands if o.kind is Kind.ADDRESS)
     wide = opcode.unit in (*CLUSTER_MEMORY, *ATOMICS) and "E" in instruction.opcode.split(".")
     if wide:  # a pair of registers, also where the text does not say it

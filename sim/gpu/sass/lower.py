@@ -32,17 +32,18 @@ FIGURES = (
 """Figures of a preset that this module reads."""
 
 _SECTOR_BYTES = 32  # what the SM-to-SM network moves at least
-_PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": 4, "lsu": 5}
+_PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": 4, "lsu": 5, "fp64": 6}
 _COUNTERS = {
     "fma": Counter.INST_FMA,
     "alu": Counter.INST_ALU,
     "half": Counter.INST_FP16,
+    "fp64": Counter.INST_FMA,
     "xu": Counter.INST_MUFU,
     "tensor": Counter.INST_TENSOR,
     "lsu": Counter.INST_SHARED,
 }
 _COMPARISONS = {"LT": 1, "EQ": 2, "LE": 3, "GT": 4, "NE": 5, "GE": 6}
-_VECTOR_MACS = {"FFMA": 32, "HFMA2": 64, "IDP": 128}
+_VECTOR_MACS = {"FFMA": 32, "HFMA2": 64, "IDP": 128, "DFMA": 32}
 _SPECIALS = {
     "SR_TID.X": Special.TID_X,
     "SR_TID.Y": Special.TID_Y,

@@ -210,7 +210,11 @@ def _isetp(warp: WarpValues, form: Form) -> tuple[Words, ...]:
 
 
 def _fsetp(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    a, b = (warp.fp32(one) for one in form.sources[:2])
+    return _ordered(warp, form, *(warp.fp32(one) for one in form.sources[:2]))
+
+
+def _ordered(warp: WarpValues, form: Form, a: NDArray[np.floating], b: NDArray[np.floating]) -> tuple[Words, ...]:
+    """Sets the predicates of a comparison of floating-point numbers."""
     name = form.parts[1]
     if name in ("NAN", "NUM"):
         nan = np.isnan(a) | np.isnan(b)
@@ -342,6 +346,26 @@ def _fmnmx(warp: WarpValues, form: Form) -> tuple[Words, ...]:
     return _put(np.where(warp.predicate(form.inputs[0]), np.fmin(a, b), np.fmax(a, b)))
 
 
+def _fp64(warp: WarpValues, operand: Operand) -> NDArray[np.float64]:
+    """A pair of words as fp64, with its sign."""
+    found = (warp.word(operand, 1).astype(np.uint64) << np.uint64(32) | warp.word(operand)).view(np.float64)
+    found = np.abs(found) if operand.absolute else found
+    return -found if operand.negated and operand.kind is not Kind.IMMEDIATE else found
+
+
+def _double(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """DADD, DMUL, DFMA; the product of the last one is rounded before it is added."""
+    values = [_fp64(warp, one) for one in form.sources]
+    name = form.parts[0]
+    first = values[0] + values[1] if name == "DADD" else values[0] * values[1]
+    found = (first + values[2] if name == "DFMA" else first).view(np.uint64)
+    return (found & np.uint64(_MASK)).astype(np.uint32), (found >> np.uint64(32)).astype(np.uint32)
+
+
+def _dsetp(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    return _ordered(warp, form, *(_fp64(warp, one) for one in form.sources[:2]))
+
+
 _ROOTS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "RCP": lambda x: 1 / x,
     "RSQ": lambda x: 1 / np.sqrt(x),
@@ -435,6 +459,7 @@ MEANINGS: dict[str, Function] = {
     "VOTE": _vote, "VOTEU": _vote, "SHFL": _shfl, "ELECT": _elect, "R2UR": _r2ur, "POPC": _popc, "UPOPC": _popc,
     "REDUX": _redux,
     "FLO": _flo, "UFLO": _flo, "P2R": _p2r, "R2P": _r2p, "S2R": _s2r, "S2UR": _s2r, "CS2R": _s2r,
+    "DADD": _double, "DMUL": _double, "DFMA": _double, "DSETP": _dsetp,
     "FADD": _fadd, "FMUL": _fmul, "FFMA": _ffma, "FMNMX": _fmnmx, "MUFU": _mufu, "FCHK": _fchk,
     "I2F": _i2f, "I2FP": _i2f, "F2I": _f2i, "FRND": _frnd, "F2FP": _f2fp,
     "HADD2": _halves, "HMUL2": _halves, "HFMA2": _halves,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from dataclasses import dataclass
@@ -63,8 +64,9 @@ _FLOAT = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?")
 _SPECIAL_FLOATS = {"INF": 0x7F800000, "QNAN": 0x7FC00000, "SNAN": 0x7FA00000}
 
 
-def read_operand(text: str, floating: bool) -> Operand:
-    """An operand. floating: decimal numbers are fp32. InputError for text that is none."""
+def read_operand(text: str, floating: int = 0) -> Operand:
+    """An operand. floating: bits of the format of decimal numbers, 32 or 64; 0: they are integers. InputError for text
+    that is none."""
     whole, negated, inverted, absolute = text, False, False, False
     while text[:1] in ("-", "~", "!", "|", "+"):
         sign, text = text[0], text[1:]
@@ -95,14 +97,24 @@ def read_operand(text: str, floating: bool) -> Operand:
         value = int(text, 16)
         return Operand(Kind.IMMEDIATE, whole, value=-value if negated else value)
     if text in _SPECIAL_FLOATS:
+        if floating == 64:
+            number = {"INF": math.inf}.get(text, math.nan)
+            return Operand(Kind.IMMEDIATE, whole, value=_double(-number if negated else number))
         return Operand(Kind.IMMEDIATE, whole, value=_SPECIAL_FLOATS[text] ^ (negated << 31))
     if _FLOAT.fullmatch(text):
         number = -float(text) if negated else float(text)
+        if floating == 64:
+            return Operand(Kind.IMMEDIATE, whole, value=_double(number))
         bits = struct.unpack("<I", struct.pack("<f", number))[0] if floating else int(number)
         return Operand(Kind.IMMEDIATE, whole, value=bits)
     if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", text) or text.startswith(("c[", "{")):
         return Operand(Kind.NAME, text)
     raise InputError(f"operand {whole} is not understood")
+
+
+def _double(number: float) -> int:
+    """The bits of an fp64 number."""
+    return int.from_bytes(struct.pack("<d", number), "little")
 
 
 def _address(whole: str) -> Operand:
