@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
+from sim.app.run import simulate
 from sim.gpu.language import walk
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.lower.listing import listing
 from workloads.gpu import select
 from workloads.gpu.gemm import library
 from workloads.gpu.gemm.choose import LEAST_PIECE, Config, _candidates, _wgmma_candidates, _wgmma_tiles, choose, parse
-from workloads.gpu.gemm.estimate import Figures, Work, figures
+from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, problem
@@ -304,6 +305,39 @@ def test_the_estimate_counts_all_users_of_shared_memory() -> None:
         for m, n in ((128, 256), (256, 128))
     ]
     assert shared == [512 + 128 + 384, 512 + 256 + 384]
+
+
+def test_the_estimate_counts_lines_of_multicast_parts() -> None:
+    """A column of A is contiguous: four CTAs fetch parts of 16 rows, 32 B of a line each, and every CTA writes 4 x 64
+    lines of A and 64 of B in the array's time of whole ones beside 80 cycles of wgmma's reads; without a cluster 64 of
+    each. What lies outside B does not arrive."""
+    spec = MACHINES["h100-sxm"]
+    rates = Rates.of(spec, "fp16")
+    assert rates is not None
+    f = figures(spec)
+    p = problem(Gemm(768, 128, 768, ta="T", dtype="fp16").with_defaults("fp16"))
+    alone, four = WgmmaConfig(64, 16, 64, stages=12), WgmmaConfig(64, 16, 64, cluster_n=4, stages=12)
+    assert [wgmma_work(p, f, c, rates).shared for c in (alone, four)] == [80 + 64 + 64, 80 + 256 + 64]
+    narrow = problem(Gemm(768, 8, 768, tb="T", dtype="fp16").with_defaults("fp16"))
+    assert wgmma_work(narrow, f, alone, rates).shared == 80 + 64 + 8
+    simulated = [simulate(str(p.op), "h200-sxm", schedule=str(c)).record.time_ps for c in (alone, four)]
+    estimates = [choose(p.op, load_arch("h200-sxm"), str(c)).candidates[0][1] for c in (alone, four)]
+    assert estimates[1] / estimates[0] == pytest.approx(simulated[1] / simulated[0], abs=0.03)
+
+
+def test_the_estimate_has_owners_alone_fetch_the_parts_of_a_cut_product() -> None:
+    """60 tiles in 8 parts on 132 SMs: 4 workers an SM store theirs, and one in eight fetches those of seven others."""
+    spec = MACHINES["h100-sxm"]
+    f = figures(spec)
+    op = Gemm(19, 3799, 1537, ta="T", tb="T").with_defaults("fp16")
+    name = "mma 64x64x32 warp 32x32 ldg stages 2 split 8"
+    cut = next(work for config, work in _candidates(problem(op), spec, f, ("mma",)) if str(config) == name)
+    assert cut.ctas == 8 * 60
+    more = replace(cut, partial_bytes=2 * cut.partial_bytes)
+    part = cut.partial_bytes
+    cycles = 4 * part / spec.port.write_bytes_per_cycle + 7 * part / spec.port.read_bytes_per_cycle
+    found = (estimate_ps(more, f) - estimate_ps(cut, f)) * spec.clock.tensor_hz / 1e12
+    assert found == pytest.approx(cycles, rel=0.05)
 
 
 def test_a_k_step_through_registers_is_written_out_three_times() -> None:

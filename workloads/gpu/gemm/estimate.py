@@ -99,8 +99,10 @@ def estimate_ps(w: Work, f: Figures) -> int:
     if (w.cuts > 1 and not w.apart) or w.stream:
         # One CTA stores its part, the owner sees the flag, fetches the parts and adds them.
         peers = 1 if w.stream else w.cuts - 1
-        exchange = transfer(w.partial_bytes, f.write_rate) + transfer(peers * w.partial_bytes, f.read_rate)
-        cycles += exchange * ceil_div(min(w.ctas, w.resident), f.sms)
+        workers = min(w.ctas, w.resident)
+        owners = workers if w.stream else ceil_div(workers, w.cuts)
+        cycles += transfer(w.partial_bytes, f.write_rate) * ceil_div(workers, f.sms)
+        cycles += transfer(peers * w.partial_bytes, f.read_rate) * ceil_div(owners, f.sms)
         cycles += (3 + w.fetches(peers)) * f.l2_latency
     dram = w.operand_bytes
     if w.operand_bytes > f.l2_bytes:
@@ -125,8 +127,9 @@ def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
         transfer(per_sm * w.received_bytes, f.receive_rate),
         transfer(on_gpc * w.requested_bytes, f.gpc_rate),
         transfer(active * w.requested_bytes, f.l2_rate),
-        per_sm * w.shared,
     )
+    # The array takes what has come through a port, in its order: no queue meets another there.
+    resources = max(resources, per_sm * w.shared)
     return max(resources, (arrival + w.late) // w.ahead)
 
 
