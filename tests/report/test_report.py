@@ -163,7 +163,7 @@ def test_a_comparison_says_what_each_time_contains() -> None:
     assert row["launches"] == "2.00 us"
     assert row["host transfers"] == "30.00 us"
     assert row["outside kernels"] == "5.00 us"
-    assert row["on the device"] == "70.00 us"
+    assert row["without transfers"] == "70.00 us"
     assert "PCIe" in str(row["energy without"])
     assert own.to_dict()["on_device_us"] == pytest.approx(70)
 

@@ -87,7 +87,7 @@ def _part(ps: int) -> str:
     return time_text(ps) if ps else "none"
 
 
-_CONTENTS = ("machine", "scope", "launches", "host transfers", "outside kernels", "on the device", "energy without")
+_CONTENTS = ("machine", "scope", "launches", "host transfers", "outside kernels", "without transfers", "energy without")
 
 
 def _contents(report: Report) -> tuple[str, ...]:
