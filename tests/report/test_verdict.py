@@ -86,7 +86,7 @@ def test_the_host_that_bounds_a_tpu_is_named_and_moves_it() -> None:
     faster = simulate(work, "tpu-v1", set=["host.ops=1000 GHz"])
     assert faster.time_us < (1 - 0.7 * reached["host"]) * before.time_us
     # Now the link is busier than the host, and the advice moves with it.
-    assert "A faster link to the host" in _words(faster)
+    assert "A faster and nearer link to the host" in _words(faster)
 
 
 def test_a_pipe_is_called_busy_only_where_it_is() -> None:
@@ -194,3 +194,27 @@ def test_a_gemmini_that_waits_for_memory_says_so() -> None:
     assert "--l2 warm" not in _words(warm).partition("What bounds it")[2].partition("The array waits")[0]
     near = {"memory_cache.latency": 0.5, "memory_cache.port": 4}
     assert _saved(before, _with(work, "gemmini", held, near)) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("workload", "machine", "says", "factors"),
+    [
+        ("gemm m=256 n=256 k=256", "tpu-v4", "nearer memory (dram.latency)", {"dram.latency": 0.5}),
+        ("matvec rows=368 cols=27", "tpu-v3", "nearer memory (dram.latency)", {"dram.latency": 0.5}),
+        (
+            *("gemm m=11 n=2 k=2", "tpu-v1", "A faster and nearer link to the host"),
+            {"pcie.latency": 0.5, "pcie.bandwidth": 2},
+        ),
+    ],
+)
+def test_a_tpu_that_waits_moves_with_what_it_waits_for(
+    workload: str, machine: str, says: str, factors: dict[str, float]
+) -> None:
+    before = simulate(workload, machine)
+    assert before.bound == "latency"
+    text = _words(before).partition("What bounds it")[2]
+    assert says in text
+    assert "faster activation unit" not in text
+    assert _saved(before, _with(workload, machine, before.record.schedule, factors)) > 0.1
+    activation = {"activation.values": 4.0}
+    assert abs(_saved(before, _with(workload, machine, before.record.schedule, activation))) < 0.02

@@ -10,7 +10,7 @@ from sim.app.report.figures import Figures
 from sim.app.report.levels import Level, table, traffic
 from sim.app.report.record import Candidate
 from sim.app.report.sections import Section, percent, time_text, words
-from sim.app.report.verdict import WORTH_A_WORD, at_most, no_bandwidth
+from sim.app.report.verdict import MOVES, WORTH_A_WORD, at_most, no_bandwidth
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -26,10 +26,13 @@ CAUSES = {
     "weight_stall": "more bandwidth of weight memory, or more rows a weight (a larger batch)",
     "weight_shift": "more rows a weight: a shift hides behind a multiply that is at least as long",
     "drain": "longer layers: sums leave the array at the end of each",
-    "activation": "a faster activation unit, or smaller output tiles that leave it work to overlap",
+    "activation": (
+        "smaller output tiles, whose results leave while others are made, or a faster and nearer link to the host "
+        "(pcie.bandwidth, pcie.latency)"
+    ),
     "raw": "fewer layers that depend on each other, or a shorter way through the activation unit",
-    "input": "a faster link to the host, or input that arrives while something else runs",
-    "output": "a faster link to the host, or narrower results",
+    "input": "a faster and nearer link to the host, or input that arrives while something else runs",
+    "output": "a faster and nearer link to the host, or narrower results",
     "host": "less work on the host, a faster one (host.ops, host.bandwidth), or a vector unit",
     "accumulators": "a faster activation unit, or output tiles of half the accumulators",
     "unified_buffer": "wider ports",
@@ -149,6 +152,7 @@ draw = None
 
 
 OWN_MEMORY = {
+    "activation": "smaller output tiles, whose results leave while others are made, or nearer memory (dram.latency)",
     "input": "more memory bandwidth, or a problem with more work for each value that comes in",
     "output": "more memory bandwidth, or narrower results",
 }
@@ -156,7 +160,10 @@ OWN_MEMORY = {
 
 _OF_UNIT = {
     "host": "A faster host (host.ops, host.bandwidth) or a vector unit would move it",
-    "pcie": "A faster link to the host, or work that overlaps with its transfers, would move it",
+    "pcie": (
+        "A faster and nearer link to the host (pcie.bandwidth, pcie.latency), or work that overlaps with its "
+        "transfers, would move it"
+    ),
 }
 """What moves a run whose busiest unit this is."""
 
@@ -178,7 +185,11 @@ def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
             )
         case "latency":
             best = max(reached, key=lambda name: reached[name])
-            remedy = _OF_UNIT.get(best, "More rows a weight, or layers that overlap, would move it")
+            own = "host_read" not in figures.stalls
+            rows = "More rows at a time, or nearer memory (dram.latency)," if own else "More rows a weight"
+            # What the link carries takes latency, too, though it is not busy then.
+            through = "pcie" if best != "host" and figures.transfer_ps >= MOVES * figures.time_ps else best
+            remedy = _OF_UNIT.get(through, f"{rows} would move it")
             return (
                 f"No unit is near its peak (the busiest, {words(best)}, reaches {percent(reached[best])}): units wait "
                 f"for each other. {remedy}."
