@@ -67,7 +67,9 @@ PRIVATE = (
     Private("numba.core.caching", "Cache._impl_class", "is replaced by a cache with all that"),
     Private("numba.core.caching", "Cache._load_overload", "is called, and what it does not find is announced"),
     Private("numba.core.caching", "Cache._guard_against_spurious_io_errors", "is replaced: a full disk is no error"),
-    Private("numba.core.codegen", "JITCodeLibrary._optimize_final_module", "is replaced: no machine code of a part"),
+    Private("numba.core.codegen", "JITCodeLibrary._optimize_final_module", "is replaced: none of a part; `min` inline"),
+    Private("numba.core.codegen", "JITCodeLibrary._final_module", "has the functions that are to be inlined"),
+    Private("numba.core.codegen", "JITCodeLibrary.enable_object_caching", "is called: kernels go to the cache"),
     Private("numba.core.codegen", "JITCodeLibrary._finalize_final_module", "is replaced: no machine code of a part"),
     Private("numba.core.codegen", "JITCodeLibrary._finalized", "is set by that"),
     Private("numba.core.codegen", "JITCodeLibrary.get_pointer_to_function", "is replaced: a part has no address"),
@@ -120,6 +122,9 @@ _EXTENSIONS = PACKAGE_ROOT / "engine" / "extensions.py"
 
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+(\([^)]*\)|[^\n]*))?", re.MULTILINE)
 _TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:(?:[ \t]+[^\n]*)?\n)+", re.MULTILINE)
+_BUILTINS = "_ZN5numba7cpython8builtins"
+"""How names of what numba has for Python's own functions begin, mangled."""
+
 _DIRECTORY_PREFIX = "kernels-"
 _KEEP_UNUSED_S = 7 * 24 * 3600
 _KEEP_ALWAYS_S = 3600
@@ -434,9 +439,26 @@ class _PartCompiler(_Compiler):
         return super().define_pipelines()
 
 
+class _KernelLibrary(codegen.JITCodeLibrary):
+    """Code that Python calls. It has numba's own `min` and `max` inline: LLVM leaves calls of them, 150 in the engine's
+    loop, among which it keeps few values in registers."""
+
+    def _optimize_final_module(self) -> None:
+        for function in self._final_module.functions:
+            if function.name.startswith(_BUILTINS) and not function.is_declaration:
+                function.add_function_attribute("alwaysinline")
+        super()._optimize_final_module()
+
+
 class _KernelCompiler(_Compiler):
     """Compiles a kernel with all that it calls. Nothing of that becomes garbage before the end, so none is looked for:
     that took a tenth of the time."""
+
+    def define_pipelines(self) -> Any:
+        state = self.state
+        state.library = _KernelLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()  # as numba does with a library that it makes itself
+        return super().define_pipelines()
 
     def compile_extra(self, function: Any) -> Any:
         collects = gc.isenabled()

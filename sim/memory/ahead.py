@@ -3,7 +3,7 @@ host is asked for, come from its memory side by side."""
 
 from sim.engine.jit import inner
 from sim.memory.addresses import locate, locate_change
-from sim.memory.sets import ask_set, ask_tags
+from sim.memory.sets import ask_rest, ask_set, ask_tags, find
 
 AHEAD = 16
 """Lines that a request locates ahead of their look-ups."""
@@ -35,6 +35,8 @@ def l2_prefetch(spec, state, partition, count):
         for k in range(whole_vectors(count)):
             _locate_number(spec, ahead, partition, k)
     _ask_sets(spec, state, count)
+    if spec.local_copies != 0:
+        _ask_homes(spec, state, count)
 
 
 @inner(inline=True)
@@ -45,6 +47,15 @@ def _locate_number(spec, ahead, partition, k):
     ahead[ASKED, k] = asked
     ahead[SET, k] = cache_set
     ahead[OTHER_SET, k] = home_set
+
+
+@inner(inline=True)
+def _ask_homes(spec, state, count):
+    """Asks the host for all of the home sets of the lines ahead of which the slice that is asked holds no copy."""
+    ahead = state.ahead
+    for k in range(count):
+        if ahead[ASKED, k] != ahead[HOME, k] and find(state, ahead[LINE, k], ahead[SET, k]) < 0:
+            ask_rest(state, ahead[OTHER_SET, k])
 
 
 @inner(inline=True)

@@ -186,3 +186,11 @@ def ask_set(state, cache_set):
 def ask_tags(state, cache_set):
     """Asks the host for the tags of a set alone."""
     prefetch(state.tags, cache_set * _HALVES)
+
+
+@inner(inline=True)
+def ask_rest(state, cache_set):
+    """Asks the host for a set but for its tags."""
+    row = cache_set * SET_WORDS
+    for i in range(row + _WORDS_A_HOST_LINE, row + SET_WORDS, _WORDS_A_HOST_LINE):
+        prefetch(state.lines, i)

@@ -82,9 +82,9 @@ def test_a_scoreboard_waits_for_the_slowest_of_its_loads(ampere: GpuSpec) -> Non
 
 
 @jit_kernel
-def _start(entries, sms, t):  # type: ignore[no-untyped-def]
+def _start(entries, bounds, sms, t):  # type: ignore[no-untyped-def]
     """The entry that a request of SM 1 takes, and when it starts."""
-    k = port.free_entry(entries, sms, 1, L1.NEXT_MISS, t)
+    k = port.free_entry(entries, bounds, sms, 1, L1.NEXT_MISS, t)
     return k, max(t, entries[1, k])
 
 
@@ -93,16 +93,17 @@ def _take(entries, sms, k, tick):  # type: ignore[no-untyped-def]
     port.take_entry(entries, sms, 1, L1.NEXT_MISS, k, tick)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 64])
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 300])
 def test_the_next_line_takes_the_entry_that_is_free_first(size: int) -> None:
     """Requests start as if a heap held the ticks at which entries become free, in whatever order answers come."""
     random.seed(size)
     entries = port.new_entries(2, size)
+    bounds = port.new_bounds(entries)
     other, sms, model = entries[0].copy(), np.zeros((2, SM_WIDTH), dtype=np.int64), [0] * size
     tick, waited = 0, 0
-    for _ in range(500):
+    for _ in range(2000):
         tick += random.randrange(20)
-        k, begin = _start(entries, sms, tick)
+        k, begin = _start(entries, bounds, sms, tick)
         assert begin == max(tick, model[0])
         waited += begin > tick
         tick = begin

@@ -89,7 +89,7 @@ def move(p, prog, st, ms, mem, w, s, sm, now, t, pc, kind):
         busy = max(busy, sms[sm, Port.WRITE_FREE], st.stores[sm, sms[sm, LoadStore.NEXT_STORE]])
     elif kind == Kind.CP_ASYNC:
         # A copy holds no registers, so that nothing but the misses on their way bounds how many are.
-        entry = free_entry(st.l1_misses, sms, sm, L1.NEXT_MISS, t)
+        entry = free_entry(st.l1_misses, st.l1_bounds, sms, sm, L1.NEXT_MISS, t)
         busy = max(busy, st.l1_misses[sm, entry])
     queue = p[LoadStoreFigure.QUEUE]
     if busy > t + queue:
@@ -216,7 +216,7 @@ def load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, fetches, k):
         data = word >> READY_SHIFT
     if missing == 0:
         return missing, max(data, at + p[L1Figure.HIT_LATENCY])
-    entry = free_entry(st.l1_misses, sms, sm, L1.NEXT_MISS, at)
+    entry = free_entry(st.l1_misses, st.l1_bounds, sms, sm, L1.NEXT_MISS, at)
     begin = max(at, st.l1_misses[sm, entry])
     fetched = whole_sectors(fetches, missing)
     answer = port_read(p, sms, st.gpcs, ms, mem, sm, now, begin, line, missing, fetched, k)

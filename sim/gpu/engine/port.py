@@ -139,30 +139,48 @@ def new_entries(sms: int, count: int) -> np.ndarray:
     return entries
 
 
+def new_bounds(entries: np.ndarray) -> np.ndarray:
+    """Of each block of TICKS entries a tick that none of them is before; rows are whole vectors, as theirs."""
+    blocks = entries.shape[1] // TICKS
+    bounds = filled((entries.shape[0], -(-blocks // TICKS) * TICKS), np.int64, 0)
+    bounds[:, blocks:] = FAR
+    return bounds
+
+
 @inner
-def earliest(entries, sm):
-    """Index of the entry of SM `sm` that becomes free first."""
-    size = entries.shape[1]
-    least = FAR
-    for k in range(size):
-        least = min(least, entries[sm, k])
-    k = 0
-    place = find_due(entries, sm * size, least)
-    while place < 0:
-        k += TICKS
-        place = find_due(entries, sm * size + k, least)
-    return k + place
+def earliest(entries, bounds, sm):
+    """Index of the entry of SM `sm` that becomes free first.
+
+    Entries are taken for longer and longer, so that a bound holds until its block is looked at again.
+    """
+    size, blocks = entries.shape[1], bounds.shape[1]
+    while True:
+        least = FAR
+        for k in range(blocks):
+            least = min(least, bounds[sm, k])
+        k = 0
+        place = find_due(bounds, sm * blocks, least)
+        while place < 0:
+            k += TICKS
+            place = find_due(bounds, sm * blocks + k, least)
+        first = (k + place) * TICKS
+        bound = FAR
+        for i in range(first, first + TICKS):
+            bound = min(bound, entries[sm, i])
+        if bound == least:
+            return first + find_due(entries, sm * size + first, least)
+        bounds[sm, k + place] = bound
 
 
 @inner(inline=True)
-def free_entry(entries, sms, sm, column, t):
+def free_entry(entries, bounds, sms, sm, column, t):
     """Index of an entry that is free at tick t or, where none is, of the one that becomes free first.
 
     Answers come back in any order, so that one that waits for DRAM holds up no others. Entries are taken in turn, and
     searched where the next one is still taken.
     """
     k = sms[sm, column]
-    return k if entries[sm, k] <= t else earliest(entries, sm)
+    return k if entries[sm, k] <= t else earliest(entries, bounds, sm)
 
 
 @inner(inline=True)

@@ -20,7 +20,7 @@ from sim.gpu.engine.cta import Cta, CtaSlots
 from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Reason, Window
 from sim.gpu.engine.fetch import FetchFigure
 from sim.gpu.engine.l1 import L1Figure
-from sim.gpu.engine.port import Port, locate_ports, new_entries
+from sim.gpu.engine.port import Port, locate_ports, new_bounds, new_entries
 from sim.gpu.engine.record import Recorder
 from sim.gpu.engine.scheduler import Contender, Line
 from sim.gpu.engine.semaphores import SemaphoreFigure
@@ -52,7 +52,9 @@ class GpuState(NamedTuple):
     tma_boxes: np.ndarray  # (2 * SMs, boxes, TmaBox.WIDTH): loads, then stores
     tma_queues: np.ndarray  # (2 * SMs, TmaQueue.WIDTH)
     tma_in_flight: np.ndarray  # (SMs, entries) completion ticks of TMA lines
+    tma_bounds: np.ndarray  # of these by blocks (`sim.gpu.engine.port.new_bounds`)
     l1_misses: np.ndarray  # (SMs, entries) completion ticks of L1 misses
+    l1_bounds: np.ndarray  # of these by blocks
     stores: np.ndarray  # (SMs, entries) ticks at which stores are acknowledged
     l1_tags: np.ndarray  # (SMs * sets * TAGS,) int32
     l1_lines: np.ndarray  # (SMs * sets, ways): mask of valid sectors, ready tick above it
@@ -94,6 +96,8 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         chip[Recorder.FIRST_SM], chip[Recorder.LAST_SM] = window.first_sm, window.last_sm
         log, trace = _zeros(window.rows, EVENT_COLUMNS), _zeros(window.rows if window.trace else 0, TRACE_COLUMNS)
     l1_sets, l1_ways = sms * int(p[L1Figure.SETS]), int(p[L1Figure.WAYS])
+    tma_in_flight = new_entries(sms, int(p[TmaFigure.LINES_IN_FLIGHT]))
+    l1_misses = new_entries(sms, int(p[L1Figure.MISS_QUEUE]))
     return GpuState(
         tree=filled(2 * int(p[TreeFigure.SMS]) << int(p[TreeFigure.LEVELS]), np.int64, NEVER),
         chip=chip,
@@ -107,8 +111,10 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         named_barriers=_zeros(ctas, int(p[BarrierFigure.NAMED]), NamedBarrier.WIDTH),
         tma_boxes=_zeros(2 * sms, int(p[TmaFigure.QUEUE]), TmaBox.WIDTH),
         tma_queues=_zeros(2 * sms, TmaQueue.WIDTH),
-        tma_in_flight=new_entries(sms, int(p[TmaFigure.LINES_IN_FLIGHT])),
-        l1_misses=new_entries(sms, int(p[L1Figure.MISS_QUEUE])),
+        tma_in_flight=tma_in_flight,
+        tma_bounds=new_bounds(tma_in_flight),
+        l1_misses=l1_misses,
+        l1_bounds=new_bounds(l1_misses),
         stores=_zeros(sms, int(p[L1Figure.MISS_QUEUE])),
         l1_tags=filled(l1_sets * TAGS, np.int32, -1),
         l1_lines=_zeros(l1_sets, l1_ways),

@@ -276,7 +276,7 @@ def load_lines(p, prog, st, ms, mem, sm, t):
     late = False
     begin = free
     while row < rows and lines < CHUNK:
-        k = free_entry(st.tma_in_flight, sms, sm, Tma.NEXT_ENTRY, free)
+        k = free_entry(st.tma_in_flight, st.tma_bounds, sms, sm, Tma.NEXT_ENTRY, free)
         begin = max(free, st.tma_in_flight[sm, k])
         if begin > t + _SLACK:
             late = True
