@@ -248,7 +248,7 @@ def test_picture_has_a_group_each() -> None:
 
 SOURCES: dict[str, dict[str, Any]] = {
     "locked": {"clock": "isolated", "locked_clock_mhz": 1200},
-    "limited": {"clock": "isolated", "power_limit_w": 320},
+    "unlocked": {"clock": "isolated"},
     "old library": {"clock": "sustained", "kind": {"fp16": "mma"}, "raster": {"fp16": "linear"}},
     "graph of one": {"clock": "isolated", "replays": 100},
     "graph of layers": {"clock": "isolated", "replays": 100, "layers": 6},
@@ -275,7 +275,7 @@ def test_a_row_is_run_as_its_source_measured() -> None:
         return row_request(dataclasses.replace(ROW, machine="a100-sxm4-80gb", dtype="fp16", source=source, **columns))
 
     assert request("locked").bench.clock_hz == 1_200_000_000
-    assert request("limited").bench.limit_mw == 320_000
+    assert request("unlocked").bench.clock_hz is None
     old = request("old library")
     assert (old.schedule, old.bench.linear_tiles) == ("mma", True)
     assert request("old library", schedule="triton").schedule == "triton"
@@ -304,9 +304,9 @@ def test_what_a_source_states_moves_the_time() -> None:
     assert in_turn > 1.1 * inside
     # Replays of a single product wait for the host.
     assert alone > load_arch("a100-sxm4-80gb").host.graph_launch_ps * 1e-6  # type: ignore[attr-defined]
-    assert time_us("locked") > 1.05 * time_us("limited")
+    assert time_us("locked") > 1.05 * time_us("unlocked")
     old = simulate_row(dataclasses.replace(ROW, source="old library", dtype="fp16", shape="m=256 n=256 k=256"))
-    new = simulate_row(dataclasses.replace(ROW, source="limited", dtype="fp16", shape="m=256 n=256 k=256"))
+    new = simulate_row(dataclasses.replace(ROW, source="unlocked", dtype="fp16", shape="m=256 n=256 k=256"))
     assert (old.schedule.split()[0], new.schedule.split()[0]) == ("mma", "wgmma")
 
 

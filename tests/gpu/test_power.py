@@ -292,7 +292,7 @@ def test_a_chip_that_was_idle_may_exceed_the_boards_average(burst: float) -> Non
 
 @pytest.mark.parametrize("limit_w", [300, 450, 600])
 def test_another_limit_is_held(limit_w: int) -> None:
-    regulator = PowerRegulator(H100, sustained=True, limit_mw=limit_w * 1000)
+    regulator = PowerRegulator(load_arch("h100-sxm", [f"power.limit={limit_w} W"]), sustained=True)
     (*_, (_, clock)) = trace(regulator, 1200.0, 50)
     assert clock == pytest.approx(steady(H100, 1200.0, limit_w), abs=40e6)
 

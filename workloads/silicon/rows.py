@@ -111,8 +111,6 @@ class Environment(BaseModel):
 
     clock: Literal["isolated", "sustained"]
     """`isolated`: idle before each kernel, only the fast regulator acts; `sustained`: back to back, power-limited."""
-    power_limit_w: float | None = Field(default=None, gt=0)
-    """Board power limit in watts where it differs from the preset's."""
     machine: str = ""
     """The preset that its machine is, where its rows name another."""
     locked_clock_mhz: float | None = Field(default=None, gt=0)

@@ -115,7 +115,7 @@ class Gpu:
         schedule = row.kind or row.schedule
         if schedule != "vendor" and schedule not in kinds:
             raise InputError(f"schedule {schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
-        locked, limit = environment.locked_clock_mhz, environment.power_limit_w
+        locked = environment.locked_clock_mhz
         return Request(
             str(op),
             spec,
@@ -127,7 +127,6 @@ class Gpu:
             clock=environment.clock,
             data=environment.data_of(row),
             bench=Bench(
-                limit_mw=round(limit * 1000) if limit else None,
                 clock_hz=round(locked * 1_000_000) if locked else None,
                 dirty_milli=round(1000 * environment.dirty_share),
                 replayed=_replayed(environment) if row.scope == "graph" else None,

@@ -25,13 +25,12 @@ _LOWEST_HZ = 100_000_000
 class Conditions:
     """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
     an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
-    locked there; limit_mw: board limit where it is not the preset's. cold_code: kernels fetch their instructions
-    when they first run. replayed: how a benchmark replays the work in a graph. pdl: programmatic dependent launch."""
+    locked there. cold_code: kernels fetch their instructions when they first run. replayed: how a benchmark
+    replays the work in a graph. pdl: programmatic dependent launch."""
 
     l2: str = "cold"
     clock: str = "isolated"
     clock_hz: int | None = None
-    limit_mw: int | None = None
     data: str = "normal"
     exact: bool = False
     dirty_milli: int = 1000
@@ -45,7 +44,7 @@ class Conditions:
             assert self.clock_hz is not None
             return FixedClock(self.clock_hz, PowerRegulator.WINDOW_PS)
         sustained = self.clock == "sustained"
-        return PowerRegulator(spec, sustained=sustained, limit_mw=self.limit_mw, highest_hz=self.clock_hz)
+        return PowerRegulator(spec, sustained=sustained, highest_hz=self.clock_hz)
 
 
 def conditions_of(request: Request, spec: GpuSpec) -> Conditions:
@@ -59,7 +58,6 @@ def conditions_of(request: Request, spec: GpuSpec) -> Conditions:
         l2=request.l2,
         clock=clock,
         clock_hz=clock_hz,
-        limit_mw=bench.limit_mw,
         data=request.data,
         exact=request.exact,
         dirty_milli=bench.dirty_milli,

@@ -64,11 +64,9 @@ class PowerRegulator:
 
     WINDOW_PS = 2_000_000  # 2 us: fine against the published onset of 55 us
 
-    def __init__(
-        self, spec: GpuSpec, *, sustained: bool, limit_mw: int | None = None, highest_hz: int | None = None
-    ) -> None:
+    def __init__(self, spec: GpuSpec, *, sustained: bool, highest_hz: int | None = None) -> None:
         self.spec, self.sustained = spec, sustained
-        board_mw = limit_mw or spec.power.limit_mw
+        board_mw = spec.power.limit_mw
         self.limit_mw = board_mw if sustained else round(board_mw * spec.power.burst)
         self.highest_hz = min(highest_hz or spec.clock.boost_hz, spec.clock.boost_hz)
         self.model = EnergyModel(spec)

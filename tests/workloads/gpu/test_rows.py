@@ -104,7 +104,7 @@ REDUNDANT = {
     },
     "softmax torch-2.1 warps 2 rows 1 elements 4": {"softmax_threepass/warps/7 bar_sync": FIRST},
     "softmax torch warps 2 rows 1 elements 4": {"softmax_shared/warps/6 bar_sync": FIRST},
-    "softmax torch warps 2 rows 1": {"softmax/warps/4 bar_sync": FIRST},
+    "softmax torch warps 2 rows 1": {"softmax_held/warps/4 bar_sync": FIRST},
     "layernorm torch warps 2 rows 1 elements 4": {"layernorm/warps/11 bar_sync": ONE_WARP},
 }
 
@@ -143,8 +143,8 @@ SCHEDULES = {
     ("cols", "dtype", "kernel", "schedule"),
     [
         (2048, "fp32", "softmax", "torch warps 4 rows 4"),
-        (2049, "fp32", "softmax", "torch warps 32 rows 1"),
-        (9216, "fp16", "softmax", "torch warps 32 rows 1"),
+        (2049, "fp32", "softmax_held", "torch warps 32 rows 1"),
+        (9216, "fp16", "softmax_held", "torch warps 32 rows 1"),
         (9220, "fp32", "softmax_shared", "torch warps 32 rows 1 elements 4"),
         (9217, "fp32", "softmax_threepass", "torch warps 32 rows 1 elements 4"),
         (12252, "fp32", "softmax_shared", "torch warps 32 rows 1 elements 4"),

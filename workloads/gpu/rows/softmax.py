@@ -67,8 +67,9 @@ class Costs:
     exponential: Cost
     quotient: Cost
     once: Cost
-    chain: int = 0
-    """1: an element's instructions wait for each other, one element after the other."""
+    quotient_chain: int = 0
+    """Steps of an element's quotient that wait for each other, each as long as its reciprocal takes, one element after
+    the other; 0: elements overlap."""
 
 
 FAST = Costs(
@@ -83,10 +84,20 @@ ACCURATE = Costs(
         "fmul.fp32": 1.0, "ffma.fp32": 5.0, "imad.int32": 2.0, "rcp.fp32": 1.0, "setp.int32": 1.0, "iadd.int32": 3.0
     },
     once={},
-    chain=1,
+    quotient_chain=2,
 )  # fmt: skip
 """CUDA without fast math: `expf` and IEEE division, whose branch around its slow path keeps elements apart, so that
-each makes the reciprocal and two constants anew (SASS of nvcc 11.8 to 13, sm_80)."""
+each makes the reciprocal and two constants anew (SASS of nvcc 11.8 to 13, sm_80). The path through a quotient
+is a reciprocal (23 cycles) and five FFMA of 4; the exponentials of a vector come before and overlap."""
+GUARD: Cost = {"iadd.int32": 3.0}
+"""BSSY, BRA and BSYNC around an element that may lie beyond the row (cunn_SoftMaxForwardReg)."""
+ADDRESS: Cost = {"iadd.int32": 4.0}
+"""64 bits of an element's address, made anew behind each branch (the same kernel)."""
+HELD_EXPONENTIAL_CHAIN = 2
+HELD_RESULT_CHAIN = 3
+"""Steps that wait for each other, as those of `Costs`: guards keep the elements apart, in the sum of exponentials, too.
+An exponential is EX2 and seven operations of 4 cycles; behind it a result has three FFMA and three more for its
+address."""
 SWEEP_SETUP: Cost = {"rcp.fp32": 1.0, "cvt.int32": 2.0, "imad.int32": 5.0, "iadd.int32": 6.0}
 """Before a sweep of PyTorch's: the remainder of its division into whole vectors of the CTA."""
 SWEEP_SETUP_CHAIN = 2
@@ -106,7 +117,7 @@ def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Progr
         total = w.reduce("total", "fadd", ADDITION, (e,), lambda ok, v: v.sum(axis=1), sums)
         out = w.map(
             "out", lanes.total(costs.quotient, lanes.narrow(spec, y.dtype)), (e, total), lambda ok, v, s: v / s,
-            dtype=y.dtype, once=costs.once, chain=costs.chain,
+            dtype=y.dtype, once=costs.once, chain=costs.quotient_chain,
         )  # fmt: skip
         w.store(y, out)
 
@@ -115,6 +126,34 @@ def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Progr
         "softmax", spec, op.rows, op.cols, config, vector=int(torch), ahead=x.dtype, exchange=_exchange(config),
         registers_=_held_registers(op, config) if torch else 0,
     ).write(body, ahead=x)  # fmt: skip
+    return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
+
+
+def _held(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
+    """PyTorch's kernel that keeps the row of a CTA in registers: it does not keep the exponentials but makes them again
+    for the results."""
+    x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
+    wide = lanes.widen(x.dtype)
+
+    def body(w: RowKernel) -> None:
+        given = w.load(x)
+        top = w.reduce("top", "fmnmx", lanes.total(MAXIMUM, wide), (given,), _largest_inside, largest, after=(x.name,))
+        total = w.local(
+            "total", lanes.total(ACCURATE.exponential, GUARD), (given, top),
+            lambda ok, v, m: np.where(ok, np.exp(v - m), 0.0).sum(axis=1), chain=HELD_EXPONENTIAL_CHAIN * w.elements,
+        )  # fmt: skip
+        w.across(total, "fadd", sums)
+        cost = lanes.total(ACCURATE.exponential, ACCURATE.quotient, GUARD, ADDRESS, lanes.narrow(spec, y.dtype))
+        out = w.map(
+            "out", cost, (given, top, total), lambda ok, v, m, s: np.exp(v - m) / s, dtype=y.dtype,
+            chain=HELD_RESULT_CHAIN,
+        )  # fmt: skip
+        w.store(y, out)
+
+    kernel = RowKernel(
+        "softmax_held", spec, op.rows, op.cols, config, vector=1, exchange=_exchange(config),
+        registers_=_held_registers(op, config),
+    ).write(body)  # fmt: skip
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
 
 
@@ -238,7 +277,14 @@ def _write_sweep(
         name = f"x{number}"
         given = w.load_kept(x, name) if kept else w.load(x, name)
         out = w.map(
-            "out", cost, (given, *numbers), compute, dtype=y.dtype, once=costs.once, after=(name,), chain=costs.chain
+            "out",
+            cost,
+            (given, *numbers),
+            compute,
+            dtype=y.dtype,
+            once=costs.once,
+            after=(name,),
+            chain=costs.quotient_chain,
         )
         w.store(y, out)
 
@@ -508,5 +554,7 @@ def _build(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
         case "unfused":
             return _unfused(op, spec, config)
         case kind if kind in TORCH_WARP_COLS:
+            if config.shared and not config.elements:
+                return _held(op, spec, config)
             return (_threepass if config.elements else _fused)(op, spec, config, ACCURATE)
     return _fused(op, spec, config, FAST)
