@@ -99,7 +99,8 @@ def _configurations(request: Request, op: Operator, spec: TpuSpec) -> Sequence[t
     """The programs that could run, with their estimated cycles, the best first."""
     if isinstance(op, OwnProgram):
         return [(held_schedule(op, request.schedule), 0)]
-    return candidates(op, spec, request.schedule, request.tune)
+    # A search costs little beside a run; mappings of convolutions that it finds may not fit, and are for tuning.
+    return candidates(op, spec, request.schedule, request.tune or isinstance(op, Gemm | Matvec))
 
 
 def _hands_over(program: Program) -> bool:
