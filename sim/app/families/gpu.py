@@ -14,7 +14,6 @@ from arch.reads import Remembered
 from arch.units import BYTES
 from sim.app.families.choice import decide
 from sim.app.families.family import Ran, Subject
-from sim.app.families.gpu_check import check_steps
 from sim.app.families.gpu_collective import SCHEDULES as LIBRARIES
 from sim.app.families.gpu_collective import CollectivePlan
 from sim.app.families.gpu_conditions import Conditions, conditions_of
@@ -24,7 +23,7 @@ from sim.app.families.gpu_records import machine_figures
 from sim.app.families.gpu_run import Done, Planned, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
 from sim.app.families.sampled import sample_note
-from sim.app.report.record import OperatorTime
+from sim.app.report.record import CheckResult, OperatorTime
 from sim.app.report.sections import bytes_text
 from sim.app.trace.gpu import KernelRecorder
 from sim.app.trace.gpu_graph import GraphRecorder, Shown
@@ -35,7 +34,6 @@ from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
-from sim.gpu.sass.kernel import SassLaunchProgram
 from sim.host.scopes import SCOPES, Replayed
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
@@ -440,6 +438,13 @@ def _early(conditions: Conditions, done: StepsRun) -> list[str]:
     ]
 
 
+def _checked(steps: Sequence[Planned], spec: GpuSpec, conditions: Conditions) -> tuple[CheckResult, list[str]]:
+    """`check_steps`. What replays programs is imported where one is: other runs have their first result earlier."""
+    from sim.app.families.gpu_check import check_steps
+
+    return check_steps(steps, spec, conditions)
+
+
 def _ran(
     request: Request, spec: GpuSpec, conditions: Conditions, work: Work, done: StepsRun, dtype: str, schedule: str
 ) -> Ran:
@@ -458,17 +463,12 @@ def _ran(
         # The counts are those of the timed run.
         counts={name: sum(record.counters.get(name, 0) for record in records) for name in _COUNTS},
         host_ps={"host": rest_ps} if rest_ps > 0 else {},
-        check=partial(check_steps, work.steps, spec, conditions) if request.check else None,
+        check=partial(_checked, work.steps, spec, conditions) if request.check else None,
         reads=lambda path: took_part(work, spec, conditions, request.scope).reads(path),
         notes=[
             *_streams(spec, work, done),
             *_early(conditions, done),
             *(note for entry in done.done for result in entry.results if (note := sample_note(result.kernel))),
-            *(
-                note
-                for step in work.steps
-                if isinstance(step.program, SassLaunchProgram)
-                for note in step.program.notes
-            ),
+            *(note for step in work.steps if step.program is not None for note in step.program.notes),
         ],
     )

@@ -168,7 +168,8 @@ class Program:
 
     reference: results in NumPy (an array, or one each) from the input arrays in the order of `tensors`; check mode
     compares with it where the program stands for no operator. tolerance: error relative to the largest result that
-    such a comparison allows; None: what rounding explains.
+    such a comparison allows; None: what rounding explains. notes: what the user of the program should know, sentences
+    of a report.
     """
 
     name: str
@@ -178,6 +179,7 @@ class Program:
     config: dict[str, Any] = field(default_factory=dict)
     reference: Callable[..., Any] | None = None
     tolerance: float | None = None
+    notes: tuple[str, ...] = ()
 
     def addresses(self) -> dict[str, int]:
         """Byte address of each tensor's first element: in order, aligned as device allocators do."""

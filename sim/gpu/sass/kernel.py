@@ -335,12 +335,10 @@ class SassKernel(OwnLoopKernel):
 class SassLaunchProgram(Program):
     """A launch of a compiled kernel. Nothing lies between its arrays, so that an access behind one is noticed.
 
-    expected: the arrays that the kernel changes, from all of them by name; None where nobody knows. notes: what the
-    user of the launch should know, sentences of a report.
+    expected: the arrays that the kernel changes, from all of them by name; None where nobody knows.
     """
 
     expected: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]] | None = None
-    notes: tuple[str, ...] = ()
 
     def addresses(self) -> dict[str, int]:
         """Byte address of each array's first element."""
