@@ -2,16 +2,18 @@
 """Writes the tables of errors into docs/validation.md.
 
     tilewave validate --json > results.json
-    scripts/validation_tables.py results.json [MORE.json ...] [--page FILE]
+    scripts/validation_tables.py results.json [MORE.json ...] [--keep] [--page FILE]
 
 Each file is what `tilewave validate --json` prints; a row that several hold counts as in the last. The tables replace
-what stands between the two markers of the page, and say when and with which version they were made.
+what stands between the two markers of the page, and say when and with which version they were made. With --keep, a
+group of which the files have no row keeps its line, with the day on which it was run, and so do rows that did not run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -60,23 +62,40 @@ def _cells(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [str(len(rows)), f"{mean:.1f}", f"{statistics.median(absolute):.1f}", f"{bias:+.1f}", f"{worst:+.0f}"]
 
 
-def tables(results: dict[str, list[dict[str, Any]]], made: str) -> str:
-    """The tables as Markdown. made: when and with which version."""
+def kept(page: str) -> tuple[dict[tuple[str, ...], list[str]], dict[tuple[str, str], str]]:
+    """Of the tables that a page has: the cells of each group behind its name, and how many rows of a source did not run
+    for a reason. A page without tables has none."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    missing: dict[tuple[str, str], str] = {}
+    for line in page.partition(BEGIN)[2].partition(END)[0].splitlines():
+        cells = [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
+        if re.fullmatch(r"\d{4}-\d\d-\d\d", cells[-1]):
+            groups[tuple(cells[: len(GROUP)])] = cells[len(GROUP) :]
+        elif cells[0].isdigit():
+            missing[cells[1], cells[2]] = cells[0]
+    return groups, missing
+
+
+def tables(results: dict[str, list[dict[str, Any]]], made: str, page: str = "") -> str:
+    """The tables as Markdown. made: the day and the version. page: what has lines of other groups to keep."""
     groups: dict[tuple[str, ...], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: {"held": [], "fitted": []})
     for row in results["rows"]:
         groups[tuple(row[column] for column in GROUP)][row["half"]].append(row)
     lines = [
         f"{made}. Errors in per cent of the measured time: mean of the absolute, median, bias, worst; of the half",
-        "that figures are judged on (held) and of the one that they may be calibrated on (fitted).",
+        "that figures are judged on (held) and of the one that they may be calibrated on (fitted). The last column",
+        "is the day on which a group was run.",
         "",
         "| machine | operator | format | schedule | source | held | mean | median | bias | worst "
-        "| fitted | mean | median | bias | worst |",
-        "|" + "---|" * 15,
+        "| fitted | mean | median | bias | worst | run |",
+        "|" + "---|" * 16,
     ]
-    for key in sorted(groups):
-        halves = groups[key]
-        lines.append(f"| {' | '.join([*key, *_cells(halves['held']), *_cells(halves['fitted'])])} |")
-    missing = Counter((row["source"], row["reason"]) for row in [*results["skipped"], *results["failed"]])
+    cells, missing = kept(page)
+    for key, halves in groups.items():
+        cells[key] = [*_cells(halves["held"]), *_cells(halves["fitted"]), made.partition(",")[0]]
+    lines += [f"| {' | '.join([*key, *cells[key]])} |" for key in sorted(cells)]
+    refused = Counter((row["source"], row["reason"]) for row in [*results["skipped"], *results["failed"]])
+    missing.update({key: str(count) for key, count in refused.items()})
     if missing:
         lines += ["", "| rows that did not run | source | reason |", "|---|---|---|"]
         lines += [f"| {count} | {source} | {reason} |" for (source, reason), count in sorted(missing.items())]
@@ -96,11 +115,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 2 for wrong input."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("results", nargs="+", metavar="FILE")
+    parser.add_argument("--keep", action="store_true", help="keep the lines of groups that the files have no row of")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(arguments)
     try:
-        text = tables(read(options.results), f"{datetime.now(UTC):%Y-%m-%d}, tilewave {version()}")
-        options.page.write_text(replaced(options.page.read_text(encoding="utf-8"), text), encoding="utf-8")
+        page = options.page.read_text(encoding="utf-8")
+        made = f"{datetime.now(UTC):%Y-%m-%d}, tilewave {version()}"
+        text = tables(read(options.results), made, page if options.keep else "")
+        options.page.write_text(replaced(page, text), encoding="utf-8")
     except InputError as error:
         print(f"validation_tables: {error}", file=sys.stderr)
         return 2

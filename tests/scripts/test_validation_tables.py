@@ -38,7 +38,7 @@ def test_errors_by_hand_and_halves_apart(tmp_path: Path, page: Path) -> None:
     skipped = [{**ROW, "reason": "no such kernel"}]
     assert main([written(tmp_path / "r.json", rows, skipped=skipped), "--page", str(page)]) == 0
     text = page.read_text()
-    assert "| t4 | gemm | fp16 | vendor | here | 3 | 15.0 | 10.0 | -5.0 | -30 | 1 | 1.0 | 1.0 | +1.0 | +1 |" in text
+    assert "| t4 | gemm | fp16 | vendor | here | 3 | 15.0 | 10.0 | -5.0 | -30 | 1 | 1.0 | 1.0 | +1.0 | +1 | 20" in text
     assert "| 1 | here | no such kernel |" in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
@@ -50,6 +50,26 @@ def test_a_later_file_replaces_rows_of_an_earlier_one(tmp_path: Path, page: Path
     files = [written(tmp_path / f"{error}.json", [{**ROW, "error_percent": error}] * 2) for error in (40.0, 20.0)]
     assert main([*files, "--page", str(page)]) == 0
     assert "| here | 2 | 20.0 |" in page.read_text()
+
+
+def test_groups_that_were_not_run_again_keep_their_line_and_day(tmp_path: Path, page: Path) -> None:
+    older = [{**ROW, "error_percent": 9.0}, {**ROW, "machine": "a10", "error_percent": 7.0}]
+    skipped = [{**ROW, "reason": "no such kernel"}]
+    assert main([written(tmp_path / "a.json", older, skipped=skipped), "--page", str(page)]) == 0
+    first = page.read_text()
+    day = first.partition("| +7 |")[2].splitlines()[0].split("|")[-2]
+    page.write_text(first.replace(f"|{day}|", "| 1999-12-31 |"))
+    new = written(tmp_path / "b.json", [{**ROW, "error_percent": 2.0}])
+    assert main([new, "--keep", "--page", str(page)]) == 0
+    lines = {line.split(" | ")[0].strip("| "): line for line in page.read_text().splitlines() if " gemm " in line}
+    assert list(lines) == ["a10", "t4"]
+    assert "| 7.0 |" in lines["a10"]
+    assert lines["a10"].endswith("| 1999-12-31 |")
+    assert "| 2.0 |" in lines["t4"]
+    assert lines["t4"].endswith(f"|{day}|")
+    assert "| 1 | here | no such kernel |" in page.read_text()
+    assert main([new, "--page", str(page)]) == 0
+    assert "a10" not in page.read_text()
 
 
 def test_wrong_input_is_named(tmp_path: Path, page: Path, capsys: pytest.CaptureFixture[str]) -> None:
