@@ -81,9 +81,9 @@ def test_what_breaks_the_law_is_noticed(script: ModuleType) -> None:
 
 
 def test_the_mechanism_that_breaks_the_law_is_found_by_switching_it_off(script: ModuleType) -> None:
-    """A larger mesh has longer ways: a small softmax waits for them."""
-    run = script.RandomCase("softmax rows=288 cols=32 dtype=bf16", "sn40l")
-    found = script.examine_all([script.Case(run, "pcu.count", "4160", 4.0)], choices=0)
+    """With more bandwidth a program spreads its stages over more units: a small softmax waits for the longer ways."""
+    run = script.RandomCase("softmax rows=96 cols=128 dtype=bf16", "sn40l")
+    found = script.examine_all([script.Case(run, "hbm.bandwidth", "7200000000000 B/s", 4.0)], choices=0)
     assert [o.mechanism for _, o in found.broken("held")] == ["the length of ways"]
     assert "not without the length of ways" in script.text_of(found)
 
