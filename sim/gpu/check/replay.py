@@ -25,7 +25,7 @@ from sim.gpu.check.instances import Box, Instance, places
 from sim.gpu.check.warps import Step, Warp
 from sim.gpu.engine.events import Event
 from sim.gpu.language import GlobalTensor, Kernel, RegisterTile
-from sim.gpu.language.ops import Action, Space
+from sim.gpu.language.ops import CP_ASYNC, Action, Space
 
 #: Order of what happens in one tick: what is complete comes before what is issued.
 _COMPLETION, _ISSUE = 0, 1
@@ -112,7 +112,9 @@ class Replay:
         if effect is not None:
             effect(self, step)
         if op.into:
-            warp.scoreboards[op.into] = max(warp.scoreboards.get(op.into, 0), what.done)
+            # A copy's says that its addresses have been read.
+            released = row[Event.T_READ] if spec.group is CP_ASYNC else what.done
+            warp.scoreboards[op.into] = max(warp.scoreboards.get(op.into, 0), released)
         if end is not None:
             self._at(what.done, _ISSUE, partial(end, self, step))
         else:

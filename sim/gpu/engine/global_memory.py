@@ -259,7 +259,8 @@ def finish_move(st, code, w, pc, kind, after):
     elif kind == Kind.CP_ASYNC:
         warps[w, CpAsyncGroups.LAST] = max(warps[w, CpAsyncGroups.LAST], done)
         if code[pc, Col.SLOT] >= 0:  # released when its addresses have been read
-            add_ready(st, w, code[pc, Col.SLOT], st.sms[warps[w, Warp.SM], LoadStore.FREE], Reason.LONG_SCOREBOARD)
+            read = st.sms[warps[w, Warp.SM], LoadStore.FREE]
+            add_ready(st, w, code[pc, Col.SLOT], read, Reason.LONG_SCOREBOARD)
     else:
         warps[w, Warp.STORES_DONE] = max(warps[w, Warp.STORES_DONE], done)
         chip[Stores.LAST] = max(chip[Stores.LAST], done)

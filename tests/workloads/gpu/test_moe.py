@@ -212,7 +212,7 @@ LAST = "the last step's barrier comes after its last read of the buffers"
 EARLIER = {f"{product}/{wait}": AGAIN for product in ("up", "down") for wait in ("16 cp_wait", "17 bar_sync")}
 EARLIER |= {"up/35 bar_sync": LAST, "down/37 bar_sync": LAST}
 WAITS = {
-    "mma": (A100, MoeConfig(16, 128, 32, 2, 3), {"up/20 bar_sync": FIRST, "down/20 bar_sync": FIRST}, "down/38"),
+    "mma": (A100, MoeConfig(16, 128, 32, 2, 3), {"up/20 bar_sync": FIRST, "down/20 bar_sync": FIRST}, "down/39"),
     "earlier mma": (A100, EarlierMoeConfig(16, 128, 32, 2, 3), EARLIER, "down/34"),
     "wgmma": (
         H100,
