@@ -6,7 +6,8 @@
 
 Each file is what `tilewave validate --json` prints; a row that several hold counts as in the last. The tables replace
 what stands between the two markers of the page, and say when and with which version they were made. With --keep, a
-group of which the files have no row keeps its line, with the day on which it was run, and so do rows that did not run.
+group of which the files have no row keeps its line, with the day on which it was run, and so do a group's half and
+rows that did not run.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ def tables(results: dict[str, list[dict[str, Any]]], made: str, page: str = "") 
     ]
     cells, missing = kept(page)
     for key, halves in groups.items():
-        cells[key] = [*_cells(halves["held"]), *_cells(halves["fitted"]), made.partition(",")[0]]
+        old = cells.get(key, [""] * 11)
+        held = _cells(halves["held"]) if halves["held"] else old[:5]
+        fitted = _cells(halves["fitted"]) if halves["fitted"] else old[5:10]
+        cells[key] = [*held, *fitted, made.partition(",")[0]]
     lines += [f"| {' | '.join([*key, *cells[key]])} |" for key in sorted(cells)]
     refused = Counter((row["source"], row["reason"]) for row in [*results["skipped"], *results["failed"]])
     missing.update({key: str(count) for key, count in refused.items()})

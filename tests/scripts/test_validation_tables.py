@@ -54,6 +54,7 @@ def test_a_later_file_replaces_rows_of_an_earlier_one(tmp_path: Path, page: Path
 
 def test_groups_that_were_not_run_again_keep_their_line_and_day(tmp_path: Path, page: Path) -> None:
     older = [{**ROW, "error_percent": 9.0}, {**ROW, "machine": "a10", "error_percent": 7.0}]
+    older += [{**ROW, "half": "fitted", "error_percent": 3.0}]
     skipped = [{**ROW, "reason": "no such kernel"}]
     assert main([written(tmp_path / "a.json", older, skipped=skipped), "--page", str(page)]) == 0
     first = page.read_text()
@@ -65,7 +66,7 @@ def test_groups_that_were_not_run_again_keep_their_line_and_day(tmp_path: Path, 
     assert list(lines) == ["a10", "t4"]
     assert "| 7.0 |" in lines["a10"]
     assert lines["a10"].endswith("| 1999-12-31 |")
-    assert "| 2.0 |" in lines["t4"]
+    assert "| 1 | 2.0 | 2.0 | +2.0 | +2 | 1 | 3.0 |" in lines["t4"]
     assert lines["t4"].endswith(f"|{day}|")
     assert "| 1 | here | no such kernel |" in page.read_text()
     assert main([new, "--page", str(page)]) == 0
