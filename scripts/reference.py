@@ -124,6 +124,11 @@ def reference(module_name: str, names: str) -> str:
     return "\n".join([*head, *rows, *tables, "", "\n\n".join(directives), "", ""])
 
 
+def with_tables(text: str) -> str:
+    """A page with the tables and directives of what it names today."""
+    return _BLOCK.sub(lambda m: m[1] + reference(m[2], m[3]) + m[4], text)
+
+
 def help_of_commands() -> str:
     """What each command says with `--help`."""
     from sim.app.cli import _parser
@@ -138,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args(arguments)
     for page in sorted(PAGES.glob("*.md")):
         text = page.read_text(encoding="utf-8")
-        page.write_text(_BLOCK.sub(lambda m: m[1] + reference(m[2], m[3]) + m[4], text), encoding="utf-8")
+        page.write_text(with_tables(text), encoding="utf-8")
     text = COMMANDS.read_text(encoding="utf-8")
     COMMANDS.write_text(_COMMANDS.sub(lambda m: m[1] + help_of_commands() + m[2], text), encoding="utf-8")
     return 0

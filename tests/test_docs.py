@@ -143,6 +143,13 @@ def test_the_reference_names_what_there_is() -> None:
             assert "::: " in body or "| `" in body
 
 
+@pytest.mark.parametrize("page", [name for name in PAGES if name.startswith("api/")])
+def test_the_reference_says_what_the_docstrings_say(page: str) -> None:
+    """`python scripts/reference.py` would write the page as it is."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert loaded("reference").with_tables(text) == text
+
+
 def test_a_row_of_the_reference() -> None:
     reference = loaded("reference")
 
