@@ -411,6 +411,26 @@ def test_a_loop_of_kernels_shorter_than_the_average_is_held_to_the_limit(limit_w
     assert held["clock_hz"] < 0.97 * free["clock_hz"]
 
 
+def test_what_dram_cannot_move_yet_is_spent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All loads of a stream are asked for at once; power follows the bytes that DRAM moves, and nothing is lost."""
+    spec, windows, plain = load_arch("a100-sxm4-40gb"), [], PowerRegulator.step
+
+    def step(self: PowerRegulator, spent: Spent) -> int:
+        windows.append(spent)
+        return plain(self, spent)
+
+    monkeypatch.setattr(PowerRegulator, "step", step)
+    found = simulate("sum n=33554432 dtype=fp32", spec, clock="sustained").to_dict()
+    per_byte = spec.power.energy.dram_fj_per_byte
+    most_w = spec.dram.bandwidth_bytes_per_s * per_byte * 1e-15
+    assert max(w.memory_fj / w.window_ps / 1000 for w in windows[:-1]) == pytest.approx(most_w, rel=1e-3)
+    moved = found["bytes"]["dram"]["read"] + found["bytes"]["dram"].get("write", 0)
+    assert sum(w.memory_fj for w in windows) == pytest.approx(moved * per_byte, rel=1e-6)
+    # 310 of 400 W: nothing throttles it.
+    assert found["clock_hz"] == pytest.approx(spec.clock.boost_hz, rel=1e-3)
+    assert 285 < found["power_w"] < 320
+
+
 def test_the_report_adds_up_actions_and_static_power() -> None:
     """Energy of a run from its own counters, at one clock."""
     spec = load_arch("a100-sxm4-80gb")
@@ -486,6 +506,30 @@ def test_ffma_throttles_as_on_the_boards_that_were_measured(
     spent = model.at_reference(spent, spec.clock.boost_hz)
     clock_hz = model.sustained_hz(spec.clock.boost_hz, spent, limit_w * 1000, spec.clock.boost_hz)
     assert low_mhz * 1e6 <= clock_hz <= high_mhz * 1e6
+
+
+@pytest.mark.parametrize(
+    ("arch", "mhz", "gflops", "gb_per_s", "watts"),
+    [
+        ("a100-sxm4-40gb", 1410, 19_027, 156, 182),
+        ("gh200-96gb", 1980, 42_442, 415, 396),
+        ("a40", 1740, 13_661, 675, 290),
+        ("l40", 2490, 17_086, 844, 291),
+    ],
+)
+def test_ffma_beside_a_stream_takes_the_power_that_was_measured(
+    arch: str, mhz: int, gflops: int, gb_per_s: int, watts: int
+) -> None:
+    """gpu-benches' roofline: boards below their limit, at one clock; mean of eight A100 and eight A40."""
+    spec = load_arch(arch)
+    model, window_ps = EnergyModel(spec), 2_000_000
+    counters, memory = np.zeros(Counter.WIDTH, dtype=np.int64), np.zeros(len(MemoryCounter), dtype=np.int64)
+    counters[Counter.INSTRUCTIONS] = counters[Counter.INST_FMA] = gflops * 1e9 / 2 / LANES * window_ps * 1e-12
+    moved = round(gb_per_s * 1e9 * window_ps * 1e-12)
+    counters[Counter.L1_READ_SECTORS], counters[Counter.PORT_READ_BYTES] = moved // SECTOR_BYTES, moved
+    memory[MemoryCounter.DRAM_READ_BYTES] = moved
+    spent = model.window_fj(*model.actions_fj(counters, memory), window_ps, mhz * 1_000_000)
+    assert spent.total_fj / window_ps / 1000 == pytest.approx(watts, rel=0.1)
 
 
 def test_a_report_says_why_power_is_above_the_limit() -> None:

@@ -347,7 +347,7 @@ class Launch:
         """
         drain_ps = self.device.spec.launch.drain_ps if drain_ps is None else drain_ps
         regulator, chip = self.device.regulator, self.state.chip
-        time_ps, tick, energy_fj = 0, 0, 0
+        time_ps, tick, energy_fj, owed_fj = 0, 0, 0, 0
         window = regulator.window_ps
         step = ps_to_ticks(window, self.clock_hz) if window else _WHOLE_KERNEL_TICKS
         model = self.device.energy
@@ -366,7 +366,11 @@ class Launch:
             time_ps += window
             self._window = (tick, time_ps)
             core, dram = model.actions_fj(counters, memory)
-            spent = model.window_fj(core - before_core, dram - before_memory, window, self.clock_hz)
+            # Counters begin when bytes are asked for; what DRAM cannot move within the window is spent in later ones.
+            asked_fj = dram - before_memory + owed_fj
+            moved_fj = min(asked_fj, model.memory_most_fj(window))
+            owed_fj = asked_fj - moved_fj
+            spent = model.window_fj(core - before_core, moved_fj, window, self.clock_hz)
             before_core, before_memory = core, dram
             energy_fj += spent.total_fj
             clock_hz = regulator.step(spent)
@@ -382,7 +386,7 @@ class Launch:
                 self.samples.pop()
             self.samples.append((end, self._actions()))
         core, dram = model.actions_fj(counters, memory)
-        spent = model.window_fj(core - before_core, dram - before_memory, max(rest_ps, 0), self.clock_hz)
+        spent = model.window_fj(core - before_core, dram - before_memory + owed_fj, max(rest_ps, 0), self.clock_hz)
         regulator.step(spent)
         time_ps += rest_ps
         end += ps_to_ticks(drain_ps, self.clock_hz)

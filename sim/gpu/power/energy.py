@@ -12,6 +12,7 @@ import numpy as np
 
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
+from sim.engine.clock import PS_PER_S
 from sim.gpu.counters import Counter
 from sim.gpu.power.average import MovingAverage, held_hz, highest_within
 from sim.memory.counters import MemoryCounter
@@ -19,6 +20,7 @@ from sim.memory.counters import MemoryCounter
 FIGURES = (
     "clock.lowest",
     "clock.step",
+    "dram.bandwidth",
     "power.data.half_zeros",
     "power.data.normal",
     "power.data.uniform",
@@ -123,8 +125,9 @@ class EnergyModel:
         put(Counter.L1_READ_SECTORS, 32 * energy.l1_fj_per_byte, True)
         put(Counter.PORT_READ_BYTES, energy.l2_fj_per_byte, True)  # a multicast line is read and sent once
         put(Counter.PORT_WRITE_BYTES, energy.l2_fj_per_byte, True)
+        self._dram_fj_per_byte = int(energy.dram_fj_per_byte * factor)
         for counter in (MemoryCounter.DRAM_READ_BYTES, MemoryCounter.DRAM_WRITE_BYTES):
-            put(counter, energy.dram_fj_per_byte, True, self._memory_actions)
+            put(counter, self._dram_fj_per_byte, False, self._memory_actions)
 
     def set_tensor_dtype(self, dtype: str) -> None:
         """Operand type of the tensor-core work that follows; both formats of fp8 have one figure."""
@@ -135,6 +138,10 @@ class EnergyModel:
     def actions_fj(self, counters: np.ndarray, memory: np.ndarray) -> tuple[int, int]:
         """Energy of what the counters of SMs and memory hold, by supply: core (at its reference clock), memory."""
         return int(counters.dot(self._core_actions)), int(memory.dot(self._memory_actions))
+
+    def memory_most_fj(self, window_ps: int) -> int:
+        """What DRAM can spend in a window at most: bytes that are asked for beyond its bandwidth move later."""
+        return int(self.spec.dram.bandwidth_bytes_per_s) * self._dram_fj_per_byte * window_ps // PS_PER_S
 
     def window_fj(self, core_fj: int, memory_fj: int, window_ps: int, clock_hz: int) -> Spent:
         """Energy of a window: of what was done in it, and static power for its `window_ps` (1 mW over 1 ps is 1 fJ)."""
