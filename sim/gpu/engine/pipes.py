@@ -5,20 +5,22 @@ from enum import IntEnum
 from sim.engine.jit import inner
 from sim.gpu.engine.tree import FAR
 
-N_PIPES = 12  # room for pipes: whole vectors
+N_PIPES = 8  # room for pipes: a host cache line, whole vectors
 BACKLOG = 131072  # ticks: how far ahead of its event a memory instruction may book issue slots
 
 
 class SubCore(IntEnum):
-    """Columns of a sub-core's row. Others own the rest: `Overtaken`, `Line`, `RegisterFile`, `TensorCore`."""
+    """Columns of a sub-core's row, eight to a host cache line, of which the third has what most events touch beside the
+    pipes. Others own the rest: `Overtaken`, `Line`, `RegisterFile`, `TensorCore`.
+    """
 
     PIPE_FREE = 0  # by pipe: when it is free
-    PIPE_SHARE = 12  # by pipe: share of the issue slots that its op takes until then, in 256ths
-    CURSOR = 24  # slots accounted up to here
-    IDLE = 25  # idle slot ticks inside the running ops that others may still use
-    SEQUENCE = 26  # issues so far
-    RESIDENT = 27  # warps
-    LAST_WARP = 28  # that has issued
+    PIPE_SHARE = 8  # by pipe: share of the issue slots that its op takes until then, in 256ths
+    CURSOR = 16  # slots accounted up to here
+    IDLE = 17  # idle slot ticks inside the running ops that others may still use
+    SEQUENCE = 18  # issues so far
+    LAST_WARP = 19  # that has issued
+    RESIDENT = 28  # warps
     ISSUE_FREE = 29  # in single issue: when the slot is free
 
 

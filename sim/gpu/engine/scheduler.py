@@ -22,32 +22,35 @@ FULL = 240  # 256ths of the issue slots: ops that take more leave nothing to oth
 class Overtaken(IntEnum):
     """Columns of a sub-core's row: a spread op that holds a pipe, between whose instructions older warps may issue."""
 
-    PIPE = 32  # one more than the pipe, 0 none
-    WARP = 33  # whose op it is
-    TILE = 34  # its result
-    LOG_ROW = 35  # its row in the event log
-    FREE = 36  # until then the pipe is busy with ops that have overtaken it
+    PIPE = 23  # one more than the pipe, 0 none
+    WARP = 24  # whose op it is
+    TILE = 25  # its result
+    LOG_ROW = 26  # its row in the event log
+    FREE = 27  # until then the pipe is busy with ops that have overtaken it
 
 
 class Line(IntEnum):
     """Columns of a sub-core's row: the warps that stand in line."""
 
-    LENGTH = 39
-    FIRST = 40  # one more than the one of them that tries next, 0 none
-    FIRST_KEY = 41  # of its event
+    LENGTH = 20
+    FIRST = 21  # one more than the one of them that tries next, 0 none
+    FIRST_KEY = 22  # of its event
 
 
 class Contender(IntEnum):
     """Columns of a warp that stands in line."""
 
     TICK = 0  # when it tries again, at the earliest
-    WARP = 1
-    PIPE = 2
-    RANK = 3  # what the policy ranks it by
-    REASON = 4  # why it has not tried before
-    LEAF = 5
-    TRIED = 6  # whether it has found no room
-    WIDTH = 7
+    RANK = 1  # what the policy ranks it by
+    WHO = 2  # the warp, and above its number the pipe, the reason and the mark below
+    WIDTH = 3
+
+
+_PIPE_SHIFT = ID_BITS
+_PIPE_MASK = 15
+_REASON_SHIFT = _PIPE_SHIFT + 4  # why it has not tried before
+_TRIED = 1 << (_REASON_SHIFT + REASON_BITS)  # it has found no room
+_UNTRIED_WHO = (1 << _REASON_SHIFT) - 1
 
 
 @inner(inline=True)
@@ -113,12 +116,9 @@ def contend(p, st, s, sm, w, tick, pipe, tried):
     subs[s, Line.LENGTH] = i + 1
     rank = rank_of(p, st, w)
     st.contenders[s, i, Contender.TICK] = tick
-    st.contenders[s, i, Contender.WARP] = w
-    st.contenders[s, i, Contender.LEAF] = st.warps[w, Warp.LEAF]
-    st.contenders[s, i, Contender.PIPE] = pipe
     st.contenders[s, i, Contender.RANK] = rank
-    st.contenders[s, i, Contender.REASON] = st.warps[w, Warp.REASON]
-    st.contenders[s, i, Contender.TRIED] = tried
+    who = w | pipe << _PIPE_SHIFT | st.warps[w, Warp.REASON] << _REASON_SHIFT
+    st.contenders[s, i, Contender.WHO] = who | _TRIED if tried != 0 else who
     priority = priority_of(p, st, s, sm, w, rank, pipe) if tried != 0 else 32
     return (tick << TIME_SHIFT) | (priority << ID_BITS) | w
 
@@ -128,9 +128,9 @@ def leave_line(st, s, w, t):
     """Takes warp `w`, the first in line, from the contenders of sub-core `s`."""
     last = st.sub_cores[s, Line.LENGTH] - 1
     i = 0
-    while st.contenders[s, i, Contender.WARP] != w:
+    while st.contenders[s, i, Contender.WHO] & ID_MASK != w:
         i += 1
-    account(st, w, t, st.contenders[s, i, Contender.REASON])
+    account(st, w, t, (st.contenders[s, i, Contender.WHO] & (_TRIED - 1)) >> _REASON_SHIFT)
     for c in range(Contender.WIDTH):
         st.contenders[s, i, c] = st.contenders[s, last, c]
     st.sub_cores[s, Line.LENGTH] = last
@@ -151,10 +151,10 @@ def next_in_line(p, st, s, sm, t):
     if density <= FULL:
         earliest = t
     first = NEVER
-    leaf = 0
     for i in range(subs[s, Line.LENGTH]):
-        w = st.contenders[s, i, Contender.WARP]
-        pipe = st.contenders[s, i, Contender.PIPE]
+        who = st.contenders[s, i, Contender.WHO]
+        w = who & ID_MASK
+        pipe = (who >> _PIPE_SHIFT) & _PIPE_MASK
         tick = max(t, st.contenders[s, i, Contender.TICK])
         free = subs[s, SubCore.PIPE_FREE + pipe]
         reason = Reason.MATH_PIPE_THROTTLE
@@ -165,18 +165,13 @@ def next_in_line(p, st, s, sm, t):
             reason = Reason.NOT_SELECTED
         if free > tick:
             tick = free
-            st.contenders[s, i, Contender.REASON] = reason
-            st.contenders[s, i, Contender.TRIED] = 1
+            who = (who & _UNTRIED_WHO) | reason << _REASON_SHIFT | _TRIED
+            st.contenders[s, i, Contender.WHO] = who
         st.contenders[s, i, Contender.TICK] = tick
         priority = 32
-        if st.contenders[s, i, Contender.TRIED] != 0:
+        if who & _TRIED != 0:
             priority = priority_of(p, st, s, sm, w, st.contenders[s, i, Contender.RANK], pipe)
-        key = (tick << TIME_SHIFT) | (priority << ID_BITS) | w
-        if key < first:
-            first = key
-            leaf = st.contenders[s, i, Contender.LEAF]
-    if first == NEVER:
-        return
+        first = min(first, (tick << TIME_SHIFT) | (priority << ID_BITS) | w)
     w = first & ID_MASK
     prefetch_warp(st, w)
     before = subs[s, Line.FIRST] - 1
@@ -184,4 +179,4 @@ def next_in_line(p, st, s, sm, t):
         set_due(st.tree, st.warps[before, Warp.LEAF], NEVER)
     subs[s, Line.FIRST] = w + 1
     subs[s, Line.FIRST_KEY] = first
-    announce(st, first, leaf, sm)
+    announce(st, first, st.warps[w, Warp.LEAF], sm)

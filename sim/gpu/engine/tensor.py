@@ -58,9 +58,9 @@ class RegisterFile(IntEnum):
 class TensorCore(IntEnum):
     """Columns of a sub-core's row: its tensor core."""
 
-    GIVEN_UNTIL = 37  # up to here its time has been given to wgmma in flight
-    WARPS_IN_FLIGHT = 38  # warps that have some
-    FIRST_WARP = 42  # these warps: from here on a column for each warp of the sub-core
+    GIVEN_UNTIL = 32  # up to here its time has been given to wgmma in flight
+    WARPS_IN_FLIGHT = 33  # warps that have some
+    FIRST_WARP = 34  # these warps: from here on a column for each warp of the sub-core
 
 
 class TensorFigure(IntEnum):
