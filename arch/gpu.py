@@ -47,8 +47,9 @@ Replacement = Literal["lru", "srrip"]
 """Which line of a cache set makes room: the least recently used one, or by re-reference interval prediction."""
 WarpScheduler = Literal["gto", "lrr", "oldest", "two_level"]
 """Which eligible warp issues: greedy then oldest, loose round robin, oldest, round robin in an active set."""
-Pipe = Literal["fma", "alu", "half", "xu", "tensor", "lsu", "fp64"]
-"""Execution pipes, one each a sub-core, but `lsu`: an SM has one, and the intervals of its rows are cycles of that."""
+Pipe = Literal["fma", "alu", "half", "xu", "tensor", "lsu", "fp64", "fp64_shared"]
+"""Execution pipes, one each a sub-core, but `lsu` and `fp64_shared`: an SM has one, and the intervals of their rows are
+cycles of that."""
 
 
 class Gpc(Group):

@@ -50,7 +50,7 @@ KERNELS: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, int]]] = {
 }
 """By name: types of parameters, constants, options of the compiler. All numbers are multiples of 16."""
 
-PTX = {"cluster_tiles": 90, "cluster_exchange": 90}
+PTX = {"cluster_tiles": 90, "cluster_exchange": 90, "cluster_reductions": 90}
 """By name: compute capability."""
 
 GENERATIONS = {"matmul_tma": (90,), "matmul_fp8": (89, 90), "gather": (80,)}

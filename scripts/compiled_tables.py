@@ -212,6 +212,8 @@ class Older:
 def compiled_row(row: Row, older: Older | None = None) -> str | None:
     """The launch that a measured row stands for; None for one that is not Triton's, or not of the older one."""
     shape = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", row.shape)}
+    if older is not None and row.op == "gemm" and row.dtype != "fp8":
+        return None
     if row.op == "gemm" and row.schedule == "triton":
         chosen = run(row_request(row)).schedule
         found = re.search(r"(\d+)x(\d+)(?:x(\d+))? .*stages (\d+)", chosen)
@@ -222,8 +224,6 @@ def compiled_row(row: Row, older: Older | None = None) -> str | None:
             if older is not None:
                 return older.fp8(size, tiles, warps, stages - 1)
             return matmul(*size, tiles, warps, stages - 1, "fp8")
-        if older is not None:
-            return None
         warps = {(128, 256, 64): 8, (64, 32, 32): 2, (32, 64, 32): 2}.get((m, n, k), 4)
         return matmul(shape["m"], shape["n"], shape["k"], (m, n, k), warps, stages)
     if row.op == "softmax" and row.kind == "triton" and older is None:
@@ -269,9 +269,17 @@ def group_of(row: Row, time_us: float) -> str:
 
 
 def summary(groups: dict[str, list[tuple[Row, float]]]) -> list[str]:
-    """A line for each group of rows with their errors."""
+    """A line for each group of rows with their errors, and one for all rows of an operator that has several."""
     lines = ["| rows | number | mean error | bias | worst |", "|---|---|---|---|---|"]
-    for name, rows in groups.items():
+    operators: dict[str, list[str]] = {}
+    for name in groups:
+        operators.setdefault(", ".join(name.split(", ")[:2]), []).append(name)
+    shown: dict[str, list[tuple[Row, float]]] = {}
+    for operator, names in operators.items():
+        shown |= {name: groups[name] for name in names}
+        if len(names) > 1:
+            shown[f"{operator}, all"] = [one for name in names for one in groups[name]]
+    for name, rows in shown.items():
         errors, times = [error for _, error in rows], [row.time_us for row, _ in rows]
         row, worst = max(rows, key=lambda one: abs(one[1]))
         mean, bias = statistics.fmean(map(abs, errors)), statistics.fmean(errors)

@@ -170,6 +170,23 @@ def test_words_that_the_ctas_of_a_cluster_exchange() -> None:
     np.testing.assert_array_equal(found[:, 2], 3 * own[::-1].reshape(-1))  # sent by it
 
 
+def test_copies_reductions_and_atomics_in_a_cluster() -> None:
+    compiled = fixture("cluster_reductions.sm90")
+    words = {"out": np.zeros((128, 8), dtype=np.float32), "sums": np.zeros(64, dtype=np.float32)}
+    after, replay = replayed(compiled, words, grid=(2, 1, 1), threads=64, shared=compiled.shared_bytes)
+    assert replay.violations == []
+    found, thread = after["out"].view(np.int32), np.arange(64)
+    own = np.stack([thread, 1000 + thread])
+    others = own[::-1].reshape(-1)
+    np.testing.assert_array_equal(found[:, 0], others)  # UBLKCP.S.S
+    np.testing.assert_array_equal(found[:, 1], others + np.tile(thread, 2))  # UBLKRED.S.S
+    assert list(found[::64, 2]) == [1063, 63]  # the maximum that lanes of the other CTA have made
+    np.testing.assert_array_equal(found[63::64, 2].view(np.float32), [2016.0, 2016.0])  # their sum of 0 to 63, in fp32
+    np.testing.assert_array_equal(found[:, 3], others)  # exchanged
+    np.testing.assert_array_equal(found[:, 4], others)  # and what was there
+    np.testing.assert_array_equal(after["sums"].view(np.int32), own.sum(axis=0))  # UBLKRED.G.S
+
+
 @pytest.mark.parametrize(
     ("opcodes", "which", "said"),
     [

@@ -13,7 +13,7 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
-from arch.gpu import GpuSpec
+from arch.gpu import GpuSpec, Instruction
 from arch.gpu_rules import WARP_SIZE
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
@@ -55,6 +55,7 @@ _PIPE_COUNTER = {
     "alu": Counter.INST_ALU,
     "half": Counter.INST_FP16,
     "fp64": Counter.INST_FMA,
+    "fp64_shared": Counter.INST_FMA,
     "xu": Counter.INST_MUFU,
     "tensor": Counter.INST_TENSOR,
     "lsu": Counter.INST_SHARED,
@@ -197,11 +198,16 @@ class _Lowering:
             if row.pipe == "lsu":
                 continue  # issue slots only: the SM's queue is booked by memory ops
             pipe = Pipe[row.pipe.upper()]
-            ticks[pipe] = ticks.get(pipe, 0) + count * cycles_to_ticks(row.interval_cycles)
+            share = cycles_to_ticks(row.interval_cycles) * self._sharers(row)
+            ticks[pipe] = ticks.get(pipe, 0) + count * share
         columns: dict[str, int] = {}
         for i, (busiest, total) in enumerate(sorted(ticks.items(), key=lambda item: -item[1])[:2]):
             columns[f"mix_pipe{i}"], columns[f"mix_ticks{i}"] = busiest, total
         return columns
+
+    def _sharers(self, row: Instruction) -> int:
+        """Sub-cores that a pipe serves, each of which has its share of the time."""
+        return self.spec.sm.sub_cores if row.pipe in ("lsu", "fp64_shared") else 1
 
     def _registers(self, op: Op, accesses: int) -> int:
         """Ticks for which `accesses` of whole registers keep mma.sync from the register file, where all of its operands
@@ -230,10 +236,9 @@ class _Lowering:
     def _arithmetic(self, op: Op) -> dict[str, int]:
         row = instruction(self.spec, op)
         macs = row.macs if op.spec.accumulates else WARP_SIZE * THREAD_MACS.get(op.opcode, 0)
-        interval = cycles_to_ticks(row.cadence_cycles)
-        if row.pipe == "lsu":  # one pipe an SM, of which a sub-core has its share, behind an address unit of its own
-            share = interval * self.spec.sm.sub_cores
-            interval = max(share, cycles_to_ticks(self.spec.sm.address_interval_cycles))
+        interval = cycles_to_ticks(row.cadence_cycles) * self._sharers(row)
+        if row.pipe == "lsu":  # behind an address unit of its own
+            interval = max(interval, cycles_to_ticks(self.spec.sm.address_interval_cycles))
         latency = cycles_to_ticks(row.latency_cycles)
         if op.chain > 1:
             # What one step waits for; the op's own issue covers a part of the chain.

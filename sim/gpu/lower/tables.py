@@ -57,6 +57,7 @@ class Pipe(IntEnum):
     TENSOR = 4
     LSU = 5
     FP64 = 6
+    FP64_SHARED = 7  # of chips with few such lanes: kept with an SM's first sub-core
 
 
 N_VECTOR_PIPES = 4

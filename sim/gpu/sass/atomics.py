@@ -1,4 +1,4 @@
-"""Atomics: RED, ATOMG and ATOM at the L2, ATOMS in shared memory.
+"""Atomics: RED, ATOMG and ATOM at the L2, ATOMS and ATOM in shared memory, ATOM in that of another CTA.
 
 Arguments as in `memory`. What an atomic finds matters where addresses or branches depend on it, such as the number of
 the next tile: then the array's content is given, and changes in the order of time.
@@ -8,13 +8,16 @@ import numpy as np
 
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import inner
+from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
+from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Reason
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.warp import Warp
 from sim.gpu.sass.lanes import fetch
-from sim.gpu.sass.memory import access_global, blame, content_at, hold, release, reserve, wavefronts
+from sim.gpu.sass.memory import access_global, blame, collect, content_at, hold, release, reserve, wavefronts
 from sim.gpu.sass.tables import LANES, Atomic, Cell, FaultKind, Launched, Mode
+from sim.memory.sets import count_sectors
 
 
 @inner
@@ -39,7 +42,7 @@ def _change_content(x, st, w, row, mask):
         if (mask >> lane) & 1:
             address = x.addresses[0, lane]
             at = content_at(x, address, 4)
-            if at < 0:
+            if at < 0 or operation == Atomic.SPIN:
                 blame(x, st, w, row, FaultKind.CONTENT, lane, address)
                 return
             old = 0
@@ -103,6 +106,46 @@ def access_in_shared(p, x, st, w, s, sm, t, row, mask):
         _let_first_succeed(x, w, row, mask)
     release(x, st, w, row, done, start + code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)
     return done
+
+
+@inner
+def access_in_cluster(p, x, st, w, s, sm, t, row, mask, other):
+    """Lanes of ATOM, their addresses located, in the shared memory of CTA slot `other`: their operands cross the
+    network, the array there is read and written for each lane of a bank, what was there comes back. Releases
+    scoreboards; returns the tick at which it is done."""
+    code, sms, size = x.code, st.sms, x.code[row, Cell.BYTES]
+    start = reserve(x, st, s, t, code[row, Cell.INTERVAL])
+    begin = max(start, sms[sm, SharedMemory.FREE])
+    hold(st, s, begin)
+    waves, _ = wavefronts(x, st, w, row, mask)  # which judges the addresses
+    sms[sm, SharedMemory.FREE] = begin + waves * p[SharedFigure.WAVEFRONT]
+    work = 2 * _passes(x, mask, max(size, 4)) * p[SharedFigure.WAVEFRONT]
+    sectors = 0
+    for k in range(collect(x, mask, size)):
+        sectors += count_sectors(x.lines[1, k])
+    there = st.warps[st.ctas[other, Cta.FIRST_WARP], Warp.SM]
+    through = max(sms[there, SharedMemory.NETWORK_FREE], begin) + sectors * code[row, Cell.NETWORK]
+    sms[there, SharedMemory.NETWORK_FREE] = through
+    changed = max(sms[there, SharedMemory.BACKGROUND_FREE], through) + work
+    sms[there, SharedMemory.BACKGROUND_FREE] = changed
+    sms[sm, SharedMemory.NETWORK_FREE] = max(sms[sm, SharedMemory.NETWORK_FREE], changed)
+    sms[sm, SharedMemory.NETWORK_FREE] += sectors * code[row, Cell.NETWORK]
+    done = sms[sm, SharedMemory.NETWORK_FREE] + code[row, Cell.LATENCY]
+    st.counters[Counter.SHARED_READ_BYTES] += LANES * size
+    st.counters[Counter.SHARED_WRITE_BYTES] += LANES * size
+    st.counters[Counter.SHARED_TICKS] += work + waves * p[SharedFigure.WAVEFRONT]
+    if code[row, Cell.KEEPS] != 0 and code[row, Cell.OPERATION] == Atomic.SPIN:
+        _let_first_succeed(x, w, row, mask)
+    release(x, st, w, row, done, begin + code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)
+    return done
+
+
+@inner
+def cannot_be_told(x, st, w, row, mask):
+    """Stops the run where something depends on what lanes find in shared memory."""
+    if x.code[row, Cell.KEEPS] != 0 and x.code[row, Cell.OPERATION] != Atomic.SPIN:
+        lane = lowest_bit(mask)
+        blame(x, st, w, row, FaultKind.CONTENT, lane, x.addresses[0, lane])
 
 
 @inner

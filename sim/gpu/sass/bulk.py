@@ -1,5 +1,5 @@
-"""The TMA, mbarriers and clusters of compiled kernels: UTMALDG, UTMASTG, their groups, SYNCS, UCGABAR; the units are
-those of the engine.
+"""The TMA, mbarriers and clusters of compiled kernels: UTMALDG, UTMASTG, UTMAREDG, UBLKCP, UBLKRED, their groups,
+SYNCS, UCGABAR; the units are those of the engine.
 
 Arguments as in `lanes`. An mbarrier is known by its address in shared memory, from the first SYNCS.EXCH on; the engine
 knows it by its place in `x.mbarriers`.
@@ -19,12 +19,14 @@ from sim.gpu.engine.scheduler import wake
 from sim.gpu.engine.tma import BulkGroups, TmaFigure, TmaQueue, enqueue, group_done, stores_pending
 from sim.gpu.engine.tree import FAR
 from sim.gpu.engine.warp import Block, Warp, park
+from sim.gpu.sass.bulk_cluster import copy_in_cluster
 from sim.gpu.sass.lanes import write_predicate
 from sim.gpu.sass.memory import blame, locate
 from sim.gpu.sass.tables import (
     ALL_LANES,
     LANES,
     RANK_SHIFT,
+    Bulk,
     Cell,
     FaultKind,
     Launched,
@@ -36,7 +38,7 @@ from sim.gpu.sass.tables import (
 )
 
 _BULK_BYTES = 16
-"""Unit of size and alignment of UBLKCP."""
+"""Unit of size and alignment of UBLKCP and UBLKRED."""
 _COUNT_BITS = 0xFFFFF
 """Of an mbarrier's count, as SYNCS.EXCH writes it: its complement, from bit 1 on."""
 
@@ -45,7 +47,7 @@ _COUNT_BITS = 0xFFFFF
 def _loads(x, row):
     """Whether the TMA reads device memory for an instruction."""
     unit = x.code[row, Cell.UNIT]
-    return unit == Unit.UTMALDG or (unit == Unit.UBLKCP and x.code[row, Cell.OPERATION] != 0)
+    return unit == Unit.UTMALDG or (unit == Unit.UBLKCP and x.code[row, Cell.OPERATION] == Bulk.FROM_DEVICE)
 
 
 @inner(inline=True)
@@ -59,7 +61,7 @@ def queue_room(p, x, st, sm, row, t):
 
 @inner
 def move_box(p, x, st, w, t, row):
-    """UTMALDG, UTMASTG: gives the box that its registers name to the TMA."""
+    """UTMALDG, UTMASTG, UTMAREDG: gives the box that its registers name to the TMA."""
     code, scalars, walk = x.code, x.scalars, st.warps
     loads = code[row, Cell.UNIT] == Unit.UTMALDG
     first = Scalar.UNIFORM + code[row, Cell.SOURCE_UNIFORM]
@@ -109,7 +111,7 @@ def move_box(p, x, st, w, t, row):
             return
     walk[w, Walk.BASE], walk[w, Walk.ROWS], walk[w, Walk.ROW_BYTES] = base, rows, row_bytes
     walk[w, Walk.ROW_STRIDE], walk[w, Walk.ROW], walk[w, Walk.OFFSET] = stride, 0, 0
-    enqueue(p, st, w, row, 0 if loads else 1, bar, ranks, size, 0, t)
+    enqueue(p, st, w, row, 0 if loads else 1, bar, ranks, size, 1 if code[row, Cell.UNIT] == Unit.UTMAREDG else 0, t)
     if loads:
         st.counters[Counter.GLOBAL_READ_BYTES] += rows * row_bytes
     else:
@@ -118,13 +120,16 @@ def move_box(p, x, st, w, t, row):
 
 @inner
 def copy_bulk(p, x, st, w, t, row):
-    """UBLKCP: gives bytes that lie side by side to the TMA, between device memory and the CTA's shared memory; loads
-    also to other CTAs of the cluster."""
+    """UBLKCP, UBLKRED: gives bytes that lie side by side to the TMA, between device memory and the CTA's shared memory;
+    loads also to other CTAs of the cluster."""
     code, scalars, walk = x.code, x.scalars, st.warps
+    size = (scalars[w, Scalar.UNIFORM + code[row, Cell.RANKS]] & 0xFFFF) * _BULK_BYTES
+    if code[row, Cell.OPERATION] == Bulk.IN_CLUSTER:
+        copy_in_cluster(p, x, st, w, t, row, size)
+        return
     loads = _loads(x, row)
     place = Scalar.UNIFORM + (code[row, Cell.SOURCE_UNIFORM] if loads else code[row, Cell.ADDRESS_UNIFORM])
     device = Scalar.UNIFORM + (code[row, Cell.ADDRESS_UNIFORM] if loads else code[row, Cell.SOURCE_UNIFORM])
-    size = (scalars[w, Scalar.UNIFORM + code[row, Cell.RANKS]] & 0xFFFF) * _BULK_BYTES
     address = scalars[w, device] | scalars[w, device + 1] << 32
     own = st.ctas[walk[w, Warp.CTA], Cta.RANK]
     rank, shared = _place_of(p, scalars[w, place], own)
@@ -148,7 +153,7 @@ def copy_bulk(p, x, st, w, t, row):
             return
     walk[w, Walk.BASE], walk[w, Walk.ROWS], walk[w, Walk.ROW_BYTES] = address, 1, size
     walk[w, Walk.ROW_STRIDE], walk[w, Walk.ROW], walk[w, Walk.OFFSET] = 0, 0, 0
-    enqueue(p, st, w, row, 0 if loads else 1, bar, ranks, size, 0, t)
+    enqueue(p, st, w, row, 0 if loads else 1, bar, ranks, size, 1 if code[row, Cell.UNIT] == Unit.UBLKRED else 0, t)
     if loads:
         st.counters[Counter.GLOBAL_READ_BYTES] += size
     else:

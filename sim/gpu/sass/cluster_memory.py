@@ -16,7 +16,8 @@ from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Reason
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.warp import Warp
-from sim.gpu.sass.atomics import access_at_l2, access_in_shared
+from sim.gpu.sass.atomics import access_at_l2, access_in_cluster, access_in_shared, cannot_be_told
+from sim.gpu.sass.lanes import write_predicate
 from sim.gpu.sass.memory import access_global, blame, collect, hold, locate, release, reserve, wavefronts
 from sim.gpu.sass.tables import LANES, RANK_SHIFT, WINDOW, Cell, FaultKind, Unit
 from sim.memory.sets import count_sectors
@@ -36,26 +37,52 @@ def access_generic(p, x, st, ms, mem, w, s, sm, t, row, mask):
         for lane in range(LANES):
             if (mask >> lane) & 1 and x.addresses[0, lane] >> 32 == WINDOW:
                 inside |= 1 << lane
+    if inside != 0:
+        cannot_be_told(x, st, w, row, inside)
     if mask == 0 or inside != 0:
         if unit == Unit.ATOM:
-            own = st.ctas[st.warps[w, Warp.CTA], Cta.RANK]
-            for lane in range(LANES):
-                if (inside >> lane) & 1 and (x.addresses[0, lane] & _WORD) >> RANK_SHIFT != own:
-                    blame(x, st, w, row, FaultKind.REMOTE, lane, x.addresses[0, lane] & _WORD)
-            if inside != 0:
-                first = x.addresses[0, lowest_bit(inside)]
-                for lane in range(LANES):
-                    x.addresses[0, lane] = _place_in(x, inside, lane, first)
-            done = access_in_shared(p, x, st, w, s, sm, t, row, inside)
+            done = _change_cluster(p, x, st, w, s, sm, t, row, inside)
         else:
             done = access_cluster(p, x, st, w, s, sm, t, row, inside)
         st.counters[Counter.INST_SHARED] += 1
     outside = mask & ~inside
+    if unit == Unit.ATOM:
+        write_predicate(x, w, x.code[row, Cell.PREDICATE0], outside, mask, LANES)
     if outside != 0:
         if unit == Unit.ATOM:
+            if inside != 0:
+                locate(x, w, row)
             done = max(done, access_at_l2(p, x, st, ms, mem, w, s, sm, t, row, outside))
         else:
             done = max(done, access_global(p, x, st, ms, mem, w, s, sm, t, row, outside))
+    return done
+
+
+@inner
+def _change_cluster(p, x, st, w, s, sm, t, row, mask):
+    """Lanes of ATOM that name shared memory of the cluster; the tick at which they are done. Where the instruction
+    says whether it was done, it is left undone: it has no such operation there."""
+    slot = st.warps[w, Warp.CTA]
+    if mask == 0 or x.code[row, Cell.PREDICATE0] >= 0:
+        start = reserve(x, st, s, t, x.code[row, Cell.INTERVAL])
+        release(x, st, w, row, start, start + x.code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)
+        return start
+    done = t
+    while mask != 0:
+        first = lowest_bit(mask)
+        address = x.addresses[0, first]
+        lanes = _same_cta(x, mask, address)
+        mask ^= lanes
+        other = _cta_of(p, x, st, w, row, first, address)
+        if other < 0:
+            return done
+        for lane in range(LANES):
+            x.addresses[0, lane] = _place_in(x, lanes, lane, address)
+        if other == slot:
+            done = max(done, access_in_shared(p, x, st, w, s, sm, t, row, lanes))
+        else:
+            done = max(done, access_in_cluster(p, x, st, w, s, sm, t, row, lanes, other))
+        locate(x, w, row)
     return done
 
 

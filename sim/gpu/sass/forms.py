@@ -18,13 +18,14 @@ MEMORY = (
     Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS, Unit.ATOMG, Unit.ATOMS,
     *CLUSTER_MEMORY,
 )  # fmt: skip
-TMA = (Unit.UTMALDG, Unit.UTMASTG)
+TMA = (Unit.UTMALDG, Unit.UTMASTG, Unit.UTMAREDG)
+BULK = (Unit.UBLKCP, Unit.UBLKRED)
 STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED, Unit.ST, Unit.STAS, Unit.REDAS)
 CLUSTER = (Unit.CLUSTER_ARRIVE, Unit.CLUSTER_WAIT)
 CONTROL = (
     Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.WARPSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE, Unit.CALL, *CLUSTER,
 )  # fmt: skip
-ASYNCHRONOUS = (*TMA, Unit.UBLKCP, Unit.FLUSH, Unit.SYNCS, Unit.DEPBAR)
+ASYNCHRONOUS = (*TMA, *BULK, Unit.FLUSH, Unit.SYNCS, Unit.DEPBAR)
 _COMPARISONS = ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3", "HSETP2", "FCHK", "DSETP")
 _VOTES = ("VOTE", "VOTEU")
 DOUBLES = ("DADD", "DMUL", "DFMA", "DSETP")
@@ -96,10 +97,17 @@ class Form:
             found |= self.packed_predicates << _PREDICATE_BASE
         return found | self.address_reads()
 
+    def says_where(self) -> int:
+        """Predicates, as a set of bits, by which an atomic by generic addresses says whether it was done: it is not in
+        shared memory, where its operation has to be made of others."""
+        return sum(_bits(operand, 1) for operand in self.outputs) if self.opcode.unit is Unit.ATOM else 0
+
     @property
     def dimensions(self) -> int:
         """Of the tensor that the TMA reads or writes. InputError for a form of access that is not modelled."""
         kind, *form = self.parts[1:]
+        if self.opcode.unit is Unit.UTMAREDG:
+            form = form[1:]  # the rest says what it makes of what is there
         known = kind in ("1D", "2D", "3D", "4D", "5D") and form in ([], ["MULTICAST"])
         if not known or len(self.addresses) != 2 or len(self.sources) != len(form):
             raise InputError(
@@ -127,7 +135,7 @@ class Form:
             found |= ((1 << words) - 1) << (_UNIFORM_BASE + box) | 3 << (_UNIFORM_BASE + pointer)
             for operand in self.sources:
                 found |= _bits(operand, 1)
-        if self.opcode.unit is Unit.UBLKCP:  # of its addresses one is a pair, or a place and an mbarrier
+        if self.opcode.unit in BULK:  # of its addresses one is a pair, or a place and an mbarrier
             for operand in self.addresses:
                 found |= 3 << (_UNIFORM_BASE + max(operand.uniform, 0))
             for operand in self.sources:
@@ -194,7 +202,8 @@ def form_of(instruction: Instruction) -> Form:
         raise InputError(f"{instruction.place}: {instruction}: {error}") from None
     guard = read_operand(instruction.guard) if instruction.guard else None
     addresses = tuple(o for o in operands if o.kind is Kind.ADDRESS)
-    wide = opcode.unit in (*CLUSTER_MEMORY, *ATOMICS) and "E" in instruction.opcode.split(".")
+    generic = opcode.unit in (*CLUSTER_MEMORY, *ATOMICS) or opcode.meaning is Meaning.QSPC
+    wide = generic and "E" in instruction.opcode.split(".")
     if wide:  # a pair of registers, also where the text does not say it
         addresses = tuple(replace(o, wide=True) for o in addresses)
     rest = [o for o in operands if o.kind is not Kind.ADDRESS]
@@ -205,7 +214,7 @@ def form_of(instruction: Instruction) -> Form:
     elif opcode.unit is Unit.SYNCS:  # a predicate or a register that nobody reads, then the value
         outputs, rest = [o for o in rest[:1] if _is_predicate(o)], rest[1:]
     else:
-        stores = opcode.unit in (*STORES, *TMA, *CONTROL, Unit.LDGSTS, Unit.UBLKCP)
+        stores = opcode.unit in (*STORES, *TMA, *BULK, *CONTROL, Unit.LDGSTS)
         outputs, destination, rest = ([], None, rest) if stores else _results(rest, name in _VOTES)
     inputs = tuple(o for o in rest if _is_predicate(o))
     sources = tuple(o for o in rest if not _is_predicate(o))

@@ -275,10 +275,10 @@ class SassKernel(OwnLoopKernel):
         if kind is FaultKind.SHARED:
             low, high = (int(tables.launch[c]) for c in (Launched.SHARED_BEGIN, Launched.SHARED_END))
             text = f"shared address {address:#x} lies outside of the CTA's {low:#x} to {high:#x}"
-        elif kind is FaultKind.REMOTE:
-            text = f"shared address {address:#x} is of another CTA, whose atomics are not modelled"
         elif kind is FaultKind.ENDED:
             text = f"shared address {address:#x} is of a CTA of the cluster that has ended"
+        elif kind is FaultKind.CONTENT and address >> 32 == WINDOW:
+            text = f"something depends on what lies at shared address {address & 0xFFFFFFFF:#x}, which is not computed"
         elif kind is FaultKind.CONTENT:
             text = f"something depends on address {address:#x}, which {self._nearest(address, tables)}, {_GIVE}"
         elif kind is FaultKind.MAP:
@@ -354,6 +354,7 @@ _LANES_SHOWN = {
     Unit.LDGSTS: ("loads in flight", "load"),
     Unit.UTMALDG: ("TMA load", "tma"),
     Unit.UTMASTG: ("TMA store", "tma"),
+    Unit.UTMAREDG: ("TMA store", "tma"),
 }
 """What runs beside its warp: its lane of the timeline, and the kind of thing."""
 

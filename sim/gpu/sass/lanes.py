@@ -13,6 +13,7 @@ from sim.gpu.engine.warp import Warp
 from sim.gpu.sass.tables import (
     ALL_LANES,
     LANES,
+    RANK_SHIFT,
     WINDOW,
     Cell,
     Change,
@@ -107,6 +108,8 @@ def compute(p, x, st, w, row, mask):
         low = 0
     elif meaning == Meaning.ELECT:
         low = mask & -mask
+    elif meaning == Meaning.QSPC:
+        low = _space(p, x, st, w, row)
     elif meaning >= Meaning.P2R:
         _pack(x, w, row, meaning, mask)
     else:
@@ -114,6 +117,19 @@ def compute(p, x, st, w, row, mask):
     _write(x, w, row, mask, n, wide)
     write_predicate(x, w, code[row, Cell.PREDICATE0], low, mask, n)
     write_predicate(x, w, code[row, Cell.PREDICATE1], high, mask, n)
+
+
+@inner
+def _space(p, x, st, w, row):
+    """QSPC: lanes whose generic addresses lie in the CTA's own shared memory, or in that of another one."""
+    fetch(x, w, row, Cell.A, 0, LANES)
+    found = 0
+    for lane in range(LANES):
+        address = x.operands[0, lane]
+        if address >> 32 == WINDOW:
+            own = (address & _WORD) >> RANK_SHIFT == st.ctas[st.warps[w, Warp.CTA], Cta.RANK]
+            found |= (1 if own != (x.code[row, Cell.OPERATION] != 0) else 0) << lane
+    return found
 
 
 @inner

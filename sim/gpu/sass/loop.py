@@ -44,6 +44,7 @@ from sim.gpu.sass.bulk import (
     wait_for_cluster,
     wait_stores,
 )
+from sim.gpu.sass.bulk_cluster import bring_lines, is_in_cluster
 from sim.gpu.sass.cluster_memory import access_cluster, access_generic
 from sim.gpu.sass.flow import ENDED, active, following
 from sim.gpu.sass.lanes import compute, lanes_of
@@ -78,7 +79,8 @@ _SHARED_UNITS = 1 << Unit.LDS | 1 << Unit.STS | 1 << Unit.LDSM | 1 << Unit.STSM
 _GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS | 1 << Unit.ATOMG
 _GENERIC_UNITS = 1 << Unit.LD | 1 << Unit.ST | 1 << Unit.ATOM
 _CLUSTER_UNITS = 1 << Unit.STAS | 1 << Unit.REDAS
-_TMA_UNITS = 1 << Unit.UTMALDG | 1 << Unit.UTMASTG | 1 << Unit.UBLKCP
+_BULK_UNITS = 1 << Unit.UBLKCP | 1 << Unit.UBLKRED
+_TMA_UNITS = 1 << Unit.UTMALDG | 1 << Unit.UTMASTG | 1 << Unit.UTMAREDG | _BULK_UNITS
 _FLOW_UNITS = 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.EXIT | 1 << Unit.WARPSYNC
 _OWN_UNITS = (
     1 << Unit.MATH | 1 << Unit.UNIFORM | 1 << Unit.SPECIAL | 1 << Unit.SHUFFLE | 1 << Unit.NOTE
@@ -365,6 +367,9 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
         done = access_generic(p, x, st, ms, mem, w, s, sm, t, row, mask)
     elif (_CLUSTER_UNITS >> unit) & 1:
         done = access_cluster(p, x, st, w, s, sm, t, row, mask)
+    elif unit == Unit.SHARED_MATH:
+        read = _on_shared_pipe(p, x, st, w, s, sm, t, row)
+        done = read + code[row, Cell.LATENCY]
     elif unit == Unit.CALL:
         if mask != 0:
             blame(x, st, w, row, FaultKind.CALL, 0, 0)
@@ -457,6 +462,19 @@ def _on_pipe(x, st, w, s, t, row):
     return start + code[row, Cell.INTERVAL]
 
 
+@inner(inline=True)
+def _on_shared_pipe(p, x, st, w, s, sm, t, row):
+    """`_on_pipe` of the pipe that the sub-cores of an SM share: an instruction of each may wait for it."""
+    code, subs, first = x.code, st.sub_cores, sm * p[Chip.SUB_CORES]
+    start = max(t, subs[first, SubCore.PIPE_FREE + Pipe.FP64_SHARED])
+    subs[first, SubCore.PIPE_FREE + Pipe.FP64_SHARED] = start + code[row, Cell.INTERVAL]
+    subs[s, SubCore.PIPE_FREE + code[row, Cell.PIPE]] = start
+    if code[row, Cell.MACS] > 0:
+        st.counters[code[row, Cell.MACS_COUNTER]] += code[row, Cell.MACS]
+    _release_at(x, st, w, row, start + code[row, Cell.LATENCY], Reason.SHORT_SCOREBOARD)
+    return start + code[row, Cell.INTERVAL]
+
+
 # ---- what warps wait for beside scoreboards
 
 
@@ -481,7 +499,7 @@ def _synchronise(p, x, st, w, s, sm, i, t, end, row, mask):
             end = max(end, ready)
         return max(end, wait_copies(st, w, t, code[row, Cell.COUNT]))
     if (_TMA_UNITS >> unit) & 1:
-        if mask != 0 and unit == Unit.UBLKCP:
+        if mask != 0 and (_BULK_UNITS >> unit) & 1:
             copy_bulk(p, x, st, w, t, row)
         elif mask != 0:
             move_box(p, x, st, w, t, row)
@@ -595,7 +613,8 @@ def _tma(p, x, st, ms, mem, component, t):
         tick = load_lines(p, x, st, ms, mem, queue, t)
     else:
         leaf = leaf_of(p, queue - p[Chip.SMS], p[Chip.WARPS_PER_SM] + 1)
-        tick = store_lines(p, st, ms, mem, queue - p[Chip.SMS], t)
+        sm = queue - p[Chip.SMS]
+        tick = bring_lines(p, x, st, sm, t) if is_in_cluster(p, x, st, sm) else store_lines(p, st, ms, mem, sm, t)
     if tick == PARKED:
         set_due(st.tree, leaf, NEVER)
     elif tick != SCHEDULED:
@@ -636,6 +655,8 @@ def _advance(p, x, st, ms, mem, until):
             _begin(p, x, st, component, t)
         elif component < warps + 2 * p[Chip.SMS]:
             _tma(p, x, st, ms, mem, component, t)
+            if x.fault[Fault.KIND] != FaultKind.NONE:
+                return STOPPED
         else:
             sm = component - warps - 2 * p[Chip.SMS]
             tick = fetch_code(p, st, ms, mem, sm, t)

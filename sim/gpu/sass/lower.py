@@ -13,10 +13,10 @@ from arch.gpu import GpuSpec, Instruction
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
 from sim.gpu.engine.l1 import AS_ASKED, fills
-from sim.gpu.sass.forms import ATOMICS, CLUSTER_MEMORY, GENERIC, MEMORY, STORES, TMA, Form, form_of
+from sim.gpu.sass.forms import ATOMICS, BULK, CLUSTER_MEMORY, GENERIC, MEMORY, STORES, TMA, Form, form_of
 from sim.gpu.sass.needed import needed, target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
-from sim.gpu.sass.tables import ASKED, Atomic, Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
+from sim.gpu.sass.tables import ASKED, Atomic, Bulk, Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
 from sim.gpu.sass.text import Function
 from sim.gpu.sass.text import Instruction as SassInstruction
 
@@ -32,12 +32,13 @@ FIGURES = (
 """Figures of a preset that this module reads."""
 
 _SECTOR_BYTES = 32  # what the SM-to-SM network moves at least
-_PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": 4, "lsu": 5, "fp64": 6}
+_PIPES = {"fma": 0, "alu": 1, "half": 2, "xu": 3, "tensor": 4, "lsu": 5, "fp64": 6, "fp64_shared": 6}
 _COUNTERS = {
     "fma": Counter.INST_FMA,
     "alu": Counter.INST_ALU,
     "half": Counter.INST_FP16,
     "fp64": Counter.INST_FMA,
+    "fp64_shared": Counter.INST_FMA,
     "xu": Counter.INST_MUFU,
     "tensor": Counter.INST_TENSOR,
     "lsu": Counter.INST_SHARED,
@@ -72,8 +73,12 @@ SYNCS |= {what.replace("TRANS64", "TRANS64.RED"): does for what, does in SYNCS.i
 SYNCS["ARRIVE.TRANS64.RED.A0TR"] = SYNCS["ARRIVE.TRANS64.A0T1"]
 """Operation, arrivals (of AWAIT: patience; -1: as its register says), whether it expects bytes. RED: perhaps of
 another CTA of the cluster."""
-_BULK = {"S.G": (1, 0), "S.G.MULTICAST": (1, 1), "G.S": (0, 0)}
-"""Of UBLKCP: whether it reads device memory, and is a multicast."""
+_BULK: dict[tuple[str, ...], Bulk] = {
+    ("S", "G"): Bulk.FROM_DEVICE,
+    ("G", "S"): Bulk.TO_DEVICE,
+    ("S", "S"): Bulk.IN_CLUSTER,
+}
+"""Of UBLKCP and UBLKRED: to what and from what."""
 _WGMMA_FORMATS = {"HGMMA": "fp16", "QGMMA": "fp8", "IGMMA": "int8"}
 
 
@@ -137,7 +142,7 @@ def _words(row: Sequence[int], cell: int) -> int:
 
 def lower_row(instruction: SassInstruction, spec: GpuSpec) -> list[int]:
     """The row of one instruction by itself, that is only timed."""
-    return _Row(form_of(instruction), b"", spec, None).cells(computed=False)
+    return _Row(form_of(instruction), b"", spec, None).cells(0)
 
 
 class _Row:
@@ -148,8 +153,8 @@ class _Row:
         self.row = [0] * Cell.WIDTH
         self.parts = form.parts
 
-    def cells(self, computed: bool) -> list[int]:
-        """Its row. computed: whether anything depends on its result."""
+    def cells(self, computed: int) -> list[int]:
+        """Its row. computed: what of its results something depends on."""
         form, row, control = self.form, self.row, self.form.instruction.control
         for cell in (
             Cell.PIPE, Cell.DST, Cell.PREDICATE0, Cell.PREDICATE1, Cell.ADDRESS, Cell.ADDRESS_UNIFORM, Cell.SOURCE,
@@ -173,7 +178,7 @@ class _Row:
                     self._atomic(computed)
             elif form.opcode.unit in TMA:
                 self._box()
-            elif form.opcode.unit is Unit.UBLKCP:
+            elif form.opcode.unit in BULK:
                 self._bulk()
             elif form.opcode.unit is Unit.SYNCS:
                 self._sync()
@@ -224,7 +229,8 @@ class _Row:
             raise InputError(f"{self.spec.name} has no clusters")
         loads = unit is Unit.LD
         rate = dsmem.read_bytes_per_cycle if loads else dsmem.write_bytes_per_cycle
-        self.row[Cell.LATENCY] = cycles_to_ticks(dsmem.latency_cycles)
+        latency = Cell.OWN_LATENCY if unit in BULK else Cell.LATENCY
+        self.row[latency] = cycles_to_ticks(dsmem.latency_cycles)
         self.row[Cell.NETWORK] = transfer_ticks(_SECTOR_BYTES, rate)
 
     def _memory_row(self) -> Instruction:
@@ -239,6 +245,8 @@ class _Row:
         row[Cell.INTERVAL] = cycles_to_ticks(found.cadence_cycles)
         row[Cell.LATENCY] = cycles_to_ticks(found.latency_cycles)
         row[Cell.COUNTER] = _COUNTERS[found.pipe]
+        if found.pipe == "fp64_shared":
+            row[Cell.UNIT] = Unit.SHARED_MATH
         row[Cell.MACS_COUNTER] = Counter.MACS_VECTOR
         zeros = all(o.kind is Kind.REGISTER and o.index < 0 for o in self.form.sources[:2])  # a constant
         row[Cell.MACS] = 0 if zeros else _VECTOR_MACS.get(self.parts[0], 0)
@@ -294,7 +302,7 @@ class _Row:
         row[Cell.OFFSET] = address.value
 
     def _box(self) -> None:
-        """UTMALDG, UTMASTG: registers of the box (shared address, mbarrier, coordinates) and of the tensor map."""
+        """UTMALDG, UTMASTG, UTMAREDG: registers of the box (shared address, mbarrier, coordinates) and of its map."""
         if self.spec.tma is None:
             raise InputError(f"{self.spec.name} has no TMA")
         box, pointer = self.form.addresses
@@ -308,27 +316,39 @@ class _Row:
             self.row[Cell.RANKS] = ranks.index
 
     def _bulk(self) -> None:
-        """UBLKCP: registers of both addresses (of a load with the mbarrier) and of the size."""
-        form, row, what = self.form, self.row, ".".join(self.parts[1:])
+        """UBLKCP, UBLKRED: registers of both addresses (that in shared memory, where bytes go, with the mbarrier) and
+        of the size."""
+        form, row, what = self.form, self.row, self.parts[3:]
         if self.spec.tma is None:
             raise InputError(f"{self.spec.name} has no TMA")
-        if what not in _BULK or len(form.addresses) != 2 or len(form.sources) != 1:
-            raise InputError("only copies between device memory and shared memory are modelled")
+        between = _BULK.get(self.parts[1:3])
+        if form.opcode.unit is Unit.UBLKRED:
+            operation_of(form)
+            known = between in (Bulk.TO_DEVICE, Bulk.IN_CLUSTER)
+        else:
+            known = between is not None and (not what or (what == ("MULTICAST",) and between is Bulk.FROM_DEVICE))
+        if between is None or not known or len(form.addresses) != 2 or len(form.sources) != 1:
+            raise InputError("what it moves from where to where is not known")
         to, source, size = *form.addresses, form.sources[0]
         if to.value or source.value or min(to.uniform, source.uniform, size.index) < 0:
             raise InputError("its addresses and its size must be uniform registers")
-        row[Cell.OPERATION], row[Cell.COUNT] = _BULK[what]
+        if between is Bulk.IN_CLUSTER:
+            self._network()
+        row[Cell.OPERATION], row[Cell.COUNT], row[Cell.BYTES] = between, "MULTICAST" in what, 16
         row[Cell.SOURCE_UNIFORM], row[Cell.ADDRESS_UNIFORM], row[Cell.RANKS] = to.uniform, source.uniform, size.index
 
-    def _atomic(self, computed: bool) -> None:
-        """What an atomic does, and with `computed` the registers by which it changes an array."""
+    def _atomic(self, computed: int) -> None:
+        """What an atomic does, and where something depends on its result the registers by which it changes an array."""
         form, row = self.form, self.row
         row[Cell.OPERATION] = operation_of(form)
         row[Cell.MODE] = int(Mode.SIGNED) * ("S32" in self.parts)
-        if not computed:
+        if form.opcode.unit is Unit.ATOM and form.says_where():
+            row[Cell.PREDICATE0] = self._predicate_number(form.outputs[0])
+        if computed & ~form.says_where() == 0:
             return
         shared, operation = form.opcode.unit is Unit.ATOMS, row[Cell.OPERATION]
-        known = operation == Atomic.SPIN if shared else operation < Atomic.SPIN and form.access_bytes == 4
+        known = operation < Atomic.SPIN and form.access_bytes == 4 and not shared
+        known |= operation == Atomic.SPIN and form.opcode.unit in (Unit.ATOMS, Unit.ATOM)
         if not known:
             raise InputError("addresses or branches depend on its result, which is not computed")
         assert form.destination is not None
@@ -396,11 +416,23 @@ class _Row:
             if row[Cell.DST] >= 0 or any(output.index != TRUE for output in form.outputs[1:]):
                 raise InputError("only the predicate of the elected lane is known")
             row[Cell.DST] = -1
+        elif meaning is Meaning.QSPC:
+            sources = [self._whole_address()]
+            row[Cell.DST], row[Cell.OPERATION] = -1, self.parts[2] == "D"
         elif meaning is Meaning.SHFL or meaning is Meaning.VOTE:
             row[Cell.OPERATION] = {"IDX": 0, "UP": 1, "DOWN": 2, "BFLY": 3, "ANY": 0, "ALL": 1, "EQ": 2}[self.parts[1]]
         row[Cell.MEANING] = meaning
         for cell, source in zip((Cell.A, Cell.B, Cell.C), sources, strict=False):
             self._source(cell, source)
+
+    def _whole_address(self) -> Operand:
+        """The pair of registers that names the generic address of QSPC."""
+        (address,) = self.form.addresses
+        if self.parts[1:] not in (("E", "S"), ("E", "D")) or (address.index >= 0) == (address.uniform >= 0):
+            raise InputError("what it asks of an address is not known")
+        if address.uniform >= 0:
+            return Operand(Kind.UNIFORM, address.text, index=address.uniform, wide=True)
+        return Operand(Kind.REGISTER, address.text, index=address.index, wide=True)
 
     def _keep(self) -> None:
         """A load on whose values addresses or branches depend."""

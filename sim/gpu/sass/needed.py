@@ -34,8 +34,9 @@ def target_of(form: Form, function: Function) -> int | None:
     return None
 
 
-def needed(forms: Sequence[Form], function: Function, *, data: bool = False) -> list[bool]:
-    """Of each instruction, whether it has to be computed. data: loads may be, from arrays whose content is given.
+def needed(forms: Sequence[Form], function: Function, *, data: bool = False) -> list[int]:
+    """Of each instruction, what has to be computed of what it writes. data: loads may be, from arrays whose content is
+    given.
 
     Raises InputError where what is needed comes from memory, or from an instruction that is only timed.
     """
@@ -61,9 +62,10 @@ def needed(forms: Sequence[Form], function: Function, *, data: bool = False) -> 
     found = []
     for i, form in enumerate(forms):
         asked = _behind(form, targets[i], i, before) & writes[i] if reached[i] else 0
-        found.append(bool(asked))
+        found.append(asked)
         known = form.opcode.unit is Unit.SYNCS or "SPIN" in form.parts
         known |= data and form.opcode.unit in _OF_ARRAYS and form.opcode.name != "LDL"
+        known |= asked & ~form.says_where() == 0
         if asked and form.opcode.meaning is Meaning.NONE and not known:
             raise InputError(
                 f"{form.instruction.place}: {form.instruction}: addresses or branches depend on "

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from sim.gpu.sass.floats import of_bf16
-from sim.gpu.sass.forms import ATOMICS, CLUSTER_MEMORY, Form, form_of
+from sim.gpu.sass.forms import ATOMICS, BULK, CLUSTER_MEMORY, TMA, Form, form_of
 from sim.gpu.sass.lower import SYNCS
 from sim.gpu.sass.meanings import MEANINGS, Words
 from sim.gpu.sass.needed import target_of
@@ -35,7 +35,7 @@ MOST_INSTRUCTIONS = 2_000_000
 
 _NOTHING = (Unit.NOTE, Unit.FENCE, Unit.ARRIVE, Unit.MEMBAR)
 _GROUPS = (Unit.COMMIT, Unit.DEPBAR, Unit.FLUSH, Unit.GWAIT)
-_BULK = (Unit.UTMALDG, Unit.UTMASTG, Unit.UBLKCP)
+_BULK = (*TMA, *BULK)
 _FLOW = (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.WARPSYNC, Unit.EXIT)
 
 
@@ -410,6 +410,10 @@ class KernelValues:
         elif unit in _BULK:
             if warp.mask.any():
                 self._bulk(warp, form, where)
+        elif name == "QSPC":
+            address = warp.address(form.addresses[0], wide=True)
+            own = (address & 0xFFFFFFFF) >> RANK_SHIFT == warp.cta.rank
+            warp.set_predicate(form.outputs[0], (address >> 32 == WINDOW) & (own if "S" in form.parts else ~own))
         elif name in MEANINGS:
             with np.errstate(all="ignore"):
                 warp.write(form.destination, MEANINGS[name](warp, form))
@@ -437,7 +441,7 @@ class KernelValues:
         """The TMA: loads are brought when no warp can go on without."""
 
         def move() -> None:
-            if form.opcode.unit is Unit.UBLKCP:
+            if form.opcode.unit in BULK:
                 copy_bulk(warp, form, self.memory, where)
             else:
                 move_box(warp, form, self.memory, self.maps, where)
@@ -506,7 +510,11 @@ class KernelValues:
         size, unit = form.access_bytes, form.opcode.unit
         addresses = warp.address(form.addresses[-1], wide=unit is not Unit.ATOMS)
         answers = np.zeros((LANES, size), dtype=np.uint8)
-        lanes = np.flatnonzero(warp.mask)
+        taking_part = warp.mask
+        if form.says_where():
+            taking_part = warp.mask & (addresses >> 32 != WINDOW)
+            warp.set_predicate(form.outputs[0], taking_part)
+        lanes = np.flatnonzero(taking_part)
         operands = [self._words(warp, source, lanes, size) for source in form.sources]
         for k, lane in enumerate(lanes):
             address = int(addresses[lane])

@@ -10,7 +10,7 @@ from sim.gpu.sass.forms import Form
 from sim.gpu.sass.lower import operation_of
 from sim.gpu.sass.tables import Atomic
 
-_FLOATS = {"F32": "<f", "F64": "<d", "F16x2": "<ee"}
+_FLOATS = {"F32": "<f", "F64": "<d", "F16x2": "<ee", "F16": "<e"}
 
 
 def changed(form: Form, old: bytes, given: bytes, other: bytes) -> bytes:
@@ -35,6 +35,14 @@ def changed(form: Form, old: bytes, given: bytes, other: bytes) -> bytes:
     if found is None:  # CAS and SPIN
         return other if old == given else old
     return (found & ((1 << 8 * len(old)) - 1)).to_bytes(len(old), "little")
+
+
+def reduced(form: Form, old: bytes, given: bytes) -> bytes:
+    """What UBLKRED makes of bytes, element by element."""
+    wide, narrow = ("S64", "U64", "F64", "64"), ("F16", "BF16")
+    size = 8 if any(part in wide for part in form.parts) else 2 if any(part in narrow for part in form.parts) else 4
+    parts = [slice(at, at + size) for at in range(0, len(old), size)]
+    return b"".join(changed(form, old[part], given[part], b"") for part in parts)
 
 
 def answered(form: Form, old: bytes, given: bytes) -> bytes:

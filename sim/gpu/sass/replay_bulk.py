@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from sim.gpu.sass.forms import Form
+from sim.gpu.sass.replay_atomics import reduced
 from sim.gpu.sass.tables import RANK_SHIFT, Map, Unit
 from sim.gpu.sass.tiles import swizzled
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _BULK_BYTES = 16
-"""Unit of the size of UBLKCP."""
+"""Unit of the size of UBLKCP and UBLKRED."""
 
 
 @dataclass
@@ -55,6 +56,8 @@ def _receivers(warp: WarpValues, form: Form, address: int) -> list[int]:
 
 def move_box(warp: WarpValues, form: Form, memory: Memory, maps: NDArray[np.int64], where: str) -> None:
     """UTMALDG, UTMASTG: elements outside of the tensor are 0, or left alone."""
+    if form.opcode.unit is Unit.UTMAREDG:  # whose format its tensor map says
+        raise InputError(f"check: {where}: its values are not computed")
     loads = form.opcode.unit is Unit.UTMALDG
     box, pointer = (operand.uniform for operand in form.addresses)
     address = int(warp.uniform[pointer]) | int(warp.uniform[pointer + 1]) << 32
@@ -92,9 +95,10 @@ def move_box(warp: WarpValues, form: Form, memory: Memory, maps: NDArray[np.int6
 
 
 def copy_bulk(warp: WarpValues, form: Form, memory: Memory, where: str) -> None:
-    """UBLKCP: bytes that lie side by side, between device memory and shared memory."""
-    if form.parts[1:3] not in (("S", "G"), ("G", "S")):
-        raise InputError(f"{where}: only copies between device memory and shared memory are modelled")
+    """UBLKCP, UBLKRED: bytes that lie side by side, from or to shared memory."""
+    if form.parts[1:3] == ("S", "S"):
+        _copy_in_cluster(warp, form, where)
+        return
     loads = form.parts[1] == "S"
     to, source = (operand.uniform for operand in form.addresses)
     shared_at, device = (to, source) if loads else (source, to)
@@ -108,7 +112,10 @@ def copy_bulk(warp: WarpValues, form: Form, memory: Memory, where: str) -> None:
         end = len(warp.cta.shared)
         raise InputError(f"{where}: shared address {shared:#x} lies outside of the CTA's {end:#x} bytes")
     if not loads:
-        memory.content[place : place + size] = warp.cta.shared[shared : shared + size]
+        stored = warp.cta.shared[shared : shared + size]
+        if form.opcode.unit is Unit.UBLKRED:
+            stored = _reduced(form, memory.content[place : place + size], stored)
+        memory.content[place : place + size] = stored
         return
     barrier = int(warp.uniform[to + 1]) & ((1 << RANK_SHIFT) - 1)
     several = "MULTICAST" in form.parts
@@ -117,3 +124,24 @@ def copy_bulk(warp: WarpValues, form: Form, memory: Memory, where: str) -> None:
         cta.shared[shared : shared + size] = memory.content[place : place + size]
         cta.written[shared : shared + size] = True
         cta.mbarrier(where, barrier).arrive(0, -size)
+
+
+def _copy_in_cluster(warp: WarpValues, form: Form, where: str) -> None:
+    """Bytes of the CTA's shared memory to that of a CTA of the cluster, whose mbarrier counts them."""
+    to, source = (operand.uniform for operand in form.addresses)
+    size = (int(warp.word(form.sources[0])[0]) & 0xFFFF) * _BULK_BYTES
+    own, first = warp.cta.named(where, int(warp.uniform[source]))
+    cta, place = warp.cta.named(where, int(warp.uniform[to]))
+    if max(first, place) + size > len(cta.shared) or own is not warp.cta:
+        raise InputError(f"{where}: a shared address lies outside of the CTA's {len(cta.shared):#x} bytes")
+    found = own.shared[first : first + size]
+    if form.opcode.unit is Unit.UBLKRED:
+        found = _reduced(form, cta.shared[place : place + size], found)
+    cta.shared[place : place + size] = found
+    cta.written[place : place + size] = True
+    counts, barrier = warp.cta.named(where, int(warp.uniform[to + 1]))
+    counts.mbarrier(where, barrier).arrive(0, -size)
+
+
+def _reduced(form: Form, old: NDArray[np.uint8], given: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.frombuffer(reduced(form, old.tobytes(), given.tobytes()), dtype=np.uint8)

@@ -67,6 +67,9 @@ class Unit(IntEnum):
     ATOM = 38  # by generic addresses
     REDAS = 39  # a reduction as STAS
     UBLKCP = 40  # the TMA copies bytes that lie side by side
+    UBLKRED = 41  # as UBLKCP, what is there is changed by them
+    UTMAREDG = 42  # as UTMASTG, what is there is changed by the box
+    SHARED_MATH = 43  # a pipe that the sub-cores of an SM share
 
 
 class Meaning(IntEnum):
@@ -109,6 +112,7 @@ class Meaning(IntEnum):
     R2P = 34
     FCHK = 35
     ELECT = 36
+    QSPC = 37
 
 
 class Source(IntEnum):
@@ -183,7 +187,8 @@ class Cell(IntEnum):
     RANKS = 60  # uniform register of a multicast: ranks that receive the box, from bit 16 on; -1 none
     FETCHES = 61  # of a load: what the L2 fetches, as `L1Figure.FILLS`
     NETWORK = 62  # ticks that a sector takes of the network between the SMs of a cluster
-    OWN_LATENCY = 63  # ticks of an access by a generic address that is of the CTA's own shared memory
+    OWN_LATENCY = 63  # ticks of an access by a generic address that is of the CTA's own shared memory; of UBLKCP and
+    # UBLKRED those of the network between the SMs of a cluster
     WIDTH = 64
 
 
@@ -223,6 +228,14 @@ class Atomic(IntEnum):
     DEC = 9  # to the operand behind 0
     SPIN = 10  # CAS that gives 1 where it was made
     OTHER = 11  # of floating-point numbers
+
+
+class Bulk(IntEnum):
+    """Between what UBLKCP and UBLKRED move bytes, `Cell.OPERATION`."""
+
+    TO_DEVICE = 0
+    FROM_DEVICE = 1
+    IN_CLUSTER = 2  # from shared memory to that of a CTA of the cluster
 
 
 class Sync(IntEnum):
@@ -330,8 +343,7 @@ class FaultKind(IntEnum):
     MAP = 6  # no tensor map at an address
     CONTENT = 8  # of an array, which nobody has given
     MBARRIER = 7  # none has been set up at an address, or too many have
-    REMOTE = 9  # an atomic of the shared memory of another CTA
-    ENDED = 10  # the CTA whose shared memory is accessed
+    ENDED = 9  # the CTA whose shared memory is accessed
 
 
 class SassProgram(NamedTuple):
