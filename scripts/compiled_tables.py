@@ -300,7 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=("pairs", "rows"))
     parser.add_argument("--least", type=float, default=10.0, metavar="US", help="rows measured shorter are left out")
-    parser.add_argument("--most", type=float, default=160.0, metavar="US", help="rows measured longer are left out")
+    parser.add_argument("--most", type=float, default=1000.0, metavar="US", help="rows measured longer are left out")
     parser.add_argument("--only", default="", help="pairs whose name, or rows whose operator, has this in it")
     parser.add_argument("--source", default="", help="rows of sources that have this in their name")
     parser.add_argument("--older", default="", metavar="DIR", help="holds Triton 3.0, which compiles rows of 2024")
