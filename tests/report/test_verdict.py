@@ -218,3 +218,40 @@ def test_a_tpu_that_waits_moves_with_what_it_waits_for(
     assert _saved(before, _with(workload, machine, before.record.schedule, factors)) > 0.1
     activation = {"activation.values": 4.0}
     assert abs(_saved(before, _with(workload, machine, before.record.schedule, activation))) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("workload", "machine"), [("gemm m=128 n=128 k=512", "plasticine"), ("gemm m=1024 n=1024 k=1024", "sn40l")]
+)
+def test_a_stage_that_works_moves_with_more_units(workload: str, machine: str) -> None:
+    """With its own choice: a schedule names the divisions, so that a held one leaves new units idle."""
+    before = simulate(workload, machine)
+    assert "more PCUs and PMUs for it would move it" in _words(before)
+    assert _saved(before, _with(workload, machine, "auto", {"pcu.count": 2, "pmu.count": 2})) > 0.08
+
+
+@pytest.mark.parametrize("workload", ["softmax rows=128 cols=256", "gemm m=128 n=128 k=512"])
+def test_a_stage_that_waits_for_memory_outside_moves_with_its_bandwidth(workload: str) -> None:
+    before = simulate(workload, "plasticine")
+    assert "spends" in _words(before)
+    assert "in memory; it moves with fewer bytes (fusion, larger tiles) or more bandwidth." in _words(before)
+    assert _saved(before, _with(workload, "plasticine", before.record.schedule, {"ddr.bandwidth": 2})) > 0.1
+
+
+def test_a_stage_that_waits_more_than_it_works_does_not_move_with_more_units() -> None:
+    work = "softmax rows=128 cols=256"
+    before = simulate(work, "plasticine")
+    assert "and waits for longer: more PCUs would not move it" in _words(before)
+    assert abs(_saved(before, _with(work, "plasticine", "auto", {"pcu.count": 2, "pmu.count": 2}))) < 0.02
+
+
+def test_ports_of_memory_units_are_not_taken_for_memory_outside() -> None:
+    """Scores read keys across rows, each vector from one bank: DDR is idle, and has nothing to do with it."""
+    work = "attention batch=1 heads=2 seq=256 head_dim=64"
+    before = simulate(work, "plasticine")
+    held = before.record.schedule
+    assert "with pmu.transpose where it reads across rows" in _words(before)
+    assert _saved(before, simulate(work, "plasticine", set=["pmu.transpose=true"], schedule=held)) > 0.5
+    for figure in ("pmu.count", "pmu.bandwidth"):
+        assert _saved(before, _with(work, "plasticine", held, {figure: 2})) > 0.3
+    assert _saved(before, _with(work, "plasticine", held, {"ddr.bandwidth": 2})) < 0.02

@@ -25,12 +25,18 @@ REASONS = ("busy", "no_input", "no_room", "memory", "network", "reconfiguration"
 
 REMEDIES = {
     "no_input": "a faster producer (more PCUs for the slowest stage) or smaller tiles, which fill the pipeline sooner",
-    "no_room": "a faster consumer, or deeper buffers where rates vary",
-    "memory": "fewer bytes (fusion, larger tiles), deeper buffers that let loads run further ahead, or more bandwidth",
+    "no_room": "a faster consumer, which is more bandwidth where that is a store",
+    "memory": "fewer bytes (fusion, larger tiles) or more bandwidth",
     "network": "another division over row_par and col_par, or wider links",
     "reconfiguration": "fewer launches: fusion into one section, or kernel looping",
 }
 """What would move each reason; an idle stage has nothing to do, so nothing is lost."""
+
+_PORTS = (
+    "more memory units or wider ports (pmu.count, pmu.bandwidth), and with pmu.transpose where it reads across rows: "
+    "the ports of memory units hold it, not memory outside"
+)
+"""What moves a stage that waits for memory while none outside has moved enough to explain it."""
 
 
 def details(figures: Figures) -> dict[str, Any]:
@@ -200,15 +206,28 @@ def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
         share = percent(reached.get("link", 0.0))
         return f"Links bound it: {share} of their bandwidth; the rest is latency, step by step."
     slowest = _slowest(_longest(figures).own)
+    busy = slowest.cycles["busy"]
+    waits = max((count for reason, count in slowest.cycles.items() if reason in REMEDIES), default=0)
     return (
         f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])}). The slowest stage is "
-        f"{slowest.name}, busy {percent(slowest.cycles['busy'] / max(sum(slowest.cycles.values()), 1))} of the time: "
-        "more PCUs for it, deeper buffers or more tiles in flight would move it."
+        f"{slowest.name}, busy {percent(busy / max(sum(slowest.cycles.values()), 1))} of the time"
+        + (
+            ": more PCUs and PMUs for it would move it."
+            if busy > waits
+            else ", and waits for longer: more PCUs would not move it."
+        )
     )
 
 
 def _slowest(section: RduSection) -> RduStage:
     return max(section.stages, key=lambda stage: stage.cycles.get("busy", 0))
+
+
+def _outside(figures: Figures, share: float) -> bool:
+    """Whether memory outside was busy for at least half as long, launches apart, as a stage waited for memory."""
+    reached = figures.speed_of_light()
+    running = max(figures.time_ps - figures.overhead_ps, 1)
+    return max(reached.get(m, 0.0) for m in ("hbm", "ddr")) * figures.time_ps >= 0.5 * share * running
 
 
 def losses(figures: Figures) -> list[str]:
@@ -222,9 +241,10 @@ def losses(figures: Figures) -> list[str]:
     reason = max(lost, key=lambda name: lost[name])
     found = []
     if lost[reason] >= WORTH_A_WORD:
+        remedy = _PORTS if reason == "memory" and not _outside(figures, lost[reason]) else REMEDIES[reason]
         found.append(
             f"The busiest stage, {slowest.name}, spends {percent(lost[reason])} of its cycles in {words(reason)}; it "
-            f"moves with {REMEDIES[reason]}."
+            f"moves with {remedy}."
         )
     unused = 1 - section.pcus / section.pcu_count
     if figures.bound == "compute" and unused >= WORTH_A_WORD:
