@@ -77,6 +77,21 @@ def test_compare_prints_rows_and_reasons(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["compare", *fp8, "--arch", A100]) == 2
 
 
+def test_a_repeated_option_adds_to_the_list_and_replaces_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "add", "n=1024", "--arch", "t4", "--json", "--schedule", "fused", "--arch", "l4", "--arch"]
+    assert main([*words, "a10", "a40"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["machine"] for row in rows] == ["t4", "l4", "a10", "a40"]
+    from sim.app.cli import _parser
+
+    asked = _parser().parse_args(["optimize", "add", "--goal", "energy_j", "--goal", "time_us"])
+    assert asked.goal == ["energy_j", "time_us"]
+    assert _parser().parse_args(["optimize", "add"]).goal == ["time_us"]
+    only = ["sensitivity", "add", "--arch", "t4", "--only", "l2.*", "dram.*", "--only", "sm.count"]
+    assert _parser().parse_args(only).only == ["l2.*", "dram.*", "sm.count"]
+    assert _parser().parse_args(["validate", "--op", "gemm", "--op", "add"]).op == ["gemm", "add"]
+
+
 def test_a_failed_check_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Gemm, "relative_error", lambda *_: 1.0)
     assert main(["run", *ON_A100, "--check"]) == 1

@@ -112,9 +112,13 @@ def _parser() -> Parser:
 
     compare = commands.add_parser("compare", help="one operator on several machines", allow_abbrev=False)
     arguments.add_workload(compare)
-    compare.add_argument("--arch", required=True, nargs="+", metavar="A", help="presets or machine files")
+    compare.add_argument(
+        "--arch", required=True, nargs="+", action="extend", metavar="A", help="presets or machine files"
+    )
     arguments.add_overrides(compare)
-    compare.add_argument("--schedule", default=["auto"], nargs="+", metavar="S", help="each is run on each machine")
+    compare.add_argument(
+        "--schedule", default=["auto"], nargs="+", action="extend", metavar="S", help="each is run on each machine"
+    )
     _add_conditions(compare)
     arguments.add_output(compare)
     compare.set_defaults(command=_compare)
@@ -147,7 +151,12 @@ def _parser() -> Parser:
     validate.add_argument("--reference", metavar="FILE", help="CSV of measurements; default: the packaged rows")
     for name in ("arch", "op", "dtype", "source", "schedule"):
         validate.add_argument(
-            f"--{name}", nargs="+", default=[], metavar=name[0].upper(), help=f"only rows of this {name}"
+            f"--{name}",
+            nargs="+",
+            action="extend",
+            default=[],
+            metavar=name[0].upper(),
+            help=f"only rows of this {name}",
         )
     validate.add_argument(
         "--half", nargs=1, default=[], metavar="HALF",

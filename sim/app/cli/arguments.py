@@ -27,11 +27,20 @@ FILES = ("plot", "html", "show_array", "csv", "out")
 Add = Callable[..., Any]
 
 
+class _Extend(argparse.Action):
+    """Takes a list in place of the default, and more of it where the option is repeated."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        now = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if now is self.default else now), *values])
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, as all others, and whose help is about the operator if one is named."""
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(add_help=False, **keywords)
+        self.register("action", "extend", _Extend)
         self.add_argument("-h", "--help", action=_Help, help="show this, or of an OP its keys, and exit")
         self.set_defaults(parser=self)
 

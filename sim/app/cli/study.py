@@ -42,14 +42,23 @@ def add_commands(commands: Any) -> None:
     found.add_argument(
         "--step", type=arguments.share, default=0.1, metavar="S", help="relative change of each figure; default 10 %%"
     )
-    found.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="only these figures, such as 'dram.*'")
+    found.add_argument(
+        "--only", nargs="+", action="extend", default=[], metavar="PATTERN", help="only these figures, such as 'dram.*'"
+    )
     arguments.add_running(found)
     arguments.add_output(found)
     found.set_defaults(command=_sensitivity)
 
     best = commands.add_parser("optimize", help="search ranges for the best run (Optuna)", allow_abbrev=False)
     _add_base(best, vary_help="KEY=VALUES as in sweep: one parameter of the search")
-    best.add_argument("--goal", nargs="+", default=["time_us"], metavar="M", help="one or two metrics; default time_us")
+    best.add_argument(
+        "--goal",
+        nargs="+",
+        action="extend",
+        default=["time_us"],
+        metavar="M",
+        help="one or two metrics; default time_us",
+    )
     best.add_argument(
         "--define",
         nargs="+",
@@ -107,7 +116,7 @@ def add_commands(commands: Any) -> None:
 
 def _add_base(parser: Parser, *, vary_help: str) -> None:
     arguments.add_workload(parser)
-    parser.add_argument("--arch", nargs="+", default=[], metavar="A", help="presets or machine files")
+    parser.add_argument("--arch", nargs="+", action="extend", default=[], metavar="A", help="presets or machine files")
     parser.add_argument("--vary", nargs="+", action="append", default=[], metavar="KEY=VALUES", help=vary_help)
     arguments.add_overrides(parser)
     _add_conditions(parser)
