@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Counts instructions of compiled kernels by class and section, next to counts that others have published.
 
-    scripts/instruction_mix.py instruction_mix.csv [--only NAME]
+    scripts/instruction_mix.py instruction_mix.csv [--only NAME] [--cuda DIR]
 
-Needs Triton, no GPU. The file has a row for each kernel, section and class of instructions: static counts along the hot
+Needs Triton, no GPU; with --cuda products of CUTLASS 2.x are compiled too (scripts/cutlass_kernels.py says what DIR
+holds). The file has a row for each kernel, section and class of instructions: static counts along the hot
 path of one warp, from the disassembly of kernels that were compiled with Triton 3.9.0, CUTLASS and nvcc 13. Kernels in
 Triton are compiled here again and counted from what `sim.gpu.sass` reads of them. All classes of all sections must
 agree, as must the sums of stall counts. Kernels whose source is not here are named with the reason.
@@ -30,6 +31,7 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scripts.cutlass_kernels import product_of  # noqa: E402
 from sim.gpu.sass.cubin import disassemble, kernel_of  # noqa: E402
 from sim.gpu.sass.forms import form_of  # noqa: E402
 from sim.gpu.sass.needed import target_of  # noqa: E402
@@ -38,7 +40,8 @@ from sim.gpu.sass.text import Function, Instruction  # noqa: E402
 KERNELS = ROOT / "scripts" / "lessons" / "kernels"
 NOT_REBUILT = {
     "attention": "the source of this attention kernel is not published; the tutorial's differs in its addresses",
-    "CUTLASS": "needs CUTLASS's headers at the stated commit and nvcc 13.0.88",
+    "CUTLASS sm90": "needs CUTLASS's headers at the stated commit; its roles are cut by hand",
+    "CUTLASS": "needs nvcc 13.0.88 and CUTLASS's headers (--cuda)",
     "FA2": "needs flash-attention at the stated commit, CUTLASS's headers and nvcc 13.0.88",
     "FA3": "needs flash-attention at the stated commit, CUTLASS's headers and nvcc 13.0.88",
     "CUDA": "the source of these CUDA kernels is not published; written anew they compute addresses otherwise",
@@ -47,8 +50,8 @@ NOT_REBUILT = {
 TARGETS = {"sm_75": 75, "sm_80": 80, "sm_90a": 90}
 
 _LONE_UNIFORM = ("UMOV", "ULDC", "VOTEU", "UTMACMDFLUSH", "UTMACCTL")
-_TWO_PARTS = ("MUFU", "BAR", "SYNCS", "WARPGROUP", "UTMALDG", "UTMASTG")
-_ACCESSES = ("LDG", "STG", "LDS", "STS", "LDL", "STL", "LDGSTS")
+_TWO_PARTS = ("MUFU", "F2F", "BAR", "SYNCS", "WARPGROUP", "UTMALDG", "UTMASTG")
+_ACCESSES = ("LD", "LDG", "STG", "LDS", "STS", "LDL", "STL", "LDGSTS")
 _WHOLE = ("HMMA", "LDSM", "STSM", "HGMMA")
 
 
@@ -84,8 +87,9 @@ def counts(section: Sequence[Instruction]) -> Counter[str]:
     return found
 
 
-def _walk(function: Function) -> tuple[list[int], dict[int, int]]:
-    """Rows of the hot path, each once, and where its branches back go, by the row that branches."""
+def _walk(function: Function, taken: int = -1) -> tuple[list[int], dict[int, int]]:
+    """Rows of the hot path, each once, and where its branches back go, by the row that branches. taken: the row of a
+    branch that is taken although it depends on something."""
     forms = [form_of(one) for one in function.instructions]
     targets = [target_of(form, function) if form.parts[0] in ("BRA", "CALL") else None for form in forms]
     path: list[int] = []
@@ -94,7 +98,7 @@ def _walk(function: Function) -> tuple[list[int], dict[int, int]]:
     while row < len(forms):
         path.append(row)
         form, target = forms[row], targets[row]
-        always = not form.guard and not form.inputs
+        always = (not form.guard and not form.inputs) or row == taken
         if form.parts[0] == "EXIT" and always:
             break
         if target is not None and target <= row:
@@ -103,9 +107,9 @@ def _walk(function: Function) -> tuple[list[int], dict[int, int]]:
     return path, back
 
 
-def sections(function: Function) -> list[tuple[bool, list[Instruction]]]:
+def sections(function: Function, taken: int = -1) -> list[tuple[bool, list[Instruction]]]:
     """The path cut at its loops: whether a section is one, and its instructions."""
-    path, back = _walk(function)
+    path, back = _walk(function, taken)
     heads, found = set(back.values()), [(False, list[Instruction]())]
     for row in path:
         if row in heads:
@@ -129,6 +133,23 @@ def looped(function: Function) -> list[list[Instruction]]:
     found = sections(function)
     first, *rest = [section for loop, section in found if not loop]
     return [first, *(section for loop, section in found if loop), *rest]
+
+
+def without_c(function: Function) -> int:
+    """The branch of an epilogue that leaves C out: it depends on the only comparison of floating-point numbers."""
+    compared = ""
+    for row, one in enumerate(function.instructions):
+        if one.opcode.startswith("FSETP"):
+            compared = one.operands[0]
+        if compared and one.opcode == "BRA" and one.guard == f"!{compared}":
+            return row
+    raise ValueError("no branch depends on beta")
+
+
+def of_product(function: Function) -> list[list[Instruction]]:
+    """What is before the loop of a product of CUTLASS, the loop, what follows without C and with it."""
+    before, loop, behind = (section for _, section in sections(function))
+    return [before, loop, sections(function, without_c(function))[2][1], behind]
 
 
 @dataclass(frozen=True)
@@ -256,18 +277,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", default="", help="kernels whose name has this in it")
+    parser.add_argument("--cuda", type=Path, metavar="DIR", help="nvcc and the headers of CUTLASS")
     options = parser.parse_args(arguments)
     tally = Counter[str]()
     for (kernel, source, arch, dtype, tile), wanted in published(options.file).items():
         if options.only not in kernel:
             continue
         label = f"{kernel}, {arch}, {dtype}, {tile}"
-        build = build_of(kernel, dtype, tile)
-        if build is None:
+        build, product = build_of(kernel, dtype, tile), product_of(kernel, arch, tile) if options.cuda else None
+        if build is None and product is None:
             reason = next(text for part, text in NOT_REBUILT.items() if part in kernel)
             tally[f"not rebuilt ({source}): {reason}"] += 1
             continue
-        apart = list(differences(wanted, build.sections(TARGETS[arch])))
+        if product is not None:
+            own = of_product(product.compiled(options.cuda).function)
+        else:
+            assert build is not None
+            own = build.sections(TARGETS[arch])
+        apart = list(differences(wanted, own))
         tally["differ" if apart else "agree"] += 1
         print(f"{label}: {'; '.join(apart) or 'agrees'}", flush=True)
     print()
