@@ -232,11 +232,11 @@ def sensitivity(
         raise InputError(first.refused or first.failed)
     # The schedule that was taken has left out already what it is to do without.
     kept = replace(base, schedule=first.report["schedule"], without=(), tune=False) if hold else base
-    figures = {path: value for path, value in _figures(machine) if _wanted(path, only)}
-    if not figures:
-        raise InputError(
-            f"--only {' '.join(only)}: no figure of {arch} has such a name; tilewave archs {arch} shows all"
-        )
+    figures = dict(_figures(machine))
+    for pattern in only:
+        if not fnmatch.filter(figures, pattern):
+            raise InputError(f"--only {pattern}: no figure of {arch} has such a name; tilewave archs {arch} shows all")
+    figures = {path: value for path, value in figures.items() if _wanted(path, only)}
     time_ps = round(first.report["time_us"] * 1e6)
     sides: dict[str, dict[int, Side]] = {}
     reasons: dict[str, str] = {}
