@@ -44,6 +44,7 @@ class LoadStore(IntEnum):
 
     FREE = 5  # when what it has in hand is done
     NEXT_STORE = 19  # entry of the store queue that was taken longest ago
+    STORE_FREE = 23  # when that entry is free: its row comes from far away
 
 
 class Stores(IntEnum):
@@ -86,7 +87,7 @@ def move(p, prog, st, ms, mem, w, s, sm, now, t, pc, kind):
     changes = kind == Kind.STG or kind == Kind.RED
     if changes:
         # No more stores are on their way than entries: memory that takes no more stops the warps.
-        busy = max(busy, sms[sm, Port.WRITE_FREE], st.stores[sm, sms[sm, LoadStore.NEXT_STORE]])
+        busy = max(busy, sms[sm, Port.WRITE_FREE], sms[sm, LoadStore.STORE_FREE])
     elif kind == Kind.CP_ASYNC:
         # A copy holds no registers, so that nothing but the misses on their way bounds how many are.
         entry = free_entry(st.l1_misses, st.l1_bounds, sms, sm, L1.NEXT_MISS, t)
@@ -240,8 +241,15 @@ def store_line(p, st, ms, mem, sm, kind, at, address, end, k):
         policy, ways, table = p[L1Figure.REPLACEMENT], p[L1Figure.WAYS], p[L1Figure.FILLS]
         write_line(st, policy, ways, table, st.l1_ahead[k], address, end, at)
     answer = port_write(p, st.sms, st.counters, ms, mem, sm, at, address, end, reduces, k)
-    take_entry(st.stores, st.sms, sm, LoadStore.NEXT_STORE, st.sms[sm, LoadStore.NEXT_STORE], answer)
+    take_store(st, sm, answer)
     return answer
+
+
+@inner(inline=True)
+def take_store(st, sm, tick):
+    """A store takes the next entry of its SM's queue until a tick, that of its acknowledgement."""
+    take_entry(st.stores, st.sms, sm, LoadStore.NEXT_STORE, st.sms[sm, LoadStore.NEXT_STORE], tick)
+    st.sms[sm, LoadStore.STORE_FREE] = st.stores[sm, st.sms[sm, LoadStore.NEXT_STORE]]
 
 
 @inner(inline=True)

@@ -7,13 +7,15 @@ Warps that wait for a pipe or issue slots stand in line, and only the one that c
 from enum import IntEnum
 
 from sim.engine.jit import inner
+from sim.engine.prefetch import prefetch
 from sim.gpu.engine.accounting import account
+from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.events import PHASE_SHIFT, Reason
 from sim.gpu.engine.pipes import SubCore, running_ops
 from sim.gpu.engine.policies import goes_between, priority_of, rank_of
 from sim.gpu.engine.record import add_log, log_put_off
-from sim.gpu.engine.tree import ID_BITS, ID_MASK, NEVER, TIME_SHIFT, announce, set_due
-from sim.gpu.engine.warp import REASON_BITS, Block, Warp, prefetch_warp, schedule_warp
+from sim.gpu.engine.tree import ID_BITS, ID_MASK, NEVER, TIME_SHIFT, announce, leaf_of, set_due
+from sim.gpu.engine.warp import REASON_BITS, Block, Warp, schedule_warp
 from sim.gpu.lower.tables import N_SCOREBOARDS
 
 FULL = 240  # 256ths of the issue slots: ops that take more leave nothing to others
@@ -173,10 +175,13 @@ def next_in_line(p, st, s, sm, t):
             priority = priority_of(p, st, s, sm, w, st.contenders[s, i, Contender.RANK], pipe)
         first = min(first, (tick << TIME_SHIFT) | (priority << ID_BITS) | w)
     w = first & ID_MASK
-    prefetch_warp(st, w)
+    prefetch(st.warps, w * Warp.WIDTH)
+    prefetch(st.warps, w * Warp.WIDTH + Warp.READY)
+    # Leaves by number: the rows of these warps may come from far away.
+    leaf = leaf_of(p, sm, 0) - sm * p[Chip.WARPS_PER_SM]
     before = subs[s, Line.FIRST] - 1
     if before >= 0 and before != w:
-        set_due(st.tree, st.warps[before, Warp.LEAF], NEVER)
+        set_due(st.tree, leaf + before, NEVER)
     subs[s, Line.FIRST] = w + 1
     subs[s, Line.FIRST_KEY] = first
-    announce(st, first, st.warps[w, Warp.LEAF], sm)
+    announce(st, first, leaf + w, sm)

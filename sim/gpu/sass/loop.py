@@ -313,7 +313,7 @@ def _room(p, x, st, w, s, sm, t, row):
     if (_GLOBAL_UNITS >> unit) & 1:
         busy = sms[sm, LoadStore.FREE]
         if unit == Unit.STG or unit == Unit.RED or unit == Unit.ATOMG:
-            busy = max(busy, sms[sm, Port.WRITE_FREE], st.stores[sm, sms[sm, LoadStore.NEXT_STORE]])
+            busy = max(busy, sms[sm, Port.WRITE_FREE], sms[sm, LoadStore.STORE_FREE])
         return busy - p[LoadStoreFigure.QUEUE]
     if unit == Unit.HGMMA:
         waiting = x.launch[Launched.WGMMA_IN_FLIGHT] - 1  # of its own, which the tensor core has not begun

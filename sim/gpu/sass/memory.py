@@ -15,10 +15,10 @@ from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cp_async import CpAsyncFigure, CpAsyncGroups
 from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import Reason
-from sim.gpu.engine.global_memory import LoadStore, Stores, load_line
+from sim.gpu.engine.global_memory import LoadStore, Stores, load_line, take_store
 from sim.gpu.engine.l1 import READY_SHIFT, SECTORS, L1Figure, find_line, locate_in_l1, whole_sectors
 from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.port import Port, PortFigure, count_reads, take_entry
+from sim.gpu.engine.port import Port, PortFigure, count_reads
 from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.warp import Warp, add_ready
 from sim.gpu.lower.tables import Kind, Pipe
@@ -492,7 +492,7 @@ def _store(p, x, st, ms, mem, sm, at, i, k, unit):
     st.counters[Counter.LINES] += 1
     reduces = (_ATOMICS >> unit) & 1 != 0
     answer = l2_change_ahead(ms, mem, begin, sms[sm, Port.PARTITION], line, mask, whole, reduces, k)
-    take_entry(st.stores, sms, sm, LoadStore.NEXT_STORE, sms[sm, LoadStore.NEXT_STORE], answer)
+    take_store(st, sm, answer)
     return answer
 
 
