@@ -252,6 +252,8 @@ def test_a_line_starts_at_zero_names_machine_and_regimes_and_marks_another_sched
     assert "* another" in str(moved)
     axes: Any = moved.plot()
     assert axes.get_ylim()[0] == 0
+    highest = max((row.answer.report or {})["time_us"] for row in rows)
+    assert axes.get_ylim()[1] == pytest.approx(1.05 * highest), "the topmost marker is whole"
     assert "t4" in axes.get_title()
     words = [text.get_text() for text in axes.get_legend().get_texts()]
     assert words == [f"bound: {(rows[0].answer.report or {})['bound']}", "bound: dram", "another schedule"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -234,7 +235,8 @@ def _lines(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str], metric: str, 
     _scale_axis(ax, "x", sorted(values.values()), values)
     _scale_axis(ax, "y", [_value(row, metric) for row in rows])
     if ax.get_yscale() == "linear" and metric in _FROM_ZERO:
-        ax.set_ylim(bottom=0)
+        highest = float(ax.dataLim.y1)
+        ax.set_ylim(0, 1.05 * highest if 0 < highest < math.inf else None)  # the topmost marker whole
     # Values as they were typed carry their unit; plain numbers have that of the column's name.
     ax.set(xlabel=x_key if len(values) <= _MOST_TICKS else name, ylabel=METRICS.get(metric, metric))
     ax.set_title(picture_title(_titled(sweep)), fontsize="medium")
