@@ -240,6 +240,22 @@ def test_kernels_that_bring_an_operand_to_registers_are_plain() -> None:
         assert min(c.tile_n for c in found) == least_n
 
 
+def test_for_batches_of_such_kernels_the_library_looks_at_one_matrix() -> None:
+    """Of tf32, whose row-major B goes through registers; not of bf16, nor where k is contiguous in both operands."""
+    spec = MACHINES["h100-sxm"]
+
+    def taken(schedule: str, batch: int, dtype: str, tb: str) -> Config:
+        return choose(Gemm(512, 2048, 2048, batch=batch, dtype=dtype, tb=tb), spec, schedule).config
+
+    one = taken("cublas-2025", 1, "tf32", "N")
+    assert taken("cublas-2025", 4, "tf32", "N") == one
+    assert taken("auto", 4, "tf32", "N") != one
+    for dtype, tb in (("bf16", "N"), ("tf32", "T")):
+        whole = taken("cublas-2025", 4, dtype, tb)
+        assert whole == taken("auto", 4, dtype, tb)
+        assert whole != taken("cublas-2025", 1, dtype, tb)
+
+
 def test_of_tiles_that_cut_a_problem_alike_only_the_narrowest_is_tried() -> None:
     """257 columns: 1 x 264, 2 x 136, 3 x 88, ...; 192-row tiles are shared by columns, in steps of 16."""
     tiles = list(_wgmma_tiles(16384, 257))

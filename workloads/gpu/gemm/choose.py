@@ -115,9 +115,9 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
     schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm`, `deepgemm` and its first
     release `deepgemm-2025-02`: the kernels of these for operands with scales by block; `marlin`: that for quantised
-    weights), `cublas-2025` for what that library takes (`library`; what `auto` gives where it has wgmma or no
-    cp.async), or one configuration as it prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError
-    where the machine or the problem cannot take it.
+    weights), `cublas-2025` for what that library takes (`library`; what `auto` gives where it has no cp.async, and
+    where wgmma reads both operands by itself), or one configuration as it prints, such as `wgmma 128x256x64 cluster 2x1
+    stages 4`. Raises InputError where the machine or the problem cannot take it.
     """
     p = problem(op)
     f = figures(spec)
@@ -137,6 +137,8 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     most = RUNNERS_UP
     if schedule == library.SCHEDULE and all(library.has_rule(spec, config) for config, _ in found):
         ranked, most = _as_the_library(p, f, found), 1
+    elif schedule == library.SCHEDULE and library.reads_one_matrix(p, [config for config, _ in found]):
+        ranked, most = _as_for_one_matrix(p, spec, f, names), 1
     best: list[tuple[Config, int]] = []
     refused: InputError | None = None
     for time_ps, config in ranked:
@@ -161,6 +163,17 @@ def _as_the_library(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]
         if isinstance(config, MmaConfig) and library.has(p, config)
     ]
     return [(time_ps, config) for _, time_ps, _, config in sorted(order, key=lambda item: item[:3])]
+
+
+def _as_for_one_matrix(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> list[tuple[int, Config]]:
+    """Kernels that the library has, with their estimates, in the order that they have for one matrix of the batch."""
+    one = problem(dataclasses.replace(p.op, batch=1))
+    order = sorted(
+        (estimate_ps(work, f), str(config), config)
+        for config, work in _candidates(one, spec, f, names)
+        if isinstance(config, WgmmaConfig) or (isinstance(config, MmaConfig) and library.has(one, config))
+    )
+    return [(estimate_ps(_work(p, spec, f, config), f), config) for _, _, config in order]
 
 
 @register("gemm", "gpu", "without")

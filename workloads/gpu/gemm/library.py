@@ -1,7 +1,8 @@
-"""What cuBLAS of 2025 takes on Ampere, which is not always the fastest kernel that it has.
+"""What cuBLAS of 2025 takes, which is not always the fastest kernel that it has.
 
-A library decides before it runs anything. The times of this one on A100 show by what: it takes the kernel whose
-operands are on the SMs first. Multiplies, results and epilogues do not count, and a last wave counts as a whole one.
+A library decides before it runs anything. The times of this one on A100 show by what, for kernels by mma.sync: it
+takes the kernel whose operands are on the SMs first. Multiplies, results and epilogues do not count, and a last wave
+counts as a whole one.
 So it takes 256x128 where two smaller tiles on an SM would hide each other's epilogue: 4096 x 2048 x 32 takes 18.4 us
 (19.8 here with 128x256, 12.2 with 128x128), 2048 x 2560 x 1024 takes 61.6 us (61 and 43). Nothing is fitted: the rule
 reads tiles, waves, the port of an SM and the latency of a load. Products that were measured with cuBLAS of 2023 do not
@@ -13,11 +14,14 @@ It also cuts k into pieces that are more than one wave, where these fill the las
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
 from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, transfer
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, ceil_div
+from workloads.gpu.gemm.wgmma import WgmmaConfig, through_registers
 
 SCHEDULE = "cublas-2025"
 """Asks for what this library takes."""
@@ -39,6 +43,18 @@ def has_rule(spec: GpuSpec, config: object) -> bool:
     """Whether a configuration is of the kernels that are chosen so: mma.sync fed by cp.async, on a machine without
     TMA."""
     return spec.tma is None and isinstance(config, MmaConfig) and config.copy == "cp.async"
+
+
+def reads_one_matrix(p: Problem, configs: Sequence[object]) -> bool:
+    """Whether the library takes for a batch what is fastest for one of its matrices.
+
+    It does where kernels by wgmma bring an operand to registers, which are of an older family (sm90_xmma) than those
+    that do not (nvjet). Rows of xla_matmul_table on H100, fitted half: batches in tf32 of row-major operands are 24 %
+    fast with the kernel that is fastest for the whole batch, two matrices of 512x2048 take 1.5 times as long as one of
+    512x4096; bf16, of nvjet, is at 4 % with that kernel and at 12 % with the one for a single matrix.
+    """
+    by_wgmma = [config for config in configs if isinstance(config, WgmmaConfig)]
+    return bool(by_wgmma) and all(through_registers(p, config) for config in by_wgmma)
 
 
 def has(p: Problem, config: MmaConfig) -> bool:
