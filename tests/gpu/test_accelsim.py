@@ -2,6 +2,7 @@
 
 import itertools
 import lzma
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from arch.errors import InputError
+from sim.app.cli import main
 from sim.app.run import simulate
 from sim.gpu.language import GlobalTensor
 from sim.gpu.sass.cubin import read_compiled
@@ -143,6 +145,20 @@ def test_a_kernel_takes_the_same_time_from_its_code_and_from_a_trace(
         assert traced.counters[name] == executed.counters[name]
     assert traced.cycles == pytest.approx(executed.cycles, rel=0.03)
     assert simulate(str(file), A100).record.kernels[0].cycles == traced.cycles  # behind a launch of the other kind
+
+
+def test_the_listing_of_a_trace_has_the_control_words_that_were_rebuilt(
+    streams: dict[tuple[int, int], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kernel-1.traceg"
+    file.write_text(written(streams), encoding="utf-8")
+    assert main(["run", str(file), "--arch", A100, "--listing"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    load = next(i for i, line in enumerate(lines) if "LDG" in line)
+    waits = next(line for line in lines[load + 1 :] if "FADD" in line)
+    scoreboard = re.search(r" w(\d) ", lines[load])
+    assert scoreboard is not None
+    assert f"after {scoreboard[1]}" in waits or f",{scoreboard[1]}" in waits
 
 
 def test_each_form_of_a_trace_is_read(streams: dict[tuple[int, int], list[str]], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def write(found: Timeline, path: Path) -> None:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
         from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
     except ImportError:
-        raise InputError(f"{path}: Perfetto traces need the perfetto package; pip install 'tilewave[trace]'") from None
+        raise InputError("Perfetto traces need the perfetto package; pip install 'tilewave[trace]'") from None
     with open(path, "wb") as file:
         _Writer(found, StreamingTraceProtoBuilder(file), pb, file).write()
 

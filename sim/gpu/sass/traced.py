@@ -19,7 +19,8 @@ from sim.gpu.lower.tables import Pipe
 from sim.gpu.sass.cubin import CompiledKernel
 from sim.gpu.sass.forms import MEMORY, form_of
 from sim.gpu.sass.kernel import SassKernel, SassLaunchProgram
-from sim.gpu.sass.lower import lower_row
+from sim.gpu.sass.listing import listing
+from sim.gpu.sass.lower import Lowered, lower_row
 from sim.gpu.sass.opcodes import opcode_of
 from sim.gpu.sass.tables import LANES, SCOREBOARDS, Cell, SassProgram, Traced, Unit
 from sim.gpu.sass.text import INSTRUCTION_BYTES, Control, Function, Instruction
@@ -44,7 +45,10 @@ _FLOW = (
     "NOP",
 )
 _NO_CONTROL = Control(1, False, -1, -1, 0)
-_UNKNOWN = ("HGMMA", "QGMMA", "IGMMA", "UTMALDG", "UTMASTG", "SYNCS", "LD", "ST", "STAS")
+_UNKNOWN = (
+    "HGMMA", "QGMMA", "IGMMA", "UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED", "SYNCS", "LD", "ST", "ATOM",
+    "QSPC", "STAS", "REDAS",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +59,32 @@ class TracedSassKernel(SassKernel):
 
     def tables(self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec) -> SassProgram:
         """The tables of its code with rebuilt control words, and the trace."""
-        rows = np.array([lower_row(_timed(one), spec) for one in self.compiled.function.instructions], dtype=np.int64)
-        _rebuild_control(self.traced, rows)
+        rows = self._rows(spec)
         base = super().tables_of(p, addresses, spec, rows, LANES)
         trace, first, lanes = _streams(self.traced, self.warps, addresses[_ARRAY], self.shared_range[0])
         return base._replace(trace=trace, trace_first=first, trace_lanes=lanes)
+
+    def listing(self, addresses: Mapping[str, int], spec: GpuSpec) -> list[str]:
+        """Each instruction with the control word that was rebuilt for it, and with what it takes."""
+        rows, function = self._rows(spec), self.compiled.function
+        with_control = [
+            replace(one, control=_control_of(row)) for one, row in zip(function.instructions, rows, strict=True)
+        ]
+        compiled = replace(self.compiled, function=replace(function, instructions=with_control))
+        return listing(compiled, Lowered(rows, ()))
+
+    def _rows(self, spec: GpuSpec) -> np.ndarray:
+        """Its code, with control words rebuilt."""
+        rows = np.array([lower_row(_timed(one), spec) for one in self.compiled.function.instructions], dtype=np.int64)
+        _rebuild_control(self.traced, rows)
+        return rows
+
+
+def _control_of(row: np.ndarray) -> Control:
+    return Control(
+        int(row[Cell.STALL]) // TICKS_PER_CYCLE, bool(row[Cell.GIVES_WAY]), int(row[Cell.WRITE]), int(row[Cell.READ]),
+        int(row[Cell.WAIT]),
+    )  # fmt: skip
 
 
 def _timed(instruction: Instruction) -> Instruction:
