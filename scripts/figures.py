@@ -34,6 +34,9 @@ from sim import simulate
 from sim.gpu.engine.api import Device
 from sim.gpu.power.regulator import PowerRegulator
 from sim.gpu.program import CLUSTER_RANK, GlobalTensor, KernelBuilder, Program, RegisterTile
+from sim.gpu.sass.cubin import CompiledKernel
+from sim.gpu.sass.kernel import sass_program
+from sim.gpu.sass.text import read_functions
 from sim.rdu.engine import run_section
 from sim.rdu.host import Launch, run_launches
 from sim.rdu.program import Call, Counter, Out, Section, Tensor
@@ -163,8 +166,12 @@ def _row_cases(spec: MachineSpec, path: str) -> list[Case]:
     """A kernel that does nothing but the instruction of a row."""
     if not path.startswith("instructions."):
         return []
+    assert isinstance(spec, GpuSpec)
     name = path.removeprefix("instructions.").rpartition(".")[0]
-    return [Case(f"row {name}", make=_of_row(name))]
+    cases = [Case(f"row {name}", make=_of_row(name))]
+    if any(row.name == name and row.pipe == "fp64_shared" for row in spec.instructions):
+        cases.append(Case(f"chain of {name} in compiled code", make=_compiled_chain(name)))
+    return cases
 
 
 @cache
@@ -198,6 +205,27 @@ def _runs(op: str, dtype: str) -> Program:
         with r.loop("i", 4):
             r.run(op, 1, dtype=dtype, dst=value.whole, srcs=(value.whole,))
     return Program("row", (), (kernel.build(),), "row")
+
+
+@cache
+def _compiled_chain(name: str) -> Make:
+    """Two instructions of one warp, the second of which waits for the first on a scoreboard. A program of the tile
+    language gives each sub-core its share of a pipe that they have in common; a compiled warp that is alone has all of
+    it, and waits for the latency."""
+    sources = {"dfma": ("R2", "R2", "R2")}.get(op := name.partition(".")[0], ("R2", "R2"))
+    lines = (f"{op.upper()} R4, {', '.join(sources)}", f"{op.upper()} R6, {', '.join(('R4', *sources[1:]))}", "EXIT")
+    words = (1 << 41 | 1 << 45 | 0 << 46 | 7 << 49, 1 << 41 | 1 << 45 | 1 << 46 | 7 << 49 | 1 << 52, 0xFE2 << 40)
+    text = [" .section .text.chain,"]
+    for at, (line, word) in enumerate(zip(lines, words, strict=True)):
+        text += [f" /*{16 * at:04x}*/ {line} ; /* 0x{0:016x} */", f" /* 0x{word:016x} */"]
+    (function,) = read_functions("\n".join(text)).values()
+
+    def make(spec: GpuSpec) -> Program:
+        major, _, minor = str(spec.compute_capability).partition(".")
+        compiled = CompiledKernel("chain", int(major + minor), 16, 0, 0x160, (), function)
+        return sass_program(compiled, (1, 1, 1), (32, 1, 1), (), (), 0, "chain")
+
+    return make
 
 
 def _moves(op: str, width: int) -> Program:
