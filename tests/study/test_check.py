@@ -484,6 +484,13 @@ def test_a_failed_write_leaves_the_lock_alone(project: Path, monkeypatch: pytest
     assert [p.name for p in project.iterdir() if p.name.startswith(".")] == []
 
 
+def test_a_tolerance_of_stall_reasons_is_in_points_of_their_hundred_per_cent() -> None:
+    change = Change("stall", "warps.barrier", 40.0, 41.5)
+    assert change.beyond(0.014)
+    assert not change.beyond(0.016)
+    assert replace(change, kind="counter").beyond(0.03)  # relative: 3.75 %
+
+
 def test_difference_of_two_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = []
     for name, arch in (("a", "t4"), ("b", "t4"), ("c", "v100-sxm2")):
