@@ -221,6 +221,9 @@ class L2(Group):
         description="reads waiting at a slice that another read of the same line may join; 0: no request coalescer"
     )
     local_copies: bool = Field(description="a partition keeps copies of lines whose home is the other one")
+    dirty_share: Share = Field(
+        description="of the lines that another kernel's stores have filled it with, those that DRAM does not have yet"
+    )
 
     @property
     def sets(self) -> int:

@@ -253,6 +253,19 @@ def test_a_row_runs_in_its_scope_and_state() -> None:
     assert simulate_row(row(l2="mixed")) == kernel
 
 
+def test_an_overwritten_l2_writes_back_what_memory_lacks() -> None:
+    """The kernel's lines push out others, each of which was written to memory before, or is now."""
+
+    def written(share: float) -> int:
+        report = simulate("add n=2097152", "a100-sxm4-80gb", l2="dirty", set=(f"l2.dirty_share={share}",))
+        return report.record.kernels[0].counters["dram_write_bytes"]
+
+    none, half, most = map(written, (0, 0.5, 1))
+    assert none < 1 << 20
+    assert most > 12 << 20
+    assert half / most == pytest.approx(0.5, abs=0.03)
+
+
 def test_a_row_runs_in_its_sources_environment() -> None:
     def conditions(row: Row) -> Conditions:
         request = Gpu().row(row)
@@ -260,12 +273,12 @@ def test_a_row_runs_in_its_sources_environment() -> None:
         return conditions_of(request, request.machine)
 
     overwritten = row(source="triton_docs_a100")
-    assert conditions(overwritten) == Conditions("dirty", "isolated", dirty_milli=600, cold_code=False)
+    assert conditions(overwritten) == Conditions("dirty", "isolated", cold_code=False)
     burst = row(source="llmcompass_isca24")
     assert conditions(burst) == Conditions("cold", "isolated", cold_code=False)
     assert conditions(row(source="xla_matmul_table", l2="mixed")) == Conditions(clock="isolated")
     repeated = conditions(row(source="cudnn_frontend_bench"))
-    assert repeated == Conditions("dirty", "isolated", dirty_milli=450, cold_code=False)
+    assert repeated == Conditions("dirty", "isolated", cold_code=False)
     result = simulate_row(burst)
     assert (result.cycles - 1) / result.time_ps <= 1_410_000_000 / 10**12
 

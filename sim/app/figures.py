@@ -99,6 +99,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "l1.replacement",
                 "l2.bandwidth",
                 "l2.coalescer",
+                "l2.dirty_share",
                 "l2.partitions",
                 "l2.replacement",
                 "l2.size",

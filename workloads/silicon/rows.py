@@ -119,8 +119,6 @@ class Environment(BaseModel):
     """What the source made of its repetitions."""
     flush: Literal["cold", "dirty"] = "cold"
     """What a cold row finds in the L2: nothing, or the lines with which the benchmark overwrote it."""
-    dirty_share: float = Field(default=1, ge=0, le=1)
-    """Share of a dirty L2 that DRAM does not have yet when the operator begins."""
     replays: int = Field(default=0, ge=0)
     """Replays of one CUDA graph between two events on an idle device, of which rows of scope `graph` are the mean; 0
     where a time in a graph is from kernel to kernel."""

@@ -126,7 +126,6 @@ class Gpu:
             data=environment.data_of(row),
             bench=Bench(
                 clock_hz=round(locked * 1_000_000) if locked else None,
-                dirty_milli=round(1000 * environment.dirty_share),
                 replayed=_replayed(environment) if row.scope == "graph" else None,
                 cold_code=environment.code == "cold",
                 linear_tiles=environment.raster.get(row.dtype) == "linear",

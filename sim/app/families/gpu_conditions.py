@@ -24,16 +24,14 @@ _LOWEST_HZ = 100_000_000
 @dataclass(frozen=True)
 class Conditions:
     """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
-    an earlier run leaves it. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet. clock_hz:
-    locked there. cold_code: kernels fetch their instructions when they first run. replayed: how a benchmark
-    replays the work in a graph. pdl: programmatic dependent launch."""
+    an earlier run leaves it. clock_hz: locked there. cold_code: kernels fetch their instructions when they first run.
+    replayed: how a benchmark replays the work in a graph. pdl: programmatic dependent launch."""
 
     l2: str = "cold"
     clock: str = "isolated"
     clock_hz: int | None = None
     data: str = "normal"
     exact: bool = False
-    dirty_milli: int = 1000
     cold_code: bool = True
     replayed: Replayed | None = None
     pdl: bool = False
@@ -60,7 +58,6 @@ def conditions_of(request: Request, spec: GpuSpec) -> Conditions:
         clock_hz=clock_hz,
         data=request.data,
         exact=request.exact,
-        dirty_milli=bench.dirty_milli,
         # The mean of many calls is of kernels that have run before.
         cold_code=bench.cold_code and request.scope not in REPEATED,
         replayed=bench.replayed,

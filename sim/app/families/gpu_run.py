@@ -274,7 +274,7 @@ class _Runner:
             runs += regulator.full
 
     def flush(self) -> None:
-        """Empties the L2, or fills it with lines that something else has written and that DRAM does not have yet."""
+        """Empties the L2, or fills it with lines that something else has written, of which DRAM has some already."""
         self.device.flush_l2()
         if self.conditions.l2 != "dirty":
             return
@@ -287,7 +287,7 @@ class _Runner:
         first = 1 + max(ends, default=0) // LINE_BYTES
         spec = self.device.memory_spec(self.device.regulator.clock_hz)
         warm_lines(spec, self.device.memory, first, self.spec.l2.size_bytes // LINE_BYTES, dirty=True)
-        clean(self.device.memory, 1000 - self.conditions.dirty_milli)
+        clean(self.device.memory, 1000 - round(1000 * self.spec.l2.dirty_share))
 
     def warm(self) -> None:
         """Leaves in the caches what a run before would: code, the tensors that were touched last, of a step what it

@@ -24,15 +24,13 @@ Progress = Callable[[float], None]
 class Bench:
     """What a benchmark that is compared with states about itself beside the options of a run.
 
-    clock_hz: highest core clock. dirty_milli: thousandths of the lines of a dirty L2 that DRAM does not have yet.
-    replayed: how it replays a graph, where it says so. cold_code: kernels fetch their instructions when they first
-    run. linear_tiles: its library launches the tiles of a product row by row. host_call_ps: for how long its host is
-    busy with a call. library: what runs is a kernel that a library has. tiles: those that its library has for
-    convolutions.
+    clock_hz: highest core clock. replayed: how it replays a graph, where it says so. cold_code: kernels fetch their
+    instructions when they first run. linear_tiles: its library launches the tiles of a product row by row.
+    host_call_ps: for how long its host is busy with a call. library: what runs is a kernel that a library has. tiles:
+    those that its library has for convolutions.
     """
 
     clock_hz: int | None = None
-    dirty_milli: int = 1000
     replayed: Replayed | None = None
     cold_code: bool = True
     linear_tiles: bool = False
