@@ -12,10 +12,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator
 
+import numpy as np
+
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.rdu.cost import ceil_div, simd_links, stage_cost
+from sim.rdu.place import grid_of
 from sim.rdu.program import Section, Stage, chain
 from sim.rdu.route import blocks_of, columns_needed
 
@@ -52,14 +55,15 @@ def balance(section: Section, spec: RduSpec) -> None:
             f"{spec.name} has pcu.count = {spec.pcu.count}: cut it into sections"
         )
     first = bisect_left(times, memory_cycles(section, spec) // (2 * _turns(section, compute)))
-    height = max(1, spec.mesh.rows * spec.pcu.count // (spec.pcu.count + spec.pmu.count))
+    columns = np.unique(grid_of(spec).pcus[:, 1], return_counts=True)[1]
+    height = int(columns[0])  # of the checkerboard; what stands behind it, of one kind alone, is counted like it
     fixed = [size for stage in compute if stage.row_par for size in blocks_of(stage, stage_cost(stage, spec))]
 
     def fits(time: int) -> bool:
         """Whether divisions that are done in `time` fit, each block in columns of its own."""
         chosen = [_least(options, time) for options in choices]
         sizes = fixed + [size for division in chosen for size in division[5]]
-        if columns_needed(sizes, height) > spec.columns:
+        if columns_needed(sizes, height) > (columns // height).sum():
             return time == times[-1]
         return sum(division[1] for division in chosen) <= budget
 

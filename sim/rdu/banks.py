@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
 from sim.rdu.place import Ints
 from sim.rdu.program import Read
@@ -20,15 +21,20 @@ FIGURES = (
 
 
 def bank_conflict(read: Read, spec: RduSpec) -> int:
-    """Cycles that a vector read takes: words in the same bank follow one another, and words that do not lie side by
-    side need addresses of their own."""
+    """Times as long as at the full rate that a vector read takes: words in the same bank follow one another, but for
+    those of one row of it, and words that do not lie side by side need addresses of their own.
+
+    All banks together give the unit's bandwidth: a row of a bank may be wider than a word, or narrower.
+    """
     if read.transposed and not spec.pmu.transpose:
         stride = read.output.out.token_shape[-1]
     else:
         stride = read.stride
-    banks = spec.pmu.banks // math.gcd(stride, spec.pmu.banks)
-    own = -(-spec.pmu.banks // spec.pmu.addresses) if stride > 1 else 1
-    return max(spec.pmu.banks // banks, own)
+    if stride == 1:
+        return 1
+    words = max(1, int(spec.pmu.bandwidth_bytes_per_cycle) // DTYPE_BYTES[read.output.out.dtype])
+    rows = np.unique(np.arange(words) * stride * spec.pmu.banks // words)  # of all banks, one bank after the other
+    return max(int(np.bincount(rows % spec.pmu.banks).max()), -(-words // spec.pmu.addresses))
 
 
 def lookup_cycles(rows: Ints, row_bytes: int, pmus: int, spec: RduSpec) -> tuple[Ints, int]:

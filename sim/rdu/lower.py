@@ -43,6 +43,7 @@ FIGURES = (
     "hbm.bandwidth",
     "hbm.latency",
     "mesh.control",
+    "mesh.vector",
     "pcu.count",
     "pmu.bandwidth",
     "pmu.count",
@@ -50,8 +51,9 @@ FIGURES = (
 )
 """Figures of a preset that this module reads."""
 
-_SPREADS = (1, 2, 4, 6, 8)
-"""Times the PMUs that the rate of an array's operand needs: spread over more, its streams share fewer links."""
+_SPREADS = (1, 2, 4, 6, 8, 0)
+"""Times the PMUs that the rate of an array's operand needs: spread over more, its streams share fewer links. 0: no
+buffer gets more than its size needs, and all stand near to what they serve."""
 
 _KINDS = {
     "compute": Kind.COMPUTE,
@@ -174,7 +176,7 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     enough, least = max(slowest, memory_cycles(section, spec)), math.inf
     buffers: list[Ints] = []
     found: list[network.Ways] = []
-    # Buffers whose busiest link is least busy, or the first that no link slows.
+    # Buffers whose busiest link or unit is least busy, or the first that none of them slows.
     for spread, inside in itertools.product(_SPREADS, (True, False) if grid.borders.any() else (True,)):
         needs = [_pmus(read, *pair, spec, spread) for read, pair in zip(reads, ends, strict=True)]
         pmus = _share_pmus(needs, spec.pmu.count - carried)
@@ -182,6 +184,8 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
         placed = _place_buffers(grid, stages, costs, units_of, reads, pmus, number, inside)
         routed = network.ways(spec, grid, stages, costs, units_of, reads, placed, number)
         busiest = network.busiest_cycles(spec, grid, _loads(grid, reads, routed)[Network.VECTOR])
+        for read, (_, cost), count in zip(reads, ends, pmus, strict=True):
+            busiest = max(busiest, _port_cycles(read, cost, count, spec))
         if busiest < least:
             buffers, found, least = placed, routed, busiest
         if busiest <= enough:
@@ -268,14 +272,16 @@ def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:
 
 
 def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec, spread: int) -> tuple[int, int]:
-    """PMUs that a buffer needs for its size, and would like for the rates at both ends; none where FIFOs hold it.
+    """PMUs that a buffer needs for its size, and would like for the rates at both ends, which neither its banks nor its
+    links should slow; none where FIFOs hold it.
 
-    spread: times as many for the operand of an array.
+    spread: times as many for the operand of an array; 0: none for rates.
     """
     size = least_pmus(read, reader, spec)
     if read.pmus is not None or size == 0:
         return size, 0
-    rate = Fraction(spec.pmu.bandwidth_bytes_per_cycle)
+    rate = Fraction(min(spec.pmu.bandwidth_bytes_per_cycle, spec.mesh.vector_bytes_per_cycle))
+    banks = Fraction(spec.pmu.bandwidth_bytes_per_cycle) / bank_conflict(read, spec)
     write_bytes = math.prod(read.output.out.shape) * DTYPE_BYTES[read.output.out.dtype]
     port = reader.ports[read.port]
     if producer.pcus:
@@ -284,12 +290,22 @@ def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec, spr
         memory = bytes_per_cycle(spec.main_memory.bandwidth_bytes_per_s, spec.clock.boost_hz)
         likes = [min(math.ceil(memory / rate), -(-write_bytes // 4096))]
     if reader.pcus:
-        likes.append(math.ceil(Fraction(port.read_bytes) / rate / reader.interval_cycles))
+        likes.append(math.ceil(Fraction(port.read_bytes) / min(rate, banks) / reader.interval_cycles))
     if reader.pcus * spec.dies.count > spec.pcu.count and port.spread != "even":
         # Half of what all of the array needs then comes from each die, and half crosses.
         assert read.reader is not None
         likes.append(spec.dies.count * (read.reader.row_par if port.spread == "rows" else read.reader.col_par))
-    return size, max(likes) * (1 if port.spread == "even" else spread)
+    return size, max(likes) * (min(spread, 1) if port.spread == "even" else spread)
+
+
+def _port_cycles(read: Read, reader: StageCost, pmus: int, spec: RduSpec) -> float:
+    """Cycles that a buffer's busier port works in the whole run; a lookup's own time is not among them."""
+    assert read.reader is not None
+    if not pmus or (read.port == "table" and read.reader.kind == "lookup"):
+        return 0
+    taken, emitted, _ = firings_of(read)
+    out_of = taken * reader.ports[read.port].read_bytes * bank_conflict(read, spec)
+    return max(out_of, emitted * read.output.out.piece_bytes) / (pmus * spec.pmu.bandwidth_bytes_per_cycle)
 
 
 def _fits(

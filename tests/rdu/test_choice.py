@@ -114,3 +114,28 @@ def test_divisions_leave_out_only_units_that_save_no_round() -> None:
             cycles = stage.firings * cost.interval_cycles
             assert (par in found) == (fastest is None or cycles < fastest), (stage.name, par)
             fastest = cycles if fastest is None else min(fastest, cycles)
+
+
+@pytest.mark.parametrize("link", ["64 B/clk", "128 B/clk"])
+def test_operands_whose_banks_are_slow_get_units_however_fast_the_links_are(link: str) -> None:
+    """K read across its rows has all its words in one bank: 16 times as long from one unit, which many make up for."""
+    work, schedule = "attention batch=1 heads=1 seq=256 head_dim=64", "streaming 32x256 heads 1"
+    fast, slow = (
+        simulate(work, "plasticine", set=[f"mesh.vector={link}", f"pmu.transpose={turns}"], schedule=schedule).record
+        for turns in ("true", "false")
+    )
+    assert fast.time_ps < slow.time_ps < 2.5 * fast.time_ps
+
+
+def test_buffers_are_not_spread_for_the_sake_of_links_alone() -> None:
+    """On links that slow nothing: the busier of links and banks decides."""
+    times = [
+        simulate(
+            "attention batch=1 heads=1 seq=256 head_dim=64",
+            "plasticine",
+            set=[f"mesh.vector={link} B/clk"],
+            schedule="streaming 32x512 heads 1",
+        ).record.time_ps
+        for link in (64, 128, 256)
+    ]
+    assert times == sorted(times, reverse=True)

@@ -13,6 +13,7 @@ from arch.errors import InputError
 from arch.load import load_arch
 from arch.rdu import RduSpec
 from sim.engine.clock import TICKS_PER_CYCLE
+from sim.rdu.banks import bank_conflict
 from sim.rdu.cost import stage_cost
 from sim.rdu.layout import Log, Network, Reason
 from sim.rdu.program import Counter, Out, Section, Tensor, record
@@ -108,11 +109,29 @@ def test_a_slow_bank_slows_its_reader_and_is_called_memory(silent: RduSpec) -> N
         section.timed("use", (i,), {"x": x.read(stride=stride, pmus=1)}, Out((1, 1), "bf16", (i,)), interval_cycles=40)
         return section
 
-    # 2 KiB through one PMU of 64 B/clk are 32 cycles; a stride of 16 banks sends every lane to the same bank.
+    # 2 KiB through one PMU of 64 B/clk are 32 cycles; a stride of 32 B sends every lane to one of two of 16 banks.
     assert cycles(run(build(1), silent)) == 40 + 40 * 40
     slow = run(build(16), silent)
     assert cycles(slow) == 40 + 40 * 32 * 16
     assert slow.reasons[1, Reason.MEMORY] == 40 * (32 * 16 - 40) * TICKS_PER_CYCLE
+
+
+def test_more_or_wider_banks_never_slow_a_strided_read() -> None:
+    """Narrower banks hold a word together, wider ones give two of a row at once; a word takes an address of its own."""
+    out = Out((64, 64), "fp32", ())
+
+    def factor(stride: int, banks: int, bandwidth: int = 64, transposed: bool = False) -> int:
+        spec = load_arch("plasticine", {"pmu.banks": banks, "pmu.bandwidth": f"{bandwidth} B/clk", "pmu.addresses": 64})
+        section = Section("banks")
+        made = section.timed("make", (), {}, out, interval_cycles=40)
+        return bank_conflict(made.read(stride=stride, transposed=transposed), spec)
+
+    assert [factor(1, banks) for banks in (4, 16, 64)] == [1, 1, 1]
+    assert [factor(16, banks) for banks in (4, 8, 16, 32, 64)] == [16] * 5
+    assert [factor(4, banks) for banks in (8, 16, 32)] == [4, 4, 4]
+    assert [factor(3, banks) for banks in (4, 8, 16)] == [3, 2, 1]
+    assert factor(5, 16, 128) == 2 * factor(5, 16, 64)  # 32 words from 16 banks, all of other rows: as long as before
+    assert factor(1, 16, transposed=True) == factor(64, 16) == 16
 
 
 def test_a_shared_link_slows_both_users_and_is_called_network() -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from arch.load import list_archs, load_arch
 
+SMALL_ATTENTION = "attention batch=1 heads=1 seq=256 head_dim=64"
+
 FOLDER = Path(__file__).resolve().parents[2] / "scripts"
 
 
@@ -36,12 +38,19 @@ def test_a_better_figure_makes_no_run_slower_by_accident(script: ModuleType) -> 
         ("rmsnorm rows=348 cols=1 dtype=fp16", "v100-sxm2", {"l2": "dirty"}, "l2.size", "9 MiB"),
         ("gemm m=96 n=32 k=32", "plasticine", {}, "clock.boost", "4 GHz"),
         ("gemm m=192 n=64 k=32", "sn40l", {}, "clock.boost", "6.4 GHz"),
+        ("layernorm rows=256 cols=512", "plasticine", {}, "ddr.bandwidth", "76.8 GB/s"),
+        ("layernorm rows=256 cols=512", "plasticine", {}, "ddr.bandwidth", "102.4 GB/s"),
+        (SMALL_ATTENTION, "plasticine", {}, "mesh.vector", "128 B/clk"),
+        (SMALL_ATTENTION, "plasticine", {}, "pmu.banks", "32"),
+        (SMALL_ATTENTION, "plasticine", {}, "pmu.bandwidth", "128 B/clk"),
+        (SMALL_ATTENTION, "plasticine", {}, "pmu.count", "128"),
     ],
 )
 def test_what_broke_the_law_once(
     script: ModuleType, workload: str, arch: str, options: dict[str, str], path: str, text: str
 ) -> None:
-    """Write buffers that the filling of a dirty L2 had left; panels whose short rows take whole bursts."""
+    """Write buffers that the filling of a dirty L2 had left; panels whose short rows take whole bursts; buffers that
+    were spread until no link was busy, whatever their banks did, and the other way round."""
     found = script.examine_all([script.Case(script.RandomCase(workload, arch, (), options), path, text, 2.0)], 0)
     assert [o.change for _, o in found.outcomes if o.change > script.SLOWER] == []
 
