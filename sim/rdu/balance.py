@@ -2,7 +2,8 @@
 
 A section is as fast as its slowest stage, so the PCUs go where the work is: the least time is sought for which the
 smallest sufficient division of every stage fits the chip. Where memory is slower than that, PCUs beyond twice its pace
-would only wait, and are left out; stages that take turns share that time.
+would only wait, and are left out; stages that take turns share that time. The links over which a stage's results leave
+its columns are such a pace, too: a stage that takes turns has them to itself, and waits for them alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.rdu.cost import ceil_div, simd_links, stage_cost
 from sim.rdu.place import grid_of
-from sim.rdu.program import Section, Stage, chain
+from sim.rdu.program import Section, Stage, chain, walk
 from sim.rdu.route import blocks_of, columns_needed
 
 FIGURES = (
@@ -28,6 +29,7 @@ FIGURES = (
     "dies.count",
     "hbm.bandwidth",
     "mesh.rows",
+    "mesh.vector",
     "pcu.count",
     "pcu.lanes",
     "pcu.stages",
@@ -54,7 +56,9 @@ def balance(section: Section, spec: RduSpec) -> None:
             f"section {section.name} needs at least {least} PCUs beside the {spec.pcu.count - budget} that are given; "
             f"{spec.name} has pcu.count = {spec.pcu.count}: cut it into sections"
         )
-    first = bisect_left(times, memory_cycles(section, spec) // (2 * _turns(section, compute)))
+    turns = _turns(section, compute)
+    crossing = _crossing_cycles(section, spec) // (2 if turns == 1 else 1)
+    first = bisect_left(times, max(memory_cycles(section, spec) // (2 * turns), crossing))
     columns = np.unique(grid_of(spec).pcus[:, 1], return_counts=True)[1]
     height = int(columns[0])  # of the checkerboard; what stands behind it, of one kind alone, is counted like it
     fixed = [size for stage in compute if stage.row_par for size in blocks_of(stage, stage_cost(stage, spec))]
@@ -83,6 +87,13 @@ def _turns(section: Section, compute: list[Stage]) -> int:
     loops = [read.initial for read in section.channels if read.first is not None]
     in_flight = min([*loops, *(stage.firings for stage in compute)])
     return max(1, len(compute) // max(1, in_flight))
+
+
+def _crossing_cycles(section: Section, spec: RduSpec) -> int:
+    """Cycles that the links of all rows need for the widest stream from stage to stage."""
+    between = [r for r in section.channels if r.reader and r.output.stage.kind == r.reader.kind == "compute"]
+    widest = max((len(walk(read.output.out.token_over)) * read.token_bytes for read in between), default=0)
+    return int(widest / (spec.mesh.rows * spec.mesh.vector_bytes_per_cycle))
 
 
 def memory_cycles(section: Section, spec: RduSpec) -> int:

@@ -51,9 +51,9 @@ FIGURES = (
 )
 """Figures of a preset that this module reads."""
 
-_SPREADS = (1, 2, 4, 6, 8, 0)
-"""Times the PMUs that the rate of an array's operand needs: spread over more, its streams share fewer links. 0: no
-buffer gets more than its size needs, and all stand near to what they serve."""
+_SPREADS = ((1, 1), (2, 1), (4, 1), (6, 1), (8, 1), (2, 2), (0, 0))
+"""Times the PMUs that rates need, of an array's operand and of other buffers: spread over more, streams share fewer
+links. 0: no buffer gets more than its size needs, and all stand near to what they serve."""
 
 _KINDS = {
     "compute": Kind.COMPUTE,
@@ -271,11 +271,13 @@ def _share_pmus(needs: Sequence[tuple[int, int]], count: int) -> list[int]:
     return [size + max(rate - size, 0) * (count - least) // (liked - least) for size, rate in needs]
 
 
-def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec, spread: int) -> tuple[int, int]:
+def _pmus(
+    read: Read, producer: StageCost, reader: StageCost, spec: RduSpec, spread: tuple[int, int]
+) -> tuple[int, int]:
     """PMUs that a buffer needs for its size, and would like for the rates at both ends, which neither its banks nor its
     links should slow; none where FIFOs hold it.
 
-    spread: times as many for the operand of an array; 0: none for rates.
+    spread: times as many, see `_SPREADS`.
     """
     size = least_pmus(read, reader, spec)
     if read.pmus is not None or size == 0:
@@ -295,7 +297,7 @@ def _pmus(read: Read, producer: StageCost, reader: StageCost, spec: RduSpec, spr
         # Half of what all of the array needs then comes from each die, and half crosses.
         assert read.reader is not None
         likes.append(spec.dies.count * (read.reader.row_par if port.spread == "rows" else read.reader.col_par))
-    return size, max(likes) * (min(spread, 1) if port.spread == "even" else spread)
+    return size, max(likes) * spread[port.spread == "even"]
 
 
 def _port_cycles(read: Read, reader: StageCost, pmus: int, spec: RduSpec) -> float:
