@@ -251,7 +251,8 @@ def test_ports_of_memory_units_are_not_taken_for_memory_outside() -> None:
     before = simulate(work, "plasticine")
     held = before.record.schedule
     assert "with pmu.transpose where it reads across rows" in _words(before)
-    assert _saved(before, simulate(work, "plasticine", set=["pmu.transpose=true"], schedule=held)) > 0.5
-    for figure in ("pmu.count", "pmu.bandwidth"):
-        assert _saved(before, _with(work, "plasticine", held, {figure: 2})) > 0.3
+    assert _saved(before, simulate(work, "plasticine", set=["pmu.transpose=true"], schedule=held)) > 0.3
+    assert _saved(before, _with(work, "plasticine", held, {"pmu.count": 2})) > 0.25
+    # One bank gives one word at a time, however wide all of them are together.
+    assert abs(_saved(before, _with(work, "plasticine", held, {"pmu.bandwidth": 2}))) < 0.01
     assert _saved(before, _with(work, "plasticine", held, {"ddr.bandwidth": 2})) < 0.02

@@ -33,8 +33,8 @@ REMEDIES = {
 """What would move each reason; an idle stage has nothing to do, so nothing is lost."""
 
 _PORTS = (
-    "more memory units or wider ports (pmu.count, pmu.bandwidth), and with pmu.transpose where it reads across rows: "
-    "the ports of memory units hold it, not memory outside"
+    "more memory units (pmu.count), with pmu.transpose where it reads across rows, and with wider ports "
+    "(pmu.bandwidth) where it reads along them: the ports of memory units hold it, not memory outside"
 )
 """What moves a stage that waits for memory while none outside has moved enough to explain it."""
 
