@@ -157,15 +157,18 @@ def test_operators_compute_the_same_and_move_the_same_bytes(text: str) -> None:
         assert sum(kernel.stalls["pcus"].values()) == kernel.cycles * 32
 
 
-def test_a_whole_row_is_seen_before_what_its_largest_is_taken_from(silent: RduSpec) -> None:
-    """One stage that subtracts the row's maximum gives its first vector a row later than one that adds 1."""
+@pytest.mark.parametrize("readers", [1, 3])
+def test_a_whole_row_is_seen_before_what_its_largest_is_taken_from(silent: RduSpec, readers: int) -> None:
+    """One stage that subtracts the row's maximum gives its first vector a row later than one that adds 1, over as many
+    channels as the engine takes in one pass and over more."""
 
     def first_store(body: object) -> float:
         section, i = Section("rows", "vector"), Counter("i", 2)
         x = section.timed("x", (i,), {}, Out((4, 512), "bf16", (i,)), interval_cycles=64)
         tile = Out((4, 512), "bf16", (i,))
         y = section.stage("y", (i,), {"x": x.read(pmus=1)}, body, tile, row_par=1)  # type: ignore[arg-type]
-        section.timed("z", (i,), {"y": y.read(pmus=1)}, tile, interval_cycles=64)
+        for n in range(readers):
+            section.timed(f"z{n}", (i,), {"y": y.read(pmus=1)}, tile, interval_cycles=64)
         result = run(section, silent)
         return float(result.log[result.log[:, 0] == 2][0, 2]) / TICKS_PER_CYCLE
 
