@@ -55,6 +55,10 @@ _SPREADS = ((1, 1), (2, 1), (4, 1), (6, 1), (8, 1), (2, 2), (0, 0))
 """Times the PMUs that rates need, of an array's operand and of other buffers: spread over more, streams share fewer
 links. 0: no buffer gets more than its size needs, and all stand near to what they serve."""
 
+_CHANNEL_EVENTS = 1000
+"""Events of the engine that take as long as routing a channel once, and placing a memory unit."""
+_UNIT_EVENTS = 100
+
 _KINDS = {
     "compute": Kind.COMPUTE,
     "load": Kind.LOAD,
@@ -141,6 +145,8 @@ class Configuration:
     engine: EngineSpec
     tables: EngineState
     """At tick 0; `fresh` copies it."""
+    placing_events: int
+    """Events of the engine that take as long as finding places and ways did."""
 
     @property
     def pcus_used(self) -> int:
@@ -176,11 +182,16 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
     enough, least = max(slowest, memory_cycles(section, spec)), math.inf
     buffers: list[Ints] = []
     found: list[network.Ways] = []
+    placing, tried = 0, set()
     # Buffers whose busiest link or unit is least busy, or the first that none of them slows.
     for spread, inside in itertools.product(_SPREADS, (True, False) if grid.borders.any() else (True,)):
         needs = [_pmus(read, *pair, spec, spread) for read, pair in zip(reads, ends, strict=True)]
         pmus = _share_pmus(needs, spec.pmu.count - carried)
         _fits(section, spec, stages, costs, reads, pmus, carried)
+        if (inside, *pmus) in tried:
+            continue
+        tried.add((inside, *pmus))
+        placing += _CHANNEL_EVENTS * len(reads) + _UNIT_EVENTS * sum(pmus)
         placed = _place_buffers(grid, stages, costs, units_of, reads, pmus, number, inside)
         routed = network.ways(spec, grid, stages, costs, units_of, reads, placed, number)
         busiest = network.busiest_cycles(spec, grid, _loads(grid, reads, routed)[Network.VECTOR])
@@ -209,7 +220,9 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
         transfer_ticks(UNIT_BYTES, Fraction(spec.agcu.bandwidth_bytes_per_cycle)),
     )
     tables = _tables(spec, grid, stages, channels, costs, firings, number, addresses, engine)
-    return Configuration(section, spec, grid, stages, channels, costs, [u.all for u in units_of], total, engine, tables)
+    return Configuration(
+        section, spec, grid, stages, channels, costs, [u.all for u in units_of], total, engine, tables, placing
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- units

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,23 @@ class Grid:
         die = units[:, 1] // each
         across = len(self.tile_columns) // self.dies + 1
         return (die * (len(self.tile_rows) + 1) + down) * across + right - die * (across - 1)
+
+    @cached_property
+    def ways(self) -> tuple[Ints, Ints]:
+        """From each row, and from each column, to every PMU: links along the column and along the row."""
+        row, column = self.pmus.T
+        return np.abs(np.arange(self.rows)[:, None] - row), np.abs(np.arange(self.columns)[:, None] - column)
+
+    @cached_property
+    def ways_inside(self) -> tuple[Ints, Ints]:
+        """The same, and of equals those with fewer borders of tiles come first: each link counts for more than all
+        borders."""
+        count = max(self.rows, self.columns)
+        line = np.column_stack([np.minimum(np.arange(count), end - 1) for end in (self.rows, self.columns)])
+        own, tiles = self.tiles_of(line), self.tiles_of(self.pmus)
+        weight = 2 * int(tiles.max()) + 1
+        found = [weight * way + np.abs(own[: len(way), i, None] - tiles[:, i]) for i, way in enumerate(self.ways)]
+        return found[0], found[1]
 
     @property
     def links(self) -> int:
@@ -148,20 +165,18 @@ def order_of(sizes: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> lis
     return best
 
 
-def nearest_free(free: Ints, targets: NDArray[np.float64], grid: Grid, *, inside: bool = True) -> Ints:
+def nearest_free(free: Ints, targets: Ints, grid: Grid, *, inside: bool = True) -> Ints:
     """For each target (row, column) the number of the nearest PMU that is still free; takes it.
 
     inside: of several as near, the one with the fewest borders of tiles between.
     """
     chosen = np.empty(len(targets), np.int64)
-    tiles, own = grid.tiles_of(grid.pmus), grid.tiles_of(targets)
+    rows, columns = grid.ways_inside if inside else grid.ways
+    taken = np.where(free == 0, np.int64(1) << 40, 0)
     for i, (row, column) in enumerate(targets):
-        distance = np.abs(grid.pmus[:, 0] - row) + np.abs(grid.pmus[:, 1] - column)
-        if inside:
-            distance += np.abs(tiles - own[i]).sum(axis=1) / (tiles.max() * 2 + 1)
-        distance[free == 0] = np.inf
-        chosen[i] = int(np.argmin(distance))
-        free[chosen[i]] = 0
+        chosen[i] = int(np.argmin(rows[row] + columns[column] + taken))
+        taken[chosen[i]] = 1 << 40
+    free[chosen] = 0
     return chosen
 
 

@@ -188,14 +188,14 @@ def place_buffer(
     else:
         units = made.gives if producer.kind == "compute" else grid.pmus[:1]
         near = units[np.arange(count) * len(units) // count]
-    return grid.pmus[place.nearest_free(free, near.astype(np.float64), grid, inside=inside)]
+    return grid.pmus[place.nearest_free(free, near, grid, inside=inside)]
 
 
 def place_table(grid: Grid, free: Ints, count: int, readers: Sequence[Ints]) -> Ints:
     """Coordinates of the PMUs of a table that is looked up: near the units that take what is read."""
     units = np.concatenate([grid.pmus[:1], *readers])[bool(readers) :]
     near = units[np.arange(count) * len(units) // count]
-    return grid.pmus[place.nearest_free(free, near.astype(np.float64), grid)]
+    return grid.pmus[place.nearest_free(free, near, grid)]
 
 
 def _groups(used: StageUnits, stage: Stage, port: PortCost) -> list[Ints]:

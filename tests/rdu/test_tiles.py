@@ -102,7 +102,7 @@ def test_a_buffer_keeps_to_the_tile_of_its_reader() -> None:
     near = [unit for unit in grid.pmus if np.abs(unit - reader).sum() == 1]
     assert len(near) == 4
     assert any(unit[1] == 4 for unit in near), "one of the neighbours stands in the next tile"
-    columns = [grid.pmus[place.nearest_free(free, reader[None].astype(np.float64), grid)][0, 1] for _ in near]
+    columns = [grid.pmus[place.nearest_free(free, reader[None], grid)][0, 1] for _ in near]
     assert max(columns[:3]) <= 3
 
 

@@ -92,7 +92,7 @@ def choose(op: Llama, spec: RduSpec, schedule: str) -> list[tuple[LlamaConfig, i
     if op.phase == "prefill":
         # Attention needs all keys of a sequence: with few sequences the stages before and after it would take turns,
         # and `cut` says whether that is worth launches. Loops hold the tokens of a whole layer.
-        first = ("cut", "fused", "unfused", "looped")
+        first = ("cut", "looped", "fused", "unfused")
         configs.sort(key=lambda c: (c.orchestration == "host", first.index(c.form)))
 
     if filled > 1:  # a section that loops over the layers reads all of them in HBM

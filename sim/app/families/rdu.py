@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 SCOPES = ("kernel", "host")
 
-_BUILD_EVENTS = 30_000
-"""Events that take as long as writing a program and placing it."""
+_BUILD_EVENTS = 10_000
+"""Events that take as long as writing a program and what else comes before its units are placed."""
 
 
 class Rdu:
@@ -116,6 +116,12 @@ class ProgramRun:
         """Cycles of all launches."""
         return sum(record.cycles for record in self.records)
 
+    @property
+    def events(self) -> int:
+        """Of the engine in all launches, and those that take as long as placing each section once."""
+        placing = sum(result.configuration.placing_events for result in self.results.values())
+        return placing + sum(record.counters["events"] for record in self.records)
+
     def first_launch(self, result: SectionResult) -> KernelRecord:
         """The record of a section's first launch."""
         number = 0
@@ -155,7 +161,7 @@ class ProgramPlan:
 
     @property
     def ready_events(self) -> int:
-        """Placing stages and routing what joins them."""
+        """Writing the program; what placing it takes is counted with its events."""
         return _BUILD_EVENTS
 
     def run(
@@ -174,7 +180,7 @@ class ProgramPlan:
             kernels=done.records,
             device_ps=done.time_ps,
             time_ps=time_ps,
-            counts={"events": sum(record.counters["events"] for record in done.records)},
+            counts={"events": done.events},
             host_ps=host_ps,
             notes=[f"{cut}." for cut in done.cuts],
             check=partial(check_program, self.op, done) if request.check else None,
