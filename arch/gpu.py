@@ -56,12 +56,18 @@ class Gpc(Group):
     """Graphics processing clusters: SMs that share a port to the L2; a thread-block cluster lives inside one."""
 
     count: Count
+    uneven: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="TPCs that one GPC has less than an even share of the chip's, and others more"
+    )
 
 
 class Sm(Group):
     """One streaming multiprocessor."""
 
     count: Count = Field(description="SMs of the chip; spread over the GPCs as evenly as possible")
+    per_tpc: Count = Field(
+        default=1, description="SMs of a texture processing cluster; a GPC has whole ones, so that clusters fill it"
+    )
     sub_cores: Count = Field(description="warp schedulers, each with its own pipes and registers")
     max_warps: Count
     max_ctas: Count
@@ -557,9 +563,17 @@ class GpuSpec(MachineSpec):
 
     @property
     def sms_per_gpc(self) -> tuple[int, ...]:
-        """SMs of each GPC, spread as evenly as possible, larger ones first."""
-        whole, rest = divmod(self.sm.count, self.gpc.count)
-        return tuple(whole + (index < rest) for index in range(self.gpc.count))
+        """SMs of each GPC: whole TPCs, as evenly as `gpc.uneven` says, larger ones first. SMs that are no whole TPC are
+        the last one's; where there is not a TPC for each GPC, single SMs are spread."""
+        gpcs = self.gpc.count
+        per_tpc = self.sm.per_tpc if self.sm.count >= gpcs * self.sm.per_tpc else 1
+        tpcs, rest = divmod(self.sm.count // per_tpc, gpcs)
+        sizes = [tpcs + (index < rest) for index in range(gpcs)]
+        for index in range(min(self.gpc.uneven, tpcs - 1, gpcs - 1 - rest)):
+            sizes[rest + index] += 1
+            sizes[-1] -= 1
+        over = self.sm.count - per_tpc * sum(sizes)
+        return tuple(size * per_tpc + (over if index == gpcs - 1 else 0) for index, size in enumerate(sizes))
 
     @property
     def default_dtype(self) -> str:

@@ -95,6 +95,8 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "dram.bandwidth",
                 "dram.size",
                 "gpc.count",
+                "gpc.uneven",
+                "sm.per_tpc",
                 "instructions",
                 "l1.replacement",
                 "l2.bandwidth",

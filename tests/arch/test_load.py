@@ -69,9 +69,23 @@ def test_boost_clock_moves_every_peak() -> None:
 @given(st.integers(8, 400))
 @settings(max_examples=20, deadline=None)
 def test_sms_spread_over_gpcs_as_evenly_as_possible(count: int) -> None:
-    spread = load_arch("h100-sxm", {"sm.count": count}).sms_per_gpc
+    spread = load_arch("a100-sxm4-80gb", {"sm.count": count}).sms_per_gpc
     assert sum(spread) == count
     assert max(spread) - min(spread) <= 1
+
+
+@given(st.integers(16, 400), st.integers(0, 2))
+@settings(max_examples=20, deadline=None)
+def test_gpcs_have_whole_tpcs(count: int, uneven: int) -> None:
+    *spread, last = load_arch("h100-sxm", {"sm.count": count, "gpc.uneven": uneven}).sms_per_gpc
+    assert sum(spread) + last == count
+    assert all(sms % 2 == 0 for sms in spread)
+    assert max(spread) - last <= 2 * (1 + uneven + (uneven > 0))
+
+
+def test_clusters_of_two_fill_an_h100_and_those_of_eight_leave_twelve_sms() -> None:
+    spec = load_arch("h100-sxm")
+    assert [sum(sms // size for sms in spec.sms_per_gpc) * size for size in (1, 2, 8)] == [132, 132, 120]
 
 
 @given(st.integers(1, 2**28))
@@ -197,7 +211,7 @@ WRONG = [
     ("dram.overhead=1", "dram.overhead", "at most 0.9"),
     ("dram.size=1 MiB", "dram.size", "l2.size = 50 MiB"),
     ("clock.boost=2", "clock.boost = 2", "'1.98 GHz'"),
-    ("clock.recovery=1 us", "clock.recovery", "nearest: 55 us"),
+    ("clock.recovery=1 us", "clock.recovery", "nearest: 30 us"),
     ("clock.undershoot=0", "clock.undershoot", "more than 0"),
     ("clock.lowest=1.98 GHz", "clock.lowest", "not below clock.boost = 1.98 GHz"),
     ("clock.step=2 GHz", "clock.step", "not below clock.boost = 1.98 GHz"),

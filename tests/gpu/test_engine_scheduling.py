@@ -159,7 +159,7 @@ def test_later_ctas_take_the_first_slot_that_is_free(hopper: GpuSpec) -> None:
 
 
 def test_the_ctas_of_a_cluster_share_a_gpc() -> None:
-    spec = load_arch("h100-sxm", {"sm.count": 13, "gpc.count": 3})
+    spec = load_arch("h100-sxm", {"sm.count": 13, "sm.per_tpc": 1, "gpc.count": 3, "gpc.uneven": 0})
     builder = KernelBuilder("clusters", (12, 1, 1), (4, 1, 1))
     builder.shared("tile", (200_000,), "int8")
     with builder.role("warp", warps=1, registers=32) as r:

@@ -50,6 +50,18 @@ CASES: dict[str, Case] = {
         "h100-sxm",
         WgmmaConfig(128, 128, 64, split=2, stages=3),
     ),
+    "wgmma split-k by two kernels": (
+        wgmma.build,
+        Gemm(m=128, n=128, k=512, dtype="bf16"),
+        "h100-sxm",
+        WgmmaConfig(128, 128, 64, split=2, reduce=True, stages=3),
+    ),
+    "wgmma split-k by two kernels, swapped": (
+        wgmma.build,
+        Gemm(m=20, n=68, k=640, dtype="bf16", tb="T"),
+        "h100-sxm",
+        WgmmaConfig(64, 24, 64, split=3, reduce=True, swap=True, stages=3),
+    ),
     "wgmma stream-k": (
         wgmma.build,
         Gemm(m=384, n=64, k=512, dtype="bf16"),

@@ -153,7 +153,7 @@ def test_each_mechanism_of_flash3_can_be_left_out(
     assert cost == sorted(cost)
     assert cost[0] < 0.7
     assert cost[1] < 0.9
-    assert cost[3] < 0.985
+    assert cost[3] < 0.995
     assert cost[4] == pytest.approx(1, abs=0.01)
 
 
@@ -180,11 +180,11 @@ def test_each_mechanism_of_a_multiply_can_be_left_out(
     assert len({claim["remark"].partition(", ")[2] for claim in claims.values()}) == 8  # eight programs
     over = {name: claim["simulated"] / claims["2048 cubed"]["simulated"] for name, claim in claims.items()}
     assert over["2048 cubed without wgmma"] < 0.75
-    assert over["2048 cubed without multicast"] < 0.95
+    assert over["2048 cubed without multicast"] < 0.96
     assert over["2048 cubed without tma"] < 0.95
     # Four wgmma in flight hide what warp specialisation does for the TMA; without the TMA nothing is left to hide.
     assert over["2048 cubed without warp_specialization"] == pytest.approx(1, abs=0.02)
-    assert over["2048 cubed without tma and warp_specialization"] < 0.95
+    assert over["2048 cubed without tma and warp_specialization"] < 0.96
     assert claims["k = 512 without pingpong"]["simulated"] < claims["k = 512"]["simulated"]
 
 
@@ -196,7 +196,7 @@ def test_a_held_schedule_has_steps_where_the_chosen_one_has_none(
     assert code == 0
     assert found["held, 120 over 128 SMs"] > 1.2
     assert found["held, 104 over 120 SMs"] == pytest.approx(1, abs=0.05)
-    assert found["held, 132 over 128 SMs"] == pytest.approx(1, abs=0.01)
+    assert found["held, 132 over 128 SMs"] == pytest.approx(1, abs=0.02)
     assert found["own choice over held, 120 SMs"] < 0.85
     assert found["own choice, 120 over 128 SMs"] < found["held, 120 over 128 SMs"] - 0.1
     # A clock acts alike both ways; the number of SMs is a cliff.

@@ -17,7 +17,9 @@ class Figures:
     """What the estimate reads of a machine: cycles, and bytes in thousandths a cycle.
 
     start: cycles until the first lines of code and the tensor maps are there. code_bytes: fetched in one go.
-    miss_rate: of an SM that has as many lines in flight as it may. gap_ps: between dependent kernels.
+    miss_rate: of an SM that has as many lines in flight as it may. gap_ps: between dependent kernels. launch_ps: of
+    a kernel's launch and end, whose code is warm. coalesces: slices
+    of the L2 answer requests for one line that wait together.
     """
 
     clock_hz: int
@@ -26,6 +28,7 @@ class Figures:
     sms_per_gpc: tuple[int, ...]
     fixed_ps: int
     gap_ps: int
+    launch_ps: int
     start: int
     code_bytes: int
     load_latency: int
@@ -41,6 +44,7 @@ class Figures:
     write_rate: int
     gpc_rate: int
     l2_rate: int
+    coalesces: bool
     l2_bytes: int
     l2_reach: int
     dram_rate: int
@@ -61,6 +65,7 @@ def figures(spec: GpuSpec) -> Figures:
         sms_per_gpc=spec.sms_per_gpc,
         fixed_ps=launch.kernel_ps + launch.setup_ps + launch.drain_ps,
         gap_ps=launch.gap_graph_ps,
+        launch_ps=launch.kernel_ps + launch.drain_ps,
         start=(launch.descriptor_fetch + launch.cold_instruction) * load_latency,
         code_bytes=spec.sm.instruction_prefetch_bytes if launch.cold_instruction else 1 << 30,
         load_latency=load_latency,
@@ -76,6 +81,7 @@ def figures(spec: GpuSpec) -> Figures:
         write_rate=int(spec.port.write_bytes_per_cycle * MILLI),
         gpc_rate=int(spec.port.gpc_bytes_per_cycle * MILLI),
         l2_rate=int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * MILLI),
+        coalesces=spec.l2.coalescer > 0,
         l2_bytes=spec.l2.size_bytes,
         l2_reach=spec.l2.size_bytes // (spec.l2.partitions if spec.l2.local_copies else 1),
         dram_rate=int(usable * MILLI / hz),

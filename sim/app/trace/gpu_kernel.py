@@ -117,7 +117,10 @@ class Collector:
         l2 = spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle
         dram = spec.dram.bandwidth_bytes_per_s / spec.clock.boost_hz
         kinds = (
-            _Rate("L2 read", "B/cycle", l2, {width + MemoryCounter.L2_READ_SECTORS: _SECTOR_BYTES}),
+            _Rate("L2 read", "B/cycle", l2, {
+                width + MemoryCounter.L2_READ_SECTORS: _SECTOR_BYTES,
+                width + MemoryCounter.L2_COALESCED_SECTORS: -_SECTOR_BYTES,  # which no bank gave again
+            }),
             _Rate("L2 written", "B/cycle", l2, {
                 width + MemoryCounter.L2_WRITE_SECTORS: _SECTOR_BYTES,
                 width + MemoryCounter.L2_REDUCE_SECTORS: _SECTOR_BYTES,

@@ -13,6 +13,8 @@ from sim.gpu.language import Kernel
 FIGURES = (
     "dsmem.max_cluster",
     "gpc.count",
+    "gpc.uneven",
+    "sm.per_tpc",
     "shared.granule",
     "shared.max_per_cta",
     "shared.max_per_sm",

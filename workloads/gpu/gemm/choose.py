@@ -348,9 +348,9 @@ def _with_cuts(
 ) -> Iterator[tuple[Config, Work]]:
     """A configuration, its splits and, where the last wave is partial, its stream-K variant.
 
-    Libraries have stream-K kernels for Hopper (Osama et al. 2023); those of the machines before it are older and only
-    split, for which public traces name a second kernel that adds the pieces. waves: as in `_splits`, and the pieces are
-    those of `library.SCHEDULE`.
+    Stream-K (Osama et al. 2023) is for machines with TMA, whose kernels here add the pieces themselves; the libraries
+    of those before it only split, for which public traces name a second kernel. waves: as in `_splits`, and the pieces
+    are those of `library.SCHEDULE`.
     """
     yield config, work
     if p.acc not in ADDS:
@@ -415,10 +415,24 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 # No GPC has as many SMs as the cluster has CTAs; or the second consumer never has a tile.
                 if not work.resident or (pingpong and work.tiles <= work.resident):
                     continue
-                if plain:
-                    yield clustered, work
-                else:
-                    yield from _with_cuts(p, f, clustered, work, True)
+                yield clustered, work
+                if not plain:
+                    yield from _wgmma_cuts(p, spec, f, clustered, work)
+
+
+def _wgmma_cuts(
+    p: Problem, spec: GpuSpec, f: Figures, config: WgmmaConfig, work: Work
+) -> Iterator[tuple[Config, Work]]:
+    """A configuration's pieces of k, which a second kernel adds: traces of cuBLAS 12 and 13 on Hopper name kernels
+    nvjet_.._splitK and cublasLt::splitKreduce_kernel, and none by stream-K."""
+    rates = wgmma.Rates.of(spec, p.dtype)
+    if p.acc not in ADDS or rates is None:
+        return
+    for split in _splits(SPLITS, work, p.k, False):
+        cut = dataclasses.replace(config, split=split, reduce=True)
+        cut = dataclasses.replace(cut, stages=min(config.stages, wgmma.max_stages(p, cut, spec)))
+        if cut.stages >= 2:
+            yield cut, wgmma.work(p, f, cut, rates)
 
 
 def _scaled_candidates(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isqrt
 
 from workloads.gpu.figures import MILLI, PS_PER_S, Figures, fetch, figures, transfer
@@ -32,7 +33,7 @@ class Work:
     in one k step, where loads and multiplies are one stream (elsewhere they take turns and `busy` holds the longer).
     code_bytes: of machine code. setup: cycles of instructions before the first load. apart: a second kernel adds the
     parts, for which `extra_ps` stands. late: cycles of a k step in which the buffer that was read before it is not yet
-    asked to be filled, or has been waited for.
+    asked to be filled, or has been waited for. cluster: CTAs of a cluster, which one GPC holds.
     """
 
     tiles: int
@@ -63,6 +64,7 @@ class Work:
     shared: int = 0
     apart: bool = False
     late: int = 0
+    cluster: int = 1
 
 
 def round_shape(tiles_m: int, tiles_n: int, group: int, ctas: int) -> tuple[int, int]:
@@ -118,7 +120,7 @@ def estimate_ps(w: Work, f: Figures) -> int:
 
 def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
     """Cycles of one k step of all CTAs of an SM."""
-    on_gpc = ceil_div(active, len(f.sms_per_gpc))
+    on_gpc = on_fullest_gpc(f.sms_per_gpc, active, w.cluster)
     # A buffer is on its way until the last byte of its step is there.
     arrival = w.latency + max(transfer(w.unicast_bytes, f.read_rate), transfer(w.received_bytes, f.receive_rate))
     resources = together(
@@ -126,11 +128,34 @@ def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
         transfer(per_sm * w.unicast_bytes, f.read_rate),
         transfer(per_sm * w.received_bytes, f.receive_rate),
         transfer(on_gpc * w.requested_bytes, f.gpc_rate),
-        transfer(active * w.requested_bytes, f.l2_rate),
+        transfer(_from_slices(w, f, active), f.l2_rate),
     )
     # The array takes what has come through a port, in its order: no queue meets another there.
     resources = max(resources, per_sm * w.shared)
     return max(resources, (arrival + w.late) // w.ahead)
+
+
+@lru_cache(maxsize=1024)
+def on_fullest_gpc(sms_per_gpc: tuple[int, ...], ctas: int, cluster: int) -> int:
+    """CTAs on the GPC that has most, placed as the CTA scheduler does: clusters where there is most room, CTAs that are
+    alone in turn."""
+    per_sm = ceil_div(ctas, sum(sms_per_gpc))
+    room, gpcs = [sms * per_sm for sms in sms_per_gpc], range(len(sms_per_gpc))
+    used = [0] * len(room)
+    for _ in range(ceil_div(ctas, cluster)):
+        free = [gpc for gpc in gpcs if room[gpc] >= cluster] or list(gpcs)
+        gpc = max(free, key=room.__getitem__) if cluster > 1 else min(free, key=used.__getitem__)
+        room[gpc] -= cluster
+        used[gpc] += cluster
+    return max(used)
+
+
+def _from_slices(w: Work, f: Figures, active: int) -> int:
+    """Bytes that the slices of the L2 deliver for one k step: CTAs in step ask for a line together."""
+    requested = active * w.requested_bytes
+    if not f.coalesces or w.stream:
+        return requested
+    return min(requested, w.round_bytes * w.cuts // w.steps)
 
 
 def together(*cycles: int) -> int:

@@ -27,7 +27,8 @@ before Hopper do with mma.sync: no mbarriers, the CTA meets at a barrier in each
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -55,7 +56,7 @@ from sim.gpu.language import (
     table,
 )
 from workloads.gpu import overhead
-from workloads.gpu.gemm import epilogue
+from workloads.gpu.gemm import epilogue, splitk
 from workloads.gpu.gemm.estimate import MILLI, Figures, Work, round_shape, transfer
 from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
@@ -79,7 +80,8 @@ LINE_BYTES = 128
 COPIES_AHEAD = 4
 """Stages that a producer without TMA has in flight at most."""
 EPILOGUE_COLUMNS = 32
-"""Columns of an epilogue subtile (CUTLASS's choice for these tiles); what is left over is a narrower one."""
+"""Columns of an epilogue subtile (CUTLASS's choice for these tiles); what is left over is a narrower one. Sums of
+pieces, which are wider, take half as many: kernels of cuBLAS have 16 KB beside their operands."""
 MAX_ACCUMULATORS = 160
 """Accumulator registers of a thread: cuBLAS has 128x320 for two warpgroups (nvjet_tst_320x128_64x3_...), whose threads
 have 232 registers."""
@@ -90,11 +92,12 @@ class WgmmaConfig:
     """Tile configuration.
 
     tile_m, tile_n: output tile (of a warpgroup's turn), along the first and second operand of wgmma. cluster_m,
-    cluster_n: CTAs that share operands. stages: of the operand buffers. pingpong: see above. swap: the first operand is
-    B, the tile one of C transposed. persistent: CTAs take tile after tile. group: tiles done together along the first
-    direction. columns: the warpgroups share a tile by columns. flat: results lie in shared memory as whole rows of the
-    tile, without swizzle, and a warp waits until one store has read them. split: pieces of k a tile; stream_k: tiles of
-    the last wave are cut evenly over all CTAs. tma, specialized: see above.
+    cluster_n: CTAs that share operands. stages: of the operand buffers. pingpong: see above. swap: the first operand
+    is B, the tile one of C transposed. persistent: CTAs take tile after tile. group: tiles done together along the
+    first direction. columns: the warpgroups share a tile by columns. flat: results lie in shared memory as whole rows
+    of the tile, without swizzle, and a warp waits until one store has read them. split: pieces of k a tile; stream_k:
+    tiles of the last wave are cut evenly over all CTAs. reduce: a second kernel adds the pieces (`splitk`), else the
+    tile's owner does. tma, specialized: see above.
     """
 
     tile_m: int
@@ -113,6 +116,7 @@ class WgmmaConfig:
     specialized: bool = True
     columns: bool = False
     flat: bool = False
+    reduce: bool = False
 
     schedule: ClassVar[str] = "wgmma"
 
@@ -179,6 +183,7 @@ class WgmmaConfig:
         words += [] if self.persistent else ["one-tile"]
         words += [f"group {self.group}"] if self.group != 8 else []
         words += [f"split {self.split}"] if self.split > 1 else []
+        words += ["reduce"] if self.reduce else []
         words += ["stream-k"] if self.stream_k else []
         words += [] if self.tma else ["cp.async"]
         words += [] if self.specialized else ["unspecialized"]
@@ -225,7 +230,7 @@ def _scale_bytes(p: Problem, config: WgmmaConfig) -> int:
 
 
 def _epilogue_columns(config: WgmmaConfig) -> int:
-    return config.width if config.flat else min(config.width, EPILOGUE_COLUMNS)
+    return config.width if config.flat else min(config.width, EPILOGUE_COLUMNS // (2 if config.reduce else 1))
 
 
 def _epilogue_rest(config: WgmmaConfig) -> int:
@@ -238,11 +243,19 @@ def _epilogue_stages(config: WgmmaConfig) -> int:
     return min(2, config.width // _epilogue_columns(config))
 
 
+def _stored(p: Problem, config: WgmmaConfig) -> Problem:
+    """The problem as the kernel that multiplies sees it: it stores sums of pieces where a second one adds them."""
+    if not config.reduce:
+        return p
+    return replace(p, out=p.acc, c=splitk.parts(p, min(config.split, ceil_div(p.k, config.tile_k))))
+
+
 def _epilogue_bytes(p: Problem, config: WgmmaConfig) -> int:
-    if p.c_vector_bytes < 16 or not config.tma:
+    stored = _stored(p, config)
+    if stored.c_vector_bytes < 16 or not config.tma:
         return 0
     columns = _epilogue_columns(config) * _epilogue_stages(config) + _epilogue_rest(config)
-    return config.groups * config.band * columns * DTYPE_BYTES[p.out]
+    return config.groups * config.band * columns * DTYPE_BYTES[stored.out]
 
 
 def _widest(config: WgmmaConfig) -> int:
@@ -330,6 +343,8 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         raise InputError(f"{where}: cp.async brings what wgmma reads from shared memory; nearest: leave out cp.async")
     if config.split < 1 or (config.split > 1 and config.stream_k):
         raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
+    if config.reduce and (config.split < 2 or p.scales or not config.tma):
+        raise InputError(f"{where}: reduce adds pieces of k that TMA has stored; nearest: split 2 reduce")
     for operand in (x, y):
         if not operand.tma:
             name, align = operand.tensor.name, operand.vector_bytes
@@ -367,15 +382,20 @@ def build(op: Gemm, spec: GpuSpec, config: WgmmaConfig) -> Program:
     check(p, spec, config)
     kernel = _Builder(p, spec, config)
     tensors = [p.a.tensor, p.b.tensor, *(p.scales or ()), *p.finish, p.c]
+    kernels = [kernel.kernel()]
     if kernel.partials is not None:
         tensors.append(kernel.partials)
-    return Program(f"{op}", tuple(tensors), (kernel.kernel(),), str(config), {"config": config})
+    if config.reduce:
+        tensors.append(kernel.p.c)
+        kernels.append(splitk.reduction(p, spec, kernel.p.c))
+    return Program(f"{op}", tuple(tensors), tuple(kernels), str(config), {"config": config})
 
 
 class _Builder:
     """Writes the kernel; one method a role or a part of one."""
 
     def __init__(self, p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
+        p = _stored(p, config)
         self.p, self.spec, self.config = p, spec, config
         self.x, self.y = operands(p, config)
         self.plan = plan(p, spec, config)
@@ -383,7 +403,8 @@ class _Builder:
         c = config
         self.k = KernelBuilder(
             f"gemm_{c}".replace(" ", "_"), (self.plan.workers * c.cluster, 1, 1), (c.cluster, 1, 1),
-            code_bytes=_code_bytes(p, c), flags=self.plan.shared_tiles * c.cluster,
+            code_bytes=_code_bytes(p, c),
+            flags=0 if c.reduce else self.plan.shared_tiles * c.cluster,
         )  # fmt: skip
         shape_x, shape_y = self.x.tile_shape(c.tile_m, c.tile_k), self.y.tile_shape(c.tile_n, c.tile_k)
         # What threads read lies in blocks of at most 128 B, as TMA's swizzle has them (wgmma's own reads never
@@ -405,7 +426,7 @@ class _Builder:
                 consumers=readers * (c.cluster_m + c.cluster_n - 1),
             )
         self.turn: MBarrier | None = self.k.mbarrier("turn", 2, WARPGROUP) if c.pingpong else None
-        self.partials = scratch(self.plan, c.cluster, c.tile_m, c.tile_n, p.acc)
+        self.partials = None if c.reduce else scratch(self.plan, c.cluster, c.tile_m, c.tile_n, p.acc)
         # Buffers for each group of warps that stores together: of whole subtiles, of the narrower last one.
         self.staging: list[SharedTile] = []
         self.staging_rest: list[SharedTile] = []
@@ -616,7 +637,7 @@ class _Builder:
                 storing = warps * c.groups if c.columns else warps
                 fixup = Fixup(self.partials, CTA_X, c.cluster, unit.tile_index * c.cluster + rank, storing)
                 fixup.store(r, unit, pieces)
-            with owner_only(r, unit):
+            with nullcontext() if c.reduce else owner_only(r, unit):
                 if self.partials is not None:
                     fixup.add(r, unit, pieces)
                 self._epilogue(r, unit, pieces, group, warps)
@@ -839,11 +860,7 @@ class _Builder:
         r.bar_sync(1 + group, warps)
         with r.when(WARP.equals(0)):
             first, col = tile[0] + band, tile[1] + piece.col + at
-            box = (
-                self.p.c[unit.tile.batch, col:columns, first : c.band]  # type: ignore[misc]
-                if c.swap
-                else self.p.c[unit.tile.batch, first : c.band, col:columns]  # type: ignore[misc]
-            )
+            box = self._box(unit, first, c.band, col, columns)
             r.tma_store(box, staging.stage(buffer))
             r.bulk_commit()
             if c.flat:
@@ -859,18 +876,24 @@ class _Builder:
             self._scale_and_convert(r, WARP_ROWS * c.width // 32)
             col = y_row + p.col
             row, count = x_row + p.row, ceil_div(WARP_ROWS * c.width * width, 32 * vector)
-            if c.swap:
-                box = self.p.c[unit.tile.batch, col : c.width, row:WARP_ROWS]  # type: ignore[misc]
-                r.stg(box, results.T, count, vector_bytes=vector)
-            else:
-                box = self.p.c[unit.tile.batch, row:WARP_ROWS, col : c.width]  # type: ignore[misc]
-                r.stg(box, results, count, vector_bytes=vector)
+            box = self._box(unit, row, WARP_ROWS, col, c.width)
+            r.stg(box, results.T if c.swap else results, count, vector_bytes=vector)
+
+    def _box(self, unit: Unit, first: Expr, rows: int, column: Expr, columns: int) -> View:
+        """`rows` by `columns` results of a tile in memory; where a second kernel adds the pieces, those of this one."""
+        c = self.config
+        (row, high), (col, wide) = ((column, columns), (first, rows)) if c.swap else ((first, rows), (column, columns))
+        if c.reduce:
+            return self.p.c[self.worker % self.p.c.shape[0], unit.tile.batch, row:high, col:wide]  # type: ignore[misc]
+        return self.p.c[unit.tile.batch, row:high, col:wide]  # type: ignore[misc]
 
     def _finished(
         self, r: RoleBuilder, unit: Unit, piece: Piece, tile: tuple[Expr, Expr], at: Expr, columns: int
     ) -> View:
         """`columns` columns of a piece, from `at` on, with scales and epilogue. tile: its first row and column."""
         first, second = (tile[0] + piece.row, WARP_ROWS), (tile[1] + piece.col + at, columns)
+        if self.config.reduce:
+            return piece.acc[:, at:columns]  # type: ignore[misc]
         sums, done = piece.acc[:, at:columns], epilogue.results(self.p, piece.acc)[:, at:columns]  # type: ignore[misc]
         rows, cols = (second, first) if self.config.swap else (first, second)
         epilogue.finish(r, self.p, self.spec, sums, done, unit.tile.batch, rows, cols)
@@ -953,10 +976,11 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
     subtiles = c.blocks * ceil_div(c.width, _epilogue_columns(c))
     epilogue = values // 32 + subtiles * 2 * (f.barrier + f.barrier_per_warp * WARPGROUP * c.warpgroups)
     side_m, side_n = _round_shape(p, c, min(resident, tiles))
-    return Work(
+    pieces = 1 if c.reduce else min(c.split, steps)
+    whole = Work(
         tiles=tiles,
         steps=steps,
-        ctas=tiles * min(c.split, steps),
+        ctas=tiles * pieces,
         resident=resident,
         persistent=c.persistent,
         busy=int(instructions * interval),
@@ -965,12 +989,13 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
         requested_bytes=x_bytes // c.cluster_n + y_bytes // c.cluster_m,
+        cluster=c.cluster,
         ahead=max(1, c.ahead),
         latency=f.load_latency + f.tma_latency,
         epilogue=epilogue,
         overlapped=c.pingpong,
         store_bytes=store_bytes,
-        cuts=min(c.split, steps),
+        cuts=pieces,
         stream=c.stream_k and tiles % resident > 0,
         partial_bytes=values * 4,
         fetches=partial(fetches, ((WARP_ROWS, c.width),) * c.blocks),
@@ -980,6 +1005,10 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width,
     )
+    if not c.reduce:
+        return whole
+    cut = splitk.work(whole, p, f, min(c.split, steps))
+    return replace(cut, extra_ps=cut.extra_ps + f.launch_ps)
 
 
 def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig) -> int:
