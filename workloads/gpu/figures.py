@@ -18,8 +18,8 @@ class Figures:
 
     start: cycles until the first lines of code and the tensor maps are there. code_bytes: fetched in one go.
     miss_rate: of an SM that has as many lines in flight as it may. gap_ps: between dependent kernels. launch_ps: of
-    a kernel's launch and end, whose code is warm. coalesces: slices
-    of the L2 answer requests for one line that wait together.
+    a kernel's launch and end, whose code is warm. coalesces: slices of the L2 answer requests for one line that wait
+    together.
     """
 
     clock_hz: int
@@ -44,6 +44,7 @@ class Figures:
     write_rate: int
     gpc_rate: int
     l2_rate: int
+    l2_write_rate: int
     coalesces: bool
     l2_bytes: int
     l2_reach: int
@@ -81,6 +82,7 @@ def figures(spec: GpuSpec) -> Figures:
         write_rate=int(spec.port.write_bytes_per_cycle * MILLI),
         gpc_rate=int(spec.port.gpc_bytes_per_cycle * MILLI),
         l2_rate=int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * MILLI),
+        l2_write_rate=int(spec.l2.slices * spec.l2.write_bandwidth_bytes_per_cycle * MILLI),
         coalesces=spec.l2.coalescer > 0,
         l2_bytes=spec.l2.size_bytes,
         l2_reach=spec.l2.size_bytes // (spec.l2.partitions if spec.l2.local_copies else 1),

@@ -97,7 +97,8 @@ def estimate_ps(w: Work, f: Figures) -> int:
     if rest:
         cycles += steps * _step(w, f, rest, ceil_div(rest, f.sms)) + (tiles_each - 1) * _between(w, f, w.steps)
     cycles += f.start + fetch(f, w.code_bytes) + w.setup + w.latency
-    cycles += w.epilogue + transfer(w.store_bytes, f.write_rate) + f.l2_latency
+    last = transfer(min(rest or w.resident, w.tiles) * w.store_bytes, f.l2_write_rate)
+    cycles += w.epilogue + max(last, transfer(w.store_bytes, f.write_rate)) + f.l2_latency
     if (w.cuts > 1 and not w.apart) or w.stream:
         # One CTA stores its part, the owner sees the flag, fetches the parts and adds them.
         peers = 1 if w.stream else w.cuts - 1
