@@ -60,7 +60,7 @@ KERNEL = KernelRecord(
         "warps": {"selected": 100, "long_scoreboard": 300, "barrier": 0, "wait": 100},
         "issue": {"issued": 1, "no_warp": 3},
     },
-    own=GpuLaunch((20, 1, 1), (1, 1, 1), Occupancy(2, 16, "registers", 64, 12_500), 1000, tail_cycles=10_000),
+    own=GpuLaunch((20, 1, 1), (1, 1, 1), Occupancy(2, 16, "registers", 64, 12_500), 1000, 20_000, 10_000),
     energy_fj=20 * 10**12,  # 20 mJ
     launch_ps={"command": 2_000_000},
     throttle_reason="power",
@@ -110,7 +110,7 @@ def test_figures_by_hand() -> None:
     assert gpu["intensity"] == pytest.approx(100)
     assert gpu["hit_rates"] == {"l2": 0.75}
     assert gpu["waves"] == 1.0
-    assert gpu["tail_fraction"] == pytest.approx(0.1)
+    assert (gpu["tail_fraction"], gpu["tail_idle_fraction"]) == pytest.approx((0.2, 0.1))
     assert gpu["occupancy"]["achieved"] == 12.5
     # At half the boost clock: compute 40 of 50 TFLOPS, L2 80 of 200 MB, DRAM 40 of 100 MB; tensor pipe 80 of 100 k.
     expected = {"compute": 0.8, "dram": 0.4, "l2": 0.4, "tensor pipe": 0.8}
@@ -253,8 +253,9 @@ def test_verdict_quotes_losses() -> None:
     text = " ".join(str(changed()).split())
     assert "60.0 % of their cycles in long scoreboard" in text
     assert "The clock is 50.0 % below boost (power)" in text
-    assert "The tail, in which SMs run out of work, is 10.0 %" in text
-    assert "The tail" not in str(changed(kernel={"own": GpuLaunch((1,), tail_cycles=100)}))
+    assert "SMs that have run out of work wait for 10.0 %" in text
+    few = GpuLaunch((1,), tail_cycles=99_000, tail_idle_cycles=99)
+    assert "run out of work" not in str(changed(kernel={"own": few}))
 
 
 def test_text_has_the_sections_in_order() -> None:

@@ -54,6 +54,7 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
     slots = dict(result.issue_slots)
     slots["issued"] = slots.pop("selected")
     timing = spec.launch
+    idle = _idle_ticks(launch)
     return KernelRecord(
         name=kernel.name,
         schedule=schedule,
@@ -76,7 +77,8 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
                 achieved_warps_milli=1000 * warp_ticks // (result.ticks * busy_sms),
             ),
             waves_milli=1000 * kernel.ctas // resident,
-            tail_cycles=_tail_ticks(launch) // TICKS_PER_CYCLE,
+            tail_cycles=int(idle.max(initial=0)) // TICKS_PER_CYCLE,
+            tail_idle_cycles=int(idle.sum()) // (TICKS_PER_CYCLE * max(1, len(idle))),
             source=_source_lines(launch),
         ),
         energy_fj=result.energy_fj,
@@ -146,11 +148,11 @@ def to_cycles(ticks: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _tail_ticks(launch: Launch) -> int:
-    """Ticks from the end of the last CTA of the SM that was done first to the end of the last CTA of all."""
+def _idle_ticks(launch: Launch) -> np.ndarray:
+    """Ticks from the end of the last CTA of each SM that had any to the end of the last CTA of all."""
     ends = launch.last_cta_ticks()
     worked = ends[ends > 0]
-    return int(np.max(worked) - np.min(worked))
+    return worked.max(initial=0) - worked
 
 
 def copy_record(label: str, copy: Copy, time_ps: int, spec: GpuSpec) -> KernelRecord:

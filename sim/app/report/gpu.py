@@ -55,6 +55,7 @@ def details(figures: Figures) -> dict[str, Any]:
         "cluster": list(launch.cluster),
         "waves": launch.waves_milli / 1000,
         "tail_fraction": launch.tail_cycles / kernel.cycles,
+        "tail_idle_fraction": launch.tail_idle_cycles / kernel.cycles,
         "occupancy": occupancy_dict(launch),
         "hit_rates": hit_rates(figures.counters),
         "speed_of_light": figures.speed_of_light(),
@@ -103,8 +104,8 @@ def _occupancy(report: Report) -> Section:
     clusters = f", clusters of {' x '.join(map(str, launch.cluster))}" if max(launch.cluster) > 1 else ""
     rows.append(("grid", " x ".join(map(str, launch.grid)) + clusters))
     if launch.waves_milli:
-        tail = percent(launch.tail_cycles / kernel.cycles)
-        rows.append(("waves", f"{launch.waves_milli / 1000:.2f}; tail {tail} of the cycles"))
+        tail, idle = (percent(cycles / kernel.cycles) for cycles in (launch.tail_cycles, launch.tail_idle_cycles))
+        rows.append(("waves", f"{launch.waves_milli / 1000:.2f}; tail {tail} of the cycles, idle SMs {idle}"))
     return Section("Occupancy", tuple(rows))
 
 
@@ -214,13 +215,13 @@ def losses(figures: Figures) -> list[str]:
             f"Exponentials keep the MUFU {percent(special)} busy, and {percent(issued)} of the issue slots are taken, "
             f"beside {percent(tensor)} of the tensor cores: where they do not run side by side they add up."
         )
-    tail = kernel.own.tail_cycles / kernel.cycles
-    if tail >= WORTH_A_WORD:
+    idle = kernel.own.tail_idle_cycles / kernel.cycles
+    if idle >= WORTH_A_WORD:
         found.append(
-            f"The tail, in which SMs run out of work, is {percent(tail)} of the cycles "
+            f"SMs that have run out of work wait for {percent(idle)} of the cycles "
             f"({kernel.own.waves_milli / 1000:.2f} waves): "
             f"another tile size{', stream-K' if _is_product(kernel) else ''} or a shape that fills the last wave would "
-            "shorten it."
+            "shorten that."
         )
     rates = hit_rates(figures.counters)
     if figures.bound == "dram" and rates.get("dram_row", 1.0) < 0.5:

@@ -69,6 +69,8 @@ class GpuLaunch:
     """CTAs (or clusters' CTAs) divided by those that are resident at once, times 1000."""
     tail_cycles: int = 0
     """Cycles from the first SM that has no work left to the end."""
+    tail_idle_cycles: int = 0
+    """Cycles that an SM, in the mean of those that had work, waits for the end."""
     source: Sequence[SourceLine] = ()
     """Of compiled kernels, the line that took most of its warps' time first."""
 
