@@ -60,6 +60,9 @@ class StageCost:
     """Whether the columns of the product, not its rows, lie over the lanes."""
     array_cycles: int = 0
     """Of all products of a body: they take turns on its array."""
+    fill_cycles: int = 0
+    """From an operand's first value at the array to the first sum that leaves it, PCU latency apart: through the
+    rows and columns of cells that a product fills, or up the reduction tree over all lanes."""
     interval_cycles: int = 1
     latency_cycles: int = 0
     macs: int = 0
@@ -92,7 +95,7 @@ def stage_cost(stage: Stage, spec: RduSpec) -> StageCost:
         if node.op == "matmul":
             _matmul(stage, node, spec, cost)
     if cost.array_pcus:
-        cost.latency_cycles += spec.pcu.lanes + spec.pcu.stages + spec.pcu.latency_cycles
+        cost.latency_cycles += cost.fill_cycles + spec.pcu.latency_cycles
     steps = chain(stage.body, spec.pcu.lanes, spec.pcu.stages)
     links = simd_links(stage, spec)
     chain_latency = links * (spec.pcu.stages + spec.pcu.latency_cycles + spec.mesh.hop_cycles)
@@ -212,9 +215,13 @@ def _matmul(stage: Stage, node: Node, spec: RduSpec, cost: StageCost) -> None:
         cycles = rounds * ceil_div(k, spec.pcu.macs)
         # Each block streams its rows and columns anew: nothing but the sums stays in an array.
         again_left, again_right = (again_stages, again_lanes) if cost.crossed else (again_lanes, again_stages)
+        rows, columns = (n, m) if cost.crossed else (m, n)
+        fill = min(rows, spec.pcu.lanes) + min(columns, spec.pcu.stages)
     else:  # inner products over the lanes
         cycles = ceil_div(m * batch, row_par) * ceil_div(n, col_par) * ceil_div(k, spec.pcu.lanes)
         again_left, again_right = ceil_div(n, col_par), ceil_div(m * batch, row_par)
+        fill = (spec.pcu.lanes - 1).bit_length() + 1 + spec.pcu.stages
+    cost.fill_cycles = max(cost.fill_cycles, fill)
     cost.array_cycles += cycles
     cost.interval_cycles = max(cost.interval_cycles, cost.array_cycles)
     cost.array_pcus = max(cost.array_pcus, row_par * col_par)

@@ -82,3 +82,17 @@ def test_listing_names_stages_buffers_and_costs() -> None:
     text = program_listing("gemm m=640 n=312 k=256", "sn40l", schedule="metapipeline 640x312x256 par 20x52 over m")
     assert "compute multiply over (batch < 1, m < 1, n < 1) row_par=20 col_par=52" in text
     assert "1040 PCUs, 256 cycles a firing" in text
+
+
+def test_an_array_is_as_deep_as_the_cells_that_a_product_fills() -> None:
+    """32 x 32 results on arrays of more rows: no later; on fewer rows a second block of rows follows the first. Inner
+    products climb a tree, a level for each doubling of the lanes."""
+
+    def cycles(lanes: int, systolic: bool) -> int:
+        machine = load_arch("sn40l", {"pcu.lanes": lanes, "pcu.systolic": systolic})
+        schedule = "metapipeline 32x18x32 par 1x3 over m"
+        return simulate("gemm m=32 n=32 k=32", machine, schedule=schedule).cycles
+
+    assert cycles(32, True) == cycles(64, True) == cycles(128, True)
+    assert cycles(16, True) > cycles(32, True)
+    assert cycles(128, False) == cycles(64, False) + 1 == cycles(32, False) + 2
