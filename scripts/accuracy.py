@@ -2,10 +2,11 @@
 """Writes what `tilewave archs` says of each machine's accuracy, from a validation of the rows that were held back.
 
     tilewave validate --half held --json > held.json
-    python scripts/accuracy.py held.json
+    python scripts/accuracy.py held.json [MORE.json ...] [--keep]
 
 Rows of the half on which figures may be calibrated are refused. Several files are joined: a long validation can be run
-machine by machine. The first table of README.md gets the same errors, of groups of five rows and more.
+machine by machine. With --keep, a machine's operator of which the files have no row keeps its line. The first table of
+README.md gets the same errors, of groups of five rows and more.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def main() -> int:
     parser.add_argument("json", nargs="+", type=Path, help="of `tilewave validate --half held --json`")
     parser.add_argument("--out", type=Path, default=ACCURACY_CSV)
     parser.add_argument("--readme", type=Path, default=README)
+    parser.add_argument("--keep", action="store_true", help="keep lines of operators that the files do not have")
     options = parser.parse_args()
     rows = [row for path in options.json for row in json.loads(path.read_text())["rows"]]
     try:
@@ -82,6 +84,10 @@ def main() -> int:
     except ValueError as error:
         print(f"accuracy: {error}", file=sys.stderr)
         return 2
+    if options.keep:
+        with options.out.open(newline="", encoding="utf-8") as file:
+            kept = {(line["machine"], line["op"]): line for line in csv.DictReader(file)}
+        lines = [line for _, line in sorted((kept | {(line["machine"], line["op"]): line for line in lines}).items())]
     with options.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -41,6 +41,13 @@ def test_errors_by_machine_and_operator(script: ModuleType, tmp_path: Path, monk
     found = read_accuracy(out)
     assert [str(entry) for entry in found["t4"]] == ["gemm 7.0 % (2 rows)", "softmax 1.0 % (1 row)"]
     assert (found["t4"][0].bias_percent, found["h20"][0].bias_percent) == (3.0, -2.0)
+    # Of a part of the rows, with --keep: the other operators keep their lines.
+    files[0].write_text(json.dumps({"rows": [row("t4", "gemm", 5.0)]}))
+    monkeypatch.setattr(sys, "argv", ["accuracy", str(files[0]), *sys.argv[3:], "--keep"])
+    assert script.main() == 0
+    kept = read_accuracy(out)
+    assert [str(entry) for entry in kept["t4"]] == ["gemm 5.0 % (1 row)", "softmax 1.0 % (1 row)"]
+    assert kept["h20"] == found["h20"]
 
 
 def test_the_sentence_of_the_readme_has_groups_of_enough_rows(script: ModuleType) -> None:
