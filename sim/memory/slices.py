@@ -21,6 +21,7 @@ from sim.memory.sets import (
     use,
 )
 
+_NEVER = 1 << 62
 _READ_HIT = int(MemoryCounter.L2_READ_HIT_SECTORS)
 _READ_MISS = int(MemoryCounter.L2_READ_MISS_SECTORS)
 _MERGED = int(MemoryCounter.L2_MERGED_SECTORS)
@@ -34,13 +35,16 @@ def coalesce(spec, state, t, slice_index, line, sectors, start):
     """Tick at which a slice serves a read that has to wait until `start` if no other read of its sectors waits there.
 
     The slice's coalescer holds the latest `spec.coalesced` reads that wait; one more read of a line that is among them
-    is answered with it, and takes no time of the slice.
+    is answered with it, with the first of several, and takes no time of the slice.
     """
     first = slice_index * spec.coalesced
-    for k in range(first, first + spec.coalesced):
-        held = state.waiting[k]
-        if held >> VALID_BITS == line and sectors & ~held == 0 and state.waiting_start[k] > t:
-            return state.waiting_start[k]
+    joined = _NEVER
+    for k in range(first, first + spec.coalesced):  # no way out: a loop without branches is faster
+        held, served = state.waiting[k], state.waiting_start[k]
+        same = (held >> VALID_BITS == line) & (sectors & ~held == 0) & (served > t)
+        joined = min(joined, served if same else _NEVER)
+    if joined != _NEVER:
+        return joined
     k = state.waiting_next[slice_index]
     state.waiting_next[slice_index] = k + 1 if k + 1 < spec.coalesced else 0
     state.waiting[first + k] = line << VALID_BITS | sectors
