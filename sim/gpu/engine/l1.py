@@ -112,6 +112,7 @@ def locate_in_l1(p, st, sm, lines, count):
     for k in range(count):
         prefetch(st.l1_tags, st.l1_ahead[k] * TAGS)
         prefetch(st.l1_lines, st.l1_ahead[k] * ways)
+        prefetch(st.l1_order, st.l1_ahead[k])
 
 
 @inner(inline=True)
