@@ -9,7 +9,7 @@ what only arrives is there already.
 - `ring`: parts go round, n - 1 steps to add them up, n - 1 to hand them out; the last step copies what came.
 - `nvls`: devices copy a part into a buffer that the switch knows, each adds up its share by reading through the switch
   and writes it to all through the switch, then all copy it out; three groups of warps, one part behind the other.
-- `pairwise`: each device has a message for each other one, all at once.
+- `pairwise`: each device has a message for each other one, all at once, in parts over some channels.
 - `one_shot`: after a barrier each device reads what all others have and adds it up; a second barrier ends it.
 - `two_shot`: after a barrier each adds up a share, after a second one it reads the others' shares; a third ends it.
 - `push`: each device stores what it has, flags among the values, into a buffer of every other one, which adds it up.
@@ -38,8 +38,8 @@ KINDS: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "alltoa
 class Wire(NamedTuple):
     """How a protocol moves a message. Bandwidths are of payload, bytes a second; latency in ps.
 
-    port: of a device's port. channel: of one channel's CTA, inside the device. slices: parts of a message that are
-    announced one by one. post_ps: for how long that keeps a CTA.
+    port: of a device's port. channel: of one channel's CTA, inside the device (of `pairwise`: of the warps that send a
+    message). slices: parts of a message that are announced one by one. post_ps: for how long that keeps a CTA.
     """
 
     protocol: str
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     """A collective as a library runs it.
 
     start_ps: of the kernel beside its messages. chunk_bytes: the largest message of a channel (of `nvls`: of all
-    channels of a device together; of shots nothing).
+    channels of a device together; of `pairwise`: a channel's part of a message; of shots nothing).
     """
 
     kind: Kind
@@ -264,15 +264,15 @@ class _Switch(_Run):
 
 
 class _Pairwise(_Run):
-    """A message for each other device, through one port; what stays is copied meanwhile."""
+    """A message for each other device, all at once; what stays is copied meanwhile."""
 
     def device(self, d: int) -> Process:
-        """All messages at once: they share the port, and each has its own channels."""
+        """Messages share the port, and each has warps of its own in its channels."""
         plan, p = self.plan, self.plan.devices
-        size = plan.size_bytes // p
-        sent_ps = self.busy_ps(d, size * (p - 1)) + self.copy_ps(size)
-        # The receiver announces where, the sender what is there.
-        yield self.env.timeout(2 * (plan.wire.latency_ps + plan.wire.post_ps) + sent_ps)
+        passed_ps = -(-plan.chunk_bytes * PS_PER_S // plan.wire.channel_bytes_per_s)
+        sent_ps = max(self.busy_ps(d, plan.size_bytes // p * (p - 1)), passed_ps)
+        # A flag of the receiver says where, one of the sender, behind its fence, that all is there.
+        yield self.env.timeout(2 * plan.wire.latency_ps + plan.wire.post_ps + sent_ps)
 
     def result(self, d: int) -> Array:
         """What each device has for this one."""

@@ -1,8 +1,9 @@
 """What NCCL runs for a collective over GPUs of one node: algorithm, protocol, channels, chunks, chosen as it does.
 
 The choice is the library's own estimate, latency + bytes / bandwidth, with the constants of its `tuning.cc` (NCCL 2.27,
-NVIDIA/nccl): a number there is what the library believes, not what this machine does. Point-to-point messages, of which
-an all-to-all is made, take the flagged protocol up to a fixed size.
+NVIDIA/nccl): a number there is what the library believes, not what this machine does. Messages between two devices, of
+which an all-to-all is made, have rules of their own (`enqueue.cc`, `sendrecv.h`): each takes a share of the channels,
+these carry several messages at once, each with warps of its own, and small ones go flagged.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ FIGURES = (
     "collectives.post",
     "collectives.shared",
     "collectives.start",
+    "collectives.warp",
     "link.bandwidth",
     "link.peers",
     "link.switched",
@@ -45,11 +47,18 @@ _LL_CHUNK_BYTES, _LL128_CHUNK_BYTES = 32 * 1024, 480 * 1024
 """Payload of a flagged channel's buffer, an eighth of it."""
 MOST_DEVICES = 8
 """Of one node."""
-_P2P_LL_BYTES = 16 * 1024
-"""NCCL_P2P_LL_THRESHOLD: the largest message between two devices that goes flagged."""
+LIBRARIES = ("nccl", "nccl-2.27")
+"""The second has the rule of the versions before 2.29 for which messages between two devices go flagged."""
+_PAIR_LL_BYTES = 16 * 1024
+"""NCCL_P2P_LL_THRESHOLD: a message between two devices goes flagged if it has no more for each of its channels."""
+_PAIR_STEP_BYTES = {"NVLink": 512 * 1024, "PCIe": 128 * 1024}
+"""NCCL_P2P_NVL_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE: a channel carries an eighth of it at least."""
+_PAIR_WARPS = 20
+"""Of a channel of messages between two devices; those that it carries at once share them."""
 _SWITCH_CHUNK_BYTES = 128 * 1024
 """Of one channel and device, at most."""
 _SWITCH_EFFICIENCY = 0.85
+_WARP = 32
 _THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
 _LEAST_BYTES_A_THREAD = {"LL": 8, "LL128": 8, "Simple": 64}
 """Below these fewer channels are used; of LL for each device."""
@@ -129,16 +138,16 @@ class Estimate(NamedTuple):
         return f"nccl {self.algorithm} {self.protocol}"
 
 
-def estimates(spec: Any, kind: Kind, devices: int, size_bytes: int) -> list[Estimate]:
+def estimates(spec: Any, kind: Kind, devices: int, size_bytes: int, library: str = LIBRARIES[0]) -> list[Estimate]:
     """The ways that the library weighs, the one that it takes first; InputError for more devices than a node has.
 
-    size_bytes: of the largest buffer of a device.
+    size_bytes: of the largest buffer of a device. library: one of `LIBRARIES`.
     """
     if devices > MOST_DEVICES:
         raise InputError(f"{kind} gpus={devices}: the model of one node takes {MOST_DEVICES}; nearest: {MOST_DEVICES}")
     if kind == "alltoall":
-        protocol = "LL" if size_bytes // devices <= _P2P_LL_BYTES else "Simple"
-        return [Estimate("pairwise", protocol, 0)]
+        path = path_between(spec, devices)
+        return [Estimate("pairwise", _pair_protocol(path, devices, size_bytes // devices, library), 0)]
     believed, path = _BELIEVED[spec.architecture], path_between(spec, devices)
     found = [*_rings(believed, path, kind, devices)]
     if kind == "all_reduce":
@@ -217,8 +226,41 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
         channels = min(channels, _busy_channels(protocol, devices, size_bytes))
     elif algorithm == "nvls":
         channels, chunk = _SWITCH_CHANNELS, _switch_chunk_bytes(devices, size_bytes)
+    else:
+        message = size_bytes // devices
+        parts = _parts(path, devices, message, protocol)
+        # Shares of neighbouring rounds begin in the same channels (their numbers' bits are reversed).
+        channels = min(_pair_channels(path), max(devices, parts))
+        chunk, at_once = -(-message // parts), -(-devices * parts // channels)
+        each = figures.warp_bytes_per_s
+        if protocol == "LL":
+            each = figures.flagged_bytes_per_s * _WARP // _THREADS["LL"]
+        wire = wire._replace(channel_bytes_per_s=_sending_warps(at_once) * each)
     of: Algorithm = algorithm  # type: ignore[assignment]
     return Plan(kind, of, devices, size_bytes, wire, channels, chunk, figures.start_ps)
+
+
+def _pair_protocol(path: Path, devices: int, message_bytes: int, library: str) -> str:
+    """Channels count as in the other protocol; before 2.29 all those between two devices, also idle ones."""
+    channels = _parts(path, devices, message_bytes, "Simple") if library == LIBRARIES[0] else _pair_channels(path)
+    return "LL" if message_bytes <= channels * _PAIR_LL_BYTES else "Simple"
+
+
+def _pair_channels(path: Path) -> int:
+    """Channels between two devices, a power of two."""
+    return 1 << (path.channels - 1).bit_length()
+
+
+def _parts(path: Path, devices: int, message_bytes: int, protocol: str) -> int:
+    """Channels that carry a message: a share of all for each device, as many as have enough to do."""
+    share = max(1, _pair_channels(path) >> (devices - 1).bit_length())
+    step = 2 * _LL_CHUNK_BYTES if protocol == "LL" else _PAIR_STEP_BYTES["NVLink" if path.nvlink else "PCIe"]
+    return max(1, min(share, -(-message_bytes // (step // 8))))
+
+
+def _sending_warps(messages: int) -> int:
+    """Of each of the messages that a channel carries at once; the others receive, one of an even number is idle."""
+    return (_PAIR_WARPS // messages + 1) // 2
 
 
 def port_bytes_per_s(spec: Any, devices: int, *, reads: bool) -> int:

@@ -73,6 +73,49 @@ def test_nccl_chooses_by_its_own_model(arch: str, kind: Kind, gpus: int, kib: in
     assert str(nccl.estimates(load_arch(arch), kind, gpus, kib * 1024)[0]) == chosen
 
 
+@pytest.mark.parametrize(
+    ("gpus", "kib", "protocols", "channels"),
+    [
+        (8, 8 * 16, ("LL", "LL"), 8),
+        (8, 8 * 32, ("LL", "Simple"), 8),
+        (4, 4 * 256, ("LL", "Simple"), 8),
+        (2, 2 * 256, ("LL", "Simple"), 16),
+        (8, 8 * 512, ("LL", "Simple"), 8),
+        (2, 2 * 520, ("Simple", "Simple"), 9),
+    ],
+)
+def test_messages_between_two_go_flagged_by_what_a_channel_carries(
+    gpus: int, kib: int, protocols: tuple[str, str], channels: int
+) -> None:
+    spec, size = load_arch("a100-sxm4-80gb"), 1024 * kib
+    old, new = (nccl.estimates(spec, "alltoall", gpus, size, name)[0] for name in ("nccl-2.27", "nccl"))
+    assert (old.protocol, new.protocol) == protocols
+    assert nccl.plan(spec, "alltoall", gpus, size, "pairwise", old.protocol).channels == channels
+
+
+def test_a_message_takes_the_time_of_its_warps_or_of_the_port() -> None:
+    made = plan("alltoall", "pairwise", 4, 4 * 10**6, chunk_bytes=10**6, start_ps=5 * US)
+    ended = run(made)
+    assert ended.sent_bytes == 24 * 10**6
+    # Two flags, one behind a fence; 24 MB at 100 GB/s are more than a part of 1 MB at 50.
+    assert ended.time_ps == 5 * US + 2 * US + 2 * US + 240 * US
+    slow = run(made._replace(wire=WIRE._replace(channel_bytes_per_s=2 * GB)))
+    assert slow.time_ps == 5 * US + 2 * US + 2 * US + 500 * US
+
+
+def test_messages_that_share_a_channel_share_its_warps() -> None:
+    spec = load_arch("h100-sxm")
+    rates = {}
+    for gpus, kib in ((8, 8 * 64), (8, 8 * 128), (4, 4 * 512)):
+        made = nccl.plan(spec, "alltoall", gpus, 1024 * kib, "pairwise", "Simple")
+        rates[gpus, kib] = made.wire.channel_bytes_per_s / spec.collectives.warp_bytes_per_s
+    assert list(rates.values()) == [10, 5, 3]
+    # PCIe has two channels, which carry four messages each.
+    over_pcie = nccl.plan(load_arch("a40"), "alltoall", 8, 2**20, "pairwise", "Simple")
+    assert over_pcie.channels == 2
+    assert over_pcie.wire.channel_bytes_per_s == 3 * load_arch("a40").collectives.warp_bytes_per_s
+
+
 def test_frameworks_choose_by_size() -> None:
     spec, mib = load_arch("h100-sxm"), 2**20
 

@@ -127,7 +127,8 @@ class Environment(BaseModel):
     code: Literal["cold", "warm"] = "cold"
     """Whether instruction caches hold a kernel's code when it starts, as where it is repeated between small kernels."""
     schedules: Mapping[str, Mapping[str, str | tuple[str, ...]]] = Field(default_factory=dict)
-    """By operator, kinds of kernels that its names of schedules stand for, where they are not those of this program.
+    """By operator, or by this and the machine, kinds of kernels that its names of schedules stand for, where they are
+    not those of this program.
     Several: of rows that differ in nothing but their time, in their order; of a row alone, the last."""
     scopes: Mapping[str, Literal["kernel", "stream", "graph"]] = Field(default_factory=dict)
     """By kind of kernel, the scope of its rows where it is not the one that they state."""
@@ -291,7 +292,8 @@ def _with_kinds(rows: Sequence[Row]) -> list[Row]:
         alike.setdefault(dataclasses.replace(row, time_us=0.0, overhead_us=0.0), []).append(number)
     found = list(rows)
     for row, numbers in alike.items():
-        meant = environment_of(row.source).schedules.get(row.op, {}).get(row.schedule, ())
+        schedules = environment_of(row.source).schedules
+        meant = schedules.get(f"{row.op} {row.machine}", schedules.get(row.op, {})).get(row.schedule, ())
         kinds = (meant,) if isinstance(meant, str) else meant
         for place, number in enumerate(numbers):
             if kinds:

@@ -23,7 +23,7 @@ from sim.link import custom, nccl
 from sim.link.library import Ended, Kind, Plan, run
 from workloads.ops import Collective
 
-SCHEDULES = ("nccl", *custom.LIBRARIES)
+SCHEDULES = (*nccl.LIBRARIES, *custom.LIBRARIES)
 """Whose kernels run. `vllm_eager`: the framework copies the buffer into one of its own first."""
 
 _EAGER = "vllm_eager"
@@ -51,18 +51,19 @@ class CollectivePlan:
     def plans(self) -> Sequence[tuple[str, Plan, int]]:
         """Kernels with their schedules and what the library expects of them, in ps; what it takes first."""
         op, library, kind = self.op, self._library, _kind(self.op)
-        if library != "nccl":
+        if library in custom.LIBRARIES:
             if kind != "all_reduce":
                 raise InputError(f"schedule={library}: has all_reduce alone; schedule=nccl runs {op.word}")
             nccl.estimates(self.spec, kind, op.gpus, op.size_bytes)  # refuses more devices than a node has
             own = custom.plan(self.spec, library, op.gpus, op.size_bytes)
             if own is not None:
                 return [(f"{library} {own}", own, own.start_ps)]
+            library = "nccl"
         found = []
-        for way in nccl.estimates(self.spec, kind, op.gpus, op.size_bytes):
+        for way in nccl.estimates(self.spec, kind, op.gpus, op.size_bytes, library):
             if way.algorithm != "tree":
                 made = nccl.plan(self.spec, kind, op.gpus, op.size_bytes, way.algorithm, way.protocol)
-                found.append((f"nccl {made}", made, way.time_ps))
+                found.append((f"{library} {made}", made, way.time_ps))
         asked = self.request.schedule
         if asked in ("auto", *SCHEDULES):
             return found

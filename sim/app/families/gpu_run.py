@@ -91,7 +91,7 @@ def shared(op: AllReduce | AllGather, spec: GpuSpec, library: str) -> Shared:
             raise InputError(f"devices={devices}: {spec.name} has no network beyond a node of {most}; nearest: {most}")
         outcome = fastest(fabric_of(spec, devices), kind, size)
         return Shared(kind, devices, outcome.time_ps, outcome.sent_bytes // devices, outcome.algorithm, outcome.sends)
-    made = custom.plan(spec, library, devices, size) if library != "nccl" and kind == "all_reduce" else None
+    made = custom.plan(spec, library, devices, size) if library in custom.LIBRARIES and kind == "all_reduce" else None
     if made is None:
         ways = nccl.estimates(spec, kind, devices, size)
         way = next(way for way in ways if way.algorithm != "tree")
