@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
@@ -16,10 +17,13 @@ from hypothesis import strategies as st
 from arch.load import load_arch
 from sim import simulate
 from sim.app.families import gpu_run
+from sim.app.families.request import Bench
+from sim.app.run import request_of, run
 from sim.gpu.counters import Counter
 from sim.gpu.power import average
 from sim.gpu.power.energy import EnergyModel, Spent
 from sim.gpu.power.regulator import FixedClock, PowerRegulator
+from sim.host.scopes import Replayed
 from sim.memory.counters import MemoryCounter
 
 H100 = load_arch("h100-sxm")
@@ -280,6 +284,23 @@ def test_a_busy_chip_is_regulated_from_the_first_window_and_has_no_undershoot() 
     level = steady(TRANSIENT, watts, limit_w)
     assert seen[0][1] == pytest.approx(level, abs=40e6)
     assert all(clock == pytest.approx(level, abs=40e6) for _, clock in seen)
+
+
+def test_replays_are_regulated_from_the_first_window_at_the_limit_of_a_burst() -> None:
+    watts, limit_w = 1200.0, TRANSIENT.power.burst * TRANSIENT.power.limit_mw / 1000
+    level = steady(TRANSIENT, watts, limit_w)
+    seen = [clock for _, clock in trace(PowerRegulator(TRANSIENT, sustained=False, busy=True), watts, 50)]
+    assert all(clock == pytest.approx(level, abs=40e6) for clock in seen)
+
+
+def test_a_kernel_in_replays_does_not_find_an_idle_chip() -> None:
+    def clock_hz(bench: Bench) -> int:
+        request = request_of("gemm m=2304 n=1536 k=1024 dtype=bf16", "h100-sxm", l2="warm", scope="graph")
+        return run(dataclasses.replace(request, bench=bench)).kernels[0].clock_hz
+
+    # It ends before a limit acts on a chip that was idle.
+    assert clock_hz(Bench()) == pytest.approx(H100.clock.boost_hz, rel=0.001)
+    assert clock_hz(Bench(replayed=Replayed(1, 6))) < 0.99 * H100.clock.boost_hz
 
 
 @pytest.mark.parametrize("burst", [1, 1.5])

@@ -42,7 +42,7 @@ class Conditions:
             assert self.clock_hz is not None
             return FixedClock(self.clock_hz, PowerRegulator.WINDOW_PS)
         sustained = self.clock == "sustained"
-        return PowerRegulator(spec, sustained=sustained, highest_hz=self.clock_hz)
+        return PowerRegulator(spec, sustained=sustained, busy=self.replayed is not None, highest_hz=self.clock_hz)
 
 
 def conditions_of(request: Request, spec: GpuSpec) -> Conditions:

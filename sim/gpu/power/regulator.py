@@ -54,18 +54,18 @@ class PowerRegulator:
     """A limit holds for the power of the last `power.window` on average: a shorter burst may exceed it.
 
     At the end of each window the regulator takes the highest clock at which the work of that time would meet the limit.
-    On a chip that was idle before (`sustained` false) it acts after `clock.onset`, first with an undershoot, from
-    `clock.recovery` on exactly; on a chip that has been busy for long (a benchmark's loop) from the start. A kernel
-    that stays below it runs at `clock.boost`.
+    On a chip that was idle before it acts after `clock.onset`, first with an undershoot, from `clock.recovery` on
+    exactly; on a chip that has been busy (`busy`: a benchmark's replays, or for long: `sustained`) from the start. A
+    kernel that stays below it runs at `clock.boost`.
 
-    The limit is the board's on a chip that has been busy for long. On one that was idle it is `power.burst` times as
-    much: the board's average takes tens of milliseconds to be reached.
+    The limit is the board's on a chip that has been busy for long. Before, it is `power.burst` times as much: the
+    board's average takes tens of milliseconds to be reached.
     """
 
     WINDOW_PS = 2_000_000  # 2 us: fine against the published onset of 55 us
 
-    def __init__(self, spec: GpuSpec, *, sustained: bool, highest_hz: int | None = None) -> None:
-        self.spec, self.sustained = spec, sustained
+    def __init__(self, spec: GpuSpec, *, sustained: bool, busy: bool = False, highest_hz: int | None = None) -> None:
+        self.spec, self.busy = spec, sustained or busy
         board_mw = spec.power.limit_mw
         self.limit_mw = board_mw if sustained else round(board_mw * spec.power.burst)
         self.highest_hz = min(highest_hz or spec.clock.boost_hz, spec.clock.boost_hz)
@@ -89,9 +89,9 @@ class PowerRegulator:
         held_hz = self.model.held_hz(self.average, spent, self.clock_hz, self.limit_mw, self.highest_hz)
         clock = self.spec.clock
         level = self.highest_hz
-        if self.sustained or self.elapsed_ps >= clock.onset_ps:
+        if self.busy or self.elapsed_ps >= clock.onset_ps:
             level = held_hz
-            if not self.sustained and self.elapsed_ps < clock.recovery_ps and level < self.highest_hz:
+            if not self.busy and self.elapsed_ps < clock.recovery_ps and level < self.highest_hz:
                 level = level * round(clock.undershoot * 1000) // 1000
         self.clock_hz = max(level // clock.step_hz * clock.step_hz, clock.lowest_hz)
         return self.clock_hz
