@@ -390,7 +390,7 @@ class Collectives(Group):
     )
     post_ps: Picoseconds = Field(description="barrier, fence and flag with which a CTA announces what it has stored")
     copy_bytes_per_s: BytesPerSecond = Field(description="copying inside a GPU")
-    warp_bytes_per_s: BytesPerSecond = Field(description="copying to another GPU, of one warp")
+    warp_bytes_per_s: BytesPerSecond = Field(description="copying to or from a channel's buffer, of one warp")
     flagged_bytes_per_s: BytesPerSecond = Field(description="passing on values of 4 bytes with flags of 4")
     line_bytes_per_s: BytesPerSecond | None = Field(
         default=None, description="passing on lines of 120 bytes and a flag"

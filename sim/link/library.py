@@ -267,12 +267,14 @@ class _Pairwise(_Run):
     """A message for each other device, all at once; what stays is copied meanwhile."""
 
     def device(self, d: int) -> Process:
-        """Messages share the port, and each has warps of its own in its channels."""
+        """Messages share the port, and each has warps of its own in its channels. Where parts are announced, one goes
+        through a buffer alone: the first before the port is busy, or the last after it."""
         plan, p = self.plan, self.plan.devices
-        passed_ps = -(-plan.chunk_bytes * PS_PER_S // plan.wire.channel_bytes_per_s)
-        sent_ps = max(self.busy_ps(d, plan.size_bytes // p * (p - 1)), passed_ps)
-        # A flag of the receiver says where, one of the sender, behind its fence, that all is there.
-        yield self.env.timeout(2 * plan.wire.latency_ps + plan.wire.post_ps + sent_ps)
+        sent_ps = self.busy_ps(d, plan.size_bytes // p * (p - 1))
+        alone_ps = -(-plan.chunk_bytes * PS_PER_S // plan.wire.channel_bytes_per_s)
+        moved_ps = sent_ps + alone_ps if plan.wire.post_ps else max(sent_ps, alone_ps)
+        # The sender announces what is there, the receiver what it has taken.
+        yield self.env.timeout(2 * (plan.wire.latency_ps + plan.wire.post_ps) + moved_ps)
 
     def result(self, d: int) -> Array:
         """What each device has for this one."""

@@ -55,6 +55,8 @@ _PAIR_STEP_BYTES = {"NVLink": 512 * 1024, "PCIe": 128 * 1024}
 """NCCL_P2P_NVL_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE: a channel carries an eighth of it at least."""
 _PAIR_WARPS = 20
 """Of a channel of messages between two devices; those that it carries at once share them."""
+_READING = "8.0"
+"""Compute capability of GPUs that fetch messages over NVLink from the sender (`paths.cc`); others store them."""
 _SWITCH_CHUNK_BYTES = 128 * 1024
 """Of one channel and device, at most."""
 _SWITCH_EFFICIENCY = 0.85
@@ -232,9 +234,11 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
         # Shares of neighbouring rounds begin in the same channels (their numbers' bits are reversed).
         channels = min(_pair_channels(path), max(devices, parts))
         chunk, at_once = -(-message // parts), -(-devices * parts // channels)
-        each = figures.warp_bytes_per_s
-        if protocol == "LL":
-            each = figures.flagged_bytes_per_s * _WARP // _THREADS["LL"]
+        each = figures.flagged_bytes_per_s * _WARP // _THREADS["LL"]
+        if protocol == "Simple":
+            chunk, each = min(chunk, _pair_step_bytes(path)), figures.warp_bytes_per_s
+            reads = path.nvlink and spec.compute_capability == _READING
+            wire = wire._replace(port_bytes_per_s=port_bytes_per_s(spec, devices, reads=reads))
         wire = wire._replace(channel_bytes_per_s=_sending_warps(at_once) * each)
     of: Algorithm = algorithm  # type: ignore[assignment]
     return Plan(kind, of, devices, size_bytes, wire, channels, chunk, figures.start_ps)
@@ -254,8 +258,13 @@ def _pair_channels(path: Path) -> int:
 def _parts(path: Path, devices: int, message_bytes: int, protocol: str) -> int:
     """Channels that carry a message: a share of all for each device, as many as have enough to do."""
     share = max(1, _pair_channels(path) >> (devices - 1).bit_length())
-    step = 2 * _LL_CHUNK_BYTES if protocol == "LL" else _PAIR_STEP_BYTES["NVLink" if path.nvlink else "PCIe"]
+    step = 2 * _LL_CHUNK_BYTES if protocol == "LL" else _pair_step_bytes(path)
     return max(1, min(share, -(-message_bytes // (step // 8))))
+
+
+def _pair_step_bytes(path: Path) -> int:
+    """Of a message that a channel announces at once."""
+    return _PAIR_STEP_BYTES["NVLink" if path.nvlink else "PCIe"]
 
 
 def _sending_warps(messages: int) -> int:

@@ -93,14 +93,30 @@ def test_messages_between_two_go_flagged_by_what_a_channel_carries(
     assert nccl.plan(spec, "alltoall", gpus, size, "pairwise", old.protocol).channels == channels
 
 
-def test_a_message_takes_the_time_of_its_warps_or_of_the_port() -> None:
+def test_a_message_goes_through_the_port_and_a_chunk_of_it_through_a_buffer() -> None:
     made = plan("alltoall", "pairwise", 4, 4 * 10**6, chunk_bytes=10**6, start_ps=5 * US)
     ended = run(made)
     assert ended.sent_bytes == 24 * 10**6
-    # Two flags, one behind a fence; 24 MB at 100 GB/s are more than a part of 1 MB at 50.
-    assert ended.time_ps == 5 * US + 2 * US + 2 * US + 240 * US
-    slow = run(made._replace(wire=WIRE._replace(channel_bytes_per_s=2 * GB)))
-    assert slow.time_ps == 5 * US + 2 * US + 2 * US + 500 * US
+    # Both ends announce; 24 MB at 100 GB/s, and 1 MB at 50 before or after them.
+    assert ended.time_ps == 5 * US + 2 * (US + 2 * US) + 240 * US + 20 * US
+    # Flagged values are passed on as they come.
+    flagged = made._replace(wire=WIRE._replace(post_ps=0))
+    assert run(flagged).time_ps == 5 * US + 2 * US + 240 * US
+    slow = run(flagged._replace(wire=WIRE._replace(post_ps=0, channel_bytes_per_s=2 * GB)))
+    assert slow.time_ps == 5 * US + 2 * US + 500 * US
+
+
+def test_a100_reads_what_others_store() -> None:
+    made = {
+        name: nccl.plan(load_arch(name), "alltoall", 8, 2**27, "pairwise", "Simple")
+        for name in ("a100-sxm4-80gb", "h100-sxm")
+    }
+    shares = {
+        name: one.wire.port_bytes_per_s / load_arch(name).link.bandwidth_bytes_per_s for name, one in made.items()
+    }
+    assert shares["a100-sxm4-80gb"] == pytest.approx(128 / (128 + 2 * 40), abs=1e-6)
+    assert shares["h100-sxm"] == pytest.approx(128 / (128 + 40), abs=1e-6)
+    assert {one.chunk_bytes for one in made.values()} == {512 * 1024}
 
 
 def test_messages_that_share_a_channel_share_its_warps() -> None:
