@@ -40,6 +40,7 @@ class Wire(NamedTuple):
 
     port: of a device's port. channel: of one channel's CTA, inside the device (of `pairwise`: of the warps that send a
     message). slices: parts of a message that are announced one by one. post_ps: for how long that keeps a CTA.
+    turn_ps: of a copy for one of several devices, beside its bytes.
     """
 
     protocol: str
@@ -48,6 +49,7 @@ class Wire(NamedTuple):
     channel_bytes_per_s: int
     slices: int = 1
     post_ps: int = 0
+    turn_ps: int = 0
 
 
 class Plan(NamedTuple):
@@ -227,7 +229,8 @@ class _Ring(_Run):
 
 
 class _Switch(_Run):
-    """Parts through a switch that adds and spreads; all devices do the same, so that one stands for all."""
+    """Parts through a switch that adds and spreads; all devices do the same, so that one stands for all. A warp of each
+    group announces a part while the others are at the next one."""
 
     def device(self, d: int) -> Process:
         """Three groups of warps, one part behind the other."""
@@ -238,11 +241,15 @@ class _Switch(_Run):
         copied, spread = simpy.Store(self.env), simpy.Store(self.env)
         yield self.env.all_of(
             [
-                self.env.process(self._stage(chunks, None, copied, self.copy_ps)),
+                self.env.process(self._stage(chunks, None, copied, self._in_turn_ps)),
                 self.env.process(self._stage(chunks, copied, spread, lambda size: self._through(d, size))),
-                self.env.process(self._stage(chunks, spread, None, self.copy_ps)),
+                self.env.process(self._stage(chunks, spread, None, self._in_turn_ps)),
             ]
         )
+
+    def _in_turn_ps(self, size: int) -> int:
+        """Of copies of the shares, one device's after the other's."""
+        return self.copy_ps(size) + self.plan.devices * self.plan.wire.turn_ps
 
     def _through(self, d: int, size: int) -> int:
         """Of what it reads for others' shares and its own sum, which it writes once."""
@@ -254,9 +261,9 @@ class _Switch(_Run):
             if before is not None:
                 arrives_ps = yield before.get()
                 yield self.env.timeout(max(0, arrives_ps - int(self.env.now)))
-            yield self.env.timeout(busy(size) + self.plan.wire.post_ps)
+            yield self.env.timeout(busy(size))
             if after is not None:
-                yield after.put(int(self.env.now) + self.plan.wire.latency_ps)
+                yield after.put(int(self.env.now) + self.plan.wire.post_ps + self.plan.wire.latency_ps)
 
     def result(self, d: int) -> Array:
         """The sum that the switch made."""

@@ -23,6 +23,7 @@ FIGURES = (
     "collectives.post",
     "collectives.shared",
     "collectives.start",
+    "collectives.turn",
     "collectives.warp",
     "link.bandwidth",
     "link.peers",
@@ -221,7 +222,7 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
         case _:
             slices = 2 if algorithm == "ring" else 1
             copy = figures.shared_bytes_per_s if algorithm == "nvls" else figures.copy_bytes_per_s
-            wire = Wire(protocol, flag_ps, port, copy, slices, figures.post_ps)
+            wire = Wire(protocol, flag_ps, port, copy, slices, figures.post_ps, figures.turn_ps or 0)
             chunk = 4 * _STEP_BYTES
     channels = path.channels
     if algorithm == "ring":

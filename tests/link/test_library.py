@@ -57,6 +57,17 @@ def test_a_ring_sends_its_parts_and_announces_its_slices() -> None:
     assert short.time_ps >= 5 * US + 6 * (2 * US + US)
 
 
+def test_the_switch_is_fed_by_copies_in_turn() -> None:
+    wire = WIRE._replace(turn_ps=US)
+    # Three groups on one part of 1 MB: copies at 150 GB/s and a turn for each of 4 devices, 1.25 MB through the port.
+    made = plan("all_reduce", "nvls", 4, 125_000, wire=wire, chunk_bytes=10**6, start_ps=5 * US)
+    copied, through, announced = 10**12 // 150_000 + 1, 12_500_000, 2 * US + US
+    assert run(made).time_ps == 5 * US + 2 * (copied + 4 * US + announced) + through
+    # Of more parts the slowest group bounds each: announcing keeps no group busy.
+    more = run(made._replace(size_bytes=5 * 10**6)).time_ps - run(made).time_ps
+    assert more == 4 * through
+
+
 @pytest.mark.parametrize(
     ("arch", "kind", "gpus", "kib", "chosen"),
     [
