@@ -25,6 +25,7 @@ FIGURES = (
     "collectives.start",
     "collectives.turn",
     "collectives.warp",
+    "compute_capability",
     "link.bandwidth",
     "link.peers",
     "link.switched",

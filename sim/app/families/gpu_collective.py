@@ -123,6 +123,8 @@ class CollectivePlan:
             return path.startswith("link.") == nccl.path_between(self.spec, self.op.gpus).nvlink
         if path.startswith("launch."):
             return self.request.scope != "kernel"
+        if path == "compute_capability":
+            return self.op.word == "alltoall"
         by_library = {"dram.bandwidth": (_EAGER,), "sm.count": custom.LIBRARIES}
         return self._library in by_library.get(path, ())
 
