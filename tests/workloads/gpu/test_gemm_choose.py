@@ -254,15 +254,21 @@ def test_kernels_that_bring_an_operand_to_registers_are_plain() -> None:
 
 
 def test_for_batches_of_such_kernels_the_library_looks_at_one_matrix() -> None:
-    """Of tf32, whose row-major B goes through registers; not of bf16, nor where k is contiguous in both operands."""
+    """Of tf32, whose row-major B goes through registers; not of bf16, nor where k is contiguous in both operands.
+    Pieces of k are for one matrix alone: kernels by mma.sync count either them or matrices."""
     spec = MACHINES["h100-sxm"]
 
-    def taken(schedule: str, batch: int, dtype: str, tb: str) -> Config:
-        return choose(Gemm(512, 2048, 2048, batch=batch, dtype=dtype, tb=tb), spec, schedule).config
+    def taken(schedule: str, batch: int, dtype: str, tb: str, k: int = 2048) -> Config:
+        return choose(Gemm(512, 2048, k, batch=batch, dtype=dtype, tb=tb), spec, schedule).config
 
-    one = taken("cublas-2025", 1, "tf32", "N")
-    assert taken("cublas-2025", 4, "tf32", "N") == one
-    assert taken("auto", 4, "tf32", "N") != one
+    whole = taken("cublas-2025", 1, "tf32", "N", 512)
+    assert taken("cublas-2025", 4, "tf32", "N", 512) == whole
+    assert taken("auto", 4, "tf32", "N", 512) != whole
+    cut, batch = taken("cublas-2025", 1, "tf32", "N"), taken("cublas-2025", 4, "tf32", "N")
+    assert isinstance(cut, MmaConfig)
+    assert cut.split == 2
+    assert isinstance(batch, WgmmaConfig | MmaConfig)
+    assert batch.split == 1
     for dtype, tb in (("bf16", "N"), ("tf32", "T")):
         whole = taken("cublas-2025", 4, dtype, tb)
         assert whole == taken("auto", 4, dtype, tb)

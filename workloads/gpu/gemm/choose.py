@@ -166,12 +166,17 @@ def _as_the_library(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]
 
 
 def _as_for_one_matrix(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> list[tuple[int, Config]]:
-    """Kernels that the library has, with their estimates, in the order that they have for one matrix of the batch."""
+    """Kernels that the library has, with their estimates, in the order that they have for one matrix of the batch.
+
+    Kernels of CUTLASS 2.x by mma.sync have one number (`batch_count`) for matrices of a batch or pieces of k, so that
+    they cut no batch.
+    """
     one = problem(dataclasses.replace(p.op, batch=1))
     order = sorted(
         (estimate_ps(work, f), str(config), config)
         for config, work in _candidates(one, spec, f, names)
-        if isinstance(config, WgmmaConfig) or (isinstance(config, MmaConfig) and library.has(one, config))
+        if isinstance(config, WgmmaConfig)
+        or (isinstance(config, MmaConfig) and library.has(one, config) and (p.batch == 1 or config.split == 1))
     )
     return [(estimate_ps(_work(p, spec, f, config), f), config) for _, _, config in order]
 
