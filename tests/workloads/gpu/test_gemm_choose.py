@@ -251,6 +251,23 @@ def test_kernels_that_bring_an_operand_to_registers_are_plain() -> None:
         assert {c.cluster for c in found} == clusters
         assert {c.split for c in found} == splits
         assert min(c.tile_n for c in found) == least_n
+        assert max(c.stages for c in found) == (4 if tb == "N" else 12)
+
+
+def test_small_tiles_of_such_kernels_share_an_sm() -> None:
+    """Two CTAs of 64x64 with four stages fit an SM, so that each has one tile; larger ones take tile after tile."""
+    spec = MACHINES["h100-sxm"]
+    op = Gemm(2048, 2048, 512).with_defaults("tf32")
+    p = problem(op)
+    for config, counts in _wgmma_candidates(p, spec, figures(spec)):
+        assert isinstance(config, WgmmaConfig)
+        small = (config.tile_m, config.tile_n, config.pingpong) == (64, 64, False)
+        assert config.persistent != small
+        assert counts.resident == (264 if small else 132)
+        if small:
+            run = simulate(op, spec, schedule=str(config))
+            (kernel,) = run.record.kernels
+            assert kernel.own.occupancy.ctas_per_sm == 2
 
 
 def test_for_batches_of_such_kernels_the_library_looks_at_one_matrix() -> None:

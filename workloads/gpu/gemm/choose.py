@@ -61,6 +61,11 @@ REGISTER_OPERAND_LEAST_N = 64
 """Narrowest tile of kernels that bring an operand to registers, whose others are multiples of it, see
 `_wgmma_candidates`."""
 MOST_STAGES = 12
+REGISTER_OPERAND_STAGES = 4
+"""Stages of kernels that bring an operand to registers, which are of the family sm90_xmma: public code that asks
+cublasLt for sm90_xmma_gemm_.._tilesize128x128x128_cgasize1x2x1_stage4_gmmastage2_warpgroupsize1x1x1 says
+CUBLASLT_MATMUL_STAGES_128x4, steps of as many bytes as here. Rows of xla_matmul_table in tf32, fitted half: one wave of
+64x64 takes 0.21 to 0.28 us a step of k; four stages give 0.25, as many as fit 0.19."""
 
 MMA_TILES = (
     # (tile m, tile n, warp m, warp n, stages of cp.async): CUTLASS's profiled set for sm_80 and sm_75
@@ -267,7 +272,7 @@ def _work(p: Problem, spec: GpuSpec, f: Figures, config: Config) -> Work:
         case WgmmaConfig():
             rates = wgmma.Rates.of(spec, p.dtype)
             assert rates is not None
-            return wgmma.work(p, f, config, rates)
+            return wgmma.work(p, f, config, rates, wgmma.ctas_per_sm(p, config, spec))
         case MarlinConfig():
             core = mma.inner(p, spec, config)
             return marlin.work(p, f, config, core, _resident(p, spec, config, core))
@@ -399,14 +404,17 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
         rows_m, rows_n = (p.n, p.m) if swap else (p.m, p.n)
         for tile_m, tile_n, pingpong, columns in _wgmma_tiles(rows_m, rows_n):
             config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap)
-            stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
+            plain = wgmma.through_registers(p, config)
+            most = REGISTER_OPERAND_STAGES if plain else MOST_STAGES
+            stages = min(most, wgmma.max_stages(p, config, spec))
             # Kernels that bring an operand to registers come without clusters, cuts of k and narrow tiles. Public
             # traces of cuBLAS name them sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32
             # _warpgroupsize1x1x1_execute_segment_k_off; tiles of that family are 64x64 and larger.
-            plain = wgmma.through_registers(p, config)
             if stages < 2 or (plain and (tile_n % REGISTER_OPERAND_LEAST_N or columns)):
                 continue
             config = dataclasses.replace(config, stages=stages)
+            if plain:
+                config = _shared_sm(p, spec, config)
             for cluster_m, cluster_n in CLUSTERS[:1] if plain else CLUSTERS:
                 # A cluster wider than the problem would only multiply padding.
                 if (cluster_m > 1 and tile_m * cluster_m >= 2 * rows_m) or (
@@ -416,13 +424,21 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 if tile_m % (8 * cluster_n) or tile_n % (8 * cluster_m):
                     continue
                 clustered = dataclasses.replace(config, cluster_m=cluster_m, cluster_n=cluster_n)
-                work = wgmma.work(p, f, clustered, rates)
+                work = wgmma.work(p, f, clustered, rates, wgmma.ctas_per_sm(p, clustered, spec))
                 # No GPC has as many SMs as the cluster has CTAs; or the second consumer never has a tile.
                 if not work.resident or (pingpong and work.tiles <= work.resident):
                     continue
                 yield clustered, work
                 if not plain:
                     yield from _wgmma_cuts(p, spec, f, clustered, work)
+
+
+def _shared_sm(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> WgmmaConfig:
+    """The configuration with one tile a CTA, if an SM holds several such CTAs: they hide each other's epilogue."""
+    one_tile = dataclasses.replace(config, persistent=False)
+    if config.pingpong or wgmma.ctas_per_sm(p, one_tile, spec) < 2:
+        return config
+    return one_tile
 
 
 def _wgmma_cuts(

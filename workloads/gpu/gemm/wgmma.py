@@ -61,6 +61,7 @@ from workloads.gpu.gemm.estimate import MILLI, Figures, Work, round_shape, trans
 from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div, problem, without_groups
+from workloads.gpu.gemm.threadblock import resident_ctas
 from workloads.ops import Gemm
 from workloads.ops.gemm import SCALE_BLOCK
 from workloads.registry import register
@@ -212,6 +213,21 @@ def max_stages(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
     stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + _scale_bytes(p, config) + 2 * 8
     beside = _epilogue_bytes(p, config) + _column_scale_bytes(p, config) + 1024 + 64
     return (spec.shared.max_per_cta_bytes - beside) // stage
+
+
+def launch_registers(config: WgmmaConfig) -> int:
+    """Registers of a thread that a CTA starts with."""
+    if config.specialized and config.warpgroups == 2:
+        return 168
+    return min(255, 8 * ceil_div(config.accumulators + 90, 8))
+
+
+def ctas_per_sm(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
+    """CTAs that work on an SM at once. One that takes tile after tile is alone there."""
+    if config.persistent:
+        return 1
+    warps = WARPGROUP * (config.warpgroups + config.specialized)
+    return resident_ctas(spec, warps, launch_registers(config), shared_bytes(p, config)) // spec.sm.count
 
 
 def least_stages(config: WgmmaConfig) -> int:
@@ -451,13 +467,12 @@ class _Builder:
     def kernel(self) -> Kernel:
         """All roles, producer first."""
         c = self.config
-        alone = min(255, 8 * ceil_div(c.accumulators + 90, 8))
+        launch = launch_registers(c)
         if not c.specialized:
-            with self.k.role("warps", WARPGROUP * c.warpgroups, alone) as r:
+            with self.k.role("warps", WARPGROUP * c.warpgroups, launch) as r:
                 self._set_up(r)
                 self._consumer(r, 0, WARPGROUP * c.warpgroups)
             return self.k.build()
-        launch = 168 if c.warpgroups == 2 else alone
         few, many = (40, 232) if c.tma else (56, 224)  # who copies by cp.async calculates addresses
         with self.k.role("producer", WARPGROUP, few if c.warpgroups == 2 else launch) as r:
             self._set_up(r, few)
@@ -955,14 +970,14 @@ class Rates:
         return cls(row.interval_cycles, row.floor_cycles)
 
 
-def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates) -> Work:
-    """Counts for the estimate, per CTA."""
+def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) -> Work:
+    """Counts for the estimate, per CTA; per_sm: of `ctas_per_sm`."""
     x, y = operands(p, c)
     width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
     steps = ceil_div(p.k, c.tile_k)
     cluster_tiles = ceil_div(x.rows, c.tile_m * c.cluster_m) * ceil_div(y.rows, c.tile_n * c.cluster_n) * p.batch
     tiles = cluster_tiles * c.cluster
-    resident = sum(sms // c.cluster for sms in f.sms_per_gpc) * c.cluster
+    resident = sum(sms // c.cluster for sms in f.sms_per_gpc) * c.cluster * per_sm
     # Both operands of an instruction also pass the shared memory's port.
     operand_rows = c.width + (0 if through_registers(p, c) else BLOCK_ROWS)
     interval = max(
