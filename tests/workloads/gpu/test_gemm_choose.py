@@ -252,6 +252,9 @@ def test_kernels_that_bring_an_operand_to_registers_are_plain() -> None:
         assert {c.split for c in found} == splits
         assert min(c.tile_n for c in found) == least_n
         assert max(c.stages for c in found) == (4 if tb == "N" else 12)
+        # 32 tiles of 128x128: one warpgroup has each, and the other none; 128x256 and 256x128 are shared by both.
+        large = {(c.tile_m, c.tile_n, c.pingpong) for c in found if c.tile_m * c.tile_n >= 128 * 128 and c.tile_m > 64}
+        assert tb == "T" or large == {(128, 128, True), (128, 256, False), (256, 128, False)}
 
 
 def test_small_tiles_of_such_kernels_share_an_sm() -> None:

@@ -60,6 +60,8 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 REGISTER_OPERAND_LEAST_N = 64
 """Narrowest tile of kernels that bring an operand to registers, whose others are multiples of it, see
 `_wgmma_candidates`."""
+REGISTER_OPERAND_MOST_N = 256
+"""Columns of 64 rows that one warpgroup of theirs has at most."""
 MOST_STAGES = 12
 REGISTER_OPERAND_STAGES = 4
 """Stages of kernels that bring an operand to registers, which are of the family sm90_xmma: public code that asks
@@ -412,6 +414,10 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
             # _warpgroupsize1x1x1_execute_segment_k_off; tiles of that family are 64x64 and larger.
             if stages < 2 or (plain and (tile_n % REGISTER_OPERAND_LEAST_N or columns)):
                 continue
+            # Names have 128x128, 64x256 and smaller ones with one warpgroup a tile, 128x256 and 256x128 with two.
+            alone = plain and tile_m * tile_n <= wgmma.BLOCK_ROWS * REGISTER_OPERAND_MOST_N
+            if alone and config.warpgroups == 2 and not pingpong:
+                continue
             config = dataclasses.replace(config, stages=stages)
             if plain:
                 config = _shared_sm(p, spec, config)
@@ -425,8 +431,10 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                     continue
                 clustered = dataclasses.replace(config, cluster_m=cluster_m, cluster_n=cluster_n)
                 work = wgmma.work(p, f, clustered, rates, wgmma.ctas_per_sm(p, clustered, spec))
-                # No GPC has as many SMs as the cluster has CTAs; or the second consumer never has a tile.
-                if not work.resident or (pingpong and work.tiles <= work.resident):
+                # No GPC has as many SMs as the cluster has CTAs; or the second consumer never has a tile, where kernels
+                # exist in which it has a part of one.
+                idle = pingpong and work.tiles <= work.resident
+                if not work.resident or (idle and not (alone and config.blocks > 1)):
                     continue
                 yield clustered, work
                 if not plain:
