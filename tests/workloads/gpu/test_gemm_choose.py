@@ -30,9 +30,10 @@ from workloads.gpu.gemm.choose import (
 )
 from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, _between, _step, estimate_ps, figures, transfer
 from workloads.gpu.gemm.gemv import GemvConfig
-from workloads.gpu.gemm.mma import MmaConfig
+from workloads.gpu.gemm.mma import MmaConfig, inner
 from workloads.gpu.gemm.problem import Problem, problem
 from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.threadblock import registers
 from workloads.gpu.gemm.triton import HOPPER_TILES, TritonConfig, configs, warp_tile
 from workloads.gpu.gemm.wgmma import Rates, WgmmaConfig
 from workloads.gpu.gemm.wgmma import work as wgmma_work
@@ -388,6 +389,22 @@ def test_the_estimate_counts_lines_of_multicast_parts() -> None:
     estimates = [choose(p.op, load_arch("h200-sxm"), str(c)).candidates[0][1] for c in (alone, four)]
     # Without a cluster the estimate has slices answer all requests for a line together, which here is 5 % fast.
     assert estimates[1] / estimates[0] == pytest.approx(simulated[1] / simulated[0], abs=0.07)
+
+
+def test_tiles_of_sm_80_lie_as_their_names_say() -> None:
+    """Names have the contiguous dimension first, which is n: 160x128 is 128 rows by 160 columns. A profile of A800 has
+    two CTAs of it an SM (254 registers, 72 KiB), and 196 registers for 96x128."""
+    spec = MACHINES["a100-sxm4-80gb"]
+    p = problem(Gemm(2048, 2048, 2048).with_defaults("fp16"))
+    found = dict(_candidates(p, spec, figures(spec), ("mma",)))
+    sides = {(c.tile_m, c.tile_n) for c in found if isinstance(c, MmaConfig)}
+    assert {(128, 96), (128, 160), (128, 192), (64, 96), (96, 64)} < sides
+    assert not {(96, 128), (160, 128), (192, 128)} & sides
+    wide, narrow = (parse(text, p, spec) for text in ("mma 128x160x32 warp 64x80 stages 4", "mma 128x96x32 warp 64x48"))
+    assert found[wide].resident == 2 * spec.sm.count
+    for config, least, most in ((wide, 254, 255), (narrow, 190, 196)):
+        assert isinstance(config, MmaConfig)
+        assert least <= registers(p, config, inner(p, spec, config)) <= most
 
 
 def test_the_estimate_lets_the_second_cta_of_an_sm_hide_pauses() -> None:

@@ -75,11 +75,14 @@ MMA_TILES = (
     (128, 64, 64, 32, 6), (64, 128, 32, 64, 6), (64, 64, 32, 32, 8),
 )  # fmt: skip
 ASYNCHRONOUS_TILES = (
-    # of the libraries' own kernels of sm_80: sm80_xmma_gemm_..._tilesize96x128x32_..., 160x128x32, 192x128x32, ...
-    (96, 128, 48, 64, 4), (128, 96, 64, 48, 4), (160, 128, 80, 64, 3), (128, 160, 64, 80, 3), (192, 128, 48, 64, 3),
-    (128, 192, 64, 48, 3), (96, 64, 48, 32, 5), (64, 96, 32, 48, 5),
+    # (tile m, tile n, bytes of k, warp m, warp n, stages)
+    (128, 96, 64, 64, 48, 4), (128, 160, 64, 64, 80, 4), (128, 192, 64, 64, 48, 3), (64, 96, 64, 32, 48, 3),
+    (64, 96, 128, 32, 48, 4), (96, 64, 128, 48, 32, 4),
 )  # fmt: skip
-"""Smaller ones than 64x64 are SMALL_TILES; kernels for Volta and Turing (..._h884gemm_64x64_...,
+"""Of the libraries' own kernels of sm_80. Names in public traces have the contiguous dimension first, which is n here:
+sm80_xmma_gemm_f16f16_f16f32_f32_..._tilesize96x128x32_stage4_warpsize2x2x1, 160x128x32_stage4_warpsize2x2x1,
+192x128x32_stage3_warpsize4x2x1, 96x64x32_stage3, 96x64x64_stage4 and 64x96x64_stage4 (all warpsize2x2x1). None has
+128x96 or 128x192. Smaller tiles than 64x64 are SMALL_TILES; kernels for Volta and Turing (..._h884gemm_64x64_...,
 ..._s1688gemm_..._64x64_sliced1x2_...) have none."""
 WITHOUT_ASYNCHRONOUS_TILES = ("bf16",)
 """Formats whose kernels public traces of A100 show in tiles of MMA_TILES alone: ampere_bf16_s16816gemm_bf16_64x64,
@@ -543,8 +546,10 @@ def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
         for tile_m, tile_n, warp_m, warp_n in FP64_TILES:
             yield MmaConfig(tile_m, tile_n, 2 * MMA_STEP_BYTES // width, warp_m, warp_n, FP64_STAGES, copy)
         return
-    more = () if dtype in WITHOUT_ASYNCHRONOUS_TILES else ASYNCHRONOUS_TILES
-    for tile_m, tile_n, warp_m, warp_n, stages in (*MMA_TILES, *more):
+    if dtype not in WITHOUT_ASYNCHRONOUS_TILES:
+        for tile_m, tile_n, step_bytes, warp_m, warp_n, stages in ASYNCHRONOUS_TILES:
+            yield MmaConfig(tile_m, tile_n, step_bytes // width, warp_m, warp_n, stages, copy)
+    for tile_m, tile_n, warp_m, warp_n, stages in MMA_TILES:
         for steps in (1, 2):
             tile_k = steps * MMA_STEP_BYTES // width
             yield MmaConfig(tile_m, tile_n, tile_k, warp_m, warp_n, max(3, stages // steps), copy)
