@@ -298,6 +298,7 @@ class Energy(Group):
 
     issue_fj: Femtojoules = Field(description="fetch, decode and schedule of one warp instruction")
     fma_fj: Femtojoules = Field(description="one 32-bit multiply-add of one lane, beside the issue")
+    dfma_fj: Femtojoules = Field(description="one FP64 multiply-add of one lane, on no tensor core, beside the issue")
     alu_fj: Femtojoules = Field(description="one integer, logic, compare or conversion operation of one lane")
     xu_fj: Femtojoules = Field(description="one special function of one lane: ex2, rcp, rsq, tanh")
     tensor: TensorEnergy

@@ -525,6 +525,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("gemm m=128 n=128 k=64", ("power.data.half_zeros",), options={"data": "half_zeros"}),
         Case("gemm m=128 n=128 k=64", ("power.data.uniform",), options={"data": "uniform"}),
         *(Case(f"gemm m=128 n=128 k=64 dtype={dtype}", (f"power.energy.tensor.{dtype}",)) for dtype in ("fp16", "tf32", "fp8", "int8", "fp64")),
+        Case("row dfma.fp64", ("power.energy.dfma",), ("instructions.dfma",), make=_of_row("dfma.fp64")),
         Case("gemm m=256 n=256 k=128", ("launch", "pcie"), options={"scope": "host"}),
         Case("gemm m=256 n=256 k=64", base=_SMALL),
         Case("softmax rows=64 cols=2048", base=_SMALL, options={"l2": "dirty"}),

@@ -39,4 +39,5 @@ class Counter(IntEnum):
     HALF_TICKS = 28
     MUFU_TICKS = 29
     SHARED_TICKS = 30  # that the arrays of shared memory are booked for, summed over SMs
-    WIDTH = 31
+    INST_FP64 = 31
+    WIDTH = 32

@@ -61,6 +61,7 @@ def test_one_action_costs_what_the_preset_says(arch: str) -> None:
         (Counter.INSTRUCTIONS, energy.issue_fj),
         (Counter.INST_FMA, LANES * energy.fma_fj),
         (Counter.INST_FP16, LANES * energy.fma_fj),
+        (Counter.INST_FP64, LANES * energy.dfma_fj),
         (Counter.INST_ALU, LANES * energy.alu_fj),
         (Counter.INST_MUFU, LANES * energy.xu_fj),
         (Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte),

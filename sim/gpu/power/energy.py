@@ -26,6 +26,7 @@ FIGURES = (
     "power.data.uniform",
     "power.data.zeros",
     "power.energy.alu",
+    "power.energy.dfma",
     "power.energy.dram",
     "power.energy.fma",
     "power.energy.issue",
@@ -118,6 +119,7 @@ class EnergyModel:
         # A packed multiply-add (two halves, four bytes) moves as many register bits as one of fp32.
         put(Counter.INST_FMA, WARP_SIZE * energy.fma_fj, True)
         put(Counter.INST_FP16, WARP_SIZE * energy.fma_fj, True)
+        put(Counter.INST_FP64, WARP_SIZE * energy.dfma_fj, True)
         put(Counter.INST_ALU, WARP_SIZE * energy.alu_fj, True)
         put(Counter.INST_MUFU, WARP_SIZE * energy.xu_fj, True)
         put(Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte, True)
