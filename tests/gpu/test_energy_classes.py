@@ -9,6 +9,7 @@ import pytest
 
 from arch.gpu import Energy
 from arch.load import load_arch
+from sim import simulate
 from sim.gpu.counters import Counter
 from sim.gpu.language import KernelBuilder
 from sim.gpu.power.energy import EnergyModel
@@ -94,3 +95,23 @@ def test_an_fp64_multiply_add_takes_what_was_measured(arch: str) -> None:
     model, energy = EnergyModel(spec), spec.power.energy
     a_lane = (energy.dfma_fj * LANES + energy.issue_fj) * 10**6
     assert model.window_fj(a_lane, 0, 1, clock_hz).core_fj / LANES / 1e9 == pytest.approx(measured_pj, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "mhz", "measured_pj"),
+    [
+        ("bf16", 1095, (288 - 52.3) / 115.2),
+        ("bf16", 1256, (396 - 70.2) / 132.1),
+        ("fp16", 1223, (401 - 70.2) / 127.9),
+        ("tf32", 1216, (397 - 70.2) / 63.44),
+        ("int8", 1095, (267 - 52.3) / 170.7),
+        ("int8", 1281, (397 - 70.2) / 198.9),
+    ],
+)
+def test_a_products_multiply_add_takes_what_was_measured(dtype: str, mhz: int, measured_pj: float) -> None:
+    """Watts less those of the idle chip over 1e12 multiply-adds a second (kiln, calibration/measurements/energy)."""
+    spec = load_arch("a100-sxm4-40gb")
+    found = simulate(f"gemm m=4096 n=4096 k=4096 dtype={dtype}", spec, clock=f"{mhz} MHz", l2="warm").to_dict()
+    spent_j = found["energy_j"] - spec.power.static_mw / 1e3 * found["time_us"] / 1e6
+    assert spent_j / 4096**3 * 1e12 == pytest.approx(measured_pj, rel=0.07)
