@@ -104,10 +104,10 @@ class MemoryState(NamedTuple):
     """Contents and calendars, all C-contiguous.
 
     lines: int64 [slices * sets * SET_WORDS], rows of sets (see `sets`); tags, masks: the same memory as int32 and as
-    uint8. read_free, write_free: int64 [slices]. link_free: int64 [2], by the partition that receives. waiting,
-    waiting_start: int64
-    [slices * coalesced], line and sectors of reads that wait or waited at a slice, and when they are served;
-    waiting_next: int64 [slices], the entry that is replaced next. ahead: int64 [5, AHEAD], lines that are looked up
+    uint8. read_free, write_free: int64 [slices]. link_free: int64 [2], by the partition that receives. waiting: int32
+    [slices * places], lines of reads that wait or waited at a slice, a row of whole vectors for each; waiting_start:
+    int64 of the same shape, their sectors and above these the ticks at which they are served; waiting_next: int64
+    [slices], the entry that is replaced next. ahead: int64 [5, AHEAD], lines that are looked up
     next and where they are (see `ahead.SET`). counters: int64 [len(MemoryCounter)].
     """
 
@@ -117,7 +117,7 @@ class MemoryState(NamedTuple):
     read_free: NDArray[np.int64]
     write_free: NDArray[np.int64]
     link_free: NDArray[np.int64]
-    waiting: NDArray[np.int64]
+    waiting: NDArray[np.int32]
     waiting_start: NDArray[np.int64]
     waiting_next: NDArray[np.int64]
     ahead: NDArray[np.int64]
@@ -185,6 +185,7 @@ def _atoms_of_sectors(sectors_per_atom: int) -> int:
 def new_memory_state(spec: MemorySpec) -> MemoryState:
     """State at tick 0 with an empty cache."""
     lines = filled(spec.slices * spec.sets * SET_WORDS, np.int64, 0)
+    waiting = spec.slices * -(-max(1, spec.coalesced) // TAGS) * TAGS
     state = MemoryState(
         tags=lines.view(np.int32),
         lines=lines,
@@ -192,8 +193,8 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
         read_free=np.zeros(spec.slices, np.int64),
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
-        waiting=np.zeros(max(1, spec.slices * spec.coalesced), np.int64),
-        waiting_start=np.zeros(max(1, spec.slices * spec.coalesced), np.int64),
+        waiting=filled(waiting, np.int32, -1),
+        waiting_start=np.zeros(waiting, np.int64),
         waiting_next=np.zeros(spec.slices, np.int64),
         ahead=np.zeros((OTHER_SET + 1, AHEAD), np.int64),
         dram=new_dram_state(spec.dram),

@@ -5,6 +5,7 @@ waits there, and takes none of the slice's time.
 """
 
 from sim.engine.jit import inner
+from sim.engine.search import TAGS, equal_tags, lowest_bit
 from sim.memory.addresses import channel_of
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import ask_bank, dram_read
@@ -30,6 +31,12 @@ _COALESCED = int(MemoryCounter.L2_COALESCED_SECTORS)
 _LINK_BYTES = int(MemoryCounter.L2_LINK_BYTES)
 
 
+@inner(inline=True)
+def waiting_places(coalesced):
+    """Places of a slice's row for `coalesced` waiting reads: whole vectors."""
+    return (coalesced + TAGS - 1) & -TAGS
+
+
 @inner
 def coalesce(spec, state, t, slice_index, line, sectors, start):
     """Tick at which a slice serves a read that has to wait until `start` if no other read of its sectors waits there.
@@ -37,18 +44,22 @@ def coalesce(spec, state, t, slice_index, line, sectors, start):
     The slice's coalescer holds the latest `spec.coalesced` reads that wait; one more read of a line that is among them
     is answered with it, with the first of several, and takes no time of the slice.
     """
-    first = slice_index * spec.coalesced
+    places = waiting_places(spec.coalesced)
+    first = slice_index * places
     joined = _NEVER
-    for k in range(first, first + spec.coalesced):  # no way out: a loop without branches is faster
-        held, served = state.waiting[k], state.waiting_start[k]
-        same = (held >> VALID_BITS == line) & (sectors & ~held == 0) & (served > t)
-        joined = min(joined, served if same else _NEVER)
+    for block in range(first, first + places, TAGS):
+        same = equal_tags(state.waiting, block, line)
+        while same != 0:
+            held = state.waiting_start[block + lowest_bit(same)]
+            same &= same - 1
+            if sectors & ~held == 0 and held >> VALID_BITS > t:
+                joined = min(joined, held >> VALID_BITS)
     if joined != _NEVER:
         return joined
     k = state.waiting_next[slice_index]
     state.waiting_next[slice_index] = k + 1 if k + 1 < spec.coalesced else 0
-    state.waiting[first + k] = line << VALID_BITS | sectors
-    state.waiting_start[first + k] = start
+    state.waiting[first + k] = line
+    state.waiting_start[first + k] = start << VALID_BITS | sectors
     return start
 
 
