@@ -202,7 +202,7 @@ def take_entry(entries, sms, sm, column, k, tick):
     sms[sm, column] = following if following < entries.shape[1] else 0
 
 
-@inner(inline=True)
+@inner
 def prefetch_lines(p, st, ms, mem, sm, l1, changes, base, row, rows, stride, row_bytes, offset, size_bytes):
     """Locates the lines that the walk over a box meets next: about `size_bytes`, at most a chunk. Returns their number.
 

@@ -249,7 +249,7 @@ def find_receivers(p, st, sm, slot, mask):
     return count
 
 
-@inner(inline=True)
+@inner
 def load_lines(p, prog, st, ms, mem, sm, t):
     """Up to CHUNK lines of the loads queued at the TMA of `sm`.
 
@@ -359,7 +359,7 @@ def next_box(p, st, q, i, free):
     return free if st.tma_queues[q, TmaQueue.LENGTH] > 0 else PARKED
 
 
-@inner(inline=True)
+@inner
 def store_lines(p, st, ms, mem, sm, t):
     """Up to CHUNK lines of the stores queued at the TMA of `sm`.
 
