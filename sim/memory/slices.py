@@ -109,7 +109,7 @@ def fetch(spec, state, t, slice_index, line, sectors):
     return dram_read(spec.dram, state.dram, state.counters, t, place >> 32, place & 0xFFFFFFFF, atoms)
 
 
-@inner(inline=True)
+@inner
 def complete_from_dram(spec, state, t, answer, way, line, home, cache_set, sectors, fetched, latency):
     """Complete a read at the home slice that found the line in a way (-1: did not) without all its sectors.
 

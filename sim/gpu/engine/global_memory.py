@@ -252,7 +252,7 @@ def take_store(st, sm, tick):
     st.sms[sm, LoadStore.STORE_FREE] = st.stores[sm, st.sms[sm, LoadStore.NEXT_STORE]]
 
 
-@inner(inline=True)
+@inner
 def finish_move(st, code, w, pc, kind, after):
     """All instructions of row `pc` have issued: who waits for them, their row in the event log, the next row."""
     warps, chip = st.warps, st.chip

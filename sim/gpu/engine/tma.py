@@ -326,7 +326,7 @@ def deliver(p, st, count, t, begin, data, sectors):
     return latest
 
 
-@inner(inline=True)
+@inner
 def complete_load(p, prog, st, q, i, done, t):
     """Box `i` of load queue `q` is complete: bytes arrive on the barrier of each receiving CTA.
 
@@ -412,7 +412,7 @@ def store_lines(p, st, ms, mem, sm, t):
     return tick
 
 
-@inner(inline=True)
+@inner
 def complete_store(p, st, q, i, read, done, t):
     """Box `i` of store queue `q` has been read from shared memory and is written; who waits for its group goes on."""
     boxes, warps = st.tma_boxes, st.warps
