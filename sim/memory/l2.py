@@ -87,6 +87,8 @@ def read_located(spec, state, t, partition, line, sectors, fetched, home, asked,
         if way < 0:
             way, taken = allocate(spec, state, t, line, cache_set)
             answer = max(answer, taken)
+        else:
+            answer = there_from(state, cache_set, way, answer)
         copy = way
         copied = masks_of(state, copy_set, copy) & VALID
         sectors &= ~copied
@@ -95,7 +97,6 @@ def read_located(spec, state, t, partition, line, sectors, fetched, home, asked,
         state.counters[_READ_HIT] += n - misses
         state.counters[_FAR_READ] += misses
         latency = spec.far_latency
-        answer = there_from(state, copy_set, copy, answer)
         answer = max(answer, cross_link(spec, state, t, partition, misses) + latency)
         cache_set = home_set
         complete, there, way = look_up(spec, state, t, line, home, cache_set, sectors, latency)

@@ -120,13 +120,14 @@ def complete_from_dram(spec, state, t, answer, way, line, home, cache_set, secto
     if way < 0:
         way, taken = allocate(spec, state, t, line, cache_set)
         answer = max(answer, taken)
+    else:  # of a line that has just got room nothing is on its way
+        answer = there_from(state, cache_set, way, answer)
     masks = masks_of(state, cache_set, way)
     misses = count_sectors(sectors & ~masks)
     missing = fetched & ~masks
     state.counters[_READ_HIT] += count_sectors(sectors) - misses
     state.counters[_READ_MISS] += misses
     state.counters[_PREFETCHED] += count_sectors(missing) - misses
-    answer = there_from(state, cache_set, way, answer)
     answer = max(answer, fetch(spec, state, t, home, line, missing) + latency)
     set_masks(state, cache_set, way, masks | missing)
     set_there(state, cache_set, way, answer)
