@@ -19,7 +19,7 @@ class Figures:
     start: cycles until the first lines of code and the tensor maps are there. code_bytes: fetched in one go.
     miss_rate: of an SM that has as many lines in flight as it may. gap_ps: between dependent kernels. launch_ps: of
     a kernel's launch and end, whose code is warm. coalesces: slices of the L2 answer requests for one line that wait
-    together.
+    together. activation: thousandths of a cycle between two rows that all channels of DRAM open.
     """
 
     clock_hz: int
@@ -49,6 +49,7 @@ class Figures:
     l2_bytes: int
     l2_reach: int
     dram_rate: int
+    activation: int
 
 
 @lru_cache(maxsize=64)
@@ -58,6 +59,7 @@ def figures(spec: GpuSpec) -> Figures:
     dram_latency = spec.dram.latency_ps * hz // PS_PER_S
     far = spec.l2.far_latency_cycles // 2
     load_latency = int(spec.l2.hit_latency_cycles + far + dram_latency)
+    activation_ps = max(spec.dram.t_faw_ps // 4, spec.dram.t_rc_ps // spec.dram.banks)
     usable = spec.dram.bandwidth_bytes_per_s * (1 - spec.dram.overhead)
     return Figures(
         clock_hz=hz,
@@ -87,6 +89,7 @@ def figures(spec: GpuSpec) -> Figures:
         l2_bytes=spec.l2.size_bytes,
         l2_reach=spec.l2.size_bytes // (spec.l2.partitions if spec.l2.local_copies else 1),
         dram_rate=int(usable * MILLI / hz),
+        activation=activation_ps * hz * MILLI // (PS_PER_S * spec.dram.channels),
     )
 
 

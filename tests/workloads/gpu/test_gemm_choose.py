@@ -31,7 +31,7 @@ from workloads.gpu.gemm.choose import (
 from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, _between, _step, estimate_ps, figures, transfer
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig, inner
-from workloads.gpu.gemm.problem import Problem, problem
+from workloads.gpu.gemm.problem import Problem, problem, shared_sectors
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.gemm.threadblock import registers
 from workloads.gpu.gemm.triton import HOPPER_TILES, TritonConfig, configs, warp_tile
@@ -700,3 +700,28 @@ def test_fp32_takes_the_tiles_that_libraries_name() -> None:
     named = {(128, 128), (64, 128), (64, 64), (32, 128), (128, 32), (32, 64)}
     assert tiles["fp32"] == named
     assert tiles["int8"] == named | {(128, 64), (64, 32), (32, 32)}
+
+
+@pytest.mark.parametrize("n", [1017, 1016, 1000, 1024])
+@pytest.mark.parametrize("columns", [16, 32, 48, 128])
+def test_sectors_that_two_stores_share(n: int, columns: int) -> None:
+    p, width, rows = problem(Gemm(m=256, n=n, k=16, dtype="fp16")), 2, 256
+    stores: dict[int, int] = {}
+    for row, first in itertools.product(range(rows), range(0, n, columns)):
+        begin, end = (row * n + first) * width, (row * n + min(n, first + columns)) * width
+        for sector in range(begin // 32, -(-end // 32)):
+            stores[sector] = stores.get(sector, 0) + 1
+    shared = sum(count > 1 for count in stores.values())
+    assert shared_sectors(p, "fp16", columns) == pytest.approx(shared, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "schedule", ["mma 128x96x32 warp 64x48 cp.async stages 4", "mma 128x128x64 warp 64x64 cp.async stages 3"]
+)
+def test_the_estimate_counts_the_sectors_that_are_fetched_to_be_written(schedule: str) -> None:
+    op, spec = Gemm(m=512, n=1017, k=16, tb="T", dtype="fp16"), load_arch("l40s")
+    ((config, _),) = choose(op, spec, schedule).candidates
+    (kernel,) = simulate(op, spec, schedule=schedule).record.kernels
+    fetched = kernel.counters["dram_read_bytes"] - 2 * 16 * (512 + 1017)
+    work = _work(problem(op), spec, figures(spec), config)
+    assert 32 * work.shared_sectors == pytest.approx(fetched, rel=0.15)

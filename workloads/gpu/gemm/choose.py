@@ -381,7 +381,8 @@ def _with_cuts(
         if stream_k:
             yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
         else:
-            yield dataclasses.replace(cut, reduce=True), splitk.work(work, p, f, split)  # type: ignore[arg-type]
+            columns = config.warp_n  # type: ignore[union-attr]
+            yield dataclasses.replace(cut, reduce=True), splitk.work(work, p, f, split, columns)  # type: ignore[arg-type]
     if stream_k and work.ctas > work.resident and work.ctas % work.resident:
         yield (
             dataclasses.replace(config, stream_k=True),  # type: ignore[call-arg, arg-type]

@@ -33,7 +33,8 @@ class Work:
     in one k step, where loads and multiplies are one stream (elsewhere they take turns and `busy` holds the longer).
     code_bytes: of machine code. setup: cycles of instructions before the first load. apart: a second kernel adds the
     parts, for which `extra_ps` stands. late: cycles of a k step in which the buffer that was read before it is not yet
-    asked to be filled, or has been waited for. cluster: CTAs of a cluster, which one GPC holds.
+    asked to be filled, or has been waited for. cluster: CTAs of a cluster, which one GPC holds. shared_sectors: of C,
+    that are written in parts.
     """
 
     tiles: int
@@ -65,6 +66,7 @@ class Work:
     apart: bool = False
     late: int = 0
     cluster: int = 1
+    shared_sectors: int = 0
 
 
 def round_shape(tiles_m: int, tiles_n: int, group: int, ctas: int) -> tuple[int, int]:
@@ -115,7 +117,9 @@ def estimate_ps(w: Work, f: Figures) -> int:
         # L2 for the part of the operands that it holds (each partition copies of its own).
         cut = stream_tiles(w.tiles, w.resident) * w.steps * w.requested_bytes
         dram = max(dram, cut * (w.operand_bytes - f.l2_reach) // w.operand_bytes)
-    cycles = together(cycles, w.latency + transfer(dram + w.result_bytes, f.dram_rate))
+    # A sector that is written in parts is fetched by the first of them, alone in its row of DRAM.
+    opened = w.shared_sectors * f.activation // MILLI
+    cycles = together(cycles, w.latency + transfer(dram + w.result_bytes, f.dram_rate), opened)
     return f.fixed_ps + cycles * PS_PER_S // f.clock_hz + w.extra_ps
 
 

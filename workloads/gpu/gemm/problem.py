@@ -15,6 +15,7 @@ from workloads.ops.gemm import WEIGHT_BITS
 
 MAX_VECTOR_BYTES = 16
 """Widest access of one thread."""
+SECTOR_BYTES = 32
 SCALES_A_ROW = MAX_VECTOR_BYTES // DTYPE_BYTES["fp32"]
 """Elements of which a row of A's scales has a multiple in memory."""
 
@@ -140,6 +141,15 @@ class Problem:
     def c_vector_bytes(self) -> int:
         """Bytes of C that one thread can store at once."""
         return row_alignment(self.c)
+
+
+def shared_sectors(p: Problem, dtype: str, columns: int) -> int:
+    """Sectors of a result in a format that two stores share, each of them `columns` of a row: where rows, or pieces of
+    them, do not begin with a sector."""
+    row, piece = p.n * DTYPE_BYTES[dtype], columns * DTYPE_BYTES[dtype]
+    aligned = math.gcd(row, piece, SECTOR_BYTES)
+    stores = p.batch * p.m * ceil_div(p.n, columns)
+    return min(stores * (SECTOR_BYTES - aligned), p.batch * p.m * row) // SECTOR_BYTES
 
 
 def _tensor(name: str, shape: tuple[int, int, int], dtype: str, role: str) -> GlobalTensor:

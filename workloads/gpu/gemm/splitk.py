@@ -17,7 +17,7 @@ from workloads.gpu import overhead
 from workloads.gpu.gemm import epilogue
 from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, transfer
 from workloads.gpu.gemm.fixup import ADDS
-from workloads.gpu.gemm.problem import Problem, add, ceil_div, zeros
+from workloads.gpu.gemm.problem import Problem, add, ceil_div, shared_sectors, zeros
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,8 +89,9 @@ def reduction(p: Problem, spec: GpuSpec, sums: GlobalTensor) -> Kernel:
     return k.build()
 
 
-def work(whole: Work, p: Problem, f: Figures, pieces: int) -> Work:
-    """Counts for the estimate of both kernels; whole: of the kernel that does not cut k."""
+def work(whole: Work, p: Problem, f: Figures, pieces: int, columns: int) -> Work:
+    """Counts for the estimate of both kernels; whole: of the kernel that does not cut k. columns: that the first one
+    stores at once."""
     size = p.batch * p.m * p.n * DTYPE_BYTES[p.acc]
     cycles = (2 + ceil_div(pieces, AHEAD)) * f.l2_latency + transfer(pieces * size, f.l2_rate)
     return replace(
@@ -99,5 +100,6 @@ def work(whole: Work, p: Problem, f: Figures, pieces: int) -> Work:
         apart=True,
         ctas=whole.tiles * pieces,
         store_bytes=whole.partial_bytes,
+        shared_sectors=shared_sectors(p, p.out, WARP_SIZE) + pieces * shared_sectors(p, p.acc, columns),
         extra_ps=whole.extra_ps + f.gap_ps + cycles * PS_PER_S // f.clock_hz,
     )

@@ -55,6 +55,7 @@ from workloads.gpu.gemm.problem import (
     ceil_div,
     multiply_add,
     row_alignment,
+    shared_sectors,
     without_scales,
 )
 from workloads.gpu.overhead import Mix, Overhead
@@ -843,6 +844,15 @@ class Writer:
                 r.stg(box, out.whole, ceil_div(box_bytes, WARP_SIZE * vector), vector_bytes=vector)
 
 
+def _stored_columns(p: Problem, c: ThreadblockConfig, inner: Inner) -> int:
+    """Columns of a row of the result that an instruction stores."""
+    width = DTYPE_BYTES[p.out]
+    rows, columns = inner.shared_shape(p.a, c.tile_m, c.tile_k)[0]
+    if width == 2 and (inner.widened or p.dtype) == p.out and rows >= c.warps:
+        return min(math.gcd(columns, c.warp_n), WARP_SIZE * p.c_vector_bytes // width)
+    return min(c.warp_n, WARP_SIZE * min(max(1, p.c_vector_bytes // width), inner.held_values))
+
+
 def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: int, interval: float) -> Work:
     """Counts for the estimate; `interval`: cycles of a sub-core's pipe for one k step of one warp."""
     width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
@@ -905,5 +915,6 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         shared=shared if inner.streams else 0,
         # It is filled again after the first part of a step, and waited for before the last one.
         late=2 * (busy + bubble) // parts if asynchronous else 0,
+        shared_sectors=shared_sectors(p, p.out, _stored_columns(p, c, inner)),
     )
-    return splitk.work(whole, p, f, min(c.split, steps)) if c.reduce else whole
+    return splitk.work(whole, p, f, min(c.split, steps), c.warp_n) if c.reduce else whole

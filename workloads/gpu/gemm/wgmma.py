@@ -60,7 +60,15 @@ from workloads.gpu.gemm import epilogue, splitk
 from workloads.gpu.gemm.estimate import MILLI, Figures, Work, round_shape, transfer
 from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
-from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div, problem, without_groups
+from workloads.gpu.gemm.problem import (
+    MAX_VECTOR_BYTES,
+    Operand,
+    Problem,
+    ceil_div,
+    problem,
+    shared_sectors,
+    without_groups,
+)
 from workloads.gpu.gemm.threadblock import resident_ctas
 from workloads.ops import Gemm
 from workloads.ops.gemm import SCALE_BLOCK
@@ -272,6 +280,16 @@ def _epilogue_bytes(p: Problem, config: WgmmaConfig) -> int:
         return 0
     columns = _epilogue_columns(config) * _epilogue_stages(config) + _epilogue_rest(config)
     return config.groups * config.band * columns * DTYPE_BYTES[stored.out]
+
+
+def _stored_columns(p: Problem, config: WgmmaConfig) -> int:
+    """Columns of a row of the result that a TMA store or an instruction writes."""
+    if _epilogue_bytes(p, config) > 0:
+        return config.band if config.swap else _epilogue_columns(config)
+    if config.swap:
+        return WARP_ROWS
+    # A thread holds two neighbours.
+    return min(config.width, 32 * min(2, max(1, p.c_vector_bytes // DTYPE_BYTES[p.out])))
 
 
 def _widest(config: WgmmaConfig) -> int:
@@ -1019,10 +1037,11 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         operand_bytes=p.batch * p.k * (p.m + p.n) * width + sum(scales.size_bytes for scales in p.scales or ()),
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width,
+        shared_sectors=shared_sectors(p, p.out, _stored_columns(p, c)),
     )
     if not c.reduce:
         return whole
-    cut = splitk.work(whole, p, f, min(c.split, steps))
+    cut = splitk.work(whole, p, f, min(c.split, steps), _stored_columns(_stored(p, c), c))
     return replace(cut, extra_ps=cut.extra_ps + f.launch_ps)
 
 
