@@ -1,4 +1,4 @@
-"""Random small runs by seed, over all machines: what scripts draw their cases from."""
+"""Random runs by seed: small ones over all machines, products of middle size on GPUs; scripts draw cases from them."""
 
 from __future__ import annotations
 
@@ -67,6 +67,27 @@ def _gemmini_workload(rng: random.Random) -> str:
     stride = rng.choice((1, 2))
     conv = f"conv2d n=1 c={c} h={size} w={size} k={n} r={r} s={r} stride={stride} pad={r // 2} out=int8"
     return rng.choice((f"gemm m={m} n={n} k={k}", conv))
+
+
+LARGE_GPUS = ("v100-sxm2", "t4", "a100-sxm4-80gb", "a40", "rtx-4090", "l40s", "h100-sxm", "h200-sxm")
+"""Machines of large products."""
+LARGE_MACS = (2**25, 2**29)
+"""Multiply-adds of a large product, at least and at most."""
+
+
+def large_products(seed: int | str, archs: tuple[str, ...] = ()) -> Iterator[RandomCase]:
+    """Products without end, the same ones for the same seed: any shape, a third of them with sizes that are no multiple
+    of 8. archs: machines to draw from, by default `LARGE_GPUS`."""
+    rng = random.Random(f"large {seed}")
+    least, most = LARGE_MACS
+    while True:
+        step = rng.choice((1, 8, 32))
+        m, n, k = (_size(rng, 16384, step) for _ in "mnk")
+        if not least <= m * n * k <= most:
+            continue
+        dtype, ta, tb = rng.choice(("fp16", "fp32")), rng.choice("NT"), rng.choice("NT")
+        arch = rng.choice(archs or LARGE_GPUS)
+        yield RandomCase(f"gemm m={m} n={n} k={k} dtype={dtype} ta={ta} tb={tb}", arch)
 
 
 def random_cases(seed: int, archs: tuple[str, ...] = ()) -> Iterator[RandomCase]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The law of monotony on random cases: a better machine is not slower by accident.
 
-    scripts/whatif_laws.py [--cases N] [--seed S] [--choice N] [--only PATTERN ...] [--json]
+    scripts/whatif_laws.py [--cases N] [--seed S] [--choice N] [--large] [--only PATTERN ...] [--json]
 
 A case is an operator, a shape, a machine, one of its figures and a factor by which the figure gets better: more
 bandwidth, units, capacity or clock, or fewer cycles of a latency or an interval. It runs before and after, once with
@@ -9,7 +9,8 @@ the schedule of the unchanged machine held and once with the machine's own choic
 1 % slower breaks the law, and is listed with what grew and with the mechanism of hardware without which, before and
 after, it would not. The first `--choice` cases also simulate all candidates of the
 unchanged machine: how much slower the chosen one is than the best (regret), and how far estimates are from what was
-simulated, by family. Exit code 1 if a run gets more than 5 % slower, or more than 1 % of the cases break the law.
+simulated, by family. `--choice N --large` looks at N products of 2^25 to 2^29 multiply-adds on eight GPUs instead, and
+at their choice alone. Exit code 1 if a run gets more than 5 % slower, or more than 1 % of the cases break the law.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from time import process_time
 from typing import Any, Literal, cast
@@ -31,7 +33,7 @@ from typing import Any, Literal, cast
 FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
 
-from random_cases import RandomCase, random_cases  # noqa: E402
+from random_cases import RandomCase, large_products, random_cases  # noqa: E402
 
 from arch.errors import InputError  # noqa: E402
 from arch.load import leaves, load_arch  # noqa: E402
@@ -215,7 +217,7 @@ class Found:
     """All that was found. refused: cases that a machine cannot run before or after, with the reason."""
 
     outcomes: list[tuple[Case, Outcome]] = field(default_factory=list)
-    choices: list[tuple[Case, Choice]] = field(default_factory=list)
+    choices: list[tuple[RandomCase, Choice]] = field(default_factory=list)
     refused: list[tuple[Case, str]] = field(default_factory=list)
 
     def broken(self, mode: Mode) -> list[tuple[Case, Outcome]]:
@@ -336,10 +338,10 @@ class _Clocked:
             self.seconds.setdefault(number, process_time() - begun)
 
 
-def choice(case: Case) -> Choice | None:
+def choice(case: RandomCase) -> Choice | None:
     """What all candidates of the unchanged machine take, those included that only tuning tries; None where there is no
     choice."""
-    asked = request_of(case.run.workload, case.run.arch, case.run.set, **case.run.options)
+    asked = request_of(case.workload, case.arch, case.set, **case.options)
     family = family_of(asked.machine.family)
     plan, tuned = (cast("Plan", _Clocked(family.plan(replace(asked, tune=tune)))) for tune in (False, True))
     if len(tuned.candidates) < 2:
@@ -381,8 +383,8 @@ def examine_all(some: Sequence[Case], choices: int, *, say: bool = False) -> Fou
     for number, case in enumerate(some):
         try:
             found.outcomes += [(case, outcome) for outcome in examine(case)]
-            if number < choices and (made := choice(case)) is not None:
-                found.choices.append((case, made))
+            if number < choices and (made := choice(case.run)) is not None:
+                found.choices.append((case.run, made))
         except InputError as error:
             found.refused.append((case, str(error)))
         if say:
@@ -390,6 +392,12 @@ def examine_all(some: Sequence[Case], choices: int, *, say: bool = False) -> Fou
     if say:
         print(file=sys.stderr)
     return found
+
+
+def choices_of(some: Sequence[RandomCase]) -> Found:
+    """The choice of each run alone."""
+    made = [(case, choice(case)) for case in some]
+    return Found(choices=[(case, one) for case, one in made if one is not None])
 
 
 def _run(case: Case, changed: Sequence[str], schedule: str) -> RunRecord:
@@ -424,7 +432,9 @@ def text_of(found: Found) -> str:
     for mode in ("held", "auto"):
         broken = found.broken(mode)  # type: ignore[arg-type]
         changes = sorted(o.change for _, o in found.outcomes if o.mode == mode)
-        worst = f", the worst by {100 * changes[-1]:.2f} %" if changes else ""
+        if not changes:
+            continue
+        worst = f", the worst by {100 * changes[-1]:.2f} %"
         lines.append(f"schedule {mode}: {len(broken)} of {len(changes)} runs get more than 1 % slower{worst}")
         for case, outcome in broken:
             moved = "" if outcome.schedules[0] == outcome.schedules[1] else "; {} -> {}".format(*outcome.schedules)
@@ -470,12 +480,17 @@ def main(words: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=lambda text: int(text) if text.isdigit() else text, default=0)
     parser.add_argument("--choice", type=int, default=0, metavar="N", help="simulate all candidates of the first N")
+    parser.add_argument("--large", action="store_true", help="larger products instead, their choice alone")
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="figures, such as 'dram.*'")
     parser.add_argument("--arch", nargs="+", default=[], metavar="A", help="machines; default: all presets")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(words)
+    if options.large:
+        large = choices_of([*islice(large_products(options.seed, tuple(options.arch)), options.choice)])
+        print(json.dumps(dict_of(large)) if options.json else text_of(large))
+        return 0
     drawn = cases(options.seed, options.only, tuple(options.arch))
     found = examine_all([next(drawn) for _ in range(options.cases)], options.choice, say=sys.stderr.isatty())
     print(json.dumps(dict_of(found)) if options.json else text_of(found))

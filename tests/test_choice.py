@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from sim.app.run import program_listing, trace
 @dataclass
 class FakePlan:
     """Candidates with estimates and, when they run, times and events; those without a time do not fit. limits: in
-    picoseconds, that the runs were given."""
+    picoseconds, that the runs were given. ways: how the candidates compute."""
 
     estimates: Sequence[int]
     times: Sequence[int | None]
@@ -27,6 +28,7 @@ class FakePlan:
     error_percent: int = 20
     ready_events: int = 20_000
     simpler: Sequence[int] = ()
+    ways: Sequence[str] = ()
     limits: list[int | None] = field(default_factory=list)
     ran: list[int] = field(default_factory=list)
 
@@ -95,6 +97,29 @@ def test_a_candidate_is_given_up_when_it_takes_longer_than_the_fastest() -> None
     assert tried.events == 3 * (SMALL_EVENTS // 5) + 4 * plan.ready_events  # two whole runs and two halves
 
 
+def test_the_best_of_each_way_comes_before_the_second_of_one() -> None:
+    plan = FakePlan([100, 101, 102, 119, 130], [9, 8, 7, 6, 1], [SMALL_EVENTS] * 5, ways=["a", "a", "a", "b", "c"])
+    assert chosen(plan) == 3
+    assert plan.ran == [0, 3, 1]  # the one of way c is no contender
+    tuned = FakePlan([100, 101, 102], [9, 8, 7], [0] * 3, ways=["a", "a", "b"])
+    chosen(tuned, tune=True)
+    assert tuned.ran == [0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_choosing_costs_no_more_than_it_may(seed: int) -> None:
+    """With candidates that cost alike: three times what one does, or what a small problem costs."""
+    rng = random.Random(seed)
+    count, events = rng.randint(2, 16), rng.randint(1_000, 3 * SMALL_EVENTS)
+    estimates, ways = sorted(rng.randint(100, 125) for _ in range(count)), rng.choices("abc", k=count)
+    times = [rng.randint(50, 150) for _ in range(count)]
+    plan = FakePlan(estimates, times, [events] * count, ways=ways)
+    tried = decide(plan)  # type: ignore[arg-type]
+    assert tried.events <= max(SMALL_EVENTS, DEAREST * (events + plan.ready_events))
+    assert times[tried.chosen] == min(times[number] for number in plan.ran)
+    assert len(set(plan.ran)) == len(plan.ran)
+
+
 def test_candidates_that_do_not_fit_are_passed_over_beyond_the_contenders() -> None:
     plan = FakePlan([100, 110, 500, 600], [None, None, 7, 1], [0] * 4)
     tried = decide(plan)  # type: ignore[arg-type]
@@ -145,6 +170,18 @@ def test_more_sms_do_not_flip_the_choice_for_the_worse(count: int) -> None:
     )
     assert after.time_ps < 1.01 * before.time_ps
     assert "pingpong" not in before.schedule + after.schedule
+
+
+@pytest.mark.parametrize(
+    ("work", "machine", "faster"),
+    [
+        ("gemm m=8760 n=8 k=2776 dtype=fp16", H100, "wgmma 64x72x64 stages 12 swap cp.async"),
+        ("gemm m=2361 n=3362 k=52 dtype=fp16", "a40", "mma 128x128x64 warp 64x64 cp.async stages 3"),
+    ],
+)
+def test_what_was_once_a_third_slower(work: str, machine: str, faster: str) -> None:
+    """Few columns, where TMA brings two parts of lines for each 128 B; rows of a result that begin within a sector."""
+    assert simulate(work, machine).record.time_ps <= 1.02 * simulate(work, machine, schedule=faster).record.time_ps
 
 
 def test_operators_of_a_graph_are_tuned_one_by_one() -> None:

@@ -1,11 +1,12 @@
 """Which of an operator's candidates runs: the estimate first, then the simulation of those that it cannot tell apart.
 
 An estimate states its error (`workloads.estimates`): a candidate whose estimate is within it of the best one may be the
-fastest. `auto` simulates these, the best estimate first, until what all took is `DEAREST` times what the fastest takes
-alone, or as much as a small problem costs; within the latter, it also simulates what the best estimate has without one
-of its mechanisms, whatever the estimates say. Tuning simulates every candidate. A candidate is given up as soon as it
-has taken longer than the fastest so far. What a simulation costs is counted in events of the engine and not in seconds,
-so that every machine chooses alike.
+fastest. `auto` simulates these until what all took is `DEAREST` times what the fastest takes alone, or as much as a
+small problem costs; within the latter, it also simulates what the best estimate has without one of its mechanisms,
+whatever the estimates say. What the estimate does not see is much the same for all that computes in one way, so the
+best of each way comes first, and then the better estimate. Tuning simulates every candidate. A candidate is given up as
+soon as it has taken longer than the fastest so far. What a simulation costs is counted in events of the engine and not
+in seconds, so that every machine chooses alike.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, mem
     costs: dict[int, int] = {}
     wanted = contenders(plan, tune)
     count = len(wanted) if tune else min(len(wanted), DEAREST)  # that will run, about; more where they are small
-    for number in _order(plan, wanted):
+    for number in _order(plan, wanted, tune):
         if runs and not (tune or _wanted(plan, number, wanted, runs, costs)):
             break
         limit_ps = min((ran.device_ps for ran in runs.values()), default=None)
@@ -176,9 +177,12 @@ def cost_of(plan: Plan, ran: Ran | Timed | Late) -> int:
     return ran.counts.get("events", 0) + plan.ready_events
 
 
-def _order(plan: Plan, wanted: list[int]) -> Iterator[int]:
-    """Contenders, what is simpler than the best of them, the rest."""
-    first = dict.fromkeys([*wanted, *plan.simpler])
+def _order(plan: Plan, wanted: list[int], tune: bool) -> Iterator[int]:
+    """Of the contenders the best of each way, then the others; what is simpler than the best of them, the rest."""
+    ways = () if tune else plan.ways
+    heads = {ways[number]: number for number in reversed(wanted)} if ways else {}
+    best = sorted(heads.values(), key=wanted.index)
+    first = dict.fromkeys([*best, *wanted, *plan.simpler])
     yield from first
     yield from (number for number in range(len(plan.candidates)) if number not in first)
 

@@ -88,6 +88,10 @@ class Plan(Protocol):
         """Schedules as they are typed, with their estimated cycles, the best first; none where there is no choice."""
 
     @property
+    def ways(self) -> Sequence[str]:
+        """How each candidate computes: those of one way share what the estimate does not see. None: all are alike."""
+
+    @property
     def simpler(self) -> Collection[int]:
         """Numbers of the candidates that are the best one without a mechanism."""
 

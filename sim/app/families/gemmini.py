@@ -98,6 +98,7 @@ class MappingPlan:
     op: Any
     mappings: Sequence[tuple[Mapped, int]]
 
+    ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     overview = Wanted()
     ready_events = _BUILD_EVENTS

@@ -42,7 +42,7 @@ from workloads.gpu.figures import figures
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose, simpler
 from workloads.graphs import Graph, GraphOperator
-from workloads.ops import AllReduce, Collective, Conv2d, CopyH2D, Operator
+from workloads.ops import AllReduce, Collective, Conv2d, CopyH2D, Gemm, Operator
 from workloads.registry import builder, schedules
 from workloads.silicon import Environment, Row, environment_of, operator_of
 from workloads.written import OwnProgram, held_schedule, placed
@@ -281,6 +281,13 @@ class OperatorPlan:
         return [(str(config), estimate_ps * hz // PS_PER_S) for config, estimate_ps in self.configurations]
 
     @property
+    def ways(self) -> list[str]:
+        """Of a product: what multiplies, and whether TMA brings the operands."""
+        if not isinstance(self.op, Gemm):
+            return []
+        return [f"{config.schedule} {getattr(config, 'tma', '')}" for config, _ in self.configurations]
+
+    @property
     def error_percent(self) -> int:
         """What the estimate says of itself."""
         return error_percent(self.spec.family, self.op.word)
@@ -345,6 +352,7 @@ class GraphPlan:
     planned: PlannedGraph
 
     candidates = ()
+    ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
 

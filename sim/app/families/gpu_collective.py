@@ -39,6 +39,7 @@ class CollectivePlan:
     op: Collective
 
     overview = Wanted()
+    ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
 

@@ -38,6 +38,7 @@ class NetworkPlan:
     op: NetworkFile
 
     candidates = ()
+    ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
     overview = Wanted()

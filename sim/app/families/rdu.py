@@ -141,6 +141,7 @@ class ProgramPlan:
     op: Operator
     configurations: Sequence[tuple[Any, int]]
 
+    ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     overview = Wanted()
 
@@ -206,6 +207,7 @@ class AllReducePlan:
     op: AllReduce
 
     candidates = ()
+    ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
     overview = Wanted()
@@ -254,6 +256,7 @@ class CopyPlan:
     op: CopyH2D
 
     candidates = ()
+    ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
     overview = Wanted()

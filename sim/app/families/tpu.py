@@ -117,6 +117,7 @@ class ProgramPlan:
     op: Operator
     configurations: Sequence[tuple[Config | str, int]]
 
+    ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     overview = Wanted()
 
