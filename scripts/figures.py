@@ -508,7 +508,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("add n=65536 dtype=fp32", ("port.receive",), base=(*_SMALL, "port.receive=8 B/clk")),
         Case("clusters", ("dsmem.max",), ("dsmem",), make=_full(4, 32, 0, 16)),
         Case("peers", ("dsmem.write",), ("dsmem",), make=_peers),
-        Case("softmax rows=64 cols=16384 dtype=bf16", ("dsmem",), ("dsmem",), options={"schedule": "cluster"}),
+        Case("softmax rows=64 cols=16384 dtype=bf16", ("dsmem", "sync.cluster_sync"), ("dsmem",), options={"schedule": "cluster"}),
         Case(
             "gemm m=1024 n=1024 k=1024 dtype=bf16", ("dsmem.max_portable",), ("dsmem",),
             base=("dsmem.max_portable_cluster=2",), options={"schedule": "wgmma"},
