@@ -14,9 +14,13 @@ How it measures. Operands are normal random numbers. `cold`: every call takes th
 results, which together exceed the L2 several times or serve one batch only, and before each batch something larger than
 the L2 is read. `warm`: the same set each time. A batch of calls is queued behind a
 kernel that only waits, so that the host is out of the way; device events around each call give one time each
-(scope `event`), or events around the whole batch give the mean call (scope `stream`). The median of all batches is
-written, with the 10th and 90th percentile beside it. The core clock, power and temperature are read by nvidia-smi
-while more of the same calls run. On the CPU (`--device cpu`, to try the script) calls are timed by the host's clock.
+(scope `event`), or events around the whole batch give the mean call (scope `stream`). Scope `graph`: `--layers` calls
+on the same first operand, each with others of its own, are captured in a CUDA graph, and events around `--replays`
+replays after three give the mean call. Scope `kernel`: CUPTI's durations of the kernels of a call, through PyTorch's
+profiler, with their names and launches. The median of all batches is written, with the 10th and 90th percentile
+beside it. Where CuPy is installed, `core_mhz` is the mean core clock during the batches, by clock64 and globaltimer.
+Clocks, power and temperature are read by NVML (nvidia-ml-py), or else by nvidia-smi, while more of the same calls
+run. On the CPU (`--device cpu`, to try the script) calls are timed by the host's clock.
 """
 
 from __future__ import annotations
@@ -24,10 +28,12 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
+import json
 import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -42,7 +48,13 @@ SCHEMA = (
 CARD = ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
 """What nvidia-smi is asked for, MHz, watts and degrees Celsius."""
 
-EXTRA = ("samples", "p10_us", "p90_us", "sets", "device", "driver", "cuda", "torch", "date", *CARD)
+LAUNCH = ("kernels", "grid", "block", "registers", "shared_bytes")
+"""What the profiler says of the kernels of a call, by kernel in their order, joined by +."""
+
+EXTRA = (
+    *("samples", "p10_us", "p90_us", "sets", "data", "core_mhz", "device", "driver", "cuda", "torch", "date"),
+    *(*CARD, *LAUNCH),
+)
 """Columns that follow the schema's; readers of the schema ignore them."""
 
 PRESETS = {
@@ -76,8 +88,14 @@ PRESETS = {
 }
 """Name of a machine description by the name that the driver gives the device."""
 
-DTYPE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
-TORCH_DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+DTYPE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+TORCH_DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+OF_PRODUCTS = ("tf32", "fp8")
+"""Formats that only products have; the result of fp8 is bf16."""
+
+SCOPES = ("event", "stream", "graph", "kernel")
+DATA = ("normal", "zeros", "half_zeros")
+"""Values of operands; half_zeros: all but the first are zeros."""
 
 UNARY = ("scale", "gelu", "silu", "exp", "sin", "sqrt", "log", "sigmoid")
 KEYS: dict[str, dict[str, int | str | None]] = {
@@ -180,9 +198,14 @@ class Case:
                 return ((k["n"],),) * 2
 
     @property
+    def formats(self) -> tuple[str, ...]:
+        """Number format of each operand and of the result."""
+        return (*(self.dtype for _ in self.extents[1:]), "bf16" if self.dtype == "fp8" else self.dtype)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of one set of operands and result."""
-        return DTYPE_BYTES[self.dtype] * sum(math.prod(shape) for shape in self.extents)
+        return sum(DTYPE_BYTES[f] * math.prod(shape) for f, shape in zip(self.formats, self.extents, strict=True))
 
     def __str__(self) -> str:
         return f"{self.op} {self.shape} {self.dtype}"
@@ -218,9 +241,11 @@ def parse_case(text: str, dtype: str) -> Case:
     missing = [key for key, value in keys.items() if value is None]
     if missing:
         raise Refusal(f"{text}: {', '.join(missing)} missing")
-    if dtype not in DTYPE_BYTES or (dtype == "tf32" and word != "gemm"):
-        allowed = [name for name in DTYPE_BYTES if name != "tf32" or word == "gemm"]
+    if dtype not in DTYPE_BYTES or (dtype in OF_PRODUCTS and word != "gemm"):
+        allowed = [name for name in DTYPE_BYTES if name not in OF_PRODUCTS or word == "gemm"]
         raise Refusal(f"{text}: dtype {dtype} must be one of {', '.join(allowed)}")
+    if dtype == "fp8" and (keys["ta"], keys["tb"], keys["batch"]) != ("N", "T", 1):
+        raise Refusal(f"{text}: PyTorch multiplies fp8 with tb=T, ta=N and without batch only")
     return Case(word, dtype, keys)
 
 
@@ -232,7 +257,7 @@ def cases_of(workloads: Sequence[str], ops: Sequence[str], dtypes: Sequence[str]
         if ops and word not in ops:
             continue
         for dtype in dtypes:
-            if dtype == "tf32" and word != "gemm":
+            if dtype in OF_PRODUCTS and word != "gemm":
                 continue
             case = parse_case(text, dtype)
             if case not in found:
@@ -280,6 +305,11 @@ def operation(torch: Any, device: Any, case: Case, schedule: str) -> Callable[[l
             turned = [case.keys["ta"] == "T", case.keys["tb"] == "T"]
             single = case.keys["batch"] == 1
 
+            if case.dtype == "fp8":
+                one = torch.ones((), device=device)
+                options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16}
+                return lambda t: torch._scaled_mm(t[0][0], t[1][0].mT, **options)
+
             def gemm(tensors: list[Any]) -> Any:
                 a, b = (t.mT if turn else t for t, turn in zip(tensors, turned, strict=False))
                 c = tensors[2]
@@ -320,13 +350,13 @@ def operation(torch: Any, device: Any, case: Case, schedule: str) -> Callable[[l
             reduced = getattr(torch.backends.cuda, "allow_fp16_bf16_reduction_math_sdp", None)
             if reduced is not None:  # else separate kernels convert fp16 and bf16 to fp32 first (since PyTorch 2.5)
                 reduced(True)
-            options: dict[str, Any] = {"is_causal": bool(case.keys["causal"])}
+            mask: dict[str, Any] = {"is_causal": bool(case.keys["causal"])}
             if case.keys["kv_heads"] != case.keys["heads"]:
-                options["enable_gqa"] = True
+                mask["enable_gqa"] = True
 
             def attention(t: list[Any]) -> Any:
                 with sdpa_kernel(backend):
-                    return functional.scaled_dot_product_attention(t[0], t[1], t[2], **options)
+                    return functional.scaled_dot_product_attention(t[0], t[1], t[2], **mask)
 
             return attention
         case _:
@@ -338,17 +368,18 @@ class Rotation:
     """Sets of tensors that take turns, so that a call does not find in the L2 what the call before left there.
 
     flush: a tensor that is read before each batch, which leaves the L2 full of clean lines; None for a warm L2.
+    data: values of the operands, one of DATA. one_input: all sets share their first operand.
     """
 
     def __init__(
-        self, torch: Any, device: Any, case: Case, call: Callable[[list[Any]], Any], sets: int, flush: Any
-    ) -> None:
-        dtype = getattr(torch, TORCH_DTYPES[case.dtype])
+        self, torch: Any, device: Any, case: Case, call: Callable[[list[Any]], Any], sets: int, flush: Any,
+        data: str = "normal", one_input: bool = False,
+    ) -> None:  # fmt: skip
         self._call = call
-        self._sets = [[torch.randn(shape, device=device, dtype=dtype) for shape in case.extents] for _ in range(sets)]
-        if case.op in ("sqrt", "log"):
+        self._sets = [_tensors(torch, device, case, data) for _ in range(sets)]
+        if one_input:
             for tensors in self._sets:
-                tensors[0].abs_()
+                tensors[0] = self._sets[0][0]
         self._results: list[Any] = [None] * sets
         self._turn = 0
         self._flush = flush
@@ -367,12 +398,70 @@ class Rotation:
         return len(self._sets)
 
 
-def cuda_batch(torch: Any, calls: Rotation, scope: str) -> list[float]:
+def _tensors(torch: Any, device: Any, case: Case, data: str) -> list[Any]:
+    """One set of operands with values as `data` says, and the result."""
+    tensors = []
+    for place, (shape, name) in enumerate(zip(case.extents, case.formats, strict=True)):
+        kind = getattr(torch, TORCH_DTYPES[name])
+        if data == "zeros" or (data == "half_zeros" and place):
+            tensors.append(torch.zeros(shape, device=device, dtype=kind))
+        else:
+            tensors.append(torch.randn(shape, device=device, dtype=torch.bfloat16 if name == "fp8" else kind).to(kind))
+    if case.op in ("sqrt", "log"):
+        tensors[0].abs_()
+    return tensors
+
+
+class CoreClock:
+    """Mean core clock between two points of the stream, by clock64 and globaltimer of one SM; needs CuPy."""
+
+    SOURCE = r"""
+    extern "C" __global__ void stamp(unsigned long long *out) {
+        unsigned long long time, clock, sm;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+        asm volatile("mov.u64 %0, %%clock64;" : "=l"(clock));
+        asm volatile("{ .reg .u32 s; mov.u32 s, %%smid; cvt.u64.u32 %0, s; }" : "=l"(sm));
+        out[0] = time; out[1] = clock; out[2] = sm;
+    }
+    """
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        import cupy  # type: ignore[import-not-found, unused-ignore]
+
+        self._kernel = cupy.RawKernel(self.SOURCE, "stamp")
+        self._stream = lambda: cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        self._marks = torch.zeros((2, 3), dtype=torch.int64, device=device)
+        self.readings_mhz: list[float] = []
+
+    def mark(self, place: int) -> None:
+        """Queues the begin (0) or end (1) of what is measured."""
+        with self._stream():
+            self._kernel((1,), (1,), (self._marks[place].data_ptr(),))
+
+    def read(self) -> None:
+        """Keeps what the marks say, unless they ran on different SMs."""
+        (begin_ns, begin, sm), (end_ns, end, other) = self._marks.tolist()
+        if sm == other and end_ns > begin_ns:
+            self.readings_mhz.append(1000 * (end - begin) / (end_ns - begin_ns))
+
+
+def core_clock(torch: Any, device: Any) -> CoreClock | None:
+    """A reader of the core clock; None without CuPy."""
+    try:
+        return CoreClock(torch, device)
+    except Exception as error:  # CuPy may miss, or its compiler; times can be measured without it
+        _say(f"core_mhz stays empty: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        return None
+
+
+def cuda_batch(torch: Any, calls: Rotation, scope: str, clock: CoreClock | None = None) -> list[float]:
     """Times of one batch of calls in microseconds: each call's for `event`, the mean one for `stream`."""
     for cycles in (WAIT_CYCLES * CALLS * 4**i for i in range(4)):
         stamps = [torch.cuda.Event(enable_timing=True) for _ in range(CALLS + 1 if scope == "event" else 2)]
         calls.begin()
         torch.cuda._sleep(cycles)  # PyTorch's own benchmarks fill the stream with it
+        if clock:
+            clock.mark(0)
         stamps[0].record()
         for i in range(CALLS):
             calls()
@@ -381,13 +470,93 @@ def cuda_batch(torch: Any, calls: Rotation, scope: str) -> list[float]:
         if scope == "stream":
             stamps[1].record()
         ahead = not stamps[0].query()
+        if clock:
+            clock.mark(1)
         torch.cuda.synchronize()
+        if clock:
+            clock.read()
         if not ahead:  # the host was slower than the wait, and the device may have run dry
             continue
         if scope == "stream":
             return [1000 * stamps[0].elapsed_time(stamps[1]) / CALLS]
         return [1000 * a.elapsed_time(b) for a, b in itertools.pairwise(stamps)]
     raise Refusal("the host is too slow to keep the device busy; something else runs on it")
+
+
+def captured(torch: Any, calls: Rotation, layers: int) -> Any:
+    """A CUDA graph of `layers` calls in a row."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):  # libraries set themselves up outside the graph
+        for _ in range(layers):
+            calls()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(layers):
+            calls()
+    return graph
+
+
+def graph_batch(torch: Any, graph: Any, layers: int, replays: int, clock: CoreClock | None = None) -> list[float]:
+    """Mean time of a call in `replays` replays of a graph of `layers` calls, after three others, microseconds."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    for _ in range(3):
+        graph.replay()
+    if clock:
+        clock.mark(0)
+    begin.record()
+    for _ in range(replays):
+        graph.replay()
+    end.record()
+    if clock:
+        clock.mark(1)
+    torch.cuda.synchronize()
+    if clock:
+        clock.read()
+    return [1000 * begin.elapsed_time(end) / (layers * replays)]
+
+
+def kernels_of(trace: dict[str, Any], calls: int) -> tuple[list[float], dict[str, str]]:
+    """From a trace of `calls` alike calls: durations of the kernels of each in microseconds, and columns LAUNCH.
+
+    Refusal where the kernels cannot be told apart by call.
+    """
+    events = [e for e in trace.get("traceEvents", []) if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    events.sort(key=lambda event: float(event["ts"]))
+    each, rest = divmod(len(events), calls)
+    if rest or not each:
+        raise Refusal(f"the profiler saw {len(events)} kernels of {calls} calls")
+    groups = [events[i : i + each] for i in range(0, len(events), each)]
+    columns = {"kernels": [e["name"] for e in groups[-1]]}
+    for column, key in (
+        ("grid", "grid"), ("block", "block"), ("registers", "registers per thread"), ("shared_bytes", "shared memory"),
+    ):  # fmt: skip
+        found = [e.get("args", {}).get(key, "") for e in groups[-1]]
+        columns[column] = ["x".join(map(str, value)) if isinstance(value, list) else str(value) for value in found]
+    return [sum(float(e["dur"]) for e in group) for group in groups], {k: " + ".join(v) for k, v in columns.items()}
+
+
+PROFILED = 8
+"""Calls of a batch of scope `kernel`."""
+
+
+def kernel_batch(torch: Any, calls: Rotation) -> tuple[list[float], dict[str, str]]:
+    """Durations of the kernels of each call of a batch in microseconds, and what was launched."""
+    from torch.profiler import ProfilerActivity, profile
+
+    calls.begin()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED):
+            calls()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        profiler.export_chrome_trace(path)
+        with open(path, encoding="utf-8") as file:
+            return kernels_of(json.load(file), PROFILED)
 
 
 def cpu_batch(calls: Rotation) -> list[float]:
@@ -399,6 +568,34 @@ def cpu_batch(calls: Rotation) -> list[float]:
         calls()
         times.append(1e6 * (time.perf_counter() - begin))
     return times
+
+
+BUSY_S = 0.06
+"""How long a card is busy before NVML is asked."""
+
+
+def read_nvml(uuid: str, keep_busy: Callable[[], None]) -> dict[str, str]:
+    """As `read_card` by NVML, which answers at once; nothing if nvidia-ml-py is not installed or does not answer."""
+    try:
+        import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        pynvml.nvmlInit()
+        card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        end_s = time.monotonic() + BUSY_S
+        while time.monotonic() < end_s:
+            keep_busy()
+        version = pynvml.nvmlSystemGetDriverVersion()
+        return {
+            "driver_version": version if isinstance(version, str) else version.decode(),
+            "clocks.sm": str(pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM)),
+            "clocks.max.sm": str(pynvml.nvmlDeviceGetMaxClockInfo(card, pynvml.NVML_CLOCK_SM)),
+            "clocks.mem": str(pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_MEM)),
+            "power.draw": f"{pynvml.nvmlDeviceGetPowerUsage(card) / 1000:.1f}",
+            "power.limit": f"{pynvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1000:.0f}",
+            "temperature.gpu": str(pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU)),
+        }
+    except Exception:  # not installed, or a board that does not answer one of them
+        return {}
 
 
 def read_card(uuid: str, keep_busy: Callable[[], None]) -> dict[str, str]:
@@ -435,6 +632,10 @@ class Bench:
     source: str
     case_s: float
     deadline_s: float
+    data: str = "normal"
+    layers: int = 1
+    replays: int = 6
+    clock: CoreClock | None = None
 
     def rows(self, case: Case, l2: str, scope: str) -> Iterable[dict[str, Any]]:
         """A row for each way in which PyTorch runs the case; says on stderr what cannot be measured."""
@@ -454,25 +655,40 @@ class Bench:
 
     def _row(self, case: Case, schedule: str, l2: str, scope: str) -> dict[str, Any]:
         torch, cuda = self.torch, self.device.type == "cuda"
-        sets = rotation(case, l2, self.l2_bytes, self.memory_bytes)
+        graph = cuda and scope == "graph"
+        sets = self.layers if graph else rotation(case, l2, self.l2_bytes, self.memory_bytes)
         torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
         flush = torch.ones(FLUSH * self.l2_bytes // 4, device=self.device) if l2 == "cold" else None
-        calls = Rotation(torch, self.device, case, operation(torch, self.device, case, schedule), sets, flush)
+        call = operation(torch, self.device, case, schedule)
+        calls = Rotation(torch, self.device, case, call, sets, flush, self.data, one_input=graph)
         for _ in range(max(3, min(len(calls), CALLS))):
             calls()
+        replayed = captured(torch, calls, self.layers) if graph else None
         times: list[float] = []
+        launch: dict[str, str] = {}
+        if self.clock:
+            self.clock.readings_mhz.clear()
         end_s = min(time.monotonic() + self.case_s, self.deadline_s)
         while not times or time.monotonic() < end_s:
-            times += cuda_batch(torch, calls, scope) if cuda else cpu_batch(calls)
+            if not cuda:
+                times += cpu_batch(calls)
+            elif scope == "kernel":
+                found, launch = kernel_batch(torch, calls)
+                times += found
+            elif graph:
+                times += graph_batch(torch, replayed, self.layers, self.replays, self.clock)
+            else:
+                times += cuda_batch(torch, calls, scope, self.clock)
         card: dict[str, str] = {}
-        if cuda:
+        if cuda and scope != "kernel":
 
             def keep_busy() -> None:
                 for _ in range(CALLS):
                     calls()
                 torch.cuda.synchronize()
 
-            card = read_card(self.uuid, keep_busy)
+            card = read_nvml(self.uuid, keep_busy) or read_card(self.uuid, keep_busy)
+        mhz = self.clock.readings_mhz if self.clock else []
         return {
             "machine": self.machine,
             "op": case.op,
@@ -490,12 +706,15 @@ class Bench:
             "p10_us": f"{percentile(times, 0.1):.4g}",
             "p90_us": f"{percentile(times, 0.9):.4g}",
             "sets": sets,
+            "data": self.data,
+            "core_mhz": f"{percentile(mhz, 0.5):.0f}" if mhz else "",
             "device": self.name,
             "driver": card.pop("driver_version", ""),
             "cuda": torch.version.cuda or "",
             "torch": torch.__version__,
             "date": time.strftime("%Y-%m-%d"),
             **card,
+            **launch,
         }
 
 
@@ -507,7 +726,10 @@ def open_device(options: argparse.Namespace) -> Bench:
         raise Refusal("PyTorch is not installed; install it for your GPU as pytorch.org says") from None
     deadline_s = time.monotonic() + options.time_limit
     limit = options.memory_limit * 2**30 if options.memory_limit else None
-    shared = {"torch": torch, "source": options.source, "case_s": options.case_time, "deadline_s": deadline_s}
+    shared = {
+        **{"torch": torch, "source": options.source, "case_s": options.case_time, "deadline_s": deadline_s},
+        **{"data": options.data, "layers": options.layers, "replays": options.replays},
+    }
     if options.device == "cpu":
         return Bench(
             device=torch.device("cpu"), machine=options.machine or "cpu", name="CPU", uuid="",
@@ -529,7 +751,7 @@ def open_device(options: argparse.Namespace) -> Bench:
     return Bench(
         device=device, machine=options.machine or machine_of(figures.name), name=figures.name,
         uuid=uuid if uuid.startswith("GPU-") else f"GPU-{uuid}", l2_bytes=figures.L2_cache_size,
-        memory_bytes=min(int(limit or min(8 * 2**30, free // 2)), free), **shared,
+        memory_bytes=min(int(limit or min(8 * 2**30, free // 2)), free), clock=core_clock(torch, device), **shared,
     )  # fmt: skip
 
 
@@ -566,18 +788,40 @@ def _positive(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be a whole number of at least 1")
+    return int(text)
+
+
+def _lines(path: str) -> list[str]:
+    """Workloads of a text file, one a line."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line.strip() for line in file if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"--workloads {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; 0 when there are rows, 2 for wrong input or no device, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("workload", nargs="*", metavar="WORKLOAD", help='such as "gemm m=64 n=64 k=64"; default: a set of all kinds')
     add("--out", metavar="FILE", help="CSV to write, default: stdout; must not exist")
+    add("--workloads", metavar="FILE", help="text file of workloads, one a line")
     add("--op", nargs="+", default=[], choices=tuple(KEYS), metavar="OP", help=f"only these: {', '.join(KEYS)}")
     dtypes = tuple(DTYPE_BYTES)
-    add("--dtype", nargs="+", default=["bf16"], choices=dtypes, metavar="D", help="bf16 (default), fp16, fp32, tf32")
-    states = ("cold", "warm")
-    add("--l2", nargs="+", default=states, choices=states, metavar="L2", help="cold, warm, default both")
-    add("--scope", default="event", choices=("event", "stream"), help="event (default): each call; stream: mean call")
+    add(
+        "--dtype", nargs="+", default=["bf16"], choices=dtypes, metavar="D", help=f"bf16 (default): {', '.join(dtypes)}"
+    )
+    flushed = ("cold", "warm")
+    add("--l2", nargs="+", default=flushed, choices=flushed, metavar="L2", help="cold, warm, default both; not graphs")
+    add("--scope", default="event", choices=SCOPES, help="event (default): each call; stream: mean call; graph; kernel")
+    add("--layers", type=_count, default=1, metavar="N", help="calls of a graph with operands of their own, default 1")
+    add("--replays", type=_count, default=6, metavar="N", help="timed replays of a graph, default 6")
+    add("--data", default="normal", choices=DATA, help="values of operands; half_zeros: all but the first")
     add("--device", default="cuda:0", metavar="DEVICE", help="cuda:0 (default), cuda:1, ..., cpu")
     add("--machine", metavar="NAME", help="machine column; default: the description that fits the device's name")
     add("--source", default="measure_gpu", metavar="NAME", help="source column, default measure_gpu")
@@ -586,7 +830,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--memory-limit", type=_positive, metavar="GIB", help="device memory, default: 8, at most half the free")
     options = parser.parse_args(arguments)
     try:
-        cases = cases_of(options.workload, options.op, options.dtype)
+        named = [*options.workload, *(_lines(options.workloads) if options.workloads else ())]
+        cases = cases_of(named, options.op, options.dtype)
         bench = open_device(options)
         if bench.machine not in PRESETS.values() and options.device != "cpu":
             _say(f"no machine description fits {bench.name}: validate will skip these rows; --machine NAME sets one")
@@ -597,7 +842,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             raise Refusal(f"--out {options.out}: cannot be written: {error.strerror}") from None
         try:
-            written = write_rows(bench, cases, options.l2, options.scope, file)
+            # Whether operands of a call are in the L2 is a matter of the graph's layers, not of a flush.
+            states = options.l2 if options.scope != "graph" else ["mixed" if options.layers > 1 else "warm"]
+            written = write_rows(bench, cases, states, options.scope, file)
         finally:
             if options.out:
                 file.close()

@@ -12,6 +12,7 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
+from sim.app.cli import main
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
 from sim.app.run import RowResult, row_request, simulate_row
@@ -24,6 +25,7 @@ from sim.host.scopes import Replayed
 from tests.study.work import answer_of
 from workloads.parse import parse
 from workloads.silicon import HALVES, Row, environment_of, half, packaged_rows, read_rows
+from workloads.silicon.rows import COLUMNS
 
 ROW = Row("h100-sxm", "gemm", "bf16", "m=64 n=64 k=64", "vendor", 100.0, "kernel", 0.0, "cold", "A", "here", "url")
 
@@ -229,6 +231,26 @@ def test_a_row_belongs_to_a_half_by_its_shape_alone() -> None:
     assert [half(shape) for shape in shapes] == [("fitted", "held")[byte % 2] for byte in first_bytes]
     assert half(" m=64 n=64 k=64 ") == half("m=64 n=64 k=64") == ROW.half
     assert dataclasses.replace(ROW, machine="t4", source="x").half == ROW.half
+
+
+def test_rows_run_at_the_clock_that_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    header = f"{','.join(COLUMNS)},core_mhz\n"
+    line = "h100-sxm,gemm,bf16,m=64 n=64 k=64,vendor,5,event,0,cold,A,measure_gpu,"
+    path.write_text(f"{header}{line},1410\n{line},\n")
+    clocks = [row_request(row).bench.clock_hz for row in read_rows(path, measured_clock=True)]
+    assert clocks == [1_410_000_000, None]
+    assert [row_request(row).bench.clock_hz for row in read_rows(path)] == [None, None]
+    (row,) = read_rows(path, measured_clock=True)[:1]
+    slow, fast = (simulate_row(dataclasses.replace(row, core_mhz=mhz)).time_ps for mhz in (700, 1400))
+    assert slow > 1.3 * fast
+    path.write_text(f"{header}{line},fast\n")
+    with pytest.raises(InputError, match="core_mhz=fast: must be a number of MHz, at least 0"):
+        read_rows(path, measured_clock=True)
+    path.write_text(f"{','.join(COLUMNS)}\n{line}\n")
+    with pytest.raises(InputError, match="column core_mhz is missing"):
+        read_rows(path, measured_clock=True)
+    assert main(["validate", "--measured-clock"]) == 2
 
 
 def test_groups_are_told_apart_by_source() -> None:

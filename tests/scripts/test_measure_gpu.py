@@ -101,6 +101,91 @@ def test_cold_sets_exceed_the_l2_or_serve_one_batch() -> None:
         measure.rotation(case, "cold", l2_bytes, 2**27)
 
 
+def test_fp8_has_results_of_two_bytes() -> None:
+    case = measure.parse_case("gemm m=16 n=32 k=64 tb=T", "fp8")
+    assert case.formats == ("fp8", "fp8", "bf16")
+    assert case.size_bytes == 16 * 64 + 64 * 32 + 2 * 16 * 32
+    row = Row("h100-sxm", "gemm", "fp8", case.shape, "vendor", 1.0, "event", 0.0, "cold", "A", "measure_gpu", "")
+    assert operator_of(row).with_defaults("fp16").operand_bytes == case.size_bytes
+
+
+def kernel(name: str, begin: float, duration: float, **more: Any) -> dict[str, Any]:
+    args = {"grid": [4, 1, 1], "block": [128, 1, 1], "registers per thread": 96, "shared memory": 1024}
+    return {"cat": "kernel", "name": name, "ts": begin, "dur": duration, "args": {**args, **more}}
+
+
+def test_kernels_of_a_trace_by_call() -> None:
+    trace = {
+        "traceEvents": [
+            kernel("reduce", 9.0, 0.5, grid=[1, 1, 1]),
+            kernel("gemm", 5.0, 3.0),
+            {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1.0, "dur": 1.0},
+            {"cat": "gpu_memset", "name": "Memset (Device)", "ts": 1.0, "dur": 0.25, "args": {}},
+            kernel("gemm", 2.0, 2.0),
+            {"cat": "gpu_memset", "name": "Memset (Device)", "ts": 4.5, "dur": 0.25, "args": {}},
+            kernel("reduce", 4.0, 0.25),
+        ]
+    }
+    times, launch = measure.kernels_of(trace, 2)
+    assert times == [2.5, 3.75]
+    assert launch["kernels"] == "Memset (Device) + gemm + reduce"
+    assert launch["grid"] == " + 4x1x1 + 1x1x1"
+    assert launch["registers"] == " + 96 + 96"
+    with pytest.raises(measure.Refusal, match="the profiler saw 6 kernels of 4 calls"):
+        measure.kernels_of(trace, 4)
+    with pytest.raises(measure.Refusal, match="the profiler saw 0 kernels of 4 calls"):
+        measure.kernels_of({}, 4)
+
+
+class FakeEvent:
+    """An event of a stream on which a replay takes 12 microseconds."""
+
+    replays = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = FakeEvent.replays
+
+    def elapsed_time(self, end: "FakeEvent") -> float:
+        return 0.012 * (end.at - self.at)
+
+
+class FakeGraph:
+    """A graph that counts its replays."""
+
+    def replay(self) -> None:
+        FakeEvent.replays += 1
+
+
+def test_a_graph_is_the_mean_over_its_layers_after_three_replays() -> None:
+    torch = ModuleType("torch")
+    torch.cuda = ModuleType("cuda")  # type: ignore[attr-defined]
+    torch.cuda.Event, torch.cuda.synchronize = FakeEvent, lambda: None  # type: ignore[attr-defined]
+    FakeEvent.replays = 0
+    assert measure.graph_batch(torch, FakeGraph(), 4, 6) == [pytest.approx(3.0)]
+    assert FakeEvent.replays == 9
+
+
+def test_the_core_clock_is_that_of_one_sm() -> None:
+    clock = measure.CoreClock.__new__(measure.CoreClock)
+    clock.readings_mhz = []
+    for marks in ([[1000, 5000, 7], [3000, 8000, 7]], [[1000, 5000, 7], [3000, 8000, 8]], [[5, 0, 7], [5, 8, 7]]):
+        clock._marks = type("Marks", (), {"tolist": lambda self, marks=marks: marks})()
+        clock.read()
+    assert clock.readings_mhz == [1500]
+
+
+def test_workloads_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("add n=64 dtype=fp32\n\n  gemm m=64 n=64 k=0 \n")
+    assert measure.main(["--workloads", str(path), "--device", "cpu"]) == 2
+    assert "gemm k=0: must be a whole number of at least 1" in capsys.readouterr().err
+    assert measure.main(["--workloads", str(tmp_path / "none.txt"), "--device", "cpu"]) == 2
+    assert "none.txt: cannot be read: No such file" in capsys.readouterr().err
+
+
 def test_percentiles() -> None:
     assert measure.percentile([3.0, 1.0, 2.0], 0.5) == 2
     assert measure.percentile([4.0, 0.0], 0.25) == 1
@@ -124,6 +209,7 @@ def test_time_limit_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
         (["gemm m=64 n=64 q=1"], "unknown key 'q', one of m, n, k"),
         (["softmax rows=4 cols=4 dtype=tf32"], "dtype tf32 must be one of fp32, fp16, bf16"),
         (["attention batch=1 heads=1 seq_q=1 seq_k=8 head_dim=64 causal=1"], "make seq_q and seq_k equal"),
+        (["gemm m=16 n=16 k=16", "--dtype", "fp8"], "PyTorch multiplies fp8 with tb=T, ta=N and without batch only"),
         (["add n=8", "--op", "gemm"], "no workload is left"),
     ],
 )

@@ -52,7 +52,8 @@ L2_STATES = ("cold", "warm", "mixed", "unknown")
 class Row:
     """One measurement. time_us and overhead_us are in microseconds; `shape` is the operator's keys as text. kind: of
     the kernels that its source's environment says it ran; empty where `schedule` says it. overrides:
-    figures of the machine that a row states beside its preset."""
+    figures of the machine that a row states beside its preset. core_mhz: the core clock at which it is simulated, MHz;
+    0 where its source's environment decides."""
 
     machine: str
     op: str
@@ -68,6 +69,7 @@ class Row:
     url: str
     kind: str = ""
     overrides: tuple[str, ...] = ()
+    core_mhz: float = 0.0
 
     @property
     def compared_us(self) -> float:
@@ -93,7 +95,7 @@ class Row:
         return f"{self.machine} {self.op} {self.dtype} {self.shape} ({self.schedule}, {self.source})"
 
 
-COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("kind", "overrides"))
+COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("kind", "overrides", "core_mhz"))
 """Columns of the silicon schema."""
 
 Data = Literal["normal", "uniform", "zeros", "half_zeros"]
@@ -220,8 +222,12 @@ def packaged_rows() -> list[Row]:
     return [row for path in TABLES for row in read_rows(path)]
 
 
-def read_rows(path: str | Path = SILICON_CSV) -> list[Row]:
-    """Rows of a CSV file of the silicon schema, in its order; InputError names the file, line and column."""
+def read_rows(path: str | Path = SILICON_CSV, *, measured_clock: bool = False) -> list[Row]:
+    """Rows of a CSV file of the silicon schema, in its order; InputError names the file, line and column.
+
+    measured_clock: rows that have a clock in column `core_mhz` are simulated at it, so that the model of power plays no
+    part in their errors.
+    """
     try:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -233,7 +239,9 @@ def read_rows(path: str | Path = SILICON_CSV) -> list[Row]:
             if missing:
                 near = hint(missing[0], header, "; {} looks like it")
                 raise InputError(f"{path}: column {missing[0]} is missing{near}")
-            return _with_kinds([_row(path, reader.line_num, record) for record in reader])
+            if measured_clock and "core_mhz" not in header:
+                raise InputError(f"{path}: column core_mhz is missing, which the measured clock is read from")
+            return _with_kinds([_row(path, reader.line_num, record, measured_clock) for record in reader])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as a CSV file: {getattr(error, 'strerror', None) or error}") from None
 
@@ -302,8 +310,8 @@ def _with_kinds(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _row(path: str | Path, line: int, record: Mapping[str, str | None]) -> Row:
-    """One checked row."""
+def _row(path: str | Path, line: int, record: Mapping[str, str | None], measured_clock: bool) -> Row:
+    """One checked row, with its measured clock if asked."""
     text: dict[str, Any] = {column: (record[column] or "").strip() for column in COLUMNS}
     time_us = _number(path, line, "time_us", text.pop("time_us"))
     overhead_us = _number(path, line, "overhead_us", text.pop("overhead_us") or "0")
@@ -313,15 +321,17 @@ def _row(path: str | Path, line: int, record: Mapping[str, str | None]) -> Row:
         if text[column] not in allowed:
             raise InputError(f"{path}:{line}: {column}={text[column]}: must be one of {', '.join(allowed)}")
     text["machine"] = environment_of(text["source"]).machine or text["machine"]
-    return Row(time_us=time_us, overhead_us=overhead_us, **text)
+    clock = (record["core_mhz"] or "").strip() if measured_clock else ""
+    core_mhz = _number(path, line, "core_mhz", clock, "MHz") if clock else 0.0
+    return Row(time_us=time_us, overhead_us=overhead_us, core_mhz=core_mhz, **text)
 
 
-def _number(path: str | Path, line: int, column: str, text: str) -> float:
-    """A finite number of microseconds, at least 0."""
+def _number(path: str | Path, line: int, column: str, text: str, unit: str = "microseconds") -> float:
+    """A finite number of a unit, at least 0."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise InputError(f"{path}:{line}: {column}={text}: must be a number of microseconds, at least 0")
+        raise InputError(f"{path}:{line}: {column}={text}: must be a number of {unit}, at least 0")
     return value

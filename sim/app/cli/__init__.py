@@ -162,6 +162,10 @@ def _parser() -> Parser:
         "--half", nargs=1, default=[], metavar="HALF",
         help="only rows that figures may be calibrated on (fitted), or the others (held)",
     )  # fmt: skip
+    validate.add_argument(
+        "--measured-clock", action="store_true",
+        help="rows of --reference that have core_mhz run at that clock, which leaves power out of their errors",
+    )  # fmt: skip
     arguments.add_running(validate)
     arguments.add_output(validate)
     validate.set_defaults(command=_validate)
@@ -471,7 +475,12 @@ def _validate(options: argparse.Namespace) -> int:
     from workloads.silicon import packaged_rows, read_rows
 
     filters = {name: getattr(options, name) for name in ("arch", "op", "dtype", "source", "schedule", "half")}
-    rows = select(read_rows(options.reference) if options.reference else packaged_rows(), **filters)
+    if options.measured_clock and not options.reference:
+        raise InputError("--measured-clock: needs --reference with a file that has the column core_mhz")
+    found = (
+        read_rows(options.reference, measured_clock=options.measured_clock) if options.reference else packaged_rows()
+    )
+    rows = select(found, **filters)
     with (
         opened(Path(options.store) if options.store else default_store()) as store,
         arguments.counted("validate") as progress,

@@ -113,7 +113,7 @@ class Gpu:
         schedule = row.kind or row.schedule
         if schedule != "vendor" and schedule not in kinds:
             raise InputError(f"schedule {schedule} of {row.op} is not available; there are vendor, {', '.join(kinds)}")
-        locked = environment.locked_clock_mhz
+        locked = row.core_mhz or environment.locked_clock_mhz
         return Request(
             str(op),
             spec,
