@@ -36,6 +36,7 @@ TABLES = (
             "aic_collectives.csv",
             "locked_clock_attention.csv",
             "pipeweave_fp8.csv",
+            "measured.csv",
             "gemmini_firesim.csv",
         ),
     ),
