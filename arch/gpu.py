@@ -183,6 +183,9 @@ class Tma(Group):
     issue_gap_cycles: Cycles = Field(description="between two line requests of one SM's engine")
     latency_cycles: Cycles = Field(description="beyond that of a plain load from the same place")
     max_in_flight_bytes: Bytes = Field(description="requested and not yet arrived, an SM")
+    promotion_bytes: Bytes = Field(
+        default=128, description="aligned bytes that the L2 fetches from DRAM where a load misses; 32: what it asks for"
+    )
     queue: Count = Field(default=64, description="boxes of one SM that wait, loads and stores each")
     max_multicast: Count = Field(description="CTAs that one load may fill")
     multicast_latency_cycles: Annotated[

@@ -96,11 +96,14 @@ def _check_caches(spec: GpuSpec) -> None:
         near = min(sizes, key=lambda size: abs(size - sector))
         what = f"{sector} B; the model has sectors of {' or '.join(map(str, sizes))} B; nearest: {near} B"
         _rule(sector in sizes, f"{name}.sector", what)
-    if spec.cp_async is not None:
-        size = spec.cp_async.prefetch_bytes
+    fetched = {
+        "cp_async.prefetch": spec.cp_async.prefetch_bytes if spec.cp_async else 128,
+        "tma.promotion": spec.tma.promotion_bytes if spec.tma else 128,
+    }
+    for name, size in fetched.items():
         near = min(_PREFETCHES, key=lambda other: abs(other - size))
         what = f"{size} B; the model fetches {_PREFETCHES} B of a line; nearest: {near} B"
-        _rule(size in _PREFETCHES, "cp_async.prefetch", what)
+        _rule(size in _PREFETCHES, name, what)
     l1, l2 = spec.l1, spec.l2
     step = l1.ways * l1.line_bytes
     reason = (

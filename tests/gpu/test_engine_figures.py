@@ -57,6 +57,7 @@ def test_words_two_apart_conflict_in_few_banks_and_not_in_many() -> None:
         ("t4", "l2.sector=16 B", "sectors of 32 B; nearest: 32 B"),
         ("t4", "l1.line=256 B", "nearest: 128 B"),
         ("a10", "cp_async.prefetch=256 B", "of a line; nearest: 128 B"),
+        ("h100-sxm", "tma.promotion=16 B", "of a line; nearest: 32 B"),
         ("h100-sxm", "dsmem.max_cluster=32", "the model takes 16"),
         ("h100-sxm", "dsmem.max_cluster=4", "8 CTAs are more than dsmem.max_cluster = 4; nearest: 4"),
     ],
@@ -184,3 +185,26 @@ def test_the_l2_fetches_the_prefetch_size_of_a_copy(prefetch: int, misses: int, 
     assert found.memory["l2_prefetched_sectors"] == beside * 64
     assert found.memory["dram_read_bytes"] == code + 64 * 128
     assert found.counters["port_read_bytes"] == code + 64 * 128
+
+
+def halves_by_tma() -> Program:
+    """As `halves_of_lines`, by the TMA."""
+    x = GlobalTensor("x", (64, 32), "fp32", (32, 1))
+    builder = KernelBuilder("halves", (1, 1, 1))
+    tile, full = builder.shared("tile", (64, 16), "fp32"), builder.mbarrier("full", 1, 1)
+    with builder.role("warp", warps=1, registers=32) as r:
+        for half in range(2):
+            r.mbarrier_expect(full, 0, 64 * 64)
+            r.tma_load(tile.stage(), x[0:64, 16 * half : 16], full, 0)
+            r.mbarrier_wait(full, 0, half)
+    return Program("halves", (x,), (builder.build(),), "test")
+
+
+@pytest.mark.parametrize(("promotion", "beside"), [(32, 0), (64, 0), (128, 2)])
+def test_the_l2_fetches_the_promotion_of_a_tensor_map(promotion: int, beside: int) -> None:
+    """The second halves of the lines are found in the L2, which fetched them with the first; the SM gets its part."""
+    spec = load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 2, "gpc.uneven": 0, "tma.promotion": f"{promotion} B"})
+    found = run(spec, halves_by_tma())
+    assert found.memory["l2_prefetched_sectors"] == beside * 64
+    assert found.counters["tma_boxes"] == 2
+    assert found.memory["l2_read_sectors"] - found.memory["l2_read_miss_sectors"] >= beside * 64

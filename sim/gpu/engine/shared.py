@@ -1,4 +1,7 @@
-"""Shared memory of an SM: one array for loads, stores, ldmatrix, the TMA's writes and operands of the tensor cores."""
+"""Shared memory of an SM: one array for loads, stores, ldmatrix, reads of the TMA and operands of the tensor cores.
+
+What the TMA writes takes nothing from these (`deliver` in tma.py).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class SharedMemory(IntEnum):
     """Columns of an SM's row: until when the array's work is booked."""
 
     FREE = 0  # for loads and stores of warps
-    BACKGROUND_FREE = 1  # for traffic of tensor cores and TMA behind these
+    BACKGROUND_FREE = 1  # for what tensor cores and TMA read behind these
     NETWORK_FREE = 10  # for what other SMs of its cluster bring: data that its loads asked for, and their stores
 
 

@@ -20,6 +20,7 @@ from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.events import PHASE_SHIFT, Reason
 from sim.gpu.engine.expressions import evaluate
 from sim.gpu.engine.global_memory import Stores
+from sim.gpu.engine.l1 import AS_ASKED, fills, whole_sectors
 from sim.gpu.engine.port import (
     Port,
     ask_entries,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 GROUPS = 8  # of bulk stores of one warp that it may wait for
 _SLACK = 16384  # ticks: how far ahead of its event a queue may book
 
-FIGURES = ("tma.issue_gap", "tma.latency", "tma.max_in_flight", "tma.queue", "l1.line")
+FIGURES = ("tma.issue_gap", "tma.latency", "tma.max_in_flight", "tma.promotion", "tma.queue", "l1.line")
 
 
 class Tma(IntEnum):
@@ -106,6 +107,7 @@ class TmaFigure(IntEnum):
     LATENCY = Part.TMA + 1  # beyond that of a plain load
     LINES_IN_FLIGHT = Part.TMA + 2
     QUEUE = Part.TMA + 3  # boxes of a queue
+    FETCHED = Part.TMA + 4  # as `L1Figure.FILLS`: what the L2 fetches from DRAM for a load that misses
 
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
@@ -116,6 +118,7 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         TmaFigure.LATENCY: cycles_to_ticks(tma.latency_cycles) if tma else 0,
         TmaFigure.LINES_IN_FLIGHT: tma.max_in_flight_bytes // spec.l1.line_bytes if tma else 1,
         TmaFigure.QUEUE: tma.queue if tma else 1,
+        TmaFigure.FETCHED: fills(tma.promotion_bytes) if tma else AS_ASKED,
     }
 
 
@@ -288,9 +291,10 @@ def load_lines(p, prog, st, ms, mem, sm, t):
         if address >> 7 != here:
             here = address >> 7
             place += 1
-        data = port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, here, sectors, sectors, place)
+        fetched = whole_sectors(p[TmaFigure.FETCHED], sectors)
+        data = port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, here, sectors, fetched, place)
         read += count_sectors(sectors)
-        latest = deliver(p, st, count, t, begin, data, sectors) + p[TmaFigure.LATENCY]
+        latest = deliver(p, st, count, begin, data, sectors) + p[TmaFigure.LATENCY]
         take_entry(st.tma_in_flight, sms, sm, Tma.NEXT_ENTRY, k, latest)
         done = max(done, latest)
         free = begin + p[TmaFigure.GAP]
@@ -313,16 +317,15 @@ def load_lines(p, prog, st, ms, mem, sm, t):
 
 
 @inner(inline=True)
-def deliver(p, st, count, t, begin, data, sectors):
-    """Delivery of a line to the SMs in the scratch row; returns when the last of them has it."""
-    sms, receivers = st.sms, st.stack
+def deliver(p, st, count, begin, data, sectors):
+    """Delivery of a line to the SMs in the scratch row; returns when the last of them has it.
+
+    It takes nothing from what reads shared memory: on an H100, wgmma of m64n64k16 reads the whole 128 B a cycle, and
+    loads of 40 B a cycle beside it make it 3 % slower (docs/accuracy/gemm-hopper.md).
+    """
     latest = data
     for j in range(count):
-        other = receivers[j]
-        latest = max(latest, port_receive(p, sms, other, begin, data, sectors))
-        free = max(sms[other, SharedMemory.BACKGROUND_FREE], t)
-        sms[other, SharedMemory.BACKGROUND_FREE] = free + p[SharedFigure.WAVEFRONT]
-    st.counters[Counter.SHARED_TICKS] += count * p[SharedFigure.WAVEFRONT]
+        latest = max(latest, port_receive(p, st.sms, st.stack[j], begin, data, sectors))
     return latest
 
 

@@ -1054,27 +1054,10 @@ def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig) -> int:
 
 
 def _shared_cycles(p: Problem, f: Figures, c: WgmmaConfig, operand_bytes: int) -> int:
-    """Cycles of the shared-memory array in one k step: the lines that TMA writes, what warps load of an operand through
-    registers, and the `operand_bytes` that wgmma reads."""
-    x, y = operands(p, c)
-    lines = _lines(x, c.tile_m, c.tile_k, c.cluster_n) + _lines(y, c.tile_n, c.tile_k, c.cluster_m)
+    """Cycles of the shared-memory array in one k step: what warps load of an operand through registers, and the
+    `operand_bytes` that wgmma reads. Writes of the TMA take none."""
     loaded = c.tile_m * c.tile_k * DTYPE_BYTES[p.dtype] if through_registers(p, c) else 0
-    return transfer(lines * LINE_BYTES + loaded + operand_bytes, f.shared_rate)
-
-
-def _lines(operand: Operand, rows: int, depth: int, parts: int) -> int:
-    """Lines of memory in which a tile arrives, of which each CTA of a multicast fetches one of so many parts: each
-    takes the array's time of a whole one. Nothing arrives from outside the operand. A row that begins anywhere has a
-    part of one line more."""
-    width = DTYPE_BYTES[operand.dtype]
-    inside, part = min(rows, operand.rows), rows // parts
-    if operand.k_major:
-        count, inner = inside, depth * width
-    else:
-        count, inner = depth * ceil_div(inside, part), min(part, inside) * width
-    if max(operand.tensor.strides[-2:]) * width % LINE_BYTES:
-        return count * (inner + LINE_BYTES - MAX_VECTOR_BYTES) // LINE_BYTES
-    return count * ceil_div(inner, LINE_BYTES)
+    return transfer(loaded + operand_bytes, f.shared_rate)
 
 
 def _round_shape(p: Problem, c: WgmmaConfig, ctas: int) -> tuple[int, int]:
