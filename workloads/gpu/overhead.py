@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.gpu.language import RoleBuilder
+import numpy as np
+
+from sim.gpu.language import RegisterTile, RoleBuilder
 
 Mix = tuple[tuple[str, int], ...]
 
 ALU, IMAD = "iadd", "imad"
 """Rows of the instruction table that stand for the two classes."""
+DEPENDENT_CYCLES = 4
+"""After which an integer instruction can use the result of another."""
 INSTRUCTION_BYTES = 16
 """Size of one machine instruction since Volta."""
 
@@ -62,6 +66,17 @@ WGMMA_PRODUCER_STEP = Overhead(alu=33, imad=3)
 WGMMA_EPILOGUE_TILE = Overhead(alu=100, imad=44)
 """Once a tile; a subtile adds a fence, two barriers and its own address: WGMMA_EPILOGUE_SUBTILE."""
 WGMMA_EPILOGUE_SUBTILE = Overhead(alu=8)
+XMMA_PER_FRAGMENT_WORD, XMMA_PER_VALUE = 3, 4
+"""Further ones of cuBLAS's kernels for tf32 (sm90_xmma), by Nsight Compute on H100: of each register of an operand that
+is brought there, and of each result of a thread. 64x256 has 483 instructions a step of k in all and 4494 a tile beside
+its steps; those above would be 293 and 2502. 128x128, on which nothing was calibrated, comes out at
+18,100 for 16 steps (17,867 counted)."""
+XMMA_SETUP_CYCLES = 2400
+"""From the start of such a kernel to its first load, beside WGMMA_CTA_SETUP. Calibrated on the fitted kernels of
+measured_kernels.csv; what takes so long is not known. nvjet's kernels have nothing of the kind."""
+TF32_PER_FRAGMENT_WORD = 1
+"""Integer additions by which CUTLASS rounds an fp32 operand of mma.sync to tf32, a register each
+(`round_half_ulp_truncate`): 64x64_32x6 has 205 instructions a warp and step, of which 51 are not counted otherwise."""
 
 # sm_80 tensor op, 128x128x32: prologue 434, loop 162 (64 HMMA, 16 LDSM, 8 LDGSTS), epilogue 499.
 MMA_SETUP = Overhead(alu=250, imad=86)
@@ -132,3 +147,15 @@ FLASH2_EPILOGUE = Overhead(alu=110, imad=30)
 FLASH_TRITON_SETUP = Overhead(alu=130, imad=55)
 FLASH_TRITON_STEP = Overhead(alu=50, imad=6)
 FLASH_TRITON_EPILOGUE = Overhead(alu=150, imad=110)
+
+
+def waits(role: RoleBuilder, cycles: int) -> None:
+    """As many cycles in which a warp has nothing to do: additions of which each waits for the one before."""
+    done = RegisterTile("waited", (1, 1), "int32")
+    chain = cycles // DEPENDENT_CYCLES
+    role.run(ALU, 1, dtype="int32", dst=done.whole, nominal=True, chain=chain, compute=np.zeros_like)
+    role.run(ALU, 1, dtype="int32", dst=done.whole, srcs=(done.whole,), compute=_kept)
+
+
+def _kept(_: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return value

@@ -30,6 +30,8 @@ class Op:
     slots that it leaves. loads: shared-memory loads (`lds`, `ldmatrix`, without dst) that bring this op's shared
     sources to registers and issue evenly between its instructions, as in a software-pipelined loop. vector_bytes: bytes
     a thread of a global or shared access. sharers: neighbouring threads that read the same vector of shared memory.
+    any_order: threads take the elements of a shared view in an order in which none meet in a bank, where what they
+    hold may be in any order.
     multicast: mask of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices:
     integer expressions that `compute` gets as numbers, such as the coordinates that a mask compares. chain: steps of
     which each waits for the one before, as the shuffles of a reduction do; the instructions and their mix are shared
@@ -54,6 +56,7 @@ class Op:
     loads: tuple[Op, ...] = ()
     vector_bytes: int = 16
     sharers: int = 1
+    any_order: bool = False
     multicast: Expr | None = None
     var: str = ""
     compute: Callable[..., np.ndarray] | None = None

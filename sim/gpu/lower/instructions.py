@@ -96,4 +96,6 @@ def shared_access(spec: GpuSpec, op: Op) -> SharedAccess:
     if remote and op.multicast is not None:
         network_bytes = -(-min(warp_bytes, view.size_bytes) // _SECTOR_BYTES) * _SECTOR_BYTES
     least = -(-warp_bytes // (4 * banks))
+    if op.any_order:
+        waves = least
     return SharedAccess(row, waves, least, min(4 * banks, warp_bytes), op.vector_bytes, network_bytes)

@@ -252,57 +252,60 @@ def test_a_second_kernel_adds_pieces_on_hopper() -> None:
     assert shallow.config.split == 1  # type: ignore[union-attr]
 
 
-def test_kernels_that_bring_an_operand_to_registers_are_plain() -> None:
-    """wgmma reads tf32 only with k contiguous: B of row-major times row-major goes through registers."""
+def test_kernels_for_tf32_are_of_a_family_of_their_own() -> None:
+    """sm90_xmma: tiles of whole 64, clusters along n that share rows of A, pieces of k only where these are deep; B of
+    row-major times row-major goes through registers."""
     spec = MACHINES["h100-sxm"]
-    for tb, clusters, splits, least_n in (("N", {1}, {1}, 64), ("T", {1, 2, 4}, {1, 2, 3, 4}, 8)):
+    for tb, least in (("N", {(64, 128)}), ("T", {(64, 64), (128, 64), (64, 128)})):
         p = problem(Gemm(512, 1024, 512, tb=tb).with_defaults("tf32"))
         found = [c for c, _ in _wgmma_candidates(p, spec, figures(spec)) if isinstance(c, WgmmaConfig)]
-        assert {c.cluster for c in found} == clusters
-        assert {c.split for c in found} == splits
-        assert min(c.tile_n for c in found) == least_n
-        assert max(c.stages for c in found) == (4 if tb == "N" else 12)
-        # 32 tiles of 128x128: one warpgroup has each, and the other none; 128x256 and 256x128 are shared by both.
-        large = {(c.tile_m, c.tile_n, c.pingpong) for c in found if c.tile_m * c.tile_n >= 128 * 128 and c.tile_m > 64}
-        assert tb == "T" or large == {(128, 128, True), (128, 256, False), (256, 128, False)}
+        assert {c.cluster_m for c in found} == {1, 2, 4, 8}
+        assert {c.cluster_n for c in found} == {1}
+        assert {c.split for c in found} == {1}
+        assert {(c.tile_m, c.tile_n) for c in found if c.tile_m * c.tile_n <= 64 * 128} == least
+        assert all(c.swap and c.persistent and c.pingpong != (c.tile_m * c.tile_n > 64 * 256) for c in found)
+    deep = problem(Gemm(512, 256, 16384).with_defaults("tf32"))
+    assert max(c.split for c, _ in _wgmma_candidates(deep, spec, figures(spec)) if isinstance(c, WgmmaConfig)) == 4
 
 
-def test_small_tiles_of_such_kernels_share_an_sm() -> None:
-    """Two CTAs of 64x64 with four stages fit an SM, so that each has one tile; larger ones take tile after tile."""
+def test_where_b_alone_has_k_contiguous_the_operands_change_places() -> None:
     spec = MACHINES["h100-sxm"]
-    op = Gemm(2048, 2048, 512).with_defaults("tf32")
-    p = problem(op)
-    for config, counts in _wgmma_candidates(p, spec, figures(spec)):
-        assert isinstance(config, WgmmaConfig)
-        small = (config.tile_m, config.tile_n, config.pingpong) == (64, 64, False)
-        assert config.persistent != small
-        assert counts.resident == (264 if small else 132)
-        if small:
-            run = simulate(op, spec, schedule=str(config))
-            (kernel,) = run.record.kernels
-            assert kernel.own.occupancy.ctas_per_sm == 2
+    p = problem(Gemm(512, 1024, 512, ta="T", tb="T").with_defaults("tf32"))
+    assert {c.swap for c, _ in _wgmma_candidates(p, spec, figures(spec)) if isinstance(c, WgmmaConfig)} == {False}
+    neither = problem(Gemm(512, 1024, 512, ta="T").with_defaults("tf32"))
+    assert not list(_wgmma_candidates(neither, spec, figures(spec)))
 
 
-def test_for_batches_of_such_kernels_the_library_looks_at_one_matrix() -> None:
-    """Of tf32, whose row-major B goes through registers; not of bf16, nor where k is contiguous in both operands.
-    Pieces of k are for one matrix alone: kernels by mma.sync count either them or matrices."""
+@pytest.mark.parametrize(
+    ("shape", "taken"),
+    [
+        ((256, 2048, 256, 1), "mma 64x64x32"),
+        ((1024, 1024, 1024, 1), "wgmma 64x128x32 stages"),
+        ((512, 1024, 1024, 1), "wgmma 64x128x32 cluster 4x1"),
+        ((2048, 2048, 512, 1), "wgmma 64x128x32 cluster 8x1"),
+        ((4096, 4096, 1024, 1), "wgmma 128x128x32 cluster 2x1"),
+        ((2048, 4096, 4096, 1), "wgmma 128x256x32"),
+        ((512, 2048, 1024, 4), "wgmma 64x256x32 cluster 8x1"),
+        ((1024, 4096, 512, 4), "wgmma 64x256x32 cluster 2x1"),
+        ((1024, 2048, 2048, 4), "wgmma 64x256x32 cluster 4x1"),
+        ((512, 512, 1024, 2), "wgmma 64x128x32 cluster 8x1"),
+    ],
+)
+def test_the_library_takes_for_tf32_what_names_say(shape: tuple[int, int, int, int], taken: str) -> None:
+    m, n, k, batch = shape
+    config = choose(Gemm(m, n, k, batch=batch, dtype="tf32"), MACHINES["h100-sxm"], "cublas-2025").config
+    assert str(config).startswith(taken)
+
+
+def test_few_rows_in_tf32_are_cut_for_a_second_kernel() -> None:
+    """By mma.sync: 6 x 1920 x 448 in four pieces, as names say. No batch is."""
     spec = MACHINES["h100-sxm"]
-
-    def taken(schedule: str, batch: int, dtype: str, tb: str, k: int = 2048) -> Config:
-        return choose(Gemm(512, 2048, k, batch=batch, dtype=dtype, tb=tb), spec, schedule).config
-
-    whole = taken("cublas-2025", 1, "tf32", "N", 512)
-    assert taken("cublas-2025", 4, "tf32", "N", 512) == whole
-    assert taken("auto", 4, "tf32", "N", 512) != whole
-    cut, batch = taken("cublas-2025", 1, "tf32", "N"), taken("cublas-2025", 4, "tf32", "N")
-    assert isinstance(cut, MmaConfig)
-    assert cut.split == 2
+    config = choose(Gemm(6, 1920, 448, dtype="tf32"), spec, "cublas-2025").config
+    assert isinstance(config, MmaConfig)
+    assert (config.split, config.reduce) == (4, True)
+    batch = choose(Gemm(6, 1920, 448, batch=2, dtype="tf32"), spec, "cublas-2025").config
     assert isinstance(batch, WgmmaConfig | MmaConfig)
     assert batch.split == 1
-    for dtype, tb in (("bf16", "N"), ("tf32", "T")):
-        whole = taken("cublas-2025", 4, dtype, tb)
-        assert whole == taken("auto", 4, dtype, tb)
-        assert whole != taken("cublas-2025", 1, dtype, tb)
 
 
 def test_of_tiles_that_cut_a_problem_alike_only_the_narrowest_is_tried() -> None:

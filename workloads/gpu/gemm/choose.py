@@ -60,14 +60,36 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 REGISTER_OPERAND_LEAST_N = 64
 """Narrowest tile of kernels that bring an operand to registers, whose others are multiples of it, see
 `_wgmma_candidates`."""
-REGISTER_OPERAND_MOST_N = 256
-"""Columns of 64 rows that one warpgroup of theirs has at most."""
 MOST_STAGES = 12
-REGISTER_OPERAND_STAGES = 4
-"""Stages of kernels that bring an operand to registers, which are of the family sm90_xmma: public code that asks
-cublasLt for sm90_xmma_gemm_.._tilesize128x128x128_cgasize1x2x1_stage4_gmmastage2_warpgroupsize1x1x1 says
-CUBLASLT_MATMUL_STAGES_128x4, steps of as many bytes as here. Rows of xla_matmul_table in tf32, fitted half: one wave of
-64x64 takes 0.21 to 0.28 us a step of k; four stages give 0.25, as many as fit 0.19."""
+XMMA_FORMATS = ("tf32",)
+"""Formats whose kernels by wgmma are of the family sm90_xmma, not nvjet, on Hopper: cuBLAS 13 names
+sm90_xmma_gemm_f32f32_tf32f32_f32_{nn,tn}_n_tilesize64x256x32_warpgroupsize1x1x1_execute_segment_k_off for both orders
+of B (`measured_kernels.csv`)."""
+XMMA_TILES = ((64, 128), (64, 256), (128, 128), (128, 256))
+XMMA_TILES_K_MAJOR = ((64, 64), (128, 64), *XMMA_TILES)
+"""Tiles in their names, along n first; narrow ones where k is contiguous in B, too. Up to 64x256 and 128x128 they have
+warpgroupsize1x1x1 and 384 threads: a warpgroup has a whole tile, and two take turns. 128x256 has 2x1x1: both share a
+tile."""
+XMMA_ALONE = 64 * 256
+"""Results of the largest tile that one warpgroup has."""
+XMMA_LEAST_PIECE = 3072
+"""Least depth of a piece of k (`segment_k_on`): 363 x 1280 x 14336 is cut in four, 1024 x 512 x 4096 is not."""
+XMMA_CLUSTERS = (1, 2, 4, 8)
+"""CTAs of their clusters, which lie along n and share the rows of A: Nsight Compute names clusters of 1x2, 1x3 and 1x8,
+and what the L2 delivers is what such a multicast leaves (30 % of what SMs receive with 64x256 and eight)."""
+
+SM80_TF32_TILES = (
+    # (tile m, tile n, tile k, warp m, warp n, stages)
+    (64, 64, 32, 32, 32, 6), (64, 64, 16, 32, 32, 6), (64, 128, 32, 32, 64, 6), (64, 128, 16, 32, 64, 6),
+    (128, 64, 32, 64, 32, 6), (128, 64, 32, 64, 32, 3), (64, 256, 32, 64, 64, 3), (64, 256, 16, 64, 64, 4),
+    (256, 64, 16, 64, 64, 4), (128, 128, 16, 64, 64, 4), (128, 256, 16, 64, 64, 3),
+)  # fmt: skip
+"""Their kernels by mma.sync that cuBLAS 13 takes on Hopper, cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4: the
+first number is along n."""
+SM80_SPLITS = tuple(range(1, 65))
+"""Pieces of k of these: names come with grids of 2 to 37 pieces, which fill the chip once."""
+SM80_LEAST_PIECE = 96
+"""Least depth of such a piece: 22 x 1600 x 384 is cut in four."""
 
 MMA_TILES = (
     # (tile m, tile n, warp m, warp n, stages of cp.async): CUTLASS's profiled set for sm_80 and sm_75
@@ -147,8 +169,8 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     most = RUNNERS_UP
     if schedule == library.SCHEDULE and all(library.has_rule(spec, config) for config, _ in found):
         ranked, most = _as_the_library(p, f, found), 1
-    elif schedule == library.SCHEDULE and library.reads_one_matrix(p, [config for config, _ in found]):
-        ranked, most = _as_for_one_matrix(p, spec, f, names), 1
+    elif schedule == library.SCHEDULE and p.dtype in XMMA_FORMATS and spec.tma is not None:
+        ranked, most = _as_xmma(p, f, found), 1
     best: list[tuple[Config, int]] = []
     refused: InputError | None = None
     for time_ps, config in ranked:
@@ -179,20 +201,11 @@ def _as_the_library(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]
     return [(time_ps, config) for *_, time_ps, _, config in sorted(order, key=lambda item: item[:4])]
 
 
-def _as_for_one_matrix(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> list[tuple[int, Config]]:
-    """Kernels that the library has, with their estimates, in the order that they have for one matrix of the batch.
-
-    Kernels of CUTLASS 2.x by mma.sync have one number (`batch_count`) for matrices of a batch or pieces of k, so that
-    they cut no batch.
-    """
-    one = problem(dataclasses.replace(p.op, batch=1))
-    order = sorted(
-        (estimate_ps(work, f), str(config), config)
-        for config, work in _candidates(one, spec, f, names)
-        if isinstance(config, WgmmaConfig)
-        or (isinstance(config, MmaConfig) and library.has(one, config) and (p.batch == 1 or config.split == 1))
-    )
-    return [(estimate_ps(_work(p, spec, f, config), f), config) for _, _, config in order]
+def _as_xmma(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:
+    """Kernels for tf32 that the library takes on Hopper, with their estimates, the fastest first."""
+    taken = [(c, w) for c, w in found if library.has_tf32(p, c, w)]
+    ranked = ((estimate_ps(work, f), config) for config, work in taken or found)
+    return sorted(ranked, key=lambda item: (item[0], str(item[1])))
 
 
 @register("gemm", "gpu", "without")
@@ -320,7 +333,9 @@ def _candidates(
     specialised = on_tensor_cores = False
     if "wgmma" in names:
         for found in _wgmma_candidates(p, spec, f):
-            specialised |= isinstance(found[0], WgmmaConfig) and not wgmma.through_registers(p, found[0])
+            config = found[0]
+            on_nvjet = isinstance(config, WgmmaConfig) and not wgmma.through_registers(p, config)
+            specialised |= on_nvjet and p.dtype not in XMMA_FORMATS
             on_tensor_cores = True
             yield found
     # Traces of cuBLAS 12 on Hopper show no mma.sync where TMA can feed the tensor cores without registers (nvjet).
@@ -374,9 +389,11 @@ def _with_cuts(
     yield config, work
     if p.acc not in ADDS:
         return
-    least = library.LEAST_PIECE if waves else LEAST_PIECE
+    older = f.tma_latency > 0 and not stream_k and p.dtype in XMMA_FORMATS
+    least = SM80_LEAST_PIECE if older else library.LEAST_PIECE if waves else LEAST_PIECE
     fp32 = isinstance(config, SimtConfig) and simt.multiplied(p.dtype, p.acc) == "fp32"
-    for split in _splits(SGEMM_SPLITS if fp32 else SPLITS, work, p.k if stream_k else p.k // least, waves):
+    counts = SM80_SPLITS if older else SGEMM_SPLITS if fp32 else SPLITS
+    for split in _splits(counts, work, p.k if stream_k else p.k // least, waves):
         cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
         if stream_k:
             yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
@@ -406,6 +423,9 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
     rates = wgmma.Rates.of(spec, p.dtype)
     if rates is None or not (p.a.tma and p.b.tma):
         return
+    if p.dtype in XMMA_FORMATS:
+        yield from _xmma_candidates(p, spec, f, rates)
+        return
     width = DTYPE_BYTES[p.dtype]
     tile_k = wgmma.STEP_BYTES // width
     for swap in (False, True):
@@ -415,20 +435,11 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
         for tile_m, tile_n, pingpong, columns in _wgmma_tiles(rows_m, rows_n):
             config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap)
             plain = wgmma.through_registers(p, config)
-            most = REGISTER_OPERAND_STAGES if plain else MOST_STAGES
-            stages = min(most, wgmma.max_stages(p, config, spec))
-            # Kernels that bring an operand to registers come without clusters, cuts of k and narrow tiles. Public
-            # traces of cuBLAS name them sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32
-            # _warpgroupsize1x1x1_execute_segment_k_off; tiles of that family are 64x64 and larger.
+            stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
+            # Kernels that bring an operand to registers have no narrow tiles.
             if stages < 2 or (plain and (tile_n % REGISTER_OPERAND_LEAST_N or columns)):
                 continue
-            # Names have 128x128, 64x256 and smaller ones with one warpgroup a tile, 128x256 and 256x128 with two.
-            alone = plain and tile_m * tile_n <= wgmma.BLOCK_ROWS * REGISTER_OPERAND_MOST_N
-            if alone and config.warpgroups == 2 and not pingpong:
-                continue
             config = dataclasses.replace(config, stages=stages)
-            if plain:
-                config = _shared_sm(p, spec, config)
             for cluster_m, cluster_n in CLUSTERS[:1] if plain else CLUSTERS:
                 # A cluster wider than the problem would only multiply padding.
                 if (cluster_m > 1 and tile_m * cluster_m >= 2 * rows_m) or (
@@ -441,20 +452,40 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                 work = wgmma.work(p, f, clustered, rates, wgmma.ctas_per_sm(p, clustered, spec))
                 # No GPC has as many SMs as the cluster has CTAs; or the second consumer never has a tile, where kernels
                 # exist in which it has a part of one.
-                idle = pingpong and work.tiles <= work.resident
-                if not work.resident or (idle and not (alone and config.blocks > 1)):
+                if not work.resident or (pingpong and work.tiles <= work.resident):
                     continue
                 yield clustered, work
                 if not plain:
                     yield from _wgmma_cuts(p, spec, f, clustered, work)
 
 
-def _shared_sm(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> WgmmaConfig:
-    """The configuration with one tile a CTA, if an SM holds several such CTAs: they hide each other's epilogue."""
-    one_tile = dataclasses.replace(config, persistent=False)
-    if config.pingpong or wgmma.ctas_per_sm(p, one_tile, spec) < 2:
-        return config
-    return one_tile
+def _xmma_candidates(p: Problem, spec: GpuSpec, f: Figures, rates: wgmma.Rates) -> Iterator[tuple[Config, Work]]:
+    """Kernels of the family sm90_xmma. Their first operand is B, which may come through registers, so that A needs k
+    contiguous; where it has not, the operands change places."""
+    swap = p.a.k_major
+    if not (swap or p.b.k_major):
+        return
+    tile_k = wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype]
+    for tile_m, tile_n in XMMA_TILES_K_MAJOR if p.a.k_major and p.b.k_major else XMMA_TILES:
+        alone = tile_m * tile_n <= XMMA_ALONE
+        config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=alone, swap=swap)
+        config = dataclasses.replace(config, stages=min(MOST_STAGES, wgmma.max_stages(p, config, spec)))
+        for cluster in XMMA_CLUSTERS:
+            if cluster > 1 and tile_m * cluster >= 2 * (p.n if swap else p.m):
+                continue
+            clustered = dataclasses.replace(config, cluster_m=cluster)
+            work = wgmma.work(p, f, clustered, rates)
+            if work.resident:
+                yield clustered, work
+                yield from _xmma_cuts(p, clustered, work)
+
+
+def _xmma_cuts(p: Problem, config: WgmmaConfig, work: Work) -> Iterator[tuple[Config, Work]]:
+    """Pieces of k of one matrix, which the kernel adds itself (`segment_k_on`)."""
+    if p.acc in ADDS and p.batch == 1:
+        for split in _splits(SPLITS, work, p.k // XMMA_LEAST_PIECE, False):
+            cut = dataclasses.replace(config, split=split)
+            yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
 
 
 def _wgmma_cuts(
@@ -493,11 +524,18 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures, waves: bool) -> Itera
     asynchronous = spec.cp_async is not None and min(p.a.vector_bytes, p.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, p.dtype, copy)
-    for config in _mma_tiles(p.dtype, copy):
+    older = spec.tma is not None and p.dtype in XMMA_FORMATS
+    for config in _sm80_tiles() if older else _mma_tiles(p.dtype, copy):
         resident = _resident(p, spec, config, core)
         if resident:
-            work, streams = mma.work(p, f, config, core, resident), spec.tma is not None
+            work, streams = mma.work(p, f, config, core, resident), spec.tma is not None and not older
             yield from _with_cuts(p, f, config, work, streams, waves and asynchronous and not streams)
+
+
+def _sm80_tiles() -> Iterator[MmaConfig]:
+    """Tiles for tf32 on Hopper."""
+    for tile_m, tile_n, tile_k, warp_m, warp_n, stages in SM80_TF32_TILES:
+        yield MmaConfig(tile_m, tile_n, tile_k, warp_m, warp_n, stages, "cp.async")
 
 
 def _triton_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:

@@ -14,14 +14,12 @@ It also cuts k into pieces that are more than one wave, where these fill the las
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
 from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, transfer
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, ceil_div
-from workloads.gpu.gemm.wgmma import WgmmaConfig, through_registers
+from workloads.gpu.gemm.wgmma import WgmmaConfig
 
 SCHEDULE = "cublas-2025"
 """Asks for what this library takes."""
@@ -45,16 +43,50 @@ def has_rule(spec: GpuSpec, config: object) -> bool:
     return spec.tma is None and isinstance(config, MmaConfig) and config.copy == "cp.async"
 
 
-def reads_one_matrix(p: Problem, configs: Sequence[object]) -> bool:
-    """Whether the library takes for a batch what is fastest for one of its matrices.
+FEW_ROWS, SHORT_K = 512, 512
+"""Rows of A and depth up to which `has_tf32` holds."""
+VERY_FEW_ROWS, MANY_ROWS = 128, 4096
 
-    It does where kernels by wgmma bring an operand to registers, which are of an older family (sm90_xmma) than those
-    that do not (nvjet). Rows of xla_matmul_table on H100, fitted half: batches in tf32 of row-major operands are 24 %
-    fast with the kernel that is fastest for the whole batch, two matrices of 512x2048 take 1.5 times as long as one of
-    512x4096; bf16, of nvjet, is at 4 % with that kernel and at 12 % with the one for a single matrix.
+
+def has_tf32(p: Problem, config: object, w: Work) -> bool:
+    """Whether the library takes a kernel for tf32 on Hopper.
+
+    By the names of 120 kernels that cuBLAS 13 ran for fitted shapes (`measured_kernels.csv`). Times of xla_matmul_table
+    are those of the same kernels but for their start, with few exceptions.
+
+    - By mma.sync are products with few rows, cut or whole, and whole ones whose tiles find room all at once with k of
+      256, or of 512 and up to 64x128. CUTLASS 2.x has one number (`batch_count`) for matrices of a batch or pieces of
+      k, so that these cut no batch.
+    - Of 46 batches by wgmma 40 have 64x256. 64x128 are for those of which that leaves most SMs idle. Up to 512 rows all
+      have clusters of eight, beyond clusters of two with k of 256 and 512, and mostly of three with more or with
+      64x128, for which clusters of four stand here.
+    - Single matrices have 64x128 and 128x128, and 128x256 where its tiles are one wave or k is long: nothing hides its
+      epilogue. One wave of 64x128 has grids of 64x2 or 128x1, half of one 16x4. Those with k up to 512 and
+      more than one wave have 64x128 in clusters of eight or more, with many rows 128x128.
     """
-    by_wgmma = [config for config in configs if isinstance(config, WgmmaConfig)]
-    return bool(by_wgmma) and all(through_registers(p, config) for config in by_wgmma)
+    rows, one_wave = min(p.m, p.n), w.tiles <= w.resident
+    if isinstance(config, MmaConfig):
+        if p.batch == 1 and rows <= VERY_FEW_ROWS:
+            return True
+        largest = 128 * 256 if p.k <= SHORT_K // 2 else 64 * 128 if p.k <= SHORT_K else 0
+        return one_wave and config.split == 1 and config.tile_m * config.tile_n <= largest
+    if not isinstance(config, WgmmaConfig) or (p.batch == 1 and rows <= VERY_FEW_ROWS):
+        return True
+    tile = config.tile_m, config.tile_n
+    if p.batch > 1:
+        of_256 = ceil_div(p.n, 64) * ceil_div(p.m, 256) * p.batch
+        narrow = 3 * of_256 < w.resident
+        wide = 8 if p.m <= FEW_ROWS else 2 if p.k <= SHORT_K and not narrow else 4
+        return tile == (64, 128 if narrow else 256) and config.cluster_m == wide
+    if tile == (64, 256):
+        return config.split > 1
+    if tile == (128, 256):
+        return p.k > SHORT_K and (one_wave or p.k >= 8 * SHORT_K)
+    if tile == (64, 128) and one_wave:
+        return config.cluster_m == (4 if 3 * w.tiles <= 2 * w.resident else 1)
+    if one_wave or p.k > SHORT_K:
+        return True
+    return tile == (64, 128) and config.cluster_m == 8 if p.m <= MANY_ROWS else config.cluster_m == 2
 
 
 def has(p: Problem, config: MmaConfig) -> bool:

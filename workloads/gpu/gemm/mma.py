@@ -113,15 +113,20 @@ class TensorCore:
         if width == 8:
             return Op("lds", ceil_div(size, 32 * 8), srcs=(src,), vector_bytes=8)
         if self.ldmatrix and not self.quad_pairs and (k_major or width == 2):
-            return Op("ldmatrix", ceil_div(size, MATRIX_BYTES), srcs=(src,))
+            return Op("ldmatrix", ceil_div(size, MATRIX_BYTES), srcs=(src,), mix=self._rounding(size))
         if self.quad_pairs:
             # Each element is in two quad-pairs.
             count, vector, mix = ceil_div(2 * size, 32 * 16), 16, overhead.mix()
         else:
             # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
             count, vector = ceil_div(size, 32 * 4), 4
-            mix = overhead.mix(alu=2 * count if width == 1 else 0)
+            mix = overhead.mix(alu=2 * count) if width == 1 else self._rounding(size)
         return Op("lds", count, srcs=(src,), vector_bytes=vector, mix=mix)
+
+    def _rounding(self, size: int) -> overhead.Mix:
+        """Of `size` bytes of fragments of a warp."""
+        words = ceil_div(size, 4 * WARP_SIZE)
+        return overhead.mix(alu=overhead.TF32_PER_FRAGMENT_WORD * words if self.dtype == "tf32" else 0)
 
     def multiply(
         self, r: RoleBuilder, acc: View, srcs: tuple[View, ...], depth: int, accumulate: IntLike, **fields: Any

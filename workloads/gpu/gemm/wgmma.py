@@ -433,6 +433,7 @@ class _Builder:
         self.p, self.spec, self.config = p, spec, config
         self.x, self.y = operands(p, config)
         self.plan = plan(p, spec, config)
+        self.single = self.plan.tiles_m * self.plan.tiles_n * p.batch <= self.plan.workers
         self.rs = through_registers(p, config)
         c = config
         self.k = KernelBuilder(
@@ -510,6 +511,8 @@ class _Builder:
     def _set_up(self, r: RoleBuilder, registers: int = 0) -> None:
         """Barriers are initialised by one warp; nobody uses them before all CTAs of the cluster know."""
         overhead.WGMMA_CTA_SETUP.write(r)
+        if self.p.dtype == "tf32":
+            overhead.waits(r, overhead.XMMA_SETUP_CYCLES)
         if self.config.cluster > 1:
             r.cluster_sync()
         elif not self.config.multistage:
@@ -789,6 +792,10 @@ class _Builder:
 
     def _step(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
         self.ring.wait(r, step)
+        if self.rs and self.config.pingpong and self.config.blocks > 1 and not first and self.single:
+            # The sums of two blocks leave no registers for the next fragments beside those that are being read. Where
+            # the other warpgroup has a tile, it multiplies meanwhile.
+            r.wgmma_wait(0)
         self._multiply(r, step, pieces, first)
 
     def _multiply(self, r: RoleBuilder, step: Expr, pieces: list[Piece], first: bool) -> None:
@@ -821,8 +828,10 @@ class _Builder:
         view = self.sx[stage, at : c.tile_k, column:WARP_ROWS]  # type: ignore[misc]
         words = _fragment_words(self.p, c)
         # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
-        permutes = 2 * words if DTYPE_BYTES[self.p.dtype] == 1 else 0
-        r.lds(dst.T, view, words, vector_bytes=4, into="x", mix=overhead.mix(alu=permutes))
+        each = {1: 2, 4: overhead.XMMA_PER_FRAGMENT_WORD}.get(DTYPE_BYTES[self.p.dtype], 0)
+        # A thread may hold any rows of a fragment, which only changes whose sums it holds. In the order of the rows two
+        # lanes would meet in each bank, and a step of 64x256 take 704 cycles of the array: 628 were measured.
+        r.lds(dst.T, view, words, vector_bytes=4, into="x", any_order=True, mix=overhead.mix(alu=each * words))
         return dst
 
     # --- epilogue
@@ -839,7 +848,8 @@ class _Builder:
         """alpha, which kernels that keep results flat do not have, and two values packed by one conversion; `values` of
         a thread."""
         if self.p.acc == "fp32" and not self.config.flat:
-            r.run("fmul", values, dtype="fp32")
+            further = overhead.XMMA_PER_VALUE * values if self.p.dtype == "tf32" else 0
+            r.run("fmul", values, dtype="fp32", mix=overhead.mix(alu=further))
         if self.p.out != epilogue.held(self.p):
             r.run("cvt", ceil_div(values, 2), dtype=self.p.out)
 
@@ -966,6 +976,8 @@ def _code_bytes(p: Problem, config: WgmmaConfig) -> int:
     instructions = 249 + 88 + 46 + 40 + 144 + values + values // 2 + 20 * subtiles
     if through_registers(p, config):
         instructions += 2 * 46 + 3 * config.blocks * _fragment_words(p, config)
+    if p.dtype == "tf32":
+        instructions += overhead.XMMA_PER_VALUE * values
     if p.scales:
         instructions += 2 * (values + 8 * config.blocks)
     return instructions * overhead.INSTRUCTION_BYTES
@@ -1008,6 +1020,11 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
     # Four warp schedulers share an epilogue of about 4 instructions per 32 values (CUTLASS: 495 for 64x256 and a warp).
     subtiles = c.blocks * ceil_div(c.width, _epilogue_columns(c))
     epilogue = values // 32 + subtiles * 2 * (f.barrier + f.barrier_per_warp * WARPGROUP * c.warpgroups)
+    setup = overhead.WGMMA_CTA_SETUP.instructions * ceil_div(WARPGROUP * (c.warpgroups + 1), f.sub_cores)
+    if p.dtype == "tf32":
+        setup += overhead.XMMA_SETUP_CYCLES
+        # Integer instructions issue every second cycle.
+        epilogue += 2 * overhead.XMMA_PER_VALUE * values // 32 // f.sub_cores
     side_m, side_n = _round_shape(p, c, min(resident, tiles))
     pieces = 1 if c.reduce else min(c.split, steps)
     whole = Work(
@@ -1017,7 +1034,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         resident=resident,
         persistent=c.persistent,
         busy=int(instructions * interval),
-        bubble=_fragment_cycles(p, f, c) + (c.accumulators if p.scales else 0),
+        bubble=_fragment_cycles(p, f, c, tiles <= resident) + (c.accumulators if p.scales else 0),
         shared=_shared_cycles(p, f, c, instructions * operand_rows * INSTRUCTION_K_BYTES),
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
@@ -1033,7 +1050,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         partial_bytes=values * 4,
         fetches=partial(fetches, ((WARP_ROWS, c.width),) * c.blocks),
         code_bytes=_code_bytes(p, c),
-        setup=overhead.WGMMA_CTA_SETUP.instructions * ceil_div(WARPGROUP * (c.warpgroups + 1), f.sub_cores),
+        setup=setup,
         operand_bytes=p.batch * p.k * (p.m + p.n) * width + sum(scales.size_bytes for scales in p.scales or ()),
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width,
@@ -1045,12 +1062,15 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
     return replace(cut, extra_ps=cut.extra_ps + f.launch_ps)
 
 
-def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig) -> int:
-    """Cycles in which a warp brings its part of the first operand to registers; 0 if wgmma reads it by itself."""
+def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig, single: bool) -> int:
+    """Cycles in which a warp brings its part of the first operand to registers; 0 if wgmma reads it by itself. single:
+    no CTA has a second tile."""
     if not through_registers(p, c):
         return 0
     fragment_bytes = c.blocks * WARP_ROWS * c.tile_k * DTYPE_BYTES[p.dtype]
-    return f.shared_latency + transfer(fragment_bytes * WARPGROUP, f.shared_rate)
+    alone = c.pingpong and c.blocks > 1 and single  # nothing is multiplied meanwhile
+    issue = 2 * overhead.XMMA_PER_FRAGMENT_WORD * c.blocks * _fragment_words(p, c) if alone else 0
+    return f.shared_latency + transfer(fragment_bytes * WARPGROUP, f.shared_rate) + issue
 
 
 def _shared_cycles(p: Problem, f: Figures, c: WgmmaConfig, operand_bytes: int) -> int:
