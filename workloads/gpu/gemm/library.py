@@ -57,9 +57,9 @@ def has_tf32(p: Problem, config: object, w: Work) -> bool:
     - By mma.sync are products with few rows, cut or whole, and whole ones whose tiles find room all at once with k of
       256, or of 512 and up to 64x128. CUTLASS 2.x has one number (`batch_count`) for matrices of a batch or pieces of
       k, so that these cut no batch.
-    - Of 43 batches by wgmma 37 have 64x256. 4 of which that leaves most SMs idle have 64x128. With 64x256 up to 512 rows
-      have clusters of eight, beyond clusters of two with k of 256 and 512, and with more of three (11) or two (6), for
-      which clusters of four stand here.
+    - Of 43 batches by wgmma 37 have 64x256. 4 of which that leaves most SMs idle have 64x128. With 64x256, up to 512
+      rows have clusters of eight, beyond clusters of two with k of 256 and 512, and with more of three (11) or two
+      (6), for which clusters of four stand here.
     - Single matrices have 64x128 and 128x128, and 128x256 where its tiles are one wave or k is long: nothing hides its
       epilogue. One wave of 64x128 has grids of 64x2 or 128x1, half of one 16x4. Those with k up to 512 and
       more than one wave have 64x128 in clusters of eight or more, with many rows 128x128.
