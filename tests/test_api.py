@@ -266,6 +266,22 @@ def test_an_overwritten_l2_writes_back_what_memory_lacks() -> None:
     assert half / most == pytest.approx(0.5, abs=0.03)
 
 
+def test_calls_that_take_turns_write_back_what_those_before_left() -> None:
+    """Calls on operands of their own leave results in the L2, which this one pushes out; an empty L2 keeps its own."""
+
+    def run(text: str, l2: str) -> tuple[int, int]:
+        record = simulate(text, "a100-sxm4-80gb", l2=l2).record
+        return record.time_ps, record.kernels[0].counters["dram_write_bytes"]
+
+    # 24 MiB of operands and results a call: two calls fill 40 MiB, and a third of what they leave is dirty.
+    (cold_ps, kept), (turns_ps, written) = (run("add n=4194304", l2) for l2 in ("cold", "turns"))
+    assert kept < 1 << 20
+    assert 4 << 20 < written < 10 << 20
+    assert turns_ps > cold_ps
+    # 16 small calls do not fill it.
+    assert run("add n=65536", "turns")[1] == run("add n=65536", "cold")[1]
+
+
 def test_a_row_runs_in_its_sources_environment() -> None:
     def conditions(row: Row) -> Conditions:
         request = Gpu().row(row)
@@ -273,6 +289,9 @@ def test_a_row_runs_in_its_sources_environment() -> None:
         return conditions_of(request, request.machine)
 
     overwritten = row(source="triton_docs_a100")
+    assert conditions(row(source="measure_gpu", machine="h100-sxm")) == Conditions(
+        "turns", "sustained", cold_code=False
+    )
     assert conditions(overwritten) == Conditions("dirty", "isolated", cold_code=False)
     burst = row(source="llmcompass_isca24")
     assert conditions(burst) == Conditions("cold", "isolated", cold_code=False)

@@ -245,18 +245,21 @@ def settle(state: MemoryState) -> None:
     settle_dram(state.dram)
 
 
-def warm(spec: MemorySpec, state: MemoryState, first_line: int, count: int, dirty: bool = False) -> None:
-    """Bring `count` lines into the cache as if every partition had read (dirty: the first had written) them before.
+def warm(
+    spec: MemorySpec, state: MemoryState, first_line: int, count: int, dirty: bool = False, partition: int | None = None
+) -> None:
+    """Bring `count` lines into the cache as if every partition had read (dirty: the first had written) them before;
+    partition: as if this one had, alone.
 
     Costs no time and counts nothing; all calendars stand at tick 0 afterwards, and what channels had buffered is
     written: the cache was filled long before.
     """
     counters = state.counters.copy()
-    for partition in range(1 if dirty else spec.partitions):
+    for reader in range(1 if dirty else spec.partitions) if partition is None else (partition,):
         if dirty:
-            write_lines(spec, state, 0, 0, partition, first_line, count)
+            write_lines(spec, state, 0, 0, reader, first_line, count)
         else:
-            read_lines(spec, state, 0, 0, partition, first_line, count, VALID)
+            read_lines(spec, state, 0, 0, reader, first_line, count, VALID)
     state.counters[:] = counters
     settle(state)
     drop_writes(state.dram)

@@ -52,6 +52,10 @@ _FILLS = 4
 _PIECES = 256
 """Into how many a tensor is cut that is warmed abreast with others."""
 
+_TURNS = 16
+"""How many calls before this one have left something in the L2: half of a batch of measure_gpu.py, whose median call
+is in its middle."""
+
 _WEIGHTS = "B"
 """The operand of a product that each layer has of its own."""
 
@@ -275,8 +279,11 @@ class _Runner:
             runs += regulator.full
 
     def flush(self) -> None:
-        """Empties the L2, or fills it with lines that something else has written, of which DRAM has some already."""
+        """Empties the L2, or fills it with lines that something else has written, of which DRAM has some already, or
+        with what the same work has touched of other operands."""
         self.device.flush_l2()
+        if self.conditions.l2 == "turns":
+            self.turn()
         if self.conditions.l2 != "dirty":
             return
         ends = [
@@ -289,6 +296,32 @@ class _Runner:
         spec = self.device.memory_spec(self.device.regulator.clock_hz)
         warm_lines(spec, self.device.memory, first, self.spec.l2.size_bytes // LINE_BYTES, dirty=True)
         clean(self.device.memory, 1000 - round(1000 * self.spec.l2.dirty_share))
+
+    def turn(self) -> None:
+        """Leaves in the L2 what calls before this one do, each of which has operands and results of its own. A line
+        that one SM alone reads has a copy in its partition, and not in all."""
+        spec = self.device.memory_spec(self.device.regulator.clock_hz)
+        steps = [(step, step.program.tensors) for step in self.work.steps if step.program]
+        ends = [step.addresses[tensor.name] + tensor.size_bytes for step, tensors in steps for tensor in tensors]
+        room = self.spec.l2.size_bytes // LINE_BYTES
+        span = 1 + max(ends, default=0) // LINE_BYTES
+        own = [
+            (tensor, step.addresses[tensor.name] // LINE_BYTES, -(-tensor.size_bytes // LINE_BYTES))
+            for step, tensors in steps
+            for tensor in sorted(tensors, key=lambda tensor: tensor.role != "input")
+        ]
+        lines = sum(count for _, _, count in own)
+        abreast = len(steps) == 1 and steps[0][0].op.abreast and len(steps[0][0].kernels) == 1
+        for turn in range(min(_TURNS, -(-room // max(lines, 1))), 0, -1):
+            # Scratch memory is taken anew, and found where it was.
+            touched = [
+                _Lines(first + (0 if tensor.role == "scratch" else turn * span), count, tensor.role != "input")
+                for tensor, first, count in own
+            ]
+            touched = [_last(part, room) for part in touched]
+            for number, part in enumerate(_abreast(touched) if abreast else touched):
+                partition = number // len(touched) % self.spec.l2.partitions if abreast else None
+                warm_lines(spec, self.device.memory, part.first, part.lines, dirty=part.written, partition=partition)
 
     def warm(self) -> None:
         """Leaves in the caches what a run before would: code, the tensors that were touched last, of a step what it
@@ -381,6 +414,12 @@ class _Lines(NamedTuple):
     first: int
     lines: int
     written: bool
+
+
+def _last(part: _Lines, room: int) -> _Lines:
+    """Of lines that fill the L2 many times the last ones."""
+    kept = min(part.lines, _FILLS * room)
+    return _Lines(part.first + part.lines - kept, kept, part.written)
 
 
 def _abreast(tensors: Sequence[_Lines]) -> list[_Lines]:
