@@ -33,6 +33,7 @@ from workloads.gpu.attention.sample import steps_of_head
 from workloads.gpu.attention.unfused import UnfusedConfig
 from workloads.gpu.select import choose
 from workloads.ops.attention import Attention
+from workloads.parse import parse
 from workloads.registry import build
 
 from tests.reference.gpu_executor import execute  # isort: skip
@@ -111,6 +112,9 @@ DECODE: list[tuple[Attention, DecodeConfig]] = [
     (attention(3, 150, heads=2, causal="1", window=70), DecodeConfig(64, 32, 2)),
     (attention(70, 90, heads=2, head_dim=128, dtype="bf16"), DecodeConfig(64, 32, 5)),
     (attention(1, 90, heads=4, kv_heads=2, head_dim=96), DecodeConfig(64, 32, 2, varlen=True)),
+    (attention(1, 200, batch=2, heads=8, kv_heads=2), DecodeConfig(64, 32, 3, fixed=True)),
+    (attention(1, 200, batch=2, heads=8, kv_heads=2), DecodeConfig(128, 64, 1, fixed=True)),
+    (attention(1, 200, batch=2, heads=8, kv_heads=2, window=70, causal="1"), DecodeConfig(64, 32, 2, fixed=True)),
 ]
 PAGED: list[tuple[Attention, Config]] = [
     (attention(1, 200, batch=2, heads=8, kv_heads=2, page=16), DecodeConfig(64, 32, 3, varlen=True)),
@@ -361,6 +365,25 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        ("batch=4 heads=32 kv_heads=8 seq_q=1 seq_k=8192 head_dim=128", "decode 64x128 warps 4 splits 7 fixed"),
+        ("batch=1 heads=32 kv_heads=8 seq_q=1 seq_k=8192 head_dim=128", "decode 64x128 warps 4 splits 32 fixed"),
+        ("batch=16 heads=8 kv_heads=1 seq_q=1 seq_k=16384 head_dim=128", "decode 64x128 warps 4 splits 15 fixed"),
+        ("batch=4 heads=32 seq_q=1 seq_k=2048 head_dim=64", "decode 64x256 warps 4 splits 2 fixed"),
+        ("batch=64 heads=32 kv_heads=8 seq_q=1 seq_k=1024 head_dim=128", "decode 128x64 warps 4 splits 1 fixed"),
+        ("batch=16 heads=32 seq_q=1 seq_k=2048 head_dim=64", "flash2 128x128 warps 4"),
+        ("batch=1 heads=32 kv_heads=8 seq=512 head_dim=128", "flash2 128x64 warps 4"),
+    ],
+)
+def test_flash2_cuts_keys_as_pytorch_was_seen_to(text: str, config: str) -> None:
+    """Grids and kernels by CUPTI, PyTorch 2.11 on H100 (workloads/silicon/measured_kernels.csv)."""
+    op = parse(f"attention {text} dtype=bf16")
+    assert isinstance(op, Attention)
+    assert str(choose(op, load_arch("h100-sxm"), "flash2").config) == config
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_wait_matters(name: str, machines: dict[str, GpuSpec]) -> None:
     machine, op, config, redundant = MUTANTS[name]
@@ -503,6 +526,7 @@ def _loops(body: tuple[Any, ...]) -> Iterator[Loop]:
         "flash2 64x32 warps 4",
         "decode 64x32 warps 4 splits 2",
         "decode 64x32 warps 4 splits 2 varlen",
+        "decode 64x32 warps 4 splits 2 fixed",
         "flash2-triton 64x32 warps 4 stages 2",
     ],
 )

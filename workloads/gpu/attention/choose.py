@@ -62,7 +62,9 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     for name in (PAGED if p.op.page or p.ragged else SCHEDULES) if kind in BEST else (kind,):
         if found and (name == "unfused" or p.op.page or p.ragged):
             continue  # for machines that have nothing better
-        config = default(name, p, spec)
+        # What the interface of FlashAttention-2 makes of few queries; `auto` has a kind of its own for them.
+        cut = flash_decode.fixed_config(p, spec) if kind == "flash2" else None
+        config = cut or default(name, p, spec)
         try:
             _check(p, spec, config)
         except InputError as error:
@@ -158,7 +160,7 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
 
 def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> int:
     """K and V from memory beside products and softmax of whole tiles, in as many CTAs as find room; then the parts."""
-    f, rows, d = figures(spec), flash_decode.rows_of(p), p.op.head_dim
+    f, rows, d = figures(spec), flash_decode.rows_of(p, fixed=config.fixed), p.op.head_dim
     row = spec.instruction("mma", p.dtype, flash2.SHAPE)
     step = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores
     ctas = rows.groups * ceil_div(rows.count, config.block_m) * config.splits
@@ -189,6 +191,7 @@ _FLAGS = {
     "unspecialized": ("specialized", False),
     "in-order": ("longest_first", False),
     "varlen": ("varlen", True),
+    "fixed": ("fixed", True),
     "tma": ("whole_blocks", True),
 }
 """Words that set a field; it is the other way round where the word is missing."""

@@ -9,7 +9,8 @@ Tiles and the number of parts are those of the published kernels (csrc/flash_att
 interface of FlashAttention-2 for sequences of different lengths, as vLLM builds it, brings the heads of a group
 together by reshaping Q, which is a copy where neither the batch nor the key heads are 1, and copies the outputs to the
 caller's tensor (`seqlenq_ngroups_swapped` in flash_api.cpp): kernels of their own. Without groups it does not cut keys.
-FlashAttention-3 packs heads in its kernel.
+FlashAttention-3 packs heads in its kernel. FlashAttention-2's interface for sequences of one length, which PyTorch
+calls, needs no copies: its tensors have strides. It cuts keys of any attention that leaves SMs idle (`mha_fwd`).
 """
 
 from __future__ import annotations
@@ -68,18 +69,19 @@ COMBINED = 4
 @dataclass(frozen=True)
 class DecodeConfig:
     """Tile configuration: `block_m` rows a CTA of `warps` warps, `block_n` keys a step, `splits` parts of the keys.
-    varlen: called by the interface for sequences of different lengths."""
+    varlen: called by the interface for sequences of different lengths. fixed: by FlashAttention-2's for one length."""
 
     block_m: int
     block_n: int
     splits: int
     warps: int = 4
     varlen: bool = False
+    fixed: bool = False
 
     schedule: ClassVar[str] = "decode"
 
     def __str__(self) -> str:
-        called = " varlen" if self.varlen else ""
+        called = " varlen" if self.varlen else " fixed" if self.fixed else ""
         return f"decode {self.block_m}x{self.block_n} warps {self.warps} splits {self.splits}{called}"
 
 
@@ -97,10 +99,10 @@ class Rows:
     returned: bool = False
 
 
-def rows_of(p: AttentionProblem, varlen: bool = False) -> Rows:
+def rows_of(p: AttentionProblem, varlen: bool = False, fixed: bool = False) -> Rows:
     """Heads of one query where there is one, else the queries of a head."""
     op = p.op
-    if op.queries == 1 and op.heads > op.key_heads and not (varlen and op.window):
+    if op.queries == 1 and op.heads > op.key_heads and not ((varlen or fixed) and op.window):
         copied = varlen and min(op.batch, op.key_heads) > 1
         return Rows(
             op.heads // op.key_heads, op.batch * op.key_heads, op.key_heads, True, copied, varlen and not copied
@@ -119,6 +121,22 @@ def default_config(p: AttentionProblem, spec: GpuSpec, varlen: bool = False) -> 
         return DecodeConfig(BLOCK_M, block_n, parts, varlen=varlen)
     # FlashAttention-3 has one CTA an SM, and leaves few blocks in one piece.
     return DecodeConfig(BLOCK_M, block_n, 1 if steps <= LEAST_STEPS else _splits(ctas, spec.sm.count, steps))
+
+
+def fixed_config(p: AttentionProblem, spec: GpuSpec) -> DecodeConfig | None:
+    """What FlashAttention-2's interface for sequences of one length runs where keys are cut, or where the heads of a
+    group are the rows of a tile; None where its kernel runs as it is (csrc/flash_attn/flash_api.cpp, mha_fwd)."""
+    if not p.together or p.op.page:
+        return None
+    block_n, rows = _block_n(p), rows_of(p, fixed=True)
+    ctas = rows.groups * ceil_div(rows.count, BLOCK_M)
+    parts = _splits(ctas, 2 * spec.sm.count, ceil_div(p.op.keys, block_n))
+    if parts > 1:
+        return DecodeConfig(BLOCK_M, block_n, parts, fixed=True)
+    if rows.packed:
+        whole = flash2.default_config(p, spec)
+        return DecodeConfig(whole.block_m, whole.block_n, 1, whole.warps, fixed=True)
+    return None
 
 
 def _block_n(p: AttentionProblem) -> int:
@@ -155,7 +173,7 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
     check(p, spec, config)
-    rows, d = rows_of(p, config.varlen), p.op.value_dim
+    rows, d = rows_of(p, config.varlen, config.fixed), p.op.value_dim
     shape = (config.splits, rows.groups, rows.count)
     strides = (rows.groups * rows.count, rows.count, 1)
     sums = GlobalTensor("part_lse", shape, "fp32", strides, "scratch")
@@ -172,7 +190,7 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     if config.splits > 1:
         parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
         tensors.append(parts)
-        ahead = min(config.splits, COMBINED if spec.tma else 1)
+        ahead = min(config.splits, COMBINED if spec.tma and not config.fixed else 1)
         kernels = [
             _Split(p, config, rows, q, parts, sums).kernel(), combine(p, config, rows, ahead, parts, sums, outputs),
         ]  # fmt: skip
@@ -268,12 +286,13 @@ class _Split:
         # A thread's registers hold some columns of the values; CTAs of the others find the same weights.
         x = CTA_X // columns
         self.first_column: Expr = CTA_X % columns * self.width
-        self.tile: Expr = x if config.varlen else CTA_Z
-        self.part: Expr = CTA_Y if config.varlen else x
-        self.group: Expr = CTA_Z if config.varlen else CTA_Y
-        grid = (tiles, config.splits, rows.groups) if config.varlen else (config.splits, rows.groups, tiles)
+        second = config.varlen or config.fixed  # of FlashAttention-2
+        self.tile: Expr = x if second else CTA_Z
+        self.part: Expr = CTA_Y if second else x
+        self.group: Expr = CTA_Z if second else CTA_Y
+        grid = (tiles, config.splits, rows.groups) if second else (config.splits, rows.groups, tiles)
         self.batch, self.head = self.group // rows.heads, self.group % rows.heads
-        if config.varlen and config.splits == 1:
+        if second and config.splits == 1:
             grid, self.part = (tiles, rows.groups // rows.heads, rows.heads), as_expr(0)
             self.group, self.batch, self.head = CTA_Y * rows.heads + CTA_Z, CTA_Y, CTA_Z
         grid = (grid[0] * columns, *grid[1:])
