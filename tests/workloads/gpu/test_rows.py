@@ -59,6 +59,7 @@ CHECKED = (
     ("sum rows=10 cols=37 axis=0 dtype=fp16", A100, "auto"),
     ("transpose rows=100 cols=70 dtype=bf16", A100, "auto"),
     ("transpose rows=101 cols=71 dtype=fp64", "v100-sxm2", "auto"),
+    ("transpose rows=300 cols=37 dtype=bf16", A100, "torch"),
     ("transpose rows=301 cols=200 dtype=int8", "t4", "tile warps 4 pad 0"),
     ("gather rows=40 cols=3000 of=50 dtype=bf16", "h100-sxm", "auto"),
     ("gather rows=9 cols=301 of=70 dtype=fp32", "t4", "torch"),
@@ -92,6 +93,7 @@ MUTATED = (
     ("layernorm_backward rows=40 cols=64 dtype=fp32", A100, "fused warps 2 rows 1"),
     ("sum n=9000 dtype=fp32", A100, "torch warps 2 vectors 1 ctas 1"),
     ("transpose rows=40 cols=40 dtype=fp32", A100, "tile"),
+    ("transpose rows=40 cols=4 dtype=fp32", A100, "torch"),
 )
 
 
@@ -105,7 +107,7 @@ REDUNDANT = {
     "softmax torch-2.1 warps 2 rows 1 elements 4": {"softmax_threepass/warps/7 bar_sync": FIRST},
     "softmax torch warps 2 rows 1 elements 4": {"softmax_shared/warps/6 bar_sync": FIRST},
     "softmax torch warps 2 rows 1": {"softmax_held/warps/4 bar_sync": FIRST},
-    "layernorm torch warps 2 rows 1 elements 4": {"layernorm/warps/11 bar_sync": ONE_WARP},
+    "layernorm torch warps 2 rows 1 elements 4": {"layernorm/warps/13 bar_sync": ONE_WARP},
 }
 
 
@@ -134,7 +136,7 @@ SCHEDULES = {
     "rmsnorm": ("fused", "torch"),
     "softmax_backward": ("fused",),
     "layernorm_backward": ("fused",),
-    "transpose": ("tile",),
+    "transpose": ("tile", "torch"),
     "sum": ("torch",),
 }
 
@@ -264,7 +266,7 @@ def test_choice_keeps_short_rows_in_a_warp_and_sweeps_rows_that_do_not_fit() -> 
         ("layernorm rows=4 cols=4000 dtype=fp32", "cluster", "has no clusters"),
         ("transpose rows=4 cols=4 dtype=fp32", "tile warps 5", "warps must divide"),
         ("transpose rows=4 cols=4 dtype=fp32", "tile pad 3", "multiple of 4"),
-        ("sum n=4 dtype=fp32", "torch lanes 3", "write torch warps 16 vectors 4 ctas 4"),
+        ("sum n=4 dtype=fp32", "torch lanes 3", "write torch warps 16 vectors 1 ctas 4"),
     ],
 )
 def test_wrong_schedules_are_refused(text: str, schedule: str, named: str) -> None:

@@ -213,7 +213,19 @@ class SerialReduction:
 class HalvingReduction:
     """The same as PyTorch's norms do it: the upper half of the warps leaves its numbers in shared memory, the lower
     half adds them to its own, until the first warp has all and leaves them to everyone; two barriers a step and one
-    more."""
+    more. The loop is not unrolled: in each step every warp computes whether it stores or adds, and where (machine code
+    of PyTorch 2.11, sm_90)."""
+
+    BEFORE = (5, 5)
+    STEP = (8, 5)
+    AFTER = (3, 5)
+    MEAN = (4, 13)
+    """Instructions of the ALU, and others of one issue slot (moves, branches, the first warp's last division), before
+    the steps, of a step, behind them, and of the first warp."""
+    WELFORD_MIX = (("fadd.fp32", 12), ("fmul.fp32", 5), ("ffma.fp32", 4), ("iadd.int32", 6))
+    WELFORD_CHAIN = 2
+    """Of what combines count, mean and squares of two warps: all opcodes once, twice, about 80 cycles
+    one after the other."""
 
     def __init__(self, kernel: KernelBuilder, warps: int, values: int = 1) -> None:
         self.warps, self.values = warps, values
@@ -228,22 +240,36 @@ class HalvingReduction:
         if again:
             r.bar_sync(0, warps)
         half = warps // 2
+        place = RegisterTile("exchange_place", (1, 1), "int32")
+        self._run(r, self.BEFORE, place.whole)
         while half:
+            self._run(r, self.STEP, place.whole)
             with r.when((warp // half).equals(1)):
                 r.sts(self.parts[0, warp, :], partial, values, vector_bytes=4)
             r.bar_sync(0, warps)
             with r.when((warp // half).equals(0)):
                 r.lds(other.whole, self.parts[0, warp + half, :], values, vector_bytes=4)
+                welford = values > 1
                 r.run(
-                    opcode, values, dtype="fp32", dst=partial, srcs=(other.whole,), chain=values,
+                    "rcp" if welford else opcode, 1, dtype="fp32", dst=partial, srcs=(other.whole,),
+                    chain=self.WELFORD_CHAIN if welford else 1, mix=self.WELFORD_MIX if welford else (),
                     compute=lambda own, v: combine(np.concatenate([own, v]))[None, :],
                 )  # fmt: skip
             r.bar_sync(0, warps)
             half //= 2
+        self._run(r, self.AFTER, place.whole)
         with r.when(warp.equals(0)):
+            r.run(
+                "rcp", 1, dtype="fp32", dst=partial, srcs=(partial,), compute=keep, chain=2,
+                mix=(("iadd.int32", self.MEAN[0]), ("ffma.fp32", self.MEAN[1])),
+            )  # fmt: skip
             r.sts(self.parts[0, 0, :], partial, values, vector_bytes=4)
         r.bar_sync(0, warps)
         r.lds(partial, self.parts[0, 0, :], values, vector_bytes=4)
+
+    @staticmethod
+    def _run(r: RoleBuilder, counts: tuple[int, int], dst: View) -> None:
+        r.run("iadd", counts[0], dtype="int32", dst=dst, compute=np.zeros_like, mix=(("ffma.fp32", counts[1]),))
 
 
 class FirstWarpReduction:

@@ -1,7 +1,8 @@
 """Elementwise kernels: a CTA takes one tile of neighbouring elements, each thread a few vectors of it.
 
-Two kinds, as they are found compiled: `torch`, PyTorch's vectorised kernel (128 threads, four elements each; where an
-operand is broadcast, the one that computes the places of each element and does one after the other), and `fused`, what
+Two kinds, as they are found compiled: `torch`, PyTorch's vectorised kernel since 2.7 (128 threads, four elements of 4 B
+each, eight of 2 B, 16 of 1 B; vectors of up to 16 B on GH100 and GB100, of four elements elsewhere; where an operand is
+broadcast, the one that computes the places of each element and does one after the other), and `fused`, what
 Triton and other fusing compilers make (128 threads, a tile of 1024 elements, 16 B a load). A chain that is not fused
 runs as one kernel a function, through memory.
 """
@@ -47,6 +48,8 @@ SETUP: Cost = {"iadd.int32": 9.0, "imad.int32": 2.0}
 REGISTERS = 14
 """Registers of a thread beside its elements: 14 to 30 in the compiled functions."""
 KINDS = ("fused", "torch")
+WIDE_VECTORS = ("9.0", "10.0")
+"""Compute capabilities for which PyTorch has vectors of more than four elements (CUDALoops.cuh)."""
 PLACES: Cost = {"imad.int32": 10.0, "iadd.int32": 18.0}
 """Of an element whose operands lie in different places: two divisions of its number by multiplication, three offsets
 and addresses (PyTorch's OffsetCalculator for two dimensions; nvcc 13.0, sm_80)."""
@@ -114,7 +117,7 @@ def _elements(r: RoleBuilder, spec: GpuSpec, stage: Stage, config: PointwiseConf
         at = (row if x.shape[0] > 1 else 0, column if x.shape[1] > 1 else 0)
         extents = (1, span if x.shape[1] > 1 else 1)
         value = RegisterTile(f"in{number}", extents, x.dtype)
-        vector = _vector_bytes(x, config)
+        vector = _vector_bytes(spec, x, config)
         count = max(1, extents[1] * DTYPE_BYTES[x.dtype] // (WARP_SIZE * vector))
         box = x[at[0] : extents[0], at[1] : extents[1]]
         r.ldg(value.whole, box, count, into="loaded", vector_bytes=vector)
@@ -132,7 +135,7 @@ def _elements(r: RoleBuilder, spec: GpuSpec, stage: Stage, config: PointwiseConf
             r, spec, lanes.scaled(cost, config.elements if number == 0 else 0), dst=value.whole, srcs=tuple(loaded),
             compute=_result(stage, number, span), indices=index, after=waits if number == 0 else (),
         )  # fmt: skip
-        vector = _vector_bytes(y, config)
+        vector = _vector_bytes(spec, y, config)
         count = max(1, span * DTYPE_BYTES[y.dtype] // (WARP_SIZE * vector))
         r.stg(y[row:1, column:span], value.whole, count, vector_bytes=vector)  # type: ignore[misc]
 
@@ -184,11 +187,13 @@ def _converts(stage: Stage) -> bool:
     return any(x.dtype != y.dtype for x in stage.inputs for y in stage.outputs)
 
 
-def _vector_bytes(x: GlobalTensor, config: PointwiseConfig) -> int:
+def _vector_bytes(spec: GpuSpec, x: GlobalTensor, config: PointwiseConfig) -> int:
     """Vectors of a thread's elements, at most 16 B, that start where rows do."""
     if x.shape[1] == 1:
         return DTYPE_BYTES[x.dtype]
-    most = min(lanes.MAX_VECTOR_BYTES, config.elements * DTYPE_BYTES[x.dtype])
+    narrow = config.schedule == "torch" and spec.compute_capability not in WIDE_VECTORS
+    elements = min(config.elements, 4) if narrow else config.elements
+    most = min(lanes.MAX_VECTOR_BYTES, elements * DTYPE_BYTES[x.dtype])
     return lanes.vector_bytes(x.shape[1], x.dtype, most) if x.shape[0] > 1 else most
 
 
@@ -288,7 +293,7 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
         near = hint(schedule, KINDS)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     kinds = KINDS if schedule == "auto" else (words[0],)
-    base = {"torch": PointwiseConfig("torch", 4, 4), "fused": PointwiseConfig("fused", 4, 8)}
+    base = {"torch": PointwiseConfig("torch", 4, _torch_elements(op)), "fused": PointwiseConfig("fused", 4, 8)}
     configs = [base[kind] for kind in kinds]
     if len(words) > 1:
         configs = [_parse(base[words[0]], schedule)]
@@ -299,6 +304,12 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
         ranked.append((lanes.load_ps(spec, [load(spec, stage, config) for stage in chain]), str(config), config))
     ranked.sort(key=lambda item: item[:2])
     return Choice(ranked[0][2], [(config, time_ps) for time_ps, _, config in ranked])
+
+
+def _torch_elements(op: Pointwise) -> int:
+    """Elements of a thread of PyTorch (elems_per_thread in CUDALoops.cuh)."""
+    size = min(DTYPE_BYTES[op.chosen_dtype], DTYPE_BYTES[op.out_dtype])
+    return 16 if size == 1 else 8 if size < 4 else 4
 
 
 def _parse(base: PointwiseConfig, schedule: str) -> PointwiseConfig:

@@ -1,6 +1,8 @@
 """Transpose through shared memory: a CTA reads a square tile by rows and writes it by columns, both in whole lines.
 
-The tile's rows are padded by one word, so that neither side has bank conflicts; `pad 0` shows what they cost.
+The tile's rows are padded by one word, so that neither side has bank conflicts; `pad 0` shows what they cost. `torch`
+is PyTorch's copy of a transposed view: neighbouring threads write neighbouring elements, each of which they read from a
+row of its own.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from sim.gpu.language import CTA_X, CTA_Y, CTA_Z, WARP, GlobalTensor, Kernel, Ke
 from workloads.gpu.overhead import INSTRUCTION_BYTES, mix
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Load
+from workloads.gpu.pointwise.pointwise import PLACES, PLACES_REGISTERS
 from workloads.gpu.select import Choice
 from workloads.ops import Transpose
+from workloads.ops.base import Array
 from workloads.registry import register
 
 LINE_BYTES = 128
+SECTOR_BYTES = 32
 REGISTERS = 32
 
 
@@ -39,11 +44,46 @@ class TransposeConfig:
         return f"{self.schedule} warps {self.warps} pad {self.pad}"
 
 
-@register("transpose", "gpu", "tile")
-def build(op: Transpose, spec: GpuSpec, config: TransposeConfig) -> Program:
+@dataclass(frozen=True)
+class CopyConfig:
+    """elements that a thread copies, one after the other."""
+
+    elements: int
+    warps: int = 4
+    schedule: str = "torch"
+
+    def __str__(self) -> str:
+        """As people type it: `torch elements 4`."""
+        return f"{self.schedule} elements {self.elements}"
+
+
+@register("transpose", "gpu", "tile", "torch")
+def build(op: Transpose, spec: GpuSpec, config: TransposeConfig | CopyConfig) -> Program:
     """The program: a tile has rows of one line on both sides."""
     x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
-    return Program(str(op), (x, y), (kernel(x, y, config),), str(config), {"config": config})
+    made = copy(x, y, spec, config) if isinstance(config, CopyConfig) else kernel(x, y, config)
+    return Program(str(op), (x, y), (made,), str(config), {"config": config})
+
+
+def copy(x: GlobalTensor, y: GlobalTensor, spec: GpuSpec, config: CopyConfig) -> Kernel:
+    """PyTorch's kernel (elementwise_kernel with an OffsetCalculator): the place of each element is computed anew."""
+    rows, cols = x.shape
+    span = config.warps * WARP_SIZE
+    k = KernelBuilder("copy", (-(-rows // (span * config.elements)), cols, 1), code_bytes=160 * INSTRUCTION_BYTES)
+    with k.role("warps", config.warps, PLACES_REGISTERS) as r:
+        there, turned = RegisterTile("there", (WARP_SIZE, 1), x.dtype), RegisterTile("turned", (1, WARP_SIZE), x.dtype)
+        for turn in range(config.elements):
+            at = (CTA_X * config.elements + turn) * span + WARP * WARP_SIZE
+            lanes.write(r, spec, PLACES, dst=turned.whole, compute=lambda old: old)
+            size = DTYPE_BYTES[x.dtype]
+            r.ldg(there.whole, x[at:WARP_SIZE, CTA_Y:1], 1, into="there", vector_bytes=size)  # type: ignore[misc]
+            lanes.write(r, spec, {}, dst=turned.whole, srcs=(there.whole,), compute=_turn, after=("there",))
+            r.stg(y[CTA_Y:1, at:WARP_SIZE], turned.whole, 1, vector_bytes=size)  # type: ignore[misc]
+    return k.build()
+
+
+def _turn(_: Array, value: Array) -> Array:
+    return value.T
 
 
 def kernel(x: GlobalTensor, y: GlobalTensor, config: TransposeConfig, name: str = "transpose") -> Kernel:
@@ -87,7 +127,19 @@ def _check(config: TransposeConfig, side: int) -> None:
 
 @register("transpose", "gpu", "auto")
 def choose(op: Transpose, spec: GpuSpec, schedule: str = "auto") -> Choice:
-    """The one kind of kernel."""
+    """`auto` takes the kernel that goes through shared memory."""
+    size = DTYPE_BYTES[op.chosen_dtype]
+    copying = CopyConfig(2 if size >= 4 else 4)
+    if schedule in ("torch", str(copying)):
+        x = lanes.tensor(op.operands[0])
+        span = copying.elements * copying.warps * WARP_SIZE
+        work = Load(
+            ctas=-(-x.shape[0] // span) * x.shape[1],
+            resident=lanes.resident(spec, copying.warps, PLACES_REGISTERS),
+            read_bytes=x.size_bytes, written_bytes=x.size_bytes, issue=35 * copying.elements, path=150,
+            trips=copying.elements, again_bytes=max(0, SECTOR_BYTES // size - 1) * x.size_bytes,
+        )  # fmt: skip
+        return Choice(copying, [(copying, lanes.load_ps(spec, [work]))])
     config = TransposeConfig() if schedule in ("auto", "tile") else _parse(schedule)
     return Choice(config, [(config, lanes.load_ps(spec, [load(lanes.tensor(op.operands[0]), config, spec)]))])
 
@@ -108,6 +160,8 @@ def load(x: GlobalTensor, config: TransposeConfig, spec: GpuSpec) -> Load:
 def _parse(schedule: str) -> TransposeConfig:
     text = schedule.removeprefix("tile").strip()
     if not schedule.startswith("tile") or not re.fullmatch(r"((warps|pad) \d+ ?)+", text):
-        raise InputError(f"schedule={schedule}: one of auto, tile, or a whole configuration: {TransposeConfig()}")
+        raise InputError(
+            f"schedule={schedule}: one of auto, tile, torch, or a whole configuration: {TransposeConfig()}"
+        )
     fields: dict[str, Any] = {name: int(value) for name, value in re.findall(r"(warps|pad) (\d+)", text)}
     return TransposeConfig(**fields)

@@ -49,13 +49,15 @@ TORCH_STEP: Cost = {"iadd.int32": 3.0, "imad.int32": 2.0}
 """Of a trip: address, counter, test and branch. The compiler unrolls neither sweep (SASS of nvcc 11.8, 12.6 and 13 for
 sm_80 and sm_90): a thread has one vector on its way, and fetches weights and biases, which are not declared free of
 aliases, element by element."""
-TORCH_REGISTERS = {"layernorm": 34, "rmsnorm": 25}
-"""Registers of a thread (nvcc 11.8 and 12.6, sm_80; nvcc 13 takes 32 for layer norm)."""
+TORCH_REGISTERS = {"layernorm": {2: 32, 4: 39}, "rmsnorm": {2: 27, 4: 32}}
+"""Registers of a thread by the bytes of an element (the library of PyTorch 2.11, sm_90)."""
+TORCH_BETWEEN: Cost = {"iadd.int32": 5.0, "setp.int32": 4.0, "ffma.fp32": 9.0}
+"""Between the statistics and the second sweep: guards of 1/deviation, which of weight and bias there are, addresses."""
 ROOT: Cost = {"rsq.fp32": 1.0, "fmul.fp32": 4.0, "rcp.fp32": 1.0}
 """Of a row, once a thread: mean and 1/deviation."""
-WELFORD: Cost = {"rcp.fp32": 1.0, "fadd.fp32": 4.0, "ffma.fp32": 4.0, "iadd.int32": 6.0}
+WELFORD: Cost = {"rcp.fp32": 1.0, "fadd.fp32": 7.0, "ffma.fp32": 4.0, "iadd.int32": 3.0}
 """An update: count and its reciprocal, whose Newton step, range test and branch around the slow path keep updates
-apart, then difference, mean, difference and sum of squares."""
+apart, then difference, mean, difference and sum of squares. Three branches take an issue slot each, as FADD does."""
 WELFORD_CHAIN = 2
 """Nearly all of these wait for each other, about 70 cycles in all: twice each of the four opcodes once."""
 
@@ -155,14 +157,16 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
                 lambda s: np.stack([s[:, 1], 1 / np.sqrt(s[:, 2] / op.cols + EPSILON)], axis=1),
             )  # fmt: skip
             store_stats(w, numbers)
+        w.prepare("tensors", TORCH_BETWEEN, 1)
         with w.sweep(1):
             again = w.load(x, "x1")
             finish(w, again, numbers, ("x1",))
 
     values = 3 if config.elements and isinstance(op, LayerNorm) else 1
+    registers = TORCH_REGISTERS[name][DTYPE_BYTES[x.dtype]] if config.elements else 0
     kernel = RowKernel(
         name, spec, op.rows, op.cols, config, values=values, vector=vector,
-        exchange="halving" if config.elements else "all", registers_=TORCH_REGISTERS[name] if config.elements else 0,
+        exchange="halving" if config.elements else "all", registers_=registers,
     )  # fmt: skip
     return program(kernel.write(swept if config.elements else fused, ahead=x))
 

@@ -51,8 +51,10 @@ TORCH_WARP_REGISTERS = {"torch-2.0": (30, 39, 55, 95), "torch-2.1": (30, 39, 55,
 TORCH_WARPS = 32
 """Warps of that CTA since 2.1."""
 TORCH_HELD = (24, 24, 24, 29, 26, 26, 30, 35, 36)
-"""Registers of a thread that holds 1 to 9 elements (nvcc 12.6, sm_80; sm_90 takes up to 4 more): from 8 on, one CTA
-fills an SM. More elements are not kept in registers."""
+"""Registers of a thread that holds 1 to 9 elements (nvcc 12.6, sm_80): from 8 on, one CTA fills an SM. More elements
+are not kept in registers."""
+TORCH_HELD_HOPPER = (18, 22, 28, 30, 30, 29, 34, 37, 40)
+"""The same on sm_90 (the library of PyTorch 2.11): from 7 on, one CTA fills an SM."""
 TORCH_SWEPT = {"fp32": (30, 38), "fp16": (48, 50), "bf16": (48, 50)}
 """Registers of a thread that sweeps a row up to 2.0, since Ampere and before (ptxas 11.8): its way for rows of which
 input and output are aligned differently unrolls a vector's elements, which later versions do not."""
@@ -81,13 +83,15 @@ FAST = Costs(
 ACCURATE = Costs(
     exponential={"fadd.fp32": 2.0, "ffma.fp32": 4.0, "imad.int32": 1.0, "ex2.fp32": 1.0},
     quotient={
-        "fmul.fp32": 1.0, "ffma.fp32": 5.0, "imad.int32": 2.0, "rcp.fp32": 1.0, "setp.int32": 1.0, "iadd.int32": 3.0
+        "fmul.fp32": 1.0, "ffma.fp32": 5.0, "imad.int32": 2.0, "rcp.fp32": 2.0, "iadd.int32": 3.0
     },
     once={},
     quotient_chain=2,
 )  # fmt: skip
 """CUDA without fast math: `expf` and IEEE division, whose branch around its slow path keeps elements apart, so that
-each makes the reciprocal and two constants anew (SASS of nvcc 11.8 to 13, sm_80). The path through a quotient
+each makes the reciprocal and two constants anew (SASS of nvcc 11.8 to 13, sm_80). FCHK, which chooses the path, has
+the encoding and the scoreboard of MUFU and conversions (machine code of PyTorch 2.11): it passes their pipe, as a
+reciprocal does. The path through a quotient
 is a reciprocal (23 cycles) and five FFMA of 4; the exponentials of a vector come before and overlap."""
 GUARD: Cost = {"iadd.int32": 3.0}
 """BSSY, BRA and BSYNC around an element that may lie beyond the row (cunn_SoftMaxForwardReg)."""
@@ -124,7 +128,7 @@ def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Progr
     torch = config.schedule in TORCH_WARP_COLS
     kernel = RowKernel(
         "softmax", spec, op.rows, op.cols, config, vector=int(torch), ahead=x.dtype, exchange=_exchange(config),
-        registers_=_held_registers(op, config) if torch else 0,
+        registers_=_held_registers(op, spec, config) if torch else 0,
     ).write(body, ahead=x)  # fmt: skip
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
 
@@ -152,15 +156,16 @@ def _held(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
 
     kernel = RowKernel(
         "softmax_held", spec, op.rows, op.cols, config, vector=1, exchange=_exchange(config),
-        registers_=_held_registers(op, config),
+        registers_=_held_registers(op, spec, config),
     ).write(body)  # fmt: skip
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
 
 
-def _held_registers(op: Softmax, config: RowConfig) -> int:
+def _held_registers(op: Softmax, spec: GpuSpec, config: RowConfig) -> int:
     """Registers of a thread of PyTorch that holds its part of a row."""
     if config.shared:
-        return TORCH_HELD[rows.elements(op.cols, config) - 1]
+        held = TORCH_HELD_HOPPER if spec.tma else TORCH_HELD
+        return held[rows.elements(op.cols, config) - 1]
     size = max(8, math.ceil(math.log2(max(1, op.cols))))
     return TORCH_WARP_REGISTERS[config.schedule][size - 8]
 

@@ -1,8 +1,8 @@
 """Sums: of everything, of each row, of each column.
 
-Everything: CTAs of 512 threads stride over the vector, four vectors a thread in flight, as many CTAs as the chip holds;
+Everything: CTAs of 512 threads stride over the vector, one vector a thread in flight, as many CTAs as the chip holds;
 each leaves its sum in device memory, and the last one of the grid waits for the others and adds them up, as PyTorch's
-reduction does with a semaphore.
+reduction does with a semaphore. A kernel that sets the semaphore to zero comes first.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class VectorConfig:
     """Sum of everything: warps of a CTA, vectors that a thread has in flight, CTAs of an SM."""
 
     warps: int = 16
-    vectors: int = 4
+    vectors: int = 1
     ctas: int = 4
     schedule: str = "torch"
 
     def __str__(self) -> str:
-        """As people type it: `torch warps 16 vectors 4 ctas 4`."""
+        """As people type it: `torch warps 16 vectors 1 ctas 4`."""
         return f"{self.schedule} warps {self.warps} vectors {self.vectors} ctas {self.ctas}"
 
 
@@ -120,8 +120,20 @@ def _everything(op: Sum, spec: GpuSpec, config: VectorConfig) -> Program:
                 block.write(r, WARP, total.whole, "fadd", rows.sums, again=True)
                 with r.when(WARP.equals(0)):
                     r.stg(y[0:1, 0:1], total.whole, 1, vector_bytes=DTYPE_BYTES[y.dtype])  # type: ignore[misc]
-    tensors = (x, y, parts) if ctas > 1 else (x, y)
-    return Program(str(op), tensors, (k.build(),), str(config), {"config": config})
+    if ctas == 1:
+        return Program(str(op), (x, y), (k.build(),), str(config), {"config": config})
+    semaphore = GlobalTensor("semaphore", (1, 1), "int32", (1, 1), "scratch")
+    return Program(str(op), (x, y, parts, semaphore), (_clear(semaphore), k.build()), str(config), {"config": config})
+
+
+def _clear(semaphore: GlobalTensor) -> Kernel:
+    """cudaMemsetAsync of a few bytes: a kernel of one CTA."""
+    k = KernelBuilder("memset", (1, 1, 1), code_bytes=40 * INSTRUCTION_BYTES)
+    with k.role("warps", 4, REGISTERS) as r, r.when(WARP.equals(0)):
+        zero = RegisterTile("zero", (1, 1), "int32")
+        r.run("iadd", 20, dtype="int32", dst=zero.whole, compute=_zero)
+        r.stg(semaphore[0:1, 0:1], zero.whole, 1, vector_bytes=4)  # type: ignore[misc]
+    return k.build()
 
 
 def _zero(old: Array) -> Array:
