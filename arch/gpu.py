@@ -301,6 +301,9 @@ class Energy(Group):
 
     issue_fj: Femtojoules = Field(description="fetch, decode and schedule of one warp instruction")
     fma_fj: Femtojoules = Field(description="one 32-bit multiply-add of one lane, beside the issue")
+    hfma_fj: Femtojoules | None = Field(
+        default=None, description="two 16-bit multiply-adds of one lane, packed; as fma where it is not stated"
+    )
     dfma_fj: Femtojoules = Field(description="one FP64 multiply-add of one lane, on no tensor core, beside the issue")
     alu_fj: Femtojoules = Field(description="one integer, logic, compare or conversion operation of one lane")
     xu_fj: Femtojoules = Field(description="one special function of one lane: ex2, rcp, rsq, tanh")
@@ -328,6 +331,12 @@ class DataFactor(Group):
     half_zeros: Share = Field(default=0.725, description="one of two operands is zeros")
     uniform: Share
     normal: Share
+    moved_zeros: Share | None = Field(
+        default=None, description="zeros that shared memory, L1 or L2 hand over; as zeros where it is not stated"
+    )
+    dram_zeros: Share | None = Field(
+        default=None, description="zeros that DRAM reads or writes; as zeros where it is not stated"
+    )
 
 
 class Power(Group):

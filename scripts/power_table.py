@@ -174,7 +174,7 @@ def _line(cells: Iterable[str]) -> str:
 def table(answers: Sequence[Answer]) -> str:
     """A line a group and kind of data, and what the two halves say."""
     lines = [
-        _line(("loops", "data", "measured, W", "model, W", "error", "bias", "measured, MHz", "model at the limit, MHz")),
+        _line(("loops", "data", "measured, W", "model, W", "error", "bias", "measured, MHz", "model at limit, MHz")),
         _line(["---"] * 8),
     ]  # fmt: skip
     keys = sorted({(a.group, a.data) for a in answers})

@@ -37,7 +37,7 @@ def core_fj(counters: Mapping[str, int], spec: object) -> int:
     [
         ("FFMA R4, R4, R4, R4", lambda energy: LANES * energy.fma_fj),
         ("IMAD R4, R4, R4, R4", lambda energy: LANES * energy.fma_fj),
-        ("HFMA2 R4, R4, R4, R4", lambda energy: LANES * energy.fma_fj),
+        ("HFMA2 R4, R4, R4, R4", lambda energy: LANES * (energy.hfma_fj or energy.fma_fj)),
         ("DFMA R4, R4, R4, R4", lambda energy: LANES * energy.dfma_fj),
         ("IADD3 R4, R4, 0x1, RZ", lambda energy: LANES * energy.alu_fj),
         ("LOP3.LUT R4, R4, R4, RZ, 0x3c, !PT", lambda energy: LANES * energy.alu_fj),

@@ -21,7 +21,9 @@ FIGURES = (
     "clock.lowest",
     "clock.step",
     "dram.bandwidth",
+    "power.data.dram_zeros",
     "power.data.half_zeros",
+    "power.data.moved_zeros",
     "power.data.normal",
     "power.data.uniform",
     "power.data.zeros",
@@ -29,6 +31,7 @@ FIGURES = (
     "power.energy.dfma",
     "power.energy.dram",
     "power.energy.fma",
+    "power.energy.hfma",
     "power.energy.issue",
     "power.energy.l1",
     "power.energy.l2",
@@ -93,12 +96,21 @@ class EnergyModel:
         self.spec = spec
         energy = spec.power.energy
         of_data = spec.power.data
-        factor = {
+        factors = {
             "zeros": of_data.zeros,
             "half_zeros": of_data.half_zeros,
             "uniform": of_data.uniform,
             "normal": of_data.normal,
-        }[data]
+        }
+        factor = factors[data]
+
+        def of_bytes(zeros: float | None) -> float:
+            """Factor of bytes that move; where one of two operands is zeros, half of them are."""
+            if zeros is None:
+                return factor
+            return {**factors, "zeros": zeros, "half_zeros": (1 + zeros) / 2}[data]
+
+        moved, dram = of_bytes(of_data.moved_zeros), of_bytes(of_data.dram_zeros)
         # Memory has its own supply: its energy does not scale with the core's voltage.
         self._core_actions = np.zeros(Counter.WIDTH, dtype=np.int64)
         self._memory_actions = np.zeros(len(MemoryCounter), dtype=np.int64)
@@ -112,24 +124,25 @@ class EnergyModel:
         self._static_mw = spec.power.static_mw
         self._clocks = functools.cache(self._clock_table)
 
-        def put(index: int, femtojoules: float, moves_data: bool, rail: np.ndarray = self._core_actions) -> None:
-            rail[index] += int(femtojoules * (factor if moves_data else 1))
+        def put(index: int, femtojoules: float, share: float, rail: np.ndarray = self._core_actions) -> None:
+            rail[index] += int(femtojoules * share)
 
-        put(Counter.INSTRUCTIONS, energy.issue_fj, False)
+        put(Counter.INSTRUCTIONS, energy.issue_fj, 1)
         # A packed multiply-add (two halves, four bytes) moves as many register bits as one of fp32.
-        put(Counter.INST_FMA, WARP_SIZE * energy.fma_fj, True)
-        put(Counter.INST_FP16, WARP_SIZE * energy.fma_fj, True)
-        put(Counter.INST_FP64, WARP_SIZE * energy.dfma_fj, True)
-        put(Counter.INST_ALU, WARP_SIZE * energy.alu_fj, True)
-        put(Counter.INST_MUFU, WARP_SIZE * energy.xu_fj, True)
-        put(Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte, True)
-        put(Counter.SHARED_WRITE_BYTES, energy.shared_fj_per_byte, True)
-        put(Counter.L1_READ_SECTORS, 32 * energy.l1_fj_per_byte, True)
-        put(Counter.PORT_READ_BYTES, energy.l2_fj_per_byte, True)  # a multicast line is read and sent once
-        put(Counter.PORT_WRITE_BYTES, energy.l2_fj_per_byte, True)
-        self._dram_fj_per_byte = int(energy.dram_fj_per_byte * factor)
+        packed_fj = energy.fma_fj if energy.hfma_fj is None else energy.hfma_fj
+        put(Counter.INST_FMA, WARP_SIZE * energy.fma_fj, factor)
+        put(Counter.INST_FP16, WARP_SIZE * packed_fj, factor)
+        put(Counter.INST_FP64, WARP_SIZE * energy.dfma_fj, factor)
+        put(Counter.INST_ALU, WARP_SIZE * energy.alu_fj, factor)
+        put(Counter.INST_MUFU, WARP_SIZE * energy.xu_fj, factor)
+        put(Counter.SHARED_READ_BYTES, energy.shared_fj_per_byte, moved)
+        put(Counter.SHARED_WRITE_BYTES, energy.shared_fj_per_byte, moved)
+        put(Counter.L1_READ_SECTORS, 32 * energy.l1_fj_per_byte, moved)
+        put(Counter.PORT_READ_BYTES, energy.l2_fj_per_byte, moved)  # a multicast line is read and sent once
+        put(Counter.PORT_WRITE_BYTES, energy.l2_fj_per_byte, moved)
+        self._dram_fj_per_byte = int(energy.dram_fj_per_byte * dram)
         for counter in (MemoryCounter.DRAM_READ_BYTES, MemoryCounter.DRAM_WRITE_BYTES):
-            put(counter, self._dram_fj_per_byte, False, self._memory_actions)
+            put(counter, self._dram_fj_per_byte, 1, self._memory_actions)
 
     def set_tensor_dtype(self, dtype: str) -> None:
         """Operand type of the tensor-core work that follows; both formats of fp8 have one figure."""
