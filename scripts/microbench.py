@@ -3,7 +3,8 @@
 
     scripts/microbench.py [--arch NAME ...] [--probe NAME ...] [--all] [--json]
 
-Measurements: `scripts/microbench.csv` and the memory probes that travel with the project; each row names its source.
+Measurements: `scripts/microbench.csv`, the memory probes that travel with the project and those of `probe_memory.py` on
+an H100 SXM; each row names its source.
 Limits: 5 % for latencies, 8 % for rates. Exit code 1 if a row is beyond its limit, 2 for wrong input. Where two sources
 of one figure differ by more than the limit, the one counts whose raw data are public; rows of the other name it in the
 column `contradicted_by` and are counted apart.
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from arch.errors import InputError
@@ -35,6 +37,7 @@ from workloads.gpu import micro
 
 ROOT = Path(__file__).resolve().parent
 PROBES_CSV = Path(silicon.__file__).with_name("memory_probes.csv")
+H100_CSV = Path(silicon.__file__).with_name("h100_probes.csv")
 MACHINES = ("v100-sxm2", "t4", "a100-sxm4-40gb", "a100-sxm4-80gb", "h100-pcie", "h100-sxm", "gh200-96gb", "h200-sxm")
 _DEVICES = {"V100": "v100-sxm2", "A100-40GB": "a100-sxm4-40gb", "A100-80GB": "a100-sxm4-80gb", "H100-PCIe": "h100-pcie"}
 _CLOCK_MHZ = {"v100-sxm2": 1380, "a100-sxm4-40gb": 1410, "a100-sxm4-80gb": 1410, "h100-pcie": 1755}
@@ -50,7 +53,53 @@ _THREADS: tuple[int, ...] = (32, 128, 256, 512, 1024)
 _STREAM_ELEMENTS = 134_217_730
 """Of each array of the suite's streaming kernels."""
 _SHARED_KIB: tuple[int, ...] = (3072, 11264, 18432)
-LIMITS = {"cycles": 5.0, "us": 5.0}
+_OPCODES = {
+    **{name: f"{name}.fp32" for name in ("ffma", "fadd", "fmul", "fmnmx", "ex2", "rcp", "rsq", "lg2", "sin", "tanh")},
+    **{name: f"{name}.int32" for name in ("imad", "shf")},
+    "lop3": "lop.int32",
+    "cvt_bf16x2": "cvt.bf16",
+    "cvt_f16x2": "cvt.fp16",
+    "cvt_f16_f32": "cvt.fp32",
+    "f2i": "cvt.int32",
+    "shfl": "shfl.b32",
+    "dfma": "dfma.fp64",
+}
+"""Instructions of `probe_memory.py` as ours; those whose step holds another instruction too have rates alone."""
+_TWO_IN_A_STEP = ("rcp", "sin", "cvt_f16_f32")
+_MMAS = ("fp16_k16", "bf16_k16", "fp16_k8", "tf32_k8", "int8_k32")
+_H100: tuple[tuple[str, str, str, str], ...] = (
+    # op, pattern of its shape, metric: probe
+    ("bar_sync", "threads=*", "period", "barrier"),
+    ("l1_latency", "ring=1024 *", "latency", "chase_l1"),
+    ("shared_latency", "ring=*", "latency", "shared_chase_word"),
+    ("l2_latency", "all 132 SMs*", "mean", "chase_l2"),
+    ("null_kernel", "ctas=132 threads=128 shared=0", "stream_period", "null_stream"),
+    ("null_kernel", "ctas=132 threads=128 shared=0", "graph_node_period", "null_graph"),
+    ("null_kernel", "ctas=1320 threads=128 shared=0", "graph_node_period", "null_graph"),
+    ("cta_rate", "ctas=132000 threads=128 *", "time_per_cta_stores", "cta_rate"),
+    ("dram_read", "bytes=1073741824 threads_per_sm=64 loads=1 of 16*", "bandwidth", "dram_read"),
+    ("dram_read", "bytes=4294967296 threads_per_sm=256 loads=1 of 16*", "bandwidth", "dram_read"),
+    ("dram_read", "bytes=4294967296 threads_per_sm=1024 loads=1 of 16*", "bandwidth", "dram_read"),
+    ("dram_read", "bytes=4294967296 threads_per_sm=256 loads=4 of 16*", "bandwidth", "dram_read"),
+    ("dram_read", "bytes=4294967296 threads_per_sm=1024 loads=8 of 16*", "bandwidth", "dram_read"),
+    ("dram_mix", "reads=0 writes=1 array=4294967296 threads_per_sm=1024*", "bandwidth", "dram_write"),
+    ("l2_read", "footprint=4 MiB order=*", "bandwidth", "l2_read"),
+    ("l2_read", "footprint=16 MiB order=*", "bandwidth", "l2_read"),
+    ("l2_read", "footprint=16.50 MiB order=own share", "bandwidth", "l2_read"),
+    ("l2_write", "footprint=8.25 MiB order=own share", "bandwidth", "l2_write"),
+    ("l2_read_sms", "sms=1 (one SM) footprint=4 MiB order=rotated*", "bandwidth", "l2_read_sms"),
+    ("l2_read_sms", "sms=16 (all of GPC 2) footprint=4 MiB order=*", "bandwidth", "l2_read_sms"),
+    ("l2_write_sms", "sms=1 (one SM) own*", "bandwidth", "l2_write_sms"),
+    ("l2_write_sms", "sms=16 (all of GPC 2) own*", "bandwidth", "l2_write_sms"),
+    ("bulk_load", "all SMs from L2 piece=16384 depth=8*", "bandwidth", "bulk_load"),
+    ("bulk_load", "all SMs from DRAM piece=16384 depth=8*", "bandwidth", "bulk_load"),
+    *(("cluster_barrier", f"cluster={size} threads=128", "period", "cluster_barrier") for size in (2, 4, 8, 16)),
+    ("dsmem_latency", "cluster=2 rank 0 from rank 1", "latency", "dsmem_latency"),
+    ("dsmem_latency", "cluster=8 rank 0 from rank 1", "latency", "dsmem_latency"),
+    *((op, f"cluster={size} ctas=128*", "bandwidth", op) for size in (2, 4) for op in ("dsmem_read", "dsmem_write")),
+    *(("bulk_multicast", f"cluster={size} ctas=128*", "bandwidth", "bulk_multicast") for size in (2, 4, 8)),
+)
+LIMITS = {"cycles": 5.0, "us": 5.0, "ns": 5.0}
 RATE_LIMIT = 8.0
 
 
@@ -72,6 +121,12 @@ class Row:
     def number(self) -> int:
         """The leading number of `at`: KiB, threads, warps, ways or elements."""
         return int("".join(c for c in self.at.split()[0].split("=")[-1] if c.isdigit()))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The words of `at` that are a key and a whole number."""
+        words = (word.partition("=") for word in self.at.split())
+        return {key: int(value) for key, _, value in words if value.isdigit()}
 
 
 def rows(every: bool) -> Iterator[Row]:
@@ -99,6 +154,39 @@ def rows(every: bool) -> Iterator[Row]:
                 if (probe, size) == ("stream_init", "32"):
                     clock_mhz = _START_CLOCK_MHZ.get(machine, clock_mhz)
                 yield Row(machine, probe, f"{size} {unit}", float(line["value"]), line["unit"], clock_mhz, source)
+    yield from h100_rows()
+
+
+def h100_rows() -> Iterator[Row]:
+    """What `probe_memory.py` measured on an H100 SXM and the engine can run."""
+    with H100_CSV.open(newline="") as file:
+        for line in csv.DictReader(file):
+            for probe, at in _h100_probes(line["op"], line["dtype"], line["shape"], line["metric"]):
+                clock_mhz = int(line["clock_mhz"])
+                yield Row("h100-sxm", probe, at, float(line["value"]), line["unit"], clock_mhz, "probe_memory.py")
+
+
+def _h100_probes(op: str, dtype: str, shape: str, metric: str) -> Iterator[tuple[str, str]]:
+    """Probe and place of one of its rows; none where the engine has no such kernel or it is not one of the chosen."""
+    name, _, rest = shape.partition(" ")
+    if op == "instruction" and name in _OPCODES:
+        if metric == "latency" and name not in _TWO_IN_A_STEP:
+            yield "chain", _OPCODES[name]
+        elif rest == "warps=32" and name not in ("ffma", "fadd", "fmul"):  # theirs is 1 and 10 % of the probe's loop
+            yield "chain_interval", _OPCODES[name]
+    elif op == "mma" and name in _MMAS:
+        dtype, size = name.split("_")[0], rest.split()[0]
+        if metric == "latency":
+            yield "mma_latency", f"{dtype}.{size}"
+        elif metric == "interval" and rest.endswith("warps=16 chains=4"):
+            yield "mma_interval", f"{dtype}.{size}"
+    elif op == "wgmma" and rest.endswith("warpgroups=1") and metric in ("interval", "latency"):
+        yield f"wgmma_{metric}" if rest.startswith("ss") else f"wgmma_rs_{metric}", f"{dtype}.{name}"
+    else:
+        for known, pattern, measured, probe in _H100:
+            if (known, measured) == (op, metric) and fnmatchcase(shape, pattern):
+                threads = name.removeprefix("threads=")
+                yield probe, f"{int(threads) // 32} warps" if probe == "barrier" else shape or "all"
 
 
 # ------------------------------------------------------------------------------------------------------------- probes
@@ -251,6 +339,134 @@ class Bench:
         sms = self.spec.sm.count
         return self.rate(lambda n: micro.shared_read(n, sms), 800, 1600, 16 * 32 * 16 * sms) / 1e9
 
+    # ---- as `probe_memory.py`, whose own words for sizes `at` holds
+
+    def chase_l1(self, row: Row) -> float:
+        """Cycles of a dependent load that hits in the L1."""
+        return self.cycles(lambda n: micro.pointer_chase(128 << 10, n, 128), 2048, 1024)
+
+    def shared_chase_word(self, row: Row) -> float:
+        """Cycles of a dependent load from shared memory."""
+        return self.cycles(micro.shared_chase)
+
+    def chase_l2(self, row: Row) -> float:
+        """Cycles of a dependent load that hits in the L2, from wherever; its lines have been read before."""
+        return self.cycles(lambda n: micro.pointer_chase(2 << 20, n, 128), 16384, 2 * 16384)
+
+    def chain_interval(self, row: Row) -> float:
+        """Cycles of a sub-core between independent instructions of 8 warps."""
+        opcode, dtype = row.at.split(".")
+        return self.cycles(lambda n: micro.chain(opcode, dtype, n, 32, 8)) / 64
+
+    def mma_interval(self, row: Row) -> float:
+        """Cycles of a sub-core between independent mma.sync of 4 warps."""
+        dtype, shape = row.at.split(".")
+        return self.cycles(lambda n: micro.mma_loop(dtype, shape, n, 4, 16)) / 16
+
+    def wgmma_latency(self, row: Row, *, registers: bool = False) -> float:
+        """Cycles of one wgmma and the wait for it."""
+        dtype, shape = row.at.split(".")
+        return self.cycles(lambda n: micro.wgmma_loop(dtype, shape, n, 1, wait=True, registers=registers))
+
+    def wgmma_rs_latency(self, row: Row) -> float:
+        """The same where the first operand is in registers."""
+        return self.wgmma_latency(row, registers=True)
+
+    def null_stream(self, row: Row) -> float:
+        """Microseconds from one empty kernel to the next in a stream."""
+        return self._null_us(row, "stream")
+
+    def null_graph(self, row: Row) -> float:
+        """The same in a graph."""
+        return self._null_us(row, "graph")
+
+    def _null_us(self, row: Row, scope: str) -> float:
+        at = row.sizes
+        result = self.device().run(micro.null(at["ctas"], at["threads"] // 32).kernels[0], {})
+        return scope_ps(self.spec, [result.time_ps], scope) / 1e6
+
+    def cta_rate(self, row: Row) -> float:
+        """Nanoseconds a CTA of an empty kernel of many."""
+        short, long = (self.ticks(micro.null(count, row.sizes["threads"] // 32)) for count in (13_200, 66_000))
+        return 1e9 * (long - short) / (52_800 * self.clock_hz * TICKS_PER_CYCLE)
+
+    def dram_read(self, row: Row) -> float:
+        """GB/s of grid-stride reads."""
+        at = row.sizes
+        return self._grid_stride(at["threads_per_sm"], at["loads"], int(row.at.split(" of ")[1].split()[0]), False)
+
+    def dram_write(self, row: Row) -> float:
+        """GB/s of grid-stride writes."""
+        return self._grid_stride(row.sizes["threads_per_sm"], 1, 16, True)
+
+    def _grid_stride(self, threads: int, loads: int, width: int, writes: bool) -> float:
+        step = self.spec.sm.count * threads * loads * width
+        short = max(4, (120 << 20 if writes else 16 << 20) // step)
+        long = short + max(12, (128 << 20) // step)
+        build = lambda n: micro.grid_stride(self.spec, threads, loads, width, n, writes)  # noqa: E731
+        return self.rate(build, short, long, step) / 1e9
+
+    def l2_read(self, row: Row, *, ctas: int = 0, writes: bool = False, gpc: int = 1, threads: int = 1024) -> float:
+        """GB/s of SMs that read blocks of one footprint in one of four orders, or their own."""
+        order = row.at.split("order=")[-1] if "order=" in row.at else "own share"
+        ctas = ctas or self.spec.sm.count
+        if order == "own share" and "footprint" in row.at:
+            threads = 512
+        block, blocks = threads * 128, ctas
+        if "footprint" in row.at:
+            blocks = int(float(row.at.split("footprint=")[1].split()[0]) * (1 << 20)) // block
+        build = lambda n: micro.sweep(ctas, threads, blocks, n, order, writes=writes, gpc=gpc)  # noqa: E731
+        # All of it has been read once, or all that one reads alone.
+        once = blocks // ctas if order == "own share" else blocks // 4 if ctas > 4 else blocks
+        short = max(8, 2 * once)
+        return self.rate(build, short, short + max(16, once), block * ctas) / 1e9
+
+    def l2_write(self, row: Row) -> float:
+        """GB/s of all SMs that write blocks of their own again and again."""
+        return self.l2_read(row, writes=True)
+
+    def l2_read_sms(self, row: Row) -> float:
+        """GB/s of one SM, or of one GPC, that reads."""
+        ctas = row.sizes["sms"]
+        return self.l2_read(row, ctas=ctas, gpc=ctas)
+
+    def l2_write_sms(self, row: Row) -> float:
+        """GB/s of one SM, or of one GPC, that writes."""
+        ctas = row.sizes["sms"]
+        return self.l2_read(row, ctas=ctas, gpc=ctas, writes=True)
+
+    def bulk_load(self, row: Row) -> float:
+        """GB/s of bulk copies by all SMs."""
+        at, sms = row.sizes, self.spec.sm.count
+        piece, depth = at["piece"], at["depth"]
+        pieces = (16 << 20) // piece if "from L2" in row.at else 1 << 15
+        return self.rate(lambda n: micro.bulk_copies(sms, piece, depth, pieces, n), 48, 144, piece * sms) / 1e9
+
+    def bulk_multicast(self, row: Row) -> float:
+        """GB/s that arrive in the SMs of clusters whose CTAs each load a part for all of them."""
+        at, piece = row.sizes, 96 << 10
+        build = lambda n: micro.bulk_copies(at["ctas"], piece, 2, (16 << 20) // piece, n, at["cluster"])  # noqa: E731
+        return self.rate(build, 16, 48, piece * at["ctas"]) / 1e9
+
+    def cluster_barrier(self, row: Row) -> float:
+        """Cycles of a barrier of a cluster."""
+        at = row.sizes
+        return self.cycles(lambda n: micro.cluster_barriers(at["cluster"], at["threads"] // 32, n))
+
+    def dsmem_latency(self, row: Row) -> float:
+        """Cycles of a dependent load from another SM's shared memory."""
+        return self.cycles(lambda n: micro.dsmem_chase(row.sizes["cluster"], n))
+
+    def dsmem_read(self, row: Row, *, writes: bool = False) -> float:
+        """GB/s of SMs that read the next one's shared memory."""
+        at = row.sizes
+        build = lambda n: micro.dsmem_reads(at["ctas"], at["cluster"], n, writes=writes)  # noqa: E731
+        return self.rate(build, 8, 24, at["ctas"] * 1024 * 64) / 1e9
+
+    def dsmem_write(self, row: Row) -> float:
+        """GB/s of SMs that write it."""
+        return self.dsmem_read(row, writes=True)
+
     def null(self, row: Row) -> float:
         """Microseconds of an empty kernel that has run before."""
         program = micro.null(self.spec.sm.count)
@@ -344,8 +560,8 @@ def main() -> int:
         if not options.json:
             flag = "~" if row.contradicted_by else " " if outcome.within else "*"
             print(
-                f"{row.machine:15} {row.probe:22} {row.at:16} {outcome.simulated:10.1f} {row.value:10.1f} {row.unit:7}"
-                f"{outcome.deviation:+7.1f}%{flag} {row.source}",
+                f"{row.machine:15} {row.probe:22} {row.at:16.48} {outcome.simulated:10.1f} {row.value:10.1f} "
+                f"{row.unit:7}{outcome.deviation:+7.1f}%{flag} {row.source}",
                 flush=True,
             )
     counted = [outcome for outcome in outcomes if not outcome.row.contradicted_by]

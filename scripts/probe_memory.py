@@ -459,8 +459,13 @@ class Pool:
         self.size = size
         self.memory = gpu.cupy.cuda.alloc(size)
         self.ptr = int(self.memory.ptr)
-        gpu.cupy.cuda.runtime.memset(self.ptr, 0, size)
-        gpu.cupy.cuda.runtime.deviceSynchronize()
+        self.runtime = gpu.cupy.cuda.runtime
+        self.clear()
+
+    def clear(self) -> None:
+        """Zeros again: chains of loads add what they read to the next address."""
+        self.runtime.memset(self.ptr, 0, self.size)
+        self.runtime.deviceSynchronize()
 
 
 def flush_l2(probe: Probe, pool: Pool, at: int) -> None:
@@ -798,6 +803,7 @@ def chase(
 def dram_latency(probe: Probe) -> None:
     """Latencies of single loads that miss the L2."""
     pool = dram_pool(probe)
+    pool.clear()
     probe.measure_clock()
     far = pool.size // 2
     for span in (32 * MIB, 512 * MIB, far // 2):
@@ -822,6 +828,7 @@ def dram_latency(probe: Probe) -> None:
 def dram_tlb(probe: Probe) -> None:
     """One line in each of so many pages of 2 MiB, the second time: lines in the L2, pages perhaps not in the TLBs."""
     pool = dram_pool(probe)
+    pool.clear()
     step = 2 * MIB + 4096 + 128
     for pages in (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 6144, 8000):
         if pages * step < pool.size:

@@ -140,12 +140,12 @@ def ldmatrix_chain(loads: int) -> Program:
     return _program("ldmatrix_chain", [], kernel.build())
 
 
-def chain(opcode: str, dtype: str, length: int) -> Program:
-    """`length` instructions of a vector opcode, each dependent on the one before."""
+def chain(opcode: str, dtype: str, length: int, warps: int = 1, independent: int = 1) -> Program:
+    """`length` times `independent` instructions of an opcode by each of `warps` warps, these after those before."""
     kernel = KernelBuilder("chain", (1, 1, 1), code_bytes=_SMALL_CODE)
     value = RegisterTile("value", (1, WARP_SIZE), "fp32")
-    with kernel.role("warp", warps=1, registers=32) as r, r.loop("i", length):
-        r.run(opcode, 1, dtype=dtype, dst=value.whole, srcs=(value.whole,))
+    with kernel.role("warp", warps=warps, registers=32) as r, r.loop("i", length):
+        r.run(opcode, independent, dtype=dtype, dst=value.whole, srcs=(value.whole,))
     return _program("chain", [], kernel.build())
 
 
@@ -157,12 +157,32 @@ def barriers(warps: int, trips: int) -> Program:
     return _program("barriers", [], kernel.build())
 
 
-def null(ctas: int) -> Program:
+def null(ctas: int, warps: int = 1) -> Program:
     """A kernel that does nothing, as `__global__ void null() {}`."""
     kernel = KernelBuilder("null", (ctas, 1, 1), code_bytes=128)
-    with kernel.role("warp", warps=1, registers=16):
+    with kernel.role("warp", warps=warps, registers=16):
         pass
     return _program("null", [], kernel.build())
+
+
+def cluster_barriers(size: int, warps: int, trips: int) -> Program:
+    """`trips` barriers of one cluster of `size` CTAs of `warps` warps."""
+    kernel = KernelBuilder("cluster_barriers", (size, 1, 1), (size, 1, 1), code_bytes=_SMALL_CODE)
+    with kernel.role("warps", warps=warps, registers=32) as r, r.loop("i", trips):
+        r.cluster_sync()
+    return _program("cluster_barriers", [], kernel.build())
+
+
+def dsmem_chase(size: int, loads: int) -> Program:
+    """`loads` dependent loads of 4 B by the first CTA of a cluster from the shared memory of the second."""
+    kernel = KernelBuilder("dsmem_chase", (size, 1, 1), (size, 1, 1), code_bytes=_SMALL_CODE)
+    tile = kernel.shared("tile", (1, WARP_SIZE), "fp32")
+    value = RegisterTile("value", (1, WARP_SIZE), "fp32")
+    with kernel.role("warp", warps=1, registers=32) as r:
+        with r.when(CTA_X.equals(0)), r.loop("i", loads):
+            r.dsmem_ld(value.whole, tile.stage(), 1, 1, into="chase", after=("chase",), vector_bytes=4)
+        r.cluster_sync()
+    return _program("dsmem_chase", [], kernel.build())
 
 
 # ------------------------------------------------------------------------------------------------------- tensor cores
@@ -327,3 +347,120 @@ def scale(elements: int, threads: int = 256) -> Program:
         return kernel.build()
 
     return _program("scale", [x, y], one("there", x, y), one("back", y, x))
+
+
+# ---------------------------------------------------------------------------------------- as scripts/probe_memory.py
+
+_WHOLE_SM = 200 << 10
+"""Shared memory with which one CTA fills an SM."""
+_DEEP = 8
+"""Loads or stores of 16 B a thread in a row."""
+
+
+def grid_stride(spec: GpuSpec, threads: int, loads: int, width: int, trips: int, writes: bool = False) -> Program:
+    """All SMs, `threads` threads each, over neighbouring pieces of `width` bytes a thread: `trips` times `loads` reads
+    on their way, or as many writes."""
+    block = min(threads, 1024)
+    ctas = spec.sm.count * threads // block
+    pitch = ctas * block * width // _ELEMENT
+    x = vector("x", pitch * loads * trips, "output" if writes else "input")
+    kernel = KernelBuilder("grid_stride", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    piece = WARP_SIZE * width // _ELEMENT
+    with kernel.role("warps", warps=block // WARP_SIZE, registers=32) as r, r.loop("i", trips) as i:
+        first = i * (loads * pitch) + CTA_X * (block * width // _ELEMENT) + WARP * piece
+        value = RegisterTile("value", (piece,), "fp64")
+        for k in range(loads):
+            if writes:
+                r.stg(x[first + k * pitch : piece], value.whole, 1, vector_bytes=width)
+            else:
+                r.ldg(value.whole, x[first + k * pitch : piece], 1, into="loads", vector_bytes=width)
+        if not writes:
+            r.run("iadd", loads, dtype="int32", dst=value.whole, srcs=(value.whole,), after=("loads",))
+    return _program("grid_stride", [x], kernel.build())
+
+
+ORDERS = ("in step", "rotated", "own share", "hashed")
+"""In which SMs read the blocks of a footprint: all from the first on, each from another on, each its own, or any."""
+
+
+def sweep(
+    ctas: int, threads: int, blocks: int, steps: int, order: str, *, writes: bool = False, gpc: int = 1
+) -> Program:
+    """`ctas` CTAs, one an SM, over blocks of `_DEEP` times 16 B a thread: `steps` blocks each, `_DEEP` reads or writes
+    a thread in a row. gpc: CTAs of a cluster, which share a GPC."""
+    if order not in ORDERS:
+        raise InputError(f"sweep {order}: must be one of {', '.join(ORDERS)}")
+    piece = WARP_SIZE * 16 // _ELEMENT
+    row = threads * 16 // _ELEMENT
+    share = max(1, blocks // ctas)
+    x = vector("x", row * _DEEP * blocks, "output" if writes else "input")
+    kernel = KernelBuilder("sweep", (ctas, 1, 1), (gpc, 1, 1), code_bytes=_SMALL_CODE)
+    kernel.shared("whole", (_WHOLE_SM,), "int8")
+    with kernel.role("warps", warps=threads // WARP_SIZE, registers=48) as r, r.loop("i", steps) as i:
+        block = {
+            "in step": i % blocks,
+            "rotated": (i + CTA_X * blocks // ctas) % blocks,
+            "own share": CTA_X * share + i % share,
+            "hashed": ((i + CTA_X * 7919) * 40503 // 16) % blocks,
+        }[order]
+        value = RegisterTile("value", (piece,), "fp64")
+        for k in range(_DEEP):
+            at = x[block * (row * _DEEP) + k * row + WARP * piece : piece]
+            if writes:
+                r.stg(at, value.whole, 1, vector_bytes=16)
+            else:
+                r.ldg(value.whole, at, 1, into="loads", vector_bytes=16)
+        if not writes:
+            r.run("iadd", 4 * _DEEP, dtype="int32", dst=value.whole, srcs=(value.whole,), after=("loads",))
+    return _program("sweep", [x], kernel.build())
+
+
+def bulk_copies(ctas: int, piece: int, depth: int, pieces: int, count: int, cluster: int = 1) -> Program:
+    """Each CTA, one an SM, loads `count` pieces by TMA, `depth` on their way, the CTAs in turn over `pieces` of them.
+
+    cluster: CTAs that load a part of each piece, for all of them.
+    """
+    rows = piece // 128
+    part = rows // cluster
+    x = GlobalTensor("x", (rows * pieces, 64), "fp16", (64, 1), "input")
+    kernel = KernelBuilder("bulk_copies", (ctas, 1, 1), (cluster, 1, 1), code_bytes=_SMALL_CODE)
+    kernel.shared("whole", (max(1, _WHOLE_SM - depth * piece),), "int8")
+    tile = kernel.shared("tile", (rows, 64), "fp16", stages=depth)
+    ring = kernel.ring(depth, consumers=cluster)
+    everyone = (1 << cluster) - 1
+    with kernel.role("producer", warps=1, registers=32) as r, r.loop("i", count) as i:
+        ring.acquire(r, i, piece)
+        source = (CTA_X // cluster + i * (ctas // cluster)) % pieces * rows
+        rank = CTA_X % cluster
+        box = math.gcd(part, 256)
+        for k in range(0, part, box):
+            target = tile[ring.stage(i), rank * part + k : box, :]
+            r.tma_load(
+                target, x[source + rank * part + k : box, :], ring.full, ring.stage(i),
+                multicast=everyone if cluster > 1 else None,
+            )  # fmt: skip
+    with kernel.role("consumer", warps=1, registers=32) as r, r.loop("i", count) as i:
+        ring.wait(r, i)
+        ring.release(r, i, cluster=everyone if cluster > 1 else None)
+    return _program("bulk_copies", [x], kernel.build())
+
+
+def dsmem_reads(ctas: int, cluster: int, trips: int, *, writes: bool = False) -> Program:
+    """Every CTA, 32 warps on an SM of its own, reads or writes the shared memory of the next one of its cluster:
+    `trips` times four loads or stores of 16 B a thread."""
+    kernel = KernelBuilder("dsmem_reads", (ctas, 1, 1), (cluster, 1, 1), code_bytes=_SMALL_CODE)
+    kernel.shared("whole", (_WHOLE_SM - 16384,), "int8")
+    tile = kernel.shared("tile", (32, WARP_SIZE * 4), "fp32")
+    value = RegisterTile("value", (1, WARP_SIZE * 4), "fp32")
+    with kernel.role("warps", warps=32, registers=48) as r:
+        peer = (CTA_X % cluster + 1) % cluster
+        with r.loop("i", trips):
+            for _ in range(4):
+                if writes:
+                    r.dsmem_st(tile[0, WARP:1, :], value.whole, 1, peer, vector_bytes=16)
+                else:
+                    r.dsmem_ld(value.whole, tile[0, WARP:1, :], 1, peer, into="loads", vector_bytes=16)
+            if not writes:
+                r.run("iadd", 4, dtype="int32", dst=value.whole, srcs=(value.whole,), after=("loads",))
+        r.cluster_sync()
+    return _program("dsmem_reads", [], kernel.build())
