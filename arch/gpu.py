@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self, get_args
@@ -160,7 +161,7 @@ class L1(Group):
 
 
 class Port(Group):
-    """Links between SMs and the L2, in bytes a core cycle."""
+    """Links between SMs and the L2, in bytes a core cycle; `gpc` in bytes a cycle of `l2.clock`."""
 
     read_bytes_per_cycle: BytesPerCycle = Field(description="L2 to one SM, each line requested by that SM alone")
     receive_bytes_per_cycle: BytesPerCycle = Field(description="what an SM can take in with multicast")
@@ -215,6 +216,11 @@ class L2(Group):
     replacement: Annotated[str, Policy(REPLACEMENTS, get_args(Replacement))] = "lru"
     line_bytes: Bytes
     sector_bytes: Bytes
+    clock_hz: Hertz | None = Field(
+        default=None,
+        description="of the L2 and the crossbar: `bandwidth`, `write_bandwidth`, `link_bandwidth` and `port.gpc` are in"
+        " its cycles; absent: the core clock",
+    )
     bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="read, one slice")
     write_bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="written by SMs, one slice")
     hit_latency_cycles: Cycles = Field(description="dependent load that hits in the SM's own partition")
@@ -238,6 +244,10 @@ class L2(Group):
     def sets(self) -> int:
         """Sets of one slice; any whole number, not always a power of two."""
         return self.size_bytes // (self.slices * self.ways * self.line_bytes)
+
+    def in_core_cycles(self, bytes_per_cycle: float, core_hz: int) -> Fraction:
+        """A rate in bytes a cycle of the L2's clock as bytes a core cycle."""
+        return Fraction(bytes_per_cycle) * Fraction(self.clock_hz or core_hz, core_hz)
 
     @property
     def slices_per_partition(self) -> int:

@@ -100,6 +100,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "instructions",
                 "l1.replacement",
                 "l2.bandwidth",
+                "l2.clock",
                 "l2.coalescer",
                 "l2.dirty_share",
                 "l2.partitions",

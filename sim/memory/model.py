@@ -29,6 +29,7 @@ FIGURES = (
     "dram.atom",
     "dram.channels",
     "l2.bandwidth",
+    "l2.clock",
     "l2.coalescer",
     "l2.far_latency",
     "l2.hit_latency",
@@ -93,6 +94,8 @@ class MemorySpec(NamedTuple):
     """Reads waiting at a slice that another read of the same line may join."""
     write_sector: int
     link_sector: int
+    gpc_sectors: int
+    """Time of the crossbar's port of one GPC for 16 sectors; 0: no such port."""
     channel_multiplier: int
     channel_shift: int
     atoms_of_sectors: int
@@ -125,8 +128,8 @@ class MemoryState(NamedTuple):
     counters: NDArray[np.int64]
 
 
-def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
-    """Figures of a machine's L2 and DRAM in ticks of its core clock.
+def lower_memory(machine: Machine, clock_hz: int, gpc_bytes_per_cycle: float | None = None) -> MemorySpec:
+    """Figures of a machine's L2 and DRAM in ticks of its core clock. gpc_bytes_per_cycle: of a GPC's port.
 
     Raises InputError for a geometry that the model cannot take.
     """
@@ -136,7 +139,12 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
     set_multiplier, set_shift = reciprocal(l2.sets)
     channel_multiplier, channel_shift = reciprocal(dram.channels)
     interleave = l2.interleave_bytes // l2.line_bytes
-    link = l2.link_bandwidth_bytes_per_cycle
+
+    def sector_ticks(bytes_per_cycle: float | None, sectors: int = 1) -> int:
+        if not bytes_per_cycle:
+            return 0
+        return transfer_ticks(sectors * l2.sector_bytes, l2.in_core_cycles(bytes_per_cycle, clock_hz))
+
     return MemorySpec(
         partitions=l2.partitions,
         slices=l2.slices,
@@ -154,10 +162,11 @@ def lower_memory(machine: Machine, clock_hz: int) -> MemorySpec:
         sector_bytes=l2.sector_bytes,
         hit_latency=l2.hit_latency_cycles * TICKS_PER_CYCLE,
         far_latency=(l2.hit_latency_cycles + l2.far_latency_cycles) * TICKS_PER_CYCLE,
-        read_sector=transfer_ticks(l2.sector_bytes, l2.bandwidth_bytes_per_cycle),
+        read_sector=sector_ticks(l2.bandwidth_bytes_per_cycle),
         coalesced=l2.coalescer,
-        write_sector=transfer_ticks(l2.sector_bytes, l2.write_bandwidth_bytes_per_cycle),
-        link_sector=transfer_ticks(l2.sector_bytes, link) if link else 0,
+        write_sector=sector_ticks(l2.write_bandwidth_bytes_per_cycle),
+        link_sector=sector_ticks(l2.link_bandwidth_bytes_per_cycle),
+        gpc_sectors=sector_ticks(gpc_bytes_per_cycle, 16),
         channel_multiplier=channel_multiplier,
         channel_shift=channel_shift,
         atoms_of_sectors=_atoms_of_sectors(dram.atom_bytes // l2.sector_bytes),

@@ -135,6 +135,22 @@ def test_slice_port_serves_writes_at_its_bandwidth() -> None:
     assert l2_write(spec, state, busy + 256, 0, second, 1, 1) == busy + 256 + spec.hit_latency
 
 
+def test_rates_are_in_cycles_of_a_clock_of_their_own() -> None:
+    core = {
+        "bandwidth_bytes_per_cycle": 64.0,
+        "write_bandwidth_bytes_per_cycle": 32.0,
+        "link_bandwidth_bytes_per_cycle": 16.0,
+    }
+    machine = tiny(**core, clock_hz=CLOCK_HZ // 2)
+    for clock_hz, ratio in ((CLOCK_HZ, 2), (CLOCK_HZ // 2, 1), (CLOCK_HZ // 4, 0.5)):
+        spec = lower_memory(machine, clock_hz, 128.0)
+        cycle = ratio * TICKS_PER_CYCLE
+        assert (spec.read_sector, spec.write_sector, spec.link_sector) == (cycle / 2, cycle, 2 * cycle)
+        assert spec.gpc_sectors == 16 * cycle / 4
+    same = lower_memory(tiny(**core), CLOCK_HZ)
+    assert (same.read_sector, same.write_sector, same.gpc_sectors) == (TICKS_PER_CYCLE / 2, TICKS_PER_CYCLE, 0)
+
+
 def test_link_carries_each_direction_at_its_bandwidth() -> None:
     spec, state = build(link_bandwidth_bytes_per_cycle=16.0, local_copies=False)
     first, second, back = (lines_of_slice(spec, slice_index, 1)[0] for slice_index in (4, 5, 0))

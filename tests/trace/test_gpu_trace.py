@@ -125,8 +125,9 @@ def test_counters_integrate_to_the_reports(hopper: Timeline) -> None:
 
 def test_no_rate_is_above_the_peak_of_its_unit(hopper: Timeline) -> None:
     spec = load_arch("h100-sxm")
+    slices = spec.l2.slices
     peaks = {
-        "L2 read": spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle,
+        "L2 read": float(spec.l2.in_core_cycles(slices * spec.l2.bandwidth_bytes_per_cycle, spec.clock.boost_hz)),
         "DRAM read": spec.dram.bandwidth_bytes_per_s / spec.clock.boost_hz,
         "issued": spec.sm.count * spec.sm.sub_cores,
         "tensor pipes busy": 100,

@@ -32,11 +32,11 @@ def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
         peak_ops_per_s=int(max(tensor, vector)),
         peak_hz=spec.clock.tensor_hz if tensor >= vector else spec.clock.boost_hz,
         bandwidths={
-            "l2": int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * spec.clock.boost_hz),
+            "l2": int(spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle * (spec.l2.clock_hz or spec.clock.boost_hz)),
             "dram": spec.dram.bandwidth_bytes_per_s,
             "pcie": spec.pcie.bandwidth_bytes_per_s,
         },
-        clocked=("l2",),
+        clocked=() if spec.l2.clock_hz else ("l2",),
         power_limit_mw=spec.power.limit_mw,
         instances={"smem": spec.sm.count, **dict.fromkeys(_PIPES, sub_cores)},
         spec=spec.model_dump(mode="json", by_alias=True),

@@ -114,7 +114,7 @@ class Collector:
         samples, spec = self.launch.samples, self.spec
         group = self.found.child("counters of the chip", self.root)
         width, sub_cores = int(Counter.WIDTH), spec.sm.count * spec.sm.sub_cores
-        l2 = spec.l2.slices * spec.l2.bandwidth_bytes_per_cycle
+        l2 = float(spec.l2.slices * spec.l2.in_core_cycles(spec.l2.bandwidth_bytes_per_cycle, spec.clock.boost_hz))
         dram = spec.dram.bandwidth_bytes_per_s / spec.clock.boost_hz
         kinds = (
             _Rate("L2 read", "B/cycle", l2, {

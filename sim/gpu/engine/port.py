@@ -56,8 +56,7 @@ class PortFigure(IntEnum):
     READ_SECTOR = Part.PORT  # on the unicast read path of an SM
     RECEIVE_SECTOR = Part.PORT + 1
     WRITE_SECTOR = Part.PORT + 2
-    GPC_SECTOR = Part.PORT + 3
-    L2_LATENCY = Part.PORT + 4  # of a hit
+    L2_LATENCY = Part.PORT + 3  # of a hit
 
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
@@ -66,9 +65,13 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         PortFigure.READ_SECTOR: transfer_ticks(32, spec.port.read_bytes_per_cycle),
         PortFigure.RECEIVE_SECTOR: transfer_ticks(32, spec.port.receive_bytes_per_cycle),
         PortFigure.WRITE_SECTOR: transfer_ticks(32, spec.port.write_bytes_per_cycle),
-        PortFigure.GPC_SECTOR: transfer_ticks(32, spec.port.gpc_bytes_per_cycle),
         PortFigure.L2_LATENCY: cycles_to_ticks(spec.l2.hit_latency_cycles),
     }
+
+
+def gpc_bytes_per_cycle(spec: GpuSpec) -> float:
+    """Of the crossbar's port of one GPC, which `MemorySpec.gpc_sectors` holds: it runs at the clock of the L2."""
+    return spec.port.gpc_bytes_per_cycle
 
 
 def locate_ports(spec: GpuSpec, sms: np.ndarray) -> None:
@@ -94,7 +97,7 @@ def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, fetched, k):
     sms[sm, Port.READ_FREE] = begin + n * p[PortFigure.READ_SECTOR]
     gpc = sms[sm, Port.GPC]
     free = max(now, gpcs[gpc])
-    gpcs[gpc] = free + n * p[PortFigure.GPC_SECTOR]
+    gpcs[gpc] = free + (n * ms.gpc_sectors >> 4)
     port = max(begin, free)
     return l2_read_ahead(ms, mem, port, sms[sm, Port.PARTITION], line, mask, fetched, k)
 
