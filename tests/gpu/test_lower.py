@@ -27,9 +27,15 @@ H, J, K, L = (Var(name) for name in "hjkl")
         ((K + 1) * 16 + WARP * 4, True),
         (3 * (H - J * 2) - (K - 5), True),
         (H + J + K + L, False),  # more columns than a row of the table has
-        (K % 2, False),
+        (K % 2, True),
+        ((K * 128 + L - 21) // 4 - 1, True),
+        ((H * 3 - 40) % 7 + J, False),
+        ((K // 2) // 2, False),
+        (K * 4 // L, False),
         (H * J, False),
         (CTA_X * 128, True),
+        (Table((5, 6, 7), L - 1), True),
+        (Table((5, 6, 7), L) + 3, True),
         (Table((5, 6, 7), K % 3), False),
     ],
 )
@@ -43,11 +49,15 @@ def test_affine_expressions_have_the_value_of_their_bytecode(expr: Expr, affine:
     warps = np.zeros((1, Warp.WIDTH), np.int64)
     warps[0, V.FIRST : V.FIRST + 4], warps[0, V.CTA_X : V.CTA_X + 5] = (11, 3, 8, 2), (9, 7, 6, 4, 5)
     run = getattr(native.run_bytecode, "py_func", native.run_bytecode)
+    step = getattr(native.step, "py_func", native.step)
     words, at = np.array(expressions.words), np.array(expressions.start)
-    value = run(words, at, np.zeros(1, np.int64), warps, np.zeros(64, np.int64), 0, e)
-    columns, factors = row[Affine.COLUMN0 :: 2], row[Affine.FACTOR0 :: 2]
-    terms = zip(columns[: row[Affine.TERMS]], factors, strict=False)
-    assert row[Affine.CONST] + sum(factor * warps[0, column] for column, factor in terms) == value
+    tables, stack = np.array(expressions.tables or [0]), np.zeros(64, np.int64)
+    value = row[Affine.CONST]
+    for i in range(row[Affine.TERMS]):
+        value += row[Affine.FACTOR0 + 2 * i] * warps[0, row[Affine.COLUMN0 + 2 * i]]
+    if row[Affine.THEN] != 0:
+        value = step(np.array(expressions.affine), tables, e, value)
+    assert value == run(words, at, tables, warps, stack, 0, e)
 
 
 def test_a_box_walks_its_rows_along_the_contiguous_dimension() -> None:

@@ -14,7 +14,20 @@ def evaluate(prog, warps, stack, w, e):
     value = affine[e, Affine.CONST]
     for i in range(terms):
         value += affine[e, Affine.FACTOR0 + 2 * i] * warps[w, affine[e, Affine.COLUMN0 + 2 * i]]
-    return value
+    return value if affine[e, Affine.THEN] == 0 else step(affine, prog.tables, e, value)
+
+
+@inner
+def step(affine, tables, e, value):
+    """What follows the affine part of expression `e`, which has a value."""
+    by = affine[e, Affine.BY]
+    if affine[e, Affine.THEN] == Operator.DIV:
+        value //= by
+    elif affine[e, Affine.THEN] == Operator.MOD:
+        value %= by
+    else:
+        value = tables[by + value]
+    return value + affine[e, Affine.PLUS]
 
 
 @inner

@@ -8,6 +8,9 @@ from arch.errors import InputError
 from sim.gpu.language import BUILTIN_VARS, Binary, Const, Expr, Table, Var
 from sim.gpu.lower.tables import MAX_TERMS, Affine, Operator, WarpVariables
 
+Words = Sequence[tuple[int, int]]
+"""Bytecode: pairs of an operator and its argument."""
+
 _OPERATORS = {
     "+": Operator.ADD,
     "-": Operator.SUB,
@@ -65,9 +68,31 @@ class Expressions:
         return [*left, *self._compile(expr.right, variables, where), (_OPERATORS[expr.op], 0)]
 
 
-def _affine(words: Sequence[tuple[int, int]]) -> list[int]:
+def _affine(words: Words) -> list[int]:
     """An expression's row in the table of affine ones (`tables.Affine`)."""
-    stack: list[dict[int, int]] = []  # factors by column of the warp's row, the constant at -1
+    then, by, plus, rest = 0, 0, 0, words
+    if len(rest) > 2 and rest[-1][0] in (Operator.ADD, Operator.SUB) and rest[-2][0] == Operator.CONST:
+        plus = rest[-2][1] if rest[-1][0] == Operator.ADD else -rest[-2][1]
+        rest = rest[:-2]
+    if rest[-1][0] == Operator.TABLE:
+        (then, by), rest = rest[-1], rest[:-1]
+    elif rest[-1][0] in (Operator.DIV, Operator.MOD) and rest[-2][0] == Operator.CONST:
+        then, by, rest = rest[-1][0], rest[-2][1], rest[:-2]
+    else:
+        plus, rest = 0, words
+    terms = _terms(rest)
+    if terms is None:
+        return [-1] * Affine.WIDTH
+    constant = terms.pop(-1, 0)
+    if len(terms) > MAX_TERMS:
+        return [-1] * Affine.WIDTH
+    row = [len(terms), constant, then, by, plus, *(word for term in terms.items() for word in term)]
+    return row + [0] * (Affine.WIDTH - len(row))
+
+
+def _terms(words: Words) -> dict[int, int] | None:
+    """Factors by column of the warp's row, the constant at -1; None for an expression that is not affine."""
+    stack: list[dict[int, int]] = []
     for op, arg in words:
         if op == Operator.CONST:
             stack.append({-1: arg})
@@ -78,16 +103,12 @@ def _affine(words: Sequence[tuple[int, int]]) -> list[int]:
             if op == Operator.MUL:
                 a, b = (a, b) if b.keys() <= {-1} else (b, a)
                 if not b.keys() <= {-1}:
-                    return [-1] * Affine.WIDTH
+                    return None
                 stack.append({column: factor * b.get(-1, 0) for column, factor in a.items()})
             else:
                 sign = 1 if op == Operator.ADD else -1
                 stack.append({column: a.get(column, 0) + sign * b.get(column, 0) for column in a | b})
         else:
-            return [-1] * Affine.WIDTH
+            return None
     (terms,) = stack
-    constant = terms.pop(-1, 0)
-    if len(terms) > MAX_TERMS:
-        return [-1] * Affine.WIDTH
-    row = [len(terms), constant, *(word for term in terms.items() for word in term)]
-    return row + [0] * (Affine.WIDTH - len(row))
+    return terms

@@ -138,13 +138,19 @@ class Operator(IntEnum):
 
 
 class Affine(IntEnum):
-    """Columns of the table of affine expressions: a constant and up to three columns of the warp's row with factors."""
+    """Columns of the table of affine expressions: a constant and up to three columns of the warp's row with factors.
+
+    One step with a constant may follow, such as the stage of a ring of buffers takes, and behind it a sum.
+    """
 
     TERMS = 0  # -1: the expression is not of this form, its bytecode is run
     CONST = 1
-    COLUMN0 = 2
-    FACTOR0 = 3
-    WIDTH = 8
+    THEN = 2  # the step: `Operator.DIV`, MOD or TABLE, 0 none
+    BY = 3  # its constant
+    PLUS = 4  # what is added behind it
+    COLUMN0 = 5
+    FACTOR0 = 6
+    WIDTH = 11
 
 
 MAX_TERMS = (Affine.WIDTH - Affine.COLUMN0) // 2
