@@ -136,7 +136,7 @@ def test_slice_port_serves_writes_at_its_bandwidth() -> None:
 
 
 def test_rates_are_in_cycles_of_a_clock_of_their_own() -> None:
-    core = {
+    core: dict[str, Any] = {
         "bandwidth_bytes_per_cycle": 64.0,
         "write_bandwidth_bytes_per_cycle": 32.0,
         "link_bandwidth_bytes_per_cycle": 16.0,

@@ -86,7 +86,8 @@ class Stream:
 
 
 def words(address: int, count: int) -> Any:
-    return np.frombuffer((ctypes.c_char * (8 * count)).from_address(address), np.uint64)
+    memory: Any = (ctypes.c_char * (8 * count)).from_address(address)
+    return np.frombuffer(memory, np.uint64)
 
 
 class Function:
