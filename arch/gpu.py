@@ -288,6 +288,14 @@ class Clock(Group):
         description="after which the clock settles on its sustained level, counted from the start"
     )
     undershoot: Share = Field(description="clock between onset and recovery, as a share of the sustained one")
+    under_tensor: Share = Field(
+        default=1.0, description="highest clock while tensor cores multiply formats up to 32 bits, as a share of boost"
+    )
+
+    @property
+    def under_tensor_hz(self) -> int:
+        """Highest core clock while tensor cores work."""
+        return round(self.boost_hz * self.under_tensor)
 
     @property
     def tensor_hz(self) -> int:

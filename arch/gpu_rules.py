@@ -186,6 +186,7 @@ def _check_clock_and_power(spec: GpuSpec) -> None:
     reason = f"{TIME.format(clock.recovery_ps)} is before clock.onset; nearest: {TIME.format(clock.onset_ps)}"
     _rule(clock.recovery_ps >= clock.onset_ps, "clock.recovery", reason)
     _rule(clock.undershoot > 0, "clock.undershoot", "must be more than 0")
+    _rule(clock.under_tensor > 0, "clock.under_tensor", "must be more than 0")
     reason = f"{voltage.max_mv} mV is below power.voltage.min; at least {voltage.min_mv} mV"
     _rule(voltage.max_mv >= voltage.min_mv, "power.voltage.max", reason)
     reason = f"must be above power.voltage.min_clock = {HERTZ.format(voltage.min_clock_hz)}"

@@ -57,6 +57,7 @@ _OF_PATH: Mapping[str, Range] = MappingProxyType(
         "clock.boost": ("100 MHz", "5 GHz"),
         "clock.tensor": ("0.3", "1"),
         "clock.undershoot": ("0.3", "1"),
+        "clock.under_tensor": ("0.3", "1"),
         "power.burst": ("1", "3"),
         "sm.count": ("1", "1024"),
         "sm.sub_cores": ("1", "16"),

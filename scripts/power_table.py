@@ -160,7 +160,7 @@ def ask(spec: GpuSpec, loop: Loop) -> Answer:
         memory[index] = round(count * part)
     hz = round(loop.clock_mhz * 1e6)
     spent = model.window_fj(*model.actions_fj(counters, memory), WINDOW_PS, hz)
-    held = model.sustained_hz(hz, model.at_reference(spent, hz), spec.power.limit_mw, spec.clock.boost_hz)
+    held = model.sustained_hz(hz, model.at_reference(spent, hz), spec.power.limit_mw, spec.clock.under_tensor_hz)
     return Answer(
         loop.name, loop.group, loop.data, loop.half, loop.measured_w, spent.total_fj / WINDOW_PS / 1000, loop.clock_mhz,
         held / 1e6 if loop.capped else 0.0,

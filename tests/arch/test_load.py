@@ -213,6 +213,7 @@ WRONG = [
     ("clock.boost=2", "clock.boost = 2", "'1.98 GHz'"),
     ("clock.recovery=1 us", "clock.recovery", "nearest: 30 us"),
     ("clock.undershoot=0", "clock.undershoot", "more than 0"),
+    ("clock.under_tensor=0", "clock.under_tensor", "more than 0"),
     ("clock.lowest=1.98 GHz", "clock.lowest", "not below clock.boost = 1.98 GHz"),
     ("clock.step=2 GHz", "clock.step", "not below clock.boost = 1.98 GHz"),
     ("clock.tensor=0", "clock.tensor", "more than 0"),

@@ -188,7 +188,7 @@ class Exact:
         self.windows.append((spent._replace(core_fj=spent.core_fj * reference // squared), self.clock_hz // 10**6))
         while sum(w.window_ps for w, _ in self.windows[1:]) >= self.spec.power.window_ps:
             self.windows.pop(0)
-        core, memory, static, time_ps = (sum(parts) for parts in zip(*(w for w, _ in self.windows), strict=True))
+        core, memory, static, time_ps = (sum(parts) for parts in zip(*(w[:4] for w, _ in self.windows), strict=True))
         mhz = sum(w.window_ps * clock for w, clock in self.windows) // time_ps
         within = [
             hz
@@ -293,6 +293,26 @@ def test_a_busy_chip_is_regulated_from_the_first_window_and_has_no_undershoot() 
     level = steady(TRANSIENT, watts, limit_w)
     assert seen[0][1] == pytest.approx(level, abs=40e6)
     assert all(clock == pytest.approx(level, abs=40e6) for _, clock in seen)
+
+
+def test_tensor_cores_hold_the_clock_down_whatever_they_draw() -> None:
+    """All but those of fp64, from the window after their first product to the one after their last."""
+    regulator = PowerRegulator(H100, sustained=False)
+    work = {"tensor": True, "plain": False}
+    light = Spent(10**9, 0, H100.power.static_mw * regulator.window_ps, regulator.window_ps)
+    seen = {what: regulator.step(light._replace(tensor=worked)) for what, worked in work.items()}
+    assert seen == {"tensor": 1_856_250_000, "plain": 1_980_000_000}
+
+    model = EnergyModel(H100)
+    assert not model.window_fj(1, 1, 1, 1_980_000_000).tensor
+    for dtype, holds in (("fp16", True), ("fp64", False), ("int8", True)):
+        model.set_tensor_dtype(dtype)
+        assert model.window_fj(1, 1, 1, 1_980_000_000, macs=1).tensor == holds
+
+
+@pytest.mark.parametrize(("op", "clock_hz"), [("gemm m=8192 n=64 k=256 dtype=bf16", 1_856e6), ("add n=1M", 1_980e6)])
+def test_the_clock_of_a_kernel_far_below_the_limit(op: str, clock_hz: float) -> None:
+    assert simulate(op, "h100-sxm").to_dict()["kernels"][0]["clock_hz"] == pytest.approx(clock_hz, rel=0.02)
 
 
 def test_replays_are_regulated_from_the_first_window_at_the_limit_of_a_burst() -> None:

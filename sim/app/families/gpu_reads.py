@@ -87,6 +87,7 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "clock.onset": lambda took: took.regulated,
     "clock.recovery": lambda took: took.regulated,
     "clock.undershoot": lambda took: took.regulated,
+    "clock.under_tensor": lambda took: took.regulated,
     "power.limit": lambda took: took.regulated,
     "power.burst": lambda took: took.regulated,
 }

@@ -354,6 +354,7 @@ class Launch:
         model = self.device.energy
         counters, memory = self.state.counters, self.device.memory.counters
         before_core, before_memory = model.actions_fj(counters, memory)
+        before_macs = int(counters[Counter.MACS_TENSOR])
         while True:
             left = step
             if limit_ps is not None:
@@ -371,8 +372,9 @@ class Launch:
             asked_fj = dram - before_memory + owed_fj
             moved_fj = min(asked_fj, model.memory_most_fj(window))
             owed_fj = asked_fj - moved_fj
-            spent = model.window_fj(core - before_core, moved_fj, window, self.clock_hz)
-            before_core, before_memory = core, dram
+            macs = int(counters[Counter.MACS_TENSOR])
+            spent = model.window_fj(core - before_core, moved_fj, window, self.clock_hz, macs - before_macs)
+            before_core, before_memory, before_macs = core, dram, macs
             energy_fj += spent.total_fj
             clock_hz = regulator.step(spent)
             if clock_hz != self.clock_hz:
@@ -387,7 +389,9 @@ class Launch:
                 self.samples.pop()
             self.samples.append((end, self._actions()))
         core, dram = model.actions_fj(counters, memory)
-        spent = model.window_fj(core - before_core, dram - before_memory + owed_fj, max(rest_ps, 0), self.clock_hz)
+        macs = int(counters[Counter.MACS_TENSOR]) - before_macs
+        left_fj = dram - before_memory + owed_fj
+        spent = model.window_fj(core - before_core, left_fj, max(rest_ps, 0), self.clock_hz, macs)
         regulator.step(spent)
         time_ps += rest_ps
         end += ps_to_ticks(drain_ps, self.clock_hz)

@@ -63,6 +63,8 @@ class Spent(NamedTuple):
     memory_fj: int
     static_fj: int
     window_ps: int
+    tensor: bool = False
+    """Whether tensor cores worked that hold the clock down."""
 
     @property
     def total_fj(self) -> int:
@@ -115,6 +117,7 @@ class EnergyModel:
         self._core_actions = np.zeros(Counter.WIDTH, dtype=np.int64)
         self._memory_actions = np.zeros(len(MemoryCounter), dtype=np.int64)
         self._factor_ppm = int(factor * 1_000_000)
+        self._holds_clock = True
 
         # Asked in every window of the regulator, for the same few hundred clocks.
         v = spec.power.voltage
@@ -146,6 +149,7 @@ class EnergyModel:
 
     def set_tensor_dtype(self, dtype: str) -> None:
         """Operand type of the tensor-core work that follows; both formats of fp8 have one figure."""
+        self._holds_clock = dtype != "fp64"
         tensor = self.spec.power.energy.tensor
         per_flop = getattr(tensor, f"{dtype.partition('_')[0]}_fj_per_flop", None) or tensor.fp16_fj_per_flop
         self._core_actions[Counter.MACS_TENSOR] = int(2 * per_flop * self._factor_ppm) // 1_000_000
@@ -158,14 +162,16 @@ class EnergyModel:
         """What DRAM can spend in a window at most: bytes that are asked for beyond its bandwidth move later."""
         return int(self.spec.dram.bandwidth_bytes_per_s) * self._dram_fj_per_byte * window_ps // PS_PER_S
 
-    def window_fj(self, core_fj: int, memory_fj: int, window_ps: int, clock_hz: int) -> Spent:
-        """Energy of a window: of what was done in it, and static power for its `window_ps` (1 mW over 1 ps is 1 fJ)."""
+    def window_fj(self, core_fj: int, memory_fj: int, window_ps: int, clock_hz: int, macs: int = 0) -> Spent:
+        """Energy of a window: of what was done in it, and static power for its `window_ps` (1 mW over 1 ps is 1 fJ).
+        macs: of tensor cores."""
         voltage = self.voltage_mv(clock_hz)
         return Spent(
             core_fj * voltage * voltage // (self._reference_mv * self._reference_mv),
             memory_fj,
             self._static_mw * window_ps,
             window_ps,
+            macs > 0 and self._holds_clock,
         )
 
     def at_reference(self, spent: Spent, clock_hz: int) -> Spent:
@@ -198,7 +204,7 @@ class EnergyModel:
                 average,
                 self._clocks(highest_hz),
                 limit_mw,
-                *spent,
+                *spent[: Spent._fields.index("tensor")],
                 clock_hz // 1_000_000,
                 self.voltage_mv(clock_hz) ** 2,
                 self._reference_mv**2,

@@ -19,6 +19,7 @@ FIGURES = (
     "clock.onset",
     "clock.recovery",
     "clock.step",
+    "clock.under_tensor",
     "clock.undershoot",
     "power.burst",
     "power.limit",
@@ -56,7 +57,8 @@ class PowerRegulator:
     At the end of each window the regulator takes the highest clock at which the work of that time would meet the limit.
     On a chip that was idle before it acts after `clock.onset`, first with an undershoot, from `clock.recovery` on
     exactly; on a chip that has been busy (`busy`: a benchmark's replays, or for long: `sustained`) from the start. A
-    kernel that stays below it runs at `clock.boost`.
+    kernel that stays below it runs at `clock.boost`, or at `clock.under_tensor` of it after a window in which tensor
+    cores worked, whatever they draw.
 
     The limit is the board's on a chip that has been busy for long. Before, it is `power.burst` times as much: the
     board's average takes tens of milliseconds to be reached.
@@ -69,6 +71,7 @@ class PowerRegulator:
         board_mw = spec.power.limit_mw
         self.limit_mw = board_mw if sustained else round(board_mw * spec.power.burst)
         self.highest_hz = min(highest_hz or spec.clock.boost_hz, spec.clock.boost_hz)
+        self.tensor_hz = spec.clock.under_tensor_hz
         self.model = EnergyModel(spec)
         self.clock_hz = self.highest_hz
         self.window_ps = self.WINDOW_PS
@@ -94,4 +97,6 @@ class PowerRegulator:
             if not self.busy and self.elapsed_ps < clock.recovery_ps and level < self.highest_hz:
                 level = level * round(clock.undershoot * 1000) // 1000
         self.clock_hz = max(level // clock.step_hz * clock.step_hz, clock.lowest_hz)
+        if spent.tensor:
+            self.clock_hz = min(self.clock_hz, self.tensor_hz)
         return self.clock_hz
