@@ -310,7 +310,7 @@ def test_tensor_cores_hold_the_clock_down_whatever_they_draw() -> None:
         assert model.window_fj(1, 1, 1, 1_980_000_000, macs=1).tensor == holds
 
 
-@pytest.mark.parametrize(("op", "clock_hz"), [("gemm m=8192 n=64 k=256 dtype=bf16", 1_856e6), ("add n=1M", 1_980e6)])
+@pytest.mark.parametrize(("op", "clock_hz"), [("gemm m=8192 n=64 k=8192 dtype=bf16", 1_856e6), ("add n=1M", 1_980e6)])
 def test_the_clock_of_a_kernel_far_below_the_limit(op: str, clock_hz: float) -> None:
     assert simulate(op, "h100-sxm").to_dict()["kernels"][0]["clock_hz"] == pytest.approx(clock_hz, rel=0.02)
 
@@ -328,8 +328,9 @@ def test_a_kernel_in_replays_does_not_find_an_idle_chip() -> None:
         return run(dataclasses.replace(request, bench=bench)).kernels[0].clock_hz
 
     # It ends before a limit acts on a chip that was idle.
-    assert clock_hz(Bench()) == pytest.approx(H100.clock.boost_hz, rel=0.001)
-    assert clock_hz(Bench(replayed=Replayed(1, 6))) < 0.99 * H100.clock.boost_hz
+    alone = clock_hz(Bench())
+    assert alone > H100.clock.under_tensor_hz
+    assert clock_hz(Bench(replayed=Replayed(1, 6))) < 0.99 * alone
 
 
 @pytest.mark.parametrize("burst", [1, 1.5])
