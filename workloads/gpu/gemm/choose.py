@@ -171,6 +171,9 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         ranked, most = _as_the_library(p, f, found), 1
     elif schedule == library.SCHEDULE and p.dtype in XMMA_FORMATS and spec.tma is not None:
         ranked, most = _as_xmma(p, f, found), 1
+    elif schedule == library.SCHEDULE and spec.tma is not None:
+        of_the_library = {config for config, work in found if library.has_nvjet(config, work)}
+        ranked = [entry for entry in ranked if entry[1] in of_the_library]
     best: list[tuple[Config, int]] = []
     refused: InputError | None = None
     for time_ps, config in ranked:

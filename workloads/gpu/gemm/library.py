@@ -43,6 +43,18 @@ def has_rule(spec: GpuSpec, config: object) -> bool:
     return spec.tma is None and isinstance(config, MmaConfig) and config.copy == "cp.async"
 
 
+def has_nvjet(config: object, w: Work) -> bool:
+    """Whether the library takes a kernel where wgmma reads both operands by itself (nvjet).
+
+    By the names of the kernels that cuBLAS 13 ran for fitted shapes in bf16 and fp16 (`measured_kernels.csv`): of 316, two
+    have clusters of 2x2. Of 63 with more than two waves of tiles, 57 have warpgroups that share a tile. (A memset
+    runs before these 63, which clears the counter by which tiles are handed out. It is not modelled.)
+    """
+    if not isinstance(config, WgmmaConfig):
+        return True
+    return (config.cluster_m, config.cluster_n) != (2, 2) and not (config.pingpong and w.tiles > 2 * w.resident)
+
+
 FEW_ROWS, SHORT_K = 512, 512
 """Rows of A and depth up to which `has_tf32` holds."""
 VERY_FEW_ROWS, MANY_ROWS = 128, 4096
