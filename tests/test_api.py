@@ -290,7 +290,7 @@ def test_a_row_runs_in_its_sources_environment() -> None:
 
     overwritten = row(source="triton_docs_a100")
     assert conditions(row(source="measure_gpu", machine="h100-sxm")) == Conditions(
-        "turns", "sustained", cold_code=False
+        "turns", "isolated", cold_code=False
     )
     assert conditions(overwritten) == Conditions("dirty", "isolated", cold_code=False)
     burst = row(source="llmcompass_isca24")

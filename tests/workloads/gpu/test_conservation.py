@@ -47,6 +47,7 @@ FORMATS: dict[str, dict[str, tuple[str, ...]]] = {
 DECODING = {
     "decode": ("flash3",),
     "decode-varlen": ("decode", "flash2", "flash3-varlen"),
+    "flash2": ("decode",),
     "flash2-varlen": ("decode", "flash2"),
     "flash3-2024": ("flash3",),
 }
