@@ -339,6 +339,19 @@ def _bulk(boxes: int, rows: int, cluster: int = 1) -> Make:
     return make
 
 
+def _halves(spec: GpuSpec) -> Program:
+    """The TMA brings the first halves of 64 lines, and then the others."""
+    x = GlobalTensor("x", (64, 32), "fp32", (32, 1))
+    kernel = KernelBuilder("halves", (1, 1, 1))
+    tile, full = kernel.shared("tile", (64, 16), "fp32"), kernel.mbarrier("full", 1, 1)
+    with kernel.role("warp", warps=1, registers=32) as r:
+        for half in range(2):
+            r.mbarrier_expect(full, 0, 64 * 64)
+            r.tma_load(tile.stage(), x[0:64, 16 * half : 16], full, 0)
+            r.mbarrier_wait(full, 0, half)
+    return Program("halves", (x,), (kernel.build(),), "halves")
+
+
 def _peers(spec: GpuSpec) -> Program:
     """The CTAs of a cluster of two each store 16 KiB to the other's shared memory."""
     kernel = KernelBuilder("peers", (2, 1, 1), (2, 1, 1))
@@ -504,6 +517,9 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("gemm m=128 n=128 k=64 dtype=fp32", ("sm.round_robin_run",), base=(*_SMALL, "sm.scheduler=lrr")),
         Case("gemm m=256 n=256 k=64 dtype=fp32", ("sm.active_warps",), base=("sm.count=1", "gpc.count=1", "sm.scheduler=two_level", "sm.active_warps=2")),
         Case("barriers", ("sync.named_barriers",), base=("sync.named_barriers=2",), make=_barriers),
+        Case("halves", ("tma.promotion",), ("tma",), make=_halves),
+        Case("bulk", ("tma.issue_gap",), ("tma",), base=("tma.issue_gap=40 cycles",), make=_bulk(6, 128)),
+        Case("gemm m=512 n=512 k=4096 dtype=fp16", ("clock.under_tensor",), base=("sm.count=8", "gpc.count=2")),
         Case("bulk", ("tma.queue",), ("tma",), base=("tma.queue=2",), make=_bulk(6, 128)),
         Case("add n=65536 dtype=fp32", ("port.receive",), base=(*_SMALL, "port.receive=8 B/clk")),
         Case("clusters", ("dsmem.max",), ("dsmem",), make=_full(4, 32, 0, 16)),
@@ -525,7 +541,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("gemm m=128 n=128 k=64", ("power.data.half_zeros",), options={"data": "half_zeros"}),
         Case("gemm m=128 n=128 k=64", ("power.data.uniform",), options={"data": "uniform"}),
         *(Case(f"gemm m=128 n=128 k=64 dtype={dtype}", (f"power.energy.tensor.{dtype}",)) for dtype in ("fp16", "tf32", "fp8", "int8", "fp64")),
-        Case("row hfma2.fp16", ("power.energy.hfma",), ("instructions.hfma2",), make=_of_row("hfma2.fp16")),
+        Case("compiled hfma2", ("power.energy.hfma",), ("instructions.hfma2",), make=_compiled_chain("hfma2.fp16")),
         Case("row dfma.fp64", ("power.energy.dfma",), ("instructions.dfma",), make=_of_row("dfma.fp64")),
         Case("gemm m=256 n=256 k=128", ("launch", "pcie"), options={"scope": "host"}),
         Case("gemm m=256 n=256 k=64", base=_SMALL),

@@ -289,9 +289,7 @@ def test_a_row_runs_in_its_sources_environment() -> None:
         return conditions_of(request, request.machine)
 
     overwritten = row(source="triton_docs_a100")
-    assert conditions(row(source="measure_gpu", machine="h100-sxm")) == Conditions(
-        "turns", "isolated", cold_code=False
-    )
+    assert conditions(row(source="measure_gpu", machine="h100-sxm")) == Conditions("turns", "isolated", cold_code=False)
     assert conditions(overwritten) == Conditions("dirty", "isolated", cold_code=False)
     burst = row(source="llmcompass_isca24")
     assert conditions(burst) == Conditions("cold", "isolated", cold_code=False)

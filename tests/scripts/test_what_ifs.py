@@ -33,8 +33,12 @@ def test_a_line_stays_right(what: WhatIf) -> None:
 def test_all_lines_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert main(["--page", str(page)]) == 0
-    assert capsys.readouterr().out.count("\n") == len(WHAT_IFS)
+    # Known: with 264 SMs the choice ends before it comes to the kernel that is 3 % faster (docs/studies.md).
+    assert main(["--page", str(page)]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1
+    assert "with 132, 160, 264 SMs" in printed.err
+    assert printed.out.count("\n") == len(WHAT_IFS)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")

@@ -251,7 +251,8 @@ class _Lowering:
             "latency": latency,
             "macs": macs,
             "macs_counter": Counter.MACS_TENSOR if op.spec.accumulates else Counter.MACS_VECTOR,
-            "counter": _PIPE_COUNTER[row.pipe],
+            # Packed halves have an energy of their own, also where the FMA pipe runs them.
+            "counter": Counter.INST_FP16 if op.opcode == "hfma2" else _PIPE_COUNTER[row.pipe],
             "spread": int(op.spread),
             "registers": 0 if row.pipe == "tensor" else self._registers(op, op.count + sum(n for _, n in op.mix)),
             **self._loads(op),

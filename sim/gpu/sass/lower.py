@@ -244,7 +244,8 @@ class _Row:
         row[Cell.PIPE] = _PIPES[found.pipe]
         row[Cell.INTERVAL] = cycles_to_ticks(found.cadence_cycles)
         row[Cell.LATENCY] = cycles_to_ticks(found.latency_cycles)
-        row[Cell.COUNTER] = _COUNTERS[found.pipe]
+        packed = self.form.opcode.row.startswith("hfma2")  # with an energy of its own, also on the FMA pipe
+        row[Cell.COUNTER] = Counter.INST_FP16 if packed else _COUNTERS[found.pipe]
         if found.pipe == "fp64_shared":
             row[Cell.UNIT] = Unit.SHARED_MATH
         row[Cell.MACS_COUNTER] = Counter.MACS_VECTOR

@@ -376,8 +376,8 @@ def test_the_estimate_counts_all_users_of_shared_memory() -> None:
 
 
 def test_the_estimate_of_multicast_parts_is_near() -> None:
-    """A column of A is contiguous: four CTAs fetch parts of 16 rows, 32 B of a line each. Shared memory has 80 cycles of
-    wgmma's reads a step either way."""
+    """A column of A is contiguous: four CTAs fetch parts of 16 rows, 32 B of a line each. Shared memory has 80 cycles
+    of wgmma's reads a step either way."""
     spec = MACHINES["h100-sxm"]
     rates = Rates.of(spec, "fp16")
     assert rates is not None

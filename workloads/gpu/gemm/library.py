@@ -46,8 +46,8 @@ def has_rule(spec: GpuSpec, config: object) -> bool:
 def has_nvjet(config: object, w: Work) -> bool:
     """Whether the library takes a kernel where wgmma reads both operands by itself (nvjet).
 
-    By the names of the kernels that cuBLAS 13 ran for fitted shapes in bf16 and fp16 (`measured_kernels.csv`): of 316, two
-    have clusters of 2x2. Of 63 with more than two waves of tiles, 57 have warpgroups that share a tile. (A memset
+    By the names of the kernels that cuBLAS 13 ran for fitted shapes in bf16 and fp16 (`measured_kernels.csv`): of 316,
+    two have clusters of 2x2. Of 63 with more than two waves of tiles, 57 have warpgroups that share a tile. (A memset
     runs before these 63, which clears the counter by which tiles are handed out. It is not modelled.)
     """
     if not isinstance(config, WgmmaConfig):
