@@ -387,8 +387,8 @@ def test_the_estimate_of_multicast_parts_is_near() -> None:
     assert [wgmma_work(p, f, c, rates).shared for c in (alone, four)] == [80, 80]
     simulated = [simulate(str(p.op), "h200-sxm", schedule=str(c)).record.time_ps for c in (alone, four)]
     estimates = [choose(p.op, load_arch("h200-sxm"), str(c)).candidates[0][1] for c in (alone, four)]
-    # Without a cluster the estimate has slices answer all requests for a line together, which here is 5 % fast.
-    assert estimates[1] / estimates[0] == pytest.approx(simulated[1] / simulated[0], abs=0.07)
+    # The estimate has the cluster's parts of lines cost nothing beside the port, which here is 8 % fast.
+    assert estimates[1] / estimates[0] == pytest.approx(simulated[1] / simulated[0], abs=0.08)
 
 
 def test_tiles_of_sm_80_lie_as_their_names_say() -> None:
