@@ -23,8 +23,8 @@ from sim.app.trace.window import TooMuchError
 
 DEAREST = 3
 """What choosing may cost: so many times the simulation of what is chosen."""
-SMALL_EVENTS = 400_000
-"""Events that choosing may take in any case: 0.2 s on one core."""
+SMALL_EVENTS = 600_000
+"""Events that choosing may take in any case: 0.2 s on one core, which does some three million a second."""
 
 
 @dataclass(frozen=True)

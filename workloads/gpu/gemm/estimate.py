@@ -119,7 +119,9 @@ def estimate_ps(w: Work, f: Figures) -> int:
         dram = max(dram, cut * (w.operand_bytes - f.l2_reach) // w.operand_bytes)
     # A sector that is written in parts is fetched by the first of them, alone in its row of DRAM.
     opened = w.shared_sectors * f.activation // MILLI
-    cycles = together(cycles, w.latency + transfer(dram + w.result_bytes, f.dram_rate), opened)
+    # Results stay in the L2 until it is full.
+    written = min(w.result_bytes, max(0, w.operand_bytes + w.result_bytes - f.l2_bytes))
+    cycles = together(cycles, w.latency + transfer(dram + written, f.dram_rate), opened)
     return f.fixed_ps + cycles * PS_PER_S // f.clock_hz + w.extra_ps
 
 

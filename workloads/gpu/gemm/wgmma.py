@@ -1005,8 +1005,10 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
     x, y = operands(p, c)
     width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
     steps = ceil_div(p.k, c.tile_k)
-    cluster_tiles = ceil_div(x.rows, c.tile_m * c.cluster_m) * ceil_div(y.rows, c.tile_n * c.cluster_n) * p.batch
-    tiles = cluster_tiles * c.cluster
+    clusters_m, clusters_n = ceil_div(x.rows, c.tile_m * c.cluster_m), ceil_div(y.rows, c.tile_n * c.cluster_n)
+    tiles = clusters_m * clusters_n * p.batch * c.cluster
+    # One of a cluster asks for what all read; rows beyond an operand's end are asked from nowhere.
+    requested_rows = x.rows * clusters_n + y.rows * clusters_m
     resident = sum(sms // c.cluster for sms in f.sms_per_gpc) * c.cluster * per_sm
     # Both operands of an instruction also pass the shared memory's port.
     operand_rows = c.width + (0 if through_registers(p, c) else BLOCK_ROWS)
@@ -1038,7 +1040,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         shared=_shared_cycles(p, f, c, instructions * operand_rows * INSTRUCTION_K_BYTES),
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
-        requested_bytes=x_bytes // c.cluster_n + y_bytes // c.cluster_m,
+        requested_bytes=ceil_div(requested_rows * p.batch * c.tile_k * width, tiles),
         cluster=c.cluster,
         ahead=max(1, c.ahead),
         latency=f.load_latency + f.tma_latency,
