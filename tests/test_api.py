@@ -282,6 +282,21 @@ def test_calls_that_take_turns_write_back_what_those_before_left() -> None:
     assert run("add n=65536", "turns")[1] == run("add n=65536", "cold")[1]
 
 
+def test_operands_that_the_host_has_just_copied_are_in_the_l2_and_in_dram() -> None:
+    def run(text: str, l2: str) -> tuple[int, dict[str, int]]:
+        record = simulate(text, "a100-sxm4-80gb", l2=l2).record
+        return record.time_ps, record.kernels[0].counters
+
+    # 4 MiB of operands fit an L2 of 40 MiB; they are clean, so that nothing is written back.
+    (cold_ps, cold), (copied_ps, copied) = (run("add n=1048576", l2) for l2 in ("cold", "uploaded"))
+    assert cold["dram_read_bytes"] >= 4 << 20
+    assert copied["dram_read_bytes"] < 4096, "code alone"
+    assert copied["dram_write_bytes"] <= cold["dram_write_bytes"]
+    assert copied_ps < cold_ps
+    # Of 256 MiB the end has stayed, and is gone again before it is read.
+    assert run("add n=67108864", "uploaded")[1]["dram_read_bytes"] > 250 << 20
+
+
 def test_a_row_runs_in_its_sources_environment() -> None:
     def conditions(row: Row) -> Conditions:
         request = Gpu().row(row)
@@ -293,7 +308,7 @@ def test_a_row_runs_in_its_sources_environment() -> None:
     assert conditions(overwritten) == Conditions("dirty", "isolated", cold_code=False)
     burst = row(source="llmcompass_isca24")
     assert conditions(burst) == Conditions("cold", "isolated", cold_code=False)
-    assert conditions(row(source="xla_matmul_table", l2="mixed")) == Conditions(clock="isolated")
+    assert conditions(row(source="xla_matmul_table", l2="mixed")) == Conditions("uploaded", "isolated")
     repeated = conditions(row(source="cudnn_frontend_bench"))
     assert repeated == Conditions("dirty", "isolated", cold_code=False)
     result = simulate_row(burst)

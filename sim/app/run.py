@@ -84,10 +84,10 @@ def simulate(
     a description, or a preset's name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole configuration
     as reports print it; of graphs `eager`, `graph`, `fused`, `fused_graph`. set: overrides of the machine,
     `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every instruction issues
-    singly. l2: `cold`, `warm` after an untimed run, `dirty`, full of what something else wrote, or `turns`, of what
-    calls on other operands left. scope: what the time covers (`sim.host.scopes`). clock: `isolated` (the chip was idle
-    before), `sustained` (it was busy for long), or a locked clock such as `1.41 GHz`, at which the power limit does not
-    act. data: operands for the power model.
+    singly. l2: `cold`, `warm` after an untimed run, `dirty`, full of what something else wrote, `turns`, of what calls
+    on other operands left, or `uploaded`, of operands copied from the host. scope: what the time covers
+    (`sim.host.scopes`). clock: `isolated` (the chip was idle before), `sustained` (it was busy for long), or a locked
+    clock such as `1.41 GHz`, at which the power limit does not act. data: operands for the power model.
     program: a file with the program to run instead, as `program_listing` prints it (TPUs). tune: simulate the best few
     candidates and take the fastest. pdl: programmatic dependent launch: the start of a kernel overlaps the end of the
     one before. without: mechanisms that the kernel is to do without, which gives another program

@@ -120,9 +120,9 @@ class Environment(BaseModel):
     """Core clock in MHz where the machine was locked to one."""
     statistic: str
     """What the source made of its repetitions."""
-    flush: Literal["cold", "dirty", "turns"] = "cold"
-    """What a cold row finds in the L2: nothing, the lines with which the benchmark overwrote it, or what calls before
-    it left, on operands of their own."""
+    flush: Literal["cold", "dirty", "turns", "uploaded"] = "cold"
+    """What a cold row finds in the L2: nothing, the lines with which the benchmark overwrote it, what calls before it
+    left, on operands of their own, or operands that the host has just copied to the device."""
     replays: int = Field(default=0, ge=0)
     """Replays of one CUDA graph between two events on an idle device, of which rows of scope `graph` are the mean; 0
     where a time in a graph is from kernel to kernel."""

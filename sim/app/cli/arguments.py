@@ -160,7 +160,10 @@ def add_schedule(parser: Parser) -> None:
 def add_conditions(parser: Parser) -> None:
     """Options of every run, also of a recorded one."""
     add: Add = parser.add_argument
-    l2 = "cold (default), warm, dirty: full of another kernel's stores, or turns: of what calls on other operands left"
+    l2 = (
+        "cold (default), warm, dirty: full of another kernel's stores, turns: of what calls on other operands left, or "
+        "uploaded: of operands copied from the host"
+    )
     add("--l2", default="cold", metavar="STATE", help=l2)
     add("--clock", default="isolated", metavar="CLOCK", help="isolated (default), sustained, or locked: '1.41 GHz'")
     add(

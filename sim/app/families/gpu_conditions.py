@@ -11,7 +11,7 @@ from sim.app.families.request import Request, one_of
 from sim.gpu.power.regulator import FixedClock, PowerRegulator, Regulator
 from sim.host.scopes import REPEATED, Replayed
 
-L2_STATES = ("cold", "warm", "dirty", "turns")
+L2_STATES = ("cold", "warm", "dirty", "turns", "uploaded")
 CLOCKS = ("isolated", "sustained")
 DATA = ("normal", "uniform", "zeros", "half_zeros")
 
@@ -24,9 +24,9 @@ _LOWEST_HZ = 100_000_000
 @dataclass(frozen=True)
 class Conditions:
     """Under which a run happens. l2: `cold` is empty, `dirty` full of lines that something else has written, `warm` as
-    an earlier run leaves it, `turns` as runs on other operands leave it. clock_hz: locked there. cold_code: kernels
-    fetch their instructions when they first run. replayed: how a benchmark replays the work in a graph. pdl:
-    programmatic dependent launch."""
+    an earlier run leaves it, `turns` as runs on other operands leave it, `uploaded` with operands that the host has
+    copied. clock_hz: locked there. cold_code: kernels fetch their instructions when they first run. replayed: how a
+    benchmark replays the work in a graph. pdl: programmatic dependent launch."""
 
     l2: str = "cold"
     clock: str = "isolated"

@@ -279,11 +279,13 @@ class _Runner:
             runs += regulator.full
 
     def flush(self) -> None:
-        """Empties the L2, or fills it with lines that something else has written, of which DRAM has some already, or
-        with what the same work has touched of other operands."""
+        """Empties the L2, or fills it with lines that something else has written, of which DRAM has some already, with
+        what the same work has touched of other operands, or with its own operands."""
         self.device.flush_l2()
         if self.conditions.l2 == "turns":
             self.turn()
+        if self.conditions.l2 == "uploaded":
+            self.upload()
         if self.conditions.l2 != "dirty":
             return
         ends = [
@@ -322,6 +324,20 @@ class _Runner:
             for number, part in enumerate(_abreast(touched) if abreast else touched):
                 partition = number // len(touched) % self.spec.l2.partitions if abreast else None
                 warm_lines(spec, self.device.memory, part.first, part.lines, dirty=part.written, partition=partition)
+
+    def upload(self) -> None:
+        """Leaves in the L2 what copies of the operands from the host wrote last. Each line is in its home partition
+        alone. DRAM has it too: a link of tens of GB/s leaves the channels time to write it back."""
+        spec = self.device.memory_spec(self.device.regulator.clock_hz)
+        inputs = [
+            (step.addresses[tensor.name] // LINE_BYTES, -(-tensor.size_bytes // LINE_BYTES))
+            for step in self.work.steps
+            for tensor in (step.program.tensors if step.program else ())
+            if tensor.role == "input"
+        ]
+        for first, lines in inputs:
+            warm_lines(spec, self.device.memory, first, lines, dirty=True)
+        clean(self.device.memory, 1000)
 
     def warm(self) -> None:
         """Leaves in the caches what a run before would: code, the tensors that were touched last, of a step what it
