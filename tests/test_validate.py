@@ -271,7 +271,7 @@ def test_picture_has_a_group_each() -> None:
 SOURCES: dict[str, dict[str, Any]] = {
     "locked": {"clock": "isolated", "locked_clock_mhz": 1200},
     "unlocked": {"clock": "isolated"},
-    "old library": {"clock": "sustained", "kind": {"fp16": "mma"}, "raster": {"fp16": "linear"}},
+    "old library": {"clock": "sustained", "kind": {"fp16": "mma"}, "raster": {"mma": "linear"}},
     "graph of one": {"clock": "isolated", "replays": 100},
     "graph of layers": {"clock": "isolated", "replays": 100, "layers": 6},
     "two kernels": {"clock": "isolated", "left_out": "its times hold a second kernel"},
@@ -299,7 +299,7 @@ def test_a_row_is_run_as_its_source_measured() -> None:
     assert request("locked").bench.clock_hz == 1_200_000_000
     assert request("unlocked").bench.clock_hz is None
     old = request("old library")
-    assert (old.schedule, old.bench.linear_tiles) == ("mma", True)
+    assert (old.schedule, old.bench.linear_tiles) == ("mma", ("mma",))
     assert request("old library", schedule="triton").schedule == "triton"
     flushed = request("flushed")
     assert (flushed.l2, flushed.data) == ("dirty", "zeros")

@@ -299,8 +299,8 @@ def test_deepbench_multiplies_zeros_except_in_fp32_and_adds_to_c() -> None:
     assert (gemm.beta, gemm.acc) == ("1", "fp16")
 
 
-def test_deepbenchs_library_launches_fp32_tiles_in_linear_order() -> None:
-    assert environment_of("deepbench").raster == {"fp32": "linear"}
+def test_deepbenchs_library_launches_tiles_of_vector_pipes_in_linear_order() -> None:
+    assert environment_of("deepbench").raster == {"simt": "linear"}
     assert not environment_of("default").raster
     row = next(r for r in read_rows() if (r.source, r.machine, r.dtype) == ("deepbench", "t4", "fp32"))
     assert "group 1" in simulate_row(dataclasses.replace(row, shape="m=512 n=256 k=64 ta=N tb=N")).schedule

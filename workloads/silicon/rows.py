@@ -159,7 +159,8 @@ class Environment(BaseModel):
     kind: Mapping[str, str] = Field(default_factory=dict)
     """Kind of kernel by dtype, or by operator and dtype, where the source's library has one kind only."""
     raster: Mapping[str, Literal["grouped", "linear"]] = Field(default_factory=dict)
-    """By dtype, the order in which the source's library launches the tiles of a product where it is not grouped."""
+    """By kind of kernel, the order in which the source's library launches the tiles of a product where it is not
+    grouped."""
     beta: Literal["0", "1"] = "0"
     """Whether its multiplies add to what C holds."""
     functions: Mapping[str, str] = Field(default_factory=dict)

@@ -128,7 +128,7 @@ class Gpu:
                 clock_hz=round(locked * 1_000_000) if locked else None,
                 replayed=_replayed(environment) if row.scope == "graph" else None,
                 cold_code=environment.code == "cold",
-                linear_tiles=environment.raster.get(row.dtype) == "linear",
+                linear_tiles=tuple(kind for kind, order in environment.raster.items() if order == "linear"),
                 host_call_ps=_host_call_ps(environment, row, schedule),
                 tiles=environment.tiles_of(row),
                 library=True,
@@ -209,8 +209,11 @@ def _configurations(request: Request, op: Operator, spec: GpuSpec) -> tuple[list
         assert isinstance(op, Conv2d)
         return of_library(op, spec, request.bench.tiles), ()
     found = choose(op, spec, request.schedule, request.without).candidates
-    if request.bench.linear_tiles:
-        found = [(replace(c, group=1) if isinstance(c, ThreadblockConfig) else c, time_ps) for c, time_ps in found]
+    if linear := request.bench.linear_tiles:
+        found = [
+            (replace(c, group=1) if isinstance(c, ThreadblockConfig) and c.schedule in linear else c, time_ps)
+            for c, time_ps in found
+        ]
     if request.schedule != "auto" or request.without or request.bench.library:
         return found, ()
     if request.scope == "kernel" and any(getattr(config, "reduce", False) for config, _ in found):

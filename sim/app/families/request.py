@@ -25,15 +25,15 @@ class Bench:
     """What a benchmark that is compared with states about itself beside the options of a run.
 
     clock_hz: highest core clock. replayed: how it replays a graph, where it says so. cold_code: kernels fetch their
-    instructions when they first run. linear_tiles: its library launches the tiles of a product row by row.
-    host_call_ps: for how long its host is busy with a call. library: what runs is a kernel that a library has. tiles:
-    those that its library has for convolutions.
+    instructions when they first run. linear_tiles: kinds of kernels of which its library launches the
+    tiles of a product row by row. host_call_ps: for how long its host is busy with a call. library: what runs is a
+    kernel that a library has. tiles: those that its library has for convolutions.
     """
 
     clock_hz: int | None = None
     replayed: Replayed | None = None
     cold_code: bool = True
-    linear_tiles: bool = False
+    linear_tiles: tuple[str, ...] = ()
     host_call_ps: int = 0
     library: bool = False
     tiles: tuple[str, ...] = ()
