@@ -26,7 +26,7 @@ from sim.gpu.engine.global_memory import move
 from sim.gpu.engine.issue import issue
 from sim.gpu.engine.policies import SchedulerFigure
 from sim.gpu.engine.record import log_op
-from sim.gpu.engine.scheduler import Line, contend, leave_line, next_in_line
+from sim.gpu.engine.scheduler import Line, announce_first, contend, leave_line, next_in_line
 from sim.gpu.engine.semaphores import next_tile, raise_flag, wait_flag
 from sim.gpu.engine.shared import fence
 from sim.gpu.engine.tensor import TensorFigure, TensorWarp, commit_group, multiply, wait_group
@@ -78,6 +78,9 @@ def _step(p, prog, st, ms, mem, w, t):
     first = st.sub_cores[s, Line.FIRST] == w + 1  # of the contenders of its sub-core
     if first:
         leave_line(st, s, w, t)
+    before = st.sub_cores[s, Line.FIRST]  # one more than the contender that has an event, 0 none
+    found = False  # which one has one next
+    as_found = False  # since then nothing has been booked
     in_runs = p[SchedulerFigure.LONGEST_RUN] > 1  # in single issue each try is an event of its own
     in_line = False
     moves_up = False
@@ -85,9 +88,12 @@ def _step(p, prog, st, ms, mem, w, t):
         if moves_up:
             first = False
             moves_up = False
-            next_in_line(p, st, s, sm, chip[Turn.TICK])
+            next_in_line(p, st, s, sm, chip[Turn.TICK], as_found)
+            found = st.sub_cores[s, Line.LENGTH] > 0
+            as_found = True
         if in_line:
-            return SCHEDULED if st.sub_cores[s, Line.FIRST] == w + 1 else PARKED
+            t = SCHEDULED if st.sub_cores[s, Line.FIRST] == w + 1 else PARKED
+            break
         pc = warps[w, Warp.PROGRAM_COUNTER]
         kind = code[pc, Col.KIND]
         if kind <= Kind.ASSIGN:
@@ -114,17 +120,23 @@ def _step(p, prog, st, ms, mem, w, t):
                     moves_up = key < st.sub_cores[s, Line.FIRST_KEY]
                     continue
                 if not in_runs or t > soon or (AHEAD_KINDS >> kind) & 1 == 0:
-                    return t
+                    break
             checked = t
             chip[Turn.ANNOUNCED] = 0
         if kind == Kind.RUN or kind == Kind.SHARED:
             t, moves_up, in_line = issue(p, prog, st, w, s, sm, t, pc, kind, first)
+            as_found = as_found and in_line
         elif kind == Kind.LDG or kind == Kind.STG or kind == Kind.RED or kind == Kind.CP_ASYNC:
             t = move(p, prog, st, ms, mem, w, s, sm, chip[Turn.TICK] if ahead else t, t, pc, kind)
+            as_found = False
         else:
             t = _other_op(p, prog, st, w, s, sm, t, pc, kind)
+            as_found = False
         if t < 0:
-            return t
+            break
+    if found:
+        announce_first(p, st, s, sm, before, w, t)
+    return t
 
 
 @inner(inline=True)

@@ -14,7 +14,17 @@ from sim.gpu.engine.events import PHASE_SHIFT, Reason
 from sim.gpu.engine.pipes import SubCore, running_ops
 from sim.gpu.engine.policies import goes_between, priority_of, rank_of
 from sim.gpu.engine.record import add_log, log_put_off
-from sim.gpu.engine.tree import ID_BITS, ID_MASK, NEVER, TIME_SHIFT, announce, leaf_of, set_due
+from sim.gpu.engine.tree import (
+    ID_BITS,
+    ID_MASK,
+    NEVER,
+    SCHEDULED,
+    TIME_SHIFT,
+    leaf_of,
+    limit,
+    set_due,
+    set_due_in_sm,
+)
 from sim.gpu.engine.warp import REASON_BITS, Block, Warp, schedule_warp
 from sim.gpu.lower.tables import N_SCOREBOARDS
 
@@ -141,47 +151,80 @@ def leave_line(st, s, w, t):
 
 
 @inner(inline=True)
-def next_in_line(p, st, s, sm, t):
-    """Announces the event of the contender of sub-core `s` that tries first, from tick `t`, the present, on.
+def next_in_line(p, st, s, sm, t, one_more):
+    """Finds the contender of sub-core `s` that tries first, from tick `t`, the present, on.
 
-    The others have none: they would find their pipe or all issue slots taken, or are ranked behind it by the policy.
+    one_more: since this has been done, one contender has come, and the sub-core has booked nothing.
+    `announce_first` gives it an event. The others have none: they would find their pipe or all issue slots taken, or
+    are ranked behind it by the policy.
     """
     subs = st.sub_cores
-    if subs[s, Line.LENGTH] == 0:
-        return
+    length = subs[s, Line.LENGTH]
+    if length > 0:
+        free = _slots_free(subs, s, t)
+        first = subs[s, Line.FIRST_KEY] if one_more else NEVER
+        for i in range(length - 1 if one_more else 0, length):
+            first = min(first, _key_of(p, st, s, sm, i, t, free))
+        _set_first(st, s, sm, first)
+
+
+@inner(inline=True)
+def _slots_free(subs, s, t):
+    """Tick, `t` or later, from which ops in progress leave issue slots of sub-core `s` to others."""
     density, earliest = running_ops(subs, s, t)
-    if density <= FULL:
-        earliest = t
-    first = NEVER
-    for i in range(subs[s, Line.LENGTH]):
-        who = st.contenders[s, i, Contender.WHO]
-        w = who & ID_MASK
-        pipe = (who >> _PIPE_SHIFT) & _PIPE_MASK
-        tick = max(t, st.contenders[s, i, Contender.TICK])
-        free = subs[s, SubCore.PIPE_FREE + pipe]
-        reason = Reason.MATH_PIPE_THROTTLE
-        if free > tick and may_overtake(p, st, s, w, pipe):
-            free = subs[s, Overtaken.FREE]
-        elif earliest > max(free, tick):
-            free = earliest
-            reason = Reason.NOT_SELECTED
-        if free > tick:
-            tick = free
-            who = (who & _UNTRIED_WHO) | reason << _REASON_SHIFT | _TRIED
-            st.contenders[s, i, Contender.WHO] = who
-        st.contenders[s, i, Contender.TICK] = tick
-        priority = 32
-        if who & _TRIED != 0:
-            priority = priority_of(p, st, s, sm, w, st.contenders[s, i, Contender.RANK], pipe)
-        first = min(first, (tick << TIME_SHIFT) | (priority << ID_BITS) | w)
-    w = first & ID_MASK
+    return t if density <= FULL else earliest
+
+
+@inner(inline=True)
+def _key_of(p, st, s, sm, i, t, earliest):
+    """Key of the next try of contender `i` of sub-core `s`, whose issue slots are free from `earliest` on."""
+    subs = st.sub_cores
+    who = st.contenders[s, i, Contender.WHO]
+    w = who & ID_MASK
+    pipe = (who >> _PIPE_SHIFT) & _PIPE_MASK
+    tick = max(t, st.contenders[s, i, Contender.TICK])
+    free = subs[s, SubCore.PIPE_FREE + pipe]
+    reason = Reason.MATH_PIPE_THROTTLE
+    if free > tick and may_overtake(p, st, s, w, pipe):
+        free = subs[s, Overtaken.FREE]
+    elif earliest > max(free, tick):
+        free = earliest
+        reason = Reason.NOT_SELECTED
+    if free > tick:
+        tick = free
+        who = (who & _UNTRIED_WHO) | reason << _REASON_SHIFT | _TRIED
+        st.contenders[s, i, Contender.WHO] = who
+    st.contenders[s, i, Contender.TICK] = tick
+    priority = 32
+    if who & _TRIED != 0:
+        priority = priority_of(p, st, s, sm, w, st.contenders[s, i, Contender.RANK], pipe)
+    return (tick << TIME_SHIFT) | (priority << ID_BITS) | w
+
+
+@inner(inline=True)
+def _set_first(st, s, sm, key):
+    """The first in line of sub-core `s` tries next; the event in progress goes no further than that."""
+    w = key & ID_MASK
     prefetch(st.warps, w * Warp.WIDTH)
     prefetch(st.warps, w * Warp.WIDTH + Warp.READY)
+    st.sub_cores[s, Line.FIRST] = w + 1
+    st.sub_cores[s, Line.FIRST_KEY] = key
+    limit(st, key, sm)
+
+
+@inner(inline=True)
+def announce_first(p, st, s, sm, before, w, tick):
+    """Gives the first in line of sub-core `s` its event, when that of warp `w` is over and goes on at `tick`.
+
+    before: one more than the warp in line that has had an event until now, 0 none.
+    """
+    subs = st.sub_cores
     # Leaves by number: the rows of these warps may come from far away.
     leaf = leaf_of(p, sm, 0) - sm * p[Chip.WARPS_PER_SM]
-    before = subs[s, Line.FIRST] - 1
-    if before >= 0 and before != w:
-        set_due(st.tree, leaf + before, NEVER)
-    subs[s, Line.FIRST] = w + 1
-    subs[s, Line.FIRST_KEY] = first
-    announce(st, first, leaf + w, sm)
+    first = subs[s, Line.FIRST]
+    if before != 0 and before != first:
+        set_due_in_sm(p, st.tree, leaf + before - 1, NEVER)
+    if tick == SCHEDULED:
+        set_due(st.tree, leaf + first - 1, subs[s, Line.FIRST_KEY])
+    else:
+        set_due_in_sm(p, st.tree, leaf + first - 1, subs[s, Line.FIRST_KEY])

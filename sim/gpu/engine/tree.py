@@ -79,6 +79,18 @@ def set_due(due, leaf, key):
 
 
 @inner(inline=True)
+def set_due_in_sm(p, due, leaf, key):
+    """As `set_due`, for a component of the SM whose event is in progress: that is the first of all, so that no node
+    above the SM changes before its own leaf does."""
+    due[leaf] = key
+    node = leaf
+    for _ in range(p[TreeFigure.LEVELS]):
+        key = min(key, due[node ^ 1])
+        node >>= 1
+        due[node] = key
+
+
+@inner(inline=True)
 def leaf_of(p, sm, number):
     """Leaf of component `number` of an SM: its warps, the TMA's two queues, the code fetch."""
     return ((p[TreeFigure.SMS] + sm) << p[TreeFigure.LEVELS]) + number
@@ -87,8 +99,14 @@ def leaf_of(p, sm, number):
 @inner(inline=True)
 def announce(st, key, leaf, sm):
     """Announces the event with a key."""
-    x = st.chip
     set_due(st.tree, leaf, key)
+    limit(st, key, sm)
+
+
+@inner(inline=True)
+def limit(st, key, sm):
+    """Notes that an event with a key has been announced, of a component of `sm`."""
+    x = st.chip
     x[Turn.ANNOUNCED] = 1
     x[Turn.LIMIT] = min(x[Turn.LIMIT], key)
     if sm == x[Turn.SM]:
