@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from typing import Any
@@ -283,7 +284,7 @@ def test_calls_that_take_turns_write_back_what_those_before_left() -> None:
 
 
 def test_operands_that_the_host_has_just_copied_are_in_the_l2_and_in_dram() -> None:
-    def run(text: str, l2: str) -> tuple[int, dict[str, int]]:
+    def run(text: str, l2: str) -> tuple[int, Mapping[str, int]]:
         record = simulate(text, "a100-sxm4-80gb", l2=l2).record
         return record.time_ps, record.kernels[0].counters
 

@@ -84,6 +84,7 @@ class ThreadblockConfig:
     each operand.
     """
 
+    schedule: ClassVar[str]
     groups_of_rows: ClassVar[bool] = False
     reuse: ClassVar[bool] = False
 
