@@ -236,8 +236,11 @@ class L2(Group):
         description="reads waiting at a slice that another read of the same line may join; 0: no request coalescer"
     )
     local_copies: bool = Field(description="a partition keeps copies of lines whose home is the other one")
-    dirty_share: Share = Field(
-        description="of the lines that another kernel's stores have filled it with, those that DRAM does not have yet"
+    dirty_limit: Share = Field(
+        description="of a set's lines, those that may be dirty: one more sends the oldest of them to DRAM"
+    )
+    clean_first: bool = Field(
+        description="a line takes the room of the oldest clean one; older dirty ones go to DRAM every second time"
     )
 
     @property

@@ -548,7 +548,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("softmax rows=64 cols=2048", base=_SMALL, options={"l2": "dirty"}),
         Case("add n=65536 dtype=fp32", base=_SMALL),
         Case("add n=65536 dtype=fp32", ("dram",), base=(*_SMALL, "dram.channels=2", "l2.slices=2", "l2.size=64 KiB")),
-        Case("add n=65536 dtype=fp32", ("dram.write",), base=(*_SMALL, "dram.channels=2", "l2.slices=2", "l2.size=64 KiB"), options={"l2": "dirty"}),
+        Case("add n=65536 dtype=fp32", ("dram.write", "l2.clean_first"), base=(*_SMALL, "dram.channels=2", "l2.slices=2", "l2.size=64 KiB"), options={"l2": "dirty"}),
         Case("add n=262144 dtype=fp32", ("dram.size",), base=("dram.size=6 MiB", "l2.slices=2", "l2.size=64 KiB", "dram.channels=2")),
         Case("add n=262144 dtype=fp32", ("l2.link",), ("l2.link",), base=("l2.link_bandwidth=64 B/clk",)),
         Case("transpose rows=256 cols=256 dtype=fp32", base=_SMALL),

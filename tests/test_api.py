@@ -257,14 +257,22 @@ def test_a_row_runs_in_its_scope_and_state() -> None:
 def test_an_overwritten_l2_writes_back_what_memory_lacks() -> None:
     """The kernel's lines push out others, each of which was written to memory before, or is now."""
 
-    def written(share: float) -> int:
-        report = simulate("add n=2097152", "a100-sxm4-80gb", l2="dirty", set=(f"l2.dirty_share={share}",))
-        return report.record.kernels[0].counters["dram_write_bytes"]
+    def written(*figures: str) -> int:
+        report = simulate("sum n=4194304 dtype=fp32", "h100-sxm", l2="dirty", set=figures)
+        return sum(kernel.counters["dram_write_bytes"] for kernel in report.record.kernels)
 
-    none, half, most = map(written, (0, 0.5, 1))
-    assert none < 1 << 20
-    assert most > 12 << 20
-    assert half / most == pytest.approx(0.5, abs=0.03)
+    few, half, most = (written(f"l2.dirty_limit={limit}", "l2.clean_first=false") for limit in (0.07, 0.5, 1))
+    assert few < 3 << 20 < half < most
+    assert half - few > 4 << 20  # 16 MiB that are read push out lines of which up to half are dirty
+    assert written() < half  # clean ones first
+
+
+def test_an_overwritten_l2_has_no_room_left_and_keeps_what_came_last() -> None:
+    """Twice its size is written, so that the share of lines that stay dirty is that of a long stream of stores."""
+    runs = [simulate("add n=1048576", "h100-sxm", l2=l2).record.kernels[0].counters for l2 in ("cold", "dirty")]
+    assert runs[0]["l2_evictions"] == 0
+    read_and_written = 3 * (1 << 20) * 2 // 128
+    assert runs[1]["l2_evictions"] >= read_and_written
 
 
 def test_calls_that_take_turns_write_back_what_those_before_left() -> None:

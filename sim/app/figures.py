@@ -102,7 +102,6 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "l2.bandwidth",
                 "l2.clock",
                 "l2.coalescer",
-                "l2.dirty_share",
                 "l2.partitions",
                 "l2.replacement",
                 "l2.size",

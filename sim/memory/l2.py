@@ -9,7 +9,8 @@ would leave holes in every calendar behind a busy one. So the busiest resource s
 resources count as the longer one, not as their sum.
 
 Reads look in the SM's own partition first. Where a line's home is the other partition and local copies are kept, a miss
-goes over the link to the home slice and leaves a copy behind; writes and atomics go to the home and drop the copy.
+goes over the link to the home slice and leaves a copy behind. Writes and atomics go to the home; a write from the other
+partition leaves a copy of whole sectors there, what else changes a line drops the copy.
 A sector that a write covers in part is fetched first; full sectors are allocated without a fetch.
 
 `addresses` says where a line lies, `sets` what a set holds, `slices` what a slice does; `ahead` locates many lines.
@@ -24,8 +25,11 @@ from sim.memory.sets import (
     VALID,
     allocate,
     count_sectors,
+    dirty_ways,
     drop_copy,
     find,
+    keep_limit,
+    leave_copy,
     masks_of,
     set_masks,
     set_there,
@@ -33,6 +37,8 @@ from sim.memory.sets import (
     use,
 )
 from sim.memory.slices import complete_from_dram, cross_link, fetch, look_up
+
+ALL_PARTITIONS = -1
 
 _READ = int(MemoryCounter.L2_READ_SECTORS)
 _READ_HIT = int(MemoryCounter.L2_READ_HIT_SECTORS)
@@ -161,6 +167,7 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time, slice_
     n = count_sectors(sectors)
     latency = spec.hit_latency
     crossed = t
+    taken = t
     if spec.partitions == 2:
         home = 1 if slice_index >= spec.slices_per_partition else 0
         if home != partition:
@@ -168,19 +175,27 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time, slice_
             state.counters[_FAR_WRITE] += n
             crossed = cross_link(spec, state, t, home, n)
         if spec.local_copies != 0:
-            drop_copy(spec, state, line, copy_set)
+            if home != partition and sectors & ~needed != 0:
+                taken = leave_copy(spec, state, t, line, copy_set, sectors & ~needed)
+            else:
+                drop_copy(spec, state, line, copy_set)
     end = max(t, state.write_free[slice_index]) + n * sector_time
     state.write_free[slice_index] = end
     answer = max(crossed, end - sector_time) + latency
     way = find(state, line, cache_set)
+    masks = 0
     if way >= 0:
         use(spec, state, cache_set, way)
+        masks = masks_of(state, cache_set, way)
+        if masks <= VALID:
+            taken = max(taken, keep_limit(spec, state, t, cache_set, dirty_ways(state, cache_set)))
     else:
-        way, taken = allocate(spec, state, t, line, cache_set)
+        way, room = allocate(spec, state, t, line, cache_set)
+        taken = max(taken, room)
+    if taken > t:
         # A full write buffer holds up the slice's port, and with it everybody who writes there.
         state.write_free[slice_index] = max(end, taken)
         answer = max(answer, taken + latency)
-    masks = masks_of(state, cache_set, way)
     there = there_from(state, cache_set, way, answer)
     missing = needed & ~masks
     if missing != 0:
@@ -192,19 +207,29 @@ def modify(spec, state, t, partition, line, sectors, needed, sector_time, slice_
     return answer, there
 
 
+@inner(inline=True)
+def _in_turn(spec, partition, line):
+    return partition if partition != ALL_PARTITIONS else (line >> 3) % spec.partitions
+
+
 @kernel
 def read_lines(spec, state, t, gap, partition, first, count, sectors):
-    """Read `count` consecutive lines, one each `gap` ticks; returns the tick of the last answer."""
+    """Read `count` consecutive lines, one each `gap` ticks; returns the tick of the last answer.
+
+    partition: of the SM that reads; `ALL_PARTITIONS`: of these in turns, a warp's piece of 1 KiB each.
+    """
     last = t
     for k in range(count):
-        last = max(last, l2_read(spec, state, t + k * gap, partition, first + k, sectors))
+        reader = _in_turn(spec, partition, first + k)
+        last = max(last, l2_read(spec, state, t + k * gap, reader, first + k, sectors))
     return last
 
 
 @kernel
 def write_lines(spec, state, t, gap, partition, first, count):
-    """Write `count` consecutive whole lines, one each `gap` ticks; returns the tick of the last acknowledgement."""
+    """As `read_lines` for writes of whole lines; returns the tick of the last acknowledgement."""
     last = t
     for k in range(count):
-        last = max(last, l2_write(spec, state, t + k * gap, partition, first + k, VALID, VALID))
+        writer = _in_turn(spec, partition, first + k)
+        last = max(last, l2_write(spec, state, t + k * gap, writer, first + k, VALID, VALID))
     return last

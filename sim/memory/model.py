@@ -21,7 +21,7 @@ from sim.memory.ahead import AHEAD, OTHER_SET
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import DramFigures, DramSpec, DramState, drop_writes, lower_dram, new_dram_state, settle_dram
 from sim.memory.hashing import reciprocal
-from sim.memory.l2 import read_lines, write_lines
+from sim.memory.l2 import ALL_PARTITIONS, read_lines, write_lines
 from sim.memory.replacement import MAX_WAYS, first_word, policy_number
 from sim.memory.sets import DIRTY_SHIFT, FIRST_MASKS, FIRST_READY, LATEST, ORDER, SET_WORDS, SINCE, VALID
 
@@ -29,8 +29,10 @@ FIGURES = (
     "dram.atom",
     "dram.channels",
     "l2.bandwidth",
+    "l2.clean_first",
     "l2.clock",
     "l2.coalescer",
+    "l2.dirty_limit",
     "l2.far_latency",
     "l2.hit_latency",
     "l2.interleave",
@@ -74,6 +76,10 @@ class MemorySpec(NamedTuple):
     ways: int
     replacement: int
     """A policy of `replacement`."""
+    dirty_limit: int
+    """Lines of a set that may be dirty."""
+    clean_first: int
+    """1 if every second victim is the oldest clean line."""
     slice_multiplier: int
     slice_shift: int
     set_multiplier: int
@@ -152,6 +158,8 @@ def lower_memory(machine: Machine, clock_hz: int, gpc_bytes_per_cycle: float | N
         sets=l2.sets,
         ways=l2.ways,
         replacement=policy_number(l2.replacement),
+        dirty_limit=max(1, round(l2.dirty_limit * l2.ways)),
+        clean_first=int(l2.clean_first),
         slice_multiplier=slice_multiplier,
         slice_shift=slice_shift,
         set_multiplier=set_multiplier,
@@ -257,28 +265,26 @@ def settle(state: MemoryState) -> None:
 def warm(
     spec: MemorySpec, state: MemoryState, first_line: int, count: int, dirty: bool = False, partition: int | None = None
 ) -> None:
-    """Bring `count` lines into the cache as if every partition had read (dirty: the first had written) them before;
-    partition: as if this one had, alone.
+    """Bring `count` lines into the cache as if every partition had read them before; dirty: as if SMs of all partitions
+    had written them, each line by one; partition: as if this one had read or written all.
 
     Costs no time and counts nothing; all calendars stand at tick 0 afterwards, and what channels had buffered is
     written: the cache was filled long before.
     """
     counters = state.counters.copy()
-    for reader in range(1 if dirty else spec.partitions) if partition is None else (partition,):
-        if dirty:
-            write_lines(spec, state, 0, 0, reader, first_line, count)
-        else:
+    if dirty:
+        write_lines(spec, state, 0, 0, ALL_PARTITIONS if partition is None else partition, first_line, count)
+    else:
+        for reader in range(spec.partitions) if partition is None else (partition,):
             read_lines(spec, state, 0, 0, reader, first_line, count, VALID)
     state.counters[:] = counters
     settle(state)
     drop_writes(state.dram)
 
 
-def clean(state: MemoryState, share_milli: int) -> None:
-    """Writes dirty lines back to DRAM, at no cost: those of `share_milli` in a thousand line numbers."""
-    sets = _sets(state)
-    chosen = (sets.tags >= 0) & (sets.tags % 1000 < share_milli)
-    sets.masks[chosen] &= VALID
+def clean(state: MemoryState) -> None:
+    """Writes all dirty lines back to DRAM, at no cost."""
+    _sets(state).masks[:] &= VALID
 
 
 def resident_lines(state: MemoryState) -> int:

@@ -10,6 +10,9 @@ number jitted code knows it, and five functions:
 - `touch`: the word after a hit;
 - `drop`: the word after a way has become empty, which is the next victim then.
 
+`victim_of` chooses among some of a full set's ways. A policy of another package is asked for its victim, and where that
+is none of them, the first of them goes.
+
 To add a policy: here its name, its functions and a branch in each of the interface's; its name in `arch.gpu`, too.
 Other packages register policies with these five functions (`sim.engine.extensions`); their numbers follow.
 
@@ -67,6 +70,15 @@ def victim(policy: int, word: int, ways: int) -> int:
 
 
 @inner(inline=True)
+def victim_of(policy: int, word: int, ways: int, allowed: int) -> int:
+    """The way of a full set that the next line takes, one of those whose bits are set in `allowed`."""
+    if policy == _LRU:
+        return _oldest_of(word, ways, allowed)
+    way = victim(policy, word, ways)
+    return way if allowed >> way & 1 else lowest_bit(allowed)
+
+
+@inner(inline=True)
 def fill(policy: int, word: int, ways: int, way: int) -> int:
     """The word after a line has been put into `way`, the victim."""
     if _OTHER_COUNT > 0 and policy >= _SHIPPED:
@@ -121,6 +133,17 @@ def _oldest(order: int, ways: int) -> int:
     rest ^= rest >> 8
     rest ^= rest >> 4
     return (rest ^ (_ALL_WAYS >> ((ways & 15) << 2))) & 15
+
+
+@inner
+def _oldest_of(order: int, ways: int, allowed: int) -> int:
+    """The least recently used of the ways whose bits are set in `allowed`, of which there is at least one."""
+    way = _oldest(order, ways)
+    place = 4 * ways - 8
+    while allowed >> way & 1 == 0 and place >= 0:
+        way = (order >> place) & 15
+        place -= 4
+    return way
 
 
 @inner(inline=True)

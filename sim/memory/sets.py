@@ -4,6 +4,12 @@ A line of a set is known by its way. Its tag is its number (byte address >> 7), 
 which of its sectors are valid and which are dirty. All of a set is one row of three cache lines of the host: `TAGS`
 tags of four bytes; the replacement order's word, two ticks of the set, `TAGS` bytes of masks; and when the lines are
 there, four bytes each, which is read only while something of the set is on its way.
+
+What an L2 writes back was counted on an H100 (`scripts/probe_write_back.cu`, `docs/accuracy/memory.md`). A share of a
+set's lines may be dirty. Where a line comes in or becomes dirty when as many are, the oldest of these goes to DRAM and
+stays, clean. So a kernel that writes much leaves no more behind than that share, and nothing is written while the L2
+idles. A line that needs room takes that of the oldest clean one. Where an older one is dirty, that goes to DRAM and
+stays, clean, every second time; the next line takes its room.
 """
 
 import numpy as np
@@ -14,7 +20,7 @@ from sim.engine.search import TAGS, find_tag
 from sim.memory.addresses import channel_of, home_slice, index_of
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import dram_write
-from sim.memory.replacement import drop, fill, touch, victim
+from sim.memory.replacement import drop, fill, touch, victim, victim_of
 
 VALID = 0xF
 """Mask of the valid sectors in a line's word."""
@@ -40,6 +46,7 @@ SINCE = LATEST + 1
 FIRST_MASKS = 8 * (SINCE + 1)
 """The byte with the masks of the set's first way."""
 
+_MASKS = SINCE + 1  # the words that hold the masks
 _WORDS_A_HOST_LINE = 8
 _BYTES = 8 * SET_WORDS
 _HALVES = 2 * SET_WORDS  # words of four bytes in a row
@@ -130,32 +137,96 @@ def use(spec, state, cache_set, way):
     state.lines[at] = touch(spec.replacement, state.lines[at], spec.ways, way)
 
 
+_NIBBLES = 0x0F0F0F0F0F0F0F0F
+_BYTES_OF_ONE = 0x0101010101010101
+
+
+@inner(inline=True)
+def _dirty_bytes(word):
+    """Bit 0 of each byte whose upper half is not zero."""
+    return ((((word >> DIRTY_SHIFT) & _NIBBLES) + _NIBBLES) >> 4) & _BYTES_OF_ONE
+
+
+@inner(inline=True)
+def _gathered(ones):
+    """Bit 0 of each byte, together."""
+    ones |= ones >> 7
+    ones |= ones >> 14
+    return (ones | (ones >> 28)) & 0xFF
+
+
+@inner(inline=True)
+def dirty_ways(state, cache_set):
+    """The ways of a set with lines that DRAM lacks, as a mask."""
+    row = cache_set * SET_WORDS + _MASKS
+    return _gathered(_dirty_bytes(state.lines[row])) | _gathered(_dirty_bytes(state.lines[row + 1])) << 8
+
+
+@inner(inline=True)
+def count_ways(mask):
+    """Ways in a mask of up to 16."""
+    mask -= (mask >> 1) & 0x5555
+    mask = (mask & 0x3333) + ((mask >> 2) & 0x3333)
+    mask = (mask + (mask >> 4)) & 0x0F0F
+    return (mask + (mask >> 8)) & 0x1F
+
+
+@inner
+def keep_limit(spec, state, t, cache_set, dirty):
+    """Sends the oldest of a set's dirty lines, a mask of ways, to DRAM at tick t if no more may be dirty; it stays.
+
+    Returns the tick at which DRAM's write buffer has taken it (t if nothing was to do).
+    """
+    if count_ways(dirty) < spec.dirty_limit:
+        return t
+    way = victim_of(spec.replacement, state.lines[cache_set * SET_WORDS + ORDER], spec.ways, dirty)
+    masks = masks_of(state, cache_set, way)
+    set_masks(state, cache_set, way, masks & VALID)
+    return write_back(spec, state, t, np.int64(state.tags[cache_set * _HALVES + way]), masks >> DIRTY_SHIFT)
+
+
+@inner(inline=True)
+def _cleans(line):
+    """Whether a line that finds the oldest one of its set dirty sends that to DRAM: every second, by its number."""
+    return (line * 0x9E3779B1 >> 28) & 1 != 0
+
+
 @inner(inline=True)
 def allocate(spec, state, t, line, cache_set):
-    """Make room for a line at tick t; a dirty victim goes to DRAM.
+    """Make room for a line at tick t; a dirty victim goes to DRAM, and one more line where too many are dirty.
 
-    Returns the line's way, and the tick at which DRAM's write buffer has taken the victim (t if nothing was to do).
+    Returns the line's way, and the tick at which DRAM's write buffer has taken them (t if nothing was to do).
     """
     row = cache_set * SET_WORDS
     order = state.lines[row + ORDER]
     way = victim(spec.replacement, order, spec.ways)
-    tag = cache_set * _HALVES + way
-    evicted = np.int64(state.tags[tag])
+    evicted = np.int64(state.tags[cache_set * _HALVES + way])
+    dirty = dirty_ways(state, cache_set)
     taken = t
     if evicted >= 0:
         state.counters[_EVICTIONS] += 1
-        dirty = masks_of(state, cache_set, way) >> DIRTY_SHIFT
-        if dirty:
-            taken = write_back(spec, state, t, evicted, dirty)
-    state.tags[tag] = line
+        if dirty >> way & 1:
+            clean = ~dirty & ((1 << spec.ways) - 1)
+            spared = spec.clean_first != 0 and clean != 0
+            if not spared or _cleans(line):
+                masks = masks_of(state, cache_set, way)
+                taken = write_back(spec, state, t, evicted, masks >> DIRTY_SHIFT)
+                set_masks(state, cache_set, way, masks & VALID)
+                dirty &= ~(1 << way)
+            if spared:
+                way = victim_of(spec.replacement, order, spec.ways, clean)
+                order = drop(spec.replacement, order, spec.ways, way)
+    state.tags[cache_set * _HALVES + way] = line
     _set_empty(state, cache_set, way)
     state.lines[row + ORDER] = fill(spec.replacement, order, spec.ways, way)
+    if dirty != 0:
+        taken = max(taken, keep_limit(spec, state, t, cache_set, dirty))
     return way, taken
 
 
 @inner(inline=True)
 def write_back(spec, state, t, line, dirty):
-    """Send an evicted line's dirty sectors to DRAM at tick t; returns the tick at which its write buffer takes them."""
+    """Send a line's dirty sectors to DRAM at tick t; returns the tick at which its write buffer takes them."""
     place = channel_of(spec, home_slice(spec, line, index_of(spec, line)), line)
     atoms = atoms_of(spec, dirty)
     state.counters[_WRITE_BACK] += count_sectors(dirty)
@@ -172,6 +243,19 @@ def drop_copy(spec, state, line, cache_set):
         _set_empty(state, cache_set, way)
         state.lines[row + ORDER] = drop(spec.replacement, state.lines[row + ORDER], spec.ways, way)
         state.counters[_INVALIDATIONS] += 1
+
+
+@inner(inline=True)
+def leave_copy(spec, state, t, line, cache_set, sectors):
+    """Leave a copy of sectors that are being written at tick t in the writer's partition; returns as `allocate`."""
+    way = find(state, line, cache_set)
+    taken = t
+    if way >= 0:
+        use(spec, state, cache_set, way)
+    else:
+        way, taken = allocate(spec, state, t, line, cache_set)
+    set_masks(state, cache_set, way, masks_of(state, cache_set, way) | sectors)
+    return taken
 
 
 @inner(inline=True)

@@ -35,6 +35,8 @@ MACHINES: dict[str, dict[str, Any]] = {
     "copies": {"partitions": 2, "local_copies": True},
     "no copies": {"partitions": 2, "local_copies": False},
     "odd geometry": {"partitions": 2, "local_copies": True, "slices": 6, "ways": 6, "sets": 3},
+    "all may be dirty": {"partitions": 2, "local_copies": True, "dirty_limit": 1.0, "clean_first": False},
+    "one may be dirty": {"partitions": 1, "local_copies": False, "ways": 16, "sets": 2, "dirty_limit": 0.0},
 }
 SPECS = {name: lower_memory(tiny(**l2), CLOCK_HZ) for name, l2 in MACHINES.items()}
 
@@ -80,7 +82,8 @@ def compared_with_twin(name: str, steps: list[tuple[str, int, int, int, int]]) -
 
     state = new_memory_state(spec)
     run(spec, state, steps)
-    twin = CacheTwin(home, index, spec.partitions, spec.slices, spec.ways, bool(spec.local_copies))
+    shape = spec.partitions, spec.slices, spec.ways, bool(spec.local_copies), spec.dirty_limit
+    twin = CacheTwin(home, index, *shape, bool(spec.clean_first), lambda line: bool(line * 0x9E3779B1 >> 28 & 1))
     for kind, partition, line, sectors, full in steps:
         if kind == "read":
             twin.read(partition % spec.partitions, line, members(sectors))
@@ -183,7 +186,7 @@ def test_warm_costs_no_time_and_counts_nothing() -> None:
     spec = SPECS["copies"]
     state = new_memory_state(spec)
     warm(spec, state, 0, 20, dirty=True)
-    assert dirty_sectors(state) == 80
+    assert dirty_sectors(state) > 60  # all, but where a set has more lines than may be dirty
     assert not state.counters.any()
     assert l2_read(spec, state, 0, 1, 0, 1) in (spec.hit_latency, spec.far_latency)
 

@@ -1,7 +1,7 @@
 """A slow twin of the L2's contents in plain Python: which sectors are where, what is fetched, evicted, written back.
 
 It shares no code with the kernels and keeps no time. Where a line belongs (home slice, set within a
-slice) is given from outside.
+slice), and whether it cleans an older one, is given from outside.
 """
 
 from collections import Counter
@@ -24,9 +24,22 @@ class Way:
 
 
 class CacheTwin:
-    """Contents of all slices; `counts` uses the names of `MemoryCounter`, and "DRAM_READ_SECTORS"."""
+    """Contents of all slices; `counts` uses the names of `MemoryCounter`, and "DRAM_READ_SECTORS". limit: lines of a
+    set that may be dirty. spare: lines take the room of clean ones, and those for which `cleans` holds send an older
+    dirty one to DRAM."""
 
-    def __init__(self, home: Home, index: Index, partitions: int, slices: int, ways: int, copies: bool) -> None:
+    def __init__(
+        self,
+        home: Home,
+        index: Index,
+        partitions: int,
+        slices: int,
+        ways: int,
+        copies: bool,
+        limit: int,
+        spare: bool,
+        cleans: Callable[[int], bool],
+    ) -> None:
         self.home, self.index, self.partitions, self.slices, self.copies = (
             home,
             index,
@@ -34,7 +47,7 @@ class CacheTwin:
             slices,
             copies and partitions == 2,
         )
-        self.ways = ways
+        self.ways, self.limit, self.spare, self.cleans = ways, limit, spare, cleans
         self.sets: dict[tuple[int, int], list[Way]] = {}
         """Ways of each set that has been used, the least recently used one first."""
         self.counts: Counter[str] = Counter()
@@ -67,13 +80,20 @@ class CacheTwin:
         if self._partition(home) != partition:
             self.counts["L2_FAR_WRITE_SECTORS"] += len(sectors)
             self.counts["L2_LINK_BYTES"] += 32 * len(sectors)
+        whole = set() if reduce else sectors & full
         if self.copies:
-            ways = self._set((home + self.slices // 2) % self.slices, line)
-            for way in [way for way in ways if way.line == line]:
-                ways.remove(way)
-                ways.insert(0, Way())
-                self.counts["L2_INVALIDATIONS"] += 1
+            other = (home + self.slices // 2) % self.slices
+            if whole and self._partition(home) != partition:
+                self._find_or_allocate(other, line).valid |= whole
+            else:
+                ways = self._set(other, line)
+                for way in [way for way in ways if way.line == line]:
+                    ways.remove(way)
+                    ways.insert(0, Way())
+                    self.counts["L2_INVALIDATIONS"] += 1
         there = self._find_or_allocate(home, line)
+        if not there.dirty:
+            self._keep_limit(self._set(home, line), there)
         fetched = (sectors if reduce else sectors - full) - there.valid
         self.counts["L2_FETCH_SECTORS"] += len(fetched)
         self.counts["DRAM_READ_SECTORS"] += len(fetched)
@@ -100,8 +120,20 @@ class CacheTwin:
             chosen = ways[0]
             if chosen.line is not None:
                 self.counts["L2_EVICTIONS"] += 1
-                self.counts["L2_WRITE_BACK_SECTORS"] += len(chosen.dirty)
+                clean = next((way for way in ways if not way.dirty), None) if self.spare else None
+                if chosen.dirty:
+                    if clean is None or self.cleans(line):
+                        self.counts["L2_WRITE_BACK_SECTORS"] += len(chosen.dirty)
+                        chosen.dirty = set()
+                    chosen = clean or chosen
             chosen.line, chosen.valid, chosen.dirty = line, set(), set()
+            self._keep_limit(ways, chosen)
         ways.remove(chosen)
         ways.append(chosen)
         return chosen
+
+    def _keep_limit(self, ways: list[Way], new: Way) -> None:
+        dirty = [way for way in ways if way.dirty and way is not new]
+        if len(dirty) >= self.limit:
+            self.counts["L2_WRITE_BACK_SECTORS"] += len(dirty[0].dirty)
+            dirty[0].dirty = set()

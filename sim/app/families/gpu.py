@@ -20,7 +20,7 @@ from sim.app.families.gpu_conditions import Conditions, conditions_of
 from sim.app.families.gpu_graph import Pick, PlannedGraph, dtype_of, graph_listing, plan_graph
 from sim.app.families.gpu_reads import took_part
 from sim.app.families.gpu_records import machine_figures
-from sim.app.families.gpu_run import Done, Planned, StepsRun, Work, run_steps
+from sim.app.families.gpu_run import OVERWRITTEN, Done, Planned, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
 from sim.app.families.sampled import sample_note
 from sim.app.report.record import CheckResult, OperatorTime
@@ -298,7 +298,7 @@ class OperatorPlan:
     @property
     def ready_events(self) -> int:
         """Writing and lowering a program, and filling an L2 that is to be dirty."""
-        filled = self.spec.l2.size_bytes // LINE_BYTES if self.conditions.l2 == "dirty" else 0
+        filled = OVERWRITTEN * self.spec.l2.size_bytes // LINE_BYTES if self.conditions.l2 == "dirty" else 0
         return _BUILD_EVENTS + filled // 2
 
     def run(

@@ -46,6 +46,9 @@ SETTLED_PS = 40 * PowerRegulator.WINDOW_PS
 _SETTLING_RUNS = 8
 """How often short work is repeated at most until its clock stays, from when the regulator's average is full of it."""
 
+OVERWRITTEN = 2
+"""How often stores fill the L2 that is to be full of what something else has written."""
+
 _FILLS = 4
 """How often what is warmed of one tensor may fill the L2."""
 
@@ -279,8 +282,8 @@ class _Runner:
             runs += regulator.full
 
     def flush(self) -> None:
-        """Empties the L2, or fills it with lines that something else has written, of which DRAM has some already, with
-        what the same work has touched of other operands, or with its own operands."""
+        """Empties the L2, or fills it with lines that something else has written, with what the same work has touched
+        of other operands, or with its own operands."""
         self.device.flush_l2()
         if self.conditions.l2 == "turns":
             self.turn()
@@ -296,8 +299,7 @@ class _Runner:
         ]
         first = 1 + max(ends, default=0) // LINE_BYTES
         spec = self.device.memory_spec(self.device.regulator.clock_hz)
-        warm_lines(spec, self.device.memory, first, self.spec.l2.size_bytes // LINE_BYTES, dirty=True)
-        clean(self.device.memory, 1000 - round(1000 * self.spec.l2.dirty_share))
+        warm_lines(spec, self.device.memory, first, OVERWRITTEN * self.spec.l2.size_bytes // LINE_BYTES, dirty=True)
 
     def turn(self) -> None:
         """Leaves in the L2 what calls before this one do, each of which has operands and results of its own. A line
@@ -328,7 +330,7 @@ class _Runner:
     def upload(self) -> None:
         """Leaves in the L2 what copies of the operands from the host wrote last. Each line is in its home partition
         alone. DRAM has it too: a link of tens of GB/s leaves the channels time to write it back."""
-        spec = self.device.memory_spec(self.device.regulator.clock_hz)
+        spec = self.device.memory_spec(self.device.regulator.clock_hz)._replace(local_copies=0)
         inputs = [
             (step.addresses[tensor.name] // LINE_BYTES, -(-tensor.size_bytes // LINE_BYTES))
             for step in self.work.steps
@@ -337,7 +339,7 @@ class _Runner:
         ]
         for first, lines in inputs:
             warm_lines(spec, self.device.memory, first, lines, dirty=True)
-        clean(self.device.memory, 1000)
+        clean(self.device.memory)
 
     def warm(self) -> None:
         """Leaves in the caches what a run before would: code, the tensors that were touched last, of a step what it

@@ -234,9 +234,9 @@ def test_padding_removes_the_bank_conflicts_of_a_transpose() -> None:
 def test_a_dirty_l2_costs_the_write_back_of_what_it_holds() -> None:
     cold, dirty = (simulate("sum n=4194304 dtype=fp32", A100, l2=l2).record for l2 in ("cold", "dirty"))
     written = [sum(k.counters["dram_write_bytes"] for k in report.kernels) for report in (cold, dirty)]
-    dirty_bytes = load_arch(A100).l2.dirty_share * 16 * 2**20  # 16 MiB read push out as much, of which a share is dirty
-    assert written[0] < 1e6 < dirty_bytes < written[1]
-    assert dirty.time_ps > 1.5 * cold.time_ps
+    assert written[0] < 1e6
+    assert 4 * 2**20 < written[1] < 16 * 2**20  # 16 MiB were read
+    assert dirty.time_ps > 1.2 * cold.time_ps
 
 
 def test_choice_keeps_short_rows_in_a_warp_and_sweeps_rows_that_do_not_fit() -> None:
