@@ -4,10 +4,13 @@
     tilewave validate --reference pairs.csv --json > results.json
     scripts/ratio_tables.py results.json [MORE.json ...] [--machines A B] [--page FILE]
     scripts/ratio_tables.py --pairs pairs.csv [--most-us T] [--machines A B]
+    scripts/ratio_tables.py --repeats [--page FILE]
 
 Each file is what `tilewave validate --json` prints. Rows of one operator, format, shape and source that both machines
 have are a pair: its measured ratio is the time on A over that on B, its error the predicted ratio over the measured
 one, less 1. `--pairs` writes the packaged rows that have a partner, of measured times up to T, for `validate` to run.
+`--repeats` writes how far two measurements of one shape on one machine are apart: no prediction of a ratio can be
+expected to come nearer.
 """
 
 from __future__ import annotations
@@ -21,22 +24,27 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arch.errors import InputError
+from scripts.validation_tables import replaced
 from sim.app.cost import version
 from workloads.silicon import Row, packaged_rows
 from workloads.silicon.rows import COLUMNS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "studies.md"
 BEGIN, END = "<!-- ratios of machines: scripts/ratio_tables.py -->", "<!-- end of ratios -->"
+BEGIN_REPEATS, END_REPEATS = "<!-- repeated measurements: scripts/ratio_tables.py -->", "<!-- end of repeats -->"
 MACHINES = ("a100-sxm4-80gb", "h100-sxm")
 SIZES = ((10, "under 10 us"), (100, "10 to 100 us"), (float("inf"), "over 100 us"))
 """By the measured time on the second machine."""
 WORST = 5
+LEAST_REPEATS = 20
+"""Shapes that two sources must share for a line."""
 _PAIR = ("op", "dtype", "shape", "source", "scope")
 
 
@@ -118,14 +126,28 @@ def tables(pairs: Sequence[Pair], machines: Sequence[str], made: str) -> str:
     return "\n".join(lines)
 
 
-def write(page: Path, text: str) -> None:
-    """Puts the text between the markers of the page; InputError where it has none."""
-    document = page.read_text(encoding="utf-8")
-    if BEGIN not in document or END not in document:
-        raise InputError(f"{page}: has no markers; the tables go between {BEGIN} and {END}")
-    before, _, rest = document.partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+def repeats(rows: Sequence[Row]) -> str:
+    """How far the times of two sources are apart, of one machine, operator, format, shape and scope."""
+    found: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        key = (row.machine, row.op, row.dtype, row.shape, row.schedule, row.scope, row.l2)
+        found[key].setdefault(row.source, row.time_us)
+    groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    for (machine, op, *_), times in found.items():
+        for first, second in combinations(sorted(times), 2):
+            groups[machine, op, first, second].append(100 * (times[second] / times[first] - 1))
+    lines = [
+        "| machine | operator | source | another | shapes | mean difference | median | bias |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for words, off in sorted(groups.items()):
+        if len(off) >= LEAST_REPEATS:
+            sizes = list(map(abs, off))
+            figures = (
+                f"{statistics.fmean(sizes):.1f} % | {statistics.median(sizes):.1f} % | {statistics.fmean(off):+.1f} %"
+            )
+            lines.append(f"| {' | '.join(words)} | {len(off)} | {figures} |")
+    return "\n".join(lines)
 
 
 def partners(rows: Sequence[Row], machines: Sequence[str], most_us: float) -> list[Row]:
@@ -144,6 +166,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--machines", nargs=2, default=list(MACHINES), metavar=("A", "B"))
     parser.add_argument("--pairs", type=Path, metavar="FILE", help="write the rows of pairs, and do nothing else")
+    parser.add_argument("--repeats", action="store_true", help="write the table of repeats, and do nothing else")
     parser.add_argument("--most-us", type=float, default=float("inf"), metavar="T")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(words)
@@ -156,8 +179,15 @@ def main(words: list[str] | None = None) -> int:
                 writer.writerows(row.as_dict() for row in rows)
             print(f"{len(rows) // 2} pairs")
             return 0
+        if options.repeats:
+            page = options.page.read_text(encoding="utf-8")
+            text = replaced(page, repeats(packaged_rows()), BEGIN_REPEATS, END_REPEATS)
+            options.page.write_text(text, encoding="utf-8")
+            return 0
         made = f"Made on {datetime.now(UTC).date().isoformat()} with tilewave {version()}"
-        write(options.page, tables(read(options.files, options.machines), options.machines, made))
+        text = tables(read(options.files, options.machines), options.machines, made)
+        page = options.page.read_text(encoding="utf-8")
+        options.page.write_text(replaced(page, text, BEGIN, END), encoding="utf-8")
     except InputError as error:
         print(f"ratio_tables: {error}", file=sys.stderr)
         return 2

@@ -2,12 +2,14 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.ratio_tables import BEGIN, END, main
+from scripts.ratio_tables import BEGIN, BEGIN_REPEATS, END, END_REPEATS, main, repeats
+from workloads.silicon import packaged_rows
 
 A, B = "a100-sxm4-80gb", "h100-sxm"
 
@@ -60,3 +62,20 @@ def test_rows_that_have_a_partner(tmp_path: Path) -> None:
     assert all(float(row["time_us"]) <= 20 for row in rows)
     shapes = [(row["op"], row["dtype"], row["shape"], row["source"]) for row in rows]
     assert len(shapes) == 2 * len(set(shapes)) > 20
+
+
+def test_how_far_two_measurements_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scripts.ratio_tables.LEAST_REPEATS", 2)
+    rows = [row for row in packaged_rows() if row.machine == B and row.op == "gemm"][:2]
+    first = [replace(row, source="a", scope="graph", time_us=10.0) for row in rows]
+    second = [
+        replace(row, source="b", scope="graph", time_us=time) for row, time in zip(rows, (11.0, 8.0), strict=True)
+    ]
+    other = [replace(row, source="c", scope="kernel") for row in rows]
+    assert repeats(first + second + other).splitlines()[2:] == [
+        f"| {B} | gemm | a | b | 2 | 15.0 % | 15.0 % | -5.0 % |"
+    ]
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN_REPEATS}\nold\n{END_REPEATS}\nafter\n")
+    assert main(["--repeats", "--page", str(page)]) == 0
+    assert "| h100-sxm | gemm | aiconfigurator_vllm | measure_gpu_graph_zeros | 163 |" in page.read_text()
