@@ -59,7 +59,7 @@ def _ask_homes(spec, state, count):
 
 
 @inner(inline=True)
-def l2_prefetch_changes(spec, state, count):
+def l2_prefetch_changes(spec, state, partition, count):
     """As `l2_prefetch`, for writes and reductions."""
     ahead = state.ahead
     if count <= _FEW:
@@ -69,6 +69,10 @@ def l2_prefetch_changes(spec, state, count):
         for k in range(whole_vectors(count)):
             _locate_number_changed(spec, ahead, k)
     _ask_sets(spec, state, count)
+    if spec.local_copies != 0:
+        for k in range(count):  # where the writer's partition gets a copy
+            if (ahead[HOME, k] >= spec.slices_per_partition) != (partition == 1):
+                ask_rest(state, ahead[OTHER_SET, k])
 
 
 @inner(inline=True)

@@ -179,7 +179,13 @@ def keep_limit(spec, state, t, cache_set, dirty):
     """
     if count_ways(dirty) < spec.dirty_limit:
         return t
-    way = victim_of(spec.replacement, state.lines[cache_set * SET_WORDS + ORDER], spec.ways, dirty)
+    order = state.lines[cache_set * SET_WORDS + ORDER]
+    return _clean(spec, state, t, cache_set, victim_of(spec.replacement, order, spec.ways, dirty))
+
+
+@inner
+def _clean(spec, state, t, cache_set, way):
+    """Sends a dirty line to DRAM at tick t, which stays; returns the tick at which DRAM's write buffer has taken it."""
     masks = masks_of(state, cache_set, way)
     set_masks(state, cache_set, way, masks & VALID)
     return write_back(spec, state, t, np.int64(state.tags[cache_set * _HALVES + way]), masks >> DIRTY_SHIFT)
@@ -200,28 +206,35 @@ def allocate(spec, state, t, line, cache_set):
     row = cache_set * SET_WORDS
     order = state.lines[row + ORDER]
     way = victim(spec.replacement, order, spec.ways)
-    evicted = np.int64(state.tags[cache_set * _HALVES + way])
-    dirty = dirty_ways(state, cache_set)
     taken = t
-    if evicted >= 0:
+    if state.tags[cache_set * _HALVES + way] >= 0:
         state.counters[_EVICTIONS] += 1
-        if dirty >> way & 1:
-            clean = ~dirty & ((1 << spec.ways) - 1)
-            spared = spec.clean_first != 0 and clean != 0
-            if not spared or _cleans(line):
-                masks = masks_of(state, cache_set, way)
-                taken = write_back(spec, state, t, evicted, masks >> DIRTY_SHIFT)
-                set_masks(state, cache_set, way, masks & VALID)
-                dirty &= ~(1 << way)
-            if spared:
-                way = victim_of(spec.replacement, order, spec.ways, clean)
-                order = drop(spec.replacement, order, spec.ways, way)
+    dirty = dirty_ways(state, cache_set)
+    if dirty >> way & 1 != 0 or count_ways(dirty) >= spec.dirty_limit:
+        way, taken = _room_among_dirty(spec, state, t, line, cache_set, way, dirty)
+        order = state.lines[row + ORDER]
     state.tags[cache_set * _HALVES + way] = line
     _set_empty(state, cache_set, way)
     state.lines[row + ORDER] = fill(spec.replacement, order, spec.ways, way)
-    if dirty != 0:
-        taken = max(taken, keep_limit(spec, state, t, cache_set, dirty))
     return way, taken
+
+
+@inner
+def _room_among_dirty(spec, state, t, line, cache_set, way, dirty):
+    """The way that a line takes in a set with dirty lines, where `way` is the next victim, as the order of the set then
+    says, too; and the tick at which DRAM's write buffer has taken what was to be written back."""
+    taken = t
+    if dirty >> way & 1:
+        clean = ~dirty & ((1 << spec.ways) - 1)
+        spared = spec.clean_first != 0 and clean != 0
+        if not spared or _cleans(line):
+            taken = _clean(spec, state, t, cache_set, way)
+            dirty &= ~(1 << way)
+        if spared:
+            at = cache_set * SET_WORDS + ORDER
+            way = victim_of(spec.replacement, state.lines[at], spec.ways, clean)
+            state.lines[at] = drop(spec.replacement, state.lines[at], spec.ways, way)
+    return way, max(taken, keep_limit(spec, state, t, cache_set, dirty))
 
 
 @inner(inline=True)
@@ -245,7 +258,7 @@ def drop_copy(spec, state, line, cache_set):
         state.counters[_INVALIDATIONS] += 1
 
 
-@inner(inline=True)
+@inner
 def leave_copy(spec, state, t, line, cache_set, sectors):
     """Leave a copy of sectors that are being written at tick t in the writer's partition; returns as `allocate`."""
     way = find(state, line, cache_set)

@@ -239,10 +239,11 @@ def prefetch_lines(p, st, ms, mem, sm, l1, changes, base, row, rows, stride, row
         if offset >= row_bytes:
             row += 1
             offset = 0
+    partition = st.sms[sm, Port.PARTITION]
     if changes:
-        l2_prefetch_changes(ms, mem, n)
+        l2_prefetch_changes(ms, mem, partition, n)
     else:
-        l2_prefetch(ms, mem, st.sms[sm, Port.PARTITION], n)
+        l2_prefetch(ms, mem, partition, n)
     if l1:
         locate_in_l1(p, st, sm, mem.ahead, n)
     return n

@@ -437,7 +437,7 @@ def _move(p, x, st, ms, mem, sm, now, begin, row, count):
         if loads:
             l2_prefetch(ms, mem, partition, n)
         else:
-            l2_prefetch_changes(ms, mem, n)
+            l2_prefetch_changes(ms, mem, partition, n)
         if in_l1:
             locate_in_l1(p, st, sm, mem.ahead, n)
         for k in range(n):
