@@ -144,14 +144,14 @@ SCHEDULES = {
 @pytest.mark.parametrize(
     ("cols", "dtype", "kernel", "schedule"),
     [
-        (2048, "fp32", "softmax", "torch warps 4 rows 4"),
+        (2048, "fp32", "softmax_warp", "torch warps 4 rows 4"),
         (2049, "fp32", "softmax_held", "torch warps 32 rows 1"),
         (9216, "fp16", "softmax_held", "torch warps 32 rows 1"),
         (9220, "fp32", "softmax_shared", "torch warps 32 rows 1 elements 4"),
         (9217, "fp32", "softmax_threepass", "torch warps 32 rows 1 elements 4"),
         (12252, "fp32", "softmax_shared", "torch warps 32 rows 1 elements 4"),
         (12256, "fp32", "softmax_threepass", "torch warps 32 rows 1 elements 4"),
-        (1024, "fp32", "softmax", "torch-2.1 warps 4 rows 4"),
+        (1024, "fp32", "softmax_warp", "torch-2.1 warps 4 rows 4"),
         (1032, "fp16", "softmax_shared", "torch-2.1 warps 32 rows 1 elements 8"),
         (4096, "fp16", "softmax_threepass", "torch-2.0 warps 8 rows 1 elements 8"),
         (32768, "fp16", "softmax_threepass", "torch-2.0 warps 16 rows 1 elements 8"),
@@ -162,6 +162,28 @@ def test_pytorch_dispatches_by_length_format_and_version(cols: int, dtype: str, 
     config = choose(op, spec, schedule.split()[0]).config
     assert str(config) == schedule
     assert build(op, spec, config).kernels[0].name == kernel
+
+
+@pytest.mark.parametrize(
+    ("cols", "dtype", "counted"),
+    [
+        *((2048, "bf16", 2476), (1500, "bf16", 2123), (1024, "bf16", 1260), (700, "bf16", 1054), (260, "bf16", 509)),
+        *((2048, "fp32", 2348), (1500, "fp32", 2012), (1024, "fp32", 1196), (700, "fp32", 1000), (260, "fp32", 484)),
+    ],
+)
+def test_a_warp_of_pytorch_computes_on_a_power_of_two(cols: int, dtype: str, counted: int) -> None:
+    """Instructions a row that Nsight Compute counts on an H100: those of 1500 columns are nearly those of 2048."""
+    record = simulate(f"softmax rows=132 cols={cols} dtype={dtype}", "h100-sxm", schedule="torch").record
+    assert record.kernels[0].counters["warp_instructions"] / 132 == pytest.approx(counted, rel=0.1)
+
+
+def test_loads_of_two_bytes_wait_for_a_predicate() -> None:
+    """Seven at a time: with one warp a sub-core, half of the bytes take longer."""
+    times = {
+        dtype: simulate(f"softmax rows=512 cols=2048 dtype={dtype}", "h100-sxm", schedule="torch").record.time_ps
+        for dtype in ("bf16", "fp32")
+    }
+    assert times["bf16"] > 1.05 * times["fp32"]
 
 
 def test_a_row_of_eight_elements_a_thread_leaves_room_for_one_cta() -> None:

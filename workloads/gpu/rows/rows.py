@@ -309,6 +309,25 @@ class RowKernel:
         count, vector = self._accesses(tensor, (1, self.span))
         self.r.sts(self.kept[self.tile, WARP, :], value, count, vector_bytes=max(4, vector))
 
+    def load_in_turns(self, tensor: GlobalTensor, most: int, cost: Cost) -> View:
+        """`load`, element by element, of which so many are on their way at most: each is waited for, at a cost, before
+        another one takes its place."""
+        box, shape = self._box(tensor)
+        tile = RegisterTile(tensor.name, shape, tensor.dtype)
+        wide = most * WARP_SIZE // shape[0]
+        for first in range(0, shape[1], wide):
+            width = min(wide, shape[1] - first)
+            part = tile[0 : shape[0], first:width]
+            row, column = box.offsets
+            count = -(-shape[0] * width // WARP_SIZE)
+            given = tensor[row : shape[0], column + first : width]
+            self.r.ldg(part, given, count, into=tensor.name, vector_bytes=DTYPE_BYTES[tensor.dtype])
+            lanes.write(
+                self.r, self.spec, lanes.scaled(cost, count), dst=part, srcs=(part,), compute=lambda _, v: v,
+                after=(tensor.name,),
+            )  # fmt: skip
+        return tile.whole
+
     def load_kept(self, tensor: GlobalTensor, name: str) -> View:
         """Brings the tile of this trip back to registers."""
         tile = RegisterTile(name, (1, self.span), tensor.dtype)

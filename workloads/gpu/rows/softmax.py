@@ -81,7 +81,7 @@ FAST = Costs(
 )
 """Triton 3.9 on sm_80: FADD, FMUL by log2 e, range test and two guarded FMUL, EX2; two guarded FMUL and one FMUL."""
 ACCURATE = Costs(
-    exponential={"fadd.fp32": 2.0, "ffma.fp32": 4.0, "imad.int32": 1.0, "ex2.fp32": 1.0},
+    exponential={"fadd.fp32": 2.0, "ffma.fp32": 4.0, "fmul.fp32": 1.0, "imad.int32": 1.0, "ex2.fp32": 1.0},
     quotient={
         "fmul.fp32": 1.0, "ffma.fp32": 5.0, "imad.int32": 2.0, "rcp.fp32": 2.0, "iadd.int32": 3.0
     },
@@ -97,6 +97,20 @@ GUARD: Cost = {"iadd.int32": 3.0}
 """BSSY, BRA and BSYNC around an element that may lie beyond the row (cunn_SoftMaxForwardReg)."""
 ADDRESS: Cost = {"iadd.int32": 4.0}
 """64 bits of an element's address, made anew behind each branch (the same kernel)."""
+WARP_GUARD: Cost = {"iadd.int32": 2.0, "setp.int32": 1.0}
+"""IADD3, ISETP and MOV of minus infinity before a load, which happens if the element is one of the row
+(softmax_warp_forward of PyTorch 2.11, sm_90, with the next four)."""
+WARP_MAXIMUM: Cost = {"setp.int32": 1.0, "iadd.int32": 1.0}
+"""FSETP and FSEL, not FMNMX."""
+WARP_QUOTIENT: Cost = {"rcp.fp32": 2.0, "ffma.fp32": 5.0, "setp.int32": 1.0, "iadd.int32": 11.0}
+"""RCP, FCHK, five FFMA; 7 of two branches and their joins; whether the next element is one of the row: S2R of the
+lane, ULDC, VIADD, ISETP and EXIT."""
+WARP_RESULT_CHAIN = 3
+"""Steps of an element's result that wait for each other, each as long as a reciprocal with its turn at the pipe, 27
+cycles: that and five FFMA of 4 cycles are nearly two, S2R, VIADD, ISETP and EXIT the third."""
+WARP_LOADS = 7
+"""Loads of 2 B on their way: each keeps one of seven predicates until it has arrived and is widened; loads of 4 B are
+not widened and keep none."""
 HELD_EXPONENTIAL_CHAIN = 2
 HELD_RESULT_CHAIN = 3
 """Steps that wait for each other, as those of `Costs`: guards keep the elements apart, in the sum of exponentials, too.
@@ -108,7 +122,7 @@ SWEEP_SETUP_CHAIN = 2
 """All of these wait for each other: the four opcodes once take 45 cycles, together they take about 100."""
 
 
-def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Program:
+def _fused(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
     x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
 
     def body(w: RowKernel) -> None:
@@ -117,19 +131,46 @@ def _fused(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> Progr
         top = w.reduce(
             "top", "fmnmx", lanes.total(MAXIMUM, wide), (given,), _largest_inside, largest, after=w.arrived(x)
         )
-        e = w.map("e", costs.exponential, (given, top), lambda ok, v, m: np.where(ok, np.exp(v - m), 0.0))
+        e = w.map("e", FAST.exponential, (given, top), lambda ok, v, m: np.where(ok, np.exp(v - m), 0.0))
         total = w.reduce("total", "fadd", ADDITION, (e,), lambda ok, v: v.sum(axis=1), sums)
         out = w.map(
-            "out", lanes.total(costs.quotient, lanes.narrow(spec, y.dtype)), (e, total), lambda ok, v, s: v / s,
-            dtype=y.dtype, once=costs.once, chain=costs.quotient_chain,
+            "out", lanes.total(FAST.quotient, lanes.narrow(spec, y.dtype)), (e, total), lambda ok, v, s: v / s,
+            dtype=y.dtype, once=FAST.once,
         )  # fmt: skip
         w.store(y, out)
 
-    torch = config.schedule in TORCH_WARP_COLS
+    kernel = RowKernel("softmax", spec, op.rows, op.cols, config, ahead=x.dtype).write(body, ahead=x)
+    return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
+
+
+def _warp(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
+    """PyTorch's kernel of a warp a row, whose lanes compute on a power of two of elements and divide only those of the
+    row."""
+    x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
+    whole = 2 ** math.ceil(math.log2(op.cols))
+    computed = max(1.0, whole / (-(-op.cols // WARP_SIZE) * WARP_SIZE))
+
+    def body(w: RowKernel) -> None:
+        wide = lanes.widen(x.dtype)
+        given = w.load_in_turns(x, WARP_LOADS, wide) if wide else w.load(x)
+        top = w.reduce(
+            "top", "fmnmx", lanes.scaled(lanes.total(WARP_GUARD, WARP_MAXIMUM), computed), (given,), _largest_inside,
+            largest, after=() if wide else (x.name,),
+        )  # fmt: skip
+        e = w.map(
+            "e", lanes.scaled(ACCURATE.exponential, computed), (given, top),
+            lambda ok, v, m: np.where(ok, np.exp(v - m), 0.0),
+        )  # fmt: skip
+        total = w.reduce("total", "fadd", lanes.scaled(ADDITION, computed), (e,), lambda ok, v: v.sum(axis=1), sums)
+        out = w.map(
+            "out", lanes.total(WARP_QUOTIENT, lanes.narrow(spec, y.dtype)), (e, total), lambda ok, v, s: v / s,
+            dtype=y.dtype, chain=WARP_RESULT_CHAIN,
+        )  # fmt: skip
+        w.store(y, out)
+
     kernel = RowKernel(
-        "softmax", spec, op.rows, op.cols, config, vector=int(torch), ahead=x.dtype, exchange=_exchange(config),
-        registers_=_held_registers(op, spec, config) if torch else 0,
-    ).write(body, ahead=x)  # fmt: skip
+        "softmax_warp", spec, op.rows, op.cols, config, vector=1, registers_=_held_registers(op, spec, config)
+    ).write(body)
     return Program(str(op), (x, y), (kernel,), str(config), {"config": config})
 
 
@@ -561,5 +602,5 @@ def _build(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
         case kind if kind in TORCH_WARP_COLS:
             if config.shared and not config.elements:
                 return _held(op, spec, config)
-            return (_threepass if config.elements else _fused)(op, spec, config, ACCURATE)
-    return _fused(op, spec, config, FAST)
+            return _threepass(op, spec, config, ACCURATE) if config.elements else _warp(op, spec, config)
+    return _fused(op, spec, config)
