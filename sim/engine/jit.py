@@ -292,7 +292,8 @@ class _KernelLocator(caching._CacheLocator):
         return hashlib.sha256(self._file.read_bytes()).hexdigest()
 
     def get_disambiguator(self) -> str:
-        return hashlib.sha256(f"{self._module}:{self._file}".encode()).hexdigest()[:10] + f"-{self._line}"
+        # Not where the file lies: the directory's key covers what is in it, so that copies of one version share.
+        return hashlib.sha256(f"{self._module}:{self._file.name}".encode()).hexdigest()[:10] + f"-{self._line}"
 
 
 class _KernelCacheImpl(caching.CompileResultCacheImpl):

@@ -162,6 +162,17 @@ def test_user_chosen_numba_cache_is_honoured(tmp_path: Path) -> None:
     assert run_python(DIRECTORY, root, NUMBA_CACHE_DIR=str(tmp_path / "mine")).startswith(str(tmp_path / "mine"))
 
 
+@jitted_only
+def test_copies_of_one_version_share_a_cache_and_those_of_another_do_not(tmp_path: Path) -> None:
+    mine = {"NUMBA_CACHE_DIR": str(tmp_path / "mine")}
+    first, second = small_install(tmp_path / "first"), small_install(tmp_path / "second")
+    assert run_python(RUN, first, **mine) == run_python(RUN, second, **mine) == "20"
+    assert run_python(HITS, second, **mine) == "1"
+    helper = second / "sim" / "part" / "helper.py"
+    helper.write_text(helper.read_text() + "\n# another version\n")
+    assert run_python(HITS, second, **mine) == "0"
+
+
 def test_read_only_install_uses_the_user_cache_then_temporary_files(tmp_path: Path) -> None:
     root = small_install(tmp_path / "install")
     # A file where the directory should be refuses writes to everybody, the superuser included.
