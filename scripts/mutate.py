@@ -3,11 +3,11 @@
 
     scripts/mutate.py [--only NAME ...] [--part K/N] [--list]
 
-A mutant replaces a pattern within one function, class or constant of a copy of the program. The tests that stand beside
-it must fail then, and pass before; golden files are not among them, since an accepted update would hide the mutant.
-Mutants stand in mutants.toml. Those of compiled code run as plain Python. --part 1/10 takes every tenth mutant. Prints
-each mutant with what became of it, `hung` (which counts as noticed) where its tests took over five times as long as
-without it; exit code 1 if one survives, 2 if a pattern is not there or tests fail without it.
+A mutant replaces a pattern within one function, class or constant of a copy of the program. One of the tests that stand
+beside it must fail then, and pass without it; golden files are not among them, since an accepted update would hide the
+mutant. Mutants stand in mutants.toml. Those of compiled code run as plain Python. --part 1/10 takes every tenth mutant.
+Prints each mutant with what became of it, `hung` (which counts as noticed) where its tests take longer than
+`LONGEST_S`; exit code 1 if one survives, 2 if a pattern is not there or the test that failed does so without it, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,19 +90,26 @@ def mutated(source: str, mutant: Mutant) -> str:
     return source[:begin] + text + source[end:]
 
 
-LONGEST_S = 900.0
-"""Tests of a mutant that run longer without it are taken to hang."""
+LONGEST_S = 300.0
+"""A mutant whose tests run longer makes something wait for ever: without one they take a minute at most."""
+
+KEPT = {"PYTHONDONTWRITEBYTECODE": ""}
+"""The copy is used by dozens of processes, and thrown away with their bytecode."""
+
+KERNELS = ROOT / "sim" / "__pycache__"
+"""Where copies find what the checkout has compiled, in folders named by a hash of what it was compiled from."""
 
 
-def passes(root: Path, tests: str, unjitted: bool, limit_s: float = LONGEST_S) -> bool | None:
-    """Whether tests pass in the copy at `root`, None if they have not ended within limit_s seconds (a mutant may wait
-    for ever); ValueError where they do not run at all."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
+def failed(root: Path, tests: str, unjitted: bool, limit_s: float = LONGEST_S, *, again: bool = False) -> str | None:
+    """What tests print of the first that fails in the copy at `root`, nothing if all pass, None if they have not ended
+    within limit_s seconds; ValueError where they do not run at all. again: only those that failed the last time."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-o", f"cache_dir={root / '.failed'}", *tests.split()]
+    command += ["--last-failed", "--last-failed-no-failures=none"] if again else []
     mode = {"NUMBA_DISABLE_JIT": "1"} if unjitted else {}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         process = subprocess.Popen(
             command, cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-            env={**os.environ, **mode, "PYTHONPATH": str(root)},
+            env={"NUMBA_CACHE_DIR": str(KERNELS), **os.environ, **mode, **KEPT, "PYTHONPATH": str(root)},
         )  # fmt: skip
         try:
             code = process.wait(limit_s)
@@ -112,9 +118,10 @@ def passes(root: Path, tests: str, unjitted: bool, limit_s: float = LONGEST_S) -
         finally:
             _end(process)
         output.seek(0)
+        printed = output.read()[-3000:]
         if code not in (0, 1):
-            raise ValueError(f"{tests} did not run: {output.read()[-1000:]}")
-    return code == 0
+            raise ValueError(f"{tests} did not run: {printed}")
+    return printed if code else ""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -124,16 +131,24 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def fate(mutant: Mutant, root: Path, limit_s: float) -> str:
-    """What becomes of a mutant in the copy at `root`, which is as it was afterwards: killed, hung or SURVIVED."""
+def fate(mutant: Mutant, root: Path) -> str:
+    """What becomes of a mutant in the copy at `root`, which is as it was afterwards: killed, hung or SURVIVED.
+
+    ValueError where a test fails, or does not end, without the mutant as well.
+    """
     file = root / mutant.symbol.partition(":")[0]
     source = file.read_text(encoding="utf-8")
     file.write_text(mutated(source, mutant), encoding="utf-8")
     try:
-        passed = passes(root, mutant.tests, mutant.unjitted, limit_s)
+        told = failed(root, mutant.tests, mutant.unjitted)
     finally:
         file.write_text(source, encoding="utf-8")
-    return {True: "SURVIVED", False: "killed", None: "hung"}[passed]
+    if told == "":
+        return "SURVIVED"
+    without = failed(root, mutant.tests, mutant.unjitted, again=told is not None)
+    if without != "":
+        raise ValueError(f"{mutant.tests} fails without {mutant.name!r}, too: {without or 'it does not end'}")
+    return "hung" if told is None else "killed"
 
 
 def copied(folder: Path) -> Path:
@@ -168,15 +183,8 @@ def main(words: list[str] | None = None) -> int:
             mutated((ROOT / mutant.symbol.partition(":")[0]).read_text(encoding="utf-8"), mutant)
         with tempfile.TemporaryDirectory() as folder:
             root = copied(Path(folder))
-            limits_s: dict[tuple[str, bool], float] = {}
             for mutant in chosen:
-                key = mutant.tests, mutant.unjitted
-                if key not in limits_s:
-                    begin = time.monotonic()
-                    if not passes(root, *key):
-                        raise ValueError(f"{mutant.tests} fails without a mutant")
-                    limits_s[key] = 30 + 5 * (time.monotonic() - begin)
-                became = fate(mutant, root, limits_s[key])
+                became = fate(mutant, root)
                 alive += became == "SURVIVED"
                 print(f"{became:8} {mutant.name} ({mutant.symbol})", flush=True)
     except (ValueError, OSError) as error:
