@@ -44,7 +44,7 @@ class FakePlan:
             raise InputError("does not fit")
         if limit_ps is not None and time_ps > limit_ps:
             raise LateError(events * limit_ps // time_ps)
-        return SimpleNamespace(device_ps=time_ps, counts={"events": events})
+        return SimpleNamespace(device_ps=time_ps, cycles=time_ps, counts={"events": events})
 
 
 def chosen(plan: FakePlan, tune: bool = False) -> int:
@@ -104,6 +104,20 @@ def test_the_best_of_each_way_comes_before_the_second_of_one() -> None:
     tuned = FakePlan([100, 101, 102], [9, 8, 7], [0] * 3, ways=["a", "a", "b"])
     chosen(tuned, tune=True)
     assert tuned.ran == [0, 1, 2]
+
+
+def test_what_cannot_be_much_faster_is_not_simulated_where_that_is_dear() -> None:
+    """Estimates of fp32 kernels lie 2 % above what these take, at most, and 2 % faster is not worth a simulation."""
+    near = FakePlan([1000, 1001, 1030], [1000, 975, 975], [SMALL_EVENTS] * 3, ways=["simt "] * 3)
+    assert chosen(near) == 0
+    assert near.ran == [0]
+    slow = FakePlan([1000, 1001, 1030], [1015, 1011, 1010], [SMALL_EVENTS] * 3, ways=["simt "] * 3)
+    assert chosen(slow) == 1
+    assert slow.ran == [0, 1]  # the third takes 1,010 at the least, 0.1 % less
+    small = FakePlan([1000, 1001, 1030], [1000, 999, 998], [0] * 3, ways=["simt "] * 3)
+    assert chosen(small) == 2
+    silent = FakePlan([1000, 1001, 1030], [1000, 999, 998], [SMALL_EVENTS] * 3, ways=["mma "] * 3)
+    assert chosen(silent) == 2
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,12 +1,13 @@
 """Which of an operator's candidates runs: the estimate first, then the simulation of those that it cannot tell apart.
 
-An estimate states its error (`workloads.estimates`): a candidate whose estimate is within it of the best one may be the
-fastest. `auto` simulates these until what all took is `DEAREST` times what the fastest takes alone, or as much as a
-small problem costs; within the latter, it also simulates what the best estimate has without one of its mechanisms,
+An estimate states its error (`workloads.estimates`): a candidate whose estimate is within it of the best one may be
+the fastest. `auto` simulates these until what all took is `DEAREST` times what the fastest takes alone, or as much as
+a small problem costs; within the latter, it also simulates what the best estimate has without one of its mechanisms,
 whatever the estimates say. What the estimate does not see is much the same for all that computes in one way, so the
-best of each way comes first, and then the better estimate. Tuning simulates every candidate. A candidate is given up as
-soon as it has taken longer than the fastest so far. What a simulation costs is counted in events of the engine and not
-in seconds, so that every machine chooses alike.
+best of each way comes first, and then the better estimate. Once choosing costs more than a small problem, nothing is
+simulated that cannot be faster by `MISSED_PERCENT`, where estimates of its way say how short it can be at the least.
+Tuning simulates every candidate. A candidate is given up as soon as it has taken longer than the fastest so far. What
+a simulation costs is counted in events of the engine and not in seconds, so that every machine chooses alike.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from arch.errors import InputError
 from sim.app.families.family import LateError, Plan, Ran
 from sim.app.families.request import Progress, part
 from sim.app.trace.window import TooMuchError
+from workloads.estimates import excess_percent
 
 DEAREST = 3
 """What choosing may cost: so many times the simulation of what is chosen."""
 SMALL_EVENTS = 600_000
 """Events that choosing may take in any case: 0.2 s on one core, which does some three million a second."""
+MISSED_PERCENT = 2
+"""By how much the chosen one may be slower than the best: what the choice is measured by (`scripts/whatif_laws.py`)."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +130,11 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, mem
     wanted = contenders(plan, tune)
     count = len(wanted) if tune else min(len(wanted), DEAREST)  # that will run, about; more where they are small
     for number in _order(plan, wanted, tune):
-        if runs and not (tune or _wanted(plan, number, wanted, runs, costs)):
-            break
+        if runs and not tune:
+            if not _wanted(plan, number, wanted, runs, costs):
+                break
+            if sum(costs.values()) > SMALL_EVENTS and not _may_be_faster(plan, number, runs):
+                continue
         limit_ps = min((ran.device_ps for ran in runs.values()), default=None)
         share = part(progress, min(len(costs), count - 1), count)
         try:
@@ -185,6 +192,15 @@ def _order(plan: Plan, wanted: list[int], tune: bool) -> Iterator[int]:
     first = dict.fromkeys([*best, *wanted, *plan.simpler])
     yield from first
     yield from (number for number in range(len(plan.candidates)) if number not in first)
+
+
+def _may_be_faster(plan: Plan, number: int, runs: Mapping[int, Ran | Timed]) -> bool:
+    """Whether a candidate may take over `MISSED_PERCENT` less than the fastest so far."""
+    excess = excess_percent(plan.ways[number]) if plan.ways else None
+    if excess is None:
+        return True
+    least = plan.candidates[number][1] * 100 / (100 + excess)
+    return least * (100 + MISSED_PERCENT) < 100 * min(ran.cycles for ran in runs.values())
 
 
 def _wanted(
