@@ -128,12 +128,15 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, mem
     late: dict[int, int] = {}
     costs: dict[int, int] = {}
     wanted = contenders(plan, tune)
-    count = len(wanted) if tune else min(len(wanted), DEAREST)  # that will run, about; more where they are small
+    estimates, ways = [cycles for _, cycles in plan.candidates], plan.ways or [""] * len(plan.candidates)
+    rivals = [number for number in wanted[1:] if _may_be_faster(ways[number], estimates[number], estimates[wanted[0]])]
+    count = len(wanted) if tune else min(1 + len(rivals), DEAREST)  # that will run, about
     for number in _order(plan, wanted, tune):
         if runs and not tune:
             if not _wanted(plan, number, wanted, runs, costs):
                 break
-            if sum(costs.values()) > SMALL_EVENTS and not _may_be_faster(plan, number, runs):
+            fastest = min(ran.cycles for ran in runs.values())
+            if sum(costs.values()) > SMALL_EVENTS and not _may_be_faster(ways[number], estimates[number], fastest):
                 continue
         limit_ps = min((ran.device_ps for ran in runs.values()), default=None)
         share = part(progress, min(len(costs), count - 1), count)
@@ -194,13 +197,10 @@ def _order(plan: Plan, wanted: list[int], tune: bool) -> Iterator[int]:
     yield from (number for number in range(len(plan.candidates)) if number not in first)
 
 
-def _may_be_faster(plan: Plan, number: int, runs: Mapping[int, Ran | Timed]) -> bool:
-    """Whether a candidate may take over `MISSED_PERCENT` less than the fastest so far."""
-    excess = excess_percent(plan.ways[number]) if plan.ways else None
-    if excess is None:
-        return True
-    least = plan.candidates[number][1] * 100 / (100 + excess)
-    return least * (100 + MISSED_PERCENT) < 100 * min(ran.cycles for ran in runs.values())
+def _may_be_faster(way: str, estimate: int, cycles: int) -> bool:
+    """Whether what computes in a way may take over `MISSED_PERCENT` less than what takes so many cycles."""
+    excess = excess_percent(way)
+    return excess is None or estimate * 100 / (100 + excess) * (100 + MISSED_PERCENT) < 100 * cycles
 
 
 def _wanted(
