@@ -17,11 +17,11 @@ ERROR_PERCENT: Mapping[str, Mapping[str, int]] = {
 }
 OTHERS_PERCENT: Mapping[str, int] = {"gpu": 40, "tpu": 25, "rdu": 40, "gemmini": 40}
 """Of operators that have no figure of their own."""
-EXCESS_PERCENT: Mapping[str, int] = {"simt": 2}
+EXCESS_PERCENT: Mapping[str, int] = {"simt": 1}
 """By how many per cent the estimate of a kernel may lie above what it takes, by the word that its way begins with; of
 kernels whose simulation is dear, which have many rounds of CTAs. Of 17 products in fp32 with 4 to 24 billion multiplies
-on T4, V100 and A100 the estimates of 92 candidates lay 11 % below to 1.6 % above. Those of tensor cores lay 51 % below
-to 12 % above, which says nothing."""
+on T4, V100 and A100 the estimates of 92 candidates lay 11 % below to 1.6 % above, 91 of them no more than 1 % above.
+Those of tensor cores lay 51 % below to 12 % above, which says nothing."""
 
 
 def excess_percent(way: str) -> int | None:
