@@ -102,6 +102,20 @@ def test_a_load_moves_the_sectors_that_it_touches(ampere: GpuSpec, sectors: int,
     assert result.memory["dram_read_bytes"] == 32 * sectors
 
 
+def test_the_last_of_several_loads_of_a_row_has_fewer_lanes_and_all_begin_at_sectors(ampere: GpuSpec) -> None:
+    """3.5 times 128 B in four loads and four stores: no sector is moved twice."""
+    x = GlobalTensor("x", (112,), "fp32", (1,))
+    kernel = KernelBuilder("tail", (1, 1, 1))
+    with kernel.role("warp", warps=1, registers=32) as r:
+        value = RegisterTile("value", (112,), "fp32")
+        r.ldg(value.whole, x[0:112], 4, into="x", vector_bytes=4)
+        r.stg(x[0:112], value.whole, 4, vector_bytes=4, after=("x",))
+    result = run(ampere, kernel.build(), x)
+    assert result.counters["l1_read_sectors"] == 14
+    assert result.counters["l1_hit_sectors"] == 0
+    assert result.counters["port_read_bytes"] == result.counters["port_write_bytes"] == 448
+
+
 @pytest.mark.parametrize("stride", [1, 2, 4, 8, 32])
 def test_lanes_of_a_warp_share_sectors(ampere: GpuSpec, stride: int) -> None:
     """32 lanes that read every `stride`-th word: a sector comes once, however many lanes read it."""

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 FIGURES = ("l1.queue",)
 
 
+SECTOR_BYTES = 32
+
+
 class LoadStore(IntEnum):
     """Columns of an SM's row: its load/store unit."""
 
@@ -126,8 +129,10 @@ def move_lines(p, st, ms, mem, w, sm, now, t, kind, changes, total):
     left = warps[w, Warp.LEFT]
     row_bytes = warps[w, Walk.ROW_BYTES]
     rows = warps[w, Walk.ROWS]
-    # Bytes of the (clipped) box that one instruction moves.
+    # Bytes of the (clipped) box that one instruction moves. Along a row 32 threads take whole sectors, the last fewer.
     share = (rows * row_bytes + total - 1) // total
+    if share <= row_bytes:
+        share = (share + SECTOR_BYTES - 1) & -SECTOR_BYTES
     n = 0
     lines = 0
     # What the event counts, in sectors but for bytes and lines: asked of the L1, found there, brought by the port.
