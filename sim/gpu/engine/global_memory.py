@@ -119,6 +119,14 @@ def move(p, prog, st, ms, mem, w, s, sm, now, t, pc, kind):
 
 
 @inner(inline=True)
+def share_of(rows, row_bytes, total):
+    """Bytes of a (clipped) box that one of `total` instructions moves. Along a row 32 threads take whole sectors, those
+    of the last instruction fewer."""
+    share = (rows * row_bytes + total - 1) // total
+    return (share + SECTOR_BYTES - 1) & -SECTOR_BYTES if share <= row_bytes else share
+
+
+@inner(inline=True)
 def move_lines(p, st, ms, mem, w, sm, now, t, kind, changes, total):
     """Walks on over the box of warp `w`, a share for each of `total` instructions; returns how many have been done."""
     warps, sms = st.warps, st.sms
@@ -129,10 +137,7 @@ def move_lines(p, st, ms, mem, w, sm, now, t, kind, changes, total):
     left = warps[w, Warp.LEFT]
     row_bytes = warps[w, Walk.ROW_BYTES]
     rows = warps[w, Walk.ROWS]
-    # Bytes of the (clipped) box that one instruction moves. Along a row 32 threads take whole sectors, the last fewer.
-    share = (rows * row_bytes + total - 1) // total
-    if share <= row_bytes:
-        share = (share + SECTOR_BYTES - 1) & -SECTOR_BYTES
+    share = share_of(rows, row_bytes, total)
     n = 0
     lines = 0
     # What the event counts, in sectors but for bytes and lines: asked of the L1, found there, brought by the port.
