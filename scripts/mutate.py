@@ -7,7 +7,8 @@ A mutant replaces a pattern within one function, class or constant of a copy of 
 beside it must fail then, and pass without it; golden files are not among them, since an accepted update would hide the
 mutant. Mutants stand in mutants.toml. Those of compiled code run as plain Python. --part 1/10 takes every tenth mutant.
 Prints each mutant with what became of it, `hung` (which counts as noticed) where its tests take over five times as long
-as without it; exit code 1 if one survives, 2 if a pattern is not there or the test that failed does so without it, too.
+as without it; exit code 1 if one survives, 2 if a pattern is not there or a test that failed does so without it, too,
+which is tried at the end, for all at once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,11 +106,22 @@ KERNELS = ROOT / "sim" / "__pycache__"
 """Where copies find what the checkout has compiled, in folders named by a hash of what it was compiled from."""
 
 
-def failed(root: Path, tests: str, unjitted: bool, limit_s: float = LONGEST_S, *, again: bool = False) -> str | None:
-    """What tests print of the first that fails in the copy at `root`, nothing if all pass, None if they have not ended
-    within limit_s seconds; ValueError where they do not run at all. again: only those that failed the last time."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-o", f"cache_dir={root / '.failed'}", *tests.split()]
-    command += ["--last-failed", "--last-failed-no-failures=none"] if again else []
+@dataclass(frozen=True)
+class Failures:
+    """Tests that failed, by their pytest ids, and the end of what pytest printed."""
+
+    tests: frozenset[str] = frozenset()
+    printed: str = ""
+
+
+def failures(
+    root: Path, tests: Sequence[str], unjitted: bool, limit_s: float = LONGEST_S, *, first: bool = False
+) -> Failures | None:
+    """What of some tests fails in the copy at `root`, None if they have not ended within limit_s seconds; ValueError
+    where they do not run at all. first: they end at the first that fails."""
+    kept = root / ".failed"
+    shutil.rmtree(kept, ignore_errors=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={kept}", *(["-x"] if first else []), *tests]
     mode = {"NUMBA_DISABLE_JIT": "1"} if unjitted else {}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         process = subprocess.Popen(
@@ -123,9 +136,11 @@ def failed(root: Path, tests: str, unjitted: bool, limit_s: float = LONGEST_S, *
             _end(process)
         output.seek(0)
         printed = output.read()[-3000:]
-        if code not in (0, 1):
-            raise ValueError(f"{tests} did not run: {printed}")
-    return printed if code else ""
+    if code == 0:
+        return Failures()
+    if code != 1:
+        raise ValueError(f"{' '.join(tests)} did not run: {printed}")
+    return Failures(frozenset(json.loads((kept / "v/cache/lastfailed").read_text(encoding="utf-8"))), printed)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -135,33 +150,41 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def fate(mutant: Mutant, root: Path) -> str:
-    """What becomes of a mutant in the copy at `root`, which is as it was afterwards: killed, hung or SURVIVED.
-
-    ValueError where a test fails, or does not end, without the mutant as well.
-    """
-    told = _failed_with(mutant, root, PATIENCE_S)
-    if told == "":
-        return "SURVIVED"
-    begin = time.monotonic()
-    without = failed(root, mutant.tests, mutant.unjitted, again=told is not None)
-    if without != "":
-        raise ValueError(f"{mutant.tests} fails without {mutant.name!r}, too: {without or 'it does not end'}")
-    limit_s = 30 + 5 * (time.monotonic() - begin)
-    if told is None and limit_s > PATIENCE_S:
-        told = _failed_with(mutant, root, limit_s)
-    return "hung" if told is None else "killed" if told else "SURVIVED"
+def noticed(mutant: Mutant, root: Path) -> frozenset[str] | None:
+    """The test that fails with a mutant in the copy at `root`, which is as it was afterwards: none where it survives;
+    None where the tests hang. ValueError where they do not end without the mutant either."""
+    found = _failures_with(mutant, root, PATIENCE_S)
+    if found is None:
+        begin = time.monotonic()
+        if failures(root, mutant.tests.split(), mutant.unjitted, first=True) is None:
+            raise ValueError(f"{mutant.tests} does not end without {mutant.name!r} either")
+        limit_s = 30 + 5 * (time.monotonic() - begin)
+        if limit_s > PATIENCE_S:
+            found = _failures_with(mutant, root, limit_s)
+    return None if found is None else found.tests
 
 
-def _failed_with(mutant: Mutant, root: Path, limit_s: float) -> str | None:
-    """`failed` with a mutant in the copy at `root`."""
+def _failures_with(mutant: Mutant, root: Path, limit_s: float) -> Failures | None:
+    """The first of `failures` with a mutant in the copy at `root`."""
     file = root / mutant.symbol.partition(":")[0]
     source = file.read_text(encoding="utf-8")
     file.write_text(mutated(source, mutant), encoding="utf-8")
     try:
-        return failed(root, mutant.tests, mutant.unjitted, limit_s)
+        return failures(root, mutant.tests.split(), mutant.unjitted, limit_s, first=True)
     finally:
         file.write_text(source, encoding="utf-8")
+
+
+def check_without(notices: Mapping[Mutant, frozenset[str]], root: Path) -> None:
+    """Runs what noticed mutants in the copy at `root`, which has none. ValueError where a test fails there, too."""
+    for unjitted in (False, True):
+        tests = sorted({test for mutant, found in notices.items() if mutant.unjitted == unjitted for test in found})
+        found = failures(root, tests, unjitted) if tests else Failures()
+        if found is None:
+            raise ValueError(f"{' '.join(tests)} do not end without a mutant")
+        for mutant, by in notices.items():
+            if mutant.unjitted == unjitted and by & found.tests:
+                raise ValueError(f"{' '.join(by)} fails without {mutant.name!r}, too: {found.printed}")
 
 
 def copied(folder: Path) -> Path:
@@ -190,6 +213,7 @@ def main(words: list[str] | None = None) -> int:
     if options.list:
         print("\n".join(f"{mutant.name}: {mutant.symbol}; {mutant.tests}" for mutant in chosen))
         return 0
+    notices: dict[Mutant, frozenset[str]] = {}
     alive = 0
     try:
         for mutant in chosen:  # before any test runs
@@ -197,9 +221,12 @@ def main(words: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             root = copied(Path(folder))
             for mutant in chosen:
-                became = fate(mutant, root)
-                alive += became == "SURVIVED"
+                found = noticed(mutant, root)
+                alive += found == frozenset()
+                notices[mutant] = found or frozenset()
+                became = "hung" if found is None else "killed" if found else "SURVIVED"
                 print(f"{became:8} {mutant.name} ({mutant.symbol})", flush=True)
+            check_without(notices, root)
     except (ValueError, OSError) as error:
         print(f"mutate: {error}", file=sys.stderr)
         return 2

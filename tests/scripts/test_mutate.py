@@ -79,6 +79,25 @@ def test_a_mutant_that_nobody_notices_survives(
     assert mutate.main(["--part", "3/2"]) == 2
 
 
+def test_a_test_that_fails_without_the_mutant_too_is_told(mutate: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "box.py").write_text("def one():\n    return 1\n")
+    (tmp_path / "test_box.py").write_text(
+        "import pytest, box\n"
+        "@pytest.mark.parametrize('n', [1, 2])\n"
+        "def test_one(n): assert box.one() == 1\n"
+        "def test_never(): assert False\n"
+    )
+    good, bad = (
+        mutate.Mutant(name, "box.py:one", "return 1", "return 2", f"test_box.py::{test}")
+        for name, test in (("good", "test_one"), ("bad", "test_never"))
+    )
+    found = {mutant: mutate.noticed(mutant, tmp_path) for mutant in (good, bad)}
+    assert found == {good: {"test_box.py::test_one[1]"}, bad: {"test_box.py::test_never"}}
+    mutate.check_without({good: found[good]}, tmp_path)
+    with pytest.raises(ValueError, match="test_never fails without 'bad', too"):
+        mutate.check_without(found, tmp_path)
+
+
 def _gone(status: Path) -> bool:
     """Whether the process of a file of /proc has ended."""
     try:
@@ -95,7 +114,7 @@ def test_tests_that_hang_are_ended_with_what_they_started(mutate: ModuleType, tm
         "    pathlib.Path('child').write_text(str(child.pid))\n"
         "    child.wait()\n"
     )
-    assert mutate.failed(tmp_path, "test_waits.py", False, limit_s=10.0) is None
+    assert mutate.failures(tmp_path, ["test_waits.py"], False, limit_s=10.0) is None
     status = Path("/proc", (tmp_path / "child").read_text(), "stat")
     deadline = time.monotonic() + 20.0  # on a busy machine a killed process takes a while to go
     while not _gone(status) and time.monotonic() < deadline:
