@@ -35,8 +35,9 @@ def test_every_mutant_still_has_its_place(mutate: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_a_tenth_of_the_mutants_is_killed(mutate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    became = mutate.main(["--part", "1/10"])
+@pytest.mark.parametrize("part", ["1/40", "11/40", "21/40", "31/40"])
+def test_a_tenth_of_the_mutants_is_killed(part: str, mutate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    became = mutate.main(["--part", part])
     printed = capsys.readouterr()
     assert became == 0, printed.out + printed.err
 
