@@ -60,6 +60,7 @@ CHECKED = (
     ("transpose rows=100 cols=70 dtype=bf16", A100, "auto"),
     ("transpose rows=101 cols=71 dtype=fp64", "v100-sxm2", "auto"),
     ("transpose rows=300 cols=37 dtype=bf16", A100, "torch"),
+    ("transpose rows=13 cols=90 dtype=fp32", A100, "torch"),
     ("transpose rows=301 cols=200 dtype=int8", "t4", "tile warps 4 pad 0"),
     ("gather rows=40 cols=3000 of=50 dtype=bf16", "h100-sxm", "auto"),
     ("gather rows=9 cols=301 of=70 dtype=fp32", "t4", "torch"),
@@ -240,6 +241,13 @@ def test_exponentials_are_counted_and_show_on_their_pipe() -> None:
     much = simulate("softmax rows=2048 cols=1024 dtype=fp32", A100, l2="warm", schedule="fused warps 4 rows 4")
     floor = 2048 * 1024 * 8 / 64 / 108  # eight instructions of the FMA pipe an element, 64 a cycle and SM
     assert much.cycles > floor
+
+
+def test_a_copy_of_a_transposed_view_counts_elements_across_rows() -> None:
+    """As many CTAs as PyTorch launches (measured_kernels.csv), and no sector of the result is written by two warps."""
+    (kernel,) = simulate("transpose rows=600 cols=1400 dtype=bf16", "h100-sxm", schedule="torch").record.kernels
+    assert kernel.counters["ctas"] == 1641
+    assert kernel.counters["l2_write_bytes"] == 600 * 1400 * 2
 
 
 def test_padding_removes_the_bank_conflicts_of_a_transpose() -> None:

@@ -61,29 +61,45 @@ class CopyConfig:
 def build(op: Transpose, spec: GpuSpec, config: TransposeConfig | CopyConfig) -> Program:
     """The program: a tile has rows of one line on both sides."""
     x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
-    made = copy(x, y, spec, config) if isinstance(config, CopyConfig) else kernel(x, y, config)
-    return Program(str(op), (x, y), (made,), str(config), {"config": config})
+    if not isinstance(config, CopyConfig):
+        return Program(str(op), (x, y), (kernel(x, y, config),), str(config), {"config": config})
+    flat = GlobalTensor("y_flat", (math.prod(y.shape),), y.dtype, (1,), "scratch", alias=y.name)
+    return Program(str(op), (x, y, flat), (copy(x, flat, spec, config),), str(config), {"config": config})
 
 
 def copy(x: GlobalTensor, y: GlobalTensor, spec: GpuSpec, config: CopyConfig) -> Kernel:
-    """PyTorch's kernel (elementwise_kernel with an OffsetCalculator): the place of each element is computed anew."""
-    rows, cols = x.shape
+    """PyTorch's kernel (elementwise_kernel with an OffsetCalculator): threads take the elements of `y` by their number,
+    across the ends of its rows, and the place of each in `x` is computed anew. `y`: the result as one row.
+
+    A warp that crosses ends of rows has one load for each row, where the machine has one in all.
+    """
+    rows, _ = x.shape
     span = config.warps * WARP_SIZE
-    k = KernelBuilder("copy", (-(-rows // (span * config.elements)), cols, 1), code_bytes=160 * INSTRUCTION_BYTES)
+    size = DTYPE_BYTES[x.dtype]
+    k = KernelBuilder("copy", (-(-y.shape[0] // (span * config.elements)), 1, 1), code_bytes=160 * INSTRUCTION_BYTES)
     with k.role("warps", config.warps, PLACES_REGISTERS) as r:
         there, turned = RegisterTile("there", (WARP_SIZE, 1), x.dtype), RegisterTile("turned", (1, WARP_SIZE), x.dtype)
         for turn in range(config.elements):
             at = (CTA_X * config.elements + turn) * span + WARP * WARP_SIZE
+            row, place = at // rows, at % rows
             lanes.write(r, spec, PLACES, dst=turned.whole, compute=lambda old: old)
-            size = DTYPE_BYTES[x.dtype]
-            r.ldg(there.whole, x[at:WARP_SIZE, CTA_Y:1], 1, into="there", vector_bytes=size)  # type: ignore[misc]
+            r.ldg(there.whole, x[place:WARP_SIZE, row:1], 1, into="there", vector_bytes=size)  # type: ignore[misc]
             lanes.write(r, spec, {}, dst=turned.whole, srcs=(there.whole,), compute=_turn, after=("there",))
-            r.stg(y[CTA_Y:1, at:WARP_SIZE], turned.whole, 1, vector_bytes=size)  # type: ignore[misc]
+            with r.loop(f"more{turn}", (place + WARP_SIZE - 1) // rows, start=1) as more:
+                box = x[place - more * rows : WARP_SIZE, row + more : 1]  # type: ignore[misc]
+                r.ldg(there.whole, box, 1, into="there", vector_bytes=size)
+                lanes.write(r, spec, {}, dst=turned.whole, srcs=(there.whole,), compute=_fill, after=("there",))
+            r.stg(y[at:WARP_SIZE], turned.whole, 1, vector_bytes=size)  # type: ignore[misc]
     return k.build()
 
 
 def _turn(_: Array, value: Array) -> Array:
     return value.T
+
+
+def _fill(old: Array, value: Array) -> Array:
+    """Elements of one more row: each load has zeros where its box lies outside the tensor."""
+    return old + value.T
 
 
 def kernel(x: GlobalTensor, y: GlobalTensor, config: TransposeConfig, name: str = "transpose") -> Kernel:
@@ -134,7 +150,7 @@ def choose(op: Transpose, spec: GpuSpec, schedule: str = "auto") -> Choice:
         x = lanes.tensor(op.operands[0])
         span = copying.elements * copying.warps * WARP_SIZE
         work = Load(
-            ctas=-(-x.shape[0] // span) * x.shape[1],
+            ctas=-(-math.prod(x.shape) // span),
             resident=lanes.resident(spec, copying.warps, PLACES_REGISTERS),
             read_bytes=x.size_bytes, written_bytes=x.size_bytes, issue=35 * copying.elements, path=150,
             trips=copying.elements, again_bytes=max(0, SECTOR_BYTES // size - 1) * x.size_bytes,
