@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -168,11 +169,18 @@ def _failures_with(mutant: Mutant, root: Path, limit_s: float) -> Failures | Non
     """The first of `failures` with a mutant in the copy at `root`."""
     file = root / mutant.symbol.partition(":")[0]
     source = file.read_text(encoding="utf-8")
-    file.write_text(mutated(source, mutant), encoding="utf-8")
+    _write(file, mutated(source, mutant))
     try:
         return failures(root, mutant.tests.split(), mutant.unjitted, limit_s, first=True)
     finally:
-        file.write_text(source, encoding="utf-8")
+        _write(file, source)
+
+
+def _write(file: Path, source: str) -> None:
+    """Writes a source without the bytecode of the one before, which Python takes for its own where both were written in
+    one second and have one size."""
+    file.write_text(source, encoding="utf-8")
+    Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
 
 def check_without(notices: Mapping[Mutant, frozenset[str]], root: Path) -> None:
