@@ -54,10 +54,24 @@ def cta_launch_ps() -> float:
 
 def test_calls_save_hand_over_and_the_launch_of_a_cta() -> None:
     spec = load_arch(MACHINE)
-    for scope, gap_ps in (("stream", spec.launch.gap_stream_ps), ("graph", spec.launch.gap_graph_ps)):
+    launch = spec.launch
+    for scope, saved_ps in (
+        ("stream", launch.gap_stream_ps - launch.release_stream_ps),
+        ("graph", launch.gap_graph_ps - launch.release_graph_ps),
+    ):
         off, on = pair(SMALL, scope=scope)
         assert cycles(off) == cycles(on)
-        assert off.time_ps - on.time_ps == pytest.approx(gap_ps - spec.launch.drain_ps + cta_launch_ps(), abs=1000)
+        assert off.time_ps - on.time_ps == pytest.approx(saved_ps - launch.drain_ps + cta_launch_ps(), abs=1000)
+
+
+def test_the_gap_is_what_a_probe_of_it_measures() -> None:
+    """`kernel_gap` of h100_probes.csv: from the last CTA's end to the next kernel's first instruction, us."""
+    spec = load_arch(MACHINE)
+    for scope, plain_us, dependent_us in (("stream", 1.76, 0.832), ("graph", 0.736, 0.48)):
+        off, on = pair(SMALL, scope=scope)
+        assert (off.time_ps - on.time_ps) / 1e6 == pytest.approx(plain_us - dependent_us, abs=0.2)
+    assert (spec.launch.drain_ps + spec.launch.release_stream_ps) / 1e6 == pytest.approx(0.832, abs=0.01)
+    assert (spec.launch.drain_ps + spec.launch.release_graph_ps) / 1e6 == pytest.approx(0.48, abs=0.01)
 
 
 def test_one_kernel_by_itself_has_nothing_to_overlap() -> None:
@@ -77,7 +91,7 @@ def test_kernels_of_an_operator_begin_in_the_one_before_and_never_before_their_d
     spec = load_arch(MACHINE)
     most_ps = spec.launch.setup_ps + 2_000_000
     assert all(ps < most_ps for ps in early)
-    assert any(ps > spec.launch.setup_ps for ps in early), "a whole set-up"
+    assert any(ps > spec.launch.setup_ps - spec.launch.release_stream_ps for ps in early), "a whole set-up"
 
 
 def test_a_graph_is_shorter_by_what_its_kernels_overlap() -> None:
@@ -160,3 +174,41 @@ def test_reports_and_stores_tell_the_runs_apart(capsys: pytest.CaptureFixture[st
     asked = Request(SMALL, load_arch(MACHINE))
     assert replace(asked, pdl=True).chosen() == {**asked.chosen(), "pdl": True}
     assert run(replace(asked, pdl=True)).asked.pdl
+
+
+CUT = "gemm m=32 n=256 k=8192 tb=T dtype=bf16"
+CUT_SCHEDULE = "wgmma 64x32x64 stages 12 split 8 reduce"
+
+
+def test_the_sum_of_pieces_begins_before_their_kernel_has_ended_on_hopper() -> None:
+    """Without `pdl`: cuBLAS launches its reduction so behind kernels of the TMA."""
+    spec = load_arch(MACHINE)
+    record = simulate(CUT, MACHINE, schedule=CUT_SCHEDULE, scope="stream").record
+    assert [kernel.name.split("_")[0] for kernel in record.kernels] == ["gemm", "splitk"]
+    alone = ["launch.gap_stream=400 ns", "launch.release_stream=0 ns"]
+    fastest = simulate(CUT, MACHINE, schedule=CUT_SCHEDULE, scope="stream", set=alone).record
+    late = simulate(CUT, MACHINE, schedule=CUT_SCHEDULE, scope="stream", set=["launch.release_stream=9 us"]).record
+    saved_ps = late.time_ps - record.time_ps
+    hand_over_ps = spec.launch.gap_stream_ps - spec.launch.drain_ps
+    assert saved_ps == pytest.approx(hand_over_ps - spec.launch.release_stream_ps, abs=1000)
+    assert fastest.time_ps < record.time_ps
+
+
+def test_a_profiler_sees_both_kernels_one_by_one_and_graphs_are_left_alone() -> None:
+    for scope in ("kernel", "graph"):
+        times = {
+            simulate(CUT, MACHINE, schedule=CUT_SCHEDULE, scope=scope, set=[f"launch.release_{where}=0 ns"]).time_us
+            for where in ("stream", "graph")
+        }
+        assert len(times) == 1
+        assert times == {simulate(CUT, MACHINE, schedule=CUT_SCHEDULE, scope=scope).time_us}
+
+
+def test_kernels_that_copy_by_themselves_are_waited_for() -> None:
+    """CUTLASS's kernels of the generation before let nothing begin early."""
+    schedule = "mma 64x64x64 warp 32x32 cp.async stages 4 split 4 reduce"
+    times = [
+        simulate(CUT, MACHINE, schedule=schedule, scope="stream", set=[f"launch.release_stream={ns} ns"]).time_us
+        for ns in (0, 400)
+    ]
+    assert times[0] == times[1]

@@ -45,6 +45,8 @@ FIGURES = (
     "launch.gap_replay_more",
     "launch.gap_stream",
     "launch.kernel",
+    "launch.release_graph",
+    "launch.release_stream",
     "pcie.bandwidth",
     "pcie.latency",
 )
@@ -70,14 +72,16 @@ class Overlap(NamedTuple):
 
 
 class Dependent(NamedTuple):
-    """A kernel under programmatic dependent launch. takes: of each resource of an SM, what one of its CTAs needs.
-    overlap: asked when it has ended."""
+    """A kernel under programmatic dependent launch. takes: of each resource of an SM, what one of its CTAs needs; None:
+    it starts when the kernel before has ended, and lets the next one start before it has. overlap: asked when it has
+    ended."""
 
-    takes: Sequence[int]
+    takes: Sequence[int] | None
     overlap: Callable[[], Overlap]
 
     def after(self, before: Overlap) -> int:
         """How long before the end of the kernel before it may be launched, picoseconds."""
+        assert self.takes is not None
         room = all(takes <= left for takes, left in zip(self.takes, before.leaves, strict=True))
         return before.trigger_ps if room else before.exit_ps
 
@@ -143,13 +147,15 @@ class Span:
 
 @dataclass
 class _Command:
-    """One entry of a stream's queue. gap_ps: start to start of minimal kernels; done fires at its end. after: what has
-    to end before it, of other streams. ready_ps: when the front end had processed it. first: it begins a graph."""
+    """One entry of a stream's queue. gap_ps: start to start of minimal kernels; release_ps: how long after the end of
+    the kernel before a dependent one goes on; done fires at its end. after: what has to end before it, of other
+    streams. ready_ps: when the front end had processed it. first: it begins a graph."""
 
     span: Span
     done: simpy.Event
     kernel: Kernel | None = None
     gap_ps: int = 0
+    release_ps: int = 0
     copy: Copy | None = None
     arrives_ps: int = 0
     after: Sequence[simpy.Event] = ()
@@ -178,8 +184,8 @@ class Host:
         self._front_end = simpy.Resource(self.env)
         self._device = simpy.Resource(self.env)
         self._running: Kernel | None = None
-        self.placed_ps = 0
-        """Since when the CTAs of the dependent kernel that runs now may have been there."""
+        self.placed_ps = self.released_ps = 0
+        """Since when the CTAs of the dependent kernel that runs now may have been there, and from when on they work."""
         self._went_on = self.env.event()
         self._copies = {direction: simpy.Resource(self.env) for direction in DIRECTIONS}
         self._streams = 0
@@ -219,7 +225,9 @@ class Host:
     def launch(self, stream: Stream, kernel: Kernel, after: Sequence[simpy.Event] = ()) -> Process:
         """Calls a kernel on a stream; the thread goes on when the call returns. after: ends of other streams' commands
         that it waits for."""
-        self._put(stream, kernel.name, kernel=kernel, gap_ps=self.spec.launch.gap_stream_ps, after=after)
+        launch = self.spec.launch
+        gap_ps, release_ps = launch.gap_stream_ps, launch.release_stream_ps
+        self._put(stream, kernel.name, kernel=kernel, gap_ps=gap_ps, release_ps=release_ps, after=after)
         yield self.env.timeout(self.host_call_ps)
 
     def launch_graph(self, stream: Stream, nodes: Iterable[Kernel | Copy]) -> Process:
@@ -237,7 +245,11 @@ class Host:
         for stream, command, after in nodes:
             waits = [done[number] for number in after]
             if isinstance(command, Kernel):
-                put = self._put(stream, command.name, kernel=command, gap_ps=gap_ps, after=waits, first=not done)
+                release_ps = self.spec.launch.release_graph_ps
+                put = self._put(
+                    stream, command.name, kernel=command, gap_ps=gap_ps, release_ps=release_ps, after=waits,
+                    first=not done,
+                )  # fmt: skip
             else:
                 put = self._put(stream, command.name, copy=command, after=waits)
             done.append(put.done)
@@ -276,12 +288,13 @@ class Host:
         *,
         kernel: Kernel | None = None,
         gap_ps: int = 0,
+        release_ps: int = 0,
         copy: Copy | None = None,
         after: Sequence[simpy.Event] = (),
         first: bool = False,
     ) -> _Command:
         span, arrives_ps = Span(name, self.now_ps), self.now_ps + self.spec.launch.api_ps
-        command = _Command(span, self.env.event(), kernel, gap_ps, copy, arrives_ps, after, first=first)
+        command = _Command(span, self.env.event(), kernel, gap_ps, release_ps, copy, arrives_ps, after, first=first)
         stream.queue.put(command)
         stream.spans.append(span)
         stream.last = command.done
@@ -309,15 +322,17 @@ class Host:
         while True:
             command: _Command = yield stream.ready.get()
             dependent = command.kernel.dependent if command.kernel and not (command.after or command.first) else None
+            early = dependent if dependent and dependent.takes is not None else None
             for other in command.after:
                 if not other.processed:
                     yield other
                     free_ps = self.now_ps
             if command.kernel is not None:
                 hand_over_ps = max(command.gap_ps - self.spec.launch.drain_ps, 0)
-                if dependent and before and free_ps is not None:
-                    placed_ps = free_ps - dependent.after(before) + hand_over_ps
-                    yield from self._run_dependent(command, dependent, max(placed_ps, command.ready_ps))
+                if early and before and free_ps is not None:
+                    placed_ps = free_ps - early.after(before) + hand_over_ps
+                    release_ps = min(command.release_ps, hand_over_ps)
+                    yield from self._run_dependent(command, early, max(placed_ps, command.ready_ps), release_ps)
                 else:
                     if free_ps is not None:
                         yield self.env.timeout(max(free_ps + hand_over_ps - self.now_ps, 0))
@@ -347,21 +362,27 @@ class Host:
             self._running = None
             self._tell()
 
-    def _run_dependent(self, command: _Command, dependent: Dependent, placed_ps: int) -> Process:
+    def _run_dependent(self, command: _Command, dependent: Dependent, placed_ps: int, release_ps: int) -> Process:
         """Runs a kernel whose CTAs may have been there since `placed_ps` and waited for the one before, which has ended
-        now; its span begins with the prologue that just fits. Nothing else has the device before its end is known."""
+        now; `release_ps` later they go on. Its span begins with the prologue that just fits. Nothing else has the
+        device before its end is known."""
         assert command.kernel is not None
         asked_ps = self.now_ps
         with self._device.request() as turn:
             yield turn
             self._running = command.kernel
             self.placed_ps = placed_ps if self.now_ps == asked_ps else max(placed_ps, self.now_ps)
+            self.released_ps = self.now_ps + release_ps
             *_, elapsed_ps = command.kernel.work
-            command.span.start_ps = max(self.placed_ps, self.now_ps - dependent.overlap().prologue_ps)
+            command.span.start_ps = self.begun_ps(dependent.overlap())
             end_ps = command.span.start_ps + elapsed_ps - self.spec.launch.kernel_ps
             yield self.env.timeout(end_ps - self.now_ps)
             self._running = None
             self._tell()
+
+    def begun_ps(self, own: Overlap) -> int:
+        """When a dependent kernel begins its prologue, at the latest for its first instruction after the wait."""
+        return max(self.placed_ps, self.released_ps - own.prologue_ps)
 
     def _tell(self) -> None:
         """A kernel has gone on or has ended: whoever waits for room may look."""

@@ -103,3 +103,21 @@ def test_a_cluster_waits_for_stores_to_shared_memory_before_it() -> None:
     assert made > column(result, 1, Event.T_ISSUE)[0] + 1
     for cta in (0, 1):
         assert column(result, 1, Event.T_DONE, 0, cta) == [made + spec.sync.cluster_sync_cycles]
+
+
+@pytest.mark.parametrize("latency", [0, 43, 50])
+def test_a_wait_for_what_is_over_asks_shared_memory(latency: int) -> None:
+    """A phase that was complete long ago, or never used, is waited for as long as its word takes to come."""
+    kernel = KernelBuilder("over", (1, 1, 1))
+    barrier = kernel.mbarrier("barrier", 2, 1)
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.mbarrier_arrive(barrier, 0)
+        r.run("ffma", 400)
+        r.mbarrier_wait(barrier, 0, 0)
+        r.run("ffma", 1)
+        r.mbarrier_wait(barrier, 1, -1)
+        r.run("ffma", 1)
+    result = run(load_arch("h100-sxm", {**SMALL, "sync.mbarrier_wait": f"{latency} cycles"}), kernel.build())
+    for wait, after in ((2, 3), (4, 5)):
+        asked, goes_on = (column(result, op, Event.T_ISSUE, 0, 0)[0] for op in (wait, after))
+        assert goes_on == asked + max(1, latency)

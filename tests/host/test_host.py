@@ -23,6 +23,8 @@ def spec() -> GpuSpec:
             "launch.gap_stream=3 us",
             "launch.gap_graph=2 us",
             "launch.gap_replay=3 us",
+            "launch.release_stream=0 ns",
+            "launch.release_graph=0 ns",
             "launch.api=4 us",
             "pcie.bandwidth=10 GB/s",
             "pcie.latency=1 us",
@@ -308,6 +310,25 @@ def test_a_dependent_kernel_saves_hand_over_and_prologue(spec: GpuSpec, scope: s
     assert plain - in_turn(spec, dependent(3, takes=2), scope) == 500_000
     # One that triggers at its end hides nothing.
     assert in_turn(spec, dependent(3, trigger_us=0, exit_us=0), scope) == plain
+
+
+@pytest.mark.parametrize(("scope", "hand_over"), [("stream", 2_500_000), ("graph", 1_500_000)])
+def test_a_dependent_kernel_goes_on_some_time_after_the_one_before(spec: GpuSpec, scope: str, hand_over: int) -> None:
+    slow = with_figures(spec, release_stream_ps=400_000, release_graph_ps=400_000)
+    plain = in_turn(spec, None, scope)
+    assert in_turn(slow, None, scope) == plain
+    assert plain - in_turn(slow, dependent(1), scope) == hand_over + 1 * US - 400_000
+    # What is longer than a launch is no reason to wait for longer.
+    longer = with_figures(spec, release_stream_ps=9 * US, release_graph_ps=9 * US)
+    assert plain - in_turn(longer, dependent(1), scope) == 1 * US
+
+
+def test_a_kernel_that_lets_the_next_one_begin_need_not_begin_early_itself(spec: GpuSpec) -> None:
+    """The first of two waits for the call before, the second only for its data."""
+    first = dependent()._replace(takes=None)
+    calls = [Call("pair", (10 * US, 10 * US), dependents=(first, dependent()))]
+    plain = calls_ps(spec, [Call("pair", (10 * US, 10 * US))], "stream")
+    assert plain - calls_ps(spec, calls, "stream") == 2_500_000 + 1 * US
 
 
 def test_a_dependent_kernel_never_works_before_its_data(spec: GpuSpec) -> None:

@@ -36,6 +36,7 @@ class Figures:
     tma_latency: int
     barrier: int
     barrier_per_warp: int
+    mbarrier_wait: int
     shared_latency: int
     shared_rate: int
     read_rate: int
@@ -76,6 +77,7 @@ def figures(spec: GpuSpec) -> Figures:
         tma_latency=int(spec.tma.latency_cycles) if spec.tma else 0,
         barrier=int(spec.sync.barrier_cycles),
         barrier_per_warp=int(spec.sync.barrier_per_warp_cycles),
+        mbarrier_wait=int(spec.sync.mbarrier_wait_cycles or 0),
         shared_latency=int(spec.instruction("lds", "b32").latency_cycles) - 1,  # beyond its issue
         shared_rate=int(spec.shared.bandwidth_bytes_per_cycle * MILLI),
         miss_rate=int(spec.l1.miss_queue * spec.l1.line_bytes * MILLI) // load_latency,

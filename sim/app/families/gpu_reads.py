@@ -80,6 +80,8 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "launch.api": lambda took: took.host,
     "launch.gap_stream": lambda took: took.host,
     "launch.gap_graph": lambda took: took.host,
+    "launch.release_stream": lambda took: took.host,
+    "launch.release_graph": lambda took: took.host,
     "launch.gap_replay": lambda took: took.host,
     "launch.event": lambda took: took.host,
     "clock.step": lambda took: took.regulated,

@@ -394,7 +394,7 @@ class _Runner:
         times = call_times(run.host, run.calls(), self.work.calling)
         if self.work.overlaps:
             _note_beside(run.done, times)
-        elif self.conditions.pdl:
+        elif any(entry.dependents for entry in run.done):
             _note_early(run.done, times)
         return StepsRun(run.done, times)
 
@@ -509,16 +509,22 @@ class _StreamRun:
             return [copy]
         assert step.program is not None
         room = self._room if self.work.overlaps else None
-        if self.conditions.pdl:
-            entry.dependents.extend(self._dependent(entry, kernel, i) for i, kernel in enumerate(step.program.kernels))
+        kernels = step.program.kernels
+        if any(self._is_early(kernel) for kernel in kernels):
+            entry.dependents.extend(self._dependent(entry, kernel, i) for i, kernel in enumerate(kernels))
         return [
             HostKernel(kernel.name, self._kernel(entry, kernel, number + i, before), room=room, dependent=dependent)
-            for i, (kernel, dependent) in enumerate(zip_longest(step.program.kernels, entry.dependents))
+            for i, (kernel, dependent) in enumerate(zip_longest(kernels, entry.dependents))
         ]
 
+    def _is_early(self, kernel: GpuKernel) -> bool:
+        """Whether a kernel may start before the one before it has ended."""
+        return self.conditions.pdl or (self.conditions.dependents and kernel.dependent and not self.work.overlaps)
+
     def _dependent(self, entry: Done, kernel: GpuKernel, number: int) -> Dependent:
-        """A kernel of a step under programmatic dependent launch."""
-        return Dependent(room_of_cta(kernel, self.spec), lambda: entry.overlaps[number])
+        """A kernel of a step with programmatic dependent launches."""
+        takes = room_of_cta(kernel, self.spec) if self._is_early(kernel) else None
+        return Dependent(takes, lambda: entry.overlaps[number])
 
     def _room(self) -> int:
         """SMs that the kernel that runs leaves to others."""
@@ -567,9 +573,9 @@ class _StreamRun:
         if launch.late:
             raise LateError(launch.events + sum(r.counters["events"] for done in self.done for r in done.records))
         self.running = None
-        if self.conditions.pdl:
+        if entry.dependents:
             entry.overlaps.append(overlap := _overlap(launch))
-            origin_ps = max(self.host.placed_ps, self.host.now_ps - overlap.prologue_ps) - self.spec.launch.kernel_ps
+            origin_ps = self.host.begun_ps(overlap) - self.spec.launch.kernel_ps
         launch.result = pace.whole(launch.result)
         time_ps = launch.result.time_ps
         reason = throttle_reason(self.spec, self.conditions, launch.result)

@@ -167,8 +167,11 @@ def wait_phase(p, prog, st, w, s, t, pc):
         st.mbarriers[row, Mbarrier.WAITERS] += 1
         park(st, w, Block.MBARRIER, b, phase, code[pc, Col.OP], issued)
         return PARKED
-    if st.mbarriers[row, Mbarrier.PHASE] == phase + 1 and done > t:
-        t = done
+    ready = issued + p[BarrierFigure.WAIT_LATENCY]
+    if st.mbarriers[row, Mbarrier.PHASE] == phase + 1:
+        ready = max(ready, done)
+    if ready > t:
+        t = ready
         account(st, w, t, Reason.MBARRIER)
     log_op(st.log, st, w, code[pc, Col.OP], issued, t, t, (phase << PHASE_SHIFT) | b)
     return t

@@ -119,7 +119,8 @@ class Kernel:
     grid, cluster: CTAs in x, y, z. launch_registers: registers a thread at launch (what occupancy counts).
     code_bytes: size of its machine code (for the cold instruction fetch); flags: number of 32-bit global semaphores
     (zero at launch); descriptors: TMA descriptors that it reads. stands_for: CTAs of the launch of which its grid is an
-    even sample; 0 where it is all of it.
+    even sample; 0 where it is all of it. dependent: it is made for programmatic dependent launch, as the kernel before
+    it is: on machines that have it its CTAs may be there before that has ended, and wait for it.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Kernel:
     flags: int = 0
     descriptors: int = 0
     stands_for: int = 0
+    dependent: bool = False
 
     @property
     def warps(self) -> int:

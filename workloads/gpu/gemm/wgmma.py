@@ -421,7 +421,8 @@ def build(op: Gemm, spec: GpuSpec, config: WgmmaConfig) -> Program:
         tensors.append(kernel.partials)
     if config.reduce:
         tensors.append(kernel.p.c)
-        kernels.append(splitk.reduction(p, spec, kernel.p.c))
+        # cuBLAS launches it behind its TMA kernels programmatically, behind others when these have ended.
+        kernels.append(splitk.reduction(p, spec, kernel.p.c, dependent=not through_registers(p, config)))
     return Program(f"{op}", tuple(tensors), tuple(kernels), str(config), {"config": config})
 
 
@@ -1027,6 +1028,8 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         setup += overhead.XMMA_SETUP_CYCLES
         # Integer instructions issue every second cycle.
         epilogue += 2 * overhead.XMMA_PER_VALUE * values // 32 // f.sub_cores
+    busy = int(instructions * interval)
+    bubble = _fragment_cycles(p, f, c, tiles <= resident) + (c.accumulators if p.scales else 0)
     side_m, side_n = _round_shape(p, c, min(resident, tiles))
     pieces = 1 if c.reduce else min(c.split, steps)
     whole = Work(
@@ -1035,8 +1038,8 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         ctas=tiles * pieces,
         resident=resident,
         persistent=c.persistent,
-        busy=int(instructions * interval),
-        bubble=_fragment_cycles(p, f, c, tiles <= resident) + (c.accumulators if p.scales else 0),
+        busy=busy,
+        bubble=max(bubble, _producer_cycles(f, c) - busy),
         shared=_shared_cycles(p, f, c, instructions * operand_rows * INSTRUCTION_K_BYTES),
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
@@ -1073,6 +1076,14 @@ def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig, single: bool) -> in
     alone = c.pingpong and c.blocks > 1 and single  # nothing is multiplied meanwhile
     issue = 2 * overhead.XMMA_PER_FRAGMENT_WORD * c.blocks * _fragment_words(p, c) if alone else 0
     return f.shared_latency + transfer(fragment_bytes * WARPGROUP, f.shared_rate) + issue
+
+
+def _producer_cycles(f: Figures, c: WgmmaConfig) -> int:
+    """Cycles of a k step of the warp that asks for its operands: it waits for the stage, and issues."""
+    if not (c.tma and c.specialized):
+        return 0
+    # Integer instructions issue every second cycle.
+    return f.mbarrier_wait + 2 * overhead.WGMMA_PRODUCER_STEP.alu + overhead.WGMMA_PRODUCER_STEP.imad
 
 
 def _shared_cycles(p: Problem, f: Figures, c: WgmmaConfig, operand_bytes: int) -> int:
