@@ -387,11 +387,11 @@ class Launch(Group):
     event_ps: Picoseconds = Field(description="device time of a time stamp, beyond the wait for the work before it")
     gap_stream_ps: Picoseconds = Field(description="start to start of dependent minimal kernels on a stream")
     gap_graph_ps: Picoseconds = Field(description="start to start of dependent minimal kernels in a graph")
-    release_stream_ps: Picoseconds = Field(
-        description="a kernel's end to when one under programmatic dependent launch goes on, in a stream"
+    release_stream_ps: Picoseconds | None = Field(
+        default=None, description="a kernel's end to when one under programmatic dependent launch goes on, in a stream"
     )
-    release_graph_ps: Picoseconds = Field(
-        description="a kernel's end to when one under programmatic dependent launch goes on, in a graph"
+    release_graph_ps: Picoseconds | None = Field(
+        default=None, description="a kernel's end to when one under programmatic dependent launch goes on, in a graph"
     )
     gap_replay_ps: Picoseconds = Field(description="start to start of minimal kernels at the border of two graphs")
     gap_replay_more_ps: Picoseconds = Field(description="beyond gap_replay before a graph of more than three kernels")

@@ -544,6 +544,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("compiled hfma2", ("power.energy.hfma",), ("instructions.hfma2",), make=_compiled_chain("hfma2.fp16")),
         Case("row dfma.fp64", ("power.energy.dfma",), ("instructions.dfma",), make=_of_row("dfma.fp64")),
         Case("gemm m=256 n=256 k=128", ("launch", "pcie"), options={"scope": "host"}),
+        *(Case("add n=65536 dtype=fp32", ("launch.release",), ("launch.release",), options={"scope": scope, "pdl": True}) for scope in ("stream", "graph")),
         Case("gemm m=256 n=256 k=64", base=_SMALL),
         Case("softmax rows=64 cols=2048", base=_SMALL, options={"l2": "dirty"}),
         Case("add n=65536 dtype=fp32", base=_SMALL),

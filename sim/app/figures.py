@@ -92,6 +92,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
             APP: (
                 "clock.boost",
                 "clock.tensor",
+                "compute_capability",
                 "dram.bandwidth",
                 "dram.size",
                 "gpc.count",

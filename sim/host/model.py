@@ -226,7 +226,7 @@ class Host:
         """Calls a kernel on a stream; the thread goes on when the call returns. after: ends of other streams' commands
         that it waits for."""
         launch = self.spec.launch
-        gap_ps, release_ps = launch.gap_stream_ps, launch.release_stream_ps
+        gap_ps, release_ps = launch.gap_stream_ps, launch.release_stream_ps or 0
         self._put(stream, kernel.name, kernel=kernel, gap_ps=gap_ps, release_ps=release_ps, after=after)
         yield self.env.timeout(self.host_call_ps)
 
@@ -245,7 +245,7 @@ class Host:
         for stream, command, after in nodes:
             waits = [done[number] for number in after]
             if isinstance(command, Kernel):
-                release_ps = self.spec.launch.release_graph_ps
+                release_ps = self.spec.launch.release_graph_ps or 0
                 put = self._put(
                     stream, command.name, kernel=command, gap_ps=gap_ps, release_ps=release_ps, after=waits,
                     first=not done,

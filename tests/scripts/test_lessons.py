@@ -183,7 +183,7 @@ def test_each_mechanism_of_a_multiply_can_be_left_out(
     assert over["2048 cubed without tma"] < 0.95
     # Four wgmma in flight hide what warp specialisation does for the TMA; without the TMA nothing is left to hide.
     assert over["2048 cubed without warp_specialization"] == pytest.approx(1, abs=0.02)
-    assert over["2048 cubed without tma and warp_specialization"] < 0.97
+    assert over["2048 cubed without tma and warp_specialization"] < 0.98
     assert claims["k = 512 without pingpong"]["simulated"] < claims["k = 512"]["simulated"]
 
 
