@@ -66,8 +66,7 @@ def conditions_of(request: Request, spec: GpuSpec) -> Conditions:
         replayed=bench.replayed,
         pdl=request.pdl and _check_dependents(spec),
         # A profiler's times are those of kernels one by one: who waits for the kernel before counts twice in their sum.
-        # Measured graphs of such kernels do not show it (docs/accuracy/launches.md).
-        dependents=_has_dependents(spec) and request.scope not in ("kernel", "graph"),
+        dependents=_has_dependents(spec) and request.scope != "kernel",
     )
 
 

@@ -204,13 +204,44 @@ def test_the_library_cuts_one_tile_into_pieces_of_its_least_depth() -> None:
 @pytest.mark.parametrize(
     ("machine", "op"),
     [
-        ("h100-sxm", Gemm(4096, 2048, 64, tb="T", dtype="bf16")),
+        ("v100-sxm2", Gemm(4096, 2048, 64, tb="T", dtype="fp16")),
         ("t4", Gemm(4096, 2048, 64, dtype="fp16")),
         ("a100-sxm4-80gb", Gemm(1001, 1001, 1001, dtype="bf16")),
     ],
 )
 def test_where_no_rule_is_known_the_library_takes_the_best(machine: str, op: Gemm) -> None:
     assert choose(op, MACHINES[machine], library.SCHEDULE) == choose(op, MACHINES[machine])
+
+
+@pytest.mark.parametrize(
+    ("op", "pieces"),
+    [
+        (Gemm(7, 32, 3072, tb="T", dtype="bf16"), 2),
+        (Gemm(7, 64, 6144, tb="T", dtype="bf16"), 4),
+        (Gemm(11, 128, 7168, tb="T", dtype="bf16"), 5),
+        (Gemm(17, 768, 2560, tb="T", dtype="bf16"), 1),
+        (Gemm(7, 32, 3072, tb="T", dtype="fp8"), 1),
+        (Gemm(7, 32, 6144, tb="T", dtype="fp8"), 2),
+    ],
+)
+def test_pieces_of_nvjet_are_deep(op: Gemm, pieces: int) -> None:
+    """As many as cuBLAS 13 makes, by its grids (measured_kernels.csv); the fastest kernel has more."""
+    spec = MACHINES["h100-sxm"]
+    p = problem(op.with_defaults(str(op.dtype)))
+    for nvjet in (True, False):
+        found = [c for c, _ in _wgmma_candidates(p, spec, figures(spec), nvjet) if isinstance(c, WgmmaConfig)]
+        most = max(config.split for config in found)
+        assert (most == pieces) == nvjet
+        assert all(config.reduce == (config.split > 1) for config in found)
+    assert {config for config, _ in choose(op, spec, library.SCHEDULE).candidates} <= {
+        config for config, _ in _wgmma_candidates(p, spec, figures(spec), nvjet=True)
+    }
+
+
+def test_clusters_of_nvjet_have_up_to_eight_ctas_whatever_the_tile() -> None:
+    """3329 x 256 x 3584 runs as 64x112 in clusters of 4x2, of which four CTAs share 112 rows."""
+    taken = choose(Gemm(3329, 256, 3584, tb="T", dtype="bf16"), MACHINES["h100-sxm"], library.SCHEDULE).config
+    assert str(taken).startswith("wgmma 64x112x64 cluster 4x2")
 
 
 def test_vectors_stream_where_tensor_cores_do_not_take_the_format() -> None:

@@ -33,6 +33,8 @@ WGMMA: list[tuple[Gemm, WgmmaConfig]] = [
     (gemm("bf16", 200, 136, 200, "NT"), WgmmaConfig(128, 128, 64, 2, 1, 3)),
     (gemm("fp16", 300, 264, 136), WgmmaConfig(128, 64, 64, 2, 2, 2)),
     (gemm("fp16", 264, 72, 136, "TN"), WgmmaConfig(64, 64, 64, 4, 1, 3)),
+    (gemm("bf16", 200, 56, 136, "NT"), WgmmaConfig(64, 56, 64, 4, 1, 3)),
+    (gemm("bf16", 24, 264, 136, "NT"), WgmmaConfig(64, 8, 64, 2, 4, 3, swap=True)),
     (gemm("bf16", 256, 264, 64), WgmmaConfig(256, 64, 64, stages=2)),
     (gemm("bf16", 200, 136, 200, "TN", batch=2), WgmmaConfig(64, 64, 64, stages=3, pingpong=True)),
     (gemm("bf16", 256, 128, 128, "TT"), WgmmaConfig(64, 32, 64, 1, 2, 3, pingpong=True)),

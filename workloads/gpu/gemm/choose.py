@@ -162,7 +162,7 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     if schedule != "auto" and schedule not in KINDS:
         near = hint(schedule, KINDS)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
-    found = list(_candidates(p, spec, f, names, waves=schedule == library.SCHEDULE))
+    found = list(_candidates(p, spec, f, names, of_library=schedule == library.SCHEDULE))
     ranked = sorted(
         ((estimate_ps(work, f), config) for config, work in found), key=lambda item: (item[0], str(item[1]))
     )
@@ -323,9 +323,10 @@ def _resident_gemv(p: Problem, spec: GpuSpec, config: GemvConfig) -> int:
 
 
 def _candidates(
-    p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...], waves: bool = False
+    p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...], of_library: bool = False
 ) -> Iterator[tuple[Config, Work]]:
-    """Configurations of the named kinds that fit, with their counts. waves: as in `_splits`, of kernels by mma.sync."""
+    """Configurations of the named kinds that fit, with their counts. of_library: those of `library.SCHEDULE`: clusters
+    and pieces of k by wgmma, pieces in several waves by mma.sync."""
     libraries = SCALED if p.scales and "wgmma" in names else [name for name in names if name in SCALED]
     if libraries:
         yield from _scaled_candidates(p, spec, f, libraries)
@@ -335,7 +336,7 @@ def _candidates(
         return
     specialised = on_tensor_cores = False
     if "wgmma" in names:
-        for found in _wgmma_candidates(p, spec, f):
+        for found in _wgmma_candidates(p, spec, f, of_library):
             config = found[0]
             on_nvjet = isinstance(config, WgmmaConfig) and not wgmma.through_registers(p, config)
             specialised |= on_nvjet and p.dtype not in XMMA_FORMATS
@@ -343,7 +344,7 @@ def _candidates(
             yield found
     # Traces of cuBLAS 12 on Hopper show no mma.sync where TMA can feed the tensor cores without registers (nvjet).
     if "mma" in names and "mma" in _units(spec, p.dtype) and not specialised:
-        for found in _mma_candidates(p, spec, f, waves):
+        for found in _mma_candidates(p, spec, f, of_library):
             on_tensor_cores = True
             yield found
     # Libraries keep to the tensor cores where they take the format, also for one row: nine and two rows with m = 1 of
@@ -422,7 +423,8 @@ def _wgmma_tiles(rows_m: int, rows_n: int) -> Iterator[tuple[int, int, bool, boo
             yield tile_m, tile_n, pingpong, columns
 
 
-def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False) -> Iterator[tuple[Config, Work]]:
+    """Kernels by wgmma. nvjet: their clusters and pieces of k are those of `library.SCHEDULE`."""
     rates = wgmma.Rates.of(spec, p.dtype)
     if rates is None or not (p.a.tma and p.b.tma):
         return
@@ -443,13 +445,14 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
             if stages < 2 or (plain and (tile_n % REGISTER_OPERAND_LEAST_N or columns)):
                 continue
             config = dataclasses.replace(config, stages=stages)
-            for cluster_m, cluster_n in CLUSTERS[:1] if plain else CLUSTERS:
+            clusters = library.NVJET_CLUSTERS if nvjet else CLUSTERS
+            for cluster_m, cluster_n in clusters[:1] if plain else clusters:
                 # A cluster wider than the problem would only multiply padding.
                 if (cluster_m > 1 and tile_m * cluster_m >= 2 * rows_m) or (
                     cluster_n > 1 and tile_n * cluster_n >= 2 * rows_n
                 ):
                     continue
-                if tile_m % (8 * cluster_n) or tile_n % (8 * cluster_m):
+                if not nvjet and tile_n % (8 * cluster_m):
                     continue
                 clustered = dataclasses.replace(config, cluster_m=cluster_m, cluster_n=cluster_n)
                 work = wgmma.work(p, f, clustered, rates, wgmma.ctas_per_sm(p, clustered, spec))
@@ -459,7 +462,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                     continue
                 yield clustered, work
                 if not plain:
-                    yield from _wgmma_cuts(p, spec, f, clustered, work)
+                    yield from _wgmma_cuts(p, spec, f, clustered, work, nvjet)
 
 
 def _xmma_candidates(p: Problem, spec: GpuSpec, f: Figures, rates: wgmma.Rates) -> Iterator[tuple[Config, Work]]:
@@ -492,14 +495,15 @@ def _xmma_cuts(p: Problem, config: WgmmaConfig, work: Work) -> Iterator[tuple[Co
 
 
 def _wgmma_cuts(
-    p: Problem, spec: GpuSpec, f: Figures, config: WgmmaConfig, work: Work
+    p: Problem, spec: GpuSpec, f: Figures, config: WgmmaConfig, work: Work, nvjet: bool
 ) -> Iterator[tuple[Config, Work]]:
     """A configuration's pieces of k, which a second kernel adds: traces of cuBLAS 12 and 13 on Hopper name kernels
-    nvjet_.._splitK and cublasLt::splitKreduce_kernel, and none by stream-K."""
+    nvjet_.._splitK and cublasLt::splitKreduce_kernel, and none by stream-K. nvjet: as in `_wgmma_candidates`."""
     rates = wgmma.Rates.of(spec, p.dtype)
     if p.acc not in ADDS or rates is None:
         return
-    for split in _splits(SPLITS, work, p.k, False):
+    deepest = (p.k - 1) // (library.NVJET_PIECE_STEPS * config.tile_k)
+    for split in _splits(library.NVJET_SPLITS, work, deepest, False) if nvjet else _splits(SPLITS, work, p.k, False):
         cut = dataclasses.replace(config, split=split, reduce=True)
         cut = dataclasses.replace(cut, stages=min(config.stages, wgmma.max_stages(p, cut, spec)))
         if cut.stages >= 2:

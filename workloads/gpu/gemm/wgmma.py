@@ -86,6 +86,8 @@ INSTRUCTION_K_BYTES = 32
 """Bytes of k that one wgmma multiplies."""
 LINE_BYTES = 128
 """Of memory: what TMA asks for at once."""
+SHARE_ROWS = 8
+"""Rows of an operand that a CTA of a cluster loads together for all of them: those of a pattern of the swizzle."""
 COPIES_AHEAD = 4
 """Stages that a producer without TMA has in flight at most."""
 EPILOGUE_COLUMNS = 32
@@ -360,8 +362,6 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         )
     if config.cluster > spec.dsmem.max_portable_cluster or config.cluster > min(spec.sms_per_gpc):
         raise InputError(f"{where}: clusters have at most {spec.dsmem.max_portable_cluster} CTAs on {spec.name}")
-    if config.tile_m % (8 * config.cluster_n) or config.tile_n % (8 * config.cluster_m):
-        raise InputError(f"{where}: a cluster's CTAs load whole groups of 8 rows each; nearest: cluster 1x1")
     if through_registers(p, config) and config.tile_m // config.cluster_n % WARP_ROWS:
         raise InputError(f"{where}: CTAs of a cluster load whole groups of {WARP_ROWS} rows each; nearest: cluster 1x1")
     if not config.specialized and (config.pingpong or config.stages < least_stages(config)):
@@ -598,20 +598,34 @@ class _Builder:
         self, r: RoleBuilder, operand: Operand, tile: SharedTile, unit: Unit, row: Expr, rows: int, depth: Expr,
         stage: Expr, share: IntLike, sharers: int,
     ) -> None:  # fmt: skip
-        """This CTA's share of the tile, to all CTAs that use it: one TMA load, or one a block."""
+        """This CTA's share of the tile, to all CTAs that use it: one TMA load, or one a block. A share is whole groups
+        of eight rows; where they do not come out even, the first CTAs load one more."""
         c = self.config
-        part = rows // sharers
-        offset = share * part
         if operand is self.x and self.rs:
+            part = rows // sharers
             for i in range(0, part, self.block):
-                at = (offset + i) // self.block * c.tile_k
-                src = operand.box(unit.tile.batch, row + (offset + i), self.block, depth, c.tile_k)
+                at = (share * part + i) // self.block * c.tile_k
+                src = operand.box(unit.tile.batch, row + (share * part + i), self.block, depth, c.tile_k)
                 mask = None if sharers == 1 else self._mask(True)
                 r.tma_load(tile[stage, at : c.tile_k, :], src, self.ring.full, stage, mask)  # type: ignore[misc]
             return
-        dst = operand.part(tile, stage, offset, part, 0, c.tile_k)
-        src = operand.box(unit.tile.batch, row + offset, part, depth, c.tile_k)
-        r.tma_load(dst, src, self.ring.full, stage, None if sharers == 1 else self._mask(operand is self.x))
+
+        def load(offset: IntLike, part: int) -> None:
+            dst = operand.part(tile, stage, offset, part, 0, c.tile_k)
+            src = operand.box(unit.tile.batch, row + offset, part, depth, c.tile_k)
+            r.tma_load(dst, src, self.ring.full, stage, None if sharers == 1 else self._mask(operand is self.x))
+
+        groups, more = divmod(rows // SHARE_ROWS, sharers)
+        part = groups * SHARE_ROWS
+        if not more:
+            load(share * part, part)
+            return
+        assert isinstance(share, Expr)
+        with r.when(share < more):
+            load(share * (part + SHARE_ROWS), part + SHARE_ROWS)
+        if part:
+            with r.when(share >= more):
+                load(share * part + more * SHARE_ROWS, part)
 
     def _mask(self, along_n: bool) -> Expr:
         """Ranks of the CTAs in this one's row (the same first operand) or column (the same second one)."""
