@@ -26,7 +26,8 @@ stamp="$kind $(printf '%s\n' "$PWD" | cat - pyproject.toml requirements-dev.lock
 if ! grep -qxF "$stamp" .venv/installed 2>/dev/null; then
     echo "installing tilewave into .venv (the first time takes a minute)" >&2
     if [ "$kind" = dev ]; then
-        "$python" -m pip install --quiet -r requirements-dev.lock
+        # Tests import a part of it, which compiles itself then.
+        "$python" -m pip install --quiet --no-compile -r requirements-dev.lock
         "$python" -m pip install --quiet --no-deps --no-build-isolation --editable .
     else
         "$python" -m pip install --quiet --editable .

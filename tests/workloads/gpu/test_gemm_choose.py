@@ -17,7 +17,7 @@ from sim.gpu.language import walk
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.lower.listing import listing
 from workloads.gpu import select
-from workloads.gpu.gemm import library
+from workloads.gpu.gemm import library, wgmma
 from workloads.gpu.gemm.choose import (
     LEAST_PIECE,
     Config,
@@ -236,6 +236,31 @@ def test_pieces_of_nvjet_are_deep(op: Gemm, pieces: int) -> None:
     assert {config for config, _ in choose(op, spec, library.SCHEDULE).candidates} <= {
         config for config, _ in _wgmma_candidates(p, spec, figures(spec), nvjet=True)
     }
+
+
+def test_sums_of_nvjet_in_fp8_are_in_fp32() -> None:
+    """Its kernels add each step's products on the vector pipes, in tiles that leave them registers. The fastest kernel
+    leaves the sums to the tensor cores."""
+    spec = MACHINES["h100-sxm"]
+    for op in (Gemm(480, 9216, 3456, tb="T", dtype="fp8"), Gemm(80, 7696, 17184, tb="T", dtype="fp8")):
+        for config, _ in choose(op, spec, library.SCHEDULE).candidates:
+            assert isinstance(config, WgmmaConfig)
+            assert config.promote
+            assert config.accumulators <= wgmma.MOST_PROMOTED
+            assert parse(str(config), problem(op.with_defaults("fp8")), spec) == config
+        fastest = choose(op, spec).config
+        assert isinstance(fastest, WgmmaConfig)
+        assert not fastest.promote
+
+
+def test_one_warpgroup_multiplies_nothing_while_it_adds() -> None:
+    """64 additions a thread each step, where no port holds up the operands."""
+    ports = ["port.read=400 B/clk", "port.receive=400 B/clk", "tma.max_in_flight=256 KiB"]
+    plain, added = (
+        simulate("gemm m=64 n=128 k=4096 tb=T dtype=fp8", "h100-sxm", schedule=schedule, l2="warm", set=ports).cycles
+        for schedule in ("wgmma 64x128x128 stages 8", "wgmma 64x128x128 stages 8 promote")
+    )
+    assert added - plain > (4096 // 128 - 1) * 64
 
 
 def test_clusters_of_nvjet_have_up_to_eight_ctas_whatever_the_tile() -> None:
@@ -593,6 +618,8 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="tf32"), "mma", "tf32"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "wgmma on h100-sxm"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x64 cluster 2x1 cp.async", "its own CTA alone"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x64 promote", "promote is for fp8, fp8_e5m2"),
+    ("h100-sxm", Gemm(m=64, n=64, k=128, tb="T", dtype="fp8"), "wgmma 64x192 promote", "nearest: tile n = 176"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="tf32"), "wgmma 64x24 swap cp.async", "reads from shared memory"),
     (
         "h100-sxm",

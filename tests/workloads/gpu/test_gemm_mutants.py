@@ -54,6 +54,10 @@ CASES: dict[str, Case] = {
         "h100-sxm", SMALL, Gemm(m=128, n=128, k=512, tb="T", dtype="fp8", scale="block"),
         WgmmaConfig(64, 128, 128, stages=2), {},
     ),
+    "products added step by step": (
+        "h100-sxm", SMALL, Gemm(m=128, n=128, k=512, tb="T", dtype="fp8"),
+        WgmmaConfig(64, 128, 128, stages=2, promote=True), {},
+    ),
     "scales by block, rows of C not aligned": (
         "h100-sxm", SMALL, Gemm(m=256, n=100, k=256, tb="T", dtype="fp8", scale="block"),
         WgmmaConfig(64, 128, 128, stages=2), {},

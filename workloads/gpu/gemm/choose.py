@@ -424,7 +424,7 @@ def _wgmma_tiles(rows_m: int, rows_n: int) -> Iterator[tuple[int, int, bool, boo
 
 
 def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False) -> Iterator[tuple[Config, Work]]:
-    """Kernels by wgmma. nvjet: their clusters and pieces of k are those of `library.SCHEDULE`."""
+    """Kernels by wgmma. nvjet: their clusters, pieces of k and sums in fp8 are those of `library.SCHEDULE`."""
     rates = wgmma.Rates.of(spec, p.dtype)
     if rates is None or not (p.a.tma and p.b.tma):
         return
@@ -439,6 +439,9 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False
         rows_m, rows_n = (p.n, p.m) if swap else (p.m, p.n)
         for tile_m, tile_n, pingpong, columns in _wgmma_tiles(rows_m, rows_n):
             config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap)
+            config = dataclasses.replace(config, promote=nvjet and p.dtype in wgmma.PROMOTED)
+            if config.promote and config.accumulators > wgmma.MOST_PROMOTED:
+                continue
             plain = wgmma.through_registers(p, config)
             stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
             # Kernels that bring an operand to registers have no narrow tiles.
@@ -623,6 +626,7 @@ _FLAGS = {
     "pingpong": "pingpong",
     "columns": "columns",
     "flat": "flat",
+    "promote": "promote",
     "swap": "swap",
     "reduce": "reduce",
     "stream-k": "stream_k",

@@ -18,6 +18,10 @@ registers of its own, waits, and adds it with its scales to the sums ("promotion
 step's operands, those of B are brought to shared memory once a tile. A tile whose width is no divisor of a block lies
 in two blocks of columns, and has two scales of B.
 
+Sums in fp8 (`promote`; CUTLASS's sm90_mma_tma_gmma_ss_warpspecialized_fp8, cuBLAS without
+CUBLASLT_MATMUL_DESC_FAST_ACCUM): tensor cores add 8-bit products with few bits. So each k step is multiplied into
+registers of its own and then added to the sums in fp32 by the vector pipes, as above but without scales.
+
 Two mechanisms can be left out, which gives other programs: `tma` (the producer's four warps copy by cp.async, results
 go from registers to memory) and `specialized` (no producer: one of the warps that multiply issues the loads, as in
 CUTLASS's sm90_mma_tma_gmma_ss). Without both, all warps copy by cp.async and multiply (`multistage`), as kernels
@@ -93,6 +97,11 @@ COPIES_AHEAD = 4
 EPILOGUE_COLUMNS = 32
 """Columns of an epilogue subtile (CUTLASS's choice for these tiles); what is left over is a narrower one. Sums of
 pieces, which are wider, take half as many: kernels of cuBLAS have 16 KB beside their operands."""
+PROMOTED = ("fp8", "fp8_e5m2")
+"""Formats whose products tensor cores add with few bits."""
+MOST_PROMOTED = 88
+"""Accumulators of a thread beside which as many products have room: names of nvjet's kernels in fp8 go up to 64x176 and
+128x160, where other formats have 128x320 (`measured_kernels.csv`)."""
 MAX_ACCUMULATORS = 160
 """Accumulator registers of a thread: cuBLAS has 128x320 for two warpgroups (nvjet_tst_320x128_64x3_...), whose threads
 have 232 registers."""
@@ -108,7 +117,7 @@ class WgmmaConfig:
     first direction. columns: the warpgroups share a tile by columns. flat: results lie in shared memory as whole rows
     of the tile, without swizzle, and a warp waits until one store has read them. split: pieces of k a tile; stream_k:
     tiles of the last wave are cut evenly over all CTAs. reduce: a second kernel adds the pieces (`splitk`), else the
-    tile's owner does. tma, specialized: see above.
+    tile's owner does. promote: see above. tma, specialized: see above.
     """
 
     tile_m: int
@@ -128,6 +137,7 @@ class WgmmaConfig:
     columns: bool = False
     flat: bool = False
     reduce: bool = False
+    promote: bool = False
 
     schedule: ClassVar[str] = "wgmma"
 
@@ -190,6 +200,7 @@ class WgmmaConfig:
         words += ["pingpong"] if self.pingpong else []
         words += ["columns"] if self.columns else []
         words += ["flat"] if self.flat else []
+        words += ["promote"] if self.promote else []
         words += ["swap"] if self.swap else []
         words += [] if self.persistent else ["one-tile"]
         words += [f"group {self.group}"] if self.group != 8 else []
@@ -350,6 +361,8 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
             f"{where}: {config.accumulators} accumulators a thread do not fit its registers, at most "
             f"{MAX_ACCUMULATORS}; nearest: tile n = {_widest(config)}"
         )
+    if config.promote:
+        _check_promotion(p, config, where)
     if p.scales:
         _check_scales(config, where)
     elif config.flat:
@@ -386,6 +399,20 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
     if width != 2 and not y.k_major:
         hint = "swap" if x.k_major and not config.swap else "mma"
         raise InputError(f"{where}: wgmma {p.dtype} needs k contiguous in {y.tensor.name}; nearest: {hint}")
+
+
+def _check_promotion(p: Problem, config: WgmmaConfig, where: str) -> None:
+    """InputError if a configuration cannot add the products of each step to its sums."""
+    if p.dtype not in PROMOTED or p.scales or not config.specialized:
+        raise InputError(
+            f"{where}: promote is for {', '.join(PROMOTED)} without scales, with a producer; nearest: leave out promote"
+        )
+    if config.accumulators > MOST_PROMOTED:
+        widest = 2 * MOST_PROMOTED // config.blocks // 8 * 8 * (2 if config.columns else 1)
+        raise InputError(
+            f"{where}: {config.accumulators} sums and as many products a thread do not fit its registers, at most "
+            f"{MOST_PROMOTED}; nearest: tile n = {widest}"
+        )
 
 
 def _check_scales(config: WgmmaConfig, where: str) -> None:
@@ -675,11 +702,13 @@ class _Builder:
                         self._load_step(r, unit, k)
                 if self.p.scales:
                     self._scaled_loop(r, unit, pieces, 1 + group, warps)
+                elif c.promote:
+                    self._promoted_loop(r, unit, pieces)
                 else:
                     self._main_loop(r, unit, pieces)
             if self.turn is not None:
                 r.mbarrier_arrive(self.turn, (unit.index + 1) % 2)
-            if not self.p.scales:  # which wait for each step, and release its stage
+            if not (self.p.scales or c.promote):  # which wait for each step, and release its stage
                 r.wgmma_wait(0)
                 if not c.multistage:
                     self.ring.release(r, unit.first + unit.k_trips - 1, self._sources())
@@ -768,6 +797,29 @@ class _Builder:
                 srcs=(product.acc.whole, *(tile.whole for tile in tiles)), indices=(former,),
                 compute=_scaled if first else _add_scaled,
             )  # fmt: skip
+        self.ring.release(r, step, self._sources())
+
+    def _promoted_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
+        """Each step's products, complete, are added to the sums, which the first step's are; then the stage is
+        released."""
+        overhead.WGMMA_CONSUMER_TILE.write(r)
+        products = [
+            Piece(RegisterTile(f"part{i}", p.acc.shape, self.p.acc), p.row, p.col) for i, p in enumerate(pieces)
+        ]
+        self._complete_step(r, unit.first, pieces)
+        with r.loop("k", unit.k_trips - 1, 1) as k:
+            self._complete_step(r, unit.first + k, products)
+            for p, product in zip(pieces, products, strict=True):
+                values = p.acc.shape[0] * p.acc.shape[1] // 32
+                sums, added = p.acc.whole, product.acc.whole
+                r.run("fadd", values, dtype="fp32", dst=sums, srcs=(added,), compute=np.add)
+
+    def _complete_step(self, r: RoleBuilder, step: Expr, into: list[Piece]) -> None:
+        """The products of a k step, waited for. What else the loop has to do is done meanwhile."""
+        self.ring.wait(r, step)
+        self._multiply(r, step, into, first=True)
+        self._step_overhead.write(r)
+        r.wgmma_wait(0)
         self.ring.release(r, step, self._sources())
 
     def _multistage_loop(self, r: RoleBuilder, unit: Unit, pieces: list[Piece]) -> None:
@@ -1043,7 +1095,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         # Integer instructions issue every second cycle.
         epilogue += 2 * overhead.XMMA_PER_VALUE * values // 32 // f.sub_cores
     busy = int(instructions * interval)
-    bubble = _fragment_cycles(p, f, c, tiles <= resident) + (c.accumulators if p.scales else 0)
+    bubble = _fragment_cycles(p, f, c, tiles <= resident) + (c.accumulators if p.scales or c.promote else 0)
     side_m, side_n = _round_shape(p, c, min(resident, tiles))
     pieces = 1 if c.reduce else min(c.split, steps)
     whole = Work(
