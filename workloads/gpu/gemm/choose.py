@@ -440,8 +440,6 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False
         for tile_m, tile_n, pingpong, columns in _wgmma_tiles(rows_m, rows_n):
             config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap)
             config = dataclasses.replace(config, promote=nvjet and p.dtype in wgmma.PROMOTED)
-            if config.promote and config.accumulators > wgmma.MOST_PROMOTED:
-                continue
             plain = wgmma.through_registers(p, config)
             stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
             # Kernels that bring an operand to registers have no narrow tiles.
