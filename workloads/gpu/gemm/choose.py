@@ -147,9 +147,9 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
     schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm`, `deepgemm` and its first
     release `deepgemm-2025-02`: the kernels of these for operands with scales by block; `marlin`: that for quantised
-    weights), `cublas-2025` for what that library takes (`library`; what `auto` gives where it has no cp.async, and
-    where wgmma reads both operands by itself), or one configuration as it prints, such as `wgmma 128x256x64 cluster 2x1
-    stages 4`. Raises InputError where the machine or the problem cannot take it.
+    weights), `cublas-2025` for what that library takes (`library`; what `auto` gives where it has no cp.async), or one
+    configuration as it prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or
+    the problem cannot take it.
     """
     p = problem(op)
     f = figures(spec)

@@ -10,6 +10,9 @@ follow it: 2944 cubed and 8192 x 1024 x 1024 take what the faster 128x128 takes.
 
 It also cuts k into pieces that are more than one wave, where these fill the last wave better than whole tiles do:
 1024 x 2560 x 16384 takes 322 us, which its 80 tiles of 128x256 on 108 SMs could not reach at full rate.
+
+On Hopper it takes the fastest by the estimate of what its kernels are: deep pieces of k, clusters of up to eight and
+sums in fp32 for fp8 by nvjet (`has_nvjet`), a family of its own for tf32 (`has_tf32`).
 """
 
 from __future__ import annotations

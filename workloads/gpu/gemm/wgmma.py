@@ -240,7 +240,7 @@ def launch_registers(config: WgmmaConfig) -> int:
     """Registers of a thread that a CTA starts with."""
     if config.specialized and config.warpgroups == 2:
         return 168
-    return min(255, 8 * ceil_div(config.accumulators + 90, 8))
+    return min(255, 8 * ceil_div(config.accumulators * (2 if config.promote else 1) + 90, 8))
 
 
 def ctas_per_sm(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
