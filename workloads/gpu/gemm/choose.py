@@ -439,7 +439,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False
         rows_m, rows_n = (p.n, p.m) if swap else (p.m, p.n)
         for tile_m, tile_n, pingpong, columns in _wgmma_tiles(rows_m, rows_n):
             config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap)
-            config = dataclasses.replace(config, promote=nvjet and p.dtype in wgmma.PROMOTED)
+            config = dataclasses.replace(config, promote=nvjet and p.dtype == wgmma.PROMOTED)
             plain = wgmma.through_registers(p, config)
             stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
             # Kernels that bring an operand to registers have no narrow tiles.

@@ -97,8 +97,8 @@ COPIES_AHEAD = 4
 EPILOGUE_COLUMNS = 32
 """Columns of an epilogue subtile (CUTLASS's choice for these tiles); what is left over is a narrower one. Sums of
 pieces, which are wider, take half as many: kernels of cuBLAS have 16 KB beside their operands."""
-PROMOTED = ("fp8", "fp8_e5m2")
-"""Formats whose products tensor cores add with few bits."""
+PROMOTED = "fp8"
+"""The format whose products tensor cores add with few bits."""
 MOST_PROMOTED = 88
 """Accumulators of a thread beside which as many products have room: names of nvjet's kernels in fp8 go up to 64x176 and
 128x160, where other formats have 128x320 (`measured_kernels.csv`)."""
@@ -403,9 +403,9 @@ def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
 
 def _check_promotion(p: Problem, config: WgmmaConfig, where: str) -> None:
     """InputError if a configuration cannot add the products of each step to its sums."""
-    if p.dtype not in PROMOTED or p.scales or not config.specialized:
+    if p.dtype != PROMOTED or p.scales or not config.specialized:
         raise InputError(
-            f"{where}: promote is for {', '.join(PROMOTED)} without scales, with a producer; nearest: leave out promote"
+            f"{where}: promote is for {PROMOTED} without scales, with a producer; nearest: leave out promote"
         )
     if config.accumulators > MOST_PROMOTED:
         widest = 2 * MOST_PROMOTED // config.blocks // 8 * 8 * (2 if config.columns else 1)
