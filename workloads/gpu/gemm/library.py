@@ -40,11 +40,11 @@ eight pieces take, with k of 3072 to 5120 eight to twelve. A trace of PyTorch wi
 of 128 and 320."""
 
 NVJET_PIECE_STEPS = 20
-"""Every piece of k of nvjet has more steps of 128 B than these. By the grids of the kernels that cuBLAS 13 ran for
-fitted shapes of few rows (`measured_kernels.csv`): in bf16 one tile with k of 51,200 has 39 pieces, k of 16,384 has
+"""Every piece of k of nvjet has more steps of 128 B than these. By the grids of 56 kernels that cuBLAS 13 ran for
+fitted shapes (`measured_kernels.csv`): in bf16 one tile with k of 51,200 has 39 pieces, k of 16,384 has
 twelve, 5120 three, and none up to 2560 is cut; in fp8 6288 and 7088 have two, and 4752 is not cut."""
 NVJET_SPLITS = tuple(range(1, 65))
-"""Numbers of its pieces, which find room all at once: those grids have 2 to 8, 12, 13, 15, 31 and 39."""
+"""Numbers of its pieces, which find room all at once in 54 of those grids: they have 2 to 8, 12, 13, 15, 31 and 39."""
 NVJET_CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 """Its clusters, whatever the tile: names of the same kernels have 64x8 and 128x88 in 4x1, 64x112 in 4x2."""
 
