@@ -176,6 +176,29 @@ def test_the_ctas_of_a_cluster_share_a_gpc() -> None:
     assert launch.run().counters["ctas"] == 12
 
 
+@pytest.mark.parametrize(
+    ("sms", "gpcs", "size", "ctas", "on_sms"),
+    [
+        (13, 3, 2, 12, [1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1]),  # GPCs of 5, 4 and 4 SMs
+        (13, 3, 2, 14, [2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]),  # the seventh finds no two SMs that are empty
+        (4, 2, 4, 4, [2, 2, 0, 0]),  # no GPC has as many SMs
+    ],
+)
+def test_clusters_go_where_each_of_their_ctas_finds_an_empty_sm(
+    sms: int, gpcs: int, size: int, ctas: int, on_sms: list[int]
+) -> None:
+    """An SM holds two of these CTAs. A larger GPC has more room, but no second CTA on an SM while others are empty."""
+    spec = load_arch("h100-sxm", {"sm.count": sms, "sm.per_tpc": 1, "gpc.count": gpcs, "gpc.uneven": 0})
+    builder = KernelBuilder("clusters", (ctas, 1, 1), (size, 1, 1))
+    builder.shared("tile", (100_000,), "int8")
+    with builder.role("warp", warps=1, registers=32) as r:
+        r.cluster_sync()
+    launch = Device(spec, cold_launch=False).build(builder.build(), {}, launch_ps=0)
+    launch.advance(0)
+    active = launch.state.ctas[:, Cta.ACTIVE].reshape(sms, -1)
+    assert active.sum(axis=1).tolist() == on_sms
+
+
 def test_persistent_ctas_take_each_tile_once_and_in_order_of_time(hopper: GpuSpec) -> None:
     tiles = 24
     builder = KernelBuilder("persistent", (2, 1, 1))

@@ -60,20 +60,28 @@ def emptiest_sm(p, st, gpc):
 
 @inner(inline=True)
 def emptiest_gpc(p, st, size):
-    """The GPC with room for most CTAs, -1 if none has room for `size`."""
+    """The GPC whose `size` emptiest SMs have room for most CTAs each, of equal ones that with most room in all; where
+    a cluster finds SMs of its own in none, one with room for its CTAs; -1 if there is none."""
     sms = st.sms
+    each = 0
+    for sm in range(p[Chip.SMS]):
+        each = max(each, sms[sm, CtaSlots.FREE])
     best = -1
-    most = 0
-    sm = 0
-    while sm < p[Chip.SMS]:
-        gpc = sms[sm, Port.GPC]
-        room = 0
-        while sm < p[Chip.SMS] and sms[sm, Port.GPC] == gpc:
-            room += sms[sm, CtaSlots.FREE]
-            sm += 1
-        if room >= size and room > most:
-            most = room
-            best = gpc
+    while best < 0 and each >= 0:
+        most = 0
+        sm = 0
+        while sm < p[Chip.SMS]:
+            gpc = sms[sm, Port.GPC]
+            room = 0
+            wide = 0
+            while sm < p[Chip.SMS] and sms[sm, Port.GPC] == gpc:
+                room += sms[sm, CtaSlots.FREE]
+                wide += sms[sm, CtaSlots.FREE] >= each
+                sm += 1
+            if room >= size and room > most and (wide >= size or each == 0):
+                most = room
+                best = gpc
+        each -= 1
     return best
 
 
