@@ -136,7 +136,7 @@ def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
         transfer(per_sm * w.received_bytes, f.receive_rate),
         transfer(on_gpc * w.requested_bytes, f.gpc_rate),
         transfer(_from_slices(w, f, active), f.l2_rate),
-        power=POWER if w.ahead == 1 or f.coalesces else POWER_BUFFERED,
+        power=POWER if w.ahead == 1 else POWER_COALESCED if f.coalesces else POWER_BUFFERED,
     )
     # The array takes what has come through a port, in its order: no queue meets another there.
     resources = max(resources, per_sm * w.shared)
@@ -166,12 +166,13 @@ def _from_slices(w: Work, f: Figures, active: int) -> int:
     return min(requested, w.round_bytes * w.cuts // w.steps)
 
 
-POWER, POWER_BUFFERED = 4, 16
+POWER, POWER_COALESCED, POWER_BUFFERED = 4, 8, 16
 """Of the norm by which resources delay each other (`together`): of a step that waits for its own operands, and of one
 whose operands have been on their way for several steps, so that a queue in front of one resource is over before the
 next one needs what stands in it. Simulated steps of full waves on A100 are 0 to 6 % longer than their busiest resource
 needs, where others are nearly as busy; the fourth power gives 15 to 30 %. Where slices of the L2 answer requests for a
-line together (`_from_slices`), all are reckoned to wait together, which is too fast; the fourth power is kept there."""
+line together (`_from_slices`), all are reckoned to wait together, which is too fast; of the powers the eighth ranks
+random products on Hopper best there (docs/studies.md)."""
 
 
 def together(*cycles: int, power: int = POWER) -> int:
