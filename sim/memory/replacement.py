@@ -156,8 +156,6 @@ def _refilled(order: int, ways: int, way: int) -> int:
 @inner(inline=True)
 def _used(order: int, ways: int, way: int) -> int:
     """The order after a use of a way."""
-    if order & 15 == way and ways > 1:  # as used last as before
-        return order
     place = _place_of(order, ways, way)
     if place == 0:
         return _refilled(order, ways, way)

@@ -24,7 +24,7 @@ def test_runs_of_a_line_differ_in_what_it_says() -> None:
     assert fast < slow
 
 
-@pytest.mark.parametrize("what", [w for w in WHAT_IFS if "1024 " not in w.workload], ids=lambda w: w.workload)
+@pytest.mark.parametrize("what", WHAT_IFS, ids=lambda w: w.workload)
 def test_a_line_stays_right(what: WhatIf) -> None:
     assert not broken(what, times(what))
 
@@ -33,11 +33,9 @@ def test_a_line_stays_right(what: WhatIf) -> None:
 def test_all_lines_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    # Known: with 264 SMs the choice ends before it comes to the kernel that is 3 % faster (docs/studies.md).
-    assert main(["--page", str(page)]) == 1
+    assert main(["--page", str(page)]) == 0
     printed = capsys.readouterr()
-    assert printed.err.count("\n") == 1
-    assert "with 132, 160, 264 SMs" in printed.err
+    assert not printed.err
     assert printed.out.count("\n") == len(WHAT_IFS)
     text = page.read_text()
     assert text.startswith("before\n")

@@ -67,7 +67,7 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     return {LoadStoreFigure.QUEUE: cycles_to_ticks(spec.l1.queue_cycles)}
 
 
-@inner
+@inner(inline=True)
 def move(p, prog, st, ms, mem, w, s, sm, now, t, pc, kind):
     """LDG, STG, RED and cp.async: as many instructions of row `pc` as fit one event. Returns the tick at which to
     come back.
