@@ -22,6 +22,7 @@ from sim.app.cli import study as study
 from sim.app.cli import trace as trace
 from sim.app.cli.arguments import Parser, as_json
 from sim.app.cli.compiled import add_compiled, compiled_workload
+from sim.app.cli.uncollected import uncollected
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -211,19 +212,21 @@ def _run(options: argparse.Namespace) -> int:
         return _listing(options)
     if options.autotune:
         return _autotune(options)
-    from sim.app.cli.progress import Progress
-    from sim.app.report.report import Report
-    from sim.app.run import request_of, run, run_recorded
-    from sim.app.study.candidates import Candidates
-    from workloads.ops import GRAPHS
+    with uncollected():
+        from sim.app.cli.progress import Progress
+        from sim.app.families import family_of
+        from sim.app.report.report import Report
+        from sim.app.run import request_of, run, run_recorded
+        from sim.app.study.candidates import Candidates
+        from workloads.ops import GRAPHS
 
-    if options.profile and options.operator not in (*GRAPHS, *PROFILED):
-        raise InputError(f"--profile: {options.operator} is one operator; graphs are {' and '.join(GRAPHS)}")
-
+        if options.profile and options.operator not in (*GRAPHS, *PROFILED):
+            raise InputError(f"--profile: {options.operator} is one operator; graphs are {' and '.join(GRAPHS)}")
+        how = {"schedule": options.schedule, "program": options.program, **_conditions(options)}
+        asked = request_of(workload, options.arch, **how)
+        family_of(asked.machine.family)  # imports what runs it
     if movie:
         _show_array(options, movie)
-    how = {"schedule": options.schedule, "program": options.program, **_conditions(options)}
-    asked = request_of(workload, options.arch, **how)
     with Progress(text) as progress, contextlib.closing(Candidates(asked)) as known:
         record, timeline = run_recorded(asked, progress) if page else (run(asked, progress, known), None)
     report = Report(record)
