@@ -55,7 +55,7 @@ class Registered:
 def registered(group: str) -> tuple[Registered, ...]:
     """What is registered in a group, by name: the same for the life of a process."""
     found: dict[str, Registered] = {}
-    for entry in sorted(metadata.entry_points(group=group), key=lambda entry: (entry.name, _package(entry))):
+    for entry in sorted(_entry_points().select(group=group), key=lambda entry: (entry.name, _package(entry))):
         package, known = _package(entry), found.get(entry.name)
         if known is None:
             found[entry.name] = Registered(group, entry.name, entry.value, package)
@@ -63,6 +63,12 @@ def registered(group: str) -> tuple[Registered, ...]:
             others = (*known.others, package)
             found[entry.name] = Registered(group, known.name, known.value, known.package, others)
     return tuple(found.values())
+
+
+@cache
+def _entry_points() -> metadata.EntryPoints:
+    """Those of all packages, whose metadata is read once for both groups."""
+    return metadata.entry_points()
 
 
 def _package(entry: metadata.EntryPoint) -> str:

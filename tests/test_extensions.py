@@ -58,6 +58,7 @@ def install(folder: Path, package: str = "my-policies") -> Path:
 
 
 def forget() -> None:
+    extensions._entry_points.cache_clear()
     extensions.registered.cache_clear()
     extensions._sources.cache_clear()
 
