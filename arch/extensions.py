@@ -66,8 +66,8 @@ def registered(group: str) -> tuple[Registered, ...]:
 
 
 @cache
-def _entry_points() -> metadata.EntryPoints:
-    """Those of all packages, whose metadata is read once for both groups."""
+def _entry_points() -> Any:
+    """Those of all packages, whose metadata is read once for both groups (their class has changed with Python)."""
     return metadata.entry_points()
 
 

@@ -156,7 +156,7 @@ def test_a_last_wave_counts_as_a_whole_one_and_k_as_deep_as_it_is() -> None:
     p, config, work, f = counted(op, text)
 
     def loads(ctas: int) -> int:
-        return library.loads_ps(p, config, replace(work, ctas=ctas), f)
+        return library.loads_ps(p, config, work._replace(ctas=ctas), f)
 
     assert loads(work.resident + 1) == loads(2 * work.resident)
     assert loads(108) < loads(109) == loads(work.resident)
@@ -168,7 +168,7 @@ def test_a_last_wave_counts_as_a_whole_one_and_k_as_deep_as_it_is() -> None:
 def test_pieces_cost_the_library_what_their_sums_take() -> None:
     text = "mma 64x64x64 warp 32x32 cp.async stages 4 split 2 reduce"
     p, config, work, f = counted(Gemm(256, 256, 4096, tb="T", dtype="bf16"), text)
-    more = replace(work, partial_bytes=2 * work.partial_bytes)
+    more = work._replace(partial_bytes=2 * work.partial_bytes)
     assert library.loads_ps(p, config, more, f) > library.loads_ps(p, config, work, f)
 
 
@@ -486,8 +486,8 @@ def test_the_estimate_counts_pauses_between_rounds_alone() -> None:
     assert _between(work, f, work.steps, 2) == 0
     store = transfer(work.store_bytes, f.write_rate)
     assert _between(work, f, 1, 2) == max(pause - work.busy, 2 * (store - work.busy))
-    one, two = (replace(work, ctas=rounds * work.resident, tiles=rounds * work.resident) for rounds in (1, 2))
-    alone = [replace(w, resident=f.sms, ctas=w.ctas // 2, tiles=w.tiles // 2) for w in (one, two)]
+    one, two = (work._replace(ctas=rounds * work.resident, tiles=rounds * work.resident) for rounds in (1, 2))
+    alone = [w._replace(resident=f.sms, ctas=w.ctas // 2, tiles=w.tiles // 2) for w in (one, two)]
     second = (estimate_ps(alone[1], f) - estimate_ps(alone[0], f)) * f.clock_hz // PS_PER_S
     assert second == pytest.approx(work.steps * _step(alone[0], f, f.sms, 1) + pause, rel=0.01)
 
@@ -500,7 +500,7 @@ def test_the_estimate_has_owners_alone_fetch_the_parts_of_a_cut_product() -> Non
     name = "mma 64x64x32 warp 32x32 ldg stages 2 split 8"
     cut = next(work for config, work in _candidates(problem(op), spec, f, ("mma",)) if str(config) == name)
     assert cut.ctas == 8 * 60
-    more = replace(cut, partial_bytes=2 * cut.partial_bytes)
+    more = cut._replace(partial_bytes=2 * cut.partial_bytes)
     part = cut.partial_bytes
     cycles = 4 * part / spec.port.write_bytes_per_cycle + 7 * part / spec.port.read_bytes_per_cycle
     found = (estimate_ps(more, f) - estimate_ps(cut, f)) * spec.clock.tensor_hz / 1e12

@@ -338,12 +338,12 @@ def _simt(
 def _cuts(g: Geometry, p: Problem, config: ImplicitConfig, work: Work) -> Iterator[tuple[ImplicitConfig, Work]]:
     """A configuration whole and with its sum cut, with what is read of X, whose windows overlap."""
     read = g.values * DTYPE_BYTES[p.dtype]
-    work = replace(work, operand_bytes=read, round_bytes=work.round_bytes * read // work.operand_bytes)
+    work = work._replace(operand_bytes=read, round_bytes=work.round_bytes * read // work.operand_bytes)
     yield config, work
     for split in gemms.SPLITS[1:]:
         if work.ctas * split > work.resident or work.steps // split < gemms.LEAST_SPLIT_STEPS:
             return
-        yield replace(config, split=split), replace(work, cuts=split, ctas=work.ctas * split)
+        yield replace(config, split=split), work._replace(cuts=split, ctas=work.ctas * split)
 
 
 def _resident(p: Problem, spec: GpuSpec, config: ImplicitConfig, inner: Inner) -> int:

@@ -400,14 +400,14 @@ def _with_cuts(
     for split in _splits(counts, work, p.k if stream_k else p.k // least, waves):
         cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
         if stream_k:
-            yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
+            yield cut, work._replace(cuts=split, ctas=work.ctas * split)
         else:
             columns = config.warp_n  # type: ignore[union-attr]
             yield dataclasses.replace(cut, reduce=True), splitk.work(work, p, f, split, columns)  # type: ignore[arg-type]
     if stream_k and work.ctas > work.resident and work.ctas % work.resident:
         yield (
             dataclasses.replace(config, stream_k=True),  # type: ignore[call-arg, arg-type]
-            dataclasses.replace(work, stream=True),
+            work._replace(stream=True),
         )
 
 
@@ -438,14 +438,15 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False
             continue
         rows_m, rows_n = (p.n, p.m) if swap else (p.m, p.n)
         for tile_m, tile_n, pingpong, columns in _wgmma_tiles(rows_m, rows_n):
-            config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap)
-            config = dataclasses.replace(config, promote=nvjet and p.dtype == wgmma.PROMOTED)
+            config = WgmmaConfig(
+                tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap,
+                promote=nvjet and p.dtype == wgmma.PROMOTED,
+            )  # fmt: skip
             plain = wgmma.through_registers(p, config)
             stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
             # Kernels that bring an operand to registers have no narrow tiles.
             if stages < 2 or (plain and (tile_n % REGISTER_OPERAND_LEAST_N or columns)):
                 continue
-            config = dataclasses.replace(config, stages=stages)
             clusters = library.NVJET_CLUSTERS if nvjet else CLUSTERS
             for cluster_m, cluster_n in clusters[:1] if plain else clusters:
                 # A cluster wider than the problem would only multiply padding.
@@ -455,7 +456,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False
                     continue
                 if not nvjet and tile_n % (8 * cluster_m):
                     continue
-                clustered = dataclasses.replace(config, cluster_m=cluster_m, cluster_n=cluster_n)
+                clustered = dataclasses.replace(config, cluster_m=cluster_m, cluster_n=cluster_n, stages=stages)
                 work = wgmma.work(p, f, clustered, rates, wgmma.ctas_per_sm(p, clustered, spec))
                 # No GPC has as many SMs as the cluster has CTAs; or the second consumer never has a tile, where kernels
                 # exist in which it has a part of one.
@@ -463,7 +464,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False
                     continue
                 yield clustered, work
                 if not plain:
-                    yield from _wgmma_cuts(p, spec, f, clustered, work, nvjet)
+                    yield from _wgmma_cuts(p, spec, f, clustered, rates, work, nvjet)
 
 
 def _xmma_candidates(p: Problem, spec: GpuSpec, f: Figures, rates: wgmma.Rates) -> Iterator[tuple[Config, Work]]:
@@ -492,16 +493,15 @@ def _xmma_cuts(p: Problem, config: WgmmaConfig, work: Work) -> Iterator[tuple[Co
     if p.acc in ADDS and p.batch == 1:
         for split in _splits(SPLITS, work, p.k // XMMA_LEAST_PIECE, False):
             cut = dataclasses.replace(config, split=split)
-            yield cut, dataclasses.replace(work, cuts=split, ctas=work.ctas * split)
+            yield cut, work._replace(cuts=split, ctas=work.ctas * split)
 
 
 def _wgmma_cuts(
-    p: Problem, spec: GpuSpec, f: Figures, config: WgmmaConfig, work: Work, nvjet: bool
+    p: Problem, spec: GpuSpec, f: Figures, config: WgmmaConfig, rates: wgmma.Rates, work: Work, nvjet: bool
 ) -> Iterator[tuple[Config, Work]]:
     """A configuration's pieces of k, which a second kernel adds: traces of cuBLAS 12 and 13 on Hopper name kernels
     nvjet_.._splitK and cublasLt::splitKreduce_kernel, and none by stream-K. nvjet: as in `_wgmma_candidates`."""
-    rates = wgmma.Rates.of(spec, p.dtype)
-    if p.acc not in ADDS or rates is None:
+    if p.acc not in ADDS:
         return
     deepest = (p.k - 1) // (library.NVJET_PIECE_STEPS * config.tile_k)
     for split in _splits(library.NVJET_SPLITS, work, deepest, False) if nvjet else _splits(SPLITS, work, p.k, False):

@@ -8,9 +8,9 @@ partial sums add to it; nothing is faster than DRAM. It reads machine figures an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
+from typing import NamedTuple
 
 from workloads.gpu.figures import MILLI, PS_PER_S, Figures, fetch, figures, transfer
 from workloads.gpu.gemm.plan import stream_tiles
@@ -19,9 +19,8 @@ from workloads.gpu.gemm.problem import ceil_div
 __all__ = ["MILLI", "PS_PER_S", "Figures", "Work", "estimate_ps", "fetch", "figures", "round_shape", "transfer"]
 
 
-@dataclass(frozen=True)
-class Work:
-    """Counts of one kernel; cycles are those of an SM that runs one CTA alone.
+class Work(NamedTuple):
+    """Counts of one kernel; cycles are those of an SM that runs one CTA alone. A tuple: a choice makes a thousand.
 
     tiles: output tiles; steps: k steps of one. ctas: launched. resident: that the chip holds at once. persistent: a CTA
     does tile after tile. busy: cycles of the busiest pipe in one k step. bubble: of a k step in which one CTA alone

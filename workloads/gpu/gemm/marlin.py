@@ -10,7 +10,7 @@ multiplications by the scale. Tiles have at most 64 rows; what few rows leave of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -92,8 +92,8 @@ def work(p: Problem, f: Figures, c: MarlinConfig, core: TensorCore, resident: in
     busy = max(plain.busy, plain.busy // 2 + dequantise * ceil_div(c.warps, f.sub_cores))
     stored = p.k * p.m * width + p.n * p.b.bytes_of(p.k)
     round_bytes = plain.round_bytes * step // ((c.tile_m + c.tile_n) * c.tile_k * width)
-    return replace(
-        plain, busy=busy, unicast_bytes=step, received_bytes=step, requested_bytes=step, operand_bytes=stored,
+    return plain._replace(
+        busy=busy, unicast_bytes=step, received_bytes=step, requested_bytes=step, operand_bytes=stored,
         round_bytes=round_bytes,
     )  # fmt: skip
 

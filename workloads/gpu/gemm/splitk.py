@@ -109,8 +109,7 @@ def work(whole: Work, p: Problem, f: Figures, pieces: int, columns: int) -> Work
     stores at once."""
     size = p.batch * p.m * p.n * DTYPE_BYTES[p.acc]
     cycles = (2 + len(groups(pieces))) * f.l2_latency + transfer(pieces * size, f.l2_rate)
-    return replace(
-        whole,
+    return whole._replace(
         cuts=pieces,
         apart=True,
         ctas=whole.tiles * pieces,

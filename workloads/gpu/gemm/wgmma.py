@@ -226,14 +226,13 @@ def shared_bytes(p: Problem, config: WgmmaConfig) -> int:
     """Shared memory of one CTA: operand stages, epilogue buffers, barriers, alignment."""
     width = DTYPE_BYTES[p.dtype]
     stage = (config.tile_m + config.tile_n) * config.tile_k * width + _scale_bytes(p, config)
-    return config.stages * (stage + 2 * 8) + _epilogue_bytes(p, config) + _column_scale_bytes(p, config) + 1024 + 64
+    return config.stages * (stage + 2 * 8) + _beside_stages(p, config)
 
 
 def max_stages(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
     """Stages that fit beside the epilogue buffers."""
     stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + _scale_bytes(p, config) + 2 * 8
-    beside = _epilogue_bytes(p, config) + _column_scale_bytes(p, config) + 1024 + 64
-    return (spec.shared.max_per_cta_bytes - beside) // stage
+    return (spec.shared.max_per_cta_bytes - _beside_stages(p, config)) // stage
 
 
 def launch_registers(config: WgmmaConfig) -> int:
@@ -287,22 +286,27 @@ def _stored(p: Problem, config: WgmmaConfig) -> Problem:
     return replace(p, out=p.acc, c=splitk.parts(p, min(config.split, ceil_div(p.k, config.tile_k))))
 
 
-def _epilogue_bytes(p: Problem, config: WgmmaConfig) -> int:
-    stored = _stored(p, config)
+def _beside_stages(p: Problem, config: WgmmaConfig) -> int:
+    """Shared memory of one CTA beside the operand stages and their barriers."""
+    return _epilogue_bytes(_stored(p, config), config) + _column_scale_bytes(p, config) + 1024 + 64
+
+
+def _epilogue_bytes(stored: Problem, config: WgmmaConfig) -> int:
+    """Epilogue buffers of a kernel that stores the results of a problem (`_stored`)."""
     if stored.c_vector_bytes < 16 or not config.tma:
         return 0
     columns = _epilogue_columns(config) * _epilogue_stages(config) + _epilogue_rest(config)
     return config.groups * config.band * columns * DTYPE_BYTES[stored.out]
 
 
-def _stored_columns(p: Problem, config: WgmmaConfig) -> int:
-    """Columns of a row of the result that a TMA store or an instruction writes."""
-    if _epilogue_bytes(p, config) > 0:
+def _stored_columns(stored: Problem, config: WgmmaConfig) -> int:
+    """Columns of a row of the result of a problem (`_stored`) that a TMA store or an instruction writes."""
+    if _epilogue_bytes(stored, config) > 0:
         return config.band if config.swap else _epilogue_columns(config)
     if config.swap:
         return WARP_ROWS
     # A thread holds two neighbours.
-    return min(config.width, 32 * min(2, max(1, p.c_vector_bytes // DTYPE_BYTES[p.out])))
+    return min(config.width, 32 * min(2, max(1, stored.c_vector_bytes // DTYPE_BYTES[stored.out])))
 
 
 def _widest(config: WgmmaConfig) -> int:
@@ -1098,6 +1102,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
     bubble = _fragment_cycles(p, f, c, tiles <= resident) + (c.accumulators if p.scales or c.promote else 0)
     side_m, side_n = _round_shape(p, c, min(resident, tiles))
     pieces = 1 if c.reduce else min(c.split, steps)
+    columns = _stored_columns(_stored(p, c), c)
     whole = Work(
         tiles=tiles,
         steps=steps,
@@ -1125,12 +1130,10 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         operand_bytes=p.batch * p.k * (p.m + p.n) * width + sum(scales.size_bytes for scales in p.scales or ()),
         round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
         result_bytes=p.batch * p.m * p.n * out_width,
-        shared_sectors=shared_sectors(p, p.out, _stored_columns(p, c)),
+        shared_sectors=shared_sectors(p, p.out, columns),
+        extra_ps=f.launch_ps if c.reduce else 0,
     )
-    if not c.reduce:
-        return whole
-    cut = splitk.work(whole, p, f, min(c.split, steps), _stored_columns(_stored(p, c), c))
-    return replace(cut, extra_ps=cut.extra_ps + f.launch_ps)
+    return splitk.work(whole, p, f, min(c.split, steps), columns) if c.reduce else whole
 
 
 def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig, single: bool) -> int:
