@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
@@ -21,25 +22,30 @@ from pydantic_core import ErrorDetails
 
 from arch.dram_standards import with_standards
 from arch.errors import InputError
-from arch.gemmini import GemminiSpec
-from arch.gpu import GpuSpec, Instruction
+from arch.gpu import Instruction
 from arch.library import chain, find, list_chips
 from arch.library import list_archs as list_archs
 from arch.near import hint
 from arch.plausible import implausible
 from arch.preset_file import Figure, PresetFile, source_text
-from arch.rdu import RduSpec
 from arch.spec import Documents, MachineFile, MachineSpec
-from arch.tpu import TpuSpec
 from arch.units import CYCLES, Unit, word
 
-FAMILIES: dict[str, type[MachineSpec]] = {"gpu": GpuSpec, "tpu": TpuSpec, "rdu": RduSpec, "gemmini": GemminiSpec}
-"""Spec of each machine family, by the word after `family:` in a preset."""
+_SPECS = {"gpu": "GpuSpec", "tpu": "TpuSpec", "rdu": "RduSpec", "gemmini": "GemminiSpec"}
+
+FAMILIES = tuple(_SPECS)
+"""Machine families, by the word after `family:` in a preset; a module of this package describes each."""
 
 _COLUMNS = [word(name) for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]
 """Columns of an instruction row, as people type them."""
 
 Overrides = Mapping[str, str | int | float] | Sequence[str]
+
+
+def spec_class(family: str) -> type[MachineSpec]:
+    """What describes machines of a family. Only the family that is asked for is imported."""
+    found: type[MachineSpec] = getattr(import_module(f"arch.{family}"), _SPECS[family])
+    return found
 
 
 def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
@@ -111,7 +117,7 @@ def _stated(path: Path, files: tuple[PresetFile, ...]) -> _Stated:
             f"{family.where}: family {family.text!r} is unknown, one of {', '.join(FAMILIES)}"
             f"{hint(str(family.text), FAMILIES, '; nearest: {}')}"
         )
-    model = FAMILIES[str(family.text)]
+    model = spec_class(str(family.text))
     for key, figure in figures.items():
         _check_word(model, key, figure.where)
     sources = {key: _source(figure, table, key) for key, figure in figures.items()}

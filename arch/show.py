@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, TypeAdapter
 
 from arch.gpu import Instruction
-from arch.load import FAMILIES, Leaf, group_of, has_instructions, leaves
+from arch.load import Leaf, group_of, has_instructions, leaves, spec_class
 from arch.spec import MachineSpec
 from arch.units import word
 
@@ -37,7 +37,7 @@ def describe(spec: MachineSpec) -> list[Row]:
 
 def documentation(family: str) -> list[tuple[str, str, str]]:
     """Figures of a family that only document: path, why nothing reads it, what to change instead."""
-    model = FAMILIES[family]
+    model = spec_class(family)
     marks = {path: leaf.documents for path, leaf in leaves(model).items() if leaf.documents is not None}
     if has_instructions(model):
         marks |= {f"instructions, {columns}": mark for columns, mark in Instruction.documented().items()}
@@ -54,12 +54,12 @@ def as_html(spec: MachineSpec) -> str:
 
 def json_schema(family: str = "gpu") -> dict[str, Any]:
     """Return the JSON schema of a machine file of a family; editors complete and check presets with it."""
-    schema = _group_schema(FAMILIES[family])
+    schema = _group_schema(spec_class(family))
     schema["properties"] |= {
         "base": {"type": "string", "description": "preset or file whose figures hold where this file has none"},
         "sources": {"type": "object", "additionalProperties": {"type": "string"}, "description": "source texts by id"},
     }
-    if has_instructions(FAMILIES[family]):
+    if has_instructions(spec_class(family)):
         schema["properties"]["instructions"] = {
             "type": "object",
             "description": "rows op.dtype.shape: [pipe, interval, latency, source, remark] in cycles",

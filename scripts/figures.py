@@ -26,7 +26,7 @@ from arch.dram_standards import list_standards
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.library import PRESETS, list_archs
-from arch.load import FAMILIES, documents, leaves, load_arch
+from arch.load import documents, leaves, load_arch, spec_class
 from arch.policies import Policy
 from arch.preset_file import IDENTITY, read
 from arch.spec import MachineSpec
@@ -443,7 +443,7 @@ def plain(case: Case, machine: str) -> Answer | None:
 def examine(machine: str, path: str) -> Found:
     """What becomes of one figure."""
     spec = load_arch(machine)
-    if (mark := documents(FAMILIES[spec.family], path)) is not None:
+    if (mark := documents(spec_class(spec.family), path)) is not None:
         return Found(path, "refused", f"documents only: {mark.reason}")
     tried, limit, reason = False, "", ""
     for case in cases_of(spec, path):

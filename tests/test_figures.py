@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from arch.load import FAMILIES, documents, list_archs, load_arch
+from arch.load import documents, list_archs, load_arch, spec_class
 from arch.preset_file import IDENTITY
 from arch.reads import Notes, recorded
 from sim import simulate
@@ -134,7 +134,7 @@ def test_a_unit_declares_what_it_reads_and_reads_what_it_declares(family: str) -
 @pytest.mark.parametrize("machine", list_archs())
 def test_every_figure_of_a_preset_has_an_owner(machine: str) -> None:
     spec = load_arch(machine)
-    model = FAMILIES[spec.family]
+    model = spec_class(spec.family)
     asked = [path for path in spec.sources if path not in IDENTITY and documents(model, path) is None]
     assert [path for path in asked if not owners(spec.family, path)] == []
 

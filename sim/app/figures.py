@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 
-from arch.load import FAMILIES, documents, leaves
+from arch.load import documents, leaves, spec_class
 from arch.preset_file import IDENTITY
 
 APP = "sim.app"
@@ -215,7 +215,7 @@ def declared(family: str) -> Mapping[str, frozenset[str]]:
 
 def _of_family(family: str, paths: tuple[str, ...]) -> frozenset[str]:
     """Paths of a module that several families share, as this family calls them."""
-    known = leaves(FAMILIES[family])
+    known = leaves(spec_class(family))
     found = []
     for path in paths:
         group, _, name = path.partition(".")
@@ -226,7 +226,7 @@ def _of_family(family: str, paths: tuple[str, ...]) -> frozenset[str]:
 
 def owners(family: str, path: str) -> tuple[str, ...]:
     """Units that read a figure, or a column of an instruction row; none of what only documents or names."""
-    if path in IDENTITY or documents(FAMILIES[family], path) is not None:
+    if path in IDENTITY or documents(spec_class(family), path) is not None:
         return ()
     name = "instructions" if path.startswith("instructions.") else path
     return tuple(unit for unit, paths in declared(family).items() if name in paths)

@@ -18,7 +18,6 @@ from sim.app.cost import Cost, version
 from sim.app.families import family_of
 from sim.app.families.choice import Memory, Tried, contenders, decide
 from sim.app.families.family import Family, Plan, Ran
-from sim.app.families.network import NetworkPlan
 from sim.app.families.request import Progress, Request, part
 from sim.app.report.asked import titled
 from sim.app.report.compare import Comparison, Unsupported
@@ -27,16 +26,17 @@ from sim.app.report.report import Report
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
 from workloads.graphs import Graph
-from workloads.ops import NetworkFile, Operator
+from workloads.ops import Operator
 from workloads.parse import parse
-from workloads.silicon import Row
 from workloads.written import given
 
 if TYPE_CHECKING:
+    from sim.app.families.network import NetworkPlan
     from sim.gpu.language import Program as GpuProgram
     from sim.rdu.program import Program as RduProgram
     from sim.tpu.program import Program as TpuProgram
     from sim.tpu.show import ArrayRun
+    from workloads.silicon import Row
 
     Workload = Operator | Graph | GpuProgram | RduProgram | TpuProgram | str
 
@@ -169,9 +169,9 @@ def program_listing(
 ) -> str:
     """The program that `simulate` would run, as text with the cost of each instruction."""
     asked = request_of(workload, machine, set, schedule=schedule, without=without)
+    if _is_network(asked):
+        return _network(asked).listing()
     plan = _plan(asked)
-    if isinstance(plan, NetworkPlan):
-        return plan.listing()
     return _family(asked).listing(asked, 0 if _alone(plan) else decide(plan).chosen)
 
 
@@ -244,8 +244,19 @@ def run_recorded(request: Request, progress: Progress | None = None) -> tuple[Ru
 
 
 def _plan(request: Request) -> Plan:
-    family = _family(request)
-    return NetworkPlan.of(request, family) if isinstance(request.asked, NetworkFile) else family.plan(request)
+    return _network(request) if _is_network(request) else _family(request).plan(request)
+
+
+def _is_network(request: Request) -> bool:
+    """Whether the layers of a file are planned one by one."""
+    return isinstance(request.asked, Operator) and request.asked.word == "network"
+
+
+def _network(request: Request) -> NetworkPlan:
+    """The plan of a network. What plans one is imported where there is one."""
+    from sim.app.families.network import NetworkPlan
+
+    return NetworkPlan.of(request, _family(request))
 
 
 def _alone(plan: Plan, tune: bool = False) -> bool:

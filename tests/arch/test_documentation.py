@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from arch.errors import InputError
-from arch.load import FAMILIES, documents, leaves, list_archs, load_arch
+from arch.load import FAMILIES, documents, leaves, list_archs, load_arch, spec_class
 from arch.show import documentation
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "machines.md"
@@ -28,7 +28,7 @@ def test_the_page_lists_no_other_figure() -> None:
 @pytest.mark.parametrize("machine", list_archs())
 def test_an_override_of_one_is_refused_with_what_to_change_instead(machine: str) -> None:
     spec = load_arch(machine)
-    model = FAMILIES[spec.family]
+    model = spec_class(spec.family)
     known = leaves(model)
     marked = {path: mark for path in spec.sources if path in known and (mark := documents(model, path))}
     assert "dram.type" in marked or "ddr.type" in marked

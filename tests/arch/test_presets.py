@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from arch.library import CHIPS, PRESETS, chain
-from arch.load import FAMILIES, leaves, list_archs, load_arch
+from arch.load import leaves, list_archs, load_arch, spec_class
 from arch.preset_file import IDENTITY, read
 from arch.show import describe, json_schema
 
@@ -151,7 +151,7 @@ def test_generations_have_what_they_have_and_nothing_more(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_description_rebuilds_the_machine(name: str) -> None:
     spec = load_arch(name)
-    known = leaves(FAMILIES[spec.family])
+    known = leaves(spec_class(spec.family))
     rows = [row for row in describe(spec) if row.path in known and row.path not in IDENTITY]
     rows = [row for row in rows if known[row.path].documents is None]
     again = load_arch(name, {row.path: row.value for row in rows})

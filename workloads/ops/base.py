@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, Self
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,6 +175,19 @@ class Operator:
         if dtype is None:
             raise InputError(f"{self}: dtype is not set, such as dtype=bf16")
         return dtype
+
+
+@runtime_checkable
+class OfFile(Protocol):
+    """An operator that a file says: a program of one's own, a network."""
+
+    @property
+    def path(self) -> str | Path:
+        """Where the file lies."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of what is in it: a changed file is another workload."""
 
 
 def rounding(dtype: str, sums: int = 0) -> float:

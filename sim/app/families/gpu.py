@@ -25,8 +25,6 @@ from sim.app.families.request import Bench, Progress, Request, one_of
 from sim.app.families.sampled import sample_note
 from sim.app.report.record import CheckResult, OperatorTime
 from sim.app.report.sections import bytes_text
-from sim.app.trace.gpu import KernelRecorder
-from sim.app.trace.gpu_graph import GraphRecorder, Shown
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
 from sim.engine.clock import PS_PER_S
@@ -37,18 +35,18 @@ from sim.gpu.lower.listing import listing as program_listing
 from sim.host.scopes import SCOPES, Replayed
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
-from workloads.gpu.conv.implicit import of_library
 from workloads.gpu.figures import figures
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose, simpler
 from workloads.graphs import Graph, GraphOperator
-from workloads.ops import AllReduce, Collective, Conv2d, CopyH2D, Gemm, Operator
+from workloads.ops import AllReduce, Collective, CopyH2D, Gemm, Operator
 from workloads.registry import builder, schedules
-from workloads.silicon import Environment, Row, environment_of, operator_of
 from workloads.written import OwnProgram, held_schedule, placed
 
 if TYPE_CHECKING:
+    from sim.app.trace.gpu_graph import Shown
     from sim.tpu.show import ArrayRun
+    from workloads.silicon import Environment, Row
 
 _COUNTS = ("events", "warp_instructions", "memory_lines")
 
@@ -100,6 +98,8 @@ class Gpu:
 
     def row(self, row: Row) -> Request:
         """A row of reference data in its source's environment."""
+        from workloads.silicon import environment_of, operator_of
+
         environment = environment_of(row.source)
         if environment.left_out:
             raise InputError(f"rows of {row.source} are left out: {environment.left_out}")
@@ -206,6 +206,9 @@ def _configurations(request: Request, op: Operator, spec: GpuSpec) -> tuple[list
     if isinstance(op, OwnProgram):
         return [(held_schedule(op, request.schedule, request.without), 0)], ()
     if request.bench.tiles:
+        from workloads.gpu.conv.implicit import of_library
+        from workloads.ops import Conv2d
+
         assert isinstance(op, Conv2d)
         return of_library(op, spec, request.bench.tiles), ()
     found = choose(op, spec, request.schedule, request.without).candidates
@@ -320,6 +323,8 @@ class OperatorPlan:
     ) -> Ran:
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
+        from sim.app.trace.gpu import KernelRecorder
+
         facts = _facts(self.request, program.schedule)
         recorder = KernelRecorder(facts, program, work.steps[0].estimate_ps, self.spec, wanted)
         try:
@@ -380,6 +385,8 @@ class GraphPlan:
         work = self.planned.work
         if wanted is None:
             return self._ran(run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
+        from sim.app.trace.gpu_graph import GraphRecorder
+
         kernels = [kernel for step in work.steps for kernel in step.kernels]
         recorder = GraphRecorder(_facts(self.request, str(self.planned)), kernels, self.spec, wanted)
         try:
@@ -411,6 +418,8 @@ class GraphPlan:
 
     def _shown(self, entry: Done) -> Shown:
         """A step as a timeline shows it."""
+        from sim.app.trace.gpu_graph import Shown
+
         step = entry.planned
         sends = step.shared.sends if step.shared else ()
         return Shown(

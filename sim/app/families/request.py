@@ -12,9 +12,9 @@ from arch.spec import MachineSpec
 from sim.host.scopes import Replayed
 from workloads.gpu.select import split_without
 from workloads.graphs import Graph
-from workloads.ops import NetworkFile, Operator
+from workloads.ops import Operator
+from workloads.ops.base import OfFile
 from workloads.parse import parse
-from workloads.written import ProgramFile
 
 Progress = Callable[[float], None]
 """Called with the share done, 0 to 1."""
@@ -76,10 +76,10 @@ class Request:
         return parse(self.workload) if isinstance(self.workload, str) else self.workload
 
     @property
-    def workload_file(self) -> ProgramFile | NetworkFile | None:
+    def workload_file(self) -> OfFile | None:
         """The workload, where a file says what it is: a program of one's own, a network."""
         asked = self.asked
-        return asked if isinstance(asked, ProgramFile | NetworkFile) else None
+        return asked if isinstance(asked, OfFile) else None
 
     def beyond(self, known: Collection[str]) -> list[str]:
         """Names of options that are not at their default and not in `known`."""
