@@ -22,7 +22,7 @@ from sim.app.cli import study as study
 from sim.app.cli import trace as trace
 from sim.app.cli.arguments import Parser, as_json
 from sim.app.cli.compiled import add_compiled, compiled_workload
-from sim.app.cli.uncollected import uncollected
+from sim.app.cli.start import no_matrices, uncollected
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,7 +212,7 @@ def _run(options: argparse.Namespace) -> int:
         return _listing(options)
     if options.autotune:
         return _autotune(options)
-    with uncollected():
+    with uncollected(), contextlib.nullcontext() if options.check else no_matrices():
         from sim.app.cli.progress import Progress
         from sim.app.families import family_of
         from sim.app.report.report import Report
