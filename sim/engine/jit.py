@@ -64,6 +64,7 @@ PRIVATE = (
     Private("numba.core.caching", "CompileResultCacheImpl._locator", "is given the locator above"),
     Private("numba.core.caching", "CompileResultCacheImpl._filename_base", "is given that name"),
     Private("numba.core.caching", "CompileResultCacheImpl._lineno", "is given a kernel's first line"),
+    Private("numba.core.caching", "CompileResultCacheImpl.reduce", "is wrapped: some kernels are kept without bitcode"),
     Private("numba.core.caching", "Cache._impl_class", "is replaced by a cache with all that"),
     Private("numba.core.caching", "Cache._load_overload", "is called, and what it does not find is announced"),
     Private("numba.core.caching", "Cache._guard_against_spurious_io_errors", "is replaced: a full disk is no error"),
@@ -297,10 +298,29 @@ class _KernelLocator(caching._CacheLocator):
 
 
 class _KernelCacheImpl(caching.CompileResultCacheImpl):
+    alone = False
+    """Whether no other kernel calls it."""
+
     def __init__(self, function: Callable[..., Any]) -> None:
         self._lineno = function.__code__.co_firstlineno
         self._locator = _KernelLocator(function)
         self._filename_base = self.get_filename_base(function.__qualname__, getattr(sys, "abiflags", ""))
+
+    def reduce(self, cres: Any) -> Any:
+        """What goes to the cache: machine code, and the bitcode of which a caller's code is made. A third of a warm
+        start's time after its imports is to read that of an engine, which has no caller: only its names are kept."""
+        kept = super().reduce(cres)
+        if not self.alone:
+            return kept
+        (name, kind, (machine_code, _)), *rest = kept
+        return (name, kind, (machine_code, _names(cres.library._final_module))), *rest
+
+
+def _names(module: Any) -> Any:
+    """Bitcode that defines the names of a module's functions and nothing else: numba looks up in machine code what it
+    finds here."""
+    defined = [function.name for function in module.functions if not function.is_declaration]
+    return llvmlite.binding.parse_assembly("\n".join(f'@"{name}" = global i8 0' for name in defined)).as_bitcode()
 
 
 class _KernelCache(caching.Cache):
@@ -314,6 +334,7 @@ class _KernelCache(caching.Cache):
     def __init__(self, function: Callable[..., Any], announce: str) -> None:
         super().__init__(function)
         self._announce = announce
+        self._impl.alone = bool(announce)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         found = None
@@ -344,7 +365,8 @@ def kernel(function: Any = None, *, inline: bool = False, announce: str = "") ->
     """Compile a function as a kernel that Python can call; see the module's text for what that means.
 
     With ``inline`` the function is merged into its callers by LLVM: for small helpers on the hottest path. ``announce``
-    is said on stderr before a compile for types that the cache does not have. Under ``NUMBA_DISABLE_JIT=1`` the
+    is said on stderr before a compile for types that the cache does not have: of an engine, which Python alone calls.
+    Under ``NUMBA_DISABLE_JIT=1`` the
     function comes back as it is.
     """
     if function is None:
