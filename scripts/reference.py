@@ -59,6 +59,8 @@ def constant(module: ModuleType, name: str) -> str:
     """What a name that is neither function nor class stands for: the docstring below it where it is defined, or, of an
     alias of types, these types."""
     body = ast.parse(inspect.getsource(module)).body
+    # A name that is loaded on first use is imported for type checkers.
+    body = [inner for statement in body for inner in (statement.body if isinstance(statement, ast.If) else [statement])]
     for statement, after in itertools.pairwise(body):
         if isinstance(statement, ast.ImportFrom) and name in (alias.name for alias in statement.names):
             return constant(importlib.import_module(str(statement.module)), name)

@@ -14,6 +14,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 HEAVY = ("jinja2", "rich", "tomlkit", "numpy", "numba", "llvmlite", "matplotlib", "simpy", "pydantic", "yaml")
 
+NOT_OF_A_PRODUCT = (
+    *("arch.tpu", "arch.rdu", "arch.gemmini", "sim.tpu", "sim.rdu", "sim.gemmini", "sim.gpu.check", "sim.gpu.sass"),
+    *("sim.app.families.network", "sim.app.trace.gpu", "workloads.gpu.conv", "workloads.gpu.attention"),
+    *("workloads.ops.attention", "workloads.ops.contractions", "workloads.networks", "workloads.silicon"),
+    *("jinja2", "matplotlib"),
+)
+"""What other operators, families and commands need."""
+
 
 def run(*command: str | Path, cwd: Path) -> str:
     """Output of a command that must succeed, run where neither PYTHONPATH nor the checkout is seen."""
@@ -80,6 +88,24 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
             "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(text): main()",
             "assert 'validate' in text.getvalue()",
             f"print(*[name for name in {HEAVY!r} if name in sys.modules])",
+        )
+    )
+    assert run(sys.executable, "-c", code, cwd=ROOT).split() == []
+
+
+def test_a_product_on_a_gpu_imports_what_it_needs_alone() -> None:
+    """And leaves the collection of garbage and the environment as they were."""
+    code = "\n".join(
+        (
+            "import contextlib, gc, io, os, sys",
+            "from sim.app.cli import main",
+            "words, text, before = 'run gemm m=64 n=64 k=64 --arch h100-sxm'.split(), io.StringIO(), dict(os.environ)",
+            "with contextlib.redirect_stdout(text): assert main(words) == 0",
+            "assert 'gemm' in text.getvalue() and gc.isenabled() and gc.get_freeze_count() and before == os.environ",
+            "frozen = gc.get_freeze_count()",
+            "with contextlib.redirect_stdout(text): assert main(words) == 0",
+            "assert gc.isenabled() and gc.get_freeze_count() <= frozen  # once a process",
+            f"print(*[name for name in {NOT_OF_A_PRODUCT!r} if name in sys.modules])",
         )
     )
     assert run(sys.executable, "-c", code, cwd=ROOT).split() == []

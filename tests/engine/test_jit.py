@@ -115,6 +115,25 @@ def test_edited_helper_gives_the_new_result(tmp_path: Path) -> None:
     assert run_python(RUN, root) == "30"
 
 
+def test_an_engine_is_kept_as_machine_code_alone(tmp_path: Path) -> None:
+    """A kernel that is announced has no caller but Python: numba finds its names, and nothing to make a caller of."""
+
+    def kept(decorator: str, folder: Path) -> int:
+        root = small_install(folder)
+        kernel = root / "sim" / "part" / "kernel.py"
+        kernel.write_text(kernel.read_text().replace("@kernel\n", decorator))
+        assert run_python(RUN, root) == "20"
+        assert run_python(HITS, root) == "1"
+        assert run_python(RUN, root) == "20"
+        (file,) = root.glob("sim/__pycache__/tilewave/*/run-*.nbc")
+        return file.stat().st_size
+
+    folders = tmp_path / "whole", tmp_path / "alone"
+    for folder in folders:
+        folder.mkdir()
+    assert kept('@kernel(announce="compiling")\n', folders[1]) < kept("@kernel\n", folders[0])
+
+
 def test_bounds_check_and_disabled_jit_run_from_the_same_install(tmp_path: Path) -> None:
     root = small_install(tmp_path)
     assert run_python(RUN, root, NUMBA_DISABLE_JIT="1") == "20"

@@ -14,8 +14,9 @@ import pytest
 import workloads
 from arch.errors import InputError
 from arch.load import FAMILIES, load_arch
-from workloads import registry
+from workloads import ops, registry
 from workloads.ops import Gemm
+from workloads.ops.base import REGISTRY
 from workloads.registry import AUTO, WITHOUT, builder, chooser, index, operators, register, registered, schedules
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "workloads.md"
@@ -45,6 +46,31 @@ def test_only_what_is_asked_for_is_imported() -> None:
     root = Path(workloads.__file__).resolve().parents[1]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert done.stdout.split() == ["9", "False", "True", "False"]
+
+
+def test_the_tables_of_operators_are_what_their_modules_register() -> None:
+    for module in pkgutil.iter_modules(ops.__path__, f"{ops.__name__}."):
+        importlib.import_module(module.name)
+    registered_here = {word for word, cls in REGISTRY.items() if cls.__module__.startswith("workloads.")}
+    assert registered_here | set(ops.GRAPHS) == set(ops.operator_words())
+    for word in ops.operator_words():
+        assert ops.operator_class(word).word == word
+    for name in ops.__all__:
+        assert getattr(ops, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Gem'"):
+        ops.Gem  # noqa: B018
+
+
+def test_an_operator_is_imported_when_it_is_asked_for() -> None:
+    code = (
+        "import sys; from workloads.ops import operator_class, Softmax\n"
+        "print('workloads.ops.gemm' in sys.modules, 'workloads.ops.rowwise' in sys.modules)\n"
+        "operator_class('moe')\n"
+        "print('workloads.ops.moe' in sys.modules, 'workloads.ops.attention' in sys.modules)\n"
+    )
+    root = Path(workloads.__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.split() == ["False", "True", "True", "False"]
 
 
 def test_words_that_are_no_kinds() -> None:
