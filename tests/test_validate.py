@@ -287,7 +287,7 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> None:
 
     stated = {"statistic": "made up", "evidence": "made up"}
     known = {name: Environment(**stated, **fields) for name, fields in SOURCES.items()}
-    for module in ("sim.app.families.gpu", "workloads.silicon.rows"):
+    for module in ("workloads.silicon", "workloads.silicon.rows"):
         monkeypatch.setattr(f"{module}.environment_of", known.__getitem__)
 
 

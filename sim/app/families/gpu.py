@@ -323,7 +323,7 @@ class OperatorPlan:
     ) -> Ran:
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
-        from sim.app.trace.gpu import KernelRecorder
+        from sim.app.trace.gpu import KernelRecorder  # what is recorded alone needs it
 
         facts = _facts(self.request, program.schedule)
         recorder = KernelRecorder(facts, program, work.steps[0].estimate_ps, self.spec, wanted)
