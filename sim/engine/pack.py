@@ -8,6 +8,7 @@ that the compiler turns its members into plain values. Functions that are called
 (`sim.engine.jit` sees to that). It never changes, which the compiler is told.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -28,6 +29,9 @@ class Far(types.Type):
     def key(self) -> Any:
         """What equal types share."""
         return self.values
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # which Python keeps, where numba asks each member of each array
 
 
 class Near(Far):
@@ -75,7 +79,7 @@ def _far_member(context: Any, builder: Any, far: Far, pointer: Any, name: str) -
     at = cgutils.gep_inbounds(builder, pointer, 0, index)
     if isinstance(far.values[index], types.BaseNamedTuple):
         return at
-    return _load(builder, at, unchanging=True)
+    return _load(context, builder, at, far.values[index], unchanging=True)
 
 
 @lower_getattr_generic(Near)
@@ -88,7 +92,7 @@ def _near_member(context: Any, builder: Any, near: Near, pointers: Any, name: st
         inside = cgutils.create_struct_proxy(Near(member))(context, builder)
         inside.near, inside.far = at, cgutils.gep_inbounds(builder, here.far, 0, index)
         return inside._getvalue()
-    return _load(builder, at, unchanging=False)
+    return _load(context, builder, at, member, unchanging=False)
 
 
 @lower_cast(Near, Far)
@@ -96,22 +100,38 @@ def _far_of(context: Any, builder: Any, near: Near, far: Far, pointers: Any) -> 
     return cgutils.create_struct_proxy(near)(context, builder, pointers).far
 
 
-def _load(builder: Any, pointer: Any, unchanging: bool) -> Any:
-    """What a pointer refers to, part by part: the compiler drops the parts that nobody reads.
+def _load(context: Any, builder: Any, pointer: Any, member: Any, unchanging: bool) -> Any:
+    """The member of a tuple that a pointer refers to, part by part: the compiler drops the parts that nobody reads.
 
     unchanging: nobody writes there, whatever addresses other functions write to.
     """
     kind = pointer.type.pointee
-    if isinstance(kind, ir.Aggregate):
-        value = ir.Constant(kind, ir.Undefined)
-        for i in range(len(kind)):
-            part = _load(builder, cgutils.gep_inbounds(builder, pointer, 0, i), unchanging)
-            value = builder.insert_value(value, part, i)
-        return value
-    load = builder.load(pointer)
-    if unchanging:
-        load.set_metadata("invariant.load", builder.module.add_metadata([]))
-    return load
+    value = ir.Constant(kind, ir.Undefined)
+    for path in _leaves(kind):
+        if isinstance(member, types.Array) and path[0] in _owners(context, member):
+            value = builder.insert_value(value, ir.Constant(kind.elements[path[0]], None), path)
+            continue
+        load = builder.load(cgutils.gep_inbounds(builder, pointer, 0, *path) if path else pointer)
+        if unchanging:
+            load.set_metadata("invariant.load", builder.module.add_metadata([]))
+        value = builder.insert_value(value, load, path) if path else load
+    return value
+
+
+def _leaves(kind: Any) -> Iterator[tuple[int, ...]]:
+    """Ways to the parts of a type that have no parts."""
+    if not isinstance(kind, ir.Aggregate):
+        yield ()
+        return
+    for i in range(len(kind)):
+        for path in _leaves(kind.gep(ir.IntType(32)(i))):
+            yield (i, *path)
+
+
+def _owners(context: Any, array: Any) -> tuple[int, ...]:
+    """Places in an array of who frees it, which a kernel without reference counts never asks."""
+    model = context.data_model_manager[array]
+    return model.get_field_position("meminfo"), model.get_field_position("parent")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
