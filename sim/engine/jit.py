@@ -11,16 +11,16 @@ Every function of a kernel file is made with :func:`kernel`. It is ``numba.njit`
   a helper in another file changed. Here the cache directory carries the hash of every source that a kernel can depend
   on (its file and what that imports of ours), of the versions below it, and of the modes that change the code.
 
-Some of that replaces private parts of numba: `PRIVATE` names each, and a numba without one is refused at import.
-Nothing outside these functions is touched: neither the environment nor numba's configuration, so the jitted functions
-of a program that imports us keep their own cache directories.
+Some of that replaces private parts of numba: `sim.engine.borrowed` names each, and refuses a numba without one. While a
+kernel is compiled numba does less than it does by itself (`compiling.py`, `passes.py`, `library.py`): a cold compile
+takes 70 % of the time. Nothing outside these functions is touched: neither environment nor numba's configuration, so
+the jitted functions of a program that imports us keep their own cache directories.
 """
 
 import contextlib
 import functools
 import gc
 import hashlib
-import importlib
 import inspect
 import os
 import pickle
@@ -33,85 +33,21 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import llvmlite
 import llvmlite.binding
 import numba
 import numpy
-from numba.core import caching, codegen, compiler, config, targetconfig, types
+from numba.core import caching, compiler, config, types
 from numba.np import arrayobj
 
-from arch.errors import InputError
+import sim.engine.borrowed  # noqa: F401  (first: it refuses a numba without what is used here)
 from arch.extensions import REPLACEMENTS, SCHEDULERS, registered
+from sim.engine.compiling import quick
+from sim.engine.library import KernelLibrary, PartLibrary
 from sim.engine.pack import called_with
-
-NUMBA_VERSIONS = ">=0.61,<0.69"
-"""Versions of numba that the tests pass with, as pyproject.toml has them."""
-
-
-class Private(NamedTuple):
-    """A part of numba that is no part of its interface. why: what is done with it here."""
-
-    module: str
-    name: str
-    why: str
-
-
-PRIVATE = (
-    Private("numba.core.caching", "_CacheLocator", "says where a kernel's cache files lie, and when they are stale"),
-    Private("numba.core.caching", "CompileResultCacheImpl.get_filename_base", "names a kernel's cache files"),
-    Private("numba.core.caching", "CompileResultCacheImpl._locator", "is given the locator above"),
-    Private("numba.core.caching", "CompileResultCacheImpl._filename_base", "is given that name"),
-    Private("numba.core.caching", "CompileResultCacheImpl._lineno", "is given a kernel's first line"),
-    Private("numba.core.caching", "CompileResultCacheImpl.reduce", "is wrapped: some kernels are kept without bitcode"),
-    Private("numba.core.caching", "Cache._impl_class", "is replaced by a cache with all that"),
-    Private("numba.core.caching", "Cache._load_overload", "is called, and what it does not find is announced"),
-    Private("numba.core.caching", "Cache._guard_against_spurious_io_errors", "is replaced: a full disk is no error"),
-    Private("numba.core.codegen", "JITCodeLibrary._optimize_final_module", "is replaced: none of a part; `min` inline"),
-    Private("numba.core.codegen", "JITCodeLibrary._final_module", "has the functions that are to be inlined"),
-    Private("numba.core.codegen", "JITCodeLibrary.enable_object_caching", "is called: kernels go to the cache"),
-    Private("numba.core.codegen", "JITCodeLibrary._finalize_final_module", "is replaced: no machine code of a part"),
-    Private("numba.core.codegen", "JITCodeLibrary._finalized", "is set by that"),
-    Private("numba.core.codegen", "JITCodeLibrary.get_pointer_to_function", "is replaced: a part has no address"),
-    Private("numba.core.codegen", "JITCodeLibrary.codegen", "is replaced, so that a part's environment goes nowhere"),
-    Private("numba.core.codegen", "JITCPUCodegen.set_env", "is replaced: what Python calls has an environment"),
-    Private("numba.core.compiler", "Compiler.compile_extra", "is wrapped by what holds while a kernel is compiled"),
-    Private("numba.core.compiler", "Compiler.define_pipelines", "is wrapped: a part is compiled into its own library"),
-    Private("numba.core.cpu", "CPUTargetOptions._nrt", "switches reference counting off"),
-    Private("numba.core.dispatcher", "Dispatcher._cache", "is given the cache above"),
-    Private("numba.core.dispatcher", "Dispatcher.compile", "finds what a kernel is for given types, once"),
-    Private("numba.core.dispatcher", "Dispatcher.get_call_template", "is wrapped: constants make no versions"),
-    Private("numba.core.imputils", "lower_cast", "passes a packed tuple to what is called (pack.py)"),
-    Private("numba.core.imputils", "lower_getattr_generic", "reads a packed tuple (pack.py)"),
-    Private("numba.core.targetconfig", "ConfigStack.top_or_none", "tells with which flags an operator is resolved"),
-    Private("numba.core.types", "BaseFunction.get_call_type", "is wrapped: an operator is resolved once"),
-    Private("numba.core.typing.templates", "infer_getattr", "types the members of a packed tuple (pack.py)"),
-    Private("numba.core.types", "unliteral", "makes a variable's type of a constant's"),
-    Private("numba.np.arrayobj", "fix_integer_index", "is replaced: indices count from the start"),
-    Private("numba.np.arrayobj", "load_item", "is wrapped: read-only arrays do not change while a kernel runs"),
-    Private("numba.np.arrayobj", "make_array", "gives the address of an array's data (search.py, prefetch.py)"),
-)
-"""Every private part of numba that the engines replace, wrap, set or call. A name may end in what `__init__` sets."""
-
-
-def check_numba(parts: Iterable[Private] = PRIVATE) -> None:
-    """InputError, in one line, for a numba that lacks one of the parts."""
-    for part in parts:
-        *path, last = part.name.split(".")
-        try:
-            owner = functools.reduce(getattr, path, importlib.import_module(part.module))
-        except (ImportError, AttributeError):
-            owner = None
-        made = getattr(getattr(owner, "__init__", None), "__code__", None)
-        if not hasattr(owner, last) and last not in getattr(made, "co_names", ()):
-            raise InputError(
-                f"numba {numba.__version__} has no {part.module}.{part.name}, which here {part.why}; "
-                f"install 'numba{NUMBA_VERSIONS}'"
-            )
-
-
-check_numba()
+from sim.engine.passes import passes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -123,8 +59,6 @@ _EXTENSIONS = PACKAGE_ROOT / "engine" / "extensions.py"
 
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+(\([^)]*\)|[^\n]*))?", re.MULTILINE)
 _TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:(?:[ \t]+[^\n]*)?\n)+", re.MULTILINE)
-_BUILTINS = "_ZN5numba7cpython8builtins"
-"""How names of what numba has for Python's own functions begin, mangled."""
 
 _DIRECTORY_PREFIX = "kernels-"
 _KEEP_UNUSED_S = 7 * 24 * 3600
@@ -413,6 +347,9 @@ class _Compiler(compiler.Compiler):
 def _own_arrays() -> Iterator[None]:
     """How arrays are read while a kernel of ours is compiled (numba compiles one function at a time)."""
     fix, load = arrayobj.fix_integer_index, arrayobj.load_item
+    if fix is _as_it_is:  # within the compile of what calls it
+        yield
+        return
     arrayobj.fix_integer_index = _as_it_is
     arrayobj.load_item = functools.partial(_load_item, load)
     try:
@@ -433,97 +370,51 @@ def _as_it_is(context: Any, builder: Any, index_type: Any, index: Any, size: Any
     return context.cast(builder, index, index_type, types.intp)
 
 
-class _PartLibrary(codegen.JITCodeLibrary):
-    """Code that is linked into its callers, which optimise it with theirs: it gets no machine code of its own."""
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        return 0
-
-    @property
-    def codegen(self) -> Any:
-        return self
-
-    def set_env(self, name: str, environment: Any) -> None:
-        """Nothing: what Python calls has an environment."""
-
-
 class _PartCompiler(_Compiler):
     """Compiles what only kernels call."""
 
+    library: Any = PartLibrary
+
     def define_pipelines(self) -> Any:
         state = self.state
-        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
-        return super().define_pipelines()
+        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
+        return passes(super().define_pipelines, state.func_id.func)
 
 
-class _KernelLibrary(codegen.JITCodeLibrary):
-    """Code that Python calls. It has numba's own `min` and `max` inline: LLVM leaves calls of them, 150 in the engine's
-    loop, among which it keeps few values in registers."""
-
-    def _optimize_final_module(self) -> None:
-        for function in self._final_module.functions:
-            if function.name.startswith(_BUILTINS) and not function.is_declaration:
-                function.add_function_attribute("alwaysinline")
-        super()._optimize_final_module()
-
-
-class _KernelCompiler(_Compiler):
+class _KernelCompiler(_PartCompiler):
     """Compiles a kernel with all that it calls. Nothing of that becomes garbage before the end, so none is looked for:
     that took a tenth of the time."""
 
+    library: Any = KernelLibrary
+
     def define_pipelines(self) -> Any:
-        state = self.state
-        state.library = _KernelLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.library.enable_object_caching()  # as numba does with a library that it makes itself
-        return super().define_pipelines()
+        pipelines = super().define_pipelines()
+        self.state.library.enable_object_caching()  # as numba does with a library that it makes itself
+        return pipelines
 
     def compile_extra(self, function: Any) -> Any:
         collects = gc.isenabled()
         gc.disable()
         try:
-            with _operators_resolved_once():
+            with quick():
                 return super().compile_extra(function)
         finally:
             if collects:
                 gc.enable()
 
 
-@contextlib.contextmanager
-def _operators_resolved_once() -> Iterator[None]:
-    """While a kernel is compiled, what an operator is on its types gets remembered: numba tries dozens of templates
-    for each sum of two int64 anew, a quarter of the time."""
-    functions: Any = types.BaseFunction
-    resolve = functions.get_call_type
-    known: dict[Any, Any] = {}
-    modes: dict[int, Any] = {}  # by identity, flags that functions are compiled with and the first equal ones
-
-    def remembered(function: Any, context: Any, args: Any, keywords: Any) -> Any:
-        if keywords or not all(a.is_precise() for a in args):
-            return resolve(function, context, args, keywords)
-        flags = targetconfig.ConfigStack.top_or_none()
-        if id(flags) not in modes:
-            modes[id(flags)] = flags, next((mode for _, mode in modes.values() if mode == flags), flags)
-        key = function, tuple(args), id(modes[id(flags)][1])
-        if key not in known:
-            known[key] = resolve(function, context, args, keywords)
-        return known[key]
-
-    functions.get_call_type = remembered
-    try:
-        yield
-    finally:
-        functions.get_call_type = resolve
-
-
 def _compile(function: Any, *, inline: bool, entry: bool, announce: str = "") -> Any:
+    compiled = _dispatcher(function, inline, entry)
+    if compiled is not function:
+        compiled.get_call_template = functools.partial(_call_template, compiled.get_call_template, inline)
+        if entry:
+            compiled._cache = _KernelCache(function, announce)
+    return compiled
+
+
+def _dispatcher(function: Any, inline: bool, entry: bool) -> Any:
     njit: Any = numba.njit  # its type hints do not know the private flag
-    compiled: Any = njit(
+    return njit(
         _nrt=False,
         error_model="numpy",
         forceinline=inline,
@@ -531,11 +422,6 @@ def _compile(function: Any, *, inline: bool, entry: bool, announce: str = "") ->
         no_cfunc_wrapper=True,
         pipeline_class=_KernelCompiler if entry else _PartCompiler,
     )(function)
-    if compiled is not function:
-        compiled.get_call_template = functools.partial(_call_template, compiled.get_call_template, inline)
-        if entry:
-            compiled._cache = _KernelCache(function, announce)
-    return compiled
 
 
 def _call_template(find: Callable[..., Any], inline: bool, args: Any, keywords: Any) -> Any:

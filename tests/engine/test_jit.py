@@ -19,7 +19,7 @@ from numba.core.caching import NullCache
 from numba.core.errors import NumbaError
 
 from arch.errors import InputError
-from sim.engine import jit
+from sim.engine import borrowed, jit
 
 REPOSITORY = Path(jit.__file__).resolve().parents[2]
 jitted_only = pytest.mark.skipif(bool(getattr(config, "DISABLE_JIT", 0)), reason="needs compiled code")
@@ -273,15 +273,15 @@ def test_what_is_not_in_the_cache_is_announced_once(tmp_path: Path, capfd: pytes
     assert words == [said, "", said]
 
 
-@pytest.mark.parametrize("part", jit.PRIVATE, ids=lambda part: part.name)
+@pytest.mark.parametrize("part", borrowed.PRIVATE, ids=lambda part: part.name)
 def test_a_numba_without_a_private_part_is_refused_in_one_line(
-    part: jit.Private, monkeypatch: pytest.MonkeyPatch
+    part: borrowed.Private, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = part._replace(name=f"{part.name}_of_another_version")
     with pytest.raises(InputError, match=re.escape(f"has no {other.module}.{other.name}")) as raised:
-        jit.check_numba([part, other])
+        borrowed.check_numba([part, other])
     assert "\n" not in str(raised.value)
-    assert f"install 'numba{jit.NUMBA_VERSIONS}'" in str(raised.value)
+    assert f"install 'numba{borrowed.NUMBA_VERSIONS}'" in str(raised.value)
 
 
 @pytest.mark.parametrize("part", ["core.codegen.JITCodeLibrary._finalized", "np.arrayobj.fix_integer_index"])
@@ -304,7 +304,7 @@ sys.exit(main(["run", "gemm", "m=8", "n=8", "k=8", "--arch", "t4"]) != 2)
 
 def test_the_range_of_numba_is_that_of_the_package() -> None:
     wanted = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert f"numba{jit.NUMBA_VERSIONS}" in wanted
+    assert f"numba{borrowed.NUMBA_VERSIONS}" in wanted
 
 
 @jitted_only

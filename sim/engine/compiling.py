@@ -1,0 +1,132 @@
+"""What holds while a kernel is compiled: what numba works out anew at each use is worked out once.
+
+A kernel of 300 functions takes one compile of each. Numba keeps little between them, and much of its work is to find,
+by trying and failing, that something is not there.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from llvmlite import ir
+from numba.core import base, errors, event, targetconfig, types
+from numba.core.typing.context import BaseContext
+
+_COLOURS = ("code", "errmsg", "filename", "indicate", "highlight", "reset")
+
+
+_within = False
+
+
+@contextlib.contextmanager
+def quick() -> Iterator[None]:
+    """Compiles within it, also of kernels that a kernel calls, do nothing twice (numba compiles in one thread)."""
+    global _within
+    if _within:
+        yield
+        return
+    colours = type(errors.termcolor())
+    plain = {name: staticmethod(_as_it_is) for name in _COLOURS}
+    with contextlib.ExitStack() as stack:
+        for owner, name, wrapped in (
+            (types.BaseFunction, "get_call_type", _operators_resolved_once),
+            (BaseContext, "resolve_value_type", _values_typed_once),
+            (base.BaseContext, "get_function", _missed_once),
+            (base.BaseContext, "get_abi_sizeof", _sizes_once),
+            (event, "install_timer", _no_timer),
+        ):
+            stack.enter_context(_replaced(owner, name, wrapped(getattr(owner, name))))
+        # Most of its errors are caught and never shown; colorama takes longer for their colours than all the rest.
+        for name, method in plain.items():
+            stack.enter_context(_replaced(colours, name, method))
+        _within = True
+        try:
+            yield
+        finally:
+            _within = False
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+def _as_it_is(message: str) -> str:
+    return message
+
+
+def _operators_resolved_once(resolve: Callable[..., Any]) -> Callable[..., Any]:
+    """What an operator is on its types gets remembered: numba tries dozens of templates for each sum of two int64 anew,
+    a quarter of the time."""
+    known: dict[Any, Any] = {}
+    modes: dict[int, Any] = {}  # by identity, flags that functions are compiled with and the first equal ones
+
+    def remembered(function: Any, context: Any, args: Any, keywords: Any) -> Any:
+        if keywords or not all(a.is_precise() for a in args):
+            return resolve(function, context, args, keywords)
+        flags = targetconfig.ConfigStack.top_or_none()
+        if id(flags) not in modes:
+            modes[id(flags)] = flags, next((mode for _, mode in modes.values() if mode == flags), flags)
+        key = function, tuple(args), id(modes[id(flags)][1])
+        if key not in known:
+            known[key] = resolve(function, context, args, keywords)
+        return known[key]
+
+    return remembered
+
+
+def _values_typed_once(resolve: Callable[..., Any]) -> Callable[..., Any]:
+    """The type of what a name of a module stands for, such as a function or an enum: numba writes an error first."""
+    known: dict[int, Any] = {}  # by identity, values, so that they stay, and their types
+
+    def remembered(context: Any, value: Any) -> Any:
+        if id(value) not in known:
+            known[id(value)] = value, resolve(context, value)
+        return known[id(value)][1]
+
+    return remembered
+
+
+def _missed_once(find: Callable[..., Any]) -> Callable[..., Any]:
+    """What types have no code for, such as an element at a constant place: numba looks into all modules each time."""
+    missing: dict[Any, str] = {}
+
+    def remembered(context: Any, function: Any, signature: Any, _firstcall: bool = True) -> Any:
+        if not isinstance(function, str):
+            return find(context, function, signature, _firstcall)
+        key = function, signature.args
+        if key in missing:
+            raise NotImplementedError(missing[key])
+        try:
+            return find(context, function, signature, _firstcall)
+        except NotImplementedError as error:
+            missing[key] = str(error)
+            raise
+
+    return remembered
+
+
+def _sizes_once(measure: Callable[..., Any]) -> Callable[..., Any]:
+    """Bytes of a type. Numba has LLVM read a module for each."""
+    known: dict[str, int] = {}
+
+    def remembered(context: Any, kind: Any) -> int:
+        name = "a pointer" if isinstance(kind, ir.PointerType) else str(kind)
+        if name not in known:
+            known[name] = measure(context, kind)
+        return known[name]
+
+    return remembered
+
+
+def _no_timer(install: Callable[..., Any]) -> Callable[..., Any]:
+    """No stop-watches: each function that waits for others to be compiled has two, which hear of each call of LLVM."""
+    return lambda *what: contextlib.nullcontext()
