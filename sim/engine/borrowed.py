@@ -54,6 +54,7 @@ PRIVATE = (
     Private("numba.core.dispatcher", "Dispatcher._cache", "is given the cache above"),
     Private("numba.core.dispatcher", "Dispatcher.compile", "finds what a kernel is for given types, once"),
     Private("numba.core.dispatcher", "Dispatcher.get_call_template", "is wrapped: constants make no versions"),
+    Private("numba.core.dispatcher", "Dispatcher.get_overload", "is replaced: a kernel that kernels call is a part"),
     Private("numba.core.errors", "termcolor", "does not colour errors that nobody sees"),
     Private("numba.core.event", "install_timer", "is replaced: no stop-watches"),
     Private("numba.core.imputils", "lower_cast", "passes a packed tuple to what is called (pack.py)"),

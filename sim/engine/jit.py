@@ -406,7 +406,10 @@ class _KernelCompiler(_PartCompiler):
 def _compile(function: Any, *, inline: bool, entry: bool, announce: str = "") -> Any:
     compiled = _dispatcher(function, inline, entry)
     if compiled is not function:
-        compiled.get_call_template = functools.partial(_call_template, compiled.get_call_template, inline)
+        # To its callers a kernel is a part as any other: code that Python can call is made when Python calls it.
+        part = _dispatcher(function, inline, entry=False) if entry else compiled
+        compiled.get_call_template = functools.partial(_call_template, part.get_call_template, inline)
+        compiled.get_overload = part.get_overload
         if entry:
             compiled._cache = _KernelCache(function, announce)
     return compiled

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 import pytest
 from numba import literal_unroll
 from numba.core import base, config, errors, event, types
@@ -48,6 +49,15 @@ def digits(x: int) -> int:
     return total
 
 
+@jit.kernel
+def twice(values: Any) -> int:
+    """A kernel that calls a kernel for each element of an array."""
+    total = 0
+    for i in range(len(values)):
+        total += digits(values[i])
+    return total
+
+
 def test_numba_is_as_before_behind_a_compile_and_behind_an_error() -> None:
     before = now()
     with quick():
@@ -60,6 +70,14 @@ def test_numba_is_as_before_behind_a_compile_and_behind_an_error() -> None:
     with pytest.raises(RuntimeError), quick():
         raise RuntimeError
     assert now() == before
+
+
+def test_a_kernel_that_kernels_call_is_a_part_there_and_has_an_entry_when_python_calls_it() -> None:
+    assert twice(np.array([12, 305])) == 3 + 8
+    compiled: Any = digits
+    assert not compiled.signatures
+    assert digits(999) == 27
+    assert len(compiled.signatures) == 1
 
 
 def test_what_several_parts_call_is_linked_once() -> None:
