@@ -29,13 +29,15 @@ def test_one_read_of_a_slice_answers_at_most_four_requests() -> None:
     assert any(int(row["cluster"]) > 4 for row in long)
     for row in long:  # slices send what is not joined, and little else
         rest = int(row["wanted_sectors"]) - int(row["joined_sectors"])
-        assert rest <= int(row["slice_sectors"]) < 1.02 * rest
+        assert rest <= int(row["slice_sectors"]) < 1.06 * rest
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("size", ["16384", "65536"])
-def test_reads_are_joined_while_the_first_waits_for_its_slice(size: str) -> None:
-    (close,) = rows("coalescer_steps.csv", bytes=size, cluster="2", clusters="1", delay_cycles="20")
-    (late,) = rows("coalescer_steps.csv", bytes=size, cluster="2", clusters="1", delay_cycles="50")
+def test_reads_are_joined_while_the_first_waits_for_its_slice(size: str, device: str) -> None:
+    pair = {"device": device, "bytes": size, "cluster": "2", "clusters": "1"}
+    (close,) = rows("coalescer_steps.csv", **pair, delay_cycles="20")
+    (late,) = rows("coalescer_steps.csv", **pair, delay_cycles="50")
     assert joined(close) == pytest.approx(0.5, abs=0.01)
     assert joined(late) < 0.01
 
