@@ -233,7 +233,11 @@ class L2(Group):
         " line alternates between two slices of a channel"
     )
     coalescer: Annotated[int, Field(ge=0)] = Field(
-        description="reads waiting at a slice that another read of the same line may join; 0: no request coalescer"
+        description="reads at a slice that another read of the same line may join; 0: no request coalescer"
+    )
+    coalescer_reads: Count = Field(default=1, description="that one read of a slice answers at most")
+    coalescer_wait_cycles: Cycles = Field(
+        default=0, description="of hit_latency, what passes until the data leave: so long a read may be joined"
     )
     local_copies: bool = Field(description="a partition keeps copies of lines whose home is the other one")
     dirty_limit: Share = Field(

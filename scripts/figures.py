@@ -527,7 +527,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("softmax rows=64 cols=16384 dtype=bf16", ("dsmem", "sync.cluster_sync"), ("dsmem",), options={"schedule": "cluster"}),
         Case(
             "gemm m=1024 n=1024 k=1024 dtype=bf16", ("dsmem.max_portable",), ("dsmem",),
-            base=("dsmem.max_portable_cluster=2",), options={"schedule": "wgmma"},
+            base=("dsmem.max_portable_cluster=2", "l2.coalescer=0"), options={"schedule": "wgmma"},
         ),
         Case("relay", ("sync.mbarrier",), ("sync.mbarrier",), make=_relay(50)),
         Case("bulk", ("tma.max_in_flight",), ("tma",), base=("tma.max_in_flight=4 KiB",), make=_bulk(6, 128)),
@@ -551,6 +551,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("add n=65536 dtype=fp32", ("dram",), base=(*_SMALL, "dram.channels=2", "l2.slices=2", "l2.size=64 KiB")),
         Case("add n=65536 dtype=fp32", ("dram.write", "l2.clean_first"), base=(*_SMALL, "dram.channels=2", "l2.slices=2", "l2.size=64 KiB"), options={"l2": "dirty"}),
         Case("add n=262144 dtype=fp32", ("dram.size",), base=("dram.size=6 MiB", "l2.slices=2", "l2.size=64 KiB", "dram.channels=2")),
+        Case("gemm m=512 n=1024 k=256 dtype=bf16", ("l2.coalescer",), ("tma",), options={"schedule": "wgmma 64x64x64 stages 12", "l2": "warm"}),
+        Case(
+            "gemm m=256 n=2048 k=128 dtype=fp16", ("l2.coalescer_",),
+            base=("l2.coalescer=16", "l2.coalescer_reads=2", "l2.coalescer_wait=45 cycles", "l2.bandwidth=8 B/clk"),
+            options={"l2": "warm"},
+        ),
         Case("add n=262144 dtype=fp32", ("l2.link",), ("l2.link",), base=("l2.link_bandwidth=64 B/clk",)),
         Case("transpose rows=256 cols=256 dtype=fp32", base=_SMALL),
         Case("sum n=300000", base=_SMALL),

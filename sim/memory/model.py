@@ -32,6 +32,8 @@ FIGURES = (
     "l2.clean_first",
     "l2.clock",
     "l2.coalescer",
+    "l2.coalescer_reads",
+    "l2.coalescer_wait",
     "l2.dirty_limit",
     "l2.far_latency",
     "l2.hit_latency",
@@ -97,7 +99,12 @@ class MemorySpec(NamedTuple):
     read_sector: int
     """Time of a slice's port for one sector read."""
     coalesced: int
-    """Reads waiting at a slice that another read of the same line may join."""
+    """Reads that a slice's coalescer holds for one GPC; 0: it has none."""
+    gpcs: int
+    joined: int
+    """Reads that may join one."""
+    way_back: int
+    """Part of hit_latency that passes after the data have left the coalescer: nobody joins a read any more."""
     write_sector: int
     link_sector: int
     gpc_sectors: int
@@ -114,10 +121,11 @@ class MemoryState(NamedTuple):
 
     lines: int64 [slices * sets * SET_WORDS], rows of sets (see `sets`); tags, masks: the same memory as int32 and as
     uint8. read_free, write_free: int64 [slices]. link_free: int64 [2], by the partition that receives. waiting: int32
-    [slices * places], lines of reads that wait or waited at a slice, a row of whole vectors for each; waiting_start:
-    int64 of the same shape, their sectors and above these the ticks at which they are served; waiting_next: int64
-    [slices], the entry that is replaced next. ahead: int64 [5, AHEAD], lines that are looked up
-    next and where they are (see `ahead.SET`). counters: int64 [len(MemoryCounter)].
+    [slices * gpcs * places], lines of reads that a slice's coalescer holds for each GPC, rows of whole vectors;
+    waiting_answer: int64 of the same shape, their sectors and above these the ticks at which they are answered;
+    waiting_room: how many more may join; waiting_next: int64 [slices * gpcs], the place that is taken next. ahead:
+    int64 [5, AHEAD], lines that are looked up next and where they are (see `ahead.SET`). counters: int64
+    [len(MemoryCounter)].
     """
 
     tags: NDArray[np.int32]
@@ -127,15 +135,19 @@ class MemoryState(NamedTuple):
     write_free: NDArray[np.int64]
     link_free: NDArray[np.int64]
     waiting: NDArray[np.int32]
-    waiting_start: NDArray[np.int64]
+    waiting_answer: NDArray[np.int64]
+    waiting_room: NDArray[np.int64]
     waiting_next: NDArray[np.int64]
     ahead: NDArray[np.int64]
     dram: DramState
     counters: NDArray[np.int64]
 
 
-def lower_memory(machine: Machine, clock_hz: int, gpc_bytes_per_cycle: float | None = None) -> MemorySpec:
-    """Figures of a machine's L2 and DRAM in ticks of its core clock. gpc_bytes_per_cycle: of a GPC's port.
+def lower_memory(
+    machine: Machine, clock_hz: int, gpc_bytes_per_cycle: float | None = None, gpcs: int = 1
+) -> MemorySpec:
+    """Figures of a machine's L2 and DRAM in ticks of its core clock. gpc_bytes_per_cycle: of a GPC's port. gpcs: that
+    read.
 
     Raises InputError for a geometry that the model cannot take.
     """
@@ -172,6 +184,9 @@ def lower_memory(machine: Machine, clock_hz: int, gpc_bytes_per_cycle: float | N
         far_latency=(l2.hit_latency_cycles + l2.far_latency_cycles) * TICKS_PER_CYCLE,
         read_sector=sector_ticks(l2.bandwidth_bytes_per_cycle),
         coalesced=l2.coalescer,
+        gpcs=gpcs,
+        joined=l2.coalescer_reads - 1,
+        way_back=(l2.hit_latency_cycles - l2.coalescer_wait_cycles) * TICKS_PER_CYCLE,
         write_sector=sector_ticks(l2.write_bandwidth_bytes_per_cycle),
         link_sector=sector_ticks(l2.link_bandwidth_bytes_per_cycle),
         gpc_sectors=sector_ticks(gpc_bytes_per_cycle, 16),
@@ -202,7 +217,7 @@ def _atoms_of_sectors(sectors_per_atom: int) -> int:
 def new_memory_state(spec: MemorySpec) -> MemoryState:
     """State at tick 0 with an empty cache."""
     lines = filled(spec.slices * spec.sets * SET_WORDS, np.int64, 0)
-    waiting = spec.slices * -(-max(1, spec.coalesced) // TAGS) * TAGS
+    waiting = spec.slices * spec.gpcs * -(-max(1, spec.coalesced) // TAGS) * TAGS
     state = MemoryState(
         tags=lines.view(np.int32),
         lines=lines,
@@ -211,8 +226,9 @@ def new_memory_state(spec: MemorySpec) -> MemoryState:
         write_free=np.zeros(spec.slices, np.int64),
         link_free=np.zeros(2, np.int64),
         waiting=filled(waiting, np.int32, -1),
-        waiting_start=np.zeros(waiting, np.int64),
-        waiting_next=np.zeros(spec.slices, np.int64),
+        waiting_answer=np.zeros(waiting, np.int64),
+        waiting_room=np.zeros(waiting, np.int64),
+        waiting_next=np.zeros(spec.slices * spec.gpcs, np.int64),
         ahead=np.zeros((OTHER_SET + 1, AHEAD), np.int64),
         dram=new_dram_state(spec.dram),
         counters=np.zeros(len(MemoryCounter), np.int64),
@@ -257,7 +273,7 @@ def flush(spec: MemorySpec, state: MemoryState) -> None:
 def settle(state: MemoryState) -> None:
     """Bring all calendars to tick 0, as between kernels: contents stay, nothing is in flight, rows are closed."""
     sets = _sets(state)
-    for ticks in (sets.ticks, sets.ready, state.read_free, state.write_free, state.link_free, state.waiting_start):
+    for ticks in (sets.ticks, sets.ready, state.read_free, state.write_free, state.link_free, state.waiting_answer):
         ticks[:] = 0
     settle_dram(state.dram)
 

@@ -1,16 +1,10 @@
-"""A slice of the L2 and what it talks to: its port for reads with the coalescer, the link between partitions, DRAM.
-
-Where slices have a request coalescer (`l2.coalescer`), a read that has to wait joins another of the same sectors that
-waits there, and takes none of the slice's time.
-"""
+"""A slice of the L2 and what it talks to: its port for reads, the link between partitions, DRAM."""
 
 from sim.engine.jit import inner
-from sim.engine.search import TAGS, equal_tags, lowest_bit
 from sim.memory.addresses import channel_of
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram_kernel import ask_bank, dram_read
 from sim.memory.sets import (
-    VALID_BITS,
     allocate,
     atoms_of,
     count_sectors,
@@ -22,45 +16,11 @@ from sim.memory.sets import (
     use,
 )
 
-_NEVER = 1 << 62
 _READ_HIT = int(MemoryCounter.L2_READ_HIT_SECTORS)
 _READ_MISS = int(MemoryCounter.L2_READ_MISS_SECTORS)
 _MERGED = int(MemoryCounter.L2_MERGED_SECTORS)
 _PREFETCHED = int(MemoryCounter.L2_PREFETCHED_SECTORS)
-_COALESCED = int(MemoryCounter.L2_COALESCED_SECTORS)
 _LINK_BYTES = int(MemoryCounter.L2_LINK_BYTES)
-
-
-@inner(inline=True)
-def waiting_places(coalesced):
-    """Places of a slice's row for `coalesced` waiting reads: whole vectors."""
-    return (coalesced + TAGS - 1) & -TAGS
-
-
-@inner
-def coalesce(spec, state, t, slice_index, line, sectors, start):
-    """Tick at which a slice serves a read that has to wait until `start` if no other read of its sectors waits there.
-
-    The slice's coalescer holds the latest `spec.coalesced` reads that wait; one more read of a line that is among them
-    is answered with it, with the first of several, and takes no time of the slice.
-    """
-    places = waiting_places(spec.coalesced)
-    first = slice_index * places
-    joined = _NEVER
-    for block in range(first, first + places, TAGS):
-        same = equal_tags(state.waiting, block, line)
-        while same != 0:
-            held = state.waiting_start[block + lowest_bit(same)]
-            same &= same - 1
-            if sectors & ~held == 0 and held >> VALID_BITS > t:
-                joined = min(joined, held >> VALID_BITS)
-    if joined != _NEVER:
-        return joined
-    k = state.waiting_next[slice_index]
-    state.waiting_next[slice_index] = k + 1 if k + 1 < spec.coalesced else 0
-    state.waiting[first + k] = line
-    state.waiting_start[first + k] = start << VALID_BITS | sectors
-    return start
 
 
 @inner(inline=True)
@@ -71,14 +31,8 @@ def look_up(spec, state, t, line, slice_index, cache_set, sectors, latency):
     """
     n = count_sectors(sectors)
     start = max(t, state.read_free[slice_index])
-    begin = start
-    if start > t and spec.coalesced > 0:
-        begin = coalesce(spec, state, t, slice_index, line, sectors, start)
-    if begin == start:
-        state.read_free[slice_index] = start + n * spec.read_sector
-    else:
-        state.counters[_COALESCED] += n
-    answer = begin + latency + (n - 1) * spec.read_sector
+    state.read_free[slice_index] = start + n * spec.read_sector
+    answer = start + latency + (n - 1) * spec.read_sector
     way = find(state, line, cache_set)
     if way >= 0:
         use(spec, state, cache_set, way)

@@ -87,37 +87,6 @@ def test_slice_port_serves_reads_at_its_bandwidth(sectors: int) -> None:
     assert l2_read(spec, state, busy, 0, second, 1) == busy + spec.hit_latency
 
 
-def test_a_read_joins_another_of_its_sectors_that_waits_at_the_slice() -> None:
-    spec, state = build(bandwidth_bytes_per_cycle=64.0, coalescer=2)
-    lines = lines_of_slice(spec, 0, 4)
-    for line in lines:
-        l2_read(spec, state, 0, 0, line, VALID)
-    state.read_free[:] = 0
-    busy, hit = 4 * spec.read_sector, spec.hit_latency + 3 * spec.read_sector
-    t = 10**6
-    assert [l2_read(spec, state, t, 0, line, VALID) for line in lines[:3]] == [t + k * busy + hit for k in range(3)]
-    # The first is being served. The second waits up to the tick at which it is served; then a read of it queues anew.
-    assert l2_read(spec, state, t + busy - 1, 0, lines[1], VALID) == t + busy + hit
-    assert l2_read(spec, state, t + busy - 1, 0, lines[1], 1) == t + busy + spec.hit_latency
-    assert state.counters[MemoryCounter.L2_COALESCED_SECTORS] == 5
-    assert l2_read(spec, state, t + busy, 0, lines[1], VALID) == t + 3 * busy + hit
-    # Two reads are held, and these are the third and the one that has come back.
-    assert l2_read(spec, state, t + busy, 0, lines[3], VALID) == t + 4 * busy + hit
-    assert l2_read(spec, state, t + busy, 0, lines[2], VALID) == t + 5 * busy + hit
-    assert state.counters[MemoryCounter.L2_COALESCED_SECTORS] == 5
-
-
-def test_a_coalesced_read_has_all_its_sectors_from_the_one_that_waits() -> None:
-    spec, state = build(coalescer=2)
-    busy, line = lines_of_slice(spec, 0, 2)
-    l2_read(spec, state, 0, 0, busy, VALID)
-    l2_read(spec, state, 0, 0, line, 3)
-    l2_read(spec, state, 0, 0, line, 7)
-    assert state.counters[MemoryCounter.L2_COALESCED_SECTORS] == 0
-    l2_read(spec, state, 0, 0, line, 6)
-    assert state.counters[MemoryCounter.L2_COALESCED_SECTORS] == 2
-
-
 def test_slices_do_not_hold_up_each_other() -> None:
     spec, state = build()
     warm(spec, state, 0, 64)

@@ -27,7 +27,7 @@ from sim.gpu.engine.events import Reason, Window
 from sim.gpu.engine.global_memory import Stores
 from sim.gpu.engine.own_loop import STOPPED, OwnLoopKernel
 from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.port import gpc_bytes_per_cycle
+from sim.gpu.engine.port import gpc_ports
 from sim.gpu.engine.record import Recorder
 from sim.gpu.engine.shared import SharedMemory
 from sim.gpu.engine.state import drop_state, new_state
@@ -123,7 +123,7 @@ class Device:
     def memory_spec(self, clock_hz: int) -> MemorySpec:
         """The memory system lowered for a core clock."""
         if clock_hz not in self._memory_specs:
-            self._memory_specs[clock_hz] = lower_memory(self.spec, clock_hz, gpc_bytes_per_cycle(self.spec))
+            self._memory_specs[clock_hz] = lower_memory(self.spec, clock_hz, *gpc_ports(self.spec))
         return self._memory_specs[clock_hz]
 
     def flush_l2(self) -> None:

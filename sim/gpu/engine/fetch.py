@@ -77,7 +77,7 @@ def fetch_line(p, st, ms, mem, sm, t, line):
     mem.ahead[LINE, 0] = line
     l2_prefetch(ms, mem, st.sms[sm, Port.PARTITION], 1)
     count_reads(st.counters, 1, count_sectors(SECTORS), 0)
-    return port_read(p, st.sms, st.gpcs, ms, mem, sm, t, t, line, SECTORS, SECTORS, 0)
+    return port_read(p, st.sms, st.gpcs, ms, mem, sm, t, t, line, SECTORS, SECTORS, 0, True)
 
 
 @inner

@@ -230,7 +230,7 @@ def load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, fetches, k):
     entry = free_entry(st.l1_misses, st.l1_bounds, sms, sm, L1.NEXT_MISS, at)
     begin = max(at, st.l1_misses[sm, entry])
     fetched = whole_sectors(fetches, missing)
-    answer = port_read(p, sms, st.gpcs, ms, mem, sm, now, begin, line, missing, fetched, k)
+    answer = port_read(p, sms, st.gpcs, ms, mem, sm, now, begin, line, missing, fetched, k, True)
     answer = port_receive(p, sms, sm, begin, answer, missing)
     if kind == Kind.CP_ASYNC:
         answer += p[CpAsyncFigure.LATENCY]

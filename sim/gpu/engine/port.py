@@ -17,7 +17,8 @@ from sim.gpu.engine.boxes import CHUNK, full_mask, sector_mask
 from sim.gpu.engine.chip import Part
 from sim.gpu.engine.l1 import locate_in_l1
 from sim.gpu.engine.tree import FAR
-from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes, whole_vectors
+from sim.memory.ahead import ASKED, LINE, l2_prefetch, l2_prefetch_changes, whole_vectors
+from sim.memory.coalescer import find_waiting, hold, join
 from sim.memory.l2 import l2_change_ahead, l2_read_ahead
 from sim.memory.sets import count_sectors
 
@@ -69,9 +70,9 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
     }
 
 
-def gpc_bytes_per_cycle(spec: GpuSpec) -> float:
-    """Of the crossbar's port of one GPC, which `MemorySpec.gpc_sectors` holds: it runs at the clock of the L2."""
-    return spec.port.gpc_bytes_per_cycle
+def gpc_ports(spec: GpuSpec) -> tuple[float, int]:
+    """Bytes a cycle of the crossbar's port of one GPC, at the clock of the L2, and how many GPCs there are."""
+    return spec.port.gpc_bytes_per_cycle, spec.gpc.count
 
 
 def locate_ports(spec: GpuSpec, sms: np.ndarray) -> None:
@@ -82,10 +83,10 @@ def locate_ports(spec: GpuSpec, sms: np.ndarray) -> None:
 
 
 @inner(inline=True)
-def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, fetched, k):
+def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, fetched, k, alone):
     """A line read from SM `sm` at tick `t` through its unicast read path; returns the tick at which the data leaves
     the crossbar. fetched: the sectors that the L2 fetches if it lacks one of `mask`, these included. k: the line's
-    number among those that `prefetch_lines` has located.
+    number among those that `prefetch_lines` has located. alone: whether it is for one SM.
 
     now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no
     hole before it. The request itself takes the place of a sector on the path that stores leave by. `count_reads`
@@ -96,10 +97,19 @@ def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, fetched, k):
     begin = max(t, sms[sm, Port.READ_FREE])
     sms[sm, Port.READ_FREE] = begin + n * p[PortFigure.READ_SECTOR]
     gpc = sms[sm, Port.GPC]
+    coalesces = alone and ms.coalesced > 0
+    asked = mem.ahead[ASKED, k]
+    if coalesces:
+        place = find_waiting(ms, mem, begin, asked, gpc, line, mask)
+        if place >= 0:
+            return join(ms, mem, place, begin, mask)
     free = max(now, gpcs[gpc])
     gpcs[gpc] = free + (n * ms.gpc_sectors >> 4)
     port = max(begin, free)
-    return l2_read_ahead(ms, mem, port, sms[sm, Port.PARTITION], line, mask, fetched, k)
+    answer = l2_read_ahead(ms, mem, port, sms[sm, Port.PARTITION], line, mask, fetched, k)
+    if coalesces:
+        hold(ms, mem, asked, gpc, line, mask, answer)
+    return answer
 
 
 @inner(inline=True)

@@ -292,7 +292,7 @@ def load_lines(p, prog, st, ms, mem, sm, t):
             here = address >> 7
             place += 1
         fetched = whole_sectors(p[TmaFigure.FETCHED], sectors)
-        data = port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, here, sectors, fetched, place)
+        data = port_read(p, sms, st.gpcs, ms, mem, sm, t, begin, here, sectors, fetched, place, count == 1)
         read += count_sectors(sectors)
         latest = deliver(p, st, count, begin, data, sectors) + p[TmaFigure.LATENCY]
         take_entry(st.tma_in_flight, sms, sm, Tma.NEXT_ENTRY, k, latest)
