@@ -81,7 +81,8 @@ def wgmma_gemm(
 
     def start(r: RoleBuilder) -> None:
         if cluster > 1:
-            r.cluster_sync()
+            r.cluster_arrive()
+            r.cluster_wait()
         else:
             r.bar_sync(0, 12)
 

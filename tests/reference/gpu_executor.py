@@ -63,6 +63,7 @@ class _Warp:
     latest: Counter[Group] = field(default_factory=Counter)  # done ticks of the last of all
     joined: int = 0  # ops of several warps that it has come to
     tiles: int = 0
+    generation: int = 0  # of the barrier at which it arrived without waiting
 
 
 @dataclass
@@ -231,7 +232,12 @@ class _Launch:
                 number = 0 if spec.cluster else instance.stage
                 return (lambda: meeting[0] > generation), f"{op.opcode} {number} of {count} warps"
             case Action.JOIN:
-                self.meet(self.meeting(warp, instance), instance)
+                meeting = self.meeting(warp, instance)
+                warp.generation = meeting[0]
+                self.meet(meeting, instance)
+            case Action.AWAIT_JOINED:
+                meeting, generation = self.meeting(warp, instance), warp.generation
+                return (lambda: meeting[0] > generation), f"{op.opcode} of {self.expected(instance)} warps"
             case Action.ACQUIRE:
                 return (lambda: self.flags[instance.stage] >= instance.value), f"semaphore {instance.stage}"
             case Action.NEXT_TILE:

@@ -38,7 +38,7 @@ def _edits(kernel: Kernel) -> Iterator[tuple[str, Edit]]:
                 yield f"{role.name}/{number} {op.opcode}", _without([(i, number)])
             for name in (name for name in op.after if name not in addresses):
                 yield f"{role.name}/{number} {op.opcode} after {name}", _unlinked(i, number, name)
-            if op.spec.action is Action.MEET:
+            if op.spec.action in (Action.MEET, Action.AWAIT_JOINED):
                 same = (op.opcode, str(op.stage))
                 common.setdefault((*same, seen[same]), []).append((i, number))
                 seen[same] += 1

@@ -397,6 +397,7 @@ AT_END: Mapping[Action, Effect] = {
     Action.AWAIT_PHASE: Replay._await_phase,
     Action.AWAIT_GROUPS: Replay._await_groups,
     Action.MEET: Replay._await_all,
+    Action.AWAIT_JOINED: Replay._await_all,
     Action.ACQUIRE: Replay._await_semaphore,
     Action.NEXT_TILE: Replay._take_tile,
 }

@@ -60,6 +60,14 @@ class ClusterBarrier(IntEnum):
 
     ARRIVED = 8  # warps
     LATEST = 9  # arrival
+    PHASE = 13  # phases completed
+    DONE = 14  # when the last phase completed
+
+
+class ClusterWarp(IntEnum):
+    """Columns of a warp's row."""
+
+    PHASE = 166  # of its cluster's barrier, at which it has arrived
 
 
 class BarrierFigure(IntEnum):
@@ -245,25 +253,42 @@ def meet(p, prog, st, w, t, pc, kind, issued):
 
 
 @inner(inline=True)
-def meet_cluster(p, prog, st, w, t, pc, issued):
-    """The barrier of a cluster; returns the tick at which the warp goes on, PARKED if it has to wait for others."""
+def meet_cluster(p, prog, st, w, t, pc, kind, issued):
+    """The barrier of a cluster: arrives at it, waits for it, or both; returns the tick at which the warp goes on,
+    PARKED if it has to wait for others."""
     warps, ctas = st.warps, st.ctas
-    slot = warps[w, Warp.CTA]
-    root = ctas[slot, Cta.PEERS]
+    root = ctas[warps[w, Warp.CTA], Cta.PEERS]
+    if kind != Kind.CLUSTER_WAIT:
+        arrive_in_cluster(p, st, w, root, t)
+        if kind == Kind.CLUSTER_ARRIVE:
+            return t
+    if ctas[root, ClusterBarrier.PHASE] == warps[w, ClusterWarp.PHASE]:
+        park(st, w, Block.CLUSTER, 0, 0, prog.code[pc, Col.OP], issued)
+        return PARKED
+    tick = max(t, ctas[root, ClusterBarrier.DONE])
+    account(st, w, tick, Reason.CLUSTER_BARRIER)
+    return tick
+
+
+@inner
+def arrive_in_cluster(p, st, w, root, t):
+    """An arrival of warp `w` at the barrier of its cluster, which the CTA in slot `root` keeps; the last one wakes who
+    waits."""
+    warps, ctas = st.warps, st.ctas
+    warps[w, ClusterWarp.PHASE] = ctas[root, ClusterBarrier.PHASE]
     ctas[root, ClusterBarrier.ARRIVED] += 1
     # The barrier orders shared memory of the whole cluster: a warp has arrived when its stores have been made.
     latest = max(ctas[root, ClusterBarrier.LATEST], max(t, warps[w, Warp.SHARED_WRITTEN]))
     ctas[root, ClusterBarrier.LATEST] = latest
     if ctas[root, ClusterBarrier.ARRIVED] < p[Chip.CLUSTER_SIZE] * p[Chip.WARPS_PER_CTA]:
-        park(st, w, Block.CLUSTER, 0, 0, prog.code[pc, Col.OP], issued)
-        return PARKED
+        return
     tick = latest + p[BarrierFigure.CLUSTER_LATENCY]
     ctas[root, ClusterBarrier.ARRIVED] = 0
     ctas[root, ClusterBarrier.LATEST] = 0
+    ctas[root, ClusterBarrier.PHASE] += 1
+    ctas[root, ClusterBarrier.DONE] = tick
     for rank in range(p[Chip.CLUSTER_SIZE]):
-        first = ctas[ctas[slot, Cta.PEERS + rank], Cta.FIRST_WARP]
+        first = ctas[ctas[root, Cta.PEERS + rank], Cta.FIRST_WARP]
         for other in range(first, first + p[Chip.WARPS_PER_CTA]):
             if other != w and warps[other, Warp.BLOCK] == Block.CLUSTER:
                 wake(p, st, other, tick, Reason.CLUSTER_BARRIER, t)
-    account(st, w, tick, Reason.CLUSTER_BARRIER)
-    return tick

@@ -53,6 +53,8 @@ CHIP_KINDS = (
     | 1 << Kind.RED
     | 1 << Kind.CP_ASYNC
     | 1 << Kind.CLUSTER_SYNC
+    | 1 << Kind.CLUSTER_ARRIVE
+    | 1 << Kind.CLUSTER_WAIT
     | 1 << Kind.NEXT_TILE
     | 1 << Kind.FLAG_ADD
     | 1 << Kind.FLAG_WAIT
@@ -185,8 +187,8 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         t = wait_bulk(p, prog, st, w, t, pc, kind, issued)
     elif kind == Kind.BAR_SYNC or kind == Kind.BAR_ARRIVE:
         t = meet(p, prog, st, w, t, pc, kind, issued)
-    elif kind == Kind.CLUSTER_SYNC:
-        t = meet_cluster(p, prog, st, w, t, pc, issued)
+    elif kind == Kind.CLUSTER_SYNC or kind == Kind.CLUSTER_ARRIVE or kind == Kind.CLUSTER_WAIT:
+        t = meet_cluster(p, prog, st, w, t, pc, kind, issued)
     elif kind == Kind.NEXT_TILE:
         t, value = next_tile(p, st, code, w, t, pc)
     elif kind == Kind.FLAG_ADD:

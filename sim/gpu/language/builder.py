@@ -262,6 +262,14 @@ class RoleBuilder:
         """barrier.cluster arrive and wait by all warps of all CTAs of the cluster."""
         self.op("cluster_sync")
 
+    def cluster_arrive(self) -> None:
+        """barrier.cluster.arrive: the warp goes on, and comes to a `cluster_wait` before it arrives again."""
+        self.op("cluster_arrive")
+
+    def cluster_wait(self) -> None:
+        """barrier.cluster.wait for all warps of all CTAs of the cluster, behind a `cluster_arrive`."""
+        self.op("cluster_wait")
+
     # --- tile schedulers and fix-ups between CTAs
 
     def next_tile(self, var: str) -> Var:

@@ -65,6 +65,7 @@ class Action(Enum):
     AWAIT_PHASE = "waits for a phase of an mbarrier"
     MEET = "waits until all warps of a barrier have arrived"
     JOIN = "arrives at such a barrier without waiting"
+    AWAIT_JOINED = "waits until all warps of a barrier at which it has arrived have done so"
     NEXT_TILE = "takes a number from a counter of the launch"
     RELEASE = "increments a semaphore in device memory"
     ACQUIRE = "waits for a semaphore in device memory"
@@ -143,7 +144,13 @@ class OpSpec:
     @property
     def waits(self) -> bool:
         """Whether what follows it in its warp depends on others having come so far."""
-        return self.action in (Action.AWAIT_PHASE, Action.AWAIT_GROUPS, Action.MEET, Action.ACQUIRE)
+        return self.action in (
+            Action.AWAIT_PHASE,
+            Action.AWAIT_GROUPS,
+            Action.MEET,
+            Action.AWAIT_JOINED,
+            Action.ACQUIRE,
+        )
 
     @property
     def fences(self) -> bool:
@@ -227,6 +234,8 @@ _SPECS = (
     OpSpec("bar_sync", Unit.BARRIERS, "BAR_SYNC", Action.MEET, value="{} warps", numbered=True),
     OpSpec("bar_arrive", Unit.BARRIERS, "BAR_ARRIVE", Action.JOIN, value="{} warps", numbered=True),
     OpSpec("cluster_sync", Unit.BARRIERS, "CLUSTER_SYNC", Action.MEET, cluster=True),
+    OpSpec("cluster_arrive", Unit.BARRIERS, "CLUSTER_ARRIVE", Action.JOIN, cluster=True),
+    OpSpec("cluster_wait", Unit.BARRIERS, "CLUSTER_WAIT", Action.AWAIT_JOINED, cluster=True),
     OpSpec("next_tile", Unit.SEMAPHORES, "NEXT_TILE", Action.NEXT_TILE),
     OpSpec("flag_add", Unit.SEMAPHORES, "FLAG_ADD", Action.RELEASE, numbered=True),
     OpSpec(

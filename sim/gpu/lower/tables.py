@@ -45,6 +45,8 @@ class Kind(IntEnum):
     NOTE = 30  # takes an issue slot, nothing else
     FENCE = 31  # waits for the warp's shared-memory stores
     BAR_ARRIVE = 32
+    CLUSTER_ARRIVE = 33
+    CLUSTER_WAIT = 34
 
 
 class Pipe(IntEnum):
