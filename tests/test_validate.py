@@ -243,7 +243,7 @@ def test_rows_run_at_the_clock_that_was_measured(tmp_path: Path) -> None:
     assert [row_request(row).bench.clock_hz for row in read_rows(path)] == [None, None]
     (row,) = read_rows(path, measured_clock=True)[:1]
     slow, fast = (simulate_row(dataclasses.replace(row, core_mhz=mhz)).time_ps for mhz in (700, 1400))
-    assert slow > 1.3 * fast
+    assert slow > 1.25 * fast
     path.write_text(f"{header}{line},fast\n")
     with pytest.raises(InputError, match="core_mhz=fast: must be a number of MHz, at least 0"):
         read_rows(path, measured_clock=True)

@@ -48,8 +48,8 @@ BESIDE_A_STEP = overhead.WGMMA_CONSUMER_STEP.plus(overhead.WGMMA_PAIR, WGMMA_A_S
 def code_bytes(tile_n: int) -> int:
     """Size of the machine code: set-up, a step of each role, conversions and stores of a thread's results."""
     beside = (
-        overhead.WGMMA_CTA_SETUP, overhead.WGMMA_CONSUMER_TILE, BESIDE_A_STEP, overhead.WGMMA_PRODUCER_STEP,
-        overhead.WGMMA_EPILOGUE_TILE,
+        overhead.WGMMA_BARRIERS, overhead.WGMMA_CTA_SETUP, overhead.WGMMA_CONSUMER_TILE, BESIDE_A_STEP,
+        overhead.WGMMA_PRODUCER_STEP, overhead.WGMMA_EPILOGUE_TILE,
     )  # fmt: skip
     synchronised = 16  # waits, fences, arrivals and loads of both roles
     results = 2 * (16 * tile_n // 64)
@@ -74,7 +74,7 @@ def gemm(m: int, n: int, k: int, tile_m: int, tile_n: int) -> Program:
     steps = -(-k // TILE_K)
 
     with kernel.role("consumer", warps, registers=min(64 + tile_n // 2, 168)) as r:
-        overhead.WGMMA_CTA_SETUP.write(r)
+        overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1).write(r)
         r.bar_sync(0, warps + 1)
         overhead.WGMMA_CONSUMER_TILE.write(r)
         with r.loop("step", steps) as step:
@@ -93,7 +93,7 @@ def gemm(m: int, n: int, k: int, tile_m: int, tile_n: int) -> Program:
         r.stg(c[row + WARP * 16 : 16, column:tile_n], acc.whole, count=16 * tile_n // 64, vector_bytes=4)
 
     with kernel.role("producer", warps=1, registers=40) as r:
-        overhead.WGMMA_CTA_SETUP.write(r)
+        overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1).write(r)
         r.bar_sync(0, warps + 1)
         with r.loop("step", steps) as step:
             stage = ring.stage(step)

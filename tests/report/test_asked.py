@@ -93,7 +93,7 @@ def test_conditions_that_mean_nothing_on_a_machine_are_absent() -> None:
 
 
 def test_what_is_left_out_tuned_or_a_program_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tuned = simulate("gemm m=256 n=256 k=256 dtype=bf16", "h100-sxm", without=["multicast"], tune=True)
+    tuned = simulate("gemm m=64 n=512 k=2048 dtype=bf16", "h100-sxm", without=["multicast"], tune=True)
     document = tuned.to_dict()
     assert (document["schedule_asked"], document["without"], document["tune"]) == ("auto", ["multicast"], True)
     assert "(asked: auto without multicast, tuned)" in str(tuned)

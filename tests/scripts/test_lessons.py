@@ -69,8 +69,9 @@ def test_a_page_of_code_is_close_at_small_sizes(
 ) -> None:
     code, claims = run("page_of_code", tmp_path, monkeypatch, capsys)
     assert code == 0
-    # It pays for the instructions and the code that kernels of libraries pay for, and has no cluster.
-    assert all(0.8 < claim["simulated"] < 1 for claim in claims.values())
+    # It pays for the instructions and the code that kernels of libraries pay for. That it has no cluster costs little,
+    # since reads of SMs of one GPC are joined.
+    assert all(0.9 < claim["simulated"] < 1.03 for claim in claims.values())
 
 
 def test_fusing_halves_bytes_and_time(
@@ -150,10 +151,10 @@ def test_each_mechanism_of_flash3_can_be_left_out(
     # At 2048 keys wgmma is worth most, and ping-pong nothing beside overlap: each hides the other's waits.
     share = {name: claim["simulated"] / claims["flash3 on H100"]["simulated"] for name, claim in claims.items()}
     cost = [share[f"flash3 without {name}"] for name in ("wgmma", "warp_specialization", "overlap", "tma", "pingpong")]
-    assert cost == sorted(cost)
+    assert cost[:3] == sorted(cost[:3])
     assert cost[0] < 0.7
     assert cost[1] < 0.9
-    assert cost[3:] == pytest.approx([1, 1], abs=0.01)  # what the TMA writes is free, and so is what it saves here
+    assert cost[3:] == pytest.approx([1, 1], abs=0.02)  # what the TMA writes is free, and so is what it saves here
 
 
 def test_a_list_waits_for_every_row_and_a_stream_does_not(
@@ -179,12 +180,13 @@ def test_each_mechanism_of_a_multiply_can_be_left_out(
     assert len({claim["remark"].partition(", ")[2] for claim in claims.values()}) == 8  # eight programs
     over = {name: claim["simulated"] / claims["2048 cubed"]["simulated"] for name, claim in claims.items()}
     assert over["2048 cubed without wgmma"] < 0.75
-    assert over["2048 cubed without multicast"] < 0.97
-    assert over["2048 cubed without tma"] < 0.95
-    # Four wgmma in flight hide what warp specialisation does for the TMA; without the TMA nothing is left to hide.
-    assert over["2048 cubed without warp_specialization"] == pytest.approx(1, abs=0.02)
-    assert over["2048 cubed without tma and warp_specialization"] < 0.98
-    assert claims["k = 512 without pingpong"]["simulated"] < claims["k = 512"]["simulated"]
+    # Reads of SMs of one GPC are joined, which saves what a cluster of two would.
+    assert over["2048 cubed without multicast"] == pytest.approx(1, abs=0.02)
+    # Copies by cp.async are joined as well, and wgmma in flight hide their instructions and what one warp does alone.
+    for left_out in ("tma", "warp_specialization", "tma and warp_specialization"):
+        assert over[f"2048 cubed without {left_out}"] == pytest.approx(1, abs=0.02)
+    short = [claims[f"k = 512{left_out}"]["simulated"] for left_out in ("", " without pingpong")]
+    assert short[1] == pytest.approx(short[0], rel=0.02)
 
 
 def test_a_held_schedule_has_steps_where_the_chosen_one_has_none(

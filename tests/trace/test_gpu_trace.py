@@ -211,7 +211,7 @@ def test_the_protobuf_says_what_the_timeline_says(hopper: Timeline, tmp_path: Pa
     assert flows
     for number, steps in flows.items():  # in the order of time
         assert sorted(set(steps)) == ["TMA", "tensor", "warp"], number
-        assert steps[0] == "TMA"
+        assert steps.index("TMA") < steps.index("tensor")  # waits of warps may have begun before
         assert steps[-1] == "tensor"
     kinds = Counter(p.track_event.type for p in events)
     assert kinds[1] == kinds[2] == len(hopper.slices)

@@ -18,8 +18,9 @@ class Figures:
 
     start: cycles until the first lines of code and the tensor maps are there. code_bytes: fetched in one go.
     miss_rate: of an SM that has as many lines in flight as it may. gap_ps: between dependent kernels. launch_ps: of
-    a kernel's launch and end, whose code is warm. coalesces: slices of the L2 answer requests for one line that wait
-    together. activation: thousandths of a cycle between two rows that all channels of DRAM open.
+    a kernel's launch and end, whose code is warm. cta_ps: from one CTA's start to the next one's. together: reads of
+    one GPC that the L2 answers by one. wgmma_ahead: wgmma of a warp that wait for its tensor core. activation:
+    thousandths of a cycle between two rows that all channels of DRAM open.
     """
 
     clock_hz: int
@@ -29,6 +30,7 @@ class Figures:
     fixed_ps: int
     gap_ps: int
     launch_ps: int
+    cta_ps: int
     start: int
     code_bytes: int
     load_latency: int
@@ -46,7 +48,8 @@ class Figures:
     gpc_rate: int
     l2_rate: int
     l2_write_rate: int
-    coalesces: bool
+    together: int
+    wgmma_ahead: int
     l2_bytes: int
     l2_reach: int
     dram_rate: int
@@ -70,6 +73,7 @@ def figures(spec: GpuSpec) -> Figures:
         fixed_ps=launch.kernel_ps + launch.setup_ps + launch.drain_ps,
         gap_ps=launch.gap_graph_ps,
         launch_ps=launch.kernel_ps + launch.drain_ps,
+        cta_ps=launch.cta_interval_ps or 0,
         start=(launch.descriptor_fetch + launch.cold_instruction) * load_latency,
         code_bytes=spec.sm.instruction_prefetch_bytes if launch.cold_instruction else 1 << 30,
         load_latency=load_latency,
@@ -87,7 +91,8 @@ def figures(spec: GpuSpec) -> Figures:
         gpc_rate=int(spec.l2.in_core_cycles(spec.port.gpc_bytes_per_cycle, hz) * MILLI),
         l2_rate=int(spec.l2.slices * spec.l2.in_core_cycles(spec.l2.bandwidth_bytes_per_cycle, hz) * MILLI),
         l2_write_rate=int(spec.l2.slices * spec.l2.in_core_cycles(spec.l2.write_bandwidth_bytes_per_cycle, hz) * MILLI),
-        coalesces=spec.l2.coalescer > 0,
+        wgmma_ahead=spec.sm.wgmma_in_flight or 0,
+        together=spec.l2.coalescer_reads if spec.l2.coalescer else 1,
         l2_bytes=spec.l2.size_bytes,
         l2_reach=spec.l2.size_bytes // (spec.l2.partitions if spec.l2.local_copies else 1),
         dram_rate=int(usable * MILLI / hz),

@@ -56,22 +56,26 @@ class Overhead:
         role.run(ALU, self.alu, dtype="int32", mix=mix(imad=self.imad))
 
 
-# sm_90a, warp specialised: consumer k step has 46 instructions of which 4 HGMMA, 3 waits and arrivals.
-WGMMA_CTA_SETUP = Overhead(alu=185, imad=52)
-WGMMA_CONSUMER_TILE = Overhead(alu=72, imad=3)
+# nvjet of cuBLAS 13, sm_90, executed instructions a warp by Nsight Compute (64x64, 128x64, 256x128, 8x64). Those of the
+# uniform datapath count as `alu`: a sub-core starts one every 2 cycles, too (measured).
+WGMMA_BARRIERS = Overhead(alu=29, imad=15)
+"""Up to the arrival at the cluster's barrier."""
+WGMMA_CTA_SETUP = Overhead(alu=75, imad=16)
+"""From there to the wait for it. Of both 90 instructions are uniform."""
+WGMMA_CONSUMER_TILE = Overhead(alu=14, imad=10)
 WGMMA_CONSUMER_STEP = Overhead(alu=32)
 WGMMA_PAIR = Overhead(alu=3)
 """Descriptor arithmetic of two wgmma of a k step, on top of WGMMA_CONSUMER_STEP (56 instructions with 8, 46 with 4)."""
 WGMMA_PRODUCER_STEP = Overhead(alu=33, imad=3)
-WGMMA_EPILOGUE_TILE = Overhead(alu=100, imad=44)
+WGMMA_EPILOGUE_TILE = Overhead(alu=44, imad=36)
 """Once a tile; a subtile adds a fence, two barriers and its own address: WGMMA_EPILOGUE_SUBTILE."""
-WGMMA_EPILOGUE_SUBTILE = Overhead(alu=8)
+WGMMA_EPILOGUE_SUBTILE = Overhead(alu=2)
 XMMA_PER_FRAGMENT_WORD, XMMA_PER_VALUE = 3, 4
 """Further ones of cuBLAS's kernels for tf32 (sm90_xmma), by Nsight Compute on H100: of each register of an operand that
 is brought there, and of each result of a thread. 64x256 has 483 instructions a step of k in all and 4494 a tile beside
 its steps; those above would be 293 and 2502. 128x128, on which nothing was calibrated, comes out at
 18,100 for 16 steps (17,867 counted)."""
-XMMA_SETUP_CYCLES = 2400
+XMMA_SETUP_CYCLES = 2900
 """From the start of such a kernel to its first load, beside WGMMA_CTA_SETUP. Calibrated on the fitted kernels of
 measured_kernels.csv; what takes so long is not known. nvjet's kernels have nothing of the kind."""
 TF32_PER_FRAGMENT_WORD = 1

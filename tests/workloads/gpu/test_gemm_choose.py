@@ -263,10 +263,23 @@ def test_one_warpgroup_multiplies_nothing_while_it_adds() -> None:
     assert added - plain > (4096 // 128 - 1) * 64
 
 
-def test_clusters_of_nvjet_have_up_to_eight_ctas_whatever_the_tile() -> None:
-    """3329 x 256 x 3584 runs as 64x112 in clusters of 4x2, of which four CTAs share 112 rows."""
-    taken = choose(Gemm(3329, 256, 3584, tb="T", dtype="bf16"), MACHINES["h100-sxm"], library.SCHEDULE).config
-    assert str(taken).startswith("wgmma 64x112x64 cluster 4x2")
+@pytest.mark.parametrize(
+    ("shape", "clusters"),
+    [
+        ((8, 64, 1024), {1}),
+        ((8, 128, 1024), {2}),
+        ((48, 6144, 1024), {4, 8}),
+        ((64, 7168, 512), {4, 8}),
+        ((161, 7168, 512), {2}),
+        ((4096, 4096, 512), {2}),
+    ],
+)
+def test_clusters_of_nvjet_go_by_the_size_of_the_grid(shape: tuple[int, int, int], clusters: set[int]) -> None:
+    """Up to 120 CTAs have clusters of four and eight, more have two, and a single tile is alone."""
+    m, n, k = shape
+    taken = choose(Gemm(m, n, k, tb="T", dtype="bf16"), MACHINES["h100-sxm"], library.SCHEDULE).config
+    assert isinstance(taken, WgmmaConfig)
+    assert taken.cluster in clusters
 
 
 def test_vectors_stream_where_tensor_cores_do_not_take_the_format() -> None:

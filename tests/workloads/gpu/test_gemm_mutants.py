@@ -37,7 +37,7 @@ CASES: dict[str, Case] = {
     ),
     "cluster": (
         "h100-sxm", SMALL, Gemm(m=256, n=256, k=192, dtype="bf16"), WgmmaConfig(64, 128, 64, 2, 1, 2),
-        {"consumer/8 wgmma_fence": FENCE},
+        {"consumer/10 wgmma_fence": FENCE},
     ),
     "columns": (
         "h100-sxm", TINY, Gemm(m=128, n=176, k=192, dtype="bf16"), WgmmaConfig(64, 176, 64, stages=2, columns=True),
@@ -76,7 +76,7 @@ CASES: dict[str, Case] = {
     ),
     "wgmma unspecialized": (
         "h100-sxm", SMALL, Gemm(m=256, n=256, k=192, dtype="bf16"),
-        WgmmaConfig(128, 128, 64, 2, 1, 2, specialized=False), {"warps/13 wgmma_fence": FENCE},
+        WgmmaConfig(128, 128, 64, 2, 1, 2, specialized=False), {"warps/15 wgmma_fence": FENCE},
     ),
     "wgmma multistage": (
         "h100-sxm", TINY, Gemm(m=128, n=192, k=320, dtype="bf16"),

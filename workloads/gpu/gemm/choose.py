@@ -172,7 +172,7 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     elif schedule == library.SCHEDULE and p.dtype in XMMA_FORMATS and spec.tma is not None:
         ranked, most = _as_xmma(p, f, found), 1
     elif schedule == library.SCHEDULE and spec.tma is not None:
-        of_the_library = {config for config, work in found if library.has_nvjet(config, work)}
+        of_the_library = {config for config, work in found if library.has_nvjet(config, work, p.batch, f)}
         ranked = [entry for entry in ranked if entry[1] in of_the_library]
     best: list[tuple[Config, int]] = []
     refused: InputError | None = None

@@ -33,7 +33,7 @@ class Work(NamedTuple):
     code_bytes: of machine code. setup: cycles of instructions before the first load. apart: a second kernel adds the
     parts, for which `extra_ps` stands. late: cycles of a k step in which the buffer that was read before it is not yet
     asked to be filled, or has been waited for. cluster: CTAs of a cluster, which one GPC holds. shared_sectors: of C,
-    that are written in parts.
+    that are written in parts. joined_bytes: of requested_bytes, what others on the GPC ask for at the same time.
     """
 
     tiles: int
@@ -66,6 +66,7 @@ class Work(NamedTuple):
     late: int = 0
     cluster: int = 1
     shared_sectors: int = 0
+    joined_bytes: int = 0
 
 
 def round_shape(tiles_m: int, tiles_n: int, group: int, ctas: int) -> tuple[int, int]:
@@ -121,21 +122,23 @@ def estimate_ps(w: Work, f: Figures) -> int:
     # Results stay in the L2 until it is full.
     written = min(w.result_bytes, max(0, w.operand_bytes + w.result_bytes - f.l2_bytes))
     cycles = together(cycles, w.latency + transfer(dram + written, f.dram_rate), opened)
-    return f.fixed_ps + cycles * PS_PER_S // f.clock_hz + w.extra_ps
+    starts_ps = min(w.ctas, w.resident) * f.cta_ps
+    return f.fixed_ps + starts_ps + cycles * PS_PER_S // f.clock_hz + w.extra_ps
 
 
 def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
     """Cycles of one k step of all CTAs of an SM."""
     on_gpc = on_fullest_gpc(f.sms_per_gpc, active, w.cluster)
+    read_bytes = w.requested_bytes - w.joined_bytes
     # A buffer is on its way until the last byte of its step is there.
     arrival = w.latency + max(transfer(w.unicast_bytes, f.read_rate), transfer(w.received_bytes, f.receive_rate))
     resources = together(
         max(per_sm * w.busy, w.busy + w.bubble),
-        transfer(per_sm * w.unicast_bytes, f.read_rate),
-        transfer(per_sm * w.received_bytes, f.receive_rate),
-        transfer(on_gpc * w.requested_bytes, f.gpc_rate),
-        transfer(_from_slices(w, f, active), f.l2_rate),
-        power=POWER if w.ahead == 1 else POWER_COALESCED if f.coalesces else POWER_BUFFERED,
+        # Both are of one port: what is asked for by the SM alone, and all that comes in.
+        max(transfer(per_sm * w.unicast_bytes, f.read_rate), transfer(per_sm * w.received_bytes, f.receive_rate)),
+        transfer(on_gpc * read_bytes, f.gpc_rate),
+        transfer(active * read_bytes, f.l2_rate),
+        power=POWER if w.ahead == 1 else POWER_COALESCED if f.together > 1 else POWER_BUFFERED,
     )
     # The array takes what has come through a port, in its order: no queue meets another there.
     resources = max(resources, per_sm * w.shared)
@@ -155,14 +158,6 @@ def on_fullest_gpc(sms_per_gpc: tuple[int, ...], ctas: int, cluster: int) -> int
         room[gpc] -= cluster
         used[gpc] += cluster
     return max(used)
-
-
-def _from_slices(w: Work, f: Figures, active: int) -> int:
-    """Bytes that the slices of the L2 deliver for one k step: CTAs in step ask for a line together."""
-    requested = active * w.requested_bytes
-    if not f.coalesces or w.stream:
-        return requested
-    return min(requested, w.round_bytes * w.cuts // w.steps)
 
 
 POWER, POWER_COALESCED, POWER_BUFFERED = 4, 8, 16

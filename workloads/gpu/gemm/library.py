@@ -55,7 +55,17 @@ def has_rule(spec: GpuSpec, config: object) -> bool:
     return spec.tma is None and isinstance(config, MmaConfig) and config.copy == "cp.async"
 
 
-def has_nvjet(config: object, w: Work) -> bool:
+def _nvjet_clusters(w: Work, batch: int, f: Figures) -> tuple[int, ...]:
+    """Sizes of its clusters. Of 461 grids (`measured_kernels.csv`) 172 of 179 with up to 120 CTAs have clusters of four
+    or eight, for so many of which an H100 has room, and 278 of 282 larger ones have clusters of two. One tile is alone.
+    """
+    tiles = w.tiles // batch
+    if tiles < 4:
+        return (1,) if tiles == 1 else (2,)
+    return (4, 8) if w.ctas <= sum(sms // 8 for sms in f.sms_per_gpc) * 8 else (2,)
+
+
+def has_nvjet(config: object, w: Work, batch: int, f: Figures) -> bool:
     """Whether the library takes a kernel where wgmma reads both operands by itself (nvjet).
 
     By the names of the kernels that cuBLAS 13 ran for fitted shapes in bf16 and fp16 (`measured_kernels.csv`): of 316,
@@ -64,6 +74,8 @@ def has_nvjet(config: object, w: Work) -> bool:
     """
     if not isinstance(config, WgmmaConfig):
         return True
+    if config.cluster not in _nvjet_clusters(w, batch, f):
+        return False
     return (config.cluster_m, config.cluster_n) != (2, 2) and not (config.pingpong and w.tiles > 2 * w.resident)
 
 
@@ -86,7 +98,8 @@ def has_tf32(p: Problem, config: object, w: Work) -> bool:
       (6), for which clusters of four stand here.
     - Single matrices have 64x128 and 128x128, and 128x256 where its tiles are one wave or k is long: nothing hides its
       epilogue. One wave of 64x128 has grids of 64x2 or 128x1, half of one 16x4. Those with k up to 512 and
-      more than one wave have 64x128 in clusters of eight or more, with many rows 128x128.
+      more than one wave have 64x128 in clusters of eight or more, with many rows 128x128. None of 8 with longer k
+      and more than two waves of 64x128 has 64x128.
     """
     rows, one_wave = min(p.m, p.n), w.tiles <= w.resident
     if isinstance(config, MmaConfig):
@@ -108,8 +121,12 @@ def has_tf32(p: Problem, config: object, w: Work) -> bool:
         return p.k > SHORT_K and (one_wave or p.k >= 8 * SHORT_K)
     if tile == (64, 128) and one_wave:
         return config.cluster_m == (4 if 3 * w.tiles <= 2 * w.resident else 1)
-    if one_wave or p.k > SHORT_K:
+    if tile == (128, 128) and not one_wave:
+        return config.cluster_m == 2
+    if one_wave:
         return True
+    if p.k > SHORT_K:
+        return tile != (64, 128) or w.tiles <= 2 * w.resident
     return tile == (64, 128) and config.cluster_m == 8 if p.m <= MANY_ROWS else config.cluster_m == 2
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sim.gpu.language import Const, Expr, IntLike, RoleBuilder, as_expr, maximum, minimum
 
@@ -60,6 +61,14 @@ def _where(condition: Expr, yes: IntLike, no: IntLike) -> Expr:
     return condition * yes + (1 - condition) * no
 
 
+class Place(NamedTuple):
+    """A tile's matrix of the batch, row and column."""
+
+    batch: int
+    m: int
+    n: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """Dealing of tiles to workers.
@@ -92,6 +101,19 @@ class Plan:
         group = min(self.group, across)
         position, step = self._grouped(rest, across, along, group)
         return Tile(batch, step, position) if self.along_n else Tile(batch, position, step)
+
+    def neighbours(self, count: int, gpcs: int) -> list[Place]:
+        """First tiles of those of the first `count` workers that one GPC has, which get workers in turn."""
+        across, along = (self.tiles_n, self.tiles_m) if self.along_n else (self.tiles_m, self.tiles_n)
+        group = min(self.group, across)
+        found = []
+        for index in range(0, count, gpcs):
+            batch, inner = divmod(index, across * along)
+            first, rest = divmod(inner, group * along)
+            step, position = divmod(rest, min(group, across - first * group))
+            position += first * group
+            found.append(Place(batch, step, position) if self.along_n else Place(batch, position, step))
+        return found
 
     @staticmethod
     def _grouped(rest: Expr, across: int, along: int, group: int) -> tuple[Expr, Expr]:

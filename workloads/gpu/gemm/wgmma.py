@@ -31,9 +31,10 @@ before Hopper do with mma.sync: no mbarriers, the CTA meets at a barrier in each
 from __future__ import annotations
 
 import math
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -333,9 +334,13 @@ def plan(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> Plan:
         shared_tiles = stream_tiles(tiles, resident)
         workers = min(resident, shared_tiles * steps)
     # Neighbours in time share operands best when groups run across the shorter side.
-    along_n = tiles_m < tiles_n
-    group = max(1, config.group // (config.cluster_n if along_n else config.cluster_m))
-    return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, group, along_n)
+    group = _group(config, tiles_m, tiles_n)
+    return Plan(tiles_m, tiles_n, p.batch, steps, workers, shared_tiles, group, tiles_m < tiles_n)
+
+
+def _group(c: WgmmaConfig, tiles_m: int, tiles_n: int) -> int:
+    """Tiles of clusters that are done together along the shorter side."""
+    return max(1, c.group // (c.cluster_n if tiles_m < tiles_n else c.cluster_m))
 
 
 def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
@@ -542,11 +547,16 @@ class _Builder:
 
     def _set_up(self, r: RoleBuilder, registers: int = 0) -> None:
         """Barriers are initialised by one warp; nobody uses them before all CTAs of the cluster know."""
-        overhead.WGMMA_CTA_SETUP.write(r)
+        if self.config.cluster > 1:
+            overhead.WGMMA_BARRIERS.write(r)
+            r.cluster_arrive()
+            overhead.WGMMA_CTA_SETUP.write(r)
+        else:
+            overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1).write(r)
         if self.p.dtype == "tf32":
             overhead.waits(r, overhead.XMMA_SETUP_CYCLES)
         if self.config.cluster > 1:
-            r.cluster_sync()
+            r.cluster_wait()
         elif not self.config.multistage:
             r.bar_sync(0, WARPGROUP * (self.config.warpgroups + self.config.specialized))
         if self.config.warpgroups == 2 and registers:
@@ -916,9 +926,9 @@ class _Builder:
             self._store_directly(r, unit, pieces, x_row, y_row)
 
     def _scale_and_convert(self, r: RoleBuilder, values: int) -> None:
-        """alpha, which kernels that keep results flat do not have, and two values packed by one conversion; `values` of
-        a thread."""
-        if self.p.acc == "fp32" and not self.config.flat:
+        """alpha, which kernels that keep results flat do not have and those of 16 bits skip, as it is 1, and two values
+        packed by one conversion; `values` of a thread."""
+        if self.p.acc == "fp32" and not self.config.flat and self.p.dtype not in ("bf16", "fp16"):
             further = overhead.XMMA_PER_VALUE * values if self.p.dtype == "tf32" else 0
             r.run("fmul", values, dtype="fp32", mix=overhead.mix(alu=further))
         if self.p.out != epilogue.held(self.p):
@@ -1080,6 +1090,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
     tiles = clusters_m * clusters_n * p.batch * c.cluster
     # One of a cluster asks for what all read; rows beyond an operand's end are asked from nowhere.
     requested_rows = x.rows * clusters_n + y.rows * clusters_m
+    requested_bytes = ceil_div(requested_rows * p.batch * c.tile_k * width, tiles)
     resident = sum(sms // c.cluster for sms in f.sms_per_gpc) * c.cluster * per_sm
     # Both operands of an instruction also pass the shared memory's port.
     operand_rows = c.width + (0 if through_registers(p, c) else BLOCK_ROWS)
@@ -1093,7 +1104,9 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
     # Four warp schedulers share an epilogue of about 4 instructions per 32 values (CUTLASS: 495 for 64x256 and a warp).
     subtiles = c.blocks * ceil_div(c.width, _epilogue_columns(c))
     epilogue = values // 32 + subtiles * 2 * (f.barrier + f.barrier_per_warp * WARPGROUP * c.warpgroups)
-    setup = overhead.WGMMA_CTA_SETUP.instructions * ceil_div(WARPGROUP * (c.warpgroups + 1), f.sub_cores)
+    setup = (overhead.WGMMA_BARRIERS.instructions + overhead.WGMMA_CTA_SETUP.instructions) * ceil_div(
+        WARPGROUP * (c.warpgroups + 1), f.sub_cores
+    )
     if p.dtype == "tf32":
         setup += overhead.XMMA_SETUP_CYCLES
         # Integer instructions issue every second cycle.
@@ -1110,11 +1123,15 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         resident=resident,
         persistent=c.persistent,
         busy=busy,
-        bubble=max(bubble, _producer_cycles(f, c) - busy),
+        bubble=max(
+            bubble,
+            _producer_cycles(f, c) - busy,
+            _consumer_cycles(f, c, tiles <= resident) - int(f.wgmma_ahead * interval),
+        ),
         shared=_shared_cycles(p, f, c, instructions * operand_rows * INSTRUCTION_K_BYTES),
         unicast_bytes=(x_bytes if c.cluster_n == 1 else 0) + (y_bytes if c.cluster_m == 1 else 0),
         received_bytes=x_bytes + y_bytes,
-        requested_bytes=ceil_div(requested_rows * p.batch * c.tile_k * width, tiles),
+        requested_bytes=requested_bytes,
         cluster=c.cluster,
         ahead=max(1, c.ahead),
         latency=f.load_latency + f.tma_latency,
@@ -1132,8 +1149,39 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         result_bytes=p.batch * p.m * p.n * out_width,
         shared_sectors=shared_sectors(p, p.out, columns),
         extra_ps=f.launch_ps if c.reduce else 0,
+        joined_bytes=_joined(c, f, clusters_m, clusters_n, p.batch, min(resident, tiles * pieces), requested_bytes),
     )
     return splitk.work(whole, p, f, min(c.split, steps), columns) if c.reduce else whole
+
+
+JOINED = 98
+"""Percent of the reads that could join others which are taken to do so. With 100, many small tiles look better than
+they are simulated where GPCs have many SMs (1024 cubed on 264); with 96, clusters do that save no reads."""
+
+
+def _joined(c: WgmmaConfig, f: Figures, across: int, along: int, batch: int, ctas: int, requested_bytes: int) -> int:
+    """Of `requested_bytes` of a k step of one CTA, those that another one on its GPC asks for at the same time. Loads
+    for several CTAs of a cluster are not joined. across, along: tiles of clusters."""
+    if f.together == 1:
+        return 0
+    group = _group(c, across, along)
+    clusters = max(1, ctas // c.cluster)
+    rows, columns = _asked_on_gpc(across, along, batch, group, clusters, len(f.sms_per_gpc), f.together)
+    x, y = c.tile_m * c.cluster_m, c.tile_n * c.cluster_n
+    joined = (0 if c.cluster_n > 1 else x * (MILLI - rows)) + (0 if c.cluster_m > 1 else y * (MILLI - columns))
+    return requested_bytes * joined * JOINED // (100 * MILLI * (x + y))
+
+
+@lru_cache(maxsize=4096)
+def _asked_on_gpc(
+    tiles_m: int, tiles_n: int, batch: int, group: int, workers: int, gpcs: int, together: int
+) -> tuple[int, int]:
+    """Thousandths of the requests for rows of tiles, and for columns, of the workers on one GPC that reach the L2."""
+    found = Plan(tiles_m, tiles_n, batch, 1, workers, 0, group, tiles_m < tiles_n).neighbours(workers, gpcs)
+    wanted = (((tile.batch, tile.m) for tile in found), ((tile.batch, tile.n) for tile in found))
+    asked = (sum(ceil_div(n, together) for n in Counter(places).values()) for places in wanted)
+    rows, columns = (ceil_div(MILLI * n, len(found)) for n in asked)
+    return rows, columns
 
 
 def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig, single: bool) -> int:
@@ -1153,6 +1201,14 @@ def _producer_cycles(f: Figures, c: WgmmaConfig) -> int:
         return 0
     # Integer instructions issue every second cycle.
     return f.mbarrier_wait + 2 * overhead.WGMMA_PRODUCER_STEP.alu + overhead.WGMMA_PRODUCER_STEP.imad
+
+
+def _consumer_cycles(f: Figures, c: WgmmaConfig, single: bool) -> int:
+    """Cycles of a k step in which a lone consumer warpgroup asks for no product: it waits for the next stage, and
+    counts. Products that wait for the tensor core cover some. single: no CTA has a second tile."""
+    alone = c.warpgroups == 1 or (c.pingpong and single)
+    # Integer instructions issue every second cycle.
+    return f.mbarrier_wait + 2 * overhead.WGMMA_CONSUMER_STEP.alu if alone else 0
 
 
 def _shared_cycles(p: Problem, f: Figures, c: WgmmaConfig, operand_bytes: int) -> int:
