@@ -164,9 +164,9 @@ POWER, POWER_COALESCED, POWER_BUFFERED = 4, 8, 16
 """Of the norm by which resources delay each other (`together`): of a step that waits for its own operands, and of one
 whose operands have been on their way for several steps, so that a queue in front of one resource is over before the
 next one needs what stands in it. Simulated steps of full waves on A100 are 0 to 6 % longer than their busiest resource
-needs, where others are nearly as busy; the fourth power gives 15 to 30 %. Where slices of the L2 answer requests for a
-line together (`_from_slices`), all are reckoned to wait together, which is too fast; of the powers the eighth ranks
-random products on Hopper best there (docs/studies.md)."""
+needs, where others are nearly as busy; the fourth power gives 15 to 30 %. Where reads of a GPC are joined
+(`joined_bytes`), nearly all that could be are reckoned to be, which is too fast; of the powers the eighth ranks random
+products on Hopper best there (docs/studies.md)."""
 
 
 def together(*cycles: int, power: int = POWER) -> int:
