@@ -61,8 +61,10 @@ def test_one_read_answers_so_many_at_most(together: int, expected: int) -> None:
     assert joined(warm_run(machine(8, **{"l2_coalescer_reads": together}), reader(8))) == expected
 
 
-def test_sms_of_different_gpcs_do_not_join() -> None:
-    assert joined(warm_run(machine(2, gpc_count=2), reader(2))) == 0
+@pytest.mark.parametrize(("ctas", "expected"), [(2, 0), (4, 2)])
+def test_sms_of_different_gpcs_do_not_join(ctas: int, expected: int) -> None:
+    """One CTA reads first, the others 20 cycles later: those of its GPC join it, and those of the other each other."""
+    assert joined(warm_run(machine(ctas, gpc_count=2), reader(ctas, delay=20))) == expected
 
 
 def test_without_a_coalescer_all_reads_reach_the_slice() -> None:
