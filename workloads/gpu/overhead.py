@@ -145,12 +145,27 @@ FLASH3_EPILOGUE = Overhead(alu=100, imad=20)
 FLASH2_SETUP = Overhead(alu=120, imad=95)
 FLASH2_STEP = Overhead(alu=90, imad=40)
 FLASH2_EPILOGUE = Overhead(alu=110, imad=30)
+FLASH2_COMBINE = Overhead(alu=375, imad=150)
+"""Of the kernel that adds parts, beside loads, weights and sums: 619 instructions a warp with four parts
+(`executed_instructions.csv`). Weights pass through shared memory twice, and places are found by division: most wait for
+the one before."""
 
 # Triton's tutorial attention, sm_90a (3.9.0, ptxas 12.9): set-up of 226 to 310 instructions, 32 of them copies; a step
 # of 128x128x64 by 8 warps has 456: 12 HGMMA with two uniform moves each, 8 LDGSTS and 334 of the online softmax.
 FLASH_TRITON_SETUP = Overhead(alu=130, imad=55)
 FLASH_TRITON_STEP = Overhead(alu=50, imad=6)
 FLASH_TRITON_EPILOGUE = Overhead(alu=150, imad=110)
+
+
+def chained(role: RoleBuilder, cost: Overhead, cycles: int) -> None:
+    """Instructions of both classes most of which wait for the one before, so that a warp alone takes `cycles`."""
+    done = RegisterTile("chained", (1, 1), "int32")
+    chain = cycles // (2 * DEPENDENT_CYCLES)  # a step has one of each
+    role.run(
+        ALU, cost.alu, dtype="int32", mix=mix(imad=cost.imad), dst=done.whole, nominal=True, chain=chain,
+        compute=np.zeros_like,
+    )  # fmt: skip
+    role.run(ALU, 1, dtype="int32", dst=done.whole, srcs=(done.whole,), compute=_kept)
 
 
 def waits(role: RoleBuilder, cycles: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -245,10 +246,29 @@ def test_one_long_sequence_takes_longer_than_even_ones() -> None:
     assert 0.95 * read[0] < read[1] < 1.05 * read[0]
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+def test_the_caller_gets_the_lse_by_head(splits: int, machines: dict[str, GpuSpec]) -> None:
+    op = attention(1, 200, batch=3, heads=8, kv_heads=2)
+    program = build(op, machines["a100-sxm4-80gb"], DecodeConfig(64, 32, splits, varlen=True))
+    shown = tuple(replace(t, role="output") if t.name == "lse_by_head" else t for t in program.tensors)
+    q, k, v = op.inputs(seed=1)
+    result = interpret(replace(program, tensors=shown), execute(program, seed=2), {"q": q, "k": k, "v": v})
+    scores = np.einsum("bhd,bshd->bhs", q[:, 0].astype(float), np.repeat(k, 4, axis=2).astype(float))
+    expected = np.log(np.exp(scores / math.sqrt(op.head_dim)).sum(axis=2))
+    np.testing.assert_allclose(result.outputs["lse_by_head"], expected.T, rtol=1e-2)
+
+
+def test_the_kernel_that_adds_parts_executes_what_was_counted() -> None:
+    """619 instructions a warp with four parts (workloads/silicon/executed_instructions.csv)."""
+    text = "attention batch=1 heads=8 kv_heads=2 seq_q=1 seq_k=512 head_dim=128 dtype=bf16"
+    added = simulate(text, "h200-sxm", schedule="decode 64x128 warps 4 splits 4 fixed").record.kernels[1]
+    assert added.counters["warp_instructions"] == pytest.approx(619 * 8, rel=0.01)
+
+
 def test_the_interface_for_lengths_copies_heads_into_groups(machines: dict[str, GpuSpec]) -> None:
-    """Outputs are copied to the caller; Q before where neither batch nor key heads are 1; only groups are cut."""
+    """Outputs are copied to the caller, Q and LSE where neither batch nor key heads are 1; only groups are cut."""
     spec = machines["a100-sxm4-80gb"]
-    for varlen, batch, key_heads, copies in ((True, 2, 2, 2), (True, 1, 2, 1), (True, 2, 1, 1), (False, 2, 2, 0)):
+    for varlen, batch, key_heads, copies in ((True, 2, 2, 3), (True, 1, 2, 1), (True, 2, 1, 1), (False, 2, 2, 0)):
         op = attention(1, 64, batch=batch, heads=8, kv_heads=key_heads)
         kernels = build(op, spec, DecodeConfig(64, 32, 2, varlen=varlen)).kernels
         assert [kernel.name.startswith("copy") for kernel in kernels].count(True) == copies

@@ -7,8 +7,9 @@ all of them.
 
 Tiles and the number of parts are those of the published kernels (csrc/flash_attn, flash_fwd_splitkv_kernel). The
 interface of FlashAttention-2 for sequences of different lengths, as vLLM builds it, brings the heads of a group
-together by reshaping Q, which is a copy where neither the batch nor the key heads are 1, and copies the outputs to the
-caller's tensor (`seqlenq_ngroups_swapped` in flash_api.cpp): kernels of their own. Without groups it does not cut keys.
+together by reshaping Q, which is a copy where neither the batch nor the key heads are 1, copies the outputs to the
+caller's tensor, and reshapes the LSE, which is a copy where Q's is (`seqlenq_ngroups_swapped` in flash_api.cpp):
+kernels of their own. Without groups it does not cut keys.
 FlashAttention-3 packs heads in its kernel. FlashAttention-2's interface for sequences of one length, which PyTorch
 calls, needs no copies: its tensors have strides. It cuts keys of any attention that leaves SMs idle (`mha_fwd`).
 """
@@ -88,8 +89,8 @@ class DecodeConfig:
 @dataclass(frozen=True)
 class Rows:
     """What the rows of a tile are: `count` of each of `groups` groups that share keys. packed: heads of one query.
-    copied: Q and outputs lie by row of the group, [batch, row, key head, :], in tensors of their own. returned: outputs
-    that lie as the caller's do are copied there too."""
+    copied: Q and outputs lie by row of the group, [batch, row, key head, :], in tensors of their own, and the LSE that
+    the caller gets is a copy. returned: outputs that lie as the caller's do are copied there too."""
 
     count: int
     groups: int
@@ -177,7 +178,7 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     shape = (config.splits, rows.groups, rows.count)
     strides = (rows.groups * rows.count, rows.count, 1)
     sums = GlobalTensor("part_lse", shape, "fp32", strides, "scratch")
-    copies = Copies.of(p, rows) if rows.copied or rows.returned else None
+    copies = Copies.of(p, rows, sums if config.splits == 1 else None) if rows.copied or rows.returned else None
     outputs = copies.o if copies else p.o
     if rows.packed and not rows.copied and config.splits == 1:
         # By group, so that a tile's rows beyond its group are not stored.
@@ -191,14 +192,16 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
         parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
         tensors.append(parts)
         ahead = min(config.splits, COMBINED if spec.tma and not config.fixed else 1)
+        lse = copies.lse if copies and rows.copied else None
         kernels = [
-            _Split(p, config, rows, q, parts, sums).kernel(), combine(p, config, rows, ahead, parts, sums, outputs),
-        ]  # fmt: skip
+            _Split(p, config, rows, q, parts, sums).kernel(),
+            combine(p, config, rows, ahead, parts, sums, outputs, lse_out=lse),
+        ]
     else:
         kernels = [_Split(p, config, rows, q, outputs, sums).kernel()]
     if copies and rows.copied:
-        tensors.append(copies.q)
-        kernels = [copies.gather(), *kernels, copies.scatter()]
+        tensors += [copies.q, copies.lse, copies.lse_by_head]
+        kernels = [copies.gather(), *kernels, copies.scatter(), copies.gather_lse()]
     elif copies:
         kernels.append(copies.back())
     if p.new:
@@ -209,18 +212,26 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
 @dataclass(frozen=True)
 class Copies:
     """The copies of the published interface: Q from [batch, 1, head, :] to [batch, row of the group, key head, :],
-    outputs from there, or from a tensor that lies as the caller's does."""
+    outputs from there, or from a tensor that lies as the caller's does, the LSE from [batch, key head, row] to [head,
+    batch]."""
 
     p: AttentionProblem
     q: GlobalTensor
     o: GlobalTensor
+    lse: GlobalTensor
+    lse_by_head: GlobalTensor
 
     @classmethod
-    def of(cls, p: AttentionProblem, rows: Rows) -> Copies:
-        """The tensors that they make or read."""
+    def of(cls, p: AttentionProblem, rows: Rows, sums: GlobalTensor | None) -> Copies:
+        """The tensors that they make or read. sums: where the only kernel leaves the LSE; None where a second does."""
         op = p.op
+        lse = GlobalTensor(
+            "lse_by_row", (op.batch, rows.heads, rows.count), "fp32", (rows.heads * rows.count, rows.count, 1),
+            "scratch", alias=sums.name if sums else "",
+        )  # fmt: skip
+        by_head = GlobalTensor("lse_by_head", (op.heads, op.batch), "fp32", (op.batch, 1), "scratch")
         if not rows.copied:
-            return cls(p, p.q, replace(p.o, name="o_result", role="scratch"))
+            return cls(p, p.q, replace(p.o, name="o_result", role="scratch"), lse, by_head)
         q, o = (
             GlobalTensor(
                 name, (op.batch, op.heads // op.key_heads, op.key_heads, d), dtype,
@@ -228,7 +239,7 @@ class Copies:
             )
             for name, d, dtype in (("q_by_row", op.head_dim, p.dtype), ("o_by_row", op.value_dim, p.out))
         )  # fmt: skip
-        return cls(p, q, o)
+        return cls(p, q, o, lse, by_head)
 
     def gather(self) -> Kernel:
         """Q by row of the group."""
@@ -237,6 +248,23 @@ class Copies:
     def scatter(self) -> Kernel:
         """Outputs by head."""
         return self._kernel(self.o, self.p.o, False)
+
+    def gather_lse(self) -> Kernel:
+        """The LSE by head. A warp takes 32 sequences of a head; fewer leave some of its lanes idle."""
+        op = self.p.op
+        width, count = ceil_div(op.batch, WARP_SIZE) * WARP_SIZE, op.heads // op.key_heads
+        here = RegisterTile("here", (1, WARP_SIZE), "fp32")
+
+        def body(r: RoleBuilder, number: Expr) -> None:
+            head, first = number // width, number % width
+            with r.when(number < op.heads * width):
+                source = self.lse[first:WARP_SIZE, head // count, head % count]  # type: ignore[misc]
+                r.ldg(here.whole, source, 1, into="here", vector_bytes=4)
+                target = self.lse_by_head[head, first:WARP_SIZE]  # type: ignore[misc]
+                r.stg(target, here.whole, 1, vector_bytes=4, after=("here",))
+
+        grid = (ceil_div(op.heads * width, CTA * ELEMENTS), 1, 1)
+        return elements(KernelBuilder("copy_lse", grid, code_bytes=CODE_BYTES), index_mix(2, 3), body)
 
     def back(self) -> Kernel:
         """Outputs as they lie: whole vectors, some heads a warp."""
@@ -418,12 +446,15 @@ class _Split:
 
 def combine(
     p: AttentionProblem, config: DecodeConfig, rows: Rows, ahead: int, parts: GlobalTensor, sums: GlobalTensor,
-    outputs: GlobalTensor, parts_of: tuple[int, ...] = (),
+    outputs: GlobalTensor, parts_of: tuple[int, ...] = (), lse_out: GlobalTensor | None = None,
 ) -> Kernel:  # fmt: skip
-    """The second kernel: a warp a row, with `ahead` parts on their way. parts_of: each sequence, where they differ."""
+    """The second kernel: a warp a row, with `ahead` parts on their way. parts_of: each sequence, where they differ.
+    lse_out: [batch, key head, row], of what both kernels have seen."""
     warps, d, splits = 4, p.op.value_dim, config.splits
     total = rows.groups * rows.count
-    k = KernelBuilder("combine", (ceil_div(total, warps), 1, 1), code_bytes=300 * overhead.INSTRUCTION_BYTES)
+    scalar = overhead.FLASH2_COMBINE if ahead == 1 else overhead.Overhead(0)
+    code = 300 + scalar.instructions
+    k = KernelBuilder("combine", (ceil_div(total, warps), 1, 1), code_bytes=code * overhead.INSTRUCTION_BYTES)
     number = CTA_X * warps + WARP
     group, row = number // rows.count, number % rows.count
     batch, head = group // rows.heads, group % rows.heads
@@ -436,6 +467,10 @@ def combine(
         e = np.exp(lse - (top if np.isfinite(top) else 0))
         return e / (e.sum() or 1)
 
+    def all_of(_: Array, lse: Array) -> Array:
+        top = lse.max(initial=-np.inf)
+        return np.full((1, 1), top + np.log(np.exp(lse - top).sum()) if np.isfinite(top) else top)
+
     def add(acc: Array, weights: Array, part: Array, first: int) -> Array:
         share = weights[first : first + ahead]
         return acc + (share * np.where(share > 0, part[: len(share)], 0)).sum(axis=0, keepdims=True)
@@ -447,10 +482,16 @@ def combine(
         r.ldg(
             lse.whole, sums[0:splits, group, row], lanes, into="lse", vector_bytes=4, mix=overhead.mix(alu=20, imad=10)
         )  # type: ignore[misc]
+        if lse_out:
+            whole = RegisterTile("whole", (1, 1), "fp32")
+            r.run("lg2", 1, dtype="fp32", dst=whole.whole, srcs=(lse.whole,), compute=all_of, after=("lse",))
+            r.stg(lse_out[batch, head, row:1], whole.whole, 1, vector_bytes=4)  # type: ignore[misc]
         r.run(
             "ex2", lanes, dtype="fp32", dst=lse.whole, compute=share, indices=own, after=("lse",),
             mix=(("shfl", 10), ("fmnmx", 5 + lanes), ("fadd", 5 + lanes), ("rcp", 1), ("fmul", 2 * lanes)),
         )  # fmt: skip
+        if scalar.instructions:
+            overhead.chained(r, scalar, scalar.instructions * overhead.DEPENDENT_CYCLES)
         r.run("imad", ceil_div(d, 32), dtype="int32", dst=acc.whole, compute=np.zeros_like)
         trips = (own[0] + (ahead - 1)) // ahead if own else as_expr(ceil_div(splits, ahead))
         with r.loop("c", trips) as c:

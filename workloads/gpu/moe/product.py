@@ -20,12 +20,8 @@ from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.moe.blocks import Blocks, Numbers, looked_up
 from workloads.gpu.moe.config import MoeConfig
 from workloads.gpu.overhead import Overhead
-from workloads.gpu.pointwise import lanes
 from workloads.ops import Gemm
 from workloads.ops.base import Array
-
-DEPENDENT_CYCLES = 4
-"""From an integer instruction to one that needs its result."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +222,7 @@ def write_tile(
     padded = RegisterTile("padded", (1, 1), "int32")
     if g.sorted.padded is not None:
         r.ldg(padded.whole, g.sorted.padded[0:1, 0:1], 1, into="padded", vector_bytes=4)  # type: ignore[misc]
-    _scalar(r, overhead.EXPERTS_PLACE, overhead.EXPERTS_PLACE_CYCLES)
+    overhead.chained(r, overhead.EXPERTS_PLACE, overhead.EXPERTS_PLACE_CYCLES)
     if g.sorted.padded is not None:
         r.run("iadd", 1, dtype="int32", after=("padded",))
     guard = nullcontext() if len(picked) == g.part.launched else r.when(m < len(picked))
@@ -248,17 +244,7 @@ def write_tile(
 def write_setup(r: RoleBuilder, rows: int, weights: int) -> None:
     """What a warp does between the branch and the loop. rows, weights: its copy instructions of a step."""
     cost = overhead.EXPERTS_SETUP.plus(overhead.EXPERTS_PER_ROWS, rows).plus(overhead.EXPERTS_PER_WEIGHTS, weights)
-    _scalar(r, cost, overhead.EXPERTS_SETUP_CYCLES + weights * overhead.EXPERTS_PER_WEIGHTS_CYCLES)
-
-
-def _scalar(r: RoleBuilder, cost: Overhead, cycles: int) -> None:
-    """Instructions most of which wait for the one before, so that a warp alone takes `cycles`."""
-    done = RegisterTile("scalar", (1, 1), "int32")
-    r.run(
-        overhead.ALU, cost.alu, dtype="int32", mix=overhead.mix(imad=cost.imad), dst=done.whole, nominal=True,
-        chain=cycles // (2 * DEPENDENT_CYCLES), compute=np.zeros_like,
-    )  # fmt: skip
-    r.run(overhead.ALU, 1, dtype="int32", dst=done.whole, srcs=(done.whole,), compute=lanes.keep)
+    overhead.chained(r, cost, overhead.EXPERTS_SETUP_CYCLES + weights * overhead.EXPERTS_PER_WEIGHTS_CYCLES)
 
 
 def epilogue(accumulators: int, tenths: int) -> Overhead:
