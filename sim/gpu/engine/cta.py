@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 
 FIGURES = (
+    "sm.sub_cores",
     "sm.cta_launch",
     "sm.warp_setup",
     "launch.cta_interval",
@@ -71,6 +73,7 @@ class CtaFigure(IntEnum):
     INTERVAL = Part.CTA + 8  # between two CTAs of the chip
     WARP_SETUP = Part.CTA + 9  # between the first instructions of two CTAs of an SM, a warp
     START = Part.CTA + 10  # of the first CTA
+    TURN_AFTER = Part.CTA + 11  # CTAs of an SM of which the first warps would be on one sub-core again
 
 
 def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
@@ -88,4 +91,5 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         CtaFigure.INTERVAL: ps_to_ticks(spec.launch.cta_interval_ps, launch.clock_hz),
         CtaFigure.WARP_SETUP: cycles_to_ticks(spec.sm.warp_setup_cycles),
         CtaFigure.START: ps_to_ticks(launch.start_ps, launch.clock_hz),
+        CtaFigure.TURN_AFTER: spec.sm.sub_cores // math.gcd(kernel.warps, spec.sm.sub_cores),
     }

@@ -105,14 +105,17 @@ def start_cta(p, prog, st, sm, cluster, rank, t):
     ctas[slot, ClusterBarrier.ARRIVED] = 0
     ctas[slot, ClusterBarrier.LATEST] = 0
     ctas[slot, CtaTiles.FETCHED] = 0
-    ctas[slot, Cta.FIRST_WARP] = sm * p[Chip.WARPS_PER_SM] + (slot - sm * p[Chip.CTAS_PER_SM]) * p[Chip.WARPS_PER_CTA]
+    number = slot - sm * p[Chip.CTAS_PER_SM]
+    ctas[slot, Cta.FIRST_WARP] = sm * p[Chip.WARPS_PER_SM] + number * p[Chip.WARPS_PER_CTA]
     order = chip[Grid.LAUNCHED]
     chip[Grid.LAUNCHED] = order + 1
     sms[sm, CtaSlots.NEWEST] = order
     reset_barriers(p, prog, st, slot)
     st.counters[Counter.CTAS] += 1
+    # The first warps of CTAs have often most to do: they begin on another sub-core in turn.
+    turn = number // p[CtaFigure.TURN_AFTER]
     for i in range(p[Chip.WARPS_PER_CTA]):
-        start_warp(p, prog, st, sm, slot, i, order, begin)
+        start_warp(p, prog, st, sm, slot, i, (i + turn) % p[Chip.WARPS_PER_CTA], order, begin)
     for i in range(p[Chip.CLUSTER_SIZE]):
         ctas[slot, Cta.PEERS + i] = slot
     return slot
@@ -141,10 +144,10 @@ def locate_cta(p, ctas, slot, cluster, rank):
 
 
 @inner(inline=True)
-def start_warp(p, prog, st, sm, slot, i, order, begin):
-    """Warp `i` of the CTA in a slot starts at tick `begin`, if its SM holds the kernel's code."""
+def start_warp(p, prog, st, sm, slot, i, place, order, begin):
+    """Warp `i` of the CTA in a slot starts at tick `begin` in a place of its CTA, if its SM holds the kernel's code."""
     warps, sub_cores = st.warps, st.sub_cores
-    w = st.ctas[slot, Cta.FIRST_WARP] + i
+    w = st.ctas[slot, Cta.FIRST_WARP] + place
     s = sm * p[Chip.SUB_CORES] + w % p[Chip.WARPS_PER_SM] % p[Chip.SUB_CORES]
     for c in range(Warp.WIDTH):
         warps[w, c] = 0
