@@ -23,7 +23,7 @@ from arch.gpu import GpuSpec
 from arch.near import hint
 from sim.gpu.language import Kernel, Program, RegisterTile, View
 from workloads.gpu.pointwise import lanes
-from workloads.gpu.pointwise.lanes import Cost, Load
+from workloads.gpu.pointwise.lanes import Cost, HalvingReduction, Load
 from workloads.gpu.rows import columns, rows, triton_norm
 from workloads.gpu.rows.rows import RowConfig, RowKernel, sums
 from workloads.gpu.select import Choice
@@ -45,7 +45,7 @@ SCALE_SHIFT: Cost = {"fmul.fp32": 1.0, "ffma.fp32": 1.0}
 SCALE: Cost = {"fmul.fp32": 2.0}
 TORCH_VECTOR = 4
 """Elements of a vector load of PyTorch's kernel, whatever their format."""
-TORCH_STEP: Cost = {"iadd.int32": 3.0, "imad.int32": 2.0}
+TORCH_STEP: Cost = {"iadd.int32": 5.0, "imad.int32": 2.0}
 """Of a trip: address, counter, test and branch. The compiler unrolls neither sweep (SASS of nvcc 11.8, 12.6 and 13 for
 sm_80 and sm_90): a thread has one vector on its way, and fetches weights and biases, which are not declared free of
 aliases, element by element."""
@@ -60,6 +60,11 @@ WELFORD: Cost = {"rcp.fp32": 1.0, "fadd.fp32": 7.0, "ffma.fp32": 4.0, "iadd.int3
 apart, then difference, mean, difference and sum of squares. Three branches take an issue slot each, as FADD does."""
 WELFORD_CHAIN = 2
 """Nearly all of these wait for each other, about 70 cycles in all: twice each of the four opcodes once."""
+EMPTY_STEP = 8
+"""Instructions of a step that finds no elements on either side, beside its three shuffles."""
+TORCH_ACTIVE = {2: 0, 4: 90}
+"""Further ones of a warp that has columns, by the bytes of an element: 284 for its part and its first vectors, 100 for
+each further ones, where bf16 has none further (`executed_instructions.csv`). What they do is not known."""
 
 
 @register("layernorm", "gpu", "cluster", "fused", "inductor", "torch", "triton")
@@ -150,8 +155,8 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
                 values = w.map("values", lanes.total(wide, step), (given,), lambda ok, v: v, after=("x0",))
                 chain = WELFORD_CHAIN * config.elements
                 w.local("state", WELFORD, (values,), _welford, values=3, old=True, chain=chain)
-            # A step combines three numbers: about ten instructions, one after the other.
-            w.across(state, "fadd", _combine_welford, steps=2)
+            _write_lanes(w, state, DTYPE_BYTES[x.dtype])
+            w.across(state, "fadd", _combine_welford, steps=0)
             numbers = _numbers(
                 w, (state,),
                 lambda s: np.stack([s[:, 1], 1 / np.sqrt(s[:, 2] / op.cols + EPSILON)], axis=1),
@@ -184,6 +189,25 @@ def _numbers(w: RowKernel, given: tuple[View, ...], compute: Callable[..., Array
         compute=lambda _, *parts: compute(*(np.asarray(p, dtype=np.float64) for p in parts)),
     )  # fmt: skip
     return tile.whole
+
+
+def _write_lanes(w: RowKernel, state: View, width: int) -> None:
+    """Count, mean and squares of all lanes of a warp, by a butterfly of three numbers. width: bytes of an element."""
+    r, steps, mix = w.r, lanes.SHUFFLES, HalvingReduction.WELFORD_MIX
+    has_columns = w.column < w.cols
+    with r.when(has_columns):
+        r.run("shfl", 3 * steps, dtype="b32", dst=state, srcs=(state,), compute=lanes.keep, chain=steps)
+        r.run(
+            "rcp", steps, dtype="fp32", dst=state, srcs=(state,), compute=lanes.keep,
+            chain=steps * HalvingReduction.WELFORD_CHAIN, mix=tuple((opcode, steps * count) for opcode, count in mix),
+        )  # fmt: skip
+        if more := TORCH_ACTIVE[width]:
+            r.run("iadd", more // 2, dtype="int32", mix=(("imad", more // 2),))
+    with r.when(has_columns.equals(0)):
+        r.run(
+            "shfl", 3 * steps, dtype="b32", dst=state, srcs=(state,), compute=lanes.keep, chain=steps,
+            mix=(("iadd.int32", steps * EMPTY_STEP),),
+        )  # fmt: skip
 
 
 def _welford(ok: Array, before: Array, v: Array) -> Array:
