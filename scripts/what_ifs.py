@@ -36,7 +36,6 @@ class WhatIf:
 
     runs: overrides of the machine, a run each; each is better than the one before, or as good. without: a mechanism
     that the last run does without, alone. hold: all take the schedule of the first. tune: they are tuned as well.
-    slower: why a better machine is slower here all the same; a line with a reason that is right by now is wrong.
     """
 
     text: str
@@ -47,7 +46,6 @@ class WhatIf:
     without: str = ""
     hold: bool = False
     tune: bool = False
-    slower: str = ""
 
 
 _BIG = "gemm m=1024 n=1024 k=1024 dtype=bf16"
@@ -70,8 +68,6 @@ WHAT_IFS = (
     ),
     WhatIf(
         "one schedule, twice the SMs", "sum n=1000000", "h200-sxm", "3.61, 3.92 us", ((), ("sm.count=264",)), hold=True,
-        slower="rows of DRAM are opened twice as often, since more SMs ask at once and queues of channels are as long "
-        "as before",
     ),
     WhatIf(
         "`launch.setup` of 1.3, 1.25, 1.2, 1.17, 1.1 us", _BIG, "h100-sxm", "one time down to 1.17 us, then 2.5 % less",
@@ -127,8 +123,6 @@ def row(what: WhatIf) -> tuple[str, bool]:
         tuned = times(what, tune=True)
         text += "; tuned " + ("the same" if shown(tuned) == shown(found) else shown(tuned))
         wrong = wrong or broken(what, tuned)
-    if what.slower:
-        text, wrong = f"{text}: {what.slower}", not wrong
     return f"| `{what.workload}` on {what.machine}, {what.text} | {what.before} | {text} |", wrong
 
 

@@ -100,6 +100,7 @@ MUTATED = (
 
 ONE_WARP = "PyTorch's own: only the first warp works on either side of it"
 FIRST = "PyTorch's own: the first reduction finds the buffer unused"
+LAST = "PyTorch's own: nothing uses the buffer after the last reduction"
 REDUNDANT = {
     "softmax torch-2.0 warps 2 rows 1 elements 4": {
         "softmax_threepass/warps/12 bar_sync": ONE_WARP,
@@ -108,7 +109,8 @@ REDUNDANT = {
     "softmax torch-2.1 warps 2 rows 1 elements 4": {"softmax_threepass/warps/7 bar_sync": FIRST},
     "softmax torch warps 2 rows 1 elements 4": {"softmax_shared/warps/6 bar_sync": FIRST},
     "softmax torch warps 2 rows 1": {"softmax_held/warps/4 bar_sync": FIRST},
-    "layernorm torch warps 2 rows 1 elements 4": {"layernorm/warps/13 bar_sync": ONE_WARP},
+    "sum torch warps 2 vectors 1 ctas 1": {"sum/warps/10 bar_sync": LAST},
+    "layernorm torch warps 2 rows 1 elements 4": {"layernorm/warps/15 bar_sync": ONE_WARP},
 }
 
 

@@ -1,8 +1,10 @@
 """Sums: of everything, of each row, of each column.
 
-Everything: CTAs of 512 threads stride over the vector, one vector a thread in flight, as many CTAs as the chip holds;
-each leaves its sum in device memory, and the last one of the grid waits for the others and adds them up, as PyTorch's
-reduction does with a semaphore. A kernel that sets the semaphore to zero comes first.
+Everything: CTAs of 512 threads stride over the vector, one vector of four elements a thread in flight, so that each
+waits for the one before. There are as many CTAs as the chip holds, or as leave each thread 16 elements. A CTA halves
+its warps' sums in shared memory and leaves its own in device memory; the last one of the grid waits for the others and
+adds them up, as PyTorch's reduction does with a semaphore (ATen/native/cuda/Reduce.cuh). A kernel that sets the
+semaphore to zero comes first.
 """
 
 from __future__ import annotations
@@ -17,11 +19,21 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from sim.gpu.language import CTA_X, WARP, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile, View
+from sim.gpu.language import (
+    CTA_X,
+    WARP,
+    GlobalTensor,
+    Kernel,
+    KernelBuilder,
+    Program,
+    RegisterTile,
+    RoleBuilder,
+    SharedTile,
+    View,
+)
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.gpu.pointwise import lanes
-from workloads.gpu.pointwise.lanes import BlockReduction, Cost, Load
-from workloads.gpu.pointwise.pointwise import SETUP
+from workloads.gpu.pointwise.lanes import Cost, Load
 from workloads.gpu.rows import columns, rows
 from workloads.gpu.rows.rows import RowConfig
 from workloads.gpu.rows.softmax import row_numbers
@@ -33,6 +45,16 @@ from workloads.registry import register
 LOOP: Cost = {"iadd.int32": 5.0, "imad.int32": 2.0}
 """Loop control and addresses of one step (full sum in CUDA, float4, sm_80: 12 instructions with 4 FADD and a load)."""
 REGISTERS = 32
+VECTOR = 4
+"""Elements of a load, whatever their format."""
+LEAST_ELEMENTS = 16
+"""Of a thread, where CTAs share a sum."""
+PROLOGUE: Cost = {"iadd.int32": 70.0, "imad.int32": 35.0, "ffma.fp32": 115.0}
+"""Before the first load: places by division, the alignment of the first element; moves, branches and constants, of one
+issue slot each, stand as FFMA. By what was counted on H200: 128 CTAs
+of a sum of 2^20 in bf16 execute 320 instructions a warp (`executed_instructions.csv`)."""
+HALVING: Cost = {"iadd.int32": 6.0, "setp.int32": 2.0}
+"""Of each step by which a CTA halves its sums."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +88,11 @@ Config = VectorConfig | ColumnConfig | RowConfig
 def _vector_grid(op: Sum, spec: GpuSpec, config: VectorConfig) -> tuple[int, int, int]:
     """Columns of a warp's step, CTAs, steps."""
     elements = op.shape[0] * op.shape[1]
-    vector = lanes.MAX_VECTOR_BYTES // DTYPE_BYTES[op.chosen_dtype]
-    span = vector * config.vectors * WARP_SIZE
+    span = VECTOR * config.vectors * WARP_SIZE
     held = lanes.resident(spec, config.warps, REGISTERS)
     most = min(config.ctas, held) * spec.sm.count
-    ctas = max(1, min(most, -(-elements // (span * config.warps))))
+    each = -(-elements // (config.warps * WARP_SIZE))
+    ctas = max(1, min(most, -(-each // LEAST_ELEMENTS)))
     steps = -(-elements // (span * config.warps * ctas))
     return span, ctas, steps
 
@@ -81,25 +103,25 @@ def _everything(op: Sum, spec: GpuSpec, config: VectorConfig) -> Program:
     y = lanes.tensor(op.results[0], "output", (1, 1))
     span, ctas, steps = _vector_grid(op, spec, config)
     parts = GlobalTensor("parts", (1, ctas), "fp32", (ctas, 1), "scratch")
-    k = KernelBuilder("sum", (ctas, 1, 1), code_bytes=200 * INSTRUCTION_BYTES, flags=1 if ctas > 1 else 0)
-    block = BlockReduction(k, config.warps)
-    per_lane = span // WARP_SIZE
+    k = KernelBuilder("sum", (ctas, 1, 1), code_bytes=400 * INSTRUCTION_BYTES, flags=1 if ctas > 1 else 0)
+    warp_sums = k.shared("warp_sums", (config.warps, 1), "fp32")
     with k.role("warps", config.warps, REGISTERS) as r:
         place = RegisterTile("place", (1, 1), "int32")
-        lanes.write(r, spec, SETUP, dst=place.whole, compute=lambda _: np.zeros((1, 1)))
+        lanes.write(r, spec, PROLOGUE, dst=place.whole, compute=lambda _: np.zeros((1, 1)))
         total = RegisterTile("total", (1, 1), "fp32")
-        lanes.write(r, spec, {"iadd.int32": 4.0}, dst=total.whole, compute=_zero)
+        lanes.write(r, spec, {"iadd.int32": float(VECTOR)}, dst=total.whole, compute=_zero)
         with r.loop("step", steps) as step:
             at = ((step * ctas + CTA_X) * config.warps + WARP) * span
             tile = RegisterTile("x", (1, span), x.dtype)
-            r.ldg(tile.whole, x[0:1, at:span], config.vectors, into="x", vector_bytes=lanes.MAX_VECTOR_BYTES)  # type: ignore[misc]
+            vector_bytes = VECTOR * DTYPE_BYTES[x.dtype]
+            r.ldg(tile.whole, x[0:1, at:span], config.vectors, into="x", vector_bytes=vector_bytes)  # type: ignore[misc]
             cost = lanes.total({"fadd.fp32": 1.0}, lanes.widen(x.dtype))
             lanes.write(
-                r, spec, lanes.total(lanes.scaled(cost, per_lane), lanes.scaled(LOOP, config.vectors)),
+                r, spec, lanes.total(lanes.scaled(cost, span // WARP_SIZE), lanes.scaled(LOOP, config.vectors)),
                 dst=total.whole, srcs=(tile.whole,), compute=_add, after=("x",),
             )  # fmt: skip
-        lanes.warp_reduce(r, "fadd", total.whole, 1)
-        block.write(r, WARP, total.whole, "fadd", rows.sums, again=False)
+        lanes.write(r, spec, {"fadd.fp32": VECTOR - 1.0}, dst=total.whole, srcs=(total.whole,), compute=lanes.keep)
+        _halve(r, spec, config.warps, total.whole, warp_sums)
         target: View = parts[0:1, CTA_X:1] if ctas > 1 else y[0:1, 0:1]  # type: ignore[misc]
         with r.when(WARP.equals(0)):
             r.stg(target, total.whole, 1, vector_bytes=4 if ctas > 1 else DTYPE_BYTES[y.dtype], mix=(("iadd", 30),))
@@ -116,14 +138,32 @@ def _everything(op: Sum, spec: GpuSpec, config: VectorConfig) -> Program:
                     r, spec, {"fadd.fp32": float(count)}, dst=total.whole, srcs=(part.whole,),
                     compute=lambda _, v: v.sum(axis=1, keepdims=True), after=("part",),
                 )  # fmt: skip
-                lanes.warp_reduce(r, "fadd", total.whole, 1)
-                block.write(r, WARP, total.whole, "fadd", rows.sums, again=True)
+                _halve(r, spec, config.warps, total.whole, warp_sums)
                 with r.when(WARP.equals(0)):
                     r.stg(y[0:1, 0:1], total.whole, 1, vector_bytes=DTYPE_BYTES[y.dtype])  # type: ignore[misc]
     if ctas == 1:
         return Program(str(op), (x, y), (k.build(),), str(config), {"config": config})
     semaphore = GlobalTensor("semaphore", (1, 1), "int32", (1, 1), "scratch")
     return Program(str(op), (x, y, parts, semaphore), (_clear(semaphore), k.build()), str(config), {"config": config})
+
+
+def _halve(r: RoleBuilder, spec: GpuSpec, warps: int, total: View, sums: SharedTile) -> None:
+    """Leaves the sum of a CTA to its first warp: each lane's numbers are added up over the warps, then the lanes'. The
+    lanes' numbers are one here: any of them stands for what they add up to."""
+    other = RegisterTile("other", (1, 1), "fp32")
+    r.sts(sums[0, WARP, :], total, 1, vector_bytes=4)
+    left = warps
+    while left > 1:
+        half = (left + 1) // 2
+        r.bar_sync(0, warps)
+        with r.when(left - half > WARP):
+            r.lds(other.whole, sums[0, WARP + half, :], 1, vector_bytes=4)
+            cost = lanes.total({"fadd.fp32": 1.0}, HALVING)
+            lanes.write(r, spec, cost, dst=total, srcs=(other.whole,), compute=_sum)
+            r.sts(sums[0, WARP, :], total, 1, vector_bytes=4)
+        left = half
+    r.bar_sync(0, warps)
+    lanes.warp_reduce(r, "fadd", total, 1)
 
 
 def _clear(semaphore: GlobalTensor) -> Kernel:
@@ -138,6 +178,10 @@ def _clear(semaphore: GlobalTensor) -> Kernel:
 
 def _zero(old: Array) -> Array:
     return np.zeros(old.shape)
+
+
+def _sum(old: Array, other: Array) -> Array:
+    return np.asarray(old + other)
 
 
 def _add(old: Array, x: Array) -> Array:
