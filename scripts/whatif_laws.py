@@ -147,6 +147,7 @@ MECHANISMS: Mapping[str, tuple[str, ...]] = {
     "refresh of DRAM": ("dram.t_rfc=0 ns", "hbm.t_rfc=0 ns", "ddr.t_rfc=0 ns"),
     "the length of ways": _WAYS,
     "ways that streams share": (*_WAYS, "mesh.vector=4096 B/clk"),
+    "clean lines that leave the L2 first": ("l2.clean_first=false",),
     "batches of writes": ("dram.write_batch=8192", "hbm.write_batch=8192", "ddr.write_batch=8192"),
     "sets that serve one request at a time": ("l2.set_busy=1 cycles",),
     "bursts that meet at slices of the L2": ("l2.bandwidth=1000 B/clk",),
