@@ -291,6 +291,14 @@ def test_calls_that_take_turns_write_back_what_those_before_left() -> None:
     assert run("add n=65536", "turns")[1] == run("add n=65536", "cold")[1]
 
 
+def test_calls_of_a_norm_share_its_weights() -> None:
+    def read(l2: str) -> int:
+        text = "rmsnorm rows=16 cols=8192 dtype=bf16"
+        return simulate(text, "h100-sxm", l2=l2, schedule="torch").record.kernels[0].counters["dram_read_bytes"]
+
+    assert read("cold") - read("turns") == 2 * 8192
+
+
 def test_operands_that_the_host_has_just_copied_are_in_the_l2_and_in_dram() -> None:
     def run(text: str, l2: str) -> tuple[int, Mapping[str, int]]:
         record = simulate(text, "a100-sxm4-80gb", l2=l2).record

@@ -25,8 +25,8 @@ from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.beside import Beside, Region
 from sim.gpu.engine.dependents import all_running, first_instruction
 from sim.gpu.engine.events import Window
+from sim.gpu.language import GlobalTensor, Program
 from sim.gpu.language import Kernel as GpuKernel
-from sim.gpu.language import Program
 from sim.gpu.lower.occupancy import room_left, room_of_cta
 from sim.gpu.power.regulator import PowerRegulator
 from sim.host.model import Copy, Dependent, Host, Overlap
@@ -61,6 +61,9 @@ is in its middle."""
 
 _WEIGHTS = "B"
 """The operand of a product that each layer has of its own."""
+
+_PARAMETERS = ("weight", "bias")
+"""Operands of a norm that calls on other operands share: measure_gpu.py makes them once, for all sets."""
 
 _WINDOWS_A_STEP = 8
 """Windows of the regulator between two turns of the host model."""
@@ -319,7 +322,7 @@ class _Runner:
         for turn in range(min(_TURNS, -(-room // max(lines, 1))), 0, -1):
             # Scratch memory is taken anew, and found where it was.
             touched = [
-                _Lines(first + (0 if tensor.role == "scratch" else turn * span), count, tensor.role != "input")
+                _Lines(first + (0 if _same_in_all(tensor) else turn * span), count, tensor.role != "input")
                 for tensor, first, count in own
             ]
             touched = [_last(part, room) for part in touched]
@@ -432,6 +435,11 @@ class _Lines(NamedTuple):
     first: int
     lines: int
     written: bool
+
+
+def _same_in_all(tensor: GlobalTensor) -> bool:
+    """Whether calls on operands of their own have a tensor in common."""
+    return tensor.role == "scratch" or (tensor.role == "input" and tensor.name in _PARAMETERS)
 
 
 def _last(part: _Lines, room: int) -> _Lines:
