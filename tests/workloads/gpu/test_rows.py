@@ -1,5 +1,8 @@
 """Kernels over rows and columns: what they compute, that every wait matters, what they move, how fast they can be."""
 
+import csv
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from sim.gpu.language import Program
 from workloads.gpu.select import choose
 from workloads.parse import parse
 from workloads.registry import build
+from workloads.silicon.accuracy import ACCURACY_CSV
 
 from tests.reference.gpu_executor import execute  # isort: skip
 from tests.reference.mutation import assert_mutants_caught  # isort: skip
@@ -356,3 +360,30 @@ def test_what_is_broadcast_is_computed_element_by_element() -> None:
     kernels = {kernel.name: kernel for kernel in program.kernels}
     ops = {name: [op.opcode for op in kernels[name].roles[0].body] for name in ("sub", "exp", "div")}  # type: ignore[union-attr]
     assert {name: found.count("ldg") for name, found in ops.items()} == {"sub": 4, "exp": 1, "div": 4}
+
+
+COUNTED = ("layernorm", "rmsnorm", "softmax")
+NOT_RIGHT = ("cunn_SoftMaxForwardReg", "cunn_SoftMaxForwardSmem")
+"""Kernels of which fewer instructions are known (docs/accuracy/rows.md)."""
+
+
+def _counted() -> Iterator[tuple[str, int]]:
+    """Operators of PyTorch with fewer rows, and the warp instructions of a CTA that Nsight Compute counted."""
+    with ACCURACY_CSV.with_name("executed_instructions.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["operator"].split()[0] in COUNTED and row["kernel"] not in NOT_RIGHT:
+                text = re.sub(r"rows=\d+", "rows=264", row["operator"])
+                yield text, int(row["warp_instructions"]) // int(row["grid"].split("x")[0])
+
+
+@pytest.mark.parametrize(("text", "counted"), list(_counted()))
+def test_a_row_executes_what_was_counted(text: str, counted: int) -> None:
+    counters = simulate(text, "h200-sxm", schedule="torch").record.kernels[0].counters
+    assert counters["warp_instructions"] / counters["ctas"] == pytest.approx(counted, rel=0.07)
+
+
+def test_a_sum_executes_what_was_counted() -> None:
+    """656,290 warp instructions of 128 CTAs (workloads/silicon/executed_instructions.csv)."""
+    counters = simulate("sum n=1048576 dtype=bf16", "h200-sxm", schedule="torch").record.kernels[1].counters
+    assert counters["ctas"] == 128
+    assert counters["warp_instructions"] == pytest.approx(656_290, rel=0.01)
