@@ -78,6 +78,12 @@ def test_equals_go_to_the_better_estimate() -> None:
     assert chosen(FakePlan([100, 101], [5, 5], [0, 0])) == 0
 
 
+@pytest.mark.parametrize(("simple", "taken"), [(996, 0), (995, 2)])
+def test_what_lacks_a_mechanism_must_be_faster_than_chance(simple: int, taken: int) -> None:
+    assert chosen(FakePlan([100, 101, 102], [1000, 1003, simple], [0] * 3, simpler=[2])) == taken
+    assert chosen(FakePlan([100, 101, 102], [1000, 1003, simple], [0] * 3)) == 2
+
+
 def test_choosing_costs_no_more_than_three_runs_of_what_is_chosen() -> None:
     large = SMALL_EVENTS
     plan = FakePlan([100] * 6, [9, 8, 7, 6, 5, 4], [large] * 6)

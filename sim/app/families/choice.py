@@ -12,7 +12,7 @@ a simulation costs is counted in events of the engine and not in seconds, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
@@ -27,6 +27,8 @@ DEAREST = 3
 """What choosing may cost: so many times the simulation of what is chosen."""
 SMALL_EVENTS = 600_000
 """Events that choosing may take in any case: 0.2 s on one core, which does some three million a second."""
+ALIKE_PERMILLE = 5
+"""Within which two simulated times say nothing about which kernel is faster."""
 MISSED_PERCENT = 2
 """By how much the chosen one may be slower than the best: what the choice is measured by (`scripts/whatif_laws.py`)."""
 
@@ -81,17 +83,27 @@ class Late:
 @dataclass(frozen=True)
 class Tried:
     """What became of candidates, by their number: those that have run, those that were refused, with the reason, and
-    those that were given up, with the time in picoseconds than which they take longer. events: what all cost."""
+    those that were given up, with the time in picoseconds than which they take longer. events: what all cost. simpler:
+    numbers of those that lack a mechanism of the best one."""
 
     runs: Mapping[int, Ran | Timed]
     refused: Mapping[int, InputError] = field(default_factory=dict)
     late: Mapping[int, int] = field(default_factory=dict)
     events: int = 0
+    simpler: Collection[int] = ()
 
     @property
     def chosen(self) -> int:
-        """Number of the fastest; of equals the one with the better estimate."""
-        return min(self.runs, key=lambda number: self.runs[number].device_ps)
+        """Number of the fastest; of equals the one with the better estimate. One that lacks a mechanism must be faster
+        than chance: nobody would write it for less."""
+        fastest = self._fastest(self.runs)
+        limit = self.runs[fastest].device_ps * (1000 + ALIKE_PERMILLE)
+        whole = [number for number in self.runs if number not in self.simpler]
+        alike = [number for number in whole if self.runs[number].device_ps * 1000 <= limit]
+        return self._fastest(alike) if fastest in self.simpler and alike else fastest
+
+    def _fastest(self, numbers: Collection[int]) -> int:
+        return min(numbers, key=lambda number: self.runs[number].device_ps)
 
     @property
     def best(self) -> Ran:
@@ -154,7 +166,7 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, mem
             runs[number] = ran
     if not runs:
         raise next(iter(refused.values()))
-    tried = Tried(runs, refused, late, sum(costs.values()))
+    tried = Tried(runs, refused, late, sum(costs.values()), plan.simpler)
     if isinstance(runs[tried.chosen], Timed):
         runs[tried.chosen] = plan.run(tried.chosen, progress)
     return tried
