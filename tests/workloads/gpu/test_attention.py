@@ -27,7 +27,7 @@ from workloads.gpu.attention.blocks import AttentionProblem, blocks, problem
 from workloads.gpu.attention.choose import Config
 from workloads.gpu.attention.flash2 import Flash2Config
 from workloads.gpu.attention.flash3 import Flash3Config
-from workloads.gpu.attention.flash3_varlen import Flash3VarlenConfig
+from workloads.gpu.attention.flash3_varlen import LOOK_STEPS, Flash3VarlenConfig
 from workloads.gpu.attention.flash_decode import DecodeConfig
 from workloads.gpu.attention.flash_triton import FlashTritonConfig
 from workloads.gpu.attention.sample import steps_of_head
@@ -234,6 +234,13 @@ def test_kernels_that_know_no_lengths_say_so(machines: dict[str, GpuSpec]) -> No
     assert str(choose(op, machines["a100-sxm4-80gb"]).config).startswith("flash2")
 
 
+def test_one_warp_of_the_producer_looks_for_tiles(machines: dict[str, GpuSpec]) -> None:
+    op = attention(1, 64, batch=40, heads=8, kv_heads=2, page=64)
+    (kernel,) = build(op, machines["h100-sxm"], Flash3VarlenConfig(64, 64)).kernels
+    looks = {role.name: sum(op.chain == LOOK_STEPS for op in walk(role.body)) for role in kernel.roles}
+    assert looks == {"producer": 2, "consumer": 0}  # of each tile, and that none is left
+
+
 def test_one_long_sequence_takes_longer_than_even_ones() -> None:
     """The same number of keys: parts of the long one end last, and its few pages are not shared out."""
     text = "attention batch=8 heads=8 kv_heads=8 seq_q=1 head_dim=64 dtype=fp16 page=16"
@@ -281,6 +288,7 @@ def test_the_interface_for_lengths_copies_heads_into_groups(machines: dict[str, 
 AGAIN = "the one at the beginning of the step orders the copies; the compiler places a second one"
 FENCE = "no register that wgmma reads or writes is touched between this fence and the one before"
 LISTED = "places and lengths are known when the program is written; only time depends on reading them"
+FIRST_TILE = "all warps wait for the place of the first tile, too"
 OWN_ROWS = "a warp brings the queries that it has read itself"
 TURN = "keeps the warpgroups from multiplying at the same time, which is slower but not wrong"
 IMPLIED = "the values loaded last went where values had been handed back after these keys had been read"
@@ -365,15 +373,15 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
         "one SM", attention(64, 96, heads=2, kv_heads=1, page=32), Flash3VarlenConfig(64, 32, whole_blocks=True),
         {
             **{f"producer/{n} iadd after {what}": LISTED for n, what in (
-                (5, "look"), (7, "lengths"), (10, "place"), (15, "place"), (20, "place"), (26, "place"), (32, "look"),
-                (34, "lengths"),
+                (5, "look"), (7, "lengths"), (14, "place"), (19, "place"), (24, "place"), (30, "place"), (36, "look"),
+                (38, "lengths")
             )},
-            **{f"consumer/{n} iadd after {what}": LISTED for n, what in (
-                (6, "look"), (8, "lengths"), (81, "look"), (83, "lengths")
-            )},
-            "producer/11 mbarrier_wait": IMPLIED,
-            "consumer/9 mbarrier_wait": OWN_ROWS,
-            "consumer/39 wgmma_fence": FENCE,
+            **{f"{what} bar_sync": LISTED for what in ("producer/10", "producer/39", "producer/41", "consumer/78")},
+            "*/1 bar_sync 6": LISTED,
+            "*/0 bar_sync 0": FIRST_TILE,
+            "producer/15 mbarrier_wait": IMPLIED,
+            "consumer/7 mbarrier_wait": OWN_ROWS,
+            "consumer/37 wgmma_fence": FENCE,
         },
     ),
     "flash2-triton": (

@@ -60,13 +60,15 @@ MARGIN = Fraction(11, 10)
 """Of blocks a CTA, for parts that are not whole."""
 SEQUENCES = 31
 """That a warp looks at together to find a tile's sequence."""
-LOOK_STEPS = 180
+LOOK_STEPS = 500
 """Instructions of a look, each after the one before: sums over lanes by shuffles, a vote, divisions. Calibrated on
 aiconfigurator_vllm_paged_decode, H100, fitted half."""
 PREPARE_STEPS = 250
 """Of a warp of the kernel that counts blocks, as LOOK_STEPS."""
 PREPARE_BYTES = 700 * overhead.INSTRUCTION_BYTES
 MOST_WARPS = 32
+TILE_FOUND, TILE_TAKEN = 6, 7
+"""Named barriers around the place of the next tile in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -351,12 +353,29 @@ class _Builder(flash3.Builder):
         with super()._each_tile(r) as t:
             if self.rows:
                 self.rows.p = self.p.at(t.batch)
+            self._learn(r)
             yield t
-        self._find(r)  # that there is none left
+        self._learn(r)  # that there is none left
+
+    def _learn(self, r: RoleBuilder) -> None:
+        """The next tile. The first producer warp finds its sequence, one tile ahead of consumers, and leaves it in
+        shared memory when all have read where the tile before lies; they wait until it is there."""
+        warps = (1 if self.c.tma else WARPGROUP) + self.consumer_warps
+        if r.name == "producer":
+            with r.when(WARP.equals(0)):
+                self._find(r)
+                with r.when(Var("index") > 0):
+                    r.bar_sync(TILE_TAKEN, warps)
+                r.bar_arrive(TILE_FOUND, warps)
+            with r.when(WARP > 0):
+                r.bar_sync(TILE_FOUND, warps)
+                r.bar_arrive(TILE_TAKEN, warps)
+        else:
+            r.bar_sync(TILE_FOUND, warps)
+            r.bar_arrive(TILE_TAKEN, warps)
 
     def _find(self, r: RoleBuilder) -> None:
-        """A tile's sequence: looks at groups of sequences from that of the CTA's last tile on, then its lengths. All
-        wait for it: producers fetch one tile ahead, but only when consumers have taken the one before."""
+        """A tile's sequence: looks at groups of sequences from that of the CTA's last tile on, then its lengths."""
         with r.loop("look", 1 + self.workers // (SEQUENCES * self.tiles_m * self.heads)):
             self._fetch(r, "look")
             r.run(overhead.ALU, LOOK_STEPS, dtype="int32", chain=LOOK_STEPS, after=("look",) if self.lists else ())
@@ -371,7 +390,6 @@ class _Builder(flash3.Builder):
     def _producer(self, r: RoleBuilder) -> None:
         """All four warps copy, or one by TMA; keys run one block ahead of values, as consumers ask for them."""
         with self._each_tile(r) as t:
-            self._find(r)
             overhead.FLASH3_PRODUCER_TILE.write(r)
             self._load(r, t, Var("done"), t.blocks.end - 1, self.keys)
             with r.loop("i", t.blocks.trips - 1) as i:
@@ -407,7 +425,6 @@ class _Builder(flash3.Builder):
 
     def _bring_queries(self, r: RoleBuilder, t: flash3.Tile) -> None:
         """Each consumer warp brings its rows, run by run."""
-        self._find(r)
         r.mbarrier_wait(self.q_empty, 0, Var("index") - 1)
         d, own = self.p.op.head_dim, self._own_row
         for at in range(0, WARP_ROWS, self.run):
