@@ -99,3 +99,12 @@ def test_fusing_halves_a_chain_and_work_shows_only_beyond_the_memory_time() -> N
 def test_wrong_schedules_are_refused(text: str, schedule: str, named: str) -> None:
     with pytest.raises(InputError, match=named):
         simulate(text, "a100-sxm4-80gb", schedule=schedule)
+
+
+def test_pytorch_adds_1024_elements_a_cta_on_hopper() -> None:
+    """Grids of workloads/silicon/executed_instructions.csv; four elements a thread elsewhere."""
+    ctas = [
+        simulate("add n=65536 dtype=fp32", machine, schedule="torch").record.kernels[0].counters["ctas"]
+        for machine in ("h200-sxm", "a100-sxm4-80gb")
+    ]
+    assert ctas == [64, 128]

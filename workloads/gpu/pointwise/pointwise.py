@@ -1,8 +1,9 @@
 """Elementwise kernels: a CTA takes one tile of neighbouring elements, each thread a few vectors of it.
 
 Two kinds, as they are found compiled: `torch`, PyTorch's vectorised kernel since 2.7 (128 threads, four elements of 4 B
-each, eight of 2 B, 16 of 1 B; vectors of up to 16 B on GH100 and GB100, of four elements elsewhere; where an operand is
-broadcast, the one that computes the places of each element and does one after the other), and `fused`, what
+each, eight on GH100 and GB100, eight of 2 B, 16 of 1 B; vectors of up to 16 B on GH100 and GB100, of four elements
+elsewhere; where an operand is broadcast, the one that computes the places of each element and does one after the
+other), and `fused`, what
 Triton and other fusing compilers make (128 threads, a tile of 1024 elements, 16 B a load). A chain that is not fused
 runs as one kernel a function, through memory.
 """
@@ -293,7 +294,7 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
         near = hint(schedule, KINDS)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     kinds = KINDS if schedule == "auto" else (words[0],)
-    base = {"torch": PointwiseConfig("torch", 4, _torch_elements(op)), "fused": PointwiseConfig("fused", 4, 8)}
+    base = {"torch": PointwiseConfig("torch", 4, _torch_elements(op, spec)), "fused": PointwiseConfig("fused", 4, 8)}
     configs = [base[kind] for kind in kinds]
     if len(words) > 1:
         configs = [_parse(base[words[0]], schedule)]
@@ -306,10 +307,11 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
     return Choice(ranked[0][2], [(config, time_ps) for time_ps, _, config in ranked])
 
 
-def _torch_elements(op: Pointwise) -> int:
-    """Elements of a thread of PyTorch (elems_per_thread in CUDALoops.cuh)."""
+def _torch_elements(op: Pointwise, spec: GpuSpec) -> int:
+    """Elements of a thread of PyTorch (elems_per_thread in CUDALoops.cuh). Those of 4 B on GH100 are by the grids of
+    four additions on H200, 1024 elements a CTA (workloads/silicon/executed_instructions.csv)."""
     size = min(DTYPE_BYTES[op.chosen_dtype], DTYPE_BYTES[op.out_dtype])
-    return 16 if size == 1 else 8 if size < 4 else 4
+    return 16 if size == 1 else 8 if size < 4 or spec.compute_capability in WIDE_VECTORS else 4
 
 
 def _parse(base: PointwiseConfig, schedule: str) -> PointwiseConfig:
