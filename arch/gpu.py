@@ -427,8 +427,11 @@ class Collectives(Group):
 
     header_bytes: Bytes = Field(description="link bytes with each 128 of a store; a read has them both ways")
     start_ps: Picoseconds = Field(description="a general library's kernel beside its messages: work list, connections")
+    several_ps: Picoseconds = Field(description="the same, where several CTAs send: more than of one")
+    direct_ps: Picoseconds = Field(description="the same, where they store into the results of others")
     lean_start_ps: Picoseconds = Field(description="a kernel's own beside its messages: pointers, first loads")
     flag_ps: Picoseconds = Field(description="from a store with its flag to the neighbour's next step")
+    lean_flag_ps: Picoseconds = Field(description="the same, where one thread sets a flag and another one polls it")
     line_flag_ps: Picoseconds | None = Field(
         default=None, description="the same where a warp stores lines of 120 bytes and a flag, over NVLink alone"
     )
@@ -436,6 +439,7 @@ class Collectives(Group):
     copy_bytes_per_s: BytesPerSecond = Field(description="copying inside a GPU")
     warp_bytes_per_s: BytesPerSecond = Field(description="copying to or from a channel's buffer, of one warp")
     flagged_bytes_per_s: BytesPerSecond = Field(description="passing on values of 4 bytes with flags of 4")
+    flagged_warp_bytes_per_s: BytesPerSecond = Field(description="the same, of one warp of a message between two GPUs")
     line_bytes_per_s: BytesPerSecond | None = Field(
         default=None, description="passing on lines of 120 bytes and a flag"
     )

@@ -66,6 +66,7 @@ _OF_PATH: Mapping[str, Range] = MappingProxyType(
         "sm.register_conflict": ("0 cycles", "16 cycles"),
         "gpc.count": ("1", "64"),
         "devices": ("1", "1024"),
+        "collectives.flagged_warp": ("0.01 GB/s", "100 GB/s"),
         "shared.banks": ("4", "256"),
         "shared.bandwidth": ("4 B/clk", "1024 B/clk"),
         "l1.size": ("1 KiB", "4 MiB"),

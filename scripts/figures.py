@@ -569,6 +569,7 @@ CASES: dict[str, tuple[Case, ...]] = {
                 ("all_gather gpus=8 elements=4M", "nccl"),
                 ("all_reduce gpus=8 elements=4M", "nccl"),
                 ("alltoall gpus=4 elements=4M", "nccl"),
+                ("alltoall gpus=2 elements=16k", "nccl"),
                 ("reduce_scatter gpus=4 elements=16k", "nccl"),
                 ("all_reduce gpus=4 elements=4k", "vllm"),
             )

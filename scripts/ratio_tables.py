@@ -6,9 +6,11 @@
     scripts/ratio_tables.py --pairs pairs.csv [--most-us T] [--machines A B]
     scripts/ratio_tables.py --repeats [--page FILE]
 
-Each file is what `tilewave validate --json` prints. Rows of one operator, format, shape and source that both machines
+Each file is what `tilewave validate --json` prints. Rows of one operator, format, shape and scope that both machines
 have are a pair: its measured ratio is the time on A over that on B, its error the predicted ratio over the measured
-one, less 1. `--pairs` writes the packaged rows that have a partner, of measured times up to T, for `validate` to run.
+one, less 1. Both are of one source and, of collectives, of one kernel; versions of a library may differ. Where no
+source has both machines, the first of each is taken. `--pairs` writes the packaged rows that have a partner, of
+measured times up to T, for `validate` to run.
 `--repeats` writes how far two measurements of one shape on one machine are apart: no prediction of a ratio can be
 expected to come nearer.
 """
@@ -21,12 +23,12 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -45,7 +47,12 @@ SIZES = ((10, "under 10 us"), (100, "10 to 100 us"), (float("inf"), "over 100 us
 WORST = 5
 LEAST_REPEATS = 20
 """Shapes that two sources must share for a line."""
-_PAIR = ("op", "dtype", "shape", "source", "scope")
+_PAIR = ("op", "dtype", "shape", "scope")
+
+
+T = TypeVar("T")
+_Found: TypeAlias = dict[tuple[str, ...], dict[str, dict[tuple[str, str], T]]]
+"""By what a pair has in common, by machine, by source and kernel."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +81,45 @@ class Pair:
 
 def read(paths: Iterable[str], machines: Sequence[str]) -> list[Pair]:
     """The pairs of some files, in the order of their rows. InputError for what is none."""
-    found: dict[tuple[str, ...], dict[str, dict[str, Any]]] = defaultdict(dict)
+    found: _Found[dict[str, Any]] = defaultdict(lambda: defaultdict(dict))
     for path in paths:
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
             for row in document["rows"]:
                 if row["machine"] in machines:
-                    found[tuple(row[key] for key in _PAIR)].setdefault(row["machine"], row)
+                    key = tuple(row[word] for word in _PAIR)
+                    found[key][row["machine"]].setdefault(_key(row["source"], row["schedule"]), row)
         except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}: not what tilewave validate --json prints: {error}") from None
-    return [_pair(*(rows[name] for name in machines)) for rows in found.values() if len(rows) == 2]
+    return [_pair(*rows) for rows in _both(found, machines)]
+
+
+def _both(found: _Found[T], machines: Sequence[str]) -> Iterator[tuple[T, T]]:
+    """What both machines have: of each source and kernel that has both, else the first of each."""
+    for rows in found.values():
+        if not all(name in rows for name in machines):
+            continue
+        first, second = (rows[name] for name in machines)
+        pairs: dict[tuple[str, str], tuple[T, T]] = {}
+        for (source, kernel), row in first.items():
+            others = [(key == (source, kernel), other) for key, other in second.items() if _alike(key, source, kernel)]
+            if others:
+                pairs.setdefault((_unversioned(source), kernel), (row, max(others, key=lambda one: one[0])[1]))
+        yield from pairs.values() or [(next(iter(first.values())), next(iter(second.values())))]
+
+
+def _alike(key: tuple[str, str], source: str, kernel: str) -> bool:
+    return (_unversioned(key[0]), key[1]) == (_unversioned(source), kernel)
+
+
+def _unversioned(source: str) -> str:
+    """A source without the version of its library."""
+    return source.split()[0]
+
+
+def _key(source: str, schedule: str) -> tuple[str, str]:
+    """A source, and the kernel of a collective, which has one name on all machines."""
+    return source, schedule if schedule.startswith("custom") else ""
 
 
 def _pair(a: dict[str, Any], b: dict[str, Any]) -> Pair:
@@ -152,12 +188,12 @@ def repeats(rows: Sequence[Row]) -> str:
 
 def partners(rows: Sequence[Row], machines: Sequence[str], most_us: float) -> list[Row]:
     """Rows whose shape both machines have, none of which takes longer; one a machine and shape."""
-    found: dict[tuple[str, ...], dict[str, Row]] = defaultdict(dict)
+    found: _Found[Row] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         if row.machine in machines:
-            found[tuple(getattr(row, key) for key in _PAIR)].setdefault(row.machine, row)
-    some = [list(pair.values()) for pair in found.values() if len(pair) == 2]
-    return [row for pair in some if all(row.time_us <= most_us for row in pair) for row in pair]
+            key = tuple(getattr(row, word) for word in _PAIR)
+            found[key][row.machine].setdefault(_key(row.source, row.schedule), row)
+    return [row for pair in _both(found, machines) if all(row.time_us <= most_us for row in pair) for row in pair]
 
 
 def main(words: list[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from sim.link.library import Plan, Wire
 
 FIGURES = (
     "collectives.copy",
-    "collectives.flag",
+    "collectives.lean_flag",
     "collectives.lean_start",
     "sm.count",
 )
@@ -55,7 +55,7 @@ def plan(spec: Any, library: str, devices: int, size_bytes: int) -> Plan | None:
 def _shots(spec: Any, devices: int, size_bytes: int, algorithm: Any, ctas: int) -> Plan:
     figures = spec.collectives
     port = nccl.port_bytes_per_s(spec, devices, reads=algorithm != "push")
-    flag_ps = max(figures.flag_ps, nccl.path_between(spec, devices).latency_ps)
+    flag_ps = max(figures.lean_flag_ps, nccl.path_between(spec, devices).latency_ps)
     wire = Wire("flags", flag_ps, port, figures.copy_bytes_per_s)
     return Plan("all_reduce", algorithm, devices, size_bytes, wire, ctas, 0, figures.lean_start_ps)
 
@@ -64,5 +64,5 @@ def _through_switch(spec: Any, devices: int, size_bytes: int) -> Plan:
     """A copy into a buffer that the switch knows, the sum, a copy back: kernels of their own."""
     figures = spec.collectives
     port = nccl.port_bytes_per_s(spec, devices, reads=False)
-    wire = Wire("flags", figures.flag_ps, port, figures.copy_bytes_per_s)
+    wire = Wire("flags", figures.lean_flag_ps, port, figures.copy_bytes_per_s)
     return Plan("all_reduce", "nvls", devices, size_bytes, wire, spec.sm.count, size_bytes, 3 * figures.lean_start_ps)

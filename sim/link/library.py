@@ -6,7 +6,9 @@ is busy for its bytes (through the port, and where the message ends here by copy
 neighbour sees it one latency of the protocol later. Senders store into the memory of their neighbour's result, so that
 what only arrives is there already.
 
-- `ring`: parts go round, n - 1 steps to add them up, n - 1 to hand them out; the last step copies what came.
+- `ring`: parts go round, n - 1 steps to add them up, n - 1 to hand them out. Flagged values are taken out of a buffer
+  in the loop that hands them on, and after the last step by themselves. Else only the part that ends at a device is
+  copied there; channels are out of step after their first round, and copies of some lie beside sends of others.
 - `nvls`: devices copy a part into a buffer that the switch knows, each adds up its share by reading through the switch
   and writes it to all through the switch, then all copy it out; three groups of warps, one part behind the other.
 - `pairwise`: each device has a message for each other one, all at once, in parts over some channels.
@@ -39,8 +41,8 @@ class Wire(NamedTuple):
     """How a protocol moves a message. Bandwidths are of payload, bytes a second; latency in ps.
 
     port: of a device's port. channel: of one channel's CTA, inside the device (of `pairwise`: of the warps that send a
-    message). slices: parts of a message that are announced one by one. post_ps: for how long that keeps a CTA.
-    turn_ps: of a copy for one of several devices, beside its bytes.
+    message). slices: parts of a message that are announced one by one. post_ps: for how long that keeps a CTA; 0 where
+    flags lie among the values. turn_ps: of a copy for one of several devices, beside its bytes.
     """
 
     protocol: str
@@ -189,29 +191,50 @@ class _Ring(_Run):
             size = min(chunk, part - first)
             last_round = first + chunk >= part
             for step in range(steps + 1):
-                yield from self._step(d, step, steps, size, adds and step < p, last_round)
+                handled = self._handled(step, steps, size, first == 0)
+                yield from self._step(d, step, steps, size, handled, adds and step < p, last_round)
 
-    def _step(self, d: int, step: int, steps: int, size: int, add: bool, carry: bool) -> Process:
+    def _handled(self, step: int, steps: int, size: int, first_round: bool) -> tuple[int, int]:
+        """Bytes that a CTA moves at its own rate in a step: beside what the port takes, and copied before it.
+
+        A neighbour has stored what only arrives in its place already. Flagged messages are in a buffer.
+        A CTA that only adds flagged words to its own and hands them on is as fast as the port.
+        """
+        ends_here = {"all_reduce": self.plan.devices - 1, "all_gather": 0}.get(self.plan.kind, steps)
+        if not self.plan.wire.post_ps:
+            adds_words = self.plan.wire.protocol == "LL" and step < ends_here
+            return (0 if adds_words else size), (size if step == steps else 0)
+        if step != ends_here:
+            return size, 0
+        return size, size if first_round else self._not_beside(size, steps)
+
+    def _not_beside(self, size: int, steps: int) -> int:
+        """Of a copy, what a CTA has no time for while the port is busy with what all channels send in a round."""
+        wire = self.plan.wire
+        channels_bytes_per_s = self.plan.channels * wire.channel_bytes_per_s
+        idle = max(0, channels_bytes_per_s - wire.port_bytes_per_s) * steps * size // wire.port_bytes_per_s
+        return max(0, size - idle)
+
+    def _step(
+        self, d: int, step: int, steps: int, size: int, handled: tuple[int, int], add: bool, carry: bool
+    ) -> Process:
         """Takes what came, unless it is the first step, and passes it on, unless it is the last."""
         plan, p = self.plan, self.plan.devices
         # Where all parts are added up, device d ends the reduction with part d, and hands it out from there.
         index = (d - step - (plan.kind != "all_gather")) % p
         for n in range(plan.wire.slices):
-            share = size * (n + 1) // plan.wire.slices - size * n // plan.wire.slices
+            share, beside, before = (
+                x * (n + 1) // plan.wire.slices - x * n // plan.wire.slices for x in (size, *handled)
+            )
             if step:
                 message = yield self.inboxes[d].get()
                 if carry and n == plan.wire.slices - 1 and self.values:
                     self.parts[d][index] = self.parts[d][index] + message if add else message
-            if step == self._ends_here(steps):
-                yield self.env.timeout(self.copy_ps(share))
+            yield self.env.timeout(self.copy_ps(before))
             if step == steps:
                 continue
-            yield self.env.timeout(max(self.busy_ps(d, share), self.copy_ps(share)) + plan.wire.post_ps)
+            yield self.env.timeout(max(self.busy_ps(d, share), self.copy_ps(beside)) + plan.wire.post_ps)
             self.env.process(self._arrive((d + 1) % p, self.parts[d].get(index)))
-
-    def _ends_here(self, steps: int) -> int:
-        """The step in which a device stores a part for itself. The rest its neighbour has stored there already."""
-        return {"all_reduce": self.plan.devices - 1, "all_gather": 0}.get(self.plan.kind, steps)
 
     def _arrive(self, target: int, message: Any) -> Process:
         yield self.env.timeout(self.plan.wire.latency_ps)

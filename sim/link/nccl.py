@@ -15,12 +15,15 @@ from sim.link.library import Algorithm, Kind, Plan, Wire
 
 FIGURES = (
     "collectives.copy",
+    "collectives.direct",
     "collectives.flag",
     "collectives.flagged",
+    "collectives.flagged_warp",
     "collectives.header",
     "collectives.line",
     "collectives.line_flag",
     "collectives.post",
+    "collectives.several",
     "collectives.shared",
     "collectives.start",
     "collectives.turn",
@@ -62,7 +65,6 @@ _READING = "8.0"
 _SWITCH_CHUNK_BYTES = 128 * 1024
 """Of one channel and device, at most."""
 _SWITCH_EFFICIENCY = 0.85
-_WARP = 32
 _THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
 _LEAST_BYTES_A_THREAD = {"LL": 8, "LL128": 8, "Simple": 64}
 """Below these fewer channels are used; of LL for each device."""
@@ -236,14 +238,20 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
         # Shares of neighbouring rounds begin in the same channels (their numbers' bits are reversed).
         channels = min(_pair_channels(path), max(devices, parts))
         chunk, at_once = -(-message // parts), -(-devices * parts // channels)
-        each = figures.flagged_bytes_per_s * _WARP // _THREADS["LL"]
+        each = figures.flagged_warp_bytes_per_s
         if protocol == "Simple":
             chunk, each = min(chunk, _pair_step_bytes(path)), figures.warp_bytes_per_s
             reads = path.nvlink and spec.compute_capability == _READING
             wire = wire._replace(port_bytes_per_s=port_bytes_per_s(spec, devices, reads=reads))
         wire = wire._replace(channel_bytes_per_s=_sending_warps(at_once) * each)
+    sending = channels
+    if algorithm == "pairwise":
+        sending = min(channels, (devices - 1) * parts)
+    start_ps = figures.start_ps + (figures.several_ps if sending > 1 else 0)
+    if algorithm == "ring" and protocol == "Simple" and kind != "reduce_scatter":
+        start_ps += figures.direct_ps
     of: Algorithm = algorithm  # type: ignore[assignment]
-    return Plan(kind, of, devices, size_bytes, wire, channels, chunk, figures.start_ps)
+    return Plan(kind, of, devices, size_bytes, wire, channels, chunk, start_ps)
 
 
 def _pair_protocol(path: Path, devices: int, message_bytes: int, library: str) -> str:

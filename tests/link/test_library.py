@@ -57,6 +57,55 @@ def test_a_ring_sends_its_parts_and_announces_its_slices() -> None:
     assert short.time_ps >= 5 * US + 6 * (2 * US + US)
 
 
+def test_a_flagged_ring_takes_values_out_of_its_buffer_as_it_hands_them_on() -> None:
+    # A step moves 3 MB: 30 us through the port, 60 us for three channels that store it here as well.
+    wire = Wire("LL", US, 100 * GB, 50 * GB // 3)
+    made = plan("all_gather", "ring", 4, 12 * 10**6 // 8, wire=wire, chunk_bytes=2**30, start_ps=5 * US)
+    assert run(made).time_ps == pytest.approx(5 * US + 3 * (60 * US + US) + 60 * US, abs=100)
+    # Until a part is whole it is added up and handed on, and only its last step stores it.
+    scattered = made._replace(kind="reduce_scatter")
+    assert run(scattered).time_ps == pytest.approx(5 * US + 3 * (30 * US + US) + 60 * US, abs=100)
+    summed = made._replace(kind="all_reduce")
+    assert run(summed).time_ps == pytest.approx(5 * US + 3 * 31 * US + 3 * 61 * US + 60 * US, abs=100)
+    # Lines go through shared memory in every step.
+    lines = scattered._replace(wire=wire._replace(protocol="LL128"))
+    assert run(lines).time_ps == pytest.approx(run(made).time_ps, abs=100)
+
+
+def test_copies_of_later_rounds_lie_beside_what_other_channels_send() -> None:
+    # 3 MB a step and round: 30 us through the port; three channels at 50 GB/s copy it in 20 us.
+    made = plan("reduce_scatter", "ring", 2, 6 * 10**6 // 8, chunk_bytes=10**6, start_ps=0)
+    first = run(made).time_ps
+    assert first == pytest.approx(30 * US + 2 * 2 * US + 20 * US, abs=10)
+    # A CTA has 10 us of a round left for its copy.
+    second = run(made._replace(size_bytes=2 * made.size_bytes)).time_ps - first
+    assert second == pytest.approx(30 * US + 2 * 2 * US + 10 * US, abs=10)
+    # Of the three steps of four devices it has more than the copy takes.
+    four = plan("reduce_scatter", "ring", 4, 12 * 10**6 // 8, chunk_bytes=10**6, start_ps=0)
+    more = run(four._replace(size_bytes=2 * four.size_bytes)).time_ps - run(four).time_ps
+    assert more == pytest.approx(3 * (30 * US + 2 * 2 * US), abs=4 * US)
+
+
+def test_a_kernel_starts_by_what_it_sends_with() -> None:
+    spec = load_arch("h100-sxm")
+    figures = spec.collectives
+
+    def start_ps(kind: Kind, gpus: int, size: int, algorithm: str, protocol: str) -> int:
+        return nccl.plan(spec, kind, gpus, size, algorithm, protocol).start_ps
+
+    several = figures.start_ps + figures.several_ps
+    assert start_ps("all_gather", 2, 8192, "ring", "LL") == figures.start_ps
+    assert start_ps("all_gather", 2, 16384, "ring", "LL") == several
+    # One message to one other device goes through one CTA.
+    assert start_ps("alltoall", 2, 2048, "pairwise", "LL") == figures.start_ps
+    assert start_ps("alltoall", 4, 2048, "pairwise", "LL") == several
+    assert start_ps("all_reduce", 8, 2**26, "nvls", "Simple") == several
+    # Neighbours store into results where nothing has to be added to what they send.
+    assert start_ps("reduce_scatter", 4, 2**26, "ring", "Simple") == several
+    assert start_ps("all_gather", 4, 2**26, "ring", "Simple") == several + figures.direct_ps
+    assert start_ps("all_reduce", 2, 2**26, "ring", "Simple") == several + figures.direct_ps
+
+
 def test_the_switch_is_fed_by_copies_in_turn() -> None:
     wire = WIRE._replace(turn_ps=US)
     # Three groups on one part of 1 MB: copies at 150 GB/s and a turn for each of 4 devices, 1.25 MB through the port.
@@ -122,11 +171,10 @@ def test_a100_reads_what_others_store() -> None:
         name: nccl.plan(load_arch(name), "alltoall", 8, 2**27, "pairwise", "Simple")
         for name in ("a100-sxm4-80gb", "h100-sxm")
     }
-    shares = {
-        name: one.wire.port_bytes_per_s / load_arch(name).link.bandwidth_bytes_per_s for name, one in made.items()
-    }
-    assert shares["a100-sxm4-80gb"] == pytest.approx(128 / (128 + 2 * 40), abs=1e-6)
-    assert shares["h100-sxm"] == pytest.approx(128 / (128 + 40), abs=1e-6)
+    for name, ways in (("a100-sxm4-80gb", 2), ("h100-sxm", 1)):
+        spec = load_arch(name)
+        share = made[name].wire.port_bytes_per_s / spec.link.bandwidth_bytes_per_s
+        assert share == pytest.approx(128 / (128 + ways * spec.collectives.header_bytes), abs=1e-6), name
     assert {one.chunk_bytes for one in made.values()} == {512 * 1024}
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ A, B = "a100-sxm4-80gb", "h100-sxm"
 
 def row(machine: str, shape: str, measured: float, simulated: float, **fields: Any) -> dict[str, Any]:
     """A row as `tilewave validate --json` prints it."""
-    known = {"op": "gemm", "dtype": "bf16", "source": "x", "scope": "kernel"}
+    known = {"op": "gemm", "dtype": "bf16", "source": "x", "scope": "kernel", "schedule": "vendor"}
     return {**known, "machine": machine, "shape": shape, "compared_us": measured, "simulated_us": simulated, **fields}
 
 
@@ -60,8 +61,38 @@ def test_rows_that_have_a_partner(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert {row["machine"] for row in rows} == {A, B}
     assert all(float(row["time_us"]) <= 20 for row in rows)
-    shapes = [(row["op"], row["dtype"], row["shape"], row["source"]) for row in rows]
-    assert len(shapes) == 2 * len(set(shapes)) > 20
+    halves = [
+        Counter((row["op"], row["dtype"], row["shape"]) for row in rows if row["machine"] == name) for name in (A, B)
+    ]
+    assert halves[0] == halves[1]
+    assert len(halves[0]) > 20
+
+
+def test_a_pair_is_of_one_source_where_one_has_both(tmp_path: Path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "results.json"
+    page.write_text(f"{BEGIN}\n{END}\n")
+    rows = [
+        # The same version before another one, another one before another source.
+        *(
+            row(A, "m=1", 4, 4, source="lib 1"),
+            row(B, "m=1", 4, 1, source="lib 2"),
+            row(B, "m=1", 2, 2, source="lib 1"),
+        ),
+        *(row(A, "m=2", 4, 4, source="lib 1"), row(B, "m=2", 4, 1, source="x"), row(B, "m=2", 2, 2, source="lib 2")),
+        *(row(A, "m=3", 4, 4, source="lib 1"), row(B, "m=3", 2, 2, source="y")),
+        # Two kernels of a collective are two pairs; kernels of products have other names on other machines.
+        *(
+            row(name, "gpus=2", 4, 4, op="all_reduce", schedule=f"custom {k}")
+            for name in (A, B)
+            for k in ("one", "two")
+        ),
+        *(row(A, "m=4", 4, 4, schedule="mma"), row(B, "m=4", 2, 2, schedule="wgmma")),
+    ]
+    results.write_text(json.dumps({"rows": rows}))
+    assert main([str(results), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "| all |  | 6 | 0.0 % |" in text
+    assert "| all_reduce | all | 2 |" in text
 
 
 def test_how_far_two_measurements_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
