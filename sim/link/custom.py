@@ -17,6 +17,8 @@ FIGURES = (
     "collectives.copy",
     "collectives.lean_flag",
     "collectives.lean_start",
+    "dram.latency",
+    "l2.size",
     "sm.count",
 )
 """Figures of a preset that this module reads."""
@@ -30,6 +32,8 @@ _VLLM_MOST_BYTES = {
 }
 _VLLM_SWITCH_MOST_BYTES = 64 * _MIB
 _VLLM_CTAS = 36
+_VLLM_THREADS = 512
+"""Of a CTA; each has one load of 16 bytes from each other device on its way."""
 _TRTLLM_MOST_BYTES = {2: 16 * _MIB, 4: 8 * _MIB, 8: _MIB // 2}
 
 
@@ -56,8 +60,11 @@ def _shots(spec: Any, devices: int, size_bytes: int, algorithm: Any, ctas: int) 
     figures = spec.collectives
     port = nccl.port_bytes_per_s(spec, devices, reads=algorithm != "push")
     flag_ps = max(figures.lean_flag_ps, nccl.path_between(spec, devices).latency_ps)
-    wire = Wire("flags", flag_ps, port, figures.copy_bytes_per_s)
-    return Plan("all_reduce", algorithm, devices, size_bytes, wire, ctas, 0, figures.lean_start_ps)
+    # Operand and result of a device: what its L2 does not hold others wait for.
+    read_ps = spec.dram.latency_ps * (2 * size_bytes > spec.l2.size_bytes)
+    wire = Wire("flags", flag_ps, port, figures.copy_bytes_per_s, read_ps=read_ps)
+    at_once = ctas * _VLLM_THREADS * 16
+    return Plan("all_reduce", algorithm, devices, size_bytes, wire, ctas, at_once, figures.lean_start_ps)
 
 
 def _through_switch(spec: Any, devices: int, size_bytes: int) -> Plan:

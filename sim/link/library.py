@@ -14,6 +14,8 @@ what only arrives is there already.
 - `pairwise`: each device has a message for each other one, all at once, in parts over some channels.
 - `one_shot`: after a barrier each device reads what all others have and adds it up; a second barrier ends it.
 - `two_shot`: after a barrier each adds up a share, after a second one it reads the others' shares; a third ends it.
+  A thread loads what it adds from all at once; the others' shares it loads one after the other, since a compiler may
+  not move a load before the store of the one before.
 - `push`: each device stores what it has, flags among the values, into a buffer of every other one, which adds it up.
 """
 
@@ -42,7 +44,8 @@ class Wire(NamedTuple):
 
     port: of a device's port. channel: of one channel's CTA, inside the device (of `pairwise`: of the warps that send a
     message). slices: parts of a message that are announced one by one. post_ps: for how long that keeps a CTA; 0 where
-    flags lie among the values. turn_ps: of a copy for one of several devices, beside its bytes.
+    flags lie among the values. turn_ps: of a copy for one of several devices, beside its bytes. read_ps: of a load from
+    another device, beside the two latencies of its request and its answer.
     """
 
     protocol: str
@@ -52,13 +55,15 @@ class Wire(NamedTuple):
     slices: int = 1
     post_ps: int = 0
     turn_ps: int = 0
+    read_ps: int = 0
 
 
 class Plan(NamedTuple):
     """A collective as a library runs it.
 
     start_ps: of the kernel beside its messages. chunk_bytes: the largest message of a channel (of `nvls`: of all
-    channels of a device together; of `pairwise`: a channel's part of a message; of shots nothing).
+    channels of a device together; of `pairwise`: a channel's part of a message; of shots: what all threads load at once
+    from one other device).
     """
 
     kind: Kind
@@ -325,11 +330,15 @@ class _Shots(_Run):
         if plan.algorithm == "push":
             yield self.env.timeout(self.busy_ps(d, plan.size_bytes * (p - 1)) + hop_ps)
             return
-        shots = [plan.size_bytes] if plan.algorithm == "one_shot" else [plan.size_bytes // p] * 2
-        for size in shots:
+        shots = (
+            [(plan.size_bytes, 1)] if plan.algorithm == "one_shot" else [(plan.size_bytes // p, n) for n in (1, p - 1)]
+        )
+        for size, loads in shots:
             yield from self._barrier()
             # A request goes there and its answer comes back.
-            yield self.env.timeout(2 * hop_ps + self.busy_ps(d, size * (p - 1)))
+            read_ps = 2 * hop_ps + plan.wire.read_ps
+            loops = -(-size // plan.chunk_bytes)
+            yield self.env.timeout(max(read_ps + self.busy_ps(d, size * (p - 1)), loops * loads * read_ps))
         yield from self._barrier()
 
     def _barrier(self) -> Process:

@@ -191,6 +191,30 @@ def test_messages_that_share_a_channel_share_its_warps() -> None:
     assert over_pcie.wire.channel_bytes_per_s == 3 * load_arch("a40").collectives.warp_bytes_per_s
 
 
+def test_loads_from_other_devices_are_at_once_or_one_after_the_other() -> None:
+    # 1 MB at once: two barriers of 1 us, and a load of 2 us before its bytes, 3 MB of them at 100 GB/s.
+    one = plan("all_reduce", "one_shot", 4, 10**6 // 8, chunk_bytes=10**6, start_ps=5 * US)
+    assert run(one).time_ps == 5 * US + 2 * US + 2 * US + 30 * US
+    # What threads have on their way bounds them: 20 turns of a load.
+    few = one._replace(chunk_bytes=50_000)
+    assert run(few).time_ps == 5 * US + 2 * US + 20 * 2 * US
+    far = few._replace(wire=WIRE._replace(read_ps=US))
+    assert run(far).time_ps == 5 * US + 2 * US + 20 * 3 * US
+    # Of two shots, the first adds up 4 kB of each of four; the second loads from three, one after the other.
+    two = plan("all_reduce", "two_shot", 4, 16_000 // 8, chunk_bytes=10**6, start_ps=5 * US)
+    assert run(two).time_ps == 5 * US + 3 * US + (2 * US + 120_000) + 3 * 2 * US
+
+
+def test_loads_from_another_device_miss_what_its_l2_does_not_hold() -> None:
+    spec = load_arch("h100-sxm")
+    half = spec.l2.size_bytes // 2
+    held, more = (custom.plan(spec, "vllm", 2, size) for size in (half, half + 2**20))
+    assert held is not None
+    assert more is not None
+    assert (held.wire.read_ps, more.wire.read_ps) == (0, spec.dram.latency_ps)
+    assert held.chunk_bytes == 36 * 512 * 16
+
+
 def test_frameworks_choose_by_size() -> None:
     spec, mib = load_arch("h100-sxm"), 2**20
 

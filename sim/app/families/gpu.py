@@ -130,6 +130,7 @@ class Gpu:
                 cold_code=environment.code == "cold",
                 linear_tiles=tuple(kind for kind, order in environment.raster.items() if order == "linear"),
                 host_call_ps=_host_call_ps(environment, row, schedule),
+                host_switch_call_ps=_host_call_ps(environment, row, f"{schedule} nvls"),
                 tiles=environment.tiles_of(row),
                 library=True,
             ),

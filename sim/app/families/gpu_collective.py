@@ -101,7 +101,9 @@ class CollectivePlan:
             calls.insert(0, Call("copy", (launch_ps + self.spec.launch.drain_ps + copied_ps,)))
         time_ps = calls_ps(self.spec, calls, self.request.scope)
         if self.request.scope == "stream":
-            time_ps = max(time_ps, self.request.bench.host_call_ps)
+            bench = self.request.bench
+            switched = self._library in custom.LIBRARIES and made.algorithm == "nvls"
+            time_ps = max(time_ps, bench.host_switch_call_ps if switched else bench.host_call_ps)
         device_ps = sum(call.device_ps(self.spec) for call in calls)
         record = _record(self.op, made, ended, moved_ps, self.spec)
         return Ran(
@@ -126,8 +128,9 @@ class CollectivePlan:
             return self.request.scope != "kernel"
         if path == "compute_capability":
             return self.op.word == "alltoall"
-        by_library = {"dram.bandwidth": (_EAGER,), "sm.count": custom.LIBRARIES}
-        return self._library in by_library.get(path, ())
+        if path in ("dram.latency", "l2.size", "sm.count"):
+            return self._library in custom.LIBRARIES
+        return path == "dram.bandwidth" and self._library == _EAGER
 
     def _check(self, made: Plan) -> tuple[CheckResult, list[str]]:
         """Runs it with numbers and compares with NumPy."""

@@ -26,8 +26,9 @@ class Bench:
 
     clock_hz: highest core clock. replayed: how it replays a graph, where it says so. cold_code: kernels fetch their
     instructions when they first run. linear_tiles: kinds of kernels of which its library launches the
-    tiles of a product row by row. host_call_ps: for how long its host is busy with a call. library: what runs is a
-    kernel that a library has. tiles: those that its library has for convolutions.
+    tiles of a product row by row. host_call_ps: for how long its host is busy with a call; host_switch_call_ps: with
+    one that sums through the switch, between two copies. library: what runs is a kernel that a library has. tiles:
+    those that its library has for convolutions.
     """
 
     clock_hz: int | None = None
@@ -35,6 +36,7 @@ class Bench:
     cold_code: bool = True
     linear_tiles: tuple[str, ...] = ()
     host_call_ps: int = 0
+    host_switch_call_ps: int = 0
     library: bool = False
     tiles: tuple[str, ...] = ()
 
