@@ -272,6 +272,9 @@ class Dram(BankedMemory):
 
     latency_ps: Picoseconds = Field(description="beyond an L2 hit, for a row that is open in an idle channel")
     write_overhead: Share = Field(description="further share that writes lose: check bits are read, changed, written")
+    t_ccd_ps: Picoseconds = Field(
+        default=0, description="between bursts of a row that no other row's comes between; 0: the data bus is slower"
+    )
 
     @property
     def channel_bandwidth_bytes_per_s(self) -> float:

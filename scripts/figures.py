@@ -557,6 +557,7 @@ CASES: dict[str, tuple[Case, ...]] = {
             base=("l2.coalescer=16", "l2.coalescer_reads=2", "l2.coalescer_wait=45 cycles", "l2.bandwidth=8 B/clk"),
             options={"l2": "warm"},
         ),
+        Case("add n=262144 dtype=fp32", ("dram.t_ccd",), base=("dram.t_ccd=20 ns", "dram.channels=1", "dram.row=128 B")),
         Case("add n=262144 dtype=fp32", ("l2.link",), ("l2.link",), base=("l2.link_bandwidth=64 B/clk",)),
         Case("transpose rows=256 cols=256 dtype=fp32", base=_SMALL),
         Case("sum n=300000", base=_SMALL),

@@ -104,7 +104,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
 }
 """Figures of which more is better, by family: those that people change first stand in its first line."""
 
-_TIMINGS = ("latency", "overhead", "t_rcd", "t_rp", "t_ras", "t_rc", "t_faw", "t_wtr", "t_rtw", "t_rfc")
+_TIMINGS = ("latency", "overhead", "t_rcd", "t_rp", "t_ras", "t_rc", "t_faw", "t_ccd", "t_wtr", "t_rtw", "t_rfc")
 
 LESS: Mapping[str, tuple[str, ...]] = {
     "gpu": (

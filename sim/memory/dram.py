@@ -28,6 +28,7 @@ FIGURES = (
     "dram.page_policy",
     "dram.queue",
     "dram.row",
+    "dram.t_ccd",
     "dram.t_faw",
     "dram.t_ras",
     "dram.t_rc",
@@ -160,6 +161,10 @@ class DramSpec(NamedTuple):
     rc: int
     activate_gap: int
     """A quarter of tFAW: activates of a channel keep this distance, which keeps any five of them tFAW apart."""
+    column_gap: int
+    """Of two bursts of one row. Those that a row is opened for are done before the channel opens the next one."""
+    unit_atoms: int
+    """That a write is taken to have."""
     wtr: int
     rtw: int
     refi: int
@@ -219,6 +224,8 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         ras=ps_to_ticks(max(dram.t_ras_ps, dram.t_rc_ps - dram.t_rp_ps), clock_hz),
         rc=ps_to_ticks(dram.t_rc_ps, clock_hz),
         activate_gap=-(-ps_to_ticks(dram.t_faw_ps, clock_hz) // 4),
+        column_gap=ps_to_ticks(getattr(dram, "t_ccd_ps", 0), clock_hz),
+        unit_atoms=max(1, unit_bytes // dram.atom_bytes),
         wtr=ps_to_ticks(dram.t_wtr_ps, clock_hz),
         rtw=ps_to_ticks(dram.t_rtw_ps, clock_hz),
         refi=ps_to_ticks(dram.t_refi_ps, clock_hz),

@@ -58,10 +58,10 @@ def ask_bank(spec, state, channel, unit):
 
 
 @inner(inline=True)
-def open_row(spec, state, counters, t, channel, bank, row):
+def open_row(spec, state, counters, t, channel, bank, row, atoms):
     """Find or make the batch of a row for a request at tick t; returns the index of the batch's words in `state.bank`.
 
-    `state.bank[i + 1]` is then the tick from which columns of the row can be read.
+    `state.bank[i + 1]` is then the tick from which columns of the row can be read. atoms: that are asked of it.
     """
     base = (channel * spec.banks + bank) * BANK_WORDS
     for batch in range(BATCHES):
@@ -70,7 +70,7 @@ def open_row(spec, state, counters, t, channel, bank, row):
             counters[_ROW_HITS] += 1
             return i
     activate = max(t, state.channel[channel * CHANNEL_WORDS + ACTIVATE_FREE])
-    state.channel[channel * CHANNEL_WORDS + ACTIVATE_FREE] = activate + spec.activate_gap
+    state.channel[channel * CHANNEL_WORDS + ACTIVATE_FREE] = activate + max(spec.activate_gap, atoms * spec.column_gap)
     if state.bank[base] > activate:
         activate = state.bank[base]
         counters[_ROW_CONFLICTS] += 1
@@ -140,7 +140,7 @@ def dram_read(spec, state, counters, t, channel, unit, atoms):
     busy = atoms * spec.burst
     bus_end = max(free, t) + busy
     state.channel[word + BUS_FREE] = bus_end
-    i = open_row(spec, state, counters, t, channel, bank, row)
+    i = open_row(spec, state, counters, t, channel, bank, row, atoms)
     end = max(bus_end, max(t, state.bank[i + 1]) + busy)
     use_row(spec, state, (channel * spec.banks + bank) * BANK_WORDS, i, end)
     state.queue[place] = end
@@ -183,7 +183,7 @@ def drain_writes(spec, state, counters, t, channel):
     for write in range(state.channel[word + PENDING_WRITES]):
         slot = (channel * (spec.write_batch + 1) + write) * 2
         bank = state.pending[slot]
-        i = open_row(spec, state, counters, t, channel, bank, state.pending[slot + 1])
+        i = open_row(spec, state, counters, t, channel, bank, state.pending[slot + 1], spec.unit_atoms)
         last = max(end, state.bank[i + 1] + spec.write_burst)
         use_row(spec, state, (channel * spec.banks + bank) * BANK_WORDS, i, last)
     state.channel[word + PENDING_WRITES] = 0

@@ -147,6 +147,25 @@ def test_five_activates_need_the_four_activate_window() -> None:
     assert memory.read(60, memory.unit(6)) == 60 + 14 + 100
 
 
+def test_bursts_of_one_row_keep_the_channel_from_the_next_one() -> None:
+    def answers(atoms: int, t_faw_ps: int = 16_000) -> list[float]:
+        memory = Memory(t_faw_ps=t_faw_ps, t_ccd_ps=10_000)
+        return [memory.read(0, memory.unit(bank), atoms) for bank in range(3)]
+
+    bursts = Memory().spec.burst / NS
+    whole, half = answers(4), answers(2)
+    # Four bursts take 40 ns, two 20; one is bound by the window of activates.
+    assert [x - whole[0] for x in whole] == pytest.approx([0, 40, 80])
+    assert [x - half[0] for x in half] == pytest.approx([0, 20, 40])
+    assert [x - answers(1, 60_000)[0] for x in answers(1, 60_000)] == pytest.approx([0, 15, 30])
+    assert whole[0] - half[0] == pytest.approx(2 * bursts)
+    # A second line of an open row keeps nobody waiting but by the data bus.
+    memory = Memory(t_ccd_ps=10_000)
+    for place in range(2):
+        assert memory.read(0, memory.unit(0) + place, 4) - whole[0] < 10
+    assert memory.read(0, memory.unit(1), 4) - whole[0] == pytest.approx(40)
+
+
 def test_bank_under_refresh_is_away_and_its_neighbour_is_not() -> None:
     memory = Memory(t_refi_ps=1_600_000, t_rfc_ps=80_000)
     first = 100 * 4  # bank 3 of 16 is refreshed at 4 * tREFI / 16

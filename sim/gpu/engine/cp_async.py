@@ -46,7 +46,7 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         return {CpAsyncFigure.LATENCY: 0, CpAsyncFigure.FETCHED: AS_ASKED}
     return {
         CpAsyncFigure.LATENCY: cycles_to_ticks(spec.cp_async.latency_cycles),
-        CpAsyncFigure.FETCHED: fills(spec.cp_async.prefetch_bytes),
+        CpAsyncFigure.FETCHED: fills(spec.cp_async.prefetch_bytes) if launch.kernel.prefetches else AS_ASKED,
     }
 
 

@@ -120,7 +120,8 @@ class Kernel:
     code_bytes: size of its machine code (for the cold instruction fetch); flags: number of 32-bit global semaphores
     (zero at launch); descriptors: TMA descriptors that it reads. stands_for: CTAs of the launch of which its grid is an
     even sample; 0 where it is all of it. dependent: it is made for programmatic dependent launch, as the kernel before
-    it is: on machines that have it its CTAs may be there before that has ended, and wait for it.
+    it is: on machines that have it its CTAs may be there before that has ended, and wait for it. prefetches: its
+    cp.async carry the machine's prefetch size; else the L2 fetches the sectors that they ask for.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Kernel:
     descriptors: int = 0
     stands_for: int = 0
     dependent: bool = False
+    prefetches: bool = True
 
     @property
     def warps(self) -> int:

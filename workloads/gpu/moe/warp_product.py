@@ -136,7 +136,10 @@ class _Writer(Writer):
 
 class _EarlierWriter(_Writer):
     """As Triton 3.5.1 compiles the loop: all fragments of a step are read behind the barrier at its begin, and a buffer
-    is filled again at its end."""
+    is filled again at its end. Its copies have no prefetch size."""
+
+    def kernel(self) -> Kernel:
+        return replace(super().kernel(), prefetches=False)
 
     def _loop_of_parts(self, r: RoleBuilder, unit: Unit) -> None:
         c, last = self.config, self.parts - 1
