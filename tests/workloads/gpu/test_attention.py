@@ -31,6 +31,7 @@ from workloads.gpu.attention.flash3_varlen import LOOK_STEPS, Flash3VarlenConfig
 from workloads.gpu.attention.flash_decode import DecodeConfig
 from workloads.gpu.attention.flash_triton import FlashTritonConfig
 from workloads.gpu.attention.sample import steps_of_head
+from workloads.gpu.attention.torch_math import TorchMathConfig
 from workloads.gpu.attention.unfused import UnfusedConfig
 from workloads.gpu.select import choose
 from workloads.ops.attention import Attention
@@ -608,12 +609,52 @@ def test_what_a_kernel_does_not_use_cannot_be_left_out(machines: dict[str, GpuSp
     ],
     ids=str,
 )
-def test_separate_kernels_compute_what_numpy_does(op: Attention, machines: dict[str, GpuSpec]) -> None:
-    program = build(op, machines["a100-sxm4-80gb"], UnfusedConfig())
+@pytest.mark.parametrize("config", [UnfusedConfig(), TorchMathConfig()], ids=str)
+def test_separate_kernels_compute_what_numpy_does(
+    op: Attention, config: UnfusedConfig, machines: dict[str, GpuSpec]
+) -> None:
+    program = build(op, machines["a100-sxm4-80gb"], config)
     operands = op.inputs(seed=1)
     result = interpret(program, execute(program, seed=2), dict(zip("qkv", operands, strict=True)))
     assert result.violations == []
     assert op.largest_error([result.outputs["o"]], *operands) <= op.tolerance
+
+
+def test_the_math_backend_runs_the_kernels_of_its_source(machines: dict[str, GpuSpec]) -> None:
+    def names(op: Attention) -> list[str]:
+        program = build(op, machines["a100-sxm4-80gb"], TorchMathConfig())
+        return [kernel.name.split("_mma")[0] for kernel in program.kernels]
+
+    safe = ["softmax_warp", "fill", "eq", "all", "fill", "where"]
+    assert names(attention(20, 130)) == ["scale_q", "scale_k", "scores_gemm", *safe, "o_flat_gemm"]
+    masked = ["scale_q", "ones", "triangle", "fill", "where_mask"]
+    repeated = ["repeat_k", "repeat_v", "scale_k", "scores_gemm", "add_mask"]
+    assert names(attention(12, 12, heads=2, kv_heads=1, causal="1")) == [*masked, *repeated, *safe, "o_flat_gemm"]
+
+
+def test_the_safe_softmax_gives_zeros_where_nothing_is_seen(machines: dict[str, GpuSpec]) -> None:
+    """Rows of minus infinity, which no attention here has, by the kernels alone."""
+    program = build(attention(4, 40), machines["a100-sxm4-80gb"], TorchMathConfig())
+    names = {"eq": ("scores_rows", "seen_rows"), "all": ("seen_rows", "any_seen"), "where": ("weights", "safe")}
+    scores = np.zeros((4, 40))
+    scores[1] = -np.inf
+    scores[2, 3:] = -np.inf
+    seen = alone(program, "eq", names["eq"], {"scores_rows": scores})
+    assert np.array_equal(seen, np.isfinite(scores))
+    kept = alone(program, "all", names["all"], {"seen_rows": seen})
+    assert kept.reshape(-1).tolist() == [1, 0, 1, 1]
+    weights = np.arange(160.0).reshape(1, 4, 40)
+    safe = alone(program, "where", names["where"], {"weights": weights, "any_seen": kept})
+    assert np.array_equal(safe, np.where(kept.reshape(1, 4, 1) > 0, weights, 0))
+
+
+def alone(program: Program, name: str, io: tuple[str, str], inputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """What one kernel of a program stores, run by itself."""
+    kernel = next(kernel for kernel in program.kernels if kernel.name == name)
+    roles = dict.fromkeys(inputs, "input") | {io[1]: "output"}
+    tensors = tuple(replace(t, role=roles[t.name], alias="") for t in program.tensors if t.name in roles)
+    one = replace(program, kernels=(kernel,), tensors=tensors)
+    return interpret(one, execute(one, seed=1), inputs).outputs[io[1]]
 
 
 @pytest.mark.parametrize(("keys", "blind"), [({"causal": "1"}, 123), ({"window": 40}, 84), ({"window": 130}, 0)])

@@ -19,6 +19,7 @@ from workloads.gpu.attention.flash3 import Flash3Config
 from workloads.gpu.attention.flash3_varlen import Flash3VarlenConfig
 from workloads.gpu.attention.flash_decode import DecodeConfig
 from workloads.gpu.attention.flash_triton import FlashTritonConfig
+from workloads.gpu.attention.torch_math import TorchMathConfig
 from workloads.gpu.attention.unfused import UnfusedConfig
 from workloads.gpu.gemm.estimate import figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
@@ -38,7 +39,7 @@ BEST = ("auto", "vendor", "cudnn")
 VARLEN = ("decode-varlen", "flash2-varlen", "flash3-varlen")
 """What FlashAttention's interface for sequences of different lengths runs: of the newest version that the machine can,
 of FlashAttention-2, and of 3."""
-KINDS = (*SCHEDULES, *VARLEN, "flash2-triton", flash3.FIRST_RELEASE)
+KINDS = (*SCHEDULES, *VARLEN, "flash2-triton", flash3.FIRST_RELEASE, TorchMathConfig.schedule)
 
 
 @register("attention", "gpu", "auto")
@@ -84,6 +85,8 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The published configuration of a kind."""
     if kind == "unfused":
         return UnfusedConfig()
+    if kind == TorchMathConfig.schedule:
+        return TorchMathConfig()
     if kind in VARLEN:
         return _varlen(kind, p, spec)
     if kind == DecodeConfig.schedule:
@@ -127,9 +130,11 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     """Rounds of CTAs, each a start and its steps of products and softmax, one beside the other or in turn."""
     f, d = figures(spec), p.op.head_dim
     if isinstance(config, UnfusedConfig):
-        # Scores are written and read three times each, weights read once more.
+        # Scores are written and read three times each, weights read once more; the safe softmax reads both once more,
+        # and writes weights again.
         score_bytes = p.op.batch * p.op.heads * p.op.queries * p.op.keys * width(p)
-        cycles = transfer((6 if p.masked else 4) * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
+        passes = (6 if p.masked else 4) + (4 if isinstance(config, TorchMathConfig) else 0)
+        cycles = transfer(passes * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
         return 7 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
     if isinstance(config, DecodeConfig):
         return _estimate_decode_ps(p, spec, config)

@@ -57,7 +57,7 @@ ELEMENTS = 4
 MASK_DTYPE = "fp32"
 
 
-def _plain(alu: int, imad: int, other: int) -> Mix:
+def plain(alu: int, imad: int, other: int) -> Mix:
     """Instructions of an element; `other`: uniform loads of constants, branches, moves and half-precision arithmetic,
     which leave the integer pipe alone."""
     return (*mix(alu, imad), ("ffma", other))
@@ -67,12 +67,12 @@ def index_mix(operands: int, dimensions: int) -> Mix:
     """Index arithmetic, bounds and control of one element (SASS of a kernel of that form, nvcc 13, sm_90: 15 and 12 a
     dimension with two operands, 22 and 14 with three)."""
     alu, other = (8, 7) if operands == 2 else (10, 12)
-    return _plain(alu + 4 * dimensions, (2 + operands) * dimensions, other + (2 + operands) * dimensions)
+    return plain(alu + 4 * dimensions, (2 + operands) * dimensions, other + (2 + operands) * dimensions)
 
 
-ADD = _plain(1, 0, 3)
+ADD = plain(1, 0, 3)
 """Two conversions, a multiply-add, and a conversion back."""
-TRIANGLE = _plain(24, 8, 10)
+TRIANGLE = plain(24, 8, 10)
 """Of an element of triu: row and column by 64-bit division, comparison. Assumption."""
 
 
@@ -106,49 +106,50 @@ def build(op: Attention, spec: GpuSpec, config: UnfusedConfig) -> Program:
     op = p.op
     heads, dtype = op.batch * op.heads, p.dtype
     q, v = (
-        _scratch(f"{name}_heads", (heads, rows, op.head_dim), dtype)
+        scratch(f"{name}_heads", (heads, rows, op.head_dim), dtype)
         for name, rows in (("q", op.queries), ("v", op.keys))
     )
-    k = _scratch("k_heads", (heads, op.head_dim, op.keys), dtype)
+    k = scratch("k_heads", (heads, op.head_dim, op.keys), dtype)
     scores, masked, weights = (
-        _scratch(name, (heads, op.queries, op.keys), dtype) for name in ("scores", "masked", "weights")
+        scratch(name, (heads, op.queries, op.keys), dtype) for name in ("scores", "masked", "weights")
     )
     # What the second product writes head by head is returned as it lies.
     result = replace(p.o, strides=(op.heads * op.queries * op.head_dim, op.head_dim, op.queries * op.head_dim, 1))
-    o = replace(_scratch("o_heads", (heads, op.queries, op.head_dim), dtype), alias=result.name)
+    o = replace(scratch("o_heads", (heads, op.queries, op.head_dim), dtype), alias=result.name)
     tensors = [p.q, p.k, p.v, result, q, k, v, scores, weights, o]
     if p.masked:
         tensors.append(masked)
     flat = (heads * op.queries, op.keys)
     score_rows, masked_rows, weight_rows = (
-        replace(_scratch(f"{t.name}_rows", flat, dtype), alias=t.name) for t in (scores, masked, weights)
+        replace(scratch(f"{t.name}_rows", flat, dtype), alias=t.name) for t in (scores, masked, weights)
     )
-    kernels = [_copy_heads(p, p.q, q, 1 / math.sqrt(op.head_dim)), _copy_transposed(p, k)]
-    kernels += _product(
+    kernels = [copy_heads(p, p.q, q, 1 / math.sqrt(op.head_dim)), _copy_transposed(p, k)]
+    kernels += product(
         Gemm(m=op.queries, n=op.keys, k=op.head_dim, batch=heads, dtype=dtype), spec, q, k, scores, tensors
     )
     if p.masked:
-        whole, triangle = (_scratch(name, (op.queries, op.keys), MASK_DTYPE) for name in ("whole", "triangle"))
-        mask = _scratch("mask", (op.queries, op.keys), dtype)
-        tensors += [whole, triangle, mask]
-        kernels += [_full(p, whole), _triangle(p, whole, triangle), _cast(p, triangle, mask)]
-        kernels.append(_add(p, scores, mask, masked))
+        whole, lower = (scratch(name, (op.queries, op.keys), MASK_DTYPE) for name in ("whole", "triangle"))
+        mask = scratch("mask", (op.queries, op.keys), dtype)
+        tensors += [whole, lower, mask]
+        kernels += [_full(p, whole), triangle(p, whole, lower), _cast(p, lower, mask)]
+        kernels.append(add_mask(p, scores, mask, masked))
     rows = Softmax(rows=flat[0], cols=flat[1], dtype=dtype)
-    kernels += _softmax(rows, spec, masked_rows if p.masked else score_rows, weight_rows)
-    kernels.append(_copy_heads(p, p.v, v))
-    kernels += _product(
+    kernels += softmax_of(rows, spec, TORCH, masked_rows if p.masked else score_rows, weight_rows)
+    kernels.append(copy_heads(p, p.v, v))
+    kernels += product(
         Gemm(m=op.queries, n=op.head_dim, k=op.keys, batch=heads, dtype=dtype), spec, weights, v, o, tensors
     )
     tensors += [score_rows, masked_rows, weight_rows] if p.masked else [score_rows, weight_rows]
     return Program(f"{op}", tuple(tensors), tuple(kernels), str(config), {"config": config})
 
 
-def _scratch(name: str, shape: tuple[int, ...], dtype: str) -> GlobalTensor:
+def scratch(name: str, shape: tuple[int, ...], dtype: str) -> GlobalTensor:
+    """A dense tensor of the program's own."""
     strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     return GlobalTensor(name, shape, dtype, strides, "scratch")
 
 
-def _product(
+def product(
     op: Gemm, spec: GpuSpec, a: GlobalTensor, b: GlobalTensor, c: GlobalTensor, tensors: list[GlobalTensor]
 ) -> list[Kernel]:
     """The vendor library's kernels of a batched product; their scratch joins `tensors`."""
@@ -161,8 +162,9 @@ def _product(
     return [on_tensors(kernel, names, f"{c.name}_{kernel.name}") for kernel in program.kernels]
 
 
-def _softmax(op: Softmax, spec: GpuSpec, x: GlobalTensor, y: GlobalTensor) -> list[Kernel]:
-    program = build_kernel(op, spec, softmax.choose(op, spec, TORCH).config)
+def softmax_of(op: Softmax, spec: GpuSpec, kind: str, x: GlobalTensor, y: GlobalTensor) -> list[Kernel]:
+    """Softmax of rows as a version of PyTorch runs it."""
+    program = build_kernel(op, spec, softmax.choose(op, spec, kind).config)
     given, result = program.tensors[0].name, program.tensors[1].name
     return [on_tensors(kernel, {given: x, result: y}, kernel.name) for kernel in program.kernels]
 
@@ -186,7 +188,7 @@ def elements(builder: KernelBuilder, index: Mix, body: Callable[[RoleBuilder, Ex
     return builder.build()
 
 
-def _copy_heads(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor, scale: float = 1.0) -> Kernel:
+def copy_heads(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor, scale: float = 1.0) -> Kernel:
     """[batch, row, head, :] to [batch head, row, :], key heads as often as query heads read them."""
     op, d = p.op, p.op.head_dim
     head = CTA_Y % op.heads if source is p.q else p.key_head(CTA_Y % op.heads)
@@ -219,7 +221,7 @@ def _copy_transposed(p: AttentionProblem, target: GlobalTensor) -> Kernel:
     return elements(KernelBuilder("copy_k_transposed", grid, code_bytes=CODE_BYTES), index_mix(2, 3), body)
 
 
-def _add(p: AttentionProblem, scores: GlobalTensor, mask: GlobalTensor, target: GlobalTensor) -> Kernel:
+def add_mask(p: AttentionProblem, scores: GlobalTensor, mask: GlobalTensor, target: GlobalTensor) -> Kernel:
     """scores + mask, which is broadcast over batch and heads."""
     op = p.op
     grid = (ceil_div(op.keys, CTA * ELEMENTS), op.queries, op.batch * op.heads)
@@ -247,46 +249,48 @@ def _plus(x: Array, m: Array) -> Array:
     return x + m
 
 
-def _of_mask(
+def over_mask(
     p: AttentionProblem, name: str, source: GlobalTensor | None, target: GlobalTensor, vector_bytes: int, cost: Mix,
     compute: Callable[..., Array],
 ) -> Kernel:  # fmt: skip
-    """A kernel over the mask, `ELEMENTS` neighbours a thread: compute(old, source, row, first column)."""
+    """A kernel over the mask, `ELEMENTS` neighbours a thread: compute(old, source, row, first column). vector_bytes: of
+    an access to the source, or to the target of none."""
     span = WARP_SIZE * ELEMENTS
     builder = KernelBuilder(
         name, (ceil_div(p.op.keys, span * WARPS), p.op.queries, 1), code_bytes=64 * INSTRUCTION_BYTES
     )
     column = (CTA_X * WARPS + WARP) * span
     with builder.role("warps", WARPS, 32) as r:
-        given, result = RegisterTile("given", (1, span), MASK_DTYPE), RegisterTile("result", (1, span), target.dtype)
-        loads = ceil_div(ELEMENTS * DTYPE_BYTES[MASK_DTYPE], vector_bytes)
+        from_dtype = source.dtype if source else target.dtype
+        given, result = RegisterTile("given", (1, span), from_dtype), RegisterTile("result", (1, span), target.dtype)
+        loads = ceil_div(ELEMENTS * DTYPE_BYTES[from_dtype], vector_bytes)
         if source is not None:
             r.ldg(given.whole, source[CTA_Y, column:span], loads, into="given", vector_bytes=vector_bytes)  # type: ignore[misc]
         r.run(
             cost[0][0], cost[0][1], dtype="int32", dst=result.whole, srcs=() if source is None else (given.whole,),
             compute=compute, indices=(CTA_Y, column), after=() if source is None else ("given",), mix=cost[1:],
         )  # fmt: skip
-        stored = vector_bytes * DTYPE_BYTES[target.dtype] // DTYPE_BYTES[MASK_DTYPE]
+        stored = vector_bytes * DTYPE_BYTES[target.dtype] // DTYPE_BYTES[from_dtype]
         r.stg(target[CTA_Y, column:span], result.whole, loads, vector_bytes=stored)  # type: ignore[misc]
     return builder.build()
 
 
 def _full(p: AttentionProblem, target: GlobalTensor) -> Kernel:
     """Minus infinity everywhere."""
-    return _of_mask(p, "full", None, target, 16, _plain(10, 4, 0), lambda old, row, first: np.full_like(old, -np.inf))
+    return over_mask(p, "full", None, target, 16, plain(10, 4, 0), lambda old, row, first: np.full_like(old, -np.inf))
 
 
-def _triangle(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor) -> Kernel:
-    """0 where a query sees a key."""
+def triangle(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor, vector_bytes: int = 4) -> Kernel:
+    """0 where a query sees a key, else what the source has."""
 
     def compute(_: Array, given: Array, row: int, first: int) -> Array:
         seen = p.seen(np.array([row]), first + np.arange(given.shape[1]))
         return np.where(seen, 0.0, given)
 
     cost = tuple((name, ELEMENTS * count) for name, count in TRIANGLE)
-    return _of_mask(p, "triangle", source, target, 4, cost, compute)
+    return over_mask(p, "triangle", source, target, vector_bytes, cost, compute)
 
 
 def _cast(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor) -> Kernel:
     """The mask in the scores' format."""
-    return _of_mask(p, "cast_mask", source, target, 4, _plain(16, 4, 8), lambda old, given, row, first: given)
+    return over_mask(p, "cast_mask", source, target, 4, plain(16, 4, 8), lambda old, given, row, first: given)

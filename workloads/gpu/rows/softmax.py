@@ -419,6 +419,12 @@ def _reduction_config(op: Softmax) -> RowConfig:
     return RowConfig("unfused", of_row, 1, REDUCTION_VALUES)
 
 
+def any_of_rows(name: str, spec: GpuSpec, shape: tuple[int, int], x: GlobalTensor, y: GlobalTensor) -> Kernel:
+    """PyTorch's reduction of rows of booleans, four of them a load: the largest of each."""
+    config = _reduction_config(Softmax(rows=shape[0], cols=shape[1], dtype="fp16"))
+    return row_numbers(name, spec, shape, x, y, config, "fmnmx", vector=REDUCTION_VALUES)
+
+
 def _unfused(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
     tensors, parts = _unfused_parts(op)
     kernels = []
