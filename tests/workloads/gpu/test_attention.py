@@ -742,21 +742,29 @@ def test_separate_kernels_conserve_work_and_beat_no_roof(data: st.DataObject) ->
 
 
 OWN_KERNELS = ("copy_q", "copy_k_transposed", "triangle", "cast_mask", "add_mask", "copy_v")
+MATH_KERNELS = ("scale_q", "repeat_k", "repeat_v", "scale_k", "where_mask", "eq", "where")
 
 
-def test_every_wait_of_the_separate_kernels_matters(machines: dict[str, GpuSpec]) -> None:
+@pytest.mark.parametrize(
+    ("config", "names", "expected_waits"),
+    [(UnfusedConfig(), OWN_KERNELS, 7), (TorchMathConfig(), MATH_KERNELS, 8)],
+    ids=str,
+)
+def test_every_wait_of_the_separate_kernels_matters(
+    config: UnfusedConfig, names: tuple[str, ...], expected_waits: int, machines: dict[str, GpuSpec]
+) -> None:
     """Of those around the products and the softmax, which have tests of their own; each alone, on random numbers."""
-    whole = build(attention(4, 8, causal="1"), machines["h100-sxm"], UnfusedConfig())
+    whole = build(attention(4, 8, heads=2, kv_heads=1, causal="1"), machines["h100-sxm"], config)
     random = np.random.default_rng(1)
     waits = 0
     for kernel in whole.kernels:
-        if kernel.name not in OWN_KERNELS:
+        if kernel.name not in names:
             continue
         ops = [op for role in kernel.roles for op in walk(role.body)]
         written = {op.dst.buffer.name for op in ops if op.opcode == "stg" and op.dst is not None}
         read = {op.srcs[0].buffer.name for op in ops if op.opcode == "ldg"}
         roles = dict.fromkeys(read, "input") | dict.fromkeys(written, "output")
-        tensors = tuple(replace(t, role=roles[t.name]) for t in whole.tensors if t.name in roles)
+        tensors = tuple(replace(t, role=roles[t.name], alias="") for t in whole.tensors if t.name in roles)
         program = replace(whole, kernels=(kernel,), tensors=tensors)
         inputs = {t.name: random.integers(-8, 8, t.shape).astype(float) for t in tensors if t.role == "input"}
         expected = interpret(program, execute(program, seed=2), inputs).outputs
@@ -767,7 +775,7 @@ def test_every_wait_of_the_separate_kernels_matters(machines: dict[str, GpuSpec]
             return program, inputs, expected
 
         waits += assert_mutants_caught(case, lambda mutant: execute(mutant, seed=2))
-    assert waits == 7
+    assert waits == expected_waits
 
 
 @pytest.mark.parametrize(
