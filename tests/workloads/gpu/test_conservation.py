@@ -81,15 +81,16 @@ def gemm(draw: Draw, kind: str) -> tuple[str, str]:
 
 
 def attention(draw: Draw, kind: str) -> tuple[str, str]:
-    dtypes = {"flash3": ("fp16", "bf16", "fp8"), "unfused": ("fp16",)}.get(kind, ("fp16", "bf16"))
+    separate = kind in ("unfused", "torch-math")
+    dtypes = ("fp16",) if separate else {"flash3": ("fp16", "bf16", "fp8")}.get(kind, ("fp16", "bf16"))
     kv_heads = draw(st.integers(1, 2)) if kind != "flash2-triton" else 2
-    longest = 100 if kind == "unfused" else 300
+    longest = 100 if separate else 300
     queries, keys = draw(st.integers(1, longest)), draw(st.integers(1, longest))
     causal, window = draw(st.sampled_from("01")), draw(st.sampled_from([0, 50]))
-    head_dim = draw(st.sampled_from([64, 128, 256] if kind not in ("unfused", "flash2-triton") else [64, 128]))
+    head_dim = draw(st.sampled_from([64, 128] if separate or kind == "flash2-triton" else [64, 128, 256]))
     if kind == "flash2-triton":  # the tutorial's kernel knows whole blocks and square problems
         queries = keys = 128 * draw(st.integers(1, 3))
-    if kind in ("unfused", "flash2-triton", "flash3-2024"):
+    if separate or kind in ("flash2-triton", "flash3-2024"):
         window, queries = 0, min(queries, keys)
     hopper = kind in ("flash3", "flash3-2024", "flash3-varlen", "flash2-triton")
     machine = H100 if hopper else draw(st.sampled_from([A100, H100]))
