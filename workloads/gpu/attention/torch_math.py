@@ -64,8 +64,10 @@ TORCH = "torch"
 """Kind of softmax."""
 BOOLEAN = "int8"
 _VECTOR_BYTES = 16
+SCALE = plain(14, 2, 14)
 COMPARE = plain(2, 0, 1)
 CHOOSE = plain(2, 0, 0)
+"""Instructions of a vector that is scaled, of an element that is compared, of one that is chosen. Assumptions."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +89,15 @@ def build(op: Attention, spec: GpuSpec, config: TorchMathConfig) -> Program:
     q, k = (
         scratch(f"{n}_scaled", (heads, rows, op.head_dim), dtype) for n, rows in (("q", op.queries), ("k", op.keys))
     )
-    v, o = (_flat(tensor) for tensor in (v_in, o_out))
+    q_flat, k_all, v, o = (_flat(tensor) for tensor in (q_in, k_in, v_in, o_out))
     scores, weights, result = (scratch(name, shape, dtype) for name in ("scores", "weights", "safe"))
     seen = scratch("seen", shape, BOOLEAN)
     numbers = scratch("numbers", (3,), dtype)
     rows = heads * op.queries
     any_seen = scratch("any_seen", (rows, 1), BOOLEAN)
-    tensors = [q_in, k_in, v_in, o_out, q, k, v, o, scores, weights, result, seen, any_seen, numbers]
+    tensors = [q_in, k_in, v_in, o_out, q_flat, k_all, v, o, q, k, scores, weights, result, seen, any_seen, numbers]
     root = op.head_dim**-0.25
-    kernels = [_scaled(p, q_in, q, root)]
+    kernels = [_scaled("q", q_flat, q, root)]
     if p.masked:
         whole, lower = (scratch(name, (op.queries, op.keys), BOOLEAN) for name in ("whole", "lower"))
         mask = scratch("mask", (op.queries, op.keys), dtype)
@@ -105,9 +107,7 @@ def build(op: Attention, spec: GpuSpec, config: TorchMathConfig) -> Program:
         k_all, v = (scratch(f"{n}_repeated", (heads, op.keys, op.head_dim), dtype) for n in ("k", "v"))
         tensors += [k_all, v]
         kernels += [_repeated(p, k_in, k_all), _repeated(p, v_in, v)]
-        kernels.append(_scaled_again(k_all, k, root))
-    else:
-        kernels.append(_scaled(p, k_in, k, root))
+    kernels.append(_scaled("k", k_all, k, root))
     first = Gemm(m=op.queries, n=op.keys, k=op.head_dim, batch=heads, tb="T", dtype=dtype)
     kernels += product(first, spec, q, k, scores, tensors)
     if p.masked:
@@ -138,43 +138,22 @@ def _flat(tensor: GlobalTensor) -> GlobalTensor:
     return replace(scratch(f"{tensor.name}_flat", (batch * heads, rows, d), tensor.dtype), alias=tensor.name)
 
 
-def _scaled(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor, scale: float) -> Kernel:
-    """All heads of an operand times a number, in vectors."""
-    heads = source.shape[2]
-    rows, builder = _vectors(f"scale_{source.name}", target)
-    with builder.role("warps", WARPS, 24) as r:
-        here = RegisterTile("here", (rows, target.shape[2]), target.dtype)
-        row = (CTA_X * WARPS + WARP) * rows
-        _times(r, source[CTA_Y // heads, row:rows, CTA_Y % heads, :], here, target[CTA_Y, row:rows, :], scale)  # type: ignore[misc]
-    return builder.build()
-
-
-def _scaled_again(source: GlobalTensor, target: GlobalTensor, scale: float) -> Kernel:
-    """The same of heads that have been repeated."""
-    rows, builder = _vectors("scale_k", target)
-    with builder.role("warps", WARPS, 24) as r:
-        here = RegisterTile("here", (rows, target.shape[2]), target.dtype)
-        row = (CTA_X * WARPS + WARP) * rows
-        _times(r, source[CTA_Y, row:rows, :], here, target[CTA_Y, row:rows, :], scale)  # type: ignore[misc]
-    return builder.build()
-
-
-def _vectors(name: str, target: GlobalTensor) -> tuple[int, KernelBuilder]:
-    """Rows of a warp, and the builder of a kernel in which a thread has one vector."""
+def _scaled(name: str, source: GlobalTensor, target: GlobalTensor, scale: float) -> Kernel:
+    """All heads of an operand times a number: a vector a thread."""
     heads, all_rows, d = target.shape
     rows = max(1, WARP_SIZE * _VECTOR_BYTES // (d * DTYPE_BYTES[target.dtype]))
     grid = (ceil_div(all_rows, WARPS * rows), heads, 1)
-    return rows, KernelBuilder(name, grid, code_bytes=64 * INSTRUCTION_BYTES)
-
-
-def _times(r: RoleBuilder, source: object, here: RegisterTile, target: object, scale: float) -> None:
-    cost = plain(14, 2, 14)
-    r.ldg(here.whole, source, 1, into="here", vector_bytes=_VECTOR_BYTES)  # type: ignore[arg-type]
-    r.run(
-        cost[0][0], cost[0][1], dtype="int32", dst=here.whole, compute=lambda x: x * scale, after=("here",),
-        mix=cost[1:],
-    )  # fmt: skip
-    r.stg(target, here.whole, 1, vector_bytes=_VECTOR_BYTES)  # type: ignore[arg-type]
+    builder = KernelBuilder(f"scale_{name}", grid, code_bytes=64 * INSTRUCTION_BYTES)
+    with builder.role("warps", WARPS, 24) as r:
+        here = RegisterTile("here", (rows, d), target.dtype)
+        row = (CTA_X * WARPS + WARP) * rows
+        r.ldg(here.whole, source[CTA_Y, row:rows, :], 1, into="here", vector_bytes=_VECTOR_BYTES)  # type: ignore[misc]
+        r.run(
+            SCALE[0][0], SCALE[0][1], dtype="int32", dst=here.whole, compute=lambda x: x * scale, after=("here",),
+            mix=SCALE[1:],
+        )  # fmt: skip
+        r.stg(target[CTA_Y, row:rows, :], here.whole, 1, vector_bytes=_VECTOR_BYTES)  # type: ignore[misc]
+    return builder.build()
 
 
 def _repeated(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor) -> Kernel:
