@@ -16,7 +16,7 @@ from arch.gpu import GpuSpec
 from sim.gpu.language import GlobalTensor, Kernel, Program
 from workloads.gpu.gemm.estimate import figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
-from workloads.gpu.moe import group_product, steps, warp_product
+from workloads.gpu.moe import group_product, routing, sorting, steps, warp_product
 from workloads.gpu.moe.blocks import Blocks, Numbers
 from workloads.gpu.moe.config import KINDS, EarlierMoeConfig, MoeConfig, default_config, earlier_config, parse
 from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens, in_a_row
@@ -73,18 +73,21 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
         inputs.get(name) or _scratch(name, (op.tokens, op.topk), form)
         for name, form in (("ids", "int32"), ("weights", "fp32"))
     )
-    found = Sorted.of(b, ids)
+    found = Sorted.of(b, ids, op.experts)
     first, inner, second = (
         _scratch(name, (b.count, b.size, columns), dtype)
         for name, columns in (("first", op.first_columns), ("inner", op.local_inter), ("second", op.hidden))
     )
     y = lanes.tensor(op.results[0], "output")
     kernels: list[Kernel] = []
+    made = [tensor for tensor in (ids, weights) if tensor.role == "scratch"]
     if op.router == "1":
-        kernels.append(steps.choose_experts(op, spec, inputs["logits"], ids, weights))
-    kernels += steps.sort_rows(op, b, spec, ids, found)
+        chosen = routing.Chosen.of(op, ids, weights)
+        kernels += routing.choose_experts(op, spec, inputs["logits"], chosen)
+        made += chosen.scratch
+    kernels += sorting.sort_rows(op, b, spec, ids, found)
     if op.ep > 1 and not config.filters:
-        kernels.append(steps.number_locally(b, found))
+        kernels += sorting.number_locally(b, spec, found)
     for part in parts(b, config, op.first_columns, op.hidden):
         up = GroupedProduct("up", b, found, x, inputs["w1"], first, part, tokens)
         kernels.append(product(up, spec, config))
@@ -94,12 +97,10 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     for part in parts(b, config, op.hidden, op.local_inter):
         down = GroupedProduct("down", b, found, inner, inputs["w2"], second, part, weights=weights)
         kernels.append(product(down, spec, config))
-    kernels.append(steps.add_up(op, b, spec, second, weights, y, 8))
+    kernels.append(steps.add_up(op, b, spec, second, weights, y))
     given = [x, *(tensor for name, tensor in inputs.items() if name != "x")]
-    made = [tensor for tensor in (ids, weights) if tensor.role == "scratch"]
     aliases = (in_a_row(ids), *(steps.by_rows(tensor) for tensor in (first, inner, second)))
-    sorting = (found.padded,) if found.rows is None else (found.rows, found.experts, found.padded)
-    tensors = (*given, *made, *sorting, first, inner, second, *aliases, y)
+    tensors = (*given, *made, *found.tensors, first, inner, second, *aliases, y)
     settings = {"config": config, "stored": {"x": tokens.stored}}
     return Program(str(op), tensors, tuple(kernels), str(config), settings)
 

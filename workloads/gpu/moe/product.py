@@ -28,18 +28,26 @@ from workloads.ops.base import Array
 class Sorted:
     """What the sorting leaves. rows: their numbers in the order of blocks, None where nothing was sorted. experts: of
     the blocks, or of each row with a block a row of the tensor. padded: rows with their padding, None where the launch
-    knows them."""
+    knows them. starts: first row of each expert, which only the sorting uses."""
 
     rows: GlobalTensor | None
     experts: GlobalTensor
     padded: GlobalTensor | None
+    starts: GlobalTensor | None = None
+
+    @property
+    def tensors(self) -> tuple[GlobalTensor, ...]:
+        """Those that are left by kernels of their own."""
+        if self.rows is None:
+            return () if self.padded is None else (self.padded,)
+        return tuple(t for t in (self.rows, self.experts, self.padded, self.starts) if t is not None)
 
     def expert_of(self, m: Expr) -> View:
         """The number that a block's kernel reads."""
         return self.experts[0:1, m:1] if self.experts.shape[0] == 1 else self.experts[m:1, 0:1]  # type: ignore[misc]
 
     @classmethod
-    def of(cls, blocks: Blocks, ids: GlobalTensor) -> Sorted:
+    def of(cls, blocks: Blocks, ids: GlobalTensor, experts: int) -> Sorted:
         """The tensors. ids: choices of all tokens."""
 
         def numbers(name: str, count: int) -> GlobalTensor:
@@ -48,7 +56,8 @@ class Sorted:
         padded = numbers("padded", 1)
         if not blocks.sorted:
             return cls(None, in_a_row(ids), padded)
-        return cls(numbers("rows", blocks.launched * blocks.size), numbers("experts", blocks.launched), padded)
+        starts = numbers("starts", ceil_div(experts, WARP_SIZE) * WARP_SIZE)
+        return cls(numbers("rows", blocks.launched * blocks.size), numbers("experts", blocks.launched), padded, starts)
 
 
 @dataclass(frozen=True)
