@@ -27,7 +27,7 @@ class MoeConfig:
     schedule: ClassVar[str] = "vllm"
     filters: ClassVar[bool] = False
     """Whether rows of experts on other devices get no blocks."""
-    early: ClassVar[bool] = True
+    early: ClassVar[bool] = False
     """Whether the compiled loop of mma reads the first fragments of the next step ahead."""
 
     block_m: int
