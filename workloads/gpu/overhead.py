@@ -104,10 +104,15 @@ EXPERTS_PLACE = Overhead(alu=46, imad=26)
 EXPERTS_PLACE_CYCLES, EXPERTS_SETUP_CYCLES, EXPERTS_PER_WEIGHTS_CYCLES = 390, 240, 190
 """What these take a warp alone: the stall counts in the machine code (257 to 270 up to the exit, 422 to 1387 from the
 branch to the loop) and 20 for each of the 6 to 24 conversions and reciprocals by which it divides."""
-EXPERTS_ROUTE = Overhead(alu=18)
-EXPERTS_ZEROS = Overhead(alu=8)
+EXPERTS_ROUTE, EXPERTS_PER_ROW_NUMBER = Overhead(alu=9, imad=1), Overhead(alu=2)
+"""Once a block is known to have rows: a thread loads the numbers of those that it copies and of those that it stores (6 of
+64 rows, 12 of 128), one by one, beside the expert's: 31 and 48 instructions by Nsight Compute."""
+EXPERTS_ROUTE_CYCLES = 80
+"""Before the first of these loads: its pointer is made from parameters by ten instructions, each behind the other, and the
+wait for a constant (134 cycles a warp in all beside the loads, by stall samples)."""
+EXPERTS_ZEROS = Overhead(alu=5, imad=4)
 EXPERTS_PER_ZEROS = Overhead(alu=3, imad=5)
-"""For each store of zeros."""
+"""For each store of zeros: 44 instructions with four, 79 with eight."""
 EXPERTS_SETUP = Overhead(alu=70, imad=25)
 EXPERTS_PER_ROWS = Overhead(alu=15, imad=5)
 """For each copy instruction of tokens' rows of a step: its pointer."""
@@ -116,7 +121,12 @@ EXPERTS_PER_WEIGHTS = Overhead(alu=20, imad=12)
 EXPERTS_STEP = Overhead(alu=20, imad=10)
 EXPERTS_EARLIER_STEP = Overhead(alu=12, imad=11)
 """Compiled by Triton 3.5.1, that of vLLM 0.14: 73 instructions a step with 16 multiplies, 8 LDSM and 4 LDGSTS."""
-EXPERTS_WGMMA_STEP = Overhead(alu=44, imad=18)
+EXPERTS_WGMMA_AHEAD, EXPERTS_WGMMA_AHEAD_PER_COPY = Overhead(alu=27, imad=5), Overhead(alu=2)
+EXPERTS_WGMMA_PER_COPY = Overhead(alu=2, imad=2)
+EXPERTS_WGMMA_STEP = Overhead(alu=4, imad=3)
+"""With wgmma a step has 91 instructions with 6 copies and 108 with 8 (Triton 3.6, CUDA 13, by Nsight Compute). Of these
+46 and 52 come behind the barrier and before the copies: descriptors, places in the buffers, predicates. At each copy its
+pointer is moved to the registers in which copies take it, so that a copy waits until the one before has been read."""
 EXPERTS_PER_COPY = Overhead(alu=4)
 EXPERTS_EPILOGUE = Overhead(alu=22)
 

@@ -32,6 +32,7 @@ from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS, INSTRUCTION_K_BYTES, STEP_BYTES, WARP_ROWS, WARPGROUP
 from workloads.gpu.moe.config import MoeConfig
 from workloads.gpu.moe.product import GroupedProduct, Tile, epilogue, write_setup, write_tile
+from workloads.gpu.overhead import Overhead
 
 REGISTERS = 55
 """Of a thread beside accumulators: compiled kernels have 116 to 122 with 64."""
@@ -106,7 +107,7 @@ class _Writer:
                 rows = self.c.block_m // self.c.warps
                 tile.store_zeros(r, WARP * rows, rows, tile.n * self.c.block_n, self.c.block_n)
 
-            write_tile(r, self.g, m, n, compute, clear)
+            write_tile(r, self.g, m, n, self.c, compute, clear)
         return replace(self.k.build(), stands_for=self.g.part.stands_for)
 
     # --- main loop
@@ -131,6 +132,8 @@ class _Writer:
         r.cp_wait(ahead - 1)
         r.fence_async()
         r.bar_sync(0, c.warps)
+        copies = self._copies(c.block_m, self.g.a) + self._copies(c.block_n, self.g.w)
+        overhead.EXPERTS_WGMMA_AHEAD.plus(overhead.EXPERTS_WGMMA_AHEAD_PER_COPY, copies).write(r)
         self._multiply(r, k % c.stages, first)
         if not first:
             r.wgmma_wait(1)
@@ -167,7 +170,10 @@ class _Writer:
                 self._fetch_rows(r, tile, rows, 0, depth, stage)
         columns = c.block_n // c.warps
         row = WARP * columns
-        src = tile.rows_of_w(tile.n * c.block_n + row, columns, depth, c.block_k)
+        first = tile.n * c.block_n + row
+        if not g.w.shape[1] % columns:  # columns beyond the last one are taken from the first one on
+            first = first % g.w.shape[1]
+        src = tile.rows_of_w(first, columns, depth, c.block_k)
         self._copy(r, self.y[stage, row:columns, 0 : c.block_k], src, row_alignment(g.w))  # type: ignore[misc]
 
     def _fetch_rows(self, r: RoleBuilder, tile: Tile, rows: int, together: int, depth: Expr, stage: Expr) -> None:
@@ -187,7 +193,9 @@ class _Writer:
     @staticmethod
     def _copy(r: RoleBuilder, dst: View, src: View, vector: int) -> None:
         count = ceil_div(src.size_bytes, WARP_SIZE * vector)
-        r.cp_async(dst, src, count, vector_bytes=vector, mix=overhead.mix(alu=count * overhead.EXPERTS_PER_COPY.alu))
+        each = Overhead(0).plus(overhead.EXPERTS_WGMMA_PER_COPY, count)
+        r.cp_async(dst, src, count, vector_bytes=vector, mix=each.mix, into="pointers")
+        r.run("iadd", 1, dtype="int32", after=("pointers",))
 
     # --- epilogue
 

@@ -137,6 +137,13 @@ class GroupedProduct:
     tokens: Tokens | None = None
     weights: GlobalTensor | None = None
 
+    def numbers(self, config: MoeConfig) -> int:
+        """Rows of which a thread copies a part in a step, and of which it stores one."""
+        moved = (config.warps * WARP_SIZE * vector for vector in (row_alignment(self.a), row_alignment(self.c)))
+        sizes = (self.blocks.size * n * DTYPE_BYTES[self.w.dtype] for n in (config.block_k, config.block_n))
+        least = ceil_div(self.blocks.size, WARP_SIZE)
+        return max(least, sum(ceil_div(size, span) for size, span in zip(sizes, moved, strict=True)))
+
     def problem(self, config: MoeConfig) -> Problem:
         """As a product of all blocks."""
         b, dtype = self.blocks, self.w.dtype
@@ -159,17 +166,20 @@ class Tile:
     even: Expr
 
     @classmethod
-    def read(cls, r: RoleBuilder, g: GroupedProduct, m: Expr, n: Expr) -> Tile:
+    def read(cls, r: RoleBuilder, g: GroupedProduct, m: Expr, n: Expr, config: MoeConfig) -> Tile:
         """What the kernel loads and works out for a block that has rows."""
         b = g.blocks
         if len(g.part.picked) < len(b.taken):
             m = r.assign("block", looked_up(g.part.picked, m))
         row_numbers, expert = RegisterTile("row_numbers", (1, b.size), "int32"), RegisterTile("expert", (1, 1), "int32")
+        overhead.chained(r, overhead.EXPERTS_ROUTE, overhead.EXPERTS_ROUTE_CYCLES)
+        loads = 0
         if g.sorted.rows is not None:
             box = g.sorted.rows[0:1, m * b.size : b.size]  # type: ignore[misc]
-            r.ldg(row_numbers.whole, box, ceil_div(b.size, WARP_SIZE), into="rows", vector_bytes=4)
+            loads = g.numbers(config)
+            r.ldg(row_numbers.whole, box, loads, into="rows", vector_bytes=4)
         r.ldg(expert.whole, g.sorted.expert_of(m), 1, into="expert", vector_bytes=4)
-        overhead.EXPERTS_ROUTE.write(r)
+        Overhead(0).plus(overhead.EXPERTS_PER_ROW_NUMBER, loads).write(r)
         r.run("iadd", 2, dtype="int32", after=("rows", "expert") if g.sorted.rows is not None else ("expert",))
         even: Expr = Const(1)
         if g.tokens and not b.even(b.group).all():
@@ -224,8 +234,9 @@ class Tile:
 
 
 def write_tile(
-    r: RoleBuilder, g: GroupedProduct, m: Expr, n: Expr, compute: Callable[[Tile], None], clear: Callable[[Tile], None]
-) -> None:
+    r: RoleBuilder, g: GroupedProduct, m: Expr, n: Expr, config: MoeConfig,
+    compute: Callable[[Tile], None], clear: Callable[[Tile], None],
+) -> None:  # fmt: skip
     """What a CTA does with its tile: nothing beyond the last block, zeros for experts of other devices."""
     picked = g.part.picked
     padded = RegisterTile("padded", (1, 1), "int32")
@@ -236,7 +247,7 @@ def write_tile(
         r.run("iadd", 1, dtype="int32", after=("padded",))
     guard = nullcontext() if len(picked) == g.part.launched else r.when(m < len(picked))
     with guard:
-        tile = Tile.read(r, g, m, n)
+        tile = Tile.read(r, g, m, n, config)
         here = g.blocks.experts[picked] >= 0
         if here.all():
             compute(tile)

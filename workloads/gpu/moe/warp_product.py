@@ -54,8 +54,8 @@ def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
     )  # fmt: skip
     mma.check(p, spec, tile)
     if config.early:
-        return _Writer(g, p, spec, tile, ExpertsCore(spec, p.dtype, tile)).kernel()
-    return _EarlierWriter(g, p, spec, tile, EarlierCore(spec, p.dtype, tile)).kernel()
+        return _Writer(g, p, spec, tile, ExpertsCore(spec, p.dtype, tile), config).kernel()
+    return _EarlierWriter(g, p, spec, tile, EarlierCore(spec, p.dtype, tile), config).kernel()
 
 
 class _Writer(Writer):
@@ -64,9 +64,9 @@ class _Writer(Writer):
     tile: Tile
 
     def __init__(
-        self, g: GroupedProduct, p: Problem, spec: GpuSpec, config: TritonConfig, core: mma.TensorCore
+        self, g: GroupedProduct, p: Problem, spec: GpuSpec, config: TritonConfig, core: mma.TensorCore, moe: MoeConfig
     ) -> None:
-        self.g = g
+        self.g, self.moe = g, moe
         self.together = g.blocks.group if g.tokens else 0
         super().__init__(p, spec, config, core)
         self.together = 0
@@ -88,7 +88,7 @@ class _Writer(Writer):
                 col = tile.n * self.config.tile_n + self.col
                 tile.store_zeros(r, self.row, self.config.warp_m, col, self.config.warp_n)
 
-            write_tile(r, self.g, unit.tile.m, unit.tile.n, compute, clear)
+            write_tile(r, self.g, unit.tile.m, unit.tile.n, self.moe, compute, clear)
         return replace(self.k.build(), stands_for=self.g.part.stands_for)
 
     def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, pointers: str = "") -> None:
