@@ -96,7 +96,8 @@ TRITON_STEP = Overhead(alu=22, imad=6)
 TRITON_PER_COPY = Overhead(alu=3)
 TRITON_EPILOGUE = Overhead(alu=130, imad=78)
 
-# vLLM's fused kernel of experts (0.24, Triton 3.9.0, ptxas 12.9), tiles of 16x32x64 to 128x128x64 on sm_80 and sm_90a.
+# vLLM's fused kernel of experts (0.24), tiles of 16x32x64 to 128x128x64 on sm_80 and sm_90a; as Triton 3.9.0 and ptxas
+# 12.9 compile it where no other release is named. What vLLM 0.24 runs was counted later (Triton 3.6, CUDA 13, H100).
 # 66 to 73 instructions up to the exit of CTAs beyond the last block, 13 to 38 up to the branch to the zeros; those take
 # 17 (one store) to 76 (eight). From there to the loop 167 to 505 with 3 to 12 LDGSTS a step. By mma loops have 36 to 89
 # beside multiplies, fragments and copies, epilogues 29 to 150 for 4 to 64 accumulators; by wgmma 98 and 115, about 80.
@@ -105,11 +106,11 @@ EXPERTS_PLACE_CYCLES, EXPERTS_SETUP_CYCLES, EXPERTS_PER_WEIGHTS_CYCLES = 390, 24
 """What these take a warp alone: the stall counts in the machine code (257 to 270 up to the exit, 422 to 1387 from the
 branch to the loop) and 20 for each of the 6 to 24 conversions and reciprocals by which it divides."""
 EXPERTS_ROUTE, EXPERTS_PER_ROW_NUMBER = Overhead(alu=9, imad=1), Overhead(alu=2)
-"""Once a block is known to have rows: a thread loads the numbers of those that it copies and of those that it stores (6 of
-64 rows, 12 of 128), one by one, beside the expert's: 31 and 48 instructions by Nsight Compute."""
+"""Once a block is known to have rows: a thread loads the numbers of those that it copies and of those that it stores
+(6 of 64 rows, 12 of 128), one by one, beside the expert's: 31 and 48 instructions by Nsight Compute."""
 EXPERTS_ROUTE_CYCLES = 80
-"""Before the first of these loads: its pointer is made from parameters by ten instructions, each behind the other, and the
-wait for a constant (134 cycles a warp in all beside the loads, by stall samples)."""
+"""Before the first of these loads: its pointer is made from parameters by ten instructions, each behind the other, and
+a constant is waited for (134 cycles a warp in all beside the loads, by stall samples)."""
 EXPERTS_ZEROS = Overhead(alu=5, imad=4)
 EXPERTS_PER_ZEROS = Overhead(alu=3, imad=5)
 """For each store of zeros: 44 instructions with four, 79 with eight."""
@@ -118,15 +119,15 @@ EXPERTS_PER_ROWS = Overhead(alu=15, imad=5)
 """For each copy instruction of tokens' rows of a step: its pointer."""
 EXPERTS_PER_WEIGHTS = Overhead(alu=20, imad=12)
 """The same for weights, whose column is taken modulo their number."""
-EXPERTS_STEP = Overhead(alu=20, imad=10)
-EXPERTS_EARLIER_STEP = Overhead(alu=12, imad=11)
-"""Compiled by Triton 3.5.1, that of vLLM 0.14: 73 instructions a step with 16 multiplies, 8 LDSM and 4 LDGSTS."""
-EXPERTS_WGMMA_AHEAD, EXPERTS_WGMMA_AHEAD_PER_COPY = Overhead(alu=27, imad=5), Overhead(alu=2)
+EXPERTS_STEP = Overhead(alu=12, imad=11)
+"""By mma, of Triton 3.5.1, which vLLM 0.14 brings: 73 instructions a step with 16 multiplies, 8 LDSM and 4 LDGSTS. By
+Triton 3.6 they are 112 with 16 multiplies, 16 LDSM and 10 LDGSTS, in the same order."""
+EXPERTS_WGMMA_AHEAD, EXPERTS_WGMMA_AHEAD_PER_COPY = Overhead(alu=13, imad=3), Overhead(alu=1)
 EXPERTS_WGMMA_PER_COPY = Overhead(alu=2, imad=2)
 EXPERTS_WGMMA_STEP = Overhead(alu=4, imad=3)
 """With wgmma a step has 91 instructions with 6 copies and 108 with 8 (Triton 3.6, CUDA 13, by Nsight Compute). Of these
-46 and 52 come behind the barrier and before the copies: descriptors, places in the buffers, predicates. At each copy its
-pointer is moved to the registers in which copies take it, so that a copy waits until the one before has been read."""
+23 and 26 come between the barrier and the first multiply, as many between the multiplies: descriptors, places in the
+buffers, predicates. The copies follow, each with the arithmetic of its pointer."""
 EXPERTS_PER_COPY = Overhead(alu=4)
 EXPERTS_EPILOGUE = Overhead(alu=22)
 

@@ -27,8 +27,9 @@ class MoeConfig:
     schedule: ClassVar[str] = "vllm"
     filters: ClassVar[bool] = False
     """Whether rows of experts on other devices get no blocks."""
-    early: ClassVar[bool] = False
-    """Whether the compiled loop of mma reads the first fragments of the next step ahead."""
+    registers: ClassVar[tuple[int, int]] = (50, 16)
+    """Of a thread of the compiled kernel by mma: without accumulators, and for each ten. 63 and 64 with 8 accumulators,
+    71 and 78 with 16, 101 and 102 with 32 (Triton 3.6, CUDA 13)."""
 
     block_m: int
     block_n: int
@@ -48,7 +49,8 @@ class EarlierMoeConfig(MoeConfig):
 
     schedule: ClassVar[str] = "vllm-0.14"
     filters: ClassVar[bool] = True
-    early: ClassVar[bool] = False
+    registers: ClassVar[tuple[int, int]] = (32, 10)
+    """By Triton 3.5.1: 40 registers with 4 accumulators, 96 with 32."""
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,10 @@ class _Writer:
         r.fence_async()
         r.bar_sync(0, c.warps)
         copies = self._copies(c.block_m, self.g.a) + self._copies(c.block_n, self.g.w)
-        overhead.EXPERTS_WGMMA_AHEAD.plus(overhead.EXPERTS_WGMMA_AHEAD_PER_COPY, copies).write(r)
+        ahead_of_copies = overhead.EXPERTS_WGMMA_AHEAD.plus(overhead.EXPERTS_WGMMA_AHEAD_PER_COPY, copies)
+        ahead_of_copies.write(r)
         self._multiply(r, k % c.stages, first)
+        ahead_of_copies.write(r)
         if not first:
             r.wgmma_wait(1)
             if c.warps > WARPGROUP:
@@ -194,8 +196,7 @@ class _Writer:
     def _copy(r: RoleBuilder, dst: View, src: View, vector: int) -> None:
         count = ceil_div(src.size_bytes, WARP_SIZE * vector)
         each = Overhead(0).plus(overhead.EXPERTS_WGMMA_PER_COPY, count)
-        r.cp_async(dst, src, count, vector_bytes=vector, mix=each.mix, into="pointers")
-        r.run("iadd", 1, dtype="int32", after=("pointers",))
+        r.cp_async(dst, src, count, vector_bytes=vector, mix=each.mix)
 
     # --- epilogue
 

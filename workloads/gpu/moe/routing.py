@@ -34,8 +34,8 @@ SETUP: Cost = {"iadd.int32": 6.0, "ffma.fp32": 15.0}
 BEHIND: Cost = {"iadd.int32": 17.0, "ffma.fp32": 47.0, "rcp.fp32": 1.0}
 """Before the first choice and behind the last."""
 ELEMENT: Cost = {"iadd.int32": 3.75, "ffma.fp32": 13.0, "ex2.fp32": 1.0}
-"""Of an expert of a lane: conversion, maximum, exponential, sum, quotient, whether it is infinite, no bias. With 8 a lane
-228 instructions a warp before the first choice, 10 of them shuffles, and 21 behind the last."""
+"""Of an expert of a lane: conversion, maximum, exponential, sum, quotient, whether it is infinite, no bias. With 8 of
+them 228 instructions a warp before the first choice, 10 of them shuffles, and 21 behind the last."""
 CHOICE: Cost = {"iadd.int32": 16.0, "ffma.fp32": 26.0}
 CHOICE_ELEMENT: Cost = {"iadd.int32": 4.5, "ffma.fp32": 1.0}
 CHOICE_STEP: Cost = {"shfl.b32": 3.0, "iadd.int32": 8.0}

@@ -192,7 +192,7 @@ def _align(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) 
                     r.sts(counters[0, WARP, :], mine.whole, vector_bytes=4)
             r.bar_sync(0, WARPS)
             _run(r, spec, COUNTED, word)
-            with r.when(WARP < holders):
+            with r.when(holders > WARP):
                 r.lds(word.whole, counters[0, WARP, :], vector_bytes=4)
                 _run(r, spec, ROUND, word)
             r.sts(sums[0, WARP, :], word.whole, vector_bytes=4)
@@ -213,12 +213,12 @@ def _align(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) 
             r.bar_sync(0, WARPS)
             r.lds(word.whole, sums[0, WARP, :], vector_bytes=4)
             _run(r, spec, STORE, word)
-            with r.when(WARP < holders):
+            with r.when(holders > WARP):
                 r.stg(found.starts[0:1, WARP * WARP_SIZE : WARP_SIZE], word.whole, vector_bytes=4)  # type: ignore[misc]
             with r.when(WARP.equals(0)):
                 lists.store_padded(r)
             r.bar_sync(0, WARPS)
-            with r.when(WARP < holders):
+            with r.when(holders > WARP):
                 box = found.starts[0:1, WARP * WARP_SIZE : WARP_SIZE]  # type: ignore[misc]
                 r.ldg(mine.whole, box, into="start", vector_bytes=4)
                 _run(r, spec, BLOCKS, mine, after=("start",))

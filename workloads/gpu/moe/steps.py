@@ -30,9 +30,9 @@ ACTIVATION_SETUP: Cost = {"iadd.int32": 6.0, "ffma.fp32": 16.0}
 SILU: Cost = {"iadd.int32": 7.1, "ffma.fp32": 20.3, "ex2.fp32": 1.0, "rcp.fp32": 1.0}
 """Of a pair of elements: 235 instructions for eight pairs, beside two loads and a store."""
 SILU_PATH = 92
-"""Cycles of an element, which the machine code finishes before the next: 14 dependent instructions of 4, ex2 and rcp."""
+"""Cycles of an element, which the machine code finishes before the next: 14 dependent instructions, ex2 and rcp."""
 DIVISION: Cost = {"iadd.int32": 21.0, "ffma.fp32": 12.6}
-"""Of an element more whose quotient is 0 / 2: 30 instructions of a subroutine with seven branches, and 3.6 to call it."""
+"""Of an element more whose quotient is 0 / 2: 30 instructions of a subroutine, seven of them branches, and its call."""
 DIVISION_PATH = 134
 """Of an element, nearly all of these one after the other."""
 RELU2 = {"ffma.fp32": 2.0, "iadd.int32": 3.0}
@@ -43,7 +43,7 @@ SUM_CHOICE_SETUP: Cost = {"iadd.int32": 1.5, "ffma.fp32": 2.5}
 SUM_STEP: Cost = {"iadd.int32": 7.0, "ffma.fp32": 4.0}
 SUM_CHOICE: Cost = {"iadd.int32": 2.0, "ffma.fp32": 3.0}
 """Of vLLM's sum: 25 instructions before its loop and 39 a step with four choices, with 4 loads, a store and
-a rounding (F2F, on the XU pipe) of each sum but the last. The split between choices and the rest is that of the SASS."""
+a rounding (F2F, on the XU pipe) of each sum but the last. What a choice has of these is that of the machine code."""
 SUM_PATH = 25
 """Cycles of a choice that wait for the sum before: its rounding (17), a shift and an addition."""
 SUM_WARPS, RESULTS, UNROLLED, REDUCTION_REGISTERS = 4, 4, 4, 54

@@ -27,22 +27,12 @@ class ExpertsCore(TritonCore):
     step, per_copy, setup = overhead.EXPERTS_STEP, overhead.EXPERTS_PER_COPY, Overhead(0)
     moves = False
 
-    def __init__(self, spec: GpuSpec, dtype: str, tile: TritonConfig) -> None:
+    def __init__(self, spec: GpuSpec, dtype: str, tile: TritonConfig, registers: tuple[int, int]) -> None:
         super().__init__(spec, dtype, "cp.async")
         held = tile.accumulators
         self.epilogue = epilogue(held, EPILOGUE_TENTHS)
-        # Compiled kernels have 45 to 72 registers with 4 to 16 accumulators, 120 with 32, 198 with 64.
-        self.extra_registers = 36 + 3 * held // 2 - 2 * self.fragment_registers(tile.warp_m, tile.warp_n)
-
-
-class EarlierCore(ExpertsCore):
-    """Of Triton 3.5.1: 40 registers with 4 accumulators, 96 with 32."""
-
-    step = overhead.EXPERTS_EARLIER_STEP
-
-    def __init__(self, spec: GpuSpec, dtype: str, tile: TritonConfig) -> None:
-        super().__init__(spec, dtype, tile)
-        self.extra_registers = 32 + tile.accumulators - 2 * self.fragment_registers(tile.warp_m, tile.warp_n)
+        base, tenths = registers
+        self.extra_registers = base + tenths * held // 10 - 2 * self.fragment_registers(tile.warp_m, tile.warp_n)
 
 
 def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
@@ -53,13 +43,12 @@ def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
         config.stages, "cp.async", config.group,
     )  # fmt: skip
     mma.check(p, spec, tile)
-    if config.early:
-        return _Writer(g, p, spec, tile, ExpertsCore(spec, p.dtype, tile), config).kernel()
-    return _EarlierWriter(g, p, spec, tile, EarlierCore(spec, p.dtype, tile), config).kernel()
+    return _Writer(g, p, spec, tile, ExpertsCore(spec, p.dtype, tile, config.registers), config).kernel()
 
 
 class _Writer(Writer):
-    """Writes the kernel."""
+    """Writes the kernel. As Triton 3.5 and 3.6 compile the loop, all fragments of a step are read behind the barrier at
+    its begin, and a buffer is filled again at its end. Copies have no prefetch size."""
 
     tile: Tile
 
@@ -89,7 +78,7 @@ class _Writer(Writer):
                 tile.store_zeros(r, self.row, self.config.warp_m, col, self.config.warp_n)
 
             write_tile(r, self.g, unit.tile.m, unit.tile.n, self.moe, compute, clear)
-        return replace(self.k.build(), stands_for=self.g.part.stands_for)
+        return replace(self.k.build(), stands_for=self.g.part.stands_for, prefetches=False)
 
     def _fetch(self, r: RoleBuilder, unit: Unit, k: Expr, stage: Expr, pointers: str = "") -> None:
         """Starts the copies of k step `k`; tokens that do not lie evenly apart row by row."""
@@ -132,14 +121,6 @@ class _Writer(Writer):
     def result(self, unit: Unit, row: Expr, rows: int, col: Expr, cols: int) -> View:
         """Rows of the block."""
         return self.tile.rows_of_c(row - unit.tile.m * self.g.blocks.size, rows, col, cols)
-
-
-class _EarlierWriter(_Writer):
-    """As Triton 3.5.1 compiles the loop: all fragments of a step are read behind the barrier at its begin, and a buffer
-    is filled again at its end. Its copies have no prefetch size."""
-
-    def kernel(self) -> Kernel:
-        return replace(super().kernel(), prefetches=False)
 
     def _loop_of_parts(self, r: RoleBuilder, unit: Unit) -> None:
         c, last = self.config, self.parts - 1
