@@ -91,7 +91,7 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     for part in parts(b, config, op.first_columns, op.hidden):
         up = GroupedProduct("up", b, found, x, inputs["w1"], first, part, tokens)
         kernels.append(product(up, spec, config))
-    kernels.append(steps.activate(op, b, spec, first, inner, 16))
+    kernels += steps.activate(op, b, spec, first, inner)
     if len(b.taken) < b.count:
         kernels.append(steps.fill("clear", steps.by_rows(second), b.places, 0))
     for part in parts(b, config, op.hidden, op.local_inter):

@@ -67,8 +67,8 @@ INDEX_SETUP: Cost = {"iadd.int32": 8.0, "ffma.fp32": 20.0}
 INDEX_LOAD: Cost = {"iadd.int32": 20.0, "ffma.fp32": 22.0}
 INDEX_LOOK: Cost = {"iadd.int32": 14.0, "ffma.fp32": 17.0}
 INDEX_STORE: Cost = {"iadd.int32": 3.0, "ffma.fp32": 4.0}
-"""One element after the other: its number, whether it is in range, what lies there; 344 instructions a warp with four, 33
-with none."""
+"""One element after the other: its number, whether it is in range, what lies there; 344 instructions a warp with four,
+33 with none."""
 
 
 def sort_rows(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> tuple[Kernel, ...]:

@@ -8,6 +8,7 @@ integer multiply-adds as `ffma`, and with these what takes a slot to issue and n
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from workloads.gpu.moe.blocks import Blocks, Numbers, looked_up
 from workloads.gpu.overhead import DEPENDENT_CYCLES
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Cost
+from workloads.gpu.pointwise.pointwise import SETUP, WIDE_VECTORS
 from workloads.ops import Moe
 from workloads.ops.base import Array
 
@@ -35,7 +37,10 @@ DIVISION: Cost = {"iadd.int32": 21.0, "ffma.fp32": 12.6}
 """Of an element more whose quotient is 0 / 2: 30 instructions of a subroutine, seven of them branches, and its call."""
 DIVISION_PATH = 134
 """Of an element, nearly all of these one after the other."""
-RELU2 = {"ffma.fp32": 2.0, "iadd.int32": 3.0}
+RELU2: Cost = {"ffma.fp32": 1.0, "iadd.int32": 1.5}
+"""Of an element, in each of the two kernels."""
+MOST_VECTOR, FEW = lanes.MAX_VECTOR_BYTES, 4
+"""Bytes that a thread reads at once; elements where PyTorch's vectors are no longer."""
 OWN_SUMS = (2, 3, 4)
 """Choices that vLLM's own kernel adds up."""
 SUM_SETUP: Cost = {"iadd.int32": 3.0, "ffma.fp32": 5.0}
@@ -91,25 +96,61 @@ def fill(name: str, tensor: GlobalTensor, rows: Numbers, value: float) -> Kernel
     return replace(k.build(), stands_for=sampled)
 
 
-def activate(op: Moe, b: Blocks, spec: GpuSpec, first: GlobalTensor, inner: GlobalTensor, vector: int) -> Kernel:
-    """f of the first product, a CTA a row. vector: bytes a thread reads at once.
+def activate(op: Moe, b: Blocks, spec: GpuSpec, first: GlobalTensor, inner: GlobalTensor) -> list[Kernel]:
+    """f of the first product: vLLM's kernel of gate and product, or PyTorch's of relu and square."""
+    if op.first_columns > op.local_inter:
+        return [_silu_and_mul(op, b, spec, first, inner)]
+    return [
+        _elementwise("relu", b, spec, first, first, lambda _, x: np.maximum(np.asarray(x, dtype=np.float64), 0)),
+        _elementwise("square", b, spec, first, inner, lambda _, x: op.activated(np.asarray(x, dtype=np.float64))),
+    ]
+
+
+def _elementwise(
+    name: str, b: Blocks, spec: GpuSpec, read: GlobalTensor, written: GlobalTensor, f: Callable[..., Array]
+) -> Kernel:
+    """PyTorch's kernel over all elements: four warps, eight elements of 2 B or four of 4 B a thread."""
+    dtype, columns = read.dtype, read.shape[2]
+    size = DTYPE_BYTES[dtype]
+    elements = MOST_VECTOR // size
+    span = WARP_SIZE * elements
+    vector = math.gcd(MOST_VECTOR if spec.compute_capability in WIDE_VECTORS else FEW * size, columns * size)
+    each = ceil_div(columns, span)
+    units = len(b.places) * each
+    ctas, sampled = sample(ceil_div(units, FILL_WARPS), 6 * FILL_WARPS)
+    k = KernelBuilder(name, (len(ctas), 1, 1), code_bytes=CODE_BYTES)
+    source, target, tile = by_rows(read), by_rows(written), RegisterTile("x", (1, span), dtype)
+    cost = lanes.scaled(lanes.total(RELU2, lanes.widen(dtype), lanes.narrow(spec, dtype)), elements)
+    with k.role("warps", FILL_WARPS, REGISTERS) as r:
+        unit = r.assign("unit", (looked_up(ctas, CTA_X) if sampled else CTA_X) * FILL_WARPS + WARP)
+        alone(r, spec, SETUP)
+        with r.when(unit < units):
+            row, at = looked_up(b.places, unit // each), unit % each * span
+            r.ldg(tile.whole, source[row:1, at:span], into="in", vector_bytes=vector)  # type: ignore[misc]
+            lanes.write(r, spec, cost, dst=tile.whole, srcs=(tile.whole,), compute=f, after=("in",))
+            r.stg(target[row:1, at:span], tile.whole, vector_bytes=vector)  # type: ignore[misc]
+    return replace(k.build(), stands_for=sampled)
+
+
+def _silu_and_mul(op: Moe, b: Blocks, spec: GpuSpec, first: GlobalTensor, inner: GlobalTensor) -> Kernel:
+    """A CTA a row, 16 B a thread at once.
 
     Rows of zeros, which an expert on another device leaves, take the slow path of the division by 1 + exp(-x): nothing
     is stored of such a quotient but zero, but its range is looked at.
     """
-    dtype = first.dtype
-    columns, halves = op.local_inter, op.first_columns // op.local_inter
-    vector = math.gcd(vector, columns * DTYPE_BYTES[dtype])
+    dtype, columns = first.dtype, op.local_inter
+    vector = math.gcd(MOST_VECTOR, columns * DTYPE_BYTES[dtype])
     span = WARP_SIZE * vector // DTYPE_BYTES[dtype]
     warps = min(MAX_WARPS, ceil_div(columns, span))
-    rows, sampled = sample(len(b.places), (halves + 5) * warps * ceil_div(columns, warps * span))
-    k = KernelBuilder("silu_and_mul" if halves == 2 else "relu2", (len(rows), 1, 1), code_bytes=CODE_BYTES)
+    rows, sampled = sample(len(b.places), 7 * warps * ceil_div(columns, warps * span))
+    k = KernelBuilder("silu_and_mul", (len(rows), 1, 1), code_bytes=CODE_BYTES)
     read, written = by_rows(first), by_rows(inner)
-    tiles = [RegisterTile(name, (1, span), dtype) for name in ("gate", "up")[:halves]]
+    tiles = [RegisterTile(name, (1, span), dtype) for name in ("gate", "up")]
     result = RegisterTile("result", (1, span), dtype)
     each = span // WARP_SIZE
+    silu, division = lanes.scaled(SILU, each), lanes.scaled(DIVISION, each)
     elsewhere = (b.experts < 0)[b.places // b.size].astype(np.int64)
-    slow = halves == 2 and not b.filtered and bool(elsewhere.any())
+    slow = not b.filtered and bool(elsewhere.any())
 
     def f(_: Array, *values: Array) -> Array:
         return op.activated(np.concatenate([np.asarray(v, dtype=np.float64) for v in values], axis=1))
@@ -123,22 +164,15 @@ def activate(op: Moe, b: Blocks, spec: GpuSpec, first: GlobalTensor, inner: Glob
             with r.when(at < columns):
                 for i, tile in enumerate(tiles):
                     r.ldg(tile.whole, read[row:1, at + i * columns : span], into="in", vector_bytes=vector)  # type: ignore[misc]
-                srcs = tuple(tile.whole for tile in tiles)
-                if halves == 2:
-                    cost, path = lanes.scaled(SILU, each), SILU_PATH * each
-                else:
-                    widened = lanes.scaled(lanes.widen(dtype), halves)
-                    cost, path = lanes.scaled(lanes.total(RELU2, widened, lanes.narrow(spec, dtype)), each), 0
                 lanes.write(
-                    r, spec, cost, dst=result.whole, srcs=srcs, compute=f, after=("in",),
-                    chain=chain(spec, cost, path),
+                    r, spec, silu, dst=result.whole, srcs=tuple(tile.whole for tile in tiles), compute=f,
+                    after=("in",), chain=chain(spec, silu, SILU_PATH * each),
                 )  # fmt: skip
                 if zeros is not None:
-                    cost = lanes.scaled(DIVISION, each)
                     with r.when(zeros):
                         lanes.write(
-                            r, spec, cost, dst=result.whole, srcs=(result.whole,), compute=lanes.keep,
-                            chain=chain(spec, cost, DIVISION_PATH * each),
+                            r, spec, division, dst=result.whole, srcs=(result.whole,), compute=lanes.keep,
+                            chain=chain(spec, division, DIVISION_PATH * each),
                         )  # fmt: skip
                 r.stg(written[row:1, at:span], result.whole, vector_bytes=vector)  # type: ignore[misc]
     return replace(k.build(), stands_for=sampled)
@@ -240,7 +274,7 @@ def chain(spec: GpuSpec, cost: Cost, cycles: float) -> int:
 
 
 def alone(r: RoleBuilder, spec: GpuSpec, cost: Cost, further: int = 0) -> None:
-    """Instructions most of which wait for the one before, and which the next ones wait for; further cycles of a wait."""
+    """Instructions most of which wait for the one before, and which the next ones wait for; further cycles."""
     done = RegisterTile("place", (1, 1), "int32")
     steps = chain(spec, cost, DEPENDENT_CYCLES * sum(cost.values()) + further)
     lanes.write(r, spec, cost, dst=done.whole, compute=np.zeros_like, chain=steps)
