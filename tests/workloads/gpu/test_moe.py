@@ -197,28 +197,79 @@ def test_machines_and_schedules_that_have_no_such_kernel_are_refused() -> None:
         simulate(text, A100, schedule="fused")
 
 
+COUNTED_ON_H100 = {
+    "tokens=4 hidden=2816 inter=704 topk=8 experts=128 ep=32": {
+        "topk_softmax": (1, 2834), "moe_align_block_size": (2, 9837), "count_and_sort_expert_tokens": (1, 125),
+        "widen": (1, 201), "index": (1, 199), "up_16x64x128": (704, 581_570), "silu_and_mul": (32, 49_977),
+        "down_16x64x128": (1408, 887_348), "reduce_kernel": (22, 38_984),
+    },
+    "tokens=320 hidden=3072 inter=1024 topk=8 experts=256 ep=128": {
+        "topk_softmax": (80, 479_040), "moe_align_block_size": (2, 16_283), "count_and_sort_expert_tokens": (10, 3840),
+        "widen": (1, 616), "index": (1, 917), "up_64x128x64": (4672, 6_466_048), "silu_and_mul": (2560, 5_395_440),
+        "down_64x128x64": (7008, 9_010_944), "reduce_kernel": (1920, 3_402_240),
+    },
+    "tokens=768 hidden=6144 inter=3072 topk=4 experts=128 ep=64": {
+        "topk_softmax": (96, 310_656), "moe_align_block_size": (2, 16_268), "count_and_sort_expert_tokens": (12, 4608),
+        "widen": (1, 385), "index": (1, 527), "up_128x128x64": (7248, 18_887_808), "silu_and_mul": (3072, 19_346_112),
+        "down_128x128x64": (7248, 15_364_224), "moe_sum": (768, 6_365_184),
+    },
+}  # fmt: skip
+"""CTAs and warp instructions of the kernels of vLLM 0.24 (PyTorch 2.11, Triton 3.6, CUDA 13), by Nsight Compute."""
+
+
+@pytest.mark.parametrize("keys", COUNTED_ON_H100)
+def test_kernels_are_those_that_were_counted(keys: str) -> None:
+    report = simulate(f"moe {keys} distribution=balanced router=1 dtype=bf16", H100, schedule="vllm")
+    counted = COUNTED_ON_H100[keys]
+    assert [k.name for k in report.record.kernels] == list(counted)
+    for kernel in report.record.kernels:
+        ctas, instructions = counted[kernel.name]
+        assert kernel.counters["ctas"] == ctas, kernel.name
+        assert kernel.counters["warp_instructions"] == pytest.approx(instructions, rel=0.08), kernel.name
+
+
+def test_other_layers_run_other_kernels() -> None:
+    def names(**keys: object) -> list[str]:
+        given = {"tokens": 40, "hidden": 64, "inter": 32, "topk": 2, "experts": 72, "distribution": "balanced"} | keys
+        op = Moe(dtype="bf16", **given)  # type: ignore[arg-type]
+        return [k.name for k in build(op, load_arch(H100), MoeConfig(16, 64, 64)).kernels]
+
+    # Experts that no power of two has take two kernels, those of multiples of 64 one.
+    assert names(router="1")[:3] == ["softmax", "topk", "moe_align_block_size"]
+    assert names(router="1", experts=192)[:2] == ["topk_softmax", "moe_align_block_size"]
+    assert names(experts=64)[0] == "moe_align_block_size_small"
+    assert names(experts=64, tokens=512)[:2] == ["moe_align_block_size", "count_and_sort_expert_tokens"]
+    assert names(gate="0")[3:5] == ["relu", "square"]
+    assert [names(topk=topk)[-1] for topk in (1, 2, 4, 5)] == ["reduce_kernel", "moe_sum", "moe_sum", "reduce_kernel"]
+
+
+def test_rows_of_zeros_take_the_slow_path_of_a_division() -> None:
+    def instructions(ep: int) -> int:
+        text = f"moe tokens=64 hidden=64 inter=256 topk=2 experts=128 ep={ep} distribution=balanced dtype=bf16"
+        kernels = simulate(text, H100, schedule="vllm").record.kernels
+        return next(k.counters["warp_instructions"] for k in kernels if k.name == "silu_and_mul")
+
+    # 128 rows of a warp, half of them of experts elsewhere: 8 divisions of 33.6 instructions each.
+    assert instructions(2) - instructions(1) == pytest.approx(64 * 8 * 33.6, rel=0.02)
+
+
 KNOWN = "which rows and experts a block has is known when the program is written"
 COUNTED = "what the warps count is there for its time alone"
 IN_THE_SUM = "weights multiply in the sum, here they cost time"
-FIRST = "the next barrier orders the copies; the compiler places one before the last loads as well"
 FENCE = "no register that wgmma reads or writes is touched by anything else between two k steps"
-NUMBERS = ((3, "padded"), (7, "rows"), (7, "expert"))
-SORTING = {
-    "moe_align_block_size/warps/3 bar_sync": COUNTED,
-    "count_and_sort_expert_tokens/warps/2 iadd after choice": KNOWN,
-}
+NUMBERS = ((3, "padded"), (9, "rows"), (9, "expert"))
+SORTING = {f"moe_align_block_size_small/warps/{at} bar_sync": COUNTED for at in (12, 16, 23)}
 AGAIN = "each step of the loop begins with the same wait"
 LAST = "the last step's barrier comes after its last read of the buffers"
-EARLIER = {f"{product}/{wait}": AGAIN for product in ("up", "down") for wait in ("16 cp_wait", "17 bar_sync")}
-EARLIER |= {"up/35 bar_sync": LAST, "down/37 bar_sync": LAST}
+MMA = {f"{product}/{wait}": AGAIN for product in ("up", "down") for wait in ("18 cp_wait", "19 bar_sync")}
+MMA |= {"up/37 bar_sync": LAST, "down/39 bar_sync": LAST}
 WAITS = {
-    "mma": (A100, MoeConfig(16, 128, 32, 2, 3), {"up/20 bar_sync": FIRST, "down/20 bar_sync": FIRST}, "down/39"),
-    "earlier mma": (A100, EarlierMoeConfig(16, 128, 32, 2, 3), EARLIER, "down/34"),
+    "mma": (A100, MoeConfig(16, 128, 32, 2, 3), MMA, "down/36"),
     "wgmma": (
         H100,
         MoeConfig(64, 256, 64, 8, 3),
-        {"up/29 wgmma_fence": FENCE, "down/29 wgmma_fence": FENCE},
-        "down/40",
+        {"up/34 wgmma_fence": FENCE, "down/34 wgmma_fence": FENCE},
+        "down/46",
     ),
 }
 
