@@ -37,8 +37,10 @@ CLEARED = 32
 """Counters that each warp sets to zero, one after the other."""
 CLEAR_PATH = CLEARED // 4 * 6 * DEPENDENT_CYCLES
 COUNT_SETUP: Cost = {"iadd.int32": 6.0, "ffma.fp32": 16.0}
-COUNT: Cost = {"iadd.int32": 6.0, "ffma.fp32": 6.0}
-"""Of each step of as many choices as threads: 14 instructions with its load and an addition in shared memory."""
+COUNT_AHEAD: Cost = {"iadd.int32": 3.0, "ffma.fp32": 2.0}
+COUNT: Cost = {"iadd.int32": 3.0, "ffma.fp32": 4.0}
+"""Of each step of as many choices as threads: 14 instructions with its load and an addition in shared memory. Five of
+them do not wait for the load, and the next one does for all of them."""
 COUNTED: Cost = {"iadd.int32": 5.0, "ffma.fp32": 9.0}
 ROUND: Cost = {"iadd.int32": 11.0, "ffma.fp32": 14.0, "cvt.int32": 2.0, "rcp.fp32": 1.0}
 """To whole blocks, of warps whose lanes have an expert: a division by a conversion, a reciprocal and back."""
@@ -188,6 +190,7 @@ def _align(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) 
                 at = (step * WARPS + WARP) * WARP_SIZE
                 with r.when(at < flat):
                     r.ldg(mine.whole, choices[0:1, at:WARP_SIZE], into="choice", vector_bytes=4)  # type: ignore[misc]
+                    lanes.write(r, spec, COUNT_AHEAD, dst=word.whole, compute=np.zeros_like)
                     _run(r, spec, COUNT, mine, after=("choice",))
                     r.sts(counters[0, WARP, :], mine.whole, vector_bytes=4)
             r.bar_sync(0, WARPS)
