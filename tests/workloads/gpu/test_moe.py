@@ -35,6 +35,9 @@ CASES = [
     (A100, "vllm-0.14", "tokens=2 hidden=32 inter=32 topk=22 experts=24 ep=8"),
     (A100, "auto", "tokens=3 hidden=64 inter=32 topk=1 experts=4 distribution=0,2,0,1"),
     (A100, "vllm", "tokens=3 hidden=64 inter=32 topk=2 experts=24 distribution=power_law_1.2"),
+    (H100, "vllm", "tokens=41 hidden=64 inter=64 topk=5 experts=96 ep=2 router=1"),
+    (H100, "vllm", "tokens=13 hidden=64 inter=64 topk=7 experts=192 router=1"),
+    (H100, "vllm", "tokens=300 hidden=64 inter=32 topk=2 experts=8 router=1 gate=0"),
 ]
 
 

@@ -82,7 +82,7 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     kernels: list[Kernel] = []
     made = [tensor for tensor in (ids, weights) if tensor.role == "scratch"]
     if op.router == "1":
-        chosen = routing.Chosen.of(op, ids, weights)
+        chosen = routing.Chosen.of(op, ids, weights, inputs["logits"].dtype)
         kernels += routing.choose_experts(op, spec, inputs["logits"], chosen)
         made += chosen.scratch
     kernels += sorting.sort_rows(op, b, spec, ids, found)

@@ -15,10 +15,11 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
-from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, Kernel, KernelBuilder, RegisterTile, RoleBuilder
+from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, Kernel, KernelBuilder, RegisterTile, RoleBuilder, View
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.moe.blocks import looked_up
+from workloads.gpu.moe.product import in_a_row
 from workloads.gpu.moe.steps import alone, chain, sample
 from workloads.gpu.overhead import DEPENDENT_CYCLES
 from workloads.gpu.pointwise import lanes
@@ -63,30 +64,69 @@ def makes(op: Moe) -> bool:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the choice leaves: ids, weights and a third number of each choice; unscaled: weights before they are divided
-    by their sum, a pair a sector. shares: probabilities of all experts, where a kernel of its own leaves them."""
+    """What the choice leaves: ids, weights and a third number of each choice, seen one after the other; unscaled:
+    weights before they are divided by their sum, a pair of a warp's choices a sector. shares: probabilities of all
+    experts, where a kernel of its own leaves them.
+
+    rows: of a warp. Its choices lie together in its part of the tensors, as many at once as it has rows. That the
+    kernel's own order is another one changes neither what is moved nor the numbers in the end.
+    """
 
     ids: GlobalTensor
     weights: GlobalTensor
     order: GlobalTensor
     unscaled: GlobalTensor
     shares: GlobalTensor | None
+    rows: int
+    topk: int
 
     @classmethod
-    def of(cls, op: Moe, ids: GlobalTensor, weights: GlobalTensor) -> Chosen:
-        """With tensors for what only these kernels use."""
-        order = GlobalTensor("order", ids.shape, "int32", (ids.shape[1], 1), "scratch")
-        pairs, sector = ceil_div(op.topk, SHARED_SECTOR), 8
-        shape, strides = (pairs, op.tokens, sector), (op.tokens * sector, sector, 1)
+    def of(cls, op: Moe, ids: GlobalTensor, weights: GlobalTensor, logits: str) -> Chosen:
+        """With tensors for what only these kernels use. logits: their format."""
+        flat = op.tokens * op.topk
+        rows = WARP_SIZE // _across(op, logits) if makes(op) else 1
+        parts, width = ceil_div(op.tokens, rows), max(8, SHARED_SECTOR * rows)
+        shape = (ceil_div(op.topk, SHARED_SECTOR), parts, width)
+        unscaled = GlobalTensor("unscaled", shape, "fp32", (parts * width, width, 1), "scratch")
         shares = None
         if not makes(op):
             shares = GlobalTensor("shares", (op.tokens, op.experts), "fp32", (op.experts, 1), "scratch")
-        return cls(ids, weights, order, GlobalTensor("unscaled", shape, "fp32", strides, "scratch"), shares)
+        in_turn = GlobalTensor("weights_in_a_row", (1, flat), "fp32", (flat, 1), "scratch", alias=weights.name)
+        order = GlobalTensor("order", (1, flat), "int32", (flat, 1), "scratch")
+        return cls(in_a_row(ids), in_turn, order, unscaled, shares, rows, op.topk)
 
     @property
     def scratch(self) -> tuple[GlobalTensor, ...]:
         """Tensors of its own."""
-        return (self.order, self.unscaled) if self.shares is None else (self.order, self.unscaled, self.shares)
+        own = (self.order, self.unscaled, self.weights)
+        return own if self.shares is None else (*own, self.shares)
+
+    def part(self, tensor: GlobalTensor, token: Expr, i: int) -> View:
+        """Choices number i of the rows of a warp from `token` on."""
+        return tensor[0:1, token * self.topk + i * self.rows : self.rows]  # type: ignore[misc]
+
+    def unscaled_part(self, token: Expr, i: int) -> View:
+        """The same before the division."""
+        pair, place = divmod(i, SHARED_SECTOR)
+        return self.unscaled[pair, token // self.rows, place * self.rows : self.rows]  # type: ignore[misc]
+
+    def store(self, r: RoleBuilder, token: Expr, i: int, weights: View, numbers: View) -> None:
+        """What a choice leaves."""
+        r.stg(self.unscaled_part(token, i), weights, vector_bytes=4)
+        for tensor in (self.ids, self.order):
+            r.stg(self.part(tensor, token, i), numbers, vector_bytes=4)
+
+
+def _own(op: Moe, logits: str) -> int:
+    """Experts of a lane."""
+    size = DTYPE_BYTES[logits]
+    vector = min(lanes.MAX_VECTOR_BYTES if op.experts & (op.experts - 1) == 0 else ODD_BYTES, op.experts * size)
+    return max(vector // size, op.experts // WARP_SIZE)
+
+
+def _across(op: Moe, logits: str) -> int:
+    """Lanes of a row."""
+    return op.experts // _own(op, logits)
 
 
 def choose_experts(op: Moe, spec: GpuSpec, logits: GlobalTensor, chosen: Chosen) -> list[Kernel]:
@@ -97,24 +137,26 @@ def choose_experts(op: Moe, spec: GpuSpec, logits: GlobalTensor, chosen: Chosen)
 
 
 def _weights(op: Moe, values: Array, token: int) -> Array:
-    """Of the choices of the rows from `token` on."""
+    """Of the choices of the rows from `token` on, in a row."""
     rows = np.minimum(np.arange(token, token + len(values)), op.tokens - 1)
     exponents = np.exp(np.take_along_axis(values.astype(np.float64), op.ids[rows], axis=1))
-    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
+    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True)).reshape(1, -1)
+
+
+def _numbers(op: Moe, rows: int, token: int) -> Array:
+    """Experts of these choices."""
+    return op.ids[np.minimum(np.arange(token, token + rows), op.tokens - 1)].astype(np.float64).reshape(1, -1)
 
 
 def _gating(op: Moe, spec: GpuSpec, logits: GlobalTensor, chosen: Chosen) -> Kernel:
-    size = DTYPE_BYTES[logits.dtype]
-    power = op.experts & (op.experts - 1) == 0
-    vector = min(lanes.MAX_VECTOR_BYTES if power else ODD_BYTES, op.experts * size)
-    own = max(vector // size, op.experts // WARP_SIZE)
-    across = op.experts // own
-    rows = WARP_SIZE // across
+    own, across, rows = _own(op, logits.dtype), _across(op, logits.dtype), chosen.rows
+    vector = math.gcd(lanes.MAX_VECTOR_BYTES, own * DTYPE_BYTES[logits.dtype])
     steps = int(math.log2(across))
     simulated, sampled = sample(ceil_div(op.tokens, WARPS * rows), (12 + 8 * op.topk) * WARPS)
     k = KernelBuilder("topk_softmax", (len(simulated), 1, 1), code_bytes=CODE_BYTES)
     row = RegisterTile("logits", (rows, op.experts), logits.dtype)
-    picked, numbers = (RegisterTile(name, (rows, op.topk), dtype) for name, dtype in (("w", "fp32"), ("ids", "int32")))
+    flat = rows * op.topk
+    picked, numbers = RegisterTile("w", (1, flat), "fp32"), RegisterTile("ids", (1, flat), "int32")
     with k.role("warps", WARPS, REGISTERS + own - 8) as r:
         token = r.assign("token", ((looked_up(simulated, CTA_X) if sampled else CTA_X) * WARPS + WARP) * rows)
         alone(r, spec, SETUP)
@@ -125,34 +167,31 @@ def _gating(op: Moe, spec: GpuSpec, logits: GlobalTensor, chosen: Chosen) -> Ker
                 compute=lambda _, values, t: _weights(op, values, t), indices=(token,), after=("row",),
             )  # fmt: skip
             if steps:
-                lanes.warp_reduce(r, "fmnmx", picked.whole, 1, across)
-                lanes.warp_reduce(r, "fadd", picked.whole, 1, across)
+                first = picked[:, 0:rows]  # type: ignore[misc]
+                lanes.warp_reduce(r, "fmnmx", first, 1, across)
+                lanes.warp_reduce(r, "fadd", first, 1, across)
             r.run(
                 "iadd", 1, dtype="int32", dst=numbers.whole, indices=(token,), nominal=True,
-                compute=lambda old, t: op.ids[np.minimum(np.arange(t, t + len(old)), op.tokens - 1)].astype(np.float64),
+                compute=lambda _, t: _numbers(op, rows, t),
             )  # fmt: skip
             cost = lanes.total(CHOICE, lanes.scaled(CHOICE_ELEMENT, own), lanes.scaled(CHOICE_STEP, steps))
             path = chain(spec, cost, CHOICE_PATH + ELEMENT_PATH * own + STEP_PATH * steps)
             for i in range(op.topk):
-                one, number = picked[:, i:1], numbers[:, i:1]  # type: ignore[misc]
+                one = picked[:, i * rows : rows]  # type: ignore[misc]
                 lanes.write(r, spec, cost, dst=one, srcs=(one,), compute=lanes.keep, chain=path)
-                pair, place = divmod(i, SHARED_SECTOR)
-                r.stg(chosen.unscaled[pair, token:rows, place:1], one, vector_bytes=4)  # type: ignore[misc]
-                r.stg(chosen.ids[token:rows, i:1], number, vector_bytes=4)  # type: ignore[misc]
-                r.stg(chosen.order[token:rows, i:1], number, vector_bytes=4)  # type: ignore[misc]
-            _share(r, op, spec, chosen, token, rows)
+                chosen.store(r, token, i, one, numbers[:, i * rows : rows])  # type: ignore[misc]
+            _share(r, spec, chosen, token)
     return replace(k.build(), stands_for=sampled)
 
 
-def _share(r: RoleBuilder, op: Moe, spec: GpuSpec, chosen: Chosen, token: Expr, rows: int) -> None:
+def _share(r: RoleBuilder, spec: GpuSpec, chosen: Chosen, token: Expr) -> None:
     """Divides the weights of each token by their sum: each is read back."""
-    one = RegisterTile("one", (rows, 1), "fp32")
+    one = RegisterTile("one", (1, chosen.rows), "fp32")
     path = chain(spec, SHARE, lanes.instruction(spec, "rcp.fp32").latency_cycles + 5 * DEPENDENT_CYCLES)
-    for i in range(op.topk):
-        pair, place = divmod(i, SHARED_SECTOR)
-        r.ldg(one.whole, chosen.unscaled[pair, token:rows, place:1], into="again", vector_bytes=4)  # type: ignore[misc]
+    for i in range(chosen.topk):
+        r.ldg(one.whole, chosen.unscaled_part(token, i), into="again", vector_bytes=4)
         lanes.write(r, spec, SHARE, dst=one.whole, srcs=(one.whole,), compute=lanes.keep, after=("again",), chain=path)
-        r.stg(chosen.weights[token:rows, i:1], one.whole, vector_bytes=4)  # type: ignore[misc]
+        r.stg(chosen.part(chosen.weights, token, i), one.whole, vector_bytes=4)
 
 
 def _softmax(op: Moe, spec: GpuSpec, logits: GlobalTensor, shares: GlobalTensor) -> Kernel:
@@ -197,7 +236,7 @@ def _largest(op: Moe, spec: GpuSpec, chosen: Chosen, shares: GlobalTensor) -> Ke
     simulated, sampled = sample(op.tokens, (12 + op.topk) * op.topk * CTA_WARPS)
     k = KernelBuilder("topk", (len(simulated), 1, 1), code_bytes=CODE_BYTES // 4)
     block = lanes.BlockReduction(k, CTA_WARPS)
-    row, prior = (RegisterTile("row", (1, WARP_SIZE), "fp32"), RegisterTile("prior", (1, 1), "int32"))
+    row, prior = RegisterTile("row", (1, WARP_SIZE), "fp32"), RegisterTile("prior", (1, 1), "fp32")
     part, picked = RegisterTile("part", (1, 1), "fp32"), RegisterTile("picked", (1, op.topk), "fp32")
     everything = RegisterTile("everything", (1, op.experts), "fp32")
     numbers = RegisterTile("numbers", (1, op.topk), "int32")
@@ -211,8 +250,8 @@ def _largest(op: Moe, spec: GpuSpec, chosen: Chosen, shares: GlobalTensor) -> Ke
                 with r.when(at < op.experts):
                     r.ldg(row.whole, shares[token:1, at:WARP_SIZE], into="row", vector_bytes=4)  # type: ignore[misc]
                     lanes.write(r, spec, LOOP, dst=part.whole, srcs=(row.whole,), compute=_zeros, after=("row",))
-                    for before in range(i):
-                        r.ldg(prior.whole, chosen.ids[token:1, before:1], into="prior", vector_bytes=4)  # type: ignore[misc]
+                    for before in range(i):  # stands for a choice, which lies beside it
+                        r.ldg(prior.whole, shares[token:1, before:1], into="prior", vector_bytes=4)
                         lanes.write(
                             r, spec, PRIOR, dst=prior.whole, srcs=(prior.whole,), compute=lanes.keep, after=("prior",)
                         )
@@ -227,15 +266,12 @@ def _largest(op: Moe, spec: GpuSpec, chosen: Chosen, shares: GlobalTensor) -> Ke
                     )  # fmt: skip
                     r.run(
                         "iadd", 1, dtype="int32", dst=numbers.whole, indices=(token,), nominal=True,
-                        compute=lambda _, t: op.ids[t][None, :].astype(np.float64),
+                        compute=lambda _, t: _numbers(op, 1, t),
                     )  # fmt: skip
-                pair, place = divmod(i, SHARED_SECTOR)
-                r.stg(chosen.unscaled[pair, token:1, place:1], picked[:, i:1], vector_bytes=4)  # type: ignore[misc]
-                r.stg(chosen.ids[token:1, i:1], numbers[:, i:1], vector_bytes=4)  # type: ignore[misc]
-                r.stg(chosen.order[token:1, i:1], numbers[:, i:1], vector_bytes=4)  # type: ignore[misc]
+                chosen.store(r, token, i, picked[:, i:1], numbers[:, i:1])  # type: ignore[misc]
             r.bar_sync(0, CTA_WARPS)
         with r.when(WARP.equals(0)):
-            _share(r, op, spec, chosen, token, 1)
+            _share(r, spec, chosen, token)
     return replace(k.build(), stands_for=sampled)
 
 

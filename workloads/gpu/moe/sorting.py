@@ -169,7 +169,6 @@ def _align(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) 
     flat = op.tokens * op.topk
     choices = in_a_row(ids)
     holders = ceil_div(op.experts, WARP_SIZE)
-    padded = holders * WARP_SIZE
     k = KernelBuilder("moe_align_block_size", (2, 1, 1), code_bytes=CODE_BYTES)
     counters = k.shared("counters", (WARPS, CLEARED), "int32")
     sums = k.shared("sums", (WARPS, PREFIX), "int32")
@@ -226,8 +225,8 @@ def _align(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) 
                 r.ldg(mine.whole, box, into="start", vector_bytes=4)
                 _run(r, spec, BLOCKS, mine, after=("start",))
                 lists.store_experts(r, spec, WARP)
-            total = found.starts[0:1, padded - WARP_SIZE : WARP_SIZE]  # type: ignore[misc]
-            r.ldg(mine.whole, total, into="start", vector_bytes=4)
+            # What stands behind the last expert, which the L1 has as it has the first choices.
+            r.ldg(mine.whole, choices[0:1, 0:WARP_SIZE], into="start", vector_bytes=4)  # type: ignore[misc]
             _run(r, spec, REST, mine, after=("start",))
     return k.build()
 
