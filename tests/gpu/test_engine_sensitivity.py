@@ -240,7 +240,7 @@ def test_another_warps_store_finds_room_between_the_loads_of_a_stream(ampere: Gp
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_vector_instruction_takes_the_register_file_from_the_tensor_core(asynchronous: bool) -> None:
     """Beside warps that keep the tensor cores busy, each of 40 x 60 exponentials on registers costs mma.sync one cycle,
-    and wgmma, whose operands lie in shared memory, nothing."""
+    and wgmma nothing, which rather keep the exponentials waiting."""
     hopper = load_arch("h100-sxm", ["sm.register_conflict=1 cycle"])
     conflict = hopper.sm.register_conflict_cycles
 

@@ -317,6 +317,57 @@ def products(count: int, from_registers: bool = False) -> KernelBuilder:
     return kernel
 
 
+BESIDE = 64
+LAG = 100
+"""Instructions beside wgmma, and steps after which they begin."""
+
+
+def time_beside(taken: dict[str, int], opcodes: tuple[str, ...], wgmma: int, *, named: bool = True) -> float:
+    """Cycles that warpgroups take for `BESIDE` instructions each, of `opcodes`, beside another with so many wgmma.
+
+    taken: `sm.beside_wgmma_*` by pipe, else 0. named: whether they work on registers of the language.
+    """
+    figures = {f"sm.beside_wgmma_{pipe}": f"{taken.get(pipe, 0)} cycles" for pipe in ("fma", "alu", "xu")}
+    kernel = products(wgmma)
+    for number, opcode in enumerate(opcodes):
+        value = RegisterTile("value", (16, 128), "fp32")
+        with kernel.role(f"vector{number}", warps=4, registers=64) as r:
+            r.run("iadd", LAG, dtype="int32", chain=LAG)
+            r.run(opcode, BESIDE, dtype="fp32", dst=value.whole if named else None, compute=lambda old: old)
+            r.run("iadd", 1, dtype="int32")
+    result = run(load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 2, **figures}), kernel.build())
+    marks = ((3 + 3 * number, 4 * number + 4) for number in range(len(opcodes)))
+    begun, over = zip(
+        *([column(result, first + op, Event.T_ISSUE, warp=warp)[0] for op in (1, 2)] for first, warp in marks),
+        strict=True,
+    )
+    return max(over) - min(begun)
+
+
+@pytest.mark.parametrize(("opcode", "pipe", "interval"), [("ffma", "fma", 1), ("fmnmx", "alu", 2), ("ex2", "xu", 8)])
+def test_wgmma_let_vector_instructions_at_the_register_file_one_at_a_time(
+    opcode: str, pipe: str, interval: int
+) -> None:
+    alone = BESIDE * interval
+    assert time_beside({pipe: 12}, (opcode,), 1) == pytest.approx(alone, abs=interval)
+    assert time_beside({}, (opcode,), 60) == pytest.approx(alone, abs=interval)
+    assert time_beside({pipe: 12}, (opcode,), 60) == pytest.approx(BESIDE * 12, abs=12)
+    # Arithmetic of addresses has registers of its own.
+    assert time_beside({pipe: 12}, (opcode,), 60, named=False) == pytest.approx(alone, abs=interval)
+
+
+def test_warps_of_a_sub_core_share_what_wgmma_leave_of_the_register_file() -> None:
+    assert time_beside({"fma": 5, "xu": 9}, ("ffma", "ex2"), 60) == pytest.approx(BESIDE * 14, rel=0.02)
+
+
+def test_vector_instructions_go_on_at_their_pace_when_the_wgmma_are_over() -> None:
+    """The more wgmma, the later: each of 32 cycles holds up 32 / 12 instructions for ten cycles more than their two."""
+    few, more = (time_beside({"alu": 12}, ("fmnmx",), wgmma) for wgmma in (20, 26))
+    interval = load_arch("h100-sxm").instruction("wgmma", "bf16", "m64n64k16").interval_cycles
+    assert BESIDE * 2 < few < more < BESIDE * 12
+    assert more - few == pytest.approx(6 * interval * 10 / 12, rel=0.1)
+
+
 @pytest.mark.parametrize("from_registers", [False, True])
 @pytest.mark.parametrize("rate", [16, 32, 128])
 def test_operands_of_wgmma_come_at_the_bandwidth_of_shared_memory(rate: int, from_registers: bool) -> None:

@@ -70,6 +70,7 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "sync.mbarrier_wait": lambda took: took.mbarriers,
     "sync": lambda took: Unit.BARRIERS in took.units,
     "sm.wgmma_in_flight": lambda took: Unit.TENSOR in took.units,
+    "sm.beside_wgmma": lambda took: Unit.TENSOR in took.units,
     "sm.active_warps": lambda took: took.scheduler == "two_level",
     "sm.round_robin_run": lambda took: took.scheduler not in ("gto", "oldest"),
     "link": lambda took: took.collectives,

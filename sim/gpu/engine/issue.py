@@ -10,7 +10,7 @@ from sim.gpu.engine.policies import SPECIAL_RUN, SchedulerFigure, priority_of, r
 from sim.gpu.engine.record import log_op
 from sim.gpu.engine.scheduler import FULL, Line, Overtaken, contend, let_overtake, may_overtake, put_off
 from sim.gpu.engine.shared import SharedFigure, access, queue_room, stream_loads
-from sim.gpu.engine.tensor import registers_taken, take_registers
+from sim.gpu.engine.tensor import beside_wgmma, registers_taken, take_registers
 from sim.gpu.engine.tree import SCHEDULED, TIME_SHIFT
 from sim.gpu.engine.warp import Warp, add_ready, schedule_warp, set_tile
 from sim.gpu.lower.tables import N_VECTOR_PIPES, Col, Kind, Pipe
@@ -126,6 +126,8 @@ def issue_run(p, prog, st, w, s, t, pc, n, total):
     duration = n * interval
     if pipe == Pipe.TENSOR:
         duration += registers_taken(sub_cores, s, t, duration)
+    if code[pc, Col.BESIDE] > 0:
+        duration = beside_wgmma(sub_cores, s, t, duration, part(code[pc, Col.BESIDE], done, n, total))
     alone = duration  # of the pipe; the rest of the duration it waits for slots and for the other pipes of the mix
     if p[SchedulerFigure.LONGEST_RUN] == 1:
         free = sub_cores[s, SubCore.ISSUE_FREE]

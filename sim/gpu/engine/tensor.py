@@ -1,4 +1,5 @@
-"""Tensor cores: wgmma in flight, complete by groups; the register file, which vector instructions take from mma.sync.
+"""Tensor cores: wgmma in flight, complete by groups; the register file, which vector instructions take from mma.sync
+and which wgmma leave to one of them at a time.
 
 mma.sync is a run on the tensor pipe (`sim.gpu.engine.issue`). wgmma is asynchronous: a tensor core holds some of a warp
 and alternates between the warps that have some.
@@ -49,7 +50,7 @@ class TensorWarp(IntEnum):
 
 
 class RegisterFile(IntEnum):
-    """Columns of a sub-core's row: vector instructions that keep the tensor core from the register file."""
+    """Columns of a sub-core's row: vector instructions that keep mma.sync from registers, or that wgmma let in."""
 
     BUSY_UNTIL = 30
     SHARE = 31  # what they take of it until then, in 256ths
@@ -302,3 +303,18 @@ def registers_taken(subs, s, t, duration):
     """Ticks that vector instructions in progress add to `duration` ticks of the tensor core from tick t on."""
     overlap = min(subs[s, RegisterFile.BUSY_UNTIL] - t, duration)
     return overlap * subs[s, RegisterFile.SHARE] >> 8 if overlap > 0 else 0
+
+
+@inner(inline=True)
+def beside_wgmma(subs, s, t, duration, taken):
+    """How long instructions on vector registers take from t on that need `duration` ticks of their pipe, and `taken` of
+    the register file while the tensor core of sub-core `s` has wgmma: one warp's after the other's."""
+    left = subs[s, SubCore.PIPE_FREE + Pipe.TENSOR] - t
+    begin = max(subs[s, RegisterFile.BUSY_UNTIL] - t, 0)
+    if begin >= left:
+        return duration
+    end = begin + taken
+    if end > left:  # what the wgmma do not see the end of goes on without them
+        end = left + (end - left) * min(duration, taken) // taken
+    subs[s, RegisterFile.BUSY_UNTIL] = t + min(end, left)
+    return max(duration, end)

@@ -42,6 +42,9 @@ FIGURES = (
     "shared.bandwidth",
     "shared.banks",
     "sm.address_interval",
+    "sm.beside_wgmma_alu",
+    "sm.beside_wgmma_fma",
+    "sm.beside_wgmma_xu",
     "sm.register_conflict",
     "sm.sub_cores",
     "sync.mbarrier_wait",
@@ -67,6 +70,11 @@ def _mixed(op: Op) -> tuple[tuple[str, int], ...]:
     return op.mix + tuple(item for load in op.loads for item in load.mix)
 
 
+def _names_registers(op: Op) -> bool:
+    """Whether an op works on vector registers."""
+    return any(view.buffer.space is Space.REGISTERS for view in op.views)
+
+
 class _Lowering:
     """One kernel on its way into tables."""
 
@@ -76,7 +84,8 @@ class _Lowering:
         self.expressions = Expressions()
         self.boxes: list[list[int]] = []
         self.op_number = 0
-        self.multiplies = any(op.opcode == "mma" for role in kernel.roles for op in walk(role.body))
+        opcodes = {op.opcode for role in kernel.roles for op in walk(role.body)}
+        self.multiplies, self.multiplies_beside = "mma" in opcodes, "wgmma" in opcodes
         self.first_barrier: dict[str, int] = {}
         n = 0
         for barrier in kernel.barriers:
@@ -211,14 +220,26 @@ class _Lowering:
 
     def _registers(self, op: Op, accesses: int) -> int:
         """Ticks for which `accesses` of whole registers keep mma.sync from the register file, where all of its operands
-        lie; wgmma, which has them in shared memory, loses nothing that could be seen.
+        lie; wgmma loses nothing to a mix of instructions, but slows them (`_beside`).
 
         An op that names no register tile is address arithmetic, of which kernels for tensor cores have most in the
         uniform datapath, with registers of its own.
         """
-        named = any(view.buffer.space is Space.REGISTERS for view in op.views)
-        shares = named and self.multiplies
+        shares = self.multiplies and _names_registers(op)
         return accesses * cycles_to_ticks(self.spec.sm.register_conflict_cycles) if shares else 0
+
+    def _beside(self, op: Op) -> int:
+        """Ticks for which the instructions of an op on vector registers hold the register file while wgmma run, whose
+        accumulators lie in it: one after the other, whatever their pipe."""
+        if not self.multiplies_beside or not _names_registers(op):
+            return 0
+        sm = self.spec.sm
+        beside = {"fma": sm.beside_wgmma_fma_cycles, "alu": sm.beside_wgmma_alu_cycles, "xu": sm.beside_wgmma_xu_cycles}
+        pipes = ((instruction(self.spec, op).pipe, op.count), *self._mix_pipes(op))
+        return sum(count * cycles_to_ticks(beside.get(pipe, 0)) for pipe, count in pipes)
+
+    def _mix_pipes(self, op: Op) -> tuple[tuple[str, int], ...]:
+        return tuple((mixed_instruction(self.spec, name).pipe, count) for name, count in op.mix)
 
     def _operand(self, op: Op, space: Space) -> View:
         for view in op.views:
@@ -255,6 +276,7 @@ class _Lowering:
             "counter": Counter.INST_FP16 if op.opcode == "hfma2" else _PIPE_COUNTER[row.pipe],
             "spread": int(op.spread),
             "registers": 0 if row.pipe == "tensor" else self._registers(op, op.count + sum(n for _, n in op.mix)),
+            "beside": self._beside(op),
             **self._loads(op),
         }
 

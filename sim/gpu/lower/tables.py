@@ -104,7 +104,8 @@ class Col(IntEnum):
     LOADS = 33  # shared-memory loads between the instructions of a RUN
     REGISTERS = 34  # ticks for which all instructions of the row keep the tensor core from the register file
     NETWORK = 35  # SHARED: ticks of the SM-to-SM network an instruction
-    WIDTH = 36
+    BESIDE = 36  # RUN: ticks that all instructions of the row take of the register file while wgmma run
+    WIDTH = 37
 
 
 class Box(IntEnum):
