@@ -1,4 +1,4 @@
-"""The probe of wgmma beside bulk loads: its source for every width, and refusals in one line."""
+"""The probe of wgmma beside bulk loads and arithmetic: its source for every width, and refusals in one line."""
 
 import importlib.util
 import re
@@ -24,19 +24,20 @@ def load() -> ModuleType:
 probe = load()
 
 
-@pytest.mark.parametrize("n", probe.WIDTHS)
-def test_a_kernel_issues_four_products_of_its_width(n: int) -> None:
-    text = probe.kernel_source(n)
+@pytest.mark.parametrize(("n", "operands", "threads"), probe.KINDS)
+def test_a_kernel_issues_four_products_of_its_width(n: int, operands: str, threads: int) -> None:
+    text = probe.kernel_source(n, operands, threads)
     products = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16[^{]*\{([^}]*)\}", text)
     assert [int(width) for width, _ in products] == [n] * 4
     assert all(len(registers.split(",")) == n // 2 for _, registers in products)
-    assert f"beside_{n}(" in text
+    assert f"beside_{n}_{operands}_{threads}(" in text
+    assert text.count(f"case {len(probe.BESIDE) - 1}:") == 1
     assert f"float d[{n // 2}]" in text
 
 
 def test_the_source_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert probe.main(["--source"]) == 0
-    assert capsys.readouterr().out.count("__global__") == len(probe.WIDTHS)
+    assert capsys.readouterr().out.count("__global__") == len(probe.KINDS)
 
 
 def test_without_cupy_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
