@@ -7,6 +7,7 @@ Source of the algorithm: Dao, "FlashAttention-2" (arXiv 2307.08691) and Shah et 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -322,11 +323,35 @@ class OnlineSoftmax:
 
     def block(self, r: RoleBuilder, *, first: bool) -> None:
         """Row maxima, the factor that old sums are rescaled by, weights exp2(score - maximum) and their sums."""
-        factor, n, lines = self.p.exponent_scale, self.values, self.lines
+        self.maxima(r, first=first)
+        self.weigh(r, first=first)
+
+    def maxima(self, r: RoleBuilder, *, first: bool, between: Callable[[], None] | None = None) -> None:
+        """Row maxima of a thread. between: what compiled code has between those of its first row, each of which waits
+        for the one before, and the others."""
+        n, lines = self.values, self.lines
 
         def maxima(_: Array, scores: Array, top: Array | None = None) -> Array:
             highest = scores.max(axis=1, keepdims=True)
             return highest if top is None else np.maximum(top, highest)
+
+        count = n - (lines if first else 0)
+        srcs = (self.scores.whole, *(() if first else (self.top.whole,)))
+        row = count // lines if between else 0
+        if between:
+            r.run(
+                "fmnmx", row, dtype="fp32", dst=self.new_top.whole, srcs=srcs, compute=maxima, chain=row, nominal=True
+            )
+            between()
+            srcs = (self.scores.whole, self.new_top.whole)
+        r.run(
+            "fmnmx", count - row, dtype="fp32", dst=self.new_top.whole, srcs=srcs, compute=maxima,
+            nominal=between is not None,
+        )  # fmt: skip
+
+    def weigh(self, r: RoleBuilder, *, first: bool) -> None:
+        """What follows the maxima of a thread."""
+        factor, n, lines = self.p.exponent_scale, self.values, self.lines
 
         def weights(scores: Array, top: Array) -> Array:
             # A row that has seen no key yet keeps weights of 0.
@@ -341,8 +366,6 @@ class OnlineSoftmax:
 
         top, new_top, total = self.top.whole, self.new_top.whole, self.total.whole
         scores, scale = self.scores.whole, self.scale.whole
-        before = () if first else (top,)
-        r.run("fmnmx", n - (lines if first else 0), dtype="fp32", dst=new_top, srcs=(scores, *before), compute=maxima)
         # The four threads of a row agree on its maximum.
         r.run("shfl", 2 * lines, dst=new_top, srcs=(new_top,), compute=_same, mix=(("fmnmx", 2 * lines),))
         if not first:

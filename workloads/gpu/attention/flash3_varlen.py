@@ -387,6 +387,34 @@ class _Builder(flash3.Builder):
         if self.lists:
             r.op("ldg", 1, srcs=(self.lists[0:1, 0],), into=into, vector_bytes=4)  # type: ignore[misc]
 
+    def _overlapped_step(
+        self, r: RoleBuilder, s: OnlineSoftmax, t: flash3.Tile, row: Expr, i: Expr, *, masked: bool
+    ) -> None:  # fmt: skip
+        """As it is compiled (vLLM 0.24, CUDA 13): the outputs of the block before are waited for ahead of the weights,
+        after the maxima of a thread's first row, or after the mask."""
+        step = Var("done") + i
+        before = step - 1
+
+        def wait() -> None:
+            self._wait(r, 0)
+            self._release(r, self.v_empty, before)
+
+        self._scores(r, s, step, turn=True)
+        self._outputs(r, s, before, before.equals(Var("done")), turn=False)
+        self._give_turn(r)
+        self._wait(r, 1)
+        self._release(r, self.k_empty, step)
+        if masked:
+            s.mask(r, row, (t.blocks.end - 1 - i) * self.c.block_n)
+            wait()
+            s.maxima(r, first=False)
+        else:
+            s.maxima(r, first=False, between=wait)
+        s.weigh(r, first=False)
+        self._convert(r, s)
+        s.rescale(r)
+        overhead.FLASH3_CONSUMER_STEP.write(r)
+
     def _producer(self, r: RoleBuilder) -> None:
         """All four warps copy, or one by TMA; keys run one block ahead of values, as consumers ask for them."""
         with self._each_tile(r) as t:
