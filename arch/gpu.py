@@ -103,11 +103,13 @@ class Sm(Group):
     wgmma_in_flight: Count | None = Field(
         default=None, description="Hopper: wgmma of one warp that a tensor core holds; the next one waits to issue"
     )
-    beside_wgmma_fma_cycles: MeanCycles = Field(
-        default=0, description="that an instruction of the FMA pipe takes of the register file beside wgmma; 0: none"
+    beside_wgmma_fma_cycles: MeanCycles | None = Field(
+        default=None, description="Hopper: of the register file that an instruction of the FMA pipe takes beside wgmma"
     )
-    beside_wgmma_alu_cycles: MeanCycles = Field(default=0, description="as beside_wgmma_fma, of the ALU")
-    beside_wgmma_xu_cycles: MeanCycles = Field(default=0, description="as beside_wgmma_fma, of the special functions")
+    beside_wgmma_alu_cycles: MeanCycles | None = Field(default=None, description="as beside_wgmma_fma, of the ALU")
+    beside_wgmma_xu_cycles: MeanCycles | None = Field(
+        default=None, description="as beside_wgmma_fma, of the special functions"
+    )
 
 
 class Sync(Group):

@@ -582,6 +582,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("sm.instruction_cache",), base=("sm.instruction_cache=32 KiB",)),
         Case("gemm m=128 n=128 k=64", ("launch.event",), options={"scope": "event"}),
         Case("gemm m=128 n=128 k=64", ("cp_async", "sm.register_conflict"), ("cp_async",), options={"schedule": "mma"}),
+        Case("attention batch=1 heads=2 seq=512 head_dim=64 dtype=fp16", ("sm.beside_wgmma",), options={"schedule": "flash3"}),
         Case("full", ("launch.gap",), base=(*_SMALL, "launch.api=0 ns"), make=_full(1)),
     ),
     "tpu": (

@@ -109,6 +109,7 @@ _TIMINGS = ("latency", "overhead", "t_rcd", "t_rp", "t_ras", "t_rc", "t_faw", "t
 LESS: Mapping[str, tuple[str, ...]] = {
     "gpu": (
         *("sm.cta_launch", "sm.warp_setup", "sm.address_interval", "sm.register_conflict", "sync.barrier"),
+        *("sm.beside_wgmma_fma", "sm.beside_wgmma_alu", "sm.beside_wgmma_xu"),
         *("sync.barrier_per_warp", "sync.warp_sync", "sync.mbarrier_arrive", "sync.mbarrier_wait", "sync.cluster_sync"),
         *("shared.load_latency", "shared.store_latency", "l1.hit_latency", "cp_async.latency"),
         *("tma.issue_gap", "tma.latency", "tma.multicast_latency", "dsmem.latency", "l2.hit_latency", "l2.far_latency"),

@@ -236,7 +236,7 @@ class _Lowering:
         sm = self.spec.sm
         beside = {"fma": sm.beside_wgmma_fma_cycles, "alu": sm.beside_wgmma_alu_cycles, "xu": sm.beside_wgmma_xu_cycles}
         pipes = ((instruction(self.spec, op).pipe, op.count), *self._mix_pipes(op))
-        return sum(count * cycles_to_ticks(beside.get(pipe, 0)) for pipe, count in pipes)
+        return sum(count * cycles_to_ticks(beside.get(pipe) or 0) for pipe, count in pipes)
 
     def _mix_pipes(self, op: Op) -> tuple[tuple[str, int], ...]:
         return tuple((mixed_instruction(self.spec, name).pipe, count) for name, count in op.mix)

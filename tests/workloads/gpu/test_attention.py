@@ -377,7 +377,7 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
                 (5, "look"), (7, "lengths"), (14, "place"), (19, "place"), (24, "place"), (30, "place"), (36, "look"),
                 (38, "lengths")
             )},
-            **{f"{what} bar_sync": LISTED for what in ("producer/10", "producer/39", "producer/41", "consumer/78")},
+            **{f"{what} bar_sync": LISTED for what in ("producer/10", "producer/39", "producer/41", "consumer/79")},
             "*/1 bar_sync 6": LISTED,
             "*/0 bar_sync 0": FIRST_TILE,
             "producer/15 mbarrier_wait": IMPLIED,
