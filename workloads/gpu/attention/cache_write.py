@@ -40,7 +40,7 @@ MOST_WARPS = 16
 WARP_ELEMENTS = 256
 """That a warp copies at a time, of 2 B each."""
 SLOT = overhead.Overhead(alu=110, imad=7)
-"""Of a warp, after the slot has come: quotient and remainder of 64 bits, of which 32 are enough, addresses, the cases of
+"""Of a warp, after the slot has come: quotient and remainder of 64 bits, of which 32 do, addresses, the cases of
 vectors that are not aligned. Like COPY executed instructions of vLLM 0.24 (CUDA 13, sm_90), Nsight Compute."""
 SLOT_STEPS = 102
 """Of these, each after the one before."""
