@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.load import load_arch
-from sim.app.run import simulate
+from sim.app.run import row_request, simulate
+from sim.app.run import run as run_request
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
 from sim.gpu.language import Const, Loop, Program, evaluate, walk
@@ -37,6 +38,7 @@ from workloads.gpu.select import choose
 from workloads.ops.attention import Attention
 from workloads.parse import parse
 from workloads.registry import build
+from workloads.silicon import packaged_rows
 
 from tests.reference.gpu_executor import execute  # isort: skip
 from tests.reference.mutation import assert_mutants_caught  # isort: skip
@@ -818,3 +820,19 @@ def test_sequences_of_different_lengths_are_simulated_whole(monkeypatch: pytest.
         .kernels[0]
         .stands_for
     )
+
+
+SERVED = {
+    "batch=128 heads=16 kv_heads=2 seq_q=16 seq_k=16 head_dim=256 causal=1": (43_008, 4_370_432),
+    "batch=2 heads=8 kv_heads=8 seq_q=3072 seq_k=3072 head_dim=128 causal=1 window=128": (96_256, 14_426_112),
+}
+"""Shapes on h100-sxm: wgmma and warp instructions of the cache write that Nsight Compute counts in vLLM 0.24."""
+
+
+@pytest.mark.parametrize("shape", SERVED)
+def test_served_prefill_executes_what_the_profiler_counts(shape: str) -> None:
+    (row,) = (r for r in packaged_rows() if (r.machine, r.shape) == ("h100-sxm", shape) and "prefill" in r.source)
+    write, attention = run_request(row_request(row)).kernels
+    products, written = SERVED[shape]
+    assert attention.counters["inst_tensor"] == products
+    assert write.counters["warp_instructions"] == pytest.approx(written, rel=0.02)
