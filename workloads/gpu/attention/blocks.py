@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -278,16 +279,16 @@ class OnlineSoftmax:
 
     rows: of the warp, `stride` queries apart (0: they are heads of one query), or `group` of each query. A thread holds
     rows * block_n / 32 scores of `lines` rows of the tile; four threads share a row. sums_each_block: they add up their
-    sums in each block, not only at the end.
+    sums in each block, not only at the end. compares: comparisons for a masked score.
     """
 
     def __init__(
         self, p: AttentionProblem, rows: int, block_n: int, head_dim: int, stride: int = 1, *,
-        sums_each_block: bool = False, group: int = 1,
+        sums_each_block: bool = False, group: int = 1, compares: Fraction = Fraction(1),
     ) -> None:  # fmt: skip
         self.p, self.rows, self.block_n, self.head_dim, self.stride = p, rows, block_n, head_dim, stride
         self.group = group
-        self.sums_each_block = sums_each_block
+        self.sums_each_block, self.compares = sums_each_block, compares
         self.scores = RegisterTile("scores", (rows, block_n), "fp32")
         self.weights = RegisterTile("weights", (rows, block_n), p.dtype)
         self.acc = RegisterTile("acc", (rows, head_dim), "fp32")
@@ -307,7 +308,7 @@ class OnlineSoftmax:
         return self.rows // 8
 
     def mask(self, r: RoleBuilder, row: Expr, column: Expr) -> None:
-        """Scores of keys that a query does not see become minus infinity: a compare and a select each."""
+        """Scores of keys that a query does not see become minus infinity: a select each, and comparisons."""
 
         def compute(scores: Array, first_row: int, first_column: int, *lengths: int) -> Array:
             rows = (first_row + self.stride * np.arange(self.rows)) // self.group
@@ -318,7 +319,7 @@ class OnlineSoftmax:
         own = (as_expr(self.p.queries), as_expr(self.p.keys)) if self.p.ragged else ()
         r.run(
             "sel", self.values, dtype="int32", dst=self.scores.whole, compute=compute, indices=(row, column, *own),
-            mix=(("setp", self.values),),
+            mix=(("setp", int(self.compares * self.values)),),
         )  # fmt: skip
 
     def block(self, r: RoleBuilder, *, first: bool) -> None:

@@ -63,6 +63,8 @@ SEQUENCES = 31
 LOOK_STEPS = 500
 """Instructions of a look, each after the one before: sums over lanes by shuffles, a vote, divisions. Calibrated on
 aiconfigurator_vllm_paged_decode, H100, fitted half."""
+WINDOW_COMPARES = Fraction(5, 2)
+"""For a score of a masked block where there is a window (163 ISETP for 64 scores in vLLM 0.24's code, 230 for 80)."""
 PREPARE_STEPS = 250
 """Of a warp of the kernel that counts blocks, as LOOK_STEPS."""
 PREPARE_BYTES = 700 * overhead.INSTRUCTION_BYTES
@@ -310,7 +312,10 @@ class _Builder(flash3.Builder):
 
     def softmax(self) -> OnlineSoftmax:
         """Of rows that are heads of a query."""
-        self.rows = OnlineSoftmax(self.p, WARP_ROWS, self.c.block_n, self.p.op.head_dim, group=self.rows_of_query)
+        compares = WINDOW_COMPARES if self.p.op.window else Fraction(1)
+        self.rows = OnlineSoftmax(
+            self.p, WARP_ROWS, self.c.block_n, self.p.op.head_dim, group=self.rows_of_query, compares=compares
+        )
         return self.rows
 
     def _tile(self, m: Expr, heads: Expr, part: Expr | None = None) -> flash3.Tile:
