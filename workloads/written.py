@@ -12,6 +12,8 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import importlib.abc
+import importlib.machinery
 import inspect
 import math
 import re
@@ -20,7 +22,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -44,6 +46,8 @@ _LANGUAGES = {"gpu": "sim.gpu.language.program", "tpu": "sim.tpu.program", "rdu"
 """Where each family of machines has its `Program`."""
 
 _MACHINE = "machine"
+_OURS = ("arch", "sim", "workloads")
+"""Packages that stay one and the same where a program lies beside them, in a checkout of the repository."""
 _BOOLS = {"true": True, "false": False}
 _SUMS = 4096
 """Additions in fp32 that a comparison allows for where a program does not state its tolerance."""
@@ -325,19 +329,56 @@ def _executed(path: str, sha256: str) -> ModuleType:
     """The file as a module, once for each version of it. Modules of its folder are imported anew with it."""
     module = ModuleType(f"tilewave_program_{sha256[:16]}")
     module.__file__ = path
-    folder, before = str(Path(path).resolve().parent), set(sys.modules)
     sys.modules[module.__name__] = module  # as dataclasses of the file expect
-    sys.path.insert(0, folder)
+    with told(path), _imports_from(Path(path).resolve().parent):
+        exec(compile(_content(Path(path)), path, "exec"), vars(module))
+    return module
+
+
+class _FromSource(importlib.machinery.SourceFileLoader):
+    """Reads the source and never a `.pyc`, which two versions of one size saved within a second share."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+_FINDER = importlib.machinery.FileFinder.path_hook(
+    (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+    (_FromSource, importlib.machinery.SOURCE_SUFFIXES),
+)
+
+
+@contextlib.contextmanager
+def _imports_from(folder: Path) -> Iterator[None]:
+    """Modules can be imported from a folder, as its files are now, and are forgotten afterwards."""
+
+    def beneath(path: str) -> bool:
+        place = Path(path).resolve()
+        return place.is_relative_to(folder) and "site-packages" not in place.parts
+
+    def finder(entry: str) -> importlib.abc.PathEntryFinder:
+        if not beneath(entry):
+            raise ImportError(entry)
+        return _FINDER(entry)
+
+    def look_anew() -> None:
+        for entry in [entry for entry in sys.path_importer_cache if beneath(entry)]:
+            del sys.path_importer_cache[entry]
+
+    before = set(sys.modules)
+    look_anew()
+    sys.path.insert(0, str(folder))
+    sys.path_hooks.insert(0, finder)
     try:
-        with told(path):
-            exec(compile(_content(Path(path)), path, "exec"), vars(module))
+        yield
     finally:
-        sys.path.remove(folder)
+        sys.path_hooks.remove(finder)
+        sys.path.remove(str(folder))
+        look_anew()
         for name in set(sys.modules) - before:
             file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).resolve().is_relative_to(folder):
+            if file and beneath(file) and name.partition(".")[0] not in _OURS:
                 del sys.modules[name]
-    return module
 
 
 @contextlib.contextmanager

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -162,7 +166,9 @@ def test_a_program_object_is_a_workload() -> None:
         simulate({}, "t4")  # type: ignore[arg-type]
 
 
-def test_a_changed_file_is_another_key(file: Path) -> None:
+def test_a_changed_file_is_another_key(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+
     def key() -> str:
         return key_of(request_of("mine.py:copy n=4096", "t4"))
 
@@ -172,11 +178,29 @@ def test_a_changed_file_is_another_key(file: Path) -> None:
     helper.write_text("TILE = 256\n", encoding="utf-8")
     assert key() != first, "what it imports from its folder counts"
     assert simulate("mine.py:copy n=4096", "t4").record.kernels[0].own.grid == (4, 1, 1)
+    saved = helper.stat()
     helper.write_text("TILE = 128\n", encoding="utf-8")
+    os.utime(helper, ns=(saved.st_atime_ns, saved.st_mtime_ns))  # saved twice within a second, with one length
     assert key() == first
     assert simulate("mine.py:copy n=4096", "t4").record.kernels[0].own.grid == (8, 1, 1)
+    assert {path.name for path in file.parent.iterdir()} == {"helper.py", "mine.py"}, "nothing is left beside them"
     file.write_text(COPY + "\n# a word\n", encoding="utf-8")
     assert key() != first
+
+
+def test_a_program_beside_the_packages_meets_the_same_ones(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    place = tmp_path / "checkout"
+    place.mkdir()
+    for name in ("arch", "sim", "workloads"):
+        shutil.copytree(root / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "*.csv"))
+    (place / "helper.py").write_text("TILE = 128\n", encoding="utf-8")
+    (place / "mine.py").write_text(COPY, encoding="utf-8")
+    code = (
+        "from workloads.written import function_of; f = function_of('mine.py', 'copy'); import sim.gpu.language as l; "
+    )
+    code += "m = type('Machine', (), {'name': 'any'}); assert isinstance(f(4096, machine=m), l.Program)"
+    subprocess.run([sys.executable, "-c", code], cwd=place, check=True, env={**os.environ, "PYTHONPATH": str(place)})
 
 
 def test_a_lock_knows_the_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
