@@ -43,6 +43,7 @@ FIGURES = (
     "l2.local_copies",
     "l2.partitions",
     "l2.replacement",
+    "l2.request",
     "l2.sector",
     "l2.size",
     "l2.slices",
@@ -109,6 +110,8 @@ class MemorySpec(NamedTuple):
     link_sector: int
     gpc_sectors: int
     """Time of the crossbar's port of one GPC for 16 sectors; 0: no such port."""
+    requests: int
+    """Time of all slices together for 16 reads of SMs, each of one line; 0: no limit."""
     channel_multiplier: int
     channel_shift: int
     atoms_of_sectors: int
@@ -190,6 +193,7 @@ def lower_memory(
         write_sector=sector_ticks(l2.write_bandwidth_bytes_per_cycle),
         link_sector=sector_ticks(l2.link_bandwidth_bytes_per_cycle),
         gpc_sectors=sector_ticks(gpc_bytes_per_cycle, 16),
+        requests=round(16 * TICKS_PER_CYCLE * l2.request_cycles / l2.slices),
         channel_multiplier=channel_multiplier,
         channel_shift=channel_shift,
         atoms_of_sectors=_atoms_of_sectors(dram.atom_bytes // l2.sector_bytes),

@@ -12,12 +12,12 @@ from sim.gpu.engine.events import Event
 from sim.gpu.language import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
 from tests.gpu.conftest import column, run
 
-VALUE = RegisterTile("value", (8, 32), "fp32")
+VALUE, HALVES = RegisterTile("value", (8, 32), "fp32"), RegisterTile("halves", (8, 16), "fp32")
 LINE_BYTES = 128
 
 
 def stream(lines: int, kind: str) -> Program:
-    """Two CTAs of four warps that load, store or copy lines of their own, eight at a time."""
+    """Two CTAs of four warps that load, store or copy lines of their own, eight at a time. half: of each loaded."""
     x, y = (
         GlobalTensor(name, (8 * lines, 32), "fp32", (32, 1), role) for name, role in (("x", "input"), ("y", "output"))
     )
@@ -25,9 +25,11 @@ def stream(lines: int, kind: str) -> Program:
     with kernel.role("warps", warps=4, registers=64) as r:
         with r.loop("i", lines // 8) as i:
             row = ((CTA_X * 4 + WARP) * (lines // 8) + i) * 8
-            if kind != "store":
+            if kind == "half":
+                r.ldg(HALVES.whole, x[row:8, 0:16], 8, into="x", vector_bytes=4)
+            elif kind != "store":
                 r.ldg(VALUE.whole, x[row:8, :], 8, into="x", vector_bytes=4)
-            if kind != "load":
+            if kind in ("store", "copy"):
                 r.stg(y[row:8, :], VALUE.whole, 8, vector_bytes=4)
         if kind != "store":
             r.run("ffma", 1, after=("x",))
@@ -69,6 +71,16 @@ def test_sms_of_a_gpc_share_its_port(rate: int) -> None:
     apart = bytes_per_cycle(machine(port_gpc=f"{rate} B/clk", gpc_count=2))
     assert together == pytest.approx(rate, rel=0.03)
     assert apart == pytest.approx(2 * rate, rel=0.03)
+
+
+@pytest.mark.parametrize("kind", ["load", "half"])
+@pytest.mark.parametrize("interval", [4, 8])
+def test_the_l2_takes_a_read_in_each_interval_whole_line_or_part(interval: int, kind: str) -> None:
+    """`bytes_per_cycle` counts whole lines, of which a half takes as long."""
+    spec = machine(l2_request="0 cycles")
+    slow = machine(l2_request=f"{interval * spec.l2.slices} cycles")
+    assert bytes_per_cycle(slow, kind) == pytest.approx(LINE_BYTES / interval, rel=0.03)
+    assert bytes_per_cycle(spec, kind) > 1.5 * LINE_BYTES / interval
 
 
 def test_a_request_takes_the_place_of_a_sector_on_the_way_out() -> None:

@@ -20,7 +20,8 @@ class Figures:
     miss_rate: of an SM that has as many lines in flight as it may. gap_ps: between dependent kernels. launch_ps: of
     a kernel's launch and end, whose code is warm. cta_ps: from one CTA's start to the next one's. together: reads of
     one GPC that the L2 answers by one. wgmma_ahead: wgmma of a warp that wait for its tensor core. activation:
-    thousandths of a cycle between two rows that all channels of DRAM open.
+    thousandths of a cycle between two rows that all channels of DRAM open. request: thousandths of a cycle between two
+    reads that the L2 takes, where they are no longer for what they read.
     """
 
     clock_hz: int
@@ -48,6 +49,7 @@ class Figures:
     gpc_rate: int
     l2_rate: int
     l2_write_rate: int
+    request: int
     together: int
     wgmma_ahead: int
     l2_bytes: int
@@ -91,6 +93,7 @@ def figures(spec: GpuSpec) -> Figures:
         gpc_rate=int(spec.l2.in_core_cycles(spec.port.gpc_bytes_per_cycle, hz) * MILLI),
         l2_rate=int(spec.l2.slices * spec.l2.in_core_cycles(spec.l2.bandwidth_bytes_per_cycle, hz) * MILLI),
         l2_write_rate=int(spec.l2.slices * spec.l2.in_core_cycles(spec.l2.write_bandwidth_bytes_per_cycle, hz) * MILLI),
+        request=round(spec.l2.request_cycles * MILLI / spec.l2.slices),
         wgmma_ahead=spec.sm.wgmma_in_flight or 0,
         together=spec.l2.coalescer_reads if spec.l2.coalescer else 1,
         l2_bytes=spec.l2.size_bytes,

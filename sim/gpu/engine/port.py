@@ -89,8 +89,8 @@ def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, fetched, k, alone):
     number among those that `prefetch_lines` has located. alone: whether it is for one SM.
 
     now: tick of the event in progress. What SMs share is booked from it, so that a request ahead of time leaves no
-    hole before it. The request itself takes the place of a sector on the path that stores leave by. `count_reads`
-    counts what an event has read.
+    hole before it. The request itself takes the place of a sector on the path that stores leave by, and its turn among
+    the requests of all SMs. `count_reads` counts what an event has read.
     """
     n = count_sectors(mask)
     sms[sm, Port.WRITE_FREE] = max(sms[sm, Port.WRITE_FREE], now) + p[PortFigure.WRITE_SECTOR]
@@ -106,6 +106,11 @@ def port_read(p, sms, gpcs, ms, mem, sm, now, t, line, mask, fetched, k, alone):
     free = max(now, gpcs[gpc])
     gpcs[gpc] = free + (n * ms.gpc_sectors >> 4)
     port = max(begin, free)
+    if ms.requests > 0:
+        last = gpcs.shape[0] - 1
+        taken = max(now << 4, gpcs[last])
+        gpcs[last] = taken + ms.requests
+        port = max(port, taken >> 4)
     answer = l2_read_ahead(ms, mem, port, sms[sm, Port.PARTITION], line, mask, fetched, k)
     if coalesces:
         hold(ms, mem, asked, gpc, line, mask, answer)

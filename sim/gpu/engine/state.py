@@ -45,7 +45,7 @@ class GpuState(NamedTuple):
     sub_cores: np.ndarray
     contenders: np.ndarray  # (sub-cores, warps, Contender.WIDTH): who waits for a pipe or issue slots
     sms: np.ndarray
-    gpcs: np.ndarray  # when a GPC's link to the L2 is free
+    gpcs: np.ndarray  # when a GPC's link to the L2 is free; last: when the L2 takes a read, in 16ths of a tick
     ctas: np.ndarray
     mbarriers: np.ndarray
     named_barriers: np.ndarray  # (CTA slots, barriers, NamedBarrier.WIDTH)
@@ -105,7 +105,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         sub_cores=sub_core_rows,
         contenders=_zeros(sub_cores, warps_per_sub_core, Contender.WIDTH),
         sms=sm_rows,
-        gpcs=_zeros(gpcs),
+        gpcs=_zeros(gpcs + 1),
         ctas=_zeros(ctas, Cta.WIDTH),
         mbarriers=_zeros(ctas * int(p[BarrierFigure.MBARRIERS]), Mbarrier.WIDTH),
         named_barriers=_zeros(ctas, int(p[BarrierFigure.NAMED]), NamedBarrier.WIDTH),

@@ -34,6 +34,7 @@ class Work(NamedTuple):
     parts, for which `extra_ps` stands. late: cycles of a k step in which the buffer that was read before it is not yet
     asked to be filled, or has been waited for. cluster: CTAs of a cluster, which one GPC holds. shared_sectors: of C,
     that are written in parts. joined_bytes: of requested_bytes, what others on the GPC ask for at the same time.
+    lines: of one k step of one CTA, whole or in part, that the L2 is asked for; 0 where all of them are whole.
     """
 
     tiles: int
@@ -67,6 +68,7 @@ class Work(NamedTuple):
     cluster: int = 1
     shared_sectors: int = 0
     joined_bytes: int = 0
+    lines: int = 0
 
 
 def round_shape(tiles_m: int, tiles_n: int, group: int, ctas: int) -> tuple[int, int]:
@@ -137,7 +139,7 @@ def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
         # Both are of one port: what is asked for by the SM alone, and all that comes in.
         max(transfer(per_sm * w.unicast_bytes, f.read_rate), transfer(per_sm * w.received_bytes, f.receive_rate)),
         transfer(on_gpc * read_bytes, f.gpc_rate),
-        transfer(active * read_bytes, f.l2_rate),
+        max(transfer(active * read_bytes, f.l2_rate), active * w.lines * f.request // MILLI),
         power=POWER if w.ahead == 1 else POWER_COALESCED if f.together > 1 else POWER_BUFFERED,
     )
     # The array takes what has come through a port, in its order: no queue meets another there.

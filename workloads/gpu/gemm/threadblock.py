@@ -63,6 +63,7 @@ from workloads.gpu.pointwise import lanes
 from workloads.ops import Gemm
 
 WARP_SIZE = 32
+LINE_BYTES = 128
 RESULT_COLUMNS = 32
 """Columns of C that a warp fetches at once where it adds to them."""
 MOST_REGISTERS = 255
@@ -854,6 +855,12 @@ def _stored_columns(p: Problem, c: ThreadblockConfig, inner: Inner) -> int:
     return min(c.warp_n, WARP_SIZE * min(max(1, p.c_vector_bytes // width), inner.held_values))
 
 
+def _lines(operand: Operand, rows: int, depth: int) -> int:
+    """Lines of memory, whole or in part, that a k step reads of an operand."""
+    long, across = (depth, rows) if operand.k_major else (rows, depth)
+    return across * ceil_div(long * DTYPE_BYTES[operand.dtype], LINE_BYTES)
+
+
 def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: int, interval: float) -> Work:
     """Counts for the estimate; `interval`: cycles of a sub-core's pipe for one k step of one warp."""
     width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
@@ -917,5 +924,6 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
         # It is filled again after the first part of a step, and waited for before the last one.
         late=2 * (busy + bubble) // parts if asynchronous else 0,
         shared_sectors=shared_sectors(p, p.out, _stored_columns(p, c, inner)),
+        lines=_lines(p.a, c.tile_m, c.tile_k) + _lines(p.b, c.tile_n, c.tile_k),
     )
     return splitk.work(whole, p, f, min(c.split, steps), c.warp_n) if c.reduce else whole
