@@ -230,10 +230,10 @@ class L2(Group):
     )
     bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="read, one slice")
     write_bandwidth_bytes_per_cycle: BytesPerCycle = Field(description="written by SMs, one slice")
-    request_cycles: MeanCycles = Field(
-        default=0,
+    request_cycles: MeanCycles | None = Field(
+        default=None,
         description="that a slice takes for a read of part of a line or all of it, where all slices are asked alike;"
-        " 0: no longer than for what is read",
+        " null: no longer than for what is read",
     )
     hit_latency_cycles: Cycles = Field(description="dependent load that hits in the SM's own partition")
     far_latency_cycles: Cycles = Field(description="beyond hit_latency for a hit in the other partition")

@@ -193,7 +193,7 @@ def lower_memory(
         write_sector=sector_ticks(l2.write_bandwidth_bytes_per_cycle),
         link_sector=sector_ticks(l2.link_bandwidth_bytes_per_cycle),
         gpc_sectors=sector_ticks(gpc_bytes_per_cycle, 16),
-        requests=round(16 * TICKS_PER_CYCLE * l2.request_cycles / l2.slices),
+        requests=round(16 * TICKS_PER_CYCLE * (l2.request_cycles or 0) / l2.slices),
         channel_multiplier=channel_multiplier,
         channel_shift=channel_shift,
         atoms_of_sectors=_atoms_of_sectors(dram.atom_bytes // l2.sector_bytes),

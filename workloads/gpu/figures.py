@@ -93,7 +93,7 @@ def figures(spec: GpuSpec) -> Figures:
         gpc_rate=int(spec.l2.in_core_cycles(spec.port.gpc_bytes_per_cycle, hz) * MILLI),
         l2_rate=int(spec.l2.slices * spec.l2.in_core_cycles(spec.l2.bandwidth_bytes_per_cycle, hz) * MILLI),
         l2_write_rate=int(spec.l2.slices * spec.l2.in_core_cycles(spec.l2.write_bandwidth_bytes_per_cycle, hz) * MILLI),
-        request=round(spec.l2.request_cycles * MILLI / spec.l2.slices),
+        request=round((spec.l2.request_cycles or 0) * MILLI / spec.l2.slices),
         wgmma_ahead=spec.sm.wgmma_in_flight or 0,
         together=spec.l2.coalescer_reads if spec.l2.coalescer else 1,
         l2_bytes=spec.l2.size_bytes,
