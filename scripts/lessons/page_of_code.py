@@ -74,7 +74,7 @@ def gemm(m: int, n: int, k: int, tile_m: int, tile_n: int) -> Program:
     steps = -(-k // TILE_K)
 
     with kernel.role("consumer", warps, registers=min(64 + tile_n // 2, 168)) as r:
-        overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1).write(r)
+        overhead.in_turn(r, overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1))
         r.bar_sync(0, warps + 1)
         overhead.WGMMA_CONSUMER_TILE.write(r)
         with r.loop("step", steps) as step:
@@ -93,7 +93,7 @@ def gemm(m: int, n: int, k: int, tile_m: int, tile_n: int) -> Program:
         r.stg(c[row + WARP * 16 : 16, column:tile_n], acc.whole, count=16 * tile_n // 64, vector_bytes=4)
 
     with kernel.role("producer", warps=1, registers=40) as r:
-        overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1).write(r)
+        overhead.in_turn(r, overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1))
         r.bar_sync(0, warps + 1)
         with r.loop("step", steps) as step:
             stage = ring.stage(step)

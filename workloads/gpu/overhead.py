@@ -21,6 +21,7 @@ ALU, IMAD = "iadd", "imad"
 """Rows of the instruction table that stand for the two classes."""
 DEPENDENT_CYCLES = 4
 """After which an integer instruction can use the result of another."""
+TURN = 16
 INSTRUCTION_BYTES = 16
 """Size of one machine instruction since Volta."""
 
@@ -176,6 +177,19 @@ def chained(role: RoleBuilder, cost: Overhead, cycles: int) -> None:
         ALU, cost.alu, dtype="int32", mix=mix(imad=cost.imad), dst=done.whole, nominal=True, chain=chain,
         compute=np.zeros_like,
     )  # fmt: skip
+    role.run(ALU, 1, dtype="int32", dst=done.whole, srcs=(done.whole,), compute=_kept)
+
+
+def in_turn(role: RoleBuilder, cost: Overhead) -> None:
+    """Instructions of which each waits for the one before, so that the warps of a sub-core take turns: address
+    arithmetic, and what sets barriers up. They take turns here every `TURN` instructions."""
+    done = RegisterTile("turns", (1, 1), "int32")
+    parts = -(-cost.instructions // TURN)
+    for part in range(parts):
+        alu, imad = (each * (part + 1) // parts - each * part // parts for each in (cost.alu, cost.imad))
+        chain = (alu + imad) // (2 if imad else 1)  # a step has one of each
+        first = {"nominal": True, "compute": np.zeros_like} if part == 0 else {"srcs": (done.whole,), "compute": _kept}
+        role.run(ALU, alu, dtype="int32", mix=mix(imad=imad), dst=done.whole, chain=chain, **first)
     role.run(ALU, 1, dtype="int32", dst=done.whole, srcs=(done.whole,), compute=_kept)
 
 

@@ -93,6 +93,10 @@ LINE_BYTES = 128
 """Of memory: what TMA asks for at once."""
 SHARE_ROWS = 8
 """Rows of an operand that a CTA of a cluster loads together for all of them: those of a pattern of the swizzle."""
+BARRIERS_BYTES = 24
+"""Of mbarriers beside a stage: kernels of cuBLAS have so much more shared memory for each."""
+BESIDE_BYTES = 84
+"""Shared memory of kernels of cuBLAS beside stages, their barriers and results."""
 COPIES_AHEAD = 4
 """Stages that a producer without TMA has in flight at most."""
 EPILOGUE_COLUMNS = 32
@@ -103,9 +107,9 @@ PROMOTED = "fp8"
 MOST_PROMOTED = 88
 """Accumulators of a thread beside which as many products have room: names of nvjet's kernels in fp8 go up to 64x176 and
 128x160, where other formats have 128x320 (`measured_kernels.csv`)."""
-MAX_ACCUMULATORS = 160
-"""Accumulator registers of a thread: cuBLAS has 128x320 for two warpgroups (nvjet_tst_320x128_64x3_...), whose threads
-have 232 registers."""
+MAX_ACCUMULATORS = 176
+"""Accumulator registers of a thread: cuBLAS has tiles of 176x128 and 256x88 for one warpgroup
+(nvjet_sm90_tst_176x128_64x5_..)."""
 
 
 @dataclass(frozen=True)
@@ -227,12 +231,16 @@ def shared_bytes(p: Problem, config: WgmmaConfig) -> int:
     """Shared memory of one CTA: operand stages, epilogue buffers, barriers, alignment."""
     width = DTYPE_BYTES[p.dtype]
     stage = (config.tile_m + config.tile_n) * config.tile_k * width + _scale_bytes(p, config)
-    return config.stages * (stage + 2 * 8) + _beside_stages(p, config)
+    return config.stages * (stage + BARRIERS_BYTES) + _beside_stages(p, config)
 
 
 def max_stages(p: Problem, config: WgmmaConfig, spec: GpuSpec) -> int:
     """Stages that fit beside the epilogue buffers."""
-    stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype] + _scale_bytes(p, config) + 2 * 8
+    stage = (
+        (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[p.dtype]
+        + _scale_bytes(p, config)
+        + BARRIERS_BYTES
+    )
     return (spec.shared.max_per_cta_bytes - _beside_stages(p, config)) // stage
 
 
@@ -275,9 +283,15 @@ def _epilogue_rest(config: WgmmaConfig) -> int:
     return config.width % _epilogue_columns(config)
 
 
+def _epilogue_subtiles(config: WgmmaConfig) -> int:
+    """Subtiles of a tile."""
+    return config.blocks * ceil_div(config.width, _epilogue_columns(config))
+
+
 def _epilogue_stages(config: WgmmaConfig) -> int:
-    """Buffers of whole subtiles, used in turn."""
-    return min(2, config.width // _epilogue_columns(config))
+    """Buffers of subtiles, used in turn: kernels of cuBLAS have 16 KB beside their operands, two of 32 columns in two
+    bytes for each warpgroup. Flat results have one for the whole width."""
+    return 1 if config.flat else min(2, _epilogue_subtiles(config))
 
 
 def _stored(p: Problem, config: WgmmaConfig) -> Problem:
@@ -289,14 +303,14 @@ def _stored(p: Problem, config: WgmmaConfig) -> Problem:
 
 def _beside_stages(p: Problem, config: WgmmaConfig) -> int:
     """Shared memory of one CTA beside the operand stages and their barriers."""
-    return _epilogue_bytes(_stored(p, config), config) + _column_scale_bytes(p, config) + 1024 + 64
+    return _epilogue_bytes(_stored(p, config), config) + _column_scale_bytes(p, config) + BESIDE_BYTES
 
 
 def _epilogue_bytes(stored: Problem, config: WgmmaConfig) -> int:
     """Epilogue buffers of a kernel that stores the results of a problem (`_stored`)."""
     if stored.c_vector_bytes < 16 or not config.tma:
         return 0
-    columns = _epilogue_columns(config) * _epilogue_stages(config) + _epilogue_rest(config)
+    columns = _epilogue_columns(config) * _epilogue_stages(config)
     return config.groups * config.band * columns * DTYPE_BYTES[stored.out]
 
 
@@ -499,22 +513,18 @@ class _Builder:
             )
         self.turn: MBarrier | None = self.k.mbarrier("turn", 2, WARPGROUP) if c.pingpong else None
         self.partials = None if c.reduce else scratch(self.plan, c.cluster, c.tile_m, c.tile_n, p.acc)
-        # Buffers for each group of warps that stores together: of whole subtiles, of the narrower last one.
+        # Buffers for each group of warps that stores together.
         self.staging: list[SharedTile] = []
-        self.staging_rest: list[SharedTile] = []
         if p.c_vector_bytes == 16 and c.tma:
-            for group in range(c.groups):
-                columns = _epilogue_columns(c)
-                self.staging.append(self._staging(f"staging{group}", columns, _epilogue_stages(c)))
-                if rest := _epilogue_rest(c):
-                    self.staging_rest.append(self._staging(f"rest{group}", rest, 1))
+            self.staging = [self._staging(f"staging{group}") for group in range(c.groups)]
         self.worker = CTA_X // c.cluster if c.cluster > 1 else CTA_X
         self.rank_m: IntLike = CLUSTER_RANK % c.cluster_m if c.cluster > 1 else 0
         self.rank_n: IntLike = CLUSTER_RANK // c.cluster_m if c.cluster > 1 else 0
 
-    def _staging(self, name: str, columns: int, stages: int) -> SharedTile:
+    def _staging(self, name: str) -> SharedTile:
         """Buffers of an epilogue subtile."""
         c = self.config
+        columns, stages = _epilogue_columns(c), _epilogue_stages(c)
         shape, swizzle = (columns, c.band) if c.swap else (c.band, columns), 128
         if not c.swap:
             swizzle = 0 if c.flat else min(128, columns * DTYPE_BYTES[self.p.out])
@@ -548,11 +558,11 @@ class _Builder:
     def _set_up(self, r: RoleBuilder, registers: int = 0) -> None:
         """Barriers are initialised by one warp; nobody uses them before all CTAs of the cluster know."""
         if self.config.cluster > 1:
-            overhead.WGMMA_BARRIERS.write(r)
+            overhead.in_turn(r, overhead.WGMMA_BARRIERS)
             r.cluster_arrive()
-            overhead.WGMMA_CTA_SETUP.write(r)
+            overhead.in_turn(r, overhead.WGMMA_CTA_SETUP)
         else:
-            overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1).write(r)
+            overhead.in_turn(r, overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1))
         if self.p.dtype == "tf32":
             overhead.waits(r, overhead.XMMA_SETUP_CYCLES)
         if self.config.cluster > 1:
@@ -939,34 +949,33 @@ class _Builder:
     ) -> None:
         """Subtile by subtile: registers to shared memory, then one TMA store by an elected warp."""
         c, staging = self.config, self.staging[group]
-        columns = _epilogue_columns(c)
+        columns, rest = _epilogue_columns(c), _epilogue_rest(c)
         whole = c.width // columns
+        if _epilogue_subtiles(c) % staging.stages and not self.single:
+            # The last subtile of a tile and the first one of the next have the same buffer.
+            with r.when(WARP.equals(0)):
+                r.bulk_wait(0)
         for band, piece in enumerate(pieces):
             store = partial(self._store_subtile, r, unit, piece, (x_row, y_row), band * c.band, group, warps)
-            if whole % staging.stages and not self.staging_rest:
-                # The last whole subtile of a band and the first one of the next have the same buffer.
-                with r.when(WARP.equals(0)):
-                    r.bulk_wait(0)
+            before = band * (whole + (rest > 0))
             with r.loop("subtile", whole) as s:
-                store(staging, s % staging.stages, s * columns, columns)
-            if self.staging_rest:
-                store(self.staging_rest[group], Const(0), Const(whole * columns), _epilogue_rest(c))
+                store((before + s) % staging.stages, s * columns, columns)
+            if rest:
+                store(Const((before + whole) % staging.stages), Const(whole * columns), rest)
 
     def _store_subtile(
         self, r: RoleBuilder, unit: Unit, piece: Piece, tile: tuple[Expr, Expr], band: int, group: int, warps: int,
-        staging: SharedTile, buffer: Expr, at: Expr, columns: int,
+        buffer: Expr, at: Expr, columns: int,
     ) -> None:  # fmt: skip
         """`columns` columns, beginning with `at`, of the rows that begin with `band`, through `buffer`. tile: first row
         and column of the tile."""
-        c = self.config
+        c, staging = self.config, self.staging[group]
         results = self._finished(r, unit, piece, (tile[0], tile[1]), at, columns)
         self._scale_and_convert(r, WARP_ROWS * columns // 32)
-        # The waits for two whole subtiles in turn have seen the narrower one's last store, too. Flat results are stored
-        # by a warp that waits before it comes to the barrier at which the next tile's scales are there.
-        alone = staging is not self.staging[group] and staging.stages != self.staging[group].stages
-        if not (c.flat or alone):
+        # Flat results are stored by a warp that waits before the barrier at which the next tile's scales are there.
+        if not c.flat:
             with r.when(WARP.equals(0)):
-                r.bulk_wait(1 if self.staging_rest else staging.stages - 1)
+                r.bulk_wait(staging.stages - 1)
             r.bar_sync(1 + group, warps)
         row = piece.row - band
         src, dst = results, staging[buffer, row:WARP_ROWS, 0:columns]  # type: ignore[misc]
@@ -985,7 +994,9 @@ class _Builder:
         with r.when(WARP.equals(0)):
             first, col = tile[0] + band, tile[1] + piece.col + at
             box = self._box(unit, first, c.band, col, columns)
-            r.tma_store(box, staging.stage(buffer))
+            whole = columns == _epilogue_columns(c)
+            part = staging[buffer, 0:columns, 0 : c.band] if c.swap else staging[buffer, 0 : c.band, 0:columns]  # type: ignore[misc]
+            r.tma_store(box, staging.stage(buffer) if whole else part)
             r.bulk_commit()
             if c.flat:
                 r.bulk_wait(0)
@@ -1052,7 +1063,7 @@ def _code_bytes(p: Problem, config: WgmmaConfig) -> int:
     With an operand through registers the k step is there three times, each with its loads: CUTLASS writes out the first
     and the last one beside the loop.
     """
-    subtiles = config.blocks * ceil_div(config.width, _epilogue_columns(config))
+    subtiles = _epilogue_subtiles(config)
     values = config.accumulators
     instructions = 249 + 88 + 46 + 40 + 144 + values + values // 2 + 20 * subtiles
     if through_registers(p, config):
