@@ -113,6 +113,7 @@ LESS: Mapping[str, tuple[str, ...]] = {
         *("sync.barrier_per_warp", "sync.warp_sync", "sync.mbarrier_arrive", "sync.mbarrier_wait", "sync.cluster_sync"),
         *("shared.load_latency", "shared.store_latency", "l1.hit_latency", "cp_async.latency"),
         *("tma.issue_gap", "tma.latency", "tma.multicast_latency", "dsmem.latency", "l2.hit_latency", "l2.far_latency"),
+        "l2.request",
         *(f"dram.{name}" for name in _TIMINGS),
         *("launch.kernel", "launch.setup", "launch.cta_interval", "launch.drain"),
     ),

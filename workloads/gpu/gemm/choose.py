@@ -15,7 +15,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads.gpu.gemm import deepgemm, gemv, library, marlin, mma, simt, splitk, threadblock, triton, wgmma
+from workloads.gpu.gemm import deepgemm, gemv, library, marlin, mma, nvjet, simt, splitk, threadblock, triton, wgmma
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.fixup import ADDS
 from workloads.gpu.gemm.gemv import GemvConfig
@@ -158,6 +158,8 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         config = parse(schedule, p, spec)
         _check(p, spec, config)
         return Choice(config, [(config, estimate_ps(_work(p, spec, f, config), f))])
+    if schedule == library.SCHEDULE and _on_nvjet(p, spec):
+        return _of_nvjet(p, spec, f)
     names = SCHEDULES if schedule in ("auto", library.SCHEDULE) else (schedule,)
     if schedule != "auto" and schedule not in KINDS:
         near = hint(schedule, KINDS)
@@ -171,9 +173,6 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         ranked, most = _as_the_library(p, f, found), 1
     elif schedule == library.SCHEDULE and p.dtype in XMMA_FORMATS and spec.tma is not None:
         ranked, most = _as_xmma(p, f, found), 1
-    elif schedule == library.SCHEDULE and spec.tma is not None:
-        of_the_library = {config for config, work in found if library.has_nvjet(config, work, p.batch, f)}
-        ranked = [entry for entry in ranked if entry[1] in of_the_library]
     best: list[tuple[Config, int]] = []
     refused: InputError | None = None
     for time_ps, config in ranked:
@@ -188,6 +187,27 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     if not best:
         raise refused or _no_candidate(p, spec, schedule)
     return Choice(best[0][0], best)
+
+
+def _on_nvjet(p: Problem, spec: GpuSpec) -> bool:
+    """Whether the library has kernels in which wgmma reads both operands by itself."""
+    known = wgmma.Rates.of(spec, p.dtype) is not None and p.dtype not in XMMA_FORMATS
+    plain = not p.scales and p.group_scales is None and not p.op.adds
+    return known and plain and p.a.tma and p.b.tma and (DTYPE_BYTES[p.dtype] == 2 or (p.a.k_major and p.b.k_major))
+
+
+def _of_nvjet(p: Problem, spec: GpuSpec, f: Figures) -> Choice:
+    """The first of the library's kernels that is available; InputError of the first where none is."""
+    refused: InputError | None = None
+    for config in nvjet.configurations(p, spec):
+        try:
+            wgmma.check(p, spec, config)
+        except InputError as error:
+            refused = refused or error
+            continue
+        return Choice(config, [(config, estimate_ps(_work(p, spec, f, config), f))])
+    assert refused is not None
+    raise refused
 
 
 def _as_the_library(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:
@@ -325,8 +345,8 @@ def _resident_gemv(p: Problem, spec: GpuSpec, config: GemvConfig) -> int:
 def _candidates(
     p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...], of_library: bool = False
 ) -> Iterator[tuple[Config, Work]]:
-    """Configurations of the named kinds that fit, with their counts. of_library: those of `library.SCHEDULE`: clusters
-    and pieces of k by wgmma, pieces in several waves by mma.sync."""
+    """Configurations of the named kinds that fit, with their counts. of_library: those of `library.SCHEDULE`: by
+    mma.sync also pieces of k in several waves."""
     libraries = SCALED if p.scales and "wgmma" in names else [name for name in names if name in SCALED]
     if libraries:
         yield from _scaled_candidates(p, spec, f, libraries)
@@ -336,7 +356,7 @@ def _candidates(
         return
     specialised = on_tensor_cores = False
     if "wgmma" in names:
-        for found in _wgmma_candidates(p, spec, f, of_library):
+        for found in _wgmma_candidates(p, spec, f):
             config = found[0]
             on_nvjet = isinstance(config, WgmmaConfig) and not wgmma.through_registers(p, config)
             specialised |= on_nvjet and p.dtype not in XMMA_FORMATS
@@ -423,8 +443,8 @@ def _wgmma_tiles(rows_m: int, rows_n: int) -> Iterator[tuple[int, int, bool, boo
             yield tile_m, tile_n, pingpong, columns
 
 
-def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False) -> Iterator[tuple[Config, Work]]:
-    """Kernels by wgmma. nvjet: their clusters, pieces of k and sums in fp8 are those of `library.SCHEDULE`."""
+def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+    """Kernels by wgmma."""
     rates = wgmma.Rates.of(spec, p.dtype)
     if rates is None or not (p.a.tma and p.b.tma):
         return
@@ -438,23 +458,19 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False
             continue
         rows_m, rows_n = (p.n, p.m) if swap else (p.m, p.n)
         for tile_m, tile_n, pingpong, columns in _wgmma_tiles(rows_m, rows_n):
-            config = WgmmaConfig(
-                tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap,
-                promote=nvjet and p.dtype == wgmma.PROMOTED,
-            )  # fmt: skip
+            config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=pingpong, columns=columns, swap=swap)
             plain = wgmma.through_registers(p, config)
             stages = min(MOST_STAGES, wgmma.max_stages(p, config, spec))
             # Kernels that bring an operand to registers have no narrow tiles.
             if stages < 2 or (plain and (tile_n % REGISTER_OPERAND_LEAST_N or columns)):
                 continue
-            clusters = library.NVJET_CLUSTERS if nvjet else CLUSTERS
-            for cluster_m, cluster_n in clusters[:1] if plain else clusters:
+            for cluster_m, cluster_n in CLUSTERS[:1] if plain else CLUSTERS:
                 # A cluster wider than the problem would only multiply padding.
                 if (cluster_m > 1 and tile_m * cluster_m >= 2 * rows_m) or (
                     cluster_n > 1 and tile_n * cluster_n >= 2 * rows_n
                 ):
                     continue
-                if not nvjet and tile_n % (8 * cluster_m):
+                if tile_n % (8 * cluster_m):
                     continue
                 clustered = dataclasses.replace(config, cluster_m=cluster_m, cluster_n=cluster_n, stages=stages)
                 work = wgmma.work(p, f, clustered, rates, wgmma.ctas_per_sm(p, clustered, spec))
@@ -464,7 +480,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures, nvjet: bool = False
                     continue
                 yield clustered, work
                 if not plain:
-                    yield from _wgmma_cuts(p, spec, f, clustered, rates, work, nvjet)
+                    yield from _wgmma_cuts(p, spec, f, clustered, rates, work)
 
 
 def _xmma_candidates(p: Problem, spec: GpuSpec, f: Figures, rates: wgmma.Rates) -> Iterator[tuple[Config, Work]]:
@@ -497,14 +513,13 @@ def _xmma_cuts(p: Problem, config: WgmmaConfig, work: Work) -> Iterator[tuple[Co
 
 
 def _wgmma_cuts(
-    p: Problem, spec: GpuSpec, f: Figures, config: WgmmaConfig, rates: wgmma.Rates, work: Work, nvjet: bool
+    p: Problem, spec: GpuSpec, f: Figures, config: WgmmaConfig, rates: wgmma.Rates, work: Work
 ) -> Iterator[tuple[Config, Work]]:
     """A configuration's pieces of k, which a second kernel adds: traces of cuBLAS 12 and 13 on Hopper name kernels
-    nvjet_.._splitK and cublasLt::splitKreduce_kernel, and none by stream-K. nvjet: as in `_wgmma_candidates`."""
+    nvjet_.._splitK and cublasLt::splitKreduce_kernel, and none by stream-K."""
     if p.acc not in ADDS:
         return
-    deepest = (p.k - 1) // (library.NVJET_PIECE_STEPS * config.tile_k)
-    for split in _splits(library.NVJET_SPLITS, work, deepest, False) if nvjet else _splits(SPLITS, work, p.k, False):
+    for split in _splits(SPLITS, work, p.k, False):
         cut = dataclasses.replace(config, split=split, reduce=True)
         cut = dataclasses.replace(cut, stages=min(config.stages, wgmma.max_stages(p, cut, spec)))
         if cut.stages >= 2:

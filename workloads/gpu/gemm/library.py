@@ -11,8 +11,7 @@ follow it: 2944 cubed and 8192 x 1024 x 1024 take what the faster 128x128 takes.
 It also cuts k into pieces that are more than one wave, where these fill the last wave better than whole tiles do:
 1024 x 2560 x 16384 takes 322 us, which its 80 tiles of 128x256 on 108 SMs could not reach at full rate.
 
-On Hopper it takes the fastest by the estimate of what its kernels are: deep pieces of k, clusters of up to eight and
-sums in fp32 for fp8 by nvjet (`has_nvjet`), a family of its own for tf32 (`has_tf32`).
+On Hopper its kernels are others (`nvjet`), and a family of its own is for tf32 (`has_tf32`).
 """
 
 from __future__ import annotations
@@ -39,44 +38,11 @@ LEAST_PIECE = 256
 eight pieces take, with k of 3072 to 5120 eight to twelve. A trace of PyTorch with kernels of this family names pieces
 of 128 and 320."""
 
-NVJET_PIECE_STEPS = 20
-"""Every piece of k of nvjet has more steps of 128 B than these. By the grids of 56 kernels that cuBLAS 13 ran for
-fitted shapes (`measured_kernels.csv`): in bf16 one tile with k of 51,200 has 39 pieces, k of 16,384 has
-twelve, 5120 three, and none up to 2560 is cut; in fp8 6288 and 7088 have two, and 4752 is not cut."""
-NVJET_SPLITS = tuple(range(1, 65))
-"""Numbers of its pieces, which find room all at once in 54 of those grids: they have 2 to 8, 12, 13, 15, 31 and 39."""
-NVJET_CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (4, 2), (2, 4))
-"""Its clusters, whatever the tile: names of the same kernels have 64x8 and 128x88 in 4x1, 64x112 in 4x2."""
-
 
 def has_rule(spec: GpuSpec, config: object) -> bool:
     """Whether a configuration is of the kernels that are chosen so: mma.sync fed by cp.async, on a machine without
     TMA."""
     return spec.tma is None and isinstance(config, MmaConfig) and config.copy == "cp.async"
-
-
-def _nvjet_clusters(w: Work, batch: int, f: Figures) -> tuple[int, ...]:
-    """Sizes of its clusters. Of 461 grids (`measured_kernels.csv`) 172 of 179 with up to 120 CTAs have clusters of four
-    or eight, for so many of which an H100 has room, and 278 of 282 larger ones have clusters of two. One tile is alone.
-    """
-    tiles = w.tiles // batch
-    if tiles < 4:
-        return (1,) if tiles == 1 else (2,)
-    return (4, 8) if w.ctas <= sum(sms // 8 for sms in f.sms_per_gpc) * 8 else (2,)
-
-
-def has_nvjet(config: object, w: Work, batch: int, f: Figures) -> bool:
-    """Whether the library takes a kernel where wgmma reads both operands by itself (nvjet).
-
-    By the names of the kernels that cuBLAS 13 ran for fitted shapes in bf16 and fp16 (`measured_kernels.csv`): of 316,
-    two have clusters of 2x2. Of 63 with more than two waves of tiles, 57 have warpgroups that share a tile. (A memset
-    runs before these 63, which clears the counter by which tiles are handed out. It is not modelled.)
-    """
-    if not isinstance(config, WgmmaConfig):
-        return True
-    if config.cluster not in _nvjet_clusters(w, batch, f):
-        return False
-    return (config.cluster_m, config.cluster_n) != (2, 2) and not (config.pingpong and w.tiles > 2 * w.resident)
 
 
 FEW_ROWS, SHORT_K = 512, 512
