@@ -462,9 +462,6 @@ class Collectives(Group):
         default=None,
         description="copying while other warps of the CTA add up through the switch; absent where it does not add",
     )
-    turn_ps: Picoseconds | None = Field(
-        default=None, description="of such a copy for one device, beside its bytes: they are made one after the other"
-    )
 
 
 class Node(Group):

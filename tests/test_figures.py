@@ -49,6 +49,7 @@ RUNS: dict[str, list[Run]] = {
                 ("all_reduce gpus=8 elements=4M", "nccl"),
                 ("alltoall gpus=4 elements=4M", "nccl"),
                 ("all_reduce gpus=4 elements=4k", "vllm_eager"),
+                ("all_reduce gpus=8 elements=1M", "vllm"),
                 ("all_reduce gpus=4 elements=4k", "trtllm"),
             )
         ),

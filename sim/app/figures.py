@@ -94,6 +94,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "clock.tensor",
                 "compute_capability",
                 "dram.bandwidth",
+                "dram.latency",
                 "dram.size",
                 "gpc.count",
                 "gpc.uneven",

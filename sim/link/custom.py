@@ -34,6 +34,8 @@ _VLLM_SWITCH_MOST_BYTES = 64 * _MIB
 _VLLM_CTAS = 36
 _VLLM_THREADS = 512
 """Of a CTA; each has one load of 16 bytes from each other device on its way."""
+_SWITCH_CTAS, _SWITCH_THREADS = 8, 1024
+"""At most, of PyTorch's `multimem_all_reduce_`; each thread has one word of 16 bytes on its way."""
 _TRTLLM_MOST_BYTES = {2: 16 * _MIB, 4: 8 * _MIB, 8: _MIB // 2}
 
 
@@ -68,8 +70,10 @@ def _shots(spec: Any, devices: int, size_bytes: int, algorithm: Any, ctas: int) 
 
 
 def _through_switch(spec: Any, devices: int, size_bytes: int) -> Plan:
-    """A copy into a buffer that the switch knows, the sum, a copy back: kernels of their own."""
+    """The sum in a buffer that the switch knows; to copy values there and back are kernels of their own."""
     figures = spec.collectives
     port = nccl.port_bytes_per_s(spec, devices, reads=False)
-    wire = Wire("flags", figures.lean_flag_ps, port, figures.copy_bytes_per_s)
-    return Plan("all_reduce", "nvls", devices, size_bytes, wire, spec.sm.count, size_bytes, 3 * figures.lean_start_ps)
+    asked = nccl.port_bytes_per_s(spec, devices, reads=True)
+    wire = Wire("flags", figures.lean_flag_ps, port, figures.copy_bytes_per_s, asked_bytes_per_s=asked)
+    at_once = _SWITCH_CTAS * _SWITCH_THREADS * 16 * devices
+    return Plan("all_reduce", "multimem", devices, size_bytes, wire, _SWITCH_CTAS, at_once, figures.lean_start_ps)

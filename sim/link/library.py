@@ -11,6 +11,8 @@ what only arrives is there already.
   copied there; channels are out of step after their first round, and copies of some lie beside sends of others.
 - `nvls`: devices copy a part into a buffer that the switch knows, each adds up its share by reading through the switch
   and writes it to all through the switch, then all copy it out; three groups of warps, one part behind the other.
+- `multimem`: the sum through the switch alone, in a buffer that it knows: each thread reads a word of its device's
+  share and writes the sum, one after the other, between two barriers.
 - `pairwise`: each device has a message for each other one, all at once, in parts over some channels.
 - `one_shot`: after a barrier each device reads what all others have and adds it up; a second barrier ends it.
 - `two_shot`: after a barrier each adds up a share, after a second one it reads the others' shares; a third ends it.
@@ -34,7 +36,7 @@ from sim.link.collective import Send
 Array = NDArray[Any]
 Process = Generator[simpy.Event, Any, None]
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall"]
-Algorithm = Literal["ring", "nvls", "pairwise", "one_shot", "two_shot", "push"]
+Algorithm = Literal["ring", "nvls", "multimem", "pairwise", "one_shot", "two_shot", "push"]
 
 KINDS: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 
@@ -44,8 +46,9 @@ class Wire(NamedTuple):
 
     port: of a device's port. channel: of one channel's CTA, inside the device (of `pairwise`: of the warps that send a
     message). slices: parts of a message that are announced one by one. post_ps: for how long that keeps a CTA; 0 where
-    flags lie among the values. turn_ps: of a copy for one of several devices, beside its bytes. read_ps: of a load from
-    another device, beside the two latencies of its request and its answer.
+    flags lie among the values. read_ps: of a load from another device, beside the two latencies of its request and its
+    answer. asked_bytes_per_s: of what a device gets from a switch that adds up, beside the others' requests for what it
+    has.
     """
 
     protocol: str
@@ -54,16 +57,16 @@ class Wire(NamedTuple):
     channel_bytes_per_s: int
     slices: int = 1
     post_ps: int = 0
-    turn_ps: int = 0
     read_ps: int = 0
+    asked_bytes_per_s: int = 0
 
 
 class Plan(NamedTuple):
     """A collective as a library runs it.
 
     start_ps: of the kernel beside its messages. chunk_bytes: the largest message of a channel (of `nvls`: of all
-    channels of a device together; of `pairwise`: a channel's part of a message; of shots: what all threads load at once
-    from one other device).
+    channels of a device together; of `multimem`: what all threads of all devices add up at once; of `pairwise`: a
+    channel's part of a message; of shots: what all threads load at once from one other device).
     """
 
     kind: Kind
@@ -108,7 +111,7 @@ def traffic(plan: Plan, sent_bytes: int) -> Traffic:
     values are copied to a buffer, which it reads and to which it writes, and from there to the result.
     """
     size, flagged = plan.size_bytes, _BYTES_OF_A_FLAGGED.get(plan.wire.protocol, 1.0)
-    if plan.algorithm == "nvls":
+    if plan.algorithm in ("nvls", "multimem"):
         return Traffic(size, size, size)
     if plan.algorithm in ("one_shot", "two_shot"):
         return Traffic(size + sent_bytes, size, 0)
@@ -153,7 +156,19 @@ class _Run:
 
     def busy_ps(self, d: int, size_bytes: int) -> int:
         """For how long all channels together are busy with bytes that go through the port."""
-        busy_ps = -(-size_bytes * PS_PER_S // self.plan.wire.port_bytes_per_s)
+        return self._busy(d, size_bytes, -(-size_bytes * PS_PER_S // self.plan.wire.port_bytes_per_s))
+
+    def summed_ps(self, d: int, size_bytes: int) -> int:
+        """For how long a device's port is busy when a switch adds up bytes of all devices, a share for each.
+
+        The direction that ends last is the one to the device: others' requests for all of its values and the sums that
+        the switch writes to it, and the answers to its own requests.
+        """
+        wire, own = self.plan.wire, -(-size_bytes // self.plan.devices)
+        asked_ps = -(-size_bytes * PS_PER_S // wire.asked_bytes_per_s)
+        return self._busy(d, size_bytes + own, asked_ps - (-own * PS_PER_S // wire.port_bytes_per_s))
+
+    def _busy(self, d: int, size_bytes: int, busy_ps: int) -> int:
         if d == 0:
             self.port_ps += busy_ps
             self.sent_bytes += size_bytes
@@ -269,19 +284,15 @@ class _Switch(_Run):
         copied, spread = simpy.Store(self.env), simpy.Store(self.env)
         yield self.env.all_of(
             [
-                self.env.process(self._stage(chunks, None, copied, self._in_turn_ps)),
-                self.env.process(self._stage(chunks, copied, spread, lambda size: self._through(d, size))),
+                self.env.process(self._stage(chunks, None, copied, self.copy_ps)),
+                self.env.process(self._stage(chunks, copied, spread, lambda size: self.summed_ps(d, size))),
                 self.env.process(self._stage(chunks, spread, None, self._in_turn_ps)),
             ]
         )
 
     def _in_turn_ps(self, size: int) -> int:
-        """Of copies of the shares, one device's after the other's."""
-        return self.copy_ps(size) + self.plan.devices * self.plan.wire.turn_ps
-
-    def _through(self, d: int, size: int) -> int:
-        """Of what it reads for others' shares and its own sum, which it writes once."""
-        return self.busy_ps(d, size + -(-size // self.plan.devices))
+        """Of copies of the shares, one device's after the other's, each behind its flag."""
+        return self.copy_ps(size) + self.plan.devices * self.plan.wire.latency_ps
 
     def _stage(self, chunks: Sequence[int], before: Any, after: Any, busy: Any) -> Process:
         """One group of warps: takes a part when the group before has announced it."""
@@ -334,14 +345,14 @@ class _Shots(_Run):
             [(plan.size_bytes, 1)] if plan.algorithm == "one_shot" else [(plan.size_bytes // p, n) for n in (1, p - 1)]
         )
         for size, loads in shots:
-            yield from self._barrier()
+            yield from self.barrier()
             # A request goes there and its answer comes back.
             read_ps = 2 * hop_ps + plan.wire.read_ps
             loops = -(-size // plan.chunk_bytes)
             yield self.env.timeout(max(read_ps + self.busy_ps(d, size * (p - 1)), loops * loads * read_ps))
-        yield from self._barrier()
+        yield from self.barrier()
 
-    def _barrier(self) -> Process:
+    def barrier(self) -> Process:
         """Everybody's flag has reached everybody."""
         self.waiting += 1
         if self.waiting == self.plan.devices:
@@ -357,9 +368,31 @@ class _Shots(_Run):
         return np.asarray(np.sum(self.values, axis=0))
 
 
+class _Multimem(_Shots):
+    """Threads add up words through the switch, one after the other, between two barriers."""
+
+    def device(self, d: int) -> Process:
+        """Rounds in which every thread has one word."""
+        plan, answer_ps = self.plan, 2 * self.plan.wire.latency_ps
+        yield from self._swap()
+        yield self.env.timeout(answer_ps)
+        for first in range(0, plan.size_bytes, plan.chunk_bytes):
+            size = min(plan.chunk_bytes, plan.size_bytes - first)
+            yield self.env.timeout(max(answer_ps, self.summed_ps(d, size)))
+        # The last stores are acknowledged before a flag is set behind them.
+        yield self.env.timeout(answer_ps)
+        yield from self._swap()
+
+    def _swap(self) -> Process:
+        """A barrier whose flags are set by compare-and-swap, which has to come back."""
+        yield from self.barrier()
+        yield self.env.timeout(self.plan.wire.latency_ps)
+
+
 _RUNS: dict[Algorithm, type[_Run]] = {
     "ring": _Ring,
     "nvls": _Switch,
+    "multimem": _Multimem,
     "pairwise": _Pairwise,
     "one_shot": _Shots,
     "two_shot": _Shots,

@@ -26,7 +26,6 @@ FIGURES = (
     "collectives.several",
     "collectives.shared",
     "collectives.start",
-    "collectives.turn",
     "collectives.warp",
     "compute_capability",
     "link.bandwidth",
@@ -225,7 +224,8 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
         case _:
             slices = 2 if algorithm == "ring" else 1
             copy = figures.shared_bytes_per_s if algorithm == "nvls" else figures.copy_bytes_per_s
-            wire = Wire(protocol, flag_ps, port, copy, slices, figures.post_ps, figures.turn_ps or 0)
+            asked = port_bytes_per_s(spec, devices, reads=True)
+            wire = Wire(protocol, flag_ps, port, copy, slices, figures.post_ps, asked_bytes_per_s=asked)
             chunk = 4 * _STEP_BYTES
     channels = path.channels
     if algorithm == "ring":
@@ -297,9 +297,8 @@ def _busy_channels(protocol: str, devices: int, size_bytes: int) -> int:
 def _switch_chunk_bytes(devices: int, size_bytes: int) -> int:
     """What all channels of a device handle at once: less of small buffers, so that its groups of warps overlap."""
     at_once = _SWITCH_CHANNELS * devices
-    largest = at_once * _SWITCH_CHUNK_BYTES
     chunk = _SWITCH_CHUNK_BYTES
     for most, smaller in ((64, 65536), (8, 32768), (2, 16384)):
-        if size_bytes < most * largest:
+        if size_bytes < most * at_once * chunk:
             chunk = smaller
     return at_once * chunk

@@ -138,7 +138,9 @@ class Environment(BaseModel):
     """By kind of kernel, the scope of its rows where it is not the one that they state."""
     host_call_us: Mapping[str, float] = Field(default_factory=dict)
     """By kind of kernel, or by operator and dtype: for how long the source's host is busy with a call, microseconds.
-    `KIND nvls`: with a call that sums through the switch."""
+    `KIND multimem`: with a call that sums through the switch."""
+    host_spread_us: Mapping[str, float] = Field(default_factory=dict)
+    """By kind of kernel, the standard deviation of that among hosts: a collective waits for the slowest of them."""
     tiles: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     """By operator and dtype, or by these and the machine, the tiles of the kernels that the source's library has, with
     whole sums; `128x128 split`: there are kernels that cut them, too."""

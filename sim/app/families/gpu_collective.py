@@ -24,7 +24,8 @@ from sim.link.library import Ended, Kind, Plan, run
 from workloads.ops import Collective
 
 SCHEDULES = (*nccl.LIBRARIES, *custom.LIBRARIES)
-"""Whose kernels run. `vllm_eager`: the framework copies the buffer into one of its own first."""
+"""Whose kernels run. `vllm_eager`: the framework copies the buffer into one of its own first. For a sum in the switch
+both copy it there and back."""
 
 _EAGER = "vllm_eager"
 _CHECKED_ELEMENTS = 2**22
@@ -96,13 +97,14 @@ class CollectivePlan:
         launch_ps = self.spec.launch.kernel_ps
         moved_ps = launch_ps + ended.time_ps
         calls = [Call(self.op.word, (moved_ps,))]
-        if self._library == _EAGER:
-            copied_ps = 2 * self.op.size_bytes * PS_PER_S // self.spec.dram.bandwidth_bytes_per_s
-            calls.insert(0, Call("copy", (launch_ps + self.spec.launch.drain_ps + copied_ps,)))
+        switched, eager = made.algorithm == "multimem", self._library == _EAGER
+        if switched:
+            calls = [self._copy, *calls, self._copy]
+        elif eager:
+            calls.insert(0, self._copy)
         time_ps = calls_ps(self.spec, calls, self.request.scope)
         if self.request.scope == "stream":
             bench = self.request.bench
-            switched = self._library in custom.LIBRARIES and made.algorithm == "nvls"
             time_ps = max(time_ps, bench.host_switch_call_ps if switched else bench.host_call_ps)
         device_ps = sum(call.device_ps(self.spec) for call in calls)
         record = _record(self.op, made, ended, moved_ps, self.spec)
@@ -115,11 +117,18 @@ class CollectivePlan:
             counts={"events": 0},
             host_ps={"host": time_ps - device_ps} if time_ps > device_ps else {},
             check=(lambda: self._check(made)) if self.request.check else None,
-            reads=self._reads,
+            reads=lambda path: self._reads(path, copies=switched or eager),
         )
 
-    def _reads(self, path: str) -> bool:
-        """Whether the run read a figure, by the path that people type."""
+    @property
+    def _copy(self) -> Call:
+        """The buffer from one place in memory to another."""
+        dram, launch = self.spec.dram, self.spec.launch
+        copied_ps = 2 * self.op.size_bytes * PS_PER_S // dram.bandwidth_bytes_per_s
+        return Call("copy", (launch.kernel_ps + dram.latency_ps + copied_ps + launch.drain_ps,))
+
+    def _reads(self, path: str, *, copies: bool) -> bool:
+        """Whether the run read a figure, by the path that people type. copies: beside the library's kernel."""
         if path.startswith("collectives.") or path in ("link.peers", "launch.kernel", "clock.boost"):
             return True
         if path.startswith(("link.", "pcie.")):
@@ -130,7 +139,7 @@ class CollectivePlan:
             return self.op.word == "alltoall"
         if path in ("dram.latency", "l2.size", "sm.count"):
             return self._library in custom.LIBRARIES
-        return path == "dram.bandwidth" and self._library == _EAGER
+        return path == "dram.bandwidth" and copies
 
     def _check(self, made: Plan) -> tuple[CheckResult, list[str]]:
         """Runs it with numbers and compares with NumPy."""
