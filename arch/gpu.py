@@ -57,8 +57,8 @@ class Gpc(Group):
     """Graphics processing clusters: SMs that share a port to the L2; a thread-block cluster lives inside one."""
 
     count: Count
-    uneven: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="TPCs that one GPC has less than an even share of the chip's, and others more"
+    single_tpcs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="TPCs of the middle GPC that take no cluster with CTAs on other TPCs"
     )
 
 
@@ -627,17 +627,25 @@ class GpuSpec(MachineSpec):
 
     @property
     def sms_per_gpc(self) -> tuple[int, ...]:
-        """SMs of each GPC: whole TPCs, as evenly as `gpc.uneven` says, larger ones first. SMs that are no whole TPC are
-        the last one's; where there is not a TPC for each GPC, single SMs are spread."""
+        """SMs of each GPC: whole TPCs, spread evenly, larger GPCs first. SMs that are no whole TPC are the last one's;
+        where there is not a TPC for each GPC, single SMs are spread."""
         gpcs = self.gpc.count
         per_tpc = self.sm.per_tpc if self.sm.count >= gpcs * self.sm.per_tpc else 1
         tpcs, rest = divmod(self.sm.count // per_tpc, gpcs)
-        sizes = [tpcs + (index < rest) for index in range(gpcs)]
-        for index in range(min(self.gpc.uneven, tpcs - 1, gpcs - 1 - rest)):
-            sizes[rest + index] += 1
-            sizes[-1] -= 1
-        over = self.sm.count - per_tpc * sum(sizes)
-        return tuple(size * per_tpc + (over if index == gpcs - 1 else 0) for index, size in enumerate(sizes))
+        over = self.sm.count - per_tpc * (tpcs * gpcs + rest)
+        return tuple((tpcs + (index < rest)) * per_tpc + (over if index == gpcs - 1 else 0) for index in range(gpcs))
+
+    @property
+    def sms_per_place(self) -> tuple[int, ...]:
+        """SMs among which a cluster has to stay: the single TPCs first, then each GPC without them.
+
+        The middle GPC has the single TPCs: on silicon turns begin at another GPC with each launch.
+        """
+        sizes, per_tpc = list(self.sms_per_gpc), self.sm.per_tpc
+        middle = len(sizes) // 2
+        single = min(self.gpc.single_tpcs, (sizes[middle] - 1) // per_tpc)
+        sizes[middle] -= single * per_tpc
+        return (*(per_tpc for _ in range(single)), *sizes)
 
     @property
     def default_dtype(self) -> str:

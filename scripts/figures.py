@@ -506,7 +506,11 @@ CASES: dict[str, tuple[Case, ...]] = {
             "gemm m=256 n=256 k=256 dtype=fp32", ("l1.replacement",), base=(*_SMALL, "l1.reserved=1 KiB"),
             options={"schedule": "simt 32x32x16 warp 16x16 ldg stages 2"},
         ),
-        Case("add n=1048576 dtype=fp32", ("sm.per_tpc", "gpc.uneven"), base=("sm.count=6", "gpc.count=2", "port.gpc=64 B/clk")),
+        Case("add n=1048576 dtype=fp32", ("sm.per_tpc",), base=("sm.count=6", "gpc.count=2", "port.gpc=64 B/clk")),
+        Case(
+            "gemm m=512 n=512 k=512", ("gpc.single_tpcs",), base=("sm.count=8", "gpc.count=2"),
+            options={"schedule": "wgmma 64x64x64 cluster 4x1 stages 4"},
+        ),
         Case("gemm m=256 n=256 k=256", ("l2.replacement",), base=(*_SMALL, *_TINY_L2)),
         Case("gemm m=512 n=512 k=512", ("l2.replacement",), base=(*_SMALL, *_TINY_L2)),
         Case("sweeps", ("dram",), base=(*_SMALL, *_TINY_L2), make=lambda _: micro.private_read(1 << 16, 3, 1)),

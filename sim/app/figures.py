@@ -97,7 +97,7 @@ _ABOVE: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
                 "dram.latency",
                 "dram.size",
                 "gpc.count",
-                "gpc.uneven",
+                "gpc.single_tpcs",
                 "sm.per_tpc",
                 "instructions",
                 "l1.replacement",

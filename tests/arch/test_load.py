@@ -74,18 +74,26 @@ def test_sms_spread_over_gpcs_as_evenly_as_possible(count: int) -> None:
     assert max(spread) - min(spread) <= 1
 
 
-@given(st.integers(16, 400), st.integers(0, 2))
+@given(st.integers(16, 400), st.integers(0, 9))
 @settings(max_examples=20, deadline=None)
-def test_gpcs_have_whole_tpcs(count: int, uneven: int) -> None:
-    *spread, last = load_arch("h100-sxm", {"sm.count": count, "gpc.uneven": uneven}).sms_per_gpc
-    assert sum(spread) + last == count
+def test_gpcs_have_whole_tpcs(count: int, single: int) -> None:
+    spec = load_arch("h100-sxm", {"sm.count": count, "gpc.single_tpcs": single})
+    *spread, last = spec.sms_per_gpc
+    assert sum(spread) + last == sum(spec.sms_per_place) == count
     assert all(sms % 2 == 0 for sms in spread)
-    assert max(spread) - last <= 2 * (1 + uneven + (uneven > 0))
+    assert max(spread) - last <= 2
+    # The middle GPC keeps some SMs of its own.
+    alone = spec.sms_per_place[: -len(spec.sms_per_gpc)]
+    assert set(alone) <= {2}
+    assert len(alone) <= single
+    assert min(spec.sms_per_place) > 0
 
 
-def test_clusters_of_two_fill_an_h100_and_those_of_eight_leave_twelve_sms() -> None:
+def test_an_h100_holds_as_many_clusters_as_were_counted() -> None:
+    """By Nsight Compute, and by where they started (`cluster_places.csv`)."""
     spec = load_arch("h100-sxm")
-    assert [sum(sms // size for sms in spec.sms_per_gpc) * size for size in (1, 2, 8)] == [132, 132, 120]
+    assert spec.sms_per_gpc == (18, 18, 16, 16, 16, 16, 16, 16)
+    assert [sum(sms // size for sms in spec.sms_per_place) for size in (2, 3, 4, 8, 16)] == [66, 39, 30, 15, 7]
 
 
 @given(st.integers(1, 2**28))

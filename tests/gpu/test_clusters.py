@@ -28,7 +28,7 @@ def gemm(cluster: int) -> Program:
 @pytest.mark.parametrize("cluster", [4, 8, 16])
 def test_multicast_and_arrivals_reach_every_cta(cluster: int) -> None:
     program = gemm(cluster)
-    device = Device(load_arch("h100-sxm", {"sm.count": 18, "gpc.count": 1}), log=True)
+    device = Device(load_arch("h100-sxm", {"sm.count": 18, "gpc.count": 1, "gpc.single_tpcs": 0}), log=True)
     result = device.run(program.kernels[0], program.addresses())
     assert result.events is not None
     a, b = numbers(128 * cluster, 192), numbers(192, 128, seed=1)

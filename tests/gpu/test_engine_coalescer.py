@@ -18,7 +18,7 @@ WAIT = 45
 def machine(sms: int = 2, **figures: str | int) -> GpuSpec:
     """SMs of one GPC of an H100, if nothing else is said, that start together."""
     small: dict[str, str | int | float] = {
-        **{"sm.count": sms, "gpc.count": 1, "gpc.uneven": 0, "launch.cta_interval": "0 ns"},
+        **{"sm.count": sms, "gpc.count": 1, "gpc.single_tpcs": 0, "launch.cta_interval": "0 ns"},
         **{"l2.coalescer_wait": f"{WAIT} cycles"},
     }
     return load_arch("h100-sxm", small | {name.replace("_", ".", 1): value for name, value in figures.items()})

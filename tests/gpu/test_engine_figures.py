@@ -203,7 +203,9 @@ def halves_by_tma() -> Program:
 @pytest.mark.parametrize(("promotion", "beside"), [(32, 0), (64, 0), (128, 2)])
 def test_the_l2_fetches_the_promotion_of_a_tensor_map(promotion: int, beside: int) -> None:
     """The second halves of the lines are found in the L2, which fetched them with the first; the SM gets its part."""
-    spec = load_arch("h100-sxm", {"sm.count": 2, "gpc.count": 2, "gpc.uneven": 0, "tma.promotion": f"{promotion} B"})
+    spec = load_arch(
+        "h100-sxm", {"sm.count": 2, "gpc.count": 2, "gpc.single_tpcs": 0, "tma.promotion": f"{promotion} B"}
+    )
     found = run(spec, halves_by_tma())
     assert found.memory["l2_prefetched_sectors"] == beside * 64
     assert found.counters["tma_boxes"] == 2

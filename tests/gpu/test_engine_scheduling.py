@@ -11,7 +11,7 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE, ps_to_ticks
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.cta import Cta
+from sim.gpu.engine.cta import Cta, CtaSlots
 from sim.gpu.engine.events import Event
 from sim.gpu.engine.port import Port
 from sim.gpu.engine.warp import Warp
@@ -189,7 +189,7 @@ def test_first_warps_with_all_the_work_share_an_sm(ampere: GpuSpec) -> None:
 
 
 def test_the_ctas_of_a_cluster_share_a_gpc() -> None:
-    spec = load_arch("h100-sxm", {"sm.count": 13, "sm.per_tpc": 1, "gpc.count": 3, "gpc.uneven": 0})
+    spec = load_arch("h100-sxm", {"sm.count": 13, "sm.per_tpc": 1, "gpc.count": 3, "gpc.single_tpcs": 0})
     builder = KernelBuilder("clusters", (12, 1, 1), (4, 1, 1))
     builder.shared("tile", (200_000,), "int8")
     with builder.role("warp", warps=1, registers=32) as r:
@@ -218,7 +218,7 @@ def test_clusters_go_where_each_of_their_ctas_finds_an_empty_sm(
     sms: int, gpcs: int, size: int, ctas: int, on_sms: list[int]
 ) -> None:
     """An SM holds two of these CTAs. A larger GPC has more room, but no second CTA on an SM while others are empty."""
-    spec = load_arch("h100-sxm", {"sm.count": sms, "sm.per_tpc": 1, "gpc.count": gpcs, "gpc.uneven": 0})
+    spec = load_arch("h100-sxm", {"sm.count": sms, "sm.per_tpc": 1, "gpc.count": gpcs, "gpc.single_tpcs": 0})
     builder = KernelBuilder("clusters", (ctas, 1, 1), (size, 1, 1))
     builder.shared("tile", (100_000,), "int8")
     with builder.role("warp", warps=1, registers=32) as r:
@@ -227,6 +227,33 @@ def test_clusters_go_where_each_of_their_ctas_finds_an_empty_sm(
     launch.advance(0)
     active = launch.state.ctas[:, Cta.ACTIVE].reshape(sms, -1)
     assert active.sum(axis=1).tolist() == on_sms
+
+
+@pytest.mark.parametrize(
+    ("size", "number", "places"),
+    [
+        # As counted on H100 and H200, but for the GPC where turns begin (`cluster_places.csv`).
+        (1, 24, [*range(12), *range(12)]),
+        (2, 66, [*range(4), *[4, 5, 6, 7, 8, 9, 10, 11] * 4, *[4, 5, 6, 7, 9, 10, 11] * 4, 4, 5]),
+        (4, 30, [*[4, 5, 6, 7, 8, 9, 10, 11] * 2, *[4, 5, 6, 7, 9, 10, 11] * 2]),
+        (8, 15, [4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6, 7, 9, 10, 11]),
+    ],
+)
+def test_clusters_go_to_single_tpcs_and_then_to_the_gpcs_in_turn(size: int, number: int, places: list[int]) -> None:
+    """No SM gets the second CTA that it has room for."""
+    builder = KernelBuilder("clusters", (size * number, 1, 1), (size, 1, 1))
+    builder.shared("tile", (100_000,), "int8")
+    with builder.role("warp", warps=1, registers=32) as r:
+        r.cluster_sync()
+    launch = Device(load_arch("h100-sxm"), cold_launch=False).build(builder.build(), {}, launch_ps=0)
+    launch.advance(0)
+    ctas, sms = launch.state.ctas, launch.state.sms
+    place_of = {
+        int(cta[Cta.CLUSTER]): int(sms[slot * len(sms) // len(ctas), CtaSlots.PLACE])
+        for slot, cta in enumerate(ctas)
+        if cta[Cta.ACTIVE]
+    }
+    assert [place_of[cluster] for cluster in range(number)] == places
 
 
 def test_persistent_ctas_take_each_tile_once_and_in_order_of_time(hopper: GpuSpec) -> None:

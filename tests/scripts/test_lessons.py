@@ -182,9 +182,9 @@ def test_each_mechanism_of_a_multiply_can_be_left_out(
     assert over["2048 cubed without wgmma"] < 0.75
     # Reads of SMs of one GPC are joined, which saves what a cluster of two would.
     assert over["2048 cubed without multicast"] == pytest.approx(1, abs=0.02)
-    # Copies by cp.async are joined as well, and wgmma in flight hide their instructions and what one warp does alone.
-    for left_out in ("tma", "warp_specialization", "tma and warp_specialization"):
-        assert over[f"2048 cubed without {left_out}"] == pytest.approx(1, abs=0.02)
+    # wgmma in flight hide what one warp does alone, and some of the instructions of cp.async.
+    assert over["2048 cubed without warp_specialization"] == pytest.approx(1, abs=0.02)
+    assert 0.9 < over["2048 cubed without tma"] < over["2048 cubed without tma and warp_specialization"] < 0.99
     short = [claims[f"k = 512{left_out}"]["simulated"] for left_out in ("", " without pingpong")]
     assert short[1] == pytest.approx(short[0], rel=0.02)
 
@@ -203,7 +203,7 @@ def test_a_held_schedule_has_steps_where_the_chosen_one_has_none(
     # A clock acts alike both ways; the number of SMs is a cliff.
     assert found["clock.boost, downwards"] == pytest.approx(found["clock.boost, upwards"], abs=0.2)
     assert found["sm.count, downwards"] < -1.5
-    assert found["sm.count, upwards"] == pytest.approx(0, abs=0.15)
+    assert -0.3 < found["sm.count, upwards"] < 0.1
 
 
 def test_one_network_is_far_below_the_peak_of_each_machine(

@@ -27,7 +27,8 @@ class Figures:
     clock_hz: int
     sms: int
     sub_cores: int
-    sms_per_gpc: tuple[int, ...]
+    gpcs: int
+    sms_per_place: tuple[int, ...]
     fixed_ps: int
     gap_ps: int
     launch_ps: int
@@ -71,7 +72,8 @@ def figures(spec: GpuSpec) -> Figures:
         clock_hz=hz,
         sms=spec.sm.count,
         sub_cores=spec.sm.sub_cores,
-        sms_per_gpc=spec.sms_per_gpc,
+        gpcs=spec.gpc.count,
+        sms_per_place=spec.sms_per_place,
         fixed_ps=launch.kernel_ps + launch.setup_ps + launch.drain_ps,
         gap_ps=launch.gap_graph_ps,
         launch_ps=launch.kernel_ps + launch.drain_ps,

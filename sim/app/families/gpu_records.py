@@ -49,7 +49,7 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
     held = result.occupancy
     cycles = -(-result.ticks // TICKS_PER_CYCLE)
     busy_sms = min(spec.sm.count, kernel.ctas)
-    resident = sum(sms * held.ctas // kernel.cluster_size for sms in spec.sms_per_gpc) * kernel.cluster_size
+    resident = sum(sms * held.ctas // kernel.cluster_size for sms in spec.sms_per_place) * kernel.cluster_size
     warp_ticks = sum(result.warp_states.values())
     slots = dict(result.issue_slots)
     slots["issued"] = slots.pop("selected")

@@ -6,6 +6,8 @@ import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sim.engine.clock import cycles_to_ticks, ps_to_ticks
 from sim.gpu.engine.chip import Part
 
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 
 
 FIGURES = (
+    "gpc.count",
+    "gpc.single_tpcs",
+    "sm.count",
+    "sm.per_tpc",
     "sm.sub_cores",
     "sm.cta_launch",
     "sm.warp_setup",
@@ -31,6 +37,7 @@ class Grid(IntEnum):
     LAUNCH_FREE = 19  # tick until which the CTA scheduler is busy
     END = 20  # of the last warp
     STARTED = 21
+    PLACE = 22  # at which the next cluster is tried first
 
 
 class CtaSlots(IntEnum):
@@ -40,6 +47,7 @@ class CtaSlots(IntEnum):
     NEWEST = 9  # launch order of its newest CTA
     IN_TURN = 11  # the SM whose turn this place of the chip's order is
     LAUNCH_FREE = 15  # tick until which it sets up warps
+    PLACE = 20  # of those among which a cluster has to stay
 
 
 class Cta(IntEnum):
@@ -93,3 +101,18 @@ def parameters(spec: GpuSpec, launch: Launching) -> dict[IntEnum, int]:
         CtaFigure.START: ps_to_ticks(launch.start_ps, launch.clock_hz),
         CtaFigure.TURN_AFTER: spec.sm.sub_cores // math.gcd(kernel.warps, spec.sm.sub_cores),
     }
+
+
+def locate_ctas(spec: GpuSpec, sms: np.ndarray) -> None:
+    """Writes where clusters may lie (`sms_per_place`), and the order in which SMs get CTAs: one in each place in turn.
+
+    SMs are in the order of GPCs; single TPCs are the last of the middle one.
+    """
+    gpcs, sizes = spec.gpc.count, spec.sms_per_place
+    single = len(sizes) - gpcs
+    order = np.insert(np.arange(single, single + gpcs), gpcs // 2 + 1, np.arange(single))
+    sizes_in_order = np.asarray(sizes)[order]
+    place = np.repeat(order, sizes_in_order)
+    number = np.concatenate([np.arange(size) for size in sizes_in_order])
+    sms[:, CtaSlots.PLACE] = place
+    sms[:, CtaSlots.IN_TURN] = np.lexsort((place, number))

@@ -10,7 +10,6 @@ from sim.gpu.engine.events import TRACE_BEGIN, TRACE_END, Reason
 from sim.gpu.engine.fetch import COLD, WARM, InstructionFetch, begin_fetch
 from sim.gpu.engine.pipes import SubCore
 from sim.gpu.engine.policies import note_end, note_start
-from sim.gpu.engine.port import Port
 from sim.gpu.engine.record import trace_state
 from sim.gpu.engine.semaphores import CtaTiles
 from sim.gpu.engine.tensor import wait_all
@@ -22,8 +21,8 @@ from sim.gpu.lower.tables import WarpVariables
 
 @inner
 def place_clusters(p, prog, st, t):
-    """Places as many waiting clusters as fit: the emptiest SMs first, of equal ones in turn over the GPCs, all CTAs of
-    a cluster inside one GPC."""
+    """Places as many waiting clusters as fit: the emptiest SMs first, of equal ones in turn over the places; each
+    cluster stays inside one."""
     size = p[Chip.CLUSTER_SIZE]
     while st.chip[Grid.NEXT_CLUSTER] < p[CtaFigure.CLUSTERS]:
         cluster = st.chip[Grid.NEXT_CLUSTER]
@@ -33,11 +32,12 @@ def place_clusters(p, prog, st, t):
                 return
             start_cta(p, prog, st, sm, cluster, 0, t)
         else:
-            gpc = emptiest_gpc(p, st, size)
-            if gpc < 0:
+            place = next_place(p, st, size)
+            if place < 0:
                 return
+            st.chip[Grid.PLACE] = place + 1
             for rank in range(size):
-                st.stack[rank] = start_cta(p, prog, st, emptiest_sm(p, st, gpc), cluster, rank, t)
+                st.stack[rank] = start_cta(p, prog, st, emptiest_sm(p, st, place), cluster, rank, t)
             for rank in range(size):
                 for other in range(size):
                     st.ctas[st.stack[rank], Cta.PEERS + other] = st.stack[other]
@@ -46,41 +46,44 @@ def place_clusters(p, prog, st, t):
 
 
 @inner(inline=True)
-def emptiest_sm(p, st, gpc):
-    """The SM with room for most CTAs, of GPC `gpc` or, where that is -1, of the chip; -1 if none has room."""
+def emptiest_sm(p, st, place):
+    """The SM with room for most CTAs, in a place or, where that is -1, on the chip; -1 if none has room."""
     best = -1
     most = 0
     for turn in range(p[Chip.SMS]):
         sm = st.sms[turn, CtaSlots.IN_TURN]
-        if (gpc < 0 or st.sms[sm, Port.GPC] == gpc) and st.sms[sm, CtaSlots.FREE] > most:
+        if (place < 0 or st.sms[sm, CtaSlots.PLACE] == place) and st.sms[sm, CtaSlots.FREE] > most:
             most = st.sms[sm, CtaSlots.FREE]
             best = sm
     return best
 
 
 @inner(inline=True)
-def emptiest_gpc(p, st, size):
-    """The GPC whose `size` emptiest SMs have room for most CTAs each, of equal ones that with most room in all; where
-    a cluster finds SMs of its own in none, one with room for its CTAs; -1 if there is none."""
+def next_place(p, st, size):
+    """The place whose `size` emptiest SMs have room for most CTAs each, of equal ones the next in turn; where a cluster
+    finds SMs of its own in none, the next one with room for its CTAs; -1 if there is none."""
     sms = st.sms
     each = 0
     for sm in range(p[Chip.SMS]):
         each = max(each, sms[sm, CtaSlots.FREE])
     best = -1
     while best < 0 and each >= 0:
-        most = 0
+        soonest = p[Chip.SMS]
         sm = 0
         while sm < p[Chip.SMS]:
-            gpc = sms[sm, Port.GPC]
+            place = sms[sm, CtaSlots.PLACE]
             room = 0
             wide = 0
-            while sm < p[Chip.SMS] and sms[sm, Port.GPC] == gpc:
+            while sm < p[Chip.SMS] and sms[sm, CtaSlots.PLACE] == place:
                 room += sms[sm, CtaSlots.FREE]
                 wide += sms[sm, CtaSlots.FREE] >= each
                 sm += 1
-            if room >= size and room > most and (wide >= size or each == 0):
-                most = room
-                best = gpc
+            turns = place - st.chip[Grid.PLACE]
+            if turns < 0:
+                turns += p[Chip.SMS]
+            if room >= size and turns < soonest and (wide >= size or each == 0):
+                soonest = turns
+                best = place
         each -= 1
     return best
 

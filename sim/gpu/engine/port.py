@@ -35,7 +35,6 @@ FIGURES = (
     "l2.hit_latency",
     "l2.partitions",
     "gpc.count",
-    "gpc.uneven",
     "sm.per_tpc",
     "sm.count",
 )

@@ -16,7 +16,7 @@ from sim.gpu.counters import Counter
 from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, NamedBarrier
 from sim.gpu.engine.boxes import CHUNK
 from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cta import Cta, CtaSlots
+from sim.gpu.engine.cta import Cta, CtaSlots, locate_ctas
 from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Reason, Window
 from sim.gpu.engine.fetch import FetchFigure
 from sim.gpu.engine.l1 import L1Figure
@@ -84,7 +84,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
     sm_rows = _rows(sms, SM_WIDTH)
     sm_rows[:, CtaSlots.FREE] = p[Chip.CTAS_PER_SM]
     locate_ports(spec, sm_rows)
-    sm_rows[:, CtaSlots.IN_TURN] = np.argsort(_place_in_gpc(sm_rows[:, Port.GPC]), kind="stable")
+    locate_ctas(spec, sm_rows)
     warps_per_sub_core = -(-warps_per_sm // int(p[Chip.SUB_CORES]))
     gpcs = int(sm_rows[:, Port.GPC].max()) + 1
     sub_core_rows = _rows(sub_cores, TensorCore.FIRST_WARP + warps_per_sub_core)
@@ -135,11 +135,6 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
 def drop_state(state: GpuState) -> None:
     """Hands the arrays of a launch back that nobody looks at any more; those of a recording stay."""
     give_back(array for array in state._replace(log=None, trace=None) if array is not None)
-
-
-def _place_in_gpc(gpc: np.ndarray) -> np.ndarray:
-    """The number of each SM within its GPC, of SMs in the order of GPCs."""
-    return np.arange(len(gpc)) - np.searchsorted(gpc, gpc)
 
 
 def _zeros(*shape: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from sim.gpu.language import Kernel
 FIGURES = (
     "dsmem.max_cluster",
     "gpc.count",
-    "gpc.uneven",
+    "gpc.single_tpcs",
     "sm.per_tpc",
     "shared.granule",
     "shared.max_per_cta",
@@ -78,7 +78,7 @@ def occupancy(kernel: Kernel, spec: GpuSpec) -> Occupancy:
     ctas = limits[limiter]
     if ctas < 1:
         raise InputError(f"kernel {kernel.name}: one CTA exceeds the {limiter} of an SM of {spec.name}")
-    if kernel.cluster_size > max(spec.sms_per_gpc) * ctas:
+    if kernel.cluster_size > max(spec.sms_per_place) * ctas:
         raise InputError(
             f"kernel {kernel.name}: a cluster of {kernel.cluster_size} CTAs does not fit a GPC of {spec.name}"
         )

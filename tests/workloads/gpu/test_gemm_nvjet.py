@@ -107,9 +107,9 @@ def test_tiles_go_the_way_that_names_say(m: int, n: int, along_n: bool) -> None:
     where clusters that share rows lie in one GPC 7.7, else 9.2."""
     config = taken(m, n, 512)
     plan = wgmma.plan(problem(Gemm(m, n, 512, tb="T", dtype="bf16")), SPEC, config)
-    first, second, *_ = plan.neighbours(2, 1)
+    first, second, *_ = plan.firsts(2)
     assert (first.m != second.m) == (config.swap == along_n)
-    beside = plan.neighbours(9, 8)[1] if max(plan.tiles_m, plan.tiles_n) > 8 else None
+    beside = plan.firsts(9)[8] if max(plan.tiles_m, plan.tiles_n) > 8 else None
     if beside is not None:
         assert (beside.m if config.swap == along_n else beside.n) == 0, "the ninth reads what the first one reads"
 

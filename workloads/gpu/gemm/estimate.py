@@ -7,6 +7,7 @@ partial sums add to it; nothing is faster than DRAM. It reads machine figures an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from math import isqrt
@@ -130,7 +131,7 @@ def estimate_ps(w: Work, f: Figures) -> int:
 
 def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
     """Cycles of one k step of all CTAs of an SM."""
-    on_gpc = on_fullest_gpc(f.sms_per_gpc, active, w.cluster)
+    on_gpc = on_fullest_gpc(f.sms_per_place, f.gpcs, active, w.cluster)
     read_bytes = w.requested_bytes - w.joined_bytes
     # A buffer is on its way until the last byte of its step is there.
     arrival = w.latency + max(transfer(w.unicast_bytes, f.read_rate), transfer(w.received_bytes, f.receive_rate))
@@ -148,18 +149,22 @@ def _step(w: Work, f: Figures, active: int, per_sm: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def on_fullest_gpc(sms_per_gpc: tuple[int, ...], ctas: int, cluster: int) -> int:
-    """CTAs on the GPC that has most, placed as the CTA scheduler does: clusters where there is most room, CTAs that are
-    alone in turn."""
-    per_sm = ceil_div(ctas, sum(sms_per_gpc))
-    room, gpcs = [sms * per_sm for sms in sms_per_gpc], range(len(sms_per_gpc))
-    used = [0] * len(room)
-    for _ in range(ceil_div(ctas, cluster)):
-        free = [gpc for gpc in gpcs if room[gpc] >= cluster] or list(gpcs)
-        gpc = max(free, key=room.__getitem__) if cluster > 1 else min(free, key=used.__getitem__)
-        room[gpc] -= cluster
-        used[gpc] += cluster
-    return max(used)
+def on_fullest_gpc(sms_per_place: tuple[int, ...], gpcs: int, ctas: int, cluster: int) -> int:
+    """CTAs on the GPC that has most."""
+    return cluster * max(Counter(gpcs_of(sms_per_place, gpcs, ceil_div(ctas, cluster), cluster)).values())
+
+
+@lru_cache(maxsize=1024)
+def gpcs_of(sms_per_place: tuple[int, ...], gpcs: int, clusters: int, size: int) -> tuple[int, ...]:
+    """The GPC of each of the first clusters, as the CTA scheduler places them: in turn over the places with a CTA for
+    each SM, then again. The middle GPC has the single TPCs, which are the first places."""
+    single = len(sms_per_place) - gpcs
+    room = [sms // size for sms in sms_per_place]
+    turns = [place for turn in range(max(room)) for place, number in enumerate(room) if turn < number]
+    # Where no place has as many SMs, several CTAs of a cluster are on one.
+    turns = turns or list(range(single, len(sms_per_place)))
+    found = (turns[cluster % len(turns)] for cluster in range(clusters))
+    return tuple(gpcs // 2 if place < single else place - single for place in found)
 
 
 POWER, POWER_COALESCED, POWER_BUFFERED = 4, 8, 16

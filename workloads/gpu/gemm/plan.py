@@ -102,12 +102,12 @@ class Plan:
         position, step = self._grouped(rest, across, along, group)
         return Tile(batch, step, position) if self.along_n else Tile(batch, position, step)
 
-    def neighbours(self, count: int, gpcs: int) -> list[Place]:
-        """First tiles of those of the first `count` workers that one GPC has, which get workers in turn."""
+    def firsts(self, count: int) -> list[Place]:
+        """First tiles of the first `count` workers."""
         across, along = (self.tiles_n, self.tiles_m) if self.along_n else (self.tiles_m, self.tiles_n)
         group = min(self.group, across)
         found = []
-        for index in range(0, count, gpcs):
+        for index in range(count):
             batch, inner = divmod(index, across * along)
             first, rest = divmod(inner, group * along)
             step, position = divmod(rest, min(group, across - first * group))

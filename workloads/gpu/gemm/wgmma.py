@@ -62,7 +62,7 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.gemm import epilogue, splitk
-from workloads.gpu.gemm.estimate import MILLI, Figures, Work, round_shape, transfer
+from workloads.gpu.gemm.estimate import MILLI, Figures, Work, gpcs_of, round_shape, transfer
 from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
 from workloads.gpu.gemm.problem import (
@@ -331,7 +331,7 @@ def _widest(config: WgmmaConfig) -> int:
 
 def clusters_resident(spec: GpuSpec, size: int) -> int:
     """Clusters of `size` CTAs, one CTA an SM, that the chip holds: a cluster lives inside one GPC."""
-    return sum(sms // size for sms in spec.sms_per_gpc)
+    return sum(sms // size for sms in spec.sms_per_place)
 
 
 def plan(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> Plan:
@@ -1102,7 +1102,7 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
     # One of a cluster asks for what all read; rows beyond an operand's end are asked from nowhere.
     requested_rows = x.rows * clusters_n + y.rows * clusters_m
     requested_bytes = ceil_div(requested_rows * p.batch * c.tile_k * width, tiles)
-    resident = sum(sms // c.cluster for sms in f.sms_per_gpc) * c.cluster * per_sm
+    resident = sum(sms // c.cluster for sms in f.sms_per_place) * c.cluster * per_sm
     # Both operands of an instruction also pass the shared memory's port.
     operand_rows = c.width + (0 if through_registers(p, c) else BLOCK_ROWS)
     interval = max(
@@ -1177,7 +1177,8 @@ def _joined(c: WgmmaConfig, f: Figures, across: int, along: int, batch: int, cta
         return 0
     group = _group(c, across, along)
     clusters = max(1, ctas // c.cluster)
-    rows, columns = _asked_on_gpc(across, along, batch, group, clusters, len(f.sms_per_gpc), f.together)
+    gpcs = gpcs_of(f.sms_per_place, f.gpcs, clusters, c.cluster)
+    rows, columns = _asked_on_gpc(across, along, batch, group, gpcs, f.together)
     x, y = c.tile_m * c.cluster_m, c.tile_n * c.cluster_n
     joined = (0 if c.cluster_n > 1 else x * (MILLI - rows)) + (0 if c.cluster_m > 1 else y * (MILLI - columns))
     return requested_bytes * joined * JOINED // (100 * MILLI * (x + y))
@@ -1185,11 +1186,14 @@ def _joined(c: WgmmaConfig, f: Figures, across: int, along: int, batch: int, cta
 
 @lru_cache(maxsize=4096)
 def _asked_on_gpc(
-    tiles_m: int, tiles_n: int, batch: int, group: int, workers: int, gpcs: int, together: int
+    tiles_m: int, tiles_n: int, batch: int, group: int, gpcs: tuple[int, ...], together: int
 ) -> tuple[int, int]:
-    """Thousandths of the requests for rows of tiles, and for columns, of the workers on one GPC that reach the L2."""
-    found = Plan(tiles_m, tiles_n, batch, 1, workers, 0, group, tiles_m < tiles_n).neighbours(workers, gpcs)
-    wanted = (((tile.batch, tile.m) for tile in found), ((tile.batch, tile.n) for tile in found))
+    """Thousandths of the requests for rows of tiles, and for columns, that reach the L2. gpcs: of each worker."""
+    found = Plan(tiles_m, tiles_n, batch, 1, len(gpcs), 0, group, tiles_m < tiles_n).firsts(len(gpcs))
+    wanted = (
+        ((gpc, tile.batch, tile.m) for gpc, tile in zip(gpcs, found, strict=True)),
+        ((gpc, tile.batch, tile.n) for gpc, tile in zip(gpcs, found, strict=True)),
+    )
     asked = (sum(ceil_div(n, together) for n in Counter(places).values()) for places in wanted)
     rows, columns = (ceil_div(MILLI * n, len(found)) for n in asked)
     return rows, columns
