@@ -119,3 +119,17 @@ def test_fp8_has_half_the_registers() -> None:
         rows: max(t.width for t in nvjet.tiles(True) if t.rows == rows and not t.shared) for rows in (64, 128, 256)
     }
     assert widest == {64: 176, 128: 88, 256: 40}
+
+
+def test_who_times_kernels_takes_the_fastest_that_the_library_names() -> None:
+    op = Gemm(1024, 1024, 4096, dtype="bf16")
+    named = {str(config) for config in nvjet.configurations(problem(op), SPEC, nvjet.NAMED)}
+    tuned = choose(op, SPEC, library.TUNED)
+    assert len(tuned.candidates) > 1
+    assert {str(config) for config, _ in tuned.candidates} <= named
+    times = [time_ps for _, time_ps in tuned.candidates]
+    assert times == sorted(times)
+    [(_, first_ps)] = choose(op, SPEC, library.SCHEDULE).candidates
+    assert times[0] <= first_ps
+    ampere = load_arch("a100-sxm4-80gb")
+    assert choose(op, ampere, library.TUNED).config == choose(op, ampere, library.SCHEDULE).config

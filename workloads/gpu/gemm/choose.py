@@ -36,7 +36,7 @@ SCHEDULES = ("wgmma", "mma", "simt", "gemv")
 """Kinds that a vendor's library has."""
 SCALED = ("vllm", deepgemm.SCHEDULE, deepgemm.FIRST)
 """Libraries with kernels of their own for operands with scales by block."""
-KINDS = (*SCHEDULES, "triton", "marlin", *SCALED, library.SCHEDULE)
+KINDS = (*SCHEDULES, "triton", "marlin", *SCALED, library.SCHEDULE, library.TUNED)
 RUNNERS_UP = 12
 """Candidates that are reported, the chosen one included."""
 
@@ -147,9 +147,9 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
     schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm`, `deepgemm` and its first
     release `deepgemm-2025-02`: the kernels of these for operands with scales by block; `marlin`: that for quantised
-    weights), `cublas-2025` for what that library takes (`library`; what `auto` gives where it has no cp.async), or one
-    configuration as it prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or
-    the problem cannot take it.
+    weights), `cublas-2025` for what that library takes (`library`; what `auto` gives where it has no cp.async),
+    `cublas-2025-tuned` for the fastest of what it names, or one configuration as it prints, such as
+    `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot take it.
     """
     p = problem(op)
     f = figures(spec)
@@ -158,8 +158,10 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         config = parse(schedule, p, spec)
         _check(p, spec, config)
         return Choice(config, [(config, estimate_ps(_work(p, spec, f, config), f))])
-    if schedule == library.SCHEDULE and _on_nvjet(p, spec):
-        return _of_nvjet(p, spec, f)
+    if schedule in (library.SCHEDULE, library.TUNED):
+        if _on_nvjet(p, spec):
+            return _of_nvjet(p, spec, f, tuned=schedule == library.TUNED)
+        schedule = library.SCHEDULE
     names = SCHEDULES if schedule in ("auto", library.SCHEDULE) else (schedule,)
     if schedule != "auto" and schedule not in KINDS:
         near = hint(schedule, KINDS)
@@ -196,18 +198,25 @@ def _on_nvjet(p: Problem, spec: GpuSpec) -> bool:
     return known and plain and p.a.tma and p.b.tma and (DTYPE_BYTES[p.dtype] == 2 or (p.a.k_major and p.b.k_major))
 
 
-def _of_nvjet(p: Problem, spec: GpuSpec, f: Figures) -> Choice:
-    """The first of the library's kernels that is available; InputError of the first where none is."""
+def _of_nvjet(p: Problem, spec: GpuSpec, f: Figures, *, tuned: bool) -> Choice:
+    """The first of the library's kernels that is available, or, `tuned`, those that it names first, by estimate;
+    InputError of the first where none is."""
     refused: InputError | None = None
-    for config in nvjet.configurations(p, spec):
+    found: list[tuple[Config, int]] = []
+    for config in nvjet.configurations(p, spec, nvjet.NAMED if tuned else nvjet.TRIED):
         try:
             wgmma.check(p, spec, config)
         except InputError as error:
             refused = refused or error
             continue
-        return Choice(config, [(config, estimate_ps(_work(p, spec, f, config), f))])
-    assert refused is not None
-    raise refused
+        found.append((config, estimate_ps(_work(p, spec, f, config), f)))
+        if not tuned:
+            break
+    if not found:
+        assert refused is not None
+        raise refused
+    best = sorted(found, key=lambda item: (item[1], str(item[0])))[:RUNNERS_UP]
+    return Choice(best[0][0], best)
 
 
 def _as_the_library(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:

@@ -42,6 +42,8 @@ GROUP = 8
 """Clusters in one direction before the next step in the other one."""
 TRIED = 12
 """Of those that the library likes best, until one is available here."""
+NAMED = 128
+"""Of those that it names to who times them: XLA asks `cublasLtMatmulAlgoGetHeuristic` for so many (`GetAlgorithms`)."""
 
 SPREAD_MULTIPLY, SPREAD_RESULT = 0.021, 0.4
 TILE_MULTIPLY, TILE_SIDE, TILE_RESULT, WAVE = 0.018, 0.38, 0.22, 380.0
@@ -162,9 +164,9 @@ def stages(tile: Tile, spec: GpuSpec) -> int:
     return min(STAGES, (spec.shared.max_per_cta_bytes - RESULT_BYTES - wgmma.BESIDE_BYTES) // stage)
 
 
-def configurations(p: Problem, spec: GpuSpec) -> list[WgmmaConfig]:
+def configurations(p: Problem, spec: GpuSpec, most: int = TRIED) -> list[WgmmaConfig]:
     """Those that the library likes best, as this simulator has them."""
-    return [_configuration(p, spec, kernel) for kernel in ranked(p, spec)[:TRIED]]
+    return [_configuration(p, spec, kernel) for kernel in ranked(p, spec)[:most]]
 
 
 def _configuration(p: Problem, spec: GpuSpec, kernel: Kernel) -> WgmmaConfig:
