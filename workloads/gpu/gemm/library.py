@@ -91,7 +91,7 @@ def has_tf32(p: Problem, config: object, w: Work) -> bool:
     if tile == (64, 128) and one_wave:
         return config.cluster_m == (4 if 3 * w.tiles <= 2 * w.resident else 1)
     if tile == (128, 128) and not one_wave:
-        return config.cluster_m == 2
+        return config.cluster_m == 2 and (p.k > SHORT_K or p.m > MANY_ROWS)
     if one_wave:
         return True
     if p.k > SHORT_K:
