@@ -445,8 +445,10 @@ class Collectives(Group):
     several_ps: Picoseconds = Field(description="the same, where several CTAs send: more than of one")
     direct_ps: Picoseconds = Field(description="the same, where they store into the results of others")
     lean_start_ps: Picoseconds = Field(description="a kernel's own beside its messages: pointers, first loads")
+    spread_ps: Picoseconds = Field(description="standard deviation of when the devices of a node begin a kernel")
     flag_ps: Picoseconds = Field(description="from a store with its flag to the neighbour's next step")
     lean_flag_ps: Picoseconds = Field(description="the same, where one thread sets a flag and another one polls it")
+    read_ps: Picoseconds = Field(description="a load from another GPU's L2, from its request to its answer")
     line_flag_ps: Picoseconds | None = Field(
         default=None, description="the same where a warp stores lines of 120 bytes and a flag, over NVLink alone"
     )

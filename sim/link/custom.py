@@ -11,12 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from sim.link import nccl
-from sim.link.library import Plan, Wire
+from sim.link.library import Plan, Wire, last_of
 
 FIGURES = (
     "collectives.copy",
     "collectives.lean_flag",
     "collectives.lean_start",
+    "collectives.read",
+    "collectives.spread",
     "dram.latency",
     "l2.size",
     "sm.count",
@@ -62,11 +64,12 @@ def _shots(spec: Any, devices: int, size_bytes: int, algorithm: Any, ctas: int) 
     figures = spec.collectives
     port = nccl.port_bytes_per_s(spec, devices, reads=algorithm != "push")
     flag_ps = max(figures.lean_flag_ps, nccl.path_between(spec, devices).latency_ps)
+    read_ps = max(figures.read_ps, 2 * nccl.path_between(spec, devices).latency_ps)
     # Operand and result of a device: what its L2 does not hold others wait for.
-    read_ps = spec.dram.latency_ps * (2 * size_bytes > spec.l2.size_bytes)
+    read_ps += spec.dram.latency_ps * (2 * size_bytes > spec.l2.size_bytes)
     wire = Wire("flags", flag_ps, port, figures.copy_bytes_per_s, read_ps=read_ps)
     at_once = ctas * _VLLM_THREADS * 16
-    return Plan("all_reduce", algorithm, devices, size_bytes, wire, ctas, at_once, figures.lean_start_ps)
+    return Plan("all_reduce", algorithm, devices, size_bytes, wire, ctas, at_once, _start_ps(spec, devices))
 
 
 def _through_switch(spec: Any, devices: int, size_bytes: int) -> Plan:
@@ -74,6 +77,13 @@ def _through_switch(spec: Any, devices: int, size_bytes: int) -> Plan:
     figures = spec.collectives
     port = nccl.port_bytes_per_s(spec, devices, reads=False)
     asked = nccl.port_bytes_per_s(spec, devices, reads=True)
-    wire = Wire("flags", figures.lean_flag_ps, port, figures.copy_bytes_per_s, asked_bytes_per_s=asked)
+    wire = Wire(
+        "flags", figures.lean_flag_ps, port, figures.copy_bytes_per_s, read_ps=figures.read_ps, asked_bytes_per_s=asked
+    )
     at_once = _SWITCH_CTAS * _SWITCH_THREADS * 16 * devices
-    return Plan("all_reduce", "multimem", devices, size_bytes, wire, _SWITCH_CTAS, at_once, figures.lean_start_ps)
+    return Plan("all_reduce", "multimem", devices, size_bytes, wire, _SWITCH_CTAS, at_once, _start_ps(spec, devices))
+
+
+def _start_ps(spec: Any, devices: int) -> int:
+    figures = spec.collectives
+    return figures.lean_start_ps + round(last_of(devices, figures.spread_ps))

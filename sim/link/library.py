@@ -15,7 +15,7 @@ what only arrives is there already.
   share and writes the sum, one after the other, between two barriers.
 - `pairwise`: each device has a message for each other one, all at once, in parts over some channels.
 - `one_shot`: after a barrier each device reads what all others have and adds it up; a second barrier ends it.
-- `two_shot`: after a barrier each adds up a share, after a second one it reads the others' shares; a third ends it.
+- `two_shot`: after a barrier each adds up a share, after a second one, behind a fence, it reads the others' shares.
   A thread loads what it adds from all at once; the others' shares it loads one after the other, since a compiler may
   not move a load before the store of the one before.
 - `push`: each device stores what it has, flags among the values, into a buffer of every other one, which adds it up.
@@ -24,6 +24,7 @@ what only arrives is there already.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -46,9 +47,9 @@ class Wire(NamedTuple):
 
     port: of a device's port. channel: of one channel's CTA, inside the device (of `pairwise`: of the warps that send a
     message). slices: parts of a message that are announced one by one. post_ps: for how long that keeps a CTA; 0 where
-    flags lie among the values. read_ps: of a load from another device, beside the two latencies of its request and its
-    answer. asked_bytes_per_s: of what a device gets from a switch that adds up, beside the others' requests for what it
-    has.
+    flags lie among the values. read_ps: of a load from another device, from its request to its answer; it takes as long
+    until all have what a CTA has stored. asked_bytes_per_s: of what a device gets from a switch that adds up, beside
+    the others' requests for what it has.
     """
 
     protocol: str
@@ -64,9 +65,9 @@ class Wire(NamedTuple):
 class Plan(NamedTuple):
     """A collective as a library runs it.
 
-    start_ps: of the kernel beside its messages. chunk_bytes: the largest message of a channel (of `nvls`: of all
-    channels of a device together; of `multimem`: what all threads of all devices add up at once; of `pairwise`: a
-    channel's part of a message; of shots: what all threads load at once from one other device).
+    start_ps: of the kernel beside its messages, of the device that begins last. chunk_bytes: the largest message of a
+    channel (of `nvls`: of all channels of a device together; of `multimem`: what all threads of all devices add up at
+    once; of `pairwise`: a channel's part of a message; of shots: what all threads load at once from one other device).
     """
 
     kind: Kind
@@ -121,6 +122,14 @@ def traffic(plan: Plan, sent_bytes: int) -> Traffic:
 
 _BYTES_OF_A_FLAGGED = {"LL": 2.0, "LL128": 128 / 120}
 """Stored for each byte of payload: flags beside words of 4 bytes, and in lines of 120."""
+
+
+def last_of(devices: int, spread_ps: float) -> float:
+    """How much later the last of some devices begins than they do on average; their starts have a standard deviation.
+
+    The largest of n draws of a normal distribution lies so many standard deviations above its mean (G. Blom, 1958).
+    """
+    return spread_ps * NormalDist().inv_cdf((devices - 0.375) / (devices + 0.25))
 
 
 def run(plan: Plan, values: Sequence[Array] = ()) -> Ended:
@@ -344,13 +353,15 @@ class _Shots(_Run):
         shots = (
             [(plan.size_bytes, 1)] if plan.algorithm == "one_shot" else [(plan.size_bytes // p, n) for n in (1, p - 1)]
         )
-        for size, loads in shots:
+        read_ps = plan.wire.read_ps
+        for n, (size, loads) in enumerate(shots):
+            if n:
+                yield self.env.timeout(read_ps)
             yield from self.barrier()
-            # A request goes there and its answer comes back.
-            read_ps = 2 * hop_ps + plan.wire.read_ps
             loops = -(-size // plan.chunk_bytes)
             yield self.env.timeout(max(read_ps + self.busy_ps(d, size * (p - 1)), loops * loads * read_ps))
-        yield from self.barrier()
+        if plan.algorithm == "one_shot":
+            yield from self.barrier()
 
     def barrier(self) -> Process:
         """Everybody's flag has reached everybody."""
@@ -373,7 +384,7 @@ class _Multimem(_Shots):
 
     def device(self, d: int) -> Process:
         """Rounds in which every thread has one word."""
-        plan, answer_ps = self.plan, 2 * self.plan.wire.latency_ps
+        plan, answer_ps = self.plan, self.plan.wire.read_ps
         yield from self._swap()
         yield self.env.timeout(answer_ps)
         for first in range(0, plan.size_bytes, plan.chunk_bytes):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from arch.errors import InputError
-from sim.link.library import Algorithm, Kind, Plan, Wire
+from sim.link.library import Algorithm, Kind, Plan, Wire, last_of
 
 FIGURES = (
     "collectives.copy",
@@ -24,6 +24,7 @@ FIGURES = (
     "collectives.line_flag",
     "collectives.post",
     "collectives.several",
+    "collectives.spread",
     "collectives.shared",
     "collectives.start",
     "collectives.warp",
@@ -248,6 +249,7 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
     if algorithm == "pairwise":
         sending = min(channels, (devices - 1) * parts)
     start_ps = figures.start_ps + (figures.several_ps if sending > 1 else 0)
+    start_ps += round(last_of(devices, figures.spread_ps))
     if algorithm == "ring" and protocol == "Simple" and kind != "reduce_scatter":
         start_ps += figures.direct_ps
     of: Algorithm = algorithm  # type: ignore[assignment]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from arch.errors import InputError
@@ -34,6 +33,7 @@ from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
 from sim.host.scopes import SCOPES, Replayed
+from sim.link.library import last_of
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
 from workloads.gpu.figures import figures
@@ -157,15 +157,11 @@ def _replayed(environment: Environment) -> Replayed | None:
 
 
 def _host_call_ps(environment: Environment, row: Row, schedule: str, op: Operator | Graph) -> int:
-    """For how long a source's host is busy with one call, where it says; of a collective the slowest host.
-
-    The largest of n draws of a normal distribution lies so many standard deviations above its mean (G. Blom, 1958).
-    """
+    """For how long a source's host is busy with one call, where it says; of a collective the slowest host."""
     stated = environment.host_call_us
     call_us = stated.get(schedule, stated.get(f"{row.op} {row.dtype}", 0))
     if isinstance(op, Collective):
-        above = NormalDist().inv_cdf((op.gpus - 0.375) / (op.gpus + 0.25))
-        call_us += environment.host_spread_us.get(schedule, 0) * above
+        call_us += last_of(op.gpus, environment.host_spread_us.get(schedule, 0))
     return round(1e6 * call_us)
 
 
