@@ -350,17 +350,15 @@ class _Shots(_Run):
         if plan.algorithm == "push":
             yield self.env.timeout(self.busy_ps(d, plan.size_bytes * (p - 1)) + hop_ps)
             return
-        shots = (
-            [(plan.size_bytes, 1)] if plan.algorithm == "one_shot" else [(plan.size_bytes // p, n) for n in (1, p - 1)]
-        )
-        read_ps = plan.wire.read_ps
-        for n, (size, loads) in enumerate(shots):
-            if n:
+        once, read_ps = plan.algorithm == "one_shot", plan.wire.read_ps
+        size = plan.size_bytes if once else plan.size_bytes // p
+        for shot, loads in enumerate((1,) if once else (1, p - 1)):
+            if shot:
                 yield self.env.timeout(read_ps)
             yield from self.barrier()
             loops = -(-size // plan.chunk_bytes)
             yield self.env.timeout(max(read_ps + self.busy_ps(d, size * (p - 1)), loops * loads * read_ps))
-        if plan.algorithm == "one_shot":
+        if once:
             yield from self.barrier()
 
     def barrier(self) -> Process:
