@@ -82,6 +82,8 @@ class MemoryCache(Group):
 class Dram(BankedMemory):
     """External memory."""
 
+    refresh: Literal["bank", "all"] = Field(description="what is refreshed at a time: one bank of a channel, or all")
+
     @property
     def channel_bandwidth_bytes_per_s(self) -> float:
         """Usable data rate of one channel."""

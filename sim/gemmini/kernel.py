@@ -30,9 +30,10 @@ from sim.gemmini.unroll import (
     product_stores,
 )
 
-TILE, NEXT, COMMANDS, FREE, ISSUED, DONE = range(6)
+TILE, NEXT, COMMANDS, FREE, ISSUED, DONE, ROW, BEGUN, ANSWERED = range(9)
 """Words of a queue: tile, next command of it and how many it has (-1: not begun), cycle from which it can go on, and
-how many commands of it have been begun in all; cycle at which the last of them was complete."""
+how many commands of it have been begun in all; cycle at which the last of them was complete. Of the command in
+progress, where it moves rows: rows that have been asked for, when the first was, and when the last answer comes."""
 
 LOAD, EXECUTE, STORE = range(3)
 
@@ -154,19 +155,35 @@ def _row(r, f, m, dram, s, t, address, size, write):
         number = s.asked[write]
         if number >= r.requests:
             t = max(t, s.way[write, (number - r.requests) % RING])
-        back = request(f, m, dram, t, address - address % best, best, write)
+        taken_at, back = request(f, m, dram, t, address - address % best, best, write)
         s.way[write, number % RING] = back
         s.asked[write] += 1
         answered = max(answered, back)
-        t += max(1, best // r.beat) if write else 1
+        t = max(t + (max(1, best // r.beat) if write else 1), taken_at)
         address += taken
         size -= taken
     return t, answered
 
 
 @inner
+def _load_sent(r, s):
+    """Cycle at which the next load is in the station."""
+    q = s.queue[LOAD]
+    return max(s.begun[q[TILE]] + q[NEXT] * r.command, _entry(s, LOAD, q[ISSUED], r.loads))
+
+
+@inner
+def _load_starts(r, s):
+    """Cycle from which the load queue can ask for its next row."""
+    q = s.queue[LOAD]
+    if q[ROW] > 0:
+        return q[FREE]
+    return max(q[FREE] + 1, _load_sent(r, s), _entry(s, LOAD, q[ISSUED], r.commands))
+
+
+@inner
 def _load(r, g, f, m, dram, s, tiles, c):
-    """The next load, or the start of the next tile."""
+    """The next row of a load, or the start of the next tile."""
     q = s.queue[LOAD]
     n = q[TILE]
     if q[COMMANDS] < 0:
@@ -181,29 +198,45 @@ def _load(r, g, f, m, dram, s, tiles, c):
         return
     i = q[NEXT]
     command = c.loads[i]
-    count = q[ISSUED]
-    sent = max(s.begun[n] + i * r.command, _entry(s, LOAD, count, r.loads))
-    t = max(q[FREE] + 1, sent, _entry(s, LOAD, count, r.commands))
-    begun, done = t, t
+    if q[ROW] == 0:
+        s.load_sent[n % 4, i] = _load_sent(r, s)
+    t = _load_starts(r, s)
     if command[BYTES] == 0:
-        t += command[COUNT]
-        done = t
+        q[BEGUN] = t
+        q[FREE] = q[ANSWERED] = t + command[COUNT]
+        q[ROW] = command[COUNT]
     else:
-        for row in range(command[COUNT]):
-            address = command[ADDRESS] + row * command[PITCH]
-            t, back = _row(r, f, m, dram, s, t, address, command[BYTES], 0)
-            done = max(done, back)
-    s.busy[LOAD] += t - begun
-    _note(s, LOAD, BUSY, n, begun, t)
-    s.load_sent[n % 4, i] = sent
-    s.load_done[n % 4, i] = done
-    _complete(s, LOAD, count, done)
-    q[FREE] = t
-    q[ISSUED] += 1
-    q[NEXT] += 1
+        _next_row(r, f, m, dram, s, q, command, t, 0)
+    if q[ROW] < command[COUNT]:
+        return
+    s.load_done[n % 4, i] = q[ANSWERED]
+    _end_moves(s, LOAD, n)
     if q[NEXT] == q[COMMANDS]:
         q[TILE] += 1
         q[COMMANDS] = -1
+
+
+@inner
+def _next_row(r, f, m, dram, s, q, command, t, write):
+    """The next row of a load or store, which leaves from cycle t on."""
+    if q[ROW] == 0:
+        q[BEGUN] = q[ANSWERED] = t
+    address = command[ADDRESS] + q[ROW] * command[PITCH]
+    q[FREE], back = _row(r, f, m, dram, s, t, address, command[BYTES], write)
+    q[ANSWERED] = max(q[ANSWERED], back)
+    q[ROW] += 1
+
+
+@inner
+def _end_moves(s, which, n):
+    """A load or store of tile n has asked for all of its rows."""
+    q = s.queue[which]
+    s.busy[which] += q[FREE] - q[BEGUN]
+    _note(s, which, BUSY, n, q[BEGUN], q[FREE])
+    _complete(s, which, q[ISSUED], q[ANSWERED])
+    q[ISSUED] += 1
+    q[NEXT] += 1
+    q[ROW] = 0
 
 
 @inner
@@ -262,8 +295,27 @@ def _loads_of(s, n):
 
 
 @inner
+def _store_sent(r, s, c):
+    """Cycle at which the next store is in the station."""
+    q = s.queue[STORE]
+    n = q[TILE]
+    sent = max(s.pair_sent[n % 4, c.stores[q[NEXT], SENT]], _entry(s, STORE, q[ISSUED], r.stores))
+    return max(sent, s.sent[n] + r.command) if r.serial else sent
+
+
+@inner
+def _store_starts(r, s, c):
+    """Cycle from which the store queue can write its next row."""
+    q = s.queue[STORE]
+    if q[ROW] > 0:
+        return q[FREE]
+    ready = s.pair_done[q[TILE] % 4, c.stores[q[NEXT], AFTER]]
+    return max(q[FREE] + 1, _store_sent(r, s, c), ready, _entry(s, STORE, q[ISSUED], r.commands))
+
+
+@inner
 def _store(r, g, f, m, dram, s, tiles, c):
-    """The next store, or the end of a tile that has none."""
+    """The next row of a store, the first look at a tile's stores, or the end of a tile that has none."""
     q = s.queue[STORE]
     n = q[TILE]
     if q[COMMANDS] < 0:
@@ -274,25 +326,14 @@ def _store(r, g, f, m, dram, s, tiles, c):
             q[COMMANDS] = product_stores(g, tiles[n], c.stores)
         q[NEXT] = 0
         s.sent[n] = s.pair_sent[n % 4, pairs - 1]
-    if q[COMMANDS] > 0:
+    elif q[COMMANDS] > 0:
         command = c.stores[q[NEXT]]
-        count = q[ISSUED]
-        sent = max(s.pair_sent[n % 4, command[SENT]], _entry(s, STORE, count, r.stores))
-        if r.serial:
-            sent = max(sent, s.sent[n] + r.command)
-        t = max(q[FREE] + 1, sent, s.pair_done[n % 4, command[AFTER]], _entry(s, STORE, count, r.commands))
-        begun, done = t, t
-        for row in range(command[COUNT]):
-            address = command[ADDRESS] + row * command[PITCH]
-            t, back = _row(r, f, m, dram, s, t, address, command[BYTES], 1)
-            done = max(done, back)
-        s.busy[STORE] += t - begun
-        _note(s, STORE, BUSY, n, begun, t)
-        s.sent[n] = max(s.sent[n], sent)
-        _complete(s, STORE, count, done)
-        q[FREE] = t
-        q[ISSUED] += 1
-        q[NEXT] += 1
+        t = _store_starts(r, s, c)
+        if q[ROW] == 0:
+            s.sent[n] = max(s.sent[n], _store_sent(r, s, c))
+        _next_row(r, f, m, dram, s, q, command, t, 1)
+        if q[ROW] == command[COUNT]:
+            _end_moves(s, STORE, n)
     if q[NEXT] == q[COMMANDS]:
         q[TILE] += 1
         q[COMMANDS] = -1
@@ -307,11 +348,13 @@ def _due(r, s, tiles, c, which):
     free = s.queue[which, FREE]
     if which == LOAD:
         if s.queue[LOAD, COMMANDS] >= 0:
-            return free
+            return _load_starts(r, s)
         waits_for = n - 1 if r.serial else n - 2
         return NEVER if s.queue[STORE, TILE] <= waits_for else max(free, _begins(r, s, n))
     if which == STORE:
-        return free if s.queue[EXECUTE, TILE] > n else NEVER
+        if s.queue[EXECUTE, TILE] <= n:
+            return NEVER
+        return _store_starts(r, s, c) if s.queue[STORE, COMMANDS] > 0 else free
     if s.queue[LOAD, TILE] > n:
         return free
     if r.convolution or r.serial or s.queue[LOAD, TILE] < n or s.queue[LOAD, COMMANDS] < 0:

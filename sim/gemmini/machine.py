@@ -190,7 +190,7 @@ def _room(g: Geometry, convolution: bool, tiles: NDArray[np.int64]) -> Commands:
 
 def _state(c: Commands, g: Geometry, tiles: NDArray[np.int64], spans: int) -> State:
     loads, products = c.loads.shape[0], c.products.shape[0]
-    queue = np.zeros((3, 6), np.int64)
+    queue = np.zeros((3, 9), np.int64)
     queue[:, 2] = -1
     return State(
         queue=queue,

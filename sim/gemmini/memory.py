@@ -159,11 +159,13 @@ def _from_memory(f, m, dram, t, line):
 
 @inner
 def request(f, m, dram, t, address, size, write):
-    """A request of up to a line that leaves the transfer engine at t; returns the cycle of its last answer."""
+    """A request of up to a line that leaves the transfer engine at t; returns the cycle at which the cache takes it,
+    which is when a miss has a place, and that of its last answer."""
     line = address // f.line
     index = line % f.l2.sets
     start = max(t, m.clock[ACCEPTS], m.set_free[index])
-    m.clock[ACCEPTS] = max(t, m.clock[ACCEPTS]) + 1
+    taken = max(t, m.clock[ACCEPTS])
+    m.clock[ACCEPTS] = taken + 1
     there, left = look_up(f.l2, m.l2, line, m.clock, CHOICE, write)
     m.counts[L2_WRITTEN if write else L2_READ] += size
     if there:
@@ -177,6 +179,8 @@ def request(f, m, dram, t, address, size, write):
             if m.misses[i] < m.misses[place]:
                 place = i
         sent = max(start, m.misses[place])
+        taken = max(taken, m.misses[place])
+        m.clock[ACCEPTS] = max(m.clock[ACCEPTS], taken + 1)
         filled = max(_from_memory(f, m, dram, sent, line), m.clock[FILL_FREE]) + f.fill
         if left >= 0:
             _to_memory(f, m, dram, sent, left)
@@ -185,10 +189,10 @@ def request(f, m, dram, t, address, size, write):
         m.set_free[index] = filled
         ready = filled + f.latency // 2
     if write:
-        return ready
+        return taken, ready
     begins = max(ready, m.clock[BUS_FREE])
     m.clock[BUS_FREE] = begins + (size + f.beat - 1) // f.beat
-    return m.clock[BUS_FREE]
+    return taken, m.clock[BUS_FREE]
 
 
 @inner

@@ -27,6 +27,7 @@ FIGURES = (
     "dram.overhead",
     "dram.page_policy",
     "dram.queue",
+    "dram.refresh",
     "dram.row",
     "dram.t_ccd",
     "dram.t_faw",
@@ -169,6 +170,8 @@ class DramSpec(NamedTuple):
     rtw: int
     refi: int
     rfc: int
+    refresh_first: int
+    """When the first bank of the first channel has its first one."""
     refresh_gap: int
     """Between refreshes of neighbouring banks."""
     refresh_step: int
@@ -204,6 +207,11 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
             f"dram.row={dram.row_bytes} B: must be a multiple of the cache line ({unit_bytes} B): "
             f"{below} or {below + unit_bytes}"
         )
+    refi, rfc = (ps_to_ticks(ps, clock_hz) for ps in (dram.t_refi_ps, dram.t_rfc_ps))
+    # Banks in turn, or all of a channel; where there is one channel a refresh of all has just ended at tick 0.
+    together = getattr(dram, "refresh", "bank") == "all"
+    turns = 1 if together else dram.banks
+    gap, step = refi // turns, refi // (turns * dram.channels)
     row_multiplier, row_shift = reciprocal(dram.row_bytes // unit_bytes)
     bank_multiplier, bank_shift = reciprocal(dram.banks)
     rate = bytes_per_cycle(Fraction(dram.channel_bandwidth_bytes_per_s), clock_hz)
@@ -228,10 +236,11 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         unit_atoms=max(1, unit_bytes // dram.atom_bytes),
         wtr=ps_to_ticks(dram.t_wtr_ps, clock_hz),
         rtw=ps_to_ticks(dram.t_rtw_ps, clock_hz),
-        refi=ps_to_ticks(dram.t_refi_ps, clock_hz),
-        rfc=ps_to_ticks(dram.t_rfc_ps, clock_hz),
-        refresh_gap=ps_to_ticks(dram.t_refi_ps, clock_hz) // dram.banks,
-        refresh_step=ps_to_ticks(dram.t_refi_ps, clock_hz) // (dram.banks * dram.channels),
+        refi=refi,
+        rfc=rfc,
+        refresh_first=step - rfc if together else gap,
+        refresh_gap=0 if together else gap,
+        refresh_step=step,
         page_policy=POLICIES.index(dram.page_policy),
         queue=dram.queue,
         places=-(-dram.queue // TICKS) * TICKS,

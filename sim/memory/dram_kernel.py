@@ -77,9 +77,9 @@ def open_row(spec, state, counters, t, channel, bank, row, atoms):
     else:
         counters[_ROW_MISSES] += 1
     if spec.rfc > 0:
-        # Banks are refreshed one after the other, evenly over the interval, and channels of one bank number likewise
-        # within its turn, whether a kernel runs or not.
-        since = activate - (bank + 1) * spec.refresh_gap - channel * spec.refresh_step
+        # Banks are refreshed one after the other, evenly over the interval, or all at once, and channels of one bank
+        # number likewise within its turn, whether a kernel runs or not.
+        since = activate - spec.refresh_first - bank * spec.refresh_gap - channel * spec.refresh_step
         left = spec.rfc - since % spec.refi
         if left > 0:
             activate += left

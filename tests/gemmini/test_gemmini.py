@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import csv
 import statistics
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
 from sim import simulate
 from sim.app.run import row_request, run
+from sim.engine.jit import kernel
+from sim.gemmini.machine import _memories
+from sim.gemmini.memory import request
+from sim.memory.counters import MemoryCounter
+from sim.memory.dram import lower_dram, new_dram_state
 from workloads.gemmini import conv, gemm
 from workloads.gemmini.mapping import CONVOLUTION, PRODUCT, Mapped
 from workloads.parse import parse
@@ -147,6 +154,63 @@ def test_small_requests_of_one_line_follow_each_other() -> None:
     workload = "conv2d n=1 c=1 h=64 w=64 k=16 r=1 s=1 out=int8"
     tiling = "ws p=22 q=22"
     assert cycles(workload, tiling, "l2.set_busy=1 cycles") < 0.8 * cycles(workload, tiling)
+
+
+@kernel
+def _taken(figures, caches, dram, t, line, write):  # type: ignore[no-untyped-def]
+    return request(figures, caches, dram, t, 64 * line, 64, write)[0]
+
+
+def test_a_miss_without_a_place_keeps_everybody_out() -> None:
+    """One channel leads into the cache: what it cannot take stays in front of all that follow."""
+    spec = load_arch("gemmini", {"l2.misses": 1})
+    figures, caches = _memories(spec)
+    channel = lower_dram(spec.dram, spec.memory_cache.line_bytes, spec.clock.boost_hz)
+    dram = (channel, new_dram_state(channel), np.zeros(len(MemoryCounter), np.int64))
+
+    def taken(t: int, line: int, write: int) -> int:
+        return int(_taken(figures, caches, dram, t, line, write))
+
+    assert taken(0, 0, 0) == 0
+    filled = int(caches.misses[0])
+    assert filled > 60
+    assert taken(1, 1, 1) == filled
+    # A line that is there needs no place, but its turn.
+    assert taken(2, 0, 0) == filled + 1
+    assert taken(filled + 9, 0, 0) == filled + 9
+
+
+@pytest.mark.parametrize(
+    ("workload", "schedule"),
+    [
+        (
+            "conv2d n=1 c=16 h=17 w=17 k=128 r=1 s=1 stride=2 out=int8",
+            "ws n=1 p=2 q=9 k=128 s=1 r=1 c=16 order=npqksrc",
+        ),
+        ("conv2d n=1 c=3 h=19 w=19 k=10 r=1 s=1 out=int8", "ws n=1 p=2 q=19 k=10 s=1 r=1 c=3 order=npqksrc"),
+    ],
+)
+def test_loads_do_not_wait_for_a_burst_of_stores(workload: str, schedule: str) -> None:
+    """Rows of loads and stores reach the cache in the order of their times: more requests on their way do not let the
+    stores of one tile pass the loads of the next (7 and 12 % slower with 24, when a command asked for all of its rows
+    at once)."""
+    took = [cycles(workload, schedule, f"dma.requests={n}") for n in (8, 12, 14, 16, 18, 20, 24, 32)]
+    assert all(more <= 1.005 * fewer for fewer, more in pairwise(took))
+    assert took[-1] < 0.8 * took[0]
+
+
+def test_rows_leave_when_the_cache_takes_them() -> None:
+    """With as many requests on their way as one likes, a store is at its rows until the cache has places for them."""
+
+    def busy(misses: int) -> int:
+        set_ = ("dma.requests=64", f"l2.misses={misses}")
+        return (
+            simulate("gemm m=64 n=64 k=16", "gemmini", schedule="ws", set=set_)
+            .record.kernels[0]
+            .stalls["store"]["busy"]
+        )
+
+    assert busy(1) > 5 * busy(64)
 
 
 @pytest.mark.parametrize(

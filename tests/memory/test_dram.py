@@ -273,6 +273,18 @@ def test_accesses_to_different_rows_do_not_care_for_the_page_policy() -> None:
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("bank", [0, 5])
+def test_all_banks_are_refreshed_at_once(bank: int) -> None:
+    """Of one channel a refresh has just ended at tick 0, so that the first one ends after an interval."""
+    figures = load_arch("gemmini", {"dram.refresh": "all", "dram.t_refi": "1.6 us", "dram.t_rfc": "80 ns"}).dram
+    spec = lower_dram(figures, 128, CLOCK_HZ)
+    row = next(row for row in range(1024) if bank_of(spec, row) == bank)
+    unit, data = row * (figures.row_bytes // 128), spec.rcd + spec.latency
+    for at, ready in ((0, 0), (1519, 1519), (1520, 1600), (1599, 1600), (1600, 1600), (3120, 3200)):
+        state, counters = new_dram_state(spec), np.zeros(len(MemoryCounter), np.int64)
+        assert dram_read(spec, state, counters, at * NS, 0, unit, 1) - data == ready * NS
+
+
 # ---- every standard, constraint by constraint, at a clock of which a tick is a picosecond
 
 
