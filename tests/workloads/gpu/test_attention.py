@@ -275,6 +275,20 @@ def test_the_kernel_that_adds_parts_executes_what_was_counted() -> None:
     assert added.counters["warp_instructions"] == pytest.approx(619 * 8, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("shape", "warp_instructions"),
+    [
+        ("batch=16 heads=16 seq=512 head_dim=64", 29_634_560),
+        ("batch=8 heads=32 kv_heads=32 seq_q=1 seq_k=4096 head_dim=128", 79_382_528),
+        ("batch=8 heads=32 kv_heads=8 seq_q=1 seq_k=4096 head_dim=128", 10_075_648),
+    ],
+)
+def test_flash_attention_2_executes_what_was_counted(shape: str, warp_instructions: int) -> None:
+    """By Nsight Compute on an H200 (workloads/silicon/executed_instructions.csv)."""
+    kernel = simulate(f"attention {shape} dtype=bf16", "h200-sxm", schedule="flash2").record.kernels[0]
+    assert kernel.counters["warp_instructions"] == pytest.approx(warp_instructions, rel=0.03)
+
+
 def test_the_interface_for_lengths_copies_heads_into_groups(machines: dict[str, GpuSpec]) -> None:
     """Outputs are copied to the caller, Q and LSE where neither batch nor key heads are 1; only groups are cut."""
     spec = machines["a100-sxm4-80gb"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 from arch.dtypes import DTYPE_BYTES
@@ -193,7 +194,17 @@ class Fragments:
 
     def _mma(self, r: RoleBuilder, acc: View, a: View, b: View, accumulate: IntLike, spread: bool) -> None:
         count = acc.extents[0] * acc.extents[1] * self.PART // SHAPE_MACS
-        r.mma(acc, a, b, shape=SHAPE, dtype=self.dtype, count=count, accumulate=accumulate, spread=spread)
+        r.mma(
+            acc, a, b, shape=SHAPE, dtype=self.dtype, count=count, accumulate=accumulate, spread=spread,
+            mix=self.moves(count).mix,
+        )  # fmt: skip
+
+    def moves(self, count: int) -> overhead.Overhead:
+        """What a warp executes among `count` of its multiplies: their share of what there is in a step."""
+        of_step = overhead.Overhead(0).plus(overhead.FLASH2_PER_SCORES, self.rows * self.block_n // 1024)
+        of_step = of_step.plus(overhead.FLASH2_PER_OUTPUTS, self.rows * self.head_dim // 1024)
+        share = Fraction(count * SHAPE_MACS, self.rows * self.block_n * (self.depth + self.head_dim))
+        return overhead.Overhead(round(of_step.alu * share), round(of_step.imad * share))
 
 
 def store_rows(
