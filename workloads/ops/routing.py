@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,9 @@ WORDS = ("uniform", "balanced", "power_law_1.2")
 WAYS = "uniform, balanced, power_law_A (or with _packed), counts with commas, or file:PATH that holds them"
 FILE = "file:"
 DRAWS = 31
-"""Draws of a power law, of which the typical one is taken."""
-GRANULE = 16
-"""Rows by which draws are compared: the smallest block of tokens that kernels compute."""
+"""Draws of a power law, of which the one nearest to their mean is taken."""
+BLOCKS = (1, 16, 32, 64, 128)
+"""Rows of an expert in a block, as kernels have them; draws are compared by their blocks of each size."""
 SMALLEST, FEWEST, MOST = 1.0, 0.01, 2.0
 """Range of a power law: from 1 to 0.8 of the tokens; from 0.01 to 2 where there are fewer choices than experts."""
 
@@ -76,7 +76,7 @@ def chosen(distribution: str, tokens: int, experts: int, topk: int, ep: int, see
     """Experts of each token, shape (tokens, topk), no expert twice in a row.
 
     ep: devices that share the experts. Of a power law the busiest device has number 0; of several seeded draws it is
-    the one of median work there.
+    the one whose work there is nearest to the mean.
     """
     if distribution == "balanced":
         return _balanced(tokens, experts, topk)
@@ -89,9 +89,14 @@ def chosen(distribution: str, tokens: int, experts: int, topk: int, ep: int, see
     assert match is not None, distribution
     settle = _settle_packed if match[2] else _settle
     draws = [_power_law(rng, float(match[1]), tokens, experts, topk, ep, settle) for _ in range(DRAWS)]
-    # Padded rows of the device decide both what it reads and what it multiplies.
-    work = [int((-(-counts[: experts // ep] // GRANULE)).sum()) for counts in draws]
-    return _assigned(draws[int(np.argsort(work, kind="stable")[DRAWS // 2])], tokens, topk)
+    return _assigned(draws[_nearest_to_mean([counts[: experts // ep] for counts in draws])], tokens, topk)
+
+
+def _nearest_to_mean(draws: Sequence[Ids]) -> int:
+    """The draw whose blocks are nearest to the mean of all: they decide what is read and what is multiplied."""
+    work = np.array([[int((-(-loads // rows)).sum()) for rows in BLOCKS] for loads in draws])
+    away = work / work.mean(axis=0).clip(min=1.0) - 1
+    return int((away**2).sum(axis=1).argmin())
 
 
 def _counted(distribution: str) -> re.Match[str] | None:

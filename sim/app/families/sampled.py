@@ -13,7 +13,7 @@ from sim.engine.clock import ps_to_ticks
 from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.language import Kernel
 
-STEADY = (0.3, 0.85)
+STEADY = (0.1, 0.9)
 """Share of a sample's work between which its pace is taken."""
 
 

@@ -18,6 +18,8 @@ from workloads.gpu.moe.blocks import Blocks
 from workloads.gpu.moe.config import EarlierMoeConfig, MoeConfig, tuned
 from workloads.gpu.moe.layer import build, choose, parts
 from workloads.ops import Moe
+from workloads.ops.routing import _nearest_to_mean
+from workloads.parse import parse
 from workloads.silicon import environment_of, operator_of
 from workloads.silicon.rows import Row
 
@@ -163,6 +165,28 @@ def test_a_sample_of_a_long_kernel_stands_for_it(monkeypatch: pytest.MonkeyPatch
     assert not any("which is long" in note for note in whole.notes)
     with pytest.raises(InputError, match="a smaller problem runs the same code"):
         simulate(text + " seed=2", A100, schedule="vllm-0.14", check=True)
+
+
+def test_a_sample_is_a_part_of_the_launch_with_its_mix_of_experts() -> None:
+    op = Moe(tokens=1024, hidden=6144, inter=1280, topk=8, experts=160, distribution="power_law_1.01", dtype="bf16")
+    b = Blocks.of(op, 64)
+    (part,) = parts(b, MoeConfig(64, 64, 32), op.first_columns, op.hidden)
+    assert part.tiles_n == 40  # all columns: the eight blocks of a group read the same weights
+    first = int(part.picked[0])
+    assert first % 8 == len(part.picked) % 8 == 0
+    assert (part.picked == first + np.arange(len(part.picked))).all()
+
+    def weights(blocks: Any) -> float:
+        """Experts of all groups, by block: how often weights are read."""
+        groups = {(int(i) // 8, int(b.experts[i])) for i in blocks}
+        return len(groups) / len(blocks)
+
+    away = [weights(b.taken[i : i + len(part.picked)]) / weights(b.taken) - 1 for i in range(0, len(b.taken) - 79, 8)]
+    assert len(part.picked) == 80
+    assert abs(away[first // 8]) == min(map(abs, away)) < 0.03 < 0.06 < max(map(abs, away))
+    wide = Moe(tokens=8192, hidden=512, inter=32768, topk=2, experts=8, distribution="balanced", dtype="bf16")
+    (part,) = parts(Blocks.of(wide, 64), MoeConfig(64, 64, 32), wide.first_columns, wide.hidden)
+    assert (len(part.picked), part.tiles_n < 1024) == (16, True)
 
 
 def test_a_sample_keeps_blocks_of_other_devices_apart() -> None:
@@ -316,6 +340,19 @@ def test_rows_run_as_their_sources_did() -> None:
         row, shape=shape.replace("balanced", "power_law_1.2"), source="aiconfigurator_vllm_vllm_fused_moe"
     )
     assert operator_of(row).distribution == "power_law_1.2_packed"  # type: ignore[attr-defined]
+
+
+def test_of_several_draws_the_one_nearest_to_their_mean_is_run() -> None:
+    # By its rows the fourth is nearest, but one of its experts reads no weights.
+    draws = [np.array(loads) for loads in ([20, 20, 20], [30, 30, 0], [70, 20, 20], [37, 37, 0], [24, 24, 22])]
+    assert _nearest_to_mean(draws) == 4
+    assert _nearest_to_mean(draws[:2] + draws[:1] * 3) == 0
+    assert _nearest_to_mean([np.array([0, 0])] * 2) == 0
+    shape = "tokens=160 hidden=64 inter=64 topk=8 experts=384 ep=128 distribution=power_law_1.2_packed dtype=bf16"
+    for seed in range(15):
+        op = parse(f"moe {shape} seed={seed}")
+        assert isinstance(op, Moe)
+        assert np.unique(op.ids[op.ids < op.local_experts]).size == 3  # two in one draw of seven
 
 
 def test_a_power_law_settles_on_devices_in_turns() -> None:

@@ -30,8 +30,8 @@ MOST_OPS = 4_000_000
 """Ops of a product that are simulated; of a longer one a sample is."""
 OPS_A_STEP = 12
 """Of a warp in 32 of k, about."""
-LEAST_TILES, LEAST_COLUMNS, RUN = 1500, 4, 8
-"""Of a sample: tiles, tiles along the columns, neighbouring blocks."""
+LEAST_TILES, LEAST_GROUPS, GROUP = 3000, 2, 8
+"""Of a sample: tiles, groups of blocks, and blocks of a group where the kernel's own groups are smaller."""
 
 
 @register("moe", "gpu", "auto")
@@ -126,21 +126,28 @@ def parts(b: Blocks, config: MoeConfig, columns: int, depth: int) -> list[Part]:
         if not len(blocks):
             continue
         allowed = max(most // each, LEAST_TILES)
-        kept = tiles if len(blocks) * tiles <= allowed else min(tiles, max(LEAST_COLUMNS, allowed // len(blocks)))
-        picked = _runs(blocks, max(1, allowed // kept), max(config.group, RUN))
+        group = max(config.group, GROUP)
+        kept = tiles if len(blocks) * tiles <= allowed else min(tiles, max(1, allowed // (LEAST_GROUPS * group)))
+        picked = _window(blocks, b.experts, max(1, allowed // kept), group)
         simulated, all_tiles = len(picked) * kept, len(blocks) * tiles
         found.append(Part(picked, len(picked), kept, all_tiles if simulated < all_tiles else 0))
     return found
 
 
-def _runs(blocks: Numbers, most: int, run: int) -> Numbers:
-    """At most about `most` of the blocks, evenly over all, in runs of neighbours."""
-    if len(blocks) <= most:
+def _window(blocks: Numbers, experts: Numbers, most: int, group: int) -> Numbers:
+    """About `most` of the blocks: neighbours in whole groups of the launch, so that weights are read again as often as
+    there. Of all places the one is taken where groups have most nearly as many experts a block as on the whole."""
+    groups = ceil_div(most, group)
+    if len(blocks) <= groups * group:
         return blocks
-    runs = ceil_div(most, run)
-    first = np.arange(runs) * (len(blocks) - run) // max(runs - 1, 1)
-    places = np.unique((first[:, None] + np.arange(run)).reshape(-1))
-    return blocks[places[places < len(blocks)]]
+    number = np.arange(len(blocks)) // group
+    fresh = np.ones(len(blocks), dtype=np.int64)  # the first block of an expert in a group: it reads the weights
+    fresh[1:] = (np.diff(experts[blocks]) != 0) | (np.diff(number) != 0)
+    before = np.concatenate(([0], np.cumsum(fresh)))
+    first = np.arange(len(blocks) // group - groups + 1) * group
+    away = np.abs((before[first + groups * group] - before[first]) / (groups * group) - before[-1] / len(blocks))
+    begin = int(first[away.argmin()])
+    return blocks[begin : begin + groups * group]
 
 
 def _scratch(name: str, shape: tuple[int, ...], dtype: str) -> GlobalTensor:
