@@ -225,12 +225,31 @@ def _as_the_library(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]
     Of equal ones those come first that do more of k in a step: names in public traces have 64x128 and 64x64 with 64x3
     to 64x6, 128x64 with 64x3 and 64x4, seldom with 32x6.
     """
+    if library.is_for_few_rows(p):
+        return _of_few_rows(p, f, found)
     order = [
         (library.loads_ps(p, config, work, f), -min(config.tile_k, p.k), estimate_ps(work, f), str(config), config)
         for config, work in found
         if isinstance(config, MmaConfig) and library.has(p, config)
     ]
     return [(time_ps, config) for *_, time_ps, _, config in sorted(order, key=lambda item: item[:4])]
+
+
+def _tile(config: MmaConfig) -> tuple[int, int, int]:
+    return config.tile_m, config.tile_n, config.tile_k
+
+
+def _of_few_rows(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:
+    """The library's kernel for few rows, with its estimate."""
+    ranked: list[tuple[int, Config]] = []
+    for config, work in found:
+        if isinstance(config, MmaConfig) and config.split == 1 and _tile(config) == library.FEW_ROWS_TILE:
+            pieces = library.pieces_of_a_step(p)
+            if pieces > 1:
+                config = dataclasses.replace(config, split=pieces, reduce=True)
+                work = splitk.work(work, p, f, pieces, config.warp_n)
+            ranked.append((estimate_ps(work, f), config))
+    return ranked
 
 
 def _as_xmma(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:

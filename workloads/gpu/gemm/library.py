@@ -11,6 +11,8 @@ follow it: 2944 cubed and 8192 x 1024 x 1024 take what the faster 128x128 takes.
 It also cuts k into pieces that are more than one wave, where these fill the last wave better than whole tiles do:
 1024 x 2560 x 16384 takes 322 us, which its 80 tiles of 128x256 on 108 SMs could not reach at full rate.
 
+Up to four rows are another matter (`is_for_few_rows`): a kernel of its own, of which each CTA does one step of k.
+
 On Hopper its kernels are others (`nvjet`), and a family of its own is for tf32 (`has_tf32`).
 """
 
@@ -41,11 +43,33 @@ LEAST_PIECE = 256
 eight pieces take, with k of 3072 to 5120 eight to twelve. A trace of PyTorch with kernels of this family names pieces
 of 128 and 320."""
 
+FEW_ROWS_TILE = 32, 32, 128
+"""Tile and step of `cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8`, which a trace of PyTorch on
+A100 names for 4 x 2560 x 2560, in a grid of 8x10x20: 80 tiles, each in twenty pieces of one step."""
+MOST_FEW_ROWS, LEAST_COLUMNS = 4, 2048
+"""Rows of A up to which, and columns from which on that kernel is taken. Calibrated on the rows of aiconfigurator_vllm
+on A100, fitted half: 19 products of up to four rows are 5.4 % off in it, in the kernels by operands 8.7; products of
+eight rows, and those of 64 to 512 columns, are nearer to the latter."""
+WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
+"""Room for the sums of all pieces: what PyTorch gives the library on Ampere (`:4096:2:16:8`)."""
+
 
 def has_rule(spec: GpuSpec, config: object) -> bool:
     """Whether a configuration is of the kernels that are chosen so: mma.sync fed by cp.async, on a machine without
     TMA."""
     return spec.tma is None and isinstance(config, MmaConfig) and config.copy == "cp.async"
+
+
+def is_for_few_rows(p: Problem) -> bool:
+    """Whether the library takes its kernel for few rows, by `pieces_of_a_step`."""
+    long = p.k > FEW_ROWS_TILE[2] and p.n >= LEAST_COLUMNS
+    return p.batch == 1 and p.m <= MOST_FEW_ROWS and long and DTYPE_BYTES[p.dtype] == 2
+
+
+def pieces_of_a_step(p: Problem) -> int:
+    """Pieces of k where each has one step of FEW_ROWS_TILE, or as many as their sums find room."""
+    room = WORKSPACE_BYTES // (p.m * p.n * DTYPE_BYTES[p.acc])
+    return max(1, min(ceil_div(p.k, FEW_ROWS_TILE[2]), room))
 
 
 FEW_ROWS, SHORT_K = 512, 512
