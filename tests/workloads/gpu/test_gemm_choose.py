@@ -201,6 +201,31 @@ def test_the_library_cuts_one_tile_into_pieces_of_its_least_depth() -> None:
         assert other.split <= k // LEAST_PIECE
 
 
+def test_the_library_has_a_kernel_for_few_rows_that_does_a_step_a_cta() -> None:
+    """The grid of 8x10x20 that a trace names for 4 x 2560 x 2560: 80 tiles of 32 columns in twenty pieces of 128."""
+    op, spec = Gemm(4, 2560, 2560, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"]
+    [(config, time_ps)] = choose(op, spec, library.SCHEDULE).candidates
+    assert str(config) == "mma 32x32x128 warp 16x16 cp.async stages 2 split 20 reduce"
+    assert time_ps == choose(op, spec, str(config)).candidates[0][1]
+    last = choose(replace(op, k=2561 + 7), spec, library.SCHEDULE).config
+    assert isinstance(last, MmaConfig)
+    assert last.split == 21
+    for other in (replace(op, m=5), replace(op, n=2040), replace(op, batch=2), replace(op, k=128)):
+        taken = choose(other, spec, library.SCHEDULE).config
+        assert isinstance(taken, MmaConfig)
+        assert (taken.tile_m, taken.split) != (32, 20)
+
+
+def test_pieces_of_few_rows_find_room_in_the_workspace() -> None:
+    """8.1 MiB, 256 KiB a piece here; the product has 96 steps."""
+    op, spec = Gemm(4, 16384, 12288, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"]
+    taken = choose(op, spec, library.SCHEDULE).config
+    assert isinstance(taken, MmaConfig)
+    assert taken.split == 32
+    whole = choose(replace(op, n=1 << 20), spec, library.SCHEDULE).config
+    assert str(whole) == "mma 32x32x128 warp 16x16 cp.async stages 2"
+
+
 @pytest.mark.parametrize(
     ("machine", "op"),
     [
