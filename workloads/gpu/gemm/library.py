@@ -48,7 +48,7 @@ FEW_ROWS_TILE = 32, 32, 128
 A100 names for 4 x 2560 x 2560, in a grid of 8x10x20: 80 tiles, each in twenty pieces of one step."""
 MOST_FEW_ROWS, LEAST_COLUMNS = 4, 2048
 """Rows of A up to which, and columns from which on that kernel is taken. Calibrated on the rows of aiconfigurator_vllm
-on A100, fitted half: 19 products of up to four rows are 5.4 % off in it, in the kernels by operands 8.7; products of
+on A100, fitted half: 19 products of up to four rows are 5.5 % off in it, in the kernels by operands 8.6; products of
 eight rows, and those of 64 to 512 columns, are nearer to the latter."""
 WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
 """Room for the sums of all pieces: what PyTorch gives the library on Ampere (`:4096:2:16:8`)."""
