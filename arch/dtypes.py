@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.errors import InputError
+from arch.near import hint
+
 
 class Format(NamedTuple):
     """One number format.
 
     bytes: size in memory. significand_bits: with the hidden bit, 0 for integers. min_exponent: the smallest normal
     number is 2**min_exponent. largest: greatest finite value. saturates: what is too large becomes `largest`, not
-    infinity.
+    infinity. signed: there are negative numbers.
     """
 
     bytes: int
@@ -25,6 +28,18 @@ class Format(NamedTuple):
     min_exponent: int
     largest: float
     saturates: bool = False
+    signed: bool = True
+
+    @property
+    def least(self) -> float:
+        """Least finite value; 64-bit integers are carried as fp64, so that `largest` of them is a power of two."""
+        if not self.signed:
+            return 0.0
+        return -self.largest - 1 if self.significand_bits == 0 else -self.largest
+
+
+def _integer(size_bytes: int, *, signed: bool) -> Format:
+    return Format(size_bytes, 0, 0, float(2 ** (8 * size_bytes - signed) - 1), saturates=True, signed=signed)
 
 
 FORMATS: dict[str, Format] = {
@@ -35,12 +50,32 @@ FORMATS: dict[str, Format] = {
     "bf16": Format(2, 8, -126, (2 - 2.0**-7) * 2.0**127),
     "fp8": Format(1, 4, -6, 448.0, saturates=True),  # e4m3
     "fp8_e5m2": Format(1, 3, -14, 57344.0, saturates=True),
-    "int32": Format(4, 0, 0, 2147483647.0, saturates=True),
-    "int16": Format(2, 0, 0, 32767.0, saturates=True),
-    "int8": Format(1, 0, 0, 127.0, saturates=True),
+    **{f"int{bits}": _integer(bits // 8, signed=True) for bits in (64, 32, 16, 8)},
+    **{f"uint{bits}": _integer(bits // 8, signed=False) for bits in (64, 32, 16, 8)},
+    "bool": Format(1, 0, 0, 1.0, saturates=True, signed=False),  # what is not 0 is 1
 }
+"""All number formats that tensors have; nothing else lists them."""
 
 DTYPE_BYTES: dict[str, int] = {name: fmt.bytes for name, fmt in FORMATS.items()}
+
+
+def format_of(name: str, where: str = "dtype") -> Format:
+    """The format called `name`; InputError with the nearest right name otherwise. `where` names the option or field."""
+    try:
+        return FORMATS[name]
+    except (KeyError, TypeError):
+        near = hint(str(name), [known for known in FORMATS if _digits(known) == _digits(str(name))])
+        raise InputError(f"{where}={name}: unknown number format, one of {', '.join(FORMATS)}{near}") from None
+
+
+def _digits(name: str) -> list[str]:
+    """Digits of a name in any order: a format of other bits is no slip (fp4 is not fp64), swapped digits are one."""
+    return sorted(character for character in name if character.isdigit())
+
+
+def is_integer(name: str) -> bool:
+    """Whether it is an integer format."""
+    return format_of(name).significand_bits == 0
 
 
 def round_to(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:
@@ -53,8 +88,10 @@ def round_to(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:
     exact = np.asarray(values, dtype=np.float64)
     if dtype == "fp64":
         return exact
+    if dtype == "bool":
+        return np.where(np.isnan(exact), exact, exact != 0)
     if fmt.significand_bits == 0:
-        return np.clip(np.rint(exact), -fmt.largest - 1, fmt.largest)
+        return np.clip(np.rint(exact), fmt.least, fmt.largest)
     if dtype == "fp32":
         with np.errstate(over="ignore"):
             return exact.astype(np.float32).astype(np.float64)
@@ -65,3 +102,19 @@ def round_to(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:
         rounded = np.ldexp(np.rint(np.ldexp(exact, -last_bit)), last_bit)
         beyond = fmt.largest if fmt.saturates else np.inf
         return np.where(np.abs(rounded) > fmt.largest, np.copysign(beyond, rounded), rounded)
+
+
+def wrapped_to(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:
+    """What integer arithmetic leaves of `values`: their lowest bits; floating-point formats are left alone.
+
+    Numbers are carried as fp64, so that what arithmetic gives is exact to 2**53 in 64-bit formats.
+    """
+    exact = np.asarray(values, dtype=np.float64)
+    if not is_integer(dtype):
+        return exact
+    fmt = FORMATS[dtype]
+    if dtype == "bool":
+        return round_to(exact, dtype)
+    count = 2.0 ** (8 * fmt.bytes)
+    rest = np.fmod(exact, count)
+    return rest + count * ((rest < fmt.least).astype(np.float64) - (rest > fmt.largest))

@@ -78,7 +78,7 @@ def test_the_table_of_lines_alone(capsys: pytest.CaptureFixture[str], monkeypatc
         ((*ADD, "--grid", "0"), "--grid 0: must be one to three whole numbers"),
         ((*ADD, "--grid", "1", "--num-warps", "4"), "--num-warps goes with --triton"),
         ((*ADD, "--grid", "1", "--param", "x"), "--param x: must be NAME=VALUE"),
-        ((*ADD, "--grid", "1", "--param", "x=fp31[4]"), "there is no number format fp31"),
+        ((*ADD, "--grid", "1", "--param", "x=fp31[4]"), "dtype=fp31: unknown number format"),
         ((*ADD, "--grid", "1", *PARAMETERS), "the first 3 are given, and its code reads number 4, of 4 bytes"),
         ((*ADD, "--grid", "1", "--param", "n=4"), "at least one argument must be an array"),
         ((*ADD, "--grid", "1", *PARAMETERS, "--param", "n=fp32[4]"), "parameter n of add has 4 bytes, an address 8"),

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from arch.dtypes import DTYPE_BYTES
+from arch.dtypes import DTYPE_BYTES, format_of
 from arch.errors import InputError
 from arch.near import hint
 from sim.gpu.language import GlobalTensor
@@ -75,10 +75,7 @@ def read_argument(text: str) -> Argument:
     match = _ARRAY.fullmatch(text.strip())
     if match:
         dtype = match["dtype"]
-        if dtype not in DTYPE_BYTES:
-            raise InputError(
-                f"{text}: there is no number format {dtype}, one of {', '.join(DTYPE_BYTES)}{hint(dtype, DTYPE_BYTES)}"
-            )
+        format_of(dtype, f"{text}: dtype")
         shape = tuple(int(word) for word in match["shape"].split(",") if word.strip())
         if not shape or min(shape) < 1:
             raise InputError(f"{text}: an array has at least one element in each dimension")

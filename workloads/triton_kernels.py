@@ -31,10 +31,8 @@ _TYPES = {
     "bf16": "bf16",
     "fp8": "fp8e4nv",
     "fp8_e5m2": "fp8e5",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
+    **{f"{sign}{bits}": f"{sign[0]}{bits}" for sign in ("int", "uint") for bits in (64, 32, 16, 8)},
+    "bool": "i1",
 }
 _ALIGNED_BYTES = 16
 _INT32 = range(-(1 << 31), 1 << 31)

@@ -19,14 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.dtypes import FORMATS, is_integer
 from arch.errors import InputError
 from sim.gpu.sass.floats import fp8, of_bf16
 
 _SECONDS = 300
 _NAMES = {
     "fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16",
-    "fp8": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "int64": "int64", "int32": "int32", "int16": "int16",
-    "int8": "int8",
+    "fp8": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
+    **{name: name for name in FORMATS if is_integer(name)},
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arch.dtypes import FORMATS, round_to
+from arch.dtypes import FORMATS, format_of, is_integer, round_to, wrapped_to
 from arch.errors import InputError
 from sim.app.run import simulate_row
 from workloads.ops import DATA_KINDS, FUNCTIONS, Conv2d, Gemm, operator_class, operator_words
@@ -55,6 +55,33 @@ def test_fp8_takes_the_nearest_of_all_its_values(name: str, exponent_bits: int, 
 
 def test_integers_round_to_even_and_saturate() -> None:
     np.testing.assert_array_equal(round_to(np.array([0.5, 1.5, -2.5, 300.0, -300.0]), "int8"), [0, 2, -2, 127, -128])
+
+
+def test_integers_without_a_sign_and_of_64_bits() -> None:
+    values = np.array([-3.0, 1.5, 300.0, 1e30, np.nan])
+    np.testing.assert_array_equal(round_to(values, "uint8"), [0, 2, 255, 255, np.nan])
+    np.testing.assert_array_equal(round_to(values, "uint64"), [0, 2, 300, 2.0**64, np.nan])
+    np.testing.assert_array_equal(round_to(values, "int64"), [-3, 2, 300, 2.0**63, np.nan])
+    np.testing.assert_array_equal(round_to(values, "bool"), [1, 1, 1, 1, np.nan])
+    assert [FORMATS[f"{sign}int{bits}"].bytes * 8 for sign in ("u", "") for bits in (8, 16, 32, 64)] == [
+        8,
+        16,
+        32,
+        64,
+    ] * 2
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if is_integer(name) and name != "bool"])
+def test_arithmetic_wraps_as_numpy_does(name: str) -> None:
+    exact = np.array([0, 5, -5, 127, 128, 255, 256, -129, 40000, -70000, 2**31, 2**32 + 7, -(2**33) - 1, 2**52])
+    np.testing.assert_array_equal(wrapped_to(exact, name), exact.astype(name).astype(np.float64))
+
+
+def test_an_unknown_format_is_told_the_nearest_of_its_bits() -> None:
+    with pytest.raises(InputError, match=r"dtype=unit8: unknown number format, one of fp64.*did you mean uint8"):
+        format_of("unit8")
+    with pytest.raises(InputError, match=r"x=fp4: unknown number format, one of [^?]*$"):
+        format_of("fp4", "x")
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.dtypes import DTYPE_BYTES, FORMATS, round_to
+from arch.dtypes import DTYPE_BYTES, FORMATS, format_of, is_integer, round_to
 from arch.errors import InputError
 from arch.near import hint
-from workloads.ops.dtypes import epsilon, format_of, is_integer
+from workloads.ops.dtypes import epsilon
 
 Array = NDArray[Any]
 
@@ -199,7 +199,8 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, d
     """An array of `shape` whose values are exact in `dtype`.
 
     data: `normal` (mean 0, deviation 1), `uniform` (-1 to 1), `integers` (-3 to 3: sums are exact in every format while
-    k < 2**20) or `zeros`. Integer formats spread normal and uniform over their range, up to +-127.
+    k < 2**20) or `zeros`. Integer formats spread normal and uniform over their range, up to +-127; formats without
+    a sign hold the sizes, bool what is above 0.
     """
     if data not in DATA_KINDS:
         near = hint(str(data), DATA_KINDS)
@@ -216,7 +217,9 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, d
             values = rng.integers(-3, 4, shape)
         case _:
             values = np.zeros(shape)
-    return round_to(values, dtype)
+    if dtype == "bool":
+        values = values > 0
+    return round_to(values if format_of(dtype).signed else np.abs(values), dtype)
 
 
 def _check(word: str, key: str, value: Any, optional: bool, meta: Mapping[str, Any]) -> None:

@@ -1,31 +1,13 @@
-"""Which number formats an operator uses when it is not told, and errors for names that are not formats."""
+"""Which number formats an operator uses when it is not told."""
 
 from __future__ import annotations
 
-from arch.dtypes import FORMATS, Format
-from arch.errors import InputError
-from arch.near import hint
+from arch.dtypes import format_of, is_integer
 
-_DEFAULT_OUTPUT = {"tf32": "fp32", "int8": "int32", "int16": "int32", "fp8": "bf16", "fp8_e5m2": "bf16"}
-
-
-def format_of(name: str, where: str = "dtype") -> Format:
-    """The format called `name`; InputError with the nearest right name otherwise. `where` names the option or field."""
-    try:
-        return FORMATS[name]
-    except (KeyError, TypeError):
-        near = hint(str(name), [known for known in FORMATS if _digits(known) == _digits(str(name))])
-        raise InputError(f"{where}={name}: unknown number format, one of {', '.join(FORMATS)}{near}") from None
-
-
-def _digits(name: str) -> list[str]:
-    """Digits of a name in any order: a format of other bits is no slip (fp4 is not fp64), swapped digits are one."""
-    return sorted(character for character in name if character.isdigit())
-
-
-def is_integer(name: str) -> bool:
-    """Whether it is an integer format."""
-    return format_of(name).significand_bits == 0
+_DEFAULT_OUTPUT = {
+    **{"tf32": "fp32", "fp8": "bf16", "fp8_e5m2": "bf16"},
+    **dict.fromkeys(("int8", "int16", "uint8", "uint16", "bool"), "int32"),
+}
 
 
 def epsilon(name: str) -> float:

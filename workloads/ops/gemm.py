@@ -9,11 +9,11 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from arch.dtypes import DTYPE_BYTES, round_to
+from arch.dtypes import DTYPE_BYTES, is_integer, round_to
 from arch.errors import InputError
 from arch.near import hint
 from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format
-from workloads.ops.dtypes import accumulators, default_accumulator, default_output, epsilon, is_integer
+from workloads.ops.dtypes import accumulators, default_accumulator, default_output, epsilon
 from workloads.ops.pointwise import FUNCTIONS
 
 EPILOGUE = ("bias", "add", "scale", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")

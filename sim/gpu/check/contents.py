@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.dtypes import round_to
+from arch.dtypes import FORMATS, round_to
 from arch.errors import InputError
 from sim.gpu.check.instances import Box
 from sim.gpu.language import GlobalTensor, Program
@@ -52,7 +52,9 @@ def _as_it_lies(tensor: GlobalTensor) -> list[int]:
 
 def _storage(dtype: str) -> type[np.floating[Any]]:
     """The NumPy type whose values hold every value of `dtype` and NaN."""
-    return np.float64 if dtype in ("fp64", "int32") else np.float32
+    fmt = FORMATS[dtype]
+    bits = fmt.significand_bits or 8 * fmt.bytes
+    return np.float64 if bits > FORMATS["fp32"].significand_bits else np.float32
 
 
 def blank(shape: tuple[int, ...], dtype: str) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from arch.dtypes import DTYPE_BYTES
+from arch.dtypes import DTYPE_BYTES, is_integer
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.gpu.language import Expr, GlobalTensor, RegisterTile, RoleBuilder, View
@@ -16,7 +16,6 @@ from workloads.gpu.gemm.problem import Problem, ceil_div, row_alignment
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.functions import COSTS
 from workloads.ops import Gemm
-from workloads.ops.dtypes import is_integer
 
 WARP_SIZE = 32
 NEIGHBOURS = 2
