@@ -63,7 +63,7 @@ def main() -> int:
         page = READING.read_text(encoding="utf-8")
         words = shlex.split(_BLOCK.findall(page)[0])[1:]
         READING.write_text(reported(page, _tilewave(words, subprocess.PIPE)), encoding="utf-8")
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "reference.py")], check=True)
+    subprocess.run([sys.executable, "-m", "scripts.tables", "reference"], cwd=ROOT, check=True)
     how = ["serve"] if options.serve else ["build", "--strict", "--clean"]
     return subprocess.run([sys.executable, "-m", "mkdocs", *how], cwd=ROOT, check=False).returncode
 

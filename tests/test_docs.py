@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from arch.load import load_arch
+from scripts.tables import reference
 from sim.app.cli import _parser
 from sim.app.cli.arguments import parse
 from sim.gpu.engine.events import Reason
@@ -131,7 +132,6 @@ def test_what_is_imported_from_sim_is_in_the_reference() -> None:
 
 def test_the_reference_names_what_there_is() -> None:
     """Each directive and each row of a class stands for something that can be imported."""
-    reference = loaded("reference")
     for page, text in PAGES.items():
         if not page.startswith("api/"):
             continue
@@ -145,14 +145,12 @@ def test_the_reference_names_what_there_is() -> None:
 
 @pytest.mark.parametrize("page", [name for name in PAGES if name.startswith("api/")])
 def test_the_reference_says_what_the_docstrings_say(page: str) -> None:
-    """`python scripts/reference.py` would write the page as it is."""
+    """`scripts/docs tables reference` would write the page as it is."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert loaded("reference").with_tables(text) == text
+    assert reference.with_tables(text) == text
 
 
 def test_a_row_of_the_reference() -> None:
-    reference = loaded("reference")
-
     class Thing:
         """A thing: of some kind. It does more."""
 

@@ -5,7 +5,7 @@ which of its sectors are valid and which are dirty. All of a set is one row of t
 tags of four bytes; the replacement order's word, two ticks of the set, `TAGS` bytes of masks; and when the lines are
 there, four bytes each, which is read only while something of the set is on its way.
 
-What an L2 writes back was counted on an H100 (`scripts/probe_write_back.cu`, `docs/accuracy/memory.md`). A share of a
+What an L2 writes back was counted on an H100 (`docs/accuracy/memory.md`). A share of a
 set's lines may be dirty. Where a line comes in or becomes dirty when as many are, the oldest of these goes to DRAM and
 stays, clean. So a kernel that writes much leaves no more behind than that share, and nothing is written while the L2
 idles. A line that needs room takes that of the oldest clean one. Where an older one is dirty, that goes to DRAM and

@@ -1,11 +1,11 @@
-"""What the L2 writes back and when: by hand, and against DRAM's counters on an H100 (`scripts/probe_write_back.cu`)."""
+"""What the L2 writes back and when: by hand, and against DRAM's counters on an H100 (`probe_write_back.cu`)."""
 
 from typing import Any
 
 import pytest
 from numba.core import config
 
-from scripts.write_back import measured, simulated
+from scripts.lab.write_back import measured, simulated
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.memory.addresses import home_slice, index_of, set_of
 from sim.memory.counters import MemoryCounter

@@ -110,7 +110,7 @@ def test_any_graph_runs_as_its_twin_says(drawn: tuple[list[int], list[tuple[int,
 
 
 def test_vectors_take_no_more_events_than_tokens_do() -> None:
-    """What else they cost, a pass over the vectors of each firing, `scripts/rdu/vectors.py` measures."""
+    """What else they cost, a pass over the vectors of each firing, `scripts/lab/rdu/vectors.py` measures."""
     spec, times = load_arch("sn40l", SMALL | SILENT), [2 * EACH] * 5
     tokens, vectors = (run(chain(times, 64, grain), spec).events for grain in ("token", "vector"))
     assert vectors <= tokens < run(small_tokens(times, 64, depth=2 * EACH, latency=0), spec).events / 10

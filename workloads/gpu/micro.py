@@ -1,4 +1,4 @@
-"""Micro-benchmark kernels: each isolates one figure of a machine, as the benchmarks of `scripts/microbench.csv` do.
+"""Micro-benchmark kernels: each isolates one figure of a machine, as the benchmarks of `scripts/lab/microbench.csv` do.
 
 Every function returns a `Program` of one or two kernels. Latencies are read from dependent chains, rates from loops;
 both as the difference of two lengths, so that launch, warm-up and tail drop out.
@@ -349,7 +349,7 @@ def scale(elements: int, threads: int = 256) -> Program:
     return _program("scale", [x, y], one("there", x, y), one("back", y, x))
 
 
-# ---------------------------------------------------------------------------------------- as scripts/probe_memory.py
+# ------------------------------------------------------------------------------------ as scripts/lab/probe_memory.py
 
 _WHOLE_SM = 200 << 10
 """Shared memory with which one CTA fills an SM."""

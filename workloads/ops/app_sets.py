@@ -8,7 +8,7 @@ Free are:
 - CNN1: image, stages, convolutions of each, channels and dense width (`pyramids`), of which one set in fifteen is run;
 - LSTMs and CNN0: nothing; the one set of `networks` is whole tiles throughout, or the size that is printed.
 
-`counter_ranges.csv` holds the least and largest of each counter over all sets, written by `scripts/tpu/ranges.py`.
+`counter_ranges.csv` holds the least and largest of each counter over all sets, written by `scripts/lab/tpu/ranges.py`.
 """
 
 from __future__ import annotations

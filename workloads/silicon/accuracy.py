@@ -1,6 +1,6 @@
 """How well each machine was validated: errors on the half of the measured rows on which nothing was calibrated.
 
-`accuracy.csv` is written by `scripts/accuracy.py` from `tilewave validate --half held --json`; nobody edits it.
+`accuracy.csv` is written by `scripts/tables/accuracy.py` from `tilewave validate --half held --json`; nobody edits it.
 """
 
 from __future__ import annotations

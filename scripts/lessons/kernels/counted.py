@@ -1,4 +1,4 @@
-"""Kernels in Triton whose instructions others have counted (`scripts/instruction_mix.py`), as people write them."""
+"""Kernels in Triton whose instructions others have counted (`scripts/lab/instruction_mix.py`), as people write them."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Kernels in Triton whose disassembly the tests read; `scripts/compile_fixtures.py` makes it."""
+"""Kernels in Triton whose disassembly the tests read; `scripts/lab/compile_fixtures.py` makes it."""
 
 import triton
 import triton.language as tl

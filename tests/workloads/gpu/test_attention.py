@@ -269,7 +269,7 @@ def test_the_caller_gets_the_lse_by_head(splits: int, machines: dict[str, GpuSpe
 
 
 def test_the_kernel_that_adds_parts_executes_what_was_counted() -> None:
-    """619 instructions a warp with four parts (workloads/silicon/executed_instructions.csv)."""
+    """619 instructions a warp with four parts (workloads/silicon/lab/executed_instructions.csv)."""
     text = "attention batch=1 heads=8 kv_heads=2 seq_q=1 seq_k=512 head_dim=128 dtype=bf16"
     added = simulate(text, "h200-sxm", schedule="decode 64x128 warps 4 splits 4 fixed").record.kernels[1]
     assert added.counters["warp_instructions"] == pytest.approx(619 * 8, rel=0.01)
@@ -284,7 +284,7 @@ def test_the_kernel_that_adds_parts_executes_what_was_counted() -> None:
     ],
 )
 def test_flash_attention_2_executes_what_was_counted(shape: str, warp_instructions: int) -> None:
-    """By Nsight Compute on an H200 (workloads/silicon/executed_instructions.csv)."""
+    """By Nsight Compute on an H200 (workloads/silicon/lab/executed_instructions.csv)."""
     kernel = simulate(f"attention {shape} dtype=bf16", "h200-sxm", schedule="flash2").record.kernels[0]
     assert kernel.counters["warp_instructions"] == pytest.approx(warp_instructions, rel=0.03)
 
@@ -423,7 +423,7 @@ MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
     ],
 )
 def test_flash2_cuts_keys_as_pytorch_was_seen_to(text: str, config: str) -> None:
-    """Grids and kernels by CUPTI, PyTorch 2.11 on H100 (workloads/silicon/measured_kernels.csv)."""
+    """Grids and kernels by CUPTI, PyTorch 2.11 on H100 (workloads/silicon/lab/measured_kernels.csv)."""
     op = parse(f"attention {text} dtype=bf16")
     assert isinstance(op, Attention)
     assert str(choose(op, load_arch("h100-sxm"), "flash2").config) == config

@@ -102,7 +102,7 @@ def test_wrong_schedules_are_refused(text: str, schedule: str, named: str) -> No
 
 
 def test_pytorch_adds_1024_elements_a_cta_on_hopper() -> None:
-    """Grids of workloads/silicon/executed_instructions.csv; four elements a thread elsewhere."""
+    """Grids of workloads/silicon/lab/executed_instructions.csv; four elements a thread elsewhere."""
     ctas = [
         simulate("add n=65536 dtype=fp32", machine, schedule="torch").record.kernels[0].counters["ctas"]
         for machine in ("h200-sxm", "a100-sxm4-80gb")

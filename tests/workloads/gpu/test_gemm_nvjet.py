@@ -8,13 +8,13 @@ import pytest
 
 from arch.gpu import GpuSpec
 from arch.load import load_arch
+from scripts.lab.choices import LibraryChoice, library_choices
 from workloads.gpu.gemm import library, nvjet, wgmma
 from workloads.gpu.gemm.choose import choose
 from workloads.gpu.gemm.problem import Problem, problem
 from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.ops import Gemm
 from workloads.parse import parse
-from workloads.silicon.choices import LibraryChoice, library_choices
 
 SPEC = load_arch("h100-sxm")
 CHOICES = library_choices()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arch import load_arch
+from scripts.lab.data import LAB
 from sim.app.run import simulate
 from sim.gpu.language import Kernel
 from sim.gpu.language.program import walk
@@ -21,7 +21,7 @@ from workloads.parse import parse
 
 MOST_CTAS = 960
 """Of the library's grids; how it divides the rows of larger results is not known."""
-KERNELS = Path(__file__).parents[3] / "workloads" / "silicon" / "measured_kernels.csv"
+KERNELS = LAB / "measured_kernels.csv"
 
 
 def reduction(op: Gemm, pieces: int, machine: str = "h100-sxm") -> Kernel:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from arch.load import load_arch
+from scripts.lab.data import LAB
 from sim.app.run import simulate
 from sim.gpu.check.interpret import interpret
 from sim.gpu.language import Program
 from workloads.gpu.select import choose
 from workloads.parse import parse
 from workloads.registry import build
-from workloads.silicon.accuracy import ACCURACY_CSV
 
 from tests.reference.gpu_executor import execute  # isort: skip
 from tests.reference.mutation import assert_mutants_caught  # isort: skip
@@ -369,7 +369,7 @@ NOT_RIGHT = ("cunn_SoftMaxForwardReg", "cunn_SoftMaxForwardSmem")
 
 def _counted() -> Iterator[tuple[str, int]]:
     """Operators of PyTorch with fewer rows, and the warp instructions of a CTA that Nsight Compute counted."""
-    with ACCURACY_CSV.with_name("executed_instructions.csv").open(newline="", encoding="utf-8") as file:
+    with (LAB / "executed_instructions.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["operator"].split()[0] in COUNTED and row["kernel"] not in NOT_RIGHT:
                 text = re.sub(r"rows=\d+", "rows=264", row["operator"])
@@ -383,7 +383,7 @@ def test_a_row_executes_what_was_counted(text: str, counted: int) -> None:
 
 
 def test_a_sum_executes_what_was_counted() -> None:
-    """656,290 warp instructions of 128 CTAs (workloads/silicon/executed_instructions.csv)."""
+    """656,290 warp instructions of 128 CTAs (workloads/silicon/lab/executed_instructions.csv)."""
     counters = simulate("sum n=1048576 dtype=bf16", "h200-sxm", schedule="torch").record.kernels[1].counters
     assert counters["ctas"] == 128
     assert counters["warp_instructions"] == pytest.approx(656_290, rel=0.01)

@@ -4,7 +4,7 @@ Their names say what they are: nvjet_sm90_tst_128x80_64x8_4x2_h_bz_splitK_TNT ha
 eight stages of 64 values of k, clusters of 4 along n and 2 along m, CTAs of one wave along m first (h), pieces of k,
 and B as wgmma's first operand (TNT; TNN: A). Names and `cublasLtMatmulAlgoGetHeuristic` agree in all of 1,771 products.
 
-What the library takes was read from its answers (`scripts/ask_cublas.py`, `cublas_choices.csv`): it has no table, but
+What the library takes was read from its answers (`ask_cublas.py`, `cublas_choices.csv`): it has no table, but
 an estimate. That is the sum of what all SMs together do, as if tiles filled them evenly, and of what one tile takes in
 each wave, of which the last counts as a whole one. Rows of operands, multiplies and results count; what the L2 and
 memory give does not. docs/accuracy/gemm-hopper.md says how often this is the library's own choice.

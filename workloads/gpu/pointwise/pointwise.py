@@ -309,7 +309,7 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
 def _torch_elements(op: Pointwise, spec: GpuSpec) -> int:
     """Elements of a thread of PyTorch (elems_per_thread in CUDALoops.cuh). Those of 4 B on GH100 are by the grids of
-    four additions on H200, 1024 elements a CTA (workloads/silicon/executed_instructions.csv)."""
+    four additions on H200, 1024 elements a CTA (workloads/silicon/lab/executed_instructions.csv)."""
     size = min(DTYPE_BYTES[op.chosen_dtype], DTYPE_BYTES[op.out_dtype])
     return 16 if size == 1 else 8 if size < 4 or spec.compute_capability in WIDE_VECTORS else 4
 
