@@ -1,7 +1,8 @@
-"""Policies that other packages register: warp schedulers and replacement policies, by entry points of their metadata.
+"""What other packages register by entry points of their metadata: warp schedulers, replacement policies, operators.
 
-A machine names a policy that ships or one of these (`sm.scheduler`, `l1.replacement`, `l2.replacement`). Known here are
-its name, its package and its source, without a line of it being executed; `sim.engine.extensions` loads its functions.
+A machine names a policy that ships or one of these (`sm.scheduler`, `l1.replacement`, `l2.replacement`), a workload an
+operator. Known here are name, package and source, without a line of it being executed; `sim.engine.extensions` loads a
+policy's functions, `workloads.ops` an operator's class.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-SCHEDULERS, REPLACEMENTS = "tilewave.schedulers", "tilewave.replacement"
+SCHEDULERS, REPLACEMENTS, OPERATORS = "tilewave.schedulers", "tilewave.replacement", "tilewave.operators"
 """Groups of entry points."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A policy of another package.
+    """A policy or an operator of another package.
 
     value: where its object is, as `module:name`. package: its distribution and version. others: further packages that
     register the name, too, so that it cannot be used.
@@ -67,7 +68,7 @@ def registered(group: str) -> tuple[Registered, ...]:
 
 @cache
 def _entry_points() -> Any:
-    """Those of all packages, whose metadata is read once for both groups (their class has changed with Python)."""
+    """Those of all packages, whose metadata is read once for all groups (their class has changed with Python)."""
     return metadata.entry_points()
 
 

@@ -6,6 +6,7 @@ says which schedule is left without a mechanism.
 
 What is registered is found by reading the sources below `workloads/<family>`: the decorator's words stand there as
 texts. A module is imported when one of its functions is asked for, so that a run pays for the kernels that it chooses.
+The module of an operator of another package registers its kernels, or imports what does.
 """
 
 from __future__ import annotations
@@ -58,23 +59,26 @@ def index(family: str) -> Mapping[tuple[str, str], str]:
     return found
 
 
+def _known(family: str) -> set[tuple[str, str]]:
+    """Operators and kinds on a family: those of `index`, and what other packages have registered so far."""
+    return {*index(family), *((operator, kind) for operator, of, kind in _registered if of == family)}
+
+
 def operators(family: str) -> tuple[str, ...]:
     """Words of the operators that a family can run, in alphabetical order."""
-    return tuple(sorted({operator for operator, kind in index(family) if kind == AUTO}))
+    return tuple(sorted({operator for operator, kind in _known(family) if kind == AUTO}))
 
 
 def schedules(operator: str, family: str) -> tuple[str, ...]:
     """Kinds of schedules of an operator on a family, in alphabetical order."""
-    return tuple(sorted(k for o, k in index(family) if o == operator and k not in (AUTO, WITHOUT)))
+    return tuple(sorted(k for o, k in _known(family) if o == operator and k not in (AUTO, WITHOUT)))
 
 
 def registered(operator: str, family: str, kind: str) -> Callable[..., Any] | None:
     """The function that is registered under the three words, its module imported; None if there is none."""
-    module = index(family).get((operator, kind))
-    if module is None:
-        return None
-    importlib.import_module(module)
-    return _registered[operator, family, kind]
+    if module := index(family).get((operator, kind)):
+        importlib.import_module(module)
+    return _registered.get((operator, family, kind))
 
 
 def chooser(op: Any, spec: Any) -> Callable[..., Any]:

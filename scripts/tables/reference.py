@@ -4,8 +4,8 @@
 
 A page names what it holds in comments, one a module: `<!-- reference: sim.app.run: simulate compare -->` up to the next
 `<!-- end -->`. Between them go a table, to be read as it is, and the directives by which the site shows whole
-docstrings. `*` stands for all that a module exports or defines. On the page of commands `<!-- commands -->` is where
-the help of each command goes.
+docstrings. `*` stands for all that a module exports or defines; names may stand behind it. On the page of commands
+`<!-- commands -->` is where the help of each command goes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ def constant(module: ModuleType, name: str) -> str:
     # A name that is loaded on first use is imported for type checkers.
     body = [inner for statement in body for inner in (statement.body if isinstance(statement, ast.If) else [statement])]
     for statement, after in itertools.pairwise(body):
-        if isinstance(statement, ast.ImportFrom) and name in (alias.name for alias in statement.names):
-            return constant(importlib.import_module(str(statement.module)), name)
+        if isinstance(statement, ast.ImportFrom) and {"*", name} & {alias.name for alias in statement.names}:
+            source = importlib.import_module(str(statement.module))
+            if hasattr(source, name):
+                return constant(source, name)
         if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
             if isinstance(target, ast.Name) and target.id == name and isinstance(after.value, ast.Constant):
@@ -96,7 +98,7 @@ def exported(module: ModuleType) -> list[str]:
 
 def named(module: ModuleType, names: str) -> list[str]:
     """The names of a block's comment."""
-    return exported(module) if names.strip() == "*" else names.split()
+    return [name for text in names.split() for name in (exported(module) if text == "*" else [text])]
 
 
 def row(what: str, meaning: str) -> str:

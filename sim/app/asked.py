@@ -30,8 +30,7 @@ def asked_of(request: Request, known: Collection[str]) -> Asked:
         workload_file=FileRecord(Path(own.path).name, own.sha256) if (own := request.workload_file) else None,
         versions=versions(),
         extensions={
-            path: PolicyRecord(other.name, other.package, other.sha256)
-            for path, other in request.machine.extensions.items()
+            path: PolicyRecord(other.name, other.package, other.sha256) for path, other in request.extensions.items()
         },
     )
 

@@ -13,14 +13,20 @@ from arch.errors import InputError
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
 from workloads import registry, written
-from workloads.ops import FUNCTIONS, GRAPHS, operator_class, operator_words, short_words
+from workloads.graphs import GraphOperator
+from workloads.ops import Operator, operator_class, operator_words, short_words
+from workloads.ops.collectives import Collective
+from workloads.ops.movement import AllReduce, CopyH2D
+from workloads.ops.network_file import NetworkFile
+from workloads.ops.pointwise import FUNCTIONS
 
 FAMILIES = ("gpu", "tpu", "rdu", "gemmini")
-WITHOUT_KERNELS: Mapping[str, tuple[str, ...]] = {
-    "copy_h2d": ("gpu", "rdu"),
-    "allreduce": ("gpu", "rdu"),
-    "network": FAMILIES,
-} | dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "alltoall"), ("gpu",))
+WITHOUT_KERNELS: Mapping[type[Operator], tuple[str, ...]] = {
+    CopyH2D: ("gpu", "rdu"),
+    AllReduce: ("gpu", "rdu"),
+    Collective: ("gpu",),
+    NetworkFile: FAMILIES,
+}
 """Operators without a kernel of their own: the host or the links run them, or their layers have some."""
 
 _TAKES = {
@@ -135,10 +141,12 @@ def described(word: str) -> Shown:
 
 def schedules(word: str) -> dict[str, list[str]]:
     """Kinds of schedules by the family of machines that runs an operator; empty where there is no choice."""
-    if word in WITHOUT_KERNELS:
-        return {family: [] for family in WITHOUT_KERNELS[word]}
+    cls = operator_class(word)
+    for base, families in WITHOUT_KERNELS.items():
+        if issubclass(cls, base):
+            return {family: [] for family in families}
     found = {family: list(registry.schedules(word, family)) for family in FAMILIES}
-    if word in GRAPHS:
+    if issubclass(cls, GraphOperator):
         from sim.app.families.gpu_graph import FORMS
 
         found["gpu"] = list(FORMS)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from arch.errors import InputError
 from workloads.graphs.graph import Graph, GraphBuilder, GraphOperator, Value
 from workloads.ops.attention import Attention
-from workloads.ops.base import choice, extent, number_format
+from workloads.ops.base import choice, extent, number_format, operator
 from workloads.ops.gemm import Gemm
 from workloads.ops.movement import Sum
 from workloads.ops.pointwise import Pointwise
 from workloads.ops.rowwise import LayerNorm, LayerNormBackward, Softmax, SoftmaxBackward
 
 
+@operator("bert_layer", example="batch=8 seq=512")
 @dataclass(frozen=True)
 class BertLayer(GraphOperator):
     """One encoder layer, post-norm, with dropout in training; sizes by default those of BERT-large.
@@ -25,9 +26,6 @@ class BertLayer(GraphOperator):
     in `torch.nn.MultiheadAttention`. Fused, chains of element-by-element operators are one kernel each, and inference
     has one attention kernel.
     """
-
-    word: ClassVar[str] = "bert_layer"
-    example: ClassVar[str] = "batch=8 seq=512"
 
     batch: int = extent(8, help="sequences")
     seq: int = extent(512, help="tokens of a sequence")

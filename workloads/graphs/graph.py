@@ -15,22 +15,8 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from workloads.graphs.memory import plan
 from workloads.ops.base import Operand, Operator
-from workloads.ops.collectives import AllGather
+from workloads.ops.collectives import AllGather, Collective
 from workloads.ops.movement import AllReduce
-
-KINDS = ("contraction", "normalisation", "elementwise", "copy", "communication")
-"""Classes of operators by how they move data: sums of products; reductions and what rests on them; element by element;
-to and from the host; between devices."""
-
-_KIND_OF_WORD = {
-    **dict.fromkeys(("gemm", "conv2d", "attention", "attention_backward", "matvec", "moe"), "contraction"),
-    **dict.fromkeys(("conv2d_dgrad", "conv2d_wgrad"), "contraction"),
-    **dict.fromkeys(("softmax", "softmax_backward", "sum", "rmsnorm"), "normalisation"),
-    **dict.fromkeys(("layernorm", "layernorm_backward"), "normalisation"),
-    **dict.fromkeys(("pointwise", "transpose", "gather", "kv_write"), "elementwise"),
-    "copy_h2d": "copy",
-    **dict.fromkeys(("allreduce", "all_gather"), "communication"),
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +60,7 @@ class Step:
     @property
     def kind(self) -> str:
         """One of `KINDS`."""
-        return _KIND_OF_WORD[self.op.word]
+        return self.op.kind
 
 
 @dataclass(frozen=True)
@@ -136,7 +122,7 @@ class Graph:
     def devices(self) -> int:
         """Devices that run it together, each with its own share."""
         sums = [step.op.devices for step in self.steps if isinstance(step.op, AllReduce)]
-        return max([1, *sums, *(step.op.gpus for step in self.steps if isinstance(step.op, AllGather))])
+        return max([1, *sums, *(step.op.gpus for step in self.steps if isinstance(step.op, Collective))])
 
     @property
     def flops(self) -> int:
@@ -177,7 +163,10 @@ class GraphBuilder:
     def calls(
         self, label: str, op: Operator, *operands: Value, into: tuple[Value, ...] | None = None
     ) -> tuple[Value, ...]:
-        """Calls an operator; its results, in its order. InputError where operands or results do not fit it."""
+        """Calls an operator; its results, in its order. InputError where operands or results do not fit it, and for a
+        whole model or program, which is no step."""
+        if not op.kind:
+            raise InputError(f"graph {self.name}, {label}: {op} is no operator that can be a step of a graph")
         self._fit(label, op, "takes", operands, op.operands)
         if into is None:
             number = len(self._steps)

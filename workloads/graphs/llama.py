@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from arch.errors import InputError
 from workloads.graphs.graph import Graph, GraphBuilder, GraphOperator, Value
 from workloads.ops.attention import Attention
-from workloads.ops.base import choice, count, derived_extent, extent, number_format, words
+from workloads.ops.base import choice, count, derived_extent, extent, number_format, operator, words
 from workloads.ops.gemm import Gemm
 from workloads.ops.lengths import lengths, listed
 from workloads.ops.lookups import Gather, KvWrite
@@ -62,6 +62,7 @@ _SIZES = {
 """Keys that stand for a size of the model, and what it is called there."""
 
 
+@operator("llama", example="model=llama3-8b phase=decode seq=2k")
 @dataclass(frozen=True)
 class Llama(GraphOperator):
     """Decoder layers: norm, attention with rotary positions and grouped queries, norm, gated linear unit or experts.
@@ -79,9 +80,6 @@ class Llama(GraphOperator):
     With `overlap=1` the sequences are two halves: sums over devices of one half run on a second stream, beside the
     kernels of the other half. Each half reads all weights.
     """
-
-    word: ClassVar[str] = "llama"
-    example: ClassVar[str] = "model=llama3-8b phase=decode seq=2k"
 
     model: str = choice("llama3-8b", tuple(MODELS), help="sizes of the model")
     phase: str = choice(

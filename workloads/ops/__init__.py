@@ -1,93 +1,78 @@
 """Operators: what is computed, with the work that it needs and a NumPy reference. Nothing here knows a machine.
 
-A new operator is a class in a module of this package, whose name and word stand in the tables below; its fields are the
-keys of `workloads.parse`. A module is imported when an operator of it is asked for, so that a run pays for its own.
+A new operator is a class below the decorator `operator`, in a module of this package or of `workloads.graphs`, or in
+another package that names the class as an entry point of the group `tilewave.operators`, under the operator's word; its
+fields are the keys of `workloads.parse`. The words are found by reading the sources. A module is imported when an
+operator of it is asked for, so that a run pays for its own.
 """
 
+from __future__ import annotations
+
+import functools
 import importlib
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
+from arch.extensions import OPERATORS, Registered, registered
 from arch.near import hint
-from workloads.ops.base import DATA_KINDS, MAX_EXTENT, REGISTRY, Array, Operand, Operator, random_array
+from workloads.ops.base import REGISTRY
 
 if TYPE_CHECKING:
-    from workloads.ops.attention import Attention
-    from workloads.ops.attention_backward import AttentionBackward
-    from workloads.ops.collectives import AllGather, AllReduceGpus, AllToAll, Collective, ReduceScatter
-    from workloads.ops.contractions import Conv2d, Matvec
-    from workloads.ops.gemm import Gemm
-    from workloads.ops.gradients import Conv2dDgrad, Conv2dWgrad
-    from workloads.ops.grouped_gemm import GroupedGemm
-    from workloads.ops.inference import Inference
-    from workloads.ops.lookups import Gather, KvWrite
-    from workloads.ops.moe import Moe
-    from workloads.ops.movement import AllReduce, CopyH2D, Sum, Transpose
-    from workloads.ops.network_file import NetworkFile, NetworkLayer, shipped_networks
-    from workloads.ops.pointwise import FUNCTIONS, Pointwise
-    from workloads.ops.rowwise import LayerNorm, LayerNormBackward, RmsNorm, RowOperator, Softmax, SoftmaxBackward
+    from workloads.ops.attention import *
+    from workloads.ops.attention_backward import *
+    from workloads.ops.base import *
+    from workloads.ops.base import Operator
+    from workloads.ops.collectives import *
+    from workloads.ops.contractions import *
+    from workloads.ops.gemm import *
+    from workloads.ops.gradients import *
+    from workloads.ops.grouped_gemm import *
+    from workloads.ops.inference import *
+    from workloads.ops.lookups import *
+    from workloads.ops.moe import *
+    from workloads.ops.movement import *
+    from workloads.ops.network_file import *
+    from workloads.ops.pointwise import *
+    from workloads.ops.rowwise import *
 
-_NAMES = {
-    "attention": ("Attention",),
-    "attention_backward": ("AttentionBackward",),
-    "collectives": ("AllGather", "AllReduceGpus", "AllToAll", "Collective", "ReduceScatter"),
-    "contractions": ("Conv2d", "Matvec"),
-    "gemm": ("Gemm",),
-    "gradients": ("Conv2dDgrad", "Conv2dWgrad"),
-    "grouped_gemm": ("GroupedGemm",),
-    "inference": ("Inference",),
-    "lookups": ("Gather", "KvWrite"),
-    "moe": ("Moe",),
-    "movement": ("AllReduce", "CopyH2D", "Sum", "Transpose"),
-    "network_file": ("NetworkFile", "NetworkLayer", "shipped_networks"),
-    "pointwise": ("FUNCTIONS", "Pointwise"),
-    "rowwise": ("LayerNorm", "LayerNormBackward", "RmsNorm", "RowOperator", "Softmax", "SoftmaxBackward"),
-}
-"""By module, names that are loaded on first use."""
-
-_WORDS = {
-    "attention": ("attention",),
-    "attention_backward": ("attention_backward",),
-    "collectives": ("all_reduce", "reduce_scatter", "all_gather", "alltoall"),
-    "pointwise": ("pointwise",),
-    "gemm": ("gemm",),
-    "contractions": ("conv2d", "matvec"),
-    "gradients": ("conv2d_dgrad", "conv2d_wgrad"),
-    "grouped_gemm": ("grouped_gemm",),
-    "inference": ("inference",),
-    "lookups": ("gather", "kv_write"),
-    "moe": ("moe",),
-    "movement": ("sum", "transpose", "copy_h2d", "allreduce"),
-    "network_file": ("network",),
-    "rowwise": ("softmax", "softmax_backward", "layernorm", "layernorm_backward", "rmsnorm"),
-}
-"""By module, words of the operators that its import registers, in the order in which they are listed."""
-
-_HOMES, _MODULES = ({name: module for module, names in table.items() for name in names} for table in (_NAMES, _WORDS))
-
-__all__ = [
-    "DATA_KINDS", "FUNCTIONS", "GRAPHS", "MAX_EXTENT", "AllGather", "AllReduce", "AllReduceGpus", "AllToAll",
-    "Array", "Attention", "AttentionBackward", "Collective", "Conv2d", "Conv2dDgrad", "Conv2dWgrad", "CopyH2D",
-    "Gather", "Gemm", "GroupedGemm", "Inference", "KvWrite", "LayerNorm", "LayerNormBackward", "Matvec", "Moe",
-    "NetworkFile", "NetworkLayer", "Operand", "Operator", "Pointwise", "ReduceScatter", "RmsNorm", "RowOperator",
-    "Softmax", "SoftmaxBackward", "Sum", "Transpose",
-    "operator_class", "operator_words", "random_array", "shipped_networks", "short_words",
-]  # fmt: skip
-
-GRAPHS = {"bert_layer": "workloads.graphs.bert", "llama": "workloads.graphs.llama"}
-"""Words of graphs of operators, and the module whose import registers each."""
+_PACKAGES = ("ops", "graphs")
+_HERE = Path(__file__).parents[1]
+_DECLARED = re.compile(r'^@operator\(\s*"(\w+)"[^@]*?^@dataclass\(frozen=True\)\nclass (\w+)\(', re.MULTILINE)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    """What a module of this package defines, which is imported on first use."""
+    if name == "__all__":
+        own = ("DATA_KINDS", "KINDS", "MAX_EXTENT", "Array", "Operand", "Operator", "operator", "operator_class")
+        classes = [cls for module, cls in _declared().values() if module.startswith(__name__)]
+        return sorted([*own, "operator_words", "random_array", "short_words", *classes])
+    defined = re.compile(rf"^(?:class |def ){name}\b|^{name}(?:: .+)? = ", re.MULTILINE)
+    for module, text in _sources().items():
+        if not name.startswith("_") and module.startswith(f"{__name__}.") and defined.search(text):
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@functools.cache
+def _sources() -> Mapping[str, str]:
+    """By module, the text of those in which operators are declared."""
+    paths = [path for package in _PACKAGES for path in sorted((_HERE / package).glob("[!_]*.py"))]
+    return {f"workloads.{path.parent.name}.{path.stem}": path.read_text(encoding="utf-8") for path in paths}
+
+
+@functools.cache
+def _declared() -> Mapping[str, tuple[str, str]]:
+    """By word of an operator, the module that declares it and the name of its class."""
+    found = [(module, match) for module, text in _sources().items() for match in _DECLARED.finditer(text)]
+    return {match[1]: (module, match[2]) for module, match in found}
 
 
 def operator_words() -> tuple[str, ...]:
     """Words of all operators, without the short words of single pointwise functions."""
-    return (*_MODULES, *GRAPHS)
+    return tuple(dict.fromkeys([*_declared(), *(entry.name for entry in registered(OPERATORS)), *REGISTRY]))
 
 
 def short_words(word: str) -> Mapping[str, str]:
@@ -97,16 +82,36 @@ def short_words(word: str) -> Mapping[str, str]:
 
 def operator_class(word: str) -> type[Operator]:
     """The operator called `word`; InputError names the nearest if there is none."""
-    if word in GRAPHS:
-        importlib.import_module(GRAPHS[word])
-    elif word in _MODULES:
-        importlib.import_module(f"{__name__}.{_MODULES[word]}")
+    if word not in REGISTRY and word in _declared():
+        importlib.import_module(_declared()[word][0])
+    elif word not in REGISTRY and (entry := extension(word)):
+        _load(entry)
     elif word in _functions():
-        word = "pointwise"
+        return operator_class("pointwise")
     if word in REGISTRY:
         return REGISTRY[word]
     known = operator_words()
     raise InputError(f"unknown operator {word}, one of {', '.join(known)}{hint(word, [*known, *_functions()])}")
+
+
+def extension(word: str) -> Registered | None:
+    """The entry point by which another package declares an operator; None for those that are here."""
+    if word in _declared():
+        return None
+    return next((entry for entry in registered(OPERATORS) if entry.name == word), None)
+
+
+def _load(entry: Registered) -> None:
+    """Imports an operator of another package. InputError where that fails or two packages have the word."""
+    where = f"operator {entry.name} of {entry.package or entry.value}"
+    if entry.others:
+        raise InputError(f"{where}: {' and '.join(entry.others)} declares it, too; uninstall all but one")
+    try:
+        found = entry.load()
+    except Exception as error:  # somebody's module
+        raise InputError(f"{where}: {entry.value}: {type(error).__name__}: {error}") from None
+    if REGISTRY.get(entry.name) is not found:
+        raise InputError(f'{where}: {entry.value} is not declared by @operator("{entry.name}")')
 
 
 def _functions() -> Mapping[str, Any]:

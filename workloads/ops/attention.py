@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from workloads.ops.base import (
     derived_extent,
     extent,
     number_format,
+    operator,
     rounding,
     words,
 )
@@ -40,6 +41,7 @@ def page_places(batch: int, pages: int) -> NDArray[np.int64]:
     return places.reshape(batch, pages)
 
 
+@operator("attention", kind="contraction", example="batch=2 heads=16 head_dim=128 seq=2k causal=1")
 @dataclass(frozen=True)
 class Attention(Operator):
     """O = softmax(Q K^T / sqrt(head_dim)) V for each batch and head.
@@ -57,9 +59,6 @@ class Attention(Operator):
     [batch, 2] has queries and keys of each. Where one of the two is not given, nor `seq_q` or `seq_k` for it, it is as
     the other one.
     """
-
-    word: ClassVar[str] = "attention"
-    example: ClassVar[str] = "batch=2 heads=16 head_dim=128 seq=2k causal=1"
 
     batch: int = extent(help="independent sequences")
     heads: int = extent(help="query heads")

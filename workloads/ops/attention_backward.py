@@ -7,17 +7,29 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from arch.dtypes import round_to
 from arch.errors import InputError
 from workloads.ops.attention import Attention
-from workloads.ops.base import Array, Operand, Operator, choice, count, derived_extent, extent, number_format, rounding
+from workloads.ops.base import (
+    Array,
+    Operand,
+    Operator,
+    choice,
+    count,
+    derived_extent,
+    extent,
+    number_format,
+    operator,
+    rounding,
+)
 from workloads.ops.dtypes import epsilon
 
 
+@operator("attention_backward", kind="contraction", example="batch=2 heads=16 head_dim=128 seq=2k causal=1")
 @dataclass(frozen=True)
 class AttentionBackward(Operator):
     """dQ, dK and dV of attention, from dO, Q, K, V, O and the logarithms of the sums of its rows.
@@ -26,9 +38,6 @@ class AttentionBackward(Operator):
     the sums of dO O over rows, dV = P^T dO and dS = P (dO V^T - D), of which dQ and dK are products with K and Q.
     `deterministic=1` adds up dQ in an order that does not depend on which CTA comes first. Masks: as of `attention`.
     """
-
-    word: ClassVar[str] = "attention_backward"
-    example: ClassVar[str] = "batch=2 heads=16 head_dim=128 seq=2k causal=1"
 
     batch: int = extent(help="independent sequences")
     heads: int = extent(help="query heads")

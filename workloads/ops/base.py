@@ -1,12 +1,12 @@
-"""What every operator is: a frozen dataclass registered under the word that people type, checked on creation."""
+"""What every operator is: a frozen dataclass declared under the word that people type, checked on creation."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,32 @@ MAX_EXTENT = 2**31 - 1
 DATA_KINDS = ("normal", "uniform", "integers", "zeros")
 """Kinds of operand data that `inputs` makes."""
 
+KINDS = ("contraction", "normalisation", "elementwise", "copy", "communication")
+"""Kinds of operators by how they move data: sums of products; reductions and what rests on them; element by element;
+to and from the host; between devices."""
+
 REGISTRY: dict[str, type[Operator]] = {}
 """Operators by their word."""
+
+Declared = TypeVar("Declared", bound="Operator")
+
+
+def operator(word: str, *, kind: str = "", example: str = "") -> Callable[[type[Declared]], type[Declared]]:
+    """Class decorator that declares an operator: `workloads.ops` finds it by reading that the decorator stands there.
+
+    word: what people type, written as a text. kind: one of `KINDS`, under which a profile counts it; left out, that of
+    the base class, and nothing for a whole model, which is no step of a graph. example: keys with values that run, for
+    the help; left out, those of the base class.
+    """
+    if kind and kind not in KINDS:
+        raise InputError(f"operator {word}: kind={kind}: must be one of {', '.join(KINDS)}{hint(kind, KINDS)}")
+
+    def declare(cls: type[Declared]) -> type[Declared]:
+        cls.word, cls.kind, cls.example = word, kind or cls.kind, example or cls.example
+        REGISTRY[word] = cls
+        return cls
+
+    return declare
 
 
 def extent(default: int | None = None, help: str = "") -> Any:
@@ -74,19 +98,15 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Operator:
-    """Base of all operators: subclasses are frozen dataclasses with `word` set; fields are checked on creation."""
+    """Base of all operators: frozen dataclasses declared by `operator`; fields are checked on creation."""
 
     word: ClassVar[str] = ""
+    kind: ClassVar[str] = ""
+    """One of `KINDS`, or nothing: see `operator`."""
     example: ClassVar[str] = ""
     """Keys with values that run, for the help."""
     abreast: ClassVar[bool] = False
     """Whether a kernel of it walks its matrices together, from their first line to their last, as rows and elements."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Registers the operator under its word."""
-        super().__init_subclass__(**kwargs)
-        if cls.word:
-            REGISTRY[cls.word] = cls
 
     def __post_init__(self) -> None:
         """Checks every field; InputError names the key, the value and the rule."""

@@ -10,13 +10,14 @@ import numpy as np
 
 from arch.dtypes import round_to
 from arch.errors import InputError
-from workloads.ops.base import Array, Operand, Operator, extent, number_format, rounding
+from workloads.ops.base import Array, Operand, Operator, extent, number_format, operator, rounding
 
 
 @dataclass(frozen=True)
 class Collective(Operator):
     """Base: `gpus` devices, of whose largest buffer `elements` are counted."""
 
+    kind: ClassVar[str] = "communication"
     example: ClassVar[str] = "gpus=8 elements=1M"
     parts: ClassVar[bool] = True
     """Whether a buffer has a part for each GPU."""
@@ -61,11 +62,11 @@ class Collective(Operator):
         return 0.0
 
 
+@operator("all_reduce")
 @dataclass(frozen=True)
 class AllReduceGpus(Collective):
     """Sums equally long buffers of several GPUs, as a library does; each ends with the sum."""
 
-    word: ClassVar[str] = "all_reduce"
     parts: ClassVar[bool] = False
 
     @property
@@ -88,11 +89,10 @@ class AllReduceGpus(Collective):
         return self.gpus * rounding(self.chosen_dtype)
 
 
+@operator("reduce_scatter")
 @dataclass(frozen=True)
 class ReduceScatter(Collective):
     """Sums buffers of several GPUs, as a library does; each ends with its part of the sum."""
-
-    word: ClassVar[str] = "reduce_scatter"
 
     @property
     def flops(self) -> int:
@@ -119,11 +119,10 @@ class ReduceScatter(Collective):
         return self.gpus * rounding(self.chosen_dtype)
 
 
+@operator("all_gather")
 @dataclass(frozen=True)
 class AllGather(Collective):
     """Brings the parts of several GPUs together on each of them, as a library does."""
-
-    word: ClassVar[str] = "all_gather"
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -135,11 +134,10 @@ class AllGather(Collective):
         return (np.broadcast_to(np.asarray(operands[0]).reshape(-1), (self.gpus, self.elements)),)
 
 
+@operator("alltoall")
 @dataclass(frozen=True)
 class AllToAll(Collective):
     """Gives each GPU the part that every other one has for it, as a library does."""
-
-    word: ClassVar[str] = "alltoall"
 
     def references(self, *operands: Array) -> tuple[Array, ...]:
         """The parts of all, in the order of the devices."""

@@ -5,25 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from arch.errors import InputError
-from workloads.ops.base import Array, Operand, Operator, choice, count, derived_extent, extent, number_format
+from workloads.ops.base import Array, Operand, Operator, choice, count, derived_extent, extent, number_format, operator
 from workloads.ops.dtypes import default_accumulator, default_output
 from workloads.ops.gemm import Gemm
 
 
+@operator("conv2d", kind="contraction", example="n=8 c=64 h=56 w=56 k=64 r=3 s=3 pad=1")
 @dataclass(frozen=True)
 class Conv2d(Operator):
     """Y[n, k, p, q] = sum over c, r, s of X[n, c, p stride + r dilation - pad, q ...] W[k, c, r, s].
 
     `layout` says how X and Y are stored: `nhwc` with weights [k, r, s, c], or `nchw` with [k, c, r, s].
     """
-
-    word: ClassVar[str] = "conv2d"
-    example: ClassVar[str] = "n=8 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"
 
     n: int = extent(help="images")
     c: int = extent(help="channels of X")
@@ -170,12 +168,10 @@ class Conv2d(Operator):
         return y if self.layout == "nhwc" else y.transpose(0, 3, 1, 2)
 
 
+@operator("matvec", kind="contraction", example="rows=4k cols=4k")
 @dataclass(frozen=True)
 class Matvec(Operator):
     """y = A x: a matrix of `rows` x `cols`, row-major, times a vector."""
-
-    word: ClassVar[str] = "matvec"
-    example: ClassVar[str] = "rows=4k cols=4k"
 
     rows: int = extent(help="rows of A, elements of y")
     cols: int = extent(help="columns of A, elements of x")

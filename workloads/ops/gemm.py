@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from arch.dtypes import DTYPE_BYTES, is_integer, round_to
 from arch.errors import InputError
 from arch.near import hint
-from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format
+from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format, operator
 from workloads.ops.dtypes import accumulators, default_accumulator, default_output, epsilon
 from workloads.ops.pointwise import FUNCTIONS
 
@@ -29,6 +29,7 @@ SCALE_BLOCK = 128
 """Elements that share a scale with `scale=block`, along k and, of B, along n."""
 
 
+@operator("gemm", kind="contraction", example="m=4k n=4k k=4k")
 @dataclass(frozen=True)
 class Gemm(Operator):
     """C[b, m, n] = sum over k of A[b, m, k] B[b, k, n]; all operands are row-major (the last index is contiguous).
@@ -46,9 +47,6 @@ class Gemm(Operator):
     `epilogue=bias+gelu` applies functions of `pointwise` to the results in fp32, before they are rounded to `out`:
     `bias` takes a vector of n, `add` a matrix of C's shape, both of `out`'s format.
     """
-
-    word: ClassVar[str] = "gemm"
-    example: ClassVar[str] = "m=4k n=4k k=4k"
 
     m: int = extent(help="rows of A and C")
     n: int = extent(help="columns of B and C")

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from workloads.ops.base import Array, Operand
+from workloads.ops.base import Array, Operand, operator
 from workloads.ops.contractions import Conv2d
 from workloads.ops.dtypes import default_output
 from workloads.ops.gemm import Gemm
 
 
+@operator("conv2d_dgrad")
 @dataclass(frozen=True)
 class Conv2dDgrad(Conv2d):
     """dX[n, h, w, c] = sum over k, r, s of dY[n, p, q, k] W[k, r, s, c] where p stride + r dilation - pad = h, q alike.
 
     The keys are those of the convolution whose gradient it is. `dtype` is that of dY and W, `out` that of dX.
     """
-
-    word: ClassVar[str] = "conv2d_dgrad"
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -82,14 +80,13 @@ class Conv2dDgrad(Conv2d):
         ).with_defaults(self.chosen_dtype)  # fmt: skip
 
 
+@operator("conv2d_wgrad")
 @dataclass(frozen=True)
 class Conv2dWgrad(Conv2d):
     """dW[k, r, s, c] = sum over n, p, q of dY[n, p, q, k] X[n, p stride + r dilation - pad, q ..., c].
 
     The keys are those of the convolution whose gradient it is. `dtype` is that of X and dY, `out` that of dW.
     """
-
-    word: ClassVar[str] = "conv2d_wgrad"
 
     @property
     def operands(self) -> tuple[Operand, ...]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from arch.dtypes import round_to
 from workloads.ops import routing
-from workloads.ops.base import Array, Operand, Operator, count, extent, number_format, random_array, rounding
+from workloads.ops.base import Array, Operand, Operator, count, extent, number_format, operator, random_array, rounding
 from workloads.ops.routing import Ids
 
 
+@operator("grouped_gemm", kind="contraction", example="m=256 n=512 k=512 groups=4")
 @dataclass(frozen=True)
 class GroupedGemm(Operator):
     """Y_g = X_g W_g^T for each of `groups` groups of rows, one after the other.
@@ -22,9 +23,6 @@ class GroupedGemm(Operator):
     A group's rows begin at a multiple of `align`, so that no tile has rows of two groups; rows between belong to the
     group before them and are multiplied as well (the contiguous layout of DeepGEMM).
     """
-
-    word: ClassVar[str] = "grouped_gemm"
-    example: ClassVar[str] = "m=256 n=512 k=512 groups=4"
 
     m: int = extent(help="rows of all groups")
     n: int = extent(help="columns of each result")

@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from arch.errors import InputError
 from workloads.ops import networks
-from workloads.ops.base import Array, Operand, Operator, derived_extent, number_format
+from workloads.ops.base import Array, Operand, Operator, derived_extent, number_format, operator
 
 
+@operator("inference", example="app=mlp0")
 @dataclass(frozen=True)
 class Inference(Operator):
     """One batch of an application of the TPU v1 paper; layer sizes are stand-ins (`workloads.ops.networks`)."""
-
-    word: ClassVar[str] = "inference"
-    example: ClassVar[str] = "app=mlp0"
 
     app: str = field(metadata={"kind": "choice", "choices": tuple(networks.APPS), "help": "application"})
     batch: int | None = derived_extent(help="examples; default: as published")

@@ -5,23 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arch.errors import InputError
 from workloads.ops.attention import Attention
-from workloads.ops.base import Array, Operand, Operator, count, derived_extent, extent, number_format, words
+from workloads.ops.base import Array, Operand, Operator, count, derived_extent, extent, number_format, operator, words
 from workloads.ops.lengths import listed
 
 
+@operator("gather", kind="elementwise", example="rows=4k cols=4k of=32k")
 @dataclass(frozen=True)
 class Gather(Operator):
     """y[i] = x[index[i]]: rows of a table by their numbers, as an embedding looks tokens up."""
-
-    word: ClassVar[str] = "gather"
-    example: ClassVar[str] = "rows=4k cols=4k of=32k"
 
     rows: int = extent(help="rows that are looked up")
     cols: int = extent(help="elements of a row")
@@ -68,6 +66,7 @@ class Gather(Operator):
         return 0.0
 
 
+@operator("kv_write", kind="elementwise", example="batch=64 seq_k=2k kv_heads=8 head_dim=128")
 @dataclass(frozen=True)
 class KvWrite(Operator):
     """Writes keys and values of new tokens to their slots in a cache in pages, as serving frameworks do.
@@ -77,9 +76,6 @@ class KvWrite(Operator):
     as those of `attention page=...` do. With `seqlens_q` or `seqlens_k` sequences have numbers of their own, as those
     of `attention` do; then the rows of all new tokens follow each other.
     """
-
-    word: ClassVar[str] = "kv_write"
-    example: ClassVar[str] = "batch=64 seq_k=2k kv_heads=8 head_dim=128"
 
     batch: int = extent(help="sequences")
     kv_heads: int = extent(help="key and value heads")

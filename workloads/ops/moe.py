@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from arch.dtypes import round_to
 from arch.errors import InputError
 from workloads.ops import routing
-from workloads.ops.base import Array, Operand, Operator, choice, count, extent, number_format, random_array, rounding
+from workloads.ops.base import (
+    Array,
+    Operand,
+    Operator,
+    choice,
+    count,
+    extent,
+    number_format,
+    operator,
+    random_array,
+    rounding,
+)
 from workloads.ops.dtypes import epsilon
 from workloads.ops.routing import Ids
 
 
+@operator("moe", kind="contraction", example="tokens=64 hidden=1k inter=512 topk=2 experts=8")
 @dataclass(frozen=True)
 class Moe(Operator):
     """Y = sum over a token's experts of its weight times W2 f(W1 x), by one device's share of a layer of experts.
@@ -25,9 +37,6 @@ class Moe(Operator):
     there, and Y is the device's summand. A power law is drawn so that this device is the busiest. With `router=1` the
     choice of experts from the router's logits belongs to it; without, choices and weights are given.
     """
-
-    word: ClassVar[str] = "moe"
-    example: ClassVar[str] = "tokens=64 hidden=1k inter=512 topk=2 experts=8"
 
     tokens: int = extent(help="tokens")
     hidden: int = extent(help="elements of a token's vector")

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from arch.dtypes import DTYPE_BYTES, round_to
 from arch.errors import InputError
-from workloads.ops.base import Array, Operand, Operator, count, derived_extent, extent, number_format, rounding
+from workloads.ops.base import (
+    Array,
+    Operand,
+    Operator,
+    count,
+    derived_extent,
+    extent,
+    number_format,
+    operator,
+    rounding,
+)
 
 
+@operator("sum", kind="normalisation", example="n=16M")
 @dataclass(frozen=True)
 class Sum(Operator):
     """The sum of n elements, or of a matrix's rows or columns.
 
     `sum n=...` adds up everything; `sum rows=... cols=... axis=1` gives one result a row, `axis=0` one a column.
     """
-
-    word: ClassVar[str] = "sum"
-    example: ClassVar[str] = "n=16M"
 
     n: int | None = derived_extent(help="elements, all added up; default: rows and cols are given")
     rows: int | None = derived_extent(help="rows of the matrix; default: n is given")
@@ -90,12 +98,10 @@ class Sum(Operator):
         return np.atleast_1d(np.asarray(x).reshape(self.shape).sum(axis=self.axis))
 
 
+@operator("transpose", kind="elementwise", example="rows=4k cols=4k")
 @dataclass(frozen=True)
 class Transpose(Operator):
     """y[j, i] = x[i, j]."""
-
-    word: ClassVar[str] = "transpose"
-    example: ClassVar[str] = "rows=4k cols=4k"
 
     rows: int = extent(help="rows of the operand")
     cols: int = extent(help="columns of the operand")
@@ -125,12 +131,10 @@ class Transpose(Operator):
         return 0.0
 
 
+@operator("copy_h2d", kind="copy", example="bytes=64M")
 @dataclass(frozen=True)
 class CopyH2D(Operator):
     """Copies bytes from the host's memory to the device."""
-
-    word: ClassVar[str] = "copy_h2d"
-    example: ClassVar[str] = "bytes=64M"
 
     bytes: int = extent(help="bytes that are copied")
 
@@ -149,12 +153,10 @@ class CopyH2D(Operator):
         return (Operand("y", (self.bytes,), "int8"),)
 
 
+@operator("allreduce", kind="communication", example="bytes=64M devices=8")
 @dataclass(frozen=True)
 class AllReduce(Operator):
     """Sums equally long buffers of several devices; each device ends with the sum."""
-
-    word: ClassVar[str] = "allreduce"
-    example: ClassVar[str] = "bytes=64M devices=8"
 
     bytes: int = extent(help="bytes of each device's buffer")
     devices: int = extent(help="devices that take part")

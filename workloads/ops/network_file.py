@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from arch.errors import InputError
 from arch.near import hint
 from workloads import networks
 from workloads.networks.onnx_model import ModelConv, ModelProduct, read_onnx
 from workloads.networks.topology import FORMATS, ConvLayer, GemmLayer, Layer, read_topology
-from workloads.ops.base import Operator, choice, extent, number_format
+from workloads.ops.base import Operator, choice, extent, number_format, operator
 from workloads.ops.contractions import Conv2d
 from workloads.ops.gemm import Gemm
 
@@ -44,15 +44,13 @@ class _Contents:
     hangs_over: tuple[str, ...] = ()
 
 
+@operator("network", example="file=gemm_vit_s")
 @dataclass(frozen=True)
 class NetworkFile(Operator):
     """The layers of a file, one after the other.
 
     Nothing joins them: such files say shapes, not whose result a layer reads.
     """
-
-    word: ClassVar[str] = "network"
-    example: ClassVar[str] = "file=gemm_vit_s"
 
     file: str = field(
         metadata={"kind": "text", "help": "a topology of SCALE-Sim, an ONNX model, or a network that is shipped"}

@@ -26,6 +26,7 @@ from workloads.ops.base import (
     derived_extent,
     extent,
     number_format,
+    operator,
     rounding,
 )
 
@@ -139,6 +140,7 @@ MOST_CALLS = 4096
 """Functions of a whole chain, repeats counted: each is in the kernel's code."""
 
 
+@operator("pointwise", kind="elementwise", example="n=4M chain=exp")
 @dataclass(frozen=True)
 class Pointwise(Operator):
     """y[i] = f(x[i], ...) for i in 0..n-1, f a chain of `FUNCTIONS` that is applied `repeat` times.
@@ -147,8 +149,6 @@ class Pointwise(Operator):
     repeated chain takes the same ones again. Results are y and, for `dropout`, the mask.
     """
 
-    word: ClassVar[str] = "pointwise"
-    example: ClassVar[str] = "n=4M chain=exp"
     abreast: ClassVar[bool] = True
 
     n: int = extent(help="elements")

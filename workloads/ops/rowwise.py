@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from arch.dtypes import round_to
-from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format, rounding
+from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format, operator, rounding
 
 EPSILON = 1e-5
 """Added to the variance (layer norm) or the mean square (RMS norm), PyTorch's default for layer norm."""
@@ -55,12 +55,10 @@ class RowOperator(Operator):
         return Operand(name, self.shape, self.out_dtype)
 
 
+@operator("softmax", kind="normalisation", example="rows=4k cols=1k")
 @dataclass(frozen=True)
 class Softmax(RowOperator):
     """y = exp(x - max x) / sum exp(x - max x), by row."""
-
-    word: ClassVar[str] = "softmax"
-    example: ClassVar[str] = "rows=4k cols=1k"
 
     @property
     def flops(self) -> int:
@@ -87,12 +85,10 @@ class Softmax(RowOperator):
         return (_softmax(x) * (1 + np.abs(x - x.max(axis=1, keepdims=True))),)
 
 
+@operator("softmax_backward", kind="normalisation", example="rows=4k cols=1k")
 @dataclass(frozen=True)
 class SoftmaxBackward(RowOperator):
     """dx = y (dy - sum y dy), by row: y is what softmax gave."""
-
-    word: ClassVar[str] = "softmax_backward"
-    example: ClassVar[str] = "rows=4k cols=1k"
 
     @property
     def flops(self) -> int:
@@ -125,12 +121,10 @@ class SoftmaxBackward(RowOperator):
         return (y * (dy + (y * dy).sum(axis=1, keepdims=True)),)
 
 
+@operator("layernorm", kind="normalisation", example="rows=4k cols=1k")
 @dataclass(frozen=True)
 class LayerNorm(RowOperator):
     """y = (x - mean x) / sqrt(var x + epsilon) * weight + bias, by row; weight and bias have one element a column."""
-
-    word: ClassVar[str] = "layernorm"
-    example: ClassVar[str] = "rows=4k cols=1k"
 
     stats: str = choice("0", ("0", "1"), help="1: mean and 1/deviation of each row are stored too")
     affine: str = choice("1", ("0", "1"), help="0: without weight and bias")
@@ -168,12 +162,10 @@ class LayerNorm(RowOperator):
         return (scale, *((size[:, 0], 2 * rstd[:, 0]) if self.stats == "1" else ()))
 
 
+@operator("layernorm_backward", kind="normalisation", example="rows=4k cols=1k")
 @dataclass(frozen=True)
 class LayerNormBackward(RowOperator):
     """Gradients of layer norm by x, weight and bias; mean and 1/deviation of each row come from the forward form."""
-
-    word: ClassVar[str] = "layernorm_backward"
-    example: ClassVar[str] = "rows=4k cols=1k"
 
     @property
     def flops(self) -> int:
@@ -222,12 +214,10 @@ class LayerNormBackward(RowOperator):
         return rounding(self.out_dtype, max(self.rows, self.cols))
 
 
+@operator("rmsnorm", kind="normalisation", example="rows=4k cols=1k")
 @dataclass(frozen=True)
 class RmsNorm(RowOperator):
     """y = x / sqrt(mean x^2 + epsilon) * weight, by row; weight has one element a column."""
-
-    word: ClassVar[str] = "rmsnorm"
-    example: ClassVar[str] = "rows=4k cols=1k"
 
     @property
     def flops(self) -> int:

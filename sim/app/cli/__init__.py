@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 FINE, DIFFERENCE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 MOVIES = (".gif", ".html")
-PROFILED = ("copy_h2d", "allreduce")
-"""Operators beside graphs that run as steps of one, and so have a profile."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -218,12 +216,13 @@ def _run(options: argparse.Namespace) -> int:
         from sim.app.report.report import Report
         from sim.app.run import request_of, run, run_recorded
         from sim.app.study.candidates import Candidates
-        from workloads.ops import GRAPHS
+        from workloads.graphs import GraphOperator
+        from workloads.ops import AllReduce, CopyH2D
 
-        if options.profile and options.operator not in (*GRAPHS, *PROFILED):
-            raise InputError(f"--profile: {options.operator} is one operator; graphs are {' and '.join(GRAPHS)}")
         how = {"schedule": options.schedule, "program": options.program, **_conditions(options)}
         asked = request_of(workload, options.arch, **how)
+        if options.profile and not isinstance(asked.asked, GraphOperator | CopyH2D | AllReduce):
+            raise InputError(f"--profile: {options.operator} is one operator; a graph is llama or bert_layer")
         family_of(asked.machine.family)  # imports what runs it
     if movie:
         _show_array(options, movie)

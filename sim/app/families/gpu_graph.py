@@ -19,7 +19,7 @@ from sim.host.scopes import Place
 from sim.link.nccl import CHANNEL_BUFFER_BYTES
 from sim.memory.model import LINE_BYTES
 from workloads.graphs import Graph, GraphBuilder, GraphOperator, Step, Value
-from workloads.ops import AllGather, AllReduce, CopyH2D, Operator
+from workloads.ops import AllReduce, Collective, CopyH2D, Operator
 from workloads.registry import build
 
 FORMS = {
@@ -125,7 +125,7 @@ def _planned(
     """A step with its program; scratch begins at `end`. library: whose kernels sum over devices."""
     if isinstance(step.op, CopyH2D):
         return Planned(step.op, None, {}, label=step.label)
-    if isinstance(step.op, AllReduce | AllGather):
+    if isinstance(step.op, AllReduce | Collective):
         made = shared(step.op, spec, library)
         regions = _regions(step, made, spec, addresses, end) if step.stream else ()
         return Planned(step.op, None, {}, label=step.label, shared=made, regions=regions)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import zip_longest
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
@@ -34,11 +34,11 @@ from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import FIRST, Call, CallTime, Place, Replayed, call_times, calls_ps
 from sim.link import custom, nccl
 from sim.link.collective import Send, fabric_of, fastest
-from sim.link.library import Plan, Traffic, traffic
+from sim.link.library import Kind, Plan, Traffic, traffic
 from sim.link.library import run as run_library
 from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
-from workloads.ops import AllGather, AllReduce, CopyH2D, Operator
+from workloads.ops import AllReduce, Collective, CopyH2D, Operator
 
 SETTLED_PS = 40 * PowerRegulator.WINDOW_PS
 """Work that is longer meets its sustained clock on its own; shorter work is repeated first."""
@@ -69,10 +69,6 @@ _WINDOWS_A_STEP = 8
 """Windows of the regulator between two turns of the host model."""
 
 
-Kind = Literal["all_reduce", "all_gather"]
-"""Collectives of graphs."""
-
-
 class Shared(NamedTuple):
     """A collective. time_ps: behind its launch. sent_bytes: by one device. sends: messages from its start on. ctas,
     start_ps, traffic: of its kernel, within a node; what comes before its messages, what it does to memory."""
@@ -88,17 +84,19 @@ class Shared(NamedTuple):
     traffic: Traffic = Traffic(0, 0, 0)
 
 
-def shared(op: AllReduce | AllGather, spec: GpuSpec, library: str) -> Shared:
+def shared(op: AllReduce | Collective, spec: GpuSpec, library: str) -> Shared:
     """A collective as a library runs it within a node; beyond one, messages over links and network alone.
 
     library: one of `sim.app.families.gpu_collective.SCHEDULES`. InputError for more devices than the machine can have.
     """
-    kind: Kind = "all_reduce" if isinstance(op, AllReduce) else "all_gather"
+    kind: Kind = "all_reduce" if isinstance(op, AllReduce) else op.word  # type: ignore[assignment]
     devices, size = (op.devices, op.bytes) if isinstance(op, AllReduce) else (op.gpus, op.size_bytes)
     if devices > nccl.MOST_DEVICES:
         if spec.node is None:
             most = nccl.MOST_DEVICES
             raise InputError(f"devices={devices}: {spec.name} has no network beyond a node of {most}; nearest: {most}")
+        if kind == "alltoall":
+            raise InputError(f"devices={devices}: {kind} is modelled within a node of {nccl.MOST_DEVICES} alone")
         outcome = fastest(fabric_of(spec, devices), kind, size)
         return Shared(kind, devices, outcome.time_ps, outcome.sent_bytes // devices, outcome.algorithm, outcome.sends)
     made = custom.plan(spec, library, devices, size) if library in custom.LIBRARIES and kind == "all_reduce" else None

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
 from arch.errors import InputError
+from arch.extensions import Registered
 from arch.near import hint
 from arch.spec import MachineSpec
 from sim.host.scopes import Replayed
 from workloads.gpu.select import split_without
 from workloads.graphs import Graph
-from workloads.ops import Operator
+from workloads.ops import Operator, extension
 from workloads.ops.base import OfFile
 from workloads.parse import parse
 
@@ -82,6 +83,14 @@ class Request:
         """The workload, where a file says what it is: a program of one's own, a network."""
         asked = self.asked
         return asked if isinstance(asked, OfFile) else None
+
+    @property
+    def extensions(self) -> dict[str, Registered]:
+        """What other packages add to the run: policies by the path of the machine's figure, operators by their word."""
+        asked = self.asked
+        ops = [step.op for step in asked.steps] if isinstance(asked, Graph) else [asked]
+        found = {op.word: extension(op.word) for op in ops if op.word}
+        return {**self.machine.extensions, **{word: entry for word, entry in found.items() if entry}}
 
     def beyond(self, known: Collection[str]) -> list[str]:
         """Names of options that are not at their default and not in `known`."""

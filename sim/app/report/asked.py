@@ -47,7 +47,8 @@ class Asked:
     was run instead. workload_file: the file that says what is computed: a
     program, a network. versions: of the program and
     of what it computes with; no number depends on them, so that studies do not keep them. implausible: figures beyond
-    what real machines have, in words. extensions: policies of other packages, by the path of the figure. pdl:
+    what real machines have, in words. extensions: policies and operators of other
+    packages, by the path of the figure or the word. pdl:
     programmatic dependent launch.
     """
 

@@ -48,8 +48,8 @@ class Answer:
 
 
 def code_of(request: Request) -> str:
-    """Hash of the program that answers a request, policies of other packages that its machine names included."""
-    others = [other.sha256 for other in request.machine.extensions.values()]
+    """Hash of the program that answers a request, what other packages add to it included."""
+    others = [other.sha256 for other in request.extensions.values()]
     return hashlib.sha256("".join([code_hash(), *others]).encode()).hexdigest() if others else code_hash()
 
 
@@ -79,7 +79,7 @@ def key_of(request: Request) -> str:
     # The report says how the machine was asked for, so that one figure set in two ways is two results.
     described = (machine.content_hash(), list(machine.overrides.items()), machine.file and machine.file.name)
     own = request.workload_file
-    asked = (DOCUMENT, code_hash(), described, workload, own and own.sha256, request.chosen())
+    asked = (DOCUMENT, code_of(request), described, workload, own and own.sha256, request.chosen())
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
