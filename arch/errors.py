@@ -2,7 +2,14 @@
 
 
 class InputError(ValueError):
-    """Bad input: its message is one line that names the place, the value, the rule and the nearest right value."""
+    """Bad input: its message is one line that names the place, the value, the rule and the nearest right value.
+
+    Whatever is no printable character in what it quotes stands there as an escape.
+    """
+
+    def __init__(self, message: str) -> None:
+        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+        super().__init__("".join(shown))
 
 
 def what_is_wrong(error: Exception) -> str:

@@ -7,8 +7,6 @@ source is an id from the `sources:` table of the file or of its bases. `instruct
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from arch import reading
 from arch.errors import InputError
 from arch.near import hint
 
@@ -63,12 +62,7 @@ def read(path: Path) -> PresetFile:
 
     A file of the same name and contents as one before is the same object.
     """
-    try:
-        return _parsed(path.name, _text(path))
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read machine file {path}: {getattr(error, 'strerror', None) or error}") from None
+    return _parsed(path.name, reading.text(path, f"machine file {path}", MOST_BYTES))
 
 
 @lru_cache(maxsize=256)
@@ -86,17 +80,6 @@ def _parsed(name: str, text: str) -> PresetFile:
     for key, node in reader.pairs(root, "the file"):
         reader.top(key, node)
     return reader.file
-
-
-def _text(path: Path) -> str:
-    """The contents of a regular file of at most `MOST_BYTES`: a device or a pipe might never end."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError("it is no regular file")
-    with open(path, encoding="utf-8") as file:
-        text = file.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"it is longer than {MOST_BYTES} characters, which no machine needs")
-    return text
 
 
 def _check_depth(text: str, name: str) -> None:

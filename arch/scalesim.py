@@ -11,8 +11,8 @@ from __future__ import annotations
 import configparser
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from arch import reading
 from arch.digits import whole_number
 from arch.errors import InputError
 from arch.near import hint
@@ -82,11 +82,7 @@ def _keys(path: str) -> Mapping[str, str]:
     """All keys of a file, without their sections."""
     parser = configparser.ConfigParser(interpolation=None)
     try:
-        with Path(path).open(encoding="utf-8-sig") as file:
-            parser.read_string(file.read(_MOST_BYTES), path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
-        raise InputError(f"config {path}: cannot be read: {reason}") from None
+        parser.read_string(reading.text(path, f"config {path}", _MOST_BYTES), path)
     except configparser.Error as error:
         raise InputError(f"config {' '.join(str(error).split())}") from None
     found = {}

@@ -8,6 +8,7 @@ grid is one to three expressions of such numbers.
 from __future__ import annotations
 
 import ast
+import io
 import itertools
 import operator
 import re
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from arch import reading
 from arch.dtypes import DTYPE_BYTES, format_of
 from arch.errors import InputError
 from arch.near import hint
@@ -46,9 +48,10 @@ class ArrayArgument:
         """What its file holds, None without one. InputError for a file that does not fit."""
         if not self.file:
             return None
+        packed = io.BytesIO(reading.content(self.file, f"{self}: {self.file}"))
         try:
-            found: np.ndarray = np.load(self.file, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            found: np.ndarray = np.lib.format.read_array(packed, allow_pickle=False)
+        except (ValueError, MemoryError) as error:
             raise InputError(f"{self}: {self.file} cannot be read as .npy: {error}") from None
         if found.shape != self.shape or found.dtype.itemsize != DTYPE_BYTES[self.dtype]:
             raise InputError(f"{self}: {self.file} holds {found.dtype}{list(found.shape)}")

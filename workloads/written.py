@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from arch import reading
 from arch.digits import whole_size
 from arch.errors import InputError
 from arch.near import hint
@@ -254,12 +255,7 @@ def _files(folder: Path, module: str) -> Iterator[Path]:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        if not path.is_file():
-            raise FileNotFoundError(2, "no such file")
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"program {path}: cannot be read: {error.strerror}") from None
+    return reading.content(path, f"program {path}", reading.MOST_BYTES)
 
 
 def _matched(word: str) -> re.Match[str]:

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from arch import reading
 from sim.app.cost import version
 from sim.app.families.request import Request
 from sim.app.report.asked import DEFAULT_CONDITIONS, Asked, FileRecord, PolicyRecord, titled
@@ -54,4 +55,4 @@ def versions() -> dict[str, str]:
 
 def _read(name: str) -> FileRecord:
     path = Path(name)
-    return FileRecord(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    return FileRecord(path.name, hashlib.sha256(reading.content(path)).hexdigest())

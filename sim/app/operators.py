@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from arch import reading
 from arch.dtypes import FORMATS
 from arch.errors import InputError
 from sim.app.report.render import Shown
@@ -124,10 +124,11 @@ class OwnOperator(Shown):
         return {"operator": self.word, "computes": said, "keys": keys}
 
     def _found(self) -> ast.FunctionDef:
+        content = reading.content(self.path, f"program {self.path}", reading.MOST_BYTES)
         try:
-            tree = ast.parse(Path(self.path).read_bytes())
-        except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(f"program {self.path}: cannot be read: {error}".replace("\n", " ")) from None
+            tree = ast.parse(content)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise InputError(f"program {self.path}: cannot be read: {error}") from None
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         if self.name not in functions:
             raise InputError(f"program {self.path}: has no function {self.name}, it has {', '.join(functions)}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -54,12 +56,26 @@ def crash(text: str, folder: Path) -> object:
 
 
 def test_it_tells_an_error_from_a_traceback(fuzz: ModuleType, tmp_path: Path) -> None:
-    assert fuzz.tried(fuzz.Target("a", ("1",), refuse), "x", tmp_path) == ""
-    assert "without a text" in fuzz.tried(fuzz.Target("a", ("1",), refuse), "silent", tmp_path)
-    assert "ValueError" in fuzz.tried(fuzz.Target("a", ("1",), crash), "x", tmp_path)
+    assert fuzz.tried(fuzz.Kind("a", str, refuse), "x", tmp_path) == ""
+    assert "without a text" in fuzz.tried(fuzz.Kind("a", str, refuse), "silent", tmp_path)
+    assert "ValueError" in fuzz.tried(fuzz.Kind("a", str, crash), "x", tmp_path)
 
 
 def test_the_same_seed_gives_the_same_cases(fuzz: ModuleType) -> None:
     texts = [[fuzz.changed(random.Random(seed), "sm.count=66") for seed in range(50)] for _ in range(2)]
     assert texts[0] == texts[1]
     assert len(set(texts[0])) > 40
+
+
+def die(text: str, folder: Path) -> object:
+    if text == "2":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return None
+
+
+def test_it_finds_a_crash_and_goes_on_behind_it(fuzz: ModuleType) -> None:
+    numbers = iter(range(10))
+    found = fuzz.tried_cases(fuzz.Kind("a", lambda rng: str(next(numbers)), die), 0, range(4))
+    assert len(found) == 1
+    assert "case 2: " in found[0]
+    assert "SIGSEGV" in found[0]

@@ -88,7 +88,7 @@ def test_what_is_wrong_is_named_with_its_place(text: str, told: str) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no such file; shipped are alexnet, .*did you mean resnet50"):
+    with pytest.raises(InputError, match=r"No such file or directory; shipped are alexnet, .*did you mean resnet50"):
         NetworkFile("resnet51")
     binary = tmp_path / "net.csv"
     binary.write_bytes(b"\xff\xfe\x00")

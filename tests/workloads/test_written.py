@@ -217,7 +217,7 @@ def test_a_lock_knows_the_file(file: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("absent.py:copy n=1", "program absent.py: cannot be read: no such file"),
+        ("absent.py:copy n=1", "program absent.py: cannot be read: No such file"),
         ("mine.py:cop n=1", "has no function cop; did you mean copy?"),
         ("mine.py:copy", "n missing, needed are n"),
         ("mine.py:copy n=x", "mine.py:copy n=x: must be a whole number"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 
+from arch import reading
 from arch.errors import InputError
 
 UNIFORM = re.compile(r"uniform_(\d{1,9})_(\d{1,9})")
@@ -21,9 +21,9 @@ def listed(where: str, text: str) -> str:
         return ",".join(re.findall(r"\d+", text)) if _NUMBERS.fullmatch(text) else text
     forms = "numbers with commas between, a file of numbers, uniform_LOW_HIGH or exponential_MEAN"
     try:
-        found = Path(text).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}={text}: must be {forms}; no such file can be read: {error}") from None
+        found = reading.text(text, f"{where}={text}").strip()
+    except InputError as error:
+        raise InputError(f"{error}; must be {forms}") from None
     if not _NUMBERS.fullmatch(found):
         raise InputError(f"{where}={text}: the file must hold numbers alone, with commas, spaces or lines between")
     return ",".join(re.findall(r"\d+", found))

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from arch import reading
 from arch.errors import InputError
 from arch.near import hint
 from workloads import networks
@@ -21,7 +22,6 @@ from workloads.ops.gemm import Gemm
 
 SHIPPED = Path(networks.__file__).parent / "shipped"
 
-_MOST_BYTES = 1 << 31
 """As long as a model may be with its weights in it."""
 
 
@@ -127,20 +127,13 @@ class NetworkFile(Operator):
         )
 
     def _content(self) -> bytes:
+        most = reading.MOST_BINARY_BYTES if self.path.suffix == ".onnx" else reading.MOST_BYTES
         try:
-            if not self.path.is_file():
-                raise FileNotFoundError(2, "no such file")
-            with self.path.open("rb") as file:
-                found = file.read(_MOST_BYTES + 1)
-        except (OSError, ValueError) as error:
+            return reading.content(self.path, f"network file={self.file}", most)
+        except InputError as error:
             names = shipped_networks()
-            reason = getattr(error, "strerror", None) or error
-            near = hint(Path(self.file).stem, names)
-            shipped = f"shipped are {', '.join(names)}{near}"
-            raise InputError(f"network file={self.file}: cannot be read: {reason}; {shipped}") from None
-        if len(found) > _MOST_BYTES:
-            raise InputError(f"network file={self.file}: has more than {_MOST_BYTES >> 20} MiB")
-        return found
+            shipped = f"shipped are {', '.join(names)}{hint(Path(self.file).stem, names)}"
+            raise InputError(f"{error}; {shipped}") from None
 
     def _of_topology(self, layer: Layer) -> Operator:
         if isinstance(layer, GemmLayer):

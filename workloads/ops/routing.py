@@ -7,11 +7,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from arch import reading
 from arch.errors import InputError
 from arch.near import hint
 
@@ -35,11 +35,7 @@ def read(distribution: str, word: str) -> str:
     if not distribution.startswith(FILE):
         return distribution
     path = distribution.removeprefix(FILE)
-    try:
-        counts = Path(path).read_text(encoding="utf-8").replace(",", " ").split()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InputError(f"{word} distribution={distribution}: cannot be read: {reason}") from None
+    counts = reading.text(path, f"{word} distribution={distribution}").replace(",", " ").split()
     wrong = next((count for count in counts if not count.isdecimal()), None)
     if wrong is not None or not counts:
         raise InputError(f"{word} distribution={distribution}: {wrong or 'nothing'!r} is no count, such as 5,0,3,8")

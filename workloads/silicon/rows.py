@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import functools
 import hashlib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from arch import reading
 from arch.errors import InputError
 from arch.near import hint
 from workloads.ops import Attention, Conv2d, Gemm, LayerNorm, Moe, Operator
@@ -235,21 +237,20 @@ def read_rows(path: str | Path = SILICON_CSV, *, measured_clock: bool = False) -
     part in their errors.
     """
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            header = list(reader.fieldnames or [])
-            if is_firesim(header):
-                lines = ((reader.line_num, record) for record in reader)
-                return [Row(**fields) for fields in records(path, lines)]
-            missing = [column for column in COLUMNS if column not in header]
-            if missing:
-                near = hint(missing[0], header, "; {} looks like it")
-                raise InputError(f"{path}: column {missing[0]} is missing{near}")
-            if measured_clock and "core_mhz" not in header:
-                raise InputError(f"{path}: column core_mhz is missing, which the measured clock is read from")
-            return _with_kinds([_row(path, reader.line_num, record, measured_clock) for record in reader])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as a CSV file: {getattr(error, 'strerror', None) or error}") from None
+        reader = csv.DictReader(io.StringIO(reading.text(path)))
+        header = list(reader.fieldnames or [])
+        if is_firesim(header):
+            lines = ((reader.line_num, record) for record in reader)
+            return [Row(**fields) for fields in records(path, lines)]
+        missing = [column for column in COLUMNS if column not in header]
+        if missing:
+            near = hint(missing[0], header, "; {} looks like it")
+            raise InputError(f"{path}: column {missing[0]} is missing{near}")
+        if measured_clock and "core_mhz" not in header:
+            raise InputError(f"{path}: column core_mhz is missing, which the measured clock is read from")
+        return _with_kinds([_row(path, reader.line_num, record, measured_clock) for record in reader])
+    except csv.Error as error:
+        raise InputError(f"{path}: cannot be read as a CSV file: {error}") from None
 
 
 @functools.cache

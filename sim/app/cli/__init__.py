@@ -49,8 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(end="", flush=True)
         return code
     except InputError as error:
-        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(error))
-        print(f"tilewave: {''.join(shown)}", file=sys.stderr)
+        print(f"tilewave: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("tilewave: interrupted", file=sys.stderr)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from arch import reading
 from arch.errors import InputError
 from arch.tpu import TpuSpec
 from sim.app.families.family import NO_REFERENCE, Ran, Subject
@@ -271,10 +271,9 @@ def _alone(spec: TpuSpec, program: Program) -> int:
 
 def _read(path: str) -> list[Instruction]:
     """The instructions of a file; InputError with the file where it cannot be read or assembled."""
+    written = reading.text(path, f"program {path}")
     try:
-        return assemble(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"program {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return assemble(written)
     except InputError as error:
         raise InputError(f"program {path} {error}") from None
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from arch import reading
 from arch.errors import InputError
 from arch.near import hint
 from sim.app.labs import LABS, NOT_ANSWERED, Answers, Task, Wrong, tasks
@@ -86,14 +87,12 @@ def grade(path: Path, seconds: int = 600) -> Grade:
 def read(path: Path) -> tuple[str, list[str]]:
     """The lab of a notebook and the sources of its answers; InputError where it is none."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path}: has more than {MOST_BYTES >> 20} MiB")
-        notebook = json.loads(path.read_text(encoding="utf-8"))
+        notebook = reading.document(reading.text(path, most_bytes=MOST_BYTES), str(path))
         lab = notebook["metadata"]["tilewave"]["lab"]
         cells = [cell for cell in notebook["cells"] if ANSWER in cell["metadata"].get("tags", ())]
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except InputError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{path}: is no notebook of a lab; they are in docs/labs") from None
     if lab not in LABS:

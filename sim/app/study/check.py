@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from arch import reading
 from arch.errors import InputError
 from arch.load import load_arch
 from arch.near import hint
@@ -92,7 +93,7 @@ def read_config(path: Path, tolerance: float | None = None) -> list[Wanted]:
         raise InputError(f"{path}: has no [[case]] with name, arch and workload")
     given = None if tolerance is None else Tolerance(tolerance)
     common = given or tolerance_of(data.get("tolerance", 0), str(path))
-    written = path.read_text(encoding="utf-8").splitlines()
+    written = reading.text(path).splitlines()
     lines = [i for i, line in enumerate(written, 1) if line.split("#")[0].strip() == "[[case]]"]
     if len(lines) != len(blocks):
         lines = [1] * len(blocks)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from arch import reading
 from arch.errors import InputError, what_is_wrong
 from sim.app.report.asked import Asked, title_of
 from sim.app.report.render import Shown
@@ -84,12 +84,7 @@ def _words(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{path}: is not JSON ({error})") from None
+    report = reading.document(reading.text(path), str(path))
     if not isinstance(report, dict) or "cycles" not in report:
         raise InputError(f"{path}: is no report of one run; make it with tilewave run ... --json")
     has = str(report.get("schema_version", "none"))

@@ -44,8 +44,9 @@ class Expression:
         try:
             with warnings.catch_warnings(action="ignore"):  # Python's about literals; what is no arithmetic is refused
                 tree = ast.parse(text.strip(), mode="eval").body
-        except SyntaxError as error:
-            raise InputError(f"{option} {text!r}: {error.msg}") from None
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # a NUL, half a character, nesting
+            reason = getattr(error, "msg", None) or error or "is nested too deeply"
+            raise InputError(f"{option} {text!r}: {reason}") from None
         if not all(map(_allowed, _parts(tree))):
             raise InputError(f"{option} {text!r}: only numbers, names, + - * / **, min() and max() are understood")
         return cls(text, tree)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arch import reading
 from arch.errors import InputError
 from arch.near import hint
 from sim.app.report.render import Shown
@@ -98,7 +99,7 @@ def history(lock: Path, name: str, last: int = MOST_COMMITS) -> History:
     for (commit, date, subject), _ in texts:
         _take(found, known, name, commit, date, subject, _git(lock, "show", f"{commit}:./{lock.name}"))
     if lock.exists():
-        _take(found, known, name, _HERE, "", "the working copy", lock.read_text(encoding="utf-8"))
+        _take(found, known, name, _HERE, "", "the working copy", reading.text(lock))
     if not found:
         raise InputError(f"{lock}: never recorded a case {name}{hint(name, sorted(known), '; nearest: {}')}")
     return History(name, found)

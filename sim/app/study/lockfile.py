@@ -14,6 +14,7 @@ from typing import Any
 import tomlkit
 from tomlkit.items import Item, KeyType, SingleKey
 
+from arch import reading
 from arch.errors import InputError, what_is_wrong
 from sim.app.fingerprint import code_hash
 from sim.app.study.digest import Digest
@@ -116,8 +117,8 @@ def _parts(path: Path) -> tuple[str, dict[str, str]]:
     """
     try:
         read(path)
-        text = path.read_text(encoding="utf-8")
-    except (OSError, InputError):
+        text = reading.text(path)
+    except InputError:
         return "", {}
     lines = re.split(r"(?<=\n)", text)  # not at what else Python takes for the end of a line
     starts = [_start(lines, number) for number, line in enumerate(lines) if line.lstrip().startswith("[")]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arch import reading
 from arch.errors import InputError
 from sim.app.trace.interactive import Interactive
 
@@ -31,19 +31,16 @@ class Earlier:
 
 def earlier(path: Path) -> Earlier:
     """Reads a page of `tilewave run --html`. InputError where it is none."""
+    where = f"--baseline {path}"
+    text = reading.text(path, where, MOST_BYTES)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"--baseline {path}: has more than {MOST_BYTES >> 20} MiB")
-        text = path.read_text(encoding="utf-8")
         found = _DOCUMENT.search(text)
         if found is None:
             raise ValueError
-        report = json.loads(html.unescape(found[1]))
+        report = reading.document(html.unescape(found[1]), where)
         timelines = []
         for note, data in _NOTES.findall(text):
-            timelines.append((html.unescape(note), Interactive.of(json.loads(data))))
-    except OSError as error:
-        raise InputError(f"--baseline {path}: cannot be read: {error.strerror}") from None
+            timelines.append((html.unescape(note), Interactive.of(reading.document(data, where))))
     except (ValueError, KeyError, TypeError, IndexError):
         raise InputError(f"--baseline {path}: is no page of tilewave run ... --html FILE of this version") from None
     return Earlier(path.name, report, timelines)

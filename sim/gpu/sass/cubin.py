@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from arch import reading
 from arch.errors import InputError
 from sim.gpu.sass.text import Function, read_functions
 
@@ -73,10 +74,7 @@ def read_compiled(path: str, kernel: str = "") -> CompiledKernel:
 
     Raises InputError for a file that is neither, and where `nvdisasm` is missing.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"--cubin {path}: cannot be read: {error.strerror}") from None
+    content = reading.content(path, f"--cubin {path}")
     if content[:4] == b"\x7fELF":
         return kernel_of(content, disassemble(content), kernel, path)
     text = content.decode("utf-8", errors="replace")

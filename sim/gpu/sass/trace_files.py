@@ -7,15 +7,16 @@ InputError with its line.
 
 from __future__ import annotations
 
+import io
 import lzma
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
+from arch import reading
 from arch.errors import InputError
 from sim.gpu.sass.tables import LANES
 
@@ -23,6 +24,10 @@ _HEADER = re.compile(r"-(?P<key>[^=]+?)\s*=\s*(?P<value>.*)")
 _BLOCK = re.compile(r"thread block = (\d+),(\d+),(\d+)")
 _COUNT = re.compile(r"(?P<key>warp|insts) = (?P<value>\d+)")
 _LIST, _STRIDE, _DELTAS = 0, 1, 2
+
+
+MOST_BYTES = 512 << 20
+"""Of a trace, unpacked."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +75,13 @@ def read_trace(path: str) -> TracedKernel:
     reader = _Reader(path)
     try:
         if path.endswith(".tracez"):
-            reader.compressed(Path(path).read_bytes())
+            reader.compressed(reading.content(path))
         elif path.endswith(".xz"):
-            reader.text(lzma.decompress(Path(path).read_bytes()).decode("utf-8", errors="replace"))
+            with lzma.open(io.BytesIO(reading.content(path))) as packed:
+                reader.text(reading.unpacked(packed, path, MOST_BYTES).decode("utf-8", errors="replace"))
         else:
-            reader.text(Path(path).read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except lzma.LZMAError as error:
+            reader.text(reading.text(path, most_bytes=MOST_BYTES, errors="replace"))
+    except (lzma.LZMAError, EOFError) as error:
         raise InputError(f"{path}: is no .xz file: {error}") from None
     return reader.done()
 
@@ -143,6 +147,7 @@ class _Reader:
             (size,) = struct.unpack_from("<I", rest)
             dictionary = zstandard.ZstdCompressionDict(rest[8 : 8 + size]) if size else None
             decompressor = zstandard.ZstdDecompressor(dict_data=dictionary)
+            left = MOST_BYTES
             at: int = struct.unpack_from("<Q", content, len(content) - 8)[0]
             (ctas,) = struct.unpack_from("<I", content, at)
             at += 4
@@ -156,7 +161,9 @@ class _Reader:
                     offset += 8
                     for _ in range(frames):
                         (size,) = struct.unpack_from("<I", content, offset)
-                        frame = decompressor.decompress(content[offset + 4 : offset + 4 + size])
+                        packed = decompressor.stream_reader(content[offset + 4 : offset + 4 + size])
+                        frame = reading.unpacked(packed, self.path, left)
+                        left -= len(frame)
                         offset += 4 + size
                         for self.number, line in enumerate(frame.decode("utf-8", errors="replace").splitlines(), 1):
                             self.instruction(line.split(), warp)

@@ -1,0 +1,70 @@
+"""Valid inputs from which cases are made."""
+
+from __future__ import annotations
+
+import json
+
+PRESET = """base: t4
+title: a board of one's own
+sm: {count: [20, mine], max_warps: 32}
+l2: {size: [2 MiB, mine, half]}
+dram: {bandwidth: 100 GB/s}
+sources: {mine: "assumed: a guess"}
+instructions:
+  ffma.fp32: [fma, 2, 4, mine]
+"""
+
+CONFIG = """tolerance = "1 %"
+[[case]]
+name = "a"
+arch = ["t4", "h100-sxm"]
+workload = "gemm m=64 n=64 k=64 dtype=fp16"
+schedule = "auto"
+set = ["sm.count=20"]
+l2 = "warm"
+exact = true
+"""
+
+PROGRAM = """read_weights address=0 rows=256
+matrix_multiply ub=0 pitch=256 rows=4 depth=4 columns=4 acc=0
+activate acc=0 ub=65536 pitch=256 rows=4 columns=4 function=identity
+halt
+"""
+
+
+TOPOLOGY = """Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,
+first, 12, 9, 3, 3, 4, 8, 2,
+DP_second, 8, 8, 3, 3, 4, 1, 1, 1:1,
+"""
+
+SCALESIM = """[general]
+run_name = "run"
+[architecture_presets]
+ArrayHeight: 32
+ArrayWidth: 32
+IfmapSramSzkB: 64
+FilterSramSzkB: 64
+OfmapSramSzkB: 64
+Dataflow: ws
+Bandwidth: 10, 20, 30
+[run_presets]
+InterfaceBandwidth: USER
+"""
+
+
+LOCK = (
+    'format = 2\nversion = "0"\n\n[case."a"]\narch = "t4"\nworkload = "gemm m=64 n=64 k=64"\nmachine = "00"\n'
+    'kernels = "11"\nschedule = "mma"\ncycles = 5\ntime_ps = 7\nclock_hz = 9\nenergy_fj = 8\ncounters.ctas = 3\n'
+    "stalls.warps.wait = 1.5\n"
+)
+
+REPORT = json.dumps(
+    {
+        "schema_version": "2.0", "machine": "t4", "family": "gpu", "workload": "gemm m=64", "dtype": "fp16",
+        "schedule": "mma", "scope": "kernel", "cycles": 100, "clock_hz": 10**9, "time_us": 0.1, "flops": 4,
+        "macs": 2, "bound": "latency", "bytes": {"dram": {"read": 4, "write": 2}}, "energy_j": 1e-6,
+        "stalls": {"warps": {"wait": 0.25, "selected": 0.75}}, "kernels": [], "gpu": {"counters": {"ctas": 1}},
+        "overrides": {}, "asked": {}, "conditions": {},
+    }
+)  # fmt: skip
+"""A small report as `run --json` prints it."""
