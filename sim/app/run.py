@@ -304,6 +304,7 @@ def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord
         simulator=cost.stats(**ran.counts),
         operators=ran.operators,
         layers=ran.layers,
+        left_out=ran.left_out,
         notes=[*ran.notes, *found, *left_out],
     )
 

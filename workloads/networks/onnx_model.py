@@ -1,144 +1,212 @@
 """Reads the products of an ONNX model: shapes alone, no weights. Needs the package onnx (`pip install tilewave[onnx]`).
 
-Convolutions and matrix products become layers, in the order of the graph. What only changes shapes takes no time.
-Everything else (activations, additions, pools, norms) is named and counted. What multiplies in another way, and what
-has a graph of its own, is refused.
+Model-local functions are put in place of their calls. Convolutions and products become layers, in the order of the
+graph; cheap operators are named and counted (`onnx_operators`). Everything else is refused, and so is what is no model:
+onnx's checker and its shape inference, both strict, see every file first.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from arch.errors import InputError
+from workloads.networks.onnx_operators import (
+    CHEAP,
+    MOST_LAYERS,
+    PRODUCTS,
+    RANDOM,
+    VIEWS,
+    Call,
+    ModelConv,
+    ModelProduct,
+    Products,
+    Shape,
+    UnknownShapeError,
+    results_of,
+)  # fmt: skip
 
-VIEWS = frozenset(
-    (
-        *("Cast", "Constant", "ConstantOfShape", "Dropout", "Expand", "Flatten", "Gather", "Identity", "Range"),
-        *("Reshape", "Shape", "Size", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
-    )
-)
-"""Operators that move nothing, or only what layers read anyway."""
+MOST_NODES = 100_000
+"""As many as a model may have, its functions in place of their calls."""
 
-REFUSED = frozenset(
-    (
-        *("Attention", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "If", "LSTM", "Loop"),
-        *("MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan", "SequenceMap"),
-    )
-)
-"""Operators that multiply, or may, and are no layer that is known."""
+MOST_DEPTH = 100
+"""How deep its functions may call each other."""
 
 _LARGE = 1 << 10
 """Elements from which a constant is a weight, whose values do not matter."""
 
 _OWN_DOMAINS = ("", "ai.onnx")
-
-
-@dataclass(frozen=True)
-class ModelConv:
-    """A convolution of a model. pads: above, left, below, right."""
-
-    name: str
-    images: int
-    channels: int
-    size: tuple[int, int]
-    filters: int
-    window: tuple[int, int]
-    strides: tuple[int, int]
-    pads: tuple[int, int, int, int]
-    dilations: tuple[int, int]
-    groups: int
-
-
-@dataclass(frozen=True)
-class ModelProduct:
-    """C[m, n] = A[m, k] B[k, n], `batch` times."""
-
-    name: str
-    batch: int
-    m: int
-    n: int
-    k: int
+_OF_RUNTIME = "com.microsoft"
+_MISPLACED = ("SimplifiedLayerNormalization",)
+"""Operators of ONNX Runtime that it writes as if they were ONNX's."""
 
 
 @dataclass(frozen=True)
 class Model:
     """layers: in the order of the graph. others: operators that are no layers, by name, and how many; elements: that
-    they read and write together, without weights. unknown: the first one with a tensor whose shape is not known."""
+    they read and write together, without weights. unknown: those with a tensor whose shape is not known, by where they
+    are."""
 
     layers: tuple[ModelConv | ModelProduct, ...]
     others: Mapping[str, int]
     elements: Mapping[str, int]
-    unknown: str
+    unknown: tuple[str, ...]
 
 
 def read_onnx(content: bytes, what: str, batch: int) -> Model:
     """The layers of a model. what: its name, for errors. batch: takes the place of an open first dimension of inputs.
 
-    InputError for what is no model, for dimensions that stay open, and for operators that cannot be read.
+    InputError for what is no model, for dimensions that stay open, and for operators that are not known.
     """
     try:
         import onnx
-        from onnx import shape_inference
     except ImportError:
         raise InputError(f"{what}: needs the package onnx; pip install 'tilewave[onnx]'") from None
     try:
         model = onnx.load_model_from_string(content)
-        _close(model, what, batch)
-        for weight in model.graph.initializer:
-            if math.prod(weight.dims) > _LARGE:
-                weight.ClearField("raw_data")
-                weight.ClearField("float_data")
-        model = shape_inference.infer_shapes(model, data_prop=True)
+        weights = _without_values(model, what)
+        _close(model, what, batch, weights)
+        _refuse_endless(model, what)
+        shapes = inferred(model := _inlined(_checked(model, what)), what)
     except InputError:
         raise
     except Exception as error:  # of protobuf and of onnx's own checker, which share no base
-        line = " ".join(str(error).split())[:200]
-        raise InputError(f"{what}: is no ONNX model: {line}") from None
-    shapes = _shapes(model.graph)
-    layers: list[ModelConv | ModelProduct] = []
-    others: Counter[str] = Counter()
-    elements: Counter[str] = Counter()
-    weights, unknown = {weight.name for weight in model.graph.initializer}, ""
+        line = " ".join(str(error).split())[:300]
+        raise InputError(f"{what}: is no valid ONNX model: {line}") from None
+    found = _Found(known_before={*weights, *(weight.name for weight in model.graph.initializer)})
     for number, node in enumerate(model.graph.node):
-        where = f"{what} node {number} ({node.op_type} {node.name or node.output[0]})"
-        if _is_other(node):
-            name = node.op_type if node.domain in _OWN_DOMAINS else f"{node.domain}.{node.op_type}"
-            moved = [shapes.get(tensor) for tensor in (*node.input, *node.output) if tensor and tensor not in weights]
-            others[name] += 1
-            elements[name] += sum(math.prod(shape) for shape in moved if shape is not None)
-            unknown = unknown or (where if None in moved else "")
-        elif node.op_type in REFUSED:
-            raise InputError(f"{where}: {node.op_type} cannot be read; layers are Conv, Gemm and MatMul")
-        elif node.op_type in _LAYERS:
-            operands = [shapes.get(name) for name in node.input[:2]]
-            if None in operands:
-                raise InputError(f"{where}: the shapes of its operands cannot be inferred")
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-            layers.append(_LAYERS[node.op_type](where, node.name or node.output[0], attributes, *operands))
-    if not layers:
-        raise InputError(f"{what}: has no Conv, Gemm or MatMul")
-    return Model(tuple(layers), dict(sorted(others.items())), elements, unknown)
+        found.add(node, _call(node, _where(node, number, what), shapes))
+        if len(found.layers) > MOST_LAYERS:
+            raise InputError(f"{what}: has more than {MOST_LAYERS} layers")
+    if not found.layers:
+        raise InputError(f"{what}: has no operator with a product, such as Conv, Gemm or MatMul")
+    return Model(tuple(found.layers), dict(sorted(found.others.items())), found.elements, tuple(found.unknown))
 
 
-def _is_other(node: Any) -> bool:
-    """Whether a node is neither a layer, nor refused, nor something that takes no time."""
-    known = node.op_type in REFUSED or node.op_type in _LAYERS or node.op_type in VIEWS
-    return node.domain not in _OWN_DOMAINS or not known
+@dataclass
+class _Found:
+    """What a model's nodes are. known_before: tensors that are known before the model runs: weights, constants, shapes,
+    and what is computed of these alone."""
+
+    known_before: set[str]
+    layers: list[ModelConv | ModelProduct] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    elements: Counter[str] = field(default_factory=Counter)
+    unknown: list[str] = field(default_factory=list)
+
+    def add(self, node: Any, call: Call) -> None:
+        """Takes a node as what it is; InputError where that is not known."""
+        name = _operator(node)
+        if any(_graphs(attribute) for attribute in node.attribute):
+            call.refuse(f"{name} runs a graph of its own, how often is not known")
+        products = PRODUCTS[name](call) if name in PRODUCTS else Products([])
+        self._compare(call, node, products)
+        self.layers += products.layers
+        if products.between:
+            self._other(f"between products of {name}", products.between)
+        elif not products.layers and name not in VIEWS:
+            if name not in CHEAP and name not in PRODUCTS:
+                call.refuse(f"{name} is not known; write it as a function of the model, or of operators that are")
+            before = name not in RANDOM and all(t in self.known_before for t in node.input if t)
+            if not before:
+                moved = [t for t in (*node.input, *node.output) if t and t not in self.known_before]
+                sizes = [math.prod(call.shapes[t]) for t in moved if t in call.shapes]
+                self._other(name, sum(sizes))
+                self.unknown += [call.where] if len(sizes) < len(moved) else []
+                return
+        if name in ("Shape", "Size") or (not products.layers and all(t in self.known_before for t in node.input if t)):
+            self.known_before |= set(node.output)
+
+    def _other(self, name: str, elements: int) -> None:
+        self.others[name] += 1
+        self.elements[name] += elements
+
+    @staticmethod
+    def _compare(call: Call, node: Any, products: Products) -> None:
+        """InputError where a result has another shape than the model says."""
+        for tensor, shape in zip(node.output, products.results, strict=False):
+            said = call.shapes.get(tensor, shape)
+            call.require(
+                shape in (None, said), f"result {tensor} is {said and list(said)}, not {shape and list(shape)}"
+            )
 
 
-def _close(model: Any, what: str, batch: int) -> None:
-    """Gives inputs whose first dimension is open the size of the batch."""
-    constants = {weight.name for weight in model.graph.initializer}
+def _operator(node: Any) -> str:
+    """The name of what a node is, with its domain where that is not ONNX's."""
+    return node.op_type if node.domain in _OWN_DOMAINS else f"{node.domain}.{node.op_type}"
+
+
+def _where(node: Any, number: int, what: str) -> str:
+    return f"{what} node {number} ({node.op_type} {_title(node)})"
+
+
+def _title(node: Any) -> str:
+    return node.name or next(iter(node.output), "")
+
+
+def _call(node: Any, where: str, shapes: Mapping[str, Shape]) -> Call:
+    from onnx import helper
+
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if not _graphs(a)}
+    return Call(where, _title(node), attributes, node.input, shapes)
+
+
+def _graphs(attribute: Any) -> list[Any]:
+    """The graphs that an attribute holds: bodies of loops and branches."""
+    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+
+
+def _without_values(model: Any, what: str) -> set[str]:
+    """Makes inputs of large weights, and of those in files of their own: only their shapes matter. Their names."""
+    from onnx import TensorProto, helper
+
+    graph, kept, moved = model.graph, [], []
+    for weight in graph.initializer:
+        external = weight.data_location == TensorProto.EXTERNAL
+        if not external and not (weight.raw_data and math.prod(weight.dims) > _LARGE):
+            kept.append(weight)
+            continue
+        if not external:
+            bits = _BITS.get(weight.data_type) or 8 * helper.tensor_dtype_to_np_dtype(weight.data_type).itemsize
+            needed, found = -(-math.prod(weight.dims) * bits // 8), len(weight.raw_data)
+            if needed != found:
+                raise InputError(
+                    f"{what} weight {weight.name}: {list(weight.dims)} takes {needed} bytes, it has {found}"
+                )
+        moved.append(weight)
+    moved += [
+        helper.make_tensor(s.values.name, s.values.data_type, s.dims, b"", raw=True) for s in graph.sparse_initializer
+    ]
+    known = {value.name for value in graph.input}
+    for weight in moved:
+        if weight.name not in known:
+            graph.input.append(helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims)))
+    del graph.initializer[:], graph.sparse_initializer[:]
+    graph.initializer.extend(kept)
+    return {weight.name for weight in moved}
+
+
+_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+"""Bits of a value that is shorter than a byte: uint4, int4, float4e2m1, uint2, int2."""
+
+
+def _close(model: Any, what: str, batch: int, weights: set[str]) -> None:
+    """Gives inputs whose first dimension is open the size of the batch. InputError for sizes that cannot be."""
+    constants = {weight.name for weight in model.graph.initializer} | weights
     opened = False
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim if dim.HasField("dim_value")]
+        if any(size < 0 for size in sizes):
+            raise InputError(f"{what} tensor {value.name}: a dimension is {min(sizes)}; sizes are from 0 on")
     for value in model.graph.input:
         if value.name in constants:
             continue
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.dim_value > 0:
+            if dim.HasField("dim_value"):
                 continue
             if axis:
                 name = dim.dim_param or "?"
@@ -152,68 +220,113 @@ def _close(model: Any, what: str, batch: int) -> None:
     if opened:
         del model.graph.value_info[:]
         for value in model.graph.output:
-            value.type.tensor_type.ClearField("shape")
+            if value.type.HasField("tensor_type"):
+                value.type.tensor_type.ClearField("shape")
     elif batch > 1:
         raise InputError(f"{what} batch={batch}: the model's inputs have a batch of their own; batch=1 leaves it")
 
 
-def _shapes(graph: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes of all tensors that have one, by name."""
-    found = {weight.name: tuple(weight.dims) for weight in graph.initializer}
+def _checked(model: Any, what: str) -> Any:
+    """The model, which onnx's checker takes: operators of its version with the attributes and the number of operands
+    that they have, each tensor made once, and before it is read."""
+    from onnx import checker, defs, helper
+
+    versions: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain in _OWN_DOMAINS else entry.domain
+        if versions.setdefault(domain, entry.version) != entry.version:
+            raise InputError(f"{what}: imports two versions of the operators of {domain or 'ai.onnx'}")
+    newest = defs.onnx_opset_version()
+    if versions.get("", 0) > newest:
+        raise InputError(f"{what}: opset {versions['']} is newer than {newest}, which the installed onnx knows")
+    for entry in (entry for function in model.functions for entry in function.opset_import):
+        if entry.domain in _OWN_DOMAINS:  # or it would not be put in place; what changed in between is refused
+            entry.version = versions.get("", entry.version)
+    for node in model.graph.node:
+        if node.op_type in _MISPLACED and node.domain in _OWN_DOMAINS:
+            node.domain = _OF_RUNTIME
+            if versions.setdefault(_OF_RUNTIME, 1) and _OF_RUNTIME not in (e.domain for e in model.opset_import):
+                model.opset_import.append(helper.make_opsetid(_OF_RUNTIME, 1))
+    tensors = [value.type.tensor_type for value in model.graph.output if value.type.HasField("tensor_type")]
+    unshaped = [tensor for tensor in tensors if not tensor.HasField("shape")]
+    for tensor in unshaped:  # the checker asks for one, inference finds it
+        tensor.shape.SetInParent()
+    checker.check_model(model)
+    for tensor in unshaped:
+        tensor.ClearField("shape")
+    return model
+
+
+def _refuse_endless(model: Any, what: str) -> None:
+    """InputError for functions that call themselves, and for what is too large once they are put in place."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+
+    def called(nodes: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
+        for node in nodes:
+            yield (node.domain, node.op_type, node.overload)
+            for attribute in node.attribute:
+                for graph in _graphs(attribute):
+                    yield from called(graph.node)
+
+    calls = {key: list(called(function.node)) for key, function in functions.items()}
+    sizes: dict[tuple[str, str, str], tuple[int, int]] = {}  # by function: operators, and how deep calls go
+    try:
+        for key in TopologicalSorter({k: set(v) & functions.keys() for k, v in calls.items()}).static_order():
+            inner = [sizes.get(one, (1, 0)) for one in calls[key]]
+            sizes[key] = (sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0))
+    except CycleError as error:
+        raise InputError(f"{what}: function {error.args[1][0][1]} calls itself") from None
+    if any(depth > MOST_DEPTH for _, depth in sizes.values()):
+        raise InputError(f"{what}: functions call functions more than {MOST_DEPTH} deep")
+    if sum(sizes.get(one, (1, 0))[0] for one in called(model.graph.node)) > MOST_NODES:
+        raise InputError(f"{what}: has more than {MOST_NODES} operators, its functions counted where they are called")
+
+
+def _inlined(model: Any) -> Any:
+    """The model with its functions in place of their calls."""
+    from onnx import inliner
+
+    return inliner.inline_local_functions(model) if model.functions else model
+
+
+def inferred(model: Any, what: str) -> dict[str, Shape]:
+    """Shapes of all tensors that have one, by name: as onnx infers them and, where it does not, as `onnx_operators`
+    does."""
+    from onnx import helper, shape_inference
+
+    own = [(i, node) for i, node in enumerate(model.graph.node) if {_operator(node)} & (PRODUCTS.keys() | CHEAP)]
+    while True:
+        inferred = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        shapes, types = _shapes(inferred.graph, what)
+        added = False
+        for number, node in own:
+            if all(tensor in shapes for tensor in node.output):
+                continue
+            try:
+                results = results_of(_call(node, _where(node, number, what), shapes), _operator(node))
+            except UnknownShapeError:
+                continue
+            for tensor, shape in zip(node.output, results, strict=False):
+                if tensor and shape is not None and tensor not in shapes:
+                    shapes[tensor] = shape
+                    kind = types.get(node.input[0], 1)
+                    model.graph.value_info.append(helper.make_tensor_value_info(tensor, kind, shape))
+                    added = True
+        if not added:
+            return shapes
+
+
+def _shapes(graph: Any, what: str) -> tuple[dict[str, Shape], dict[str, int]]:
+    """Shapes of all tensors that have one, and number formats, by name."""
+    shapes = {weight.name: tuple(weight.dims) for weight in graph.initializer}
+    types = {weight.name: weight.data_type for weight in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
-        if value.type.tensor_type.HasField("shape"):
-            dims = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-            if all(dims):
-                found.setdefault(value.name, dims)
-    return found
-
-
-def _conv(
-    where: str, name: str, attributes: Mapping[str, Any], x: Sequence[int], w: Sequence[int]
-) -> ModelConv:  # fmt: skip
-    """One or two dimensions of space; one is a single row."""
-    space = len(x) - 2
-    if space not in (1, 2):
-        raise InputError(f"{where}: {space} dimensions of space; 1 and 2 can be read")
-
-    def pair(values: Sequence[int], default: int) -> tuple[int, int]:
-        found = [*values] or [default] * space
-        return (default, found[0]) if space == 1 else (found[0], found[1])
-
-    size, window = pair(x[2:], 1), pair(w[2:], 1)
-    strides, dilations = (pair(attributes.get(key, ()), 1) for key in ("strides", "dilations"))
-    pads = [*attributes.get("pads", ())] or [0] * (2 * space)
-    above, left, below, right = (0, pads[0], 0, pads[1]) if space == 1 else pads
-    auto = attributes.get("auto_pad", b"NOTSET").decode()
-    if auto.startswith("SAME"):
-        needed = [
-            max(0, (-(-n // step) - 1) * step + (f - 1) * spread + 1 - n)
-            for n, step, f, spread in zip(size, strides, window, dilations, strict=True)
-        ]
-        less, more = [n // 2 for n in needed], [n - n // 2 for n in needed]
-        (above, left), (below, right) = (more, less) if auto == "SAME_LOWER" else (less, more)
-    return ModelConv(
-        name, x[0], x[1], size, w[0], window, strides, (above, left, below, right), dilations,
-        int(attributes.get("group", 1)),
-    )  # fmt: skip
-
-
-def _gemm(where: str, name: str, attributes: Mapping[str, Any], a: Sequence[int], b: Sequence[int]) -> ModelProduct:
-    m, k = reversed(a) if attributes.get("transA") else a
-    n = b[0] if attributes.get("transB") else b[1]
-    return ModelProduct(name, 1, m, n, k)
-
-
-def _matmul(where: str, name: str, attributes: Mapping[str, Any], a: Sequence[int], b: Sequence[int]) -> ModelProduct:
-    """As NumPy multiplies; where all matrices on the left meet one on the right, their rows are one matrix."""
-    left, right = (1, *a) if len(a) == 1 else tuple(a), (*b, 1) if len(b) == 1 else tuple(b)
-    if math.prod(right[:-2]) == 1:
-        return ModelProduct(name, 1, math.prod(left[:-1]), right[-1], left[-1])
-    depth = max(len(left), len(right)) - 2
-    outer = [(1,) * (depth - len(side) + 2) + side[:-2] for side in (left, right)]
-    batch = math.prod(max(pair) for pair in zip(*outer, strict=True))
-    return ModelProduct(name, batch, left[-2], right[-1], left[-1])
-
-
-_LAYERS: Mapping[str, Any] = {"Conv": _conv, "Gemm": _gemm, "MatMul": _matmul}
-"""Operators that are layers."""
+        tensor = value.type.tensor_type
+        types.setdefault(value.name, tensor.elem_type)
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            dims = tuple(dim.dim_value for dim in tensor.shape.dim)
+            if any(size < 0 for size in dims):
+                raise InputError(f"{what} tensor {value.name}: would be {list(dims)}; its operands do not go together")
+            if shapes.setdefault(value.name, dims) != dims:
+                raise InputError(f"{what} tensor {value.name}: is {list(shapes[value.name])} and {list(dims)}")
+    return shapes, types

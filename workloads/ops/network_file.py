@@ -14,7 +14,8 @@ from arch import reading
 from arch.errors import InputError
 from arch.near import hint
 from workloads import networks
-from workloads.networks.onnx_model import ModelConv, ModelProduct, read_onnx
+from workloads.networks.onnx_model import read_onnx
+from workloads.networks.onnx_operators import ModelConv, ModelProduct
 from workloads.networks.topology import FORMATS, ConvLayer, GemmLayer, Layer, read_topology
 from workloads.ops.base import Operator, choice, extent, number_format, operator
 from workloads.ops.contractions import Conv2d
@@ -41,6 +42,7 @@ class _Contents:
     layers: tuple[NetworkLayer, ...]
     others: Mapping[str, int] = field(default_factory=dict)
     elements: Mapping[str, int] = field(default_factory=dict)
+    unsized: int = 0
     hangs_over: tuple[str, ...] = ()
 
 
@@ -94,6 +96,11 @@ class NetworkFile(Operator):
         return self._read.elements
 
     @property
+    def unsized_others(self) -> int:
+        """How many of them read or write a tensor whose size is not known."""
+        return self._read.unsized
+
+    @property
     def hangs_over(self) -> tuple[str, ...]:
         """Names of layers whose last window hangs over the edge of the image."""
         return self._read.hangs_over
@@ -109,10 +116,11 @@ class NetworkFile(Operator):
                 raise InputError(f"{what} others=refuse: has {counted(model.others)}, which are no layers")
             if model.unknown and self.others == "host":
                 raise InputError(
-                    f"{model.unknown}: its shapes cannot be inferred, others=host needs them; others=count"
+                    f"{model.unknown[0]}: its shapes cannot be inferred, others=host needs them; others=count"
                 )
-            found = tuple(NetworkLayer(layer.name, self._of_model(what, layer)) for layer in model.layers)
-            return _Contents(sha256, found, model.others, model.elements)
+            operators = {layer: self._of_model(what, layer) for layer in dict.fromkeys(model.layers)}
+            found = tuple(NetworkLayer(layer.name, operators[layer]) for layer in model.layers)
+            return _Contents(sha256, found, model.others, model.elements, len(model.unknown))
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -146,10 +154,16 @@ class NetworkFile(Operator):
         )  # fmt: skip
 
     def _of_model(self, what: str, layer: ModelConv | ModelProduct) -> Operator:
-        if isinstance(layer, ModelProduct):
-            return self._product(m=layer.m, n=layer.n, k=layer.k, batch=layer.batch)
+        try:
+            if isinstance(layer, ModelProduct):
+                return self._product(m=layer.m, n=layer.n, k=layer.k, batch=layer.batch)
+            return self._of_model_conv(layer)
+        except InputError as error:
+            raise InputError(f"{what} layer {layer.name}: {error}") from None
+
+    def _of_model_conv(self, layer: ModelConv) -> Operator:
         if layer.dilations[0] != layer.dilations[1]:
-            raise InputError(f"{what} layer {layer.name}: dilations {layer.dilations} differ; they must be equal")
+            raise InputError(f"dilations {layer.dilations} differ; they must be equal")
         (h, w), (above, left, below, right) = layer.size, layer.pads
         pads = _pair("pad", above, left)
         if (above, left) != (below, right):  # an image that is larger by its padding

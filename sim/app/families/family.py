@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sim.app.families.request import Progress, Request
-from sim.app.report.record import CheckResult, KernelRecord, LayerTime, MachineFigures, OperatorTime
+from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, MachineFigures, OperatorTime
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from workloads.ops import Operator
@@ -65,6 +65,7 @@ class Ran:
     host_ps: Mapping[str, int] = field(default_factory=dict)
     operators: Sequence[OperatorTime] = ()
     layers: Sequence[LayerTime] = ()
+    left_out: LeftOut | None = None
     notes: Sequence[str] = ()
     check: Callable[[], tuple[CheckResult, list[str]]] | None = None
     timeline: Callable[[], Timeline] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -12,14 +13,22 @@ from arch.tpu import TpuSpec
 from sim.app.families.choice import Tried, decide
 from sim.app.families.family import Family, Ran, Subject
 from sim.app.families.request import Progress, Request
-from sim.app.report.record import CheckResult, KernelRecord, LayerTime
+from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S
 from workloads.ops import NetworkFile, NetworkLayer, Operator
 from workloads.ops.network_file import counted
 
-_EXPONENTIALS = frozenset(("Elu", "Erf", "Exp", "Gelu", "LogSoftmax", "Mish", "Sigmoid", "Softmax", "Softplus", "Tanh"))
-"""Operators of models whose elements take an exponential each, or as much."""
+_EXPONENTIALS = frozenset(
+    (
+        *("BiasGelu", "BiasSoftmax", "Celu", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "LogSoftmax", "Mish"),
+        *("QLinearSigmoid", "QLinearSoftmax", "QuickGelu", "ReduceLogSumExp", "Selu", "Sigmoid", "Softmax", "Softplus"),
+        *("SwiGLU", "Swish", "Tanh"),
+        *("Attention", "GRU", "GroupQueryAttention", "LSTM", "MultiHeadAttention", "RNN"),
+    )
+)
+"""Operators of models, whatever their domain, whose elements take an exponential each, or as much: of those with
+products what is between them does."""
 
 _HOST_FIGURES = ("host.turnaround", "host.bandwidth", "host.ops", "host.exp_ops", "pcie.bandwidth")
 
@@ -108,6 +117,7 @@ class NetworkPlan:
             counts=counts,
             host_ps={name: sum(ran.host_ps.get(name, 0) for ran in rans) for name in host} | others,
             layers=[_time(layer, ran) for layer, ran in zip(self.op.layers, rans, strict=True)],
+            left_out=self._left_out(),
             notes=[*self._notes(len(known)), *dict.fromkeys(note for ran in rans for note in ran.notes)],
             check=(lambda: self._checked(known)) if self.request.check else None,
             timeline=longest.timeline,
@@ -115,6 +125,14 @@ class NetworkPlan:
                 any(ran.reads(path) for ran in known.values()) or (bool(others) and path in _HOST_FIGURES)
             ),
         )
+
+    def _left_out(self) -> LeftOut | None:
+        """What no layer and no host computes: cheap operators, which have no products (`workloads.networks`)."""
+        others = self.op.others_left_out
+        if not others or self.op.others == "host":
+            return None
+        moved = sum(self.op.elements_of_others.values()) * DTYPE_BYTES[str(self.op.out)]
+        return LeftOut(others, 0, moved, self.op.unsized_others)
 
     def _on_host(self) -> dict[str, int]:
         """Picoseconds of what the host computes between the layers, by operator: of each the turnaround, then the
@@ -128,7 +146,7 @@ class NetworkPlan:
         found = {}
         for name, count in self.op.others_left_out.items():
             elements = self.op.elements_of_others[name]
-            ops = elements * (host.exp_ops if name in _EXPONENTIALS else 1)
+            ops = elements * (host.exp_ops if re.split(r"[ .]", name)[-1] in _EXPONENTIALS else 1)
             busy = max(elements * wide / host.bandwidth_bytes_per_s, ops / host.ops_hz)
             if spec.unified_buffer.behind != "host":
                 busy += elements * wide / spec.pcie.bandwidth_bytes_per_s

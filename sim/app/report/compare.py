@@ -10,7 +10,7 @@ from sim.app.report.asked import titled
 from sim.app.report.families import family
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
-from sim.app.report.sections import Section, bytes_text, ghz_text, percent, sections_of, time_text
+from sim.app.report.sections import Section, bytes_text, ghz_text, left_out_text, percent, sections_of, time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,6 +69,8 @@ class Comparison(Shown):
             Section(self.title, tuple(_cells(report) for report in self.reports), _HEADER),
             Section("What each time contains", tuple(_contents(report) for report in self.reports), _CONTENTS),
         ]
+        left_out = ((report.record.machine_label, left_out_text(report.record)) for report in self.reports)
+        found.append(Section("Left out", tuple(row for row in left_out if row[1])))
         for report in self.reports:
             verdict = sections_of(report)[-1]
             found.append(Section(f"{verdict.title}: {report.record.machine_label}", verdict.rows))

@@ -223,6 +223,22 @@ class LayerTime:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a workload has and the run does not: it takes no time. operators: by name, how many. macs, bytes: of all of
+    them. unsized: how many of them read or write something whose size is not known, which is not in `bytes`."""
+
+    operators: Mapping[str, int]
+    macs: int
+    bytes: int
+    unsized: int = 0
+
+    def shares(self, macs: int, moved: int) -> tuple[float, float]:
+        """Shares of multiply-adds and of bytes that are missing, beside those of what ran, each byte touched once."""
+        found, whole = (self.macs, self.bytes), (self.macs + macs, self.bytes + moved)
+        return found[0] / max(whole[0], 1), found[1] / max(whole[1], 1)
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFigures:
     """The figures of a machine that a report divides by. Peaks are at the boost clock, but see `peak_hz`."""
 
@@ -302,6 +318,8 @@ class RunRecord:
     """The operators of a graph, in the order of their calls."""
     layers: Sequence[LayerTime] = ()
     """The layers of a network, in the order of its file."""
+    left_out: LeftOut | None = None
+    """What is no part of the run; None where nothing is missing."""
     notes: Sequence[str] = ()
     """Anything that a reader must know, one sentence each."""
 

@@ -17,7 +17,7 @@ from sim.app.report.sections import Section, sections_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SCHEMA_VERSION = "2.1"
+SCHEMA_VERSION = "2.2"
 """Version of schema.json; the first number changes when a key changes its meaning or goes (docs/report.md)."""
 
 
@@ -74,6 +74,10 @@ class Report(Shown):
                 {name: getattr(layer, name) for name in ("name", "workload", "schedule")} | _measured(own, layer.macs)
                 for layer, own in Figures.of_layers(run)
             ]
+        if run.left_out is not None:
+            macs, moved = run.left_out.shares(run.macs, run.operand_bytes)
+            shares = {"mac_share": macs, "byte_share": moved, "unsized": run.left_out.unsized}
+            result["left_out"] = {"operators": dict(run.left_out.operators), **shares}
         if run.operators:
             result["profile"] = [entry.to_dict() for entry in profile(run)]
         if run.host_ps:

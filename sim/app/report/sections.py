@@ -151,6 +151,8 @@ def _headline(report: Report) -> Section:
         *([("achieved", _achieved(figures, run.dtype))] if figures.flops else []),
         ("schedule", run.schedule if run.schedule == asked.schedule_text else f"{run.schedule} ({_wish(asked)})"),
     ]
+    if run.left_out is not None:
+        rows.append(("left out", left_out_text(run)))
     if asked.conditions:
         rows.append(("conditions", ", ".join(_condition(*pair) for pair in asked.conditions.items())))
     if run.check is not None:
@@ -158,6 +160,18 @@ def _headline(report: Report) -> Section:
         what = "the rules of the schedule alone" if error is None else f"largest relative error {error:.2e}"
         rows.append(("check", f"{outcome}, {what}"))
     return Section(run.title, tuple(rows))
+
+
+def left_out_text(run: RunRecord) -> str:
+    """What share of a workload takes no time: `0.0 % of the multiply-adds, 31.2 % of the bytes: 65 operators, ...`;
+    empty where nothing is missing."""
+    found = run.left_out
+    if found is None:
+        return ""
+    macs, moved = (percent(share) for share in found.shares(run.macs, run.operand_bytes))
+    unsized = f", {found.unsized} of unknown size" if found.unsized else ""
+    count = sum(found.operators.values())
+    return f"{macs} of the multiply-adds, {moved} of the bytes: {count} operators in no time{unsized}"
 
 
 def _achieved(figures: Figures, dtype: str) -> str:
