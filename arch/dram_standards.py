@@ -51,7 +51,7 @@ def with_standards(file: PresetFile) -> PresetFile:
             # The name first: a family without standards refuses that word, not one of the table's.
             figures |= {path: figure} | {f"{group}.{name}": entry for name, entry in table.figures.items()}
             sources |= table.sources
-    return PresetFile(file.base, sources | file.sources, figures | file.figures)
+    return PresetFile(file.base, sources | file.sources, figures | file.figures, file.shipped)
 
 
 def _named(path: str, figure: Figure) -> PresetFile:

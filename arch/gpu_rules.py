@@ -157,13 +157,9 @@ def _check_tma(spec: GpuSpec) -> None:
 
 def _check_dram(spec: GpuSpec) -> None:
     dram, partitions = spec.dram, spec.l2.partitions
-    # A slice talks to channels of its own, or a channel to slices of its own.
-    slices = spec.l2.slices
-    valid = [count for count in range(partitions, slices) if slices % count == 0 and count % partitions == 0]
-    valid += _multiples(dram.channels, slices)
-    two = " or ".join(map(str, sorted(sorted(valid, key=lambda count: abs(count - dram.channels))[:2])))
-    reason = f"{dram.channels} channels do not divide evenly among {slices} L2 slices, nor they among them; nearest: "
-    _rule(dram.channels in valid, "dram.channels", f"{reason}{two}")
+    two = " or ".join(map(str, _multiples(dram.channels, partitions)))
+    reason = f"{dram.channels} channels do not divide into {partitions} partitions; nearest: {two}"
+    _rule(dram.channels % partitions == 0, "dram.channels", reason)
     reason = f"{dram.atom_bytes} B is not a burst that the model has; nearest: 32 B or 64 B"
     _rule(dram.atom_bytes in (32, 64), "dram.atom", reason)
     reason = f"{dram.row_bytes} B is not a multiple of the atom; nearest: "

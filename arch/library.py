@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -109,4 +110,4 @@ def _machines_on(chip: str) -> list[str]:
 
 @cache
 def _read_shipped(path: Path) -> PresetFile:
-    return read(path)
+    return replace(read(path), shipped=True)

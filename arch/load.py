@@ -10,7 +10,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from fractions import Fraction
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from arch.belongs import GOES, belonging
 from arch.dram_standards import with_standards
 from arch.errors import InputError
 from arch.gpu import Instruction
@@ -75,11 +77,34 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
             raise InputError(f"override: {key} documents only: {mark.reason}; change {mark.instead} instead")
     table = {**stated.table, **asked_for.sources}
     sources = {key: _source(figure, table, key) for key, figure in asked_for.figures.items()}
-    spec = _build(stated.model, {**stated.figures, **asked_for.figures}, {**stated.sources, **sources}, stated.texts)
+    more = _belonging(stated.figures, asked_for.figures)
+    sources |= {key: _source(figure, table, key) for key, figure in more.items()}
+    figures = {**stated.figures, **asked_for.figures, **more}
+    spec = _build(stated.model, figures, {**stated.sources, **sources}, stated.texts)
     spec._file = stated.origin
     spec._implausible = tuple(implausible(spec, leaves(stated.model)))
     spec._overrides.update({key: str(value) for key, value in asked.items()})
+    spec._belonging.update({key: str(figure.text) for key, figure in more.items()})
     return spec
+
+
+def _belonging(before: Mapping[str, Figure], asked: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Figures that go with primary ones that are asked for; values that cannot be read count as not stated."""
+    family = before.get("family")
+    if family is None or family.text not in FAMILIES:
+        return {}
+    known = leaves(spec_class(str(family.text)))
+
+    def value(figures: Mapping[str, Figure], path: str) -> Fraction:
+        if path not in figures or path not in known:
+            return Fraction(0)
+        text, unit = figures[path].text, known[path].unit
+        try:
+            return unit.parse(text) if unit else Fraction(text)
+        except (ValueError, TypeError):
+            return Fraction(0)
+
+    return belonging(str(family.text), partial(value, before), partial(value, {**before, **asked}), asked)
 
 
 @dataclass(frozen=True)
@@ -102,7 +127,8 @@ def _stated(path: Path, files: tuple[PresetFile, ...]) -> _Stated:
     figures: dict[str, Figure] = {}
     for file in map(with_standards, files):
         table |= file.sources
-        figures |= file.figures
+        more = {} if file.shipped else _belonging(figures, file.figures)
+        figures |= file.figures | more
     if not path.stem.isprintable():
         raise InputError(f"machine file {path.name!a}: the name has a control character")
     figures.setdefault("name", Figure(path.stem, "", "", path.name))
@@ -220,7 +246,9 @@ def _check_word(model: type[BaseModel], path: str, where: str) -> None:
 
 
 def _source(figure: Figure, table: Mapping[str, str], path: str) -> str:
-    return "set by the user" if figure.where == "override" else source_text(figure, table, path)
+    if figure.where == "override":
+        return "set by the user"
+    return figure.where if figure.where.startswith(GOES) else source_text(figure, table, path)
 
 
 def _build(

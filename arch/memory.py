@@ -14,7 +14,7 @@ PagePolicy = Literal["closed_adaptive", "closed"]
 
 
 class BankedMemory(Group):
-    """External memory. `bandwidth` scales the data rate only; the timings stay."""
+    """External memory. Another `bandwidth` brings other `channels` (`arch.belongs`); timings of the core stay."""
 
     standard: str = Field(
         default="", description="DRAM standard whose organisation and timings hold where nothing else is stated"

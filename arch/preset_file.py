@@ -50,11 +50,15 @@ class Figure:
 
 @dataclass(eq=False)
 class PresetFile:
-    """One file: its base, its source table and its figures by path. Nobody changes it once it has been read."""
+    """One file: its base, its source table and its figures by path. Nobody changes it once it has been read.
+
+    shipped: it states all that its board has; in a file of one's own more goes with a primary figure (`arch.belongs`).
+    """
 
     base: str | None = None
     sources: dict[str, str] = field(default_factory=dict)
     figures: dict[str, Figure] = field(default_factory=dict)
+    shipped: bool = False
 
 
 def read(path: Path) -> PresetFile:

@@ -77,6 +77,7 @@ class MachineSpec(Group):
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _overrides: dict[str, str] = PrivateAttr(default_factory=dict)
+    _belonging: dict[str, str] = PrivateAttr(default_factory=dict)
     _implausible: tuple[str, ...] = PrivateAttr(default=())
     _file: MachineFile | None = PrivateAttr(default=None)
     _hashed: tuple[tuple[Any, ...], str] = PrivateAttr(default=((), ""))
@@ -90,6 +91,11 @@ class MachineSpec(Group):
     def overrides(self) -> Mapping[str, str]:
         """Figures that were changed when the description was loaded, as they were typed, by path."""
         return MappingProxyType(self._overrides)
+
+    @property
+    def belonging(self) -> Mapping[str, str]:
+        """Figures that went with those that were changed (`arch.belongs`), with their values, by path."""
+        return MappingProxyType(self._belonging)
 
     @property
     def implausible(self) -> Sequence[str]:

@@ -305,8 +305,14 @@ def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord
         operators=ran.operators,
         layers=ran.layers,
         left_out=ran.left_out,
-        notes=[*ran.notes, *found, *left_out],
+        notes=[*ran.notes, *_belonging(request.machine), *found, *left_out],
     )
+
+
+def _belonging(machine: MachineSpec) -> list[str]:
+    """A sentence where figures went with those that were changed."""
+    went = [f"{path} = {value} ({machine.sources[path]})" for path, value in machine.belonging.items()]
+    return [f"Changed, too, for it was not set: {', '.join(went)}."] if went else []
 
 
 def _candidates(plan: Plan, tried: Tried) -> list[Candidate]:

@@ -1,7 +1,8 @@
 """Behind a Gemmini's bus: a second-level cache, a cache in front of the DRAM, and the DRAM's channels.
 
-Times are in cycles; the DRAM's own are in ticks. A request books what it needs when it is made: its set, which serves
-one request at a time, a place among the misses on their way, the bus to memory, the bus to the transfer engine.
+Times are in cycles; the DRAM's own are in ticks. Lines go to its channels in turn. A request books what it needs when
+it is made: its set, which serves one request at a time, a place among the misses on their way, the bus to memory, the
+bus to the transfer engine.
 """
 
 from typing import NamedTuple
@@ -120,7 +121,9 @@ def _in_cache(f, m, dram, t, line, write):
     free = start + (f.fill if there else 1)
     if left >= 0:
         m.counts[DRAM_WRITTEN] += f.lines
-        dram_write(spec, state, counters, free * TICKS_PER_CYCLE, 0, left, f.lines * f.line // spec.atom_bytes)
+        channel, place = left % spec.channels, left // spec.channels
+        atoms = f.lines * f.line // spec.atom_bytes
+        dram_write(spec, state, counters, free * TICKS_PER_CYCLE, channel, place, atoms)
         free += f.whole
     if write and not there:
         free += f.fill
@@ -142,7 +145,9 @@ def _from_dram(f, m, dram, t, line):
     spec, state, counters = dram
     m.counts[DRAM_LINES] += f.lines
     atoms = f.lines * f.line // spec.atom_bytes
-    ready = dram_read(spec, state, counters, t * TICKS_PER_CYCLE, 0, line // f.lines, atoms)
+    whole = line // f.lines
+    channel, place = whole % spec.channels, whole // spec.channels
+    ready = dram_read(spec, state, counters, t * TICKS_PER_CYCLE, channel, place, atoms)
     m.clock[CACHE_FREE] += f.whole
     return (ready + TICKS_PER_CYCLE - 1) // TICKS_PER_CYCLE
 

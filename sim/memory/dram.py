@@ -208,10 +208,10 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
             f"{below} or {below + unit_bytes}"
         )
     refi, rfc = (ps_to_ticks(ps, clock_hz) for ps in (dram.t_refi_ps, dram.t_rfc_ps))
-    # Banks in turn, or all of a channel; where there is one channel a refresh of all has just ended at tick 0.
+    # Banks in turn, those of a bank number channel by channel within its turn; or all of a channel, the channels one
+    # after the other so that the last of them has just ended at tick 0.
     together = getattr(dram, "refresh", "bank") == "all"
-    turns = 1 if together else dram.banks
-    gap, step = refi // turns, refi // (turns * dram.channels)
+    gap, step = refi // dram.banks, refi // (dram.banks * dram.channels)
     row_multiplier, row_shift = reciprocal(dram.row_bytes // unit_bytes)
     bank_multiplier, bank_shift = reciprocal(dram.banks)
     rate = bytes_per_cycle(Fraction(dram.channel_bandwidth_bytes_per_s), clock_hz)
@@ -238,9 +238,9 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
         rtw=ps_to_ticks(dram.t_rtw_ps, clock_hz),
         refi=refi,
         rfc=rfc,
-        refresh_first=step - rfc if together else gap,
+        refresh_first=refi - rfc if together else gap,
         refresh_gap=0 if together else gap,
-        refresh_step=step,
+        refresh_step=-rfc if together else step,
         page_policy=POLICIES.index(dram.page_policy),
         queue=dram.queue,
         places=-(-dram.queue // TICKS) * TICKS,

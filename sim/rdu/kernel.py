@@ -330,7 +330,8 @@ def _end_transfer(spec, state, s, issue, writes):
 def _access(memory, state, counters, t, unit, address, size, writes):
     """One request; the tick of its answer."""
     row = unit // memory.channels
-    channel = (unit + 7 * row) % memory.channels
+    # Each round of the channels begins elsewhere, or a pitch of many units would meet few of them.
+    channel = (unit + (7 if memory.channels % 7 != 0 else 11) * row) % memory.channels
     atoms = (address % UNIT_BYTES + size - 1) // memory.atom_bytes - (address % UNIT_BYTES) // memory.atom_bytes + 1
     if writes:
         return dram_write(memory, state, counters, t, channel, row, atoms)

@@ -1,0 +1,93 @@
+"""What belongs to a primary figure of a machine, and goes with it where somebody changes that one alone.
+
+More bandwidth of a memory means more channels, and a faster interface of each where somebody sets their number; the
+DRAM's core (activates, precharge, refresh) keeps its times. What is set beside the primary figure stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+
+from arch.preset_file import Figure
+from arch.units import TIME
+
+Numbers = Callable[[str], Fraction]
+"""The value of a figure in its base unit, by path; 0 where the machine states none."""
+
+GOES = "goes with "
+"""What stands before the primary figure where a file's line or a source would."""
+
+Value = tuple[str, str | int]
+"""A figure's path and its value, as one types it."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A primary figure that somebody has changed.
+
+    group: the group it stands in. ratio: its new value over the old one. before, after: figures as the machine's file
+    states them, and with all that is asked for, whose paths are `asked`.
+    """
+
+    group: str
+    ratio: Fraction
+    before: Numbers
+    after: Numbers
+    asked: Collection[str]
+
+
+def belonging(family: str, before: Numbers, after: Numbers, asked: Collection[str]) -> dict[str, Figure]:
+    """Figures that go with the primary ones among those that are asked for, unless they are asked for, too."""
+    found: dict[str, Figure] = {}
+    for primary, parts in _PARTS[family].items():
+        old, new = (figures(primary) if primary in asked else 0 for figures in (before, after))
+        if old > 0 and new > 0 and old != new:
+            change = Change(primary.partition(".")[0], Fraction(new) / old, before, after, asked)
+            goes = {path: Figure(value, "", "", f"{GOES}{primary}") for path, value in parts(change)}
+            found |= {path: figure for path, figure in goes.items() if path not in asked}
+    return found
+
+
+def _interface(change: Change) -> Iterator[Value]:
+    """Of a memory: its channels, as many as keep their rate, as far as that is a whole number of them for each
+    partition of an L2; with what remains for each of them goes the time between two bursts."""
+    channels, gap = f"{change.group}.channels", f"{change.group}.t_ccd"
+    old, now = (figures(channels) for figures in (change.before, change.after))
+    if old and channels not in change.asked:
+        step = change.after("l2.partitions") or 1
+        now = Fraction(max(1, round(old * change.ratio / step)) * step)
+        if now != old:
+            yield channels, int(now)
+    if old and change.before(gap):
+        yield gap, TIME.format(round(change.before(gap) * now / old / change.ratio))
+
+
+def _slices(change: Change) -> Iterator[Value]:
+    """Of an L2: what slices take in, what passes between partitions, and the time that a slice takes for a read."""
+    for path in ("l2.write_bandwidth", "l2.link_bandwidth"):
+        if value := change.before(path):
+            yield path, f"{float(value * change.ratio)!r} B/clk"
+    if value := change.before("l2.request"):
+        yield "l2.request", f"{float(value / change.ratio)!r} cycles"
+
+
+def _paths(change: Change) -> Iterator[Value]:
+    """Of systolic arrays: paths that give in and take out a row of all of them a cycle, where they did before."""
+    for path, side in (("unified_buffer.bandwidth", "array.rows"), ("activation.values", "array.columns")):
+        width, (old, new) = change.before(path), (f(side) * f("array.count") for f in (change.before, change.after))
+        if old <= width < new:
+            yield path, f"{int(new)} B/clk" if path.startswith("unified") else int(new)
+
+
+_PARTS: Mapping[str, Mapping[str, Callable[[Change], Iterator[Value]]]] = MappingProxyType(
+    {
+        "gpu": {"dram.bandwidth": _interface, "l2.bandwidth": _slices},
+        "tpu": {"dram.bandwidth": _interface} | dict.fromkeys(("array.rows", "array.columns", "array.count"), _paths),
+        "rdu": {"hbm.bandwidth": _interface, "ddr.bandwidth": _interface},
+        "gemmini": {"dram.bandwidth": _interface},
+    }
+)
+"""What goes with each primary figure, by family."""

@@ -1,0 +1,33 @@
+"""What-ifs that people ask first move what they should."""
+
+from __future__ import annotations
+
+import pytest
+
+from arch.load import load_arch
+from sim import simulate
+
+WEIGHTS = "gemm m=1 n=7168 k=8192 dtype=bf16 tb=T"
+"""A step of decode: a product that reads its weights once."""
+
+
+@pytest.mark.parametrize(
+    ("workload", "machine", "factors"),
+    [
+        (WEIGHTS, "h100-sxm", (4.8 / 3.352, 6.0 / 3.352)),
+        ("gemm m=1 n=7168 k=4096 dtype=bf16 tb=T", "a100-sxm4-80gb", (1.1,)),
+        ("gemm m=1 n=4096 k=2048 dtype=bf16 tb=T", "a40", (1.5,)),
+        ("gemm m=1 n=4096 k=4096", "tpu-v4", (1.25,)),
+        ("gemm m=1 n=2048 k=1024", "tpu-v1", (2.0,)),
+    ],
+)
+def test_work_that_reads_weights_once_goes_with_the_bandwidth(
+    workload: str, machine: str, factors: tuple[float, ...]
+) -> None:
+    before = simulate(workload, machine)
+    assert before.to_dict()["bound"] == "dram"
+    for factor in factors:
+        rate = load_arch(machine).dram.bandwidth_bytes_per_s * factor / 1e9
+        after = simulate(workload, machine, schedule=before.record.schedule, set=[f"dram.bandwidth={rate:.3f} GB/s"])
+        assert 1 - after.time_us / before.time_us >= 0.5 * (1 - 1 / factor)
+        assert "goes with dram.bandwidth" in after.to_dict()["notes"][-1]
