@@ -151,6 +151,9 @@ def _title(node: Any) -> str:
 def _call(node: Any, where: str, shapes: Mapping[str, Shape]) -> Call:
     from onnx import helper
 
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            raise InputError(f"{where}: {attribute.name} is what a function is given, but it stands in none")
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if not _graphs(a)}
     return Call(where, _title(node), attributes, node.input, shapes)
 

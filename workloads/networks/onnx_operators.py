@@ -177,9 +177,21 @@ class Call:
             self.refuse(f"{key}={found} must be a whole number from 0 on")
         return found
 
+    def listed(self, key: str) -> tuple[Any, ...]:
+        """The values of an attribute that has several; none where it is absent."""
+        found = self.attributes.get(key, ())
+        self.require(isinstance(found, list | tuple), f"{key}={found} must be several whole numbers")
+        return tuple(found)
+
+    def text(self, key: str, default: str = "") -> str:
+        """A text among the attributes."""
+        found = self.attributes.get(key, default.encode())
+        self.require(isinstance(found, bytes), f"{key}={found} must be a text")
+        return str(found, errors="replace")
+
     def numbers(self, key: str, count: int, default: int, least: int) -> tuple[int, ...]:
         """`count` whole numbers among the attributes, none smaller than `least`."""
-        found = tuple(self.attributes.get(key) or (default,) * count)
+        found = self.listed(key) or (default,) * count
         if len(found) != count or any(not isinstance(value, int) or value < least for value in found):
             self.refuse(f"{key}={list(found)} must be {count} whole numbers from {least} on")
         return found
@@ -199,8 +211,8 @@ def _of_window(call: Call, x: Shape, w: Shape, channels: int) -> tuple[int, Shap
     groups, window = call.number("group", 1), w[2:]
     call.require(groups > 0 and x[1] == channels * groups, f"{x[1]} channels, {groups} groups of {channels}")
     call.require(w[0] % groups == 0, f"{w[0]} filters do not fall into {groups} groups")
-    given = tuple(call.attributes.get("kernel_shape", window))
-    call.require(given == window, f"kernel_shape={list(given)}, the weights have {list(window)}")
+    given = call.listed("kernel_shape")
+    call.require(given in ((), window), f"kernel_shape={list(given)}, the weights have {list(window)}")
     return groups, window
 
 
@@ -226,7 +238,7 @@ def _conv(call: Call, image: int = 0, weights: int = 1) -> Products:
 
 def _pads(call: Call, size: Shape, window: Shape, strides: Shape, dilations: Shape) -> tuple[Sequence[int], ...]:
     """Zeros before and behind each side of an image."""
-    auto = call.attributes.get("auto_pad", b"NOTSET").decode(errors="replace")
+    auto = call.text("auto_pad", "NOTSET")
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         sides = zip(size, strides, window, dilations, strict=True)
         needed = [max(0, (-(-n // step) - 1) * step + (f - 1) * spread + 1 - n) for n, step, f, spread in sides]
@@ -307,7 +319,7 @@ def _dynamic(call: Call) -> Products:
 
 def _einsum(call: Call) -> Products:
     """Two operands are one product; none where nothing is summed over both."""
-    equation = "".join(call.attributes["equation"].decode(errors="replace").split())
+    equation = "".join(call.text("equation").split())
     sides, arrow, result = equation.partition("->")
     terms = sides.split(",")
     call.require(len(terms) == len(call.given), f"equation={equation} has {len(terms)} operands")
@@ -345,7 +357,7 @@ def _recurrent(gates: int) -> Callable[[Call], Products]:
         by_rows = bool(call.number("layout", 0))
         steps, rows = reversed(x[:2]) if by_rows else x[:2]
         hidden = r[2]
-        right = w[0] == r[0] == (2 if call.attributes.get("direction") == b"bidirectional" else 1)
+        right = w[0] == r[0] == (2 if call.text("direction") == "bidirectional" else 1)
         right &= w[1] == r[1] == gates * hidden == gates * call.number("hidden_size", hidden)
         call.require(right, f"weights {list(w)} and {list(r)} do not go together")
         call.require(w[0] * (steps + 1) <= MOST_LAYERS, f"{steps} steps are more than {MOST_LAYERS} layers")
@@ -442,8 +454,8 @@ def _self_attention(call: Call) -> Products:
 
 def _projected(call: Call, columns: int) -> Shape:
     """Columns of queries, keys and values of com.microsoft.Attention."""
-    found = tuple(call.attributes.get("qkv_hidden_sizes") or (columns // 3,) * 3)
-    call.require(len(found) == 3 and min(found) > 0 and sum(found) == columns, f"{columns} columns for {list(found)}")
+    found = call.numbers("qkv_hidden_sizes", 3, columns // 3, 1)
+    call.require(sum(found) == columns, f"{columns} columns for {list(found)}")
     return found
 
 
