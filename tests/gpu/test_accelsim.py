@@ -176,9 +176,11 @@ def test_each_form_of_a_trace_is_read(streams: dict[tuple[int, int], list[str]],
 
 
 def one_warp(*lines: str, head: str = "") -> str:
+    """A trace in which the first warp alone executes anything."""
+    others = "".join(f"warp = {number}\ninsts = 0\n" for number in (1, 2, 3))
     return (
         HEAD.format(name="k", ctas=1) + head + "#BEGIN_TB\nthread block = 0,0,0\nwarp = 0\n"
-        f"insts = {len(lines)}\n" + "".join(f"{line}\n" for line in lines) + "#END_TB\n"
+        f"insts = {len(lines)}\n" + "".join(f"{line}\n" for line in lines) + others + "#END_TB\n"
     )
 
 
@@ -212,6 +214,9 @@ def test_addresses_are_lists_strides_and_differences(tmp_path: Path) -> None:
         (one_warp("0010 ffffffff 0 NOP 0 0").replace("insts = 1", "insts = 2"), "line 19: .*1 instructions fewer"),
         (one_warp().replace("0,0,0", "3,0,0"), r"line 15: thread block 3,0,0 lies outside of the grid 1,1,1"),
         (one_warp(head="-grid dim = (1,1\n"), r"line 14: grid dim = \(1,1 cannot be read"),
+        (one_warp().replace("warp = 3\ninsts = 0\n", ""), r"has 3 of 4 warps \(1 thread blocks of 4\); trace all"),
+        (HEAD.format(name="k", ctas=7) + one_warp().partition("lineinfo = 0\n")[2], "has 4 of 28 warps"),
+        (one_warp().replace("warp = 3", "warp = 4"), r"has a warp 4, a thread block of \(128, 1, 1\) has 4"),
         (one_warp("0010 ffffffff 1 R4 FROB 1 R2 0"), r"opcode FROB is not known"),
         (one_warp("0010 ffffffff 0 UTMALDG.2D 0 0"), "PC 0010: UTMALDG.2D: traces do not say what it does"),
     ],

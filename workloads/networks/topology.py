@@ -20,6 +20,14 @@ GEMM_COLUMNS = ("name", "M", "N", "K")
 FORMATS = {"conv": CONV_COLUMNS, "gemm": GEMM_COLUMNS}
 """Columns of both formats; a second stride may follow, of the columns."""
 
+_TITLES = {
+    "conv": (
+        "ifmap height", "ifmap width", "filter height", "filter width", "channels", "num filter", "strides",
+    ),
+    "gemm": ("m", "n", "k"),
+}  # fmt: skip
+"""Titles of the columns behind the name, as SCALE-Sim's own files have them."""
+
 MOST_LAYERS = 100_000
 MOST_EXTENT = 2**31 - 1
 
@@ -93,8 +101,7 @@ def read_topology(text: str, what: str, form: str = "auto") -> tuple[Layer, ...]
         raise InputError(f"{what}: has {len(rows)} layers, at most {MOST_LAYERS}")
     if form == "auto":
         form = _form(fields, _fields(rows[0][1]))
-    if form == "gemm":
-        _refuse_order(what, first, fields)
+    _refuse_order(what, first, fields, _TITLES[form])
     make = _gemm if form == "gemm" else _conv
     return tuple(make(f"{what} line {number}", f"layer {i}", _fields(line)) for i, (number, line) in enumerate(rows))
 
@@ -122,13 +129,13 @@ def _form(header: list[str], row: list[str]) -> str:
     return "gemm" if len(values) <= 3 else "conv"
 
 
-def _refuse_order(what: str, line: int, header: list[str]) -> None:
-    """InputError for a header that promises another order than M, N, K."""
-    names = [name.upper() for name in header[1:4]]
-    if sorted(names) == ["K", "M", "N"] and names != ["M", "N", "K"]:
+def _refuse_order(what: str, line: int, header: list[str], titles: tuple[str, ...]) -> None:
+    """InputError for a header that promises another order than that in which columns are read."""
+    names = [name.lower() for name in header[1 : len(titles) + 1]]
+    if any(name in titles and titles.index(name) != number for number, name in enumerate(names)):
         raise InputError(
-            f"{what} line {line}: the header says {', '.join(names)}, but columns are M, N, K whatever it says; "
-            "reorder them, or name them as they are read"
+            f"{what} line {line}: the header says {', '.join(header[1 : len(titles) + 1])}, but columns are "
+            f"{', '.join(titles)} whatever it says; reorder them, or name them as they are read"
         )
 
 
@@ -177,6 +184,12 @@ def _values(where: str, columns: tuple[str, ...], fields: list[str]) -> list[int
                 f"{where} column {number} ({column}): {text[:40]!r} must be a whole number from 1 to {MOST_EXTENT}"
             )
         found.append(value)
+    for number, text in enumerate(fields[len(columns) :], len(columns) + 1):
+        if whole_number(text) is not None:
+            raise InputError(
+                f"{where} column {number}: {text[:40]} stands for nothing; read are {', '.join(columns)}, a batch is "
+                "part of M, or batch= of convolutions"
+            )
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import math
 import re
 import struct
 from collections.abc import Iterator
@@ -99,10 +100,21 @@ class _Reader:
         return InputError(f"{self.path} line {self.number}: {what}")
 
     def done(self) -> TracedKernel:
-        """The kernel; InputError where a header or all instructions are missing."""
-        if not self.found.name or not self.found.warps:
+        """The kernel; InputError where a header or instructions are missing: a warp that is not in the trace would run
+        in no time."""
+        found = self.found
+        if not found.name or not found.warps:
             raise InputError(f"{self.path}: is no trace of Accel-Sim: it has no kernel name or no instruction")
-        return self.found
+        ctas, warps = math.prod(found.grid), -(-math.prod(found.block) // LANES)
+        beyond = max(warp for _, warp in found.warps)
+        if beyond >= warps:
+            raise InputError(f"{self.path}: has a warp {beyond}, a thread block of {found.block} has {warps}")
+        if len(found.warps) != ctas * warps:
+            raise InputError(
+                f"{self.path}: has {len(found.warps)} of {ctas * warps} warps ({ctas} thread blocks of {warps}); trace "
+                "all of them"
+            )
+        return found
 
     def text(self, content: str) -> None:
         """A whole `.traceg`."""
@@ -113,9 +125,9 @@ class _Reader:
                 continue
             if line.startswith("-") and cta < 0:
                 self.header(line)
+            elif left and (words[0] in ("#BEGIN_TB", "#END_TB") or words[1:2] == ["="]):
+                raise self.wrong(f"the warp before has {left} instructions fewer than it says")
             elif words[0] in ("#BEGIN_TB", "#END_TB"):
-                if left:
-                    raise self.wrong(f"the warp before has {left} instructions fewer than it says")
                 warp = -1
             elif match := _BLOCK.fullmatch(line.strip()):
                 cta = self.cta(*(int(word) for word in match.groups()))
