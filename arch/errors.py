@@ -1,5 +1,7 @@
 """The one error for everything that a person can get wrong."""
 
+from arch.printable import printable
+
 
 class InputError(ValueError):
     """Bad input: its message is one line that names the place, the value, the rule and the nearest right value.
@@ -8,8 +10,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-        super().__init__("".join(shown))
+        super().__init__(printable(message))
 
 
 def what_is_wrong(error: Exception) -> str:

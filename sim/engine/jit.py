@@ -257,6 +257,42 @@ def _names(module: Any) -> Any:
     return llvmlite.binding.parse_assembly("\n".join(f'@"{name}" = global i8 0' for name in defined)).as_bitcode()
 
 
+class _CheckedFiles(caching.IndexDataCacheFile):
+    """Numba's cache files, each behind a hash of its name and contents: what was damaged on the disk is machine code,
+    and would be run."""
+
+    def _load_index(self) -> Any:
+        try:
+            stamp, overloads = self._load_data(self._index_name)
+        except (OSError, pickle.UnpicklingError):
+            return {}
+        return overloads if stamp == self._source_stamp else {}
+
+    def _save_index(self, overloads: Any) -> None:
+        self._save_data(self._index_name, (self._source_stamp, overloads))
+
+    def _load_data(self, name: str) -> Any:
+        content = memoryview(Path(self._data_path(name)).read_bytes())
+        if content[:_DIGEST_BYTES] != _digest(name, content[_DIGEST_BYTES:]):
+            raise pickle.UnpicklingError(f"{name} is damaged")
+        return pickle.loads(content[_DIGEST_BYTES:])
+
+    def _save_data(self, name: str, data: Any) -> None:
+        content = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(_digest(name, content))
+            file.write(content)
+
+
+_DIGEST_BYTES = 32
+
+
+def _digest(name: str, content: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(name.encode() + b"\0")
+    digest.update(content)
+    return digest.digest()
+
+
 class _KernelCache(caching.Cache):
     """Numba's cache with our locator. A full disk or a damaged file costs a compile, not the run.
 
@@ -267,6 +303,8 @@ class _KernelCache(caching.Cache):
 
     def __init__(self, function: Callable[..., Any], announce: str) -> None:
         super().__init__(function)
+        of_numba = self._cache_file
+        self._cache_file = _CheckedFiles(self._cache_path, self._impl.filename_base, of_numba._source_stamp)
         self._announce = announce
         self._impl.alone = bool(announce)
 

@@ -1,7 +1,9 @@
 """The jit decorator: fresh results after edits, no allocation, foreign functions untouched, every mode."""
 
+import contextlib
 import operator
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -49,7 +51,7 @@ def small_install(folder: Path) -> Path:
     (folder / "sim" / "__init__.py").write_text("")
     (folder / "arch").mkdir()
     (folder / "arch" / "__init__.py").write_text("")
-    for name in ("errors.py", "extensions.py"):
+    for name in ("errors.py", "extensions.py", "printable.py"):
         shutil.copy(REPOSITORY / "arch" / name, folder / "arch")
     part = folder / "sim" / "part"
     part.mkdir()
@@ -248,14 +250,43 @@ def test_prune_removes_only_old_cache_directories(tmp_path: Path, monkeypatch: p
     assert left == set(ages_s) - {"kernels-week", "kernels-day"}
 
 
-def test_damaged_cache_file_costs_a_compile_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["nothing left", "a bit flipped"])
+def test_damaged_cache_file_costs_a_compile_only(tmp_path: Path, damage: str) -> None:
     root = small_install(tmp_path)
     run_python(RUN, root)
     files = list(Path(run_python(DIRECTORY, root)).iterdir())
     assert files
     for path in files:
-        path.write_bytes(b"")
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 16
+        path.write_bytes(content if damage == "a bit flipped" else b"")
     assert run_python(RUN, root) == "20"
+    assert run_python(HITS, root) == "1"
+
+
+def test_every_bit_of_a_cache_file_is_covered(tmp_path: Path) -> None:
+    def kept() -> Any:
+        return jit._CheckedFiles(str(tmp_path), "run", "stamp").load("key")
+
+    jit._CheckedFiles(str(tmp_path), "run", "stamp").save("key", ("machine code", 7))
+    assert kept() == ("machine code", 7)
+    assert jit._CheckedFiles(str(tmp_path), "run", "later").load("key") is None
+    paths = sorted(tmp_path.iterdir())
+    assert [path.suffix for path in paths] == [".nbc", ".nbi"]
+    for path in paths:
+        content = path.read_bytes()
+        for bit in range(8 * len(content)):
+            changed = bytearray(content)
+            changed[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(changed)
+            found: Any = "damaged"
+            with contextlib.suppress(pickle.UnpicklingError):
+                found = kept()
+            assert found == ("damaged" if path.suffix == ".nbc" else None)
+        path.write_bytes(content)
+    paths[0].write_bytes(paths[1].read_bytes())  # whole, but another's
+    with pytest.raises(pickle.UnpicklingError):
+        kept()
 
 
 @jitted_only

@@ -22,7 +22,7 @@ from sim.app.cli import study as study
 from sim.app.cli import trace as trace
 from sim.app.cli.arguments import Parser, as_json
 from sim.app.cli.compiled import add_compiled, compiled_workload
-from sim.app.cli.start import no_matrices, uncollected
+from sim.app.cli.start import no_matrices, open_streams, uncollected
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,13 +40,21 @@ MOVIES = (".gif", ".html")
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     _hear_interrupts()
+    open_streams()
+    try:
+        return _main(words)
+    finally:
+        arguments.say_all()
+
+
+def _main(words: Sequence[str] | None) -> int:
     try:
         options = arguments.parse(_parser(), words)
         if "command" not in options:
             options.parser.print_help()
             return FINE
         code = int(options.command(options))
-        print(end="", flush=True)
+        sys.stdout.flush()
         return code
     except InputError as error:
         print(f"tilewave: {error}", file=sys.stderr)

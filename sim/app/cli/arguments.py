@@ -101,6 +101,9 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
     argparse takes the words of a positional argument in one piece: keys that stand behind an option are left over.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    wrong = next((word for word in words if "\0" in word or not _is_text(word)), None)
+    if wrong is not None:
+        parser.error(f"{wrong[:80]}: is no text in UTF-8")
     _check_options(parser, words)
     options, rest = parser.parse_known_args(words)
     if hasattr(options, "operator"):
@@ -114,6 +117,11 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
         named = (f"--{name.replace('_', '-')} FILE" for name in FILES if name in options)
         parser.error(f"--force goes with {' or '.join(named)}")
     return options
+
+
+def _is_text(word: str) -> bool:
+    """Whether a word's bytes were UTF-8; what was none stands in it as half a character."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)
 
 
 def _check_options(parser: Parser, words: Sequence[str]) -> None:
@@ -296,6 +304,14 @@ def show(found: Shown, json: bool) -> None:
         say_no_more()
 
 
+def say_all() -> None:
+    """Writes what stdout still holds, if anybody is there to read it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        say_no_more()
+
+
 def say_no_more() -> None:
     """Sends what stdout still holds nowhere: its reader has gone (`| head`), or its disk is full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -305,12 +321,14 @@ def target(option: str, name: str | None, suffixes: Sequence[str], force: bool) 
     """Where a file goes, checked before anything runs. suffixes: of its name; any if there are none."""
     if name is None:
         return None
-    path = Path(name)
+    path, place = Path(name), Path(os.path.realpath(name))
     if suffixes and path.suffix not in suffixes:
         raise InputError(f"{option} {name}: the name must end in {' or '.join(suffixes)}")
-    if not path.parent.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {path.parent}")
-    if path.exists() and not force:
+    if not place.parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {place.parent if path.is_symlink() else path.parent}")
+    if path.is_dir():
+        raise InputError(f"{option} {path}: is a folder; name a file")
+    if (path.exists() or path.is_symlink()) and not force:
         raise InputError(f"{option} {path}: the file exists; --force overwrites it")
     return path
 

@@ -8,6 +8,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from arch.printable import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Line
 
@@ -44,7 +46,7 @@ class Progress:
         left = f", {_clock(taken_s * (1 - share) / share)} left" if 0 < share < 1 else ""
         if left and line.console.width >= _ROOM_FOR_RATE:
             left += f", {100 * share / taken_s:.2g} %/s"
-        line.update(line.task_ids[0], completed=share, description=self.label, left=left)
+        line.update(line.task_ids[0], completed=share, description=printable(self.label), left=left)
         if self._line:
             line.refresh()
         else:

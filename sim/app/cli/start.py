@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
+import sys
 from collections.abc import Iterator
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 """Read by the library with which NumPy multiplies matrices, when it is loaded."""
+
+
+def open_streams() -> None:
+    """What was closed when the program began (`>&-`) leads nowhere, as if it had been sent to /dev/null: Python has no
+    object for it, and the next file that is opened would take its place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            place = os.open(os.devnull, os.O_RDWR)
+            if place != number:
+                os.dup2(place, number)
+                os.close(place)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # letters that its encoding lacks
 
 
 @contextlib.contextmanager

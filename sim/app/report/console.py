@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from arch.printable import printable
 from sim.app.report.sections import BAR_WIDTH, Cell, Meter, Section
 
 TEXT_WIDTH = 100
@@ -39,11 +40,16 @@ def on_terminal(sections: Sequence[Section], console: Console | None = None) -> 
     return _printed(console, (_body(_fitted(s, console), s) for s in sections), sections)
 
 
+def _text(words: str, style: str = "") -> Text:
+    """Words as they are, line for line, but for codes that a terminal would obey."""
+    return Text("\n".join(map(printable, words.split("\n"))), style=style)
+
+
 def _printed(console: Console, bodies: Iterable[RenderableType], sections: Sequence[Section]) -> str:
     """Titles and what stands below them, with gaps between sections; nothing at the ends of lines."""
     with console.capture() as capture:
         for number, (section, body) in enumerate(zip(sections, bodies, strict=True)):
-            title = [Text(section.title, style="bold")] if section.title else []
+            title = [_text(section.title, style="bold")] if section.title else []
             console.print(*([Text()] if number else []), *title, body, sep="\n")
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
@@ -51,7 +57,7 @@ def _printed(console: Console, bodies: Iterable[RenderableType], sections: Seque
 def _body(table: RenderableType, section: Section) -> RenderableType:
     """A section's sentences or its table; what stands below a title is set in."""
     if section.sentences:
-        table = Constrain(Group(*map(Text, section.sentences)), TEXT_WIDTH - _INDENT)
+        table = Constrain(Group(*map(_text, section.sentences)), TEXT_WIDTH - _INDENT)
     return Padding(table, (0, 0, 0, _INDENT if section.title else 0), expand=False)
 
 
@@ -79,7 +85,7 @@ def _table(rows: Sequence[Sequence[Cell]], header: Sequence[Cell], numeric: Sequ
     table = Table(box=None, show_header=bool(header), pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, right in enumerate(numeric):
         name = str(header[number]) if header else ""
-        table.add_column(Text(name), justify="right" if right else "left", no_wrap=right, overflow="fold")
+        table.add_column(_text(name), justify="right" if right else "left", no_wrap=right, overflow="fold")
     for row in rows:
         table.add_row(*map(draw, row))
     return table
@@ -93,7 +99,7 @@ def _block(header: Sequence[str], row: Sequence[Cell]) -> RenderableType:
 
 def _written(cell: Cell) -> RenderableType:
     """A cell of plain text."""
-    return Text(str(cell))
+    return _text(str(cell))
 
 
 def _drawn(cell: Cell) -> RenderableType:
@@ -101,4 +107,4 @@ def _drawn(cell: Cell) -> RenderableType:
     if isinstance(cell, Meter):
         bar = ProgressBar(1, min(cell.share, 1.0), style="bright_black", complete_style="blue", finished_style="blue")
         return Constrain(bar, BAR_WIDTH)
-    return Text(cell)
+    return _text(cell)
