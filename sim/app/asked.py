@@ -23,6 +23,7 @@ def asked_of(request: Request, known: Collection[str]) -> Asked:
         without=request.without,
         tune=request.tune,
         pdl=request.pdl,
+        held=dict(request.held),
         conditions={name: getattr(request, name) for name in DEFAULT_CONDITIONS if name in (*known, "scope")},
         overrides=dict(request.machine.overrides),
         implausible=tuple(request.machine.implausible),

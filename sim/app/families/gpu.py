@@ -345,7 +345,10 @@ class OperatorPlan:
 
 
 def _pick(request: Request, spec: GpuSpec, conditions: Conditions) -> Pick:
-    """How the operators of a graph are chosen: by their estimates, or each tuned alone."""
+    """How the operators of a graph are chosen: as held, by their estimates, or each tuned alone."""
+
+    if request.held:
+        return lambda op: choose(op, spec, request.holding(op).schedule).candidates[0]
 
     @cache
     def tuned(op: Operator) -> tuple[Any, int]:
@@ -416,6 +419,7 @@ class GraphPlan:
                 len(entry.records),
                 sum(record.time_ps for record in entry.records),
                 step.op.flops,
+                entry.planned.schedule,
             )
             for step, entry, time in zip(self.planned.graph.steps, done.done, done.times, strict=True)
         ]
@@ -427,9 +431,7 @@ class GraphPlan:
 
         step = entry.planned
         sends = step.shared.sends if step.shared else ()
-        return Shown(
-            step.op, step.label, step.program.schedule if step.program else "", entry.results, sends, step.place.stream
-        )
+        return Shown(step.op, step.label, step.schedule, entry.results, sends, step.place.stream)
 
 
 def _facts(request: Request, schedule: str) -> dict[str, str]:

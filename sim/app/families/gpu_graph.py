@@ -78,10 +78,7 @@ def graph_listing(request: Request, spec: GpuSpec, pick: Pick) -> str:
 
     lines = [f"graph {graph} on {spec.name}, {planned.form}: {len(graph.steps)} operators"]
     for step, entry in zip(graph.steps, planned.work.steps, strict=True):
-        schedule = entry.program.schedule if entry.program else "copy over PCIe"
-        if entry.shared:
-            schedule = entry.shared.algorithm
-        lines.append(f"  {step.label}: {step.op} ({schedule})")
+        lines.append(f"  {step.label}: {step.op} ({entry.schedule or 'copy over PCIe'})")
         lines.append(f"    {place(step.operands) or 'host'} -> {place(step.results)}")
     return "\n".join(lines) + "\n"
 

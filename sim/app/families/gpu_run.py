@@ -139,6 +139,11 @@ class Planned:
         return self.program.kernels if self.program else (None,)
 
     @property
+    def schedule(self) -> str:
+        """How it runs; empty of a copy."""
+        return self.program.schedule if self.program else self.shared.algorithm if self.shared else ""
+
+    @property
     def copy(self) -> Copy | None:
         """The copy that it is."""
         return Copy("h2d", self.op.bytes) if isinstance(self.op, CopyH2D) else None

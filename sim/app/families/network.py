@@ -94,8 +94,8 @@ class NetworkPlan:
 
     def _layer(self, layer: NetworkLayer, wanted: Wanted | None) -> Ran:
         """One layer, its schedule chosen as for an operator; InputError names it."""
-        request = replace(self.request, workload=layer.op)
         try:
+            request = self.request.holding(layer.op)
             plan = self.family.plan(request)
             tried: Tried = decide(plan, request.tune)
             return plan.run(tried.chosen, None, wanted) if wanted else tried.best
@@ -187,7 +187,7 @@ class NetworkPlan:
         """The programs of all layers that differ, one after the other."""
         found = []
         for op, layer in self._distinct().items():
-            request = replace(self.request, workload=op)
+            request = self.request.holding(op)
             plan = self.family.plan(request)
             number = decide(plan).chosen if len(plan.candidates) > 1 else 0
             found.append(f"# layer {layer.name}: {op}\n{self.family.listing(request, number)}")

@@ -17,6 +17,9 @@ from workloads.ops import Operator, extension
 from workloads.ops.base import OfFile
 from workloads.parse import parse
 
+Schedules = Sequence[tuple[str, str]]
+"""Operators as text, each with a schedule."""
+
 Progress = Callable[[float], None]
 """Called with the share done, 0 to 1."""
 
@@ -64,6 +67,7 @@ class Request:
     tune: bool = False
     program: str = ""
     pdl: bool = False
+    held: Schedules = ()
     bench: Bench = field(default_factory=Bench)
 
     def __post_init__(self) -> None:
@@ -83,6 +87,18 @@ class Request:
         """The workload, where a file says what it is: a program of one's own, a network."""
         asked = self.asked
         return asked if isinstance(asked, OfFile) else None
+
+    def holding(self, op: Operator) -> Self:
+        """The request for an operator of this one's graph or network: with the schedule that is held of it.
+
+        InputError where schedules are held, and none of this operator.
+        """
+        if not self.held:
+            return replace(self, workload=op)
+        schedules = dict(self.held)
+        if str(op) not in schedules:
+            raise InputError(f"held schedules: there is none of {op}; hold them over figures of the machine alone")
+        return replace(self, workload=op, schedule=schedules[str(op)], without=(), held=())
 
     @property
     def extensions(self) -> dict[str, Registered]:
@@ -118,7 +134,7 @@ class Request:
 
 
 OPTION_DEFAULTS: Mapping[str, Any] = {
-    f.name: f.default for f in fields(Request) if f.name not in ("workload", "machine", "bench")
+    f.name: f.default for f in fields(Request) if f.name not in ("workload", "machine", "held", "bench")
 }
 """Options of a run, and their defaults."""
 

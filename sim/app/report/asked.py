@@ -49,7 +49,7 @@ class Asked:
     of what it computes with; no number depends on them, so that studies do not keep them. implausible: figures beyond
     what real machines have, in words. extensions: policies and operators of other
     packages, by the path of the figure or the word. pdl:
-    programmatic dependent launch.
+    programmatic dependent launch. held: schedules that operators of a graph or a network were to run, by operator.
     """
 
     schedule: str = "auto"
@@ -65,6 +65,7 @@ class Asked:
     implausible: Sequence[str] = ()
     extensions: Mapping[str, PolicyRecord] = field(default_factory=dict)
     pdl: bool = False
+    held: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Asked:
@@ -75,6 +76,7 @@ class Asked:
             without=tuple(report["without"]),
             tune=report.get("tune", False),
             pdl=report.get("pdl", False),
+            held=dict(report.get("schedules_held", {})),
             conditions={name: value for name, value in report["conditions"].items() if name in DEFAULT_CONDITIONS},
             overrides=dict(report["overrides"]),
             unread=tuple(report.get("overrides_unread", ())),
@@ -104,6 +106,7 @@ class Asked:
             "without": list(self.without),
             **({"tune": True} if self.tune else {}),
             **({"pdl": True} if self.pdl else {}),
+            **({"schedules_held": dict(self.held)} if self.held else {}),
             **{key: {"name": file.name, "hash": file.sha256} for key, file in files.items() if file},
             **({"versions": dict(self.versions)} if self.versions else {}),
         }
@@ -117,8 +120,9 @@ class Asked:
             if value != DEFAULT_CONDITIONS[name]
         ]
         left_out = [f"without {' '.join(self.without)}"] if self.without else []
+        held = [f"schedules of {len(self.held)} operators held"] if self.held else []
         program = [f"program {self.program.name}"] if self.program else []
-        return [*changed, *left_out, *(["tuned"] if self.tune else []), *(["pdl"] if self.pdl else []), *program]
+        return [*changed, *left_out, *(["tuned"] if self.tune else []), *(["pdl"] if self.pdl else []), *held, *program]
 
     @property
     def words(self) -> dict[str, str]:
@@ -131,6 +135,7 @@ class Asked:
             "without": " ".join(self.without),
             "tuned": "True" if self.tune else "",
             "programmatic dependent launch": "True" if self.pdl else "",
+            **{f"schedule held of {op}": schedule for op, schedule in self.held.items()},
             **{name: f"{file.name}, SHA-256 {file.sha256[:16]}" for name, file in files.items() if file},
             **{f"{path} of": f"{said.package}, SHA-256 {said.sha256[:16]}" for path, said in self.extensions.items()},
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),

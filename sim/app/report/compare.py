@@ -10,6 +10,7 @@ from sim.app.report.asked import titled
 from sim.app.report.families import family
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
+from sim.app.report.schedules import named
 from sim.app.report.sections import Section, bytes_text, ghz_text, left_out_text, percent, sections_of, time_text
 
 if TYPE_CHECKING:
@@ -63,6 +64,20 @@ class Comparison(Shown):
         labels = (f"{r.record.machine_label} {r.record.dtype}" for r in reports)
         return Section("Layers", tuple(zip(names, *columns, strict=True)), ("layer", *labels))
 
+    def _schedules(self) -> Section:
+        """Operators of graphs and networks that do not run the same schedule in all rows, a column a row; the schedule
+        of an operator alone stands in the table."""
+        reports = [report for report in self.reports if report.record.layers or report.record.operators]
+        taken = [named(report.to_dict()) for report in reports]
+        names = dict.fromkeys(name for schedules in taken for name in schedules)
+        rows = tuple(
+            (name, *(schedules.get(name, "") for schedules in taken))
+            for name in names
+            if len({schedules[name] for schedules in taken if name in schedules}) > 1
+        )
+        labels = (f"{r.record.machine_label} {r.record.schedule.partition(':')[0]}" for r in reports)
+        return Section("Operators that run another schedule", rows, ("operator", *labels))
+
     def sections(self) -> list[Section]:
         """The table, then what bounds each machine, in words."""
         found = [
@@ -74,7 +89,7 @@ class Comparison(Shown):
         for report in self.reports:
             verdict = sections_of(report)[-1]
             found.append(Section(f"{verdict.title}: {report.record.machine_label}", verdict.rows))
-        found.append(self._layers())
+        found += [self._layers(), self._schedules()]
         refused = tuple((row.machine, row.reason) for row in self.rows if isinstance(row, Unsupported))
         return [section for section in (*found, Section("Not run", refused)) if section.rows]
 

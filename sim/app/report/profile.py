@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -29,6 +30,8 @@ class Entry:
     """Bytes from and to external memory (of copies and collectives: of their links)."""
     bound: str
     """What bounds the longest of its kernels."""
+    schedules: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Calls by operator as text and schedule."""
 
     @property
     def gb_per_s(self) -> float:
@@ -54,6 +57,10 @@ class Entry:
             "flops": self.flops,
             "external_bytes": self.external_bytes,
             "bound": self.bound,
+            "schedules": [
+                {"workload": workload, "schedule": schedule, "calls": calls}
+                for (workload, schedule), calls in self.schedules.items()
+            ],
         }
 
 
@@ -114,6 +121,7 @@ def _entries(run: RunRecord, key: Callable[[OperatorTime], str]) -> list[Entry]:
             flop_share=sum(o.flops for o in group) / flops,
             external_bytes=moved[name],
             bound=Figures.of_kernel(run, longest[name]).bound,
+            schedules=Counter((o.workload, o.schedule) for o in group),
         )
         for name, group in groups.items()
     ]

@@ -205,6 +205,8 @@ class OperatorTime:
     kernels: int
     device_ps: int
     flops: int
+    schedule: str = ""
+    """How it ran: of a collective its algorithm; empty of a copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 from arch.errors import InputError
 from sim.app.families import family_of
 from sim.app.families.request import Request
+from sim.app.report.schedules import switches, taken
 from sim.app.study.axes import Point
 from sim.app.study.case import Answer
 
@@ -38,7 +39,7 @@ class Choice:
         """The points with the schedules that they are to run. run: answers points; only what is held needs it."""
         if not self.hold:
             return [point if point.case is None else replace(point, case=self.tuned(point.case)) for point in points]
-        held: dict[str, str] = {}
+        held: dict[str, dict[str, Any]] = {}
         made = []
         for point in points:
             case = point.case
@@ -46,11 +47,21 @@ class Choice:
                 if case.machine.name not in held:
                     (answer,) = run([replace(point, case=self.tuned(case))])
                     if answer.report is not None:
-                        held[case.machine.name] = answer.report["schedule"]
+                        held[case.machine.name] = _held(answer.report, case)
                 if case.machine.name in held:
-                    case = replace(case, schedule=held[case.machine.name], without=())
+                    case = replace(case, **held[case.machine.name])
             made.append(replace(point, case=case))
         return made
+
+
+def _held(report: Mapping[str, Any], case: Request) -> dict[str, Any]:
+    """What a request says to run as a report did: an operator's schedule; of a graph its form, of a network what was
+    asked, and the schedules of their operators."""
+    if "profile" not in report and "layers" not in report:
+        return {"schedule": report["schedule"], "without": ()}
+    schedules = {op: text for found in taken(report).values() for op, text in found.items() if text}
+    form = report["schedule"].partition(":")[0] if "profile" in report else case.schedule
+    return {"schedule": form, "without": (), "held": tuple(schedules.items())}
 
 
 def choice_of(hold: bool, tune: bool, keys: Sequence[str] = ()) -> Choice:
@@ -61,5 +72,7 @@ def choice_of(hold: bool, tune: bool, keys: Sequence[str] = ()) -> Choice:
 
 
 def changed(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
-    """Whether two reports are of different schedules; a run that there is not has none."""
-    return before is not None and after is not None and before["schedule"] != after["schedule"]
+    """Whether two reports are of different schedules, or operators in them; a run that there is not has none."""
+    if before is None or after is None:
+        return False
+    return before["schedule"] != after["schedule"] or bool(switches(before, after))

@@ -12,6 +12,7 @@ from arch.errors import InputError, what_is_wrong
 from sim.app.report.asked import Asked, title_of
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION
+from sim.app.report.schedules import Switch, switches
 from sim.app.report.sections import Section
 from sim.app.study.digest import Change, Digest, changes, shown
 
@@ -21,32 +22,38 @@ _AS_IN_FILE = "as in its file"
 @dataclass(frozen=True)
 class Difference(Shown):
     """What differs between two runs. names: of the files; titles: of the runs. asked: words that differ, as (name, old,
-    new)."""
+    new). switched: operators whose schedules differ."""
 
     names: Sequence[str]
     titles: Sequence[str]
     asked: Sequence[tuple[str, str, str]]
     moved: Sequence[Change]
     differs: bool
+    switched: Sequence[Switch] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """`asked` and `moved` as plain data."""
         return {
-            "schema_version": "2.0",
+            "schema_version": "2.1",
             "reports": list(self.names),
             "titles": list(self.titles),
             "differs": self.differs,
             "asked": [dict(zip(("name", "old", "new"), row, strict=True)) for row in self.asked],
+            "schedules": [switch._asdict() for switch in self.switched],
             "moved": [{**asdict(change), "relative": change.relative} for change in self.moved],
         }
 
     def sections(self) -> list[Section]:
         """What was asked, then what came out."""
         title = " -> ".join(f"{name}: {title}" for name, title in zip(self.names, self.titles, strict=True))
-        if not self.asked and not self.moved:
+        if not self.asked and not self.moved and not self.switched:
             return [Section(title, (("no difference",),))]
         rows = shown(list(self.moved))
-        found = [Section(title, tuple(self.asked)), Section("What moved", tuple(rows), ("", "old", "new", "change"))]
+        found = [
+            Section(title, tuple(self.asked)),
+            switched_section(self.switched),
+            Section("What moved", tuple(rows), ("", "old", "new", "change")),
+        ]
         return [section for section in found if section.rows]
 
 
@@ -72,8 +79,15 @@ def between(names: tuple[str, str], reports: Sequence[Mapping[str, Any]], tolera
     pairs = ((name, words[0].get(name, none), words[1].get(name, none)) for name, none in absent.items())
     asked = [(name, a, b) for name, a, b in pairs if a != b]
     moved = changes(*digests)
-    differs = bool(asked and not tolerance) or any(change.beyond(tolerance) for change in moved)
-    return Difference(names, titles, asked, moved, differs)
+    # Of an operator alone it stands among the words.
+    switched = [switch for switch in switches(*reports) if switch.operator != reports[0]["workload"]]
+    differs = bool((asked or switched) and not tolerance) or any(change.beyond(tolerance) for change in moved)
+    return Difference(names, titles, asked, moved, differs, switched)
+
+
+def switched_section(switched: Sequence[Switch]) -> Section:
+    """Operators of two runs whose schedules differ: what moved may be the choice, and not the machine."""
+    return Section("Operators that run another schedule", tuple(switched), ("operator", "old", "new"))
 
 
 def _words(report: Mapping[str, Any]) -> dict[str, str]:

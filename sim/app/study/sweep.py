@@ -16,6 +16,7 @@ from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
 from sim.app.report.asked import Asked
 from sim.app.report.render import Shown
+from sim.app.report.schedules import Switch, switches
 from sim.app.report.sections import Section, percent, time_text
 from sim.app.study.axes import Base, Point, axes_of, numeric, points
 from sim.app.study.case import Answer, key_of
@@ -27,7 +28,7 @@ from sim.app.study.store import ResultStore, default_store, opened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SWEEP_VERSION = "2.1"
+SWEEP_VERSION = "2.2"
 """Version of the JSON that `Sweep.to_dict` gives."""
 
 METRICS: Mapping[str, str] = {
@@ -85,18 +86,29 @@ class Sweep(Shown):
         return [row for row in self.rows if row.answer.failed]
 
     @cached_property
-    def switched(self) -> list[bool]:
-        """By row, whether it runs another schedule than the row before it on the last axis."""
+    def _before(self) -> list[Mapping[str, Any] | None]:
+        """By row, the report of the row before it on the last axis; None where it is the first there."""
         last = self.rows[-1].point.values if self.rows else {}
-        found, before = [], None
+        found: list[Mapping[str, Any] | None] = []
+        before = None
         moves = [key for key in last if len({row.point.values.get(key) for row in self.rows}) > 1][-1:]
         for row in self.rows:
             same = before is not None and all(
                 row.point.values.get(key) == value for key, value in before.point.values.items() if key not in moves
             )
-            found.append(bool(same and before and changed(before.answer.report, row.answer.report)))
+            found.append(before.answer.report if before and same else None)
             before = row
         return found
+
+    @cached_property
+    def switched(self) -> list[bool]:
+        """By row, whether it runs another schedule than the row before it on the last axis, or an operator of it."""
+        return [changed(before, row.answer.report) for before, row in zip(self._before, self.rows, strict=True)]
+
+    @cached_property
+    def switches(self) -> list[tuple[Switch, ...]]:
+        """By row, the operators that run another schedule than in the row before it on the last axis."""
+        return [switches(before, row.answer.report) for before, row in zip(self._before, self.rows, strict=True)]
 
     @cached_property
     def table(self) -> list[dict[str, Any]]:
@@ -137,10 +149,15 @@ class Sweep(Shown):
     def to_dict(self) -> dict[str, Any]:
         """`rows`: the varied keys as typed, and the report (schema.json) or the reason."""
         rows = [
-            {"values": dict(row.point.values), "schedule_changed": switched, "report": row.answer.report}
+            {
+                "values": dict(row.point.values),
+                "schedule_changed": switched,
+                "schedules": [switch._asdict() for switch in switches],
+                "report": row.answer.report,
+            }
             if row.answer.report is not None
             else {"values": dict(row.point.values), "reason": row.reason}
-            for row, switched in zip(self.rows, self.switched, strict=True)
+            for row, switched, switches in zip(self.rows, self.switched, self.switches, strict=True)
         ]
         asked = {"workload": self.base.workload, **self.base.asked.to_dict(), "choice": self.base.choice}
         return {
@@ -201,8 +218,21 @@ class Sweep(Shown):
         ]
         if any(switched for _, switched in ran):
             title += "; * another schedule than the row above"
-        found = [Section(title, rows, (*self.keys, *_HEADER)), Section(f"Not run: {len(missing)}", tuple(missing))]
+        found = [
+            Section(title, rows, (*self.keys, *_HEADER)),
+            Section("Operators that run another schedule than in the row above", self._switch_rows(), _SWITCH_HEADER),
+            Section(f"Not run: {len(missing)}", tuple(missing)),
+        ]
         return [section for section in found if section.rows]
+
+    def _switch_rows(self) -> tuple[tuple[str, ...], ...]:
+        """Operators of graphs and networks; the schedule of an operator alone stands in its row."""
+        return tuple(
+            (", ".join(f"{key}={value}" for key, value in row.point.values.items()), *switch)
+            for row, found in zip(self.rows, self.switches, strict=True)
+            for switch in found
+            if row.answer.report is not None and switch.operator != row.answer.report["workload"]
+        )[:_SHOWN_ROWS]
 
     def _asked(self, row: Row) -> dict[str, Any]:
         report = row.answer.report
@@ -331,6 +361,7 @@ def _write_parquet(path: Path, records: Sequence[Mapping[str, Any]], columns: Se
     pyarrow.parquet.write_table(table, path)
 
 
+_SWITCH_HEADER = ("run", "operator", "above", "here")
 _HEADER = ("time", "cycles", "TFLOPS", "of peak", "bound", "energy", "schedule")
 
 
