@@ -91,6 +91,8 @@ FLASH3: list[tuple[Attention, Flash3Config]] = [
     (attention(70, 160, heads=2, head_dim=96, causal="1"), Flash3Config(192, 144)),
     (attention(70, 130, head_dim=96, dtype="fp8"), Flash3Config(192, 128)),
     (attention(200, heads=2, causal="1"), Flash3Config(128, 64, longest_first=False)),
+    (attention(70, 160, heads=2, head_dim=88, causal="1"), Flash3Config(128, 64)),
+    (attention(70, 130, head_dim=16, dtype="fp8"), Flash3Config(64, 64)),
 ]
 TRITON: list[tuple[Attention, FlashTritonConfig]] = [
     (attention(256, 384, heads=2), FlashTritonConfig(128, 64, 4, 4)),
@@ -106,6 +108,8 @@ FLASH2: list[tuple[Attention, Flash2Config]] = [
     (attention(70, 80, head_dim=256), Flash2Config(64, 32)),
     (attention(270, 200, causal="1"), Flash2Config(64, 32)),
     (attention(70, 90, heads=2, head_dim=96, causal="1"), Flash2Config(128, 64)),
+    (attention(70, 90, heads=2, head_dim=80, causal="1"), Flash2Config(64, 64)),
+    (attention(70, 90, head_dim=24), Flash2Config(64, 32)),
 ]
 DECODE: list[tuple[Attention, DecodeConfig]] = [
     (attention(1, 200, batch=2, heads=8, kv_heads=2, causal="1"), DecodeConfig(64, 32, 3)),
@@ -118,6 +122,8 @@ DECODE: list[tuple[Attention, DecodeConfig]] = [
     (attention(1, 90, heads=4, kv_heads=2, head_dim=96), DecodeConfig(64, 32, 2, varlen=True)),
     (attention(1, 200, batch=2, heads=8, kv_heads=2), DecodeConfig(64, 32, 3, fixed=True)),
     (attention(1, 200, batch=2, heads=8, kv_heads=2), DecodeConfig(128, 64, 1, fixed=True)),
+    (attention(1, 90, batch=2, heads=6, kv_heads=2, head_dim=88), DecodeConfig(64, 32, 2, varlen=True)),
+    (attention(1, 90, batch=2, heads=6, kv_heads=2, head_dim=136), DecodeConfig(64, 32, 2)),
     (attention(1, 200, batch=2, heads=8, kv_heads=2, window=70, causal="1"), DecodeConfig(64, 32, 2, fixed=True)),
 ]
 PAGED: list[tuple[Attention, Config]] = [
@@ -147,6 +153,7 @@ VARLEN: list[tuple[Attention, Config]] = [
         Flash3VarlenConfig(128, 64, whole_blocks=True),
     ),
     (attention(40, 100, heads=2, head_dim=256, page=80), Flash3VarlenConfig(128, 80, whole_blocks=True)),
+    (attention(40, 70, heads=4, kv_heads=2, head_dim=72, page=16, causal="1"), Flash3VarlenConfig(192, 128)),
 ]
 UNEVEN: dict[str, Any] = {"seqlens_k": "70,200,17", "causal": "1"}
 DECODING: dict[str, Any] = {"seqlens_k": "300,5,130", "heads": 8, "kv_heads": 2, "batch": 3}
@@ -500,8 +507,25 @@ def test_the_machine_says_which_kernel_it_takes(machines: dict[str, GpuSpec]) ->
         choose(paged, machines["h100-sxm"], "flash3")
     with pytest.raises(InputError, match=r"no wgmma for fp16; its nearest schedule is flash2"):
         choose(op, machines["a100-sxm4-80gb"], "flash3")
-    with pytest.raises(InputError, match=r"head_dim=100: kernels have .* nearest: 96"):
-        choose(attention(64, head_dim=100), machines["h100-sxm"])
+    for size, nearest in ((100, 104), (264, 256), (33, 32)):
+        with pytest.raises(InputError, match=rf"multiples of 8 .*, not {size}; nearest: {nearest}, or schedule=unf"):
+            choose(attention(64, head_dim=size), machines["h100-sxm"], "flash2")
+    with pytest.raises(InputError, match=r"multiples of 16 .*, not 72; nearest: 80"):
+        choose(attention(64, head_dim=72, dtype="fp8"), machines["h100-sxm"], "flash3")
+    assert choose(attention(64, head_dim=33), machines["h100-sxm"]).config == UnfusedConfig()
+
+
+@pytest.mark.parametrize(("head_dim", "columns"), [(88, 96), (80, 96), (40, 64)])
+def test_what_lies_behind_the_end_of_a_head_is_multiplied_but_not_moved(head_dim: int, columns: int) -> None:
+    texts = (f"attention batch=8 heads=1 head_dim={d} seq=197 dtype=fp16" for d in (head_dim, columns))
+    records = [simulate(text, "a100-sxm4-80gb", schedule="flash2 128x64 warps 4").record for text in texts]
+    kernels = [record.kernels[0].counters for record in records]
+    narrow, wide = ({name: int(kernel[name]) for name in kernel} for kernel in kernels)
+    assert narrow["macs"] == wide["macs"]
+    # Code comes beside, and where rows end within sectors these are moved twice.
+    for name, tensors in (("dram_read_bytes", 3), ("l2_write_bytes", 1)):
+        row = tensors * 8 * 197 * 2
+        assert row * head_dim <= narrow[name] <= wide[name] - 0.5 * row * (columns - head_dim)
 
 
 def test_the_first_release_of_flash3_has_tiles_and_an_order_of_its_own(machines: dict[str, GpuSpec]) -> None:

@@ -87,7 +87,8 @@ def attention(draw: Draw, kind: str) -> tuple[str, str]:
     longest = 100 if separate else 300
     queries, keys = draw(st.integers(1, longest)), draw(st.integers(1, longest))
     causal, window = draw(st.sampled_from("01")), draw(st.sampled_from([0, 50]))
-    head_dim = draw(st.sampled_from([64, 128] if separate or kind == "flash2-triton" else [64, 128, 256]))
+    sizes = [64, 128] if kind in ("flash2-triton", "flash3-2024") else [48, 64, 80, 128, 176, 256]
+    head_dim = draw(st.sampled_from([33, 64, 100, 128] if separate else sizes))
     if kind == "flash2-triton":  # the tutorial's kernel knows whole blocks and square problems
         queries = keys = 128 * draw(st.integers(1, 3))
     if separate or kind in ("flash2-triton", "flash3-2024"):
@@ -160,7 +161,7 @@ def attention_backward(draw: Draw, kind: str) -> tuple[str, str]:
     queries, kv_heads = draw(st.integers(1, keys)), draw(st.integers(1, 2))
     return draw(st.sampled_from([H100] if hopper else [A100, H100])), (
         f"attention_backward batch=1 heads=2 kv_heads={kv_heads} seq_q={queries} seq_k={keys} "
-        f"head_dim={draw(st.sampled_from([64, 128] if hopper else [64, 128, 256]))} "
+        f"head_dim={draw(st.sampled_from([40, 64, 80, 128] if hopper else [64, 88, 128, 160, 256]))} "
         f"causal={draw(st.sampled_from('01'))} window={draw(st.sampled_from([0, 40]))} "
         f"deterministic={draw(st.sampled_from('01'))} dtype={draw(st.sampled_from(['fp16', 'bf16']))}"
     )

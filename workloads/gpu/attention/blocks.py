@@ -18,14 +18,18 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from sim.gpu.language import Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, Table, as_expr, maximum, minimum
 from workloads.gpu import overhead
-from workloads.gpu.gemm.problem import ceil_div
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops.attention import Attention
 
 Array = NDArray[np.floating]
 
-HEAD_DIMS = (64, 96, 128, 192, 256, 512, 576)
-WIDEST = 256
+HEAD_DIMS = (32, 64, 96, 128, 192, 256)
+"""Columns of heads that kernels are made for. Other heads take the next of these: what lies behind their end is
+neither loaded nor stored, but multiplied as zeros (HEADDIM_SWITCH in csrc/flash_attn/src/static_switch.h)."""
+WIDEST = HEAD_DIMS[-1]
 """Of most kernels; a wider head leaves no registers for whole rows of outputs."""
+WIDE_HEAD_DIMS = (512, 576)
+"""Of keys in kernels whose CTAs share the columns of values, of which there are 512 then."""
 LOG2_E = math.log2(math.e)
 
 
@@ -129,6 +133,16 @@ class AttentionProblem:
         return self.keys - self.queries
 
     @property
+    def head_dim(self) -> int:
+        """Columns of a head of Q and K in a kernel."""
+        return padded(self.op.head_dim)
+
+    @property
+    def value_dim(self) -> int:
+        """Columns of a head of V and O in a kernel."""
+        return padded(self.op.value_dim)
+
+    @property
     def exponent_scale(self) -> float:
         """Factor of a score inside exp2."""
         return LOG2_E / math.sqrt(self.op.head_dim)
@@ -173,13 +187,7 @@ def _place(lengths: tuple[int, ...], sequence: Expr, row: Expr, length: Expr) ->
 
 
 def problem(op: Attention) -> AttentionProblem:
-    """The tensors of `op`. Raises InputError for a head_dim without kernels and a number format that is open."""
-    if op.head_dim not in HEAD_DIMS:
-        nearest = min(HEAD_DIMS, key=lambda d: (abs(d - op.head_dim), -d))
-        raise InputError(f"attention head_dim={op.head_dim}: kernels have {HEAD_DIMS}; nearest: {nearest}")
-    if (op.value_dim % 64 and op.value_dim != 96) or (op.value_dim > WIDEST and op.value_dim % WIDEST):
-        nearest = min(HEAD_DIMS[:-1], key=lambda d: (abs(d - op.value_dim), -d))
-        raise InputError(f"attention head_dim_v={op.value_dim}: kernels have {HEAD_DIMS[:-1]}; nearest: {nearest}")
+    """The tensors of `op`. Raises InputError for a number format that is open."""
     full = op.with_defaults(op.chosen_dtype)
     dtype, out = str(full.dtype), str(full.out)
     appends = full.append == "1"
@@ -199,13 +207,36 @@ def problem(op: Attention) -> AttentionProblem:
     )  # fmt: skip
 
 
-def check_together(p: AttentionProblem, where: str, nearest: str, lengths: bool = False) -> None:
-    """InputError where keys lie in pages, or values differ from keys in width, for kernels that know neither, or where
-    lengths differ, for those that do not know `lengths` either."""
+def padded(head_dim: int) -> int:
+    """Columns of a head in a kernel: the least of `HEAD_DIMS` that holds it, or its own number where none does."""
+    return next((columns for columns in HEAD_DIMS if columns >= head_dim), head_dim)
+
+
+def check_head(where: str, dtype: str, size: int, *, wide: tuple[int, ...] = (), other: str = "") -> None:
+    """InputError for a head of `size` that kernels which keep rows of outputs in registers cannot take. wide: sizes
+    beyond `WIDEST` that they can; other: what else to ask for."""
+    vector = MAX_VECTOR_BYTES // DTYPE_BYTES[dtype]
+    if size % vector == 0 and (size <= WIDEST or size in wide):
+        return
+    nearest = min((*range(vector, WIDEST + 1, vector), *wide), key=lambda d: (abs(d - size), -d))
+    rule = f"multiples of {vector} elements, whole vectors of {MAX_VECTOR_BYTES} B, up to {WIDEST}"
+    rule += "".join(f" or {size}" for size in wide)
+    raise InputError(f"{where}: heads have {rule}, not {size}; nearest: {nearest}{other}")
+
+
+def check_lengths(p: AttentionProblem, where: str, nearest: str) -> None:
+    """InputError where keys lie in pages, or lengths differ, for kernels that know neither."""
     if p.op.page:
         raise InputError(f"{where}: this kernel reads keys that lie together; nearest: {nearest}, or page=0")
-    if p.ragged and not lengths:
+    if p.ragged:
         raise InputError(f"{where}: this kernel knows no lengths that differ; nearest: {nearest}")
+
+
+def check_together(p: AttentionProblem, where: str, nearest: str, lengths: bool = False) -> None:
+    """`check_lengths`, where lengths that differ may be known, and InputError for values that differ from keys in
+    width."""
+    if p.op.page or not lengths:
+        check_lengths(p, where, nearest)
     if not p.op.value_dim == p.op.head_dim <= WIDEST:
         rule = f"values as wide as keys, of {WIDEST} elements at most"
         raise InputError(f"{where}: this kernel has {rule}; nearest: {nearest}")

@@ -128,7 +128,7 @@ def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
 
 def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     """Rounds of CTAs, each a start and its steps of products and softmax, one beside the other or in turn."""
-    f, d = figures(spec), p.op.head_dim
+    f, d = figures(spec), p.head_dim
     if isinstance(config, UnfusedConfig):
         # Scores are written and read three times each, weights read once more; the safe softmax reads both once more,
         # and writes weights again.
@@ -141,6 +141,8 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
     tensor: float
     if isinstance(config, Flash3Config):
         p = packed(p)
+    if isinstance(config, Flash3Config | Flash3VarlenConfig):
+        d = flash3.columns(p)
     if isinstance(config, Flash3Config | Flash3VarlenConfig | FlashTritonConfig):
         scores = spec.instruction("wgmma", p.dtype, f"m64n{config.block_n}k{flash3.step_k(p)}")
         outputs = spec.instruction("wgmma", p.dtype, f"m64n{d}k{flash3.step_k(p)}")
@@ -165,7 +167,7 @@ def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
 
 def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> int:
     """K and V from memory beside products and softmax of whole tiles, in as many CTAs as find room; then the parts."""
-    f, rows, d = figures(spec), flash_decode.rows_of(p, fixed=config.fixed), p.op.head_dim
+    f, rows, d = figures(spec), flash_decode.rows_of(p, fixed=config.fixed), p.head_dim
     row = spec.instruction("mma", p.dtype, flash2.SHAPE)
     step = 2 * config.block_m * config.block_n * d / row.macs * row.cadence_cycles / spec.sm.sub_cores
     ctas = rows.groups * ceil_div(rows.count, config.block_m) * config.splits

@@ -35,10 +35,12 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import (
+    WIDE_HEAD_DIMS,
     AttentionProblem,
     Blocks,
     OnlineSoftmax,
     blocks,
+    check_head,
     check_together,
     problem,
     width,
@@ -77,8 +79,8 @@ class Flash2Config:
 
 def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash2Config:
     """The published kernel's configuration (csrc/flash_attn/src/flash_fwd_launch_template.h)."""
-    d = p.op.head_dim
-    if d == 64:
+    d = p.head_dim
+    if d <= 64:
         return Flash2Config(128, 128)
     if d in (96, 128):
         return Flash2Config(128, 64)
@@ -100,7 +102,9 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash2Config) -> None:
 
 
 def check_tile(p: AttentionProblem, spec: GpuSpec, where: str, block_m: int, block_n: int, warps: int) -> None:
-    """InputError if the machine has no such instructions or warps cannot share such a tile."""
+    """InputError if the machine has no such instructions or warps cannot share such a tile of such heads."""
+    for size, wide in ((p.op.head_dim, WIDE_HEAD_DIMS), (p.op.value_dim, WIDE_HEAD_DIMS[:1])):
+        check_head(where, p.dtype, size, wide=wide, other=", or schedule=unfused")
     if spec.cp_async is None or not spec.has_instruction("mma", p.dtype, SHAPE):
         raise InputError(f"{where}: {spec.name} has no cp.async with mma {SHAPE} for {p.dtype}; nearest: unfused")
     if block_m % (16 * warps) or block_m < 1:
@@ -247,7 +251,7 @@ class _Builder:
     def __init__(self, p: AttentionProblem, config: Flash2Config) -> None:
         p = p.at(CTA_Y)
         self.p, self.c = p, config
-        op, d = p.op, p.op.head_dim
+        op, d = p.op, p.head_dim
         self.k = KernelBuilder(
             f"attention_{config}".replace(" ", "_"), (ceil_div(op.queries, config.block_m), op.batch, op.heads),
             code_bytes=_code_bytes(config, d),
@@ -262,7 +266,7 @@ class _Builder:
 
     def kernel(self) -> Kernel:
         """One role: all warps do the same."""
-        c, d = self.c, self.p.op.head_dim
+        c, d = self.c, self.p.head_dim
         row = CTA_X * c.block_m
         b = blocks(self.p, row, c.block_m, c.block_n)
         s = OnlineSoftmax(self.p, c.rows, c.block_n, d)

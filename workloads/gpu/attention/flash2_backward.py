@@ -39,7 +39,7 @@ from sim.gpu.language import (
     maximum,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention.blocks import Array
+from workloads.gpu.attention.blocks import Array, check_head, padded
 from workloads.gpu.attention.flash2 import SHAPE, SHAPE_MACS, Blocked
 from workloads.gpu.attention.gradients import WARPS, Gradients, contiguous, dotted, kept, slope
 from workloads.gpu.gemm.mma import MATRIX_BYTES
@@ -49,7 +49,6 @@ from workloads.registry import register
 
 PART = 16
 """Depth of what is read and multiplied at a time."""
-HEAD_DIMS = (64, 96, 128, 192, 256)
 STEP = overhead.Overhead(alu=150, imad=60)
 """Of a warp in a block of queries beside products and their values: assumed, twice that of the forward pass, as there
 are five products in the place of two."""
@@ -81,8 +80,8 @@ class Flash2BackwardConfig:
 
 def default_config(op: AttentionBackward, spec: GpuSpec) -> Flash2BackwardConfig:
     """The published tile (csrc/flash_attn/src/flash_bwd_launch_template.h), by the shared memory that there is."""
-    d, room = op.head_dim, spec.shared.max_per_cta_bytes
-    if d == 64:
+    d, room = padded(op.head_dim), spec.shared.max_per_cta_bytes
+    if d <= 64:
         config = Flash2BackwardConfig(128, 128, 4, 4, 4)
     elif d <= 128:
         config = Flash2BackwardConfig(64, 128, 2, 4, 2)
@@ -97,11 +96,7 @@ def check(op: AttentionBackward, spec: GpuSpec) -> None:
     dtype = op.chosen_dtype
     if spec.cp_async is None or not spec.has_instruction("mma", dtype, SHAPE):
         raise InputError(f"attention_backward: {spec.name} has no cp.async with mma {SHAPE} for {dtype}; a100 has")
-    if op.head_dim not in HEAD_DIMS:
-        nearest = min(HEAD_DIMS, key=lambda d: (abs(d - op.head_dim), -d))
-        raise InputError(f"attention_backward head_dim={op.head_dim}: kernels have {HEAD_DIMS}; nearest: {nearest}")
-    if op.forward.key_heads != op.heads and op.head_dim % 64:
-        raise InputError(f"attention_backward head_dim={op.head_dim}: shared key heads need 64, 128, 192 or 256")
+    check_head("attention_backward", dtype, op.head_dim)
 
 
 @register("attention_backward", "gpu", "flash2")
@@ -115,7 +110,7 @@ class _Builder(Gradients):
     """Writes the kernels."""
 
     def __init__(self, op: AttentionBackward, config: Flash2BackwardConfig) -> None:
-        super().__init__(op, config.block_m, config.block_n)
+        super().__init__(op, config.block_m, config.block_n, padded(op.head_dim))
         self.c = config
         self.splits = max(1, config.splits)
         self.sums = contiguous("dq_sums", (self.splits * op.batch, self.queries, op.heads, self.d), "fp32")
@@ -139,7 +134,7 @@ class _Builder(Gradients):
         with k.role("warps", WARPS, 64) as r:
             r.run(overhead.ALU, 60, dtype="int32", mix=overhead.mix(imad=30))
             for tile in (do, o):
-                box = self.inputs[tile.name][CTA_Y, row:own, CTA_Z, :]  # type: ignore[misc]
+                box = self.inputs[tile.name][CTA_Y, row:own, CTA_Z, 0 : self.d]  # type: ignore[misc]
                 r.ldg(tile.whole, box, count, into=tile.name)
             r.run(
                 "ffma", own * self.d // 32, dtype="fp32", dst=dots.whole, srcs=(do.whole, o.whole), compute=dotted,
@@ -169,7 +164,7 @@ class _Builder(Gradients):
                 "fmul", values, dtype="fp32", dst=out.whole, srcs=(acc.whole,), compute=self.scaled,
                 mix=((f"cvt.{self.dtype}", values // 2),),
             )  # fmt: skip
-            box = self.outputs["dq"][CTA_Y, row:own, CTA_Z, :]  # type: ignore[misc]
+            box = self.outputs["dq"][CTA_Y, row:own, CTA_Z, 0 : self.d]  # type: ignore[misc]
             r.stg(box, out.whole, ceil_div(count, 2))
         return k.build()
 
@@ -403,7 +398,7 @@ class _Builder(Gradients):
                 view = tile.view(WARP * own, own, first, tile.columns)
                 count = ceil_div(own * tile.columns * size, 32 * MAX_VECTOR_BYTES)
                 r.lds(result[:, first : tile.columns], view, count)
-            box = tensor[CTA_Y, n * self.c.block_n + WARP * own : own, CTA_Z, :]  # type: ignore[misc]
+            box = tensor[CTA_Y, n * self.c.block_n + WARP * own : own, CTA_Z, 0 : self.d]  # type: ignore[misc]
             r.stg(box, result.whole, ceil_div(own * self.d * size, 32 * MAX_VECTOR_BYTES))
 
 

@@ -50,6 +50,7 @@ from workloads.gpu.attention.blocks import (
     Blocks,
     OnlineSoftmax,
     blocks,
+    check_head,
     check_together,
     packed,
     problem,
@@ -108,11 +109,16 @@ class Flash3Config:
         return " ".join(words)
 
 
+def columns(p: AttentionProblem) -> int:
+    """Columns of a head in the kernel (round_up_headdim in hopper/flash_api.cpp)."""
+    return max(64, p.head_dim)
+
+
 def tile(p: AttentionProblem) -> tuple[int, int]:
     """Published tile of queries and keys."""
-    d, local = p.op.head_dim, p.op.window > 0
+    d, local = columns(p), p.op.window > 0
     if width(p) == 1:
-        return {64: (192, 160), 96: (192, 128), 128: (128, 224), 256: (128, 64 if local else 128)}[d]
+        return {64: (192, 160), 96: (192, 128), 128: (128, 224), 192: (128, 160), 256: (128, 64 if local else 128)}[d]
     if d == 64:
         return 192, 128 if p.masked else 192
     if d == 96:
@@ -128,8 +134,8 @@ def default_config(p: AttentionProblem) -> Flash3Config:
     """The published kernel's configuration."""
     block_m, block_n = tile(p)
     wide = width(p) == 2
-    shares = wide and not p.masked and p.op.head_dim >= 128 and ceil_div(p.op.queries, block_m) % 2 == 0
-    turns = p.op.head_dim <= 128 if wide else p.op.head_dim >= 128
+    shares = wide and not p.masked and columns(p) >= 128 and ceil_div(p.op.queries, block_m) % 2 == 0
+    turns = columns(p) <= 128 if wide else columns(p) >= 128
     return Flash3Config(block_m, block_n, cluster=2 if shares else 1, pingpong=turns)
 
 
@@ -185,7 +191,8 @@ def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
 
 
 def check_tile(p: AttentionProblem, config: Flash3Config, where: str) -> None:
-    """InputError for tiles and mechanisms that do not go together."""
+    """InputError for tiles, heads and mechanisms that do not go together."""
+    check_head(where, p.dtype, p.op.head_dim, other=", or schedule=unfused")
     if config.block_n % step_k(p):
         raise InputError(f"{where}: a block of {p.dtype} keys is a multiple of {step_k(p)}; nearest: 128")
     if config.block_m not in (64, 128, 192):
@@ -217,7 +224,7 @@ class Builder:
 
     def __init__(self, p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
         self.p, self.c = p, config
-        d = p.op.head_dim
+        d = columns(p)
         self.tiles_m = self.tiles_of_head
         self.tiles = self.all_tiles
         workers = min(self.tiles, max(1, clusters_resident(spec, config.cluster)))
@@ -271,9 +278,8 @@ class Builder:
 
     def _buffer(self, name: str, rows: int, stages: int, dtype: str = "") -> Blocked:
         """A tile in shared memory: wgmma reads it whole, ldmatrix in blocks of 128 B without conflicts."""
-        columns = self.p.op.head_dim
-        block = columns if self.c.wgmma else BLOCK_COLUMNS
-        return Blocked(self.k, name, rows, columns, dtype or self.p.dtype, stages, block)
+        d = columns(self.p)
+        return Blocked(self.k, name, rows, d, dtype or self.p.dtype, stages, d if self.c.wgmma else BLOCK_COLUMNS)
 
     @property
     def tiles_of_head(self) -> int:
@@ -441,7 +447,7 @@ class Builder:
 
     def _transpose(self, r: RoleBuilder, step: Expr, to: SharedTile) -> None:
         """This warp's keys of a block: ldmatrix.trans, two permutes a word, stmatrix."""
-        stage, phase, d = step % self.c.stages, step // self.c.stages, self.p.op.head_dim
+        stage, phase, d = step % self.c.stages, step // self.c.stages, columns(self.p)
         rows = self.c.block_n // WARPGROUP
         own, count = WARP * rows, ceil_div(rows * d, MATRIX_BYTES)
         turn = RegisterTile("turn", (rows, d), self.p.dtype)
@@ -595,7 +601,7 @@ class Builder:
 
     def softmax(self) -> OnlineSoftmax:
         """Of a warp's rows."""
-        return OnlineSoftmax(self.p, WARP_ROWS, self.c.block_n, self.p.op.head_dim)
+        return OnlineSoftmax(self.p, WARP_ROWS, self.c.block_n, columns(self.p))
 
     def _bring_queries(self, r: RoleBuilder, t: Tile) -> None:
         """Where consumers bring their queries themselves."""
@@ -619,7 +625,7 @@ class Builder:
 
     def _scores(self, r: RoleBuilder, s: OnlineSoftmax, step: Expr, *, turn: bool) -> None:
         """Q K^T of one block, in flight."""
-        stage, d = step % self.c.stages, self.p.op.head_dim
+        stage, d = step % self.c.stages, columns(self.p)
         self._await(r, self.k_full, stage, step // self.c.stages)
         if turn:
             self._take_turn(r)
@@ -648,7 +654,7 @@ class Builder:
             s.acc.whole,
             s.weights.whole if self.weights is None else self._rows_of_weights(self.weights),
             self.transposed.stage(stage).T if self.transposed else self.values.tile.stage(stage),
-            shape=f"m{BLOCK_ROWS}n{self.p.op.head_dim}k{step_k(self.p)}", dtype=self.p.dtype, count=n,
+            shape=f"m{BLOCK_ROWS}n{columns(self.p)}k{step_k(self.p)}", dtype=self.p.dtype, count=n,
             accumulate=1 - first, mix=overhead.mix(alu=2 * n),
         )  # fmt: skip
         r.wgmma_commit()
@@ -749,7 +755,7 @@ class Builder:
         last = Var("done") + t.blocks.trips - 1
         staging = self.staging
         if staging is None:
-            box = self.p.o[t.batch, row:WARP_ROWS, t.head, :]  # type: ignore[misc]
+            box = self.p.o[t.batch, row:WARP_ROWS, t.head, 0 : s.head_dim]  # type: ignore[misc]
             pair = 2 * DTYPE_BYTES[self.p.out]  # what a thread holds of a row
             r.stg(box, s.acc.whole, s.rows * s.head_dim // 64, vector_bytes=pair)
         elif self.stores_tiles:

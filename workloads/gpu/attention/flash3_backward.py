@@ -42,7 +42,7 @@ from sim.gpu.language import (
     maximum,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention.blocks import LOG2_E, Array
+from workloads.gpu.attention.blocks import LOG2_E, Array, check_head, padded
 from workloads.gpu.attention.flash2 import Blocked
 from workloads.gpu.attention.gradients import WARPS, Gradients, contiguous, dotted, kept, slope
 from workloads.gpu.gemm.mma import MATRIX_BYTES
@@ -56,7 +56,7 @@ WARPGROUPS = 2
 CONSUMERS = WARPGROUPS * WARPGROUP
 STAGES = 2
 """Of Q, dO and dS."""
-HEAD_DIMS = (64, 96, 128)
+MOST_COLUMNS = 128
 LAUNCH_REGISTERS, FEW_REGISTERS, MANY_REGISTERS = 168, 24, 240
 """Of a thread: at launch, of the warps that load and store, of consumers."""
 L2_SECTION_BYTES = 40 << 20
@@ -93,12 +93,17 @@ class Flash3BackwardConfig:
         return f"{self.schedule} {self.block_m}x{self.block_n}{' ordered' if self.ordered else ''}"
 
 
+def columns(op: AttentionBackward) -> int:
+    """Columns of a head in the kernels."""
+    return max(64, padded(op.head_dim))
+
+
 def default_config(op: AttentionBackward) -> Flash3BackwardConfig:
     """The published tile."""
     ordered, masked = op.deterministic == "1", op.causal == "1" or op.window > 0
-    if op.head_dim == 64:
+    if columns(op) == 64:
         return Flash3BackwardConfig(128, 128, separate_masks=True, ordered=ordered)
-    if op.head_dim == 96:
+    if columns(op) == 96:
         return Flash3BackwardConfig(64, 128, values_in_registers=True, ordered=ordered)
     return Flash3BackwardConfig(64 if masked else 80, 128, turned=not masked, ordered=ordered)
 
@@ -108,10 +113,10 @@ def check(op: AttentionBackward, spec: GpuSpec) -> None:
     dtype = op.chosen_dtype
     if spec.tma is None or not spec.has_instruction("wgmma", dtype, f"m{BLOCK_ROWS}n*k16"):
         raise InputError(f"attention_backward: {spec.name} has no TMA with wgmma for {dtype}; its nearest is flash2")
-    if op.head_dim not in HEAD_DIMS:
-        raise InputError(f"attention_backward head_dim={op.head_dim}: flash3 has {HEAD_DIMS}; nearest: schedule=flash2")
-    if op.forward.key_heads != op.heads and op.head_dim % 64:
-        raise InputError(f"attention_backward head_dim={op.head_dim}: shared key heads need 64 or 128")
+    check_head("attention_backward", dtype, op.head_dim)
+    if op.head_dim > MOST_COLUMNS:
+        rule = f"flash3 has heads of up to {MOST_COLUMNS}"
+        raise InputError(f"attention_backward head_dim={op.head_dim}: {rule}; nearest: schedule=flash2")
 
 
 @register("attention_backward", "gpu", "flash3")
@@ -125,7 +130,7 @@ class _Builder(Gradients):
     """Writes the kernels."""
 
     def __init__(self, op: AttentionBackward, config: Flash3BackwardConfig) -> None:
-        super().__init__(op, config.block_m, config.block_n)
+        super().__init__(op, config.block_m, config.block_n, columns(op))
         self.c = config
         self.blocks_m, self.blocks_n = ceil_div(self.queries, config.block_m), ceil_div(self.keys, config.block_n)
         self.step_k = INSTRUCTION_K_BYTES // DTYPE_BYTES[self.dtype]
@@ -160,7 +165,7 @@ class _Builder(Gradients):
             r.run(overhead.ALU, 60, dtype="int32", mix=overhead.mix(imad=30))
             r.ldg(lse.whole, self.inputs["lse"][CTA_Y, CTA_Z, row:own], 1, into="lse", vector_bytes=4)  # type: ignore[misc]
             for tile in (do, o):
-                box = self.inputs[tile.name][CTA_Y, row:own, CTA_Z, :]  # type: ignore[misc]
+                box = self.inputs[tile.name][CTA_Y, row:own, CTA_Z, 0 : self.d]  # type: ignore[misc]
                 r.ldg(tile.whole, box, count, into=tile.name)
             r.run(
                 "ffma", own * self.d // 32, dtype="fp32", dst=dots.whole, srcs=(do.whole, o.whole), compute=dotted,
@@ -204,7 +209,7 @@ class _Builder(Gradients):
                 r.stmatrix(tile[0, warp + down : WARP_ROWS, across : self.wide], rounded.whole, count)  # type: ignore[misc]
             r.bar_sync(0, WARPS)
             r.lds(rows.whole, tile[0, WARP * own : own, :])  # type: ignore[misc]
-            r.stg(self.outputs["dq"][CTA_Y, row:own, CTA_Z, :], rows.whole)  # type: ignore[misc]
+            r.stg(self.outputs["dq"][CTA_Y, row:own, CTA_Z, 0 : self.d], rows.whole)  # type: ignore[misc]
         return k.build()
 
     # ---- the products
@@ -264,12 +269,12 @@ class _Builder(Gradients):
 
     def _produce(self, r: RoleBuilder) -> None:
         """One warp: Q one block ahead of dO."""
-        c, shared = self.c, self.head // self.group
+        c, d, shared = self.c, self.d, self.head // self.group
         overhead.FLASH3_PRODUCER_TILE.write(r)
         self._bring(r, 0, dots=False)
         r.mbarrier_expect(self.kv_full, 0, self.keys_tile.stage_bytes + self.values_tile.stage_bytes)
         for tile, name in ((self.keys_tile, "k"), (self.values_tile, "v")):
-            box = self.inputs[name][self.batch, self.n * c.block_n : c.block_n, shared, :]  # type: ignore[misc]
+            box = self.inputs[name][self.batch, self.n * c.block_n : c.block_n, shared, 0:d]  # type: ignore[misc]
             r.tma_load(tile.stage(), box, self.kv_full, 0)
         with r.loop("i", self.trips - 1) as i:
             self._bring(r, i, dots=True)
@@ -285,7 +290,7 @@ class _Builder(Gradients):
         tensor, rows = (self.inputs["do"], self.dots) if dots else (self.inputs["q"], self.lse)
         stage, row = i % STAGES, (self.first + i) * self.c.block_m
         ring.acquire(r, i, tile.stage_bytes + numbers.stage_bytes)
-        box = tensor[self.batch, row : self.c.block_m, self.head, :]  # type: ignore[misc]
+        box = tensor[self.batch, row : self.c.block_m, self.head, 0 : self.d]  # type: ignore[misc]
         r.tma_load(tile.stage(stage), box, ring.full, stage)
         r.tma_load(numbers.stage(stage), rows[self.batch, self.head, row : self.c.block_m], ring.full, stage)  # type: ignore[misc]
 
@@ -465,7 +470,7 @@ class _Builder(Gradients):
 
     def _of_keys(self, tensor: GlobalTensor) -> View:
         """The CTA's keys of a head."""
-        return tensor[self.batch, self.n * self.c.block_n : self.c.block_n, self.head, :]  # type: ignore[misc]
+        return tensor[self.batch, self.n * self.c.block_n : self.c.block_n, self.head, 0 : self.d]  # type: ignore[misc]
 
 
 def _same(_: Array, values: Array) -> Array:

@@ -88,7 +88,7 @@ class Flash3VarlenConfig:
 
     def tiles(self, p: AttentionProblem) -> flash3.Flash3Config:
         """The configuration of the kernel that it is a form of."""
-        turns = self.block_m > 64 and self.overlap and p.op.head_dim <= 128
+        turns = self.block_m > 64 and self.overlap and flash3.columns(p) <= 128
         return flash3.Flash3Config(
             self.block_m, self.block_n, pingpong=turns, overlap=self.overlap, tma=self.whole_blocks
         )
@@ -114,7 +114,7 @@ def group(p: AttentionProblem) -> int:
 def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash3VarlenConfig:
     """The published tile, and the parts that the interface and the kernel before it settle on."""
     p = effective(p)
-    op, d, local = p.op, p.op.head_dim, p.op.window > 0
+    op, d, local = p.op, flash3.columns(p), p.op.window > 0
     rows = op.queries * group(p)
     tile = flash3.tile(p) if op.page else (0, 0)
     if op.page and op.page % tile[1] == 0 and rows > tile[0]:
@@ -209,7 +209,7 @@ def build(op: Attention, spec: GpuSpec, config: Flash3VarlenConfig) -> Program:
     kernels = []
     parts = None
     if config.splits > 1:
-        d = op.head_dim
+        d = flash3.columns(p)
         strides = (rows.groups * rows.count * d, rows.count * d, d, 1)
         parts = GlobalTensor("part_o", (*shape, d), "fp32", strides, "scratch")
         tensors.append(parts)
@@ -269,7 +269,7 @@ class _Builder(flash3.Builder):
         self.parts_of = parts_of(p, config) if p.ragged_k and config.splits > 1 else (config.splits,) * p.op.batch
         self.listed = self._list(p) if p.ragged else ()
         super().__init__(p, spec, config.tiles(p))
-        self.copies = KeyCopies(p, config.block_n // WARPGROUP, p.op.head_dim)
+        self.copies = KeyCopies(p, config.block_n // WARPGROUP, flash3.columns(p))
         # Rows of a tile that lie together in Q and O.
         self.run = math.gcd(self.rows_of_query, WARP_ROWS)
 
@@ -314,7 +314,7 @@ class _Builder(flash3.Builder):
         """Of rows that are heads of a query."""
         compares = WINDOW_COMPARES if self.p.op.window else Fraction(1)
         self.rows = OnlineSoftmax(
-            self.p, WARP_ROWS, self.c.block_n, self.p.op.head_dim, group=self.rows_of_query, compares=compares
+            self.p, WARP_ROWS, self.c.block_n, flash3.columns(self.p), group=self.rows_of_query, compares=compares
         )
         return self.rows
 
@@ -459,11 +459,11 @@ class _Builder(flash3.Builder):
     def _bring_queries(self, r: RoleBuilder, t: flash3.Tile) -> None:
         """Each consumer warp brings its rows, run by run."""
         r.mbarrier_wait(self.q_empty, 0, Var("index") - 1)
-        d, own = self.p.op.head_dim, self._own_row
+        d, own = flash3.columns(self.p), self._own_row
         for at in range(0, WARP_ROWS, self.run):
             query, head = self._row(t, own + at)
             batch, row = self._query_place(t, query)
-            src = self.p.q[batch, row, head : self.run, :]  # type: ignore[misc]
+            src = self.p.q[batch, row, head : self.run, 0:d]  # type: ignore[misc]
             count = ceil_div(self.run * d * width(self.p), 32 * MAX_VECTOR_BYTES)
             r.cp_async(self.q.view(own + at, self.run, 0, d), src, count, mix=overhead.mix(alu=6, imad=2))
         r.cp_async_arrive(self.q_full, 0)
@@ -481,16 +481,16 @@ class _Builder(flash3.Builder):
         """Outputs run by run through shared memory; those of a part as they are in registers."""
         s.finish(r, empty=-np.inf)
         overhead.FLASH3_EPILOGUE.write(r)
-        d, place = self.p.op.head_dim, t.batch * self.heads + t.head
+        d, place = flash3.columns(self.p), t.batch * self.heads + t.head
         if self.parts:
-            box = self.parts[t.part, place, row:WARP_ROWS, :]  # type: ignore[misc]
+            box = self.parts[t.part, place, row:WARP_ROWS, 0:d]  # type: ignore[misc]
             r.stg(box, s.acc.whole, WARP_ROWS * d // 64, vector_bytes=8)
         else:
             self._store_runs(r, s, t)
         r.stg(self.sums[t.part, place, row:WARP_ROWS], s.total.whole, 2, vector_bytes=4)  # type: ignore[misc]
 
     def _store_runs(self, r: RoleBuilder, s: OnlineSoftmax, t: flash3.Tile) -> None:
-        d, out, own = self.p.op.head_dim, DTYPE_BYTES[self.p.out], self._own_row
+        d, out, own = flash3.columns(self.p), DTYPE_BYTES[self.p.out], self._own_row
         staging = self.o or self.q
         result = RegisterTile("result", (WARP_ROWS, d), self.p.out)
         view = staging.view(own, WARP_ROWS, 0, d)
@@ -502,5 +502,5 @@ class _Builder(flash3.Builder):
             query, head = self._row(t, own + at)
             count = ceil_div(self.run * d * out, 32 * MAX_VECTOR_BYTES)
             batch, row = self._query_place(t, query)
-            box = self.p.o[batch, row, head : self.run, :]  # type: ignore[misc]
+            box = self.p.o[batch, row, head : self.run, 0:d]  # type: ignore[misc]
             r.stg(box, result[at : self.run, :], count, mix=overhead.mix(alu=6, imad=2))

@@ -51,7 +51,7 @@ from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftma
 from workloads.gpu.attention.flash2 import Blocked, Fragments, store_rows
 from workloads.gpu.attention.pages import KeyCopies, check_pages
 from workloads.gpu.attention.sample import sampled
-from workloads.gpu.attention.unfused import CODE_BYTES, CTA, ELEMENTS, elements, index_mix
+from workloads.gpu.attention.unfused import CODE_BYTES, CTA, ELEMENTS, by_rows, elements, index_mix
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops.attention import Attention
 from workloads.registry import register
@@ -142,7 +142,7 @@ def fixed_config(p: AttentionProblem, spec: GpuSpec) -> DecodeConfig | None:
 
 def _block_n(p: AttentionProblem) -> int:
     """Keys of a block of the published kernel."""
-    d = p.op.head_dim
+    d = p.head_dim
     return 256 if d <= 64 else 128 if d <= 128 else 64 if d <= 256 else 32
 
 
@@ -189,6 +189,7 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     tensors = [*p.operands, p.o, sums, *([copies.o] if copies else []), *([outputs] if outputs.alias else [])]
     q = copies.q if copies else p.q
     if config.splits > 1:
+        d = p.value_dim
         parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
         tensors.append(parts)
         ahead = min(config.splits, COMBINED if spec.tma and not config.fixed else 1)
@@ -286,18 +287,17 @@ class Copies:
         grid = (ceil_div(op.heads * d, CTA * ELEMENTS), op.batch, 1)
         here = RegisterTile("here", (1, WARP_SIZE), source.dtype)
 
-        def body(r: RoleBuilder, number: Expr) -> None:
-            row, key_head, column = number // (op.key_heads * d), number // d % op.key_heads, number % d
+        def copy(r: RoleBuilder, vector: Expr, column: Expr) -> None:
+            row, key_head = vector // op.key_heads, vector % op.key_heads
             by_group = (CTA_Y, row, key_head)
             by_head = (CTA_Y, as_expr(0), key_head * (op.heads // op.key_heads) + row)
             first, second = (by_head, by_group) if gather else (by_group, by_head)
-            with r.when(number < op.heads * d):
+            with r.when(vector < op.heads):
                 r.ldg(here.whole, source[(*first, slice(column, WARP_SIZE))], 1, into="here", vector_bytes=2)
                 r.stg(target[(*second, slice(column, WARP_SIZE))], here.whole, 1, vector_bytes=2, after=("here",))
 
-        return elements(
-            KernelBuilder(f"copy_{source.name}_{target.name}", grid, code_bytes=CODE_BYTES), index_mix(2, 4), body
-        )
+        builder = KernelBuilder(f"copy_{source.name}_{target.name}", grid, code_bytes=CODE_BYTES)
+        return elements(builder, index_mix(2, 4), by_rows(d, copy))
 
 
 class _Split:
@@ -308,8 +308,8 @@ class _Split:
         sums: GlobalTensor,
     ) -> None:  # fmt: skip
         self.p, self.c, self.rows, self.queries, self.parts, self.sums = p, config, rows, queries, parts, sums
-        d, self.width = p.op.head_dim, min(p.op.value_dim, MOST_COLUMNS)
-        columns = p.op.value_dim // self.width
+        d, self.width = p.head_dim, min(p.value_dim, MOST_COLUMNS)
+        columns = p.value_dim // self.width
         tiles = ceil_div(rows.count, config.block_m)
         # A thread's registers hold some columns of the values; CTAs of the others find the same weights.
         x = CTA_X // columns
@@ -363,7 +363,7 @@ class _Split:
         first = b.end - b.trips + self.part * share
         last = minimum(first + share, b.end)
         s = OnlineSoftmax(self.p, self.own_rows, c.block_n, d, 0 if packed else 1)
-        f = Fragments(self.p.dtype, self.own_rows, c.block_n, d, self.p.op.head_dim)
+        f = Fragments(self.p.dtype, self.own_rows, c.block_n, d, self.p.head_dim)
         own = WARP * self.own_rows
         s.start(r)
         with r.when(first < last):
@@ -405,7 +405,7 @@ class _Split:
             head = as_expr(0) if alone else self.head
             store_rows(r, s, self.q, own, self.parts, (*at, head), self.first_column, row + own)
         lse = self.sums[self.part, self.group, row + own : self.own_rows]  # type: ignore[misc]
-        with r.when(self.first_column.equals(0)) if self.p.op.value_dim > d else nullcontext():
+        with r.when(self.first_column.equals(0)) if self.p.value_dim > d else nullcontext():
             r.stg(lse, s.total.whole, s.lines, vector_bytes=4)
 
     def _query(self, row: IntLike, rows: int, column: int) -> View:
@@ -450,7 +450,7 @@ def combine(
 ) -> Kernel:  # fmt: skip
     """The second kernel: a warp a row, with `ahead` parts on their way. parts_of: each sequence, where they differ.
     lse_out: [batch, key head, row], of what both kernels have seen."""
-    warps, d, splits = 4, p.op.value_dim, config.splits
+    warps, d, splits = 4, p.value_dim, config.splits
     total = rows.groups * rows.count
     scalar = overhead.FLASH2_COMBINE if ahead == 1 else overhead.Overhead(0)
     code = 300 + scalar.instructions
@@ -503,7 +503,7 @@ def combine(
             )  # fmt: skip
         r.run("cvt", ceil_div(d, 64), dtype=p.out, dst=out.whole, srcs=(acc.whole,), compute=_second)
         by_head = rows.packed and not rows.copied
-        box = outputs[batch, 0, head * rows.count + row, :] if by_head else outputs[batch, row, head, :]  # type: ignore[misc]
+        box = outputs[batch, 0, head * rows.count + row, 0:d] if by_head else outputs[batch, row, head, 0:d]  # type: ignore[misc]
         size = d * DTYPE_BYTES[p.out]
         vector = min(16, 1 << max(2, (size // WARP_SIZE).bit_length() - 1))
         r.stg(box, out.whole, ceil_div(size, WARP_SIZE * vector), vector_bytes=vector)

@@ -89,8 +89,9 @@ def check(p: AttentionProblem, spec: GpuSpec, config: FlashTritonConfig) -> None
         raise InputError(
             f"{where}: {used} registers a thread, {spec.name} has {spec.sm.max_registers_per_thread}; nearest: 64x32"
         )
-    if op.head_dim & (op.head_dim - 1):
-        raise InputError(f"{where}: the tutorial's kernel has heads of 64 or 128, not {op.head_dim}; nearest: flash3")
+    if op.head_dim not in (32, 64, 128, 256):
+        rule = "the tutorial's kernel has heads of 32, 64, 128 or 256"
+        raise InputError(f"{where}: {rule}, not {op.head_dim}; nearest: flash3")
     if config.stages < 2:
         raise InputError(f"{where}: stages {config.stages}: at least 2")
     check_together(p, where, "flash2-varlen")

@@ -39,22 +39,22 @@ class Gradients:
     """Tensors of a problem whose kernels take `block_m` queries and `block_n` keys at a time.
 
     group: query heads that share a key head. dk, dv: of each query head. ahead: keys after its own that a query sees;
-    None for all.
+    None for all. d: columns of a head in the kernels.
     """
 
-    def __init__(self, op: AttentionBackward, block_m: int, block_n: int) -> None:
-        self.op, self.block_m, self.block_n = op, block_m, block_n
-        self.d, self.dtype = op.head_dim, op.chosen_dtype
+    def __init__(self, op: AttentionBackward, block_m: int, block_n: int, d: int) -> None:
+        self.op, self.block_m, self.block_n, self.d = op, block_m, block_n, d
+        self.dtype = op.chosen_dtype
         self.queries, self.keys = op.forward.queries, op.forward.keys
         self.group = op.heads // op.forward.key_heads
         self.inputs = {o.name: contiguous(*o, "input") for o in op.operands}
         self.outputs = {o.name: contiguous(*o, "output") for o in op.results}
-        expanded = (op.batch, self.keys, op.heads, self.d)
+        expanded = (op.batch, self.keys, op.heads, op.head_dim)
         self.dk, self.dv = (
             self.outputs[name] if self.group == 1 else contiguous(f"{name}_expanded", expanded, self.dtype)
             for name in ("dk", "dv")
         )
-        self.scale = 1 / math.sqrt(self.d)
+        self.scale = 1 / math.sqrt(op.head_dim)
         self.ahead = 0 if op.causal == "1" else op.window - 1 if op.window else None
 
     def rows_of_queries(self, name: str, code: int) -> tuple[KernelBuilder, int, Expr]:
@@ -82,14 +82,15 @@ class Gradients:
         parts, out = (RegisterTile(name, (rows, d), self.dtype) for name, rows in (("parts", self.group), ("out", 1)))
         row = CTA_X * WARPS + WARP
         with k.role("warps", WARPS, 40) as r, r.when(row < self.keys):
-            box = source[CTA_Y, row, CTA_Z * self.group : self.group, :]  # type: ignore[misc]
+            box = source[CTA_Y, row, CTA_Z * self.group : self.group, 0:d]  # type: ignore[misc]
             count = ceil_div(self.group * d * DTYPE_BYTES[self.dtype], 32 * MAX_VECTOR_BYTES)
             r.ldg(parts.whole, box, count, into="parts", mix=overhead.mix(alu=30, imad=15))
             r.run(
                 "fadd", ceil_div(self.group * d, 32), dtype="fp32", dst=out.whole, srcs=(parts.whole,), compute=_total,
                 after=("parts",),
             )  # fmt: skip
-            r.stg(target[CTA_Y, row, CTA_Z, :], out.whole, 1, vector_bytes=min(16, d * 2 // 32))
+            vector = 1 << (ceil_div(d * DTYPE_BYTES[self.dtype], 32) - 1).bit_length()  # of a row by all lanes
+            r.stg(target[CTA_Y, row, CTA_Z, 0:d], out.whole, 1, vector_bytes=vector)  # type: ignore[misc]
         return k.build()
 
     def scaled(self, _: Array, source: Array) -> Array:

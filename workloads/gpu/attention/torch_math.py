@@ -43,6 +43,7 @@ from workloads.gpu.attention.unfused import (
     WARPS,
     UnfusedConfig,
     add_mask,
+    by_rows,
     check,
     elements,
     index_mix,
@@ -141,18 +142,20 @@ def _flat(tensor: GlobalTensor) -> GlobalTensor:
 def _scaled(name: str, source: GlobalTensor, target: GlobalTensor, scale: float) -> Kernel:
     """All heads of an operand times a number: a vector a thread."""
     heads, all_rows, d = target.shape
-    rows = max(1, WARP_SIZE * _VECTOR_BYTES // (d * DTYPE_BYTES[target.dtype]))
+    access, row_bytes = WARP_SIZE * _VECTOR_BYTES, d * DTYPE_BYTES[target.dtype]
+    rows = max(1, access // row_bytes)
+    count = ceil_div(rows * row_bytes, access)
     grid = (ceil_div(all_rows, WARPS * rows), heads, 1)
     builder = KernelBuilder(f"scale_{name}", grid, code_bytes=64 * INSTRUCTION_BYTES)
     with builder.role("warps", WARPS, 24) as r:
         here = RegisterTile("here", (rows, d), target.dtype)
         row = (CTA_X * WARPS + WARP) * rows
-        r.ldg(here.whole, source[CTA_Y, row:rows, :], 1, into="here", vector_bytes=_VECTOR_BYTES)  # type: ignore[misc]
+        r.ldg(here.whole, source[CTA_Y, row:rows, :], count, into="here", vector_bytes=_VECTOR_BYTES)  # type: ignore[misc]
         r.run(
             SCALE[0][0], SCALE[0][1], dtype="int32", dst=here.whole, compute=lambda x: x * scale, after=("here",),
             mix=SCALE[1:],
         )  # fmt: skip
-        r.stg(target[CTA_Y, row:rows, :], here.whole, 1, vector_bytes=_VECTOR_BYTES)  # type: ignore[misc]
+        r.stg(target[CTA_Y, row:rows, :], here.whole, count, vector_bytes=_VECTOR_BYTES)  # type: ignore[misc]
     return builder.build()
 
 
@@ -163,12 +166,12 @@ def _repeated(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor) -
     here = RegisterTile("here", (1, WARP_SIZE), p.dtype)
     head = p.key_head(CTA_Y % p.op.heads)
 
-    def body(r: RoleBuilder, number: Expr) -> None:
-        row, column = number // d, number % d
+    def copy(r: RoleBuilder, row: Expr, column: Expr) -> None:
         r.ldg(here.whole, source[CTA_Y // p.op.heads, row, head, column:WARP_SIZE], 1, into="here", vector_bytes=2)  # type: ignore[misc]
         r.stg(target[CTA_Y, row, column:WARP_SIZE], here.whole, 1, vector_bytes=2, after=("here",))  # type: ignore[misc]
 
-    return elements(KernelBuilder(f"repeat_{source.name}", grid, code_bytes=CODE_BYTES), index_mix(2, 3), body)
+    builder = KernelBuilder(f"repeat_{source.name}", grid, code_bytes=CODE_BYTES)
+    return elements(builder, index_mix(2, 3), by_rows(d, copy))
 
 
 def _ones(p: AttentionProblem, target: GlobalTensor) -> Kernel:

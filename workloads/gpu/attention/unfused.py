@@ -37,7 +37,7 @@ from sim.gpu.language import (
     RegisterTile,
     RoleBuilder,
 )
-from workloads.gpu.attention.blocks import Array, AttentionProblem, check_together, problem
+from workloads.gpu.attention.blocks import Array, AttentionProblem, check_lengths, problem
 from workloads.gpu.attention.compose import on_tensors
 from workloads.gpu.gemm import choose as gemm
 from workloads.gpu.gemm.problem import ceil_div
@@ -88,7 +88,9 @@ class UnfusedConfig:
 
 def check(p: AttentionProblem, spec: GpuSpec, config: UnfusedConfig) -> None:
     """InputError if the machine or the problem cannot take these kernels."""
-    check_together(p, f"schedule={config}", "flash2-varlen")
+    check_lengths(p, f"schedule={config}", "flash2-varlen")
+    if p.op.value_dim != p.op.head_dim:
+        raise InputError(f"schedule={config}: values are as wide as keys here; nearest: head_dim_v={p.op.head_dim}")
     if p.out != p.dtype or DTYPE_BYTES[p.dtype] != 2:
         raise InputError(f"schedule={config}: kernels have fp16 and bf16 in and out, not {p.dtype} and {p.out}")
     if blind := p.op.blind:
@@ -188,6 +190,20 @@ def elements(builder: KernelBuilder, index: Mix, body: Callable[[RoleBuilder, Ex
     return builder.build()
 
 
+def by_rows(columns: int, body: Callable[[RoleBuilder, Expr, Expr], None]) -> Callable[[RoleBuilder, Expr], None]:
+    """`body` with row and column of a warp's elements from a number on. Where they reach into further rows, it is
+    called for each, with a column before the first: accesses of their own, where the machine has one in all."""
+
+    def parts(r: RoleBuilder, number: Expr) -> None:
+        row, column = number // columns, number % columns
+        body(r, row, column)
+        if columns % WARP_SIZE:
+            with r.loop("further", (column + (WARP_SIZE - 1)) // columns, start=1) as further:
+                body(r, row + further, column - further * columns)
+
+    return parts
+
+
 def copy_heads(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor, scale: float = 1.0) -> Kernel:
     """[batch, row, head, :] to [batch head, row, :], key heads as often as query heads read them."""
     op, d = p.op, p.op.head_dim
@@ -195,15 +211,15 @@ def copy_heads(p: AttentionProblem, source: GlobalTensor, target: GlobalTensor, 
     grid = (ceil_div(target.shape[1] * d, CTA * ELEMENTS), op.batch * op.heads, 1)
     here = RegisterTile("here", (1, WARP_SIZE), p.dtype)
 
-    def body(r: RoleBuilder, number: Expr) -> None:
-        row, column = number // d, number % d
+    def copy(r: RoleBuilder, row: Expr, column: Expr) -> None:
         r.ldg(here.whole, source[CTA_Y // op.heads, row, head, column:WARP_SIZE], 1, into="here", vector_bytes=2)  # type: ignore[misc]
         r.op(
             "stg", dst=target[CTA_Y, row, column:WARP_SIZE], srcs=(here.whole,), vector_bytes=2, after=("here",),
             compute=lambda _, x: x * scale,
         )  # type: ignore[misc]  # fmt: skip
 
-    return elements(KernelBuilder(f"copy_{source.name}", grid, code_bytes=CODE_BYTES), index_mix(2, 4), body)
+    builder = KernelBuilder(f"copy_{source.name}", grid, code_bytes=CODE_BYTES)
+    return elements(builder, index_mix(2, 4), by_rows(d, copy))
 
 
 def _copy_transposed(p: AttentionProblem, target: GlobalTensor) -> Kernel:
