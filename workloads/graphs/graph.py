@@ -10,8 +10,9 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
-from arch.dtypes import DTYPE_BYTES
+from arch.dtypes import DTYPE_BYTES, format_of
 from arch.errors import InputError
 from workloads.graphs.memory import plan
 from workloads.ops.base import Operand, Operator
@@ -30,8 +31,10 @@ class Value:
 
     def part(self, number: int, of: int) -> Value:
         """Part `number` of `of` equal ones."""
-        if self.size % of:
+        if of < 1 or self.size % of:
             raise InputError(f"{self.buffer}: {self.size} elements do not fall into {of} equal parts")
+        if not 0 <= number < of:
+            raise InputError(f"{self.buffer}: has parts 0 to {of - 1}, no part {number}")
         size = self.size // of
         return Value(self.buffer, size, self.dtype, self.offset + number * size)
 
@@ -143,13 +146,17 @@ class GraphBuilder:
     _steps: list[Step] = field(default_factory=list)
     _sizes: dict[str, int] = field(default_factory=dict)
     _inputs: list[str] = field(default_factory=list)
+    _filled: set[str] = field(default_factory=set)
+    """Buffers in which there is something: those that exist before, and those that a step has written."""
 
     def tensor(self, name: str, size: int, dtype: str) -> Value:
         """A tensor that exists before the graph: an input, or a weight."""
         if name in self._sizes:
             raise InputError(f"graph {self.name}: tensor {name} is declared twice")
+        value = self._value(name, size, dtype)
         self._inputs.append(name)
-        return self._value(name, size, dtype)
+        self._filled.add(name)
+        return value
 
     def empty(self, name: str, size: int, dtype: str) -> Value:
         """A tensor that calls fill part by part, with `into`."""
@@ -175,7 +182,7 @@ class GraphBuilder:
                 for result in op.results
             )
         self._fit(label, op, "gives", into, op.results)
-        self._steps.append(Step(label, op, operands, into))
+        self._add(Step(label, op, operands, into))
         return into
 
     def all_reduce(self, label: str, value: Value, devices: int, *, beside: bool = False) -> Value:
@@ -192,8 +199,33 @@ class GraphBuilder:
     def _collective(self, label: str, op: Operator, value: Value, size: int, stream: int = 0) -> Value:
         """A call with this device's buffer alone as operand, and its result of `size` elements."""
         result = self._value(f"{len(self._steps)}.{label}.y", size, value.dtype)
-        self._steps.append(Step(label, op, (value,), (result,), stream))
+        self._add(Step(label, op, (value,), (result,), stream))
         return result
+
+    def _add(self, step: Step) -> None:
+        """Takes a step; InputError for values that are not of this graph, and for what nothing has written."""
+        where = f"graph {self.name}, {step.label}"
+        for value in (*step.operands, *step.results):
+            self._check(where, value)
+        self._check_filled(where, step.operands)
+        self._filled.update(value.buffer for value in step.results)
+        self._steps.append(step)
+
+    def _check(self, where: str, value: Value) -> None:
+        """InputError for a value that is no part of a buffer of this graph."""
+        if value.buffer not in self._sizes:
+            raise InputError(f"{where}: {value.buffer} is no tensor of this graph")
+        end = value.offset_bytes + value.size_bytes
+        if not 0 <= value.offset_bytes < end <= self._sizes[value.buffer]:
+            raise InputError(
+                f"{where}: bytes {value.offset_bytes} to {end} of {value.buffer}, which has {self._sizes[value.buffer]}"
+            )
+
+    def _check_filled(self, where: str, values: Sequence[Value]) -> None:
+        """InputError for values in which there is nothing yet."""
+        for value in values:
+            if value.buffer not in self._filled:
+                raise InputError(f"{where}: reads {value.buffer}, which nothing has written")
 
     def _fit(self, label: str, op: Operator, does: str, values: Sequence[Value], expected: Sequence[Operand]) -> None:
         """InputError where values are not what an operator takes or gives."""
@@ -204,11 +236,19 @@ class GraphBuilder:
             raise InputError(f"graph {self.name}, {label}: {op} {does} {right}; there are {given}")
 
     def build(self, *outputs: Value) -> Graph:
-        """The graph; `outputs` stay in memory."""
+        """The graph; `outputs` stay in memory. InputError where nothing is called, or an output is not there."""
+        if not self._steps:
+            raise InputError(f"graph {self.name}: has no step")
+        for value in outputs:
+            self._check(f"graph {self.name}", value)
+        self._check_filled(f"graph {self.name}", outputs)
         names = tuple(dict.fromkeys(value.buffer for value in outputs))
         return Graph(self.name, tuple(self._steps), tuple(self._inputs), names, dict(self._sizes))
 
     def _value(self, name: str, size: int, dtype: str) -> Value:
+        format_of(dtype, f"graph {self.name}, {name}: dtype")
+        if not isinstance(size, Integral) or size < 1:
+            raise InputError(f"graph {self.name}, {name}: size={size} must be a whole number from 1 on")
         self._sizes[name] = size * DTYPE_BYTES[dtype]
         return Value(name, size, dtype)
 

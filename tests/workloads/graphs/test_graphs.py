@@ -228,8 +228,39 @@ def test_operands_must_fit() -> None:
         g.call("mm", multiply, x, x, into=g.empty("half", 32, "fp16"))
     with pytest.raises(InputError, match="do not fall into 3 equal parts"):
         x.part(0, 3)
+    with pytest.raises(InputError, match="has parts 0 to 1, no part 2"):
+        x.part(2, 2)
     with pytest.raises(InputError, match="declared twice"):
         g.tensor("x", 1, "fp16")
+
+
+def test_a_step_reads_what_is_there() -> None:
+    """Memory of no tensor, or of one that nothing has written, would be read as if it held something."""
+    g, other = GraphBuilder("g"), GraphBuilder("other")
+    x, empty = g.tensor("x", 64, "fp16"), g.empty("later", 64, "fp16")
+    exp = Pointwise(n=64, chain="exp", dtype="fp16").with_defaults("fp16")
+    for value, told in (
+        (other.tensor("y", 64, "fp16"), "y is no tensor of this graph"),
+        (empty, "reads 0.later, which nothing has written"),
+        (Value("x", 64, "fp16", offset=1), "bytes 2 to 130 of x, which has 128"),
+        (Value("x", 64, "fp16", offset=-64), "bytes -128 to 0 of x"),
+    ):
+        with pytest.raises(InputError, match=f"graph g, exp: {told}"):
+            g.call("exp", exp, value)
+        with pytest.raises(InputError, match="graph g"):
+            g.build(value)
+    with pytest.raises(InputError, match="graph g: has no step"):
+        g.build(x)
+    assert g.build(g.call("exp", exp, g.call("exp", exp, x, into=empty))).steps[1].operands == (empty,)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "told"),
+    [(0, "fp16", "size=0 must"), (-5, "fp16", "size=-5"), (1.5, "fp16", "size"), (1, "zz", "dtype=zz")],
+)
+def test_a_tensor_has_a_size_and_a_format(size: int, dtype: str, told: str) -> None:
+    with pytest.raises(InputError, match=f"graph g, x: {told}"):
+        GraphBuilder("g").tensor("x", size, dtype)
 
 
 def test_buffers_are_reused_after_their_last_use() -> None:
