@@ -90,6 +90,29 @@ def large_products(seed: int | str, archs: tuple[str, ...] = ()) -> Iterator[Ran
         yield RandomCase(f"gemm m={m} n={n} k={k} dtype={dtype} ta={ta} tb={tb}", arch)
 
 
+def busy_cases(seed: int) -> Iterator[RandomCase]:
+    """Runs without end, the same ones for the same seed, of all families and with enough work to keep a unit busy."""
+    rng = random.Random(f"busy {seed}")
+    families = {name: load_arch(name).family for name in list_archs()}
+    while True:
+        family = rng.choices(("gpu", "tpu", "rdu", "gemmini"), (4, 1, 1, 1))[0]
+        arch = rng.choice([name for name, kind in families.items() if kind == family])
+        m, n, k = (rng.choice((256, 384, 512, 768, 1024)) for _ in "mnk")
+        dtype, size = rng.choice(("fp16", "fp32")), rng.choice((2**20, 2**21, 2**22))
+        if family == "gpu":
+            work = rng.choice(
+                (f"gemm m={m} n={n} k={k}", f"copy n={size}", f"add n={size}", f"softmax rows={m} cols={4 * n}")
+            )
+            options = {"l2": "warm"} if rng.random() < 0.3 else {}
+            yield RandomCase(f"{work} dtype={dtype}", arch, (), options)
+        elif family == "gemmini":
+            yield RandomCase(f"gemm m={m // 2} n={n // 4} k={k // 4}", arch)
+        else:
+            options = {"scope": "array"} if family == "tpu" and rng.random() < 0.3 else {}
+            work = f"gemm m={m} n={n} k={k}" if options or rng.random() < 0.7 else f"softmax rows={m} cols={n}"
+            yield RandomCase(work, arch, (), options)
+
+
 def random_cases(seed: int, archs: tuple[str, ...] = ()) -> Iterator[RandomCase]:
     """Cases without end, the same ones for the same seed. archs: machines to draw from, by default all presets."""
     rng = random.Random(seed)

@@ -142,7 +142,8 @@ def test_shared_memory_bounds_a_run_whose_pipes_are_not_busy() -> None:
     assert both.bound == "compute"
     roof = both.figures.roofs()[0]
     assert (roof.name, roof.bytes_per_s) == ("smem", 0)
-    alone = changed(kernel={"counters": busy | {"tensor_busy_cycles": 10}}, machine=machine, flops=RUN.flops // 2)
+    kernel = {"counters": busy | {"tensor_busy_cycles": 10}, "throttle_reason": None}
+    alone = changed(kernel=kernel, machine=machine, flops=RUN.flops // 2)
     assert alone.bound == "smem"
     assert "Shared memory is busy: 90.0 % of its cycles" in " ".join(str(alone).split())
 
@@ -228,8 +229,10 @@ def test_bound_names_the_unit_that_is_busy() -> None:
     small: dict[str, Any] = {"flops": 10**8}
     assert changed().bound == "compute"
     assert changed(kernel={"counters": {**counters, "dram_read_bytes": 80_000_000}}, **small).bound == "dram"
-    assert changed(kernel={"counters": {**counters, "l2_read_bytes": 180_000_000}}, **small).bound == "l2"
-    assert changed(kernel={"counters": counters}, **small).bound == "latency"
+    l2 = {**counters, "l2_read_bytes": 180_000_000}
+    assert changed(kernel={"counters": l2}, **small).bound == "power"  # a clock twice as high halves its time
+    assert changed(kernel={"counters": l2, "throttle_reason": "locked"}, **small).bound == "l2"
+    assert changed(kernel={"counters": counters, "throttle_reason": None}, **small).bound == "latency"
     assert changed(time_ps=200_000_000, scope="host").bound == "overhead"
     assert changed(time_ps=150_000_000, scope="host").bound == "compute"
 
@@ -242,7 +245,7 @@ def test_verdict_says_what_would_move_it(bound: str, phrase: str) -> None:
     report = {
         "compute": changed(),
         "overhead": changed(time_ps=200_000_000),
-        "latency": changed(flops=10**8, kernel={"counters": {"dram_read_bytes": 1}}),
+        "latency": changed(flops=10**8, kernel={"counters": {"dram_read_bytes": 1}, "throttle_reason": None}),
     }[bound]
     text = " ".join(str(report).split())
     assert phrase in text
@@ -252,7 +255,8 @@ def test_verdict_says_what_would_move_it(bound: str, phrase: str) -> None:
 def test_verdict_quotes_losses() -> None:
     text = " ".join(str(changed()).split())
     assert "60.0 % of their cycles in long scoreboard" in text
-    assert "The clock is 50.0 % below boost (power)" in text
+    assert "the clock that the power limit allows (1.000 of 2.000 GHz, at 200 W of 300 W)" in text
+    assert "The clock is 50.0 % below boost (locked)." in str(changed(kernel={"throttle_reason": "locked"}))
     assert "SMs that have run out of work wait for 10.0 %" in text
     few = GpuLaunch((1,), tail_cycles=99_000, tail_idle_cycles=99)
     assert "run out of work" not in str(changed(kernel={"own": few}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_twice_a_bandwidth_saves_what_the_report_allows(workload: str, machine: 
 def test_external_memory_that_bounds_a_run_moves_it() -> None:
     before = simulate("copy n=8000000 dtype=fp32", "t4")
     assert before.bound == "dram"
-    assert "more bandwidth would move it" in _words(before)
+    assert "more memory bandwidth would move it" in _words(before)
     after = _changed("copy n=8000000 dtype=fp32", "t4", "dram.bandwidth", 2, before.record.schedule)
     assert after.time_us < 0.75 * before.time_us
 
@@ -71,7 +72,7 @@ def test_shared_memory_that_bounds_a_run_moves_it() -> None:
     before = simulate(work, "t4", set=[half, "sm.count=16"], schedule=schedule)
     assert before.bound == "smem"
     assert before.figures.roofs()[0].name == "smem"
-    assert "a wider array would move it" in _words(before)
+    assert "a wider array of shared memory would move it" in _words(before)
     after = simulate(work, "t4", set=["shared.bandwidth=64 B/clk", "sm.count=16"], schedule=schedule)
     assert after.time_us < 0.85 * before.time_us
 
@@ -81,7 +82,7 @@ def test_the_host_that_bounds_a_tpu_is_named_and_moves_it() -> None:
     before = simulate(work, "tpu-v1")
     reached = before.figures.speed_of_light()
     assert max(reached, key=lambda name: reached[name]) == "host"
-    assert "A faster host (host.ops, host.bandwidth) or a vector unit would move it" in _words(before)
+    assert "A faster host (host.ops, host.bandwidth, host.turnaround) or a vector unit would move it" in _words(before)
     assert "faster link to the host" not in _words(before)
     faster = simulate(work, "tpu-v1", set=["host.ops=1000 GHz"])
     assert faster.time_us < (1 - 0.7 * reached["host"]) * before.time_us
@@ -187,7 +188,7 @@ def test_rows_that_stream_through_a_tpu_are_bound_by_its_memory() -> None:
 def test_a_gemmini_that_waits_for_memory_says_so() -> None:
     work = "gemm m=96 n=69 k=154"
     before = simulate(work, "gemmini")
-    assert "Operands that the L2 holds before (--l2 warm), or a nearer memory" in _words(before)
+    assert "Operands that the L2 holds before (--l2 warm), or a faster clock together with a nearer" in _words(before)
     held = before.record.schedule
     warm = simulate(work, "gemmini", l2="warm", schedule=held)
     assert _saved(before, warm) > 0.3
@@ -256,3 +257,78 @@ def test_ports_of_memory_units_are_not_taken_for_memory_outside() -> None:
     # One bank gives one word at a time, however wide all of them are together.
     assert abs(_saved(before, _with(work, "plasticine", held, {"pmu.bandwidth": 2}))) < 0.01
     assert _saved(before, _with(work, "plasticine", held, {"ddr.bandwidth": 2})) < 0.02
+
+
+FULLY_CONNECTED = "Layer,M,N,K,\nfc,2048,4096,1024,\n"
+SMALL_LAYERS = "Layer,M,N,K,\ngemm,256,256,768,\ngemv,1,256,768,\n"
+SMALL_ARRAY = ["array.rows=128", "array.columns=128", "array.dataflow=ws", "array.overlap_weights=false"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "figures", "cycles"),
+    [
+        (FULLY_CONNECTED, [], [131_838]),
+        (FULLY_CONNECTED, ["pcie.bandwidth=1000 GB/s"], [131_838]),
+        (SMALL_LAYERS, SMALL_ARRAY, [12 * (128 + m + 254) for m in (256, 1)]),
+    ],
+)
+def test_units_outside_the_scope_bound_nothing(
+    layers: str, figures: list[str], cycles: list[int], tmp_path: Path
+) -> None:
+    """The array alone: link, memories and buffers take no time, and so have no share of it."""
+    file = tmp_path / "layers.csv"
+    file.write_text(layers, encoding="utf-8")
+    report = simulate(f"network file={file}", "tpu-v1", set=figures, scope="array")
+    assert [layer["cycles"] for layer in report.to_dict()["layers"]] == cycles
+    assert {layer["bound"] for layer in report.to_dict()["layers"]} == {report.bound} == {"compute"}
+    assert set(report.figures.speed_of_light()) == {"compute", "matrix pipe"}
+    text = _words(report).partition("What bounds it ")[2]
+    assert text.startswith("The array bounds it")
+    assert "link to the host is busy" not in text
+
+
+@pytest.mark.parametrize(
+    ("figures", "bound", "says"),
+    [
+        (["dram.bandwidth=640GB/s"], "power", "The power limit bounds it: it holds the clock at 0.3"),
+        ([], "dram", "as memory bounds it, a higher one would not move it"),
+    ],
+)
+def test_the_power_limit_can_be_what_bounds(figures: list[str], bound: str, says: str) -> None:
+    """An addition on 70 W. Memory twice as fast leaves the clock at a quarter, and a little more power moves it."""
+    work = "pointwise n=16M chain=add dtype=fp32"
+    before = simulate(work, "t4", set=figures)
+    assert before.bound == bound
+    text = _words(before).partition("What bounds it ")[2]
+    assert says in text
+    assert "multicast" not in text
+    assert "at boost the same cycles take less time" not in text
+    held = before.record.schedule
+    more, faster = (
+        simulate(work, "t4", set=[*figures, change], schedule=held)
+        for change in ("power.limit=77 W", "clock.boost=1.749 GHz")
+    )
+    assert (_saved(before, more) > 0.02) == (bound == "power")
+    assert abs(_saved(before, faster)) < 0.02
+
+
+def test_advice_is_what_operator_and_machine_can_take() -> None:
+    """Multicast needs clusters and a product; T4 has none, and an addition reads nothing twice."""
+    from sim.app.report.gpu import _fewer_reads
+
+    said = {
+        (word, machine): " ".join(_fewer_reads(simulate(work, machine)))
+        for word, work in (("gemm", "gemm m=64 n=64 k=64 dtype=fp16"), ("add", "add n=4096 dtype=fp16"))
+        for machine in ("t4", "h100-sxm")
+    }
+    assert {key for key, text in said.items() if "multicast" in text} == {("gemm", "h100-sxm")}
+    assert {key[0] for key, text in said.items() if "tiles" in text} == {"gemm"}
+
+
+def test_claims_are_in_the_report_as_data() -> None:
+    report = simulate("copy n=8000000 dtype=fp32", "t4").to_dict()
+    first = report["verdict"][0]
+    assert "more memory bandwidth would move it" in first["text"]
+    assert {"figures": ["dram.bandwidth"], "moves": True} in first["claims"]
+    moved = {tuple(claim["figures"]): claim["moves"] for said in report["verdict"] for claim in said["claims"]}
+    assert moved.get(("clock.boost",)) is not True

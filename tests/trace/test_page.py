@@ -243,3 +243,16 @@ def test_a_baseline_that_is_none_is_refused(
     assert says in capsys.readouterr().err
     assert main(["run", *WORK, "--baseline", str(path)]) == 2
     assert "goes with --html" in capsys.readouterr().err
+
+
+def test_counters_of_a_small_kernel_have_their_true_peaks(tmp_path: Path) -> None:
+    """Its samples are all shorter than a thousandth of the run but for those in which nothing happens."""
+    path = tmp_path / "small.html"
+    mine = Path(__file__).parents[1] / "reference" / "turned_softmax.py"
+    work = [f"{mine}:softmax", "rows=4096", "cols=32", "--arch", "a100-sxm4-80gb"]
+    assert main(["run", *work, "--html", str(path)]) == 0
+    (data,) = data_of(path)
+    peaks = {track["label"]: peak for track, peak in zip(data["tracks"], data["peaks"], strict=True)}
+    assert {name: round(peaks[name]) for name in ("L2 read", "DRAM read", "issued")} == {
+        "L2 read": 4480, "DRAM read": 1446, "issued": 256,
+    }  # fmt: skip

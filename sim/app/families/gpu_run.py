@@ -634,5 +634,7 @@ def throttle_reason(spec: GpuSpec, conditions: Conditions, result: KernelResult)
         return "locked" if highest_hz < spec.clock.boost_hz else None
     start_hz = min(conditions.clock_hz or spec.clock.boost_hz, spec.clock.boost_hz)
     if result.clock_hz < 0.99 * start_hz:
-        return "power" if conditions.clock == "sustained" else "regulator"
+        # Without a limit of power, tensor cores alone keep it at their pace.
+        lowest_hz = min(hz for _, hz in result.clocks)
+        return "power" if lowest_hz < min(start_hz, spec.clock.under_tensor_hz) - spec.clock.step_hz else "tensor"
     return "locked" if start_hz < spec.clock.boost_hz else None

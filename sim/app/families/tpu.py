@@ -191,9 +191,10 @@ class ProgramPlan:
         program: Program = build(self.op, spec, _unblocked(config))
         result = Machine(spec, program, alone=True, log=wanted is not None).run()
         record = _kernel(spec, program, result, -(-result.array_ticks // TICKS_PER_CYCLE))
+        figures = machine_figures(spec, str(self.op.dtype))
         return Ran(
             schedule=program.schedule,
-            machine=machine_figures(spec, str(self.op.dtype)),
+            machine=replace(figures, free=(*figures.bandwidths, *figures.instances.keys() - {"matrix"}, "host")),
             kernels=[record],
             device_ps=record.time_ps,
             time_ps=record.time_ps,

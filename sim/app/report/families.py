@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from sim.app.report.figures import Figures
-    from sim.app.report.record import Candidate
     from sim.app.report.report import Report
     from sim.app.report.sections import Section
+    from sim.app.report.verdict import Sentence
 
 
 class FamilyReport(Protocol):
@@ -40,11 +40,8 @@ class FamilyReport(Protocol):
     def details(self, figures: Figures) -> dict[str, Any]:
         """The object that the schema names after the family; None values are left out."""
 
-    def bound(self, figures: Figures, candidates: Sequence[Candidate]) -> str:
-        """The sentence about the limiting unit. candidates: schedules that were considered, none where it was given."""
-
-    def losses(self, figures: Figures) -> list[str]:
-        """Sentences about what else costs time."""
+    def verdict(self, report: Report) -> list[Sentence]:
+        """Sentences about what bounds a run and what else costs time, the most important one first."""
 
 
 def family(name: str) -> FamilyReport:

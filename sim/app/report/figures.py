@@ -18,6 +18,12 @@ LEVELS = (
 LATENCY_BOUND_BELOW = 0.6
 """Where no unit reaches this share of its peak the run waits on latencies (Nsight Compute, Speed Of Light section)."""
 
+HELD_FROM = 0.05
+"""A clock that is below boost by less is not said to be held."""
+
+POWER_SAVES = 0.15
+"""The board's limit of power bounds a run only if it holds the clock below boost by this share."""
+
 OVERHEAD_BOUND_FROM = 0.5
 """Where launches and the host take at least this share of the time, they bound the run."""
 
@@ -197,6 +203,10 @@ class Figures:
         """Time of the kernels without host transfers, picoseconds: what all families of machines have alike."""
         return self.device_ps - self.transfer_ps
 
+    def running(self, share: float) -> float:
+        """A share of the kernels' time as one of that in which they run, launches apart."""
+        return share * self.device_ps / max(self.device_ps - self.launch_ps, 1)
+
     def speed_of_light(self) -> dict[str, float]:
         """Share of its peak that each unit reached while kernels ran: compute at the mean clock, memories, pipes."""
         device_s = self.device_ps * 1e-12
@@ -204,14 +214,15 @@ class Figures:
         peak_ratio = self.clock_hz / (self.machine.peak_hz or self.machine.boost_hz)
         found = {"compute": self.flops / (self.machine.peak_ops_per_s * peak_ratio * device_s)}
         moved = self._moved()
+        free = self.machine.free
         for level in reversed(LEVELS):
-            if level in moved and level in self.machine.bandwidths:
+            if level in moved and level in self.machine.bandwidths and level not in free:
                 found[level] = moved[level] / (self._bandwidth(level, clock_ratio) * device_s)
         for pipe, count in self.machine.instances.items():
             busy = self.counters.get(f"{pipe}_busy_cycles", 0)
-            if busy:
+            if busy and pipe not in free:
                 found[pipe if pipe in LEVELS else f"{pipe} pipe"] = busy / (count * self.cycles)
-        if "host" in self.stalls:  # the host works between transfers, as a unit of its own
+        if "host" in self.stalls and "host" not in free:  # the host works between transfers, as a unit of its own
             found["host"] = self.stalls["host"].get("busy", 0) / sum(self.stalls["host"].values())
         return found
 
@@ -244,7 +255,9 @@ class Figures:
 
     @property
     def bound(self) -> str:
-        """`compute`, a memory level, `overhead` or `latency`: what holds the run back."""
+        """`compute`, a memory level, `overhead`, `power` or `latency`: what holds the run back."""
+        if set(self.machine.bandwidths) <= set(self.machine.free):
+            return "compute"  # nothing but arithmetic takes time
         if self.overhead_ps >= OVERHEAD_BOUND_FROM * self.time_ps:
             return "overhead"
         reached = self.speed_of_light()
@@ -255,7 +268,22 @@ class Figures:
             # Operands stream beside the multiplies that they are for: what both wait for is the pipe.
             units.pop("smem", None)
         unit = max(units, key=lambda name: units[name])
+        if units["compute"] < LATENCY_BOUND_BELOW and self._saved_by_power(units):
+            return "power"
         return unit if units[unit] >= LATENCY_BOUND_BELOW else "latency"
+
+    @property
+    def held_by_power(self) -> bool:
+        """Whether the board's limit of power kept the clock of the longest kernel below boost."""
+        kernel = max(self.kernels, key=lambda k: k.time_ps)
+        return kernel.throttle_reason == "power" and self.clock_hz < (1 - HELD_FROM) * self.machine.boost_hz
+
+    def _saved_by_power(self, units: Mapping[str, float]) -> bool:
+        """Whether a higher limit saves time: power holds the clock, and no unit with a clock of its own is busy."""
+        machine = self.machine
+        apart = [units.get(level, 0.0) for level in machine.bandwidths if level not in machine.clocked]
+        held = self.held_by_power and self.clock_hz <= (1 - POWER_SAVES) * machine.boost_hz
+        return held and max(apart, default=0.0) < LATENCY_BOUND_BELOW
 
 
 def _external(machine: MachineFigures, counters: Mapping[str, int], operand_bytes: int) -> int:

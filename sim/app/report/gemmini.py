@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
 from sim.app.report.levels import Level, summed, table, traffic
-from sim.app.report.record import Candidate
 from sim.app.report.sections import Section, percent, words
-from sim.app.report.verdict import WORTH_A_WORD, no_bandwidth
+from sim.app.report.verdict import WORTH_A_WORD, Claim, Sentence, memory_beside, moves
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -77,36 +76,52 @@ LAYER_COLUMNS = (("tiles", lambda figures: f"{sum(run.tiles for run in _runs(fig
 draw = None
 
 
-FAR = "Operands that the L2 holds before (--l2 warm), or a nearer memory (memory_cache.latency, memory_cache.port)"
+FAR = (
+    "Operands that the L2 holds before (--l2 warm), or a faster clock together with a nearer memory (clock.boost, "
+    "memory_cache.latency, memory_cache.port)"
+)
 """What moves a run whose operands come from behind the L2."""
 
 
-def _remedy_of_waits(figures: Figures) -> str:
+def _remedy_of_waits(figures: Figures) -> tuple[str, tuple[Claim, ...]]:
     """What moves a run in which queues wait for each other: nearer operands, unless the L2 has them."""
     held = figures.counters.get("dram_read_bytes", 0) < figures.counters.get("l2_read_bytes", 0) / 10
-    return "Another mapping, or more commands and requests on their way," if held else FAR
+    if held:
+        return "Another mapping, or more commands and requests on their way,", ()
+    return FAR, (moves("clock.boost", "memory_cache.latency", "memory_cache.port"),)
 
 
-def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
+def verdict(report: Report) -> list[Sentence]:
+    """What bounds a run, and what the array waits for most."""
+    return [_bound(report.figures), *_losses(report.figures)]
+
+
+def _bound(figures: Figures) -> Sentence:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
     match figures.bound:
         case "compute":
-            return (
+            memory, claims = memory_beside(reached.get("dram", 0.0))
+            return Sentence(
                 f"The array is busy for {percent(reached.get('array pipe', 0.0))} of the cycles. A larger array or a "
-                f"faster clock would move it; {no_bandwidth(reached.get('dram', 0.0))}"
+                f"faster clock would move it; {memory}",
+                (moves("clock.boost"), *claims),
             )
         case "latency":
             best = max(reached, key=lambda name: reached[name])
-            return (
+            remedy, claims = _remedy_of_waits(figures)
+            return Sentence(
                 f"No unit is near its peak (the busiest, {words(best)}, reaches {percent(reached[best])}): queues wait "
-                f"for each other. {_remedy_of_waits(figures)} would move it."
+                f"for each other. {remedy} would move it.",
+                claims,
             )
         case level:
-            return f"The {words(level)} is busy: {percent(reached[level])} of its bandwidth. A wider one would move it."
+            return Sentence(
+                f"The {words(level)} is busy: {percent(reached[level])} of its bandwidth. A wider one would move it."
+            )
 
 
-def losses(figures: Figures) -> list[str]:
+def _losses(figures: Figures) -> list[Sentence]:
     """A sentence about what the array waits for most."""
     array = figures.stalls.get("array", {})
     whole = sum(array.values())
@@ -118,6 +133,8 @@ def losses(figures: Figures) -> list[str]:
         return []
     names = {"load": "loads", "entry": "a place in the reservation station", "drain": "the last stores"}
     return [
-        f"The array waits for {names[cause]} in {percent(waits[cause] / whole)} of its cycles; it moves with "
-        f"{CAUSES[cause]}."
+        Sentence(
+            f"The array waits for {names[cause]} in {percent(waits[cause] / whole)} of its cycles; it moves with "
+            f"{CAUSES[cause]}."
+        )
     ]

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import LATENCY_BOUND_BELOW, Figures, hit_rates, shares, total
-from sim.app.report.record import Candidate, GpuLaunch, KernelRecord, SourceLine
+from sim.app.report.record import GpuLaunch, KernelRecord, SourceLine
 from sim.app.report.sections import Section, ghz_text, percent, time_text, words
-from sim.app.report.verdict import WORTH_A_WORD, at_most, faster_chip, no_bandwidth
+from sim.app.report.verdict import (
+    MOVES,
+    SURE,
+    UNTOUCHED,
+    WORTH_A_WORD,
+    Claim,
+    Sentence,
+    advised,
+    at_most,
+    bandwidth_claims,
+    faster_chip,
+    memory_beside,
+    moves,
+    stays,
+)
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -36,11 +50,18 @@ REMEDIES = {
 }
 """What moves a warp state; states without an entry are not commented on. `_remedy` knows those that depend on more."""
 
+_SURE_OF_L2 = 0.95
+"""As `SURE` of the L2: below that ports and write buffers on the way to it, which are no units of a report, may hold a
+run."""
+
 _LINES = 10
 """Lines of the source that a report shows."""
 
 _CODE = 60
 """Characters of a line of the source that a table shows."""
+
+MEMORY_STATES = ("long_scoreboard", "lg_throttle", "mbarrier", "cp_async", "tma_store", "barrier", "membar")
+"""States in which a warp waits for memory, or for warps that do: where a memory bounds a run, that is why."""
 
 PIPE_STATES = ("math_pipe_throttle", "gmma")
 """States in which a warp waits for a pipe."""
@@ -149,101 +170,213 @@ LAYER_COLUMNS = ()
 draw = None
 
 
-def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
+def verdict(report: Report) -> list[Sentence]:
+    """What bounds a run, and what else costs time."""
+    return [_bound(report), *_losses(report)]
+
+
+def _bound(report: Report) -> Sentence:
     """The sentence about the limiting unit."""
+    figures = report.figures
     reached = figures.speed_of_light()
     match figures.bound:
         case "overhead":
-            share = percent(figures.overhead_ps / figures.time_ps)
-            return (
-                f"Launch and host take {time_text(figures.overhead_ps)} ({share} of the time): fewer or larger "
-                f"kernels, a graph, or fusion would move it; {faster_chip(figures)}"
-            )
+            return _overhead(figures, reached)
+        case "power":
+            return _power(figures)
         case "dram":
             rate = figures.external_bytes_per_s * 1e-12
-            return (
-                f"External memory is busy: {percent(reached['dram'])} of {rate:.2f} TB/s. Fewer bytes (fusion, a "
-                "narrower format, better reuse in the L2) or more bandwidth would move it; a faster clock would not."
-            )
+            what = f"External memory is busy: {percent(reached['dram'])} of {rate:.2f} TB/s."
+            fewer = "fewer bytes (fusion, a narrower format, better reuse in the L2)"
+            sure = figures.running(reached["dram"]) >= SURE
+            return advised(what, bandwidth_claims("dram.bandwidth", reached["dram"]), [fewer], sure=sure)
         case "l2":
-            return (
-                f"The L2 is busy: {percent(reached['l2'])} of its bandwidth. Larger tiles or multicast in clusters "
-                "would move it."
-            )
+            what = f"The L2 is busy: {percent(reached['l2'])} of its bandwidth."
+            sure = figures.running(reached["l2"]) >= _SURE_OF_L2
+            return advised(what, (moves("l2.bandwidth"),), _fewer_reads(report), sure=sure)
         case "smem":
-            return (
-                f"Shared memory is busy: {percent(reached['smem'])} of its cycles. Larger register tiles, operands "
-                "from registers, fewer bank conflicts or a wider array would move it; more DRAM bandwidth would not."
-            )
+            what = f"Shared memory is busy: {percent(reached['smem'])} of its cycles."
+            wider: tuple[Claim, ...] = (moves("shared.bandwidth"),) if _banks_allow_more(figures) else ()
+            others = ["larger register tiles", "operands from registers", "fewer bank conflicts"]
+            return advised(what, (*wider, stays("dram.bandwidth")), others)
         case "pcie":
             rate = figures.machine.bandwidths["pcie"] * 1e-9
-            return (
-                f"The link to the host is busy: {percent(reached['pcie'])} of {rate:.1f} GB/s. Copying less, or "
-                "copying while kernels run, would move it; a faster chip would not."
-            )
+            what = f"The link to the host is busy: {percent(reached['pcie'])} of {rate:.1f} GB/s."
+            link = (moves("pcie.bandwidth"), stays("clock.boost"))
+            return advised(what, link, ["copying less", "copying while kernels run"])
         case "compute":
-            pipes = {name: share for name, share in reached.items() if name.endswith(" pipe")}
-            busiest = max(pipes, key=lambda name: pipes[name], default="compute")
-            busy = max(pipes.get(busiest, 0.0), reached["compute"])
-            return (
-                f"Arithmetic is busy: {percent(busy)} of what the {busiest} can do at {ghz_text(figures.clock_hz)}. "
-                f"More clock, more SMs or a narrower format would move it; {no_bandwidth(reached.get('dram', 0.0))}"
-            )
+            return _arithmetic(figures, reached)
         case _:
             best = max(reached, key=lambda name: reached[name])
-            return (
+            remedy, claims = _remedy_of_waits(report)
+            return Sentence(
                 f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])} over the whole run): "
-                f"waits bound it. {_remedy_of_waits(figures, candidates)}"
+                f"waits bound it. {remedy}",
+                claims,
             )
 
 
-def losses(figures: Figures) -> list[str]:
+def _banks_allow_more(figures: Figures) -> bool:
+    """Whether the array of shared memory could be wider: no bank gives more than a word of 4 bytes a cycle."""
+    shared = figures.machine.spec.get("shared", {"bandwidth": 0, "banks": 0})
+    return bool(shared["bandwidth"] < 4 * shared["banks"])
+
+
+def _overhead(figures: Figures, reached: Mapping[str, float]) -> Sentence:
+    """Launches and the host bound a run."""
+    share = percent(figures.overhead_ps / figures.time_ps)
+    own = 2 * figures.launch_ps >= figures.overhead_ps
+    running = figures.device_ps / figures.time_ps
+    still = reached.get("dram", 0.0) * running < UNTOUCHED
+    claims: tuple[Claim, ...] = ((moves("launch.kernel", "launch.setup"),) if own else ()) + (
+        (stays("dram.bandwidth"),) if still else ()
+    )
+    return Sentence(
+        f"Launch and host take {time_text(figures.overhead_ps)} ({share} of the time): fewer or larger kernels, a "
+        f"graph, or fusion would move it; {'more memory bandwidth would not, and ' if still else ''}"
+        f"{faster_chip(figures)}",
+        claims,
+    )
+
+
+def _limit_text(figures: Figures) -> str:
+    """The clock that power allowed: `0.376 of 1.590 GHz, at 79 W of 70 W`."""
+    watts, limit_mw = figures.power_w, figures.machine.power_limit_mw
+    drawn = f", at {watts:.0f} W of {limit_mw / 1000:.0f} W" if watts is not None and limit_mw is not None else ""
+    return f"{figures.clock_hz * 1e-9:.3f} of {ghz_text(figures.machine.boost_hz)}{drawn}"
+
+
+def _power(figures: Figures) -> Sentence:
+    """The board's limit of power bounds a run."""
+    what = f"The power limit bounds it: it holds the clock at {_limit_text(figures)}."
+    return advised(what, (moves("power.limit"), stays("clock.boost")), ["fewer bytes and operations"])
+
+
+def _arithmetic(figures: Figures, reached: Mapping[str, float]) -> Sentence:
+    """Arithmetic bounds a run, at the clock that power allows."""
+    pipes = {name: share for name, share in reached.items() if name.endswith(" pipe")}
+    busiest = max(pipes, key=lambda name: pipes[name], default="compute")
+    busy = max(pipes.get(busiest, 0.0), reached["compute"])
+    memory, claims = memory_beside(reached.get("dram", 0.0))
+    what = f"Arithmetic is busy: {percent(busy)} of what the {busiest} can do at"
+    if figures.held_by_power:
+        return Sentence(
+            f"{what} the clock that the power limit allows ({_limit_text(figures)}). A higher limit or a narrower "
+            f"format would move it; a faster clock would not; {memory}",
+            (moves("power.limit"), stays("clock.boost"), *claims),
+        )
+    return Sentence(
+        f"{what} {ghz_text(figures.clock_hz)}. More clock, more SMs or a narrower format would move it; {memory}",
+        (moves("clock.boost"), *claims),
+    )
+
+
+def _fewer_reads(report: Report) -> list[str]:
+    """What takes less of the L2 and this operator and this machine can do."""
+    if not report.record.macs:
+        return ["fewer bytes (fusion, a narrower format)"]
+    clusters = report.figures.machine.spec.get("dsmem") is not None
+    return ["larger tiles", *(["multicast in clusters"] if clusters else [])]
+
+
+def _losses(report: Report) -> list[Sentence]:
     """Sentences about what else costs time."""
+    figures = report.figures
     reached = figures.speed_of_light()
     found = at_most({level: reached.get(level, 0.0) for level in ("dram", "l2")}) if figures.bound == "latency" else []
     kernel = max(figures.kernels, key=lambda k: k.time_ps)
+    return [
+        *found,
+        *_held_clock(figures, reached),
+        *_waiting(figures),
+        *_pipes_apart(figures, reached),
+        *_tail(report, kernel),
+        *_closed_rows(figures),
+    ]
+
+
+def _held_clock(figures: Figures, reached: Mapping[str, float]) -> list[Sentence]:
+    """A clock that power holds where something else bounds a run."""
+    if not figures.held_by_power or figures.bound in ("power", "compute"):
+        return []
+    held = f"The power limit holds the clock at {_limit_text(figures)}"
+    if figures.bound == "dram" and figures.running(reached["dram"]) >= SURE:
+        return [Sentence(f"{held}; as memory bounds it, a higher one would not move it.", (stays("power.limit"),))]
+    return [Sentence(f"{held}.")]
+
+
+def _waiting(figures: Figures) -> list[Sentence]:
+    """The state in which warps wait most."""
     waiting = {s: share for s, share in _stall_shares(figures).items() if s in REMEDIES or s in PIPE_STATES}
-    if waiting:
-        state, share = next(iter(waiting.items()))
-        if share >= WORTH_A_WORD:
-            remedy = _remedy(figures, state)
-            found.append(f"Warps spend {percent(share)} of their cycles in {words(state)}; it moves with {remedy}.")
+    if not waiting:
+        return []
+    state, share = next(iter(waiting.items()))
+    if share < WORTH_A_WORD:
+        return []
+    spent = f"Warps spend {percent(share)} of their cycles in {words(state)}"
+    if state in MEMORY_STATES and figures.bound in ("dram", "l2", "pcie", "power"):
+        return [Sentence(f"{spent}: they wait for what bounds it.")]
+    return [Sentence(f"{spent}; it moves with {_remedy(figures, state)}.")]
+
+
+def _pipes_apart(figures: Figures, reached: Mapping[str, float]) -> list[Sentence]:
+    """Exponentials beside products, where both take time."""
     special, tensor = reached.get("mufu pipe", 0.0), reached.get("tensor pipe", 0.0)
-    if min(special, tensor) >= WORTH_A_WORD:
-        issued = shares(figures.stalls["issue"])["issued"]
-        found.append(
+    if min(special, tensor) < WORTH_A_WORD:
+        return []
+    issued = shares(figures.stalls["issue"])["issued"]
+    return [
+        Sentence(
             f"Exponentials keep the MUFU {percent(special)} busy, and {percent(issued)} of the issue slots are taken, "
             f"beside {percent(tensor)} of the tensor cores: where they do not run side by side they add up."
         )
+    ]
+
+
+def _tail(report: Report, kernel: KernelRecord) -> list[Sentence]:
+    """SMs without work at the end."""
     idle = kernel.own.tail_idle_cycles / kernel.cycles
-    if idle >= WORTH_A_WORD:
-        found.append(
+    if idle < WORTH_A_WORD:
+        return []
+    return [
+        Sentence(
             f"SMs that have run out of work wait for {percent(idle)} of the cycles "
             f"({kernel.own.waves_milli / 1000:.2f} waves): "
             f"another tile size{', stream-K' if _is_product(kernel) else ''} or a shape that fills the last wave would "
             "shorten that."
         )
+    ]
+
+
+def _closed_rows(figures: Figures) -> list[Sentence]:
+    """Accesses of DRAM that mostly open a row."""
     rates = hit_rates(figures.counters)
-    if figures.bound == "dram" and rates.get("dram_row", 1.0) < 0.5:
-        found.append(
-            f"Only {percent(rates['dram_row'])} of DRAM accesses hit an open row: longer contiguous pieces help."
-        )
-    return found
+    if figures.bound != "dram" or rates.get("dram_row", 1.0) >= 0.5:
+        return []
+    hits = percent(rates["dram_row"])
+    return [Sentence(f"Only {hits} of DRAM accesses hit an open row: longer contiguous pieces help.")]
 
 
-NEARER = (
-    "a higher clock together with nearer caches and memory (clock.boost, l2.hit_latency, dram.latency) would move it, "
-    "or more work in one launch"
-)
-"""What moves a run that waits, whatever its schedule."""
+def _nearer(reached: Mapping[str, float]) -> Claim:
+    """What moves a run that waits, whatever its schedule: all that it waits for, together."""
+    busy = ["dram.bandwidth"] if reached.get("dram", 0.0) >= MOVES else []
+    if reached.get("l2", 0.0) >= MOVES:
+        busy += ["l2.bandwidth", "l2.write_bandwidth", "port.write"]
+    return moves("clock.boost", "l2.hit_latency", "dram.latency", *busy)
 
 
-def _remedy_of_waits(figures: Figures, candidates: Sequence[Candidate]) -> str:
+def _remedy_of_waits(report: Report) -> tuple[str, tuple[Claim, ...]]:
     """What moves a run that waits: a schedule that gives the chip more to do at once, unless others were tried."""
-    simulated = sum(c.simulated_cycles is not None or c.given_up_ps is not None for c in candidates)
+    simulated = sum(c.simulated_cycles is not None or c.given_up_ps is not None for c in report.record.candidates)
     if simulated > 1:
-        return f"None of the {simulated} schedules that were simulated is faster; {NEARER}."
-    return f"Another schedule, where there is one, may move it (--tune tries all): {_more_at_a_time(figures)}."
+        claim = _nearer(report.figures.speed_of_light())
+        return (
+            f"None of the {simulated} schedules that were simulated is faster; a higher clock together with nearer and "
+            f"faster caches and memory ({', '.join(claim.figures)}) would move it, or more work in one launch.",
+            (claim,),
+        )
+    more = _more_at_a_time(report.figures)
+    return f"Another schedule, where there is one, may move it (--tune tries all): {more}.", ()
 
 
 def _more_at_a_time(figures: Figures) -> str:

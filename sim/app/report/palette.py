@@ -66,6 +66,7 @@ BOUNDS = {
     "smem": _DATA[5],
     "latency": GUIDE,
     "overhead": _STARTING[0],
+    "power": _STARTING[2],
     "host": _STARTING[1],
 }
 """What bounds a run."""

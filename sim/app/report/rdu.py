@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures, shares, total
-from sim.app.report.record import Candidate, KernelRecord, RduSection, RduStage
+from sim.app.report.record import KernelRecord, RduSection, RduStage
 from sim.app.report.sections import Section, bytes_text, ghz_text, percent, time_text, words
-from sim.app.report.verdict import WORTH_A_WORD, faster_chip, no_bandwidth
+from sim.app.report.verdict import (
+    SURE,
+    WORTH_A_WORD,
+    Sentence,
+    advised,
+    bandwidth_claims,
+    faster_chip,
+    memory_beside,
+    moves,
+    stays,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,17 +174,23 @@ def _waited_ps(figures: Figures) -> int:
     return total(k.launch_ps for k in figures.kernels).get("prefetch", 0)
 
 
-def _copies(figures: Figures) -> str:
+def _copies(figures: Figures) -> Sentence:
     rate = figures.machine.bandwidths["ddr"] * 1e-12
     waited_ps = _waited_ps(figures)
-    return (
+    return Sentence(
         f"Copies from DDR to HBM bound it: {percent(figures.speed_of_light()['ddr'])} of {rate:.2f} TB/s, and launches "
         f"wait for them {time_text(waited_ps)} ({percent(waited_ps / figures.time_ps)} of the time). More sockets, "
-        "whose HBM holds more, larger batches or more DDR bandwidth would move it."
+        "whose HBM holds more, larger batches or more DDR bandwidth would move it.",
+        (moves("ddr.bandwidth"),),
     )
 
 
-def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
+def verdict(report: Report) -> list[Sentence]:
+    """What bounds a run, and what the slowest stage waits for."""
+    return [_bound(report.figures), *_losses(report.figures)]
+
+
+def _bound(figures: Figures) -> Sentence:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
     match figures.bound:
@@ -185,37 +200,42 @@ def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
             if 2 * _waited_ps(figures) > figures.overhead_ps:
                 return _copies(figures)
             share = percent(figures.overhead_ps / figures.time_ps)
-            return (
+            return Sentence(
                 f"Launches take {time_text(figures.overhead_ps)} ({share} of the time): fusing sections, kernel "
                 f"looping or hardware orchestration would move it; {faster_chip(figures)}"
             )
         case "hbm" | "ddr" as level:
             rate = figures.machine.bandwidths[level] * 1e-12
-            return (
-                f"External memory is busy: {percent(reached[level])} of {rate:.2f} TB/s. Fewer bytes (fusion, larger "
-                "tiles) or more bandwidth would move it; more PCUs would not."
-            )
+            what = f"External memory is busy: {percent(reached[level])} of {rate:.2f} TB/s."
+            claims = bandwidth_claims(f"{level}.bandwidth", reached[level])
+            sure = figures.running(reached[level]) >= SURE
+            return advised(what, claims, ["fewer bytes (fusion, larger tiles)"], sure=sure)
         case "compute":
             busy = max(reached["compute"], reached.get("pcu pipe", 0.0))
-            return (
+            level = max(("hbm", "ddr"), key=lambda name: reached.get(name, 0.0))
+            memory, claims = memory_beside(reached.get(level, 0.0), f"{level}.bandwidth")
+            return Sentence(
                 f"Arithmetic is busy: {percent(busy)} of the PCUs' cycles at {ghz_text(figures.clock_hz)}. More clock "
-                f"or more PCUs would move it; {no_bandwidth(max(reached.get(m, 0.0) for m in ('hbm', 'ddr')))}"
+                f"or more PCUs would move it; {memory}",
+                (moves("clock.boost"), *claims),
             )
     best = max(reached, key=lambda name: reached[name])
     if not _longest(figures).own.stages:
         share = percent(reached.get("link", 0.0))
-        return f"Links bound it: {share} of their bandwidth; the rest is latency, step by step."
+        return Sentence(f"Links bound it: {share} of their bandwidth; the rest is latency, step by step.")
     slowest = _slowest(_longest(figures).own)
     busy = slowest.cycles["busy"]
     waits = max((count for reason, count in slowest.cycles.items() if reason in REMEDIES), default=0)
-    return (
+    works = busy > waits
+    return Sentence(
         f"No unit is near its peak (the busiest, {best}, reaches {percent(reached[best])}). The slowest stage is "
         f"{slowest.name}, busy {percent(busy / max(sum(slowest.cycles.values()), 1))} of the time"
         + (
             ": more PCUs and PMUs for it would move it."
-            if busy > waits
+            if works
             else ", and waits for longer: more PCUs would not move it."
-        )
+        ),
+        () if works else (stays("pcu.count"),),
     )
 
 
@@ -230,7 +250,7 @@ def _outside(figures: Figures, share: float) -> bool:
     return max(reached.get(m, 0.0) for m in ("hbm", "ddr")) * figures.time_ps >= 0.5 * share * running
 
 
-def losses(figures: Figures) -> list[str]:
+def _losses(figures: Figures) -> list[Sentence]:
     """Sentences about what else costs time."""
     section: RduSection = _longest(figures).own
     if not section.stages:
@@ -243,12 +263,14 @@ def losses(figures: Figures) -> list[str]:
     if lost[reason] >= WORTH_A_WORD:
         remedy = _PORTS if reason == "memory" and not _outside(figures, lost[reason]) else REMEDIES[reason]
         found.append(
-            f"The busiest stage, {slowest.name}, spends {percent(lost[reason])} of its cycles in {words(reason)}; it "
-            f"moves with {remedy}."
+            Sentence(
+                f"The busiest stage, {slowest.name}, spends {percent(lost[reason])} of its cycles in {words(reason)}; "
+                f"it moves with {remedy}."
+            )
         )
     unused = 1 - section.pcus / section.pcu_count
     if figures.bound == "compute" and unused >= WORTH_A_WORD:
-        found.append(f"{percent(unused)} of the PCUs hold no stage.")
+        found.append(Sentence(f"{percent(unused)} of the PCUs hold no stage."))
     return found
 
 

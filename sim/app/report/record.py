@@ -165,7 +165,8 @@ class KernelRecord:
     transfer_ps: int = 0
     """By how much shorter it would be if data were between host and device at once."""
     throttle_reason: str | None = None
-    """`power`, `regulator` or `locked` when the clock stayed below boost; None at boost."""
+    """Why the clock stayed below boost: the board's limit of `power`, its pace under `tensor` cores, or `locked`; None
+    at boost."""
     beside_ps: int = 0
     """Of its time, that in which another kernel of the record runs, which counts it."""
 
@@ -260,6 +261,8 @@ class MachineFigures:
     power_limit_mw: int | None = None
     peak_hz: int = 0
     """Core clock behind `peak_ops_per_s`; 0: boost."""
+    free: tuple[str, ...] = ()
+    """Levels and pipes that take no time in the scope of the run, so that they have no share of it."""
     instances: Mapping[str, int] = field(default_factory=dict)
     """How many instances of each pipe, or port of a memory level, the machine has: what `<pipe>_busy_cycles` is divided
     by."""

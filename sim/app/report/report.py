@@ -13,6 +13,7 @@ from sim.app.report.profile import profile
 from sim.app.report.record import KernelRecord, RunRecord
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section, sections_of
+from sim.app.report.verdict import sentences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,6 +68,7 @@ class Report(Shown):
             "candidates": [_without_none(asdict(candidate)) for candidate in run.candidates],
             **({"estimate_error_percent": run.estimate_error_percent} if run.estimate_error_percent else {}),
             **_measured(figures, run.macs),
+            "verdict": [said.to_dict() for said in sentences(self)],
             "kernels": [self._kernel_dict(kernel) for kernel in run.kernels],
         }
         if run.layers:

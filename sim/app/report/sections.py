@@ -364,5 +364,5 @@ def _verdict(report: Report) -> Section:
 
     unread = [f"Nothing that ran read {path}." for path in report.record.asked.unread]
     warnings = [f"Warning: {words}." for words in report.record.asked.implausible]
-    lines = [*warnings, *sentences(report), *unread, *report.record.notes]
+    lines = [*warnings, *(said.text for said in sentences(report)), *unread, *report.record.notes]
     return Section("What bounds it", tuple((line,) for line in lines))

@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
 from sim.app.report.levels import Level, table, traffic
-from sim.app.report.record import Candidate
 from sim.app.report.sections import Section, percent, time_text, words
-from sim.app.report.verdict import MOVES, WORTH_A_WORD, at_most, no_bandwidth
+from sim.app.report.verdict import (
+    ALONE,
+    MOVES,
+    WORTH_A_WORD,
+    Claim,
+    Sentence,
+    advised,
+    at_most,
+    bandwidth_claims,
+    memory_beside,
+    moves,
+    stays,
+)
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -158,68 +169,102 @@ OWN_MEMORY = {
 }
 """What moves causes on a machine whose operands lie in its own memory."""
 
-_OF_UNIT = {
-    "host": "A faster host (host.ops, host.bandwidth) or a vector unit would move it",
+_OF_UNIT: Mapping[str, tuple[str, tuple[Claim, ...]]] = {
+    "host": (
+        "A faster host (host.ops, host.bandwidth, host.turnaround) or a vector unit would move it",
+        (moves("host.ops", "host.bandwidth", "host.turnaround"),),
+    ),
     "pcie": (
         "A faster and nearer link to the host (pcie.bandwidth, pcie.latency), or work that overlaps with its "
-        "transfers, would move it"
+        "transfers, would move it",
+        (moves("pcie.bandwidth", "pcie.latency"),),
     ),
 }
 """What moves a run whose busiest unit this is."""
 
 
-def bound(figures: Figures, candidates: Sequence[Candidate]) -> str:
+def verdict(report: Report) -> list[Sentence]:
+    """What bounds a run, and what the matrix unit waits for most."""
+    return [_bound(report.figures), *_losses(report.figures)]
+
+
+def _bound(figures: Figures) -> Sentence:
     """The sentence about the limiting unit."""
     reached = figures.speed_of_light()
     match figures.bound:
         case "overhead":
             share = percent(figures.overhead_ps / figures.time_ps)
-            return (
+            return Sentence(
                 f"The host takes {time_text(figures.overhead_ps)} ({share} of the time); a larger batch would move it."
             )
         case "compute":
-            busy = max(reached.get("matrix pipe", 0.0), reached.get("activation pipe", 0.0))
-            return (
-                f"The array is busy for {percent(busy)} of the cycles. More clock or a larger array would move it; "
-                f"{no_bandwidth(reached.get('dram', 0.0))}"
-            )
+            return _array(figures, reached)
         case "latency":
-            best = max(reached, key=lambda name: reached[name])
-            own = "host_read" not in figures.stalls
-            rows = "More rows at a time, or nearer memory (dram.latency)," if own else "More rows a weight"
-            # What the link carries takes latency, too, though it is not busy then.
-            through = "pcie" if best != "host" and figures.transfer_ps >= MOVES * figures.time_ps else best
-            remedy = _OF_UNIT.get(through, f"{rows} would move it")
-            return (
-                f"No unit is near its peak (the busiest, {words(best)}, reaches {percent(reached[best])}): units wait "
-                f"for each other. {remedy}."
-            )
+            return _waits(figures, reached)
         case "host":
-            return (
+            still = (stays("clock.boost"),) if reached["host"] >= ALONE else ()
+            return Sentence(
                 f"The host is busy: it computes for {percent(reached['host'])} of the time. A faster host (host.ops, "
-                "host.bandwidth) or a vector unit would move it; a faster chip would not."
+                "host.bandwidth, host.turnaround) or a vector unit would move it"
+                f"{'; a faster chip would not' if still else ''}.",
+                (moves("host.ops", "host.bandwidth", "host.turnaround"), *still),
             )
         case "dram":
             weights = "host_read" in figures.stalls
             fewer = (
-                "More rows a weight (a larger batch), narrower weights"
+                "more rows a weight (a larger batch), narrower weights"
                 if weights
-                else "Fewer bytes (a narrower format, more work for each value that comes in)"
+                else "fewer bytes (a narrower format, more work for each value that comes in)"
             )
-            return (
-                f"{'Weight' if weights else 'External'} memory is busy: {percent(reached['dram'])} of its bandwidth. "
-                f"{fewer} or more bandwidth would move it; a faster clock would not."
-            )
+            what = f"{'Weight' if weights else 'External'} memory is busy: {percent(reached['dram'])} of its bandwidth."
+            return advised(what, bandwidth_claims("dram.bandwidth", reached["dram"]), [fewer])
         case "pcie":
-            return (
-                f"The link to the host is busy: {percent(reached['pcie'])} of one direction. Narrower results or "
-                "more layers between input and output would move it; nothing on the chip would."
-            )
+            what = f"The link to the host is busy: {percent(reached['pcie'])} of one direction."
+            claims = bandwidth_claims("pcie.bandwidth", reached["pcie"])
+            return advised(what, claims, ["narrower results", "more layers between input and output"])
         case level:
-            return f"The {words(level)} is busy: {percent(reached[level])} of its bandwidth. A wider one would move it."
+            return Sentence(
+                f"The {words(level)} is busy: {percent(reached[level])} of its bandwidth. A wider one would move it."
+            )
 
 
-def losses(figures: Figures) -> list[str]:
+def _array(figures: Figures, reached: Mapping[str, float]) -> Sentence:
+    """The array bounds a run: it is busy, or nothing else takes time."""
+    busy = max(reached.get("matrix pipe", 0.0), reached.get("activation pipe", 0.0))
+    clock = moves("clock.boost")
+    if figures.machine.free:
+        return Sentence(
+            f"The array bounds it: it multiplies for {percent(busy)} of the cycles, and fills, drains and changes "
+            "weights in the others. A faster clock or a larger array would move it; no memory and no link would.",
+            (clock, stays("dram.bandwidth"), stays("pcie.bandwidth")),
+        )
+    memory, claims = memory_beside(reached.get("dram", 0.0))
+    return Sentence(
+        f"The array is busy for {percent(busy)} of the cycles. More clock or a larger array would move it; {memory}",
+        (clock, *claims),
+    )
+
+
+def _waits(figures: Figures, reached: Mapping[str, float]) -> Sentence:
+    """No unit is busy: they wait for each other."""
+    best = max(reached, key=lambda name: reached[name])
+    own = "host_read" not in figures.stalls
+    nearer = ["dram.latency"]
+    if max(reached.values()) >= MOVES:
+        nearer = ["clock.boost", "dram.bandwidth", "dram.latency"]
+    near = f"{'a faster clock with faster and ' if len(nearer) > 1 else ''}nearer memory ({', '.join(nearer)})"
+    rows = f"More rows at a time, or {near}," if own else "More rows a weight"
+    # What the link carries takes latency, too, though it is not busy then.
+    through = "pcie" if best != "host" and figures.transfer_ps >= MOVES * figures.time_ps else best
+    remedy, claims = _OF_UNIT.get(through, (f"{rows} would move it", (moves(*nearer),) if own else ()))
+    return Sentence(
+        f"No unit is near its peak (the busiest, {words(best)}, reaches {percent(reached[best])}): units wait for each "
+        f"other. {remedy}.",
+        claims,
+    )
+
+
+def _losses(figures: Figures) -> list[Sentence]:
     """A sentence about what the matrix unit waits for most."""
     matrix = figures.stalls.get("matrix", {})
     whole = sum(matrix.values())
@@ -227,7 +272,7 @@ def losses(figures: Figures) -> list[str]:
     if not waits:
         return []
     reached = figures.speed_of_light()
-    moves = CAUSES if "host_read" in figures.stalls else CAUSES | OWN_MEMORY
+    remedies = CAUSES if "host_read" in figures.stalls else CAUSES | OWN_MEMORY
     # Where a transfer out and one in follow each other, both count.
     both = sum(figures.counters.get(f"pcie_{side}_bytes", 0) for side in ("read", "write"))
     moved = both / (figures.machine.bandwidths["pcie"] * figures.device_ps * 1e-12)
@@ -238,11 +283,11 @@ def losses(figures: Figures) -> list[str]:
         return found
     if cause in ("input", "output") and reached.get("host", 0.0) > reached.get("pcie", 0.0):
         # The transfer itself waits for what the host computes.
-        return [
-            *found,
-            f"The matrix unit waits for the host in {percent(share)} of its cycles; it moves with {CAUSES['host']}.",
-        ]
-    return [
-        *found,
-        f"The matrix unit spends {percent(share)} of its cycles in {words(cause)}; it moves with {moves[cause]}.",
-    ]
+        waited = (
+            f"The matrix unit waits for the host in {percent(share)} of its cycles; it moves with {CAUSES['host']}."
+        )
+    else:
+        waited = (
+            f"The matrix unit spends {percent(share)} of its cycles in {words(cause)}; it moves with {remedies[cause]}."
+        )
+    return [*found, Sentence(waited)]

@@ -41,6 +41,7 @@ class Interactive:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Interactive:
         """Of the data of a timeline; KeyError, TypeError, IndexError or ValueError where it is none."""
+        data = {**data, "peaks": _peaks(data)}
         return cls(in_script(json.dumps(data, separators=(",", ":"), allow_nan=False)), _waiting(data))
 
 
@@ -89,6 +90,14 @@ def interactive(found: Timeline) -> Interactive:
         "samples": samples,
     }  # fmt: skip
     return Interactive.of(data)
+
+
+def _peaks(data: Mapping[str, Any]) -> list[float]:
+    """The largest sample of each track, 0 of one without any: the scale of its counter."""
+    found = [0.0] * len(data["tracks"])
+    for track, _, value in data["samples"]:
+        found[track] = max(found[track], value)
+    return found
 
 
 def in_script(text: str) -> Markup:

@@ -28,13 +28,6 @@ function timeline(box, pair) {
     canvas.style.height = Math.max(y + 4, AXIS + 20) + "px";
   }
 
-  function peak(number) { // of a counter
-    const samples = values[number], least = (data.last - data.first) / 1000;
-    const end = i => i + 1 < samples.length ? samples[i + 1][1] : data.last;
-    const long = samples.filter((sample, i) => end(i) - sample[1] >= least); // a burst of a few cycles sets no scale
-    return Math.max(0, ...(long.length ? long : samples).map(sample => sample[2]));
-  }
-
   function at(cycle, width) {
     return LABELS + (cycle - state.first) / (state.last - state.first) * (width - LABELS - 8);
   }
@@ -94,7 +87,7 @@ function timeline(box, pair) {
   }
 
   function short(value) {
-    return value >= 10000 ? (value / 1000).toFixed(0) + "k" : String(+value.toPrecision(3));
+    return value >= 10000 ? (value / 1000).toFixed(0) + "k" : String(+value.toPrecision(4));
   }
 
   function pieces(row, width) {
@@ -225,7 +218,7 @@ function timeline(box, pair) {
   pair.members.push(api);
   pair.span = Math.max(pair.span, data.last - data.first);
   data.tracks.forEach((track, number) => {
-    if (track.counter) pair.most[track.label] = Math.max(pair.most[track.label] || 0, peak(number));
+    if (track.counter) pair.most[track.label] = Math.max(pair.most[track.label] || 0, data.peaks[number]);
   });
   return api;
 }
