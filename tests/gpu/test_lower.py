@@ -12,8 +12,9 @@ from sim.gpu.engine.api import Device
 from sim.gpu.engine.warp import Warp
 from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, KernelBuilder, Program, Table, Var
 from sim.gpu.lower.boxes import box_row
-from sim.gpu.lower.expressions import Expressions, given_variables
-from sim.gpu.lower.tables import Affine, Box
+from sim.gpu.lower.expressions import Checked, Expressions, given_variables
+from sim.gpu.lower.ranges import Known, Range
+from sim.gpu.lower.tables import Affine, Box, Scratch
 from sim.gpu.lower.tables import WarpVariables as V
 from tests.gpu.kernels import matrix
 
@@ -41,7 +42,8 @@ H, J, K, L = (Var(name) for name in "hjkl")
 )
 def test_affine_expressions_have_the_value_of_their_bytecode(expr: Expr, affine: bool) -> None:
     expressions = Expressions()
-    e = expressions.add(expr, {**given_variables(), "h": 0, "j": 1, "k": 2, "l": 3}, "test")
+    known = Known({"k": Range(1, 9), "l": Range(1, 2)}, frozenset())
+    e = expressions.add(expr, Checked({**given_variables(), "h": 0, "j": 1, "k": 2, "l": 3}, known, "test"))
     row = expressions.affine[e]
     assert (row[Affine.TERMS] >= 0) == affine
     if not affine:
@@ -51,13 +53,14 @@ def test_affine_expressions_have_the_value_of_their_bytecode(expr: Expr, affine:
     run = getattr(native.run_bytecode, "py_func", native.run_bytecode)
     step = getattr(native.step, "py_func", native.step)
     words, at = np.array(expressions.words), np.array(expressions.start)
-    tables, stack = np.array(expressions.tables or [0]), np.zeros(64, np.int64)
+    tables, stack = np.array(expressions.tables or [0]), np.zeros(Scratch.WIDTH, np.int64)
+    limits = np.array(expressions.limits or [(0, 0)])
     value = row[Affine.CONST]
     for i in range(row[Affine.TERMS]):
         value += row[Affine.FACTOR0 + 2 * i] * warps[0, row[Affine.COLUMN0 + 2 * i]]
     if row[Affine.THEN] != 0:
         value = step(np.array(expressions.affine), tables, e, value)
-    assert value == run(words, at, tables, warps, stack, 0, e)
+    assert value == run(words, at, tables, limits, warps, stack, 0, e)
 
 
 def test_a_box_walks_its_rows_along_the_contiguous_dimension() -> None:

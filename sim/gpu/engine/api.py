@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from arch import limits
+from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.reads import Remembered
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
@@ -24,6 +26,7 @@ from sim.gpu.engine.chip import Chip, Launching
 from sim.gpu.engine.cta import Cta, CtaFigure, CtaSlots, Grid
 from sim.gpu.engine.deadlock import DeadlockError, waiting
 from sim.gpu.engine.events import Reason, Window
+from sim.gpu.engine.flow import Trips
 from sim.gpu.engine.global_memory import Stores
 from sim.gpu.engine.own_loop import STOPPED, OwnLoopKernel
 from sim.gpu.engine.pipes import SubCore
@@ -34,9 +37,9 @@ from sim.gpu.engine.state import drop_state, new_state
 from sim.gpu.engine.units import parameters
 from sim.gpu.engine.warp import Warp
 from sim.gpu.language import Kernel
-from sim.gpu.lower.kernel import lower_kernel
+from sim.gpu.lower.kernel import left_limit, lower_kernel
 from sim.gpu.lower.occupancy import Occupancy, occupancy, shared_of_cta
-from sim.gpu.lower.tables import GpuProgram
+from sim.gpu.lower.tables import GpuProgram, Scratch
 from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter
@@ -186,7 +189,7 @@ class Launch:
         cold: bool,
         origin_ps: int = 0,
     ) -> None:
-        self.device, self.kernel, self.origin_ps = device, kernel, origin_ps
+        self.device, self.kernel, self.origin_ps, self.addresses = device, kernel, origin_ps, addresses
         spec = device.spec
         self.occupancy = occupancy(kernel, spec)
         self.clock_hz = device.regulator.clock_hz
@@ -321,6 +324,8 @@ class Launch:
 
     def _to(self, until: int, p: np.ndarray | None = None) -> int:
         tick = self._process(until, p)
+        if not isinstance(self.kernel, OwnLoopKernel):
+            self._refuse_faults()
         if tick == STOPPED and isinstance(self.kernel, OwnLoopKernel):
             raise self.kernel.stopped(self.program)
         if tick < 0 and self._clusters_left() + self.state.chip[Grid.LIVE_CTAS] > 0:
@@ -328,6 +333,14 @@ class Launch:
                 raise DeadlockError(self.kernel.waiting(self.program, self.state))
             raise DeadlockError(waiting(self.kernel, self.state))
         return tick
+
+    def _refuse_faults(self) -> None:
+        """InputError where a value has left its limits, or the kernel takes more steps than a program may."""
+        fault, value = (int(self.state.stack[column]) for column in (Scratch.FAULT, Scratch.VALUE))
+        if fault:
+            raise InputError(left_limit(self.kernel, self.addresses, self.device.spec, fault - 1, value))
+        if self.state.chip[Trips.LEFT] <= 0:
+            raise limits.too_long(f"kernel {self.kernel.name}")
 
     def _process(self, until: int, p: np.ndarray | None = None) -> int:
         """Calls the compiled loop."""

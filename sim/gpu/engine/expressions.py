@@ -1,7 +1,7 @@
 """Values of a program's expressions for a warp."""
 
 from sim.engine.jit import inner
-from sim.gpu.lower.tables import Affine, Operator
+from sim.gpu.lower.tables import Affine, Operator, Scratch
 
 
 @inner(inline=True)
@@ -10,7 +10,7 @@ def evaluate(prog, warps, stack, w, e):
     affine = prog.affine
     terms = affine[e, Affine.TERMS]
     if terms < 0:
-        return run_bytecode(prog.expr, prog.expr_at, prog.tables, warps, stack, w, e)
+        return run_bytecode(prog.expr, prog.expr_at, prog.tables, prog.limits, warps, stack, w, e)
     value = affine[e, Affine.CONST]
     for i in range(terms):
         value += affine[e, Affine.FACTOR0 + 2 * i] * warps[w, affine[e, Affine.COLUMN0 + 2 * i]]
@@ -31,8 +31,8 @@ def step(affine, tables, e, value):
 
 
 @inner
-def run_bytecode(expr, expr_at, tables, warps, stack, w, e):
-    """`evaluate` of what is not affine."""
+def run_bytecode(expr, expr_at, tables, limits, warps, stack, w, e):
+    """`evaluate` of what is not affine. The first value that leaves its limits is noted; another one goes on."""
     n = 0
     r = 0  # top of the stack
     for i in range(expr_at[e], expr_at[e + 1]):
@@ -48,6 +48,12 @@ def run_bytecode(expr, expr_at, tables, warps, stack, w, e):
             r = warps[w, arg]
         elif op == Operator.TABLE:
             r = tables[arg + r]
+        elif op == Operator.WITHIN:
+            if r < limits[arg, 0] or r > limits[arg, 1]:
+                if stack[Scratch.FAULT] == 0:
+                    stack[Scratch.FAULT] = arg + 1
+                    stack[Scratch.VALUE] = r
+                r = limits[arg, 0]
         else:
             n -= 1
             a = stack[n]

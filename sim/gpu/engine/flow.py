@@ -1,9 +1,17 @@
 """Control flow of a warp: loops and assignments."""
 
+from enum import IntEnum
+
 from sim.engine.jit import inner
 from sim.gpu.engine.expressions import evaluate
 from sim.gpu.engine.warp import Warp
 from sim.gpu.lower.tables import Col, Kind, WarpVariables
+
+
+class Trips(IntEnum):
+    """Columns of the chip's row."""
+
+    LEFT = 27  # of all loops, that the limit of a program's length leaves; then no loop has another one
 
 
 @inner(inline=True)
@@ -15,7 +23,8 @@ def control(prog, st, w, pc, kind):
     following = pc + 1
     if kind == Kind.NEXT:
         warps[w, trips] -= 1
-        if warps[w, trips] > 0:
+        if warps[w, trips] > 0 and st.chip[Trips.LEFT] > 0:
+            st.chip[Trips.LEFT] -= code[pc, Col.COUNT]
             warps[w, variable] += evaluate(prog, warps, st.stack, w, code[pc, Col.STEP])
             following = code[pc, Col.JUMP]
     elif kind == Kind.LOOP:

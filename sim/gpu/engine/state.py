@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from arch import limits
 from arch.gpu import GpuSpec
 from sim.engine.buffers import filled, give_back
 from sim.engine.search import TAGS
@@ -19,6 +20,7 @@ from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cta import Cta, CtaSlots, locate_ctas
 from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Reason, Window
 from sim.gpu.engine.fetch import FetchFigure
+from sim.gpu.engine.flow import Trips
 from sim.gpu.engine.l1 import L1Figure
 from sim.gpu.engine.port import Port, locate_ports, new_bounds, new_entries
 from sim.gpu.engine.record import Recorder
@@ -28,6 +30,7 @@ from sim.gpu.engine.tensor import TensorCore
 from sim.gpu.engine.tma import TmaBox, TmaFigure, TmaQueue
 from sim.gpu.engine.tree import ID_MASK, NEVER, TreeFigure
 from sim.gpu.engine.warp import Warp
+from sim.gpu.lower.tables import Scratch
 from sim.memory.replacement import first_word
 
 CHIP_WIDTH = 32
@@ -90,6 +93,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
     sub_core_rows = _rows(sub_cores, TensorCore.FIRST_WARP + warps_per_sub_core)
     sub_core_rows[:, Line.FIRST_KEY] = NEVER
     chip = _zeros(CHIP_WIDTH)
+    chip[Trips.LEFT] = limits.steps()
     log = trace = None
     if window is not None:
         chip[Recorder.FROM], chip[Recorder.TO] = window.from_tick, window.to_tick
@@ -123,7 +127,7 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         flags=_zeros(max(1, int(p[SemaphoreFigure.FLAGS])), 2),
         flag_waiters=_zeros(warps),
         code_ready=_zeros(gpcs, max(1, int(p[FetchFigure.CODE_LINES]))),
-        stack=_zeros(64),
+        stack=_zeros(Scratch.WIDTH),
         counters=_zeros(Counter.WIDTH),
         warp_states=_zeros(len(Reason)),
         issue_slots=_zeros(len(Reason)),

@@ -6,19 +6,24 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields as fields_of
 from dataclasses import replace
 from typing import Any
 
+from arch.arguments import name as text
+from arch.arguments import shown, three, whole
 from arch.errors import InputError
+from arch.near import hint
 from sim.gpu.language.counts import too_few, usual
 from sim.gpu.language.expressions import ZERO, Const, IntLike, Var, as_expr
 from sim.gpu.language.meanings import added, copied, multiplied
 from sim.gpu.language.ops import OPS, Space, Unit
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
 from sim.gpu.language.ring import Ring
-from sim.gpu.language.rules import check_kernel, misfit
+from sim.gpu.language.rules import MOST_COUNT, MOST_REGISTERS, MOST_SIDE, MOST_WARPS, check_kernel, misfit
 from sim.gpu.language.tensors import MBarrier, SharedTile, View
 
+_FIELDS = tuple(field.name for field in fields_of(Op) if field.name not in ("opcode", "count", "line"))
 _HERE = os.path.dirname(__file__)
 
 
@@ -27,7 +32,9 @@ class RoleBuilder:
 
     def __init__(self, kernel: KernelBuilder, name: str, warps: int, registers: int) -> None:
         self._kernel = kernel
-        self.name, self.warps, self.registers = name, warps, registers
+        self._where = f"kernel {kernel.name}, role {text('role name', name)}"
+        self.name, self.warps = name, whole(f"{self._where}: warps", warps, 1, MOST_WARPS)
+        self.registers = whole(f"{self._where}: registers", registers, 1, MOST_REGISTERS)
         self._bodies: list[list[Statement]] = [[]]
 
     # --- control
@@ -35,8 +42,9 @@ class RoleBuilder:
     @contextmanager
     def loop(self, var: str, trips: IntLike, start: IntLike = 0, step: IntLike = 1) -> Iterator[Var]:
         """`with role.loop("k", trips) as k:` runs the body `trips` times."""
+        variable = Var(var)
         self._bodies.append([])
-        yield Var(var)
+        yield variable
         body = tuple(self._bodies.pop())
         self._bodies[-1].append(Loop(var, as_expr(trips), as_expr(start), as_expr(step), body))
 
@@ -67,16 +75,17 @@ class RoleBuilder:
         count: warp instructions; what the views need where it is None, nothing is appended where it is 0. Raises
         InputError where it is less than they need (`sim.gpu.language.counts`).
         """
-        op = Op(opcode, 1 if count is None else count, **fields, line=_written_at())
-        if op.count < 0:
-            raise InputError(f"kernel {self._kernel.name}, role {self.name}: {opcode} count {count} is negative")
+        if unknown := [field for field in fields if field not in _FIELDS]:
+            raise InputError(f"{self._where}, {opcode}: has no {unknown[0]}{hint(unknown[0], _FIELDS)}")
+        number = 1 if count is None else whole(f"{self._where}, {opcode}: count", count, 0, MOST_COUNT)
+        op = Op(opcode, number, **fields, line=_written_at())
         if op.count:
             self._append(op if count is not None or misfit(op) else replace(op, count=usual(op)))
 
     def _append(self, op: Op) -> None:
         wrong = misfit(op) or too_few(op)
         if wrong:
-            raise InputError(f"kernel {self._kernel.name}, role {self.name}, {op.opcode}: {wrong}")
+            raise InputError(f"{self._where}, {op}: {wrong}")
         self._bodies[-1].append(op)
 
     # --- arithmetic on registers
@@ -84,9 +93,7 @@ class RoleBuilder:
     def run(self, opcode: str, count: int | None = None, **fields: Any) -> None:
         """`count` instructions of a fixed-latency opcode of the machine's table (ffma, imad, fmnmx, ex2, ...)."""
         if opcode in OPS:
-            raise InputError(
-                f"kernel {self._kernel.name}, role {self.name}: `run` is for arithmetic, {opcode} has its own method"
-            )
+            raise InputError(f"{self._where}: `run` is for arithmetic, {opcode} has its own method")
         self.op(opcode, count, **fields)
 
     def mma(
@@ -140,12 +147,14 @@ class RoleBuilder:
 
     def wgmma_wait(self, left: int) -> None:
         """Waits until at most `left` groups of wgmma are pending."""
-        self.op("wgmma_wait", value=Const(left))
+        self.op("wgmma_wait", value=as_expr(left))
 
     # --- shared memory
 
     def load(self, dst: View, op: Op) -> None:
         """`op`, an `lds` or `ldmatrix` without dst, to the registers `dst`."""
+        if not isinstance(op, Op):
+            raise InputError(f"{self._where}: load of {shown(op)}: must be an op such as an lds without dst")
         self._append(replace(op, dst=dst, compute=copied, line=_written_at()))
 
     def ldmatrix(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
@@ -201,7 +210,7 @@ class RoleBuilder:
 
     def cp_wait(self, left: int) -> None:
         """Waits until at most `left` groups of cp.async are pending (this warp's own)."""
-        self.op("cp_wait", value=Const(left))
+        self.op("cp_wait", value=as_expr(left))
 
     def cp_async_arrive(self, barrier: MBarrier, stage: IntLike) -> None:
         """cp.async.mbarrier.arrive.noinc: arrives when this warp's earlier cp.async are complete."""
@@ -229,7 +238,7 @@ class RoleBuilder:
 
     def bulk_wait(self, left: int, *, read: bool = True) -> None:
         """Waits until at most `left` groups of bulk stores are pending; `read`: until their source has been read."""
-        self.op("bulk_wait_read" if read else "bulk_wait", value=Const(left))
+        self.op("bulk_wait_read" if read else "bulk_wait", value=as_expr(left))
 
     def fence_async(self) -> None:
         """fence.proxy.async: shared-memory writes of this warp become visible to TMA and wgmma."""
@@ -252,11 +261,11 @@ class RoleBuilder:
 
     def bar_sync(self, barrier: IntLike, warps: int) -> None:
         """bar.sync: waits for `warps` warps of the CTA on named barrier `barrier` (0-15); 0 is __syncthreads."""
-        self.op("bar_sync", stage=as_expr(barrier), value=Const(warps))
+        self.op("bar_sync", stage=as_expr(barrier), value=as_expr(warps))
 
     def bar_arrive(self, barrier: IntLike, warps: int) -> None:
         """bar.arrive: counts as one of the `warps` warps of named barrier `barrier` and does not wait."""
-        self.op("bar_arrive", stage=as_expr(barrier), value=Const(warps))
+        self.op("bar_arrive", stage=as_expr(barrier), value=as_expr(warps))
 
     def cluster_sync(self) -> None:
         """barrier.cluster arrive and wait by all warps of all CTAs of the cluster."""
@@ -289,7 +298,7 @@ class RoleBuilder:
 
     def setmaxnreg(self, registers: int) -> None:
         """Re-allocates registers of the role's warps."""
-        self.op("setmaxnreg", value=Const(registers))
+        self.op("setmaxnreg", value=as_expr(registers))
 
 
 class KernelBuilder:
@@ -304,7 +313,9 @@ class KernelBuilder:
         code_bytes: int = 8192,
         flags: int = 0,
     ) -> None:
-        self.name, self.grid, self.cluster = name, grid, cluster
+        self.name = text("kernel name", name)
+        self.grid = three(f"kernel {name}: grid", grid, MOST_SIDE)
+        self.cluster = three(f"kernel {name}: cluster", cluster, MOST_SIDE)
         self.code_bytes, self.flags = code_bytes, flags
         self._shared: list[SharedTile] = []
         self._barriers: list[MBarrier] = []
@@ -314,7 +325,7 @@ class KernelBuilder:
         self, name: str, shape: Sequence[int], dtype: str, stages: int = 1, swizzle_bytes: int = 0, pad_bytes: int = 0
     ) -> SharedTile:
         """Declares a shared tile."""
-        tile = SharedTile(name, tuple(shape), dtype, stages, swizzle_bytes, pad_bytes)
+        tile = SharedTile(name, shape, dtype, stages, swizzle_bytes, pad_bytes)  # type: ignore[arg-type]
         self._shared.append(tile)
         return tile
 

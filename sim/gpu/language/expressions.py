@@ -6,9 +6,22 @@ Built with Python's operators from CTA coordinates, loop variables and warp numb
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from arch.arguments import name, sequence, shown
 from arch.errors import InputError
+
+MOST_NODES, MOST_DEPTH = 4095, 200
+"""Constants, variables and operators of one expression, and operators around one operand."""
+
+INT64 = -(1 << 63), (1 << 63) - 1
+"""The smallest and largest value that an expression can have."""
+
+MOST_SHIFT = 62
+MOST_TABLE = 1 << 24
+"""Entries of a constant table."""
 
 
 class Expr:
@@ -80,12 +93,31 @@ class Expr:
         """1 where both sides are equal, else 0 (`==` keeps Python's meaning)."""
         return _binary("==", self, other)
 
+    def __bool__(self) -> bool:
+        raise InputError(
+            f"expression {self}: has no value yet when the kernel is written; branch with `when`, and use `minimum`, "
+            "`maximum` and `&`"
+        )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Constants, variables and operators in it, and how deeply they are nested."""
+        return 1, 1
+
 
 @dataclass(frozen=True, slots=True)
 class Const(Expr):
-    """A fixed integer."""
+    """A fixed integer of 64 bits; what a comparison of Python gives counts as 0 or 1."""
 
     value: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, int | np.integer | np.bool_):
+            text = shown(self.value)
+            raise InputError(f"expression {text}: must be a whole number or made of CTA_X, WARP, loop variables")
+        if not INT64[0] <= self.value <= INT64[1]:
+            raise InputError(f"expression {shown(self.value)}: does not fit 64 bits")
+        object.__setattr__(self, "value", int(self.value))
 
     def __str__(self) -> str:
         return str(self.value)
@@ -100,6 +132,9 @@ class Var(Expr):
 
     name: str
 
+    def __post_init__(self) -> None:
+        name("variable", self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -111,6 +146,17 @@ class Binary(Expr):
     op: str
     left: Expr
     right: Expr
+    _size: tuple[int, int] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.op not in _FOLD or not isinstance(self.left, Expr) or not isinstance(self.right, Expr):
+            raise InputError(f"expression: {shown(self.op)} of {shown(self.left)} and {shown(self.right)} is none")
+        object.__setattr__(self, "_size", _grown(self.left.size, self.right.size))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Constants, variables and operators in it, and how deeply they are nested."""
+        return self._size
 
     def __str__(self) -> str:
         if self.op in ("min", "max"):
@@ -125,6 +171,19 @@ class Table(Expr):
     values: tuple[int, ...]
     index: Expr
 
+    def __post_init__(self) -> None:
+        values = sequence("table values", self.values)
+        if not 1 <= len(values) <= MOST_TABLE:
+            raise InputError(f"table: has {len(values)} values; it must have 1 to {MOST_TABLE}")
+        object.__setattr__(self, "values", tuple(Const(value).value for value in values))
+        object.__setattr__(self, "index", as_expr(self.index))
+        _grown(self.index.size, (0, 0))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Constants, variables and operators in it, and how deeply they are nested."""
+        return self.index.size[0] + 1, self.index.size[1] + 1
+
     def __str__(self) -> str:
         return f"table{len(self.values)}[{self.index}]"
 
@@ -132,9 +191,20 @@ class Table(Expr):
 IntLike = Expr | int
 
 
+def _grown(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
+    """The size of an operator with its operands. InputError where it is too large to be evaluated."""
+    nodes, depth = left[0] + right[0] + 1, max(left[1], right[1]) + 1
+    if nodes > MOST_NODES or depth > MOST_DEPTH:
+        raise InputError(
+            f"expression: has more than {MOST_NODES} operators and operands, or {MOST_DEPTH} inside each other; "
+            "`assign` parts of it"
+        )
+    return nodes, depth
+
+
 def as_expr(value: IntLike) -> Expr:
     """`value` as an expression."""
-    return value if isinstance(value, Expr) else Const(int(value))
+    return value if isinstance(value, Expr) else Const(value)
 
 
 _FOLD: dict[str, Callable[[int, int], int]] = {
@@ -157,6 +227,8 @@ def _binary(op: str, left: IntLike, right: IntLike) -> Expr:
     a, b = as_expr(left), as_expr(right)
     if op in ("//", "%") and isinstance(b, Const) and b.value <= 0:
         raise InputError(f"expression ({a} {op} {b}): the divisor must be a positive integer")
+    if op == "<<" and isinstance(b, Const) and not 0 <= b.value <= MOST_SHIFT:
+        raise InputError(f"expression ({a} << {b}): the shift must be 0 to {MOST_SHIFT}")
     if isinstance(a, Const) and isinstance(b, Const):
         return Const(_FOLD[op](a.value, b.value))
     if isinstance(b, Const):
@@ -184,7 +256,7 @@ def maximum(left: IntLike, right: IntLike) -> Expr:
 
 def table(values: Sequence[int], index: IntLike) -> Expr:
     """`values[index]` for a constant tuple of integers."""
-    return Table(tuple(int(v) for v in values), as_expr(index))
+    return Table(tuple(sequence("table values", values)), as_expr(index))
 
 
 def evaluate(expr: Expr, env: dict[str, int]) -> int:

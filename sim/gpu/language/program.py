@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from arch import arguments
+from arch.errors import InputError
 from sim.gpu.language.expressions import ZERO, Expr
 from sim.gpu.language.ops import OpSpec, op_spec
 from sim.gpu.language.tensors import GlobalTensor, MBarrier, SharedTile, View
@@ -64,6 +66,9 @@ class Op:
     chain: int = 1
     nominal: bool = False
     line: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.line}, {self.opcode}" if self.line else self.opcode
 
     @property
     def spec(self) -> OpSpec:
@@ -187,6 +192,26 @@ class Program:
     reference: Callable[..., Any] | None = None
     tolerance: float | None = None
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"program {arguments.name('program name', self.name)}"
+        for what, kind, items in (("tensors", GlobalTensor, self.tensors), ("kernels", Kernel, self.kernels)):
+            if not all(isinstance(item, kind) for item in arguments.sequence(f"{where}: {what}", items)):
+                raise InputError(f"{where}: {what}={arguments.shown(items)}: must be a tuple of {kind.__name__}")
+        names = [tensor.name for tensor in self.tensors]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise InputError(f"{where}: two tensors are named {twice[0]}; each needs a name of its own")
+        for number, tensor in enumerate(self.tensors):
+            if tensor.alias and tensor.alias not in names[:number]:
+                raise InputError(
+                    f"{where}: tensor {tensor.name} is another shape of {tensor.alias}, which none before is"
+                )
+        if not self.kernels:
+            raise InputError(f"{where}: has no kernel")
+        if self.tolerance is not None:
+            arguments.finite(f"{where}: tolerance", self.tolerance, 0)
+        if self.reference is not None and not callable(self.reference):
+            raise InputError(f"{where}: reference={arguments.shown(self.reference)}: must be a function")
 
     def addresses(self) -> dict[str, int]:
         """Byte address of each tensor's first element: in order, aligned as device allocators do."""

@@ -3,13 +3,86 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from arch.arguments import name, shown, three, whole
+from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.near import hint
-from sim.gpu.language.expressions import Const
+from sim.gpu.language.expressions import Const, Expr
 from sim.gpu.language.ops import OPS, Action, Space, Unit
-from sim.gpu.language.program import Kernel, Op, walk
-from sim.gpu.language.tensors import SharedTile, View
+from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
+from sim.gpu.language.tensors import MBarrier, SharedTile, View
+
+MOST_COUNT = 1 << 24
+"""Instructions of one op, which a compiler writes one after the other."""
+
+MOST_SIDE = (1 << 31) - 1
+"""CTAs along one side of a grid."""
+
+MOST_WARPS = 32
+"""Of a CTA: 1024 threads."""
+
+MOST_REGISTERS = 256
+"""Of a thread, as `setmaxnreg` counts them."""
+
+MOST_FLAGS = 1 << 24
+MOST_CODE_BYTES = 1 << 24
+MOST_DEPTH = 64
+"""Loops and guards around one op."""
+
+_CHECKED = "_checked"
+"""Attribute of a kernel that keeps to the rules."""
+
+_NUMBERS = {"count": (1, MOST_COUNT), "vector_bytes": (1, 1024), "sharers": (1, 32), "chain": (1, MOST_COUNT)}
+"""Whole numbers that every op has, and what they may be."""
+
+_WORDS = ("opcode", "dtype", "shape", "into", "var", "line")
+_EXPRESSIONS = ("stage", "value", "phase", "multicast")
+
+
+def _malformed(op: Op) -> str:
+    """Which field of an op is of a wrong kind or out of its range, in words; "" if none is."""
+    for field, (least, most) in _NUMBERS.items():
+        whole(field, getattr(op, field), least, most)
+    for field in _WORDS:
+        if not isinstance(getattr(op, field), str):
+            return f"{field}={shown(getattr(op, field))}: must be text"
+    for field in _EXPRESSIONS:
+        found = getattr(op, field)
+        if not isinstance(found, Expr) and not (found is None and field in ("phase", "multicast")):
+            return f"{field}={shown(found)}: must be an expression"
+    if not isinstance(op.after, tuple) or not all(isinstance(other, str) for other in op.after):
+        return f"after={shown(op.after)}: must be a tuple of names"
+    if not isinstance(op.mix, tuple) or not all(isinstance(item, tuple) and len(item) == 2 for item in op.mix):
+        return f"mix={shown(op.mix)}: must be a tuple of (opcode, count)"
+    for opcode, count in op.mix:
+        whole(f"mix {name('mix', opcode)}", count, 0, MOST_COUNT)
+    views = (*op.srcs, *(() if op.dst is None else (op.dst,))) if isinstance(op.srcs, tuple) else (op.srcs,)
+    if not all(isinstance(view, View) for view in views):
+        return "its operands must be views of tensors and tiles"
+    if not all(isinstance(index, Expr) for index in op.indices):
+        return "its indices must be expressions"
+    if op.barrier is not None and not isinstance(op.barrier, MBarrier):
+        return f"barrier={shown(op.barrier)}: must be an mbarrier"
+    if op.dtype and op.dtype not in DTYPE_BYTES and not op.dtype.startswith("b"):
+        return f"dtype={shown(op.dtype)}: must be one of {', '.join(DTYPE_BYTES)}{hint(op.dtype, DTYPE_BYTES)}"
+    return ""
+
+
+def _wrong_value(op: Op) -> str:
+    """Why the constant of an op is none that it may have, in words; "" if it is."""
+    if op.spec.evaluated or not isinstance(op.value, Const):
+        return ""
+    value = op.value.value
+    match op.spec.action:
+        case Action.AWAIT_GROUPS if not 0 <= value <= MOST_COUNT:
+            return f"{value} groups left: must be at least 0"
+        case Action.MEET | Action.JOIN if not op.spec.cluster and not 1 <= value <= MOST_WARPS:
+            return f"{value} warps: must be 1 to {MOST_WARPS}"
+        case Action.NOTE if value % 8 or not 24 <= value <= MOST_REGISTERS:
+            return f"{value} registers: must be a multiple of 8 from 24 to {MOST_REGISTERS}"
+    return ""
 
 
 def misfit(op: Op) -> str:
@@ -17,6 +90,15 @@ def misfit(op: Op) -> str:
 
     An op of `loads` has no destination. Operands may be left out of arithmetic, and out of an op that only takes time.
     """
+    try:
+        wrong = _malformed(op)
+    except InputError as error:
+        wrong = str(error)
+    return wrong or _wrong_value(op) or _wrong_operands(op)
+
+
+def _wrong_operands(op: Op) -> str:
+    """Which operand of an op its opcode does not take or lacks, in words; "" if all fit."""
     spec = op.spec
     if (op.barrier is not None) != spec.barrier:
         near = "" if op.opcode in OPS else hint(op.opcode, OPS, "; nearest opcode: {}")
@@ -30,6 +112,10 @@ def misfit(op: Op) -> str:
     places = spec.srcs + spec.srcs[-1:] * (len(op.srcs) - len(spec.srcs)) if spec.variadic else spec.srcs
     if len(op.srcs) > len(places):
         return f"has {len(places)} sources, not {len(op.srcs)}"
+    if spec.unit is Unit.TENSOR and len(op.srcs) < len(places) and spec.accumulates:
+        return f"needs {len(places)} sources, not {len(op.srcs)}"
+    if spec.action is Action.NEXT_TILE and not op.var:
+        return "needs a variable for its tile"
     for view, space in zip(op.srcs, places, strict=False):
         if not _lies_in(view, space):
             return f"reads from {space}, not from {view} in {view.buffer.space}"
@@ -47,37 +133,81 @@ def _lies_in(view: View, space: Space) -> bool:
 
 
 def check_kernel(kernel: Kernel) -> None:
-    """Refuses kernels that name what they do not declare or exceed what any machine has."""
-    if min(kernel.grid) < 1 or min(kernel.cluster) < 1:
-        raise InputError(f"kernel {kernel.name}: grid {kernel.grid} and cluster {kernel.cluster} must be positive")
-    if any(g % c for g, c in zip(kernel.grid, kernel.cluster, strict=True)):
-        raise InputError(f"kernel {kernel.name}: grid {kernel.grid} is not a multiple of its cluster {kernel.cluster}")
-    if kernel.warps > 32:
-        raise InputError(f"kernel {kernel.name}: {kernel.warps} warps a CTA; at most 32 (1024 threads)")
-    for what, names in (("shared tiles", kernel.shared), ("barriers", kernel.barriers)):
-        twice = [name for name, n in Counter(declared.name for declared in names).items() if n > 1]
-        if twice:
-            raise InputError(f"kernel {kernel.name}: two {what} are named {twice[0]}; each needs a name of its own")
+    """Refuses kernels that name what they do not declare or exceed what any machine has; once each."""
+    if _CHECKED in vars(kernel):
+        return
+    where = f"kernel {name('kernel name', kernel.name)}"
+    _check_sizes(kernel, where)
+    _check_names(kernel, where)
     shared, barriers = set(kernel.shared), set(kernel.barriers)
     first_warp = 0
     for role in kernel.roles:
+        at = f"{where}, role {role.name}"
+        _check_statements(role.body, at, 0)
         ops = list(walk(role.body))
-        for op in ops:
-            together = op.spec.group.warps if op.spec.group and op.spec.action is Action.OPERATE else 1
-            if first_warp % together or role.warps % together:
-                raise InputError(
-                    f"kernel {kernel.name}, role {role.name}: {op.opcode} needs whole warpgroups, {together} warps "
-                    f"from a multiple of {together} on; the role has warps {first_warp} to "
-                    f"{first_warp + role.warps - 1}"
-                )
-        first_warp += role.warps
         signalled = {op.into for op in ops if op.into}
         for op in ops:
-            where = f"kernel {kernel.name}, role {role.name}, {op.opcode}"
+            if wrong := misfit(op) or _wrong_place(op, role, first_warp, kernel.warps):
+                raise InputError(f"{at}, {op}: {wrong}")
             for view in (*op.views, *(view for load in op.loads for view in load.views)):
                 if isinstance(view.buffer, SharedTile) and view.buffer not in shared:
-                    raise InputError(f"{where}: shared tile {view.buffer.name} is not declared in this kernel")
+                    raise InputError(f"{at}, {op}: shared tile {view.buffer.name} is not declared in this kernel")
             if op.barrier is not None and op.barrier not in barriers:
-                raise InputError(f"{where}: barrier {op.barrier.name} is not declared in this kernel")
+                raise InputError(f"{at}, {op}: barrier {op.barrier.name} is not declared in this kernel")
             if missing := set(op.after) - signalled:
-                raise InputError(f"{where}: waits for scoreboard {sorted(missing)[0]}, which no op signals")
+                raise InputError(f"{at}, {op}: waits for scoreboard {sorted(missing)[0]}, which no op signals")
+        first_warp += role.warps
+    object.__setattr__(kernel, _CHECKED, True)  # `replace` does not hand it on
+
+
+def _check_sizes(kernel: Kernel, where: str) -> None:
+    """Whole numbers of a kernel."""
+    grid = three(f"{where}: grid", kernel.grid, MOST_SIDE)
+    cluster = three(f"{where}: cluster", kernel.cluster, MOST_SIDE)
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise InputError(f"{where}: grid {grid} is not a multiple of its cluster {cluster}")
+    whole(f"{where}: flags", kernel.flags, 0, MOST_FLAGS)
+    whole(f"{where}: code_bytes", kernel.code_bytes, 0, MOST_CODE_BYTES)
+    whole(f"{where}: descriptors", kernel.descriptors, 0, MOST_COUNT)
+    whole(f"{where}: stands_for", kernel.stands_for)
+    whole(f"{where}: launch_registers", kernel.launch_registers, 1, MOST_REGISTERS)
+    for role in kernel.roles:
+        at = f"{where}, role {name('role name', role.name)}"
+        whole(f"{at}: warps", role.warps, 1, MOST_WARPS)
+        whole(f"{at}: registers", role.registers, 1, MOST_REGISTERS)
+    if kernel.warps > MOST_WARPS:
+        raise InputError(f"{where}: {kernel.warps} warps a CTA; at most {MOST_WARPS} (1024 threads)")
+
+
+def _check_names(kernel: Kernel, where: str) -> None:
+    """Names of tiles, barriers and roles, each given once."""
+    for what, names in (("shared tiles", kernel.shared), ("barriers", kernel.barriers), ("roles", kernel.roles)):
+        twice = [found for found, n in Counter(declared.name for declared in names).items() if n > 1]
+        if twice:
+            raise InputError(f"{where}: two {what} are named {twice[0]}; each needs a name of its own")
+
+
+def _check_statements(body: Sequence[Statement], where: str, depth: int) -> None:
+    """Kinds of a body's statements, and how deeply they are nested."""
+    if depth > MOST_DEPTH:
+        raise InputError(f"{where}: has more than {MOST_DEPTH} loops and guards inside each other")
+    for statement in body:
+        if isinstance(statement, Loop):
+            _check_statements(statement.body, where, depth + 1)
+        elif not isinstance(statement, Op | Assign):
+            raise InputError(f"{where}: {shown(statement)} is no op, loop or assignment")
+
+
+def _wrong_place(op: Op, role: Role, first_warp: int, warps: int) -> str:
+    """Why an op cannot be in a role whose first warp is `first_warp` of `warps` of a CTA, in words; "" if it can."""
+    together = op.spec.group.warps if op.spec.group and op.spec.action is Action.OPERATE else 1
+    if first_warp % together or role.warps % together:
+        return (
+            f"needs whole warpgroups, {together} warps from a multiple of {together} on; the role has warps "
+            f"{first_warp} to {first_warp + role.warps - 1}"
+        )
+    if op.spec.action in (Action.MEET, Action.JOIN) and not op.spec.cluster:
+        assert isinstance(op.value, Const)
+        if op.value.value > warps:
+            return f"{op.value} warps: a CTA has {warps}"
+    return ""

@@ -5,10 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from arch import arguments
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from sim.gpu.language.expressions import ZERO, Expr, IntLike, as_expr
 from sim.gpu.language.ops import Space
+
+MOST_BYTES = 1 << 50
+"""Of one tensor, far above any machine's memory."""
+
+SWIZZLES_BYTES = (0, 32, 64, 128)
+"""XOR patterns of TMA and ldmatrix."""
+
+MOST_ARRIVALS = (1 << 20) - 1
+"""Of one phase of an mbarrier, as PTX has it."""
+
+ROLES = ("input", "output", "scratch")
+
+
+def _set(made: object, **values: Any) -> None:
+    """Writes fields of a frozen dataclass in their plain form."""
+    for field, value in values.items():
+        object.__setattr__(made, field, value)
+
+
+def _checked(made: Any, what: str, least: int) -> str:
+    """Name, shape (extents from `least` on) and number format of a buffer in their plain form; what it is called."""
+    where = f"{what} {arguments.name(f'{what} name', made.name)}"
+    shape = arguments.wholes(f"{where}: shape", made.shape, least)
+    if not shape:
+        raise InputError(f"{where}: shape=(): must have at least one dimension")
+    _set(made, shape=shape, dtype=arguments.one_of(f"{where}: dtype", made.dtype, DTYPE_BYTES))
+    return where
 
 
 @dataclass(frozen=True)
@@ -29,6 +57,19 @@ class GlobalTensor:
     role: str = "input"
     align_bytes: int = 512
     alias: str = ""
+
+    def __post_init__(self) -> None:
+        where = _checked(self, "tensor", 0)
+        strides = arguments.wholes(f"{where}: strides", self.strides)
+        if len(strides) != len(self.shape):
+            raise InputError(f"{where}: strides={strides}: must have a stride for each dimension of {self.shape}")
+        arguments.one_of(f"{where}: role", self.role, ROLES)
+        align = arguments.whole(f"{where}: align_bytes", self.align_bytes, 1, 1 << 30)
+        if not isinstance(self.alias, str):
+            raise InputError(f"{where}: alias={arguments.shown(self.alias)}: must be the name of a tensor")
+        _set(self, strides=strides, align_bytes=align)
+        if self.size_bytes > MOST_BYTES:
+            raise InputError(f"{where}: has {self.size_bytes} B; at most {MOST_BYTES}")
 
     @property
     def size_bytes(self) -> int:
@@ -57,6 +98,15 @@ class SharedTile:
     swizzle_bytes: int = 0
     pad_bytes: int = 0
 
+    def __post_init__(self) -> None:
+        where = _checked(self, "shared tile", 1)
+        _set(
+            self,
+            stages=arguments.whole(f"{where}: stages", self.stages, 1),
+            swizzle_bytes=arguments.one_of(f"{where}: swizzle_bytes", self.swizzle_bytes, SWIZZLES_BYTES),
+            pad_bytes=arguments.whole(f"{where}: pad_bytes", self.pad_bytes),
+        )
+
     @property
     def row_bytes(self) -> int:
         """Bytes from one row to the next, padding included."""
@@ -81,6 +131,8 @@ class SharedTile:
 
     def __getitem__(self, index: tuple[Any, ...]) -> View:
         """`tile[stage, r0:rows, c0:cols]`: the stage first, then `offset:extent` (or a full `:`) per dimension."""
+        if not isinstance(index, tuple) or isinstance(index[0], slice):
+            raise InputError(f"view of {self.name}: write the stage first, then offset:extent per dimension")
         return _view(self, index[1:], as_expr(index[0]))
 
 
@@ -93,6 +145,9 @@ class RegisterTile:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    def __post_init__(self) -> None:
+        _checked(self, "register tile", 1)
 
     def __getitem__(self, index: Any) -> View:
         return _view(self, index)
@@ -118,6 +173,20 @@ class View:
     offsets: tuple[Expr, ...]
     extents: tuple[int, ...]
     transposed: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.buffer, Buffer):
+            raise InputError(f"view of {arguments.shown(self.buffer)}: must be of a tensor or tile")
+        where = f"view of {self.buffer.name}"
+        extents = arguments.wholes(f"{where}: extent", self.extents, 1, count=len(self.buffer.shape))
+        offsets = tuple(as_expr(offset) for offset in arguments.sequence(f"{where}: offsets", self.offsets))
+        if len(offsets) != len(extents):
+            raise InputError(f"{where}: {len(offsets)} offsets for {len(extents)} dimensions")
+        if self.buffer.space is not Space.GLOBAL:
+            for extent, n in zip(extents, self.buffer.shape, strict=True):
+                if extent > n:
+                    raise InputError(f"{where}: {extents} does not fit its shape {self.buffer.shape}")
+        _set(self, extents=extents, offsets=offsets, stage=as_expr(self.stage))
 
     @property
     def T(self) -> View:
@@ -150,7 +219,7 @@ def _view(buffer: Buffer, index: Any, stage: Expr = ZERO) -> View:
             if i.step is not None:
                 raise InputError(f"view of {buffer.name}: write offset:extent, a step is not supported")
             offsets.append(as_expr(0 if i.start is None else i.start))
-            extents.append(n if i.stop is None else int(i.stop))
+            extents.append(n if i.stop is None else i.stop)
         else:
             offsets.append(as_expr(i))
             extents.append(1)
@@ -164,3 +233,8 @@ class MBarrier:
     name: str
     stages: int
     arrivals: int
+
+    def __post_init__(self) -> None:
+        where = f"mbarrier {arguments.name('mbarrier name', self.name)}"
+        stages = arguments.whole(f"{where}: stages", self.stages, 1)
+        _set(self, stages=stages, arrivals=arguments.whole(f"{where}: arrivals", self.arrivals, 1, MOST_ARRIVALS))

@@ -15,14 +15,17 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.gpu_rules import WARP_SIZE
+from arch.limits import check_steps
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
-from sim.gpu.language import Assign, Const, Expr, Kernel, Loop, Op, RegisterTile, Role, Statement, View
+from sim.gpu.language import Assign, Const, Expr, Kernel, Loop, Op, RegisterTile, Role, SharedTile, Statement, View
 from sim.gpu.language.ops import THREAD_MACS, Action, Space, Unit
 from sim.gpu.language.program import walk
+from sim.gpu.language.rules import check_kernel
 from sim.gpu.lower.boxes import box_row
-from sim.gpu.lower.expressions import Expressions, given_variables
+from sim.gpu.lower.expressions import Checked, Expressions, brief, given_variables
 from sim.gpu.lower.instructions import SharedAccess, instruction, mixed_instruction, shared_access
+from sim.gpu.lower.ranges import ANY, Known, Range, after, at_entry, behind, changed, inside, range_of, variables
 from sim.gpu.lower.tables import (
     N_SCOREBOARDS,
     N_TILES,
@@ -65,6 +68,16 @@ _PIPE_COUNTER = {
 }
 
 
+_STEPS_AGAIN, _COUNT_OF_STEP = 10, 64
+"""Steps of a program's length that a trip of `loop_while` counts as, and instructions of an op that are one."""
+
+_BESIDE = 1 << 16
+"""Elements that a box of a tensor may lie beside it, where there is nothing to move: at the edges of a grid."""
+
+_BYTES_EXPECTED = Range(0, (1 << 20) - 1)
+"""Of one phase of an mbarrier, as PTX has it."""
+
+
 def _mixed(op: Op) -> tuple[tuple[str, int], ...]:
     """Instructions issued with an op and with its loads."""
     return op.mix + tuple(item for load in op.loads for item in load.mix)
@@ -84,6 +97,7 @@ class _Lowering:
         self.expressions = Expressions()
         self.boxes: list[list[int]] = []
         self.op_number = 0
+        self.steps, self.repeats = 0, 1  # trips of the loops of a warp, at least; how often the place is reached
         opcodes = {op.opcode for role in kernel.roles for op in walk(role.body)}
         self.multiplies, self.multiplies_beside = "mma" in opcodes, "wgmma" in opcodes
         self.first_barrier: dict[str, int] = {}
@@ -96,6 +110,7 @@ class _Lowering:
         """Lowers a role; returns its first row."""
         first = len(self.code)
         self.where = f"kernel {self.kernel.name}, role {role.name}"
+        self.known: Known | None = at_entry(self.kernel, role)
         self.variables = given_variables()
         self.count_vars = 0
         self.ended: list[int] = []  # trip counters of loops that are over
@@ -130,8 +145,13 @@ class _Lowering:
             self.variables[name] = number
         return number
 
-    def _expr(self, expr: Expr) -> int:
-        return self.expressions.add(expr, self.variables, self.where)
+    def _expr(self, expr: Expr, what: str = "value", allowed: Range = ANY) -> int:
+        """Index of an expression, which must keep to what is `allowed` of it."""
+        return self.expressions.add(expr, Checked(self.variables, self.known, self.where), what, allowed)
+
+    def _check(self, expr: Expr, what: str = "value", allowed: Range = ANY) -> None:
+        """Refuses an expression that only the interpreter evaluates and that surely leaves what is `allowed` of it."""
+        self.expressions.check(expr, Checked(self.variables, self.known, self.where), what, allowed)
 
     def _slot(self, table: dict, key: object, limit: int, what: str) -> int:
         if key not in table:
@@ -143,44 +163,93 @@ class _Lowering:
     def _body(self, body: tuple[Statement, ...]) -> None:
         for statement in body:
             if isinstance(statement, Loop):
-                trips, start = self._expr(statement.trips), self._expr(statement.start)
-                var, hidden = self._variable(statement.var), self._variable()
-                row = self._row(Kind.LOOP, arg=trips, start=start, var=var, var2=hidden)
-                inside = len(self.code)
-                self._body(statement.body)
-                if statement.again:  # the trip counter is what the condition says now, one of it taken by NEXT
-                    self._row(Kind.ASSIGN, arg=self._expr(statement.trips + 1), var=hidden)
-                self._row(Kind.NEXT, step=self._expr(statement.step), var=var, var2=hidden, jump=inside)
-                row[Col.JUMP] = len(self.code)
-                self.ended.append(hidden)
-            elif isinstance(statement, Assign):
-                value = self._expr(statement.value)
+                self._loop(statement)
+                continue
+            if isinstance(statement, Assign):
+                value = self._expr(statement.value, f"{statement.var} =")
                 self._row(Kind.ASSIGN, arg=value, var=self._variable(statement.var))
             else:
                 self._op(statement)
                 self.op_number += 1
+            self.known = after(statement, self.known) if self.known else None
+
+    def _loop(self, loop: Loop) -> None:
+        if loop.again and not changed(loop.body) & set(variables(loop.trips)):
+            raise InputError(
+                f"{self.where}: loop_while({brief(loop.trips)}) never ends once it has begun: its body does not change "
+                "its condition; `when` runs a body once"
+            )
+        trips, start = self._expr(loop.trips), self._expr(loop.start)
+        var, hidden = self._variable(loop.var), self._variable()
+        row = self._row(Kind.LOOP, arg=trips, start=start, var=var, var2=hidden)
+        first, before = len(self.code), self.known
+        self.known = inside(loop, before) if before else None
+        repeats = self.repeats
+        self.repeats *= 0 if loop.again or before is None else max(0, range_of(loop.trips, before).low)
+        self.steps += self.repeats
+        self._body(loop.body)
+        self.repeats = repeats
+        if loop.again:  # the trip counter is what the condition says now, one of it taken by NEXT
+            self._row(Kind.ASSIGN, arg=self._expr(loop.trips + 1), var=hidden)
+        steps = _STEPS_AGAIN if loop.again else 1
+        self._row(Kind.NEXT, step=self._expr(loop.step), var=var, var2=hidden, jump=first, count=steps)
+        row[Col.JUMP] = len(self.code)
+        self.known = behind(loop, before, self.known) if before else None
+        self.ended.append(hidden)
 
     def _op(self, op: Op) -> None:
+        role = self.where
+        self.where = f"{role}, {op}"
+        self.steps += self.repeats * (op.count // _COUNT_OF_STEP)
         for name in op.after:
             self._scoreboard(name)
         columns: dict[str, int] = {"op": self.op_number, "count": op.count, "wait_mask": self._waits(op)}
         columns["issue"] = op.count + sum(n for _, n in _mixed(op)) + sum(load.count for load in op.loads)
-        columns["stage"] = self._expr(op.stage)
+        columns["stage"] = self._expr(op.stage, *self._numbered(op))
         if op.barrier is not None:
             columns["bar"] = self.first_barrier[op.barrier.name]
-        if op.multicast is not None:
-            columns["mask"] = self._expr(op.multicast)
         if op.into:
             columns["slot"] = self._scoreboard(op.into)
         elif op.dst is not None and isinstance(op.dst.buffer, RegisterTile) and not op.spec.owns_registers:
             columns["tile"] = self._tile(op.dst.buffer)
+        for view in (*op.views, *(view for load in op.loads for view in load.views)):
+            self._place(view)
+        for expr in (op.value, *op.indices):
+            self._check(expr)
         try:
             columns |= self._mix(op)
             columns |= LOWERING[op.spec.unit](self, op) if op.spec.action is Action.OPERATE else self._control(op)
         except InputError as error:  # of the machine's table, which does not know for whom it is asked
             text = str(error)
             raise InputError(text if text.startswith(self.where) else f"{self.where}: {text}") from None
+        if op.multicast is not None:
+            every = Range(0, (1 << self.kernel.cluster_size) - 1)
+            columns["mask"] = self._expr(op.multicast, "mask of the cluster's CTAs", every)
         self._row(Kind[op.spec.kind], **columns)
+        self.where = role
+
+    def _numbered(self, op: Op) -> tuple[str, Range]:
+        """What the `stage` of an op numbers, and which numbers there are."""
+        if op.barrier is not None:
+            return f"stage of mbarrier {op.barrier.name}", Range(0, op.barrier.stages - 1)
+        if not op.spec.numbered:
+            return "stage", ANY
+        if op.spec.unit is Unit.SEMAPHORES:
+            if self.kernel.flags == 0:
+                raise InputError(f"{self.where}: the kernel has no flags; KernelBuilder(..., flags=N) declares them")
+            return "flag", Range(0, self.kernel.flags - 1)
+        return "named barrier", Range(0, self.spec.sync.named_barriers - 1)
+
+    def _place(self, view: View) -> None:
+        """Checks where a view lies: within its tile, and of a tensor in device memory not wholly beside it."""
+        name, shape = view.buffer.name, view.buffer.shape
+        if isinstance(view.buffer, SharedTile):
+            self._check(view.stage, f"stage of {name}", Range(0, view.buffer.stages - 1))
+        for d, (offset, extent) in enumerate(zip(view.offsets, view.extents, strict=True)):
+            edges = Range(0, shape[d] - extent)
+            if view.buffer.space is Space.GLOBAL:
+                edges = Range(-extent - _BESIDE, shape[d] + _BESIDE)
+            self._check(offset, f"offset of {name} in dimension {d}", edges)
 
     def _scoreboard(self, name: str) -> int:
         return self._slot(self.scoreboards, name, N_SCOREBOARDS, "scoreboards")
@@ -370,14 +439,11 @@ class _Lowering:
         """What has no operands: barriers, groups, semaphores, counters."""
         if op.barrier is not None and self.spec.sync.mbarrier_wait_cycles is None:
             raise InputError(f"{self.where}: {op.opcode} needs mbarriers, which {self.spec.name} does not have")
-        most = self.spec.sync.named_barriers
-        named = op.barrier is None and op.spec.numbered and op.spec.action in (Action.MEET, Action.JOIN)
-        if named and isinstance(op.stage, Const) and not 0 <= op.stage.value < most:
-            raise InputError(f"{self.where}: {op.opcode} {op.stage}: a CTA has named barriers 0 to {most - 1}")
         if op.phase is not None:
             return {"arg": self._expr(op.phase)}
         if op.spec.evaluated:
-            return {"arg": self._expr(op.value)}
+            expects = op.spec.action is Action.EXPECT_BYTES
+            return {"arg": self._expr(op.value, "bytes expected", _BYTES_EXPECTED if expects else ANY)}
         assert isinstance(op.value, Const)
         columns = {"value": op.value.value}
         if op.var:
@@ -404,11 +470,16 @@ def lower_kernel(
 
     Raises InputError for a kernel that the machine cannot run.
     """
+    check_kernel(kernel)
     lowering = _Lowering(kernel, addresses, spec)
     entries: list[tuple[int, int]] = []
+    steps = 0
     for role in kernel.roles:
+        lowering.steps = 1
         first = lowering.role(role)
         entries.extend((first, warp) for warp in range(role.warps))
+        steps += role.warps * lowering.steps
+    check_steps(f"kernel {kernel.name}", steps * kernel.ctas)
     arrivals = [barrier.arrivals for barrier in kernel.barriers for _ in range(barrier.stages)]
     expressions = lowering.expressions
     return GpuProgram(
@@ -417,7 +488,17 @@ def lower_kernel(
         expr_at=np.array(expressions.start, dtype=np.int64),
         affine=np.array(expressions.affine or [[-1] * Affine.WIDTH], dtype=np.int64),
         tables=np.array(expressions.tables or [0], dtype=np.int64),
+        limits=np.array(expressions.limits or [(0, 0)], dtype=np.int64),
         boxes=np.array(lowering.boxes or [[0] * Box.WIDTH], dtype=np.int64),
         warp_entry=np.array(entries, dtype=np.int64),
         barrier_arrivals=np.array(arrivals or [0], dtype=np.int64),
     )
+
+
+def left_limit(kernel: Kernel, addresses: Mapping[str, int], spec: GpuSpec, limit: int, value: int) -> str:
+    """What is said of a value that has left the limit of that number while the kernel ran."""
+    lowering = _Lowering(kernel, addresses, spec)
+    for role in kernel.roles:
+        lowering.role(role)
+    place, allowed = lowering.expressions.places[limit], Range(*lowering.expressions.limits[limit])
+    return f"{place} is {value} while it runs; allowed are {allowed}"

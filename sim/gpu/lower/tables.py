@@ -70,7 +70,7 @@ class Col(IntEnum):
 
     KIND = 0
     OP = 1  # number of the op in the kernel's enumeration, for the event log
-    COUNT = 2  # warp instructions of the opcode itself
+    COUNT = 2  # warp instructions of the opcode itself; NEXT: steps of a program's length that a trip counts as
     PIPE = 3
     INTERVAL = 4  # ticks one instruction holds its pipe
     LATENCY = 5  # ticks to the first result
@@ -138,6 +138,7 @@ class Operator(IntEnum):
     MIN = 12
     MAX = 13
     TABLE = 14  # first word of a constant table, indexed by the value on top
+    WITHIN = 15  # row of the table of limits, which the value on top must keep to
 
 
 class Affine(IntEnum):
@@ -175,6 +176,14 @@ N_SCOREBOARDS = 8
 N_TILES = 12  # register tiles a role
 
 
+class Scratch(IntEnum):
+    """Columns of the scratch row that expressions are evaluated in, behind their operands (`MOST_DEPTH`)."""
+
+    FAULT = 256  # one more than the limit that a value has first left, 0 none
+    VALUE = 257  # that value
+    WIDTH = 264
+
+
 class GpuProgram(NamedTuple):
     """A lowered kernel."""
 
@@ -183,6 +192,7 @@ class GpuProgram(NamedTuple):
     expr_at: np.ndarray  # (expressions + 1,) int64
     affine: np.ndarray  # (expressions, Affine.WIDTH) int64
     tables: np.ndarray  # (n,) int64: constant tables, one after the other
+    limits: np.ndarray  # (limits, 2) int64: smallest and largest value allowed
     boxes: np.ndarray  # (boxes, Box.WIDTH) int64
     warp_entry: np.ndarray  # (warps a CTA, 2) int64: first row, number in its role
     barrier_arrivals: np.ndarray  # (mbarriers a CTA,) int64

@@ -978,11 +978,12 @@ class _Builder:
                 r.bulk_wait(staging.stages - 1)
             r.bar_sync(1 + group, warps)
         row = piece.row - band
-        src, dst = results, staging[buffer, row:WARP_ROWS, 0:columns]  # type: ignore[misc]
         if c.swap:
-            src, dst = src.T, staging[buffer, 0:columns, row:WARP_ROWS]  # type: ignore[misc]
-        elif c.flat:  # stmatrix writes eight rows at once, here not apart by a swizzle
-            src, dst = src.T, dst.T
+            src, dst = results.T, staging[buffer, 0:columns, row:WARP_ROWS]  # type: ignore[misc]
+        else:
+            src, dst = results, staging[buffer, row:WARP_ROWS, 0:columns]  # type: ignore[misc]
+        if c.flat and not c.swap:  # stmatrix writes eight rows at once, here not apart by a swizzle
+            src, dst = results.T, dst.T
         width = DTYPE_BYTES[self.p.out]
         # stmatrix.x4 writes 16 bytes a thread, transposed or not. It takes no 4-byte values: of those a thread
         # stores the two neighbours of a row that it holds, or each alone where rows are columns.
