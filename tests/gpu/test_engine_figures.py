@@ -83,7 +83,7 @@ def test_a_named_barrier_that_a_cta_does_not_have_is_refused() -> None:
         r.bar_sync(7, 2)
     program = Program("meeting", (), (builder.build(),), "test")
     assert run(load_arch("t4", {"sm.count": 2, "gpc.count": 2}), program).ticks > 0
-    with pytest.raises(InputError, match="bar_sync 7: a CTA has named barriers 0 to 3"):
+    with pytest.raises(InputError, match="bar_sync: named barrier 7; allowed are 0 to 3"):
         run(load_arch("t4", {"sm.count": 2, "gpc.count": 2, "sync.named_barriers": 4}), program)
 
 

@@ -138,6 +138,9 @@ def handover(dtype: str = "fp32", readers_count: int = 2) -> Program:
         r.bar_sync(0, readers_count)
         r.lds(value.whole, tile.stage(), 1)
         r.stg(y[:, :], value.whole, 1)
+    for number in range(2, readers_count):  # a CTA has the warps that meet
+        with kernel.role(f"idle{number}", 1, 32):
+            pass
     return Program("handover", (x, y), (kernel.build(),), "hand")
 
 

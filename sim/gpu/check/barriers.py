@@ -37,6 +37,11 @@ class Barriers:
         """Everything that somebody may be waiting at."""
         yield from (*self._mbarriers.values(), *self._named.values(), *self._clusters.values(), *self._flags.values())
 
+    def mbarriers(self) -> Iterator[tuple[int, str, int, MBarrierStage]]:
+        """CTA, name, stage and state of each mbarrier that has been used."""
+        for (cta, name, stage), state in self._mbarriers.items():
+            yield cta, name, stage, state
+
     def mbarrier(self, cta: int, step: Step) -> MBarrierStage:
         """The mbarrier stage that an op uses in `cta`; to be initialised before, by the first warp of that CTA."""
         warp, instance = step.warp, step.instance

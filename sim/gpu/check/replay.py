@@ -22,6 +22,7 @@ from sim.gpu.check.findings import Violations, What, cycles
 from sim.gpu.check.gates import Gate
 from sim.gpu.check.happens_before import AGENTS, OWN, Clock
 from sim.gpu.check.instances import Box, Instance, places
+from sim.gpu.check.rings import Rings, judge_ends
 from sim.gpu.check.warps import Step, Warp
 from sim.gpu.engine.events import Event
 from sim.gpu.language import GlobalTensor, Kernel, RegisterTile
@@ -45,6 +46,7 @@ class Replay:
         self._places = places(kernel)
         self.barriers = Barriers(kernel, self._places, violations)
         self.accesses = Accesses(kernel, violations)
+        self.rings = Rings(kernel)
         self._warps = self._make_warps(events)
 
     def _make_warps(self, events: NDArray[np.int64]) -> list[Warp]:
@@ -75,6 +77,7 @@ class Replay:
         for gate in self.barriers.gates():
             for _, _, text in gate.parked:
                 self.violations.add(("never", text), f"{text}, which never happens ({gate.missing()})")
+        judge_ends(self.barriers.mbarriers(), self.rings.judge(self.violations), self.violations)
 
     def _at(self, time: int, order: int, action: Callable[[], None]) -> None:
         self._sequence += 1
@@ -108,6 +111,7 @@ class Replay:
         what = What(op.opcode, instance.number, warp.role, warp.place.cta, warp.number, *times, op.line)
         step = Step(warp, instance, spec, row, what)
         self._wait_scoreboards(step)
+        self.rings.note(step, self._targets(step))
         effect, end = AT_ISSUE.get(spec.action), AT_END.get(spec.action)
         if effect is not None:
             effect(self, step)

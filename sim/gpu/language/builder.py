@@ -319,6 +319,7 @@ class KernelBuilder:
         self.code_bytes, self.flags = code_bytes, flags
         self._shared: list[SharedTile] = []
         self._barriers: list[MBarrier] = []
+        self._rings: list[Ring] = []
         self._roles: list[RoleBuilder] = []
 
     def shared(
@@ -340,7 +341,9 @@ class KernelBuilder:
 
         producers: arrivals that complete a stage, 1 where one warp expects bytes. consumers: warps that release it.
         """
-        return Ring(self.mbarrier(f"{name}full", stages, producers), self.mbarrier(f"{name}empty", stages, consumers))
+        ring = Ring(self.mbarrier(f"{name}full", stages, producers), self.mbarrier(f"{name}empty", stages, consumers))
+        self._rings.append(ring)
+        return ring
 
     @contextmanager
     def role(self, name: str, warps: int, registers: int) -> Iterator[RoleBuilder]:
@@ -359,7 +362,7 @@ class KernelBuilder:
         tensors = {view.buffer for op in bulk for view in op.views if view.buffer.space is Space.GLOBAL}
         kernel = Kernel(
             self.name, self.grid, self.cluster, tuple(roles), tuple(self._shared), tuple(self._barriers), registers,
-            self.code_bytes, self.flags, descriptors=len(tensors),
+            self.code_bytes, self.flags, descriptors=len(tensors), rings=tuple(self._rings),
         )  # fmt: skip
         check_kernel(kernel)
         return kernel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from arch.errors import InputError
 from sim.gpu.language.expressions import ZERO, Expr
 from sim.gpu.language.ops import OpSpec, op_spec
 from sim.gpu.language.tensors import GlobalTensor, MBarrier, SharedTile, View
+
+if TYPE_CHECKING:
+    from sim.gpu.language.ring import Ring
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ class Kernel:
     (zero at launch); descriptors: TMA descriptors that it reads. stands_for: CTAs of the launch of which its grid is an
     even sample; 0 where it is all of it. dependent: it is made for programmatic dependent launch, as the kernel before
     it is: on machines that have it its CTAs may be there before that has ended, and wait for it. prefetches: its
-    cp.async carry the machine's prefetch size; else the L2 fetches the sectors that they ask for.
+    cp.async carry the machine's prefetch size; else the L2 fetches the sectors that they ask for. rings: pairs of its
+    barriers that keep to a ring's rules, which the check judges.
     """
 
     name: str
@@ -142,6 +146,7 @@ class Kernel:
     stands_for: int = 0
     dependent: bool = False
     prefetches: bool = True
+    rings: tuple[Ring, ...] = ()
 
     @property
     def warps(self) -> int:

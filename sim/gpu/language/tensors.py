@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from arch import arguments
-from arch.dtypes import DTYPE_BYTES
+from arch.dtypes import DTYPE_BYTES, format_of
 from arch.errors import InputError
 from sim.gpu.language.expressions import ZERO, Expr, IntLike, as_expr
 from sim.gpu.language.ops import Space
@@ -35,7 +35,8 @@ def _checked(made: Any, what: str, least: int) -> str:
     shape = arguments.wholes(f"{where}: shape", made.shape, least)
     if not shape:
         raise InputError(f"{where}: shape=(): must have at least one dimension")
-    _set(made, shape=shape, dtype=arguments.one_of(f"{where}: dtype", made.dtype, DTYPE_BYTES))
+    _set(made, shape=shape)
+    format_of(arguments.name(f"{where}: dtype", made.dtype), f"{where}: dtype")
     return where
 
 

@@ -98,7 +98,8 @@ class Expressions:
             return words, found
         judged = judge(expr, found, allowed, at.known)
         if judged.outside:
-            raise InputError(f"{at.where}: {what} {brief(expr)} is {judged.range}; allowed are {allowed}")
+            found_text = "" if isinstance(expr, Const) else f" is {judged.range}"
+            raise InputError(f"{at.where}: {what} {brief(expr)}{found_text}; allowed are {allowed}")
         if not judged.inside:
             words.append((Operator.WITHIN, len(self.limits)))
             self.limits.append(allowed)
