@@ -245,6 +245,16 @@ def test_weights_in_files_of_their_own_are_not_needed() -> None:
     assert macs(read(found)) == 3 * 8 * 2048
 
 
+def test_sparse_weights_and_open_inputs_have_the_shape_of_the_weight() -> None:
+    found = model([own("MatMul", ["x", "w"])], {"x": (3, 8), "w": ("rows", "columns")}, {"w": (8, 2048)})
+    found.graph.node[0].domain = "ai.onnx"
+    assert macs(read(found)) == 3 * 8 * 2048
+    values, places = (onnx.numpy_helper.from_array(np.ones(1, kind), "w") for kind in (np.float32, np.int64))
+    del found.graph.initializer[:], found.graph.input[1:]
+    found.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [8, 2048]))
+    assert macs(read(found)) == 3 * 8 * 2048
+
+
 def test_what_is_known_before_the_model_runs_does_not_count() -> None:
     nodes = [
         helper.make_node("Transpose", ["w"], ["t"]),
@@ -288,6 +298,8 @@ def behind(name: str, *operands: str, **more: Any) -> Any:
 BODY = helper.make_graph([own("MatMul", ["x", "w"])], "body", [], [helper.make_tensor_value_info("y", FLOAT, None)])
 BRANCH = helper.make_node("If", ["c"], ["y"], then_branch=BODY, else_branch=BODY)
 MYSTERY = behind("Mystery", "y", domain="mine")
+SIX_BY_SEVEN = helper.make_node("Constant", [], ["s"], value_ints=[6, 7])
+RESHAPED = [SIX_BY_SEVEN, helper.make_node("Reshape", ["x", "s"], ["r"]), own("MatMul", ["r", "w"])]
 WRONG = helper.make_tensor_value_info("y", FLOAT, (9, 9))
 UNKNOWN = [
     helper.make_node("NonZero", ["x"], ["n"]),
@@ -317,9 +329,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "attribute": (model([own("MatMul", ["x", "w"], sideways=1)], {"x": (4, 8)}, {"w": (8, 6)}), "attribute: sideways"),
     "declared": (changed(lambda m: m.graph.output[0].CopyFrom(WRONG)), "existing shape differ"),
     "number format": (product(kinds={"x": 7}), "inconsistent type"),
-    "no opset": (changed(lambda m: m.ClearField("opset_import")), "opset_import"),
+    "no opset": (changed(lambda m: m.ClearField("opset_import")), "opset"),
     "future opset": (changed(lambda m: setattr(m.opset_import[0], "version", 999)), "opset 999 is newer than"),
     "two opsets": (changed(lambda m: m.opset_import.append(helper.make_opsetid("ai.onnx", 7))), "two versions"),
+    "reshape": (model(RESHAPED, {"x": (4, 8)}, {"w": (7, 6)}), r"of 32 and 42 elements; a Reshape keeps them"),
+    "bias": (model([own("Conv", ["x", "w", "b"])], {"x": (1, 3, 8, 8)}, {"w": (4, 3, 3, 3), "b": (5,)}), "a bias"),
+    "added": (model([own("Gemm", ["x", "w", "c"])], {"x": (4, 8)}, {"w": (8, 6), "c": (5,)}), r"\[5\] do not go"),
+    "two shapes": (model([own("MatMul", ["x", "w"])], {"x": (4, 8), "w": (7, 999)}, {"w": (8, 999)}), "as an input"),
     "pads": (window(pads=[1]), "pads has incorrect size"),
     "negative pads": (window(pads=[-1] * 4), "pads must not contain negative"),
     "channels": (window((1, 3, 8, 8)), "3 channels, 1 groups of 4"),

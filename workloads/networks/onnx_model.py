@@ -39,6 +39,8 @@ MOST_DEPTH = 100
 _LARGE = 1 << 10
 """Elements from which a constant is a weight, whose values do not matter."""
 
+_RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
 _OWN_DOMAINS = ("", "ai.onnx")
 _OF_RUNTIME = "com.microsoft"
 _MISPLACED = ("SimplifiedLayerNormalization",)
@@ -108,18 +110,24 @@ class _Found:
         self.layers += products.layers
         if products.between:
             self._other(f"between products of {name}", products.between)
-        elif not products.layers and name not in VIEWS:
-            if name not in CHEAP and name not in PRODUCTS:
-                call.refuse(f"{name} is not known; write it as a function of the model, or of operators that are")
-            before = name not in RANDOM and all(t in self.known_before for t in node.input if t)
-            if not before:
-                moved = [t for t in (*node.input, *node.output) if t and t not in self.known_before]
-                sizes = [math.prod(call.shapes[t]) for t in moved if t in call.shapes]
-                self._other(name, sum(sizes))
-                self.unknown += [call.where] if len(sizes) < len(moved) else []
-                return
-        if name in ("Shape", "Size") or (not products.layers and all(t in self.known_before for t in node.input if t)):
+        if not products.layers:
+            self._cheap(node, call, name)
+
+    def _cheap(self, node: Any, call: Call, name: str) -> None:
+        """Takes a node without products."""
+        if name not in VIEWS | CHEAP | PRODUCTS.keys():
+            call.refuse(f"{name} is not known; write it as a function of the model, or of operators that are")
+        if name in _RESHAPES:
+            held = {math.prod(call.shapes[t]) for t in (node.input[0], node.output[0]) if t in call.shapes}
+            call.require(len(held) < 2, f"of {' and '.join(map(str, sorted(held)))} elements; a {name} keeps them")
+        before = name not in RANDOM and all(t in self.known_before for t in node.input if t)
+        if before or name in ("Shape", "Size"):
             self.known_before |= set(node.output)
+        elif name not in VIEWS:
+            moved = [t for t in (*node.input, *node.output) if t and t not in self.known_before]
+            sizes = [math.prod(call.shapes[t]) for t in moved if t in call.shapes]
+            self._other(name, sum(sizes))
+            self.unknown += [call.where] if len(sizes) < len(moved) else []
 
     def _other(self, name: str, elements: int) -> None:
         self.others[name] += 1
@@ -182,12 +190,18 @@ def _without_values(model: Any, what: str) -> set[str]:
                 )
         moved.append(weight)
     moved += [
-        helper.make_tensor(s.values.name, s.values.data_type, s.dims, b"", raw=True) for s in graph.sparse_initializer
+        TensorProto(name=sparse.values.name, data_type=sparse.values.data_type, dims=sparse.dims)
+        for sparse in graph.sparse_initializer
     ]
-    known = {value.name for value in graph.input}
+    declared = {value.name: value.type.tensor_type.shape.dim for value in graph.input}
     for weight in moved:
-        if weight.name not in known:
-            graph.input.append(helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims)))
+        dims = [dim.dim_value for dim in declared.get(weight.name, ()) if dim.HasField("dim_value")]
+        if len(dims) == len(declared.get(weight.name, (None,))) and dims != list(weight.dims):
+            raise InputError(f"{what} weight {weight.name}: is {list(weight.dims)}, as an input {dims}")
+    values = [helper.make_tensor_value_info(w.name, w.data_type, list(w.dims)) for w in moved]
+    values += [value for value in graph.input if value.name not in {weight.name for weight in moved}]
+    del graph.input[:]
+    graph.input.extend(values)
     del graph.initializer[:], graph.sparse_initializer[:]
     graph.initializer.extend(kept)
     return {weight.name for weight in moved}
@@ -232,24 +246,9 @@ def _close(model: Any, what: str, batch: int, weights: set[str]) -> None:
 def _checked(model: Any, what: str) -> Any:
     """The model, which onnx's checker takes: operators of its version with the attributes and the number of operands
     that they have, each tensor made once, and before it is read."""
-    from onnx import checker, defs, helper
+    from onnx import checker
 
-    versions: dict[str, int] = {}
-    for entry in model.opset_import:
-        domain = "" if entry.domain in _OWN_DOMAINS else entry.domain
-        if versions.setdefault(domain, entry.version) != entry.version:
-            raise InputError(f"{what}: imports two versions of the operators of {domain or 'ai.onnx'}")
-    newest = defs.onnx_opset_version()
-    if versions.get("", 0) > newest:
-        raise InputError(f"{what}: opset {versions['']} is newer than {newest}, which the installed onnx knows")
-    for entry in (entry for function in model.functions for entry in function.opset_import):
-        if entry.domain in _OWN_DOMAINS:  # or it would not be put in place; what changed in between is refused
-            entry.version = versions.get("", entry.version)
-    for node in model.graph.node:
-        if node.op_type in _MISPLACED and node.domain in _OWN_DOMAINS:
-            node.domain = _OF_RUNTIME
-            if versions.setdefault(_OF_RUNTIME, 1) and _OF_RUNTIME not in (e.domain for e in model.opset_import):
-                model.opset_import.append(helper.make_opsetid(_OF_RUNTIME, 1))
+    _name_alike(model, what)
     tensors = [value.type.tensor_type for value in model.graph.output if value.type.HasField("tensor_type")]
     unshaped = [tensor for tensor in tensors if not tensor.HasField("shape")]
     for tensor in unshaped:  # the checker asks for one, inference finds it
@@ -258,6 +257,29 @@ def _checked(model: Any, what: str) -> Any:
     for tensor in unshaped:
         tensor.ClearField("shape")
     return model
+
+
+def _name_alike(model: Any, what: str) -> None:
+    """Gives domains and versions one name each. InputError for versions that are not known."""
+    from onnx import defs, helper
+
+    versions: dict[str, int] = {}
+    for entry in model.opset_import:
+        entry.domain = "" if entry.domain in _OWN_DOMAINS else entry.domain
+        if versions.setdefault(entry.domain, entry.version) != entry.version:
+            raise InputError(f"{what}: imports two versions of the operators of {entry.domain or 'ai.onnx'}")
+    newest = defs.onnx_opset_version()
+    if versions.get("", 0) > newest:
+        raise InputError(f"{what}: opset {versions['']} is newer than {newest}, which the installed onnx knows")
+    for function in model.functions:
+        for entry in function.opset_import:
+            if entry.domain in _OWN_DOMAINS:  # or it would not be put in place; what changed in between is refused
+                entry.domain, entry.version = "", versions.get("", entry.version)
+    for node in (node for holder in (model.graph, *model.functions) for node in holder.node):
+        if node.domain in _OWN_DOMAINS:
+            node.domain = _OF_RUNTIME if node.op_type in _MISPLACED else ""
+    if _OF_RUNTIME not in versions:
+        model.opset_import.append(helper.make_opsetid(_OF_RUNTIME, 1))
 
 
 def _refuse_endless(model: Any, what: str) -> None:

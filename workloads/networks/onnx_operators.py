@@ -216,9 +216,10 @@ def _of_window(call: Call, x: Shape, w: Shape, channels: int) -> tuple[int, Shap
     return groups, window
 
 
-def _conv(call: Call, image: int = 0, weights: int = 1) -> Products:
+def _conv(call: Call, weights: int = 1, bias: int = 2) -> Products:
     """One or two dimensions of space; one is a single row."""
-    x, w = call.shape(image), call.shape(weights)
+    x, w = call.shape(0), call.shape(weights)
+    _bias(call, bias, w[0] if w else 0)
     groups, _ = _of_window(call, x, w, w[1] if len(w) > 1 else 0)
     space = len(x) - 2
     call.require(space in (1, 2), f"{space} dimensions of space; 1 and 2 can be read")
@@ -249,11 +250,19 @@ def _pads(call: Call, size: Shape, window: Shape, strides: Shape, dilations: Sha
     return pads[: len(size)], pads[len(size) :]
 
 
+def _bias(call: Call, number: int, size: int) -> None:
+    """InputError for a bias that is no vector of a value for each filter."""
+    if call.has(number):
+        found = call.shape(number)
+        call.require(found == (size,), f"a bias {list(found)} for {size} filters")
+
+
 def _conv_transpose(call: Call) -> Products:
     """One product for each group, whose columns are then added where they overlap (im2col the other way round)."""
     x, w = call.shape(0), call.shape(1)
     call.require(len(w) > 1, f"weights of {len(w)} dimensions")
     groups, window = _of_window(call, x, w, w[0] // max(1, call.number("group", 1)))
+    _bias(call, 2, w[1] * groups)
     m, n = x[0] * math.prod(x[2:]), w[1] * math.prod(window)
     return Products([call.product(m, n, (x[1] // groups, w[0] // groups), groups)], between=2 * m * n * groups)
 
@@ -272,6 +281,9 @@ def _gemm(call: Call, left: int = 0, right: int = 1) -> Products:
     a, b = call.shape(left, 2), call.shape(right, 2)
     m, k = reversed(a) if call.number("transA", 0) else a
     rows, n = reversed(b) if call.number("transB", 0) else b
+    if right == 1 and call.has(2):
+        added = call.shape(2)
+        call.require(_broadcast(call, (m, n), added) == (m, n), f"{list(added)} is added to {[m, n]}")
     return Products([call.product(m, n, (k, rows))], [(m, n)])
 
 
@@ -462,7 +474,7 @@ def _projected(call: Call, columns: int) -> Shape:
 PRODUCTS: Mapping[str, Callable[[Call], Products]] = {
     "Attention": _attention,
     "Conv": _conv,
-    "ConvInteger": _conv,
+    "ConvInteger": lambda call: _conv(call, 1, 4),
     "ConvTranspose": _conv_transpose,
     "DeformConv": _deform_conv,
     "Einsum": _einsum,
@@ -471,7 +483,7 @@ PRODUCTS: Mapping[str, Callable[[Call], Products]] = {
     "LSTM": _recurrent(4),
     "MatMul": _matmul,
     "MatMulInteger": _matmul,
-    "QLinearConv": lambda call: _conv(call, 0, 3),
+    "QLinearConv": lambda call: _conv(call, 3, 8),
     "QLinearMatMul": lambda call: _matmul(call, 0, 3),
     "RNN": _recurrent(1),
     "com.microsoft.Attention": _self_attention,
