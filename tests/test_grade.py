@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from sim.app.cli import main
 from sim.app.labs import LABS, NOT_ANSWERED, tasks
-from sim.app.labs.grade import ANSWER, executed, marked, read
+from sim.app.labs.answers import Answers
+from sim.app.labs.grade import ANSWER, Mark, marked, read
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "labs"
 LAB = FOLDER / "1-roofline-and-regimes.ipynb"
@@ -21,18 +23,30 @@ SOLUTIONS = [FOLDER / "solutions" / path.name for path in NOTEBOOKS]
 LAB_NAMES = [read(path)[0] for path in NOTEBOOKS]
 
 
+def names(lab: str) -> list[str]:
+    """All that a lab asks for."""
+    return [name for task in tasks(lab) for name in task.names]
+
+
 @cache
-def answered(path: Path) -> tuple[dict[str, Any], str]:
-    """What the answers of a notebook define."""
-    return executed(read(path)[1])
+def answered(path: Path) -> Answers:
+    """What the answers of a notebook define; their process ends with this one."""
+    lab, sources = read(path)
+    return Answers(sources, names(lab))
 
 
-def with_changed_answers(lab: str, old: str, new: str) -> tuple[dict[str, Any], str]:
+def mark_of(lab: str, number: int, sources: Sequence[str]) -> Mark:
+    """What a question brings with these answers."""
+    with Answers(sources, names(lab)) as answers:
+        return marked(tasks(lab)[number], answers, answers.broken)
+
+
+def changed_answers(lab: str, old: str, new: str) -> list[str]:
     """The answers of a solution, with a piece of them replaced."""
     sources = read(SOLUTIONS[LAB_NAMES.index(lab)])[1]
     changed = [source.replace(old, new) for source in sources]
     assert changed != sources
-    return executed(changed)
+    return changed
 
 
 def test_every_lab_has_a_notebook_and_a_solution() -> None:
@@ -67,13 +81,13 @@ def test_a_lab_differs_from_its_solution_in_answers_alone(lab: Path, solution: P
 )
 def test_a_solution_has_every_point(lab: str, number: int) -> None:
     task = tasks(lab)[number]
-    mark = marked(task, *answered(SOLUTIONS[LAB_NAMES.index(lab)]))
+    mark = marked(task, answered(SOLUTIONS[LAB_NAMES.index(lab)]))
     assert (mark.points, mark.said) == (task.points, "")
 
 
 @pytest.mark.parametrize("lab", LAB_NAMES)
 def test_an_empty_lab_has_no_point(lab: str) -> None:
-    marks = [marked(task, *answered(NOTEBOOKS[LAB_NAMES.index(lab)])) for task in tasks(lab)]
+    marks = [marked(task, answered(NOTEBOOKS[LAB_NAMES.index(lab)])) for task in tasks(lab)]
     assert [mark.points for mark in marks] == [0] * len(marks)
     assert all(NOT_ANSWERED in mark.said for mark in marks)
 
@@ -142,7 +156,7 @@ def test_an_empty_lab_has_no_point(lab: str) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_answer_gets_a_hint(lab: str, number: int, old: str, new: str, hint: str) -> None:
-    mark = marked(tasks(lab)[number], *with_changed_answers(lab, old, new))
+    mark = mark_of(lab, number, changed_answers(lab, old, new))
     assert mark.points == 0
     assert hint in mark.said
 
@@ -151,7 +165,10 @@ def test_a_wrong_answer_gets_a_hint(lab: str, number: int, old: str, new: str, h
     ("content", "says"),
     [
         (None, "cannot be read"),
-        ("{", "is no notebook of a lab"),
+        ("{", "is not JSON"),
+        ({"cells": [], "metadata": {"tilewave": {"lab": ["roofline"]}}}, "unknown lab"),
+        ({"cells": [], "metadata": {"tilewave": {"lab": {}}}}, "unknown lab"),
+        ({"cells": 3, "metadata": {"tilewave": {"lab": "roofline"}}}, "is no notebook of a lab"),
         ({"cells": [], "metadata": {}}, "is no notebook of a lab"),
         ({"cells": [], "metadata": {"tilewave": {"lab": "roofine"}}}, "did you mean roofline?"),
     ],

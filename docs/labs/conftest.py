@@ -5,38 +5,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sim.app.labs import NOT_ANSWERED, Task, tasks
-from sim.app.labs.grade import executed, marked, read
+from sim.app.labs import NOT_ANSWERED, tasks
+from sim.app.labs.grade import Mark, grade, read
 
 
 class Notebook(pytest.File):
     """A notebook; its answers are executed when its first question is judged."""
 
     @cached_property
-    def answers(self) -> tuple[dict[str, Any], str]:
-        return executed(read(self.path)[1])
+    def marks(self) -> Sequence[Mark]:
+        return grade(self.path).marks
 
     def collect(self) -> Iterator[Question]:
-        for number, task in enumerate(tasks(read(self.path)[0]), 1):
-            yield Question.from_parent(self, name=f"{number}. {task.title}", task=task)
+        for number, task in enumerate(tasks(read(self.path)[0])):
+            yield Question.from_parent(self, name=f"{number + 1}. {task.title}", number=number)
 
 
 class Question(pytest.Item):
     """A question: passed with all its points."""
 
-    def __init__(self, *, task: Task, **rest: Any) -> None:
+    def __init__(self, *, number: int, **rest: Any) -> None:
         super().__init__(**rest)
-        self.task = task
+        self.number = number
 
     def runtest(self) -> None:
-        mark = marked(self.task, *self.parent.answers)
+        mark = self.parent.marks[self.number]
         if NOT_ANSWERED in mark.said and self.path.parent.name != "solutions":
             pytest.skip(mark.said)
         if mark.points < mark.of:

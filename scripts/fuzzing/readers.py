@@ -104,6 +104,14 @@ def _diff(text: str, folder: Path) -> object:
     return str(difference(path, path))
 
 
+@kind("notebook", samples.NOTEBOOK, change=changed_file)
+@kind("fields of a notebook", samples.NOTEBOOK, change=changed_json)
+def _notebook(text: str, folder: Path) -> object:
+    from sim.app.labs.grade import read
+
+    return read(file(text, folder, "x.ipynb"))
+
+
 @kind("TPU program", samples.PROGRAM)
 def _tpu_program(text: str, folder: Path) -> object:
     from sim.tpu.assembly import assemble

@@ -68,3 +68,11 @@ REPORT = json.dumps(
     }
 )  # fmt: skip
 """A small report as `run --json` prints it."""
+
+NOTEBOOK = json.dumps(
+    {
+        "metadata": {"tilewave": {"lab": "roofline"}},
+        "cells": [{"cell_type": "code", "metadata": {"tags": ["answer"]}, "source": ["change = 3"], "outputs": []}],
+    }
+)
+"""A lab's notebook. It is only read: to grade it would execute it."""

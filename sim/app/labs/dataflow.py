@@ -84,7 +84,7 @@ def _program(answers: Answers, name: str, arguments: Sequence[int], shapes: Sequ
 
 
 def _checked(program: Program, reference: Any) -> None:
-    report = judge.ran(replace(program, reference=reference), MACHINE, check=True)
+    report = judge.ran(replace(program, reference=reference, tolerance=None), MACHINE, check=True)
     if report.record.check is None or not report.record.check.passed:
         wrong = next(iter(report.record.notes), "the result is not that of the reference")
         raise Wrong(f"the check of your program does not pass: {wrong}")

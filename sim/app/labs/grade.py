@@ -1,30 +1,31 @@
 """`tilewave grade`: runs the answers of a lab's notebook and judges them. To grade a notebook is to execute it.
 
 Answers are the code cells with the tag `answer`; they are executed alone, in their order, with `simulate` at hand, in a
-process of their own that ends after a while.
+process of their own (`sim.app.labs.answers`) within bounds (`sim.app.labs.confine`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from arch import reading
 from arch.errors import InputError
 from arch.near import hint
-from sim.app.labs import LABS, NOT_ANSWERED, Answers, Task, Wrong, tasks
+from sim.app.labs import LABS, NOT_ANSWERED, Task, Wrong, confine, tasks
+from sim.app.labs.answers import Answers
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
-from sim.app.run import simulate
 
 ANSWER = "answer"
+_GRACE_S = 60
 MOST_BYTES = 20 << 20
 """Of a notebook, pictures included."""
 
@@ -69,19 +70,26 @@ class Grade(Shown):
 
 
 def grade(path: Path, seconds: int = 600) -> Grade:
-    """Judges a notebook in a process of its own; InputError where it is none of a lab, or takes longer."""
+    """Judges a notebook; InputError where it is none of a lab, or takes too long or too much.
+
+    A process supervises, a second one judges and a third one has the answers. The marks come from the second one, over
+    a pipe that the third one does not hold.
+    """
     lab = read(path)[0]
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "grade.json"
-        command = (sys.executable, "-m", "sim.app.labs.grade", str(path), str(out))
-        try:
-            done = subprocess.run(command, timeout=seconds, stdout=subprocess.DEVNULL, check=False)
-        except subprocess.TimeoutExpired:
-            raise InputError(f"{path}: its answers took more than {seconds} s") from None
-        if done.returncode or not out.exists():
-            raise InputError(f"{path}: the process that ran its answers ended with {done.returncode}")
-        marks = json.loads(out.read_text(encoding="utf-8"))
-    return Grade(lab, [Mark(**mark) for mark in marks])
+    command = (sys.executable, "-m", "sim.app.labs.grade", str(path), str(seconds))
+    try:
+        done = subprocess.run(command, timeout=seconds + _GRACE_S, stdout=subprocess.PIPE, check=False)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{path}: its answers took more than {seconds} s") from None
+    why = {
+        confine.TOO_LONG: f"its answers took more than {seconds} s",
+        confine.TOO_MUCH: f"its answers took more than {confine.MOST_BYTES >> 30} GiB or {confine.MOST_PROCESSES} "
+        "processes",
+    }
+    if done.returncode:
+        said = why.get(done.returncode, f"the process that judged its answers ended with {done.returncode}")
+        raise InputError(f"{path}: {said}")
+    return Grade(lab, [Mark(**mark) for mark in json.loads(done.stdout)])
 
 
 def read(path: Path) -> tuple[str, list[str]]:
@@ -95,30 +103,18 @@ def read(path: Path) -> tuple[str, list[str]]:
         raise
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{path}: is no notebook of a lab; they are in docs/labs") from None
-    if lab not in LABS:
+    if not isinstance(lab, str) or lab not in LABS:
         raise InputError(f"{path}: unknown lab {lab!r}, one of {', '.join(LABS)}{hint(str(lab), LABS)}")
     return lab, sources
 
 
-def executed(sources: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """What the answers define, executed here one after the other; and the first error, in a line."""
-    answers: dict[str, Any] = {"__name__": "lab", "simulate": simulate}
-    broken = ""
-    for number, source in enumerate(sources, 1):
-        try:
-            exec(compile(source, f"answer {number}", "exec"), answers)
-        except Exception as error:  # somebody's code
-            broken = broken or f"answer {number}: {type(error).__name__}: {error}"
-    return answers, broken
-
-
-def unanswered(task: Task, answers: Answers) -> str:
+def unanswered(task: Task, answers: Mapping[str, Any]) -> str:
     """The names that a question asks for and nobody has given, in a line; empty where all are there."""
-    missing = [name for name in task.names if answers.get(name) in (None, ...)]
+    missing = [name for name in task.names if answers.get(name) is None or answers[name] is ...]
     return f"{', '.join(missing)}: {NOT_ANSWERED}" if missing else ""
 
 
-def marked(task: Task, answers: Answers, broken: str = "") -> Mark:
+def marked(task: Task, answers: Mapping[str, Any], broken: str = "") -> Mark:
     """What one question brings. broken: why answers may be missing."""
     said = unanswered(task, answers)
     if said:
@@ -133,15 +129,21 @@ def marked(task: Task, answers: Answers, broken: str = "") -> Mark:
     return Mark(task.title, 0 if said else task.points, task.points, said)
 
 
-def marks_of(path: Path) -> list[Mark]:
-    """Executes the answers here, and judges them."""
-    lab, sources = read(path)
-    answers, broken = executed(sources)
-    return [marked(task, answers, broken) for task in tasks(lab)]
+def marks_of(lab: str, sources: Sequence[str]) -> list[Mark]:
+    """Executes the answers in a process of their own, and judges here what it says."""
+    questions = tasks(lab)
+    with Answers(sources, [name for task in questions for name in task.names]) as answers:
+        return [marked(task, answers, answers.broken) for task in questions]
+
+
+def _judge(path: Path) -> None:
+    """Judges a notebook and writes its marks to what was stdout; what is printed meanwhile goes to stderr."""
+    out = os.dup(1)
+    os.dup2(2, 1)
+    marks = [asdict(mark) for mark in marks_of(*read(path))]
+    with os.fdopen(out, "w", encoding="utf-8") as file:
+        json.dump(marks, file)
 
 
 if __name__ == "__main__":
-    notebook, out = map(Path, sys.argv[1:])
-    with contextlib.redirect_stdout(sys.stderr):
-        found = marks_of(notebook)
-    out.write_text(json.dumps([asdict(mark) for mark in found]), encoding="utf-8")
+    sys.exit(confine.supervise(partial(_judge, Path(sys.argv[1])), float(sys.argv[2])))

@@ -7,6 +7,7 @@ says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,13 +32,15 @@ def call(answers: Answers, name: str, *arguments: Any) -> Any:
 
 
 def number(value: Any, name: str) -> float:
-    """A number of Python or NumPy."""
+    """A finite number of Python or NumPy."""
     if hasattr(value, "item") and getattr(value, "size", 0) == 1:
         value = value.item()
     if value is None or value is ...:
         raise Wrong(f"{name} is {NOT_ANSWERED}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Wrong(f"{name} has to be a number, not {type(value).__name__}")
+    if not math.isfinite(value):
+        raise Wrong(f"{name} has to be a finite number")
     return float(value)
 
 
@@ -85,7 +88,7 @@ def gpu_program(
     outputs = [tensor.shape for tensor in program.tensors if tensor.role == "output"]
     if [*inputs, *outputs] != [*shapes] or len(outputs) != 1:
         raise Wrong(f"{name}: its inputs and its output have to be {', '.join(map(str, shapes))}, in this order")
-    return replace(program, reference=reference)
+    return replace(program, reference=reference, tolerance=None)
 
 
 def checked(program: Program, machine: str) -> None:

@@ -6,6 +6,7 @@ from functools import cache
 
 from arch.errors import InputError
 from sim.app.labs import NOT_ANSWERED, Answers, Task, Wrong, judge
+from sim.app.labs.wire import Run
 from sim.app.report.report import Report
 from sim.app.run import simulate
 
@@ -24,9 +25,8 @@ STREAMED = "add n=16M dtype=fp16"
 def ridge(answers: Answers) -> None:
     """`ridge(report)`: operations a byte at which the roofs meet."""
     for machine in MACHINES:
-        report = simulate(GEMM, machine)
-        found = judge.number(judge.call(answers, "ridge", report), "ridge(report)")
-        right = report.figures.ridge
+        found = judge.number(judge.call(answers, "ridge", Run(GEMM, machine)), "ridge(report)")
+        right = simulate(GEMM, machine).figures.ridge
         if abs(found / right - 1) > 0.02:
             raise Wrong(f"on {machine} your ridge is {found:.4g} operations a byte: which two figures meet there?")
 
