@@ -17,6 +17,7 @@ from typing import Any
 from arch.errors import InputError
 from workloads.networks.onnx_operators import (
     CHEAP,
+    LIKE,
     MOST_LAYERS,
     PRODUCTS,
     RANDOM,
@@ -175,20 +176,13 @@ def _without_values(model: Any, what: str) -> set[str]:
     """Makes inputs of large weights, and of those in files of their own: only their shapes matter. Their names."""
     from onnx import TensorProto, helper
 
-    graph, kept, moved = model.graph, [], []
+    graph = model.graph
+    kept: list[Any] = []
+    moved: list[Any] = []
     for weight in graph.initializer:
-        external = weight.data_location == TensorProto.EXTERNAL
-        if not external and not (weight.raw_data and math.prod(weight.dims) > _LARGE):
-            kept.append(weight)
-            continue
-        if not external:
-            bits = _BITS.get(weight.data_type) or 8 * helper.tensor_dtype_to_np_dtype(weight.data_type).itemsize
-            needed, found = -(-math.prod(weight.dims) * bits // 8), len(weight.raw_data)
-            if needed != found:
-                raise InputError(
-                    f"{what} weight {weight.name}: {list(weight.dims)} takes {needed} bytes, it has {found}"
-                )
-        moved.append(weight)
+        _check_size(weight, what)
+        large = weight.raw_data and math.prod(weight.dims) > _LARGE
+        (moved if large or weight.data_location == TensorProto.EXTERNAL else kept).append(weight)
     moved += [
         TensorProto(name=sparse.values.name, data_type=sparse.values.data_type, dims=sparse.dims)
         for sparse in graph.sparse_initializer
@@ -205,6 +199,19 @@ def _without_values(model: Any, what: str) -> set[str]:
     del graph.initializer[:], graph.sparse_initializer[:]
     graph.initializer.extend(kept)
     return {weight.name for weight in moved}
+
+
+def _check_size(weight: Any, what: str) -> None:
+    """InputError for a weight whose bytes are not as many as its shape takes."""
+    from onnx import helper
+
+    if min(weight.dims, default=0) < 0:
+        raise InputError(f"{what} weight {weight.name}: a dimension is {min(weight.dims)}; sizes are from 0 on")
+    if weight.raw_data:
+        bits = _BITS.get(weight.data_type) or 8 * helper.tensor_dtype_to_np_dtype(weight.data_type).itemsize
+        needed, found = -(-math.prod(weight.dims) * bits // 8), len(weight.raw_data)
+        if needed != found:
+            raise InputError(f"{what} weight {weight.name}: {list(weight.dims)} takes {needed} bytes, it has {found}")
 
 
 _BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
@@ -317,7 +324,7 @@ def _inlined(model: Any) -> Any:
 def inferred(model: Any, what: str) -> dict[str, Shape]:
     """Shapes of all tensors that have one, by name: as onnx infers them and, where it does not, as `onnx_operators`
     does."""
-    from onnx import helper, shape_inference
+    from onnx import TensorProto, helper, shape_inference
 
     own = [(i, node) for i, node in enumerate(model.graph.node) if {_operator(node)} & (PRODUCTS.keys() | CHEAP)]
     while True:
@@ -334,8 +341,9 @@ def inferred(model: Any, what: str) -> dict[str, Shape]:
             for tensor, shape in zip(node.output, results, strict=False):
                 if tensor and shape is not None and tensor not in shapes:
                     shapes[tensor] = shape
-                    kind = types.get(node.input[0], 1)
-                    model.graph.value_info.append(helper.make_tensor_value_info(tensor, kind, shape))
+                    like = dict(enumerate(node.input)).get(LIKE.get(_operator(node), 0), "")
+                    types[tensor] = types.get(like, TensorProto.FLOAT)
+                    model.graph.value_info.append(helper.make_tensor_value_info(tensor, types[tensor], shape))
                     added = True
         if not added:
             return shapes

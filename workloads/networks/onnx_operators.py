@@ -493,7 +493,6 @@ PRODUCTS: Mapping[str, Callable[[Call], Products]] = {
     "com.microsoft.FusedMatMul": _matmul,
     "com.microsoft.GroupQueryAttention": _group_query,
     "com.microsoft.MatMulBnb4": _stored_weights,
-    "com.microsoft.MatMulInteger16": _matmul,
     "com.microsoft.MatMulIntegerToFloat": _matmul,
     "com.microsoft.MatMulNBits": _stored_weights,
     "com.microsoft.MultiHeadAttention": _multi_head,
@@ -501,6 +500,10 @@ PRODUCTS: Mapping[str, Callable[[Call], Products]] = {
     "com.microsoft.TransposeMatMul": _matmul,
 }
 """The products of each operator that has any."""
+
+
+LIKE: Mapping[str, int] = {"com.microsoft.MatMulIntegerToFloat": 2, "com.microsoft.QGemm": 8}
+"""The operand whose number format the results have, where that is not the first; fp32 where it is absent."""
 
 
 def results_of(call: Call, operator: str) -> Sequence[Shape | None]:
